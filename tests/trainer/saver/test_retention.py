@@ -335,3 +335,30 @@ def test_what_is_no_more_in_the_chain_is_not_what_all_else_depends_on(
     assert newest is not None
     assert {step for step, _, _ in pauses.read} == {2}
     assert len(list(store.list(newest.manifest.rpartition("/")[0]))) == CHUNKS + 1
+
+
+def test_one_that_was_read_in_part_is_no_reason_to_delete_though_there_is_time_again(
+    pauses: Pauses, store: Gate
+) -> None:
+    pauses.save(1, 2)
+    answers = iter([True, False])
+    assert remove_old(pauses.fence, 1, lambda: next(answers, True), 0, pauses.so_far) == 0
+    assert (len(pauses.read), store.deleted) == (1, [])
+
+
+def test_who_claims_among_the_deletes_finds_the_shards(
+    start: Start, pauses: Pauses, store: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Manifests go first, and HEAD is asked again before what is behind them."""
+    pauses.save(1, 2)
+    delete = store.delete
+
+    def claimed(key: str) -> None:
+        delete(key)
+        monkeypatch.setattr(store, "delete", delete)
+        start(2, keep=1000)
+
+    monkeypatch.setattr(store, "delete", claimed)
+    with pytest.raises(FencedError):
+        pauses.tidy()
+    assert [key.rpartition("/")[2] for key in store.deleted] == ["MANIFEST.json"]

@@ -20,17 +20,40 @@ def pins(store: Gate) -> list[str]:
     return [info.key.rpartition("/")[2] for info in store.list(pin_folder("job"))]
 
 
-def fill(store: Gate, monkeypatch: pytest.MonkeyPatch, *, pins_too: bool = False) -> None:
-    """No room for more than two checkpoints, whoever writes; HEAD is written in its place."""
+def fill(
+    store: Gate, monkeypatch: pytest.MonkeyPatch, room: int = ROOM, *, pins_too: bool = False
+) -> None:
+    """No room for more than that, whoever writes; HEAD is written in its place."""
     put = store.put
 
     def refuse(key: str, data: Any) -> None:
         counts = "/s" in key or pins_too
-        if counts and len(list(store.list("jobs/job/g"))) >= ROOM:
+        if counts and len(list(store.list("jobs/job/g"))) >= room:
             raise OSError(ENOSPC, "no space left on device")
         put(key, data)
 
     monkeypatch.setattr(store, "put", refuse)
+
+
+def waiting_for_room(
+    start: Start,
+    store: Gate,
+    reads: Reads,
+    monkeypatch: pytest.MonkeyPatch,
+    how: dict[str, Any],
+    **about: Any,
+) -> Rig:
+    """Step 2 is read back, which is held up, and step 3 failed for want of room."""
+    rig = start(1, keep=1, **about)
+    rig.save_and_wait(1)
+    reads.open.clear()
+    reads.count = 0
+    rig.save_and_wait(2)
+    until(lambda: reads.count == 1)
+    fill(store, monkeypatch, pins_too="keep_every_steps" in about)
+    assert rig.save(3, **how)
+    rig.wait(lambda: rig.steps("checkpoint_failed"))
+    return rig
 
 
 def unpinned(start: Start, reads: Reads, store: Gate) -> Rig:
@@ -54,14 +77,7 @@ def test_a_full_store_is_relieved_whatever_save_waits_for_room(
     start: Start, store: Gate, reads: Reads, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
 ) -> None:
     """One in a hurry as well: between two attempts nothing of it is on the line."""
-    rig = start(1, keep=1)
-    rig.save_and_wait(1)
-    reads.open.clear()
-    rig.save_and_wait(2)
-    until(lambda: reads.count == 1)
-    fill(store, monkeypatch)
-    assert rig.save(3, **how)
-    rig.wait(lambda: rig.steps("checkpoint_failed"))
+    rig = waiting_for_room(start, store, reads, monkeypatch, how)
     reads.open.set()
     rig.wait(lambda: 3 in rig.steps("checkpoint"))
 
@@ -70,14 +86,7 @@ def test_a_full_store_is_relieved_though_it_was_away_for_a_moment(
     start: Start, store: Gate, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No commit comes that would have it tried again."""
-    rig = start(1, keep=1)
-    rig.save_and_wait(1)
-    reads.open.clear()
-    rig.save_and_wait(2)
-    until(lambda: reads.count == 1)
-    fill(store, monkeypatch)
-    assert rig.save(3)
-    rig.wait(lambda: rig.steps("checkpoint_failed"))
+    rig = waiting_for_room(start, store, reads, monkeypatch, {})
     read = store.get_range
 
     def away(*_: Any) -> bytes:
@@ -92,16 +101,35 @@ def test_a_full_store_is_relieved_though_it_was_away_for_a_moment(
 def test_a_full_store_that_takes_no_pin_is_relieved_of_the_rest(
     start: Start, store: Gate, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = start(1, keep=1, keep_every_steps=2)
-    rig.save_and_wait(1)
-    reads.open.clear()
-    rig.save_and_wait(2)
-    fill(store, monkeypatch, pins_too=True)
-    assert rig.save(3)
-    rig.wait(lambda: rig.steps("checkpoint_failed"))
+    rig = waiting_for_room(start, store, reads, monkeypatch, {}, keep_every_steps=2)
     reads.open.set()
     rig.wait(lambda: 3 in rig.steps("checkpoint"))
     until(lambda: pins(store) == ["step-2"])
+
+
+@pytest.mark.req("CKP-30")
+def test_a_full_store_gives_no_milestone_away_that_it_takes_no_pin_for(
+    start: Start, store: Gate, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Step 2 is not pinned yet, and not of the newest."""
+    reads.open.clear()
+    first = start(1, keep=1, keep_every_steps=2)
+    save(first, 1)
+    save(first, 2)
+    assert first.office.saving is not None
+    first.office.saving.close()
+    heir = start(2, keep=1, keep_every_steps=2)
+    reads.open.set()
+    assert heir.restore() == 2
+    reads.open.clear()
+    save(heir, 3)
+    fill(store, monkeypatch, ROOM + CHUNKS + 1, pins_too=True)
+    assert heir.save(4)
+    heir.wait(lambda: heir.steps("checkpoint_failed"))
+    reads.open.set()
+    heir.wait(lambda: 4 in heir.steps("checkpoint"))
+    until(lambda: "step-2" in pins(store))
+    assert 2 in kept_steps(store)
 
 
 @pytest.mark.req("CKP-30")
