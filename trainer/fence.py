@@ -57,6 +57,11 @@ class FencedError(Exception):
         self.head_generation = head_generation
 
 
+class StaleCommitError(ValueError):
+    """An earlier write of this writer, whose outcome was unknown, landed while a later commit was
+    under way, and that commit may not follow it. `Fence.head` is HEAD with the earlier write."""
+
+
 def read_head(store: ObjectStore, job_id: str) -> tuple[Head, str] | None:
     """HEAD and its version tag, or None when nobody has claimed the job yet. Raises WireError."""
     try:
@@ -154,8 +159,10 @@ class Fence:
 
         `key` is where the manifest goes (default: a fresh one); it must be one that no other save
         uses. HEAD remembers `keep` checkpoints, this one included, and some even if fewer are kept.
-        Raises ValueError for a manifest of another job or generation, or one whose step lies
-        before the checkpoint it follows.
+        A commit that HEAD already names as released or final is not repeated. Raises ValueError for
+        a manifest of another job or generation, for one whose step lies before the checkpoint that
+        it follows, and for any after release or the final manifest; StaleCommitError where that
+        comes to light only when HEAD is moved.
         """
         with self._lock:
             head = self._held()
@@ -175,16 +182,26 @@ class Fence:
 
             def committed(found: Head | None) -> Head:
                 assert found is not None  # noqa: S101 - `_move` checked that it is ours
+                base = self._sent[found.nonce]
+                if found.released or found.final:
+                    raise StaleCommitError("HEAD was released, or the job finished, meanwhile")
+                if base is not None and ref.step < base.step:
+                    raise StaleCommitError(f"step {ref.step} lies before step {base.step}")
                 return replace(
                     found,
                     current=ref,
-                    previous=_chain(found, self._sent[found.nonce])[: max(PREDECESSORS, keep - 1)],
+                    previous=_chain(found, base)[: max(PREDECESSORS, keep - 1)],
                     released=released or manifest.final,
                     final=manifest.final,
                 )
 
-            self._head = self._move(committed)
-            return self._head
+            try:
+                self._head = self._move(committed)
+            except StaleCommitError:
+                # The same call was made before, and its write landed late: it is done.
+                if not _names(self._held(), ref, released=released, final=manifest.final):
+                    raise
+            return self._held()
 
     def release(self) -> Head:
         """Say that nothing more will come from us. Doing it twice is doing it once."""
@@ -228,6 +245,8 @@ class Fence:
                         return wanted
                     if wanted is None or now_tag != tag:
                         # An earlier write of ours landed late, or an older writer was faster.
+                        if not claiming:
+                            self._head, self._tag = now, now_tag
                         tag, wanted = now_tag, self._stamped(change, now)
                 self._tag = self.store.put_if(head_key(self.job_id), wanted.to_bytes(), tag)
             except (ConflictError, StoreUnavailableError) as error:
@@ -343,6 +362,16 @@ class Fence:
 def _released(found: Head | None) -> Head:
     assert found is not None  # noqa: S101 - `_move` checked that it is ours
     return replace(found, released=True)
+
+
+def _names(head: Head, ref: HeadRef, *, released: bool, final: bool) -> bool:
+    """Whether HEAD names this very checkpoint (under whatever key), and says as much of the end."""
+    current = head.current
+    return (
+        current is not None
+        and (current.generation, current.digest) == (ref.generation, ref.digest)
+        and (head.released, head.final) == (released or final, final)
+    )
 
 
 def _chain(head: Head, base: HeadRef | None) -> tuple[HeadRef, ...]:

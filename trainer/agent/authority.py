@@ -24,7 +24,7 @@ from trainer.agent.drain import ENGINE_NONE
 from trainer.agent.pythons import adopt
 from trainer.agent.site import Site
 from trainer.directory.sync import Directory
-from trainer.fence import Fence, FencedError, read_head
+from trainer.fence import Fence, FencedError, StaleCommitError, read_head
 from trainer.saver.reading import CorruptError
 
 _LOG = logging.getLogger(__name__)
@@ -220,11 +220,13 @@ class Authority:
             self.post(lambda: self.listener.on_store_failed(text))
 
     def _try(self, work: Callable[[], None]) -> bool:
-        """False when the store did not answer."""
+        """False when it is to be tried again: no answer, or HEAD is not where we thought."""
         try:
             work()
         except StoreUnavailableError as error:
             _LOG.warning("the checkpoint store does not answer: %s", error)
+            return False
+        except StaleCommitError:
             return False
         return True
 

@@ -43,7 +43,7 @@ from trainer.directory.units import (
     series_of,
     written_below,
 )
-from trainer.fence import Fence, FencedError
+from trainer.fence import Fence, FencedError, StaleCommitError
 from trainer.saver.reading import CorruptError, read_manifest
 from trainer.saver.retention import remove_old
 from trainer.saver.target import Target
@@ -199,6 +199,8 @@ class Directory:
                 remove_old(fence, self._keep, go_on, self._keep_every_steps)
         except FencedError:
             raise
+        except StaleCommitError:
+            return self._sync(over=over)  # the next manifest follows what has landed
         except Exception as error:  # whatever it is, no failure of a save may end training
             self._note_failure(f"{type(error).__name__}: {error}")
             if over and isinstance(error, StoreUnavailableError):

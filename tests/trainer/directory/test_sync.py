@@ -12,6 +12,7 @@ from providers.stores.base import StoreUnavailableError
 from providers.stores.local import LocalStore
 from providers.stores.several import SeveralStores
 from spotd.wire import CHECKPOINT, CHECKPOINT_FAILED, CHECKPOINT_SKIPPED, parse_manifest
+from tests.rigs.late import LateStore
 from tests.trainer.directory.rig import Keeper, torch_file, write_hf
 from tests.trainer.saver.rig import Gate
 from trainer.directory import packing
@@ -372,3 +373,22 @@ def test_files_go_to_the_store_beside_the_machine(tmp_path: Path, store: Gate) -
         third.settle(60.0)
     assert any(f"they go to {store.url}" in error for error in third.errors())
     assert third.told[-1][1]["near_bytes"] == 0
+
+
+def test_a_save_that_landed_late_is_followed_by_the_next(tmp_path: Path) -> None:
+    """The one of another series has a lower number; HEAD may not go back to it."""
+    late = LateStore(LocalStore(tmp_path / "store"))
+    keeper = Keeper(tmp_path, late, keep=8).start()
+    write_hf(keeper.folder, 60)
+    with late.losing():
+        keeper.settle()
+    assert keeper.kinds() == [CHECKPOINT_FAILED]
+    shutil.rmtree(keeper.folder / "checkpoint-60")  # which is not saved again
+    (keeper.folder / "step_55.pt").write_bytes(torch_file("best"))
+    keeper.directory.finish()
+    entry = read_head(late, "job")
+    assert entry is not None
+    refs = [ref for ref in (entry[0].current, *entry[0].previous) if ref]
+    assert [ref.step for ref in refs] == [60, 60]
+    second = Keeper(tmp_path, late, 2).start()
+    assert second.units() == ["checkpoint-60", "step_55.pt"]
