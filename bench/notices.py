@@ -34,6 +34,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.rigs.waiting import wait_until
+
 sys.path.append(str(Path(__file__).parent))
 
 from cadence import GB, OUR_STALL_S, PLACES, SIZES, Place, State, lost
@@ -43,7 +45,7 @@ from providers.stores import open_store
 from spotd import wire
 from spotd.demo.bucket import Bucket, process
 from tests.rigs.metadata import serve_metadata
-from tests.trainer.agent.node import Node, wait_until
+from tests.trainer.agent.node import Node
 from trainer.hook.spotd_hook.cadence import interval_s
 
 MTBF_S = 7200.0  # as in the prediction

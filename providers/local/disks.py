@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -19,5 +20,13 @@ def discard(folder: Path) -> None:
         for line in _MOUNTS.read_text("utf-8", "surrogateescape").splitlines():
             point = line.split()[4].replace("\\040", " ")
             if point.startswith(f"{os.path.realpath(folder)}/"):
-                ctypes.CDLL(None, use_errno=True).umount2(os.fsencode(point), _MNT_DETACH)
+                _unmount(point)
     shutil.rmtree(folder)
+
+
+def _unmount(point: str) -> None:
+    """Only root may, but for what a user has mounted by FUSE: its own program does that."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    program = shutil.which("fusermount3") or shutil.which("fusermount")
+    if libc.umount2(os.fsencode(point), _MNT_DETACH) and program is not None:
+        subprocess.run([program, "-uz", point], capture_output=True, check=False)

@@ -18,7 +18,7 @@ from spotd.demo.box import Box
 from spotd.masterkey import NEXT_KEY_NAME
 from tests.rigs import slack
 from tests.rigs.processes import below
-from tests.rigs.station import wait_until
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("daemon")]
 

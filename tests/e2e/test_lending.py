@@ -17,7 +17,8 @@ from spotd.decide.lending import StoreAccess
 from spotd.model import CheckpointSpec
 from tests.rigs import lending as rig
 from tests.rigs.lending import PROFILE, ROLE, Lending
-from tests.rigs.station import NODE, Station, station, wait_until
+from tests.rigs.station import NODE, Station, station
+from tests.rigs.waiting import wait_until
 from tests.spotd.store import build
 
 LASTS_S = 8.0

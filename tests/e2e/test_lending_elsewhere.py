@@ -27,7 +27,8 @@ from spotd.model import CheckpointSpec
 from tests.clouds.azure.serving import serving as entra
 from tests.rigs import azurite, gcs, lent_azure, lent_gcs
 from tests.rigs.sas import door
-from tests.rigs.station import NODE, Station, station, wait_until
+from tests.rigs.station import NODE, Station, station
+from tests.rigs.waiting import wait_until
 from tests.spotd.store import build
 
 LASTS_S = 7

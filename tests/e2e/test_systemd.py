@@ -15,7 +15,7 @@ from spotd.daemon import WATCHDOG_EVERY_S
 from spotd.errors import ExitCode
 from spotd.loop import LONGEST_WAIT_S
 from tests.rigs.nspawn import CHECKOUT, Container, booted
-from tests.rigs.station import wait_until
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("nspawn")]
 

@@ -34,7 +34,7 @@ from providers.base import (
     ThrottledError,
     UnknownOutcome,
 )
-from tests.rigs.local_cloud import wait_for
+from tests.rigs.waiting import until
 
 LIVE = (InstanceState.PENDING, InstanceState.RUNNING)
 REFUSALS = {
@@ -139,7 +139,7 @@ class ProviderConformance:
         request = rig.request(cloud, "ended")
         cloud.launch(request)
         cloud.terminate(settled(cloud, "ended").instance_id)
-        wait_for(lambda: live(cloud, "ended") == [])
+        until(lambda: live(cloud, "ended") == [])
         with contextlib.suppress(RejectedError):  # "used up" is as good as the ended machine
             cloud.launch(request)
         assert live(cloud, "ended") == []
@@ -202,7 +202,7 @@ class ProviderConformance:
             rows = [i for i in cloud.list() if i.token == "husk"]
             return next((i for i in rows if i.state is InstanceState.FAILED), None)
 
-        instance = wait_for(failed)
+        instance = until(failed)
         assert instance.error
         assert instance.error_code == CapacityError.__name__
         cloud.terminate(instance.instance_id)  # a husk is deleted like anything else
@@ -221,7 +221,7 @@ class ProviderConformance:
         instance = settled(cloud, "end")
         cloud.terminate(instance.instance_id)
         cloud.terminate(instance.instance_id)
-        wait_for(lambda: live(cloud, "end") == [])
+        until(lambda: live(cloud, "end") == [])
         cloud.terminate(instance.instance_id)
 
     @pytest.mark.parametrize("what", ["lost_reply", "http_500"])
@@ -233,7 +233,7 @@ class ProviderConformance:
         with pytest.raises(UnknownOutcome):
             cloud.terminate(instance.instance_id)
         cloud.terminate(instance.instance_id)
-        wait_for(lambda: live(cloud, f"end-{what}") == [])
+        until(lambda: live(cloud, f"end-{what}") == [])
 
     # --- renew
 
@@ -242,7 +242,7 @@ class ProviderConformance:
         ident = settled(cloud, "renewed").instance_id
         for until_s, then_s in ((0, 1_900_000_000), (1_900_003_600, 1_900_003_600)):
             cloud.renew(ident, until_s * 1_000_000)
-            wait_for(lambda then_s=then_s: expiry_s(cloud, "renewed") == then_s)  # type: ignore[misc]
+            until(lambda then_s=then_s: expiry_s(cloud, "renewed") == then_s)  # type: ignore[misc]
         cloud.renew(ident, 1_900_003_600 * 1_000_000)  # again is the same
         cloud.renew(ident, 1_900_000_001 * 1_000_000)  # a caller who was asleep
         assert expiry_s(cloud, "renewed") == 1_900_003_600
@@ -252,14 +252,14 @@ class ProviderConformance:
     ) -> None:
         cloud.launch(rig.request(cloud, "bare"))
         cloud.renew(settled(cloud, "bare").instance_id, 1_900_000_000 * 1_000_000)
-        wait_for(lambda: expiry_s(cloud, "bare") == 1_900_000_000)
+        until(lambda: expiry_s(cloud, "bare") == 1_900_000_000)
 
     def test_a_renewal_changes_nothing_else(self, rig: Rig, cloud: Provider) -> None:
         request = rig.request(cloud, "kept")
         cloud.launch(request)
         before = settled(cloud, "kept")
         cloud.renew(before.instance_id, 1_900_000_000 * 1_000_000)
-        after = wait_for(lambda: expiry_s(cloud, "kept") and settled(cloud, "kept"))
+        after = until(lambda: expiry_s(cloud, "kept") and settled(cloud, "kept"))
         assert set(request.tags.items()) <= set(after.tags.items())
         # Asked for again: a tag that has moved makes no other request of it.
         cloud.launch(request)
@@ -271,7 +271,7 @@ class ProviderConformance:
         cloud.renew(instance.instance_id[:-2] + "zz", 1_900_000_000 * 1_000_000)  # nobody's id
         cloud.terminate(instance.instance_id)
         cloud.renew(instance.instance_id, 1_900_000_000 * 1_000_000)
-        wait_for(lambda: live(cloud, "over") == [])
+        until(lambda: live(cloud, "over") == [])
         cloud.renew(instance.instance_id, 1_900_000_000 * 1_000_000)
         assert live(cloud, "over") == []
 
@@ -291,7 +291,7 @@ class ProviderConformance:
         cloud.launch(dataclasses.replace(rig.request(cloud, "limited"), max_run_s=1))
         cloud.launch(rig.request(cloud, "unlimited"))
         settled(cloud, "unlimited")
-        wait_for(lambda: live(cloud, "limited") == [])
+        until(lambda: live(cloud, "limited") == [])
         assert len(live(cloud, "unlimited")) == 1
 
     # --- leftovers
@@ -328,7 +328,7 @@ class ProviderConformance:
     def test_list_carries_what_we_asked_for(self, rig: Rig, cloud: Provider) -> None:
         request = rig.request(cloud, "facts")
         cloud.launch(request)
-        instance = wait_for(
+        instance = until(
             lambda: next((i for i in cloud.list() if i.token == "facts" and i.host), None)
         )
         assert set(request.tags.items()) <= set(instance.tags.items())
@@ -419,7 +419,7 @@ def settled(cloud: Provider, token: str) -> Instance:
         rows = [i for i in cloud.list() if i.token == token]
         return next((i for i in rows if i.instance_id and i.state in LIVE), None)
 
-    return wait_for(look)
+    return until(look)
 
 
 def _expiring(rig: Rig, cloud: Provider, token: str, expires_at_s: int) -> LaunchRequest:

@@ -29,7 +29,7 @@ from providers.base import (
     UnknownOutcome,
 )
 from tests.providers.conformance import Rig, expiry_s, live, settled
-from tests.rigs.local_cloud import wait_for
+from tests.rigs.waiting import until
 
 MAKES = ("local", "aws", "gcp", "azure")
 METHODS = ("offers", "launch", "terminate", "list", "notices", "renew", "leftovers", "discard")
@@ -122,7 +122,7 @@ class FaultTable:
             with pytest.raises(UnknownOutcome):
                 stage.ask()
             stage.ask()
-            wait_for(stage.done)
+            until(stage.done)
         elif fault == PRICE:
             assert stage.request is not None
             cheap = dataclasses.replace(stage.request, max_price_microusd_per_h=1)
@@ -135,7 +135,7 @@ class FaultTable:
             _ended(stage, method)
         else:
             stage.ask()
-            wait_for(stage.done)
+            until(stage.done)
             stage.ask()
             assert stage.done()
 
@@ -153,7 +153,7 @@ def _refused(
     if isinstance(caught.value, ThrottledError):
         assert caught.value.retry_after_s > 0
     stage.ask()
-    wait_for(stage.done)
+    until(stage.done)
 
 
 def _hidden(rig: Rig, stage: Stage, method: str) -> None:
@@ -171,7 +171,7 @@ def _hidden(rig: Rig, stage: Stage, method: str) -> None:
         stage.ask()
         assert not stage.done()
     stage.ask()
-    wait_for(stage.done)
+    until(stage.done)
 
 
 def _ended(stage: Stage, method: str) -> None:
@@ -181,7 +181,7 @@ def _ended(stage: Stage, method: str) -> None:
     if method == "launch":
         stage.ask()
     stage.cloud.terminate(settled(stage.cloud, token).instance_id)
-    wait_for(lambda: live(stage.cloud, token) == [])
+    until(lambda: live(stage.cloud, token) == [])
     with contextlib.suppress(RejectedError):  # "used up" is as good as the machine that has ended
         stage.ask()
     assert live(stage.cloud, token) == []
@@ -215,7 +215,7 @@ def _stage(rig: Rig, method: str, name: str) -> Stage:
         return Stage(cloud, cloud.list, lambda: len(live(cloud, token)) == 1)
     rig.break_next("leftovers", "terminate")
     cloud.terminate(ident)
-    [left, *_] = wait_for(cloud.leftovers)
+    [left, *_] = until(cloud.leftovers)
     if method == "leftovers":
         return Stage(cloud, cloud.leftovers, cloud.leftovers)
     gone = lambda: left.leftover_id not in {one.leftover_id for one in cloud.leftovers()}  # noqa: E731

@@ -14,7 +14,8 @@ from providers.images import ImageMaker
 from providers.local.control import Running, running
 from providers.remarks import Remark
 from spotd.registry import build_provider
-from tests.rigs.local_cloud import launch_request, launch_running, wait_for
+from tests.rigs.local_cloud import launch_request, launch_running
+from tests.rigs.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_who_may_make_no_more_still_ends_and_sees_it(local: Running, tmp_path: P
         keys.cloud.launch(more)
     assert kept in living(keys.cloud)
     keys.cloud.terminate(kept)
-    wait_for(lambda: kept not in living(keys.cloud))
+    until(lambda: kept not in living(keys.cloud))
 
 
 def test_credentials_for_the_end_that_are_refused_are_told_before_they_are_needed(
@@ -70,7 +71,7 @@ def test_credentials_for_the_end_that_are_refused_are_told_before_they_are_neede
     with pytest.raises(AuthError, match="the credentials that end machines"):
         keys.cloud.offers(OfferRequest())
     keys.cloud.terminate(kept)
-    wait_for(lambda: kept not in living(keys.cloud))
+    until(lambda: kept not in living(keys.cloud))
     keys.make.write_text("revoked\n")
     for ask in (keys.cloud.list, lambda: keys.cloud.terminate(kept)):
         with pytest.raises(AuthError):

@@ -6,8 +6,7 @@ import base64
 import dataclasses
 import io
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +29,7 @@ from providers.base import (
     OfferRequest,
     Provider,
 )
+from tests.rigs.waiting import until
 
 T = TypeVar("T")
 
@@ -105,16 +105,7 @@ def wait_state(
         instance = find(provider, token)
         return instance if instance and instance.state in states else None
 
-    return wait_for(look, timeout_s=timeout_s)
-
-
-def wait_for(probe: Callable[[], T | None], *, timeout_s: float = 20.0, every_s: float = 0.02) -> T:
-    """The first true thing that `probe` returns; AssertionError when it takes too long."""
-    end = time.monotonic() + timeout_s
-    while not (value := probe()):
-        assert time.monotonic() < end, f"not within {timeout_s} s: {probe}"
-        time.sleep(every_s)
-    return value
+    return until(look, limit_s=timeout_s)
 
 
 @contextmanager

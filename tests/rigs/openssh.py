@@ -18,7 +18,8 @@ from spotd.act.ssh import Address
 from spotd.vault import JobKeys, host_key
 from tests.rigs.processes import below
 from tests.rigs.sshd import TOKEN, keys
-from tests.rigs.station import kill, wait_until
+from tests.rigs.station import kill
+from tests.rigs.waiting import wait_until
 
 SSHD = Path("/usr/sbin/sshd")
 _CONFIG = """\

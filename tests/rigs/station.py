@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,15 +30,6 @@ from trainer.agent.places import find_places
 T = TypeVar("T")
 NODE = "j1-g1-0"
 LIMIT_S = 30.0
-
-
-def wait_until(what: str, probe: Callable[[], T], limit_s: float = LIMIT_S) -> T:
-    """The first true value of `probe`; AssertionError naming `what` when none comes."""
-    end_s = time.monotonic() + limit_s
-    while not (found := probe()):
-        assert time.monotonic() < end_s, f"not within {limit_s:g} s: {what}"
-        time.sleep(0.01)
-    return found
 
 
 class Station:

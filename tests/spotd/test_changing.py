@@ -18,9 +18,10 @@ from spotd.observe.clouds import Survey
 from spotd.pool import CLOUD_CALLS
 from spotd.registry import Clouds
 from spotd.states import NodeState
+from tests.rigs.waiting import until
 from tests.spotd.stage import Stage, ToyCloud
 from tests.spotd.store import build
-from tests.spotd.test_duties import LIMIT_S, NEVER, wait_until
+from tests.spotd.test_duties import LIMIT_S, NEVER
 from tests.spotd.test_loop import running
 from tests.spotd.test_pool import Calls, effect
 
@@ -66,12 +67,12 @@ def test_duties_have_another_rhythm_and_other_clouds(stage: Stage) -> None:
     office = Office(stage, NEVER)
     office.duties.start()
     try:
-        wait_until(lambda: stage.clouds["gcp"].calls["offers"] == 1)
+        until(lambda: stage.clouds["gcp"].calls["offers"] == 1)
         stays = {"aws": stage.clouds["aws"]}
         often = replace(NEVER, alerts_s=0.05, survey_s=0.05)
         office.change(stays, often)
-        wait_until(lambda: office.delivered >= 3)
-        wait_until(lambda: stays["aws"].calls["list"] >= 3)
+        until(lambda: office.delivered >= 3)
+        until(lambda: stays["aws"].calls["list"] >= 3)
         assert stage.clouds["gcp"].calls["list"] == 0
         assert not office.held("offers:gcp"), "another replica may have what is not ours any more"
         assert office.held("offers:aws")
@@ -79,13 +80,13 @@ def test_duties_have_another_rhythm_and_other_clouds(stage: Stage) -> None:
 
         fresh = another(stage, "more")
         office.change({**stays, "more": fresh}, often)
-        wait_until(lambda: fresh.calls["offers"] == 1)
-        wait_until(lambda: fresh.calls["list"] >= 2)
+        until(lambda: fresh.calls["offers"] == 1)
+        until(lambda: fresh.calls["list"] >= 2)
         assert office.held("offers:more")
         follower = another(stage, "more")  # of other settings
         office.change({**stays, "more": follower}, often)
-        wait_until(lambda: follower.calls["offers"] == 1)
-        wait_until(lambda: follower.calls["list"] >= 2)
+        until(lambda: follower.calls["offers"] == 1)
+        until(lambda: follower.calls["list"] >= 2)
     finally:
         assert office.duties.stop(LIMIT_S)
 
@@ -98,7 +99,7 @@ def test_a_notice_that_was_heard_and_not_recorded_outlives_the_change(stage: Sta
         notice = Notice("n1", NoticeKind.PREEMPT, None, "i-1")
         office.duties._queues["aws"]._untold.append(notice)
         office.change({"aws": stage.clouds["aws"]}, replace(NEVER, notices_s=0.05))
-        wait_until(lambda: not office.duties._queues["aws"]._untold)
+        until(lambda: not office.duties._queues["aws"]._untold)
     finally:
         assert office.duties.stop(LIMIT_S)
 
@@ -142,7 +143,7 @@ def test_the_loop_looks_at_every_job_with_a_machine_and_tells_of_lost_clouds(sta
         assert not stranded(stage)
         clouds.change({"gcp": stage.clouds["gcp"]})
         watched.loop.change(stage.timing)
-        wait_until(lambda: stranded(stage))
+        until(lambda: stranded(stage))
 
 
 def stranded(stage: Stage) -> list[str]:
@@ -179,14 +180,14 @@ def test_alerts_under_way_are_told_once_and_a_route_may_be_mended(stage: Stage) 
     with_duty(stage, delivery)
     assert mended.taken == [], "the message that is under way comes first"
     let_go.set()
-    wait_until(lambda: (with_duty(stage, delivery), mended.taken)[1])
+    until(lambda: (with_duty(stage, delivery), mended.taken)[1])
     assert (slow.taken, mended.taken) == (["first"], ["second"])
 
     delivery.change({"default": Toy(refuse)})
     happen(stage, "third")
     with_duty(stage, delivery)
     delivery.change({"default": mended})
-    wait_until(lambda: (with_duty(stage, delivery), "third" in mended.taken)[1])
+    until(lambda: (with_duty(stage, delivery), "third" in mended.taken)[1])
     assert store.due_alerts(1 << 60, 10) == []
 
 

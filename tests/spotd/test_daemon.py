@@ -37,20 +37,13 @@ from tests.rigs import slack
 from tests.rigs.forked import ForkedBox
 from tests.rigs.manager import Manager
 from tests.rigs.processes import alive
+from tests.rigs.waiting import wait_until
 
 T = TypeVar("T")
 LIMIT_S = 60.0
 QUICK_S = 7.0  # for a clean end, on a machine that is busy with other tests
 
 pytestmark = pytest.mark.xdist_group("daemon")
-
-
-def wait_until(what: str, probe: Callable[[], T], limit_s: float = LIMIT_S) -> T:
-    end_s = time.monotonic() + limit_s
-    while not (found := probe()):
-        assert time.monotonic() < end_s, f"not within {limit_s:g} s: {what}"
-        time.sleep(0.02)
-    return found
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
@@ -32,18 +32,12 @@ from spotd.observe.clouds import Survey
 from spotd.states import NodeState
 from spotd.store.base import LostDutyError, Store, StoreUnavailableError
 from spotd.store.sql import SqlStore
+from tests.rigs.waiting import until
 from tests.spotd.stage import Stage, ToyCloud
 from tests.spotd.store import build
 
 LIMIT_S = 20.0
 NEVER = Schedule(*[3600.0] * 7, renew_s=0.05)
-
-
-def wait_until(what: Callable[[], object]) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 class Hanging(ToyCloud):
@@ -107,10 +101,10 @@ def test_every_duty_is_done_again_and_again(stage: Stage) -> None:
     stage.submit()
     stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
     with at_work(Office(stage, replace(often, expiry_s=0.1))) as office:
-        wait_until(lambda: len(office.delivered) >= 2)
-        wait_until(lambda: calls(stage, "renew"))
+        until(lambda: len(office.delivered) >= 2)
+        until(lambda: calls(stage, "renew"))
         for verb in ("list", "offers", "notices"):
-            wait_until(lambda verb=verb: calls(stage, verb) >= 4)
+            until(lambda verb=verb: calls(stage, verb) >= 4)
 
 
 def test_what_an_adapter_came_upon_is_told_without_a_duty(stage: Stage) -> None:
@@ -122,7 +116,7 @@ def test_what_an_adapter_came_upon_is_told_without_a_duty(stage: Stage) -> None:
         at_work(Office(stage, NEVER, "other")),
         at_work(Office(stage, replace(NEVER, notices_s=0.1), "me")),
     ):
-        wait_until(lambda: any(row.event.kind == "remark" for row in stage.store.events(None)))
+        until(lambda: any(row.event.kind == "remark" for row in stage.store.events(None)))
 
 
 def test_what_is_due_is_renewed_at_the_start(stage: Stage) -> None:
@@ -131,7 +125,7 @@ def test_what_is_due_is_renewed_at_the_start(stage: Stage) -> None:
     stage.submit()
     stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
     with at_work(Office(stage, NEVER)):
-        wait_until(lambda: calls(stage, "renew"))
+        until(lambda: calls(stage, "renew"))
 
 
 def test_what_is_held_is_known_soon_after_the_start_and_looked_at_again(stage: Stage) -> None:
@@ -139,10 +133,10 @@ def test_what_is_held_is_known_soon_after_the_start_and_looked_at_again(stage: S
     disk = Leftover("vol-1", LeftoverKind.DISK, marks, "aws-1")
     stage.clouds["aws"].left = [disk]
     with at_work(Office(stage, NEVER)) as office:
-        wait_until(office.survey.held_leftovers)
+        until(office.survey.held_leftovers)
         assert [held.leftover for held in office.survey.held_leftovers()] == [disk]
     with at_work(Office(stage, replace(NEVER, leftovers_s=0.1))):
-        wait_until(lambda: calls(stage, "leftovers") >= 6)
+        until(lambda: calls(stage, "leftovers") >= 6)
 
 
 def test_or_as_soon_as_the_lease_of_one_that_died_has_run_out(stage: Stage) -> None:
@@ -151,7 +145,7 @@ def test_or_as_soon_as_the_lease_of_one_that_died_has_run_out(stage: Stage) -> N
     stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
     stage.store.take_duty("expiry:aws", "dead", SystemClock().now_us, 2 * S)
     with at_work(Office(stage, NEVER)):
-        wait_until(lambda: calls(stage, "renew"))
+        until(lambda: calls(stage, "renew"))
 
 
 def test_one_replica_at_a_time_and_the_next_at_once_when_it_stops(stage: Stage) -> None:
@@ -159,12 +153,12 @@ def test_one_replica_at_a_time_and_the_next_at_once_when_it_stops(stage: Stage) 
     first, second = Office(stage, often, "one"), Office(stage, often, "two")
     with at_work(second):
         with at_work(first):
-            wait_until(lambda: len(first.delivered) + len(second.delivered) >= 5)
+            until(lambda: len(first.delivered) + len(second.delivered) >= 5)
             assert not (first.delivered and second.delivered)
             holder, other = (first, second) if first.delivered else (second, first)
             if holder is second:
                 return
-        wait_until(lambda: other.delivered)
+        until(lambda: other.delivered)
     assert min(other.delivered) > max(holder.delivered)
 
 
@@ -173,7 +167,7 @@ def test_what_is_added_writes_for_as_long_as_it_is_held(stage: Stage) -> None:
     office = Office(stage, NEVER)
     office.duties.add(0.05, "more", lent.append)
     with at_work(office):
-        wait_until(lambda: lent)
+        until(lambda: lent)
         lent[0].record_dismissed("j1-g1-0", "ada", 1)
     assert stage.store.take_duty("more", "another", SystemClock().now_us, 3600 * S)
     with pytest.raises(LostDutyError):
@@ -184,7 +178,7 @@ def test_a_replica_that_died_is_succeeded_when_its_lease_has_run_out(stage: Stag
     now_us = SystemClock().now_us()
     stage.store.take_duty("alerts", "the dead", lambda: now_us, S)
     with at_work(Office(stage, replace(NEVER, alerts_s=0.1))) as office:
-        wait_until(lambda: office.delivered)
+        until(lambda: office.delivered)
     assert SystemClock().now_us() - now_us >= S
 
 
@@ -194,10 +188,10 @@ def test_a_cloud_that_is_down_stops_no_other_duty(stage: Stage) -> None:
     stage.clouds["aws"].fail("notices", ZeroDivisionError("a bug"))
     often = replace(NEVER, survey_s=0.05, offers_s=0.05, notices_s=0.05, alerts_s=0.05)
     with at_work(Office(stage, often)) as office:
-        wait_until(lambda: len(office.delivered) >= 3)
-        wait_until(lambda: stage.clouds["gcp"].calls["list"] >= 3)
-        wait_until(lambda: stage.clouds["aws"].calls["list"] >= 3)
-        wait_until(lambda: stage.clouds["aws"].calls["notices"] >= 3)
+        until(lambda: len(office.delivered) >= 3)
+        until(lambda: stage.clouds["gcp"].calls["list"] >= 3)
+        until(lambda: stage.clouds["aws"].calls["list"] >= 3)
+        until(lambda: stage.clouds["aws"].calls["notices"] >= 3)
 
 
 def test_clouds_that_hang_hold_up_neither_the_start_nor_anybody_else(stage: Stage) -> None:
@@ -208,8 +202,8 @@ def test_clouds_that_hang_hold_up_neither_the_start_nor_anybody_else(stage: Stag
     started = time.monotonic()
     with at_work(Office(stage, often, "me", *hanging)) as office:
         assert time.monotonic() - started < FIRST_OFFERS_S + 2.0
-        wait_until(lambda: len(office.delivered) >= 3)
-        wait_until(lambda: stage.clouds["gcp"].calls["list"] >= 3)
+        until(lambda: len(office.delivered) >= 3)
+        until(lambda: stage.clouds["gcp"].calls["list"] >= 3)
         assert not office.duties.stop(0.1), "it says that something still runs"
         for cloud in hanging:
             cloud.let_go.set()
@@ -224,10 +218,10 @@ def test_a_store_that_is_away_is_waited_for(stage: Stage, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(stage.store, "take_duty", away)
         with at_work(Office(stage, replace(NEVER, alerts_s=0.05))) as office:
-            wait_until(lambda: len(tried) >= 3)
+            until(lambda: len(tried) >= 3)
             assert office.delivered == []
             patch.undo()
-            wait_until(lambda: office.delivered)
+            until(lambda: office.delivered)
 
 
 def test_every_renewal_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,11 +232,11 @@ def test_every_renewal_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) ->
     office = Office(stage, replace(NEVER, renew_s=0.05))
     office.duties.tell_renewals(told.append)
     with at_work(office):
-        wait_until(lambda: told[:2] == ["", ""])
+        until(lambda: told[:2] == ["", ""])
         with monkeypatch.context() as patch:
             patch.setattr(stage.store, "take_duties", away)
-            wait_until(lambda: told[-2:] == ["the disk is full"] * 2)
-        wait_until(lambda: told[-1] == "")
+            until(lambda: told[-2:] == ["the disk is full"] * 2)
+        until(lambda: told[-1] == "")
 
 
 def test_a_lease_that_is_locked_keeps_no_other_from_its_renewal(
@@ -259,7 +253,7 @@ def test_a_lease_that_is_locked_keeps_no_other_from_its_renewal(
 
     monkeypatch.setattr(stage.store, "take_duty", locked)
     with at_work(Office(stage, replace(NEVER, alerts_s=0.05))) as office:
-        wait_until(lambda: office.delivered)
+        until(lambda: office.delivered)
         assert tried.index("offers:aws") < tried.index("alerts")
 
 
@@ -283,13 +277,13 @@ def test_a_clock_that_is_set_back_stops_no_duty(
     monkeypatch.setattr(WallClock, "back_s", 0.0)
     often = replace(NEVER, alerts_s=0.1, survey_s=0.1, silence_s=0.1)
     with at_work(Office(stage, often)) as office:
-        wait_until(lambda: office.delivered)
+        until(lambda: office.delivered)
         for _ in range(steps):
             WallClock.back_s += 600.0 / steps
             office.duties.notice_clock()
         seen, listed = len(office.delivered), calls(stage, "list")
-        wait_until(lambda: len(office.delivered) >= seen + 5)
-        wait_until(lambda: calls(stage, "list") >= listed + 5)
+        until(lambda: len(office.delivered) >= seen + 5)
+        until(lambda: calls(stage, "list") >= listed + 5)
 
 
 @pytest.mark.parametrize("overtaken", [False, True])
@@ -317,7 +311,7 @@ def test_a_warning_outlives_a_store_that_was_away(
     monkeypatch.setattr(cloud, "notices", lambda: queue.pop() if queue else [])
     monkeypatch.setattr(SqlStore, "record_cloud_notices", away_twice)
     with at_work(Office(stage, replace(NEVER, notices_s=0.05))):
-        wait_until(lambda: stage.nodes("j1")[0].notices)
+        until(lambda: stage.nodes("j1")[0].notices)
 
 
 def test_the_silent_are_looked_at(stage: Stage) -> None:
@@ -328,7 +322,7 @@ def test_the_silent_are_looked_at(stage: Stage) -> None:
     before = stage.job().notes
     with at_work(Office(stage, replace(NEVER, silence_s=0.05))):
         # By the real clock the stage's node was last heard a long time ago.
-        wait_until(lambda: stage.job().notes > before)
+        until(lambda: stage.job().notes > before)
 
 
 def test_the_slow_are_looked_at(stage: Stage) -> None:

@@ -19,7 +19,7 @@ from tests.spotd.store.conftest import make
 
 CANARY = "canary-of-a-value-that-nobody-is-to-see"
 BEFORE = """\
-state_dir = "/var/lib/spotd"
+state_dir = "STATE"
 [access]
 admins = "those-who-may"
 [providers.here]
@@ -53,7 +53,8 @@ class Reloading:
         self.taken.append(config)
 
     def write(self, text: str) -> None:
-        self.path.write_text(text.replace("TOKEN", str(self.token)))
+        text = text.replace("TOKEN", str(self.token))
+        self.path.write_text(text.replace("STATE", str(self.path.parent / "state")))
 
     def to(self, text: str) -> None:
         self.write(text)

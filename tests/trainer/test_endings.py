@@ -16,8 +16,9 @@ import torch
 
 from providers.stores import open_store
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED, PLAN, RELEASED
+from tests.rigs.waiting import until
 from tests.trainer.rig import AgentEnd, Trainer
-from tests.trainer.saver.rig import CONFIG, Gate, Rig, fill, until
+from tests.trainer.saver.rig import CONFIG, Gate, Rig, fill
 from trainer.fence import read_head
 from trainer.hook.spotd_hook.job import Job
 from trainer.hook.spotd_hook.planning import Planning

@@ -24,8 +24,8 @@ from providers.stores import open_store
 from providers.stores.base import ObjectStore
 from spotd.demo.bucket import Bucket
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED, Head
+from tests.rigs.waiting import until
 from tests.trainer.rig import AgentEnd, Trainer
-from tests.trainer.saver.rig import until
 from trainer import train
 from trainer.compare import first_difference
 from trainer.fence import read_head

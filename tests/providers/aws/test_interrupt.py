@@ -15,7 +15,7 @@ from tests.clouds.aws.ec2 import ACCOUNT
 from tests.clouds.faults import Fault
 from tests.providers.aws.conftest import Rented
 from tests.providers.aws.test_launch import PAGE
-from tests.rigs.local_cloud import wait_for
+from tests.rigs.waiting import until
 
 VERBS = ("CreateExperimentTemplate", "StartExperiment", "DeleteExperimentTemplate")
 
@@ -45,7 +45,7 @@ def test_the_machine_is_warned_as_any_that_is_taken_back(
     assert isinstance(cloud, Interrupter)
     assert found.asked.startswith("FIS experiment ")
     assert found.heard_within_s == 300.0
-    [notice] = wait_for(cloud.notices)
+    [notice] = until(cloud.notices)
     assert notice.instance_id == ident
     assert rented.actions(*VERBS) == [*VERBS], "and no template is left behind"
     templates = [one.body for one in rented.aws.ec2.seen if one.action == VERBS[0]]

@@ -29,7 +29,7 @@ from tests.clouds.azure.arm import VM
 from tests.clouds.azure.serving import StandIn
 from tests.clouds.faults import Fault
 from tests.providers.azure.rig import HURRIED, again, provider, request
-from tests.rigs.local_cloud import wait_for
+from tests.rigs.waiting import until
 
 PUT, GET, DELETE = "PUT virtualMachines", "GET virtualMachines", "DELETE virtualMachines"
 
@@ -353,7 +353,7 @@ def test_an_evicted_machine_is_gone(azure: StandIn) -> None:
     cloud.launch(request("taken-away"))
     group = cloud._group
     cloud._clients.compute(lambda c: c.virtual_machines.simulate_eviction(group, "taken-away"))
-    wait_for(lambda: cloud.list() == [])
+    until(lambda: cloud.list() == [])
     assert not [key for key in azure.arm.world.machines if VM.lower() in key and group in key]
 
 

@@ -17,7 +17,7 @@ from providers.base import (
 )
 from providers.gcp import fabric
 from tests.providers.gcp.conftest import Lab, request
-from tests.rigs.local_cloud import wait_for
+from tests.rigs.waiting import until
 
 GANG: dict[str, Any] = {"gang": "spotd-j1-g1", "interconnect": "gpudirect"}
 HERE = "projects/lab/regions/us-central1/subnetworks/fast"
@@ -77,7 +77,7 @@ def test_ranks_share_one_policy_and_it_goes_after_the_last_of_them(lab: Lab) -> 
     for name in names:
         assert cloud.leftovers() == []
         cloud.terminate(f"us-central1-a/{name}")
-        wait_for(lambda gone=name: gone not in str(cloud.list()))
+        until(lambda gone=name: gone not in str(cloud.list()))
     [left] = cloud.leftovers()
     assert (left.leftover_id, left.kind) == ("us-central1/policy/spotd-j1-g1", LeftoverKind.GROUP)
     assert left.tags["spotd-token"] == names[0]

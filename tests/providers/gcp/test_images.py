@@ -9,7 +9,7 @@ from providers.gcp.cloud import GcpCloud
 from providers.images import Image, ImageMaker, ImageState
 from tests.clouds.gcp.state import Project
 from tests.providers.gcp.conftest import Lab, request
-from tests.rigs.local_cloud import wait_for
+from tests.rigs.waiting import until
 
 MACHINE = "us-central1-a/spotd-bake"
 NAME = "spotd-baked"
@@ -28,7 +28,7 @@ def ready(cloud: GcpCloud) -> Image:
         image = cloud.make_image(MACHINE, NAME, {})
         return image if image.state is not ImageState.MAKING else None
 
-    return wait_for(settled)
+    return until(settled)
 
 
 def test_the_name_makes_one_image_of_it_and_machines_start_from_that(
@@ -97,7 +97,7 @@ def test_it_goes_and_an_unknown_one_is_success(lab: Lab, cloud: GcpCloud) -> Non
     image = ready(cloud)
     lab.fault("went_before", "images.delete")
     cloud.remove_image(image.image_id)
-    wait_for(lambda: cloud.images() == [])
+    until(lambda: cloud.images() == [])
     cloud.remove_image(image.image_id)
     lab.calls()
     cloud.remove_image("projects/ubuntu-os-cloud/global/images/theirs")

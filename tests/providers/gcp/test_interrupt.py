@@ -7,7 +7,7 @@ import pytest
 from providers.base import AuthError, CapacityType, RejectedError
 from providers.interrupting import Interrupter
 from tests.providers.gcp.conftest import Lab, request
-from tests.rigs.local_cloud import wait_for
+from tests.rigs.waiting import until
 
 MACHINE = "us-central1-a/spotd-j1"
 
@@ -23,9 +23,9 @@ def test_the_machine_is_preempted_as_any_that_is_taken_back(lab: Lab) -> None:
     path = f"/compute/v1/projects/{lab.name}/zones/us-central1-a/instances/spotd-j1"
     assert line == f"POST {path}/simulateMaintenanceEvent"
     assert found.asked.startswith("simulateMaintenanceEvent: operation operation-")
-    [notice] = wait_for(cloud.notices)
+    [notice] = until(cloud.notices)
     assert notice.instance_id == MACHINE
-    wait_for(lambda: not cloud.list())
+    until(lambda: not cloud.list())
 
 
 def test_none_but_spot_machines_of_ours_are_taken(lab: Lab) -> None:

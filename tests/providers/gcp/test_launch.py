@@ -25,7 +25,7 @@ from providers.base import (
 from providers.gcp.launch import FLEX_START_S, Site, instance
 from providers.gcp.operations import ATTEMPTS, request_id
 from tests.providers.gcp.conftest import Lab, request
-from tests.rigs.local_cloud import wait_for
+from tests.rigs.waiting import until
 
 SITE = Site("lab", "projects/i/global/images/one")
 
@@ -151,7 +151,7 @@ def test_a_private_machine_has_no_address_of_the_internet(lab: Lab) -> None:
     for network, host in (("public", "198.51.100."), ("private", "10."), ("jump", "10.")):
         cloud = lab.cloud(network=network)
         cloud.launch(request(f"spotd-{network}"))
-        found = wait_for(
+        found = until(
             lambda cloud=cloud, network=network: next(  # type: ignore[misc]
                 (i for i in cloud.list() if i.token.endswith(network) and i.host), None
             )

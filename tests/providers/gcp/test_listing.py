@@ -27,7 +27,7 @@ from tests.clouds.gcp.machines import HOST_KEY
 from tests.clouds.gcp.state import stamp
 from tests.providers.gcp.conftest import Lab, request
 from tests.rigs.later import Later
-from tests.rigs.local_cloud import wait_for
+from tests.rigs.waiting import until
 
 compute_v1: Any = Later("google.cloud.compute_v1")
 
@@ -36,9 +36,7 @@ def up(lab: Lab, name: str, deployment: str = "d0") -> Instance:
     """A machine that runs, as the listing has it."""
     cloud = lab.cloud(deployment)
     cloud.launch(request(name))
-    return wait_for(
-        lambda: next((i for i in cloud.list() if i.state is InstanceState.RUNNING), None)
-    )
+    return until(lambda: next((i for i in cloud.list() if i.state is InstanceState.RUNNING), None))
 
 
 def test_every_state_that_there_is_has_its_word() -> None:
@@ -52,7 +50,7 @@ def test_fifty_machines_are_two_calls(lab: Lab) -> None:
         lab.gce.machines.create(
             lab.project, "us-central1-a", _body(lab, f"spotd-{number}"), "", None, 0.0
         )
-    wait_for(lambda: {i.state for i in cloud.list()} == {InstanceState.RUNNING})
+    until(lambda: {i.state for i in cloud.list()} == {InstanceState.RUNNING})
     cloud.list()
     lab.calls()
     assert len(cloud.list()) == 50
@@ -166,7 +164,7 @@ def test_a_create_that_came_to_nothing_is_listed(lab: Lab, what: str, kind: type
     lab.fault(what, "instances.insert", seconds=0.5)
     cloud = lab.cloud(patience_s=0.0)
     cloud.launch(request("spotd-husk"))
-    husk = wait_for(lambda: next((i for i in cloud.list() if i.error_code), None))
+    husk = until(lambda: next((i for i in cloud.list() if i.error_code), None))
     assert husk.instance_id == "us-central1-a/spotd-husk"
     assert (husk.token, husk.state) == ("spotd-husk", InstanceState.FAILED)
     assert husk.error_code == kind.__name__
@@ -184,9 +182,9 @@ def test_a_machine_that_was_made_after_all_is_no_husk(lab: Lab) -> None:
     assert [i.state for i in cloud.list()] == [InstanceState.FAILED]
     lab.gce.market.stock.clear()
     cloud.launch(request("spotd-second"))
-    assert [i.state for i in wait_for(cloud.list)] != [InstanceState.FAILED]
+    assert [i.state for i in until(cloud.list)] != [InstanceState.FAILED]
     cloud.terminate("us-central1-a/spotd-second")
-    wait_for(lambda: cloud.list() == [])
+    until(lambda: cloud.list() == [])
 
 
 def operation(**changes: Any) -> Any:

@@ -19,7 +19,8 @@ from spotd.duties import Schedule
 from spotd.model import Timing
 from tests.clouds.gcp.gce import Call
 from tests.providers.gcp.conftest import Lab, request
-from tests.rigs.local_cloud import user_key, wait_for
+from tests.rigs.local_cloud import user_key
+from tests.rigs.waiting import until
 
 PAGE = Path(__file__).parents[3] / "docs" / "clouds" / "gcp.md"
 BLOCK = r"(<!-- golden: {} -->\n```\w+\n)(.*?)(```\n)"
@@ -100,7 +101,7 @@ def last_call(lab: Lab, act: Callable[[Any, str], None], **tags: str) -> list[st
 def left_behind(cloud: Any, lab: Lab) -> None:
     lab.fault("leftovers", "instances.delete")
     cloud.terminate(f"us-central1-a/{TOKEN}")
-    [left] = wait_for(cloud.leftovers)
+    [left] = until(cloud.leftovers)
     cloud.discard(left.leftover_id)
 
 
@@ -118,7 +119,7 @@ def rhythm(lab: Lab) -> list[str]:
     timing, schedule = TimingSection(), Schedule()
     cloud.launch(request(TOKEN, tags={EXPIRES_TAG: "1900000000"}))
     ident = f"us-central1-a/{TOKEN}"
-    wait_for(lambda: next((i for i in cloud.list() if i.host_public_key), None))
+    until(lambda: next((i for i in cloud.list() if i.host_public_key), None))
     cloud.offers(OfferRequest())
     renewals_s = RENEW_SHARE * Timing.unattended_s / MACHINES
     verbs: dict[str, tuple[Callable[[], object], float]] = {

@@ -16,7 +16,7 @@ from tests.clouds.gcp.gce import Call
 from tests.clouds.gcp.market import REGIONS
 from tests.providers.evaluate import gcp_allows
 from tests.providers.gcp.conftest import Lab, request
-from tests.rigs.local_cloud import wait_for
+from tests.rigs.waiting import until
 
 NODE = "spotd-node-d0@{}.iam.gserviceaccount.com"
 FACTS = PolicyFacts("d0", REGIONS, "gs://ours/spotd", "gs://runs/team")
@@ -123,7 +123,7 @@ def story(lab: Lab) -> tuple[Lab, list[Call]]:
     lab.cloud(image=f"projects/{lab.name}/global/images/baked").examine(())
     lab.gce.machines.subnetworks |= {f"fast-{n}" for n in range(1, 5)}
     cloud.launch(request("spotd-j1", gang="spotd-j1-g1", interconnect="gpudirect"))
-    wait_for(lambda: next((i for i in cloud.list() if i.host_public_key), None))
+    until(lambda: next((i for i in cloud.list() if i.host_public_key), None))
     cloud.console("us-central1-a/spotd-j1")
     cloud.notices()
     cloud.renew("us-central1-a/spotd-j1", 1_900_000_000 * 1_000_000)
@@ -134,7 +134,7 @@ def story(lab: Lab) -> tuple[Lab, list[Call]]:
     cloud.interrupt("us-central1-a/spotd-j2")
     lab.fault("leftovers", "instances.delete")
     cloud.terminate("us-central1-a/spotd-j1")
-    wait_for(lambda: not cloud.list())
+    until(lambda: not cloud.list())
     for left in cloud.leftovers():
         cloud.discard(left.leftover_id)
     return lab, [*lab.gce.calls]

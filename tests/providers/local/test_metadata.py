@@ -17,7 +17,8 @@ from providers.base import Instance, InstanceState, MetadataError, Notice, Notic
 from providers.gcp.notice import Watcher as GcpWatcher
 from providers.local.cloud import LocalCloud
 from providers.local.control import Running
-from tests.rigs.local_cloud import launch_running, run, wait_for, wait_state
+from tests.rigs.local_cloud import launch_running, run, wait_state
+from tests.rigs.waiting import until
 
 WATCHERS: dict[str, Callable[[str], NoticeWatcher]] = {
     "aws": lambda base: AwsWatcher(base, advisories_every=1),
@@ -40,7 +41,7 @@ def hear(watcher: NoticeWatcher, kind: NoticeKind) -> Notice:
     def poll() -> Notice | None:
         return next((n for n in watcher.poll() if n.kind is kind), None)
 
-    return wait_for(poll, every_s=max(watcher.interval_s, 0.01))
+    return until(poll, every_s=max(watcher.interval_s, 0.01))
 
 
 @pytest.mark.req("PRE-01")
@@ -73,7 +74,7 @@ def test_withdrawal_is_heard(local: Running) -> None:
     (notice,) = local.control.preempt(instance=instance.instance_id, notice_s=90)
     assert hear(watcher, NoticeKind.PREEMPT).notice_id == notice["notice_id"]
     local.control.withdraw(notice["notice_id"])
-    wait_for(lambda: list(watcher.poll()) == [], every_s=1.0)
+    until(lambda: list(watcher.poll()) == [], every_s=1.0)
 
 
 def test_acknowledged_azure_event_comes_at_once(local: Running) -> None:
@@ -93,7 +94,7 @@ def test_outage_is_no_preemption(local: Running, name: str, fault: str) -> None:
     local.control.metadata(instance.instance_id, fault, 0.5)
     with pytest.raises(MetadataError):
         watcher.poll()
-    wait_for(lambda: _answers(watcher), every_s=0.3)
+    until(lambda: _answers(watcher), every_s=0.3)
     assert list(watcher.poll()) == []
 
 
@@ -135,7 +136,7 @@ def test_boot_delay_refuses_until_it_is_over(begin: Any) -> None:
         except ConnectionRefusedError:
             return False
 
-    wait_for(up)
+    until(up)
     assert time.monotonic() - began >= 0.7
     (row,) = local.control.state()["instances"]
     assert row["booted_at_us"] - row["launched_at_us"] >= 700_000

@@ -8,8 +8,9 @@ from typing import Any
 from providers.base import InstanceState
 from providers.local.cloud import LocalCloud
 from providers.local.control import Running
-from tests.rigs.local_cloud import launch_running, run, wait_for, wait_state
+from tests.rigs.local_cloud import launch_running, run, wait_state
 from tests.rigs.processes import carrying
+from tests.rigs.waiting import until
 
 
 def test_it_ends_with_all_that_runs_on_it_and_its_cloud_knows_why(local: Running) -> None:
@@ -19,7 +20,7 @@ def test_it_ends_with_all_that_runs_on_it_and_its_cloud_knows_why(local: Running
     [switch] = cloud.power_off
     run(machine, f"setsid {switch} </dev/null >/dev/null 2>&1 & true")
     wait_state(cloud, "off", InstanceState.TERMINATED)
-    wait_for(lambda: not carrying("SPOTD_LOCAL_INSTANCE", machine.instance_id))
+    until(lambda: not carrying("SPOTD_LOCAL_INSTANCE", machine.instance_id))
 
     def row(token: str) -> dict[str, Any]:
         rows = local.control.meter()

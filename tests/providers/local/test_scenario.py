@@ -28,7 +28,8 @@ from providers.local.scenario import (
 )
 from providers.local.scenario_fields import ScenarioError
 from providers.local.scenario_file import load, parse
-from tests.rigs.local_cloud import find, launch_request, launch_running, run, wait_for, wait_state
+from tests.rigs.local_cloud import find, launch_request, launch_running, run, wait_state
+from tests.rigs.waiting import until
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "scenarios"
 
@@ -262,7 +263,7 @@ def test_fresh_machines_stay_out_of_lists_for_a_while(begin: Any) -> None:
     aws.launch(launch_request(aws, "shy"))
     assert aws.visibility_s == 0.6
     assert find(aws, "shy") is None
-    wait_for(lambda: find(aws, "shy"))
+    until(lambda: find(aws, "shy"))
 
 
 def test_throttling_carries_its_time(begin: Any) -> None:

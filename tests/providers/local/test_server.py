@@ -17,8 +17,9 @@ import pytest
 from providers.base import Instance, InstanceState, OfferRequest, UnknownOutcome
 from providers.local.cloud import LocalCloud
 from providers.local.control import ControlError, Running, attach, running, start
-from tests.rigs.local_cloud import find, launch_request, launch_running, run, wait_for
+from tests.rigs.local_cloud import find, launch_request, launch_running, run
 from tests.rigs.processes import alive, below, carrying
+from tests.rigs.waiting import until
 
 
 def cloud_of(local: Running, personality: str = "aws") -> LocalCloud:
@@ -49,10 +50,10 @@ def test_the_end_of_the_server_leaves_no_process(tmp_path: Path, number: signal.
         )  # zygote, machines, sleepers of all but the silent one
         os.kill(local.process.pid, number)
         local.process.wait(20)
-        wait_for(lambda: not any(alive(pid) for pid in processes))
+        until(lambda: not any(alive(pid) for pid in processes))
         for machine in machines:
             assert carrying("SPOTD_LOCAL_INSTANCE", machine.instance_id) == []
-        wait_for(lambda: list((tmp_path / "instances").iterdir()) == [])
+        until(lambda: list((tmp_path / "instances").iterdir()) == [])
 
 
 def test_the_end_of_the_zygote_ends_everything(tmp_path: Path) -> None:
@@ -62,7 +63,7 @@ def test_the_end_of_the_zygote_ends_everything(tmp_path: Path) -> None:
         zygote = next(p for p in processes if _parent(p) == local.process.pid)
         os.kill(zygote, signal.SIGKILL)
         assert local.process.wait(20) == 1
-        wait_for(lambda: not any(alive(pid) for pid in processes))
+        until(lambda: not any(alive(pid) for pid in processes))
         assert "zygote died" in (tmp_path / "server.log").read_text()
 
 
@@ -77,7 +78,7 @@ def test_meter_and_tokens_survive_the_server(tmp_path: Path) -> None:
         cloud.launch(request)
         ended = launch_running(cloud, "ended")
         cloud.terminate(ended.instance_id)
-        wait_for(lambda: find(cloud, "ended").state is InstanceState.TERMINATED)  # type: ignore[union-attr]
+        until(lambda: find(cloud, "ended").state is InstanceState.TERMINATED)  # type: ignore[union-attr]
         time.sleep(0.3)  # some time to be billed
         (before,) = [r for r in local.control.meter() if r["token"] == "ended"]
         local.process.kill()
@@ -114,7 +115,7 @@ def test_meter_counts_what_the_machine_ran(tmp_path: Path) -> None:
         began = time.monotonic()
         time.sleep(0.5)
         cloud.terminate(instance.instance_id)
-        wait_for(lambda: find(cloud, "metered").state is InstanceState.TERMINATED)  # type: ignore[union-attr]
+        until(lambda: find(cloud, "metered").state is InstanceState.TERMINATED)  # type: ignore[union-attr]
         took = time.monotonic() - began
         (row,) = local.control.meter()
         assert 0.5 <= row["seconds"] <= took + 0.3
@@ -143,7 +144,7 @@ def test_twenty_launches_at_once(local: Running) -> None:
     assert len(hosts) == 20
     for instance in cloud.list():
         cloud.terminate(instance.instance_id)
-    wait_for(lambda: all(i.state is InstanceState.TERMINATED for i in cloud.list()))
+    until(lambda: all(i.state is InstanceState.TERMINATED for i in cloud.list()))
 
 
 def test_only_loopback_is_bound(local: Running) -> None:

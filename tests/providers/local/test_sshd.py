@@ -30,8 +30,8 @@ from tests.rigs.local_cloud import (
     run,
     run_on,
     user_key,
-    wait_for,
 )
+from tests.rigs.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_a_command_outlives_its_connection(machine: Instance) -> None:
         channel = transport.open_session(timeout=10)
         channel.exec_command("echo started; sleep 0.3; touch outlived; sleep 60")
         assert channel.recv(100) == b"started\n"
-    wait_for(lambda: run(machine, "test -e outlived").code == 0)
+    until(lambda: run(machine, "test -e outlived").code == 0)
 
 
 def test_terminal_and_its_size(machine: Instance) -> None:
@@ -180,7 +180,7 @@ def test_interactive_shell_hangs_up_with_its_client(machine: Instance) -> None:
             said += more
         shell = int(answer[1])
         assert Path(f"/proc/{shell}").exists()
-    wait_for(lambda: not Path(f"/proc/{shell}").exists())
+    until(lambda: not Path(f"/proc/{shell}").exists())
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no OpenSSH client on this machine")
@@ -228,7 +228,7 @@ def test_orphans_are_reaped(machine: Instance, local: Running) -> None:
         return "Z" not in children
 
     time.sleep(0.4)  # let it end; what is waited for below is that it is gone
-    wait_for(no_zombies)
+    until(no_zombies)
 
 
 def test_launch_to_banner_is_quick(local: Running) -> None:

@@ -13,8 +13,9 @@ import pytest
 from providers.base import CapacityType, Instance, InstanceState, NoticeKind
 from providers.local.cloud import LocalCloud
 from providers.local.control import ControlError, Running
-from tests.rigs.local_cloud import connected, launch_running, run, wait_for, wait_state
+from tests.rigs.local_cloud import connected, launch_running, run, wait_state
 from tests.rigs.processes import alive, carrying, state_of
+from tests.rigs.waiting import until
 
 # A daemon as the worst user writes it: forked twice, session of its own, environment wiped.
 DETACHED = r"""
@@ -50,7 +51,7 @@ def disk(local: Running, instance: Instance) -> Path:
 
 
 def read_pid(path: Path) -> int:
-    return wait_for(lambda: int(path.read_text()) if path.exists() and path.read_text() else 0)
+    return until(lambda: int(path.read_text()) if path.exists() and path.read_text() else 0)
 
 
 def drain(recv: Callable[[int], bytes]) -> str:
@@ -101,7 +102,7 @@ def test_reset_drops_the_connection(local: Running) -> None:
         channel.exec_command("sleep 60")
         local.control.preempt(instance=instance.instance_id, kind="none", mode="reset")
         assert channel.recv(1) == b""
-        wait_for(lambda: not transport.is_active())
+        until(lambda: not transport.is_active())
 
 
 def test_silent_end_sends_nothing_until_it_is_terminated(begin: Any) -> None:
@@ -125,13 +126,13 @@ def test_silent_end_sends_nothing_until_it_is_terminated(begin: Any) -> None:
         assert notice["reclaimed_at_us"] > 0
         assert wait_state(cloud, "silent", InstanceState.TERMINATED)
         assert not alive(daemon)
-        wait_for(lambda: state_of(pid) == "T")  # one in a call of the kernel ends that first
+        until(lambda: state_of(pid) == "T")  # one in a call of the kernel ends that first
         channel.settimeout(0.3)
         assert drain(channel.recv) == "silence"  # what was under way, and no end of the stream
         assert transport.is_active()
         assert drain(raw.recv) == "silence"  # not even a FIN or RST on the bare connection
         cloud.terminate(instance.instance_id)
-        wait_for(lambda: not alive(pid))
+        until(lambda: not alive(pid))
         raw.settimeout(5)
         assert drain(raw.recv) == "end"
 
@@ -147,7 +148,7 @@ def test_a_frozen_machine_is_silent_and_listed_as_running_until_it_is_terminated
         assert raw.recv(4) == b"SSH-"
         (notice,) = local.control.preempt(instance=instance.instance_id, kind="none", mode="frozen")
         assert notice["reclaimed_at_us"] > 0
-        wait_for(lambda: state_of(daemon) == state_of(pid) == "T")
+        until(lambda: state_of(daemon) == state_of(pid) == "T")
         raw.settimeout(0.3)
         assert drain(raw.recv) == "silence"
         (row,) = [row for row in local.control.meter() if row["token"] == "frozen"]
@@ -156,7 +157,7 @@ def test_a_frozen_machine_is_silent_and_listed_as_running_until_it_is_terminated
         cloud.terminate(instance.instance_id)
         gone = wait_state(cloud, "frozen", InstanceState.TERMINATED)
         assert gone.error == ""
-        wait_for(lambda: not alive(daemon) and not alive(pid))
+        until(lambda: not alive(daemon) and not alive(pid))
 
 
 def test_a_frozen_machine_may_come_back(local: Running) -> None:
@@ -167,8 +168,8 @@ def test_a_frozen_machine_may_come_back(local: Running) -> None:
         instance=instance.instance_id, kind="none", mode="frozen", thaw_after_s=0.2
     )
     frozen = beats.stat().st_size if beats.exists() else 0
-    wait_for(lambda: state_of(daemon) != "T")
-    wait_for(lambda: beats.exists() and beats.stat().st_size > frozen)
+    until(lambda: state_of(daemon) != "T")
+    until(lambda: beats.exists() and beats.stat().st_size > frozen)
     assert run(instance, "echo here").out == "here\n"
     assert wait_state(cloud, "hiccup", InstanceState.RUNNING)
 
@@ -192,7 +193,7 @@ def test_zombie_runs_again_after_the_cloud_gave_it_up(local: Running) -> None:
     cloud = personality(local, "aws")
     instance = launch_running(cloud, "zombie")
     daemon, beats = detach(local, instance)
-    wait_for(lambda: beats.exists() and beats.stat().st_size > 10)
+    until(lambda: beats.exists() and beats.stat().st_size > 10)
     (notice,) = local.control.preempt(
         instance=instance.instance_id,
         kind="none",
@@ -204,12 +205,12 @@ def test_zombie_runs_again_after_the_cloud_gave_it_up(local: Running) -> None:
     assert state_of(daemon) == "T"
     frozen = beats.stat().st_size
     cloud.terminate(instance.instance_id)  # changes nothing for a zombie
-    wait_for(lambda: alive(daemon) and state_of(daemon) != "T")
-    wait_for(lambda: beats.stat().st_size > frozen)  # our code runs, on a machine that is gone
+    until(lambda: alive(daemon) and state_of(daemon) != "T")
+    until(lambda: beats.stat().st_size > frozen)  # our code runs, on a machine that is gone
     assert notice_row(local, notice["notice_id"])["thawed_at_us"] > 0
     assert wait_state(cloud, "zombie", InstanceState.TERMINATED)
-    wait_for(lambda: not alive(daemon))
-    wait_for(lambda: not beats.parent.exists())
+    until(lambda: not alive(daemon))
+    until(lambda: not beats.parent.exists())
 
 
 @pytest.mark.req("PRE-03")
@@ -267,7 +268,7 @@ def test_aws_queue_tells_late_and_once(begin: Any) -> None:
     instance = launch_running(cloud, "queued")
     (notice,) = local.control.preempt(instance=instance.instance_id, notice_s=60)
     assert list(cloud.notices()) == []
-    (heard,) = wait_for(cloud.notices)
+    (heard,) = until(cloud.notices)
     assert heard.notice_id == notice["notice_id"]
     assert heard.instance_id == instance.instance_id
     assert heard.kind is NoticeKind.PREEMPT
@@ -282,11 +283,11 @@ def test_aws_queue_of_a_restarted_cloud_is_read_from_its_beginning(begin: Any) -
     for number in range(2):
         instance = launch_running(cloud, f"before-{number}")
         before.control.preempt(instance=instance.instance_id, notice_s=60)
-    wait_for(lambda: cloud._last_notice == 2 or cloud.notices())
+    until(lambda: cloud._last_notice == 2 or cloud.notices())
     cloud._client = personality(after, "aws")._client  # another server, where the old one was
     instance = launch_running(cloud, "after")
     (notice,) = after.control.preempt(instance=instance.instance_id, notice_s=60)
-    (heard,) = wait_for(cloud.notices)
+    (heard,) = until(cloud.notices)
     assert heard.notice_id == notice["notice_id"]
     assert list(cloud.notices()) == []
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from providers.local import tree
-from tests.rigs.local_cloud import wait_for
 from tests.rigs.processes import alive, carrying, state_of
+from tests.rigs.waiting import until
 
 # A root that adopts orphans, over a process that keeps making them: sixty in all, each a `sleep`
 # that can fork nothing itself, and everything ends by itself within a minute.
@@ -60,18 +60,18 @@ def root() -> Iterator[int]:
 
 
 def test_stop_catches_what_is_being_forked(root: int) -> None:
-    wait_for(lambda: len(tree.descendants(root)) > 5)
+    until(lambda: len(tree.descendants(root)) > 5)
     stopped = tree.stop_tree(root)
     assert root in stopped
     before = set(tree.descendants(root))
     assert {state_of(pid) for pid in stopped} == {"T"}
     assert set(tree.descendants(root)) == before  # nobody is left to fork
     tree.continue_tree(root)
-    wait_for(lambda: len(tree.descendants(root)) > len(before) or state_of(root) != "T")
+    until(lambda: len(tree.descendants(root)) > len(before) or state_of(root) != "T")
 
 
 def test_kill_tree_leaves_nothing(root: int) -> None:
-    wait_for(lambda: len(tree.descendants(root)) > 5)
+    until(lambda: len(tree.descendants(root)) > 5)
     everybody = set(tree.descendants(root)) | {root}
     tree.kill_tree(root)
     assert [pid for pid in everybody if alive(pid)] == []
@@ -80,7 +80,7 @@ def test_kill_tree_leaves_nothing(root: int) -> None:
 def test_marked_processes_are_found_wherever_they_hang() -> None:
     mark = f"mark-{os.getpid()}"
     with subprocess.Popen(["sleep", "300"], env={"SPOTD_LOCAL_INSTANCE": mark}) as process:
-        wait_for(lambda: process.pid in tree.marked("SPOTD_LOCAL_INSTANCE", mark))
+        until(lambda: process.pid in tree.marked("SPOTD_LOCAL_INSTANCE", mark))
         tree.kill_marked("SPOTD_LOCAL_INSTANCE", mark)
         assert process.wait(10) == -signal.SIGKILL
 
@@ -89,7 +89,7 @@ def test_a_process_name_cannot_confuse_the_reader(tmp_path: Path) -> None:
     odd = tmp_path / "a ) R 1 (b"
     odd.symlink_to("/bin/sleep")
     with subprocess.Popen([str(odd), "300"]) as process:
-        row = wait_for(lambda: tree.read_process(process.pid))
+        row = until(lambda: tree.read_process(process.pid))
         assert row.parent == os.getpid()
         process.kill()
     assert tree.read_process(process.pid) is None
@@ -100,8 +100,8 @@ def test_a_process_that_waits_for_a_stopped_child_to_begin_is_no_hindrance() -> 
     vfork = "import ctypes, time; ctypes.CDLL(None).vfork(); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", vfork]) as parent:
         try:
-            wait_for(lambda: tree.descendants(parent.pid))
-            wait_for(lambda: state_of(parent.pid) == "D")
+            until(lambda: tree.descendants(parent.pid))
+            until(lambda: state_of(parent.pid) == "D")
             assert len(tree.stop_tree(parent.pid)) == 2
             tree.kill_below(parent.pid)
         finally:

@@ -10,8 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from spotd.store.base import LostDutyError, StoreUnavailableError
 from spotd.store.sql import SqlStore
 from tests.rigs import slack as rig
 from tests.rigs.slack import SECRET, Slack
+from tests.rigs.waiting import until
 from tests.spotd.store import build
 from tests.spotd.store.build import NOW
 
@@ -49,13 +49,6 @@ class HandClock:
 
     def sleep(self, seconds: float) -> None:
         self.passed_s += seconds
-
-
-def wait_for(happened: Callable[[], object]) -> None:
-    end_s = time.monotonic() + 20
-    while not happened():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -279,7 +272,7 @@ def test_a_hanging_route_holds_up_nothing(
         desk.happen(job_id=view.job.id)
         desk.tick()
         assert under_way(desk), "the call came back before the route did"
-        wait_for(lambda: spare.messages)
+        until(lambda: spare.messages)
         desk.tick()
         assert under_way(desk)
         assert desk.waiting() == 1, "that of the route which hangs"
@@ -529,7 +522,7 @@ def test_a_page_goes_past_the_outbox_by_every_route_that_wants_it(
         desk = Desk(store, default=SlackRoute(slack.url), loud=loud)
         quiet = desk.delivery.page(Event("database_back", "it is back"))
         page = desk.delivery.page(Event("database_away", "it is away", severity=Severity.ERROR))
-        wait_for(lambda: len(slack.messages) == 2 and spare.messages)
+        until(lambda: len(slack.messages) == 2 and spare.messages)
         assert "it is away" in spare.messages[0]["text"]
         assert not quiet.failed
         assert not page.failed
@@ -542,8 +535,8 @@ def test_a_page_has_failed_when_no_route_took_it(store: SqlStore, slack: Slack) 
         desk = Desk(store, default=SlackRoute(slack.url), spare=SlackRoute(spare.url))
         slack.script = [(503, "later", {})] * 2
         page = desk.delivery.page(Event("database_away", "it is away"))
-        wait_for(lambda: slack.requests and spare.messages)
+        until(lambda: slack.requests and spare.messages)
         assert not page.failed, "one of them did"
         spare.script = [(503, "later", {})]
         page = desk.delivery.page(Event("database_away", "it is away"))
-        wait_for(lambda: page.failed)
+        until(lambda: page.failed)

@@ -15,7 +15,8 @@ from spotd.act.baking import UnfitError
 from spotd.act.bundle import Bundle, build_bundle
 from spotd.act.node_link import LinkError
 from tests.rigs import processes, sshd
-from tests.rigs.station import Station, station, wait_until
+from tests.rigs.station import Station, station
+from tests.rigs.waiting import wait_until
 
 CALL_S = 30.0
 CLEANED = """echo '{"cleaned": {"removed": 9, "failed": []}}'"""

@@ -30,7 +30,7 @@ from tests.rigs import jump as rig
 from tests.rigs import netns, sshd
 from tests.rigs.jump import Server
 from tests.rigs.netns import Machine
-from tests.rigs.station import wait_until
+from tests.rigs.waiting import wait_until
 
 JOB = sshd.keys()
 STRANGER = sshd.keys(9)

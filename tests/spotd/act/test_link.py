@@ -25,7 +25,8 @@ from spotd.vault import host_key
 from spotd.wire import SAVE, AgentConfig, Command
 from tests.rigs import processes, sshd
 from tests.rigs.local_cloud import KeyPair
-from tests.rigs.station import Station, station, wait_until
+from tests.rigs.station import Station, station
+from tests.rigs.waiting import wait_until
 
 CONFIG = AgentConfig("d0", "j1", 1, 0, "t-1", "none")
 SECRET = "canary-7f3a"

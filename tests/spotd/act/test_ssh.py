@@ -32,6 +32,7 @@ from spotd.observe.opening import Followed
 from spotd.observe.stream import NodeStream
 from tests.rigs import sshd
 from tests.rigs.sshd import Machine
+from tests.rigs.waiting import until
 from tests.spotd.store import build
 
 
@@ -69,13 +70,6 @@ def listening(talk: Callable[[socket.socket], None]) -> Iterator[int]:
 
 def ssh_threads() -> int:
     return sum(type(thread).__name__ == "Transport" for thread in threading.enumerate())
-
-
-def wait_until(probe: Callable[[], bool], limit_s: float = 10.0) -> None:
-    end_s = time.monotonic() + limit_s
-    while not probe():
-        assert time.monotonic() < end_s, "it did not come to be"
-        time.sleep(0.01)
 
 
 # --- who is let in
@@ -187,7 +181,7 @@ def test_a_tarpit(machine: Machine, line: bytes) -> None:
         with pytest.raises(SshDeadlineError, match="no SSH server answered"):
             connect(replace(machine.address, port=port), machine.keys.user.private, 0.5)
         assert time.monotonic() - started_s < 3
-    wait_until(lambda: ssh_threads() <= before)
+    until(lambda: ssh_threads() <= before)
 
 
 def test_it_is_no_ssh_server(machine: Machine) -> None:
@@ -252,7 +246,7 @@ def test_a_hanging_command_ends_at_its_deadline_and_closes(machine: Machine) -> 
         assert not connection.open
         with pytest.raises(OSError, match="Bad file"):
             connection.transport.sock.getpeername()
-    wait_until(lambda: ssh_threads() <= before)
+    until(lambda: ssh_threads() <= before)
 
 
 def test_the_deadline_of_a_connection_is_that_of_all_calls_on_it(machine: Machine) -> None:
@@ -521,7 +515,7 @@ def test_a_socket_keeps_its_number_until_the_last_call_has_come_back(machine: Ma
         sock.settimeout(20.0)
         reading = threading.Thread(target=sock.recv, args=(1,))
         reading.start()
-        wait_until(lambda: sock._calls == 1)
+        until(lambda: sock._calls == 1)
         sock.close()
         assert os.fstat(sock.fileno())
         with pytest.raises(OSError, match="was closed"):

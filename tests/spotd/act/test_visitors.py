@@ -22,7 +22,7 @@ from spotd.clock import SystemClock
 from spotd.model import Node
 from spotd.vault import JobKeys, KeyPair, make_key_pair
 from tests.rigs import openssh, sshd
-from tests.rigs.station import wait_until
+from tests.rigs.waiting import wait_until
 from tests.spotd.store.build import new_node
 
 LIMIT_S = 60.0

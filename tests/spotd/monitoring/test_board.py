@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from spotd.serve.metrics import Metrics
 from spotd.serve.scraping import ScrapeDoor, serve_scrapes
 from spotd.verdicts import USAGE
 from tests.rigs.prometheus import Prometheus, running
+from tests.rigs.waiting import wait_until
 from tests.spotd.monitoring.test_rules import NAMES, RULES, SERIES
 from tests.spotd.serve.rig import Rig, story
 
@@ -118,13 +118,6 @@ def documented(folder: Path, door: ScrapeDoor) -> str:
     return yaml.safe_dump(document)
 
 
-def until(what: str, look: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + LIMIT_S
-    while not look():
-        assert time.monotonic() < end_s, what
-        time.sleep(0.1)
-
-
 def scraped_twice(server: Prometheus) -> bool:
     return server.value("count_over_time(spotd_build_info[1m]) >= bool 3") == [1.0]
 
@@ -134,7 +127,7 @@ def test_a_real_prometheus_answers_every_query_of_the_board(
     rig: Rig, door: ScrapeDoor, tmp_path: Path
 ) -> None:
     with running(tmp_path, documented(tmp_path, door)) as server:
-        until("two scrapes", lambda: scraped_twice(server))
+        wait_until("two scrapes", lambda: scraped_twice(server))
         [target] = server.get("targets")["activeTargets"]
         assert target["lastError"] == ""
         for expr in queries():
@@ -154,7 +147,7 @@ def test_a_real_prometheus_answers_every_query_of_the_board(
         gpt = rig.store.find_job("gpt")
         assert gpt is not None
         rig.leave(rig.store.job_nodes(gpt.id)[-1], 0, LeaveReason.PREEMPTED, "preempt notice")
-        until("the loss", lambda: server.value("sum(spotd_interruptions_total)") == [2.0])
+        wait_until("the loss", lambda: server.value("sum(spotd_interruptions_total)") == [2.0])
         [[(_, rate)]] = [panel.targets for panel in FIVE.panels if "Interruptions" in panel.title]
         # Prometheus extrapolates what rose from 0 by less than what did not.
         assert server.value(rate) == [pytest.approx(100 * 86_400 / 930, rel=0.25)]
@@ -164,7 +157,7 @@ def test_a_prometheus_without_the_token_gets_nothing(door: ScrapeDoor, tmp_path:
     config = documented(tmp_path, door)
     (tmp_path / "token").write_text("f" * 64)
     with running(tmp_path, config) as server:
-        until("a scrape", lambda: server.value('up{job="spotd"}') == [0.0])
+        wait_until("a scrape", lambda: server.value('up{job="spotd"}') == [0.0])
         [target] = server.get("targets")["activeTargets"]
         assert "401" in target["lastError"]
         assert server.value("spotd_build_info") == []

@@ -23,7 +23,8 @@ from spotd.vault import JobKeys
 from tests.rigs import jump as rig
 from tests.rigs import netns, sshd
 from tests.rigs.jump import Server
-from tests.rigs.station import NODE, Station, wait_until
+from tests.rigs.station import NODE, Station
+from tests.rigs.waiting import wait_until
 from tests.spotd.store import build
 
 COUNT = "i=0; while [ $i -lt {} ]; do i=$((i+1)); echo line $i; sleep {}; done"

@@ -10,7 +10,7 @@ from providers.base import AuthError, CapacityType
 from providers.divided import Divided
 from providers.examining import Finding, Grade, Need, good
 from spotd.observe.examining import examine
-from tests.rigs.local_cloud import wait_for
+from tests.rigs.waiting import until
 
 
 class Cloud:
@@ -46,7 +46,7 @@ def test_each_is_told_by_itself() -> None:
     assert "within 0 s" in found["slow"][0].text
     assert "KeyError" in found["broken"][0].text
     assert {found[name][0].grade for name in ("slow", "broken")} == {Grade.FAIL}
-    wait_for(lambda: not [t for t in threading.enumerate() if t.name == "examine-slow"])
+    until(lambda: not [t for t in threading.enumerate() if t.name == "examine-slow"])
 
 
 def need() -> Need:

@@ -24,7 +24,8 @@ from spotd.plan import Effect
 from spotd.states import NodeState
 from spotd.store.sql import SqlStore
 from tests.rigs import sshd
-from tests.rigs.station import NODE, wait_until
+from tests.rigs.station import NODE
+from tests.rigs.waiting import wait_until
 from tests.spotd.store import build
 
 KEYS = sshd.keys(3)

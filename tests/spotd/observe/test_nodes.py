@@ -25,7 +25,8 @@ from spotd.states import NodeState
 from spotd.store.base import JournalBatch, StoreUnavailableError
 from tests.rigs import sshd
 from tests.rigs.metadata import serve_metadata
-from tests.rigs.station import NODE, Station, kill, station, wait_until
+from tests.rigs.station import NODE, Station, kill, station
+from tests.rigs.waiting import wait_until
 from tests.spotd.store import build
 
 COUNT = "i=0; while [ $i -lt {} ]; do i=$((i+1)); echo line $i; sleep {}; done"

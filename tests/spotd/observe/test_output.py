@@ -21,7 +21,7 @@ from spotd.observe import output
 from spotd.observe.output import PIECE_BYTES, Coverage, Output, log_key
 from spotd.store.sql import SqlStore
 from spotd.wire import LogChunk
-from tests.rigs.station import wait_until
+from tests.rigs.waiting import wait_until
 from tests.spotd.store import build
 
 SAID = random.Random(5).randbytes(300_000)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,7 @@ from providers.stores.base import ObjectStore, StoreUnavailableError
 from providers.stores.bringing import MARKER
 from spotd.datasets import DataSet
 from spotd.observe.staged import EVERY_S, Staged
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+from tests.rigs.waiting import until
 
 
 class Stores:

@@ -17,7 +17,8 @@ from providers.local.cloud import LocalCloud
 from providers.local.control import Running, running
 from spotd.clock import ticks_ns
 from spotd.reaper.command import main
-from tests.rigs.local_cloud import launch_running, wait_for
+from tests.rigs.local_cloud import launch_running
+from tests.rigs.waiting import until
 
 DAY_S = 86_400
 
@@ -86,7 +87,7 @@ def test_it_ends_what_nobody_renewed_with_everything_else_of_spotd_dead(
 
     done = reap(config)
     assert (done["code"], done["errors"]) == (0, [])
-    wait_for(lambda: alive(cloud) == {renewed, silent, bare})
+    until(lambda: alive(cloud) == {renewed, silent, bare})
     assert alive(others) == {foreign}
     said = pages.read_text()
     for word in (f"ended {expired}", "silent for 16.0 h", silent, bare):
@@ -95,7 +96,7 @@ def test_it_ends_what_nobody_renewed_with_everything_else_of_spotd_dead(
     assert reap(config)["pages"] == []
 
     reap(config, "--end-untagged")
-    wait_for(lambda: alive(cloud) == {renewed, silent})
+    until(lambda: alive(cloud) == {renewed, silent})
     for instance in (renewed, silent):
         cloud.terminate(instance)
     others.terminate(foreign)

@@ -27,6 +27,7 @@ from spotd.serve import api, imports, packages
 from spotd.serve.api import make_app
 from spotd.serve.metrics import Metrics
 from spotd.store.base import StoreError, StoreUnavailableError
+from tests.rigs.waiting import until
 from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig, story
 
 DIGEST = "0" * 64
@@ -240,16 +241,9 @@ def test_an_upload_that_is_cut_off_leaves_nothing(rig: Rig, client: Client) -> N
         half.connect(str(rig.socket))
         head = f"PUT /v1/packages/{digest} HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n01234"
         half.sendall(head.encode())
-        wait_for(lambda: (rig.folder / "spool").exists() and any((rig.folder / "spool").iterdir()))
-    wait_for(lambda: not any((rig.folder / "spool").iterdir()))
+        until(lambda: (rig.folder / "spool").exists() and any((rig.folder / "spool").iterdir()))
+    until(lambda: not any((rig.folder / "spool").iterdir()))
     assert not client.has_package(digest)
-
-
-def wait_for(condition: Any, timeout_s: float = 10.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.01)
 
 
 # --- the record
@@ -474,7 +468,7 @@ def test_keys_are_for_the_unix_socket_only(rig: Rig) -> None:
         assert b"PRIVATE" not in reply.read()
     finally:
         connection.close()
-        wait_for(lambda: server.started)
+        until(lambda: server.started)
         server.should_exit = True
         thread.join()
         listener.close()

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +30,7 @@ from spotd.wire import (
     parse_line,
     parse_reply,
 )
+from tests.rigs.waiting import wait_until
 from trainer.agent.keeper import Pids, read_pids
 from trainer.agent.places import Places, find_places
 from trainer.agent.processes import is_alive, kill_tree, send_signal
@@ -37,15 +38,6 @@ from trainer.agent.processes import is_alive, kill_tree, send_signal
 ROOT = Path(__file__).parents[3]
 SOURCE = (sys.executable, "-m", "trainer.node")
 DEADLINE_S = 20.0
-
-
-def wait_until(what: str, condition: Callable[[], Any], timeout_s: float = DEADLINE_S) -> Any:
-    """The first true value of `condition`; AssertionError naming `what` when none comes."""
-    give_up_at = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < give_up_at, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.01)
-    return found
 
 
 @dataclass

@@ -13,7 +13,8 @@ import pytest
 from providers.lending import aws_text, secrets_in
 from spotd import wire
 from spotd.wire import ShardStore
-from tests.trainer.agent.node import Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node
 from tests.trainer.agent.test_secrets import KEY, holders
 from trainer.agent.places import Places
 

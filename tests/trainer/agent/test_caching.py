@@ -7,7 +7,8 @@ import shlex
 from pathlib import Path
 
 from spotd import wire
-from tests.trainer.agent.node import Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node
 from trainer.caches.index import index_key
 
 MAKES = "mkdir -p ~/.cache/m compiled; echo weights > ~/.cache/m/w; echo code > compiled/c"

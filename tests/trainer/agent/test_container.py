@@ -19,7 +19,8 @@ from spotd.wire import MountMode
 from tests.rigs import containers
 from tests.rigs.containers import IMAGE, Podman
 from tests.rigs.registry import Registry, serving
-from tests.trainer.agent.node import ROOT, Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import ROOT, Node
 from trainer.agent.fuse import is_mounted
 from trainer.agent.processes import descendants, send_signal
 

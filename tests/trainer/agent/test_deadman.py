@@ -11,7 +11,8 @@ import pytest
 
 from spotd import wire
 from spotd.wire import AgentConfig, Here
-from tests.trainer.agent.node import Node, is_running, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node, is_running
 from trainer.agent.deadman import BOOKED_SLACK_S, SLACK_SHARE, Deadman, power_off
 from trainer.agent.drain import FINAL_S, Policy
 

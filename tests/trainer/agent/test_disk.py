@@ -14,7 +14,8 @@ import pytest
 
 from spotd import wire
 from spotd.wire import JournalEntry
-from tests.trainer.agent.node import Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node
 from trainer.agent.disk import LOW_MIB, STAYS_S, Disk
 from trainer.agent.journal import Journal, JournalReader
 

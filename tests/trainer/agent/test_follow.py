@@ -17,7 +17,8 @@ import pytest
 from spotd import wire
 from spotd.wire import Heartbeat, JournalEntry, LogChunk, parse_line
 from tests.rigs.metadata import serve_metadata
-from tests.trainer.agent.node import Following, Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Following, Node
 from trainer.agent.follow import CHUNK_BYTES, LOG_BYTES_PER_S, TAIL_BYTES, Follower
 
 WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).with_name('worker.py')}"

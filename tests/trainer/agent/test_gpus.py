@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
-from tests.trainer.agent.node import Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node
 from trainer.agent import gpus
 from trainer.agent.gpus import FIELDS, Gpu, Look, Watch, ask, parse
 from trainer.agent.kernel import Grade

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
-from tests.trainer.agent.node import Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node
 from trainer.agent.demands import Demands
 from trainer.agent.hanging import GLANCE_S, LEAST_S, MIN_REPORTS, StepWatch
 from trainer.agent.pace import Pace

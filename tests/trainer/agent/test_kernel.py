@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
-from tests.trainer.agent.node import Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node
 from trainer.agent.kernel import Grade, Xid, find_xids, watch
 
 WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).with_name('worker.py')}"

@@ -14,7 +14,8 @@ import pytest
 
 from spotd import wire
 from spotd.wire import AgentConfig
-from tests.trainer.agent.node import Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node
 from trainer.agent import keeper
 from trainer.agent.agent import Agent
 from trainer.agent.demands import Demands

@@ -13,7 +13,8 @@ import pytest
 
 from spotd import wire
 from spotd.wire import AgentConfig, Command, Reply
-from tests.trainer.agent.node import Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node
 from trainer.agent.agent import LINGER_S, Agent
 from trainer.agent.control import send_command
 from trainer.agent.demands import Demands

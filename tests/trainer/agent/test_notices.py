@@ -15,7 +15,8 @@ import pytest
 from providers.base import MetadataError, Notice, NoticeKind
 from spotd import wire
 from tests.rigs.metadata import serve_metadata
-from tests.trainer.agent.node import Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node
 from trainer.agent.notices import FAILURES_OF_AN_OUTAGE, NoticeBook, watch
 
 WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).with_name('worker.py')}"

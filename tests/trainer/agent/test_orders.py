@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spotd import wire
-from tests.trainer.agent.node import Node, is_running, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node, is_running
 from trainer.agent.processes import descendants
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.agent.node import is_running, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import is_running
 from trainer.agent import processes
 from trainer.agent.processes import (
     Process,
@@ -208,6 +209,7 @@ def test_what_belongs_to_another_user_does_not_save_the_rest(
         monkeypatch.setattr(os, "pidfd_open", remember)
         monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
         monkeypatch.setattr(os, "killpg", refuse_group)
+        monkeypatch.setattr(os, "getuid", lambda: 0)  # who has nobody to ask
         try:
             assert not send_signal(foreign, signal.SIGTERM)
             kill_tree(process.pid, process.pid)
@@ -237,6 +239,7 @@ def test_what_is_roots_is_signalled_and_looked_at_through_sudo(
         assert asleep is not None
         monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
         monkeypatch.setattr(Path, "readlink", refuse)
+        monkeypatch.setattr(os, "getuid", lambda: 0)
         assert not send_signal(asleep, signal.SIGTERM), "root has nobody to ask"
         assert not processes._reads_pipe(process.pid)
         monkeypatch.setattr(os, "getuid", lambda: 1000)

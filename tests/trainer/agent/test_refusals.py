@@ -21,7 +21,8 @@ import pytest
 from providers.base import Notice, NoticeKind
 from spotd import wire
 from spotd.wire import AgentConfig, Command, JournalEntry, Reply
-from tests.trainer.agent.node import Node, is_running, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node, is_running
 from trainer.agent.agent import Agent
 from trainer.agent.control import send_command
 from trainer.agent.demands import load_demands

@@ -14,7 +14,8 @@ import pytest
 
 from spotd import wire
 from tests.rigs.metadata import serve_metadata
-from tests.trainer.agent.node import Node, is_running, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node, is_running
 from trainer.agent.places import write_private
 
 WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).with_name('worker.py')}"

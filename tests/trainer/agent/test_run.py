@@ -14,7 +14,8 @@ import pytest
 
 from spotd import wire
 from spotd.wire import Package
-from tests.trainer.agent.node import Node, is_running, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node, is_running
 
 
 def test_an_unmodified_script_runs_to_its_final_manifest(node: Node) -> None:

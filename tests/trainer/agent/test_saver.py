@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
-from tests.trainer.agent.node import Node, is_running, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node, is_running
 from trainer.agent.keeper import Pids
 from trainer.agent.pythons import OWN_PYTHON, find_python
 from trainer.agent.saver import LAST_WORDS_S

@@ -11,7 +11,8 @@ import pytest
 
 from spotd import wire
 from tests.rigs.metadata import serve_metadata
-from tests.trainer.agent.node import Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node
 from trainer.agent.demands import Demands
 from trainer.agent.drain import ENGINE_NONE
 from trainer.agent.pace import Pace

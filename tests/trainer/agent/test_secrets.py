@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
-from tests.trainer.agent.node import Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node
 from trainer.agent.keeper import Mask
 from trainer.agent.places import write_private
 

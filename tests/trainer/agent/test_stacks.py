@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.agent.node import wait_until
+from tests.rigs.waiting import wait_until
 from trainer.agent import stacks
 from trainer.agent.processes import catches, identify
 

@@ -15,7 +15,8 @@ import yaml
 
 from spotd import wire
 from tests.rigs.metadata import serve_metadata
-from tests.trainer.agent.node import Node, is_running, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node, is_running
 
 PYTHON = shlex.quote(sys.executable)
 WORKER = f"{PYTHON} {Path(__file__).with_name('worker.py')}"

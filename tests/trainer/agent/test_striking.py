@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from spotd import wire
-from tests.trainer.agent.node import Node, is_running, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node, is_running
 
 CAUGHT = f"""{shlex.quote(sys.executable)} -c '
 import signal, sys, time

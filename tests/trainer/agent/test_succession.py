@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
-from tests.trainer.agent.node import Node, is_running, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node, is_running
 from trainer.agent import succession
 from trainer.agent.wipe import wipe
 

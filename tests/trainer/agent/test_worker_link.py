@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.trainer.agent.node import wait_until
+from tests.rigs.waiting import wait_until
 from trainer.agent.worker_link import WorkerLink
 
 

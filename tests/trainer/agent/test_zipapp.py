@@ -14,7 +14,8 @@ from spotd import wire
 from spotd.act.bundle import build_bundle
 from spotd.wire import Heartbeat
 from tests.rigs.metadata import serve_metadata
-from tests.trainer.agent.node import Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node
 
 PYTHON = "/usr/bin/python3"
 

@@ -7,11 +7,12 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.rigs.waiting import until
 from tests.trainer.rig import AgentEnd
 from trainer.hook.spotd_hook.link import QUEUE_LINES, Link
 from trainer.hook.spotd_hook.stop import Stop
@@ -21,13 +22,6 @@ from trainer.hook.spotd_hook.stop import Stop
 def agent() -> Iterator[AgentEnd]:
     with AgentEnd(claim="after_release", claim_deadline_s=30.0) as end:
         yield end
-
-
-def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_messages_and_flags(agent: AgentEnd) -> None:

@@ -17,7 +17,8 @@ from providers.stores.base import ObjectStore, StoreUnavailableError
 from spotd import wire
 from spotd.demo.bucket import Bucket
 from spotd.demo.s3 import serving
-from tests.trainer.agent.node import Node, is_running, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node, is_running
 from trainer.agent.buckets import Copied as Told
 from trainer.agent.hidden import hidden_of
 from trainer.agent.journal import Journal, JournalReader

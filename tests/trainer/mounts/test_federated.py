@@ -32,7 +32,8 @@ from tests.rigs.identities import (
 )
 from tests.rigs.metadata import serve_script
 from tests.rigs.tunnel import leading_to
-from tests.trainer.agent.node import Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node
 from tests.trainer.mounts.test_mounting import BLOB, SMALL, filled, node, rclone_pid
 from trainer.agent.processes import descendants
 

@@ -23,7 +23,8 @@ from spotd.demo.bucket import Bucket
 from spotd.demo.s3 import serving
 from spotd.wire import MountMode
 from tests.rigs import azurite, gcs
-from tests.trainer.agent.node import Node, wait_until
+from tests.rigs.waiting import wait_until
+from tests.trainer.agent.node import Node
 from trainer.agent.fuse import is_mounted
 from trainer.agent.keeper import read_pids
 from trainer.agent.processes import is_alive

@@ -214,14 +214,6 @@ def newest_of(store: Any) -> Head:
     return entry[0]
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Wait for what a saver does unasked and tells nobody."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def kept_steps(store: Any) -> list[int]:
     keys = [info.key for info in store.list("jobs/job/g")]
     return sorted({int(key.split("/")[3][1:13]) for key in keys})

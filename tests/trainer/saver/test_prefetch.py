@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from spotd.wire import CLAIM_AFTER_RELEASE, CLAIM_NOW
-from tests.trainer.saver.rig import SIZE, Gate, Rig, until
+from tests.rigs.waiting import until
+from tests.trainer.saver.rig import SIZE, Gate, Rig
 from trainer.hook.spotd_hook.arena import Arena, make_memory
 from trainer.saver.prefetch import Prefetch
 from trainer.saver.snapshot import Rank

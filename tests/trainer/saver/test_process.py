@@ -16,13 +16,15 @@ from providers.stores import open_store
 from spotd.wire import AgentConfig, parse_start, pin_folder
 from tests.rigs.forks import Fork, nursery
 from tests.rigs.processes import state_of
-from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, fill, kept_steps, newest_of, until
+from tests.rigs.waiting import until
+from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, fill, kept_steps, newest_of
 from trainer.agent.places import Places
 from trainer.agent.prepare import build_env
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.engine import Found
 from trainer.hook.spotd_hook.line import Line
 from trainer.hook.spotd_hook.spawned import Spawned
+from trainer.saver import __main__ as program_of_saver
 from trainer.saver.__main__ import NICE, config_from_env
 
 KILLS = int(os.environ.get("SPOTD_KILLS", "100"))
@@ -106,6 +108,25 @@ def test_a_saver_is_nicer_than_training_in_whatever_session(tmp_path: Path) -> N
             assert group.read_text().endswith(f" nice {NICE}\n")
     finally:
         saver.close(10.0)
+
+
+def test_a_kernel_that_takes_no_such_change_now_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it answers users who are not root: one in 0.1 s, counted over all of them."""
+    answers = iter([BlockingIOError(), BlockingIOError(), None])
+
+    class Group:
+        def write_text(self, text: str, encoding: str) -> None:
+            assert (text, encoding) == (str(NICE), "ascii")
+            if error := next(answers):
+                raise error
+
+    monkeypatch.setattr(program_of_saver, "AUTOGROUP", Group())
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
+    program_of_saver.yield_to_training()
+    assert list(answers) == []
 
 
 @pytest.mark.req("CKP-16")

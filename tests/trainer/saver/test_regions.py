@@ -13,7 +13,8 @@ import pytest
 from providers.stores import open_store
 from providers.stores.base import ObjectStore, StoreDeniedError, StoreUnavailableError
 from spotd.demo import s3
-from tests.trainer.saver.rig import SIZE, Gate, Rig, kept_steps, newest_of, until
+from tests.rigs.waiting import until
+from tests.trainer.saver.rig import SIZE, Gate, Rig, kept_steps, newest_of
 from trainer.fence import FencedError
 from trainer.hook.spotd_hook.line import SaverError
 from trainer.saver import target

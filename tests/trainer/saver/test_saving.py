@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from providers.stores.base import StoreDeniedError
-from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, Gate, Rig, fill, newest_of, until
+from tests.rigs.waiting import until
+from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, Gate, Rig, fill, newest_of
 from trainer.hook.spotd_hook.line import AwayError, FencedError, Line, SaverError
 from trainer.saver import office as office_module
 

@@ -10,7 +10,8 @@ import pytest
 
 from spotd.wire import Manifest
 from tests.providers.stores.conftest import KINDS, store_of
-from tests.trainer.saver.rig import Gate, Rig, newest_of, until
+from tests.rigs.waiting import until
+from tests.trainer.saver.rig import Gate, Rig, newest_of
 from trainer.fence import Fence, FencedError
 
 Start = Callable[..., Rig]

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.trainer.saver.rig import CHUNKS, Gate, Reads, Rig, kept_steps, newest_of, save, until
+from tests.rigs.waiting import until
+from tests.trainer.saver.rig import CHUNKS, Gate, Reads, Rig, kept_steps, newest_of, save
 from tests.trainer.saver.test_regions import Away
 
 Start = Callable[..., Rig]

@@ -10,7 +10,8 @@ import pytest
 
 from providers.stores.base import StoreUnavailableError
 from spotd.wire import pin_folder
-from tests.trainer.saver.rig import CHUNKS, Gate, Reads, Rig, kept_steps, newest_of, save, until
+from tests.rigs.waiting import until
+from tests.trainer.saver.rig import CHUNKS, Gate, Reads, Rig, kept_steps, newest_of, save
 
 Start = Callable[..., Rig]
 ROOM = 2 * (CHUNKS + 1)  # objects: two checkpoints, each of its chunks and a manifest
