@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from spotd.cli.text import clean, money, percent, seconds_since, span
 
+_THREAD = re.compile(r"(Current t|T)hread (0x)?[0-9a-f]+ ")  # as both begin each thread's
 FRAMES = 6  # of each process; the innermost come first
 
 
@@ -34,11 +36,12 @@ def _print_stack(stack: dict[str, Any], *, whole: bool) -> None:
 
 def _main_thread(lines: list[str]) -> list[str]:
     """faulthandler prints the main thread last, py-spy first and by name."""
-    heads = [at for at, line in enumerate(lines) if "Thread" in line or "thread 0x" in line]
-    named = next((at for at in heads if "MainThread" in lines[at]), None)
-    if named is not None:
-        return lines[named:]
-    return lines[heads[-1] :] if heads else lines
+    heads = [at for at, line in enumerate(lines) if _THREAD.match(line)]
+    if not heads:
+        return lines
+    begin = next((at for at in heads if "MainThread" in lines[at]), heads[-1])
+    end = next((at for at in heads if at > begin), len(lines))
+    return lines[begin:end]
 
 
 def print_use(use: dict[str, Any] | None) -> None:

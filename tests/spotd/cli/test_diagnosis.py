@@ -16,6 +16,10 @@ def test_spotctl_prints_it(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFix
     assert "\ntraining hangs (1h ago, 2 times within a day)\n  seen: training hangs:" in shown
     assert "\n  spotd: the program begins again on this machine" in shown
     assert "\n  try: the stacks below" in shown
+    assert '\n  rank 0, by py-spy:\n    Thread 7 (idle): "MainThread"\n' in shown
+    assert "all_reduce (train.py:3)" in shown
+    assert "Thread 9" not in shown
+    assert "(7 more lines: spotctl why JOB --stacks)" in shown
     assert "\n  rank 1, by faulthandler:\n    Current thread" in shown
     assert "in wait_for_shard" in shown
     assert "link.py" not in shown, "the main thread alone"

@@ -12,13 +12,27 @@ Current thread 0x00007f02 (most recent call first):
   File "/app/data.py", line 9 in wait_for_shard
   File "/app/train.py", line 80 in main
 """
+PY_SPY = """\
+Process 7: python train.py
+Python v3.11.2 (/usr/bin/python3.11)
+
+Thread 7 (idle): "MainThread"
+    Condition.wait (threading.py:320)
+    Event.wait (threading.py:622)
+    all_reduce (train.py:3)
+    <module> (train.py:5)
+Thread 9 (idle): "loader"
+    Condition.wait (threading.py:320)
+    Thread.run (threading.py:975)
+    Thread._bootstrap (threading.py:995)
+"""  # as 0.4.3 prints it, with names of ours
 HUNG = {
     "what": "hung",
     "text": "no step for 130 s after step 12, 120 s are allowed: rank 1 after step 12",
     "again": True,
     "stacks": 2,
     "dumps": [
-        {"rank": 0, "pid": 7, "how": "py-spy", "text": 'Thread 7 "MainThread"\n    all_reduce'},
+        {"rank": 0, "pid": 7, "how": "py-spy", "text": PY_SPY},
         {"rank": 1, "pid": 8, "how": "faulthandler", "text": FAULTHANDLER},
     ],
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
+from tests.rigs.surroundings import path_without
 from tests.rigs.waiting import wait_until
 from tests.trainer.agent.node import Node
 from trainer.agent.demands import Demands
@@ -149,6 +150,12 @@ def test_how_long_a_step_takes_is_known_from_the_second_word_on() -> None:
 # --- a real agent
 
 
+@pytest.fixture(autouse=True)
+def no_py_spy(node: Node, tmp_path: Path) -> None:
+    """It would be asked first, where the machine has one; see test_stacks.py."""
+    node.environ["PATH"] = path_without(tmp_path / "path", ["py-spy"])
+
+
 def test_a_program_that_hangs_begins_again_once(node: Node) -> None:
     node.environ["SPOTD_HANG_S"] = "1"
     node.run()
@@ -191,7 +198,7 @@ def test_a_program_that_goes_on_while_it_is_looked_at_is_not_ended(
     spy = tmp_path / "py-spy"
     spy.write_text(f"#!/bin/sh\ntouch {goes_on}\nsleep 1\necho stacks\n")
     spy.chmod(0o700)
-    node.environ |= {"SPOTD_HANG_S": "2", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    node.environ |= {"SPOTD_HANG_S": "2", "PATH": f"{tmp_path}:{node.environ['PATH']}"}
     node.run()
     node.start(run=f"{WORKER} --hang-at 5 --until {goes_on}", engine="spotd", progress_every_s=0.0)
     warning = node.wait_for(wire.WARNING, 60.0)

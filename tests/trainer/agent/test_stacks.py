@@ -28,6 +28,23 @@ waits_for_ever()
 REGISTER = "faulthandler.register(signal.SIGUSR2)"
 
 
+OUTPUT = """\
+Process 5078: /usr/bin/python3.11 /tmp/hangs.py
+Python v3.11.2 (/usr/bin/python3.11)
+
+Thread 5078 (idle): "MainThread"
+    Condition.wait (threading.py:320)
+    Event.wait (threading.py:622)
+    waits_for_ever (hangs.py:3)
+    <module> (hangs.py:5)"""  # of py-spy 0.4.3
+
+
+@pytest.fixture(autouse=True)
+def no_other_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may have one, on PATH or beside its Python."""
+    monkeypatch.setattr(stacks, "PY_SPY", "py-spy-of-this-test")
+
+
 @contextmanager
 def hanging(log: Path, register: str, **environ: str) -> Iterator[int]:
     """A Python that hangs, whose output goes to `log`; its id."""
@@ -55,7 +72,7 @@ def taken(pid: int, log: Path) -> list[stacks.Stacks]:
 def py_spy(folder: Path, text: str) -> str:
     """A PATH with a py-spy that does what `text` says."""
     folder.mkdir()
-    program = folder / "py-spy"
+    program = folder / stacks.PY_SPY
     program.write_text(f"#!/bin/sh\n{text}\n")
     program.chmod(0o700)
     return f"{folder}:{os.environ['PATH']}"
@@ -81,12 +98,13 @@ def test_one_without_a_handler_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_py_spy_is_asked_first_and_found_on_the_process_s_own_path(tmp_path: Path) -> None:
-    path = py_spy(tmp_path / "bin", 'echo "Process $3: python"; echo "    waits (x.py:1)"')
+    recorded = f"cat <<'EOF'\n{OUTPUT}\nEOF"
+    path = py_spy(tmp_path / "bin", f'[ "$1 $2" = "dump --pid" ] || exit 2\n{recorded}')
     log = tmp_path / "rank0.log"
     with hanging(log, REGISTER, PATH=path) as pid:
         (found,) = taken(pid, log)
-    assert (found.how, found.rank) == ("py-spy", -1)
-    assert found.text.startswith(f"Process {pid}: python")
+    assert (found.how, found.rank, found.pid) == (stacks.PY_SPY, -1, pid)
+    assert found.text == OUTPUT
 
 
 @pytest.mark.parametrize("does", ["echo no permission >&2; exit 1", "exec sleep 60"])
