@@ -1,11 +1,15 @@
 """Some ranks' loop under DistributedDataParallel, with random generators that are saved and data
 that each rank has of its own. Not a test itself.
 
-    ranked.py --steps N [--fail-at STEP] [--save-at STEP]
+    ranked.py --steps N [--fail-at STEP] [--save-at STEP [--once FILE]]
+
+With `--once` it saves when FILE is there, and makes no step before.
 """
 
 import argparse
 import random
+import time
+from pathlib import Path
 
 import numpy as np
 import spotd_hook
@@ -37,6 +41,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--fail-at", type=int, default=-1)
     parser.add_argument("--save-at", type=int, default=-1)
+    parser.add_argument("--once", type=Path)
     args = parser.parse_args()
     distributed.init_process_group("gloo")
     rank = distributed.get_rank()
@@ -52,6 +57,8 @@ def main() -> None:
             if step == args.fail_at:
                 raise RuntimeError("the batch is bad")
             if step == args.save_at:
+                while args.once and not args.once.exists():
+                    time.sleep(0.005)
                 run.save()
             loss = model(data.batch()).square().mean()
             optimizer.zero_grad()

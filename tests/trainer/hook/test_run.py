@@ -93,9 +93,13 @@ def test_ranks_stop_at_the_same_step_and_go_on_with_what_each_had_of_its_own(
 
 
 def test_a_loop_that_fails_commits_nothing(tmp_path: Path, agent: AgentEnd) -> None:
-    failing = ("--steps", "50", "--fail-at", "45", "--save-at", "31")
+    once = tmp_path / "the one before is committed"  # it would make way for a newer one
+    failing = ("--steps", "50", "--fail-at", "45", "--save-at", "31", "--once", str(once))
     program = Program(tmp_path, RANKED, failing, env=alone(tmp_path))
-    assert program.run(1, agent) == 1
+    process = program.start(1, agent)
+    agent.wait("checkpoint")
+    once.touch()
+    assert process.wait(60) == 1
     assert "the batch is bad" in program.output()
     agent.wait_left()
     saves = [(data["step"], data["trigger"]) for data in agent.of("checkpoint")]
