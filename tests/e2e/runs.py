@@ -22,7 +22,7 @@ INFRA = {"box": "local-aws"}
 
 # A program trains on until its last save must begin: there is to be more work than the longest
 # notice has room for, on the fastest machine.
-NOTICED_STEP_MS = 80
+NOTICED_STEP_MS = 160
 NOTICED = ("daemon", "box")
 
 
