@@ -10,11 +10,12 @@ PYTHON ?= $(shell for one in /usr/bin/python3.11 /usr/bin/python3 python3.11 pyt
 	&& command -v $$one && break; done || echo python3)
 READY := $(VENV)/.ready
 AZURITE := $(VENV)/azurite/.ready
-# Python that may not keep its byte code compiles every module anew in every process we start.
-unexport PYTHONDONTWRITEBYTECODE
+# Ours is the interpreter in .venv, whatever was set for another one; and Python that may not keep its
+# byte code compiles every module anew in every process we start.
+unexport $(filter PYTHON%,$(.VARIABLES))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo demo-clouds test sim lint loaded format bench requirements soak soak-e2e soak-saves soak-sim chaos fuzz audit mutants clean lock
+.PHONY: help demo demo-clouds test where sim lint loaded format bench requirements soak soak-e2e soak-saves soak-sim chaos fuzz audit mutants clean lock
 
 help: ## what there is to make
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -40,11 +41,14 @@ demo: $(READY) ## the main job on three local clouds, preempted three times, pro
 demo-clouds: $(READY) ## one job over stand-ins of AWS, GCP and Azure with their real SDKs, as root
 	@$(BIN)/python -m tests.e2e.demo_clouds --out demo-clouds
 
-test: $(READY) ## lint, every test, hundreds of simulated disasters, every planted bug
+STAGES ?=
+TESTS ?=
+test: ## lint, every test, hundreds of simulated disasters, every planted bug
+	@tests/run $(addprefix --stages ,$(STAGES)) -- $(TESTS)
+
+where: $(READY) ## a selection of the tests as root, as a user, in odd environments; as root, resumable
 	@tests/system-packages
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint loaded
-	$(BIN)/pytest -n 4 --dist loadgroup
-	@$(MAKE) --no-print-directory sim
+	$(BIN)/python -m tests.where
 
 sim: $(READY) ## the daemon through hundreds of disasters, and every planted bug found
 	@tests/system-packages
@@ -78,7 +82,7 @@ bench: $(READY) ## the figures of docs/measurements.md (takes more than an hour)
 	$(BIN)/python -m bench.imports --json bench/out/imports.json
 	$(BIN)/python -m bench.decision --json bench/out/decision.json
 
-soak: soak-e2e soak-saves soak-sim ## kill everything 20 times each, live long, upgrade under 20 jobs, more examples, thousands of disasters; resumable
+soak: where soak-e2e soak-saves soak-sim ## kill everything 20 times each, live long, upgrade under 20 jobs, more examples, thousands of disasters; resumable
 
 soak-e2e: $(READY)
 	$(BIN)/python -m tests.e2e.soak --out bench/out/soak.json

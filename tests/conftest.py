@@ -6,9 +6,15 @@ from __future__ import annotations
 import gc
 import os
 
-import pytest
-import structlog
-from hypothesis import settings
+from tests.rigs import surroundings
+
+surroundings.settle()  # before anything else is imported, which may look at them
+
+import pytest  # noqa: E402
+import structlog  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+pytest_plugins = ["tests.rigs.watchdog"]
 
 # structlog's own way prints the locals of every frame through rich: most of the CPU time of some
 # stories, in which clouds fail by the hundred.
@@ -17,7 +23,8 @@ _PLAIN = structlog.dev.ConsoleRenderer(
 )
 
 # How long an example takes is a matter of what else the machine does.
-settings.register_profile("spotd", deadline=None)
+# A case that fails is printed whole, to be kept as a test of its own.
+settings.register_profile("spotd", deadline=None, print_blob=True)
 settings.load_profile("spotd")
 
 gc.disable()  # until everything is loaded: that makes millions of objects, and none is rubbish
@@ -36,6 +43,7 @@ _TOGETHER = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="tests that make soak alone plays, too")
+    parser.addoption("--root-only", action="store_true", help="only tests that need root")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -44,12 +52,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
+    _choose_by_root(config, items)
     if "PYTEST_XDIST_WORKER" in os.environ:
         items[:] = _woven(items)
     for item in items:
         for folder, group in _TOGETHER.items():
             if item.nodeid.startswith(folder) and not item.get_closest_marker("xdist_group"):
                 item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _choose_by_root(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """An ordinary user leaves out what needs root: `make test` runs that through sudo."""
+    only = bool(config.getoption("--root-only"))
+    need_root = [item for item in items if item.get_closest_marker("root")]
+    if only:
+        left_out = [item for item in items if not item.get_closest_marker("root")]
+        items[:] = need_root
+    elif os.geteuid() != 0:
+        left_out = need_root
+        items[:] = [item for item in items if not item.get_closest_marker("root")]
+    else:
+        return
+    config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if os.geteuid() != 0 and not config.getoption("--root-only"):
+        terminalreporter.write_line(
+            "left out: tests marked root, which make test runs through sudo (pytest --root-only)"
+        )
 
 
 def _woven(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -21,6 +21,8 @@ from tests.clouds.test_machines import UP_S, facts, told, up
 from tests.rigs import netns
 from tests.rigs.local_cloud import host_key, user_key
 
+pytestmark = pytest.mark.root
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[tuple[Private, Bucket]]:

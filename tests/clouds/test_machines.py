@@ -26,6 +26,8 @@ from tests.rigs import netns
 from tests.rigs.local_cloud import Ran, host_key, run, user_key
 from tests.rigs.processes import alive
 
+pytestmark = pytest.mark.root
+
 UP_S = 40.0
 REQUEST = LaunchRequest(
     token="t",

@@ -21,6 +21,8 @@ from spotd.demo.box import wait_for
 from spotd.errors import ExitCode
 from tests.e2e.clouds import CloudBox, Clouds, running_clouds
 
+pytestmark = pytest.mark.root
+
 PUBLIC = {"aws": "public", "gcp": "public", "azure": "public"}
 SUDO = """\
 case "$*" in

@@ -13,6 +13,8 @@ from spotd.demo.screen import PlainScreen
 from tests.e2e.demo_clouds import play
 from tests.e2e.rig import Reference
 
+pytestmark = pytest.mark.root
+
 # A local disk that is there, and that nobody can make a file system on.
 UNWELL = {
     "/usr/local/sbin/lsblk": "echo /dev/nvme9n1 disk Amazon EC2 NVMe Instance Storage",

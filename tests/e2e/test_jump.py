@@ -21,6 +21,8 @@ from tests.clouds.aws.serving import PROFILE, StandIn, serving
 from tests.clouds.jump import Private, behind_a_jump_host
 from tests.rigs import netns
 
+pytestmark = pytest.mark.root
+
 LOST_S = 10.0  # less than the jump host is away: a silence that counted would end the machine
 AWAY_S = TELL_S + 3.0
 SETTINGS = f"""

@@ -14,6 +14,8 @@ from tests.clouds.aws.serving import PROFILE, StandIn, serving
 from tests.clouds.machines import Machines, machines_on
 from tests.rigs import netns
 
+pytestmark = pytest.mark.root
+
 
 @pytest.fixture
 def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[StandIn, Machines]]:

@@ -25,6 +25,8 @@ from tests.e2e.rig import SCENARIO, Reference, job_file
 from tests.e2e.verdict import judge
 from tests.rigs import netns
 
+pytestmark = pytest.mark.root
+
 BOOTS = "boot_delay_s = 2.0\n"  # a machine refuses connections until it is up
 
 

@@ -19,6 +19,8 @@ from spotd.demo.box import wait_for
 from tests.e2e.clouds import H100, CloudBox, running_box, running_clouds
 from tests.e2e.demo_clouds import job_file
 
+pytestmark = pytest.mark.root
+
 ALL = ("aws", "gcp", "azure")
 CLOUDS = tuple(os.environ.get("SPOTD_REHEARSE", "aws").split(","))
 PROGRAM = "from spotd.cli import main; main()"

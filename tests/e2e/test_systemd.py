@@ -17,7 +17,7 @@ from spotd.loop import LONGEST_WAIT_S
 from tests.rigs.nspawn import CHECKOUT, Container, booted
 from tests.rigs.waiting import wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("nspawn")]
+pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.xdist_group("nspawn")]
 
 UNIT = "spotd.service"
 SOCKET = "/run/spotd/spotd.sock"

@@ -96,6 +96,7 @@ def test_cloud_init_takes_it(host_key: bool) -> None:
 STAGES = ("cloud-init-local", "cloud-init", "cloud-config", "cloud-final")
 
 
+@pytest.mark.root
 def test_a_machine_that_systemd_boots_obeys_it(tmp_path: Path) -> None:
     """cloud-init with all modules of its own configuration, as its services run it."""
     files = tmp_path / "files"

@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.surroundings import path_without
+
+pytestmark = pytest.mark.root
+
 SCRIPT = Path(__file__).parents[2] / "providers" / "prepare.sh"
 USER = "nobody"
 MIB = 1 << 20
@@ -185,9 +189,9 @@ def test_every_gpu_has_to_answer(computer: Computer, answers: tuple[str, ...], s
     assert computer.prepare() == f"{said}\n"
 
 
-def test_without_a_driver_none_does(computer: Computer) -> None:
+def test_without_a_driver_none_does(computer: Computer, tmp_path: Path) -> None:
     computer.devices(GPU)
-    assert shutil.which("nvidia-smi") is None, "this test is for a computer without GPUs"
+    computer.path = path_without(tmp_path / "path", ["nvidia-smi"])
     assert computer.prepare() == "nvidia-smi shows 0 of 1 GPUs\n"
 
 

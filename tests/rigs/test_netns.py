@@ -9,11 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from providers.local.cloud import LocalCloud
 from spotd.demo.box import wait_for
 from tests.rigs import netns
 from tests.rigs.local_cloud import launch_running, run
 from tests.rigs.processes import alive
+
+pytestmark = pytest.mark.root
 
 LIMIT_S = 60.0
 # A run with one machine that waits to be killed.

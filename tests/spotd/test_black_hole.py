@@ -33,6 +33,7 @@ def established(host: str) -> int:
     return sum(row[2] == remote and row[3] == "01" for row in rows)
 
 
+@pytest.mark.root
 @pytest.mark.timeout(240)
 def test_the_other_takes_over_and_who_was_in_it_finds_out_and_takes_part_again(cloud: Box) -> None:
     with ExitStack() as stack:

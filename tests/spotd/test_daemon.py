@@ -362,7 +362,7 @@ def said(chat: slack.Slack) -> str:
     return " ".join(message["text"] for message in chat.messages)
 
 
-@pytest.mark.parametrize("kind", ["limit", "tmpfs"] if os.geteuid() == 0 else ["limit"])
+@pytest.mark.parametrize("kind", ["limit", pytest.param("tmpfs", marks=pytest.mark.root)])
 def test_a_full_disk_under_the_database_loses_nothing(box: Box, kind: str) -> None:
     """Nothing is decided while nothing can be written, and a person is told; the training goes on,
     and then so do we."""

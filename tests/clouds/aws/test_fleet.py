@@ -120,6 +120,7 @@ def test_without_machines_no_answer_has_an_address_that_leads_anywhere(
         assert [one for one in hosts if "192.0.2." not in one.replace("-", ".")] == []
 
 
+@pytest.mark.root
 def test_an_instance_is_a_machine_until_it_is_terminated(
     aws: tuple[StandIn, Machines], token: str
 ) -> None:
@@ -151,6 +152,7 @@ def reachable(instance: Any) -> Any:
     return wait_for("SSH", ask, UP_S)
 
 
+@pytest.mark.root
 def test_an_interruption_is_told_on_both_sides_and_then_it_is_taken(
     aws: tuple[StandIn, Machines], token: str
 ) -> None:
@@ -174,6 +176,7 @@ def test_an_interruption_is_told_on_both_sides_and_then_it_is_taken(
     assert provider.notices() == []
 
 
+@pytest.mark.root
 def test_one_that_was_given_back_is_not_taken_again(
     aws: tuple[StandIn, Machines], token: str
 ) -> None:
@@ -188,6 +191,7 @@ def test_one_that_was_given_back_is_not_taken_again(
     assert "SpotInstanceTermination" not in before[1]
 
 
+@pytest.mark.root
 def test_one_that_is_switched_off_from_inside_is_terminated(
     aws: tuple[StandIn, Machines], token: str
 ) -> None:

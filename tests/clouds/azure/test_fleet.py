@@ -23,6 +23,8 @@ from tests.clouds.machines import Machines, machines_on
 from tests.rigs import netns
 from tests.rigs.local_cloud import find, launch_request, run, wait_state
 
+pytestmark = pytest.mark.root
+
 UP_S = 40.0
 EVENTS = "http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01"
 ASK = f"curl -s -H 'Metadata: true' '{EVENTS}'"

@@ -22,6 +22,8 @@ from tests.clouds.machines import Machines, machines_on
 from tests.rigs import netns
 from tests.rigs.local_cloud import find, launch_request, run, wait_state
 
+pytestmark = pytest.mark.root
+
 UP_S = 40.0
 PREEMPTED = (
     "curl -s -H 'Metadata-Flavor: Google' "

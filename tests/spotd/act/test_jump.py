@@ -114,6 +114,7 @@ def ssh_threads() -> int:
 # --- the way there
 
 
+@pytest.mark.root
 def test_what_cannot_be_reached_is_reached_through_it(whole: Place, way: Jump) -> None:
     with pytest.raises(SshUnreachableError):
         connect(whole.address, JOB.user.private, 3.0)
@@ -123,6 +124,7 @@ def test_what_cannot_be_reached_is_reached_through_it(whole: Place, way: Jump) -
     assert way.why() == ""
 
 
+@pytest.mark.root
 def test_the_machine_proves_itself_through_the_tunnel(whole: Place, way: Jump) -> None:
     before = whole.node.log_ins()
     pinned = replace(whole.address, host_public_key=STRANGER.user.public)
@@ -132,6 +134,7 @@ def test_the_machine_proves_itself_through_the_tunnel(whole: Place, way: Jump) -
     assert way.why() == "", "the jump host has no part in it"
 
 
+@pytest.mark.root
 def test_it_sees_ciphertext_alone(whole: Place, way: Jump, monkeypatch: pytest.MonkeyPatch) -> None:
     passed = bytearray()
     send, recv = Tunnel.send, Tunnel.recv
@@ -156,6 +159,7 @@ def test_it_sees_ciphertext_alone(whole: Place, way: Jump, monkeypatch: pytest.M
     assert len(passed) > 2000
 
 
+@pytest.mark.root
 def test_much_goes_through_both_ways(whole: Place, way: Jump) -> None:
     connection = reach(whole, way)
     data = bytes(range(256)) * 4096 * 8
@@ -164,6 +168,7 @@ def test_much_goes_through_both_ways(whole: Place, way: Jump) -> None:
     assert result.stdout == data
 
 
+@pytest.mark.root
 def test_no_thread_outlives_its_connection(whole: Place, way: Jump) -> None:
     ask(whole, way)
     before = threading.active_count()
@@ -178,6 +183,7 @@ def test_no_thread_outlives_its_connection(whole: Place, way: Jump) -> None:
 # --- who is in the way
 
 
+@pytest.mark.root
 def test_another_jump_host_is_told_nothing(place: Place, way: Jump) -> None:
     server = place.jump.server
     before = server.log_ins()
@@ -189,12 +195,14 @@ def test_another_jump_host_is_told_nothing(place: Place, way: Jump) -> None:
     assert "jump_host_key" in way.why()
 
 
+@pytest.mark.root
 def test_a_key_that_it_does_not_know(whole: Place) -> None:
     stranger = JumpHost(whole.jump.host.address, STRANGER.user.private)
     with pytest.raises(JumpError, match=r"refuses our key SHA256:\S+: put .*authorized_keys"):
         try_out(stranger)
 
 
+@pytest.mark.root
 def test_it_may_forward_nothing_until_somebody_lets_it(place: Place, way: Jump) -> None:
     server = place.jump.server
     server.configure("AllowTcpForwarding no")
@@ -212,6 +220,7 @@ def test_it_may_forward_nothing_until_somebody_lets_it(place: Place, way: Jump) 
     assert now_us < way.since_us() < SystemClock().now_us()
 
 
+@pytest.mark.root
 def test_what_was_refused_is_forgotten(
     place: Place, way: Jump, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +248,7 @@ def in_the_way(place: Place, way: Jump) -> bool:
     return False
 
 
+@pytest.mark.root
 @pytest.mark.parametrize("how", ["stop", "freeze", "cut"])
 def test_it_may_die_and_come_back(
     place: Place, way: Jump, how: str, monkeypatch: pytest.MonkeyPatch
@@ -267,6 +277,7 @@ def test_it_may_die_and_come_back(
     assert way.why() == ""
 
 
+@pytest.mark.root
 def test_one_whose_connections_break_hides_no_silent_machine(place: Place, way: Jump) -> None:
     """Were silence counted from each new connection, nobody behind it would ever be silent."""
     assert ask(place, way) == b"here\n"
@@ -283,6 +294,7 @@ def test_one_whose_connections_break_hides_no_silent_machine(place: Place, way: 
 # --- who is behind it
 
 
+@pytest.mark.root
 def test_a_machine_that_is_down_says_nothing_of_the_jump_host(place: Place, way: Jump) -> None:
     assert ask(place, way) == b"here\n"
     since_us = way.since_us()
@@ -292,6 +304,7 @@ def test_a_machine_that_is_down_says_nothing_of_the_jump_host(place: Place, way:
     assert (way.why(), way.since_us()) == ("", since_us)
 
 
+@pytest.mark.root
 def test_one_that_answers_too_late_leaves_nothing_open(place: Place, way: Jump) -> None:
     assert ask(place, way) == b"here\n"
     wait_until("that to be over", lambda: place.forwarded() == 0, 5.0)
@@ -312,6 +325,7 @@ def test_one_that_answers_too_late_leaves_nothing_open(place: Place, way: Jump) 
 # --- several providers
 
 
+@pytest.mark.root
 def test_providers_behind_the_same_share_it(whole: Place) -> None:
     host = whole.jump.host
     other = JumpHost(replace(host.address, user="nobody"), host.private_key)
@@ -328,6 +342,7 @@ def test_providers_behind_the_same_share_it(whole: Place) -> None:
         ways.close()
 
 
+@pytest.mark.root
 def test_it_is_told_of_which_provider(whole: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spotd.act.ways.TELL_S", 0.0)
     wrong = replace(whole.jump.host.address, host_public_key=STRANGER.user.public)
@@ -345,6 +360,7 @@ def test_it_is_told_of_which_provider(whole: Place, monkeypatch: pytest.MonkeyPa
         ways.close()
 
 
+@pytest.mark.root
 def test_one_that_is_good_says_so(whole: Place) -> None:
     ways = Ways({"aws": whole.jump.host}, SystemClock())
     text = f"root@{whole.jump.cable.host}:22 has its pinned key, lets us in and forwards"

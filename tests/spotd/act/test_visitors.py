@@ -82,6 +82,7 @@ def lines(machine: openssh.Machine) -> list[str]:
     return (machine.home / ".ssh" / "authorized_keys").read_text().splitlines()
 
 
+@pytest.mark.root
 def test_who_is_dismissed_is_out_at_once_and_stays_out(
     there: openssh.Machine, login: Login
 ) -> None:
@@ -104,6 +105,7 @@ def test_who_is_dismissed_is_out_at_once_and_stays_out(
     login(there, ALICE)
 
 
+@pytest.mark.root
 def test_what_a_dismissed_user_runs_on_a_real_machine_ends(tmp_path: Path, login: Login) -> None:
     with openssh.machine(tmp_path) as machine:
         admit(machine, "alice", ALICE)
@@ -115,6 +117,7 @@ def test_what_a_dismissed_user_runs_on_a_real_machine_ends(tmp_path: Path, login
         assert any("[listener]" in words for words in machine.commands())
 
 
+@pytest.mark.root
 def test_a_login_forwards_nothing(tmp_path: Path, login: Login) -> None:
     with openssh.machine(tmp_path) as machine:
         admit(machine, "alice", ALICE)

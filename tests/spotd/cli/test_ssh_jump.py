@@ -15,6 +15,8 @@ from spotd.demo.box import wait_for
 from tests.rigs import jump as rig
 from tests.rigs import netns, sshd
 
+pytestmark = pytest.mark.root
+
 JOB = sshd.keys()
 STRANGER = sshd.keys(9)
 Access = dict[str, Any]

@@ -27,6 +27,8 @@ from tests.rigs.station import NODE, Station
 from tests.rigs.waiting import wait_until
 from tests.spotd.store import build
 
+pytestmark = pytest.mark.root
+
 COUNT = "i=0; while [ $i -lt {} ]; do i=$((i+1)); echo line $i; sleep {}; done"
 
 

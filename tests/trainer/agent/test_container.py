@@ -24,6 +24,8 @@ from tests.trainer.agent.node import ROOT, Node
 from trainer.agent.fuse import is_mounted
 from trainer.agent.processes import descendants, send_signal
 
+pytestmark = pytest.mark.root
+
 LIMIT_S = 60.0  # for an engine on a busy computer
 # Counts on from what the last one saved; saves when it is told to stop.
 COUNTER = """

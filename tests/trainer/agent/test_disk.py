@@ -152,8 +152,6 @@ def refusing(error: int) -> Callable[[int, bytes], int]:
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Node]:
     """One whose disk has 96 MiB. Root is needed to mount it."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting needs root; the tests above cover it without")
     folder = tmp_path / "disk"
     folder.mkdir()
     options = ["-t", "tmpfs", "-o", f"size={LOW_MIB + 32}m", "tmpfs", str(folder)]
@@ -185,6 +183,7 @@ def heard(node: Node) -> list[JournalEntry]:
     return [entry for entry in entries if entry.kind == wire.DISK]
 
 
+@pytest.mark.root
 def test_a_disk_that_gets_full_under_training(machine: Node) -> None:
     """It is told, and training goes on; an agent that comes after knows what was said."""
     machine.run()
@@ -207,6 +206,7 @@ def test_a_disk_that_gets_full_under_training(machine: Node) -> None:
     assert not {wire.UNWELL, wire.DRAINING, wire.EXITED} & set(machine.kinds())
 
 
+@pytest.mark.root
 def test_it_is_told_from_memory_where_nothing_can_be_written(machine: Node) -> None:
     machine.environ["SPOTD_DISK_FULL_S"] = "3"  # the last page of the journal is full by then
     machine.run()

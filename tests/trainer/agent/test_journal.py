@@ -179,8 +179,6 @@ def test_a_kill_while_the_disk_is_full_loses_nothing(tmp_path: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB. Root is needed to mount one."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting needs root; the two tests above cover it without")
     folder = tmp_path / "disk"
     folder.mkdir()
     options = ["-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
@@ -191,6 +189,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.root
 def test_a_full_disk_under_the_whole_agent(small_disk: Path) -> None:
     """A notice can be read, training goes on, and the journal is whole in the end."""
     with serve_metadata("aws") as service:
