@@ -82,7 +82,7 @@ bench: $(READY) ## the figures of docs/measurements.md (takes more than an hour)
 	$(BIN)/python -m bench.imports --json bench/out/imports.json
 	$(BIN)/python -m bench.decision --json bench/out/decision.json
 
-soak: where soak-e2e soak-saves soak-sim ## kill everything 20 times each, live long, upgrade under 20 jobs, more examples, thousands of disasters; resumable
+soak: soak-e2e soak-saves soak-sim where ## kill everything 20 times each, live long, upgrade under 20 jobs, more examples, thousands of disasters; resumable
 
 soak-e2e: $(READY)
 	$(BIN)/python -m tests.e2e.soak --out bench/out/soak.json

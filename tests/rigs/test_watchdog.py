@@ -31,6 +31,34 @@ def test_it_does_not(number):
 """
 
 
+SLOW = """
+import time
+from tests.rigs import watchdog
+
+watchdog.GRACE_S = 0.0
+
+def test_it_is_slow():
+    time.sleep(2)
+"""
+
+
+@pytest.mark.parametrize("limit", ["60", "0"])
+def test_the_limit_of_the_command_line_holds(tmp_path: Path, limit: str) -> None:
+    """`make soak` gives its tests an hour; 0 is none."""
+    (tmp_path / "test_slow.py").write_text(SLOW)
+    config = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "-pno:cacheprovider"]
+    limits = ["-o", "timeout=1", "--timeout", limit]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *config, "-ptests.rigs.watchdog", *limits, tmp_path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     "workers", [[], ["-n", "2", "--dist", "loadgroup"]], ids=["one", "several"]
 )

@@ -75,9 +75,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    marker = item.get_closest_marker("timeout")
-    limit = marker.args[0] if marker and marker.args else item.config.getini("timeout")
-    item.config.stash[_WATCHDOG].watch(item.nodeid, float(limit) + GRACE_S)
+    marker, config = item.get_closest_marker("timeout"), item.config
+    asked = config.getoption("timeout")  # of the command line: None where it says nothing
+    limit = config.getini("timeout") if asked is None else asked
+    limit = float(marker.args[0] if marker and marker.args else limit)
+    # 0 is pytest-timeout's word for no limit.
+    config.stash[_WATCHDOG].watch(item.nodeid, limit + GRACE_S if limit else threading.TIMEOUT_MAX)
     return (yield)
 
 
