@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import signal
 import time
+from collections.abc import MutableMapping
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +26,8 @@ from spotd.demo.story import SCENARIO, STEPS, Story
 from spotd.errors import UserError
 from spotd.store.sql import open_store
 
+# A person's own account and proxy have no part in a demo that asks nothing outside this machine.
+_PERSONAL = re.compile(r"(AWS|BOTO|GOOGLE|CLOUDSDK|AZURE)_.*|(HTTPS?|ALL|NO)_PROXY", re.IGNORECASE)
 S3, FOLDER = "s3", "folder"  # where checkpoints are kept
 
 
@@ -41,6 +46,7 @@ def main(folder: Path, steps: int | None = None, store: str = S3) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
             signal.signal(number, _end)
     out.mkdir(parents=True, exist_ok=True)
+    leave_accounts_out(os.environ)
     try:
         evidence = _run(out, console, steps or STEPS, store)
     except (BoxError, OSError, UserError) as error:
@@ -56,6 +62,12 @@ def main(folder: Path, steps: int | None = None, store: str = S3) -> int:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"report: {folder / 'report.html'}", highlight=False, soft_wrap=True)
     return 0 if evidence.proven() else 1
+
+
+def leave_accounts_out(environ: MutableMapping[str, str]) -> None:
+    """Remove what programs find cloud accounts and proxies by."""
+    for name in [name for name in environ if _PERSONAL.fullmatch(name)]:
+        del environ[name]
 
 
 def _clear(box: Path) -> None:

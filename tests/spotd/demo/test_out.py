@@ -10,8 +10,10 @@ from typing import NoReturn
 import pytest
 
 import spotd.demo
+from spotd.demo import leave_accounts_out
 from spotd.demo.box import BoxError
 from spotd.errors import UserError
+from tests.where.__main__ import VARIABLES
 
 
 @pytest.fixture
@@ -80,3 +82,11 @@ def test_without_the_s3_server_it_says_what_to_install(
     assert "pip install" in caught.value.try_
     assert spotd.demo.main(tmp_path, store="folder") == 1
     assert "no clouds today" in capsys.readouterr().out
+
+
+def test_a_persons_own_account_and_proxy_have_no_part_in_it() -> None:
+    """With them the demo's S3 server does not start: AWS_PROFILE names no profile that is there."""
+    environ = {**VARIABLES, "PATH": "/usr/bin", "no_proxy": "localhost", "SPOTD_DEMO": "1"}
+    leave_accounts_out(environ)
+    kept = {name for name in VARIABLES if name.startswith(("PYTHON", "KUBE", "SSH", "GCE"))}
+    assert set(environ) == kept | {"PATH", "SPOTD_DEMO"}
