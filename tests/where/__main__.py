@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 OUT = ROOT / "bench" / "out" / "where"
 USER, PLAIN = "spotd-where", "spotd-where-plain"  # who may become root, and who may not
 LIMIT_S = 1800
+_FAILED = re.compile(r"(FAILED|ERROR|E  ) ")
 _LEFT_OUT = re.compile(r"^left out: [1-9]\d* tests that need root;", re.MULTILINE)
 VARIABLES = dict(
     line.split("=", 1)
@@ -159,7 +160,16 @@ def play(name: str, where: Surroundings, *, ci: bool) -> bool:
             troubles.append("it does not say what it left out")
     took = f"{time.monotonic() - began_s:.0f} s"
     print(f"{name:10} {where.text}: {'; '.join(troubles) or 'passed'} ({took})", flush=True)
+    if troubles:
+        print(*what_failed(log.read_text(errors="replace")), sep="\n  ", flush=True)
     return not troubles
+
+
+def what_failed(text: str) -> list[str]:
+    """Of what a run printed: the tests that failed, each with its error, and its last lines."""
+    lines = text.splitlines()
+    named = [line for line in lines if _FAILED.match(line)]
+    return ["", *named[:40], *(line for line in lines[-15:] if line not in named)]
 
 
 @contextmanager
