@@ -13,15 +13,14 @@ from tests.rigs.waiting import until
 
 ROOT = Path(__file__).parents[2]
 HANGS = """
-import signal, subprocess, sys
+import subprocess
 import pytest
 from tests.rigs import watchdog
 
-watchdog.GRACE_S = 0.5
+watchdog.GRACE_S = 5.0
 
 @pytest.mark.timeout(1)
 def test_it_hangs():
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])  # pytest-timeout's
     subprocess.Popen(["setsid", "--fork", "sleep", "1000"])
     subprocess.run(["sleep", "1000"])
 
@@ -29,7 +28,10 @@ def test_it_hangs():
 def test_it_does_not(number):
     pass
 """
-
+NO_EXCEPTION = """
+def pytest_timeout_set_timer(item, settings):
+    return True  # pytest-timeout takes it for set, and never raises in the test
+"""
 
 SLOW = """
 import time
@@ -63,6 +65,7 @@ def test_the_limit_of_the_command_line_holds(tmp_path: Path, limit: str) -> None
     "workers", [[], ["-n", "2", "--dist", "loadgroup"]], ids=["one", "several"]
 )
 def test_the_run_goes_on_without_it(tmp_path: Path, workers: list[str]) -> None:
+    (tmp_path / "conftest.py").write_text(NO_EXCEPTION)
     (tmp_path / "test_hangs.py").write_text(HANGS)
     config = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "-pno:cacheprovider"]
     done = subprocess.run(
@@ -74,7 +77,7 @@ def test_the_run_goes_on_without_it(tmp_path: Path, workers: list[str]) -> None:
         timeout=100,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "test_hangs.py::test_it_hangs did not end within 1.5 s" in done.stderr
+    assert "test_hangs.py::test_it_hangs did not end within 6 s" in done.stderr
     assert "in test_it_hangs" in done.stderr, "where it hung"
     until(lambda: carrying("PYTEST_CURRENT_TEST", "test_hangs.py::test_it_hangs (call)") == [])
     if workers:

@@ -1,0 +1,82 @@
+"""The whole test suite, several times in a row, beside other work on every core.
+
+    python -m tests.repeat --runs 10
+
+A test that depends on luck fails here sooner or later. Logs and results are in bench/out/repeat/;
+runs that are done are not repeated, so an interrupted series goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+# Works for 50 ms, rests for 50 ms.
+LOAD = """
+import time
+while True:
+    end_s = time.monotonic() + 0.05
+    while time.monotonic() < end_s:
+        pass
+    time.sleep(0.05)
+"""
+
+
+def main() -> int:
+    """Return the exit code: 0 when every run passed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.repeat",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--runs", type=int, default=10, help="how many (default: 10)")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "out" / "repeat")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for number in range(1, given.runs + 1):
+        result = given.out / f"{number}.txt"
+        if not result.exists():
+            with other_work(processes=os.cpu_count() or 1):
+                result.write_text(run_once(given.out / f"{number}.log"))
+        text = result.read_text()
+        failed += not text.startswith("passed")
+        print(f"run {number}: {text}", flush=True)
+    return 1 if failed else 0
+
+
+@contextmanager
+def other_work(*, processes: int) -> Iterator[None]:
+    """Keep this many processes busy, each for half of the time."""
+    running = [subprocess.Popen([sys.executable, "-c", LOAD]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def run_once(log: Path) -> str:
+    """Run all tests once. Return what to say of it: passed or failed, seconds, what failed."""
+    began_s = time.monotonic()
+    with log.open("wb") as file:
+        command = ["make", "--no-print-directory", "test", "STAGES=tests"]
+        done = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False)
+    lines = log.read_text(errors="replace").splitlines()
+    named = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    counts = next((line.strip("= ") for line in reversed(lines) if " passed" in line), "no summary")
+    verdict = "failed" if done.returncode else "passed"
+    took = f"{time.monotonic() - began_s:.0f} s"
+    return "\n  ".join([f"{verdict} after {took}: {counts}", *named])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
