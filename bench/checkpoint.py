@@ -69,7 +69,7 @@ from bench.uploads import (
     bucket_env,
     sinks,
 )
-from trainer.hook.spotd_hook.arena import PAGE, Arena, make_memory
+from trainer.hook.spotd_hook.shared_memory import PAGE, SharedMemory, make_memory
 from trainer.saver.disk import LocalTier
 from trainer.saver.streams import Filling
 
@@ -155,7 +155,7 @@ def no_fence() -> None:
 
 
 def floors(
-    state: State, warm: Arena, pieces: list[dict[str, Any]], disk: Path
+    state: State, warm: SharedMemory, pieces: list[dict[str, Any]], disk: Path
 ) -> dict[str, dict[str, float]]:
     """Seconds to copy the state into warm memory, and to write that past the page cache."""
     os.sync()
@@ -190,7 +190,7 @@ def measure(args: argparse.Namespace, told: Callable[[str], None]) -> dict[str, 
         pieces, size = lay_out(state)
         fd = make_memory(size, 1)
         stack.callback(os.close, fd)
-        warm = Arena(fd, size, 1)
+        warm = SharedMemory(fd, size, 1)
         warm.fault_in()
         uploads = Uploads(warm.slot(0), size, urls, fd, PAGE)
         stack.callback(uploads.close)

@@ -21,15 +21,15 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 from bench.least import Least
 from providers.stores import open_store
 from spotd.wire import Manifest
-from trainer.hook.spotd_hook.beside import Beside
-from trainer.hook.spotd_hook.copying import STANDING, Copying, Moving
+from trainer.hook.spotd_hook.async_copy import AsyncCopy
 from trainer.hook.spotd_hook.engine import Engine
-from trainer.hook.spotd_hook.line import Line
+from trainer.hook.spotd_hook.saver_client import SaverClient
 from trainer.hook.spotd_hook.spawned import Spawned
-from trainer.saver import reading
+from trainer.hook.spotd_hook.tensor_copy import STANDING, HostCopy, TensorCopy
+from trainer.saver import reader
 from trainer.saver.disk import LocalTier
-from trainer.saver.nearer import Disk
-from trainer.saver.office import READERS
+from trainer.saver.local_copies import DiskCopy
+from trainer.saver.service import READERS
 from trainer.saver.streams import Digests, Filling, describe
 
 OURS = "spotd"  # as the trainer saves: copied beside forward and backward
@@ -107,7 +107,7 @@ class Ours:
         self._own = Spawned({**env, **said})
         self._own.wait_ready()
         self.engine = Engine(
-            Line(self._own.socket),
+            SaverClient(self._own.socket),
             job="bench",
             generation=1,
             name=f"b{os.getpid():x}",
@@ -118,7 +118,7 @@ class Ours:
         self.engine.open(self._pieces, self.size)
         self.engine.claim()
         self._step = 0
-        self._beside = Beside()
+        self._beside = AsyncCopy()
 
     def save_standing(self, _: Path) -> Callable[[], bool]:
         """The loop stands for the copy."""
@@ -129,7 +129,7 @@ class Ours:
     def save(self, _: Path) -> Callable[[], bool]:
         """The loop goes on; what would change the state calls `fence` first."""
         memory = self._begin()
-        fill = partial(self._fill, Moving())
+        fill = partial(self._fill, HostCopy())
         self._beside.begin(lambda: self.engine.stage(memory, fill))
         return self._is_durable
 
@@ -143,7 +143,7 @@ class Ours:
             raise RuntimeError("there was no memory for the snapshot")
         return memory
 
-    def _fill(self, copying: Copying, memory: memoryview, filled: Callable[[int], None]) -> None:
+    def _fill(self, copying: TensorCopy, memory: memoryview, filled: Callable[[int], None]) -> None:
         targets = views_of(memory, self._state, self._pieces)
         ends = (
             piece["offset"] + one.nbytes for one, piece in zip(targets, self._pieces, strict=True)
@@ -185,17 +185,17 @@ class Ours:
         digests.make(Filling(into, lambda: self.size, lambda: False), time.sleep)
         stream = describe(folder, 0, self.size, digests)
         manifest = Manifest("bench", 1, self._step, 0, 1, (stream,))
-        nearer = [Disk(LocalTier(self._local, keep=1), folder)]
+        nearer = [DiskCopy(LocalTier(self._local, keep=1), folder)]
         with (self._local / newest / "data").open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         with ExitStack() as stack:
             if not verified:
-                expected = patch.object(reading, "_digest", lambda chunk, _: chunk.digest)
+                expected = patch.object(reader, "_digest", lambda chunk, _: chunk.digest)
                 stack.enter_context(expected)
             readers = stack.enter_context(ThreadPoolExecutor(READERS))
-            reader = reading.Reader(self._nowhere, manifest, nearer, readers)
+            one = reader.Reader(self._nowhere, manifest, nearer, readers)
             began = time.perf_counter()
-            reader.fill(into, [reading.Range(0, 0, self.size)], lambda _: None)
+            one.fill(into, [reader.Range(0, 0, self.size)], lambda _: None)
             return time.perf_counter() - began
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 
-from spotd.decide.policy import UNSEEN, Sighting
+from spotd.planner.spot_policy import UNSEEN, Sighting
 
 HOURS = 24
 # Events that "this hour is as all are" is worth: with half of it some recorded traces were foretold

@@ -12,12 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from spotd.cli.client import Target
-from spotd.cli.web.door import open_door
-from spotd.cli.web.source import Source
+from spotd.api_client.client import Target
+from spotd.dashboard.api_cache import ApiCache
+from spotd.dashboard.server import open_door
 from spotd.demo.box import Box, running_box, wait_for
 from spotd.demo.story import SCENARIO
-from tests.rigs.browser import open_page
+from tests.fixtures.browser import open_page
 
 SIZE = (1240, 1000)
 SETTINGS = "[budgets.lab]\nusd_per_month = 60000\n[budgets.vision]\nusd_per_month = 5000\n"
@@ -92,7 +92,7 @@ def main() -> None:
         running_box(Path(folder), SCENARIO, SETTINGS) as box,
     ):
         first = play(box)
-        source = Source(Target(socket=str(box.socket_path)))
+        source = ApiCache(Target(socket=str(box.socket_path)))
         door = open_door(source)
         try:
             with open_page() as page:

@@ -32,19 +32,22 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import spotd.decide.placing
-import spotd.decide.steering
+import spotd.planner.rules.place_job
+import spotd.planner.rules.spot_policy_rule
 from providers.base import CapacityType, Offer, OfferRequest, Scope
-from providers.egress import first_prices
-from providers.places import places
-from spotd.changed import changed
-from spotd.decide.rules import decide
-from spotd.loop import BATCH
-from spotd.model import CheckpointSpec, Desired, Job, JobSpec, Market, Refusal, S, View
-from spotd.past import Past, Stay
-from spotd.plan import AddNode, Plan
-from spotd.states import LeaveReason
-from spotd.wishes import Wishes
+from providers.catalogs.egress import first_prices
+from providers.catalogs.places import places
+from spotd.daemon.loop import BATCH
+from spotd.domain.fast_replace import changed
+from spotd.domain.job import CheckpointSpec, Desired, Job, JobSpec
+from spotd.domain.market import Market, Refusal
+from spotd.domain.node_history import FleetHistory, NodeLifetime
+from spotd.domain.plan import AddNode, Plan
+from spotd.domain.preferences import Preferences
+from spotd.domain.states import LeaveReason
+from spotd.domain.units import S
+from spotd.domain.view import View
+from spotd.planner.planner import decide
 
 NOW = 1_800_000_000 * S
 HOUR = 3600 * S
@@ -54,10 +57,10 @@ CLOUDS = {"aws": "us-east", "gcp": "europe-west", "azure": "eastus"}
 TYPES = (("8xh100", "H100", 8, 30.0), ("8xa100", "A100-80GB", 8, 15.0), ("1xh100", "H100", 1, 4.0))
 # (in which module, its name there, which part it is)
 PARTS = (
-    (spotd.decide.placing, "rank", "rank"),
-    (spotd.decide.placing, "worths", "worths"),
-    (spotd.decide.steering, "situate", "situate"),
-    (spotd.decide.steering, "choose", "choose"),
+    (spotd.planner.rules.place_job, "rank", "rank"),
+    (spotd.planner.rules.place_job, "worths", "worths"),
+    (spotd.planner.rules.spot_policy_rule, "situate", "situate"),
+    (spotd.planner.rules.spot_policy_rule, "choose", "choose"),
 )
 
 
@@ -90,7 +93,7 @@ def offers(count: int) -> tuple[Offer, ...]:
     return tuple(found[:count])
 
 
-def past(sold: Sequence[Offer]) -> Past:
+def past(sold: Sequence[Offer]) -> FleetHistory:
     """A month: granted and kept, refused, or taken away, in each place."""
     spot = [offer for offer in sold if offer.capacity_type is CapacityType.SPOT]
     stays = []
@@ -98,15 +101,17 @@ def past(sold: Sequence[Offer]) -> Past:
         asked_us = NOW - (STAYS - number) * 500 * S
         key, node = spot[number * 7 % len(spot)].key, f"j{number % 997:09d}-g{number}-0"
         if number % 3 == 0:
-            stays.append(Stay(node, key, asked_us, "CapacityError"))
+            stays.append(NodeLifetime(node, key, asked_us, "CapacityError"))
             continue
         until_us = min(NOW, asked_us + (1 + number % 40) * HOUR // 4)
         left = LeaveReason.PREEMPTED if number % 3 == 1 else LeaveReason.DONE
         up_us, trained_us = asked_us + 90 * S, asked_us + 200 * S
         stays.append(
-            Stay(node, key, asked_us, "", asked_us + S, up_us, trained_us, until_us, 0, left)
+            NodeLifetime(
+                node, key, asked_us, "", asked_us + S, up_us, trained_us, until_us, 0, left
+            )
         )
-    return Past(tuple(stays), NOW - 30 * 24 * HOUR, NOW)
+    return FleetHistory(tuple(stays), NOW - 30 * 24 * HOUR, NOW)
 
 
 def market(sold: tuple[Offer, ...]) -> Market:
@@ -147,7 +152,10 @@ def views(count: int, *, steered: bool) -> list[View]:
         more: dict[str, Any] = {}
         if steered:
             work_s = 3600.0 * (10 + number % 50)
-            more = {"wishes": Wishes(work_s=work_s), "deadline_us": NOW + int(1.5 * work_s * S)}
+            more = {
+                "wishes": Preferences(work_s=work_s),
+                "deadline_us": NOW + int(1.5 * work_s * S),
+            }
         spec = JobSpec(ident, "python train.py", wants, saves, **more)
         job = Job(ident, ident, spec, Desired.RUN, 1, NOW - HOUR)
         found.append(View(job, (), (), loaded_at_us=NOW))

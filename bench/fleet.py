@@ -21,7 +21,7 @@ from typing import IO
 from fleet_agents import Agents, Machine, Write
 from fleet_cloud import Clouds, Door
 
-from providers.local.quiet_http import bind
+from providers.local.blocking_http import bind
 from providers.local.reaper import Reaper
 from providers.local.sessions import Session
 from providers.local.sshd import Login, SshServer

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from fleet_agents import Agents, Machine, now_us
 
-from providers.local.quiet_http import QuietConversation, QuietServer, bind
+from providers.local.blocking_http import BlockingHandler, BlockingServer, bind
 
 CLOUDS = ("aws", "gcp", "azure")
 REGIONS = 20  # of each cloud
@@ -120,7 +120,7 @@ class Clouds:
             return list(self._machines.values())
 
 
-class Door(QuietServer):
+class Door(BlockingServer):
     """`/v1/<cloud>/<verb>` as a local cloud has it, and `/control/<verb>` for the benchmark."""
 
     def __init__(self, clouds: Clouds) -> None:
@@ -153,7 +153,7 @@ class Door(QuietServer):
         raise LookupError(path)
 
 
-class _Conversation(QuietConversation):
+class _Conversation(BlockingHandler):
     server: Door
 
     def _serve(self) -> None:

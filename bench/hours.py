@@ -41,7 +41,7 @@ from bench.daily import (
     times,
     together,
 )
-from spotd.decide.policy import Sighting
+from spotd.planner.spot_policy import Sighting
 
 TRACES = (  # which suites it is of, its file, machines that a gang needs
     ("S1", "aws_2022_v100_k80", 1),

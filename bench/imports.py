@@ -29,9 +29,9 @@ ROWS: tuple[tuple[str, ...], ...] = ((), ("aws",), ("gcp",), ("azure",), ("aws",
 
 CHILD = """
 import json, sys
-import spotd.daemon
+import spotd.daemon.daemon
 from providers.base import OfferRequest
-from spotd.registry import build_provider
+from spotd.config.provider_registry import build_provider
 
 sections, sdks = json.loads(sys.stdin.read())
 for name, settings in sections.items():

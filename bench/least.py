@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.hook.spotd_hook.arena import Arena, make_memory
+from trainer.hook.spotd_hook.shared_memory import SharedMemory, make_memory
 from trainer.saver.__main__ import yield_to_training
 from trainer.saver.disk import LocalTier
 from trainer.saver.streams import Filling
@@ -32,7 +32,7 @@ class Least:
         self._state, self._pieces = state, pieces
         fd = make_memory(size, 1)
         os.set_inheritable(fd, True)
-        self._arena = Arena(fd, size, 1)
+        self._arena = SharedMemory(fd, size, 1)
         self._arena.fault_in()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.least", str(fd), str(size), str(folder / "least")],
@@ -88,7 +88,7 @@ class Least:
 def main() -> None:
     fd, size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     yield_to_training()
-    arena, tier = Arena(fd, size, 1), LocalTier(folder)
+    arena, tier = SharedMemory(fd, size, 1), LocalTier(folder)
     arena.fault_in()
     print("ready", flush=True)
     for _ in sys.stdin:

@@ -34,7 +34,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.rigs.waiting import wait_until
+from tests.fixtures.waiting import wait_until
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -44,7 +44,7 @@ from bench.narrow import narrowed
 from providers.stores import open_store
 from spotd import wire
 from spotd.demo.bucket import Bucket, process
-from tests.rigs.metadata import serve_metadata
+from tests.fixtures.metadata import serve_metadata
 from tests.trainer.agent.node import Node
 from trainer.hook.spotd_hook.cadence import interval_s
 

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Iterable
 
 from spotd.act.bundle import Bundle
-from spotd.act.conversation import MAX_OUTPUT, Result
 from spotd.act.link import SshLink
+from spotd.act.remote_exec import MAX_OUTPUT, Result
 from spotd.act.ssh import SshUnreachableError
-from spotd.model import Node
-from spotd.vault import JobKeys
+from spotd.domain.node import Node
+from spotd.security.secrets import JobKeys
 
 READ_BYTES = 64 << 10
 

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 
 from fleet_cloud import CLOUDS, region
 
-from spotd.cli.client import Client
+from spotd.api_client.client import Client
+from spotd.base.errors import UnreachableError
 from spotd.demo.box import BoxError, wait_for
-from spotd.errors import UnreachableError
 
 HERE = Path(__file__).parent
 UNIT = HERE.parent / "systemd" / "spotd.service"

@@ -13,18 +13,20 @@ from unittest import mock
 
 from policy_ours import Ours
 
-from spotd.decide.policy import hazard, outlook, record
-from spotd.decide.policy.exact import exact
+from spotd.planner.spot_policy import cost_estimator, hazard, pool_record
+from spotd.planner.spot_policy.single_pool_mdp import exact
 
-choose = importlib.import_module("spotd.decide.policy.choose")  # the name is the function's, too
+choose = importlib.import_module(
+    "spotd.planner.spot_policy.choose"
+)  # the name is the function's, too
 NEVER = float("inf")
 TERMS: Mapping[str, tuple[tuple[Any, str, Any], ...]] = {
-    "age": ((record, "SLOPE", 0.0), (record, "RATE", 0.2)),
+    "age": ((pool_record, "SLOPE", 0.0), (pool_record, "RATE", 0.2)),
     "own history": ((hazard, "POOL_EVENTS", 1e9), (hazard, "FLEET_EVENTS", 1e9)),
     "ends nearby": ((hazard, "LIFT", 1.0),),
     "watching young spot": ((choose, "RIPER_FOR", NEVER),),
     "moves": ((choose, "MOVED_FOR", NEVER),),
-    "found elsewhere": ((outlook, "ELSEWHERE_LOOKS", 1e9),),
+    "found elsewhere": ((cost_estimator, "ELSEWHERE_LOOKS", 1e9),),
 }
 
 
@@ -47,8 +49,8 @@ class Without(Ours):
 
     def reset(self, view: Any) -> None:
         exact.cache_clear()
-        outlook.table.cache_clear()
-        outlook.paid_per_done.cache_clear()
+        cost_estimator.table.cache_clear()
+        cost_estimator.paid_per_done.cache_clear()
         super().reset(view)
 
 

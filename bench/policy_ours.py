@@ -10,16 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 from providers.base import CapacityType
-from spotd.decide.policy import (
+from spotd.planner.spot_policy import (
     UNSEEN,
     Action,
     Choice,
     Pool,
-    Record,
-    Running,
+    PoolRecord,
+    RemainingWork,
+    RunningGang,
     Sighting,
     Situation,
-    Work,
     choose,
 )
 
@@ -42,7 +42,7 @@ class Ours:
         self.asked = self.refused = 0  # on-demand machines
 
     def reset(self, view: Any) -> None:
-        self.records: list[Record] = [UNSEEN] * view.nz
+        self.records: list[PoolRecord] = [UNSEEN] * view.nz
         self.since_s = 0.0
         self.now_s = 0.0
         self.regions = [region(zone) for zone in view.zones]
@@ -96,7 +96,7 @@ class Ours:
     def situation(self, view: Any) -> Situation:
         # Work done on demand is in no save either: spot that follows would lose it.
         unsaved_s = view.done % self.lost_s if self.lost_s else 0.0
-        work = Work(
+        work = RemainingWork(
             left_s=view.work_left,
             deadline_s=view.deadline,
             restart_s=view.d,
@@ -124,7 +124,7 @@ class Ours:
         running = None
         if view.mode != IDLE:
             where = str(view.zone)
-            running = Running(where, CAPACITY[view.mode], self.since_s, view.rem_overhead)
+            running = RunningGang(where, CAPACITY[view.mode], self.since_s, view.rem_overhead)
         elsewhere = (float(self.found), float(self.looked))
         return Situation(self.now_s, work, pools, running, signalled(view), PROBE_S, elsewhere)
 

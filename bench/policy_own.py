@@ -19,7 +19,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from providers.egress import first_prices
+from providers.catalogs.egress import first_prices
 
 RATIOS = (1.1, 1.25, 1.5, 2.0)  # of the deadline to the work, as in M1 to M4; so are these:
 RESTART_H, CHECKPOINT_GB, WINDOWS = 0.2, 100.0, 10

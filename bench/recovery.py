@@ -34,8 +34,8 @@ from figures import p95
 
 from spotd.demo.box import Box, BoxError, running_box, wait_for
 from spotd.demo.facts import Recovery, recoveries
-from spotd.phase import FINISHED
-from spotd.store.sql import open_store
+from spotd.domain.phase import FINISHED
+from spotd.store.sql_store import open_store
 
 EVERY_S = 3
 SURVEY_S = 10.0  # between two listings of a cloud

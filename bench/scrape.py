@@ -10,10 +10,11 @@ import argparse
 import json
 import time
 
-from spotd.model import Event, LeaveReason
-from spotd.serve.metrics import Metrics
-from spotd.verdicts import USAGE
-from tests.spotd.serve.rig import SPOT, Rig
+from spotd.api.metrics.exposition import Metrics
+from spotd.domain.events import Event
+from spotd.domain.health import USAGE
+from spotd.domain.states import LeaveReason
+from tests.spotd.api.rig import SPOT, Rig
 
 
 def main() -> None:

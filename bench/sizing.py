@@ -71,7 +71,13 @@ def _compared(row: dict[str, Any], source: dict[str, str]) -> Compared:
     said = verdict(memory, cards.find(row["card"]).memory_gib)
     held_out = "held_out" in source
     return Compared(
-        *(row["source"], row["model"], row["label"], row["gib"], gib / GIB, said, held_out)
+        source=row["source"],
+        model=row["model"],
+        label=row["label"],
+        measured_gib=row["gib"],
+        formula_gib=gib / GIB,
+        verdict=said,
+        held_out=held_out,
     )
 
 

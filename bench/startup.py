@@ -34,10 +34,10 @@ from providers.stores import open_store
 from spotd import wire
 from spotd.demo.box import Box, running_box, wait_for
 from spotd.demo.bucket import process
-from spotd.phase import FINISHED
-from spotd.store.sql import open_store as open_database
+from spotd.domain.phase import FINISHED
+from spotd.store.sql_store import open_store as open_database
 from trainer.fence import read_head
-from trainer.saver.reading import read_manifest
+from trainer.saver.reader import read_manifest
 
 READERS = 8  # as the saver has
 PART_BYTES = 16 << 20

@@ -29,10 +29,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from spotd.base.errors import UserError
 from spotd.demo.box import Box, BoxError, wait_for
-from spotd.errors import UserError
-from tests.rigs import postgres
-from tests.rigs.pair import Pair, Twin, machines, running_pair
+from tests.fixtures import postgres
+from tests.fixtures.pair import Pair, Twin, machines, running_pair
 
 GOAL_S = 45.0
 AWAIT_S = 180.0

@@ -28,9 +28,9 @@ from bench import sink
 from providers.stores.base import ObjectStore
 from providers.stores.bucket import PART_BYTES
 from providers.stores.s3 import open_s3
-from trainer.saver.lanes import MOST
-from trainer.saver.outgoing import Label, Outgoing
+from trainer.saver.rank_upload import RankUpload, SnapshotLabel
 from trainer.saver.streams import Filling
+from trainer.saver.upload_concurrency import MOST
 
 PLAIN, TLS = "http", "https"
 UPLOAD, BARE = "upload", "bare put"
@@ -108,9 +108,9 @@ class Uploads:
 
     def _ours(self, store: ObjectStore) -> None:
         self._number += 1
-        label = Label(f"jobs/bench/g00000001/s{self._number:012d}-b", 1, self._number, 1, 0)
+        label = SnapshotLabel(f"jobs/bench/g00000001/s{self._number:012d}-b", 1, self._number, 1, 0)
         filling = Filling(self._memory, lambda: self._size, lambda: False)
-        going = Outgoing(label, 0, self._size, (), filling, None)
+        going = RankUpload(label, 0, self._size, (), filling, None)
         going.put(store, self._pool, MOST)
         going.publish(store)  # its digests are there
         going.join(60.0)

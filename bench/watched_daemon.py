@@ -21,11 +21,12 @@ from typing import Any
 
 from pipe_link import PipeLink
 
-import spotd.daemon
-from spotd import log, wire
-from spotd.config import load_config
-from spotd.plan import AddNode, Plan
-from spotd.store.base import CommitResult, CommitStatus, JournalBatch
+import spotd.daemon.daemon
+from spotd import wire
+from spotd.base import log
+from spotd.config.load import load_config
+from spotd.domain.plan import AddNode, Plan
+from spotd.store.interface import CommitResult, CommitStatus, JournalBatch
 
 
 def watch(store: Any, path: Path) -> None:
@@ -57,9 +58,9 @@ def watch(store: Any, path: Path) -> None:
 def main() -> None:
     config, folder = load_config(Path(sys.argv[1])), Path(sys.argv[2])
     if len(sys.argv) > 3:
-        spotd.daemon.SshLink = partial(PipeLink, sys.argv[3])  # type: ignore[misc,assignment]
+        spotd.daemon.daemon.SshLink = partial(PipeLink, sys.argv[3])  # type: ignore[misc,assignment]
     log.configure(level=config.file.log.level, form=config.file.log.format)
-    daemon = spotd.daemon.Daemon(config)
+    daemon = spotd.daemon.daemon.Daemon(config)
     watch(daemon.store, folder / "plans.jsonl")
 
     def tell_threads(_number: int, _frame: object) -> None:

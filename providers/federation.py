@@ -21,9 +21,9 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from providers.aws_signing import RoleKeys, role_keys, signed
 from providers.base import MetadataError
-from providers.linklocal import ask, refuse
-from providers.signing import RoleKeys, role_keys, signed
+from providers.link_local import ask, refuse
 
 TIMEOUT_S = 10.0
 PROVIDERS = {"aws": "spotd-aws", "azure": "spotd-azure"}  # of a pool of Google's, by their names
@@ -56,7 +56,7 @@ class ExchangeError(OSError):
 
 
 @dataclass(frozen=True)
-class Doors:
+class Endpoints:
     """Where to ask, each "" for the cloud's own address: the machine's metadata service, AWS's STS,
     and of the cloud whose store it is the token service and Google's IAM."""
 
@@ -66,10 +66,10 @@ class Doors:
     iam: str = ""
 
 
-DOORS = tuple(one.name for one in fields(Doors))
+DOORS = tuple(one.name for one in fields(Endpoints))
 
 
-def prove(cloud: str, audience: str, doors: Doors) -> str:
+def prove(cloud: str, audience: str, doors: Endpoints) -> str:
     """A token for `audience` that says which machine this is. Raises ExchangeError."""
     try:
         if cloud == "gcp":
@@ -136,7 +136,7 @@ def _asked(base_url: str, path: str, headers: Mapping[str, str]) -> str:
 
 
 def aws_session(
-    cloud: str, role: str, audience: str, name: str, doors: Doors, *, reading: bool = False
+    cloud: str, role: str, audience: str, name: str, doors: Endpoints, *, reading: bool = False
 ) -> dict[str, Any]:
     """Credentials of `role`, in the form that obstore takes: for an hour, and made anew when less
     than five minutes of it are left; with `reading` they can read alone. Raises ExchangeError."""
@@ -163,7 +163,7 @@ def aws_session(
 
 
 def google_token(
-    cloud: str, account: str, pool: str, audience: str, doors: Doors, *, reading: bool = False
+    cloud: str, account: str, pool: str, audience: str, doors: Endpoints, *, reading: bool = False
 ) -> dict[str, Any]:
     """A token of the service account `account`, in the form that obstore takes; as for
     aws_session. `pool` is the full name of a workload identity pool, whose provider for machines of
@@ -202,7 +202,7 @@ def google_token(
 
 
 def azure_token(
-    cloud: str, tenant: str, application: str, audience: str, doors: Doors
+    cloud: str, tenant: str, application: str, audience: str, doors: Endpoints
 ) -> dict[str, Any]:
     """A token of an application of Entra, or of an identity, that trusts this machine; as for
     aws_session."""

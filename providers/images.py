@@ -82,6 +82,6 @@ def not_ours(name: str, where: str) -> RejectedError:
 @cache
 def month_prices() -> Mapping[str, int]:
     """Micro-USD for a GiB of disk and month at the most, by make of cloud; those with no figure are
-    missing. From providers/image_prices.toml, which has the sources."""
-    document = tomllib.loads(files("providers").joinpath("image_prices.toml").read_text())
+    missing. From providers/catalogs/image_prices.toml, which has the sources."""
+    document = tomllib.loads(files("providers.catalogs").joinpath("image_prices.toml").read_text())
     return {cloud: round(one["usd_per_gib_month"] * 1e6) for cloud, one in document.items()}

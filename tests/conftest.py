@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import os
 
-from tests.rigs import surroundings
+from tests.fixtures import surroundings
 
 surroundings.settle()  # before anything else is imported, which may look at them
 
@@ -14,7 +14,7 @@ import pytest  # noqa: E402
 import structlog  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
-pytest_plugins = ["tests.rigs.watchdog"]
+pytest_plugins = ["tests.fixtures.watchdog"]
 
 # structlog's own way prints the locals of every frame through rich: most of the CPU time of some
 # stories, in which clouds fail by the hundred.

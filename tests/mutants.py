@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-FOUND = Path("mutants/spotd/decide")
+FOUND = Path("mutants/spotd/planner")
 SURVIVED = frozenset({0, 33})  # exit codes of pytest: no test failed; none was run
 
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.rigs.processes import alive, below
+from tests.fixtures.processes import alive, below
 
 ROOT = Path(__file__).parent.parent
 STAGES = ("lint", "tests", "simulation", "where")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.processes import carrying
+from tests.fixtures.processes import carrying
 from tests.suite import ROOT, need_root
 
 LEAVES = """
@@ -40,6 +40,6 @@ def test_what_a_test_leaves_running_is_named_and_ended(
 
 
 def test_what_is_left_out_is_named_with_its_number() -> None:
-    assert need_root(["tests/rigs/test_netns.py", "tests/rigs/test_surroundings.py"]) == [
-        "tests/rigs/test_netns.py: 2"
+    assert need_root(["tests/fixtures/test_netns.py", "tests/fixtures/test_surroundings.py"]) == [
+        "tests/fixtures/test_netns.py: 2"
     ]

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from spotd.wire import WireError, parse_agent_config
-from trainer.agent.places import NodeError, find_home, find_places
+from trainer.agent.base.paths import NodeError, find_home, find_places
 
 # Each command imports what it needs and no more: a bundle is compiled anew at every call, and a
 # node that is being taken away has no time for it.
@@ -93,7 +93,7 @@ def _print(value: dict[str, Any]) -> int:
 
 
 def _run(_: argparse.Namespace) -> int:
-    from trainer.agent.launch import run_detached
+    from trainer.agent.main.launch import run_detached
 
     line = sys.stdin.buffer.readline()
     try:
@@ -106,7 +106,7 @@ def _run(_: argparse.Namespace) -> int:
 
 
 def _follow(args: argparse.Namespace) -> int:
-    from trainer.agent.follow import Follower, read_request, write_all
+    from trainer.agent.main.stream_server import Follower, read_request, write_all
 
     places = find_places(os.environ, args.job, args.generation)
     stdin, stdout = sys.stdin.fileno(), sys.stdout.fileno()
@@ -116,7 +116,7 @@ def _follow(args: argparse.Namespace) -> int:
 
 
 def _send(args: argparse.Namespace) -> int:
-    from trainer.agent.control import send_command
+    from trainer.agent.main.control import send_command
 
     places = find_places(os.environ, args.job, args.generation)
     line = sys.stdin.buffer.readline()
@@ -131,9 +131,9 @@ def _send(args: argparse.Namespace) -> int:
 
 
 def _lend(args: argparse.Namespace) -> int:
-    from providers.lending import parse_lent
-    from trainer.agent.borrowing import borrow
-    from trainer.agent.folders import make_folders
+    from providers.credential_leases import parse_lent
+    from trainer.agent.base.folders import make_folders
+    from trainer.agent.base.leased_credentials import borrow
 
     places = find_places(os.environ, args.job, args.generation)
     asked = _asked()
@@ -148,16 +148,16 @@ def _lend(args: argparse.Namespace) -> int:
 
 
 def _put(args: argparse.Namespace) -> int:
-    from trainer.agent.packages import put_package
+    from trainer.agent.data.packages import put_package
 
     put_package(find_home(os.environ), args.digest, sys.stdin.buffer)
     return _print({"put": True})
 
 
 def _has(args: argparse.Namespace) -> int:
-    from trainer.agent.packages import has_package
-    from trainer.agent.pythons import find_python
-    from trainer.agent.tools import fit
+    from trainer.agent.base.pythons import find_python
+    from trainer.agent.data.packages import has_package
+    from trainer.agent.run.saver_env import fit
 
     home, tools = find_home(os.environ), args.unless_tools
     able = (args.unless_able or tools) and find_python(home, "s3:") != ""
@@ -166,7 +166,7 @@ def _has(args: argparse.Namespace) -> int:
 
 
 def _admit(_: argparse.Namespace) -> int:
-    from trainer.agent.visitors import admit
+    from trainer.agent.process.ssh_access import admit
 
     asked = _asked()
     admit(Path.home(), asked.get("user", ""), asked.get("public_key", ""))
@@ -174,13 +174,13 @@ def _admit(_: argparse.Namespace) -> int:
 
 
 def _dismiss(_: argparse.Namespace) -> int:
-    from trainer.agent.visitors import dismiss
+    from trainer.agent.process.ssh_access import dismiss
 
     return _print({"ended": dismiss(Path.home(), _asked().get("user", ""), os.environ)})
 
 
 def _clean(args: argparse.Namespace) -> int:
-    from trainer.agent.clean import check_rented, clean
+    from trainer.agent.cleanup.clean import check_rented, clean
 
     check_rented(os.environ, Path(args.prepared_file) if args.prepared_file else None)
     cleaned = clean(Path("/"), Path(args.home))
@@ -200,13 +200,13 @@ def _asked() -> dict[str, str]:
 
 
 def _pull(args: argparse.Namespace) -> int:
-    from trainer.agent.pull import main as pull
+    from trainer.agent.process.pull import main as pull
 
     return pull(args.order)
 
 
 def _keep(_: argparse.Namespace) -> int:
-    from trainer.agent.keeper import keep
+    from trainer.agent.process.script_supervisor import keep
 
     return keep()
 

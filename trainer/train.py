@@ -11,9 +11,9 @@ and leaves. Exit codes: 0 finished, 75 saved and released, 76 fenced, 1 an error
 # ruff: noqa: E402 - signals first: importing torch takes a second, and must not be killed by one
 from __future__ import annotations
 
-from trainer.hook.spotd_hook.stop import Stop
+from trainer.hook.spotd_hook.stop import StopRequests
 
-STOP = Stop()
+STOP = StopRequests()
 if __name__ == "__main__":
     STOP.install()
 
@@ -42,34 +42,36 @@ from spotd.wire import (
     READY,
     WARNING,
 )
-from trainer.arguments import parse_arguments
-from trainer.data import Order, load_corpus
-from trainer.hook.spotd_hook.checkpointer import Checkpointer, Seat
-from trainer.hook.spotd_hook.copying import pin
-from trainer.hook.spotd_hook.dial import Dial
+from trainer.hook.spotd_hook.agent_client import AgentClient
+from trainer.hook.spotd_hook.checkpointer import Checkpointer, RankGroup
+from trainer.hook.spotd_hook.constants import EXIT_ERROR
+from trainer.hook.spotd_hook.head_ownership import FINAL_GRACE_S, HeadOwnership, StoppedError
 from trainer.hook.spotd_hook.job import Job
-from trainer.hook.spotd_hook.kinds import EXIT_ERROR
-from trainer.hook.spotd_hook.line import FencedError, Line, SaverError
-from trainer.hook.spotd_hook.link import Link
-from trainer.hook.spotd_hook.planning import Planning
+from trainer.hook.spotd_hook.multi_rank_saver import MultiRankSaver
 from trainer.hook.spotd_hook.progress import Progress
 from trainer.hook.spotd_hook.ranks import Ranks
-from trainer.hook.spotd_hook.tenure import FINAL_GRACE_S, StoppedError, Tenure
-from trainer.hook.spotd_hook.together import Together
-from trainer.model import Gpt, Shape, make_model
-from trainer.numbers import Numbers
-from trainer.run import Run
-from trainer.state import Schedule, TrainState
-from trainer.virtual import shares_of
-from trainer.world import World
+from trainer.hook.spotd_hook.save_planner import SavePlanner
+from trainer.hook.spotd_hook.saver_client import FencedError, SaverClient, SaverError
+from trainer.hook.spotd_hook.saver_connect import SaverConnector
+from trainer.hook.spotd_hook.tensor_copy import pin
+from trainer.reference.arguments import parse_arguments
+from trainer.reference.data import Order, load_corpus
+from trainer.reference.model import Gpt, Shape, make_model
+from trainer.reference.numbers import Numbers
+from trainer.reference.run import Run
+from trainer.reference.state import Schedule, TrainState
+from trainer.reference.virtual_ranks import shares_of
+from trainer.reference.world import World
 
 if TYPE_CHECKING:
-    from trainer.sharded import ShardedState
+    from trainer.reference.sharded import ShardedState
 
 SAVER_S = 2.0  # for a saver of our own to end: what is to be waited for was waited for before
 
 
-def prepare(args: argparse.Namespace, job: Job, world: World, link: Link, dial: Dial) -> Run:
+def prepare(
+    args: argparse.Namespace, job: Job, world: World, link: AgentClient, dial: SaverConnector
+) -> Run:
     """Everything that can be done before we know where to resume, first touches included."""
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -86,7 +88,9 @@ def prepare(args: argparse.Namespace, job: Job, world: World, link: Link, dial: 
     ranks = Ranks.join() if args.shard else None
     checkpointer = None
     if world.rank == 0 or ranks is not None:
-        seat, line = (Seat(), dial.line) if ranks is None else take_seat(job, ranks, link, dial)
+        seat, line = (
+            (RankGroup(), dial.line) if ranks is None else take_seat(job, ranks, link, dial)
+        )
         checkpointer = Checkpointer(
             line,
             job_id=job.job_id,
@@ -97,7 +101,7 @@ def prepare(args: argparse.Namespace, job: Job, world: World, link: Link, dial: 
             seat=replace(seat, pin=partial(pin, say=complain(link))),
         )
     saver = None if world.rank else checkpointer  # whose times count: it waits for all of them
-    planning = Planning(job, saver, STOP, link.send, speaks=world.local_rank == 0)
+    planning = SavePlanner(job, saver, STOP, link.send, speaks=world.local_rank == 0)
     run = Run(
         args,
         world,
@@ -118,9 +122,9 @@ def prepare(args: argparse.Namespace, job: Job, world: World, link: Link, dial: 
         save = run.save
         if ranks is not None and not isinstance(state, TrainState):
             load = partial(state.load, checkpointer)
-            run.together = Together(ranks, checkpointer, load, run.save, complain(link))
+            run.together = MultiRankSaver(ranks, checkpointer, load, run.save, complain(link))
             save = run.together.save
-        tenure = Tenure(link, STOP, checkpointer, planning, save)
+        tenure = HeadOwnership(link, STOP, checkpointer, planning, save)
         tenure.patiently(checkpointer.open, "the store cannot be opened yet")
         run.tenure = None if world.rank else tenure
     return run
@@ -130,12 +134,14 @@ def make_state(args: argparse.Namespace, model: Gpt, world: World) -> TrainState
     """On every rank all of it, or its shards."""
     if not args.shard:
         return TrainState(model, world.device)
-    from trainer.sharded import ShardedState  # noqa: PLC0415 - a second to load
+    from trainer.reference.sharded import ShardedState  # noqa: PLC0415 - a second to load
 
     return ShardedState(model, world, ordered=bool(args.virtual_ranks))
 
 
-def take_seat(job: Job, ranks: Ranks, link: Link, dial: Dial) -> tuple[Seat, Callable[[], Line]]:
+def take_seat(
+    job: Job, ranks: Ranks, link: AgentClient, dial: SaverConnector
+) -> tuple[RankGroup, Callable[[], SaverClient]]:
     """Where each rank saves its own part: by its machine's saver. Raises ValueError, by hand on
     several machines."""
     size, per_node = ranks.size, ranks.per_node or ranks.size
@@ -147,12 +153,12 @@ def take_seat(job: Job, ranks: Ranks, link: Link, dial: Dial) -> tuple[Seat, Cal
                 "submit the job with spotctl run, or start all ranks on one machine"
             )
         if ranks.rank:
-            dial = Dial(job, link, {"SPOTD_SAVER": socket}, alone=False)
+            dial = SaverConnector(job, link, {"SPOTD_SAVER": socket}, alone=False)
     first = ranks.rank - ranks.local_rank
-    return Seat(ranks.rank, tuple(range(first, first + per_node)), size, name), dial.line
+    return RankGroup(ranks.rank, tuple(range(first, first + per_node)), size, name), dial.line
 
 
-def complain(link: Link) -> Callable[[str], None]:
+def complain(link: AgentClient) -> Callable[[str], None]:
     """Says it to whoever reads the log, and to the agent."""
 
     def say(text: str) -> None:
@@ -317,12 +323,14 @@ def finish(run: Run, progress: Progress) -> int:
 def main() -> int:
     """Run, report how it ended, and return the exit code."""
     args, rank = parse_arguments(__doc__ or ""), int(os.environ.get("RANK", "0"))
-    link = Link.connect(os.environ, rank)
+    link = AgentClient.connect(os.environ, rank)
     STOP.listen(link)
     code, world, run, dial = EXIT_ERROR, None, None, None
     try:
         job = Job.from_env(os.environ)
-        dial = Dial(job, link, os.environ, alone=not (args.shard and os.environ.get("SPOTD_SAVER")))
+        dial = SaverConnector(
+            job, link, os.environ, alone=not (args.shard and os.environ.get("SPOTD_SAVER"))
+        )
         if rank == 0:
             dial.start()
         timeout_s = job.peer_timeout_s

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.hook.spotd_hook.arena import Arena, make_memory
-from trainer.hook.spotd_hook.copying import CHUNK, pin
+from trainer.hook.spotd_hook.shared_memory import SharedMemory, make_memory
+from trainer.hook.spotd_hook.tensor_copy import CHUNK, pin
 
 PINNED, REGISTERED, PAGEABLE = "pinned by torch", "the saver's memory, registered", "pageable"
 WARM = "warm memory of the host"
@@ -22,14 +22,14 @@ def ceilings(device: torch.device, size: int, rounds: int) -> dict[str, list[flo
     size = min(size, 4_000_000_000) // 4 * 4
     source = torch.ones(size // 4, device=device)
     fd = make_memory(size, 2)
-    arena = Arena(fd, size, 2)
+    arena = SharedMemory(fd, size, 2)
     os.close(fd)
     arena.fault_in()
     targets = {WARM: _over(arena.slot(0))}
     unpin = _nothing
     if device.type == "cuda":
         alone = make_memory(size, 1)
-        registered = Arena(alone, size, 1)
+        registered = SharedMemory(alone, size, 1)
         os.close(alone)
         registered.fault_in()
         unpin = pin(registered.room, _refuse)

@@ -252,7 +252,9 @@ def _quantise(model: nn.Module, run: Run, device: torch.device) -> None:
     for parent, name, old in list(_matrices(model)):
         if run.method == "qlora":
             new: Any = bitsandbytes.nn.Linear4bit(
-                *(old.in_features, old.out_features, old.bias is not None),
+                old.in_features,
+                old.out_features,
+                old.bias is not None,
                 compute_dtype=torch.bfloat16,
                 compress_statistics=run.quantiser == "nf4-dq",
                 quant_type="nf4",
@@ -267,7 +269,9 @@ def _quantise(model: nn.Module, run: Run, device: torch.device) -> None:
             )
         else:
             new = bitsandbytes.nn.Linear8bitLt(
-                *(old.in_features, old.out_features, old.bias is not None),
+                old.in_features,
+                old.out_features,
+                old.bias is not None,
                 has_fp16_weights=False,
                 device="meta",
             )

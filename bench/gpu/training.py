@@ -13,12 +13,12 @@ import torch
 import xxhash
 from torch import Tensor
 
-from trainer.hook.spotd_hook.checkpointer import Checkpointer, Seat
-from trainer.hook.spotd_hook.copying import CHUNK, copying_beside, pin
-from trainer.hook.spotd_hook.line import Line
+from trainer.hook.spotd_hook.checkpointer import Checkpointer, RankGroup
+from trainer.hook.spotd_hook.saver_client import SaverClient
 from trainer.hook.spotd_hook.spawned import Spawned
-from trainer.model import VOCABULARY, Shape, make_model
-from trainer.state import Schedule, TrainState
+from trainer.hook.spotd_hook.tensor_copy import CHUNK, copying_beside, pin
+from trainer.reference.model import VOCABULARY, Shape, make_model
+from trainer.reference.state import Schedule, TrainState
 
 NONE, BESIDE, STANDING = "no save", "beside training", "the loop stands"
 SEED, COMMIT_S, TIDY_S = 1, 1800.0, 600.0
@@ -61,13 +61,13 @@ class Training:
         self._saver = Spawned({**job, "SPOTD_GENERATION": str(self._generation), "SPOTD_KEEP": "1"})
         self._saver.wait_ready()
         self._checkpointer = Checkpointer(
-            lambda: Line(self._saver.socket),
+            lambda: SaverClient(self._saver.socket),
             job_id="bench",
             generation=self._generation,
             pieces=self._state.pieces,
             size=self.size,
             report=self._heard,
-            seat=Seat(pin=partial(pin, say=self.say)),
+            seat=RankGroup(pin=partial(pin, say=self.say)),
         )
         self._checkpointer.claim("now", 0.0)
         return self

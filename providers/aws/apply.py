@@ -6,12 +6,14 @@ from typing import Any
 
 from providers.aws.clients import Clients
 from providers.base import ProviderError
-from providers.setup import Call, search
+from providers.iam.setup import Call, search
 
 # What AWS says of something that does not exist.
 _ABSENT = (
-    *("NoSuchEntity", "ResourceNotFoundException"),
-    *("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"),
+    "NoSuchEntity",
+    "ResourceNotFoundException",
+    "AWS.SimpleQueueService.NonExistentQueue",
+    "QueueDoesNotExist",
 )
 
 

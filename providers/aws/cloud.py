@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from providers import cloudinit
-from providers.aws import groups, interrupt, leftovers
+from providers import cloud_init
+from providers.aws import fault_injection, groups, leftovers
 from providers.aws.clients import Clients
 from providers.aws.codes import CODES, MISMATCH, NOBODYS, NOT_LIVE
-from providers.aws.examine import Examination
 from providers.aws.images import Images
+from providers.aws.interruption_warnings import Warnings
 from providers.aws.launch import Fabric, run_instances
 from providers.aws.listing import (
     DEPLOYMENT_TAG,
@@ -22,9 +22,9 @@ from providers.aws.listing import (
     tags_of,
 )
 from providers.aws.market import Market
+from providers.aws.network import ZoneSetups
+from providers.aws.readiness import ReadinessCheck
 from providers.aws.settings import Settings
-from providers.aws.site import Sites
-from providers.aws.warnings import Warnings
 from providers.base import (
     EXPIRES_TAG,
     CapacityType,
@@ -40,10 +40,10 @@ from providers.base import (
     RejectedError,
     UnknownOutcome,
 )
-from providers.examining import Finding, Need
+from providers.fault_injection import Interruption, not_to_be_taken
 from providers.images import Image
-from providers.interrupting import Interruption, not_to_be_taken
-from providers.remarks import Remark
+from providers.readiness import CapacityNeed, Finding
+from providers.warnings import ProviderWarning
 
 DOCKER = "docker:"
 _ENDED = ("shutting-down", "terminated")
@@ -57,10 +57,10 @@ class AwsCloud:
     limits_life = False
     # Behaviour at shutdown is terminate: what is off is gone.
     power_off = ("sudo", "-n", "shutdown", "-h", "now")
-    prepared_file = cloudinit.STATE
+    prepared_file = cloud_init.STATE
     # EC2 promises nothing; what it tells is eventually consistent, mostly within seconds.
     visibility_s = 60.0
-    interruption_usd = interrupt.MOST_USD
+    interruption_usd = fault_injection.MOST_USD
 
     def __init__(
         self, name: str, deployment: str, clients: Clients | None = None, **settings: Any
@@ -80,7 +80,7 @@ class AwsCloud:
             many_cards=given.network != "public",
             reservations=given.reservations,
         )
-        self._sites = Sites(self._clients, given.image, given.network, given.node_role)
+        self._sites = ZoneSetups(self._clients, given.image, given.network, given.node_role)
         self._images = Images(self._clients, self._regions, deployment)
         self._warnings = {
             region: Warnings(self._clients, region, deployment, given.queue)
@@ -164,7 +164,7 @@ class AwsCloud:
         if region:
             leftovers.discard(self._clients, region, resource)
 
-    def remarks(self) -> Sequence[Remark]:
+    def remarks(self) -> Sequence[ProviderWarning]:
         """See Remarking.remarks."""
         return [*CODES.remarks(), *self._market.remarks()]
 
@@ -183,10 +183,12 @@ class AwsCloud:
             answer = self._unless_nobodys(region, "get_console_output", InstanceId=instance)
         return str(answer.get("Output") or "")  # the SDK has read its base64
 
-    def examine(self, needs: Sequence[Need]) -> Sequence[Finding]:
-        """See providers/examining.py. Nothing that was looked up before is believed."""
+    def examine(self, needs: Sequence[CapacityNeed]) -> Sequence[Finding]:
+        """See providers/readiness.py. Nothing that was looked up before is believed."""
         fresh = AwsCloud(self.name, self._deployment, self._clients, **vars(self._settings))
-        return Examination(fresh._clients, self._settings, self._deployment, fresh._body).run(needs)
+        return ReadinessCheck(fresh._clients, self._settings, self._deployment, fresh._body).run(
+            needs
+        )
 
     def _body(self, request: LaunchRequest, tags: Mapping[str, str]) -> dict[str, Any]:
         """The parameters of RunInstances. Raises ProviderError."""
@@ -196,7 +198,7 @@ class AwsCloud:
         if request.interconnect:
             machine = self._market.machine_type(request.region, request.instance_type)
             fabric = Fabric(machine.efa_cards if machine else 0)
-        group, user_data = groups.group_of(request), cloudinit.user_data(request)
+        group, user_data = groups.group_of(request), cloud_init.user_data(request)
         return run_instances(request, tags, site, user_data, fabric, group)
 
     def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
@@ -222,7 +224,7 @@ class AwsCloud:
         for row in instances_of(answer.get("Reservations") or ()):
             ours = tags_of(row).get(DEPLOYMENT_TAG) == self._deployment
             if ours and read_instance(region, row).capacity_type is CapacityType.SPOT:
-                return interrupt.interrupt(self._clients, self._deployment, region, instance)
+                return fault_injection.interrupt(self._clients, self._deployment, region, instance)
         raise not_to_be_taken(instance_id)
 
     def _launched_before(

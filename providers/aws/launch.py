@@ -14,7 +14,7 @@ TAGGED = ("instance", "volume", "network-interface")
 
 
 @dataclass(frozen=True)
-class Site:
+class ZoneSetup:
     """What a zone has for our machines."""
 
     image_id: str
@@ -35,7 +35,7 @@ class Fabric:
 def run_instances(
     request: LaunchRequest,
     tags: Mapping[str, str],
-    site: Site,
+    site: ZoneSetup,
     user_data: str,
     fabric: Fabric,
     group: str = "",
@@ -97,7 +97,7 @@ def _market(request: LaunchRequest) -> dict[str, Any]:
     return {"MarketType": "spot", "SpotOptions": options}
 
 
-def _interfaces(request: LaunchRequest, site: Site, fabric: Fabric) -> list[dict[str, Any]]:
+def _interfaces(request: LaunchRequest, site: ZoneSetup, fabric: Fabric) -> list[dict[str, Any]]:
     """One card, or with EFA all of them: EC2 gives a public address to a machine of one card only
     (InvalidParameterCombination)."""
     first = {

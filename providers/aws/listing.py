@@ -10,7 +10,7 @@ from providers.aws.codes import CODES
 from providers.base import CapacityType, Instance, InstanceState
 
 DEPLOYMENT_TAG = "spotd-deployment"
-USER = "spotd"  # made by cloud-init, see providers/cloudinit.py
+USER = "spotd"  # made by cloud-init, see providers/cloud_init.py
 
 _STATES = {
     "pending": InstanceState.PENDING,
@@ -28,8 +28,11 @@ _LIFECYCLES = {
 }
 # Ends that a create came to which EC2 had accepted, as against the ends of machines that ran.
 _STILLBORN = (
-    *("Server.InsufficientInstanceCapacity", "Server.InternalError"),
-    *("Client.VolumeLimitExceeded", "Client.InternalError", "Client.InvalidSnapshot.NotFound"),
+    "Server.InsufficientInstanceCapacity",
+    "Server.InternalError",
+    "Client.VolumeLimitExceeded",
+    "Client.InternalError",
+    "Client.InvalidSnapshot.NotFound",
 )
 INTERRUPTED = "Server.SpotInstanceTermination"
 

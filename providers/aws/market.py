@@ -26,9 +26,9 @@ from providers.base import (
     ThrottledError,
     UnknownOutcome,
 )
-from providers.prices import price_file
-from providers.remarks import Remark
-from providers.signals import Scores
+from providers.catalogs.prices import price_file
+from providers.market_signals import Scores
+from providers.warnings import ProviderWarning
 
 log = logging.getLogger(__name__)
 
@@ -98,11 +98,11 @@ class Market:
         ProviderError."""
         return self._catalog(region).types.get(name)
 
-    def remarks(self) -> list[Remark]:
+    def remarks(self) -> list[ProviderWarning]:
         """See Remarking.remarks."""
         with self._lock:
             left_out = [
-                Remark(f"region/{self._name}/{region}", text, times)
+                ProviderWarning(f"region/{self._name}/{region}", text, times)
                 for region, (text, times) in self._left_out.items()
             ]
         return [*self.scores.remarks(), *left_out]

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from providers.base import MetadataError, Notice, NoticeKind
-from providers.linklocal import Answer, ask, refuse
+from providers.link_local import Answer, ask, refuse
 
 LINK_LOCAL = "http://169.254.169.254"
 _META = "/latest/meta-data"

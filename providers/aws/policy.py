@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from providers.base import EXPIRES_TAG
-from providers.policy import (
+from providers.iam.policy import (
     CONTROL,
     DEPLOYMENT_TAG,
     INTERRUPT,
@@ -23,10 +23,17 @@ from providers.policy import (
 )
 
 _LOOK = (
-    *("ec2:DescribeInstances", "ec2:DescribeInstanceTypes", "ec2:DescribeInstanceTypeOfferings"),
-    *("ec2:DescribeSpotPriceHistory", "ec2:DescribeSpotInstanceRequests", "ec2:DescribeImages"),
-    *("ec2:DescribeSubnets", "ec2:DescribeSecurityGroups", "ec2:DescribeAvailabilityZones"),
-    *("ec2:DescribeCapacityReservations", "servicequotas:GetServiceQuota"),
+    "ec2:DescribeInstances",
+    "ec2:DescribeInstanceTypes",
+    "ec2:DescribeInstanceTypeOfferings",
+    "ec2:DescribeSpotPriceHistory",
+    "ec2:DescribeSpotInstanceRequests",
+    "ec2:DescribeImages",
+    "ec2:DescribeSubnets",
+    "ec2:DescribeSecurityGroups",
+    "ec2:DescribeAvailabilityZones",
+    "ec2:DescribeCapacityReservations",
+    "servicequotas:GetServiceQuota",
     "ec2:GetSpotPlacementScores",
 )
 # The Price List API is in few regions and answers for all: see PRICES_REGION of market.py.
@@ -36,12 +43,19 @@ _HEAR = ("sqs:GetQueueUrl", "sqs:ReceiveMessage", "sqs:DeleteMessage")
 # What a machine may leave behind, and what deletes it. EC2 itself refuses to delete what hangs on a
 # machine, and nobody here may take it off: neither DetachVolume nor its like is anywhere.
 _LOOK_FOR_LEFTOVERS = (
-    *("ec2:DescribeVolumes", "ec2:DescribeNetworkInterfaces", "ec2:DescribeAddresses"),
-    *("ec2:DescribePlacementGroups", "ec2:DescribeSnapshots"),
+    "ec2:DescribeVolumes",
+    "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeAddresses",
+    "ec2:DescribePlacementGroups",
+    "ec2:DescribeSnapshots",
 )
 _DISCARD = (
-    *("ec2:DeleteVolume", "ec2:DeleteNetworkInterface", "ec2:ReleaseAddress"),
-    *("ec2:DeletePlacementGroup", "ec2:DeregisterImage", "ec2:DeleteSnapshot"),
+    "ec2:DeleteVolume",
+    "ec2:DeleteNetworkInterface",
+    "ec2:ReleaseAddress",
+    "ec2:DeletePlacementGroup",
+    "ec2:DeregisterImage",
+    "ec2:DeleteSnapshot",
 )
 # What a dry run shows without a resource to name, as EC2 calls it.
 LOOKED_AT = tuple(
@@ -65,17 +79,33 @@ _TEMPLATES, _EXPERIMENTS = "arn:aws:fis:*:*:experiment-template/*", "arn:aws:fis
 _INTERRUPTIONS = "arn:aws:fis:*:*:action/aws:ec2:send-spot-instance-interruptions"
 # What a machine is made of beside itself.
 _PARTS = (
-    *(_DISKS, _CARDS, _REQUESTS, _IMAGES),
-    *("arn:aws:ec2:*:*:subnet/*", "arn:aws:ec2:*:*:security-group/*"),
-    *("arn:aws:ec2:*:*:capacity-reservation/*", _GROUPS),
+    _DISKS,
+    _CARDS,
+    _REQUESTS,
+    _IMAGES,
+    "arn:aws:ec2:*:*:subnet/*",
+    "arn:aws:ec2:*:*:security-group/*",
+    "arn:aws:ec2:*:*:capacity-reservation/*",
+    _GROUPS,
 )
 # Never for a machine, whatever other policy somebody attaches to its role. User data has the host
 # key that a new machine is recognised by.
 _NEVER_ON_NODES = (
-    *("ec2:RunInstances", "ec2:CreateFleet", "ec2:RequestSpotInstances", "ec2:RequestSpotFleet"),
-    *("ec2:StartInstances", "ec2:TerminateInstances", "ec2:CreateTags", "ec2:DeleteTags"),
-    *("ec2:DescribeInstanceAttribute", "ec2:ModifyInstanceAttribute"),
-    *("iam:*", "sts:AssumeRole*", "organizations:*", "ssm:*", "secretsmanager:*"),
+    "ec2:RunInstances",
+    "ec2:CreateFleet",
+    "ec2:RequestSpotInstances",
+    "ec2:RequestSpotFleet",
+    "ec2:StartInstances",
+    "ec2:TerminateInstances",
+    "ec2:CreateTags",
+    "ec2:DeleteTags",
+    "ec2:DescribeInstanceAttribute",
+    "ec2:ModifyInstanceAttribute",
+    "iam:*",
+    "sts:AssumeRole*",
+    "organizations:*",
+    "ssm:*",
+    "secretsmanager:*",
 )
 _OBJECTS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
 

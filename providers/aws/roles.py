@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from providers.aws.policy import policies
-from providers.policy import CONTROL, INTERRUPT, NODE, REAPER, REHEARSE, Document
-from providers.setup import Call, SetupFacts, Step
+from providers.iam.policy import CONTROL, INTERRUPT, NODE, REAPER, REHEARSE, Document
+from providers.iam.setup import Call, SetupFacts, Step
 
 WEB = "web"  # of machines of other clouds: what machines here may do
 HOME = "us-east-1"  # of IAM and STS, which have no region

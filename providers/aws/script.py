@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from providers.script import ABSENT, quoted
-from providers.script import script as lines
-from providers.setup import Call, Step
+from providers.iam.script import ABSENT, quoted
+from providers.iam.script import script as lines
+from providers.iam.setup import Call, Step
 
 _HEAD = r"""#!/usr/bin/env bash
 # What spotd needs in this AWS account. Run it as often as you like: what is there is left as it is.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from providers.aws.site import IMAGE
+from providers.aws.network import IMAGE
 
 # Machine types that a job for GPUs may run on; others are named in the configuration.
 PATTERNS = ("p3*", "p4*", "p5*", "p6*", "g4dn*", "g5*", "g6*")

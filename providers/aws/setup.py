@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from providers.aws.roles import HOME, WEB, role_steps
-from providers.policy import NODE, Document
-from providers.setup import Call, SetupFacts, Step
+from providers.iam.policy import NODE, Document
+from providers.iam.setup import Call, SetupFacts, Step
 
 # What says who the machines of another cloud are; AUDIENCE is that of [stores.NAME.federate].
 TRUSTS = {"gcp": ("UNIQUE-ID", "AUDIENCE"), "azure": ("TENANT", "OBJECT-ID", "AUDIENCE")}

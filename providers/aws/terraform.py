@@ -19,9 +19,9 @@ from providers.aws.setup import (
     federate,
     queue_policy,
 )
-from providers.federated import output
-from providers.hcl import Raw, block, heredoc, label_of
-from providers.setup import SetupFacts
+from providers.federated_stores import output
+from providers.iam.hcl import Raw, block, heredoc, label_of
+from providers.iam.setup import SetupFacts
 
 _HEAD = """\
 # What spotd needs in this AWS account: `terraform init`, and `terraform apply`.

@@ -8,12 +8,17 @@ from typing import Any
 
 from providers.azure.clients import Clients
 from providers.base import ProviderError, UnknownOutcome
-from providers.setup import Call, search
+from providers.iam.setup import Call, search
 
 # Of what is not there; of a role that names an identity which Azure does not know everywhere yet.
 _ABSENT = (
-    *("ResourceNotFound", "NotFound", "ResourceGroupNotFound", "404"),
-    *("RoleDefinitionDoesNotExist", "RoleAssignmentNotFound", "ParentResourceNotFound"),
+    "ResourceNotFound",
+    "NotFound",
+    "ResourceGroupNotFound",
+    "404",
+    "RoleDefinitionDoesNotExist",
+    "RoleAssignmentNotFound",
+    "ParentResourceNotFound",
 )
 _NOT_YET = ("PrincipalNotFound",)
 PATIENCE_S, PAUSE_S = 120.0, 2.0

@@ -16,7 +16,7 @@ from providers.base import (
     ThrottledError,
     UnknownOutcome,
 )
-from providers.codes import THROTTLED_S
+from providers.error_codes import THROTTLED_S
 
 CONNECT_S = 3.0
 # azure-identity asks for a token four times; its own pauses (0.8) are half of what a launch has.

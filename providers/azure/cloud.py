@@ -6,16 +6,15 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from providers import cloudinit
-from providers.azure import renewal
+from providers import cloud_init
+from providers.azure import expiry_renewal
 from providers.azure.addresses import Addresses
 from providers.azure.clients import Clients
 from providers.azure.codes import CODES, NOBODYS
-from providers.azure.creating import GONE, Creation
-from providers.azure.examine import Examination
+from providers.azure.create_machine import GONE, Creation
 from providers.azure.images import Images
 from providers.azure.launch import (
-    Site,
+    RegionSetup,
     availability_set,
     machine_name,
     shares_fabric,
@@ -31,6 +30,7 @@ from providers.azure.listing import (
     views_of,
 )
 from providers.azure.market import Market
+from providers.azure.readiness import ReadinessCheck
 from providers.azure.settings import Settings
 from providers.base import (
     CapacityType,
@@ -46,10 +46,10 @@ from providers.base import (
     ProviderError,
     UnknownOutcome,
 )
-from providers.examining import Finding, Need
+from providers.fault_injection import Interruption, not_to_be_taken
 from providers.images import Image
-from providers.interrupting import Interruption, not_to_be_taken
-from providers.remarks import Remark
+from providers.readiness import CapacityNeed, Finding
+from providers.warnings import ProviderWarning
 
 DOCKER = "docker:"
 EVICTED_S = 2100.0  # the 30 minutes within which Azure evicts a machine on request, and some
@@ -67,7 +67,7 @@ class AzureCloud:
     limits_life = False
     # A machine that switches itself off stays allocated, and is paid for until it is deleted.
     power_off: tuple[str, ...] = ()
-    prepared_file = cloudinit.STATE
+    prepared_file = cloud_init.STATE
     interruption_usd = 0.0  # a simulation has no price
     # Azure promises nothing; its lists are answered from caches, mostly seconds old.
     visibility_s = 60.0
@@ -89,7 +89,7 @@ class AzureCloud:
             given.prices_endpoint,
             given.timeout_s,
         )
-        self._site = Site(
+        self._site = RegionSetup(
             given.subscription_id, self._group, given.image, public, given.node_identity
         )
         self._market = Market(
@@ -112,7 +112,7 @@ class AzureCloud:
             self._clients, given.subscription_id, self._group, deployment, self._creation.find
         )
         self._addresses = Addresses(self._clients, self._group, public=public)
-        self._seen = Seen()
+        self._seen = SeenNames()
 
     def offers(self, request: OfferRequest) -> Sequence[Offer]:
         """What fits and is on sale now, with retail prices no older than an hour."""
@@ -125,7 +125,7 @@ class AzureCloud:
         name = machine_name(request.token)
         tags = {**request.tags, DEPLOYMENT_TAG: self._deployment, TOKEN_TAG: request.token}
         image = "" if request.image_id.startswith(DOCKER) else request.image_id
-        body = virtual_machine(request, tags, self._site, cloudinit.user_data(request), image)
+        body = virtual_machine(request, tags, self._site, cloud_init.user_data(request), image)
         if name in self._seen:
             return self._launched_before(name, body)
         if shares_fabric(request):
@@ -160,7 +160,9 @@ class AzureCloud:
 
     def renew(self, instance_id: str, expires_at_us: int) -> None:
         """Move the expiry tag on; an unknown id, and a machine that ends, are success."""
-        renewal.renew(self._clients, self._group, self._creation.find, instance_id, expires_at_us)
+        expiry_renewal.renew(
+            self._clients, self._group, self._creation.find, instance_id, expires_at_us
+        )
 
     def leftovers(self) -> Sequence[Leftover]:
         """Disks, cards and addresses of ours that hang on nothing, creates that failed, and
@@ -171,7 +173,7 @@ class AzureCloud:
         """Delete one; Azure itself refuses what hangs on a machine."""
         self._leftovers.discard(leftover_id)
 
-    def remarks(self) -> Sequence[Remark]:
+    def remarks(self) -> Sequence[ProviderWarning]:
         """See Remarking.remarks."""
         return [*CODES.remarks(), *self._market.remarks()]
 
@@ -190,9 +192,9 @@ class AzureCloud:
         url = str(told.get("serialConsoleLogBlobUri") or "")
         return self._clients.blob(url) if url else ""
 
-    def examine(self, needs: Sequence[Need]) -> Sequence[Finding]:
-        """See providers/examining.py."""
-        return Examination(self._clients, self._settings, self._deployment).run(needs)
+    def examine(self, needs: Sequence[CapacityNeed]) -> Sequence[Finding]:
+        """See providers/readiness.py."""
+        return ReadinessCheck(self._clients, self._settings, self._deployment).run(needs)
 
     def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
         """See ImageMaker."""
@@ -258,7 +260,7 @@ class AzureCloud:
         return tags_of(row).get(DEPLOYMENT_TAG) == self._deployment
 
 
-class Seen:
+class SeenNames:
     """Names of machines that this process knows to have existed, the latest of them."""
 
     def __init__(self, most: int = MOST_NAMES) -> None:

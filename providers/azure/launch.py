@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}[A-Za-z0-9_]")
 
 
 @dataclass(frozen=True)
-class Site:
+class RegionSetup:
     """What a region has for our machines, by the names that `spotctl init azure` gives."""
 
     subscription_id: str
@@ -58,7 +58,11 @@ def machine_name(token: str) -> str:
 
 
 def virtual_machine(
-    request: LaunchRequest, tags: Mapping[str, str], site: Site, custom_data: str, image: str = ""
+    request: LaunchRequest,
+    tags: Mapping[str, str],
+    site: RegionSetup,
+    custom_data: str,
+    image: str = "",
 ) -> dict[str, Any]:
     """The body; `image` is the site's when empty. Raises RejectedError and UnpreparedError for what
     Azure has no words for."""
@@ -160,7 +164,7 @@ def _image(named: str) -> dict[str, str]:
     return dict(zip(("publisher", "offer", "sku", "version"), parts, strict=True))
 
 
-def _card(region: str, name: str, tags: Mapping[str, str], site: Site) -> dict[str, Any]:
+def _card(region: str, name: str, tags: Mapping[str, str], site: RegionSetup) -> dict[str, Any]:
     marks = dict(sorted(tags.items()))
     address: dict[str, Any] = {"primary": True, "subnet": {"id": site.subnet_id(region)}}
     if site.public:

@@ -26,9 +26,9 @@ from providers.base import (
     ProviderError,
     UnpreparedError,
 )
-from providers.prices import price_file
-from providers.remarks import Remark
-from providers.signals import Scores
+from providers.catalogs.prices import price_file
+from providers.market_signals import Scores
+from providers.warnings import ProviderWarning
 
 SIZES_S = 24 * 3600.0
 PRICES_S = 3600.0  # Azure changes them at most daily
@@ -66,7 +66,7 @@ class Market:
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, str], tuple[float, object]] = {}
         ask = partial(read_scores, clients)
-        self._refused: dict[str, Remark] = {}  # by the id of a group
+        self._refused: dict[str, ProviderWarning] = {}  # by the id of a group
         self.scores = Scores("azure", "spot placement scores", ask, monotonic_s)
         ask = partial(read_evictions, clients)
         self.evictions = Scores("azure", "eviction rates", ask, monotonic_s, "evicted_pct")
@@ -76,7 +76,7 @@ class Market:
         pools = [offer for region in self._regions for offer in self._offers_in(region)]
         return self.evictions.fill_in(self.scores.fill_in([*pools, *self._reserved()]))
 
-    def remarks(self) -> list[Remark]:
+    def remarks(self) -> list[ProviderWarning]:
         """See Remarking.remarks."""
         with self._lock:
             signals = (*self.scores.remarks(), *self.evictions.remarks())
@@ -92,7 +92,7 @@ class Market:
             text = f"{ident} is not to be had, and its machines are not offered: {error}"
             key = f"reservation/{ident}"
             with self._lock:
-                before = self._refused.get(ident, Remark(key, text, 0))
+                before = self._refused.get(ident, ProviderWarning(key, text, 0))
                 self._refused[ident] = replace(before, times=before.times + 1)
             return []
 

@@ -12,18 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from providers.policy import CONTROL, NODE, REAPER, Document, Place, PolicyFacts
+from providers.iam.policy import CONTROL, NODE, REAPER, Document, Place, PolicyFacts
 
 _MACHINES = "Microsoft.Compute/virtualMachines"
 MARKET = "market"
 _LOOK = (
-    *(f"{_MACHINES}/read", f"{_MACHINES}/instanceView/read"),
+    f"{_MACHINES}/read",
+    f"{_MACHINES}/instanceView/read",
     f"{_MACHINES}/retrieveBootDiagnosticsData/action",  # what a console says
 )
 # Sizes, quotas, placement scores, how far an operation is, and the run time statuses of machines.
 _LOOK_EVERYWHERE = (
-    *("Microsoft.Compute/skus/read", "Microsoft.Compute/locations/usages/read"),
-    *("Microsoft.Compute/locations/operations/read", f"{_MACHINES}/read"),
+    "Microsoft.Compute/skus/read",
+    "Microsoft.Compute/locations/usages/read",
+    "Microsoft.Compute/locations/operations/read",
+    f"{_MACHINES}/read",
     "Microsoft.Compute/locations/placementScores/generate/action",
     "Microsoft.ResourceGraph/resources/read",  # eviction rates
 )
@@ -42,30 +45,39 @@ _EXAMINE_EVERYWHERE = (
     "Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions/read",
 )
 _MAKE = (
-    *(f"{_MACHINES}/write", "Microsoft.Compute/disks/write"),
-    *("Microsoft.Network/networkInterfaces/write", "Microsoft.Network/networkInterfaces/read"),
-    *("Microsoft.Network/networkInterfaces/join/action",),
-    *("Microsoft.Network/virtualNetworks/subnets/join/action",),
-    *("Microsoft.Network/publicIPAddresses/write", "Microsoft.Network/publicIPAddresses/read"),
-    *("Microsoft.Network/publicIPAddresses/join/action",),
+    f"{_MACHINES}/write",
+    "Microsoft.Compute/disks/write",
+    "Microsoft.Network/networkInterfaces/write",
+    "Microsoft.Network/networkInterfaces/read",
+    "Microsoft.Network/networkInterfaces/join/action",
+    "Microsoft.Network/virtualNetworks/subnets/join/action",
+    "Microsoft.Network/publicIPAddresses/write",
+    "Microsoft.Network/publicIPAddresses/read",
+    "Microsoft.Network/publicIPAddresses/join/action",
     "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action",
     # The ranks of a gang, joined by InfiniBand.
-    *("Microsoft.Compute/availabilitySets/write", "Microsoft.Compute/availabilitySets/read"),
+    "Microsoft.Compute/availabilitySets/write",
+    "Microsoft.Compute/availabilitySets/read",
 )
 # Cards and addresses are read as they are made (above); Azure refuses to delete what is in use.
 _LOOK_FOR_LEFTOVERS = ("Microsoft.Compute/disks/read",)
 # A machine with what hangs on it, and what machines left behind.
 _END = (
-    *(f"{_MACHINES}/delete", "Microsoft.Compute/disks/delete"),
-    *("Microsoft.Network/networkInterfaces/delete", "Microsoft.Network/publicIPAddresses/delete"),
+    f"{_MACHINES}/delete",
+    "Microsoft.Compute/disks/delete",
+    "Microsoft.Network/networkInterfaces/delete",
+    "Microsoft.Network/publicIPAddresses/delete",
 )
 _REHEARSE = (f"{_MACHINES}/simulateEviction/action",)  # for `spotctl doctor --live --gpu`
 _DISCARD = ("Microsoft.Compute/availabilitySets/delete",)
 # Images of machines, by snapshots of their disks, which are read as if for somebody outside.
 _IMAGES = (
-    *("Microsoft.Compute/images/read", "Microsoft.Compute/images/write"),
-    *("Microsoft.Compute/images/delete", "Microsoft.Compute/disks/beginGetAccess/action"),
-    *("Microsoft.Compute/snapshots/read", "Microsoft.Compute/snapshots/write"),
+    "Microsoft.Compute/images/read",
+    "Microsoft.Compute/images/write",
+    "Microsoft.Compute/images/delete",
+    "Microsoft.Compute/disks/beginGetAccess/action",
+    "Microsoft.Compute/snapshots/read",
+    "Microsoft.Compute/snapshots/write",
     "Microsoft.Compute/snapshots/delete",
 )
 _BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"

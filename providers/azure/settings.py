@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from providers.azure.creating import PATIENT, Pace
+from providers.azure.create_machine import PATIENT, PollSchedule
 from providers.azure.launch import IMAGE
 
 # Sizes that a job for GPUs may run on; others are named in the configuration.
@@ -33,4 +33,4 @@ class Settings:
     authority: str = ""
     prices_endpoint: str = ""
     timeout_s: float = 10.0
-    pace: Pace = PATIENT
+    pace: PollSchedule = PATIENT

@@ -13,8 +13,8 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from providers.azure.policy import MARKET, policies
-from providers.policy import CONTROL, NODE, REAPER, Document
-from providers.setup import Call, SetupFacts, Step
+from providers.iam.policy import CONTROL, NODE, REAPER, Document
+from providers.iam.setup import Call, SetupFacts, Step
 
 GROUPS, NETWORK = "2021-04-01", "2024-05-01"
 IDENTITIES, AUTHORIZATION = "2023-01-31", "2022-04-01"

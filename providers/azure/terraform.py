@@ -18,10 +18,10 @@ from providers.azure.setup import (
     subscription_of,
     trusted,
 )
-from providers.federated import output
-from providers.hcl import Raw, block, label_of
-from providers.policy import NODE
-from providers.setup import SetupFacts
+from providers.federated_stores import output
+from providers.iam.hcl import Raw, block, label_of
+from providers.iam.policy import NODE
+from providers.iam.setup import SetupFacts
 
 _HEAD = """\
 # What spotd needs in this subscription: `terraform init`, and `terraform apply`.

@@ -11,7 +11,7 @@ from typing import Any
 from providers.base import ProviderError, UnknownOutcome
 from providers.gcp.clients import Clients
 from providers.gcp.codes import NOT_FOUND
-from providers.setup import Call, search
+from providers.iam.setup import Call, search
 
 PATIENCE_S, PAUSE_S = 120.0, 1.0  # with an operation, and with what is not known everywhere yet
 _OUT = ("accessNotConfigured", "SERVICE_DISABLED")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from providers import cloudinit
+from providers import cloud_init
 from providers.base import (
     EXPIRES_TAG,
     CapacityType,
@@ -23,14 +23,13 @@ from providers.base import (
     ProviderError,
     RejectedError,
 )
-from providers.examining import Finding, Need
+from providers.fault_injection import Interruption, not_to_be_taken
 from providers.gcp import fabric, leftovers
 from providers.gcp.clients import Clients
 from providers.gcp.codes import CHANGED, CODES, EXISTS, nobodys, operation_error
-from providers.gcp.examine import Examination
-from providers.gcp.hostkeys import HostKeys
+from providers.gcp.host_keys import HostKeys
 from providers.gcp.images import Images
-from providers.gcp.launch import Site, instance
+from providers.gcp.launch import ProjectSetup, instance
 from providers.gcp.listing import alive, read_instance, same_machine
 from providers.gcp.market import Market
 from providers.gcp.names import (
@@ -44,10 +43,11 @@ from providers.gcp.names import (
 )
 from providers.gcp.operations import ATTEMPTS, done, request_id, unfinished_creates
 from providers.gcp.preemptions import Preemptions
+from providers.gcp.readiness import ReadinessCheck
 from providers.gcp.settings import Settings
 from providers.images import Image
-from providers.interrupting import Interruption, not_to_be_taken
-from providers.remarks import Remark
+from providers.readiness import CapacityNeed, Finding
+from providers.warnings import ProviderWarning
 
 DOCKER = "docker:"
 LAUNCH_S = 9.0  # of the ten that the port gives
@@ -66,7 +66,7 @@ class GcpCloud:
     # is deleted: about a thousandth of an 8xH100's price. Left on, it would cost all of it until
     # maxRunDuration is over. It is listed as one that ends, so that whoever looks deletes it.
     power_off = ("sudo", "-n", "shutdown", "-h", "now")
-    prepared_file = cloudinit.STATE
+    prepared_file = cloud_init.STATE
     interruption_usd = 0.0  # a simulation has no price
     # Nothing is promised. An operation that is on its way is listed by itself (operations.py).
     visibility_s = 60.0
@@ -93,7 +93,7 @@ class GcpCloud:
             reservations=given.reservations,
             flex_start=given.flex_start,
         )
-        self._site = Site(
+        self._site = ProjectSetup(
             project=given.project,
             image=given.image,
             subnetwork=given.subnetwork,
@@ -121,7 +121,7 @@ class GcpCloud:
         site = replace(self._site, image=named or self._site.image)
         if fabric.policy_of(request):
             fabric.make_policy(self._clients, request, tags, deadline_s)
-        body = instance(request, labels, site, cloudinit.user_data(request, host_key=False))
+        body = instance(request, labels, site, cloud_init.user_data(request, host_key=False))
         for attempt in range(ATTEMPTS):
             operation = self._insert(request, body, attempt, deadline_s)
             if operation is None:
@@ -173,7 +173,7 @@ class GcpCloud:
         """Delete one; Compute Engine itself refuses what a machine uses."""
         leftovers.discard(self._clients, leftover_id)
 
-    def remarks(self) -> Sequence[Remark]:
+    def remarks(self) -> Sequence[ProviderWarning]:
         """See Remarking.remarks."""
         return [*CODES.remarks(), *self._market.scores.remarks()]
 
@@ -187,9 +187,9 @@ class GcpCloud:
         )
         return str(answer.contents) if answer is not None else ""
 
-    def examine(self, needs: Sequence[Need]) -> Sequence[Finding]:
-        """See providers/examining.py."""
-        return Examination(self._clients, self._settings, self._deployment).run(needs)
+    def examine(self, needs: Sequence[CapacityNeed]) -> Sequence[Finding]:
+        """See providers/readiness.py."""
+        return ReadinessCheck(self._clients, self._settings, self._deployment).run(needs)
 
     def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
         """See ImageMaker."""

@@ -22,7 +22,7 @@ from providers.base import (
     UnknownOutcome,
     UnpreparedError,
 )
-from providers.codes import Codes, Row
+from providers.error_codes import CodeRule, CodeTable
 
 NOT_FOUND = frozenset({"notFound", "RESOURCE_NOT_FOUND"})
 EXISTS = frozenset({"alreadyExists", "RESOURCE_ALREADY_EXISTS"})
@@ -35,80 +35,80 @@ _SITE = r"subnetwork|/networks/|/images/|sourceImage|service ?account"
 _PROJECT = r"'projects/[^/']+' was not found"
 _ZONE = r"unknown zone|location .* is not found or access is unauthorized"
 
-CODES = Codes(
+CODES = CodeTable(
     "GCP",
     (
         # Capacity.
-        Row("ZONE_RESOURCE_POOL_EXHAUSTED*", CapacityError),
-        Row("REGION_RESOURCE_POOL_EXHAUSTED*", CapacityError, Scope.REGION),
-        Row("RESOURCE_POOL_EXHAUSTED*", CapacityError),
-        Row("insufficientCapacity", CapacityError),
-        Row("GPU_STOCKOUT", CapacityError),
-        Row("VM_MIN_COUNT_NOT_REACHED", CapacityError),
-        Row("UNSUPPORTED_OPERATION", CapacityError),  # preempted while it was made
-        Row("RESOURCE_NOT_READY", CapacityError),
-        Row("IP_SPACE_EXHAUSTED*", CapacityError, Scope.REGION),  # subnets are regional
+        CodeRule("ZONE_RESOURCE_POOL_EXHAUSTED*", CapacityError),
+        CodeRule("REGION_RESOURCE_POOL_EXHAUSTED*", CapacityError, Scope.REGION),
+        CodeRule("RESOURCE_POOL_EXHAUSTED*", CapacityError),
+        CodeRule("insufficientCapacity", CapacityError),
+        CodeRule("GPU_STOCKOUT", CapacityError),
+        CodeRule("VM_MIN_COUNT_NOT_REACHED", CapacityError),
+        CodeRule("UNSUPPORTED_OPERATION", CapacityError),  # preempted while it was made
+        CodeRule("RESOURCE_NOT_READY", CapacityError),
+        CodeRule("IP_SPACE_EXHAUSTED*", CapacityError, Scope.REGION),  # subnets are regional
         # Quota. The message has the metric, its limit, and "in region X" or "globally".
         *(
             row
             for code in ("QUOTA_EXCEEDED", "quotaExceeded")
             for row in (
-                Row(code, NoQuotaError, Scope.PROVIDER, rf"({_ALL_REGIONS}).*{_NONE}"),
-                Row(code, NoQuotaError, Scope.PROVIDER, rf"{_NONE}.*({_ALL_REGIONS})"),
-                Row(code, QuotaError, Scope.PROVIDER, _ALL_REGIONS),
-                Row(code, NoQuotaError, text=_NONE),
-                Row(code, QuotaError),
+                CodeRule(code, NoQuotaError, Scope.PROVIDER, rf"({_ALL_REGIONS}).*{_NONE}"),
+                CodeRule(code, NoQuotaError, Scope.PROVIDER, rf"{_NONE}.*({_ALL_REGIONS})"),
+                CodeRule(code, QuotaError, Scope.PROVIDER, _ALL_REGIONS),
+                CodeRule(code, NoQuotaError, text=_NONE),
+                CodeRule(code, QuotaError),
             )
         ),
         # Too many calls.
-        Row("rateLimitExceeded", ThrottledError),
-        Row("userRateLimitExceeded", ThrottledError),
-        Row("RESOURCE_OPERATION_RATE_EXCEEDED", ThrottledError),
-        Row("RATE_LIMIT_EXCEEDED", ThrottledError),
-        Row("HTTP 429", ThrottledError),
+        CodeRule("rateLimitExceeded", ThrottledError),
+        CodeRule("userRateLimitExceeded", ThrottledError),
+        CodeRule("RESOURCE_OPERATION_RATE_EXCEEDED", ThrottledError),
+        CodeRule("RATE_LIMIT_EXCEEDED", ThrottledError),
+        CodeRule("HTTP 429", ThrottledError),
         # Credentials, and what they are worth.
-        Row("*", UnpreparedError, Scope.ZONE, _ZONE),
-        Row("forbidden", UnpreparedError, text=r"images\.useReadOnly"),  # others' image
-        Row("authError", AuthError),
-        Row("HTTP 401", AuthError),
-        Row("forbidden", AuthError),
-        Row("HTTP 403", AuthError),
-        Row("insufficientPermissions", AuthError),
-        Row("IAM_PERMISSION_DENIED", AuthError),
-        Row("PERMISSION*", AuthError),
-        Row("accessNotConfigured", AuthError),
-        Row("SERVICE_DISABLED", AuthError),
-        Row("billingNotEnabled", AuthError),
-        Row("notFound", AuthError, text=_PROJECT),
+        CodeRule("*", UnpreparedError, Scope.ZONE, _ZONE),
+        CodeRule("forbidden", UnpreparedError, text=r"images\.useReadOnly"),  # others' image
+        CodeRule("authError", AuthError),
+        CodeRule("HTTP 401", AuthError),
+        CodeRule("forbidden", AuthError),
+        CodeRule("HTTP 403", AuthError),
+        CodeRule("insufficientPermissions", AuthError),
+        CodeRule("IAM_PERMISSION_DENIED", AuthError),
+        CodeRule("PERMISSION*", AuthError),
+        CodeRule("accessNotConfigured", AuthError),
+        CodeRule("SERVICE_DISABLED", AuthError),
+        CodeRule("billingNotEnabled", AuthError),
+        CodeRule("notFound", AuthError, text=_PROJECT),
         # What the place lacks.
-        Row("VPC_NOT_FOUND", UnpreparedError, Scope.PROVIDER),  # networks are global
-        Row("SUBNET_NOT_FOUND_FOR_VPC", UnpreparedError),
-        Row("notFound", UnpreparedError, text=_SITE),
-        Row("RESOURCE_NOT_FOUND", UnpreparedError, text=_SITE),
-        Row("invalid", UnpreparedError, text=_SITE),
-        Row("INVALID_FIELD_VALUE", UnpreparedError, text=_SITE),
+        CodeRule("VPC_NOT_FOUND", UnpreparedError, Scope.PROVIDER),  # networks are global
+        CodeRule("SUBNET_NOT_FOUND_FOR_VPC", UnpreparedError),
+        CodeRule("notFound", UnpreparedError, text=_SITE),
+        CodeRule("RESOURCE_NOT_FOUND", UnpreparedError, text=_SITE),
+        CodeRule("invalid", UnpreparedError, text=_SITE),
+        CodeRule("INVALID_FIELD_VALUE", UnpreparedError, text=_SITE),
         # What is wrong with our request.
-        Row("invalid*", RejectedError),
-        Row("badRequest", RejectedError),
-        Row("required", RejectedError),
-        Row("parseError", RejectedError),
-        Row("INVALID_FIELD_VALUE", RejectedError),
-        Row("INVALID_USAGE", RejectedError),
-        Row("alreadyExists", RejectedError),
-        Row("RESOURCE_ALREADY_EXISTS", RejectedError),
-        Row("resourceInUseByAnotherResource", RejectedError),
-        Row("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", RejectedError),
+        CodeRule("invalid*", RejectedError),
+        CodeRule("badRequest", RejectedError),
+        CodeRule("required", RejectedError),
+        CodeRule("parseError", RejectedError),
+        CodeRule("INVALID_FIELD_VALUE", RejectedError),
+        CodeRule("INVALID_USAGE", RejectedError),
+        CodeRule("alreadyExists", RejectedError),
+        CodeRule("RESOURCE_ALREADY_EXISTS", RejectedError),
+        CodeRule("resourceInUseByAnotherResource", RejectedError),
+        CodeRule("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", RejectedError),
         # A machine that vanished while it was made; elsewhere, nobody's name.
-        Row("RESOURCE_NOT_FOUND", CapacityError),
-        Row("notFound", UnknownOutcome),
+        CodeRule("RESOURCE_NOT_FOUND", CapacityError),
+        CodeRule("notFound", UnknownOutcome),
         # Somebody changed it meanwhile, or the vendor's own trouble: it may have happened.
-        *(Row(code, UnknownOutcome) for code in sorted(CHANGED)),
-        Row("resourceNotReady", UnknownOutcome),
-        Row("backendError", UnknownOutcome),
-        Row("internalError", UnknownOutcome),
-        Row("INTERNAL_ERROR", UnknownOutcome),
-        Row("HTTP 5[0-9][0-9]", UnknownOutcome),
-        Row("HTTP 408", UnknownOutcome),
+        *(CodeRule(code, UnknownOutcome) for code in sorted(CHANGED)),
+        CodeRule("resourceNotReady", UnknownOutcome),
+        CodeRule("backendError", UnknownOutcome),
+        CodeRule("internalError", UnknownOutcome),
+        CodeRule("INTERNAL_ERROR", UnknownOutcome),
+        CodeRule("HTTP 5[0-9][0-9]", UnknownOutcome),
+        CodeRule("HTTP 408", UnknownOutcome),
     ),
 )
 

@@ -23,7 +23,7 @@ _HYPERDISK = ("a3-ultragpu-*", "a4-*", "a4x-*")
 
 
 @dataclass(frozen=True)
-class Site:
+class ProjectSetup:
     """What a project has for our machines: `image` as a partial link, `subnetwork` by name in each
     region, `fabric`, what the names of those for GPUDirect begin with, whether machines get a
     `public` address, and the service `account` that they are."""
@@ -37,7 +37,7 @@ class Site:
 
 
 def instance(
-    request: LaunchRequest, labels: Mapping[str, str], site: Site, user_data: str
+    request: LaunchRequest, labels: Mapping[str, str], site: ProjectSetup, user_data: str
 ) -> dict[str, Any]:
     """An Instance as it goes over the wire: one machine, whose disk has the same labels and goes
     with it."""

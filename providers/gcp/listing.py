@@ -9,7 +9,7 @@ from providers.base import CapacityType, Instance, InstanceState
 from providers.gcp.names import TOKEN_TAG, last, name_of, region_of
 from providers.gcp.operations import us_of
 
-USER = "spotd"  # made by cloud-init, see providers/cloudinit.py
+USER = "spotd"  # made by cloud-init, see providers/cloud_init.py
 
 _STATES = {
     "PENDING": InstanceState.PENDING,  # flex-start, waiting for its turn
@@ -20,8 +20,13 @@ _STATES = {
     # What is stopped is never ours to keep: its disk bills until it is deleted.
     **dict.fromkeys(
         (
-            *("STOPPING", "STOPPED", "PENDING_STOP", "TERMINATED", "DEPROVISIONING"),
-            *("SUSPENDING", "SUSPENDED"),
+            "STOPPING",
+            "STOPPED",
+            "PENDING_STOP",
+            "TERMINATED",
+            "DEPROVISIONING",
+            "SUSPENDING",
+            "SUSPENDED",
         ),
         InstanceState.STOPPING,
     ),

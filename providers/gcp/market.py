@@ -19,7 +19,7 @@ from providers.gcp.operations import us_of
 from providers.gcp.prices import Prices
 from providers.gcp.scores import read_scores
 from providers.gcp.types import MachineType, read_type
-from providers.signals import Scores
+from providers.market_signals import Scores
 
 CATALOG_S = 24 * 3600.0  # types and their zones are asked for so often
 ARM = "ARM64"  # its images are others, and so is every program that jobs bring

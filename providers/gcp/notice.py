@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
 from providers.base import MetadataError, Notice, NoticeKind
-from providers.linklocal import Answer, ask, refuse
+from providers.link_local import Answer, ask, refuse
 
 LINK_LOCAL = "http://169.254.169.254"
 _META = "/computeMetadata/v1/instance"

@@ -10,32 +10,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from providers.policy import CONTROL, NAME_PREFIX, NODE, REAPER, Document, Place, PolicyFacts
+from providers.iam.policy import CONTROL, NAME_PREFIX, NODE, REAPER, Document, Place, PolicyFacts
 
 _LIST = (  # machines, and what became of creates
-    *("compute.instances.list", "compute.globalOperations.list", "compute.zoneOperations.list"),
+    "compute.instances.list",
+    "compute.globalOperations.list",
+    "compute.zoneOperations.list",
 )
 _LOOK = (
     *_LIST,
-    *("compute.zoneOperations.get", "compute.disks.list", "compute.machineTypes.list"),
-    *("compute.reservations.list", "compute.advice.capacityHistory", "compute.images.list"),
+    "compute.zoneOperations.get",
+    "compute.disks.list",
+    "compute.machineTypes.list",
+    "compute.reservations.list",
+    "compute.advice.capacityHistory",
+    "compute.images.list",
     "compute.advice.capacity",
     "compute.resourcePolicies.list",
 )
 # Quotas, image and network, before anything needs them.
 _EXAMINE = (
-    *("cloudquotas.quotas.get", "compute.subnetworks.get", "compute.firewalls.list"),
-    *("compute.images.get", "compute.images.getFromFamily"),
+    "cloudquotas.quotas.get",
+    "compute.subnetworks.get",
+    "compute.firewalls.list",
+    "compute.images.get",
+    "compute.images.getFromFamily",
 )
 _MAKE = (
-    *("compute.instances.create", "compute.instances.setLabels", "compute.instances.setMetadata"),
-    *("compute.instances.setServiceAccount", "compute.instances.setTags"),
-    *("compute.disks.create", "compute.disks.setLabels"),
+    "compute.instances.create",
+    "compute.instances.setLabels",
+    "compute.instances.setMetadata",
+    "compute.instances.setServiceAccount",
+    "compute.instances.setTags",
+    "compute.disks.create",
+    "compute.disks.setLabels",
 )
 # One by one: what is there under a name that is taken, the host key that it published, and what the
 # console of one that did not come up says.
 _SEE = (
-    *("compute.instances.get", "compute.instances.getGuestAttributes"),
+    "compute.instances.get",
+    "compute.instances.getGuestAttributes",
     "compute.instances.getSerialPortOutput",
 )
 _USE = (
@@ -51,24 +65,30 @@ _REHEARSE = ("compute.instances.simulateMaintenanceEvent",)
 _DISCARD = ("compute.disks.delete",)
 # What puts the machines of a gang close to each other.
 _GROUP = (
-    *("compute.resourcePolicies.create", "compute.resourcePolicies.get"),
-    *("compute.resourcePolicies.use", "compute.resourcePolicies.delete"),
+    "compute.resourcePolicies.create",
+    "compute.resourcePolicies.get",
+    "compute.resourcePolicies.use",
+    "compute.resourcePolicies.delete",
 )
 # Images of machines, and the disks that they are read from; to see them is among _EXAMINE.
 _IMAGES = ("compute.images.create", "compute.images.setLabels", "compute.images.delete")
 _READ = ("compute.disks.useReadOnly",)
 _OBJECTS = (
-    *("storage.objects.get", "storage.objects.create", "storage.objects.delete"),
-    *("storage.objects.list", "storage.multipartUploads.create"),
+    "storage.objects.get",
+    "storage.objects.create",
+    "storage.objects.delete",
+    "storage.objects.list",
+    "storage.multipartUploads.create",
 )
 _NEVER_ON_NODES = (
-    *("compute.googleapis.com/instances.create", "compute.googleapis.com/instances.delete"),
-    *(
-        "compute.googleapis.com/instances.setMetadata",
-        "compute.googleapis.com/instances.setIamPolicy",
-    ),
-    *("iam.googleapis.com/serviceAccounts.actAs", "iam.googleapis.com/serviceAccountKeys.create"),
-    *("iam.googleapis.com/serviceAccounts.getAccessToken", "iam.googleapis.com/roles.create"),
+    "compute.googleapis.com/instances.create",
+    "compute.googleapis.com/instances.delete",
+    "compute.googleapis.com/instances.setMetadata",
+    "compute.googleapis.com/instances.setIamPolicy",
+    "iam.googleapis.com/serviceAccounts.actAs",
+    "iam.googleapis.com/serviceAccountKeys.create",
+    "iam.googleapis.com/serviceAccounts.getAccessToken",
+    "iam.googleapis.com/roles.create",
     "cloudresourcemanager.googleapis.com/projects.setIamPolicy",
 )
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from providers.base import ProviderError, ThrottledError, UnknownOutcome
+from providers.catalogs.prices import price_file
 from providers.gcp.clients import Clients
 from providers.gcp.operations import us_of
 from providers.gcp.skus import Rates, read_skus, usd_micro
 from providers.gcp.types import MachineType
-from providers.prices import price_file
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from providers.setup import Step
+from providers.iam.setup import Step
 
 _HEAD = """\
 #!/usr/bin/env bash

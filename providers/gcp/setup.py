@@ -13,11 +13,11 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from providers.gcp.examine import SERVICES
 from providers.gcp.launch import FIREWALL_TAG
 from providers.gcp.policy import policies
-from providers.policy import CONTROL, NODE, REAPER, Document
-from providers.setup import Call, SetupFacts, Step
+from providers.gcp.readiness import SERVICES
+from providers.iam.policy import CONTROL, NODE, REAPER, Document
+from providers.iam.setup import Call, SetupFacts, Step
 
 NETWORK = "spotd"  # and the subnetwork of each region
 JUMP_TAG = "spotd-jump"  # of the jump host, which is yours to start

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from providers.federated import output
+from providers.federated_stores import output
 from providers.gcp.setup import (
     NETWORK,
     ROLES,
@@ -20,9 +20,9 @@ from providers.gcp.setup import (
     rules,
     services,
 )
-from providers.hcl import Raw, block, label_of
-from providers.policy import NODE
-from providers.setup import SetupFacts
+from providers.iam.hcl import Raw, block, label_of
+from providers.iam.policy import NODE
+from providers.iam.setup import SetupFacts
 
 _HEAD = """\
 # What spotd needs in this project: `terraform init`, and `terraform apply`.

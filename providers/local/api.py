@@ -11,14 +11,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 from providers.base import CapacityType, LaunchRequest
 from providers.local.access import HEADER, admits
+from providers.local.api_errors import STATUS, Garble, HangUp, NotVisible, Refusal
+from providers.local.blocking_http import BlockingHandler, BlockingServer
+from providers.local.cloud_state import CloudState
 from providers.local.control_api import ControlApi
-from providers.local.nursery import NurseryError
-from providers.local.quiet_http import QuietConversation, QuietServer
-from providers.local.refusals import STATUS, Garble, HangUp, Refusal, Unseen
+from providers.local.preemption import Taker
+from providers.local.process_pool import ProcessPoolError
 from providers.local.scenario import PERSONALITIES
 from providers.local.scenario_fields import ScenarioError
-from providers.local.taking import Taker
-from providers.local.world import World
 
 _BODY_MAX_BYTES = 1_000_000
 _STRANGER = (
@@ -29,7 +29,7 @@ _STRANGER = (
 class Api:
     """Answers requests with plain JSON values; raises what the verbs raise."""
 
-    def __init__(self, world: World, taker: Taker) -> None:
+    def __init__(self, world: CloudState, taker: Taker) -> None:
         self._world = world
         self._taker = taker
         self._control = ControlApi(world, taker)
@@ -121,7 +121,7 @@ def request_from(body: Mapping[str, object]) -> LaunchRequest:
     return LaunchRequest(**values)  # type: ignore[arg-type]  # checked above, field by field
 
 
-class Server(QuietServer):
+class Server(BlockingServer):
     """The door itself; opens to whoever shows `token`."""
 
     def __init__(self, bound: socket.socket, api: Api, token: str) -> None:
@@ -130,19 +130,19 @@ class Server(QuietServer):
         super().__init__(bound, _Conversation)
 
 
-class _Conversation(QuietConversation):
+class _Conversation(BlockingHandler):
     server: Server
 
     def _serve(self) -> None:
         try:
             status, document = 200, self._answer()
-        except Unseen:
+        except NotVisible:
             status, document = 200, {"instances": [], "leftovers": []}
         except Refusal as refusal:
             status, document = STATUS[refusal.code], refusal.to_data()
         except ScenarioError as error:
             status, document = 400, Refusal("rejected", "; ".join(error.mistakes)).to_data()
-        except NurseryError as error:
+        except ProcessPoolError as error:
             status, document = 500, Refusal("internal", str(error)).to_data()
         except HangUp:
             self.close_connection = True

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from providers.base import Notice, NoticeKind
-from providers.local.documents import Ask, Facts, Reply, json_reply
+from providers.local.documents import MachineFacts, MetadataReply, MetadataRequest, json_reply
 
 _TTL_HEADER = "x-aws-ec2-metadata-token-ttl-seconds"
 _TOKEN_HEADER = "x-aws-ec2-metadata-token"  # noqa: S105  the name of a header
@@ -18,7 +18,7 @@ _TTL_MAX_S = 21600
 _MAINTENANCE_S = 7200
 
 
-def _error(status: int, title: str) -> Reply:
+def _error(status: int, title: str) -> MetadataReply:
     page = (
         '<?xml version="1.0" encoding="iso-8859-1"?>\n'
         '<!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0 Transitional//EN"\n'
@@ -27,7 +27,7 @@ def _error(status: int, title: str) -> Reply:
         f" <head>\n  <title>{status} - {title}</title>\n </head>\n"
         f" <body>\n  <h1>{status} - {title}</h1>\n </body>\n</html>\n"
     )
-    return Reply(status, page.encode(), "text/html")
+    return MetadataReply(status, page.encode(), "text/html")
 
 
 def timestamp(at_us: int | None) -> str:
@@ -44,7 +44,7 @@ class AwsDocuments:
 
     def __init__(
         self,
-        facts: Facts,
+        facts: MachineFacts,
         *,
         monotonic: Callable[[], float] = time.monotonic,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
@@ -73,7 +73,7 @@ class AwsDocuments:
         with self._lock:
             self._tokens.clear()
 
-    def respond(self, ask: Ask) -> Reply:
+    def respond(self, ask: MetadataRequest) -> MetadataReply:
         """Answer one request; never blocks."""
         if "x-forwarded-for" in ask.headers:
             return _error(403, "Forbidden")
@@ -89,15 +89,17 @@ class AwsDocuments:
                 return _error(404, "Not Found")
             return self._read(ask.path.removeprefix(_META).rstrip("/"))
 
-    def _issue(self, ask: Ask) -> Reply:
+    def _issue(self, ask: MetadataRequest) -> MetadataReply:
         text = ask.headers.get(_TTL_HEADER, "")
         if not text.isdecimal() or not 1 <= int(text) <= _TTL_MAX_S:
             return _error(400, "Bad Request")
         token = self._new_token()
         self._tokens[token] = self._monotonic() + int(text)
-        return Reply(200, token.encode(), headers={"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": text})
+        return MetadataReply(
+            200, token.encode(), headers={"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": text}
+        )
 
-    def _read(self, key: str) -> Reply:
+    def _read(self, key: str) -> MetadataReply:
         preempt = self._first(NoticeKind.PREEMPT)
         rebalance = self._first(NoticeKind.REBALANCE)
         match key:
@@ -105,7 +107,7 @@ class AwsDocuments:
                 at = timestamp(preempt[0].deadline_us)
                 return json_reply({"action": "terminate", "time": at})
             case "spot/termination-time" if preempt:
-                return Reply(200, timestamp(preempt[0].deadline_us).encode())
+                return MetadataReply(200, timestamp(preempt[0].deadline_us).encode())
             case "events/recommendations/rebalance" if rebalance:
                 return json_reply({"noticeTime": timestamp(rebalance[1])})
             case "events/maintenance/scheduled":
@@ -117,7 +119,7 @@ class AwsDocuments:
             "placement/availability-zone": self._facts.zone,
             "placement/region": self._facts.region,
         }
-        return Reply(200, plain[key].encode()) if key in plain else _error(404, "Not Found")
+        return MetadataReply(200, plain[key].encode()) if key in plain else _error(404, "Not Found")
 
     def _of(self, kind: NoticeKind) -> list[tuple[Notice, int]]:
         return [pair for pair in self._notices.values() if pair[0].kind is kind]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from providers.base import Notice, NoticeKind
-from providers.local.documents import Ask, Facts, Reply, json_reply
+from providers.local.documents import MachineFacts, MetadataReply, MetadataRequest, json_reply
 
 _CALLS_PER_S = 5
 _EVENTS = {NoticeKind.PREEMPT: "Preempt", NoticeKind.MAINTENANCE: "Redeploy"}
@@ -24,9 +24,9 @@ class _Event:
     started: bool = False
 
 
-def _refuse(status: int, text: str) -> Reply:
+def _refuse(status: int, text: str) -> MetadataReply:
     body = json.dumps({"error": text}, separators=(",", ":")).encode()
-    return Reply(status, body, "application/json")
+    return MetadataReply(status, body, "application/json")
 
 
 class AzureDocuments:
@@ -34,7 +34,7 @@ class AzureDocuments:
 
     def __init__(
         self,
-        facts: Facts,
+        facts: MachineFacts,
         acknowledged: Callable[[str], None] = lambda _notice_id: None,
         *,
         monotonic: Callable[[], float] = time.monotonic,
@@ -65,7 +65,7 @@ class AzureDocuments:
     def forget_tokens(self) -> None:
         """There are none."""
 
-    def respond(self, ask: Ask) -> Reply:
+    def respond(self, ask: MetadataRequest) -> MetadataReply:
         """Answer one request; the first one of a machine's life may be slow."""
         if ask.headers.get("metadata", "").lower() != "true" or "x-forwarded-for" in ask.headers:
             return _refuse(400, "Bad request. Required metadata header not specified")
@@ -83,7 +83,7 @@ class AzureDocuments:
             self._calls.append(now)
             return False
 
-    def _route(self, ask: Ask) -> Reply:
+    def _route(self, ask: MetadataRequest) -> MetadataReply:
         match ask.method, ask.path.rstrip("/"):
             case "GET", "/metadata/scheduledevents":
                 self._wake()
@@ -94,7 +94,7 @@ class AzureDocuments:
             case "GET", "/metadata/instance/compute":
                 return json_reply(self._compute())
             case "GET", "/metadata/instance/compute/name":
-                return Reply(200, self._facts.name.encode())
+                return MetadataReply(200, self._facts.name.encode())
         return _refuse(404, "Not found")
 
     def _wake(self) -> None:
@@ -106,7 +106,7 @@ class AzureDocuments:
         if wait_s > 0:
             self._sleep(wait_s)
 
-    def _scheduled(self) -> Reply:
+    def _scheduled(self) -> MetadataReply:
         with self._lock:
             events = [self._event(event) for event in self._events.values()]
             return json_reply({"DocumentIncarnation": self._incarnation, "Events": events})
@@ -126,7 +126,7 @@ class AzureDocuments:
             "DurationInSeconds": -1,
         }
 
-    def _start(self, body: bytes) -> Reply:
+    def _start(self, body: bytes) -> MetadataReply:
         try:
             wanted = [str(row["EventId"]) for row in json.loads(body)["StartRequests"]]
         except (ValueError, TypeError, KeyError):
@@ -138,7 +138,7 @@ class AzureDocuments:
                 self._incarnation += 1
         for notice_id in fresh:
             self._acknowledged(notice_id)
-        return Reply(200)
+        return MetadataReply(200)
 
     def _compute(self) -> dict[str, object]:
         facts = self._facts

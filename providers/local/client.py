@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from providers.exchange import exchange
+from providers.http_request import exchange
 from providers.local.access import credentials
 
 _BODY_LIMIT_BYTES = 64 << 20

@@ -8,19 +8,19 @@ import time
 from collections.abc import Mapping
 
 from providers.base import CapacityType
+from providers.local.api_errors import Refusal
+from providers.local.cloud_state import CloudState
 from providers.local.metadata import FAULTS
-from providers.local.refusals import Refusal
+from providers.local.preemption import Taker
 from providers.local.scenario import PERSONALITIES, CapacityChange, PriceChange
 from providers.local.scenario_fields import Row, ScenarioError
 from providers.local.scenario_file import fault_from, preemption_from
-from providers.local.taking import Taker
-from providers.local.world import World
 
 
 class ControlApi:
     """Calls of `/control/<verb>`. Raises Refusal or ScenarioError, having done nothing."""
 
-    def __init__(self, world: World, taker: Taker) -> None:
+    def __init__(self, world: CloudState, taker: Taker) -> None:
         self._world = world
         self._taker = taker
 

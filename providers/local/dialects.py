@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from providers.local.aws_documents import AwsDocuments
 from providers.local.azure_documents import AzureDocuments
-from providers.local.documents import Facts, NoticeDocument
+from providers.local.documents import MachineFacts, NoticeDocument
 from providers.local.gcp_documents import GcpDocuments
 
 
 def document_for(
-    facts: Facts, acknowledged: Callable[[str], None] = lambda _notice_id: None
+    facts: MachineFacts, acknowledged: Callable[[str], None] = lambda _notice_id: None
 ) -> NoticeDocument:
     """The dialect of a personality; `acknowledged` hears of notices the machine agreed to."""
     match facts.personality:

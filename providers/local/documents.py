@@ -11,7 +11,7 @@ from providers.base import Notice
 
 
 @dataclass(frozen=True)
-class Facts:
+class MachineFacts:
     """What a machine may know about itself."""
 
     instance_id: str
@@ -24,7 +24,7 @@ class Facts:
     first_call_delay_s: float = 0.0  # azure: how long the very first call takes
 
     @classmethod
-    def from_data(cls, data: Mapping[str, object]) -> Facts:
+    def from_data(cls, data: Mapping[str, object]) -> MachineFacts:
         """Back from `to_data`. Raises KeyError for what is missing."""
         return cls(
             instance_id=str(data["instance_id"]),
@@ -43,7 +43,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Ask:
+class MetadataRequest:
     """One request to the metadata service; header names in lower case."""
 
     method: str
@@ -54,7 +54,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Reply:
+class MetadataReply:
     """One answer."""
 
     status: int
@@ -69,7 +69,7 @@ class NoticeDocument(Protocol):
     A notice to be shown has a deadline: when the machine goes, wall time.
     """
 
-    def respond(self, ask: Ask) -> Reply:
+    def respond(self, ask: MetadataRequest) -> MetadataReply:
         """Answer one request."""
         ...
 
@@ -86,7 +86,7 @@ class NoticeDocument(Protocol):
         ...
 
 
-def json_reply(document: object, **headers: str) -> Reply:
+def json_reply(document: object, **headers: str) -> MetadataReply:
     """Compact JSON, as the vendors send it."""
     body = json.dumps(document, separators=(",", ":")).encode()
-    return Reply(200, body, "application/json", headers)
+    return MetadataReply(200, body, "application/json", headers)

@@ -8,7 +8,7 @@ import threading
 from typing import TypeAlias
 
 from providers.base import Notice, NoticeKind
-from providers.local.documents import Ask, Facts, Reply
+from providers.local.documents import MachineFacts, MetadataReply, MetadataRequest
 
 Tree: TypeAlias = "dict[str, str | int | Tree]"
 
@@ -42,7 +42,7 @@ def _listing(tree: Tree) -> str:
 class GcpDocuments:
     """The values of one Compute Engine machine."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: MachineFacts) -> None:
         self._facts = facts
         self._changed = threading.Condition()
         self._notices: dict[str, Notice] = {}
@@ -64,13 +64,13 @@ class GcpDocuments:
     def forget_tokens(self) -> None:
         """There are none."""
 
-    def respond(self, ask: Ask) -> Reply:
+    def respond(self, ask: MetadataRequest) -> MetadataReply:
         """Answer one request; with `wait_for_change` that may take until something changes."""
         if ask.headers.get("metadata-flavor") != "Google" or "x-forwarded-for" in ask.headers:
             page = b"Missing Metadata-Flavor:Google header."
-            return Reply(403, page, "text/html; charset=UTF-8", _GOOGLE)
+            return MetadataReply(403, page, "text/html; charset=UTF-8", _GOOGLE)
         if ask.method != "GET":
-            return Reply(405, b"", "text/html; charset=UTF-8", _GOOGLE)
+            return MetadataReply(405, b"", "text/html; charset=UTF-8", _GOOGLE)
         if not ask.path.startswith(_ROOT):
             return self._missing()
         with self._changed:
@@ -83,10 +83,10 @@ class GcpDocuments:
             self._changed.wait_for(lambda: self._render(ask).headers["ETag"] != known, limit_s)
             return self._render(ask)
 
-    def _missing(self) -> Reply:
-        return Reply(404, b"", "text/html; charset=UTF-8", _GOOGLE)
+    def _missing(self) -> MetadataReply:
+        return MetadataReply(404, b"", "text/html; charset=UTF-8", _GOOGLE)
 
-    def _render(self, ask: Ask) -> Reply:
+    def _render(self, ask: MetadataRequest) -> MetadataReply:
         path = ask.path.removeprefix(_ROOT)
         value: str | int | Tree = self._values()
         for key in filter(None, path.split("/")):
@@ -95,7 +95,7 @@ class GcpDocuments:
             value = value[key]
         recursive = ask.query.get("recursive", "").lower() == "true"
         if isinstance(value, dict) and path and not path.endswith("/"):
-            return Reply(301, b"", headers={"Location": f"{ask.path}/", **_GOOGLE})
+            return MetadataReply(301, b"", headers={"Location": f"{ask.path}/", **_GOOGLE})
         if ask.query.get("alt", "json" if recursive else "text") == "json":
             shown = _as_json(value) if recursive or not isinstance(value, dict) else sorted(value)
             body, kind = json.dumps(shown, separators=(",", ":")), "application/json"
@@ -103,7 +103,7 @@ class GcpDocuments:
             body = _listing(value) if isinstance(value, dict) else str(value)
             kind = "application/text"
         etag = hashlib.sha256(body.encode()).hexdigest()[:16]
-        return Reply(200, body.encode(), kind, {"ETag": etag, **_GOOGLE})
+        return MetadataReply(200, body.encode(), kind, {"ETag": etag, **_GOOGLE})
 
     def _values(self) -> Tree:
         kinds = {w.kind for w in self._notices.values()}

@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from providers.local import tree
+from providers.local import process_tree
 from providers.local.dialects import document_for
-from providers.local.documents import Facts
+from providers.local.documents import MachineFacts
 from providers.local.link import ControlLink
 from providers.local.metadata import MetadataServer
 from providers.local.power import PoweredOff, Switch
@@ -25,13 +25,13 @@ from providers.local.sshd import Login, SshServer
 
 def run(config: Mapping[str, object], control_fd: int, ssh_fd: int, metadata_fd: int) -> int:
     """Be the machine until the control link ends; then kill everything in it."""
-    tree.become_root("spotd-local-vm")
+    process_tree.become_root("spotd-local-vm")
     # Paths on the machine's disk become short and relative to it, as its own root would be.
     home = Path(str(config["home"]))
     os.chdir(home)
     control = ControlLink(socket.socket(fileno=control_fd))
     switch = Switch(home)
-    facts = Facts.from_data(_mapping(config["facts"]))
+    facts = MachineFacts.from_data(_mapping(config["facts"]))
     document = document_for(
         facts, lambda notice_id: control.tell("acknowledged", notice_id=notice_id)
     )
@@ -50,8 +50,8 @@ def run(config: Mapping[str, object], control_fd: int, ssh_fd: int, metadata_fd:
             metadata.obey(order)
     except PoweredOff:
         control.tell("powered_off")
-    tree.stop_tree(os.getpid(), with_root=False)
-    tree.kill_below(os.getpid())
+    process_tree.stop_tree(os.getpid(), with_root=False)
+    process_tree.kill_below(os.getpid())
     return 0
 
 

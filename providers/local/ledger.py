@@ -44,7 +44,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class End:
+class MachineEnd:
     """How and when a machine ended; `error_code` for a create that failed after all."""
 
     instance_id: str
@@ -55,11 +55,11 @@ class End:
 
 
 @dataclass
-class Books:
+class LedgerContents:
     """What a ledger file says."""
 
     launches: dict[str, Launch] = field(default_factory=dict)
-    ends: dict[str, End] = field(default_factory=dict)
+    ends: dict[str, MachineEnd] = field(default_factory=dict)
 
 
 class Ledger:
@@ -78,7 +78,7 @@ class Ledger:
         """A machine begins to cost."""
         self._write({"launch": asdict(launch)})
 
-    def end(self, end: End) -> None:
+    def end(self, end: MachineEnd) -> None:
         """It costs no more. Only the first end of a machine counts."""
         self._write({"end": asdict(end)})
 
@@ -95,8 +95,8 @@ class Ledger:
         with self._lock:
             os.write(self._file, (json.dumps(row) + "\n").encode())
 
-    def _read(self) -> Books:
-        books = Books()
+    def _read(self) -> LedgerContents:
+        books = LedgerContents()
         if not self._path.exists():
             return books
         data = self._path.read_bytes()
@@ -109,7 +109,7 @@ class Ledger:
                     launch = Launch.from_data(row)
                     books.launches[launch.instance_id] = launch
                 case {"end": dict(row)}:
-                    end = End(**row)
+                    end = MachineEnd(**row)
                     books.ends.setdefault(end.instance_id, end)
         return books
 
@@ -119,6 +119,6 @@ class Ledger:
         for ident, launch in self.books.launches.items():
             if ident not in self.books.ends:
                 at_us = max(seen_us, launch.launched_at_us)
-                end = End(ident, at_us, "server_gone", "the local cloud was stopped")
+                end = MachineEnd(ident, at_us, "server_gone", "the local cloud was stopped")
                 self.books.ends[ident] = end
                 self.end(end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from providers.base import LeftoverKind
-from providers.local.admission import DEPLOYMENT_TAG
+from providers.local.launch_validation import DEPLOYMENT_TAG
 from providers.local.ledger import Launch
 
 Rows = list[dict[str, object]]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 from providers.base import EXPIRES_TAG, CapacityType, InstanceState, NoticeKind
-from providers.local.ledger import End, Launch
-from providers.local.nursery import Body
+from providers.local.ledger import Launch, MachineEnd
+from providers.local.process_pool import MachineProcess
 from providers.local.timeline import Appointment
 
 _ALIVE = (InstanceState.PENDING, InstanceState.RUNNING, InstanceState.STOPPING)
 
 
 @dataclass
-class Taking:
+class PlannedPreemption:
     """One taking-away of one machine, from its warning (if any) to its end; times in wall us."""
 
     notice_id: str
@@ -46,8 +46,8 @@ class Machine:
 
     launch: Launch
     state: InstanceState
-    end: End | None = None
-    body: Body | None = None
+    end: MachineEnd | None = None
+    body: MachineProcess | None = None
     booted_at_us: int = 0
     first_exec_at_us: int = 0
     visible_at_s: float = 0.0
@@ -96,7 +96,7 @@ class Machine:
         }
 
 
-def order_of(taking: Taking) -> dict[str, object]:
+def order_of(taking: PlannedPreemption) -> dict[str, object]:
     """The control message that publishes the notice on the machine."""
     kind = NoticeKind(taking.kind).value
     return {

@@ -9,13 +9,13 @@ from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from providers.base import Notice, NoticeKind
-from providers.local.documents import Ask, NoticeDocument, Reply
-from providers.local.quiet_http import QuietConversation, QuietServer
+from providers.local.blocking_http import BlockingHandler, BlockingServer
+from providers.local.documents import MetadataReply, MetadataRequest, NoticeDocument
 
 FAULTS = ("down", "error_503", "garbage", "slow", "expire_tokens")
 
 
-class Tell(Protocol):
+class EventReporter(Protocol):
     """How the machine reports to its cloud."""
 
     def __call__(self, event: str, **data: object) -> None: ...
@@ -24,7 +24,7 @@ class Tell(Protocol):
 class MetadataServer:
     """Serves one `NoticeDocument` on a socket that is bound but does not listen yet."""
 
-    def __init__(self, bound: socket.socket, document: NoticeDocument, tell: Tell) -> None:
+    def __init__(self, bound: socket.socket, document: NoticeDocument, tell: EventReporter) -> None:
         self._document = document
         self._tell = tell
         self._fault = ""
@@ -54,32 +54,32 @@ class MetadataServer:
             case _:
                 raise ValueError(f"not an order: {order!r}")
 
-    def _answer(self, ask: Ask) -> Reply | None:
+    def _answer(self, ask: MetadataRequest) -> MetadataReply | None:
         """The reply; None means: hang up without one."""
         if self._faulty("slow"):
             time.sleep(max(0.0, self._fault_until - time.monotonic()))
         if self._faulty("error_503"):
-            return Reply(503, b"Service Unavailable")
+            return MetadataReply(503, b"Service Unavailable")
         reply = None if self._faulty("down") else self._document.respond(ask)
         if self._faulty("garbage"):
-            return Reply(200, b"<html><body>\xff{not json", "text/html")
+            return MetadataReply(200, b"<html><body>\xff{not json", "text/html")
         return None if self._faulty("down") else reply
 
     def _faulty(self, kind: str) -> bool:
         return self._fault == kind and time.monotonic() < self._fault_until
 
 
-class _Server(QuietServer):
-    answer: Callable[[Ask], Reply | None]
+class _Server(BlockingServer):
+    answer: Callable[[MetadataRequest], MetadataReply | None]
 
 
-class _Conversation(QuietConversation):
+class _Conversation(BlockingHandler):
     server: _Server
 
     def _serve(self) -> None:
         split = urlsplit(self.path)
         length = int(self.headers.get("Content-Length") or 0)
-        ask = Ask(
+        ask = MetadataRequest(
             self.command,
             split.path,
             dict(parse_qsl(split.query, keep_blank_values=True)),

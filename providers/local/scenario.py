@@ -28,8 +28,14 @@ FAULT_KINDS = (
     "garbage",  # done, answered with something that is not JSON
 )
 OPERATIONS = (
-    *("launch", "terminate", "list", "offers", "notices", "renew"),
-    *("leftovers", "discard"),
+    "launch",
+    "terminate",
+    "list",
+    "offers",
+    "notices",
+    "renew",
+    "leftovers",
+    "discard",
 )
 PREEMPT_KINDS = ("preempt", "rebalance", "maintenance", "none")
 MODES = ("notice", "reset", "silent", "frozen")

@@ -17,14 +17,14 @@ from pathlib import Path
 
 from providers.local.access import keep_token, token_file
 from providers.local.api import Api, Server
-from providers.local.nursery import NurseryError
-from providers.local.quiet_http import bind
+from providers.local.blocking_http import bind
+from providers.local.cloud_state import CloudState
+from providers.local.preemption import Taker
+from providers.local.process_pool import ProcessPoolError
 from providers.local.scenario import DEFAULT, Scenario
 from providers.local.scenario_fields import ScenarioError
 from providers.local.scenario_file import load
-from providers.local.site import Site, SiteError, site_from
-from providers.local.taking import Taker
-from providers.local.world import World
+from providers.local.site import MachineSite, SiteError, site_from
 
 _BEAT_S = 1.0
 _ENDS = {signal.SIGTERM, signal.SIGINT}
@@ -53,12 +53,12 @@ def main(argv: list[str] | None = None) -> int:
     except ScenarioError as error:
         print(f"the scenario has mistakes; correct them and start again:\n{error}", file=sys.stderr)
         return 2
-    except (OSError, NurseryError) as error:
+    except (OSError, ProcessPoolError) as error:
         print(f"the local cloud cannot start: {error}", file=sys.stderr)
     return 1
 
 
-def _serve(folder: Path, port: int, scenario: Scenario, site: Site | None) -> int:
+def _serve(folder: Path, port: int, scenario: Scenario, site: MachineSite | None) -> int:
     # Blocked before any thread starts, so that they wait for `sigtimedwait` and nothing else.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     trouble = threading.Event()
@@ -68,7 +68,7 @@ def _serve(folder: Path, port: int, scenario: Scenario, site: Site | None) -> in
         os.kill(os.getpid(), signal.SIGTERM)
 
     bound = bind("127.0.0.1", port)
-    world = World(folder, scenario, lose, site)
+    world = CloudState(folder, scenario, lose, site)
     server = Server(bound, Api(world, Taker(world)), keep_token(folder))
     try:
         server.start()

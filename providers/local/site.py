@@ -22,7 +22,7 @@ class SiteError(Exception):
 
 
 @dataclass(frozen=True)
-class Site:
+class MachineSite:
     """A program that makes machines; the first address of `network` is its gateway's."""
 
     program: Path
@@ -35,7 +35,7 @@ class Site:
         return str(self.network[number + 1])
 
 
-def site_from(program: Path | None, network: str) -> Site | None:
+def site_from(program: Path | None, network: str) -> MachineSite | None:
     """From the command line; None is the default. Raises SiteError."""
     if program is None and not network:
         return None
@@ -44,6 +44,6 @@ def site_from(program: Path | None, network: str) -> Site | None:
     if not program.is_file():
         raise SiteError(f"--machine {program}: there is no such program")
     try:
-        return Site(program.absolute(), IPv4Network(network))
+        return MachineSite(program.absolute(), IPv4Network(network))
     except ValueError as error:
         raise SiteError(f"--network {network}: {error}") from None

@@ -17,15 +17,17 @@ from providers.federation import azure_token
 from providers.stores.base import StoreConfigError
 from providers.stores.bucket import (
     COMMON,
+    BackendTerms,
     BucketStore,
-    Words,
     client_of,
     open_bucket,
     read_line,
     read_proof,
 )
 
-WORDS = Words("e_tag", "<Code>ContainerNotFound<", ("not valid in the specified time frame",))
+WORDS = BackendTerms(
+    "e_tag", "<Code>ContainerNotFound<", ("not valid in the specified time frame",)
+)
 # Of a machine that shows who it is: see providers/federation.py. Entra has no name for a session.
 _NEEDED = ("tenant", "application", "audience")
 _PROOF = frozenset({"identity", *_NEEDED, "session", "metadata", "sts", "tokens"})
@@ -95,8 +97,8 @@ def _remove(root: str, file: Path, timeout_s: float, key: str) -> None:
 
 
 def read_sas(file: Path) -> dict[str, Any]:
-    """What `providers.azure.lending` wrote: asked for again by the client when less than five
-    minutes of it are left. Raises OSError, ValueError."""
+    """What `providers.azure.credential_leases` wrote: asked for again by the client when less than
+    five minutes of it are left. Raises OSError, ValueError."""
     text = file.read_text().strip()
     [end] = parse_qs(text)["se"]
     return {

@@ -42,8 +42,12 @@ Body = bytes | memoryview | Path | Iterator[bytes]
 
 # Of the options of a store: what is not to be seen, and not for machines that are lent credentials.
 SECRET_OPTIONS = (
-    *("access_key_id", "secret_access_key", "session_token"),
-    *("service_account_key", "account_key", "sas_token"),
+    "access_key_id",
+    "secret_access_key",
+    "session_token",
+    "service_account_key",
+    "account_key",
+    "sas_token",
 )
 _PART = re.compile(r"[A-Za-z0-9._=+@,:-]{1,255}")
 

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from providers.federation import DOORS, Doors
+from providers.federation import DOORS, Endpoints
 from providers.stores.base import (
     Body,
     ConflictError,
@@ -39,7 +39,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 
 
 @dataclass(frozen=True)
-class Words:
+class BackendTerms:
     """What a cloud calls things. `tag` is which of an object's marks says its version, "e_tag" or
     "version"; `no_bucket` is in the answer when there is no such bucket, one of `over` when it
     refuses credentials because their time is over."""
@@ -50,7 +50,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Line:
+class ClientOptions:
     """How the two clients of a store speak."""
 
     allow_http: bool
@@ -81,7 +81,7 @@ def client_of(scheme: str, name: str) -> Any:
         ) from None
 
 
-def read_line(scheme: str, options: Mapping[str, str], known: Iterable[str]) -> Line:
+def read_line(scheme: str, options: Mapping[str, str], known: Iterable[str]) -> ClientOptions:
     """Raises StoreConfigError for an option that is not `known`, or whose value cannot be."""
     unknown = sorted(options.keys() - set(known))
     if unknown:
@@ -96,12 +96,12 @@ def read_line(scheme: str, options: Mapping[str, str], known: Iterable[str]) -> 
         timeout_s = float(options.get("timeout_s", "30"))
     except ValueError:
         raise StoreConfigError("store option timeout_s is no number of seconds") from None
-    return Line(allow_http == "true", timeout_s)
+    return ClientOptions(allow_http == "true", timeout_s)
 
 
 def read_proof(
     options: Mapping[str, str], clouds: Sequence[str], needed: Sequence[str], allow_http: bool
-) -> tuple[str, Doors]:
+) -> tuple[str, Endpoints]:
     """Of a store's options: whose machine this is, and where to ask. Raises StoreConfigError, where
     it is none of `clouds` or one of the options `needed` is not given."""
     cloud = options.get("identity", "")
@@ -109,7 +109,7 @@ def read_proof(
         raise StoreConfigError(
             f"store option identity is one of {', '.join(clouds)}, with {', '.join(needed)}"
         )
-    doors = Doors(**{name: options[name] for name in DOORS if options.get(name)})
+    doors = Endpoints(**{name: options[name] for name in DOORS if options.get(name)})
     for url in (doors.sts, doors.tokens, doors.iam):
         if url and not url.startswith("https://") and not allow_http:
             raise StoreConfigError(f"{url} is not https: set allow_http to true if you mean it")
@@ -120,7 +120,7 @@ def open_bucket(
     url: str,
     prefix: str,
     make: Callable[[int], Any],
-    words: Words,
+    words: BackendTerms,
     remove: Callable[[str], None] | None = None,
     make_bulk: Callable[[int], Any] | None = None,
 ) -> BucketStore:
@@ -172,7 +172,7 @@ class BucketStore:
         repeating: Any,
         once: Any,
         bulk: Any,
-        words: Words,
+        words: BackendTerms,
         remove: Callable[[str], None] | None = None,
     ) -> None:
         import obstore  # noqa: PLC0415 - an extra

@@ -17,15 +17,15 @@ from typing import Any
 from providers.federation import google_token
 from providers.stores.bucket import (
     COMMON,
+    BackendTerms,
     BucketStore,
-    Words,
     client_of,
     open_bucket,
     read_line,
     read_proof,
 )
 
-WORDS = Words("version", "<Code>NoSuchBucket<", ())
+WORDS = BackendTerms("version", "<Code>NoSuchBucket<", ())
 # Of a token that is over Google says what it says of one that never was. One that was lent, or made
 # for this machine, was good, and the next one may be.
 _LENT = replace(WORDS, over=("401 Unauthorized",))
@@ -73,8 +73,8 @@ def proof_of(options: Mapping[str, str], *, reading: bool = False) -> Callable[[
 
 
 def read_token(file: Path) -> dict[str, Any]:
-    """What `providers.gcp.lending` wrote: asked for again by the client when less than five minutes
-    of it are left. Raises OSError, ValueError."""
+    """What `providers.gcp.credential_leases` wrote: asked for again by the client when less than
+    five minutes of it are left. Raises OSError, ValueError."""
     data = json.loads(file.read_bytes())
     return {
         "token": data["access_token"],

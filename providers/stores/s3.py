@@ -21,15 +21,15 @@ from providers.federation import aws_session
 from providers.stores.base import StoreConfigError
 from providers.stores.bucket import (
     COMMON,
+    BackendTerms,
     BucketStore,
-    Words,
     client_of,
     open_bucket,
     read_line,
     read_proof,
 )
 
-WORDS = Words("e_tag", "<Code>NoSuchBucket<", ("ExpiredToken",))
+WORDS = BackendTerms("e_tag", "<Code>NoSuchBucket<", ("ExpiredToken",))
 _CREDENTIALS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token")
 # Of a machine that shows who it is: see providers/federation.py.
 _PROOF = frozenset({"identity", "role", "audience", "session", "sts", "metadata"})

@@ -1,7 +1,7 @@
-"""The outbox on its way out: at least once, at most one message a second per route, never a flood.
+"""Deliver alerts from the outbox: at least once, at most one message a second per sink, no flood.
 
-A row counts as delivered only after the route took it. A daemon that dies in between sends it
-again; the number in the text tells the reader that it is the same.
+A row counts as delivered only after the sink accepted it. A daemon that dies in between sends it
+again; the number in the text shows the reader that it is the same.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Protocol
 
 import structlog
 
-from spotd.clock import Clock
-from spotd.model import Event, S, Severity
-from spotd.store.base import AlertRow, Store
+from spotd.base.clock import Clock
+from spotd.domain.events import Event, Severity
+from spotd.domain.units import S
+from spotd.store.interface import AlertRow, Store
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +38,7 @@ _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 _LOG = ""  # the name of the lane of rows that have no other
 
 
-class RouteError(Exception):
+class AlertSinkError(Exception):
     """A message was not taken. `gone`: the address will never take one again."""
 
     def __init__(self, text: str, retry_after_s: float = 0.0, *, gone: bool = False) -> None:
@@ -48,14 +49,14 @@ class RouteError(Exception):
 
 @dataclass(frozen=True)
 class Alert:
-    """One row to be told, with what its job has cost so far (0: not known)."""
+    """An outbox row to send, with the job's cost so far (0 if unknown)."""
 
     row: AlertRow
     spent_microusd: int = 0
 
 
-class Route(Protocol):
-    """Where alerts go. `paced` routes get few messages with many alerts each."""
+class AlertSink(Protocol):
+    """Where alerts go. `paced` sinks get few messages with many alerts each."""
 
     @property
     def min_severity(self) -> Severity: ...
@@ -64,17 +65,17 @@ class Route(Protocol):
     def paced(self) -> bool: ...
 
     def send(self, alerts: Sequence[Alert]) -> None:
-        """One message. Raises RouteError, whose text names no secret."""
+        """Send one message. Raises AlertSinkError, whose text contains no secret."""
         ...
 
     def reach(self) -> str:
-        """What is in the way of a message, as far as can be told without one, and no secret; "" for
-        nothing."""
+        """Return what prevents a message, as far as known without sending one, or "". No
+        secrets."""
         ...
 
 
 @dataclass(frozen=True)
-class LogRoute:
+class LogSink:
     """Alerts as lines of the daemon's own log."""
 
     min_severity: Severity = Severity.INFO
@@ -97,12 +98,12 @@ class LogRoute:
 
 
 class _Sending:
-    """One message on its way, on a thread of its own: a name server may hang for minutes."""
+    """One message in progress on its own thread: a name server may hang for minutes."""
 
-    def __init__(self, route: Route, alerts: Sequence[Alert], now_s: float) -> None:
+    def __init__(self, route: AlertSink, alerts: Sequence[Alert], now_s: float) -> None:
         self.alerts = alerts
         self.started_s = now_s
-        self.error: RouteError | None = None
+        self.error: AlertSinkError | None = None
         self._done = threading.Event()
         self._route = route
         threading.Thread(target=self._run, name="alert", daemon=True).start()
@@ -110,27 +111,27 @@ class _Sending:
     def _run(self) -> None:
         try:
             self._route.send(self.alerts)
-        except RouteError as error:
+        except AlertSinkError as error:
             self.error = error
         except Exception as error:  # noqa: BLE001 - a route's bug must not cost the alert
-            self.error = RouteError(f"the route broke: {type(error).__name__}")
+            self.error = AlertSinkError(f"the route broke: {type(error).__name__}")
         self._done.set()
 
     def wait(self, seconds: float) -> None:
         self._done.wait(seconds)
 
     def over(self, now_s: float) -> bool:
-        """Whether it ended, by itself or because it took too long."""
+        """Return whether it has ended, by itself or because it took too long."""
         if self._done.is_set():
             return True
         if now_s - self.started_s < ABANDON_S:
             return False
-        self.error = RouteError(f"no answer within {ABANDON_S:.0f} s")
+        self.error = AlertSinkError(f"no answer within {ABANDON_S:.0f} s")
         return True
 
 
-class Page:
-    """One event on its way by several routes, past the outbox."""
+class DirectSend:
+    """One event sent to several sinks, past the outbox."""
 
     def __init__(self, sendings: Sequence[_Sending], clock: Clock) -> None:
         self._sendings = sendings
@@ -138,23 +139,23 @@ class Page:
 
     @property
     def failed(self) -> bool:
-        """Whether no route took it, and none is still asked."""
+        """Return whether every sink has refused it."""
         now_s = self._clock.monotonic_s()
         return all(sending.over(now_s) and sending.error for sending in self._sendings)
 
 
 @dataclass
-class _Lane:
-    """One route's traffic. Lost with the process: the next one may be a little too eager."""
+class _SinkQueue:
+    """The traffic of one sink. It is lost with the process; the next one may send too soon."""
 
-    route: Route
+    route: AlertSink
     sent_s: deque[float] = field(default_factory=lambda: deque(maxlen=10))
     not_before_s: float = 0.0
     gone: bool = False
     sending: _Sending | None = None
 
     def ready(self, waiting: int, now_s: float) -> bool:
-        """Whether a message with `waiting` alerts may go now."""
+        """Return whether a message with `waiting` alerts may be sent now."""
         if self.sending is not None or now_s < self.not_before_s:
             return False
         recent = [at_s for at_s in self.sent_s if now_s - at_s < WINDOW_S]
@@ -169,23 +170,25 @@ class _Lane:
 class Delivery:
     """Sends what is due. `deliver` belongs to the holder of the duty "alerts"."""
 
-    def __init__(self, routes: Mapping[str, Route], clock: Clock) -> None:
+    def __init__(self, routes: Mapping[str, AlertSink], clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()  # one delivery at a time, and no other routes meanwhile
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, _SinkQueue] = {}
         self.change(routes)
 
-    def change(self, routes: Mapping[str, Route]) -> None:
-        """From now on these routes. What is under way stays so, and one that is as it was keeps its
-        pace; another one may be in use again."""
+    def change(self, routes: Mapping[str, AlertSink]) -> None:
+        """Use new sinks. Messages in progress continue, and an unchanged sink keeps its pace.
+
+        A sink that had been given up is used again if it changed.
+        """
         with self._lock:
-            lanes: dict[str, _Lane] = {}
+            lanes: dict[str, _SinkQueue] = {}
             for name, route in routes.items():
                 known = self._lanes.get(name)
                 if known is None or known.route != route:
-                    known = _Lane(route, sending=known.sending if known else None)
+                    known = _SinkQueue(route, sending=known.sending if known else None)
                 lanes[name] = known
-            self._lanes = {**lanes, _LOG: _Lane(LogRoute(Severity.DEBUG))}
+            self._lanes = {**lanes, _LOG: _SinkQueue(LogSink(Severity.DEBUG))}
 
     def deliver(self, store: Store) -> None:
         """Send due alerts, back within WAIT_S even when a route hangs. `store` is fenced for the
@@ -232,8 +235,7 @@ class Delivery:
         return found
 
     def reach(self) -> Mapping[str, tuple[str, bool]]:
-        """Whether messages could be taken, without one: name -> (what is in the way, or "", whether
-        the route is out of use)."""
+        """Return, by route name, what prevents messages, or "", and whether it is given up."""
         lanes = [(name, lane) for name, lane in self._lanes.items() if name != _LOG]
         if not lanes:
             return {}
@@ -243,7 +245,7 @@ class Delivery:
             name: (one.result(), lane.gone) for (name, lane), one in zip(lanes, found, strict=True)
         }
 
-    def page(self, event: Event) -> Page:
+    def page(self, event: Event) -> DirectSend:
         """Send an event by every route that wants such, at once and past the outbox. Returns before
         they answer."""
         now_s, now_us = self._clock.monotonic_s(), self._clock.now_us()
@@ -252,7 +254,7 @@ class Delivery:
             if name != _LOG and _RANK[event.severity] >= _RANK[lane.route.min_severity]:
                 alert = Alert(AlertRow(0, name, now_us, "", "", event, 1, 0))
                 sendings.append(_Sending(lane.route, [alert], now_s))
-        return Page(sendings, self._clock)
+        return DirectSend(sendings, self._clock)
 
     def _lane_of(self, route: str) -> str:
         """The route itself, what stands in for one that is gone, or the log."""
@@ -272,7 +274,7 @@ class Delivery:
         store.mark_alerts([row], now_us, 0, "not delivered for a day: given up")
         return True
 
-    def _send(self, lane: _Lane, rows: list[AlertRow], store: Store) -> None:
+    def _send(self, lane: _SinkQueue, rows: list[AlertRow], store: Store) -> None:
         now_us, now_s = self._clock.now_us(), self._clock.monotonic_s()
         lowest = _RANK[lane.route.min_severity]
         wanted = [row for row in rows if _RANK[row.event.severity] >= lowest]
@@ -285,15 +287,17 @@ class Delivery:
             lane.sending = _Sending(lane.route, alerts, now_s)
 
     def _spent(self, row: AlertRow, rows: int, store: Store) -> int:
-        """Only a message about one thing has room for its cost."""
+        """Return the job's cost for a message about one thing; others have no room for it."""
         if rows > 1 or not row.job_id:
             return 0
         view = store.load_view(row.job_id, self._clock.now_us())
         return view.spent_microusd if view else 0
 
     def _settle(self, store: Store) -> None:
-        """Put on record what became of messages; not forgotten before it is. What another daemon
-        has put on record meanwhile stays as it is."""
+        """Record what became of messages before forgetting it.
+
+        What another daemon has recorded meanwhile stays.
+        """
         now_s = self._clock.monotonic_s()
         for name, lane in self._lanes.items():
             sending = lane.sending
@@ -309,7 +313,12 @@ class Delivery:
             lane.sending = None
 
     def _fail(
-        self, name: str, lane: _Lane, rows: Sequence[AlertRow], error: RouteError, store: Store
+        self,
+        name: str,
+        lane: _SinkQueue,
+        rows: Sequence[AlertRow],
+        error: AlertSinkError,
+        store: Store,
     ) -> None:
         log.warning("alerts not sent", route=name, rows=len(rows), error=str(error))
         if error.gone:

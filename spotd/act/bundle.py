@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-# Folders are taken whole (their *.py, not below); files by themselves. The standard library aside,
+# Folders are taken with all *.py below them; files by themselves. The standard library aside,
 # this is all that the agent imports: a test runs it alone on the system's Python. The hook is for
 # the training programs, and needs their torch; the saver runs where its own needs are.
 SOURCES = (
     "providers/base.py",
     "providers/errors.py",
-    "providers/exchange.py",
+    "providers/http_request.py",
     "providers/federation.py",
-    "providers/lending.py",
-    "providers/linklocal.py",
-    "providers/signing.py",
+    "providers/credential_leases.py",
+    "providers/link_local.py",
+    "providers/aws_signing.py",
     "providers/stores/__init__.py",
     "providers/stores/azure.py",
     "providers/stores/base.py",
-    "providers/stores/bringing.py",
+    "providers/stores/dataset_copy.py",
     "providers/stores/bucket.py",
     "providers/stores/gcs.py",
     "providers/stores/local.py",
@@ -55,19 +55,22 @@ class Bundle:
 
 
 def sources() -> dict[str, Path]:
-    """Every file of the bundle: its name there and where it is installed."""
+    """Return every file of the bundle by its name there, with its installed path."""
     found: dict[str, Path] = {}
     for source in SOURCES:
         path = _locate(source)
         if path.is_dir():
-            found |= {f"{source}/{member.name}": member for member in sorted(path.glob("*.py"))}
+            found |= {
+                f"{source}/{member.relative_to(path).as_posix()}": member
+                for member in sorted(path.rglob("*.py"))
+            }
         else:
             found[source] = path
     return found
 
 
 def build_bundle() -> Bundle:
-    """Made from the installed packages, found without importing them; the same bytes every time."""
+    """Build the bundle from the installed packages, without importing them, reproducibly."""
     files = {"__main__.py": _MAIN.encode()}
     files |= {name: path.read_bytes() for name, path in sources().items()}
     for name in list(files):

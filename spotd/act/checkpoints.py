@@ -1,9 +1,9 @@
-"""Checkpoints as they lie in a job's authority store: listed, verified, pinned, removed.
+"""List, verify, pin and remove checkpoints in a job's authority store.
 
-What is in a manifest is known here by `digests_of` and `Shard` alone. HEAD, pins and manifests are
-written by machines that have a right to their own job's folder alone, and are read here with the
-box's rights to all of them: what they name outside of that folder is damage, and is never touched,
-and so is a store that is not among those that the job may have shards in (SeveralStores).
+Only `digests_of` and `Shard` know what is in a manifest. HEAD, pins and manifests are written by
+machines with a right to their own job's folder alone, and read here with the box's rights to all
+folders. So a name outside of that folder counts as damage and is never touched, and so does a store
+that the job may not have shards in (SeveralStores).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LANES = 8  # manifests that are read at once
 
 
 class DamagedError(Exception):
-    """A checkpoint is not what its manifest, or HEAD, says; the text names the object."""
+    """A checkpoint differs from its manifest, or from HEAD; the text names the object."""
 
 
 @dataclass(frozen=True)
-class Saved:
+class StoredCheckpoint:
     """A checkpoint that HEAD or a pin names. `problem` is why there is no `manifest`."""
 
     ref: HeadRef
@@ -45,28 +45,31 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """All of a job, newest first; `head` is None where nobody has claimed it yet."""
+class CheckpointList:
+    """A job's checkpoints, newest first; `head` is None if nobody has claimed it yet."""
 
     head: Head | None
-    saved: tuple[Saved, ...] = ()
+    saved: tuple[StoredCheckpoint, ...] = ()
 
     @property
-    def newest(self) -> Saved | None:
-        """What HEAD names."""
+    def newest(self) -> StoredCheckpoint | None:
+        """Return the checkpoint that HEAD names, or None."""
         current = self.head.current if self.head else None
         return next((one for one in self.saved if one.ref == current), None)
 
-    def find(self, name: str) -> Saved | None:
-        """By a step, by a pin's name; "" is the newest."""
+    def find(self, name: str) -> StoredCheckpoint | None:
+        """Return a checkpoint by step or pin name; "" is the newest."""
         if not name:
             return self.newest
         step = int(name) if name.isascii() and name.isdecimal() and len(name) < 20 else -1
         return next((one for one in self.saved if step == one.ref.step or name in one.pins), None)
 
 
-def read_kept(objects: ObjectStore, job_id: str) -> Kept:
-    """Raises WireError for a HEAD or a pin that cannot be read, and the store's errors."""
+def read_kept(objects: ObjectStore, job_id: str) -> CheckpointList:
+    """Read a job's checkpoints.
+
+    Raises WireError if HEAD or a pin is unreadable, and store errors.
+    """
     try:
         head = wire.parse_head(objects.get(wire.head_key(job_id))[0])
     except NotFoundError:
@@ -82,46 +85,50 @@ def read_kept(objects: ObjectStore, job_id: str) -> Kept:
     there = [
         one for one in found if one.manifest or one.pins or one.ref == current or not _gone(one)
     ]
-    return Kept(head, tuple(sorted(there, key=_order, reverse=True)))
+    return CheckpointList(head, tuple(sorted(there, key=_order, reverse=True)))
 
 
-def _order(one: Saved) -> tuple[int, int]:
+def _order(one: StoredCheckpoint) -> tuple[int, int]:
     return one.ref.generation, one.ref.step
 
 
-def _gone(one: Saved) -> bool:
+def _gone(one: StoredCheckpoint) -> bool:
     return one.problem.startswith("is gone")
 
 
 def _of_job(job_id: str, key: str) -> bool:
-    """Whether it lies in the folder of one of the job's saves."""
+    """Return whether the key is in the folder of the job's saves."""
     save = rf"jobs/{re.escape(job_id)}/g\d{{8}}/s\d{{12}}-[^/]+/[A-Za-z0-9][^/]*"
     return re.fullmatch(save, key) is not None
 
 
-def _read_saved(objects: ObjectStore, job_id: str, pins: list[Pin], ref: HeadRef) -> Saved:
+def _read_saved(
+    objects: ObjectStore, job_id: str, pins: list[Pin], ref: HeadRef
+) -> StoredCheckpoint:
     names = tuple(sorted(pin.name for pin in pins if pin.ref == ref))
     if not _of_job(job_id, ref.manifest):
-        return Saved(ref, names, problem=f"{ref.manifest!r} is not in the job's folder")
+        return StoredCheckpoint(ref, names, problem=f"{ref.manifest!r} is not in the job's folder")
     try:
         manifest = read_manifest(objects, ref)
         for shard in manifest.shards:
             if not _of_job(job_id, shard.key):
-                return Saved(ref, names, problem=f"{shard.key!r} is not in the job's folder")
+                return StoredCheckpoint(
+                    ref, names, problem=f"{shard.key!r} is not in the job's folder"
+                )
         try:
             for url in manifest.stores:
                 store_at(objects, url)
         except StoreDeniedError as error:
-            return Saved(ref, names, problem=str(error))
-        return Saved(ref, names, manifest)
+            return StoredCheckpoint(ref, names, problem=str(error))
+        return StoredCheckpoint(ref, names, manifest)
     except NotFoundError:
-        return Saved(ref, names, problem=f"is gone: there is no {ref.manifest}")
+        return StoredCheckpoint(ref, names, problem=f"is gone: there is no {ref.manifest}")
     except DamagedError as error:
-        return Saved(ref, names, problem=str(error))
+        return StoredCheckpoint(ref, names, problem=str(error))
 
 
 def read_pins(objects: ObjectStore, job_id: str) -> Iterator[Pin]:
-    """Raises WireError, which names the pin, and the store's errors."""
+    """Yield a job's pins. Raises WireError, which names the pin, and store errors."""
     for info in objects.list(wire.pin_folder(job_id)):
         try:
             yield wire.parse_pin(objects.get(info.key)[0])
@@ -132,12 +139,12 @@ def read_pins(objects: ObjectStore, job_id: str) -> Iterator[Pin]:
 
 
 def read_manifest(objects: ObjectStore, ref: HeadRef) -> Manifest:
-    """Raises DamagedError, NotFoundError and the store's other errors."""
+    """Read a manifest. Raises DamagedError, NotFoundError and other store errors."""
     return parse_manifest(read_manifest_bytes(objects, ref), ref)
 
 
 def read_manifest_bytes(objects: ObjectStore, ref: HeadRef) -> bytes:
-    """As they are. Raises NotFoundError and the store's other errors, DamagedError."""
+    """Read a manifest's bytes. Raises DamagedError, NotFoundError and other store errors."""
     try:
         return objects.get(ref.manifest)[0]
     except StoreConfigError as error:
@@ -145,7 +152,7 @@ def read_manifest_bytes(objects: ObjectStore, ref: HeadRef) -> bytes:
 
 
 def parse_manifest(data: bytes, ref: HeadRef) -> Manifest:
-    """Raises DamagedError for one that is not what HEAD or a pin says."""
+    """Parse a manifest. Raises DamagedError if HEAD or a pin says otherwise."""
     if wire.sha256(data) != ref.digest:
         raise DamagedError(f"{ref.manifest} has another digest than HEAD says")
     try:
@@ -162,7 +169,7 @@ def digests_of(shard: Shard) -> list[tuple[int, str, str]]:
 
 
 class ShardCheck:
-    """Told a shard's bytes in order. Every call raises DamagedError as soon as it is known."""
+    """Verifies a shard's bytes in order. Every call raises DamagedError as soon as it is known."""
 
     def __init__(self, shard: Shard) -> None:
         self._key = shard.key
@@ -186,7 +193,7 @@ class ShardCheck:
                 self._begin()
 
     def end(self) -> None:
-        """There is no more."""
+        """Check that the shard is complete."""
         if self._left:
             raise DamagedError(f"{self._key} ends too early")
 
@@ -207,8 +214,7 @@ def _hasher(key: str, kind: str) -> Any:
 
 
 def shard_bytes(objects: ObjectStore, shard: Shard) -> Iterator[bytes]:
-    """Exactly as many as the manifest says, piece by piece. Raises DamagedError and the store's
-    errors."""
+    """Yield exactly the bytes that the manifest names. Raises DamagedError and store errors."""
     at, there = 0, store_at(objects, shard.store)
     while at < shard.size:
         try:
@@ -268,7 +274,7 @@ def _missing(objects: ObjectStore, job_id: str, made: Pin) -> str:
     return f"{far[0].key} is missing or cut" if far else ""
 
 
-def remove(objects: ObjectStore, job_id: str, saved: Saved) -> int:
+def remove(objects: ObjectStore, job_id: str, saved: StoredCheckpoint) -> int:
     """Delete a checkpoint's objects, its manifest first: one that is half removed is none. How many
     went. What a save that fell back to the authority has left in another store goes too, where that
     one answers. Raises DamagedError for one outside of the job's folder, and the store's errors;

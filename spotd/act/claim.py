@@ -1,21 +1,21 @@
-"""Which database a deployment belongs to, where two say that it is theirs.
+"""Detect a second database that claims the same deployment.
 
-A copy of a database, restored beside the original or simply copied, has the same deployment, and
-knows the same machines as its own: two daemons would each end what the other launches, and neither
-could tell from what it has. What tells them apart is what only one of them did last. In the
-deployment's store lies an object with a number. The daemon that has the duty replaces it every
-while by a higher one, by compare-and-swap, and its database knows it: first as what is about to be
-written, then as what was. A number that is higher than what a database knows, and is not the one
-that it was about to write, was written with another one.
+A copy of a database, restored beside the original or simply copied, has the same deployment and
+knows the same machines: two daemons would each terminate what the other launches, and neither could
+tell from its own data. What tells them apart is what only one of them did last. The deployment's
+store has an object with a number. The daemon that holds this task regularly replaces it by a higher
+one with compare-and-swap, and its database records it: first as intended, then as confirmed. A
+number that is higher than the database knows, and not the intended one, was written by another
+database.
 
-Who finds such a number stands still: it decides nothing, calls no cloud, and tells a person. As
-long as the number changes, the other lives. When it has not changed for long, the other is gone,
-and the deployment is taken over; what the other launched is not known here, so in quarantine.
+A daemon that finds such a number stops: it decides nothing, calls no cloud, and alerts. As long as
+the number changes, the other one lives. When it has not changed for long, the other is gone and the
+deployment is taken over, in quarantine, because what the other launched is not known here.
 
-A store that does not answer proves nothing, and stops nobody. Nor are two found out that do not
-share it: a folder of this machine is copied with the database. Where the deployment's store is one,
-the object lies in the store of checkpoints, which clouds' machines write to as well
-(`beginning.open_claim_store`).
+A store that does not answer proves nothing and stops nobody. Two databases that do not share the
+store are not detected: a folder of this machine is copied with the database. If the deployment's
+store is a folder, the object lies in the checkpoint store, which cloud machines write to as well
+(`daemon.startup.open_claim_store`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import structlog
 
 from providers.stores.base import ConflictError, NotFoundError, ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
-from spotd.clock import Clock
-from spotd.store.base import Store, StoreError
+from spotd.base.clock import Clock
+from spotd.store.interface import Store, StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ NEWER = (
 
 
 @dataclass(frozen=True)
-class _Other:
+class _OtherDatabase:
     """The number of another database, by whom, and since when (monotonic) it has not changed."""
 
     number: int
@@ -51,8 +51,8 @@ class _Other:
     since_s: float
 
 
-class Claim:
-    """Of one daemon. `chance()` is a whole number, of which the lowest 32 bits count."""
+class DeploymentClaim:
+    """The claim of one daemon. `chance()` returns a random integer; its lowest 32 bits count."""
 
     def __init__(
         self,
@@ -70,16 +70,16 @@ class Claim:
         self._chance = chance
         self._every_s = every_s
         self._key = f"claims/{store.deployment()}"
-        self._other: _Other | None = None
+        self._other: _OtherDatabase | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
 
     def move(self, objects: ObjectStore) -> None:
-        """From now on it is claimed there: the configuration was read anew."""
+        """Use another store for the claim after a reload."""
         self._objects = objects
 
     def why(self) -> str:
-        """Why this daemon stands still; "" when it does not."""
+        """Return why this daemon must not act, or ""."""
         other = self._other
         if other is None:
             return ""
@@ -90,7 +90,7 @@ class Claim:
         )
 
     def watch(self, looked: threading.Event) -> None:
-        """Look again and again until `stop`, beginning now; sets `looked` after the first time."""
+        """Check repeatedly until `stop`, starting now; set `looked` after the first check."""
         while True:
             try:
                 self.look()
@@ -105,15 +105,17 @@ class Claim:
         self._stopping.set()
 
     def look(self) -> None:
-        """Whose number is there? Raises StoreError and ObjectStoreError; then nothing is known."""
+        """Check the number. Raises StoreError and ObjectStoreError; then nothing is known."""
         before = self._store.claims()
         number, holder, _ = self._read()
         # Whoever has the duty may have written and recorded between the two.
         self._judge(number, holder, before, self._store.claims())
 
     def keep(self, store: Store) -> None:
-        """Replace the number, unless another's stands there that may live: the duty, with its
-        holder's fenced store. Raises StoreError."""
+        """Replace the number unless another living daemon's is there. Raises StoreError.
+
+        This is the periodic task, with its holder's fenced store.
+        """
         try:
             self._keep(store)
         except ConflictError:
@@ -141,7 +143,7 @@ class Claim:
     def _next(self, number: int) -> int:
         return ((number >> CHANCE) + 1 << CHANCE) | self._chance() % (1 << CHANCE)
 
-    def _judge(self, number: int, holder: str, *known: tuple[int, int]) -> _Other | None:
+    def _judge(self, number: int, holder: str, *known: tuple[int, int]) -> _OtherDatabase | None:
         """A lower number than ours is one that we left behind, in a folder that another box of
         this database does not have."""
         ours = any(number <= confirmed or number == intended for confirmed, intended in known)
@@ -149,7 +151,7 @@ class Claim:
             if ours:
                 self._other = None
             elif self._other is None or self._other.number != number:
-                self._other = _Other(number, holder, self._clock.monotonic_s())
+                self._other = _OtherDatabase(number, holder, self._clock.monotonic_s())
             return self._other
 
     def _read(self) -> tuple[int, str, str | None]:
@@ -166,7 +168,7 @@ class Claim:
 
 
 def _number(value: object) -> int:
-    """Raises ValueError for what is none that a database could keep."""
+    """Return the number. Raises ValueError for one that no database could hold."""
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError(value)
     return value

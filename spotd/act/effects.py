@@ -1,8 +1,8 @@
-"""From committed state to calls, and from calls to recorded outcomes.
+"""Derive calls from committed state, perform them, and record their outcomes.
 
-`effects_of` is pure: it reads what the commit just made has armed. `call` makes one
-call and returns how to record what came of it; neither decides anything. Whatever is not recorded
-simply becomes due again, with the same token.
+`effects_of` is pure: it reads what the last commit has armed. `call` makes one call and returns how
+to record its outcome. Neither decides anything. An outcome that is not recorded makes the call due
+again, with the same token.
 """
 
 from __future__ import annotations
@@ -28,29 +28,32 @@ from providers.base import (
 from providers.stores.base import NotFoundError, ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd import wire
-from spotd.act import baking, console
-from spotd.act.heads import read_head, record_head
-from spotd.act.kit import Tools, send_tools
-from spotd.act.lent import Lend, LendShards, Shards, first_to_end
+from spotd.act import image_builder, serial_console
+from spotd.act.checkpoint_terms import terms_for
+from spotd.act.head_reader import read_head, record_head
+from spotd.act.lease_records import Lend, LendShards, ShardLeases, first_to_end
 from spotd.act.node_link import LinkError, NodeLink
-from spotd.act.terms import terms_for
-from spotd.baked import baked_of
-from spotd.clock import Clock
-from spotd.container import container_of
-from spotd.datasets import DataSet
-from spotd.decide.booked import with_ends
-from spotd.decide.bootstrap import addresses_of, agent_config, start_document
-from spotd.decide.carriage import Place, place_among, place_of
-from spotd.decide.cooldowns import refusal_code
-from spotd.decide.expiry import expiry_tags, life_limit_s
-from spotd.decide.naming import gang_name
-from spotd.decide.needs import CALL_DEADLINE_S, claim_for, last_start_us
-from spotd.errors import UserError
-from spotd.model import EffectKind, HeadSeen, Job, Node, S, View
-from spotd.past import UNKNOWN, Past
-from spotd.plan import Effect
-from spotd.store.base import AuditOutcome, AuditRow, Store
-from spotd.vault import JobKeys, host_key
+from spotd.act.saver_env import SaverPackages, send_tools
+from spotd.base.clock import Clock
+from spotd.base.errors import UserError
+from spotd.domain.container import container_of
+from spotd.domain.datasets import DataSet
+from spotd.domain.images import baked_of
+from spotd.domain.job import HeadSnapshot, Job
+from spotd.domain.node import EffectKind, Node
+from spotd.domain.node_history import UNKNOWN, FleetHistory
+from spotd.domain.plan import Effect
+from spotd.domain.units import S
+from spotd.domain.view import View
+from spotd.planner.core.expiry import expiry_tags, life_limit_s
+from spotd.planner.core.next_effect import CALL_DEADLINE_S, claim_for, last_start_us
+from spotd.planner.core.node_bootstrap import addresses_of, agent_config, start_document
+from spotd.planner.core.node_names import gang_name
+from spotd.planner.core.reservation_end import with_ends
+from spotd.planner.core.shard_stores import StorePlace, place_among, place_of
+from spotd.planner.offers.cooldowns import refusal_code
+from spotd.security.secrets import JobKeys, host_key
+from spotd.store.interface import AuditOutcome, AuditRow, Store
 from spotd.wire import Bucket, Command
 
 RECORD_S = 1.0  # of a call's time, for its outcome to be recorded
@@ -66,30 +69,28 @@ class NotConfiguredError(Exception):
     scope = Scope.PROVIDER
 
 
-class NotLentError(Exception):
-    """A machine there could not be lent what it needs of its job's store: it is not asked for."""
+class LeaseRefusedError(Exception):
+    """A machine there could not get its store credentials, so it is not requested."""
 
     scope = Scope.OFFER
 
 
 @dataclass(frozen=True)
-class World:
-    """Everything an effect may touch; given by the daemon, or by a simulator.
+class EffectContext:
+    """Everything that an effect may use; built by the daemon or the simulator.
 
-    `survey(provider)` lists a cloud, sharing the call with others who ask at the same time.
+    `survey(provider)` lists a cloud and shares the call with others who ask at the same time.
     `open_store(url)` opens a job's authority store, `store_options(url)` is what a node needs to
-    open it. `started_at_us` is when this daemon started, `listening_since()` since when it hears
-    nodes without a gap, `answering_since()` since when a cloud that was away answers again,
-    `reached_since()` since when machines behind a provider's jump host can be reached and
-    `unreached()` why they cannot, which is worth a word by then,
-    `safe_until()` until when it is in safe mode, `contested()` why it may do nothing at all;
-    `places()` where the configured stores are, `shards()` which of them take shards, `datasets()`
-    what data is declared, `past(now_us)` what became of the fleet's machines, `buckets(job, node)`
-    what the node is to copy, `shards_for(job, node, deadline_s)` the stores beside the job's own,
-    `tools()` what the saver's environment is made of.
-    `lend(job, node, deadline_s)` gives a machine what it needs of the store, where it has no right
-    there by itself, and `lendable(job, node)` raises NotLentError when it could not; see
-    act/lending.py.
+    open it. `started_at_us` is when this daemon started, `listening_since()` since when it receives
+    from nodes without a gap, `answering_since()` since when a cloud that was unavailable answers
+    again. `reached_since()` is since when machines behind a jump host can be reached, `unreached()`
+    why they cannot. `safe_until()` is the end of safe mode, `contested()` why the daemon may do
+    nothing at all. `places()` is where the configured stores are, `shards()` which take shards,
+    `datasets()` the declared data, `past(now_us)` the fleet's history, `buckets(job, node)` what
+    the node copies, `shards_for(job, node, deadline_s)` the stores beside the job's own, `tools()`
+    the parts of the saver's environment. `lend(job, node, deadline_s)` leases store credentials to
+    a machine without a right of its own, and `lendable(job, node)` raises LeaseRefusedError if that
+    cannot work (act/credential_leases.py).
     """
 
     store: Store
@@ -110,13 +111,13 @@ class World:
     unreached: Callable[[], Mapping[str, str]] = dict
     safe_until: Callable[[], int] = lambda: 0
     contested: Callable[[], str] = str
-    places: Callable[[], Mapping[str, Place]] = dict
-    past: Callable[[int], Past] = lambda _now_us: UNKNOWN
+    places: Callable[[], Mapping[str, StorePlace]] = dict
+    past: Callable[[int], FleetHistory] = lambda _now_us: UNKNOWN
     buckets: Callable[[Job, Node], tuple[Bucket, ...]] = lambda job, _node: job.spec.buckets
     shards: Callable[[], tuple[str, ...]] = tuple
     datasets: Callable[[], Mapping[str, DataSet]] = dict
-    tools: Callable[[], Tools] = Tools
-    shards_for: LendShards = lambda _job, _node, _deadline_s: Shards()
+    tools: Callable[[], SaverPackages] = SaverPackages
+    shards_for: LendShards = lambda _job, _node, _deadline_s: ShardLeases()
     lend: Lend = lambda _job, _node, _deadline_s: None
     lendable: Callable[[Job, Node], None] = lambda _job, _node: None
 
@@ -144,15 +145,21 @@ def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
     return found
 
 
-def call(effect: Effect, world: World) -> Record:
+def call(effect: Effect, world: EffectContext) -> Record:
     """Make the call; what is returned records its outcome. Raises what the daemon's own store
     raises, and bugs."""
     node, store, clock = effect.node, world.store, world.clock
     try:
         return _CALLS[effect.kind](effect, world)
     except (
-        *(CapacityError, QuotaError, PriceError, RejectedError, AuthError, UnpreparedError),
-        *(NotConfiguredError, NotLentError),
+        CapacityError,
+        QuotaError,
+        PriceError,
+        RejectedError,
+        AuthError,
+        UnpreparedError,
+        NotConfiguredError,
+        LeaseRefusedError,
     ) as error:
         return partial(_record_refusal, effect, world, error)
     except (ProviderError, LinkError, ObjectStoreError, wire.WireError, UserError) as error:
@@ -166,7 +173,9 @@ def call(effect: Effect, world: World) -> Record:
 
 
 def _record_refusal(
-    effect: Effect, world: World, error: ProviderError | NotConfiguredError | NotLentError
+    effect: Effect,
+    world: EffectContext,
+    error: ProviderError | NotConfiguredError | LeaseRefusedError,
 ) -> None:
     node, at_us = effect.node, world.clock.now_us()
     if isinstance(error, AuthError):
@@ -213,7 +222,7 @@ def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequ
     )
 
 
-def _provider(effect: Effect, world: World) -> Provider:
+def _provider(effect: Effect, world: EffectContext) -> Provider:
     """The cloud that the node is in. Raises NotConfiguredError."""
     name = effect.node.offer.provider
     provider = world.providers.get(name)
@@ -223,11 +232,11 @@ def _provider(effect: Effect, world: World) -> Provider:
 
 
 def not_configured(provider: str) -> str:
-    """What to tell of a cloud that the configuration lost."""
+    """Return the message about a provider that the configuration no longer has."""
     return f"{provider} is not configured any more: put [providers.{provider}] back"
 
 
-def _launch(effect: Effect, world: World) -> Record:
+def _launch(effect: Effect, world: EffectContext) -> Record:
     node = effect.node
     request = launch_request(effect, world.keys(node.job_id), world.deployment)
     world.lendable(effect.job, node)
@@ -242,9 +251,12 @@ def _launch(effect: Effect, world: World) -> Record:
     return record
 
 
-def _resolve(effect: Effect, world: World) -> Record:
-    """Look up by token. Absent is only certain when no create can be in flight any more and the
-    cloud's own listing lag has passed since."""
+def _resolve(effect: Effect, world: EffectContext) -> Record:
+    """Look a launch up by its token.
+
+    Absence is certain only when no launch can be in flight and the cloud's listing lag has passed
+    since.
+    """
     node, provider = effect.node, _provider(effect, world)
     asked_at_us = world.clock.now_us()
     listed = provider.list()
@@ -261,34 +273,33 @@ def _resolve(effect: Effect, world: World) -> Record:
     return record
 
 
-def _survey(effect: Effect, world: World) -> Record:
+def _survey(effect: Effect, world: EffectContext) -> Record:
     return world.survey(_provider(effect, world).name)
 
 
-def _left_s(effect: Effect, world: World) -> float:
-    """What is left of the call's time: its outcome is to be on record before it counts as lost and
-    is made again beside it."""
+def _left_s(effect: Effect, world: EffectContext) -> float:
+    """Return the time left for the call: its outcome has to be recorded before that."""
     return (effect.deadline_us - world.clock.now_us()) / S - RECORD_S
 
 
-def _boot(effect: Effect, world: World) -> Record:
+def _boot(effect: Effect, world: EffectContext) -> Record:
     node, provider = effect.node, _provider(effect, world)
     config = agent_config(world.deployment, effect.job, node, provider, world.clock.now_us())
     world.link.boot(node, world.keys(node.job_id), config, _left_s(effect, world))
     return lambda: world.store.record_booted(node.id, world.clock.now_us())
 
 
-def _image(effect: Effect, world: World) -> Record:
-    return baking.take_step(effect, _provider(effect, world), world, _left_s(effect, world))
+def _image(effect: Effect, world: EffectContext) -> Record:
+    return image_builder.take_step(effect, _provider(effect, world), world, _left_s(effect, world))
 
 
-def _start(effect: Effect, world: World) -> Record:
+def _start(effect: Effect, world: EffectContext) -> Record:
     node, job = effect.node, effect.job
     keys = world.keys(job.id)
     for mount in job.spec.packages:
         left_s = _left_s(effect, world)
         world.link.put_package(node, keys, mount.digest, world.packages, left_s)
-    tools = Tools() if node.offer.local else world.tools()
+    tools = SaverPackages() if node.offer.local else world.tools()
     send_tools(world.link, node, keys, tools, world.packages, lambda: _left_s(effect, world))
     loan = world.lend(job, node, _left_s(effect, world))
     options = loan.options if loan else world.store_options(job.spec.checkpoint.store)
@@ -317,8 +328,8 @@ def _start(effect: Effect, world: World) -> Record:
     return record
 
 
-def _secrets(effect: Effect, world: World) -> Mapping[str, str]:
-    """The job's, on record before they leave the box."""
+def _secrets(effect: Effect, world: EffectContext) -> Mapping[str, str]:
+    """Return the job's secrets, recorded as used before they leave the box."""
     job, node = effect.job, effect.node
     found = world.secrets(job.id)
     if found:
@@ -329,7 +340,7 @@ def _secrets(effect: Effect, world: World) -> Mapping[str, str]:
     return found
 
 
-def _tell(name: str, effect: Effect, world: World) -> Record:
+def _tell(name: str, effect: Effect, world: EffectContext) -> Record:
     node = effect.node
     data = {"reason": node.leave_text, "deadline_s": effect.job.spec.stop_grace_s}
     if effect.kind is EffectKind.SAVE:
@@ -338,14 +349,14 @@ def _tell(name: str, effect: Effect, world: World) -> Record:
     return lambda: world.store.record_told(node.id, effect.kind, world.clock.now_us())
 
 
-def _send(effect: Effect, world: World, command: Command) -> None:
+def _send(effect: Effect, world: EffectContext, command: Command) -> None:
     keys = world.keys(effect.node.job_id)
     reply = world.link.send(effect.node, keys, command, _left_s(effect, world))
     if not reply.ok:
         raise LinkError(f"{command.name} refused: {reply.error}")
 
 
-def _read_head(effect: Effect, world: World) -> Record:
+def _read_head(effect: Effect, world: EffectContext) -> Record:
     # Before it is read: what happens meanwhile may not be in what is read.
     job, read_at_us = effect.job, world.clock.now_us()
     try:
@@ -354,16 +365,16 @@ def _read_head(effect: Effect, world: World) -> Record:
         if job.head is not None and job.head.generation:
             raise  # it was there: this is the store's trouble
         times = {"seen_at_us": read_at_us, "read_at_us": read_at_us}
-        nobody = HeadSeen(0, 0, "", released=False, final=False, **times)
+        nobody = HeadSnapshot(0, 0, "", released=False, final=False, **times)
         return lambda: world.store.record_head(job.id, nobody)
     return partial(record_head, world.store, job, seen)
 
 
-def _terminate(effect: Effect, world: World) -> Record:
+def _terminate(effect: Effect, world: EffectContext) -> Record:
     node, provider = effect.node, _provider(effect, world)
     said = None
-    if console.wanted(node):
-        said = console.ask(node, provider, lambda: world.secrets(node.job_id).values())
+    if serial_console.wanted(node):
+        said = serial_console.ask(node, provider, lambda: world.secrets(node.job_id).values())
     provider.terminate(node.instance_id)
 
     def record() -> None:
@@ -374,7 +385,7 @@ def _terminate(effect: Effect, world: World) -> Record:
     return record
 
 
-_CALLS: dict[EffectKind, Callable[[Effect, World], Record]] = {
+_CALLS: dict[EffectKind, Callable[[Effect, EffectContext], Record]] = {
     EffectKind.LAUNCH: _launch,
     EffectKind.RESOLVE: _resolve,
     EffectKind.SURVEY: _survey,

@@ -1,8 +1,8 @@
-"""A checkpoint from elsewhere, written as the first one of a job that does not exist yet.
+"""Write a checkpoint from elsewhere as the first one of a job that does not exist yet.
 
-Shards first, each verified before it is written, then the manifest, then HEAD; the last two by a
-write that only creates. A job that has a HEAD is never written to: whoever owns that one is the
-only one who may commit. HEAD is left released, so that the job's first machine has it at once.
+First the shards, each verified before it is written, then the manifest, then HEAD; the last two by
+writes that only create. A job that has a HEAD is never written to, because only its owner may
+commit. HEAD is left released, so that the job's first machine gets it at once.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ CHUNK_BYTES = 16 << 20
 KIND = "xxh3"
 
 
-class TakenError(Exception):
-    """There is a job of that id, or something else that is not ours to write over."""
+class JobIdTakenError(Exception):
+    """The job exists, or something else that is not ours to overwrite."""
 
 
-class UnfitError(Exception):
-    """What is to be committed is not what was sent; the text says what differs."""
+class ImportMismatchError(Exception):
+    """What is to be committed differs from what was sent; the text says how."""
 
 
 def shard_key(job_id: str, step: int, stream: int, number: int) -> str:
-    """Where a shard of an import lies."""
+    """Return the key of an import's shard."""
     folder = manifest_key(job_id, step).rpartition("/")[0]
     return f"{folder}/r{stream:05d}-{number:05d}"
 
 
 def manifest_key(job_id: str, step: int) -> str:
-    """Where its manifest lies."""
+    """Return the key of an import's manifest."""
     return wire.manifest_key(job_id, GENERATION, step, NAME)
 
 
 def is_imported(manifest: str) -> bool:
-    """Whether the key of a manifest is that of an import."""
+    """Return whether a manifest's key is that of an import."""
     return manifest.endswith(f"-{NAME}/MANIFEST.json")
 
 
 def check_new(objects: ObjectStore, job_id: str) -> None:
-    """Raises TakenError where the job has a HEAD, and the store's errors."""
+    """Raise JobIdTakenError if the job has a HEAD. Raises store errors, too."""
     try:
         objects.get(wire.head_key(job_id))
     except NotFoundError:
         return
-    raise TakenError(f"job {job_id} has checkpoints already")
+    raise JobIdTakenError(f"job {job_id} has checkpoints already")
 
 
 def put_shard(objects: ObjectStore, job_id: str, shard: Shard, data: Path) -> None:
@@ -74,7 +74,7 @@ def commit(objects: ObjectStore, manifest: Manifest, nonce: str) -> HeadRef:
     except ConflictError:
         found = wire.parse_head(objects.get(wire.head_key(manifest.job))[0])
         if replace(found, nonce=nonce) != head:
-            raise TakenError(f"job {manifest.job} has checkpoints already") from None
+            raise JobIdTakenError(f"job {manifest.job} has checkpoints already") from None
     return ref
 
 
@@ -83,7 +83,7 @@ def _create(objects: ObjectStore, key: str, data: bytes) -> None:
         objects.put_if(key, data, None)
     except ConflictError:
         if objects.get(key)[0] != data:
-            raise TakenError(f"{key} is there already, and is another one") from None
+            raise JobIdTakenError(f"{key} is there already, and is another one") from None
 
 
 def _check(objects: ObjectStore, manifest: Manifest, key: str) -> None:
@@ -91,4 +91,4 @@ def _check(objects: ObjectStore, manifest: Manifest, key: str) -> None:
     there = {info.key: info.size for info in objects.list(f"{folder}/")}
     for shard in manifest.shards:
         if there.get(shard.key) != shard.size:
-            raise UnfitError(f"{shard.key} did not come, or not all of it")
+            raise ImportMismatchError(f"{shard.key} did not come, or not all of it")

@@ -1,6 +1,6 @@
-"""What the daemon tells a node, over SSH: ship the agent, put packages, send commands.
+"""Control a node over SSH: ship the agent, upload packages, send commands.
 
-Every remote command is a constant; whatever varies travels on stdin.
+Every remote command is a constant; everything that varies travels on stdin.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from providers.lending import Lent
+from providers.credential_leases import LeasedCredentials
 from providers.stores.base import ObjectStore
 from spotd import wire
-from spotd.act.baking import UnfitError
 from spotd.act.bundle import Bundle
+from spotd.act.image_builder import UncleanDiskError
 from spotd.act.node_link import LinkError
 from spotd.act.ssh import CHUNK, CONNECT_S, Address, Connection, Dial, Result, SshError, connect
-from spotd.log import redactor
-from spotd.model import Node
-from spotd.vault import JobKeys, host_key
+from spotd.base.log import redactor
+from spotd.domain.node import Node
+from spotd.security.secrets import JobKeys, host_key
 from spotd.wire import AgentConfig, Command, Reply, WireError, parse_reply
 
 SHIP_S = 40.0  # for our version of the agent's code on a connection without a deadline
@@ -74,20 +74,22 @@ def node_command(bundle: Bundle, words: str, how: str = "") -> str:
 
 
 def address_of(node: Node, keys: JobKeys) -> Address:
-    """Where a node is, with the host key that its cloud told, or that it was given at launch."""
+    """Return a node's address and host key, as reported by its cloud or given at launch."""
     public = node.host_public_key or host_key(keys, node.token).public
     return Address(node.host, node.port, node.ssh_user, public)
 
 
 def node_words(node: Node) -> str:
-    """Which agent on the machine is meant."""
+    """Return the words that name the agent on the machine."""
     return f"--job {node.job_id} --generation {node.generation}"
 
 
 class SshLink:
-    """Keeps `act.node_link.NodeLink` over SSH, one connection a call, which ends it in time. None
-    takes longer than `connect_s` to be made. `way(provider)` makes lines to machines that we do not
-    reach ourselves."""
+    """Implements `act.node_link.NodeLink` over SSH, one connection per call.
+
+    No connection takes longer than `connect_s`. `way(provider)` connects to machines that are not
+    reached directly.
+    """
 
     def __init__(
         self,
@@ -148,7 +150,7 @@ class SshLink:
         self._ask(node, keys, "dismiss", {"user": user}, deadline_s)
 
     def lend(
-        self, node: Node, keys: JobKeys, lent: Lent, deadline_s: float, store: str = ""
+        self, node: Node, keys: JobKeys, lent: LeasedCredentials, deadline_s: float, store: str = ""
     ) -> str:
         """Have the machine keep credentials of the job's store, or of another `store` by its URL,
         in place of those before; the file that they are in. Raises LinkError."""
@@ -161,7 +163,10 @@ class SshLink:
         return file
 
     def clean(self, node: Node, keys: JobKeys, prepared_file: str, deadline_s: float) -> None:
-        """See `baking.Cleaner.clean`. The agent takes a moment to end, and none may be at work."""
+        """See `image_builder.Cleaner.clean`.
+
+        The agent needs a moment to end, and none may be working.
+        """
         words = f'clean --home "{HOME}" --prepared-file {shlex.quote(prepared_file)}'
         stop = Command(wire.STOP, node.generation, {"reason": "its disk becomes an image"})
         with self._connected(node, keys, deadline_s) as connection:
@@ -173,7 +178,9 @@ class SshLink:
                     continue
                 break
         if _CLEANED in result.stdout and result.status:
-            raise UnfitError(f"what may not be in an image stays on the disk: {_said(result)}")
+            raise UncleanDiskError(
+                f"what may not be in an image stays on the disk: {_said(result)}"
+            )
         _check(result, "its disk was not cleaned")
 
     def _ask(
@@ -192,7 +199,7 @@ class SshLink:
         return connect(address, keys.user.private, self.connect_s, deadline_s=deadline_s, dial=dial)
 
     def ship(self, connection: Connection, deadline_s: float = SHIP_S) -> None:
-        """Have this version's bundle on the node, beside others. Raises SshError, LinkError."""
+        """Put this version's bundle on the node, beside others. Raises SshError, LinkError."""
         result = self._load(connection, {}, deadline_s)
         if result.status != 0:
             raise LinkError(f"the agent's code did not arrive: {_said(result)}")

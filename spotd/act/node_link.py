@@ -1,13 +1,13 @@
-"""What the loop asks of the line to a node."""
+"""The calls to a node that the loop needs."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from providers.stores.base import ObjectStore
-from spotd.act.baking import Cleaner
-from spotd.model import Node
-from spotd.vault import JobKeys
+from spotd.act.image_builder import Cleaner
+from spotd.domain.node import Node
+from spotd.security.secrets import JobKeys
 from spotd.wire import AgentConfig, Command, Reply
 
 

@@ -1,4 +1,4 @@
-"""A Slack incoming webhook. Its URL is a secret: it stands in no log, error or event."""
+"""Post to a Slack incoming webhook. Its URL is a secret and appears in no log, error or event."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from spotd.act.alerts import Alert, RouteError
-from spotd.act.blocks import payload
-from spotd.log import redactor
-from spotd.model import Severity
-from spotd.webhook import WebhookError, post, reach
+from spotd.act.alerts import Alert, AlertSinkError
+from spotd.act.slack_blocks import payload
+from spotd.base.log import redactor
+from spotd.base.webhook import WebhookError, post, reach
+from spotd.domain.events import Severity
 
 RETRY_AFTER_CAP_S = 3600.0
 _SAID_CHARS = 120
 
 
 @dataclass(frozen=True)
-class SlackRoute:
+class SlackSink:
     """Posts to `url`, which the configuration has checked."""
 
     url: str = field(repr=False)
@@ -31,7 +31,7 @@ class SlackRoute:
         redactor.register(urlsplit(self.url).path)
 
     def reach(self) -> str:
-        """See Route.reach: its address answers, and proves to be what it says it is."""
+        """See AlertSink.reach: the address answers and proves its identity."""
         try:
             reach(self.url)
         except WebhookError as error:
@@ -39,7 +39,7 @@ class SlackRoute:
         return ""
 
     def send(self, alerts: Sequence[Alert]) -> None:
-        """Raises RouteError."""
+        """Post one message. Raises AlertSinkError."""
         body = payload(alerts)
         status, headers, said = self._post(body)
         if status == 400:
@@ -48,15 +48,15 @@ class SlackRoute:
         if status == 200 and said == "ok":
             return
         if status == 429:
-            raise RouteError("Slack asks us to wait (429)", _retry_after_s(headers))
-        raise RouteError(f"Slack answered {status}: {said}", gone=status in (403, 404, 410))
+            raise AlertSinkError("Slack asks us to wait (429)", _retry_after_s(headers))
+        raise AlertSinkError(f"Slack answered {status}: {said}", gone=status in (403, 404, 410))
 
     def _post(self, body: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str]:
         """(status, headers, the first words of the answer). Raises RouteError."""
         try:
             answer = post(self.url, body)
         except WebhookError as error:
-            raise RouteError(str(error)) from None
+            raise AlertSinkError(str(error)) from None
         said = redactor.clean(answer.said)
         return answer.status, answer.headers, " ".join(said.split())[:_SAID_CHARS]
 

@@ -1,8 +1,8 @@
-"""SSH to a machine that is known before it is met: a pinned host key, one user key, own deadlines.
+"""SSH to a machine whose host key is known beforehand: pinned key, one user key, own deadlines.
 
-paramiko notices neither a frozen peer nor a black hole by itself, and several of its waits have no
-end. So every call here has a deadline of its own, and a call that runs out of it closes the socket
-under whatever still waits.
+paramiko notices neither a frozen peer nor a black hole by itself, and several of its waits never
+end. So every call here has its own deadline, and a call that exceeds it closes the socket under
+whatever still waits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import paramiko
 
-from spotd.act.conversation import CHUNK, MAX_OUTPUT, Result, converse
+from spotd.act.remote_exec import CHUNK, MAX_OUTPUT, Result, converse
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -66,7 +66,7 @@ class SshAuthRefusedError(SshError):
 
 
 class HostKeyMismatchError(SshError):
-    """Somebody else answers at the address. Never go on. `found` and `pinned` are fingerprints."""
+    """Another host answers at the address. Never continue. Both values are fingerprints."""
 
     def __init__(self, text: str, found: str = "", pinned: str = "") -> None:
         super().__init__(text)
@@ -79,7 +79,7 @@ class SshDeadlineError(SshError):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a machine is and how it proves itself (public key in OpenSSH's one-line form)."""
+    """A machine's address and its public host key in OpenSSH's one-line form."""
 
     host: str
     port: int
@@ -107,13 +107,13 @@ def load_public_key(line: str) -> paramiko.PKey:
         raise SshError(f"the pinned host key is no public key ({type(error).__name__})") from None
 
 
-class Line(Protocol):
-    """What a connection goes over: a socket, or a channel through a jump host."""
+class Transport(Protocol):
+    """What a connection runs over: a socket, or a channel through a jump host."""
 
     patience_s: float | None  # with a peer that reads nothing; None: without end
 
     def takes(self) -> bool:
-        """Whether a write would not wait."""
+        """Return whether a write would not block."""
         ...
 
     def settimeout(self, value: float | None, /) -> None: ...
@@ -124,12 +124,10 @@ class Line(Protocol):
 
 
 class _Socket(socket.socket):
-    """One that can lose patience with a peer that reads nothing. paramiko has none: it tries again
-    after each time-out.
+    """A socket that gives up on a peer that reads nothing; paramiko retries after each time-out.
 
-    And one that keeps its number until the last call of another thread has come back from it. The
-    system gives a free number to the next file: what that call was about to write would begin, say,
-    a request to a cloud.
+    It also keeps its file descriptor until the last call of another thread has returned. The system
+    gives a free number to the next file, so a late write could go, for example, to a cloud's API.
     """
 
     patience_s: float | None = None
@@ -181,23 +179,23 @@ class _Socket(socket.socket):
 
 
 class Connection:
-    """One authenticated transport. Safe to use from several threads; `close` may come from any.
+    """One authenticated transport. Thread-safe, also `close`.
 
-    No call on it goes on after `end_s` (monotonic), whatever its own deadline.
+    No call on it continues after `end_s` (monotonic), whatever its own deadline.
     """
 
-    def __init__(self, sock: Line, transport: paramiko.Transport, end_s: float) -> None:
+    def __init__(self, sock: Transport, transport: paramiko.Transport, end_s: float) -> None:
         self._sock = sock
         self._end_s = end_s
         self.transport = transport
 
     @property
     def open(self) -> bool:
-        """False once it was closed or broke. True says nothing about the peer."""
+        """Return False once it was closed or broke. True says nothing about the peer."""
         return bool(self.transport.is_active())
 
     def takes(self) -> bool:
-        """Whether a write would not wait for the peer."""
+        """Return whether a write would not wait for the peer."""
         return self._sock.takes()
 
     def share(self, patience_s: float) -> None:
@@ -289,7 +287,7 @@ class Connection:
             timer.cancel()
 
 
-Dial = Callable[[Address, float], Line]
+Dial = Callable[[Address, float], Transport]
 
 
 def connect(
@@ -301,11 +299,11 @@ def connect(
     dial: Dial | None = None,
     speak: type[paramiko.Transport] = paramiko.Transport,
 ) -> Connection:
-    """A connection whose peer has proved to be `address.host_public_key`, before we log in.
+    """Connect to a peer that has proved to be `address.host_public_key` before we log in.
 
-    It is made within `connect_s`; `deadline_s` is for this and all that is then done with it.
-    `dial` makes the line to the peer, where that is no TCP connection of ours; the transport on it
-    is of the class `speak`. Raises SshUnreachableError, SshAuthRefusedError, HostKeyMismatchError,
+    It takes at most `connect_s`; `deadline_s` covers this and all later calls on it. `dial`
+    connects to the peer if that is no TCP connection of ours; the transport on it is of class
+    `speak`. Raises SshUnreachableError, SshAuthRefusedError, HostKeyMismatchError,
     SshDeadlineError, and what `dial` raises.
     """
     end_s = time.monotonic() + deadline_s
@@ -337,7 +335,7 @@ def connect(
 def _prove(
     transport: paramiko.Transport, pinned: paramiko.PKey, address: Address, end_s: float
 ) -> None:
-    """Exchange keys and see who is there."""
+    """Exchange keys and check the peer's host key."""
     # A machine may have keys of several kinds: ask for the kind that is pinned. The others stay,
     # so that a wrong machine is told from one that speaks another SSH.
     options = transport.get_security_options()

@@ -8,12 +8,12 @@ from typing import Any
 
 import typer
 
-from spotd.cli.client import connect
+from spotd.api_client.client import connect
+from spotd.base.errors import ExitCode, UserError
+from spotd.base.text import clean, money, percent, seconds_since, span
 from spotd.cli.durations import duration_s
-from spotd.cli.jobfile import env_option, env_values, read_job_file
+from spotd.cli.job_file import env_option, env_values, read_job_file
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
-from spotd.cli.text import clean, money, percent, seconds_since, span
-from spotd.errors import ExitCode, UserError
 
 _COLUMNS = (
     Column("PHASE"),
@@ -41,7 +41,10 @@ def advise(
     train: str = _phase_option("train", "How long it trains, where the file does not say."),
     validate: str = _phase_option("validate", "How long the result is evaluated, like 24h."),
     parameters: str = typer.Option(
-        "", "--parameters", metavar="N", help="Of the model, like 70B; spotd.model says it, too."
+        "",
+        "--parameters",
+        metavar="N",
+        help="Of the model, like 70B; spotd.model says it, too.",
     ),
     env: list[str] = env_option(),
     output: Output = output_option(),

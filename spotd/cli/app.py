@@ -11,9 +11,9 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import Exit
 
+from spotd.base.errors import ExitCode, UserError
 from spotd.cli.commands import ENTRIES, SECTIONS
 from spotd.cli.main import run_app
-from spotd.errors import ExitCode, UserError
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -99,7 +99,7 @@ def root(
       spotctl run examples/minimal.yaml
       spotctl --host me@box ps
     """
-    from spotd.cli.client import Target
+    from spotd.api_client.client import Target
 
     ctx.obj = Target(host=host, socket=socket)
 

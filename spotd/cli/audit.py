@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from spotd.cli.client import Client, connect
+from spotd.api_client.client import Client, connect
 from spotd.cli.durations import duration_s
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table
 

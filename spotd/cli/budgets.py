@@ -6,9 +6,9 @@ from typing import Any
 
 import typer
 
-from spotd.cli.client import connect
+from spotd.api_client.client import connect
+from spotd.base.text import money, percent
 from spotd.cli.render import Column, Output, emit, output_option, print_table, say
-from spotd.cli.text import money, percent
 
 _COLUMNS = (
     Column("BUDGET", cut=True),

@@ -17,11 +17,11 @@ import typer
 from providers.local.access import token_file
 from providers.local.client import NoAnswer
 from providers.local.control import Control, ControlError, start
+from spotd.base.errors import ExitCode, UserError
+from spotd.base.paths import state_dir
+from spotd.base.text import span
 from spotd.cli.durations import duration_s
 from spotd.cli.render import HELP, Cell, Column, Output, emit, output_option, print_table, say
-from spotd.cli.text import span
-from spotd.errors import ExitCode, UserError
-from spotd.paths import state_dir
 
 _STOP_TIMEOUT_S = 30.0
 _COLUMNS = (

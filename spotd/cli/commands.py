@@ -25,7 +25,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "logs": Entry("logs", "logs", "Print a job's output, over all its machines."),
         "results": Entry("results", "app", "Keep what an evaluation of a job's model measured."),
         "drill": Entry("drill", "app", "Strike a running job on purpose; see that it comes back."),
-        "ckpt": Entry("ckpt", "app", "List, verify, fetch and keep what a job has saved."),
+        "ckpt": Entry("checkpoints", "app", "List, verify, fetch and keep what a job has saved."),
         "events": Entry("events", "events", "Print what happened, to one job or to all."),
         "why": Entry("explain", "why", "Say why a job is where it is and what comes next."),
         "plan": Entry("explain", "plan", "Rank where a job file would run. Starts nothing."),
@@ -37,9 +37,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
             "dashboard", "dashboard", "Show jobs, machines and money in a browser. Changes nothing."
         ),
         "wait": Entry("wait", "wait", "Wait until a job ends, or runs."),
-        "pause": Entry("control", "pause", "Save and give the machines back until resumed."),
-        "resume": Entry("control", "resume", "Run a paused job from its last checkpoint."),
-        "cancel": Entry("control", "cancel", "Save, give the machines back and end the job."),
+        "pause": Entry("job_control", "pause", "Save and give the machines back until resumed."),
+        "resume": Entry("job_control", "resume", "Run a paused job from its last checkpoint."),
+        "cancel": Entry("job_control", "cancel", "Save, give the machines back and end the job."),
     },
     "Machines and money": {
         "nodes": Entry("jobs", "nodes", "List machines that cost money now, or all of one job."),
@@ -70,10 +70,10 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "alerts": Entry("alerts", "app", "Test the alert routes."),
         "metrics": Entry("metrics", "app", "Print metrics, alert rules and the board."),
         "quarantine": Entry(
-            "restraints", "quarantine", "Hold back the end of unknown machines, or not."
+            "quarantine", "quarantine", "Hold back the end of unknown machines, or not."
         ),
         "safe-mode": Entry(
-            "restraints", "safe_mode", "See or end what a daemon that crashed is held to."
+            "quarantine", "safe_mode", "See or end what a daemon that crashed is held to."
         ),
         "db": Entry("db", "app", "Copy the database, or bring it to a new schema."),
         "cloud": Entry("cloud", "app", "Run a small cloud on this machine, for trying and tests."),

@@ -7,11 +7,11 @@ from typing import Any
 
 import typer
 
-from spotd.cli.client import connect
+from spotd.api_client.client import connect
+from spotd.base.errors import ExitCode, UserError
+from spotd.base.text import clean, money, percent
 from spotd.cli.durations import duration_s
 from spotd.cli.render import Column, Output, emit, output_option, print_table, say
-from spotd.cli.text import clean, money, percent
-from spotd.errors import ExitCode, UserError
 
 MOST_USD = 1e6  # an hour: no machine costs more, and infinity is no price
 _COLUMNS = (
@@ -58,7 +58,7 @@ def commitments(
         text = "say what a commitment costs: --discount or --committed-usd-per-hour"
         raise UserError(text, "--discount 35%", ExitCode.USAGE)
     if use is not None:
-        from spotd.cli.usefile import read_use
+        from spotd.cli.use_file import read_use
 
         hours = [[one.on_demand, one.spot] for one in read_use(use)]
         found = [{"cloud": "", "region": "", "instance_type": kind or use.stem, "hours": hours}]
@@ -94,10 +94,10 @@ def _advice(
     on_demand: float | None,
     spot: float | None,
 ) -> dict[str, Any]:
-    from spotd.money.commitment import Pool, Prices, Use, advice_data
+    from spotd.money.commitment import HourlyUse, Pool, Prices, advice_data
 
     name = {key: one[key] for key in ("cloud", "region", "instance_type")}
-    pool = Pool([Use(*pair) for pair in one["hours"]])
+    pool = Pool([HourlyUse(*pair) for pair in one["hours"]])
     listed = one.get("on_demand_usd_per_h") if on_demand is None else on_demand
     on_spot = one.get("spot_usd_per_h") if spot is None else spot
     if not listed:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from spotd.errors import ExitCode, UserError
+from spotd.base.errors import ExitCode, UserError
 
 _SHOWN = 10
 YES = typer.Option(False, "--yes", "-y", help="Do not ask, however many there are.")

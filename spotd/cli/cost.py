@@ -7,10 +7,11 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from spotd.cli import budgets, costcompare, costexport, costreconcile, costreport
-from spotd.cli.client import complete_job, connect, job_path
+from spotd.api_client.client import complete_job, connect, job_path
+from spotd.api_client.wording import outlook_pairs
+from spotd.base.text import money, percent, place, size, spent
+from spotd.cli import budgets, cost_compare, cost_export, cost_reconcile, cost_report
 from spotd.cli.diagnosis import idle_words
-from spotd.cli.outlook import outlook_pairs
 from spotd.cli.render import (
     HELP,
     Column,
@@ -21,7 +22,6 @@ from spotd.cli.render import (
     print_table,
     say,
 )
-from spotd.cli.text import money, percent, place, size, spent
 
 _COLUMNS = (
     Column("JOB", cut=True),
@@ -52,10 +52,10 @@ class CostGroup(TyperGroup):
 
 
 app = typer.Typer(cls=CostGroup, rich_markup_mode=None, add_completion=False, context_settings=HELP)
-app.command()(costreport.report)
-app.command()(costcompare.compare)
-app.command()(costexport.export)
-app.command()(costreconcile.reconcile)
+app.command()(cost_report.report)
+app.command()(cost_compare.compare)
+app.command()(cost_export.export)
+app.command()(cost_reconcile.reconcile)
 app.command()(budgets.budget)
 
 

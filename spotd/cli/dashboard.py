@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from spotd.base.errors import ExitCode, UserError
 from spotd.cli.render import Output, emit, say
-from spotd.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
-    from spotd.cli.web.door import Door
+    from spotd.dashboard.server import DashboardServer
 
 
 def dashboard(
@@ -36,13 +36,13 @@ def dashboard(
       spotctl dashboard
       spotctl --host me@box dashboard --port 8500 --no-browser
     """
-    from spotd.cli.web.door import open_door
-    from spotd.cli.web.source import Ask, Reading, Source
+    from spotd.dashboard.api_cache import ApiCache, PageData, Query
+    from spotd.dashboard.server import open_door
 
-    source = Source(ctx.obj)
+    source = ApiCache(ctx.obj)
     try:
-        reading = Reading()
-        source.ask(reading, Ask("/v1/health"))
+        reading = PageData()
+        source.ask(reading, Query("/v1/health"))
         for text, advice in filter(None, [reading.away, *reading.refused]):
             code = ExitCode.UNREACHABLE if reading.away else ExitCode.AUTH
             raise UserError(text, advice, code)
@@ -58,7 +58,7 @@ def dashboard(
         source.close()
 
 
-def _show(door: Door, *, browser: bool) -> None:
+def _show(door: DashboardServer, *, browser: bool) -> None:
     """Until the person has seen enough."""
     say("Ctrl-C ends it")
     with tempfile.TemporaryDirectory(prefix="spotctl-") as folder:

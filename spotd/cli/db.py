@@ -9,9 +9,9 @@ from pathlib import Path
 
 import typer
 
-from spotd.cli.client import Client, Target, connect
+from spotd.api_client.client import Client, Target, connect
+from spotd.base.errors import ExitCode, UserError
 from spotd.cli.render import HELP, Output, emit, output_option
-from spotd.errors import ExitCode, UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 
@@ -80,7 +80,7 @@ def upgrade(
         text = "an upgrade is made on the box of the daemon, while that is stopped"
         raise UserError(text, f"ssh {target.host} spotctl db upgrade", ExitCode.USAGE)
     from spotd.cli.schema import upgrade_here
-    from spotd.store.base import StoreError
+    from spotd.store.interface import StoreError
 
     try:
         upgrade_here(config, output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from spotd.cli.text import clean, money, percent, seconds_since, span
+from spotd.base.text import clean, money, percent, seconds_since, span
 
 _THREAD = re.compile(r"(Current t|T)hread (0x)?[0-9a-f]+ ")  # as both begin each thread's
 FRAMES = 6  # of each process; the innermost come first

@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 import typer
 
-from spotd.cli.client import Client, Target, connect
-from spotd.cli.live import prove
-from spotd.cli.rehearse import rehearse
+from spotd.api_client.client import Client, Target, connect
+from spotd.base.errors import ExitCode, UserError
+from spotd.cli.doctor_live import prove
+from spotd.cli.doctor_live_gpu import rehearse
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
-from spotd.errors import ExitCode, UserError
 
 _LIVE = typer.Option(
     False, "--live", help="Launch one small machine, log in to it, end it: this costs money."

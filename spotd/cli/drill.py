@@ -10,11 +10,11 @@ from typing import Any
 
 import typer
 
-from spotd.cli.client import JOB, Client, complete_job, connect, job_path
+from spotd.api_client.client import JOB, Client, complete_job, connect, job_path
+from spotd.base.errors import ExitCode, UserError
+from spotd.base.text import age, clean, money
 from spotd.cli.durations import duration_s
 from spotd.cli.render import HELP, Cell, Column, Output, emit, output_option, print_table, say
-from spotd.cli.text import age, clean, money
-from spotd.errors import ExitCode, UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 
@@ -22,13 +22,17 @@ LOOK_S = 0.5
 _PATIENCE_S = 120.0  # with a daemon that restarts
 _STYLES = {"passed": "green", "failed": "red", "called_off": "yellow"}
 _COLUMNS = (
-    *(Column("JOB"), Column("KIND"), Column("STATE"), Column("ASKED", right=True), Column("BY")),
+    Column("JOB"),
+    Column("KIND"),
+    Column("STATE"),
+    Column("ASKED", right=True),
+    Column("BY"),
     Column("FINDING", cut=True),
 )
 
 
 class Kind(str, Enum):
-    """What is done to the job; see spotd/drill.py."""
+    """What is done to the job; see spotd/domain/fault_drill.py."""
 
     SIGTERM = "sigterm"
     NOTICE = "notice"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spotd.errors import ExitCode, UserError
+from spotd.base.errors import ExitCode, UserError
 
 
 def duration_s(text: str, option: str, example: str = "90s, 15m, 1h30m") -> float:

@@ -7,9 +7,9 @@ from typing import Any
 
 import typer
 
-from spotd.cli.client import complete_job, connect, job_path
+from spotd.api_client.client import complete_job, connect, job_path
+from spotd.base.text import clean
 from spotd.cli.render import Output, emit, emit_line, output_option
-from spotd.cli.text import clean
 
 _WAIT_S = 20
 _AWAY_S = 600.0

@@ -7,11 +7,13 @@ from typing import Any
 
 import typer
 
-from spotd.cli.client import JOB, connect, job_path
+from spotd.api_client.client import JOB, connect, job_path
+from spotd.base.errors import ExitCode, UserError
+from spotd.base.text import clean, money, percent, place, seconds_since, span
 from spotd.cli.diagnosis import print_use, print_verdict
 from spotd.cli.drill import drill_text
-from spotd.cli.fitting import offer_notes, size_cells, size_columns
-from spotd.cli.jobfile import env_option, env_values, read_job_file
+from spotd.cli.fit_table import offer_notes, size_cells, size_columns
+from spotd.cli.job_file import env_option, env_values, read_job_file
 from spotd.cli.placement import (
     print_ahead,
     print_left_out,
@@ -19,9 +21,7 @@ from spotd.cli.placement import (
     print_placement,
 )
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
-from spotd.cli.text import clean, money, percent, place, seconds_since, span
-from spotd.cli.worth import print_worth
-from spotd.errors import ExitCode, UserError
+from spotd.cli.spot_value import print_worth
 
 _SAVES_COLUMN = Column("SAVES $/H", right=True)
 _OFFER_COLUMNS = (

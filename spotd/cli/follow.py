@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from spotd.cli.client import Client, job_path
+from spotd.api_client.client import Client, job_path
+from spotd.base.errors import ExitCode
 from spotd.cli.render import say
-from spotd.errors import ExitCode
 
 FINISHED = frozenset({"succeeded", "failed", "cancelled"})
 _AWAY_S = 120.0  # a daemon that restarts is waited for so long

@@ -11,13 +11,13 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from spotd.cli.client import Client, connect
+from spotd.api_client.client import Client, connect
+from spotd.base.errors import ExitCode, UserError
+from spotd.base.text import age, money
 from spotd.cli.follow import exit_code_of, follow_job, tell_once
-from spotd.cli.jobfile import env_option, env_values, read_job_file, secret_option
+from spotd.cli.job_file import env_option, env_values, read_job_file, secret_option
 from spotd.cli.render import HELP, Column, Output, emit, output_option, print_table, say
 from spotd.cli.run import upload_all
-from spotd.cli.text import age, money
-from spotd.errors import ExitCode, UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 

@@ -16,16 +16,16 @@ from urllib.parse import quote
 
 import typer
 
-from spotd.cli.client import connect
-from spotd.cli.reach import SETTINGS, notes
+from spotd.api_client.client import connect
+from spotd.base.errors import ExitCode, UserError, suggest
+from spotd.cli.identity_trust import block_of, commands_of, read_trusts
+from spotd.cli.nat_notes import SETTINGS, notes
 from spotd.cli.render import say
 from spotd.cli.starter import write_starter
-from spotd.cli.trust import block_of, commands_of, read_trusts
-from spotd.errors import ExitCode, UserError, suggest
 
 if TYPE_CHECKING:
-    from providers.policy import PolicyFacts
-    from providers.setup import SetupFacts, Step
+    from providers.iam.policy import PolicyFacts
+    from providers.iam.setup import SetupFacts, Step
 
 CLOUDS = ("aws", "gcp", "azure")
 _DEPLOYMENT_ID = re.compile(r"[0-9a-f]{12}")
@@ -181,7 +181,7 @@ def _print(cloud: str, facts: SetupFacts, steps: list[Step], form: Form) -> None
 
 def _check_words(cloud: str, box: str, network: str, queue: str, regions: list[str]) -> None:
     """Raises UserError for the first that is wrong."""
-    from providers.setup import NETWORKS
+    from providers.iam.setup import NETWORKS
 
     if cloud not in CLOUDS:
         raise _wrong(
@@ -214,7 +214,7 @@ def _facts(
     policy: PolicyFacts, box: str, regions: list[str], network: str, queue: str
 ) -> SetupFacts:
     """What the command line says counts for more than what the daemon says."""
-    from providers.setup import SetupFacts
+    from providers.iam.setup import SetupFacts
 
     policy = replace(policy, regions=tuple(regions) or policy.regions)
     name = queue or policy.account.get("queue", "")
@@ -244,7 +244,7 @@ def _given(
     checkpoints: str,
     account: dict[str, str],
 ) -> PolicyFacts:
-    from providers.policy import PolicyFacts
+    from providers.iam.policy import PolicyFacts
 
     if not _DEPLOYMENT_ID.fullmatch(deployment):
         raise _wrong(
@@ -261,7 +261,7 @@ def _given(
 
 
 def _asked(ctx: typer.Context, cloud: str) -> PolicyFacts:
-    from providers.policy import PolicyFacts
+    from providers.iam.policy import PolicyFacts
 
     try:
         with connect(ctx) as client:
@@ -272,10 +272,10 @@ def _asked(ctx: typer.Context, cloud: str) -> PolicyFacts:
 
 
 def _apply(cloud: str, facts: SetupFacts, steps: list[Step], profile: str, *, yes: bool) -> None:
-    from providers import federated
+    from providers import federated_stores
     from providers.base import AuthError, ProviderError
-    from providers.setup import MissingError, missing
-    from providers.setup import apply as apply_steps
+    from providers.iam.setup import MissingError, missing
+    from providers.iam.setup import apply as apply_steps
 
     told, names = block_of(cloud, facts), dict[str, str]()
     account: Any = import_module(f"providers.{cloud}.apply").Account(profile)
@@ -294,7 +294,7 @@ def _apply(cloud: str, facts: SetupFacts, steps: list[Step], profile: str, *, ye
     say("all of it is there" if not wanted else f"{len(wanted)} made")
     for line in _for_the_configuration(cloud, facts):
         print(line)
-    for line in ("", *federated.lines(facts.policy, told, names)) if told else ():
+    for line in ("", *federated_stores.lines(facts.policy, told, names)) if told else ():
         print(line)
 
 

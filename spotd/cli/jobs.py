@@ -6,7 +6,9 @@ from typing import Any
 
 import typer
 
-from spotd.cli.client import JOB, complete_job, connect, job_path
+from spotd.api_client.client import JOB, complete_job, connect, job_path
+from spotd.api_client.wording import result_text
+from spotd.base.text import age, clean, money, place, places, size, span, spent
 from spotd.cli.drill import drill_text
 from spotd.cli.evictions import print_evictions
 from spotd.cli.render import (
@@ -20,8 +22,6 @@ from spotd.cli.render import (
     print_table,
     say,
 )
-from spotd.cli.results import result_text
-from spotd.cli.text import age, clean, money, place, places, size, span, spent
 from spotd.wire import EXIT_DIVERGED, EXIT_HUNG, EXIT_UNFIT
 
 _JOB_COLUMNS = (

@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from spotd.cli.client import JOB, Client, connect, job_path
-from spotd.cli.logtext import Streams
+from spotd.api_client.client import JOB, Client, connect, job_path
+from spotd.cli.log_text import Streams
 from spotd.cli.render import Output, emit_line, output_option
 
 _WAIT_S = 20

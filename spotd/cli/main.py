@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import Abort, TyperException
 
-from spotd.cli.text import clean
-from spotd.errors import ExitCode, UserError
+from spotd.base.errors import ExitCode, UserError
+from spotd.base.text import clean
 
 
 def run_app(

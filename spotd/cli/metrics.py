@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import typer
 
-from spotd.cli.client import connect
+from spotd.api_client.client import connect
 from spotd.cli.render import HELP
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
@@ -45,9 +44,7 @@ def rules() -> None:
     Example:
       spotctl metrics rules
     """
-    from importlib.resources import files
-
-    sys.stdout.write(files("spotd.monitoring").joinpath("rules.yml").read_text(encoding="utf-8"))
+    _print_file("rules.yml")
 
 
 @app.command()
@@ -58,6 +55,10 @@ def board() -> None:
     Example:
       spotctl metrics board
     """
-    from spotd.monitoring.board import board as made
+    _print_file("grafana-board.json")
 
-    sys.stdout.write(json.dumps(made(), indent=1) + "\n")
+
+def _print_file(name: str) -> None:
+    from importlib.resources import files
+
+    sys.stdout.write(files("spotd.api.metrics").joinpath(name).read_text(encoding="utf-8"))

@@ -10,10 +10,11 @@ from typing import Any
 
 import typer
 
-from spotd.cli.claims import claims
-from spotd.cli.client import Client, connect
+from spotd.api_client.client import Client, connect
+from spotd.base.text import age, money, percent, place, seconds_since, span
 from spotd.cli.durations import duration_s
-from spotd.cli.machines import machines
+from spotd.cli.machine_value import machines
+from spotd.cli.price_claims import claims
 from spotd.cli.render import (
     HELP,
     Cell,
@@ -25,7 +26,6 @@ from spotd.cli.render import (
     print_table,
     say,
 )
-from spotd.cli.text import age, money, percent, place, seconds_since, span
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import typer
 
-from spotd.cli.client import connect
+from spotd.api_client.client import connect
+from spotd.base.text import age, money
 from spotd.cli.confirm import YES, confirm_many
 from spotd.cli.render import HELP, Column, Output, emit, output_option, print_table, say
-from spotd.cli.text import age, money
 
 app = typer.Typer(
     rich_markup_mode=None,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from spotd.base.text import clean, money, seconds_since, span
 from spotd.cli.render import Cell, Column, print_table, say
-from spotd.cli.text import clean, money, seconds_since, span
 
 _WORDS = {
     "spot": "no spot to ask for",

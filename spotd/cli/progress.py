@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from spotd.cli.text import size
+from spotd.base.text import size
 
 
 class Progress:

@@ -7,9 +7,9 @@ from typing import Any
 
 import typer
 
-from spotd.cli.client import connect
+from spotd.api_client.client import connect
+from spotd.base.text import clean
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
-from spotd.cli.text import clean
 
 _COLUMNS = (
     Column("CLOUD"),

@@ -11,9 +11,9 @@ from typing import IO, Any
 from providers.stores.base import StoreConfigError, StoreError, check_key
 from providers.stores.local import LocalStore
 from spotd.act.checkpoints import DamagedError, parse_manifest, verify_shard
-from spotd.cli.client import Client
-from spotd.cli.incoming import fetch_into, refused
-from spotd.errors import UserError
+from spotd.api_client.client import Client
+from spotd.api_client.download import fetch_into, refused
+from spotd.base.errors import UserError
 from spotd.wire import Head, HeadRef, Manifest, Shard, head_key, sha256
 
 Told = Callable[[int, int], None]  # bytes that are there, of how many

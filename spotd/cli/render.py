@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spotd.cli.text import clean
+from spotd.base.text import clean
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from spotd.cli.client import JOB, connect, job_path
+from spotd.api_client.client import JOB, connect, job_path
+from spotd.api_client.wording import result_text
+from spotd.base.text import clean
 from spotd.cli.render import HELP, Output, emit, output_option
-from spotd.cli.text import clean
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 
@@ -47,7 +47,7 @@ def import_results(
       spotctl results import gpt examples/helpdesk.csv
       spotctl results import gpt examples/inference.json --suite speed
     """
-    from spotd.cli.resultfile import read_results
+    from spotd.cli.result_file import read_results
 
     told = asdict(read_results(file, suite))
     body = {name: value for name, value in told.items() if value not in (0.0, ())}
@@ -59,22 +59,3 @@ def import_results(
 def _print(data: dict[str, Any]) -> None:
     known = "" if data["new"] else " (was on record already)"
     print(f"{clean(data['job'])}, {data['suite']}: {result_text(data)}{known}")
-
-
-def share_text(share: float) -> str:
-    """In percent, never rounded up: 100 % are all."""
-    return f"{math.floor(share * 10_000 + 1e-6) / 100:.2f} %"
-
-
-def result_text(data: dict[str, Any]) -> str:
-    """What was measured, in words."""
-    parts = []
-    if data["cases"]:
-        share = share_text(data["passed"] / data["cases"])
-        parts.append(f"{data['passed']:,} of {data['cases']:,} cases passed ({share})")
-    if data["tokens_per_s"]:
-        parts.append(f"{data['tokens_per_s']:,.1f} tokens/s")
-    if data["ttft_s"]:
-        p95 = f" (p95 {data['ttft_p95_s']:.3f} s)" if data["ttft_p95_s"] else ""
-        parts.append(f"first token after {data['ttft_s']:.3f} s{p95}")
-    return ", ".join(parts)

@@ -11,24 +11,24 @@ from typing import Any
 
 import typer
 
-from spotd.cli.client import connect, job_path
+from spotd.api_client.client import connect, job_path
+from spotd.base.errors import ExitCode, UserError, suggest
 from spotd.cli.durations import duration_s
-from spotd.cli.fitpicture import picture
-from spotd.cli.fitting import print_sizes
-from spotd.cli.jobfile import read_job_file
+from spotd.cli.fit_chart import picture
+from spotd.cli.fit_table import print_sizes
+from spotd.cli.job_file import read_job_file
 from spotd.cli.render import Output, emit, output_option, say
-from spotd.cli.review import review
-from spotd.errors import ExitCode, UserError, suggest
+from spotd.cli.rightsize_review import review
 from spotd.sizing import cards
 from spotd.sizing.advice import advise
 from spotd.sizing.cards import COMMON, Card
+from spotd.sizing.checkpoint_size import saves_data
 from spotd.sizing.machines import proposed
 from spotd.sizing.memory import FITS, GIB, naive_bytes
-from spotd.sizing.saves import saves_data
 from spotd.sizing.sizes import (
     LIMITS,
     Measured,
-    Size,
+    OfferFit,
     advice_data,
     around,
     on_offer,
@@ -248,7 +248,7 @@ def _sizes(
     if measured and not gpus:
         gpus = measured.gpus
     try:
-        sizes: list[Size] = []
+        sizes: list[OfferFit] = []
         for card in found:
             sizes += [size(task, card, gpus, measured)] if gpus else around(task, card)
     except ValueError as error:

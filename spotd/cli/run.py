@@ -13,17 +13,17 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import typer
 
-from spotd.cli.client import Client, connect
+from spotd.api_client.client import Client, connect
+from spotd.base.errors import ExitCode, UserError
+from spotd.base.text import size
 from spotd.cli.follow import exit_code_of, follow_job, tell_once
-from spotd.cli.jobfile import OVERRIDE, env_option, env_values, read_job_file, secret_option
-from spotd.cli.pack import find_all, write_archive
+from spotd.cli.job_file import OVERRIDE, env_option, env_values, read_job_file, secret_option
 from spotd.cli.progress import Progress
 from spotd.cli.render import Output, emit, output_option, say
-from spotd.cli.text import size
-from spotd.errors import ExitCode, UserError
+from spotd.packaging.archive import find_all, write_archive
 
 if TYPE_CHECKING:
-    from spotd.spec import Parsed
+    from spotd.spec import ParsedJobFile
 
 _SUBMIT_PATIENCE_S = 15.0
 
@@ -86,7 +86,7 @@ def run(
         raise typer.Exit(exit_code_of(jobs[0]["phase"]))
 
 
-def _read(file: Path, fallback_name: str, env: list[str], secret: list[str]) -> list[Parsed]:
+def _read(file: Path, fallback_name: str, env: list[str], secret: list[str]) -> list[ParsedJobFile]:
     """Every job of the file. Raises UserError before any is submitted."""
     from spotd.spec import documents, load
 
@@ -111,7 +111,7 @@ def _read(file: Path, fallback_name: str, env: list[str], secret: list[str]) -> 
 
 
 def _submit_all(
-    client: Client, parsed: list[Parsed], common: Mapping[str, Any], lost: str
+    client: Client, parsed: list[ParsedJobFile], common: Mapping[str, Any], lost: str
 ) -> list[dict[str, Any]]:
     """Each after the one before."""
     jobs: list[dict[str, Any]] = []
@@ -138,7 +138,9 @@ def _submit_all(
     return jobs
 
 
-def _submit(client: Client, body: Mapping[str, Any], parsed: Parsed, lost: str) -> dict[str, Any]:
+def _submit(
+    client: Client, body: Mapping[str, Any], parsed: ParsedJobFile, lost: str
+) -> dict[str, Any]:
     with _beginning(client, parsed, lost) as first:
         sent = {**body, "continue": first} if first else body
         job = client.patiently(lambda: client.post("/v1/jobs", sent), _SUBMIT_PATIENCE_S)
@@ -150,12 +152,12 @@ def _submit(client: Client, body: Mapping[str, Any], parsed: Parsed, lost: str) 
 
 
 @contextmanager
-def _beginning(client: Client, parsed: Parsed, lost: str) -> Iterator[str]:
+def _beginning(client: Client, parsed: ParsedJobFile, lost: str) -> Iterator[str]:
     """Whose checkpoint the job is to go on from, while it is submitted; "" for nobody's."""
     if lost or parsed.origin is None:
         yield lost
         return
-    from spotd.cli.imported import imported
+    from spotd.cli.import_job import imported
 
     progress = Progress("imported")
     store = parsed.spec.checkpoint.store
@@ -181,7 +183,7 @@ def _follow(client: Client, job: dict[str, Any], *, told: bool) -> dict[str, Any
     return found or job
 
 
-def upload_all(client: Client, parsed: Parsed) -> list[dict[str, Any]]:
+def upload_all(client: Client, parsed: ParsedJobFile) -> list[dict[str, Any]]:
     """The workdir and every mount, packed and with the daemon; one object each for the API."""
     sources = [(parsed.workdir, "")] if parsed.workdir else []
     packages = []

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+from spotd.base.clock import SystemClock
+from spotd.base.errors import UserError
+from spotd.base.lock import hold_database
 from spotd.cli.render import Output, emit
-from spotd.clock import SystemClock
-from spotd.config import load_config
-from spotd.errors import UserError
-from spotd.lock import hold_database
+from spotd.config.load import load_config
 from spotd.store.engine import file_of
 from spotd.store.version import upgrade
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from spotd.base.errors import ExitCode, UserError
+from spotd.base.text import span
 from spotd.cli.durations import duration_s
 from spotd.cli.render import Column, Output, emit, output_option, print_table, say
-from spotd.cli.text import span
-from spotd.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
-    from spotd.history.foreign import History
+    from spotd.history.external_history import History
     from spotd.history.shadow import Shadow
 
 _DOCS = "docs/advice.md has the formats, with an example"
@@ -64,7 +64,7 @@ def shadow(
       spotctl shadow --log runs.csv --checkpoint-gb 96
       spotctl shadow --log sky-events.json --format skypilot --usd-per-hour 19.93
     """
-    from spotd.history.shadow import CADENCE_S, Habits
+    from spotd.history.shadow import CADENCE_S, ShadowAssumptions
     from spotd.history.shadow import shadow as reckon
 
     every_s = duration_s(every, "--every", "90s") if every else CADENCE_S
@@ -73,14 +73,14 @@ def shadow(
     history = read_history(log, form.value, usd_per_hour)
     if not (history.stays or history.missing):
         raise UserError(f"{log} has no machines of any job", _DOCS, ExitCode.USAGE)
-    found = reckon(history.stays, Habits(every_s, checkpoint_gb))
+    found = reckon(history.stays, ShadowAssumptions(every_s, checkpoint_gb))
     data = _data(found, history, every_s, checkpoint_gb)
     emit(data, output, lambda: _print(data), "job")
 
 
 def read_history(path: Path, form: str, usd_per_h: float | None) -> History:
     """Raises UserError."""
-    from spotd.history.foreign import HistoryError, guess, read
+    from spotd.history.external_history import HistoryError, guess, read
 
     try:
         raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()

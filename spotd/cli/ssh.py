@@ -11,10 +11,10 @@ from typing import Any
 
 import typer
 
-from spotd.cli.client import JOB, Target, connect, job_path
+from spotd.api_client.client import JOB, Target, connect, job_path
+from spotd.base.errors import ExitCode, UserError
+from spotd.base.text import clean
 from spotd.cli.render import Output, emit, output_option, say
-from spotd.cli.text import clean
-from spotd.errors import ExitCode, UserError
 
 
 def ssh(

@@ -7,8 +7,8 @@ import shlex
 from importlib.resources import files
 from pathlib import Path
 
+from spotd.base.errors import ExitCode, UserError
 from spotd.cli.render import say
-from spotd.errors import ExitCode, UserError
 
 # As it is called there -> among ours; .txt, for it is no module of spotd. It is examples/loop.
 FILES = {"job.yaml": "job.yaml", "train.py": "train.py.txt"}

@@ -7,11 +7,11 @@ from typing import Any
 
 import typer
 
-from spotd.cli.client import connect
+from spotd.api_client.client import connect
+from spotd.base.text import clean, span
 from spotd.cli.durations import duration_s
 from spotd.cli.offers import CAPACITY, Capacity
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
-from spotd.cli.text import clean, span
 
 
 class By(str, Enum):

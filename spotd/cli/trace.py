@@ -7,12 +7,12 @@ from typing import Any
 
 import typer
 
-from spotd.cli.client import connect
+from spotd.api_client.client import connect
+from spotd.base.errors import ExitCode, UserError
+from spotd.base.text import money, percent
 from spotd.cli.durations import duration_s
 from spotd.cli.offers import GPUS
 from spotd.cli.render import Column, Output, emit, output_option, print_table, say
-from spotd.cli.text import money, percent
-from spotd.errors import ExitCode, UserError
 
 _COLUMNS = (
     Column("FILE"),
@@ -50,7 +50,7 @@ def trace(
       spotctl trace --out traces --gpus H100:8
       spotctl trace --out traces --gap 5m --since 30d -o json
     """
-    from spotd.cli.tracefiles import made, write
+    from spotd.cli.trace_files import made, write
 
     gap_s, since_s, stale_s = _terms(gap, since, stale)
     if not (out if out.exists() else out.absolute().parent).is_dir():
@@ -80,7 +80,7 @@ def trace(
 
 def _terms(gap: str, since: str, stale: str) -> tuple[int, int, int]:
     """Seconds of each. Raises UserError."""
-    from spotd.cli.tracefiles import MOST_TICKS
+    from spotd.cli.trace_files import MOST_TICKS
 
     gap_s = duration_s(gap, "--gap", "10m, or 195s")
     if gap_s < 1 or 86_400 % gap_s:

@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import typer
 
-from spotd.cli.client import connect
+from spotd.api_client.client import connect
+from spotd.base.errors import ExitCode
 from spotd.cli.render import HELP, Cell, Column, Output, emit, output_option, print_table, say
-from spotd.errors import ExitCode
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 

@@ -6,11 +6,11 @@ from enum import Enum
 
 import typer
 
-from spotd.cli.client import JOB, connect, job_path
+from spotd.api_client.client import JOB, connect, job_path
+from spotd.base.errors import ExitCode, UserError
 from spotd.cli.durations import duration_s
 from spotd.cli.follow import exit_code_of, follow_job, tell_once
 from spotd.cli.render import Output, emit, output_option, say
-from spotd.errors import ExitCode, UserError
 
 
 class Goal(str, Enum):

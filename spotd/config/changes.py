@@ -1,13 +1,13 @@
-"""What another configuration changes, and what of it a daemon that runs cannot take over."""
+"""Compare two configurations, and refuse changes that a running daemon cannot apply."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from spotd.base.errors import Problem
 from spotd.config.clouds import identity
 from spotd.config.config import Config, ConfigError
-from spotd.errors import Problem
 
 RESTART = "systemctl restart spotd: no training is touched by that"
 
@@ -18,9 +18,11 @@ def changed_keys(old: Config, new: Config) -> list[str]:
 
 
 def check_change(old: Config, new: Config, own_options: Mapping[str, str]) -> None:
-    """Whether a daemon that runs with `old` can go on with `new`; `own_options` are those with
-    which it opened the deployment's store. Raises ConfigError, which names every key that cannot
-    change while it runs."""
+    """Raise ConfigError if a daemon that runs with `old` cannot continue with `new`.
+
+    The error names every such key. `own_options` are those with which it opened the deployment's
+    store.
+    """
     fixed = {
         "state_dir": (old.state_dir, new.state_dir),
         "socket": (old.socket, new.socket),
@@ -46,8 +48,10 @@ def check_change(old: Config, new: Config, own_options: Mapping[str, str]) -> No
 
 
 def _strangers(old: Config, new: Config) -> Iterator[Problem]:
-    """Accounts under the name of another one: its machines would be looked for in the wrong place,
-    and given up."""
+    """Yield accounts that were given the name of another one.
+
+    Machines would be looked for in the wrong account, and given up.
+    """
     for name, section in new.file.providers.items():
         before = old.file.providers.get(name)
         if before is not None and identity(before) != identity(section):

@@ -1,4 +1,4 @@
-"""What the model alone cannot see: limits, names, and secrets that are somewhere else."""
+"""Checks beyond the model: limits, names, and referenced secrets."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 
 from providers.stores.base import SECRET_OPTIONS
+from spotd.base.validation import Path as Keys
+from spotd.base.webhook import SLACK_HOSTS, is_webhook
 from spotd.config.clouds import MAKES, LocalProvider, identity
 from spotd.config.file import MINIMAL, ConfigFile, SlackRoute
 from spotd.config.secret_refs import FORMS, read_secret
 from spotd.config.stores import GcpFederate, StoreSection
-from spotd.decide.carriage import place_among
-from spotd.validation import Path as Keys
-from spotd.webhook import SLACK_HOSTS, is_webhook
+from spotd.planner.core.shard_stores import place_among
 
 LEAST_UNATTENDED_H = 1.0  # where machines cost money
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")

@@ -1,4 +1,4 @@
-"""The tables [providers.NAME] of the configuration file, one kind for each make of cloud."""
+"""The tables [providers.NAME] of the configuration file, one class per kind of cloud."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from spotd.addresses import is_loopback
+from spotd.base.addresses import is_loopback
 from spotd.config.section import Section, formed
 from spotd.spec.quantities import Marginal
 
@@ -191,6 +191,6 @@ Provider = Annotated[
 
 
 def identity(provider: Section) -> Mapping[str, object]:
-    """What makes two providers the same cloud account, whatever they are called."""
+    """Return what makes two providers the same cloud account, whatever their names."""
     shared = {"kind", "url", "personality", "profile", "project", "subscription_id"}
     return provider.model_dump(include={*shared, "resource_group"})

@@ -1,4 +1,4 @@
-"""The configuration in force, and what is derived from it."""
+"""The configuration in force, and values derived from it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from providers.egress import first_prices
+from providers.catalogs.egress import first_prices
 from providers.stores.base import SECRET_OPTIONS
+from spotd.base.errors import InputError, Problem
 from spotd.config.checks import IDENTITY_KEYS, read_options, read_route
 from spotd.config.clouds import LocalProvider
 from spotd.config.file import ConfigFile, SlackRoute
-from spotd.config.jumps import jump_hosts
+from spotd.config.jump_hosts import jump_hosts
 from spotd.config.stores import StoreSection
-from spotd.datasets import DataSet
-from spotd.decide.carriage import Place
-from spotd.decide.lending import StoreAccess
-from spotd.errors import InputError, Problem
-from spotd.history.episodes import Terms
-from spotd.model import Limits, Timing
+from spotd.domain.datasets import DataSet
+from spotd.domain.market import Timing
+from spotd.domain.queue import Limits
+from spotd.history.market_episodes import EpisodeThresholds
 from spotd.money.approval import Approval
 from spotd.money.budget import Budget
 from spotd.money.idle import IdlePolicy
-from spotd.spec import CheckpointDefaults, Known
+from spotd.planner.core.credential_lease import StoreAccess
+from spotd.planner.core.shard_stores import StorePlace
+from spotd.spec import CheckpointDefaults, KnownNames
 from spotd.spec.load import FALLBACK_S
 
 if TYPE_CHECKING:
-    from spotd.act.jump import JumpHost
+    from spotd.act.jump_host import JumpHost
 
 
 class ConfigError(InputError):
@@ -36,7 +37,7 @@ class ConfigError(InputError):
 
 
 def config_error(path: Path, problems: Sequence[Problem]) -> ConfigError:
-    """What is wrong with the file at `path`."""
+    """Return the error for the problems of the file at `path`."""
     title = f"the configuration {path} cannot be used:"
     return ConfigError(title, problems, f"correct {path} as said above, then start again")
 
@@ -74,10 +75,13 @@ class Config:
 
     @property
     def budgets(self) -> list[Budget]:
-        """In the order of the file."""
+        """Return the budgets in the order of the file."""
         return [
             Budget(
-                *(name, one.usd_per_month, one.user, one.project),
+                name=name,
+                microusd=one.usd_per_month,
+                user=one.user,
+                project=one.project,
                 routes={int(percent): route for percent, route in one.routes.items()},
             )
             for name, one in self.file.budgets.items()
@@ -85,7 +89,7 @@ class Config:
 
     @property
     def limits(self) -> Limits:
-        """Of all jobs, and of each project that has one."""
+        """Return the limits of all jobs and of each project that has one."""
         projects = {
             name: one.max_nodes for name, one in self.file.projects.items() if one.max_nodes
         }
@@ -93,45 +97,45 @@ class Config:
 
     @property
     def approval(self) -> Approval:
-        """Which projects may have jobs."""
+        """Return which projects may have jobs."""
         policies = self.file.policies
         names = {*self.file.projects, *policies.approved_projects}
         return Approval(policies.unapproved_projects, frozenset(names))
 
     @property
-    def market_alerts(self) -> Terms:
-        """Which news of prices and capacity are told."""
+    def market_alerts(self) -> EpisodeThresholds:
+        """Return which price and capacity changes are alerted."""
         return self.file.alerts.market.to_terms()
 
     @property
     def dry_run(self) -> bool:
-        """Whether outliers are told of alone."""
+        """Return whether outliers are only alerted."""
         return self.file.policies.dry_run
 
     @property
     def drill_days(self) -> float:
-        """So many without a drill that passed are too many; 0: any number will do."""
+        """Return after how many days without a passed drill to alert; 0 for never."""
         return self.file.policies.drill_days
 
     @property
     def idle(self) -> IdlePolicy:
-        """What happens to jobs whose GPUs do next to nothing."""
+        """Return what happens to jobs with idle GPUs."""
         policies = self.file.policies
         after_s = policies.idle_after_min * 60
         return IdlePolicy(policies.idle_gpus, policies.idle_below, after_s, policies.dry_run)
 
     @property
     def timing(self) -> Timing:
-        """How patient the daemon is, and how long machines go on without it."""
+        """Return the daemon's timeouts, and how long machines run without it."""
         unattended_s = self.file.limits.unattended_h * 3600
         granted_s = self.file.placement.on_demand_within_s
         timing = self.file.timing.to_model()
         return replace(timing, unattended_s=unattended_s, granted_s=granted_s)
 
     @property
-    def known(self) -> Known:
+    def known(self) -> KnownNames:
         """The names that job files may use."""
-        return Known(
+        return KnownNames(
             clouds=_clouds(self.file),
             routes=tuple(self.file.alerts.routes),
             datasets=tuple(self.file.datasets),
@@ -152,8 +156,8 @@ class Config:
             raise config_error(self.path, [Problem("stores", text, fix)]) from None
 
     @property
-    def store_places(self) -> dict[str, Place]:
-        """Where the configured stores are, by URL."""
+    def store_places(self) -> dict[str, StorePlace]:
+        """Return the places of the configured stores by URL."""
         return {entry.url: entry.place for entry in self.file.stores.values()}
 
     @property
@@ -163,7 +167,7 @@ class Config:
 
     @property
     def datasets(self) -> dict[str, DataSet]:
-        """Those that jobs may mount, by name."""
+        """Return the data sets that jobs may mount, by name."""
         out = self.file.staging.usd_per_gb
         return {
             name: DataSet(
@@ -179,7 +183,7 @@ class Config:
         }
 
     def jump_hosts(self) -> dict[str, JumpHost]:
-        """Of the providers that have one. Raises ConfigError when a key cannot be read any more."""
+        """Return the providers' jump hosts. Raises ConfigError if a key is no longer readable."""
         try:
             return jump_hosts(self.file, self.environ)
         except ValueError as error:
@@ -187,7 +191,7 @@ class Config:
             raise config_error(self.path, [Problem("providers", text, fix)]) from None
 
     def store_access(self, url: str) -> StoreAccess:
-        """Which machines have what right at the store at `url`."""
+        """Return which machines have which right to the store at `url`."""
         entry = self._store(url)
         options, lend = (entry.options, entry.lend) if entry else ({}, None)
         federate = entry.federate if entry else None
@@ -204,8 +208,7 @@ class Config:
         )
 
     def lender(self, url: str) -> tuple[str, dict[str, Any]] | None:
-        """Of which kind, and with which settings, somebody lends credentials of the store; None
-        where nobody does."""
+        """Return the kind and settings of the store's credential issuer, or None."""
         entry = self._store(url)
         if entry is None or entry.lend is None:
             return None
@@ -247,13 +250,13 @@ _SCHEMES = {
 
 
 def _cloud_of(url: str, endpoint: str) -> str:
-    """Whose store it is; "" for a folder, and for a server that is none of a cloud of ours."""
+    """Return the store's cloud; "" for a folder and for other servers."""
     cloud, ending = _SCHEMES.get(urlsplit(url).scheme, ("", ""))
     return cloud if not endpoint or (urlsplit(endpoint).hostname or "").endswith(ending) else ""
 
 
 def _roles(file: ConfigFile) -> Iterator[str]:
-    """The clouds whose machines have an identity of their own."""
+    """Yield the clouds whose machines have an identity of their own."""
     for entry in file.providers.values():
         if getattr(entry, IDENTITY_KEYS.get(entry.kind, ""), ""):
             yield entry.kind

@@ -1,21 +1,23 @@
-"""The configuration file as a model. Every key has its default here and nowhere else."""
+"""The configuration file as a model. Every default is here and nowhere else."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from spotd.config.clouds import Provider
-from spotd.config.scraping import MetricsSection
+from spotd.config.metrics_listener import MetricsSection
 from spotd.config.section import Section, formed
 from spotd.config.stores import DatasetSection, StagingSection, StoreSection
-from spotd.history.episodes import Terms
-from spotd.model import Limits, Severity, Timing
-from spotd.past import DAYS
-from spotd.safemode import SafeModeSettings
-from spotd.spec.every import Every, EveryField
+from spotd.domain.events import Severity
+from spotd.domain.market import Timing
+from spotd.domain.node_history import DAYS
+from spotd.domain.queue import Limits
+from spotd.history.market_episodes import EpisodeThresholds
+from spotd.spec.checkpoint_every import CheckpointEvery, EveryField
 from spotd.spec.quantities import StoreUrl, Usd
 
 MINIMAL = """\
@@ -46,7 +48,7 @@ class CheckpointSection(Section):
         default=None,
         description="For jobs that name none; with local providers alone: a folder in state_dir",
     )
-    every: EveryField = Every(auto=True)
+    every: EveryField = CheckpointEvery(auto=True)
     keep: int = Field(default=3, ge=1, le=1000)
 
 
@@ -94,8 +96,8 @@ class MarketAlertsSection(Section):
     none_available_s: Annotated[float, Field(gt=0, le=7 * 86_400)] = 1800.0
     route: str = Field(default="", description="Of [alerts.routes]; else default")
 
-    def to_terms(self) -> Terms:
-        return Terms(
+    def to_terms(self) -> EpisodeThresholds:
+        return EpisodeThresholds(
             self.price_rise_pct / 100,
             self.median_days * 86_400,
             self.none_available_s,
@@ -182,6 +184,15 @@ class PlacementSection(Section):
     on_demand_within_s: Seconds = Field(
         default=Timing.granted_s, description="On-demand is granted so soon: deadlines rely on it"
     )
+
+
+@dataclass(frozen=True)
+class SafeModeSettings:
+    """The crashes and seconds that start safe mode, and its duration."""
+
+    after_crashes: int = 5
+    within_s: float = 600.0
+    quiet_s: float = 600.0
 
 
 class SafeModeSection(Section):

@@ -1,4 +1,4 @@
-"""Which clouds make images of machines, and where the configuration names one."""
+"""Which clouds make machine images, and where the configuration names one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spotd.config.config import Config
 
 
 def makers_of(config: Config, providers: Mapping[str, Provider]) -> dict[str, str]:
-    """Provider -> its make of cloud, of those that make images."""
+    """Return the cloud make of every provider that makes images."""
     return {
         name: entry.kind
         for name, entry in config.file.providers.items()

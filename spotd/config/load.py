@@ -1,4 +1,4 @@
-"""Finding, reading and checking the configuration; every problem is told at once."""
+"""Find, read and check the configuration; report every problem at once."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
 
-from spotd import paths
+from spotd.base import paths
+from spotd.base.errors import Problem, suggest
+from spotd.base.validation import Path as Keys
+from spotd.base.validation import key_text, validate_partly
 from spotd.config.checks import check_datasets, check_limits, check_names, check_references
 from spotd.config.config import Config, ConfigError, config_error
 from spotd.config.file import MINIMAL, ConfigFile
-from spotd.config.jumps import check_jumps
-from spotd.config.scraping import check_metrics
-from spotd.config.start import check_start
-from spotd.errors import Problem, suggest
-from spotd.validation import Path as Keys
-from spotd.validation import key_text, validate_partly
+from spotd.config.jump_hosts import check_jumps
+from spotd.config.metrics_listener import check_metrics
+from spotd.config.preflight import check_start
 
 ENV_PREFIX = "SPOTD__"
 
@@ -35,10 +35,9 @@ class _Environment(ConfigFile, BaseSettings):
 def load_config(
     named: Path | None = None, environ: Mapping[str, str] | None = None, *, to_start: bool = False
 ) -> Config:
-    """Read the file `named` (--config), or the first that exists of `paths.config_files`;
-    `to_start` a daemon with it, which asks more of it and of this machine.
+    """Read the file `named` (--config), or the first that exists of `paths.config_files`.
 
-    Raises ConfigError.
+    `to_start` also checks what starting a daemon needs of this machine. Raises ConfigError.
     """
     environ = os.environ if environ is None else environ
     path = named or _find(environ)
@@ -111,7 +110,7 @@ def _expand(key: str, path: Path, problems: list[tuple[Keys, Problem]]) -> Path:
 
 
 def _overrides(environ: Mapping[str, str], problems: list[tuple[Keys, Problem]]) -> dict[str, Any]:
-    """What SPOTD__... variables say, as nested tables."""
+    """Return the SPOTD__... variables as nested tables."""
     for name in environ:
         section = name.removeprefix(ENV_PREFIX).split("__")[0].lower()
         if name.startswith(ENV_PREFIX) and section not in ConfigFile.model_fields:
@@ -136,7 +135,7 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _blame(keys: Keys, problem: Problem, environ: Mapping[str, str]) -> Problem:
-    """Say so when the value came from the environment."""
+    """Say in the problem that the value came from the environment."""
     name = ENV_PREFIX + "__".join(str(key) for key in keys).upper()
     return replace(problem, where=f"{problem.where} ({name})") if name in environ else problem
 
@@ -147,7 +146,7 @@ def _related(one: Keys, other: Keys) -> bool:
 
 
 def _kinds(data: Mapping[str, Any]) -> dict[str, str]:
-    """Provider name to kind, as written: what is checked must not vanish with a wrong key."""
+    """Return each provider's kind as written, also if another of its keys is wrong."""
     providers = data.get("providers")
     entries = providers.items() if isinstance(providers, dict) else ()
     return {name: str(entry.get("kind")) for name, entry in entries if isinstance(entry, dict)}

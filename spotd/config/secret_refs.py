@@ -1,11 +1,11 @@
-"""Secrets by reference: the key K is given as `K_file`, `K_env` or `K_credential`, never as K."""
+"""Secrets by reference: a key K is given as `K_file`, `K_env` or `K_credential`, never as K."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from spotd.log import redactor
+from spotd.base.log import redactor
 
 FORMS = ("file", "env", "credential")
 

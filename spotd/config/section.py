@@ -1,4 +1,4 @@
-"""A table of the configuration file."""
+"""The base class of the configuration file's tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Section(BaseModel):
 
 
 def formed(pattern: str, like: str) -> AfterValidator:
-    """Of a text that has to match all of `pattern`; who got it wrong is shown what it is `like`."""
+    """Return a validator for text that matches `pattern`; its error shows the example `like`."""
     form = re.compile(pattern)
 
     def check(value: str) -> str:

@@ -1,4 +1,4 @@
-"""How object stores are reached, and by whom."""
+"""How object stores are reached, and by which machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from providers.stores.base import SECRET_OPTIONS
 from spotd.config.section import Section, formed
-from spotd.decide.carriage import Place, place_of
+from spotd.planner.core.shard_stores import StorePlace, place_of
 from spotd.spec.quantities import Bytes, Duration, StoreUrl, Usd
 
 
@@ -174,6 +174,6 @@ class StoreSection(Section):
     federate: Annotated[Federate | None, BeforeValidator(_aws_if_unsaid)] = None
 
     @property
-    def place(self) -> Place:
-        """Where it is, by what is said of it."""
+    def place(self) -> StorePlace:
+        """Return the configured place of the store."""
         return place_of(self.url, self.options, self.cloud, self.region, self.zone)

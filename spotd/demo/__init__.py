@@ -16,15 +16,15 @@ from typing import NoReturn
 
 from rich.console import Console
 
+from spotd.base.errors import UserError
 from spotd.demo.box import Box, BoxError, running_box
 from spotd.demo.bucket import process
 from spotd.demo.facts import giving_back, orphan_seconds, recoveries
 from spotd.demo.heads import zombie_commits
 from spotd.demo.report import Evidence, lines, table, write_report
 from spotd.demo.screen import open_screen
-from spotd.demo.story import SCENARIO, STEPS, Story
-from spotd.errors import UserError
-from spotd.store.sql import open_store
+from spotd.demo.story import SCENARIO, STEPS, DemoRun
+from spotd.store.sql_store import open_store
 
 # A person's own account and proxy have no part in a demo that asks nothing outside this machine.
 _PERSONAL = re.compile(r"(AWS|BOTO|GOOGLE|CLOUDSDK|AZURE)_.*|(HTTPS?|ALL|NO)_PROXY", re.IGNORECASE)
@@ -94,14 +94,14 @@ def _run(out: Path, console: Console, steps: int, store: str) -> Evidence:
         running_box(out / "box", SCENARIO, bucket=bucket) as box,
         open_screen(console) as screen,
     ):
-        story = Story(box, screen, steps)
+        story = DemoRun(box, screen, steps)
         job_id = story.preempted()
         wall_s = time.monotonic() - began_s
         reference_id = story.undisturbed()
         return _gather(box, story, job_id, reference_id, wall_s)
 
 
-def _gather(box: Box, story: Story, job_id: str, reference_id: str, wall_s: float) -> Evidence:
+def _gather(box: Box, story: DemoRun, job_id: str, reference_id: str, wall_s: float) -> Evidence:
     cost = box.client.get(f"/v1/jobs/{job_id}/cost")
     takings = list(box.ask_cloud("/control/state")["notices"])
     meter = box.meter()

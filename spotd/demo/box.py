@@ -19,15 +19,15 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from providers.local.access import credentials, token_file
-from spotd.cli.client import Client
+from spotd.api_client.client import Client
+from spotd.base.errors import UnreachableError, UserError
 from spotd.demo.bucket import Bucket
-from spotd.errors import UnreachableError, UserError
 
 T = TypeVar("T")
 
 PERSONALITIES = ("aws", "gcp", "azure")
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 90.0
 COMPARE_TIMEOUT_S = 60.0
 
 
@@ -126,7 +126,7 @@ class Box:
         for bit, in a process of its own: torch is not for the control box."""
         both = [self.checkpoints_url, job_id, store, other_id]
         return subprocess.run(
-            [str(self.python), "-m", "trainer.compare", "compare", *both],
+            [str(self.python), "-m", "trainer.reference.compare", "compare", *both],
             capture_output=True,
             text=True,
             check=False,
@@ -176,7 +176,8 @@ class Box:
         wait_for("the daemon's socket", answers, START_TIMEOUT_S)
 
     def kill_daemon(self) -> None:
-        """kill -9, as a power cut would. On purpose, it is no crash: see spotd/safemode.py."""
+        """kill -9, as a power cut would. On purpose, it is no crash: see
+        spotd/daemon/safe_mode.py."""
         if self.daemon is not None:
             self.daemon.kill()
             self.daemon.wait()

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spotd.model import Node, S
-from spotd.store.base import ProgressRow
+from spotd.domain.node import Node
+from spotd.domain.units import S
+from spotd.store.interface import ProgressRow
 
 
 @dataclass(frozen=True)

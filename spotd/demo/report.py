@@ -15,10 +15,11 @@ from rich.table import Table
 
 from spotd.demo.facts import Recovery, lineage, losses_by_generation
 from spotd.demo.story import EVERY_S, REPORT_S, STEP_MS, STRIKES, Ended
-from spotd.model import Node, S
-from spotd.serve.loss import Attempt, loss_picture
-from spotd.serve.ribbon import Span, ribbon
-from spotd.store.base import CheckpointRow, ProgressRow
+from spotd.domain.node import Node
+from spotd.domain.units import S
+from spotd.plots.attempt_timeline import Span, ribbon
+from spotd.plots.loss_chart import Attempt, loss_picture
+from spotd.store.interface import CheckpointRow, ProgressRow
 from spotd.wire import EXIT_FENCED
 
 TAKEN = len(STRIKES)

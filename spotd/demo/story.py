@@ -15,7 +15,7 @@ from typing import Any
 from spotd.demo.box import Box, BoxError, wait_for
 from spotd.demo.heads import HeadWatch
 from spotd.demo.screen import Screen
-from spotd.phase import FINISHED
+from spotd.domain.phase import FINISHED
 from spotd.wire import EXIT_FENCED, Head
 
 STEPS = 400
@@ -53,7 +53,7 @@ name = "eastus-1"
 
 
 @dataclass(frozen=True)
-class Strike:
+class InjectedFault:
     """How one machine is taken away."""
 
     text: str
@@ -82,9 +82,9 @@ class Ended:
 
 
 STRIKES = (
-    Strike("freezes and is cut off, without a word", "silent", thaw_after_s=32.0),
-    Strike("gets the cloud's notice: 30 s left", "notice", 30.0),
-    Strike("gets the cloud's notice: 120 s left", "notice", 120.0),
+    InjectedFault("freezes and is cut off, without a word", "silent", thaw_after_s=32.0),
+    InjectedFault("gets the cloud's notice: 30 s left", "notice", 30.0),
+    InjectedFault("gets the cloud's notice: 120 s left", "notice", 120.0),
 )
 
 
@@ -105,7 +105,7 @@ spotd:
 """
 
 
-class Story:
+class DemoRun:
     """Runs the demo's two jobs in a started box and tells `screen` what happens."""
 
     def __init__(self, box: Box, screen: Screen, steps: int = STEPS) -> None:

@@ -1,4 +1,4 @@
-"""What was: how machines fared here and elsewhere, what prices did, and what follows from it.
+"""How machines and prices behaved, and estimates that follow from that.
 
-Pure: no clock, no chance, no I/O. Above `decide`, which needs nothing of it.
+Pure: no clock, no randomness, no I/O. Above the planner, which needs nothing of it.
 """

@@ -1,9 +1,9 @@
-"""Which of a project's phases go on spot, by the model's size, and what each costs there and on
-demand: at what a useful hour costs today (worth.py), never at what guides promise.
+"""Advise which phases of a project to run on spot, and what each costs there and on-demand.
 
-The phases are those of a case study: a search for hyper-parameters (72 h of its 312), the training
-run (216 h) and validation (24 h). Validation is never on spot: its figures are compared, so that
-nobody may take its machines away, nor give it others half-way.
+At what a useful hour costs today (spot_value.py), never at what guides promise. The phases are
+those of a case study: a search for hyper-parameters (72 h of its 312), the training run (216 h) and
+validation (24 h). Validation is never on spot: its results are compared, so its machines must not
+be taken away or replaced half-way.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 from spotd.history.intervals import Interval
-from spotd.history.worth import HYBRID, SEARCH, SPOT, Habits, Mode, Verdict, Worth
+from spotd.history.spot_value import (
+    HYBRID,
+    SEARCH,
+    SPOT,
+    InterruptionCost,
+    Mode,
+    SpotDecision,
+    SpotValue,
+)
 
 # What guides promise to save, by mode, whatever the prices: shown beside what is computed.
 PROMISED = {SPOT.name: (0.5, 0.7), HYBRID.name: (0.6, 0.75), SEARCH.name: (0.3, 0.5)}
@@ -27,7 +35,7 @@ _SEARCH_SHARE = (0.2, 0.4)
 _VALIDATION = 24 / 216
 
 
-class Part(str, Enum):
+class PhaseRequest(str, Enum):
     """A phase of a project."""
 
     SEARCH = "search"
@@ -36,14 +44,14 @@ class Part(str, Enum):
 
 
 _ON_SPOT = {
-    SPOT.name: (Part.SEARCH, Part.TRAIN),
-    HYBRID.name: (Part.SEARCH, Part.TRAIN),
-    SEARCH.name: (Part.SEARCH,),
+    SPOT.name: (PhaseRequest.SEARCH, PhaseRequest.TRAIN),
+    HYBRID.name: (PhaseRequest.SEARCH, PhaseRequest.TRAIN),
+    SEARCH.name: (PhaseRequest.SEARCH,),
 }
 _WHY = {
-    Part.SEARCH: "trials bear it to be begun again",
-    Part.TRAIN: "it goes on from its checkpoints",
-    Part.VALIDATE: "its figures are compared: nobody may take its machines away",
+    PhaseRequest.SEARCH: "trials bear it to be begun again",
+    PhaseRequest.TRAIN: "it goes on from its checkpoints",
+    PhaseRequest.VALIDATE: "its figures are compared: nobody may take its machines away",
 }
 
 
@@ -59,7 +67,7 @@ class Dollars:
 
     @property
     def discount(self) -> float:
-        """Of the prices, by the hours at each."""
+        """Return the discount of the prices, weighted by the hours at each."""
         return 1 - self.priced_usd / self.listed_usd if self.listed_usd else 0.0
 
     @property
@@ -78,7 +86,7 @@ class Dollars:
 class Phase:
     """`hours` are of useful work; `takes_h` those that are paid for, interruptions included."""
 
-    part: Part
+    part: PhaseRequest
     spot: bool
     why: str
     hours: float
@@ -86,14 +94,14 @@ class Phase:
     dollars: Dollars
 
 
-def on_spot(mode: Mode, part: Part) -> bool:
-    """Whether guides have that phase on spot."""
+def on_spot(mode: Mode, part: PhaseRequest) -> bool:
+    """Return whether guides run that phase on spot."""
     return part in _ON_SPOT.get(mode.name, ())
 
 
-def phase(mode: Mode, part: Part, hours: float, worth: Worth) -> Phase:
-    """One phase at today's prices: on demand as well where spot does not pay today."""
-    wanted, pays = on_spot(mode, part), worth.verdict is not Verdict.NO
+def phase(mode: Mode, part: PhaseRequest, hours: float, worth: SpotValue) -> Phase:
+    """Return one phase at today's prices; on-demand as well if spot does not pay today."""
+    wanted, pays = on_spot(mode, part), worth.verdict is not SpotDecision.NO
     spot = wanted and pays
     side, other = worth.spot if spot else worth.on_demand, worth.on_demand
     dollars = Dollars(
@@ -107,21 +115,24 @@ def phase(mode: Mode, part: Part, hours: float, worth: Worth) -> Phase:
     return Phase(part, spot, _why(mode, part, wanted=wanted, pays=pays), hours, takes_h, dollars)
 
 
-def _why(mode: Mode, part: Part, *, wanted: bool, pays: bool) -> str:
+def _why(mode: Mode, part: PhaseRequest, *, wanted: bool, pays: bool) -> str:
     if wanted and not pays:
         return "spot does not pay today"
-    if wanted or part is Part.VALIDATE:
+    if wanted or part is PhaseRequest.VALIDATE:
         return _WHY[part]
     return mode.text
 
 
 def phases(
-    mode: Mode, hours: Mapping[Part, float], worth_of: Callable[[float], Worth | None]
+    mode: Mode, hours: Mapping[PhaseRequest, float], worth_of: Callable[[float], SpotValue | None]
 ) -> list[Phase]:
-    """Those whose hours are known, in their order. `worth_of` so many hours of work: what is kept
-    nowhere costs the more the longer it is."""
+    """Return the phases whose hours are known, in order.
+
+    `worth_of` is the value of spot for so many hours of work: work that is saved nowhere costs more
+    the longer it is.
+    """
     found = []
-    for part in Part:
+    for part in PhaseRequest:
         worth = worth_of(hours[part]) if hours.get(part) else None
         if worth is not None:
             found.append(phase(mode, part, hours[part], worth))
@@ -129,7 +140,7 @@ def phases(
 
 
 def together(found: Iterable[Phase]) -> Dollars:
-    """Of all phases."""
+    """Return the sum over phases."""
     rows = [one.dollars for one in found]
     return Dollars(
         sum(one.usd for one in rows),
@@ -139,38 +150,42 @@ def together(found: Iterable[Phase]) -> Dollars:
     )
 
 
-def usual_hours(train_h: float) -> dict[Part, tuple[float, float]]:
-    """What guides have beside so many hours of training: from, to. A search that is a fifth of
-    search and training together is a quarter of the training."""
+def usual_hours(train_h: float) -> dict[PhaseRequest, tuple[float, float]]:
+    """Return the hours, from and to, that guides expect beside so many hours of training.
+
+    A search that is a fifth of search and training together is a quarter of the training.
+    """
     low, high = (train_h * share / (1 - share) for share in _SEARCH_SHARE)
     validation = train_h * _VALIDATION
-    return {Part.SEARCH: (low, high), Part.VALIDATE: (validation, validation)}
+    return {PhaseRequest.SEARCH: (low, high), PhaseRequest.VALIDATE: (validation, validation)}
 
 
-def lost_share(per_machine_h: float, habits: Habits) -> float:
-    """Of the time that is paid, what interruptions take of a job that keeps its work: at most 1."""
+def lost_share(per_machine_h: float, habits: InterruptionCost) -> float:
+    """Return the share of paid time that interruptions take from a job that keeps its work."""
     return min(per_machine_h * habits.num_nodes * habits.loss_h, 1.0)
 
 
 def to_be_had(refusals: Interval | None) -> bool | None:
-    """Whether a pool gives machines, by the share of requests that it refused; None where more than
-    REFUSED of a few were, and their interval has less, too. What was never asked for is to be had
-    as long as it is offered."""
+    """Return whether a pool grants machines, by the share of refused requests.
+
+    None if more than REFUSED of a few were refused and their interval includes less. A pool that
+    was never asked counts as available while it is offered.
+    """
     if refusals is None or refusals.middle <= REFUSED:
         return True
     return False if refusals.low > REFUSED else None
 
 
-class Advised(str, Enum):
-    """What the conditions come to."""
+class Recommendation(str, Enum):
+    """The result of the conditions."""
 
     SPOT = "spot"
     ON_DEMAND = "on_demand"
     UNKNOWN = "unknown"  # nothing speaks against spot, and nobody knows whether it pays
 
 
-def advised(holds: Sequence[bool | None], *, pays: bool | None) -> Advised:
+def advised(holds: Sequence[bool | None], *, pays: bool | None) -> Recommendation:
     """Spot where it pays and no condition fails; those that are not known decide nothing."""
     if pays is False or any(one is False for one in holds):
-        return Advised.ON_DEMAND
-    return Advised.UNKNOWN if pays is None else Advised.SPOT
+        return Recommendation.ON_DEMAND
+    return Recommendation.UNKNOWN if pays is None else Recommendation.SPOT

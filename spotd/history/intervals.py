@@ -1,9 +1,9 @@
-"""Exact intervals of rates and shares, and quantiles; small numbers have wide ones.
+"""Exact intervals of rates and shares, and quantiles; small counts have wide intervals.
 
-A rate's are Garwood's (1936): quantiles of Gamma(n) and Gamma(n + 1) over the exposure; a share's
-are Clopper's and Pearson's (1934): quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k). Both
-hold what they promise for any true value, at the price of being a little wide. The incomplete Gamma
-and Beta functions are by series and continued fraction (Abramowitz and Stegun 6.5.29, 6.5.31,
+For a rate they are Garwood's (1936): quantiles of Gamma(n) and Gamma(n + 1) over the exposure. For
+a share they are Clopper's and Pearson's (1934): quantiles of Beta(k, n - k + 1) and Beta(k + 1, n -
+k). Both hold their coverage for any true value and are a little wide. The incomplete Gamma and Beta
+functions are computed by series and continued fraction (Abramowitz and Stegun 6.5.29, 6.5.31,
 26.5.8).
 """
 
@@ -22,8 +22,10 @@ _MOST_TERMS = 100_000
 
 @dataclass(frozen=True)
 class Interval:
-    """What lies in the middle of the data, and what holds the truth nine times of ten. `count` of
-    `exposure`: machine-hours of a rate, cases of a share."""
+    """The middle of the data, and a 90 % interval.
+
+    `count` of `exposure` (machine-hours, or cases).
+    """
 
     count: int
     exposure: float
@@ -33,7 +35,7 @@ class Interval:
 
     @property
     def few(self) -> bool:
-        """Whether the figure rests on next to nothing."""
+        """Return whether the figure rests on very few cases."""
         return self.count < FEW
 
 
@@ -48,7 +50,7 @@ def rate(count: int, exposure: float, coverage: float = COVERAGE) -> Interval | 
 
 
 def share(count: int, cases: int, coverage: float = COVERAGE) -> Interval | None:
-    """How many of the cases; None without any."""
+    """Return the share of cases; None without any."""
     if cases <= 0:
         return None
     outside = (1 - coverage) / 2
@@ -58,7 +60,7 @@ def share(count: int, cases: int, coverage: float = COVERAGE) -> Interval | None
 
 
 def quantile(values: Sequence[float], part: float) -> float | None:
-    """Of sorted or unsorted values, between neighbours in proportion; None of none."""
+    """Return a quantile, interpolated between neighbours; None without values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -69,7 +71,7 @@ def quantile(values: Sequence[float], part: float) -> float | None:
 
 
 def gamma_quantile(shape: float, part: float) -> float:
-    """Where Gamma(shape) has `part` of its mass below."""
+    """Return where Gamma(shape) has `part` of its mass below."""
     high = shape + 1.0
     while gamma_below(shape, high) < part:
         high *= 2
@@ -77,12 +79,12 @@ def gamma_quantile(shape: float, part: float) -> float:
 
 
 def beta_quantile(a: float, b: float, part: float) -> float:
-    """Where Beta(a, b) has `part` of its mass below."""
+    """Return where Beta(a, b) has `part` of its mass below."""
     return _where(lambda x: beta_below(a, b, x), part, 1.0)
 
 
 def _where(below: Callable[[float], float], part: float, high: float) -> float:
-    """By halves, to the last digit that a float has."""
+    """Invert a distribution function by bisection, to the last digit of a float."""
     low = 0.0
     for _ in range(200):
         middle = (low + high) / 2

@@ -1,8 +1,7 @@
-"""From a machine that was taken away to the next step: how long each part of that took, and how
-many steps were trained twice.
+"""From an interruption to the next step: the seconds of each part, and the repeated steps.
 
-The clock begins when the old machine fell silent, or had given its work back, so that training on
-through a notice is no outage; where the next machine was ready by then, its parts are 0.
+The clock starts when the old machine fell silent or had given its work back, so training through a
+notice is no outage. If the next machine was ready by then, its parts are 0.
 """
 
 from __future__ import annotations
@@ -11,16 +10,18 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from spotd.model import S
+from spotd.domain.units import S
 
 STAGES = ("detect", "capacity", "boot", "restore")
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A machine of rank 0 that trained; times in microseconds, 0 for not yet. `ceased_us` is when
-    it gave its work back, else its last word; `taken`: its cloud took it, or it was lost; `told`:
-    with a notice before."""
+class TrainedNode:
+    """A machine of rank 0 that trained; times in microseconds, 0 for not yet.
+
+    `ceased_us` is when it gave its work back, else its last message. `taken`: preempted or lost.
+    `told`: with a notice.
+    """
 
     job_id: str
     generation: int
@@ -36,8 +37,11 @@ class Trained:
 
 @dataclass(frozen=True)
 class Recovery:
-    """One that came to a next step. `parts_s` are the seconds of STAGES and add up to the outage;
-    `replayed` are the steps after the checkpoint that the next machine resumed from."""
+    """A finished recovery.
+
+    `parts_s` are the seconds of STAGES and add up to the outage. `replayed` are the steps after the
+    checkpoint that the next machine resumed from.
+    """
 
     provider: str
     told: bool
@@ -46,13 +50,16 @@ class Recovery:
 
 
 def recoveries(
-    machines: Iterable[Trained],
+    machines: Iterable[TrainedNode],
     asked_us: Mapping[tuple[str, int], int],
     saved_step: Mapping[tuple[str, int], int],
 ) -> list[Recovery]:
-    """`machines` by job and generation, in that order. (job, generation) -> `asked_us`: when a
-    machine was first asked for; `saved_step`: the last step that was saved."""
-    by_job: dict[str, list[Trained]] = {}
+    """Return the recoveries. `machines` are in order of job and generation.
+
+    By (job, generation), `asked_us` is when a machine was first requested, `saved_step` the last
+    saved step.
+    """
+    by_job: dict[str, list[TrainedNode]] = {}
     for one in machines:
         by_job.setdefault(one.job_id, []).append(one)
     asked: dict[str, list[tuple[int, int]]] = {}

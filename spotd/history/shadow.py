@@ -1,10 +1,10 @@
-"""What another scheduler's log says spotd would have saved or lost, on the same machines, at the
-same prices, with the same interruptions.
+"""What spotd would have saved or lost on another scheduler's log.
 
-Each figure is a range, from what is worst for spotd to what is best; an end that the log cannot
-tell is None, "not known". Their own saves are counted as free, their notices as nothing that spotd
-could use unless the log says how long they were, and capacity as no easier to get for spotd than
-it was. What spotd takes is as measured (docs/measurements.md), where it is: `FIGURES` says which.
+On the same machines, at the same prices, with the same interruptions. Each figure is a range from
+the worst to the best case for spotd; an end that the log cannot tell is None, "not known". Their
+own saves count as free, their notices as unusable unless the log says how long they were, and
+capacity as no easier to get than it was. What spotd takes is as measured (docs/measurements.md),
+where that is known: `FIGURES` says which.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from spotd.model import S
+from spotd.domain.units import S
 from spotd.money.units import US_PER_H
 
 
-class End(str, Enum):
-    """How a stay on a machine ended."""
+class StayEnd(str, Enum):
+    """How a stay ended."""
 
     PREEMPTED = "preempted"
     LOST = "lost"
@@ -28,21 +28,22 @@ class End(str, Enum):
     UNKNOWN = "unknown"
 
 
-INTERRUPTIONS = frozenset({End.PREEMPTED, End.LOST})
+INTERRUPTIONS = frozenset({StayEnd.PREEMPTED, StayEnd.LOST})
 
 
 @dataclass(frozen=True)
 class Stay:
-    """One job on its machines, from when they were there to when they were not; times are None
-    where the log lacks them. `requested_us`: when they were asked for; `trains_us`: the first new
-    step, or when the program ran. `first_step` and `last_step` are those made here. `usd_per_h` is
-    of all of them together. `notice_s`: how long before its end the scheduler or the machine was
-    told."""
+    """One job on its machines from start to end; times are None if the log lacks them.
+
+    `requested_us` is when they were requested, `trains_us` the first new step, or when the program
+    ran. `first_step` and `last_step` were made here. `usd_per_h` is for all machines together.
+    `notice_s` is how long before the end the scheduler or the machine knew.
+    """
 
     job: str
     start_us: int
     end_us: int | None = None
-    end: End = End.UNKNOWN
+    end: StayEnd = StayEnd.UNKNOWN
     requested_us: int | None = None
     trains_us: int | None = None
     first_step: int | None = None
@@ -59,7 +60,7 @@ class Stay:
 
     @property
     def step_s(self) -> float | None:
-        """Of its own steps."""
+        """Return the seconds per step of this stay."""
         hours = self.trained_h
         if self.first_step is None or self.last_step is None or not hours:
             return None
@@ -69,7 +70,7 @@ class Stay:
 
 @dataclass(frozen=True)
 class Range:
-    """None is not known."""
+    """A range; None is not known."""
 
     low: float | None
     high: float | None
@@ -78,7 +79,7 @@ class Range:
         return Range(_sum(self.low, other.low), _sum(self.high, other.high))
 
     def times(self, factor: float | None) -> Range:
-        """By what is not negative; nothing is known by an unknown one."""
+        """Multiply by a factor that is not negative; an unknown factor makes the result unknown."""
         if factor is None:
             return Range(None, None)
         low, high = self.low, self.high
@@ -114,8 +115,8 @@ their own saves are counted as free, and neither controller's cost is in it
 
 
 @dataclass(frozen=True)
-class Habits:
-    """Of the job under spotd: a save each `every_s`, of `checkpoint_gb` (None: not known)."""
+class ShadowAssumptions:
+    """The job under spotd: a save every `every_s`, of `checkpoint_gb` (None if unknown)."""
 
     every_s: float = CADENCE_S
     checkpoint_gb: float | None = None
@@ -123,13 +124,16 @@ class Habits:
 
 @dataclass(frozen=True)
 class Interruption:
-    """One of them: `gap_s` until their job trained again (None: it never did, or the log ends),
-    `minutes`, `steps` and `usd` that spotd would have saved (below 0: lost). `notes` say what was
-    not known."""
+    """One interruption.
+
+    `gap_s` is the time until the job trained again (None: never, or the log ends). `minutes`,
+    `steps` and `usd` would have been saved by spotd (negative: lost). `notes` say what was not
+    known.
+    """
 
     job: str
     at_us: int
-    end: End
+    end: StayEnd
     where: str
     gap_s: float | None
     minutes: Range
@@ -169,8 +173,8 @@ def _total(parts: Iterable[Range], first: Range) -> Range:
     return first
 
 
-def shadow(stays: Sequence[Stay], habits: Habits) -> Shadow:
-    """`stays` in any order."""
+def shadow(stays: Sequence[Stay], habits: ShadowAssumptions) -> Shadow:
+    """Return the result for stays in any order."""
     jobs: dict[str, list[Stay]] = {}
     for stay in sorted(stays, key=lambda one: one.start_us):
         jobs.setdefault(stay.job, []).append(stay)
@@ -180,14 +184,14 @@ def shadow(stays: Sequence[Stay], habits: Habits) -> Shadow:
         for stay, after in zip(rows, [*rows[1:], None], strict=True):
             if stay.end in INTERRUPTIONS and stay.end_us is not None:
                 found.append(_interruption(stay, after, habits))
-        if rows[-1].end_us is None or rows[-1].end in (*INTERRUPTIONS, End.UNKNOWN):
+        if rows[-1].end_us is None or rows[-1].end in (*INTERRUPTIONS, StayEnd.UNKNOWN):
             ends_open.append(name)
     minutes, usd = _saves(stays, habits)
     hours = sum(stay.trained_h or 0.0 for stay in stays)
     return Shadow(len(jobs), hours, tuple(found), minutes, usd, tuple(ends_open))
 
 
-def _interruption(stay: Stay, after: Stay | None, habits: Habits) -> Interruption:
+def _interruption(stay: Stay, after: Stay | None, habits: ShadowAssumptions) -> Interruption:
     notes: list[str] = []
     at_us = stay.end_us or 0
     steps, again_h = _again(stay, after, habits, notes)
@@ -233,13 +237,17 @@ def _waited(stay: Stay, after: Stay, gap_s: float, notes: list[str]) -> Range:
 
 
 def _late_s(stay: Stay) -> Range:
-    """From the machine's end to our request: one that is lost may look alive."""
-    return Range(DEATH_S.low, FROZEN_S) if stay.end is End.LOST else DEATH_S
+    """Return the time from the machine's end to our request: a lost one may look alive."""
+    return Range(DEATH_S.low, FROZEN_S) if stay.end is StayEnd.LOST else DEATH_S
 
 
-def _again(stay: Stay, after: Stay | None, habits: Habits, notes: list[str]) -> tuple[Range, Range]:
-    """Steps, and hours, of work done again there, less what spotd would have done again: at most
-    what lies between two saves, and nothing where it was told in time."""
+def _again(
+    stay: Stay, after: Stay | None, habits: ShadowAssumptions, notes: list[str]
+) -> tuple[Range, Range]:
+    """Return the steps and hours of repeated work, less what spotd would have repeated.
+
+    That is at most one checkpoint interval, and nothing after a notice in time.
+    """
     ours_s, step_s = (0.0 if stay.notice_s else habits.every_s), stay.step_s
     if stay.last_step is None or after is None or after.first_step is None or step_s is None:
         notes.append("which steps were done again is not in the log")
@@ -250,8 +258,8 @@ def _again(stay: Stay, after: Stay | None, habits: Habits, notes: list[str]) -> 
     return steps_, steps_.times(step_s / 3600)
 
 
-def _saves(stays: Sequence[Stay], habits: Habits) -> tuple[Range, Range]:
-    """What spotd's saves would have taken: minutes and dollars, below 0."""
+def _saves(stays: Sequence[Stay], habits: ShadowAssumptions) -> tuple[Range, Range]:
+    """Return what spotd's saves would have taken in minutes and dollars, as negative numbers."""
     if habits.checkpoint_gb is None:
         return Range(None, 0.0), Range(None, 0.0)
     minutes, usd = ZERO, ZERO

@@ -1,9 +1,8 @@
-"""What was seen of spot, pool by pool, and the same on a grid of equal ticks, as recorded traces
-have it.
+"""What was observed of spot, by pool, and the same on a grid of equal ticks, as in recorded traces.
 
-What counts as seen is what the policy learns from (`spotd.decide.seen`): spot that was held, spot
-that was taken away or lost, and launches that were refused for want of room. Nobody looks
-otherwise: where nothing was asked for, nothing is known.
+What counts as an observation is what the policy learns from
+(`spotd.planner.spot_policy.pool_history`): spot that was held, spot that was preempted or lost, and
+launches refused for lack of room. Nothing else is probed: without a request nothing is known.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spotd.decide.seen import NO_ROOM, pool_key
-from spotd.history.lives import MachineLife
+from spotd.history.interruption_stats import MachineLife
+from spotd.planner.spot_policy.pool_history import NO_ROOM, pool_key
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,9 +22,12 @@ _SPOT = "/spot"
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Of one pool (provider/region/zone/type): `held_us` are (since, until) of machines that it
-    gave, `missed_us` when it refused one or took one away."""
+class PoolObservations:
+    """The observations of one pool (provider/region/zone/type).
+
+    `held_us` are (since, until) of machines that it granted, `missed_us` when it refused or
+    preempted one.
+    """
 
     pool: str
     cloud: str
@@ -35,8 +37,8 @@ class Seen:
     missed_us: tuple[int, ...] = ()
 
 
-def seen(lives: Iterable[MachineLife]) -> list[Seen]:
-    """Of each pool of which spot was asked for and an answer is known, by name."""
+def seen(lives: Iterable[MachineLife]) -> list[PoolObservations]:
+    """Return the pools in which spot was requested and an answer is known, by name."""
     pools: dict[str, list[MachineLife]] = {}
     for life in lives:
         told = life.launched_us or life.refused == NO_ROOM
@@ -45,7 +47,7 @@ def seen(lives: Iterable[MachineLife]) -> list[Seen]:
     return [_seen(pool, pools[pool]) for pool in sorted(pools)]
 
 
-def _seen(pool: str, lives: Sequence[MachineLife]) -> Seen:
+def _seen(pool: str, lives: Sequence[MachineLife]) -> PoolObservations:
     newest = lives[-1]
     held = [
         (one.launched_us, max(one.launched_us, one.ended_us)) for one in lives if one.launched_us
@@ -53,7 +55,7 @@ def _seen(pool: str, lives: Sequence[MachineLife]) -> Seen:
     missed = [one.requested_us for one in lives if not one.launched_us]
     missed += [max(one.launched_us, one.ended_us) for one in lives if one.taken]
     kind = (newest.cloud, newest.accelerator, newest.accelerator_count)
-    return Seen(pool, *kind, tuple(sorted(held)), tuple(sorted(missed)))
+    return PoolObservations(pool, *kind, tuple(sorted(held)), tuple(sorted(missed)))
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,12 @@ class Grid:
 
 
 def grid_over(
-    pools: Iterable[Seen], gap_us: int, stale_us: int, since_us: int, until_us: int
+    pools: Iterable[PoolObservations], gap_us: int, stale_us: int, since_us: int, until_us: int
 ) -> Grid:
-    """Whole ticks within those bounds, from the first thing that was seen of any pool to where the
-    last one is stale. It has no ticks where nothing lies within."""
+    """Return the whole ticks from the first observation of any pool to where the last one is stale.
+
+    It has no ticks if nothing lies within the bounds.
+    """
     times = [at_us for one in pools for held in one.held_us for at_us in held]
     times += [at_us for one in pools for at_us in one.missed_us]
     inside = [min(max(at_us, since_us), until_us) for at_us in times]
@@ -89,12 +93,14 @@ def grid_over(
     return Grid(first * gap_us, gap_us, max(0, last - first) if inside else 0)
 
 
-def sampled(one: Seen, grid: Grid, stale_us: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """(avail, seen), each one a tick.
+def sampled(
+    one: PoolObservations, grid: Grid, stale_us: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return (avail, seen), one value per tick.
 
-    A tick in which a machine was refused or taken away is 0, whatever else happened in it; one in
-    which a machine was held is 1. After that the last one holds, and counts as seen for `stale_us`.
-    Before anything is seen both are 0.
+    A tick in which a machine was refused or preempted is 0, whatever else happened in it; one in
+    which a machine was held is 1. After that the last value holds, and counts as seen for
+    `stale_us`. Before any observation both are 0.
     """
     import numpy as np  # noqa: PLC0415  not loaded by a daemon that exports nothing
 

@@ -1,5 +1,5 @@
-"""What was paid for, and what it would have cost otherwise: pure, exact, in integers.
+"""What was paid, and what it would have cost otherwise: pure, exact, in integers.
 
-Money is in micro-USD, time in microseconds; hours of nodes and of GPUs are types of their own.
+Money is in micro-USD, time in microseconds; node hours and GPU hours are types of their own.
 docs/cost.md has the method.
 """

@@ -1,4 +1,4 @@
-"""Which projects may have jobs: a job of another one, or of none, is told of or refused."""
+"""Which projects may have jobs; jobs of others are alerted or refused."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Approval:
     names: frozenset[str] = frozenset()
 
     def lacks(self, project: str) -> str:
-        """Why a job of `project` is not approved; "" where it is, or nobody asks."""
+        """Return why a job of `project` is not approved, or ""."""
         if not self.names or self.policy == ALLOW or project in self.names:
             return ""
         whose = f"the project {project!r} is not approved" if project else "it names no project"
         return f"{whose} (approved: {', '.join(sorted(self.names))})"
 
     def fix(self, project: str) -> str:
-        """What to try."""
+        """Return what to try."""
         named = f", or add [projects.{project}] to config.toml" if project else ""
         return f"write one of them as spotd.project{named}"

@@ -1,4 +1,4 @@
-"""Budgets by the month (UTC): what is spent of them, what will be, and whom to tell when."""
+"""Monthly budgets (UTC): what is spent, what will be, and which alerts are due."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spotd.money.formulas import Estimate, estimate_at_completion
-from spotd.money.split import Stretch
+from spotd.money.hour_breakdown import Segment
 from spotd.money.units import US_PER_H
 
 THRESHOLDS = (50, 80, 100)  # percent
@@ -17,8 +17,10 @@ HISTORY_DAYS = 7  # of which the spread of the forecast is
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent in a month on the machines and checkpoints of all jobs, or of a user's or a
-    project's. `routes` are alert routes by threshold; "default" has the rest."""
+    """What the machines and checkpoints of all jobs, a user's, or a project's may cost per month.
+
+    `routes` are alert routes by threshold; "default" has the rest.
+    """
 
     name: str
     microusd: int
@@ -27,7 +29,7 @@ class Budget:
     routes: Mapping[int, str] = field(default_factory=dict)
 
     def covers(self, user: str, project: str = "") -> bool:
-        """Whether it is for that user's jobs of that project."""
+        """Return whether it covers that user's jobs of that project."""
         return self.user in ("", user) and self.project in ("", project)
 
     @property
@@ -40,17 +42,17 @@ class Budget:
 
 @dataclass(frozen=True)
 class Spending:
-    """A segment with whose it is."""
+    """A ledger segment with its user and project."""
 
     job_id: str
     user: str
-    stretch: Stretch
+    stretch: Segment
     project: str = ""
 
 
 @dataclass(frozen=True)
-class Carried:
-    """What a job's checkpoints cost in the month, beside its machines, and an hour of late."""
+class StorageSpending:
+    """What a job's checkpoints cost in the month, and per hour of late."""
 
     user: str
     microusd: int
@@ -59,7 +61,7 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class Standing:
+class BudgetStatus:
     """A budget now. `microusd_per_h` is the burn rate: of machines that run, and of checkpoints.
     `forecast` is for the end of the month, at that rate; one of ten lies below and above at the
     rates of the last days. `reached_at_us`: when it is used up at the present rate, 0 for not this
@@ -83,8 +85,8 @@ def standing(
     rows: Sequence[Spending],
     month: tuple[int, int],
     now_us: int,
-    carried: Sequence[Carried] = (),
-) -> Standing:
+    carried: Sequence[StorageSpending] = (),
+) -> BudgetStatus:
     """`month` is the one that `now_us` is in, and `carried` of it."""
     since_us, until_us = month
     mine = [row.stretch for row in rows if budget.covers(row.user, row.project)]
@@ -108,7 +110,9 @@ def standing(
     if rate and spent < budget.microusd:
         at_us = now_us + (budget.microusd - spent) * US_PER_H // rate
         reached_us = at_us if at_us < until_us else 0
-    return Standing(budget, since_us, until_us, spent, rate, round(days[0]), forecast, reached_us)
+    return BudgetStatus(
+        budget, since_us, until_us, spent, rate, round(days[0]), forecast, reached_us
+    )
 
 
 @dataclass(frozen=True)
@@ -127,10 +131,12 @@ class Crossing:
 
 
 def crossings(
-    found: Standing, told: Collection[str], when: Callable[[int], str]
+    found: BudgetStatus, told: Collection[str], when: Callable[[int], str]
 ) -> Iterator[Crossing]:
-    """Those that nobody was told of this month: what is spent, and where it will end at the present
-    rate. A forecast of what was spent already is no news. `when` writes a time."""
+    """Yield thresholds that were not alerted this month: spent, or expected at the present rate.
+
+    A forecast below what is already spent is left out. `when` formats a time.
+    """
     budget = found.budget
     spent = found.percent(found.spent_microusd)
     ends = found.percent(found.forecast.middle)
@@ -166,9 +172,11 @@ def crossed(
     told: Collection[tuple[str, int]],
     route: Callable[[int], str],
 ) -> list[tuple[str, int]]:
-    """(ACTUAL or FORECAST, percent) of a job's own limit that nobody was told of yet: of several
-    for one route the highest. `ends_microusd`: what it will have cost at its end, None where that
-    is not known. A forecast of what was spent already is no news."""
+    """Return the (ACTUAL or FORECAST, percent) of a job's own limit that were not alerted yet.
+
+    Of several for one route the highest. `ends_microusd` is the expected final cost, None if
+    unknown. A forecast below what is already spent is left out.
+    """
     highest: dict[tuple[str, str], int] = {}
     for percent in THRESHOLDS:
         if 100 * spent_microusd >= percent * most_microusd:
@@ -184,9 +192,12 @@ def crossed(
 
 @dataclass(frozen=True)
 class Plan:
-    """What a job may cost yet, as far as its file bounds it: by `max_cost_usd` (what is left of it)
-    and by `max_duration` or its deadline (hours that are left); 0 where it does not.
-    `once_microusd` is what may be spent on its data beside its machines, within `max_cost_usd`."""
+    """What a job may still cost according to its file.
+
+    By `max_cost_usd` (what is left of it) and by `max_duration` or its deadline (the hours left); 0
+    if not bounded. `once_microusd` may be spent on its data beside its machines, within
+    `max_cost_usd`.
+    """
 
     user: str
     microusd_per_h: int
@@ -205,7 +216,7 @@ class Plan:
         return min(by_time, most) if most else by_time
 
 
-def refusal(found: Standing, running: Sequence[Plan], new: Plan) -> str:
+def refusal(found: BudgetStatus, running: Sequence[Plan], new: Plan) -> str:
     """Why a job may not begin: committed (what is spent, and what unfinished jobs may cost yet) and
     projected (what it may cost itself) are more than the budget. "" where it may."""
     budget = found.budget

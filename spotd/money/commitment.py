@@ -1,9 +1,8 @@
-"""How many machines to commit to (a reservation, a savings plan), and what to leave to spot.
+"""How many machines to commit to (reservation, savings plan), and what to leave to spot.
 
-A committed machine is paid for each hour, used or not. It takes work that would run on demand, and
-then work that would run on spot: a commitment makes no spot machine cheaper, it only takes its
-place. Never more than were in use in every hour seen: what is above that least use, the baseline,
-would stand idle in some.
+A committed machine is paid for every hour, used or not. It takes work that would run on-demand, and
+then work that would run on spot: a commitment makes no spot machine cheaper, it replaces it. Never
+more than were in use in every observed hour, because more would be idle in some.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ FEW_HOURS = 28 * 24  # of fewer, weekends and ends of months say little
 
 
 @dataclass(frozen=True)
-class Use:
+class HourlyUse:
     """Machines in use in one hour, on the average of that hour."""
 
     on_demand: float
@@ -40,7 +39,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Bill:
-    """What all hours cost with so many machines committed; `idle_h` of these nobody used."""
+    """The cost of all hours with that many machines committed; `idle_h` of these were unused."""
 
     machines: int
     committed_usd: float
@@ -59,7 +58,7 @@ class Bill:
 class Pool:
     """The use of one type of machine in one place, hour by hour."""
 
-    hours: list[Use] = field(default_factory=list)
+    hours: list[HourlyUse] = field(default_factory=list)
 
     @property
     def least(self) -> float:
@@ -81,7 +80,7 @@ class Pool:
 
 
 def bill(pool: Pool, prices: Prices, machines: int) -> Bill:
-    """With so many committed. Those that are paid for anyway take dear work first."""
+    """Return the bill with that many committed machines, which take expensive work first."""
     on_demand_h = spot_h = idle_h = 0.0
     for one in pool.hours:
         left = machines - one.on_demand
@@ -89,28 +88,32 @@ def bill(pool: Pool, prices: Prices, machines: int) -> Bill:
         spot_h += one.spot - min(max(left, 0.0), one.spot)
         idle_h += max(left - one.spot, 0.0)
     return Bill(
-        machines,
-        machines * len(pool.hours) * prices.committed,
-        *(on_demand_h, on_demand_h * prices.on_demand),
-        *(spot_h, spot_h * prices.spot),
-        idle_h,
+        machines=machines,
+        committed_usd=machines * len(pool.hours) * prices.committed,
+        on_demand_h=on_demand_h,
+        on_demand_usd=on_demand_h * prices.on_demand,
+        spot_h=spot_h,
+        spot_usd=spot_h * prices.spot,
+        idle_h=idle_h,
     )
 
 
 def worth(pool: Pool, prices: Prices, nth: int) -> float:
-    """What the nth committed machine takes the place of, in USD an hour: it pays at less. Of one
-    that is always used, so `nth` is at most `most_machines`."""
+    """Return the hourly USD that the nth committed machine replaces: it pays at a lower price.
+
+    For a machine that is always used, so `nth` is at most `most_machines`.
+    """
     dear_h = sum(min(max(one.on_demand - nth + 1, 0.0), 1.0) for one in pool.hours)
     share = dear_h / len(pool.hours)
     return share * prices.on_demand + (1 - share) * prices.spot
 
 
 def advised(pool: Pool, prices: Prices) -> int:
-    """The number that costs least; of several, the smallest.
+    """Return the number that costs least; among several, the smallest.
 
-    Each further machine finds less work that would run on demand. Where spot is the cheaper of
-    both it is therefore worth less than the one before it, and the last that pays is looked for by
-    halves; else it is worth more, and it is all or none.
+    Each further machine finds less work that would run on-demand. If spot is cheaper it is worth
+    less than the one before it, and the last one that pays is found by bisection; otherwise it is
+    worth more, and it is all or none.
     """
     most = pool.most_machines
     if prices.spot > prices.on_demand:
@@ -131,9 +134,13 @@ def everything_on_demand(pool: Pool, prices: Prices) -> float:
     return sum(one.both for one in pool.hours) * prices.on_demand
 
 
-def by_hour(stretches: Iterable[tuple[int, int, bool]], since_us: int, until_us: int) -> list[Use]:
-    """Of machines (from, until, whether on spot; microseconds) the use in each whole hour (UTC)
-    that lies between."""
+def by_hour(
+    stretches: Iterable[tuple[int, int, bool]], since_us: int, until_us: int
+) -> list[HourlyUse]:
+    """Return the use in each whole hour (UTC) in between.
+
+    Machines are (from, until, whether on spot), in microseconds.
+    """
     first, last = -(-since_us // US_PER_H), until_us // US_PER_H
     found = [[0, 0] for _ in range(max(last - first, 0))]
     for start_us, end_us, spot in stretches:
@@ -141,12 +148,11 @@ def by_hour(stretches: Iterable[tuple[int, int, bool]], since_us: int, until_us:
         for hour in range(begin // US_PER_H, -(-end // US_PER_H)):
             part = min(end, (hour + 1) * US_PER_H) - max(begin, hour * US_PER_H)
             found[hour - first][spot] += max(part, 0)
-    return [Use(dear / US_PER_H, cheap / US_PER_H) for dear, cheap in found]
+    return [HourlyUse(dear / US_PER_H, cheap / US_PER_H) for dear, cheap in found]
 
 
 def advice_data(pool: Pool, prices: Prices) -> dict[str, object]:
-    """As JSON: the plan that costs least, and beside it what was, what guides say, and all of the
-    least use."""
+    """Return the plan that costs least as JSON, with the actual use and what guides say."""
     most, best = pool.most_machines, advised(pool, prices)
     was = bill(pool, prices, 0)
     named: list[tuple[str, int]] = [("none", 0)]
@@ -180,7 +186,7 @@ def _rounded(of: Bill) -> dict[str, object]:
 
 
 def mean_price(priced: Sequence[tuple[float, int]]) -> float:
-    """Of (hours, micro-USD an hour) by their hours, in USD; 0.0 where there is none."""
+    """Return the mean of (hours, micro-USD per hour) by hours, in USD; 0.0 without any."""
     known = [(hours, price) for hours, price in priced if price and hours > 0]
     whole = sum(hours for hours, _ in known)
     return sum(hours * price for hours, price in known) / whole / 1e6 if whole else 0.0

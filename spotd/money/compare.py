@@ -1,5 +1,7 @@
-"""The same work on demand and as it ran, in the rows in which case studies compare the two. Each
-figure is of line items and records; what neither of them has is left open, with the reason."""
+"""Compare a job with the same work on-demand, in the rows that case studies use.
+
+Each figure comes from line items and records; what neither has is left open, with the reason.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spotd.evaluation import Evaluation
+from spotd.domain.evaluation import Evaluation
 from spotd.money.counterfactual import NEEDED
 from spotd.money.document import headline_of
+from spotd.money.hour_breakdown import TimeUse
 from spotd.money.report import Account, Report
-from spotd.money.split import Use
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What line items do not say. `interruptions`: how often the work was broken off; `elapsed_h`:
-    hours from its beginning until its end, or until now; None is not known."""
+class RunFacts:
+    """What line items do not have.
+
+    `interruptions` is how often the work was interrupted, `elapsed_h` the hours from its start to
+    its end, or until now; None if unknown.
+    """
 
     interruptions: int | None = None
     elapsed_h: float | None = None
@@ -27,7 +32,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Row:
-    """One measure; `unit` is h, usd, share or "". None: not known, and `note` says why."""
+    """One measure in h, usd, share or "". None is not known, and `note` says why."""
 
     name: str
     unit: str
@@ -36,7 +41,7 @@ class Row:
     note: str = ""
 
 
-def compare(report: Report, facts: Facts) -> tuple[Row, ...]:
+def compare(report: Report, facts: RunFacts) -> tuple[Row, ...]:
     """Eight rows. On demand: in the same places, for the hours that it would have needed, else for
     the same hours; without a price on demand none of it is known."""
     instead = headline_of(report.instead)
@@ -44,7 +49,7 @@ def compare(report: Report, facts: Facts) -> tuple[Row, ...]:
     needed_h = instead.hours.hours if instead else None
     usd = instead.total_microusd / 1e6 if instead else None
     wanted_h = gpus_h * needed_h / billed if needed_h is not None and billed else None
-    useful_h = report.useful_gpus.hours if Use.UNTOLD not in report.uses else 0.0
+    useful_h = report.useful_gpus.hours if TimeUse.UNTOLD not in report.uses else 0.0
     paid = report.total_microusd / 1e6
     exact = instead is not None and instead.basis == NEEDED
     basis = f"the {instead.basis} on demand" if instead else "no price on demand is known"
@@ -54,22 +59,35 @@ def compare(report: Report, facts: Facts) -> tuple[Row, ...]:
         Row("cost", "usd", usd, paid, "on demand: the same storage, no egress, no control box"),
         Row("a GPU-hour", "usd", _by(usd, wanted_h), _by(paid, gpus_h)),
         Row(
-            *("a useful GPU-hour", "usd", _by(usd, useful_h), _by(paid, useful_h)),
-            "" if useful_h else "which hours were useful is not known",
+            name="a useful GPU-hour",
+            unit="usd",
+            on_demand=_by(usd, useful_h),
+            actual=_by(paid, useful_h),
+            note="" if useful_h else "which hours were useful is not known",
         ),
         Row(
-            *("interruptions", "", None, facts.interruptions),
-            "machines on demand fail as well: not measured here",
+            name="interruptions",
+            unit="",
+            on_demand=None,
+            actual=facts.interruptions,
+            note="machines on demand fail as well: not measured here",
         ),
         Row(
-            *("machine-hours lost", "h", 0.0 if exact else None),
-            billed - needed_h if exact and needed_h is not None else None,
-            "beyond the needed hours, which have none" if exact else "needed hours are not known",
+            name="machine-hours lost",
+            unit="h",
+            on_demand=0.0 if exact else None,
+            actual=billed - needed_h if exact and needed_h is not None else None,
+            note="beyond the needed hours, which have none"
+            if exact
+            else "needed hours are not known",
         ),
         _quality(facts.evaluations),
         Row(
-            *("time to completion", "h", alone_h, facts.elapsed_h),
-            "on demand as if machines were there at once",
+            name="time to completion",
+            unit="h",
+            on_demand=alone_h,
+            actual=facts.elapsed_h,
+            note="on demand as if machines were there at once",
         ),
     )
 
@@ -86,7 +104,7 @@ def _quality(told: Sequence[Evaluation]) -> Row:
 
 
 def interruptions(account: Account) -> int:
-    """How many attempts lost a machine that they had chosen: a gang that loses two loses once."""
+    """Return how many attempts lost a chosen machine: a gang that loses two counts once."""
     broken = (
         one.generation
         for one in account.machines
@@ -96,7 +114,7 @@ def interruptions(account: Account) -> int:
 
 
 def comparison_data(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """As JSON."""
+    """Return the rows as JSON."""
     return [
         {
             "name": row.name,

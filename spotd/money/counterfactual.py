@@ -1,8 +1,8 @@
-"""What the same work would have cost on demand; a saving is never more than the price discount.
+"""What the same work would have cost on-demand; a saving never exceeds the price discount.
 
-On demand, only the steps that survive are paid, with their own saves, one start, and the same
-storage; none of what interruptions cost here. Machines on demand need no second cloud, so nothing
-leaves one, and no control box.
+On-demand pays only for steps that survive, with their own saves, one start, and the same storage,
+and nothing that interruptions cost. On-demand machines need no second cloud, so there is no egress,
+and no control box.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spotd.money.split import Use
+from spotd.money.hour_breakdown import TimeUse
 from spotd.money.units import NodeHours
 
 
 @dataclass(frozen=True)
-class Paid:
+class PaidTotals:
     """Sums over what was paid for, prepaid hours left out. `uses` is node time by use, with
     microseconds of machines; `start_us` one start of all machines of the job."""
 
@@ -24,7 +24,7 @@ class Paid:
     other_microusd: int
     list_microusd: int
     best_microusd: int
-    uses: Mapping[Use, int]
+    uses: Mapping[TimeUse, int]
     start_us: int = 0
 
     @property
@@ -37,11 +37,13 @@ class Paid:
 
 
 @dataclass(frozen=True)
-class Instead:
-    """One counterfactual. `basis` is NEEDED (the hours that on-demand would have needed), SAME (the
-    same hours, an upper bound) or, of a sum of both, MIXED. `priced_microusd` are the same hours on
-    demand; `spent_microusd` and `paid_microusd` what was paid for them, and with all that comes on
-    top."""
+class Counterfactual:
+    """One counterfactual.
+
+    `basis` is NEEDED (the hours that on-demand would have needed), SAME (the same hours, an upper
+    bound) or MIXED, for a sum of both. `priced_microusd` is the on-demand price of the same hours,
+    `spent_microusd` what was paid for them, `paid_microusd` that with everything on top.
+    """
 
     name: str
     basis: str
@@ -58,7 +60,7 @@ class Instead:
 
     @property
     def discount(self) -> float | None:
-        """How far below the price on demand the same hours were; None where none is known."""
+        """Return how far the same hours were below the on-demand price; None if unknown."""
         return 1 - self.spent_microusd / self.priced_microusd if self.priced_microusd else None
 
     @property
@@ -73,10 +75,12 @@ AS_IS, BEST = "same provider", "cheapest anywhere"
 SAME, NEEDED, MIXED = "same hours", "needed hours", "needed hours, or the same where not known"
 
 
-def counterfactuals(paid: Paid) -> list[Instead]:
-    """On demand in the same places, and in the cheapest place that has such machines: for the same
-    hours, and, where steps were reported, for those that on-demand would have needed. Without those
-    whose price is not known."""
+def counterfactuals(paid: PaidTotals) -> list[Counterfactual]:
+    """Return the counterfactuals in the same places, and in the cheapest place with such machines.
+
+    For the same hours, and if steps were reported, for the hours that on-demand would have needed.
+    Without those whose price is unknown.
+    """
     found = []
     for name, priced in ((AS_IS, paid.list_microusd), (BEST, paid.best_microusd)):
         for basis, hours_us in ((SAME, paid.billed_us), (NEEDED, needed_us(paid))):
@@ -85,27 +89,29 @@ def counterfactuals(paid: Paid) -> list[Instead]:
     return found
 
 
-def needed_us(paid: Paid) -> int | None:
+def needed_us(paid: PaidTotals) -> int | None:
     """Machine time that on-demand would have needed, at most what was billed; None where no steps
     were reported."""
-    useful = paid.uses.get(Use.USEFUL, 0)
+    useful = paid.uses.get(TimeUse.USEFUL, 0)
     if not useful:
         return None
-    worked = useful + paid.uses.get(Use.REPLAYED, 0)
-    saves = paid.uses.get(Use.CHECKPOINT, 0) * useful // worked
+    worked = useful + paid.uses.get(TimeUse.REPLAYED, 0)
+    saves = paid.uses.get(TimeUse.CHECKPOINT, 0) * useful // worked
     return min(useful + saves + paid.start_us, paid.billed_us)
 
 
-def _instead(name: str, basis: str, paid: Paid, priced: int, hours_us: int) -> Instead:
+def _instead(name: str, basis: str, paid: PaidTotals, priced: int, hours_us: int) -> Counterfactual:
     compute = priced * hours_us // paid.billed_us if paid.billed_us else 0
     spent, total = paid.compute_microusd, paid.total_microusd
     storage = paid.storage_microusd
-    return Instead(name, basis, NodeHours(hours_us), compute, storage, priced, spent, total)
+    return Counterfactual(name, basis, NodeHours(hours_us), compute, storage, priced, spent, total)
 
 
-def added(jobs: Sequence[Sequence[Instead]]) -> list[Instead]:
-    """Over several jobs, those alone whose prices on demand are known: the same hours, and for each
-    job the hours that it would have needed, as far as that is known."""
+def added(jobs: Sequence[Sequence[Counterfactual]]) -> list[Counterfactual]:
+    """Return the sums over jobs whose on-demand prices are known.
+
+    For the same hours, and for each job's needed hours as far as known.
+    """
     found = []
     for name in (AS_IS, BEST):
         for basis in (SAME, NEEDED):
@@ -120,14 +126,14 @@ def added(jobs: Sequence[Sequence[Instead]]) -> list[Instead]:
     return found
 
 
-def _closest(job: Sequence[Instead], name: str, basis: str) -> Instead | None:
+def _closest(job: Sequence[Counterfactual], name: str, basis: str) -> Counterfactual | None:
     own = [one for one in job if one.name == name]
     exact = [one for one in own if one.basis == basis]
     return next(iter(exact or own), None)
 
 
-def _sum(name: str, basis: str, known: Sequence[Instead]) -> Instead:
-    return Instead(
+def _sum(name: str, basis: str, known: Sequence[Counterfactual]) -> Counterfactual:
+    return Counterfactual(
         name,
         basis,
         NodeHours(sum(one.hours.us for one in known)),

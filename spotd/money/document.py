@@ -1,16 +1,16 @@
-"""A report as JSON: dollars as numbers exact to the micro-dollar, hours, fractions of 1."""
+"""Write a report as JSON: exact dollars, hours, fractions of 1."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from spotd.money.counterfactual import AS_IS, MIXED, NEEDED, SAME, Instead
-from spotd.money.protected import Protected
+from spotd.money.counterfactual import AS_IS, MIXED, NEEDED, SAME, Counterfactual
+from spotd.money.hour_breakdown import TimeUse
 from spotd.money.report import Claim, Item, Kind, Report, unexplained
 from spotd.money.savings import Savings, savings_of
-from spotd.money.split import Use
 from spotd.money.units import GpuHours, NodeHours, per_hour
+from spotd.money.work_saved import WorkSaved
 
 Data = dict[str, Any]
 
@@ -21,7 +21,7 @@ def usd(microusd: int) -> float:
 
 
 def report_data(report: Report, claim: Claim | None = None, savings: Savings | None = None) -> Data:
-    """All of one report; `savings` are those of one job where none are given."""
+    """Return all of one report; `savings` defaults to those of one job."""
     savings = savings or savings_of(report)
     headline = headline_of(report.instead)
     useful = report.microusd_per_useful_gpu_h
@@ -42,7 +42,7 @@ def report_data(report: Report, claim: Claim | None = None, savings: Savings | N
         "usd_per_useful_gpu_hour": None if useful is None else usd(useful),
         "usd_per_billed_gpu_hour": None if per_gpu is None else usd(per_gpu),
         "goodput": _goodput(report),
-        "hours": [_use_data(report, use) for use in Use if use in report.uses],
+        "hours": [_use_data(report, use) for use in TimeUse if use in report.uses],
         "hedge_losers": {
             "machines": report.hedge_losers,
             "node_hours": _hours(report.hedge),
@@ -59,15 +59,14 @@ def report_data(report: Report, claim: Claim | None = None, savings: Savings | N
     }
 
 
-def headline_of(instead: Sequence[Instead]) -> Instead | None:
-    """The saving that is told first: in the same places, for the hours that on-demand would have
-    needed, as far as they are known."""
+def headline_of(instead: Sequence[Counterfactual]) -> Counterfactual | None:
+    """Return the saving to show first: in the same places, for the needed hours if known."""
     own = {one.basis: one for one in instead if one.name == AS_IS}
     return own.get(NEEDED) or own.get(MIXED) or own.get(SAME)
 
 
 def savings_data(found: Savings | None) -> Data | None:
-    """None where no price on demand is known."""
+    """Return the savings as JSON, or None without an on-demand price."""
     if found is None:
         return None
     return {
@@ -87,7 +86,7 @@ def savings_data(found: Savings | None) -> Data | None:
     }
 
 
-def protected_data(found: Protected) -> Data:
+def protected_data(found: WorkSaved) -> Data:
     return {
         "interruptions": found.interruptions,
         "usd": usd(found.microusd),
@@ -96,12 +95,12 @@ def protected_data(found: Protected) -> Data:
 
 
 def _goodput(report: Report) -> float | None:
-    if Use.UNTOLD in report.uses or not report.billed.us:
+    if TimeUse.UNTOLD in report.uses or not report.billed.us:
         return None
     return round(report.useful.us / report.billed.us, 4)
 
 
-def _use_data(report: Report, use: Use) -> Data:
+def _use_data(report: Report, use: TimeUse) -> Data:
     gpus = report.gpu_uses.get(use, GpuHours())
     cost = usd(report.costs.get(use, 0))
     hours = _hours(report.uses[use])
@@ -123,7 +122,7 @@ def _item_data(item: Item) -> Data:
     }
 
 
-def _instead_data(one: Instead) -> Data:
+def _instead_data(one: Counterfactual) -> Data:
     return {
         "name": one.name,
         "basis": one.basis,

@@ -1,9 +1,9 @@
-"""The ledger as FOCUS rows: the FinOps Open Cost and Usage Specification.
+"""Write the ledger as FOCUS rows: the FinOps Open Cost and Usage Specification.
 
-The columns are those of version 1.2, with the names that 1.3 has for two of them beside, and our
-own with the prefix that the specification asks for (`x_`). One row for each part of a segment that
-lies in one month (UTC), and one for each line item beside machines. Amounts are decimals as text,
-exact: the sums of BilledCost are the ledger's to the micro-dollar.
+The columns are those of version 1.2, two of them also under their names of 1.3, and our own with
+the required prefix (`x_`). There is one row for each part of a segment within one month (UTC), and
+one per line item beside machines. Amounts are exact decimals as text: the sums of BilledCost are
+the ledger's to the micro-dollar.
 """
 
 from __future__ import annotations
@@ -13,27 +13,68 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+from spotd.money.hour_breakdown import Machine, Segment, Span, TimeUse, split_stretch
 from spotd.money.report import Account, Item, Kind, timed
-from spotd.money.split import Machine, Span, Stretch, Use, split_stretch
 from spotd.money.units import US_PER_H
 
 VERSION = "1.2"
 COLUMNS = (
-    *("BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency"),
-    *("BillingPeriodEnd", "BillingPeriodStart", "CapacityReservationId"),
-    *("CapacityReservationStatus", "ChargeCategory", "ChargeClass", "ChargeDescription"),
-    *("ChargeFrequency", "ChargePeriodEnd", "ChargePeriodStart", "CommitmentDiscountCategory"),
-    *("CommitmentDiscountId", "CommitmentDiscountName", "CommitmentDiscountQuantity"),
-    *("CommitmentDiscountStatus", "CommitmentDiscountType", "CommitmentDiscountUnit"),
-    *("ConsumedQuantity", "ConsumedUnit", "ContractedCost", "EffectiveCost", "InvoiceId"),
-    *("InvoiceIssuerName", "ListCost"),
-    *("ListUnitPrice", "PricingCategory", "PricingQuantity", "PricingUnit", "ProviderName"),
-    *("PublisherName", "RegionId", "RegionName", "AvailabilityZone", "ResourceId"),
-    *("ResourceName", "ResourceType", "ServiceCategory", "ServiceName", "ServiceSubcategory"),
-    *("SkuId", "SkuMeter", "SkuPriceDetails", "SkuPriceId", "Tags"),
-    *("ServiceProviderName", "HostProviderName"),  # 1.3
-    *("x_UsefulGpuHours", "x_LostHoursRecovery", "x_LostHoursReplay", "x_Interrupted"),
-    *("x_PriceSource", "x_Estimated"),
+    "BilledCost",
+    "BillingAccountId",
+    "BillingAccountName",
+    "BillingCurrency",
+    "BillingPeriodEnd",
+    "BillingPeriodStart",
+    "CapacityReservationId",
+    "CapacityReservationStatus",
+    "ChargeCategory",
+    "ChargeClass",
+    "ChargeDescription",
+    "ChargeFrequency",
+    "ChargePeriodEnd",
+    "ChargePeriodStart",
+    "CommitmentDiscountCategory",
+    "CommitmentDiscountId",
+    "CommitmentDiscountName",
+    "CommitmentDiscountQuantity",
+    "CommitmentDiscountStatus",
+    "CommitmentDiscountType",
+    "CommitmentDiscountUnit",
+    "ConsumedQuantity",
+    "ConsumedUnit",
+    "ContractedCost",
+    "EffectiveCost",
+    "InvoiceId",
+    "InvoiceIssuerName",
+    "ListCost",
+    "ListUnitPrice",
+    "PricingCategory",
+    "PricingQuantity",
+    "PricingUnit",
+    "ProviderName",
+    "PublisherName",
+    "RegionId",
+    "RegionName",
+    "AvailabilityZone",
+    "ResourceId",
+    "ResourceName",
+    "ResourceType",
+    "ServiceCategory",
+    "ServiceName",
+    "ServiceSubcategory",
+    "SkuId",
+    "SkuMeter",
+    "SkuPriceDetails",
+    "SkuPriceId",
+    "Tags",
+    "ServiceProviderName",
+    "HostProviderName",  # 1.3
+    "x_UsefulGpuHours",
+    "x_LostHoursRecovery",
+    "x_LostHoursReplay",
+    "x_Interrupted",
+    "x_PriceSource",
+    "x_Estimated",
 )
 _SERVICES = {
     Kind.COMPUTE: ("Compute", "Virtual Machines"),
@@ -60,8 +101,10 @@ COST_TYPES = {
 
 
 def rows_of(account: Account, deployment: str, since_us: int, until_us: int) -> list[Row]:
-    """Of a job, in a part of one month; `details` of its machines say where they are, and extras
-    are those of that time."""
+    """Return the rows of a job in a part of one month.
+
+    `details` of its machines say where they are; extras are those of that time.
+    """
     rows: list[Row] = []
     for machine, spans in timed(account):
         for stretch in machine.stretches:
@@ -78,7 +121,7 @@ def rows_of(account: Account, deployment: str, since_us: int, until_us: int) -> 
 
 
 def metadata(deployment: str, created_us: int) -> dict[str, object]:
-    """What goes beside the file: of which version it is, and what its columns are."""
+    """Return the metadata file: the version and the columns."""
     return {
         "DataGenerator": {"DataGenerator": "spotd"},
         "Schema": {
@@ -127,7 +170,7 @@ def days(start_us: int, end_us: int) -> Iterator[tuple[int, int]]:
 
 
 def month_of(at_us: int) -> tuple[int, int]:
-    """From and to, in UTC."""
+    """Return the start and end of the month in UTC."""
     first = datetime.fromtimestamp(at_us // 1_000_000, UTC).replace(
         day=1, hour=0, minute=0, second=0
     )
@@ -158,7 +201,7 @@ def _blank(account: Account, kind: Kind, from_us: int, to_us: int) -> Row:
 
 
 def _priced(row: Row, cost: int, unit_price: Decimal, quantity: Decimal, unit: str) -> None:
-    """What is paid is the ledger's; what it is by list, the product of price and quantity."""
+    """Fill in the prices: what is paid is the ledger's, the list cost is price times quantity."""
     paid = text_of(Decimal(cost) / 1_000_000)
     row |= {
         "BilledCost": paid,
@@ -174,7 +217,7 @@ def _priced(row: Row, cost: int, unit_price: Decimal, quantity: Decimal, unit: s
 def _machine_row(
     account: Account,
     machine: Machine,
-    stretch: Stretch,
+    stretch: Segment,
     spans: Sequence[Span],
     from_us: int,
     to_us: int,
@@ -186,7 +229,11 @@ def _machine_row(
     unit_price = Decimal(0) if stretch.prepaid else Decimal(rate) / 1_000_000
     _priced(row, sum(costs.values()), unit_price, quantity, "Hours")
     gpus = machine.gpus
-    lost = times.get(Use.STARTUP, 0) + times.get(Use.WAITING, 0) if machine.generation > 1 else 0
+    lost = (
+        times.get(TimeUse.STARTUP, 0) + times.get(TimeUse.WAITING, 0)
+        if machine.generation > 1
+        else 0
+    )
     consumed = _hours((to_us - from_us) * gpus) if gpus else quantity
     details = {"InstanceType": said.get("type", ""), **({"GpuCount": gpus} if gpus else {})}
     row |= _names(said.get("cloud", ""), said.get("provider", ""))
@@ -208,9 +255,9 @@ def _machine_row(
         "SkuMeter": "Machine hours",
         "SkuPriceDetails": json.dumps(details),
         "SkuPriceId": "/".join(said.get(n, "") for n in ("type", "region", "zone", "capacity")),
-        "x_UsefulGpuHours": text_of(_hours(times.get(Use.USEFUL, 0) * gpus)),
+        "x_UsefulGpuHours": text_of(_hours(times.get(TimeUse.USEFUL, 0) * gpus)),
         "x_LostHoursRecovery": text_of(_hours(lost)),
-        "x_LostHoursReplay": text_of(_hours(times.get(Use.REPLAYED, 0))),
+        "x_LostHoursReplay": text_of(_hours(times.get(TimeUse.REPLAYED, 0))),
         "x_Interrupted": said.get("interrupted", "false"),
         "x_PriceSource": "invoice" if stretch.reconciled else stretch.price_source,
         "x_Estimated": "false" if stretch.reconciled else "true",
@@ -222,7 +269,7 @@ def _machine_row(
 
 
 def pricing_category(capacity: str, *, prepaid: bool) -> str:
-    """Of how a machine is sold: spot prices move without an agreement, others are agreed."""
+    """Return FOCUS's category: spot prices move without an agreement, others are agreed."""
     if prepaid:
         return "Other"  # a reservation that is paid elsewhere
     return "Dynamic" if capacity == "spot" else "Standard"
@@ -255,8 +302,10 @@ def _extra_row(account: Account, item: Item, from_us: int, to_us: int) -> Row:
 
 
 def _names(cloud: str, provider: str) -> Mapping[str, str]:
-    """Whose it is, by the names of 1.2 and of 1.3. The account's own number is not known here: its
-    place is taken by the name that the provider has in the configuration."""
+    """Return the owner's columns by the names of 1.2 and 1.3.
+
+    The account's own number is not known here; the provider's configured name takes its place.
+    """
     name = _NAMES.get(cloud, cloud or provider)
     columns = ("InvoiceIssuerName", "ProviderName", "PublisherName")
     more = ("ServiceProviderName", "HostProviderName")
@@ -268,6 +317,6 @@ def _hours(us: int) -> Decimal:
 
 
 def text_of(number: Decimal) -> str:
-    """Without an exponent, and without noughts that say nothing."""
+    """Return a number without an exponent and without trailing zeros."""
     text = f"{number:f}"
     return (text.rstrip("0").rstrip(".") or "0") if "." in text else text

@@ -1,6 +1,8 @@
-"""Our own check of FOCUS rows, by the rules of version 1.2 for the columns that we write: what must
-not be null, of which form and among which values, and which columns must agree. It is a part of the
-specification's own validator (which needs a newer Python than ours), not a replacement."""
+"""Check FOCUS rows by the rules of version 1.2 for the columns that we write.
+
+Nullability, form, allowed values, and columns that must agree. This is a part of the
+specification's own validator, which needs a newer Python than ours, and no replacement.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,40 @@ from spotd.money.focus import COLUMNS, Row
 
 MANDATORY = frozenset(
     {
-        *("BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency"),
-        *("BillingPeriodStart", "BillingPeriodEnd", "ChargeCategory", "ChargeClass"),
-        *("ChargeDescription", "ChargePeriodStart", "ChargePeriodEnd", "ContractedCost"),
-        *("EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingQuantity", "PricingUnit"),
-        *("PricingCategory", "ProviderName", "PublisherName", "ServiceCategory", "ServiceName"),
+        "BilledCost",
+        "BillingAccountId",
+        "BillingAccountName",
+        "BillingCurrency",
+        "BillingPeriodStart",
+        "BillingPeriodEnd",
+        "ChargeCategory",
+        "ChargeClass",
+        "ChargeDescription",
+        "ChargePeriodStart",
+        "ChargePeriodEnd",
+        "ContractedCost",
+        "EffectiveCost",
+        "InvoiceIssuerName",
+        "ListCost",
+        "PricingQuantity",
+        "PricingUnit",
+        "PricingCategory",
+        "ProviderName",
+        "PublisherName",
+        "ServiceCategory",
+        "ServiceName",
     }
 )
 NOT_NULL = MANDATORY - {"ChargeClass"} | {"ChargeFrequency", "ServiceSubcategory"}
 _OF_USAGE = ("ConsumedQuantity", "ConsumedUnit", "ListUnitPrice", "SkuId", "SkuPriceId")
 _DECIMALS = (
-    *("BilledCost", "ContractedCost", "EffectiveCost", "ListCost", "ListUnitPrice"),
-    *("PricingQuantity", "ConsumedQuantity"),
+    "BilledCost",
+    "ContractedCost",
+    "EffectiveCost",
+    "ListCost",
+    "ListUnitPrice",
+    "PricingQuantity",
+    "ConsumedQuantity",
 )
 _TIMES = ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -47,7 +71,7 @@ _PARENTS = {
 
 
 def problems(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """What is wrong, each with the column and the number of its row, from 1."""
+    """Return what is wrong, each with the column and the row number from 1."""
     found = [f"{name} is missing" for name in sorted(MANDATORY - set(columns))]
     known = set(COLUMNS)
     found += [f"{c} is no column of FOCUS" for c in columns if c not in known and c[:2] != "x_"]

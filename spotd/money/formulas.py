@@ -1,4 +1,4 @@
-"""The formulas of docs/cost.md, each by itself. Fractions are of 1, prices in one unit."""
+"""The formulas of docs/cost.md. Fractions are of 1, prices in one unit."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from dataclasses import dataclass
 
 
 def goodput(useful: float, wall: float) -> float:
-    """Productive time whose progress survives, of all (Google's ML Goodput). Raises
-    ZeroDivisionError without any time."""
+    """Return the share of time whose progress survives (Google's ML Goodput).
+
+    Raises ZeroDivisionError without any time.
+    """
     return useful / wall
 
 
 def effective_price(spent: float, gpus: int, useful_h: float) -> float:
-    """What a useful GPU-hour costs: the headline."""
+    """Return the cost of a useful GPU-hour."""
     return spent / (gpus * useful_h)
 
 
 def storage(gb: float, per_gb_month: float, days: float, month_d: float = 730 / 24) -> float:
-    """What lies there for so many days, prorated by a month of that length."""
+    """Return the cost of stored data for so many days, prorated by a month of that length."""
     return gb * per_gb_month * days / month_d
 
 
@@ -36,7 +38,7 @@ def best_pause_h(hazard_per_h: float, save_h: float) -> float:
 
 
 def spot_pays(spot: float, on_demand: float, overhead: float) -> bool:
-    """Whether spot at an overhead (saves and losses, of 1) is cheaper for the same useful work."""
+    """Return whether spot with an overhead (saves and losses, of 1) is the cheaper one."""
     return overhead < 1 and spot / (1 - overhead) < on_demand
 
 
@@ -47,12 +49,12 @@ def break_even_mtti_h(loss_h: float, discount: float) -> float:
 
 
 def effective_saving(discount: float, save_overhead: float, resume_overhead: float) -> float:
-    """What is left of a discount when saves and resumes make the run longer."""
+    """Return what remains of a discount when saves and resumes make the run longer."""
     return 1 - (1 - discount) * (1 + save_overhead) * (1 + resume_overhead)
 
 
 def overhead_for(discount: float, saving: float) -> float:
-    """How much longer the run must be for a discount to end as that saving."""
+    """Return how much longer the run must be for a discount to end as that saving."""
     return (1 - saving) / (1 - discount) - 1
 
 
@@ -63,7 +65,7 @@ def payback(cost: float, saving: float) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What something will have cost: in the middle, and what one of ten lies below and above."""
+    """An estimated final cost: the middle, and the values that one in ten lies below and above."""
 
     low: float
     middle: float
@@ -73,9 +75,11 @@ class Estimate:
 def estimate_at_completion(
     spent: float, remaining_h: float, overheads: Sequence[float], prices: Sequence[float]
 ) -> Estimate | None:
-    """spent + remaining useful hours * (1 + overhead) * price, over every pair of the job's own
-    history: each overhead that a stretch of it had, each price an hour that it paid. None without
-    either. The interval is that of the pairs: no draw by chance, so it is the same for all who ask.
+    """Return spent + remaining useful hours * (1 + overhead) * price, over the job's own history.
+
+    Over every pair of an overhead that a stretch had and an hourly price that was paid. None
+    without either. The interval is that of the pairs: no random draw, so it is the same for
+    everyone.
     """
     costs = sorted(spent + remaining_h * (1 + o) * p for o in overheads for p in prices)
     if not costs:

@@ -1,4 +1,4 @@
-"""GPUs that a job pays for and hardly uses, by what its machines reported of late."""
+"""Detect GPUs that a job pays for and hardly uses, by its machines' recent reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class IdlePolicy:
 
 @dataclass(frozen=True)
 class Window:
-    """What one machine reported: the mean share `gpu` of its GPUs' time, over `seconds`."""
+    """One machine's report: the mean share `gpu` of its GPUs' time over `seconds`."""
 
     node_id: str
     seconds: float
@@ -31,8 +31,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Idle:
-    """A job below the bound: its share, what it paid for GPUs that did nothing in the time judged,
-    and what an hour goes on to cost."""
+    """A job below the bound: its share, the cost of idle GPU time, and its hourly cost."""
 
     gpu: float
     usd: float
@@ -40,9 +39,11 @@ class Idle:
 
 
 def idle_gpus(windows: Iterable[Window], policy: IdlePolicy) -> Idle | None:
-    """Of one job's windows within the last `after_s`; None where it works, or too little of that
-    time was measured: of a machine that just began, nothing is known. The mean is by time, over all
-    machines that reported long enough."""
+    """Return the idle job of these windows within the last `after_s`, or None.
+
+    None if it works, or if too little of that time was measured: nothing is known of a machine that
+    just began. The mean is by time, over all machines that reported long enough.
+    """
     by_node: dict[str, list[Window]] = {}
     for window in windows:
         by_node.setdefault(window.node_id, []).append(window)

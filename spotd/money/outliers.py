@@ -1,4 +1,4 @@
-"""A job that spends far more in a day than jobs of its project did, by their own history."""
+"""Find jobs that spend far more in a day than jobs of their project did before."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ LEAST_TIMES = 2.0  # of the median: where all days are alike, a little more is n
 
 
 @dataclass(frozen=True)
-class Usual:
-    """What jobs of a project spent in a day each: of so many days, with the bound."""
+class ProjectBaseline:
+    """What jobs of a project spent per day: the number of days, and the bound."""
 
     days: int
     median_microusd: int
     bound_microusd: int
 
 
-def usual(amounts: Sequence[int]) -> Usual | None:
+def usual(amounts: Sequence[int]) -> ProjectBaseline | None:
     """The bound is median + 5 * 1.4826 * MAD, and at least twice the median, MAD the median of
     what each differs from the median. None with fewer than LEAST_DAYS amounts."""
     if len(amounts) < LEAST_DAYS:
@@ -32,7 +32,7 @@ def usual(amounts: Sequence[int]) -> Usual | None:
     median = statistics.median(amounts)
     mad = statistics.median(abs(one - median) for one in amounts)
     bound = max(median + DEVIATIONS * MAD_TO_SIGMA * mad, LEAST_TIMES * median)
-    return Usual(len(amounts), round(median), round(bound))
+    return ProjectBaseline(len(amounts), round(median), round(bound))
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Outlier:
     user: str
     project: str
     microusd: int
-    usual: Usual
+    usual: ProjectBaseline
 
 
 def outliers(rows: Iterable[Spending], now_us: int) -> list[Outlier]:

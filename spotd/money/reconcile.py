@@ -1,26 +1,26 @@
-"""The ledger held against a bill: what both know, what only one of them does."""
+"""Compare the ledger with a bill: what both have, and what only one has."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spotd.money.billing import Entry, key_of
-from spotd.money.split import Stretch
+from spotd.money.billing_exports import Entry, key_of
+from spotd.money.hour_breakdown import Segment
 from spotd.money.units import share_out
 
 ALERT_ABOVE = 0.01  # of what was billed
 
 
 @dataclass(frozen=True)
-class Booked:
+class LedgerSegment:
     """A segment of the ledger with its machine; `number` is the segment's."""
 
     number: int
     instance_id: str
     node_id: str
     job_id: str
-    stretch: Stretch
+    stretch: Segment
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,12 @@ class Match:
 
 @dataclass
 class Outcome:
-    """Of one bill. `invoiced` is what each segment cost by it; `unknown` are machines with GPUs
-    that the ledger does not have, `missing` those that the bill does not have, `others_microusd`
-    what machines without GPUs cost that are none of ours. All amounts are before credits;
-    `credits_microusd` is what those took off in all, 0 or less."""
+    """The comparison with one bill.
+
+    `invoiced` is what each segment cost by it. `unknown` are machines with GPUs that the ledger
+    lacks, `missing` those that the bill lacks, `others_microusd` foreign machines without GPUs. All
+    amounts are before credits; `credits_microusd` is what those took off in all, 0 or less.
+    """
 
     since_us: int = 0
     until_us: int = 0
@@ -70,7 +72,10 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """Of what was billed, or of what the ledger has where nothing was. It may be over 1."""
+        """Return the unexplained share of the bill, or of the ledger if nothing was billed.
+
+        It may be over 1.
+        """
         whole = self.billed_microusd or sum(one.ledger_microusd for one in self.missing)
         return self.unexplained_microusd / whole if whole > 0 else 0.0
 
@@ -80,7 +85,7 @@ class Outcome:
 
 
 def reconcile(
-    bill: Sequence[Entry], booked: Sequence[Booked], now_us: int, credits_microusd: int = 0
+    bill: Sequence[Entry], booked: Sequence[LedgerSegment], now_us: int, credits_microusd: int = 0
 ) -> Outcome:
     """Match by the machine's id, within the time of the bill. `credits_microusd` are those of the
     bill that name none of its machines."""
@@ -89,7 +94,7 @@ def reconcile(
         return made
     made.since_us = min(entry.start_us for entry in bill)
     made.until_us = max(entry.end_us for entry in bill)
-    ours: dict[str, list[Booked]] = {}
+    ours: dict[str, list[LedgerSegment]] = {}
     for one in booked:
         start_us, end_us = one.stretch.within(made.since_us, made.until_us)
         if start_us < end_us and one.instance_id:
@@ -110,7 +115,11 @@ def reconcile(
 
 
 def _match(
-    made: Outcome, entry: Entry, rows: Sequence[Booked], booked: Sequence[Booked], now_us: int
+    made: Outcome,
+    entry: Entry,
+    rows: Sequence[LedgerSegment],
+    booked: Sequence[LedgerSegment],
+    now_us: int,
 ) -> None:
     every = [one for one in booked if one.node_id in {row.node_id for row in rows}]
     whole = all(
@@ -132,17 +141,17 @@ def _match(
         made.invoiced |= {one.number: part for one, part in zip(rows, parts, strict=True)}
 
 
-def _estimate(rows: Sequence[Booked], since_us: int, until_us: int) -> int:
+def _estimate(rows: Sequence[LedgerSegment], since_us: int, until_us: int) -> int:
     return sum(_rated(one, since_us, until_us) for one in rows)
 
 
-def _rated(one: Booked, since_us: int, until_us: int) -> int:
-    """By price and time, whatever an earlier bill said."""
+def _rated(one: LedgerSegment, since_us: int, until_us: int) -> int:
+    """Return the cost by price and time, whatever an earlier bill said."""
     return one.stretch.at_rate(one.stretch.rate_microusd_per_h, since_us, until_us)
 
 
 def outcome_data(made: Outcome, names: Mapping[str, str]) -> dict[str, object]:
-    """As JSON; `names` are the jobs'."""
+    """Return the outcome as JSON; `names` are the jobs'."""
 
     def told(one: Match) -> dict[str, object]:
         return {

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from spotd.money.counterfactual import Instead, Paid, added, counterfactuals
-from spotd.money.split import (
+from spotd.money.counterfactual import Counterfactual, PaidTotals, added, counterfactuals
+from spotd.money.hour_breakdown import (
     END_US,
     Machine,
     Save,
+    Segment,
     Span,
     Steps,
-    Stretch,
-    Use,
+    TimeUse,
     split_stretch,
     timeline,
     trained,
@@ -33,8 +33,11 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True)
 class Item:
-    """One line. `quantity` is in `unit`; of compute, hours of machines. `estimated`: by prices and
-    times, and no invoice has confirmed it."""
+    """One line.
+
+    `quantity` is in `unit`; for compute, machine hours. `estimated`: by prices and times, not
+    confirmed by an invoice.
+    """
 
     kind: Kind
     phase: str
@@ -49,8 +52,11 @@ class Item:
 
 @dataclass(frozen=True)
 class Account:
-    """What is on record of one job. `extras` are its line items beside machines, `unknown` what the
-    record cannot tell, in words; `spans` instead of `steps`: how each machine's time was used."""
+    """The record of one job.
+
+    `extras` are line items beside machines, `unknown` what the record cannot say, in words. `spans`
+    replaces `steps`: how each machine's time was used.
+    """
 
     job_id: str
     name: str
@@ -73,9 +79,9 @@ class Report:
     name: str = ""
     user: str = ""
     project: str = ""
-    uses: dict[Use, NodeHours] = field(default_factory=dict)
-    gpu_uses: dict[Use, GpuHours] = field(default_factory=dict)
-    costs: dict[Use, int] = field(default_factory=dict)
+    uses: dict[TimeUse, NodeHours] = field(default_factory=dict)
+    gpu_uses: dict[TimeUse, GpuHours] = field(default_factory=dict)
+    costs: dict[TimeUse, int] = field(default_factory=dict)
     items: list[Item] = field(default_factory=list)
     prepaid: NodeHours = field(default_factory=NodeHours)
     hedge_losers: int = 0
@@ -83,7 +89,7 @@ class Report:
     hedge_microusd: int = 0
     invoiced_microusd: int = 0  # of the total, what invoices have confirmed
     running: bool = False
-    instead: list[Instead] = field(default_factory=list)
+    instead: list[Counterfactual] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
     @property
@@ -100,23 +106,26 @@ class Report:
 
     @property
     def useful(self) -> NodeHours:
-        return self.uses.get(Use.USEFUL, NodeHours())
+        return self.uses.get(TimeUse.USEFUL, NodeHours())
 
     @property
     def useful_gpus(self) -> GpuHours:
-        return self.gpu_uses.get(Use.USEFUL, GpuHours())
+        return self.gpu_uses.get(TimeUse.USEFUL, GpuHours())
 
     @property
     def microusd_per_useful_gpu_h(self) -> int | None:
-        """All that was paid, by the GPU-hours whose steps survive; None where there is none, or a
-        part of the time is untold, of which nobody knows how much of it was useful."""
-        if Use.UNTOLD in self.uses:
+        """Return everything paid per GPU-hour whose steps survive, or None.
+
+        None if there is no such hour, or if some time is unknown, because some of it may have been
+        useful.
+        """
+        if TimeUse.UNTOLD in self.uses:
             return None
         return per_hour(self.total_microusd, self.useful_gpus)
 
     @property
     def provisional(self) -> bool:
-        """Something of it is estimated yet, or goes on."""
+        """Return whether some of it is an estimate, or still running."""
         return self.running or any(item.estimated for item in self.items)
 
     def kind_microusd(self, kind: Kind) -> int:
@@ -124,11 +133,11 @@ class Report:
 
 
 def report_of(account: Account, since_us: int = 0, until_us: int = END_US) -> Report:
-    """What the job cost in that time. Reports of times that follow one another add up."""
+    """Return what the job cost in that time. Reports of adjacent times add up."""
     made = Report(account.job_id, account.name, account.user, account.project)
     made.unknown += account.unknown
     compute = listed = best = 0
-    paid_uses: dict[Use, int] = {}
+    paid_uses: dict[TimeUse, int] = {}
     for machine, spans in timed(account):
         cost, parts = 0, []
         for stretch in machine.stretches:
@@ -157,13 +166,13 @@ def report_of(account: Account, since_us: int = 0, until_us: int = END_US) -> Re
     storage = made.kind_microusd(Kind.STORAGE)
     other = made.kind_microusd(Kind.EGRESS) + made.kind_microusd(Kind.CONTROL)
     start_us = _one_start_us(account)
-    paid = Paid(compute, storage, other, listed, best, paid_uses, start_us)
+    paid = PaidTotals(compute, storage, other, listed, best, paid_uses, start_us)
     made.instead = counterfactuals(paid)
     return made
 
 
 def timed(account: Account) -> list[tuple[Machine, Sequence[Span]]]:
-    """Each machine with what its time went into."""
+    """Return each machine with the uses of its time."""
     if account.spans:
         return list(zip(account.machines, account.spans, strict=True))
     spans, told = trained(account.steps, account.saves), bool(account.steps)
@@ -173,7 +182,9 @@ def timed(account: Account) -> list[tuple[Machine, Sequence[Span]]]:
     ]
 
 
-def _count(made: Report, machine: Machine, times: dict[Use, int], costs: dict[Use, int]) -> None:
+def _count(
+    made: Report, machine: Machine, times: dict[TimeUse, int], costs: dict[TimeUse, int]
+) -> None:
     for use, us in times.items():
         made.uses[use] = made.uses.get(use, NodeHours()) + NodeHours(us)
         gpus = NodeHours(us).of_gpus(machine.gpus)
@@ -183,7 +194,7 @@ def _count(made: Report, machine: Machine, times: dict[Use, int], costs: dict[Us
 
 
 def _item(
-    machine: Machine, parts: Sequence[Stretch], cost: int, since_us: int, until_us: int
+    machine: Machine, parts: Sequence[Segment], cost: int, since_us: int, until_us: int
 ) -> Item:
     ends = [part.within(since_us, until_us) for part in parts]
     hours = NodeHours(sum(end - start for start, end in ends)).hours
@@ -204,25 +215,29 @@ def _hedge(made: Report, machine: Machine, item: Item) -> None:
 
 
 def _one_start_us(account: Account) -> int:
-    """What one start of all the job's machines takes: the shortest that one of them needed until
-    its first step, for each of them."""
+    """Return the time of one start of all the job's machines.
+
+    For each of them the shortest time that one needed until its first step.
+    """
     starts = []
     for machine, spans in timed(account):
-        first = next((span for span in spans if span[2] in (Use.USEFUL, Use.REPLAYED)), None)
+        first = next(
+            (span for span in spans if span[2] in (TimeUse.USEFUL, TimeUse.REPLAYED)), None
+        )
         if first is None or not machine.stretches or not machine.chosen:
             continue
         begun_us = min(part.start_us for part in machine.stretches)
         boot_us = sum(
             max(0, min(to_us, first[0]) - max(from_us, begun_us))
             for from_us, to_us, use in spans
-            if use is Use.STARTUP
+            if use is TimeUse.STARTUP
         )
         starts.append(boot_us)
     return min(starts, default=0) * account.num_nodes
 
 
 def together(reports: Sequence[Report]) -> Report:
-    """All of them as one. Its total is the sum of theirs to the micro-dollar."""
+    """Return all reports as one. Its total is their sum to the micro-dollar."""
     made = Report()
     for one in reports:
         for use, us in one.uses.items():
@@ -247,8 +262,7 @@ SUMS = ("job", "user", "project", "provider", "day")
 
 
 def by_name(reports: Sequence[Report], by: str) -> dict[str, int]:
-    """Micro-USD by "user", "project" or "provider". Each sum is of the same line items, so that all
-    come to the total."""
+    """Return micro-USD by "user", "project" or "provider"; each adds up to the total."""
     sums: dict[str, int] = {}
     for one in reports:
         for item in one.items:
@@ -263,7 +277,7 @@ def _provider(item: Item) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """What somebody says that it all cost, would have cost, and saved (a fraction)."""
+    """What somebody says it all cost, would have cost, and saved (a fraction)."""
 
     total_microusd: int
     baseline_microusd: int = 0
@@ -272,7 +286,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Unexplained:
-    """Of a claim, what no line item explains: of the total, and of the baseline."""
+    """The part of a claim that no line item explains: of the total, and of the baseline."""
 
     total_microusd: int
     share: float
@@ -282,7 +296,7 @@ class Unexplained:
 
 
 def unexplained(claim: Claim, report: Report) -> Unexplained:
-    """Held against the same hours on demand, by the same line items."""
+    """Compare a claim with the same hours on-demand, by the same line items."""
     missing = claim.total_microusd - report.total_microusd
     share = missing / claim.total_microusd if claim.total_microusd else 0.0
     same = next(iter(report.instead), None)

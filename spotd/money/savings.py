@@ -1,6 +1,8 @@
-"""What was saved, one cause after the other: a chain of counterfactuals, from the same work on
-demand down to what was paid. Each part is the difference between two neighbours of the chain, so
-that nothing counts twice and all parts come to the total."""
+"""Attribute savings to causes: a chain of counterfactuals from on-demand to what was paid.
+
+Each part is the difference of two neighbours in the chain, so that nothing counts twice and all
+parts add up.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from spotd.money.report import Kind, Report
 
 @dataclass(frozen=True)
 class Part:
-    """One cause, with what it is held against. None: nothing is claimed, and `against` says why."""
+    """One cause, with what it is compared to. None: nothing is claimed, and `against` says why."""
 
     name: str
     microusd: int | None
@@ -47,8 +49,10 @@ NO_SIZING = "not claimed: the same work was never measured on other hardware"
 
 
 def savings_of(report: Report) -> Savings | None:
-    """Against the same provider on demand, for the hours that on-demand would have needed, or the
-    same hours where those are not known; None where no price on demand is."""
+    """Return the savings against the same provider on-demand, or None without its price.
+
+    For the hours that on-demand would have needed, or the same hours if those are unknown.
+    """
     own = {one.basis: one for one in report.instead if one.name == AS_IS}
     same = own.get(SAME)
     needed = own.get(NEEDED, same)
@@ -70,7 +74,10 @@ def savings_of(report: Report) -> Savings | None:
 
 
 def savings_together(jobs: Sequence[Savings], fraction: float | None) -> Savings | None:
-    """Of several jobs, part by part; None of none. `fraction` is that of all of them."""
+    """Return the savings of several jobs part by part; None without jobs.
+
+    `fraction` is that of all of them.
+    """
     if not jobs:
         return None
     parts = []

@@ -1,4 +1,4 @@
-"""Hours of machines and hours of GPUs: two units that no sum mixes, and money by the hour."""
+"""Node hours and GPU hours as types that cannot be mixed, and money by the hour."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class NodeHours:
     us: int = 0
 
     def __add__(self, other: NodeHours) -> NodeHours:
-        """Raises TypeError for hours of GPUs, which mypy refuses as well."""
+        """Add node hours. Raises TypeError for GPU hours, which mypy refuses as well."""
         if not isinstance(other, NodeHours):
             return NotImplemented
         return NodeHours(self.us + other.us)
@@ -35,7 +35,7 @@ class GpuHours:
     us: int = 0
 
     def __add__(self, other: GpuHours) -> GpuHours:
-        """Raises TypeError for hours of machines, which mypy refuses as well."""
+        """Add GPU hours. Raises TypeError for node hours, which mypy refuses as well."""
         if not isinstance(other, GpuHours):
             return NotImplemented
         return GpuHours(self.us + other.us)
@@ -51,7 +51,7 @@ def per_hour(microusd: int, hours: NodeHours | GpuHours) -> int | None:
 
 
 def cost_microusd(rate_microusd_per_h: int, start_us: int, end_us: int) -> int:
-    """What a stretch costs, rounded half up: the only place where money is rounded."""
+    """Return the cost of a time at that rate, rounded half up: the only place that rounds money."""
     spent = rate_microusd_per_h * max(end_us - start_us, 0)
     return (spent + US_PER_H // 2) // US_PER_H
 

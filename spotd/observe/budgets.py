@@ -1,28 +1,32 @@
-"""The duty that looks after budgets: tells of thresholds, and has jobs stop at the limit."""
+"""Check budgets: alert at thresholds, and pause jobs at the limit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from spotd.clock import Clock
-from spotd.datasets import DataSet
-from spotd.model import Desired, Event, Severity
-from spotd.money.budget import ACTUAL, DAY_US, Budget, Standing, crossings, standing
+from spotd.base.clock import Clock
+from spotd.domain.datasets import DataSet
+from spotd.domain.events import Event, Severity
+from spotd.domain.job import Desired
+from spotd.money.budget import ACTUAL, DAY_US, Budget, BudgetStatus, crossings, standing
 from spotd.money.focus import iso, month_of
 from spotd.money.outliers import outliers
 from spotd.money.units import US_PER_H
-from spotd.observe.carriage import record_carriage
-from spotd.observe.joblimits import tell_of_jobs
-from spotd.store.base import Store
-from spotd.store.spending import OVERRIDE, carried, override_key, spendings
+from spotd.observe.job_limits import tell_of_jobs
+from spotd.observe.storage_costs import record_carriage
+from spotd.store.budget_queries import OVERRIDE, carried, override_key, spendings
+from spotd.store.interface import Store
 
 EVERY_S = 60.0
 FORETELL_EVERY_US = US_PER_H // 6  # it reads all reports and checkpoints of what runs
 
 
 class Budgets:
-    """`budgets()` are those of the configuration in force, `places()` where its stores are and
-    `datasets()` its data sets; while `dry_run()`, outliers are told of alone."""
+    """The periodic task.
+
+    `budgets()` are the configured ones, `places()` is where stores are, `datasets()` the data sets.
+    With `dry_run()` outliers are only alerted.
+    """
 
     def __init__(
         self,
@@ -40,7 +44,7 @@ class Budgets:
         self._clock = clock
 
     def keep(self, store: Store) -> None:
-        """One look: nothing is remembered but in the record of events."""
+        """Check once. State is only in the recorded events."""
         budgets, now_us = self._budgets(), self._clock.now_us()
         foretell = now_us - self._foretold_us >= FORETELL_EVERY_US
         if foretell:
@@ -69,8 +73,10 @@ class Budgets:
 
 
 def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:
-    """Jobs that spent far more in a day than their project's do: told once a day, and with
-    `dry_run` false paused as by a person, so that training saves first."""
+    """Alert once a day on jobs that spent far more in a day than their project's jobs do.
+
+    Without `dry_run` they are paused like by a person, so training saves first.
+    """
     told = store.event_keys("outlier", now_us - DAY_US)
     for one in outliers(spendings(store, now_us), now_us):
         job, key = store.find_job(one.job_id), f"outlier:{one.job_id}"
@@ -93,9 +99,8 @@ def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:
             store.pause_job(job.id, event, now_us)
 
 
-def _stop(store: Store, found: Standing, now_us: int) -> None:
-    """Its jobs are paused, as by a person: training saves first, the machines are given back then,
-    and the job goes on from there when it is resumed."""
+def _stop(store: Store, found: BudgetStatus, now_us: int) -> None:
+    """Pause the budget's jobs like a person would: training saves first and can be resumed."""
     overridden = store.event_keys(OVERRIDE, found.since_us)
     owners = store.job_owners()
     for job in store.jobs(finished=False):

@@ -1,7 +1,7 @@
-"""What the clouds say: listings and their own notices, asked for and recorded. Prices: prices.py.
+"""Fetch and record what clouds report: listings and their own notices. prices.py has the prices.
 
-Each duty is a function of (store, provider, clock); the daemon's schedule calls them, an effect may
-ask for a listing out of turn.
+Each task is a function of (store, provider, clock). The daemon's schedule calls them; an effect may
+request a listing out of turn.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from providers.base import (
     ProviderError,
     UnknownOutcome,
 )
-from spotd.clock import Clock
-from spotd.decide.sweeping import Held, HeldLeftover
-from spotd.model import S
+from spotd.base.clock import Clock
+from spotd.domain.units import S
 from spotd.observe.images import ImageSweep
 from spotd.observe.leftovers import LeftoverSweep
 from spotd.observe.sweep import Sweep
-from spotd.store.base import Store
+from spotd.planner.core.orphan_policy import HeldLeftover, HeldMachine
+from spotd.store.interface import Store
 
 log = structlog.get_logger(__name__)
 
@@ -34,14 +34,13 @@ AWAY_S = 30.0  # a cloud that has not answered for longer was away: so were its 
 Record = Callable[[], None]
 
 
-class Survey:
+class InstanceSurvey:
     """Lists clouds, one call at a time per provider.
 
-    Who asks while a listing is on its way shares the *next* one: only a listing that was asked for
-    afterwards says anything about what the asker just did.
-
-    What a listing says is an observation with a time of its own: any daemon may record one, and a
-    newer one is not undone by it. To end what nobody wants is a duty, and its holder's alone.
+    A caller that arrives during a listing shares the *next* one, because only a later listing says
+    anything about what the caller just did. A listing is an observation with its own time: any
+    daemon may record one, and a newer one is not undone by it. Terminating orphans is a periodic
+    task of the holder alone.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Survey:
         self.change(providers)
 
     def change(self, providers: Mapping[str, Provider]) -> None:
-        """From now on these clouds; what is known of those that stay is kept."""
+        """Use new providers; what is known of unchanged ones stays."""
         lanes = {}
         for name, provider in providers.items():
             lane = self._lanes.get(name)
@@ -69,7 +68,10 @@ class Survey:
         self._lanes = lanes
 
     def survey(self, provider: str) -> Record:
-        """List `provider`; the result records it (once, whoever calls it). Raises ProviderError."""
+        """List `provider`.
+
+        The result records the listing once, whoever calls it. Raises ProviderError.
+        """
         return self._lanes[provider].ask().observe
 
     def sweep(self, provider: str, store: Store) -> None:
@@ -81,8 +83,10 @@ class Survey:
         lane.listing.sweep.run(store, answer.instances, orphans)
 
     def clear_up(self, provider: str, store: Store) -> None:
-        """Discard what machines left behind, and images that nobody wants; `store` is fenced for
-        the duty. Raises ProviderError and StoreError."""
+        """Discard leftovers and unwanted images. Raises ProviderError and StoreError.
+
+        `store` is fenced for the task.
+        """
         listing = self._lanes[provider].listing
         try:
             listing.leftovers.run(store)
@@ -90,8 +94,7 @@ class Survey:
             listing.images.run(store)
 
     def silent(self, longer_than_s: float) -> dict[str, str]:
-        """Providers that we have asked in vain for longer than that many seconds, and what to say
-        of each."""
+        """Return providers that have not answered for longer than that, each with a message."""
         silences = {name: lane.silence() for name, lane in self._lanes.items()}
         return {
             name: f"no answer for {silence_s:.0f} s{f': {error}' if error else ''}"
@@ -99,27 +102,29 @@ class Survey:
             if silence_s > longer_than_s
         }
 
-    def held(self) -> list[Held]:
-        """The machines that no node wants and that are not ended, as last seen."""
+    def held(self) -> list[HeldMachine]:
+        """Return the held machines as last seen."""
         return [held for lane in self._lanes.values() for held in lane.held() or ()]
 
     def held_leftovers(self) -> list[HeldLeftover]:
-        """What machines left behind and is not discarded, as last seen."""
+        """Return the held leftovers as last seen."""
         return [held for lane in self._lanes.values() for held in lane.held_leftovers() or ()]
 
     def unswept(self) -> list[str]:
-        """Providers of which we do not know one of the two: another box sweeps them, or nobody
-        can."""
+        """Return providers whose held machines or leftovers are unknown here.
+
+        Another box sweeps them, or nobody can.
+        """
         lanes = self._lanes.items()
         return [n for n, lane in lanes if None in (lane.held(), lane.held_leftovers())]
 
     def answering_since(self) -> dict[str, int]:
-        """When each provider that was away answered again, us; 0 for one that never was."""
+        """Return when each provider answered again, in microseconds; 0 if it never failed."""
         return {name: lane.answering_since_us() for name, lane in self._lanes.items()}
 
 
 class Answer:
-    """One listing, asked for at `asked_at_us`."""
+    """One listing, requested at `asked_at_us`."""
 
     def __init__(
         self,
@@ -138,12 +143,11 @@ class Answer:
         self._orphans: Sequence[Instance] | None = None
 
     def observe(self) -> None:
-        """Record it, as whoever happened to ask. Raises StoreError."""
+        """Record the listing as any caller. Raises StoreError."""
         self.record(self._store)
 
     def record(self, store: Store) -> Sequence[Instance]:
-        """Record it by `store`, once, whoever calls; the instances that no node wants. Raises
-        StoreError."""
+        """Record the listing by `store`, once, and return the orphans. Raises StoreError."""
         with self._lock:
             if self._orphans is None:
                 self._orphans = store.record_listing(
@@ -168,8 +172,11 @@ class _Lane:
         self._outcome: Answer | BaseException | None = None  # of the listing `_ended`
 
     def ask(self) -> Answer:
-        """The outcome of a listing that begins after this call. Whoever finds nobody listing does
-        it, for all who wait; nobody lists twice for the others' sake."""
+        """Return the outcome of a listing that begins after this call.
+
+        A caller that finds no listing in progress makes it for all who wait; nobody lists twice for
+        others.
+        """
         with self._changed:
             wanted = self._begun + 1
             free = self._changed.wait_for(
@@ -193,7 +200,7 @@ class _Lane:
         """See _Listing.silence."""
         return self.listing.silence()
 
-    def held(self) -> list[Held] | None:
+    def held(self) -> list[HeldMachine] | None:
         """See Sweep.held."""
         return self.listing.sweep.held()
 
@@ -202,7 +209,7 @@ class _Lane:
         return self.listing.leftovers.held()
 
     def answering_since_us(self) -> int:
-        """See Survey.answering_since."""
+        """See InstanceSurvey.answering_since."""
         return self.listing.answering_since_us
 
 
@@ -215,10 +222,10 @@ def _told(outcome: Answer | BaseException | None) -> Answer:
 
 
 class _Listing:
-    """Takes the listings of one provider, and has them and what is left behind swept.
+    """Lists one provider, and has the machines and leftovers swept.
 
-    The cloud is asked first and the record read after that: what the record knows by then includes
-    whoever was launched while the answer was on its way.
+    The cloud is asked first and the record read after that, so that the record includes machines
+    launched while the answer was on its way.
     """
 
     def __init__(self, store: Store, provider: Provider, clock: Clock) -> None:
@@ -232,7 +239,7 @@ class _Listing:
         self.answering_since_us = 0  # when it last answered after it was away
 
     def take(self) -> Answer:
-        """Ask now. A listing that fails is nothing. Raises ProviderError."""
+        """List now. A failed listing has no effect. Raises ProviderError."""
         asked_at_us = self._clock.now_us()
         since_us, error = self._unanswered
         self._unanswered = (since_us or asked_at_us, error)
@@ -247,16 +254,21 @@ class _Listing:
         return Answer(self._store, self.provider, self._clock, instances, asked_at_us)
 
     def silence(self) -> tuple[float, str]:
-        """For how many seconds the cloud was asked in vain, and its last error; 0 when it answers.
-        A call that hangs is asked in vain as well."""
+        """Return for how many seconds the cloud has not answered, and its last error; 0 if it
+        answers.
+
+        A call that hangs counts.
+        """
         since_us, error = self._unanswered
         return ((self._clock.now_us() - since_us) / S if since_us else 0.0), error
 
 
 class NoticeQueue:
-    """A cloud's own queue of notices. It tells each of them once, to whoever asks: to ask is a
-    duty, and its holder's alone. What it told is an observation like a listing: any daemon may
-    record it, overtaken or not. It is kept until the store has taken it."""
+    """A cloud's own queue of notices, which reports each notice once.
+
+    Reading it is a periodic task of the holder alone. What was read is an observation: any daemon
+    may record it, overtaken or not. It is kept until the store has accepted it.
+    """
 
     def __init__(self, store: Store, name: str, clock: Clock) -> None:
         self._store = store
@@ -266,7 +278,10 @@ class NoticeQueue:
         self._untold: list[Notice] = []
 
     def hear(self, store: Store, provider: Provider) -> None:
-        """Ask, and record what is told; `store` is fenced for the duty. Raises StoreError."""
+        """Read the queue and record the notices.
+
+        Raises StoreError. `store` is fenced for the task.
+        """
         store.hold_duty(self._clock.now_us())  # another daemon would not be told them any more
         try:
             notices = provider.notices()

@@ -1,28 +1,30 @@
-"""The duty that tells of jobs whose way back nobody has tried for long, once an episode: it begins
-when a drill is overdue and ends with one that passes."""
+"""Alert on jobs whose recovery nobody has tested for long.
+
+Once per episode: it begins when a drill is overdue and ends with one that passes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from spotd.clock import Clock
-from spotd.history.overdue import overdue
-from spotd.model import Event, Severity
-from spotd.store.base import Store
+from spotd.base.clock import Clock
+from spotd.domain.events import Event, Severity
+from spotd.history.overdue_drills import overdue
+from spotd.store.interface import Store
 
 EVERY_S = 3600.0
 OVERDUE = "drill_overdue"
 
 
 class OverdueDrills:
-    """`days()` without a drill that passed are too many; 0: never told."""
+    """The periodic task. `days()` without a passed drill are too many; 0 for no alerts."""
 
     def __init__(self, days: Callable[[], float], clock: Clock) -> None:
         self._days = days
         self._clock = clock
 
     def look(self, store: Store) -> None:
-        """One look: nothing is remembered but in the record of events."""
+        """Check once. State is only in the recorded events."""
         days, now_us = self._days(), self._clock.now_us()
         if not days:
             return

@@ -1,8 +1,8 @@
-"""The sweep of images: what was half made, or is wanted no more, is removed; what somebody else
-removed is taken off the record; what a restored record lacks is taken over from its tags.
+"""The sweep of images: remove half-made and unwanted ones, and keep the record correct.
 
-Only images of ours are ever removed, and of these only those that the record knows and does not
-want: an image that it does not know may be what all jobs start from.
+An image that somebody removed leaves the record; one that a restored record lacks is adopted from
+its tags. Only images that the record knows and does not want are removed: an unknown one may be
+what all jobs start from.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import structlog
 
 from providers.base import Provider, ProviderError
 from providers.images import Image, ImageMaker, ImageState
-from spotd.act.baking import row_found
-from spotd.clock import Clock
-from spotd.decide.needs import CALL_DEADLINE_S
-from spotd.model import EffectKind, Event, S, Severity
-from spotd.store.base import Store
+from spotd.act.image_builder import row_found
+from spotd.base.clock import Clock
+from spotd.domain.events import Event, Severity
+from spotd.domain.node import EffectKind
+from spotd.domain.units import S
+from spotd.planner.core.next_effect import CALL_DEADLINE_S
 from spotd.store.image_records import ImageRow
+from spotd.store.interface import Store
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +32,7 @@ MISSED = 2  # looks in a row that lack an image before it counts as removed by s
 
 
 class ImageSweep:
-    """Of one provider: a duty, done with its holder's fenced store."""
+    """The periodic task of one provider, with its holder's fenced store."""
 
     def __init__(self, provider: Provider, clock: Clock) -> None:
         self._provider = provider
@@ -40,8 +42,10 @@ class ImageSweep:
         self._missed: dict[str, int] = {}  # looks in a row that lack one that should be there
 
     def run(self, store: Store) -> None:
-        """One look. Raises ProviderError and StoreError; LostDutyError before anything is done for
-        a duty that is not ours any more."""
+        """Sweep once.
+
+        Raises ProviderError, StoreError, and LostLeaseError before anything is done.
+        """
         provider, now_s = self._provider, self._clock.monotonic_s()
         if not isinstance(provider, ImageMaker):
             return
@@ -66,8 +70,10 @@ class ImageSweep:
     def _remove(
         self, store: Store, maker: ImageMaker, row: ImageRow, found: Mapping[str, Image]
     ) -> bool:
-        """Also of one that is not listed: what it was made of may be there still. One that cannot
-        be removed is tried at the next look, and keeps no other waiting."""
+        """Remove an image, also one that is not listed: its parts may still exist.
+
+        A failure is retried next time and delays no other.
+        """
         store.hold_duty(self._clock.now_us())
         image = found.get(row.vendor_name)
         try:

@@ -1,9 +1,9 @@
-"""The sweep of what machines leave behind: disks, addresses and cards that hang on no machine.
+"""The sweep of leftovers: disks, addresses and cards that are attached to no machine.
 
-The rules are those of machines that nobody wants (decide/sweeping.py): what belongs to a node that
-is gone is discarded after a grace; what the record never asked for is held, and a person told. A
-crowd is no reason to stop: what hangs on no machine takes nothing from any. What belongs to a node
-that is not gone is about to hang on its machine, or did until now.
+The rules are those of orphans (planner/core/orphan_policy.py): what belongs to a node that is gone
+is discarded after a grace period; what the record never requested is held, with an alert. Many at
+once are no reason to stop, because nothing uses them. What belongs to a node that is not gone is
+about to be attached, or was until now.
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from dataclasses import dataclass
 import structlog
 
 from providers.base import Leftover, Provider, ProviderError
-from spotd.clock import Clock
-from spotd.decide.sweeping import Fate, HeldLeftover, Stray, Verdict, judge, leftovers_of
-from spotd.model import Event, Severity
+from spotd.base.clock import Clock
+from spotd.domain.events import Event, Severity
 from spotd.observe.sweep import record_of
-from spotd.store.base import Store
-from spotd.store.leaks import Past
+from spotd.planner.core.orphan_policy import (
+    HeldLeftover,
+    Orphan,
+    OrphanAction,
+    OrphanDecision,
+    judge,
+    leftovers_of,
+)
+from spotd.store.interface import Store
+from spotd.store.orphan_records import NodeRowTimes
 
 log = structlog.get_logger(__name__)
 
@@ -30,14 +37,14 @@ FRESH_S = 900.0  # what was held longer ago than this is known to nobody here
 
 @dataclass(frozen=True)
 class _Owner:
-    """Whose machine it was, as the store asks for it."""
+    """The machine of a leftover, as the store looks it up."""
 
     instance_id: str
     token: str
 
 
 class LeftoverSweep:
-    """Of one provider: a duty, done with its holder's fenced store."""
+    """The periodic task of one provider, with its holder's fenced store."""
 
     def __init__(self, provider: Provider, clock: Clock) -> None:
         self._provider = provider
@@ -49,8 +56,10 @@ class LeftoverSweep:
         self._paged: set[str] = set()  # held, and a person was told
 
     def run(self, store: Store) -> None:
-        """One look. Raises ProviderError and StoreError; LostDutyError before anything is done for
-        a duty that is not ours any more."""
+        """Sweep once.
+
+        Raises ProviderError, StoreError, and LostLeaseError before anything is done.
+        """
         left = self._provider.leftovers()
         now_us = self._clock.now_us()
         with self._lock:
@@ -60,21 +69,25 @@ class LeftoverSweep:
                 self._since_us.setdefault(ident, now_us)
             self._paged &= known
         verdicts = self._judge(store, left, now_us)
-        gone = [one for one in left if verdicts[one.leftover_id].fate is Fate.END]
+        gone = [one for one in left if verdicts[one.leftover_id].fate is OrphanAction.END]
         self._discard(store, gone)
         self._keep(left, verdicts)
         self._page(store)
 
     def held(self) -> list[HeldLeftover] | None:
-        """Those of the last look, longest held first; None when that is long ago: another box has
-        the duty, or the cloud is away."""
+        """Return the held leftovers of the last sweep, longest held first.
+
+        None if that is long ago: another box holds the task, or the cloud is unavailable.
+        """
         with self._lock:
             looked_s = self._looked_s
             if looked_s is None or self._clock.monotonic_s() - looked_s > FRESH_S:
                 return None
             return sorted(self._held.values(), key=lambda held: held.since_us)
 
-    def _judge(self, store: Store, left: Sequence[Leftover], now_us: int) -> dict[str, Verdict]:
+    def _judge(
+        self, store: Store, left: Sequence[Leftover], now_us: int
+    ) -> dict[str, OrphanDecision]:
         if not left:
             return {}
         owners = [_Owner(one.leftover_id, one.tags.get("spotd-token", "")) for one in left]
@@ -85,13 +98,13 @@ class LeftoverSweep:
             if one.leftover_id not in known or known[one.leftover_id].gone_us
         ]
         record = record_of(store, leftovers_of(self._provider.name), strays)
-        verdicts = {one.leftover_id: Verdict(Fate.WAIT) for one in left}
+        verdicts = {one.leftover_id: OrphanDecision(OrphanAction.WAIT) for one in left}
         for stray in strays:
             verdicts |= judge([stray], 1, record, now_us)
         return verdicts
 
     def _discard(self, store: Store, left: Sequence[Leftover]) -> None:
-        """One that cannot be deleted is tried at the next look, and keeps no other waiting."""
+        """Delete leftovers. A failure is retried next time and delays no other."""
         done: list[Leftover] = []
         for one in left:
             store.hold_duty(self._clock.now_us())
@@ -106,9 +119,9 @@ class LeftoverSweep:
             event = Event("leftovers", f"{text}: {_named(done)}", severity=Severity.WARNING)
             store.add_event("", event, self._clock.now_us())
 
-    def _keep(self, left: Sequence[Leftover], verdicts: Mapping[str, Verdict]) -> None:
-        """What is held, for whoever asks."""
-        name, kept = self._provider.name, (Fate.HOLD, Fate.FOREIGN)
+    def _keep(self, left: Sequence[Leftover], verdicts: Mapping[str, OrphanDecision]) -> None:
+        """Remember what is held."""
+        name, kept = self._provider.name, (OrphanAction.HOLD, OrphanAction.FOREIGN)
         with self._lock:
             self._looked_s = self._clock.monotonic_s()
             self._held = {
@@ -120,7 +133,7 @@ class LeftoverSweep:
             }
 
     def _page(self, store: Store) -> None:
-        """Tell of what is held, once."""
+        """Alert once on what is held."""
         with self._lock:
             news = [held for i, held in sorted(self._held.items()) if i not in self._paged]
         if not news:
@@ -144,10 +157,13 @@ def _named(left: Sequence[Leftover]) -> str:
     return ", ".join(words) + more
 
 
-def _stray(one: Leftover, past: Past | None, seen_us: int) -> Stray:
-    """Its grace begins when it was first seen: its cloud may be about to clear up by itself."""
+def _stray(one: Leftover, past: NodeRowTimes | None, seen_us: int) -> Orphan:
+    """Return the leftover as an orphan.
+
+    Its grace begins when it was first seen, because its cloud may clear up by itself.
+    """
     generation = one.tags.get("spotd-generation", "")
-    return Stray(
+    return Orphan(
         instance_id=one.leftover_id,
         deployment=one.tags.get("spotd-deployment", ""),
         known=past is not None,

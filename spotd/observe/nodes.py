@@ -1,8 +1,8 @@
-"""Follows every node's journal over SSH: one thread of paramiko's a node, one of ours for all.
+"""Follow every node's journal over SSH: one paramiko thread per node, one thread of ours for all.
 
-What the nodes say in one turn of the loop is recorded in one transaction, a notice within
-milliseconds. Nothing is acknowledged to a node: after any interruption the stream is opened again
-from the last entry on record, so that nothing is lost and nothing counts twice.
+Everything that nodes send in one turn of the loop is recorded in one transaction, a notice within
+milliseconds. Nothing is acknowledged to a node: after an interruption the stream is opened again
+from the last recorded entry, so nothing is lost and nothing counts twice.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import structlog
 from providers.stores.base import ObjectStore
 from spotd import wire
 from spotd.act.link import NO_BUNDLE, SshLink
-from spotd.clock import Clock
-from spotd.observe.opening import Followed, Opener
-from spotd.observe.output import Output
-from spotd.observe.presence import Presence
-from spotd.observe.recording import Recorder
+from spotd.base.clock import Clock
+from spotd.domain.states import NodeState
+from spotd.observe.connect import FollowedNode, StreamConnector
+from spotd.observe.journal_writer import JournalWriter
+from spotd.observe.keepalive import Keepalive
+from spotd.observe.log_shipper import Output
 from spotd.observe.retries import Retries
-from spotd.observe.waiting import SystemWaiting, Waiting
-from spotd.states import NodeState
-from spotd.store.base import Store, StoreError
-from spotd.vault import JobKeys
+from spotd.observe.selector import StreamSelector, SystemSelector
+from spotd.security.secrets import JobKeys
+from spotd.store.interface import Store, StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -44,8 +44,10 @@ FOLLOWED = frozenset({NodeState.BOOTING, NodeState.RUNNING, NodeState.DRAINING})
 
 
 class Follower:
-    """Start it once; `poke` says that there may be new nodes to follow. `listened` is called after
-    every turn that went through."""
+    """Follows all nodes. Start it once; `poke` hints that there are new nodes.
+
+    `listened` is called after every completed turn.
+    """
 
     def __init__(
         self,
@@ -55,22 +57,22 @@ class Follower:
         objects: ObjectStore,
         clock: Clock,
         listened: Callable[[], None] = lambda: None,
-        waiting: Waiting[Followed] | None = None,
+        waiting: StreamSelector[FollowedNode] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._listened = listened
         self._output = Output(store, objects, clock)
-        self._recorder = Recorder(store, clock)
-        self._presence = Presence(store, clock)
-        self._waiting = waiting or SystemWaiting()
-        self._opener = Opener(store, link, keys, clock, self._waiting.nudge)
+        self._recorder = JournalWriter(store, clock)
+        self._presence = Keepalive(store, clock)
+        self._waiting = waiting or SystemSelector()
+        self._opener = StreamConnector(store, link, keys, clock, self._waiting.nudge)
         self._stopping = threading.Event()
         self._poked = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower")
         # --- the loop's own
-        self._followed: dict[str, Followed] = {}
-        self._talked: list[Followed] = []  # those with entries to be recorded
+        self._followed: dict[str, FollowedNode] = {}
+        self._talked: list[FollowedNode] = []  # those with entries to be recorded
         self._opening: set[str] = set()
         self._ending: set[str] = set()  # followed to their end, but not anew
         self._retries = Retries(clock)
@@ -87,12 +89,12 @@ class Follower:
         self._thread.start()
 
     def poke(self) -> None:
-        """There may be a node to follow, or one to leave: look soon."""
+        """Check soon for nodes to follow or to leave."""
         self._poked.set()
         self._waiting.nudge()
 
     def stop(self) -> None:
-        """Leave every node; they go on without us."""
+        """Leave every node; they continue without us."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -136,7 +138,10 @@ class Follower:
                 self._leave(self._followed[node_id])
 
     def _gather(self) -> None:
-        """Let the nodes' words come together, unless the last turn is long ago."""
+        """Wait a moment so that messages of several nodes share a transaction.
+
+        Not if the last turn is long ago.
+        """
         pause_s = self._turned_s + GATHER_S - self._clock.monotonic_s()
         if pause_s > 0 and not self._more:
             self._stopping.wait(pause_s)
@@ -144,7 +149,7 @@ class Follower:
         self._more = False
 
     def _look_when_due(self) -> float:
-        """How long the loop may sleep now."""
+        """Return how long the loop may sleep."""
         now_s = self._clock.monotonic_s()
         floor_s = max(LOOK_FLOOR_S, 10 * self._look_took_s)
         due_s = self._looked_s + (floor_s if self._poked.is_set() else LOOK_S)
@@ -181,7 +186,7 @@ class Follower:
             )
 
     def _forget(self, kept: set[str]) -> None:
-        """What was remembered of nodes that are no longer to be followed."""
+        """Drop the state of nodes that are no longer followed."""
         for node_id in [n for n in self._output.nodes if n not in kept]:
             self._output.end(node_id)
         self._gaps = {node_id: seq for node_id, seq in self._gaps.items() if node_id in kept}
@@ -206,8 +211,8 @@ class Follower:
             self._output.begin(followed.node, followed.offsets)
             self._waiting.watch(followed.descriptor, followed)
 
-    def _leave(self, followed: Followed) -> None:
-        """Stop following; what was said is still in `_talked`."""
+    def _leave(self, followed: FollowedNode) -> None:
+        """Stop following; what was received is still in `_talked`."""
         node_id = followed.node.id
         del self._followed[node_id]
         self._waiting.forget(followed.descriptor)
@@ -215,8 +220,8 @@ class Follower:
             self._unshipped.add(node_id)
         followed.close()
 
-    def _lose(self, followed: Followed) -> None:
-        """The link ended, or is worth nothing: that is on record at once, and it is tried again."""
+    def _lose(self, followed: FollowedNode) -> None:
+        """Record at once that the link ended or is unusable, and retry it."""
         self._leave(followed)
         if followed.node.id not in self._ending:
             self._fail(followed.node.id)
@@ -227,8 +232,8 @@ class Follower:
 
     # --- what nodes say
 
-    def _read(self, followed: Followed) -> None:
-        """What has arrived; the end of the stream is the end of the link."""
+    def _read(self, followed: FollowedNode) -> None:
+        """Read what has arrived; the end of the stream is the end of the link."""
         if followed.node.id not in self._followed:
             return  # left earlier in this turn
         channel, node_id = followed.channel, followed.node.id
@@ -249,7 +254,7 @@ class Follower:
             log.info("the link ended", node=node_id)
             self._lose(followed)
 
-    def _take(self, followed: Followed, data: bytes) -> None:
+    def _take(self, followed: FollowedNode, data: bytes) -> None:
         fed = followed.stream.feed(data)
         node_id = followed.node.id
         if fed.entries:
@@ -283,7 +288,7 @@ class Follower:
             self._fail(node_id, POISON_S)
 
     def _judge_silence(self) -> None:
-        """Once a second. When it is much later than that, it was us who did not listen."""
+        """Check for silent nodes once a second; a late check means that we did not listen."""
         now_s = self._clock.monotonic_s()
         waited_s = now_s - self._judged_s
         if waited_s < 1.0:

@@ -1,14 +1,14 @@
-"""What the clouds sell and for how much: asked for, held against what can be believed, recorded."""
+"""Fetch what the clouds sell, check the prices for plausibility, and record them."""
 
 from __future__ import annotations
 
 import structlog
 
 from providers.base import AuthError, OfferRequest, Provider, ProviderError
-from spotd.clock import Clock
-from spotd.decide.prices import STALE_S, Doubt, believed, stale
-from spotd.model import Event, Severity
-from spotd.store.base import Store
+from spotd.base.clock import Clock
+from spotd.domain.events import Event, Severity
+from spotd.planner.offers.price_sanity import STALE_S, ImplausiblePrice, believed, stale
+from spotd.store.interface import Store
 
 log = structlog.get_logger(__name__)
 
@@ -16,8 +16,7 @@ NAMED = 5  # offers that one message names
 
 
 class Quotes:
-    """One cloud's offers, from call to call. A daemon that has just begun believes for a while what
-    is on record."""
+    """One cloud's offers from call to call. A new daemon trusts the recorded ones for a while."""
 
     def __init__(self, provider: Provider, clock: Clock) -> None:
         self._provider = provider
@@ -27,8 +26,11 @@ class Quotes:
         self._doubted: set[str] = set()  # offers that a person was told of
 
     def refresh(self, store: Store) -> None:
-        """Ask for everything on sale and record it. What fails leaves the old offers, and after
-        `STALE_S` their prices count as on-demand ones. Raises StoreError."""
+        """Fetch all offers and record them.
+
+        On failure the old offers stay; after `STALE_S` their prices count as on-demand prices.
+        Raises StoreError.
+        """
         name = self._provider.name
         try:
             offers = self._provider.offers(OfferRequest())
@@ -60,8 +62,8 @@ class Quotes:
         store.add_event("", event, now_us)
         self._stale = True
 
-    def _tell(self, store: Store, doubts: list[Doubt]) -> None:
-        """Each offer once, for as long as it is doubted."""
+    def _tell(self, store: Store, doubts: list[ImplausiblePrice]) -> None:
+        """Alert once on each implausible offer, for as long as it stays so."""
         news = [doubt for doubt in doubts if doubt.offer_key not in self._doubted]
         if news:
             more = f" and {len(news) - NAMED} more" if len(news) > NAMED else ""

@@ -1,10 +1,10 @@
-"""When a node whose link failed is to be tried again."""
+"""When to reconnect to a node whose link failed."""
 
 from __future__ import annotations
 
 from collections.abc import Container
 
-from spotd.clock import Clock
+from spotd.base.clock import Clock
 
 FIRST_S, CAP_S = 0.25, 10.0
 
@@ -18,18 +18,18 @@ class Retries:
         self._at_s: dict[str, float] = {}
 
     def failures(self, node_id: str) -> int:
-        """How many there were in a row."""
+        """Return the number of failures in a row."""
         return self._failures.get(node_id, 0)
 
     def fail(self, node_id: str, pause_s: float = 0.0) -> None:
-        """Its link failed once more; `pause_s` when the pause is already known."""
+        """Note a failure; `pause_s` is given if the pause is already known."""
         failures = self.failures(node_id)
         self._failures[node_id] = failures + 1
         pause_s = pause_s or min(FIRST_S * float(1 << min(failures, 10)), CAP_S)
         self._at_s[node_id] = self._clock.monotonic_s() + pause_s
 
     def succeed(self, node_id: str) -> None:
-        """The node itself was heard."""
+        """Note that the node itself was heard."""
         self._failures.pop(node_id, None)
 
     def due(self, node_id: str, now_s: float) -> bool:
@@ -40,7 +40,7 @@ class Retries:
         return min((at_s for n, at_s in self._at_s.items() if n not in busy), default=float("inf"))
 
     def forget(self, kept: Container[str]) -> None:
-        """Drop what is known of nodes that are not in `kept`."""
+        """Drop nodes that are not in `kept`."""
         for memory in (self._failures, self._at_s):
             for node_id in [n for n in memory if n not in kept]:
                 del memory[node_id]

@@ -1,4 +1,4 @@
-"""One node's follow stream, without I/O: bytes in, facts out."""
+"""Parse one node's follow stream without I/O: bytes in, facts out."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ _STREAM = re.compile(r"setup|rank\d{1,5}")  # becomes part of a key in the store
 
 
 @dataclass
-class Fed:
-    """What some bytes held. `garbage` counts lines that were none of ours; `gap` is true when an
-    entry is missing before one of `entries`: the stream must be opened again."""
+class StreamResult:
+    """The contents of some bytes.
+
+    `garbage` counts unreadable lines. `gap` is True if an entry is missing before one of `entries`,
+    and the stream has to be opened again.
+    """
 
     entries: list[JournalEntry] = field(default_factory=list)
     heartbeats: list[Heartbeat] = field(default_factory=list)
@@ -42,9 +45,9 @@ class NodeStream:
         self._rest = b""
         self._skipping = False  # inside a line that is too long
 
-    def feed(self, data: bytes) -> Fed:
+    def feed(self, data: bytes) -> StreamResult:
         """Facts of the lines that `data` completes. Entries that came before are left out."""
-        fed = Fed()
+        fed = StreamResult()
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
             if self._skipping:
@@ -59,7 +62,7 @@ class NodeStream:
             fed.garbage += 1
         return fed
 
-    def _take(self, line: bytes, fed: Fed) -> None:
+    def _take(self, line: bytes, fed: StreamResult) -> None:
         try:
             found = parse_line(line)
         except WireError:
@@ -75,7 +78,7 @@ class NodeStream:
             case _:
                 fed.garbage += 1
 
-    def _take_entry(self, entry: JournalEntry, fed: Fed) -> None:
+    def _take_entry(self, entry: JournalEntry, fed: StreamResult) -> None:
         if entry.seq > self.seq and not fed.gap:
             if entry.seq > self.seq + 1 and self.seq != self._gap_after:
                 fed.gap = True
@@ -85,7 +88,7 @@ class NodeStream:
 
 
 def _sound(chunk: LogChunk) -> bool:
-    """Whether it is what a node of ours would send."""
+    """Return whether a node of ours would send this chunk."""
     named = _STREAM.fullmatch(chunk.stream) is not None
     bytes_ = chunk.text.isascii() or max(chunk.text) <= "\xff"
     return named and bytes_

@@ -1,4 +1,4 @@
-"""The sweep: what a listing shows and no node wants is ended or held, as `decide.sweeping` says."""
+"""The sweep: terminate or hold listed machines that no row wants (planner/core/orphan_policy)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from providers.base import EXPIRES_TAG, Instance, InstanceState, Provider, ProviderError
-from spotd.clock import Clock
-from spotd.decide.sweeping import LIVE_TAG, Fate, Held, Record, Stray, Verdict, judge
-from spotd.model import Event, S, Severity
-from spotd.store.base import Store, StoreError
-from spotd.store.leaks import Past
+from spotd.base.clock import Clock
+from spotd.domain.events import Event, Severity
+from spotd.domain.units import S
+from spotd.planner.core.orphan_policy import (
+    LIVE_TAG,
+    DatabaseState,
+    HeldMachine,
+    Orphan,
+    OrphanAction,
+    OrphanDecision,
+    judge,
+)
+from spotd.store.interface import Store, StoreError
+from spotd.store.orphan_records import NodeRowTimes
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +41,7 @@ class Sweep:
         self._since_us: dict[str, int] = {}  # orphan -> first seen as one
         self._ending_us: dict[str, int] = {}  # orphan -> last told to end
         self._reported: set[str] = set()
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldMachine] = {}
         self._swept_s: float | None = None  # when that was known, monotonic
         self._paged: set[str] = set()  # held, and a person was told
         self._untold: list[tuple[str, Event]] = []  # by job, oldest first
@@ -46,9 +55,11 @@ class Sweep:
         self._page(orphans, verdicts)
         self._tell(store)
 
-    def held(self) -> list[Held] | None:
-        """Those of the last listing, longest held first; None when that is long ago: another box
-        has the duty, or the cloud is away."""
+    def held(self) -> list[HeldMachine] | None:
+        """Return the held machines of the last listing, longest held first.
+
+        None if that is long ago: another box holds the task, or the cloud is unavailable.
+        """
         with self._lock:
             swept_s = self._swept_s
             if swept_s is None or self._clock.monotonic_s() - swept_s > FRESH_S:
@@ -57,7 +68,7 @@ class Sweep:
 
     def _judge(
         self, store: Store, listed: Sequence[Instance], orphans: Sequence[Instance], now_us: int
-    ) -> dict[str, Verdict]:
+    ) -> dict[str, OrphanDecision]:
         ids = {orphan.instance_id for orphan in orphans}
         with self._lock:
             self._since_us = {i: at for i, at in self._since_us.items() if i in ids}
@@ -72,9 +83,9 @@ class Sweep:
         return judge(strays, fleet, record_of(store, self._provider.name, strays), now_us)
 
     def _overdue(
-        self, orphans: Sequence[Instance], verdicts: Mapping[str, Verdict], now_us: int
+        self, orphans: Sequence[Instance], verdicts: Mapping[str, OrphanDecision], now_us: int
     ) -> list[Instance]:
-        """Those to be ended that were not told to end just now."""
+        """Return the orphans to terminate, except those terminated just now."""
         with self._lock:
             # Listings recorded side by side come in any order: one that no longer has an orphan
             # must not make another one, taken earlier, forget that it was told to end.
@@ -87,15 +98,17 @@ class Sweep:
             overdue = [
                 orphan
                 for orphan in orphans
-                if verdicts[orphan.instance_id].fate is Fate.END
+                if verdicts[orphan.instance_id].fate is OrphanAction.END
                 and now_us - self._ending_us.get(orphan.instance_id, 0) >= REPEAT_S * S
             ]
             self._ending_us |= {orphan.instance_id: now_us for orphan in overdue}
             return overdue
 
     def _unchanged(self, overdue: Sequence[Instance]) -> list[Instance]:
-        """Those that the cloud, asked once more right before, still lists as they were judged. Of
-        the others the next listing tells; what changed is no longer what the verdict was about."""
+        """Return those that the cloud, asked once more, still lists as they were judged.
+
+        The decision does not apply to a machine that changed; the next listing covers the others.
+        """
         if not overdue:
             return []
         try:
@@ -111,8 +124,10 @@ class Sweep:
         return same
 
     def _end(self, store: Store, overdue: Sequence[Instance]) -> None:
-        """Give back what nobody wants. One that cannot be ended is tried at the next listing, and
-        keeps neither the others nor the listing from their turn."""
+        """Terminate machines that nobody wants.
+
+        A failure is retried at the next listing, and delays neither the others nor the listing.
+        """
         name = self._provider.name
         for at, orphan in enumerate(overdue):
             instance_id = orphan.instance_id
@@ -138,13 +153,13 @@ class Sweep:
                     self._reported.add(instance_id)
                     self._untold.append((orphan.tags.get("spotd-job", ""), event))
 
-    def _page(self, orphans: Sequence[Instance], verdicts: Mapping[str, Verdict]) -> None:
-        """Tell of what is held, once for all that a listing shows at once."""
-        name, kept = self._provider.name, (Fate.HOLD, Fate.FOREIGN)
+    def _page(self, orphans: Sequence[Instance], verdicts: Mapping[str, OrphanDecision]) -> None:
+        """Alert once on all machines that are held from this listing on."""
+        name, kept = self._provider.name, (OrphanAction.HOLD, OrphanAction.FOREIGN)
         with self._lock:
             self._swept_s = self._clock.monotonic_s()
             self._held = {
-                orphan.instance_id: Held(
+                orphan.instance_id: HeldMachine(
                     name,
                     orphan,
                     self._since_us.get(orphan.instance_id, 0),
@@ -161,8 +176,8 @@ class Sweep:
                 self._untold.append(("", held_event(name, news)))
 
     def _tell(self, store: Store) -> None:
-        """Put on record what was ended; what the store does not take is told with the next listing:
-        nobody else knows of it. Raises StoreError."""
+        """Record what was terminated. Raises StoreError; what was not recorded is tried next
+        time."""
         while self._untold:
             with self._lock:
                 untold, self._untold = self._untold[:1], self._untold[1:]
@@ -176,15 +191,18 @@ class Sweep:
 
 
 def owner(instance: Instance | None) -> tuple[object, ...]:
-    """Whose it is by its own tags; nothing of one that is no more to be ended. Its expiry moves."""
+    """Return the owner by the machine's own tags, without its expiry, which moves.
+
+    Nothing for a machine that is not to be terminated any more.
+    """
     if instance is None or instance.state not in _LIVING:
         return ()
     tags = {name: text for name, text in instance.tags.items() if name != EXPIRES_TAG}
     return instance.token, tags
 
 
-def held_event(provider: str, news: Sequence[Held]) -> Event:
-    """One page about machines that are held from now on."""
+def held_event(provider: str, news: Sequence[HeldMachine]) -> Event:
+    """Return one event about the machines that are held from now on."""
     ids = [held.instance.instance_id for held in news]
     named = ", ".join(ids[:NAMED]) + (f" and {len(ids) - NAMED} more" if len(ids) > NAMED else "")
     whys = dict.fromkeys(held.why for held in news)
@@ -199,12 +217,14 @@ def held_event(provider: str, news: Sequence[Held]) -> Event:
     return Event("orphan_held", text, severity=Severity.ERROR, alert=True, key=key, data=data)
 
 
-def record_of(store: Store, name: str, strays: Sequence[Stray]) -> Record:
-    """What the database says of itself, and of the jobs that unknown strays name; `name` as of
-    `LeakRecords.release_orphans`."""
+def record_of(store: Store, name: str, strays: Sequence[Orphan]) -> DatabaseState:
+    """Return the database's state, and the generations of jobs that unknown orphans name.
+
+    `name` is as in `OrphanRecords.release_orphans`.
+    """
     named = {stray.job_id for stray in strays if not stray.known}
     jobs = {job_id: store.find_job(job_id) for job_id in named if job_id}
-    return Record(
+    return DatabaseState(
         deployment=store.deployment(),
         generations={i: job.generation for i, job in jobs.items() if job and job.id == i},
         released_at_us=store.orphans_released_us(name),
@@ -212,12 +232,12 @@ def record_of(store: Store, name: str, strays: Sequence[Stray]) -> Record:
     )
 
 
-def _stray(instance: Instance, past: Past | None, seen_us: int) -> Stray:
+def _stray(instance: Instance, past: NodeRowTimes | None, seen_us: int) -> Orphan:
     """`past` is None when it never had a node. A row that is gone counts from then: a daemon that
     dies again and again forgets whom it saw."""
     tags = instance.tags
     generation = tags.get("spotd-generation", "")
-    return Stray(
+    return Orphan(
         instance_id=instance.instance_id,
         deployment=tags.get("spotd-deployment", ""),
         known=past is not None,

@@ -13,13 +13,13 @@ from typing import Annotated
 import typer
 from typer.exceptions import Exit
 
+from spotd.base.errors import ExitCode, UserError
+from spotd.base.text import clean
 from spotd.cli.main import run_app
-from spotd.cli.text import clean
-from spotd.errors import ExitCode, UserError
+from spotd.reaper.clock_trust import ClockTrust
 from spotd.reaper.config import DEFAULT, load
-from spotd.reaper.page import Pager, Told
-from spotd.reaper.round import Reaper, Report
-from spotd.reaper.trust import Trust
+from spotd.reaper.notify import NotificationState, Notifier
+from spotd.reaper.sweep import Reaper, SweepReport
 
 app = typer.Typer(
     name="spot-reaper", pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None
@@ -59,7 +59,7 @@ def reap(
         raise UserError(
             text, f'write state_dir = "FOLDER" into {config or DEFAULT}', ExitCode.USAGE
         )
-    pager = Pager(found.slack_url, tuple(found.file.page.command))
+    pager = Notifier(found.slack_url, tuple(found.file.page.command))
     reaper = Reaper(
         found.file.deployment,
         found.providers,
@@ -68,15 +68,15 @@ def reap(
         dry_run=dry_run,
         end_untagged=end_untagged,
     )
-    told, trust = Told(found.state_dir), Trust(found.state_dir)
+    told, trust = NotificationState(found.state_dir), ClockTrust(found.state_dir)
     code = _rounds(reaper, told, trust, output, None if once else found.file.every_s)
     raise Exit(code)
 
 
 def _rounds(
     reaper: Reaper,
-    told: Told,
-    trust: Trust,
+    told: NotificationState,
+    trust: ClockTrust,
     output: Form,
     every_s: float | None,
     pause: Callable[[float], None] = time.sleep,
@@ -96,7 +96,7 @@ def _rounds(
         pause(every_s)
 
 
-def _print(report: Report) -> None:
+def _print(report: SweepReport) -> None:
     for item in report.items:
         until = f", expires {item['expires_at']}" if item["expires_at"] else ""
         where = f"{item['provider']}/{item['zone']}"

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from providers.base import Provider
-from spotd.errors import InputError, Problem
-from spotd.registry import build_provider
-from spotd.validation import problems_of
-from spotd.webhook import SLACK_HOSTS, is_webhook
+from spotd.base.errors import InputError, Problem
+from spotd.base.validation import problems_of
+from spotd.base.webhook import SLACK_HOSTS, is_webhook
+from spotd.config.provider_registry import build_provider
 
 DEFAULT = Path("/etc/spotd/reaper.toml")
 EXAMPLE = """\
@@ -71,12 +71,12 @@ class ReaperConfig:
 
     @property
     def unattended_s(self) -> float | None:
-        """In place of what the machines' tags say; None to go by those."""
+        """Return the time that replaces the machines' tags; None to use the tags."""
         return None if self.file.unattended_h is None else self.file.unattended_h * 3600
 
 
 def load(path: Path | None, environ: Mapping[str, str] | None = None) -> ReaperConfig:
-    """Read and check everything, before a cloud is asked anything. Raises UserError."""
+    """Read and check everything before a cloud is called. Raises UserError."""
     environ = os.environ if environ is None else environ
     path = path or DEFAULT
     try:
@@ -123,8 +123,10 @@ def _provider(path: Path, file: ReaperFile, name: str) -> Provider:
 
 
 def _wrong_kind(key: str, given: object) -> tuple[str, str] | None:
-    """What is wrong with one of a provider's settings, and the fix: those of all clouds are texts,
-    but for times and lists."""
+    """Return what is wrong with a provider setting, and the fix.
+
+    The settings of all clouds are texts, except times and lists.
+    """
     if key.endswith("_s"):
         if isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < 86_400:
             return None

@@ -1,4 +1,4 @@
-"""What a run that is slower than its GPUs could do instead, with what that saves."""
+"""Advise how a run that is slower than its GPUs could be faster, and what that saves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from spotd.sizing.cards import Card
 from spotd.sizing.memory import FITS, GIB, estimate, verdict
 from spotd.sizing.task import Task
-from spotd.sizing.throughput import FLOOR, Pace, pace, prior_of, utilisation
+from spotd.sizing.throughput import FLOOR, ThroughputEstimate, pace, prior_of, utilisation
 
 PACKED_TOKENS = 4096
 _WORTH = 0.9  # advice that saves less than a tenth of the time is none
@@ -15,8 +15,7 @@ _WORTH = 0.9  # advice that saves less than a tenth of the time is none
 
 @dataclass(frozen=True)
 class Advice:
-    """`text` for people. Hours and dollars are of the whole run, 0.0 where its length or price is
-    not known."""
+    """One advice. Hours and dollars are of the whole run, 0.0 if its length or price is unknown."""
 
     kind: str
     text: str
@@ -27,12 +26,12 @@ class Advice:
 
 
 def hours_of(task: Task, tokens_per_s: float) -> float:
-    """Of the whole run; 0.0 where nobody said how long it is."""
+    """Return the hours of the whole run; 0.0 if its length is unknown."""
     return task.total_tokens() / tokens_per_s / 3600 if tokens_per_s else 0.0
 
 
-def cause(task: Task, card: Card, now: Pace) -> str:
-    """Why it is slow, in words; "" where it is not, or where nothing is known of the reason."""
+def cause(task: Task, card: Card, now: ThroughputEstimate) -> str:
+    """Return why the run is slow, or "" if it is not or the reason is unknown."""
     share = utilisation(task, card, now.tokens_per_s)
     expected = prior_of(task, card)
     floor = FLOOR if not task.run.frozen else expected.share - expected.spread
@@ -49,9 +48,11 @@ def cause(task: Task, card: Card, now: Pace) -> str:
     )
 
 
-def advise(task: Task, card: Card, now: Pace, usd_per_h: float = 0.0) -> list[Advice]:
-    """What would be quicker on the same GPUs, the best first; empty where nothing starves it.
-    `usd_per_h` is of all GPUs together."""
+def advise(task: Task, card: Card, now: ThroughputEstimate, usd_per_h: float = 0.0) -> list[Advice]:
+    """Return what would be faster on the same GPUs, the best first; empty if nothing starves it.
+
+    `usd_per_h` is for all GPUs together.
+    """
     if not cause(task, card, now):
         return []
     better = [one for one in (_packed(task, card), _larger(task, card)) if one is not None]
@@ -61,7 +62,7 @@ def advise(task: Task, card: Card, now: Pace, usd_per_h: float = 0.0) -> list[Ad
 
 
 def _packed(task: Task, card: Card) -> tuple[str, str, str, float] | None:
-    """Examples packed to PACKED_TOKENS: kind, what, what to mind of it, tokens per second."""
+    """Return packing to PACKED_TOKENS: kind, text, caveat, tokens per second."""
     if not task.example_tokens or task.example_tokens >= PACKED_TOKENS:
         return None
     run = replace(task.run, sequence=PACKED_TOKENS, micro_batch=1, ragged=False)
@@ -89,7 +90,13 @@ def _larger(task: Task, card: Card) -> tuple[str, str, str, float] | None:
 
 
 def _told(
-    task: Task, now: Pace, usd_per_h: float, kind: str, text: str, mind: str, tokens_per_s: float
+    task: Task,
+    now: ThroughputEstimate,
+    usd_per_h: float,
+    kind: str,
+    text: str,
+    mind: str,
+    tokens_per_s: float,
 ) -> Advice:
     before_h, after_h = hours_of(task, now.tokens_per_s), hours_of(task, tokens_per_s)
     if not after_h:

@@ -1,8 +1,8 @@
-"""GPUs: how much memory one has for programs, how fast it multiplies, how fast they talk.
+"""GPUs: memory for programs, peak speed, and link bandwidth.
 
 Memory is what a driver leaves to programs (`torch.cuda.get_device_properties(0).total_memory`), in
 GiB. Speed is the vendor's dense BF16 peak: figures "with sparsity" are twice that, and no training
-runs at them. `link_gb_s` is the bus bandwidth that collectives reach between the GPUs of one
+reaches them. `link_gb_s` is the bus bandwidth that collectives reach between the GPUs of one
 machine, in GB/s (NVLink, else PCIe).
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Card:
-    """One kind of GPU. `fp8` is how much faster FP8 is by its peak: 1 where it has none."""
+    """One kind of GPU. `fp8` is how much faster FP8 is at its peak; 1 without FP8."""
 
     name: str
     memory_gib: float
@@ -67,7 +67,7 @@ COMMON = ("A100", "A100-80GB", "H100", "H200", "B200")  # what is compared where
 
 
 def names() -> list[str]:
-    """Every GPU that is known, by the name that offers have."""
+    """Return every known GPU by the name that offers use."""
     return list(_CARDS)
 
 

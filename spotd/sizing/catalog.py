@@ -1,4 +1,4 @@
-"""Well-known models by name. The numbers are those of each model's published config.json."""
+"""Well-known models by name, with the numbers of each model's published config.json."""
 
 from __future__ import annotations
 
@@ -132,8 +132,14 @@ def _shape(name: str) -> Shape:
     numbers = [value for value in row if isinstance(value, int)]
     layers, hidden, heads, kv_heads, head_dim, ffn, vocab, *positions = numbers
     return Shape(
-        name,
-        *(layers, hidden, heads, kv_heads, head_dim, ffn, vocab),
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn=ffn,
+        vocab=vocab,
         gated=_UNGATED not in row,
         tied=_TIED in row,
         positions=positions[0] if positions else 0,
@@ -142,16 +148,15 @@ def _shape(name: str) -> Shape:
 
 
 def names() -> list[str]:
-    """Every name that `find` knows, in order."""
+    """Return every name that `find` knows, in order."""
     return sorted([*_ROWS, *_SAME])
 
 
 def find(name: str) -> Shape:
-    """The shape of a model by its name: "llama-3-70b", or as Hugging Face writes it
-    ("meta-llama/Meta-Llama-3.1-70B-Instruct").
+    """Return a model's shape by name: "llama-3-70b", or as on Hugging Face.
 
-    Raises NotCoveredError for a mixture of experts or a model that sees, KeyError for a name that
-    is not known.
+    Hugging Face writes "meta-llama/Meta-Llama-3.1-70B-Instruct". Raises NotCoveredError for a
+    mixture of experts or a vision model, KeyError for an unknown name.
     """
     short = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").removeprefix("meta-")
     _, distilled, made_of = short.partition("-distill-")

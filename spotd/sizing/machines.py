@@ -1,5 +1,7 @@
-"""On how many machines of one offer a task is proposed: on one where it fits one, and on more only
-where it does not, or where it would not be done in time."""
+"""Propose the number of machines of an offer: one if the task fits, more only if needed.
+
+More are needed if it does not fit, or would not be done in time.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ NODES = (1, 2, 3, 4, 6, 8)  # that are tried
 def proposed(
     task: Task, offer: Mapping[str, Any], measured: Measured | None = None, within_h: float = 0.0
 ) -> list[dict[str, Any]]:
-    """As few machines as it may fit on, and as few as it does; where these take longer than
-    `within_h` (0.0: nobody waits for it), also as few as are in time. One, where it fits no number
-    that is tried. `late` says which take longer."""
+    """Return the fewest machines on which it may fit, and the fewest on which it does.
+
+    If these take longer than `within_h` (0.0 for no limit), also the fewest that are in time. One
+    machine if it fits no number that is tried. `late` says which take longer.
+    """
     found: dict[tuple[str, bool], dict[str, Any]] = {}
     for nodes in NODES:
         one = on_offer(task, offer, nodes, measured)

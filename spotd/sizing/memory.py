@@ -1,4 +1,4 @@
-"""Bytes on one GPU while a model trains, part by part. docs/rightsizing.md derives each formula."""
+"""Bytes on one GPU during training, part by part. docs/rightsizing.md derives each formula."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Memory:
 
     @property
     def reserved(self) -> float:
-        """What the framework's allocator holds at its peak, in use or not, in bytes."""
+        """Return the bytes that the framework's allocator holds at its peak, in use or not."""
         return self.state + self.gather + self.activations + self.logits
 
     @property
     def total(self) -> float:
-        """Of the GPU's memory, in bytes: as nvidia-smi shows it."""
+        """Return the bytes of the GPU's memory as nvidia-smi shows them."""
         return self.reserved + self.context
 
 
 def verdict(memory: Memory, card_gib: float) -> str:
-    """Whether it fits a GPU of `card_gib`: "tight" is inside the formula's own error."""
+    """Return whether it fits a GPU of `card_gib`; "tight" is within the formula's own error."""
     room = CARD_SHARE * card_gib * GIB
     if memory.total * FITS_WITHIN <= room:
         return FITS
@@ -64,7 +64,7 @@ def naive_bytes(shape: Shape) -> float:
 
 
 def adapter_parameters(shape: Shape, run: Run) -> int:
-    """Of LoRA: rank x (inputs + outputs) of each adapted matrix; 0 for full training."""
+    """Return LoRA's parameters, rank x (inputs + outputs) of each adapted matrix, else 0."""
     if not run.frozen:
         return 0
     h, q, kv, f = shape.hidden, shape.q_width, shape.kv_width, shape.ffn
@@ -77,13 +77,13 @@ def adapter_parameters(shape: Shape, run: Run) -> int:
 
 
 def estimate(shape: Shape, run: Run) -> Memory:
-    """The peak of one training step, on the GPU that needs most.
+    """Return the peak of one training step on the GPU that needs most.
 
-    Gradients come to be while activations go, whose room they take: of both, the more counts, but
-    where gradients outlive a micro-batch. The loss is over by then. Yet what an allocator holds has
-    both: the few large blocks of logits are not found among those of a step's gradients and of the
-    optimizer's state, which the first step put where its logits had been. Of what is gathered, the
-    more counts: the output layer with its gradient, or two layers.
+    Gradients appear while activations disappear and reuse their room: the larger counts, except if
+    gradients outlive a micro-batch. The loss is over by then. Still, an allocator holds both: the
+    few large blocks of logits do not fit among those of a step's gradients and of the optimizer's
+    state, which the first step put where its logits had been. Of what is gathered, the larger
+    counts: the output layer with its gradient, or two layers.
     """
     per_layer = _layer_bytes(shape, run) * run.tokens / run.tensor
     kept = _kept_bytes(shape, run)
@@ -114,8 +114,10 @@ def _width(run: Run) -> int:
 
 
 def _autocast(run: Run) -> bool:
-    """Whether fp32 weights are cast where they are used, and what flows between layers is fp32:
-    FSDP casts once, and what flows is bf16."""
+    """Return whether fp32 weights are cast where they are used, with fp32 between layers.
+
+    FSDP casts once, and bf16 flows between layers.
+    """
     sharded = run.shards > 1 and run.sharding in ("fsdp", "zero3")
     cast = run.precision in ("mixed", "fp8") and not run.sharding.startswith("zero")
     return cast and not run.frozen and not sharded and run.offload != "all"
@@ -127,9 +129,11 @@ def _casts(shape: Shape, run: Run) -> float:
 
 
 def _late_gradients(shape: Shape, run: Run) -> float:
-    """Of the gradients, what is not there before a backward pass: all, of a step with one
-    micro-batch; none where DeepSpeed keeps them, or where they are outside the GPU. DDP's buckets
-    are there all the time, beside them: `_buckets` has those."""
+    """Return the bytes of gradients that do not exist before a backward pass.
+
+    All of them for a step with one micro-batch; none if DeepSpeed keeps them, or if they are
+    outside of the GPU. DDP's buckets always exist beside them: see `_buckets`.
+    """
     if run.frozen or run.step_in_backward or run.offload == "all" or run.accumulation > 1:
         return 0.0
     if run.sharding.startswith("zero"):
@@ -138,12 +142,12 @@ def _late_gradients(shape: Shape, run: Run) -> float:
 
 
 def _share(shape: Shape, run: Run) -> float:
-    """Of all parameters, on one tensor-parallel part."""
+    """Return the share of all parameters on one tensor-parallel part."""
     return shape.parameters / run.tensor
 
 
 def _base_bytes(shape: Shape, run: Run) -> float:
-    """Of a frozen base, for one parameter on average: only the layers' matrices are quantised."""
+    """Return the mean bytes of a frozen base's parameter; only layers' matrices are quantised."""
     width = _width(run)
     if run.method == "lora":
         return width
@@ -177,8 +181,11 @@ def adapter_bytes(run: Run) -> float:
 
 
 def _scales(shape: Shape, run: Run, shards: int) -> float:
-    """Of NF4's blocks. bitsandbytes keeps them beside the weights, where sharding and offloading do
-    not see them; torchao's go with the weights."""
+    """Return the bytes of NF4's scales.
+
+    bitsandbytes keeps them beside the weights, where sharding and offloading do not see them;
+    torchao's go with the weights.
+    """
     if run.method != "qlora":
         return 0.0
     scales = shape.layers * shape.linear_parameters * _SCALES[run.quantiser] / run.tensor
@@ -219,26 +226,31 @@ def _gathers(shape: Shape, run: Run) -> tuple[float, float]:
 
 
 def _buckets(shape: Shape, run: Run) -> float:
-    """In which gradients are sent: DDP's; or DeepSpeed's, which are no larger than the model."""
+    """Return the bytes of buckets in which gradients are sent: DDP's, or DeepSpeed's.
+
+    DeepSpeed's are no larger than the model.
+    """
     if not run.sharding.startswith("zero"):
         return _ddp_buckets(shape, run)
     return min(_BUCKETS_BYTES, 4.0 * shape.parameters)
 
 
 def _ddp_buckets(shape: Shape, run: Run) -> float:
-    """As large as all gradients, and kept from step to step, also where these come and go: by
-    torch's documentation `gradient_as_bucket_view=True`, which is not the default, saves the total
-    gradients' size. No full training with DDP was measured."""
+    """Return the bytes of DDP's buckets: as large as all gradients, and kept between steps.
+
+    By torch's documentation `gradient_as_bucket_view=True`, which is not the default, saves the
+    size of the gradients. No full training with DDP was measured.
+    """
     if run.sharding != "none" or run.shards == 1 or run.frozen or run.offload == "all":
         return 0.0
     return _share(shape, run) * full_bytes(run)[1]
 
 
 def _layer_bytes(shape: Shape, run: Run) -> float:
-    """What the backward pass of a layer reads, of each token, without checkpointing.
+    """Return the bytes per token that a layer's backward pass reads, without checkpointing.
 
-    Autograd keeps a matrix product's input only where its weight is trained; bitsandbytes keeps it
-    for quantised weights as well.
+    Autograd keeps a matrix product's input only if its weight is trained; bitsandbytes keeps it for
+    quantised weights as well.
     """
     e, h, q, f = _width(run), shape.hidden, shape.q_width, shape.ffn
     kv = shape.kv_width if run.compiled else q  # eager attention repeats keys and values
@@ -266,7 +278,7 @@ def _layer_bytes(shape: Shape, run: Run) -> float:
 
 
 def _kept_bytes(shape: Shape, run: Run) -> float:
-    """Activations that are kept from the forward pass, of all layers on this GPU."""
+    """Return the activations kept from the forward pass, of all layers on this GPU."""
     e, h = _width(run), shape.hidden
     between = 4 if _autocast(run) else e
     if run.checkpointing == "full":
@@ -295,7 +307,7 @@ def _step_bytes(shape: Shape, run: Run) -> float:
 
 
 def _loading(shape: Shape, run: Run) -> float:
-    """The whole model beside its shard, where each GPU loads it before it is sharded."""
+    """Return the bytes of the whole model beside its shard, if each GPU loads it first."""
     if not run.loads_whole:
         return 0.0
     width = 2 if run.frozen or run.precision == "bf16" else 4

@@ -60,7 +60,7 @@ class Run:
     foreach: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError, naming the field, for what cannot be."""
+        """Raise ValueError, naming the field, for an impossible run."""
         for field, known in (
             ("method", METHODS), ("precision", PRECISIONS), ("sharding", SHARDINGS),
             ("checkpointing", CHECKPOINTINGS), ("loss", LOSSES), ("lora_targets", TARGETS),
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def frozen(self) -> bool:
-        """Whether the base is frozen and adapters are trained."""
+        """Return whether the base is frozen and adapters are trained."""
         return self.method in ("lora", "lora-8bit", "qlora")
 
     @property
@@ -100,10 +100,10 @@ class Run:
 
     @property
     def replicas(self) -> int:
-        """How many micro-batches are trained side by side."""
+        """Return how many micro-batches are trained side by side."""
         return self.gpus // (self.tensor * self.context)
 
     @property
     def tokens(self) -> int:
-        """Of one micro-batch on one GPU."""
+        """Return the tokens of one micro-batch on one GPU."""
         return self.micro_batch * self.sequence // self.context

@@ -1,4 +1,4 @@
-"""What a dense decoder model looks like, and how many parameters that makes."""
+"""The shape of a dense decoder model, and its number of parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _POSITIONS = {"gpt2": "n_positions", "opt": "max_position_embeddings"}
 
 
 class NotCoveredError(ValueError):
-    """A model that the formulas say nothing true of: experts, images, encoders."""
+    """A model that the formulas do not cover: experts, images, encoders."""
 
 
 @dataclass(frozen=True)
@@ -62,23 +62,23 @@ class Shape:
 
     @property
     def linear_parameters(self) -> int:
-        """Of one layer's matrices: query, key, value, output, and the MLP's."""
+        """Return the parameters of one layer's matrices: query, key, value, output, MLP."""
         attention = 2 * self.hidden * self.q_width + 2 * self.hidden * self.kv_width
         return attention + (3 if self.gated else 2) * self.hidden * self.ffn
 
     @property
     def layer_parameters(self) -> int:
-        """Of one layer with its two norms; biases are left out, being less than 0.1 %."""
+        """Return the parameters of one layer with its two norms, without biases (below 0.1 %)."""
         return self.linear_parameters + 2 * self.hidden
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the token embedding and learned positions."""
+        """Return the parameters of the token embedding and of learned positions."""
         return (self.vocab + self.positions) * self.hidden
 
     @property
     def head_parameters(self) -> int:
-        """Of an output layer of its own; 0 where it is tied to the embedding."""
+        """Return the parameters of a separate output layer; 0 if it is tied to the embedding."""
         return 0 if self.tied else self.vocab * self.hidden
 
     @property
@@ -88,15 +88,15 @@ class Shape:
 
     @property
     def matmul_parameters(self) -> int:
-        """Those that every token is multiplied with: a look-up in an embedding costs nothing."""
+        """Return the parameters that each token is multiplied with; embedding look-ups are free."""
         return self.layers * self.linear_parameters + self.vocab * self.hidden
 
 
 def of_config(config: Mapping[str, Any], name: str = "") -> Shape:
-    """The shape that a Hugging Face config.json describes.
+    """Return the shape that a Hugging Face config.json describes.
 
     Raises NotCoveredError for experts, images and encoders, and ValueError for a key that is
-    missing or no whole number; both say which.
+    missing or no integer; both say which.
     """
     for key in _EXPERTS:
         if _whole(config, key, default=0) > 1:

@@ -11,7 +11,7 @@ from spotd.sizing.advice import Advice, advise, cause, hours_of
 from spotd.sizing.cards import Card
 from spotd.sizing.memory import DOES_NOT_FIT, FITS, GIB, TIGHT, Memory, estimate, verdict
 from spotd.sizing.task import Task
-from spotd.sizing.throughput import Pace, pace, prior_of
+from spotd.sizing.throughput import ThroughputEstimate, pace, prior_of
 
 COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)  # that are looked through for what fits
 PLAIN_IP_GB_S = 12.5  # between machines without EFA, GPUDirect or InfiniBand: 100 Gb/s at most
@@ -25,7 +25,7 @@ LIMITS = (
 
 @dataclass(frozen=True)
 class Measured:
-    """What a job did: tokens per second of all its GPUs, over so many steps."""
+    """What a job measured: tokens per second of all its GPUs, over so many steps."""
 
     tokens_per_s: float
     steps: int
@@ -34,14 +34,14 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Size:
-    """`hours` and its range are 0.0 where nobody said how long the task is."""
+class OfferFit:
+    """The result. `hours` and its range are 0.0 if the length of the task is unknown."""
 
     task: Task
     card: Card
     memory: Memory
     verdict: str
-    pace: Pace
+    pace: ThroughputEstimate
     note: str = ""
 
     @property
@@ -61,11 +61,15 @@ class Size:
 
 def size(
     task: Task, card: Card, gpus: int, measured: Measured | None = None, *, joined: bool = True
-) -> Size:
-    """The task on `gpus` of `card`. What was measured on that kind of GPU takes the place of the
-    prior, in proportion to their number. Without `joined` they are in several machines that talk
-    over plain IP, of which a measurement on fewer says nothing. Raises ValueError where `gpus` does
-    not divide into its parts."""
+) -> OfferFit:
+    """Return the task on `gpus` of `card`.
+
+    Raises ValueError if they do not divide into its parts.
+
+    A measurement on that kind of GPU replaces the prior, in proportion to their number. Without
+    `joined` they are in several machines with plain IP between them, about which a measurement on
+    fewer says nothing.
+    """
     placed = task.on(gpus)
     memory = estimate(placed.shape, placed.run)
     rate = 0.0
@@ -77,12 +81,14 @@ def size(
     said, note = verdict(memory, card.memory_gib), ""
     if said == FITS and task.loss_assumed:
         said, note = _with_plain_loss(placed, card)
-    return Size(placed, card, memory, said, pace(placed, card, rate), note)
+    return OfferFit(placed, card, memory, said, pace(placed, card, rate), note)
 
 
 def _with_plain_loss(task: Task, card: Card) -> tuple[str, str]:
-    """The verdict of what fits if its loss takes the logits piece by piece, where nobody said that
-    it does: most programs do not unless they are told to."""
+    """Return the verdict of a fit that needs a loss in pieces, if nobody said that it is.
+
+    Most programs do not do that by default.
+    """
     memory = estimate(task.shape, replace(task.run, loss="plain"))
     if verdict(memory, card.memory_gib) == FITS:
         return FITS, ""
@@ -100,9 +106,9 @@ def _known(accelerator: str) -> Card | None:
         return None
 
 
-def around(task: Task, card: Card) -> list[Size]:
-    """From the most GPUs that are too few to as many as it fits on."""
-    found: list[Size] = []
+def around(task: Task, card: Card) -> list[OfferFit]:
+    """Return the fits from the largest number of GPUs that is too small to the first that fits."""
+    found: list[OfferFit] = []
     for gpus in COUNTS:
         if gpus % (task.run.tensor * task.run.context):
             continue
@@ -117,9 +123,11 @@ def around(task: Task, card: Card) -> list[Size]:
 def on_offer(
     task: Task, offer: Mapping[str, Any], num_nodes: int, measured: Measured | None = None
 ) -> dict[str, Any] | None:
-    """What `size_data` says of so many machines of an offer (as the API shows it), with what the
-    task costs there; None for an accelerator that nothing is known of, or a number that it cannot
-    be spread over."""
+    """Return `size_data` for so many machines of an offer, with the task's cost there.
+
+    The offer is as the API shows it. None for an unknown accelerator, or a number that the task
+    cannot be spread over.
+    """
     card, gpus = _known(offer["accelerator"]), offer["accelerator_count"] * num_nodes
     if card is None or not gpus:
         return None
@@ -138,8 +146,11 @@ def on_offer(
 
 
 def with_hardware(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Offers with their `size`: those on which the task is slow are told which one it fits that is
-    the cheapest to finish on, where that saves a tenth at least."""
+    """Return the offers with their `size`.
+
+    Offers on which the task is slow name the cheapest one to finish on, if that saves at least a
+    tenth.
+    """
     fitting = [row for row in rows if row["size"] and row["size"]["verdict"] == FITS]
     best = min((row for row in fitting if row["size"]["usd"]), key=_usd, default=None)
     return [
@@ -166,8 +177,8 @@ def _told(row: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, Any]:
     return {**here, "advice": [*here["advice"], *advice_data([other])]}
 
 
-def size_data(found: Size) -> dict[str, Any]:
-    """As JSON: bytes in GiB a GPU, tokens a second of all GPUs, hours of the whole task."""
+def size_data(found: OfferFit) -> dict[str, Any]:
+    """Return the fit as JSON: GiB per GPU, tokens per second of all GPUs, hours of the task."""
     memory, speed, prior = found.memory, found.pace, prior_of(found.task, found.card)
     parts = ("state", "gather", "activations", "logits", "context")
     range_ = [hours_of(found.task, rate) for rate in (speed.high, speed.low)]
@@ -193,7 +204,7 @@ def size_data(found: Size) -> dict[str, Any]:
 
 
 def advice_data(found: Iterable[Advice]) -> list[dict[str, Any]]:
-    """As JSON."""
+    """Return the advice as JSON."""
     return [
         {
             "kind": one.kind,

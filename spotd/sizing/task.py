@@ -1,4 +1,4 @@
-"""What is to be trained, how, and how much of it: from the words of a job file or of flags."""
+"""What is trained, how, and how much of it, from a job file or from flags."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ class TaskError(ValueError):
 
 @dataclass(frozen=True)
 class Task:
-    """`run.gpus` is of no meaning here: each offer has its own. `tokens` are all that are trained
-    on, 0 where nobody said; `steps` the same in optimizer steps.
-    `example_tokens` is the mean length of examples that are not packed; 0: they are packed to
-    `run.sequence`. `loss_assumed`: nobody said how the loss is computed."""
+    """A training task. `run.gpus` has no meaning here: each offer has its own.
+
+    `tokens` are all that are trained on, 0 if unknown; `steps` the same in optimizer steps.
+    `example_tokens` is the mean length of examples that are not packed; 0 if they are packed to
+    `run.sequence`. `loss_assumed`: nobody said how the loss is computed.
+    """
 
     shape: Shape
     run: Run
@@ -41,7 +43,7 @@ class Task:
 
     @property
     def trained_tokens(self) -> float:
-        """Of one micro-batch on one GPU that are not padding."""
+        """Return the tokens of one micro-batch on one GPU that are not padding."""
         length = self.example_tokens or self.run.sequence
         return self.run.micro_batch * min(length, self.run.sequence) / self.run.context
 
@@ -50,7 +52,7 @@ class Task:
         return replace(self, run=replace(self.run, gpus=gpus))
 
     def total_tokens(self) -> float:
-        """To train on, on `run.gpus`; 0.0 where nobody said."""
+        """Return the tokens to train on with `run.gpus`; 0.0 if unknown."""
         micro_batches = self.run.replicas * self.run.context * self.run.accumulation
         return self.tokens or self.steps * self.trained_tokens * micro_batches
 

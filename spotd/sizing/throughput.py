@@ -1,9 +1,9 @@
-"""Tokens per second: what published runs reach of a card's peak, and what the links allow.
+"""Tokens per second: the share of a card's peak that published runs reach, and the links' limit.
 
-A prior is the share of the dense peak that runs of a kind reach, counting 6 floating-point
-operations a parameter and token for full training and 4 where the base is frozen (no gradient of
-its weights), without attention and without what checkpointing computes again. They are of runs at
-2k to 8k tokens (docs/rightsizing.md has the table); attention beyond that is counted on top.
+A prior is the share of the dense peak that runs of a kind reach, at 6 floating-point operations per
+parameter and token for full training and 4 with a frozen base (no gradient of its weights), without
+attention and without recomputation by checkpointing. The runs had 2k to 8k tokens
+(docs/rightsizing.md has the table); attention beyond that is added.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOPPER = frozenset({"H100", "H100-96GB", "H200"})
 
 
 @dataclass(frozen=True)
-class Prior:
+class ThroughputPrior:
     """A share of the dense peak, and how far published runs lie from it. `anchored`: there are
     published runs on such a card; else it is a guess by the others."""
 
@@ -40,28 +40,30 @@ class Prior:
         return least if run.compiled else min(least, self.share * EAGER_LEAST)
 
 
-def prior_of(task: Task, card: Card) -> Prior:
-    """What to expect of `task` on `card` before anything is measured."""
+def prior_of(task: Task, card: Card) -> ThroughputPrior:
+    """Return what to expect of `task` on `card` before anything is measured."""
     run = task.run
     anchored = card.name in _AMPERE | _HOPPER
     if run.offload != "none":
-        return Prior(0.17, 0.08, anchored)
+        return ThroughputPrior(0.17, 0.08, anchored)
     if run.method == "qlora":
-        return Prior(0.25, 0.08, anchored)
+        return ThroughputPrior(0.25, 0.08, anchored)
     if run.frozen:
-        return Prior(0.33, 0.06, anchored)
+        return ThroughputPrior(0.33, 0.06, anchored)
     if run.precision == "fp8":
-        return Prior(0.35, 0.06, card.name in _HOPPER)
+        return ThroughputPrior(0.35, 0.06, card.name in _HOPPER)
     if card.name in _AMPERE:
-        return Prior(0.50, 0.08)
-    return Prior(0.38, 0.06 if anchored else 0.12, anchored)
+        return ThroughputPrior(0.50, 0.08)
+    return ThroughputPrior(0.38, 0.06 if anchored else 0.12, anchored)
 
 
 @dataclass(frozen=True)
-class Pace:
-    """Of all GPUs together, in tokens per second, with the range of the prior. `compute_s` and
-    `link_s` are of one micro-step: arithmetic at the prior, and bytes over the links; they overlap.
-    `measured`: not by the prior."""
+class ThroughputEstimate:
+    """Tokens per second of all GPUs together, with the range of the prior.
+
+    `compute_s` and `link_s` are of one micro-step: arithmetic at the prior, and bytes over the
+    links; they overlap. `measured`: not by the prior.
+    """
 
     tokens_per_s: float
     low: float
@@ -73,12 +75,12 @@ class Pace:
 
     @property
     def starved(self) -> bool:
-        """Whether the GPUs wait for the links."""
+        """Return whether the GPUs wait for the links."""
         return self.link_s > self.compute_s
 
 
 def flops_per_token(task: Task) -> float:
-    """As the priors count them, with the attention that is beyond their sequences."""
+    """Return the operations per token, with attention beyond the priors' sequences."""
     shape, run = task.shape, task.run
     if run.frozen:
         work = 4.0 * shape.parameters + 2.0 * adapter_parameters(shape, run)
@@ -90,7 +92,7 @@ def flops_per_token(task: Task) -> float:
 
 
 def peak_flops(task: Task, card: Card) -> float:
-    """Of one GPU, dense, in operations per second."""
+    """Return the dense peak of one GPU in operations per second."""
     return card.bf16_tflops * 1e12 * (card.fp8 if task.run.precision == "fp8" else 1)
 
 
@@ -109,9 +111,11 @@ def moved_bytes(task: Task) -> float:
     return 2 * trained / run.accumulation  # an all-reduce, at the end of each step
 
 
-def pace(task: Task, card: Card, measured_tokens_per_s: float = 0.0) -> Pace:
-    """How fast `task` trains on `task.run.gpus` of `card`; `measured_tokens_per_s` of all of them
-    takes the place of the prior."""
+def pace(task: Task, card: Card, measured_tokens_per_s: float = 0.0) -> ThroughputEstimate:
+    """Return how fast `task` trains on `task.run.gpus` of `card`.
+
+    `measured_tokens_per_s` of all of them replaces the prior.
+    """
     run, prior = task.run, prior_of(task, card)
     link_s = moved_bytes(task) / (card.link_gb_s * 1e9)
     side_by_side = run.replicas * run.context
@@ -125,8 +129,8 @@ def pace(task: Task, card: Card, measured_tokens_per_s: float = 0.0) -> Pace:
     low, high = at(prior.least(run))[1], at(prior.share + prior.spread)[1]
     if measured_tokens_per_s:
         rates = (measured_tokens_per_s,) * 3
-        return Pace(*rates, compute_s, link_s, moved_bytes(task), measured=True)
-    return Pace(likely, low, high, compute_s, link_s, moved_bytes(task))
+        return ThroughputEstimate(*rates, compute_s, link_s, moved_bytes(task), measured=True)
+    return ThroughputEstimate(likely, low, high, compute_s, link_s, moved_bytes(task))
 
 
 def utilisation(task: Task, card: Card, tokens_per_s: float) -> float:

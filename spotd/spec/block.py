@@ -1,4 +1,4 @@
-"""What every block of a job file is, and the marks of SkyPilot's keys that mean nothing here."""
+"""The base of every block in a job file, and markers for SkyPilot's keys without effect here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from spotd.validation import Path
+from spotd.base.validation import Path
 
 
 @dataclass(frozen=True)

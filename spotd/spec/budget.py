@@ -1,4 +1,4 @@
-"""What a job may cost, and how often it may be interrupted, as its file says."""
+"""The `budget` block of a job file: cost and interruptions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from spotd.errors import suggest
+from spotd.base.errors import suggest
+from spotd.domain.preferences import NO_LIMIT, Caps, SpendAlert
 from spotd.spec.block import Block
 from spotd.spec.findings import Findings
 from spotd.spec.quantities import Usd
-from spotd.wishes import NO_LIMIT, Caps, Told
 
 
 def _as_texts(value: Any) -> Any:
@@ -44,4 +44,4 @@ def read_caps(budget: Budget, known: Collection[str] | None, found: Findings) ->
             found.refuse((*where, percent), text, suggest(name, known))
     most = NO_LIMIT if budget.max_interruptions is None else budget.max_interruptions
     told = sorted((int(percent), route) for percent, route in budget.routes.items())
-    return Caps(most, tuple(Told(percent, route) for percent, route in told))
+    return Caps(most, tuple(SpendAlert(percent, route) for percent, route in told))

@@ -1,4 +1,4 @@
-"""YAML as plain data that still knows on which line everything stood."""
+"""Parse YAML into plain data that remembers the line of every value."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from spotd.errors import InputError, Problem
-from spotd.validation import Path, key_text
+from spotd.base.errors import InputError, Problem
+from spotd.base.validation import Path, key_text
 
 MAX_TEXT_CHARS = 1 << 20
 _MAX_NODES = 20_000  # aliases included, so that a few lines cannot become gigabytes
@@ -28,7 +28,7 @@ class SpecError(InputError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Dates stay text: a job file means them as text, or as a deadline that we parse ourselves."""
+    """A loader that keeps dates as text: a job file means text, or a deadline that we parse."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -39,7 +39,7 @@ _Loader.yaml_implicit_resolvers = {
 
 @dataclass
 class Document:
-    """One job file. `scalars` has the text of every value as it was written."""
+    """One job file. `scalars` has the text of every value as written."""
 
     text: str
     data: dict[str, Any]
@@ -48,7 +48,7 @@ class Document:
     scalars: dict[Path, str] = field(default_factory=dict)
 
     def line(self, path: Path) -> int:
-        """Of the key at `path`, or of the nearest block around it; 0 when the file has neither."""
+        """Return the line of the key at `path` or of its nearest block; 0 if neither exists."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines[path] if path else 0
@@ -79,7 +79,7 @@ def _values(node: Node) -> Iterator[Node]:
 
 
 def parse(text: str) -> Document:
-    """Raises SpecError for what is no YAML, no single job, or has a key twice."""
+    """Parse one job file. Raises SpecError for invalid YAML, several jobs, or a duplicate key."""
     if len(text) > MAX_TEXT_CHARS:
         raise SpecError(Problem("", f"longer than {MAX_TEXT_CHARS} characters", "use workdir"))
     text = text.removeprefix("\ufeff")

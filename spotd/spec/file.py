@@ -11,15 +11,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from spotd.baked import PREFIX as BAKED
-from spotd.baked import baked_of, check_name
-from spotd.container import container_of, full_name
-from spotd.spec.ahead import StageAhead
+from spotd.domain.container import container_of, full_name
+from spotd.domain.images import PREFIX as BAKED
+from spotd.domain.images import baked_of, check_name
 from spotd.spec.block import Block, Ignored, Refused
 from spotd.spec.budget import Budget
-from spotd.spec.every import EveryField
+from spotd.spec.checkpoint_every import EveryField
 from spotd.spec.model import ModelBlock
 from spotd.spec.mounts import Storage, parse_mount
+from spotd.spec.prefetch import StageAhead
 from spotd.spec.quantities import (
     AcceleratorField,
     Bytes,

@@ -1,18 +1,18 @@
-"""What reading a job file found: problems that refuse it, and warnings that do not."""
+"""Problems and warnings found while reading a job file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from spotd.errors import Problem
+from spotd.base.errors import Problem
+from spotd.base.validation import Path, key_text
 from spotd.spec.document import Document
-from spotd.validation import Path, key_text
 
 
 @dataclass
 class Findings:
-    """Collected on the way, each with the path of the key that it is about."""
+    """Problems and warnings, each with the path of its key."""
 
     problems: list[tuple[Path, Problem]] = field(default_factory=list)
     warnings: list[tuple[Path, Problem]] = field(default_factory=list)

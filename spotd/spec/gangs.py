@@ -1,11 +1,11 @@
-"""What a job file says of a gang that loses a machine, and whether its program can go on then."""
+"""What a gang does when it loses a machine, and whether its program can continue then."""
 
 from __future__ import annotations
 
 import re
 
-from spotd.elastic import Elastic, OnLoss
-from spotd.model import JobSpec
+from spotd.domain.job import JobSpec
+from spotd.domain.on_node_loss import Elastic, OnNodeLoss
 from spotd.spec.file import JobFile
 from spotd.spec.findings import Findings
 
@@ -20,11 +20,11 @@ _SAME_WORK = re.compile(r"--(shares|virtual-ranks)\b")
 def read_elastic(file: JobFile, found: Findings) -> Elastic:
     """Refuses what cannot be; where the job waits, all else is of no use to it."""
     block, where = file.spotd, ("spotd", "on_node_loss")
-    on_loss = OnLoss(block.on_node_loss)
-    if on_loss is not OnLoss.WAIT_THEN_SHRINK and block.shrink_after is not None:
+    on_loss = OnNodeLoss(block.on_node_loss)
+    if on_loss is not OnNodeLoss.WAIT_THEN_SHRINK and block.shrink_after is not None:
         text = "is of on_node_loss: wait-then-shrink"
         found.refuse(("spotd", "shrink_after"), text, "write that, or leave shrink_after out")
-    if on_loss is OnLoss.WAIT:
+    if on_loss is OnNodeLoss.WAIT:
         if block.min_nodes is not None:
             text = "is of a gang that may shrink, and this one waits"
             found.refuse(
@@ -44,13 +44,15 @@ def read_elastic(file: JobFile, found: Findings) -> Elastic:
         found.refuse(where, text, "save by spotd_hook (engine: spotd), or on_node_loss: wait")
     _check_run(file.run, found)
     after_s = SHRINK_AFTER_S if block.shrink_after is None else block.shrink_after
-    waits = on_loss is OnLoss.WAIT_THEN_SHRINK
+    waits = on_loss is OnNodeLoss.WAIT_THEN_SHRINK
     return Elastic(on_loss, block.min_nodes or 1, after_s if waits else 0.0)
 
 
 def peer_timeout_s(given_s: float | None, setup_timeout_s: float | None) -> float | None:
-    """None: the default. Machines that are set up wait for one whose `setup` takes its time: what
-    that has, they have."""
+    """Return how long ranks wait for another; None for the default.
+
+    It includes the time that another rank's `setup` may take.
+    """
     if given_s is not None or setup_timeout_s is None:
         return given_s
     return max(setup_timeout_s, JobSpec.peer_timeout_s)

@@ -10,25 +10,25 @@ from pathlib import Path as FilePath
 from pathlib import PurePosixPath
 from typing import Any
 
-from spotd.container import container_of
-from spotd.errors import suggest
-from spotd.model import CheckpointSpec, JobSpec
+from spotd.base.errors import suggest
+from spotd.base.validation import validate_partly
+from spotd.domain.container import container_of
+from spotd.domain.health import HealthSpec
+from spotd.domain.job import CheckpointSpec, JobSpec
+from spotd.domain.queue import NORMAL
 from spotd.spec.block import Ignored
 from spotd.spec.budget import read_caps
+from spotd.spec.checkpoint_every import RISKS, CheckpointEvery
 from spotd.spec.document import SpecError, parse
-from spotd.spec.every import RISKS, Every
 from spotd.spec.file import Checkpoint, JobFile, SpotdBlock
 from spotd.spec.findings import Findings
 from spotd.spec.gangs import peer_timeout_s, read_elastic
 from spotd.spec.model import check_model
-from spotd.spec.places import Wanted, wanted, with_capacity
+from spotd.spec.places import MachineRequest, wanted, with_capacity
+from spotd.spec.preferences import wished
 from spotd.spec.quantities import parse_moment_us
-from spotd.spec.sources import Origin, read_folders, read_sources
+from spotd.spec.sources import CheckpointOrigin, read_folders, read_sources
 from spotd.spec.variables import check_login, fill, read_environment, read_secrets
-from spotd.spec.wishes import wished
-from spotd.turns import NORMAL
-from spotd.validation import validate_partly
-from spotd.verdicts import HealthSpec
 
 _FILLED = frozenset({"workdir", "file_mounts"})
 _MIN_EVERY_S = 1.0
@@ -45,11 +45,11 @@ class CheckpointDefaults:
     store: str = ""
     every_s: float = FALLBACK_S
     keep: int = 3
-    every: Every | None = None
+    every: CheckpointEvery | None = None
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownNames:
     """Names that a job file may use; None where they are not known (on the user's machine)."""
 
     clouds: Collection[str] | None = None  # names and makes of the configured providers
@@ -59,7 +59,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParsedJobFile:
     """A job file understood.
 
     `spec` has no packages yet. `workdir` and the local side of `mounts` are absolute and exist if
@@ -74,7 +74,7 @@ class Parsed:
     warnings: tuple[str, ...]
     secrets: Mapping[str, str] = field(repr=False)
     text: str = field(repr=False)
-    origin: Origin | None = None  # what is to be imported before the job is submitted
+    origin: CheckpointOrigin | None = None  # what is to be imported before the job is submitted
 
 
 def load(  # noqa: PLR0913 - what a job file is read with is as much
@@ -86,9 +86,9 @@ def load(  # noqa: PLR0913 - what a job file is read with is as much
     defaults: CheckpointDefaults | None = None,
     base_dir: FilePath | None = None,
     fallback_name: str = "",
-    known: Known | None = None,
+    known: KnownNames | None = None,
     bake: bool = False,
-) -> Parsed:
+) -> ParsedJobFile:
     """Parse and check one job file.
 
     `env` and `secrets` replace or add values (`--env`, `--secret`). `defaults` None means that the
@@ -108,7 +108,7 @@ def load(  # noqa: PLR0913 - what a job file is read with is as much
     data |= {key: fill(data[key], environment) for key in _FILLED & data.keys()}
     file, found_by_model = validate_partly(JobFile, data)
     found.problems += found_by_model
-    known = known or Known()
+    known = known or KnownNames()
     hidden, kept = read_secrets(file, secrets or {}, environment, known.secrets, found)
     check_login(environment, {*hidden, *kept}, found)
     _note_marked(file, found)
@@ -131,7 +131,7 @@ def load(  # noqa: PLR0913 - what a job file is read with is as much
         raise SpecError(*found.located(document))
     warnings = tuple(found.sentences(document))
     text = document.without_values("secrets")
-    return Parsed(spec, workdir, mounts, warnings, secrets=hidden, text=text, origin=origin)
+    return ParsedJobFile(spec, workdir, mounts, warnings, secrets=hidden, text=text, origin=origin)
 
 
 def _note_marked(file: JobFile, found: Findings) -> None:
@@ -145,7 +145,7 @@ def _note_marked(file: JobFile, found: Findings) -> None:
             found.refuse(path, "is a SkyPilot key that spotd does not support", mark.fix)
 
 
-def _check_run(file: JobFile, place: Wanted, found: Findings, *, bake: bool) -> None:
+def _check_run(file: JobFile, place: MachineRequest, found: Findings, *, bake: bool) -> None:
     """Whether there is something to do."""
     if not bake and not file.run.strip():
         found.refuse(("run",), "is missing", "write the command that trains")
@@ -168,7 +168,7 @@ def _job_name(file: JobFile, fallback: str, found: Findings) -> str:
 
 def _spec(
     file: JobFile,
-    place: Wanted,
+    place: MachineRequest,
     defaults: CheckpointDefaults | None,
     now_us: int,
     found: Findings,
@@ -272,7 +272,7 @@ def _checkpoint(
     )
 
 
-def _check_directory(file: JobFile, place: Wanted, found: Findings) -> None:
+def _check_directory(file: JobFile, place: MachineRequest, found: Findings) -> None:
     """Whether the agent can see all of the folder that it is to keep."""
     block = file.spotd.checkpoint
     if block.mode is None:
@@ -314,23 +314,23 @@ def _keep_every(block: Checkpoint, found: Findings) -> int:
     return block.keep_every
 
 
-def _every(block: Checkpoint, base: CheckpointDefaults, found: Findings) -> Every:
+def _every(block: Checkpoint, base: CheckpointDefaults, found: Findings) -> CheckpointEvery:
     """What the job goes by. `seconds` is there for `auto` as well: an older agent goes by them."""
     where, own = ("spotd", "checkpoint", "every"), block.every
-    every = own or base.every or Every(seconds=base.every_s)
+    every = own or base.every or CheckpointEvery(seconds=base.every_s)
     if own and own.steps and block.every_steps:
         found.refuse(where, "says steps, and so does every_steps", "leave one of them out")
     if every.auto and block.every_steps and own is None:
-        return Every(seconds=base.every_s)
+        return CheckpointEvery(seconds=base.every_s)
     if every.auto and block.engine == "none":
         if own:
             text = "auto goes by measured saves, and of a program of its own none is measured"
             found.refuse(where, text, "write a time like 5m, or engine: spotd if it uses that")
-        return Every(seconds=base.every_s)
+        return CheckpointEvery(seconds=base.every_s)
     if every.auto:
         if own and block.every_steps:
             found.refuse(where, "auto goes by no steps", "leave every_steps or auto out")
-        return Every(auto=True, seconds=base.every_s)
+        return CheckpointEvery(auto=True, seconds=base.every_s)
     if not every.steps and every.seconds < _MIN_EVERY_S:
         found.refuse(where, "must be at least 1s", "write e.g. 5m")
     if risk := RISKS.get(every.preset):

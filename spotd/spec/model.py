@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from spotd.base.validation import key_text, validate_partly
 from spotd.sizing.task import Task, TaskError, task_of
 from spotd.spec.block import Block
 from spotd.spec.document import SpecError, parse
 from spotd.spec.findings import Findings
-from spotd.validation import key_text, validate_partly
 
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 Whole = Annotated[int, Field(ge=1, le=1_000_000_000)]

@@ -7,20 +7,53 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from providers.base import CapacityType, OfferRequest
-from spotd.errors import nearest, suggest
+from spotd.base.errors import nearest, suggest
+from spotd.base.validation import Path
+from spotd.domain.preferences import NO_WISHES, Preferences
 from spotd.spec.file import AllResources, JobFile, Resources
 from spotd.spec.findings import Findings
 from spotd.spec.quantities import AtLeast
-from spotd.validation import Path
-from spotd.wishes import NO_WISHES, Wishes
 
 # As the clouds' catalogues spell them; other names are passed on with a warning.
 ACCELERATORS = (
-    *("A10", "A10G", "A100", "A100-80GB", "A6000", "B200", "B300", "GB200", "GH200", "H100"),
-    *("H100-SXM", "H100-NVLINK", "H200", "H200-SXM", "K80", "L4", "L40", "L40S", "M60", "P100"),
-    *("P4", "RTX3090", "RTX4090", "RTX5090", "RTX6000-Ada", "RTXPRO6000", "T4", "T4g", "V100"),
-    *("V100-32GB", "MI250", "MI300X", "MI325X", "Gaudi HL-205", "Inferentia", "Inferentia2"),
-    *("Trainium", "Trainium2"),
+    "A10",
+    "A10G",
+    "A100",
+    "A100-80GB",
+    "A6000",
+    "B200",
+    "B300",
+    "GB200",
+    "GH200",
+    "H100",
+    "H100-SXM",
+    "H100-NVLINK",
+    "H200",
+    "H200-SXM",
+    "K80",
+    "L4",
+    "L40",
+    "L40S",
+    "M60",
+    "P100",
+    "P4",
+    "RTX3090",
+    "RTX4090",
+    "RTX5090",
+    "RTX6000-Ada",
+    "RTXPRO6000",
+    "T4",
+    "T4g",
+    "V100",
+    "V100-32GB",
+    "MI250",
+    "MI300X",
+    "MI325X",
+    "Gaudi HL-205",
+    "Inferentia",
+    "Inferentia2",
+    "Trainium",
+    "Trainium2",
 )
 _CLUSTERS = frozenset({"kubernetes", "k8s", "slurm", "ssh"})
 _PLACE = frozenset({"infra", "cloud", "region", "zone"})
@@ -35,7 +68,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Kind:
+class MachineKind:
     """One machine to choose from, with what it inherits filled in."""
 
     resources: Resources
@@ -49,7 +82,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class MachineRequest:
     """What `resources` comes to. Money in micro-USD, sizes in GiB, 0 and "" when not given."""
 
     alternatives: tuple[OfferRequest, ...]
@@ -60,12 +93,12 @@ class Wanted:
     restarts: int | None  # of job_recovery
     exit_codes: tuple[int, ...] | None
     capacity_ordered: bool = False
-    wishes: Wishes = NO_WISHES
+    wishes: Preferences = NO_WISHES
 
 
 def wanted(
     resources: AllResources, clouds: Collection[str] | None, found: Findings, root: Path
-) -> Wanted:
+) -> MachineRequest:
     """`clouds` are the configured providers' names and makes; None when they are not known."""
     kinds = list(_kinds(resources, found, root))
     alternatives: list[OfferRequest] = []
@@ -83,7 +116,7 @@ def wanted(
     recovery = _agreed(found, "job_recovery", kinds, lambda kind: kind.job_recovery)
     codes = recovery.recover_on_exit_codes if recovery else None
     listed = resources.accelerators is not None and resources.accelerators.ordered
-    return Wanted(
+    return MachineRequest(
         alternatives=tuple(alternatives),
         ordered=resources.ordered is not None or (listed and resources.any_of is None),
         image_id=image.name if image else "",
@@ -96,7 +129,7 @@ def wanted(
     )
 
 
-def with_capacity(place: Wanted, file: JobFile, found: Findings) -> Wanted:
+def with_capacity(place: MachineRequest, file: JobFile, found: Findings) -> MachineRequest:
     """With the capacity types that the `spotd:` block names, in its order, for every machine."""
     named = file.spotd.capacity
     if named is None:
@@ -114,13 +147,13 @@ def with_capacity(place: Wanted, file: JobFile, found: Findings) -> Wanted:
     return replace(place, alternatives=distinct, capacity_ordered=len(kinds) > 1)
 
 
-def _kinds(resources: AllResources, found: Findings, root: Path) -> Iterator[Kind]:
+def _kinds(resources: AllResources, found: Findings, root: Path) -> Iterator[MachineKind]:
     if resources.any_of is not None and resources.ordered is not None:
         found.refuse((*root, "ordered"), "any_of and ordered exclude each other", "keep one")
     name = "any_of" if resources.any_of is not None else "ordered"
     items = resources.any_of if resources.any_of is not None else resources.ordered
     if items is None:
-        yield Kind(resources, root)
+        yield MachineKind(resources, root)
         return
     if not items:
         found.refuse((*root, name), "the list is empty", "name a machine, or leave it out")
@@ -129,11 +162,13 @@ def _kinds(resources: AllResources, found: Findings, root: Path) -> Iterator[Kin
         if given.keys() & _PLACE:
             # A place is said as a whole: parts of two would name a third.
             given = dict.fromkeys(_PLACE) | given
-        yield Kind(resources.model_copy(update=given), root, (*root, name, index), frozenset(given))
+        yield MachineKind(
+            resources.model_copy(update=given), root, (*root, name, index), frozenset(given)
+        )
 
 
 def _agreed(
-    found: Findings, key: str, kinds: list[Kind], get: Callable[[Resources], T | None]
+    found: Findings, key: str, kinds: list[MachineKind], get: Callable[[Resources], T | None]
 ) -> T | None:
     """The value that all kinds agree on: it belongs to the job, not to one machine."""
     if not kinds:
@@ -147,7 +182,7 @@ def _agreed(
     return first
 
 
-def _place(kind: Kind, clouds: Collection[str] | None, found: Findings) -> OfferRequest:
+def _place(kind: MachineKind, clouds: Collection[str] | None, found: Findings) -> OfferRequest:
     machine = kind.resources
     cloud, region, zone = _infra(kind, found)
     where = kind.at("infra" if machine.infra else "cloud")
@@ -173,7 +208,7 @@ def _place(kind: Kind, clouds: Collection[str] | None, found: Findings) -> Offer
     )
 
 
-def _infra(kind: Kind, found: Findings) -> tuple[str, str, str]:
+def _infra(kind: MachineKind, found: Findings) -> tuple[str, str, str]:
     """(cloud, region, zone), "" for any."""
     machine = kind.resources
     if machine.infra is None:
@@ -190,7 +225,7 @@ def _infra(kind: Kind, found: Findings) -> tuple[str, str, str]:
     return cloud.lower(), region, zone
 
 
-def _spell(name: str, kind: Kind, found: Findings) -> str:
+def _spell(name: str, kind: MachineKind, found: Findings) -> str:
     """The catalogues' spelling of an accelerator; an unknown one is kept."""
     by_fold = {known.casefold(): known for known in ACCELERATORS}
     if not name or name.lower().startswith("tpu-"):

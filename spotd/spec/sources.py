@@ -10,10 +10,10 @@ from pathlib import Path as FilePath
 from pathlib import PurePosixPath
 from typing import Any
 
+from spotd.base.validation import Path
 from spotd.spec.file import Checkpoint, JobFile, SpotdBlock
 from spotd.spec.findings import Findings
 from spotd.spec.variables import VARIABLE
-from spotd.validation import Path
 from spotd.wire import Bucket
 
 _JOB = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,62})(?:@([A-Za-z0-9._-]{1,63}))?")
@@ -21,7 +21,7 @@ _FROM: Path = ("spotd", "checkpoint", "from")
 
 
 @dataclass(frozen=True)
-class Origin:
+class CheckpointOrigin:
     """A folder or file of the user's, or what `job` has saved as `which`: a step, a pin, or "" for
     the newest."""
 
@@ -30,7 +30,9 @@ class Origin:
     which: str = ""
 
 
-def _origin(block: Checkpoint, base_dir: FilePath | None, found: Findings) -> Origin | None:
+def _origin(
+    block: Checkpoint, base_dir: FilePath | None, found: Findings
+) -> CheckpointOrigin | None:
     """What `checkpoint.from` names: a path has a slash, a job's name has none."""
     text = block.origin
     if text is None:
@@ -46,7 +48,7 @@ def _origin(block: Checkpoint, base_dir: FilePath | None, found: Findings) -> Or
         found.refuse(_FROM, f"{text!r} is no path on this machine", "copy it here first")
         return None
     if "/" in text:
-        return Origin(_local(text, base_dir, _FROM, found))
+        return CheckpointOrigin(_local(text, base_dir, _FROM, found))
     job = _JOB.fullmatch(text)
     if job is None:
         fix = "write ./NAME for a path, or a job as gpt or gpt@STEP"
@@ -56,7 +58,7 @@ def _origin(block: Checkpoint, base_dir: FilePath | None, found: Findings) -> Or
         found.refuse(
             _FROM, f"{text!r} reads as a job, and is here as well", f"write ./{text}, or a job's id"
         )
-    return Origin(job=job[1], which=job[2] or "")
+    return CheckpointOrigin(job=job[1], which=job[2] or "")
 
 
 def read_buckets(
@@ -126,7 +128,7 @@ def _overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
 
 def read_sources(
     file: JobFile, base_dir: FilePath | None, found: Findings
-) -> tuple[FilePath | None, tuple[tuple[FilePath, str], ...], Origin | None]:
+) -> tuple[FilePath | None, tuple[tuple[FilePath, str], ...], CheckpointOrigin | None]:
     """The workdir, (local path, target) of every local file mount, and what the job begins with."""
     workdir = None
     if file.workdir is not None:

@@ -15,20 +15,20 @@ _STEPS = r"(\d+)\s*steps?"
 
 
 @dataclass(frozen=True)
-class Amount:
+class WorkAmount:
     """One of the two is 0."""
 
     seconds: float = 0.0
     steps: int = 0
 
 
-def parse_amount(value: Any) -> Amount:
+def parse_amount(value: Any) -> WorkAmount:
     """ "40h", or "100000 steps". Raises ValueError."""
     text = value.strip().lower().replace("_", "") if isinstance(value, str) else ""
     if found := re.fullmatch(_STEPS, text):
         if not 0 < int(found[1]) <= MOST_STEPS:
             raise ValueError(f"{value!r} is no number of steps; write one like 100000 steps")
-        return Amount(steps=int(found[1]))
+        return WorkAmount(steps=int(found[1]))
     try:
         seconds = parse_duration_s(text)
     except ValueError:
@@ -37,11 +37,11 @@ def parse_amount(value: Any) -> Amount:
         ) from None
     if seconds < 1:
         raise ValueError("no work at all; write hours of training like 40h, or 100000 steps")
-    return Amount(seconds=seconds)
+    return WorkAmount(seconds=seconds)
 
 
 WorkField = Annotated[
-    Amount,
+    WorkAmount,
     BeforeValidator(parse_amount),
     WithJsonSchema({"type": "string", "pattern": rf"^({DURATION_PATTERN}|[0-9_]+ ?steps?)$"}),
 ]

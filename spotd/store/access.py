@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from spotd.masterkey import KeyState, SealedValue
-from spotd.store.shapes import AuditRow, DisabledUser, SecretRow
+from spotd.security.master_key import KeyState, SealedValue
+from spotd.store.records import AuditRow, DisabledUser, SecretRow
 
 
 class AccessRecords(Protocol):
-    """A part of `spotd.store.base.Store`."""
+    """A part of `spotd.store.interface.Store`."""
 
     # --- people
 

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from spotd.store.columns import big, key, metadata, one_of, words
-from spotd.store.shapes import AuditOutcome
+from spotd.store.records import AuditOutcome
 
 audit = Table(
     "audit",

@@ -16,10 +16,10 @@ from sqlalchemy import (
     update,
 )
 
-from spotd.model import Event
+from spotd.domain.events import Event
 from spotd.store import schema
-from spotd.store.base import AlertRow, RouteRow
 from spotd.store.codec import decode
+from spotd.store.interface import AlertRow, RouteRow
 from spotd.store.rows import ZERO
 from spotd.store.transaction import Transaction
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, select
 
 from spotd.store import schema
-from spotd.store.base import AuditOutcome, AuditRow
+from spotd.store.interface import AuditOutcome, AuditRow
 from spotd.store.transaction import Transaction
 
 _audit = schema.audit.c

@@ -20,12 +20,12 @@ from sqlalchemy import Connection
 from sqlalchemy import text as sql
 from sqlalchemy.engine import URL
 
-from spotd.lock import hold_database
-from spotd.store.base import StoreError
+from spotd.base.lock import hold_database
 from spotd.store.engine import Database, file_of
+from spotd.store.interface import StoreError
 from spotd.store.quarantine import news
 from spotd.store.schema import REVISIONS, metadata
-from spotd.store.sql import SqlStore, open_store
+from spotd.store.sql_store import SqlStore, open_store
 from spotd.store.version import HEAD, check_known, revision_of, upgrade
 
 Program = Callable[[str], str | None]  # the path of a program by its name

@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from providers.base import Offer
-from spotd.model import JobSpec
+from spotd.domain.job import JobSpec
 
 T = TypeVar("T")
 

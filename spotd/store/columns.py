@@ -22,7 +22,7 @@ from sqlalchemy import (
     text,
 )
 
-from spotd.log import redactor
+from spotd.base.log import redactor
 
 metadata = MetaData(
     naming_convention={
@@ -41,7 +41,7 @@ def clean(value: str) -> str:
     return value.replace("\x00", "").encode("utf-8", "replace").decode()
 
 
-class Words(TypeDecorator[str]):
+class FreeText(TypeDecorator[str]):
     """Free text, whoever wrote it: cleaned when it is stored."""
 
     impl = Text
@@ -52,7 +52,7 @@ class Words(TypeDecorator[str]):
         return None if value is None else clean(value)
 
 
-class Told(Words):
+class RedactedText(FreeText):
     """What a cloud, a node or a store said: secrets in it are hidden before it is on record, where
     pages, alerts and backups show it. Nothing compares it with what was said."""
 
@@ -69,12 +69,12 @@ def key(name: str) -> Column[str]:
 
 def words(name: str) -> Column[str]:
     """Free text, empty by default."""
-    return Column(name, Words, nullable=False, server_default=text("''"))
+    return Column(name, FreeText, nullable=False, server_default=text("''"))
 
 
 def told(name: str) -> Column[str]:
     """Free text of others, without secrets, empty by default."""
-    return Column(name, Told, nullable=False, server_default=text("''"))
+    return Column(name, RedactedText, nullable=False, server_default=text("''"))
 
 
 def big(name: str) -> Column[int]:

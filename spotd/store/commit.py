@@ -13,10 +13,11 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, select, update
 
 from providers.base import Offer
-from spotd.model import Node, View
-from spotd.plan import JOB_DECISIONS, NODE_DECISIONS, Plan
+from spotd.domain.node import Node
+from spotd.domain.plan import JOB_DECISIONS, NODE_DECISIONS, Plan
+from spotd.domain.view import View
 from spotd.store import ledger, limits, market, notices, schema
-from spotd.store.accepted import (
+from spotd.store.commit_effects import (
     Change,
     applied,
     at_todays_price,
@@ -27,7 +28,7 @@ from spotd.store.accepted import (
     new_refusal,
     seen,
 )
-from spotd.store.base import CommitResult, CommitStatus
+from spotd.store.interface import CommitResult, CommitStatus
 from spotd.store.rows import node_birth, node_decisions, node_moved
 from spotd.store.transaction import Transaction
 
@@ -79,7 +80,7 @@ def commit_many(
     if any(launches(plan) for _, plan in plans):
         market.hold_offers(tx)  # a price that moves now finds these nodes, or we its news
         offers = markets.offers(tx.conn)
-    room = limits.Room(
+    room = limits.LimitRoom(
         lambda: markets.held_use(tx.conn, now_us),
         lambda job_id: ledger.spent_microusd(tx.conn, [job_id], now_us).get(job_id, 0),
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from spotd.log import redactor
-from spotd.model import Event, Severity
+from spotd.base.log import redactor
+from spotd.domain.events import Event, Severity
+from spotd.domain.health import ADVICE, HUNG_HERE, ROLLED_BACK, STEPPED_BACK, USAGE, of_unwell
 from spotd.store.columns import clean
-from spotd.store.heard import Heard
-from spotd.store.said import (
+from spotd.store.journal_fields import (
     read_flag,
     read_float,
     read_int,
@@ -16,7 +16,7 @@ from spotd.store.said import (
     read_text,
     read_words,
 )
-from spotd.verdicts import ADVICE, HUNG_HERE, ROLLED_BACK, STEPPED_BACK, USAGE, of_unwell
+from spotd.store.journal_projection import NodeProjection
 from spotd.wire import MAX_NUMBER, JournalEntry, WireError, shown
 
 MAX_STACKS, MAX_STACK_CHARS = 32, 8000
@@ -24,7 +24,7 @@ MAX_ABOUT = 16
 _WORDS = {"hung": "training hangs: ", "unfit": "the machine is not fit to train on: "}
 
 
-def unwell(node: Heard, entry: JournalEntry, at_us: int) -> None:
+def unwell(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     """It was ended; the exit that follows, where it does, decides what becomes of the machine."""
     data = entry.data
     kind = of_unwell(read_text(data, "what"))
@@ -39,7 +39,7 @@ def unwell(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.say(Event(kind, text, severity=Severity.WARNING, alert=True, data=said), at_us)
 
 
-def warning(node: Heard, entry: JournalEntry, at_us: int) -> None:
+def warning(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     """A sentence for people; or, where it says which, a verdict on the training."""
     data, text = entry.data, read_words(entry.data, "text")
     kind = read_text(data, "verdict", "")
@@ -64,7 +64,7 @@ def warning(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.due = True
 
 
-def rolled_back(node: Heard, entry: JournalEntry, at_us: int) -> None:
+def rolled_back(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     """The program itself did something about its numbers."""
     reached, step = read_int(entry.data, "from_step"), read_int(entry.data, "step")
     text = f"no finite number came of training up to step {reached}: it went back to the checkpoint"
@@ -72,7 +72,7 @@ def rolled_back(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.say(Event(ROLLED_BACK, text, severity=Severity.WARNING, alert=True), at_us)
 
 
-def usage(node: Heard, data: Any, at_us: int) -> None:
+def usage(node: NodeProjection, data: Any, at_us: int) -> None:
     """How well the machine was used in a window, as a report of steps brings it once in a while."""
     found = data.get("usage")
     if found is None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
 
-from spotd.drill import Drill, DrillEnd, DrillKind, Findings
-from spotd.model import Event
-from spotd.states import NodeState
+from spotd.domain.events import Event
+from spotd.domain.fault_drill import DrillEnd, DrillKind, FaultDrill, Findings
+from spotd.domain.states import NodeState
 from spotd.store import schema
 from spotd.store.transaction import Transaction
 
@@ -19,7 +19,7 @@ _BIRTH = ("id", "job_id", "kind", "actor", "asked_at_us", "within_s")
 STAYING = (NodeState.LAUNCHING, NodeState.BOOTING, NodeState.RUNNING)
 
 
-def add(tx: Transaction, drill: Drill) -> Drill:
+def add(tx: Transaction, drill: FaultDrill) -> FaultDrill:
     """See DrillRecords.add_drill. The job is locked: of two, the second finds the first."""
     tx.conn.execute(select(_jobs.id).where(_jobs.id == drill.job_id).with_for_update()).all()
     open_one = (_row.job_id == drill.job_id) & (_row.ended_at_us == 0)
@@ -31,7 +31,7 @@ def add(tx: Transaction, drill: Drill) -> Drill:
     return drill
 
 
-def change(tx: Transaction, drill: Drill, at_us: int, said: Event | None) -> bool:
+def change(tx: Transaction, drill: FaultDrill, at_us: int, said: Event | None) -> bool:
     """See DrillRecords.set_drill."""
     tx.touch({drill.job_id: at_us})
     values = {name: value for name, value in _values(drill).items() if name not in _BIRTH}
@@ -48,7 +48,7 @@ def change(tx: Transaction, drill: Drill, at_us: int, said: Event | None) -> boo
     return True
 
 
-def drills(conn: Connection, job_id: str, *, unfinished: bool) -> list[Drill]:
+def drills(conn: Connection, job_id: str, *, unfinished: bool) -> list[FaultDrill]:
     """See DrillRecords.drills."""
     query = select(schema.drills).order_by(_row.asked_at_us, _row.id)
     if job_id:
@@ -58,7 +58,7 @@ def drills(conn: Connection, job_id: str, *, unfinished: bool) -> list[Drill]:
     return [_drill(row) for row in conn.execute(query)]
 
 
-def _values(drill: Drill) -> dict[str, Any]:
+def _values(drill: FaultDrill) -> dict[str, Any]:
     end = drill.end.value if drill.end else None
     found = json.dumps(asdict(drill.found))
     told = {**vars(drill), "kind": drill.kind.value, "outcome": end, "found": found}
@@ -66,10 +66,10 @@ def _values(drill: Drill) -> dict[str, Any]:
     return told
 
 
-def _drill(row: Row[Any]) -> Drill:
+def _drill(row: Row[Any]) -> FaultDrill:
     told = dict(row._mapping)  # noqa: SLF001 - the public name of a row's mapping
     told["kind"] = DrillKind(told["kind"])
     end = told.pop("outcome")
     told["end"] = DrillEnd(end) if end else None
     told["found"] = Findings(**json.loads(told["found"] or "{}"))
-    return Drill(**told)
+    return FaultDrill(**told)

@@ -23,8 +23,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModu
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
-from spotd.store.base import StoreError, StoreUnavailableError
-from spotd.store.damage import ADVICE
+from spotd.store.integrity import ADVICE
+from spotd.store.interface import StoreError, StoreUnavailableError
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]

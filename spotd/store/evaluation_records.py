@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from spotd.evaluation import Evaluation
-from spotd.store.life_records import LifeRecords
+from spotd.domain.evaluation import Evaluation
+from spotd.store.node_history_records import HistoryRecords
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class EvaluationRow:
     told: Evaluation
 
 
-class ResultRecords(LifeRecords, Protocol):
-    """A part of `spotd.store.base.Store`."""
+class ResultRecords(HistoryRecords, Protocol):
+    """A part of `spotd.store.interface.Store`."""
 
     def record_evaluation(self, row: EvaluationRow) -> bool:
         """Whether it is new: the same measurement again of the same job changes nothing, unless

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection, insert, select, update
 
-from spotd.evaluation import Evaluation
+from spotd.domain.evaluation import Evaluation
 from spotd.store import schema
 from spotd.store.evaluation_records import EvaluationRow
 from spotd.store.transaction import Transaction
@@ -50,8 +50,13 @@ def evaluations(conn: Connection, job_id: str) -> list[EvaluationRow]:
             row.at_us,
             row.source,
             Evaluation(
-                *(row.suite, row.cases, row.passed, row.tokens_per_s, row.ttft_s, row.ttft_p95_s),
-                tuple(json.loads(row.failed)),
+                suite=row.suite,
+                cases=row.cases,
+                passed=row.passed,
+                tokens_per_s=row.tokens_per_s,
+                ttft_s=row.ttft_s,
+                ttft_p95_s=row.ttft_p95_s,
+                failed=tuple(json.loads(row.failed)),
             ),
         )
         for row in conn.execute(query)

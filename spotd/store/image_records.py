@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from providers.images import Image
-from spotd.states import NodeState
+from spotd.domain.states import NodeState
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ImageRow:
 
 
 class ImageRecords(Protocol):
-    """A part of `spotd.store.base.Store`."""
+    """A part of `spotd.store.interface.Store`."""
 
     def record_cleaned(self, image: ImageRow, at_us: int) -> None:
         """The disk of the machine `image.node_id` is clean, and the image about to be asked for: it

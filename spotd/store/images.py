@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select, update
 
-from spotd.baked import BakedImage
-from spotd.states import NodeState
+from spotd.domain.images import BakedImage
+from spotd.domain.states import NodeState
 from spotd.store import schema
 from spotd.store.image_records import ImageRow
 from spotd.store.transaction import Transaction

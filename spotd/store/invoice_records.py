@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True)
-class Carriage:
+class StorageCost:
     """What a job's checkpoints and data had cost at `at_us`, in micro-USD, of the month (UTC) that
     began at `month_us`: to be written, to lie there, to leave clouds. `microusd_per_h`: lately; 0
     in a month that is over."""
@@ -25,7 +25,7 @@ MOST_BYTES = 1 << 60  # that a node is believed of a month
 
 
 @dataclass(frozen=True)
-class Shipment:
+class DataTransfer:
     """What went over of a job's data in the month (UTC) that began at `month_us`. Without a node:
     brought by the control box to the copy at `url`, ahead of the job; egress and requests, in
     micro-USD, were on record before they were made. It lies there from `began_at_us` until
@@ -43,7 +43,7 @@ class Shipment:
     staged_at_us: int = 0
     gone_at_us: int = 0
 
-    def plus(self, more: Shipment) -> Shipment:
+    def plus(self, more: DataTransfer) -> DataTransfer:
         """What is known, and `more` of the same. Where a copy was gone and is brought again, what
         lay there before counts on with it: too much, and never too little."""
         return replace(
@@ -57,7 +57,7 @@ class Shipment:
 
 
 class InvoiceRecords(Protocol):
-    """A part of `spotd.store.base.Store`."""
+    """A part of `spotd.store.interface.Store`."""
 
     def job_users(self, job_ids: Collection[str]) -> dict[str, str]:
         """Id -> whose it is, of those that exist, finished or not."""
@@ -72,7 +72,7 @@ class InvoiceRecords(Protocol):
         limits are held against stay by price and time."""
         ...
 
-    def carriages(self, month_us: int = 0) -> list[Carriage]:
+    def carriages(self, month_us: int = 0) -> list[StorageCost]:
         """Of all jobs that have any, by job and month; of that month alone where one is named."""
         ...
 
@@ -80,11 +80,11 @@ class InvoiceRecords(Protocol):
         """A person removed that checkpoint: it costs nothing any more."""
         ...
 
-    def shipments(self, job_id: str = "") -> list[Shipment]:
+    def shipments(self, job_id: str = "") -> list[DataTransfer]:
         """Of one job or of all, by job, URL, node and month."""
         ...
 
-    def add_shipment(self, row: Shipment) -> None:
+    def add_shipment(self, row: DataTransfer) -> None:
         """On top of what is known of that job, URL, node and month."""
         ...
 
@@ -92,7 +92,7 @@ class InvoiceRecords(Protocol):
         """What the box brought to that copy lies there no longer."""
         ...
 
-    def record_carriage(self, row: Carriage) -> None:
+    def record_carriage(self, row: StorageCost) -> None:
         """In place of what was known of that job and month. It counts in what the job has spent,
         its rate in what all use; where it became more, the job is due."""
         ...

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from sqlalchemy import Connection, bindparam, insert, select, update
 
 from spotd.store import schema
-from spotd.store.invoice_records import Carriage
+from spotd.store.invoice_records import StorageCost
 from spotd.store.transaction import Transaction
 
 _jobs, _segments, _events = schema.jobs.c, schema.segments.c, schema.events.c
@@ -50,15 +50,15 @@ def record_removed(tx: Transaction, job_id: str, manifest: str, at_us: int) -> N
     tx.conn.execute(update(schema.checkpoints).where(this).values(removed_at_us=at_us))
 
 
-def carriages(conn: Connection, month_us: int) -> list[Carriage]:
+def carriages(conn: Connection, month_us: int) -> list[StorageCost]:
     """See InvoiceRecords.carriages."""
     query = select(schema.carriage).order_by(_carriage.job_id, _carriage.month_us)
     if month_us:
         query = query.where(_carriage.month_us == month_us)
-    return [Carriage(**row) for row in conn.execute(query).mappings()]
+    return [StorageCost(**row) for row in conn.execute(query).mappings()]
 
 
-def record_carriage(tx: Transaction, row: Carriage) -> None:
+def record_carriage(tx: Transaction, row: StorageCost) -> None:
     """See InvoiceRecords.record_carriage."""
     this = (_carriage.job_id == row.job_id) & (_carriage.month_us == row.month_us)
     known = tx.conn.execute(select(_carriage.microusd).where(this)).scalar_one_or_none()

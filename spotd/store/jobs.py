@@ -20,13 +20,14 @@ from sqlalchemy import (
     update,
 )
 
-from spotd.model import Desired, Event, HeadSeen, Job
-from spotd.store import schema, sealed
-from spotd.store.base import DuplicateIdError, DuplicateNameError, StoreError, Submission
+from spotd.domain.events import Event
+from spotd.domain.job import Desired, HeadSnapshot, Job
+from spotd.store import schema, sealed_values
 from spotd.store.codec import encode
-from spotd.store.people import check_enabled, disabled_users
+from spotd.store.interface import DuplicateIdError, DuplicateNameError, StoreError, Submission
 from spotd.store.rows import JOB_COLUMNS, ZERO, head_columns, head_of, job_of
 from spotd.store.transaction import Transaction
+from spotd.store.users import check_enabled, disabled_users
 
 _jobs = schema.jobs.c
 _NOW, _UNTIL = bindparam("now", type_=BigInteger), bindparam("until", type_=BigInteger)
@@ -86,7 +87,7 @@ def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
     if other is not None:
         raise duplicate_name(spec.name, other)
     # Whoever disables a user waits for us here, or we for that: no job is left to one shut out.
-    sealed.hold_epoch(conn, submission.key_epoch)
+    sealed_values.hold_epoch(conn, submission.key_epoch)
     check_enabled(submission.user, disabled_users(conn))
     conn.execute(
         schema.jobs.insert().values(
@@ -157,7 +158,7 @@ def pause(tx: Transaction, job_id: str, said: Event, at_us: int) -> bool:
     return True
 
 
-def record_head(tx: Transaction, job_id: str, head: HeadSeen) -> None:
+def record_head(tx: Transaction, job_id: str, head: HeadSnapshot) -> None:
     """What the daemon read itself. An older reading than what is known changes nothing."""
     tx.touch({job_id: head.read_at_us or head.seen_at_us})
     row = tx.conn.execute(select(*JOB_COLUMNS).where(_jobs.id == job_id)).one_or_none()
@@ -167,7 +168,7 @@ def record_head(tx: Transaction, job_id: str, head: HeadSeen) -> None:
     tx.conn.execute(update(schema.jobs).where(_jobs.id == job_id).values(head_columns(merged)))
 
 
-def newer_head(known: HeadSeen | None, said: HeadSeen) -> HeadSeen:
+def newer_head(known: HeadSnapshot | None, said: HeadSnapshot) -> HeadSnapshot:
     """What is known of HEAD after `said`. `seen_at_us` stays the moment when it was first seen
     where it is: a reading that finds nothing new is no sign of life."""
     if known is None:

@@ -12,12 +12,13 @@ from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Row, bindparam, select, update
 
-from spotd.model import Event, HeadSeen, Severity
-from spotd.store import evaluations, freights, notices, schema
-from spotd.store.base import JournalBatch
-from spotd.store.entries import APPLY
-from spotd.store.heard import COLUMNS, Heard, JobFacts
+from spotd.domain.events import Event, Severity
+from spotd.domain.job import HeadSnapshot
+from spotd.store import data_transfers, evaluations, notices, schema
+from spotd.store.interface import JournalBatch
 from spotd.store.jobs import newer_head
+from spotd.store.journal_entries import APPLY
+from spotd.store.journal_projection import COLUMNS, JobFacts, NodeProjection
 from spotd.store.rows import JOB_COLUMNS, head_columns, job_of
 from spotd.store.transaction import Transaction
 from spotd.wire import MAX_NUMBER, JournalEntry, WireError
@@ -45,13 +46,15 @@ def record_journal(tx: Transaction, batches: Sequence[JournalBatch]) -> None:
     # Locks come first: of two that record the same entries, the second finds them on record.
     _lock(tx.conn, sorted(set(owners.values())))
     jobs = _job_facts(tx.conn, sorted(set(owners.values())))
-    nodes = {row.id: Heard(row, jobs[row.job_id]) for row in _rows(tx.conn, sorted(owners))}
+    nodes = {
+        row.id: NodeProjection(row, jobs[row.job_id]) for row in _rows(tx.conn, sorted(owners))
+    }
     for batch in known:
         apply_batch(nodes[batch.node_id], batch)
     _write(tx, list(nodes.values()), list(jobs.values()))
 
 
-def apply_batch(node: Heard, batch: JournalBatch) -> None:
+def apply_batch(node: NodeProjection, batch: JournalBatch) -> None:
     """Take over what a node said. Times are ours. An entry that is older than the batch's newest
     was heard that much earlier, had we listened: so no deadline comes out too early, even when the
     node's clock was set in between, because nothing new was written before we last heard of it."""
@@ -66,7 +69,7 @@ def apply_batch(node: Heard, batch: JournalBatch) -> None:
     node.hear(batch.heard_at_us)
 
 
-def _apply(node: Heard, entry: JournalEntry, at_us: int) -> None:
+def _apply(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     try:
         if entry.generation != node.row.generation:
             raise WireError(f"generation {entry.generation} on a node of {node.row.generation}")
@@ -95,7 +98,7 @@ def _rows(conn: Connection, node_ids: Sequence[str]) -> Sequence[Row[Any]]:
     return conn.execute(_ROWS, {"nodes": node_ids}).all()
 
 
-def _write(tx: Transaction, nodes: Sequence[Heard], jobs: Sequence[JobFacts]) -> None:
+def _write(tx: Transaction, nodes: Sequence[NodeProjection], jobs: Sequence[JobFacts]) -> None:
     tx.touch({node.job.id: node.heard_at_us for node in nodes if node.due})
     rows = [{"node": node.row.id, **node.columns} for node in nodes]
     tx.conn.execute(_UPDATE, rows)
@@ -109,7 +112,7 @@ def _write(tx: Transaction, nodes: Sequence[Heard], jobs: Sequence[JobFacts]) ->
         for notice_id in node.withdrawn:
             notices.withdraw(tx, node.row.id, notice_id)
         for read in node.read:
-            freights.add_shipment(tx, read)
+            data_transfers.add_shipment(tx, read)
         for told in node.evaluations:
             evaluations.record(tx, told)
     _write_checkpoints(tx.conn, [row for node in nodes for row in node.checkpoints])
@@ -134,7 +137,7 @@ def _write_checkpoints(conn: Connection, rows: Sequence[dict[str, Any]]) -> None
 def job_news(facts: JobFacts) -> dict[str, Any]:
     """The fields of the job that are others now."""
     news: dict[str, Any] = {}
-    head: HeadSeen | None = facts.job.head
+    head: HeadSnapshot | None = facts.job.head
     for said in facts.heads:
         head = newer_head(head, said)
     if head is not None and head != facts.job.head:

@@ -14,18 +14,20 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, func, literal, null, select, union_all, update
 
 from providers.base import CapacityType, Instance, Offer
-from spotd.model import Node
+from spotd.domain.node import Node
+from spotd.domain.states import NodeState
 from spotd.money.units import cost_microusd
-from spotd.states import NodeState
 from spotd.store import schema
-from spotd.store.base import SegmentRow
+from spotd.store.interface import SegmentRow
 from spotd.store.rows import ZERO
 from spotd.store.transaction import Transaction
 
 COMPUTE = "compute"
 UNKNOWN, OPEN, CLOSED, VOID = schema.SEGMENT_STATES
 _PRICE = (
-    *("rate_microusd_per_h", "list_rate_microusd_per_h", "best_on_demand_microusd_per_h"),
+    "rate_microusd_per_h",
+    "list_rate_microusd_per_h",
+    "best_on_demand_microusd_per_h",
     "price_source",
 )
 _AMOUNTS = _PRICE[:3]
@@ -157,7 +159,10 @@ class Prices:
         if offer is None:
             return None
         shape = (
-            *(offer.accelerator, offer.accelerator_count, offer.cpus, offer.memory_gib),
+            offer.accelerator,
+            offer.accelerator_count,
+            offer.cpus,
+            offer.memory_gib,
             offer.list_microusd_per_h,
         )
         if shape not in self._best:

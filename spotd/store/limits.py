@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from spotd.decide.queueing import no_room
-from spotd.model import Job, Limits, Node
-from spotd.store.line import asking, placed
-from spotd.turns import Line
+from spotd.domain.job import Job
+from spotd.domain.node import Node
+from spotd.domain.queue import Limits, QueueSnapshot
+from spotd.planner.queue.fair_share import no_room
+from spotd.store.queue_snapshot import asking, placed
 
 
 @dataclass(frozen=True)
-class Use:
+class LimitUse:
     """The limits, and how much of them is committed: the machines not gone, launching and unknown
     ones included, and what they cost an hour; and who stands in line for more."""
 
     limits: Limits
     nodes: int
     microusd_per_h: int
-    line: Line = field(default_factory=Line)
+    line: QueueSnapshot = field(default_factory=QueueSnapshot)
 
 
-class Room:
+class LimitRoom:
     """How much may still be launched. Counts launching and unknown nodes, at their current price.
 
     The first `take` asks for the `use`, which keeps others from launching until the transaction
@@ -30,10 +31,10 @@ class Room:
     `spent_microusd` says what a job has cost.
     """
 
-    def __init__(self, use: Callable[[], Use], spent_microusd: Callable[[str], int]) -> None:
+    def __init__(self, use: Callable[[], LimitUse], spent_microusd: Callable[[str], int]) -> None:
         self._load = use
         self._spent_microusd = spent_microusd
-        self._use: Use | None = None
+        self._use: LimitUse | None = None
 
     def take(self, job: Job, user: str, added: Sequence[Node]) -> str:
         """Count `added` in and return "", or say which limit, or whose turn, is in the way and
@@ -52,5 +53,5 @@ class Room:
                     f"{most / 1e6:.2f}: submit it again with a higher one"
                 )
         rate = use.microusd_per_h + turn.microusd_per_h
-        self._use = Use(use.limits, use.nodes + turn.nodes, rate, placed(use.line, turn))
+        self._use = LimitUse(use.limits, use.nodes + turn.nodes, rate, placed(use.line, turn))
         return ""

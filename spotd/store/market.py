@@ -11,12 +11,15 @@ from typing import Any
 from sqlalchemy import Connection, Label, Row, bindparam, delete, exists, func, or_, select, update
 
 from providers.base import Offer, Scope
-from spotd.model import Desired, Limits, Market, Refusal, S
-from spotd.store import images, ledger, limits, line, schema
-from spotd.store.base import PricePoint
+from spotd.domain.job import Desired
+from spotd.domain.market import Market, Refusal
+from spotd.domain.queue import Limits
+from spotd.domain.units import S
+from spotd.store import images, ledger, limits, queue_snapshot, schema
 from spotd.store.codec import decode_offer, encode
+from spotd.store.interface import PricePoint
+from spotd.store.provider_status import ProviderStatus, judge
 from spotd.store.rows import NOT_GONE
-from spotd.store.standing import Standing, judge
 from spotd.store.transaction import Transaction
 
 REMEMBERED_S = 6 * 3600.0  # refusals older than this say nothing any more
@@ -82,7 +85,7 @@ class Markets:
         self._lock = threading.Lock()
         self._offers: tuple[int, tuple[Offer, ...]] = (-1, ())
         self._rest: tuple[int, Market] = (-1, Market(()))
-        self._used: tuple[int, line.Used] = (-1, {})
+        self._used: tuple[int, queue_snapshot.Used] = (-1, {})
 
     def offers(self, conn: Connection) -> tuple[Offer, ...]:
         """Everything on sale; the same object until something changes."""
@@ -97,24 +100,24 @@ class Markets:
                 self._offers = (version, offers)
         return offers
 
-    def used(self, conn: Connection, now_us: int) -> line.Used:
+    def used(self, conn: Connection, now_us: int) -> queue_snapshot.Used:
         """What projects and users used of late, as of this minute."""
-        at_us = now_us - now_us % line.SHARES_US
+        at_us = now_us - now_us % queue_snapshot.SHARES_US
         with self._lock:
             known, used = self._used
         if known != at_us:
-            used = line.used_of_late(conn, at_us)
+            used = queue_snapshot.used_of_late(conn, at_us)
             with self._lock:
                 self._used = (at_us, used)
         return used
 
-    def held_use(self, conn: Connection, now_us: int) -> limits.Use:
+    def held_use(self, conn: Connection, now_us: int) -> limits.LimitUse:
         """What the limits are held against; nobody else gets to know until this transaction
         ends."""
         allowed = _limits_of(conn.execute(schema.deployment.select().with_for_update()).one())
         use = committed_use(conn)
-        there = line.load(conn, allowed, now_us, lambda: self.used(conn, now_us))
-        return limits.Use(allowed, use.nodes, int(use.rate), there)
+        there = queue_snapshot.load(conn, allowed, now_us, lambda: self.used(conn, now_us))
+        return limits.LimitUse(allowed, use.nodes, int(use.rate), there)
 
     def load(self, conn: Connection, now_us: int) -> Market:
         """The market now."""
@@ -130,9 +133,11 @@ class Markets:
             offers=self._offers_at(conn, use.offers),
             nodes=use.nodes,
             microusd_per_h=int(use.rate),
-            line=line.load(conn, rest.limits, now_us, lambda: self.used(conn, now_us)),
+            line=queue_snapshot.load(conn, rest.limits, now_us, lambda: self.used(conn, now_us)),
             askers=(
-                line.askers(conn, now_us, lambda: self.used(conn, now_us)) if rest.refusals else ()
+                queue_snapshot.askers(conn, now_us, lambda: self.used(conn, now_us))
+                if rest.refusals
+                else ()
             ),
         )
 
@@ -240,7 +245,7 @@ def record_provider(tx: Transaction, provider: str, disabled: str, at_us: int) -
     table = schema.providers
     where = table.c.name == provider
     row = tx.conn.execute(_PROVIDER, {"provider": provider}).one_or_none()
-    was = None if row is None else Standing(row.disabled, row.at_us, row.told_at_us)
+    was = None if row is None else ProviderStatus(row.disabled, row.at_us, row.told_at_us)
     now, event = judge(was, provider, disabled, at_us)
     if now == was:
         return

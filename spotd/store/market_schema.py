@@ -13,7 +13,8 @@ providers = Table(
     metadata,
     Column("name", Text, primary_key=True),
     told("disabled"),
-    *(big("at_us"), big("told_at_us")),
+    big("at_us"),
+    big("told_at_us"),
 )
 
 offers = Table(

@@ -9,8 +9,9 @@ from sqlalchemy import Connection, Row, bindparam, case, func, select, update
 
 from providers.base import Scope
 from providers.images import Image, ImageState
-from spotd.model import EffectKind, Node, S
-from spotd.states import NodeState
+from spotd.domain.node import EffectKind, Node
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
 from spotd.store import images, ledger, market, schema
 from spotd.store.image_records import ImageRow
 from spotd.store.rows import NOT_GONE, ZERO, NodeRow, nodes_query, read_nodes

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, and_, literal, select, update
 
 from providers.base import Notice, NoticeKind
-from spotd.model import Event, NoticeSeen
+from spotd.domain.events import Event
+from spotd.domain.node import NoticeRecord
 from spotd.store import schema
 from spotd.store.rows import NodeRow, notice_of
 from spotd.store.transaction import Transaction
@@ -20,7 +21,7 @@ Key = tuple[str, str]  # node id, notice id
 
 
 @dataclass(frozen=True)
-class Heard:
+class NoticeObservation:
     """A notice about a node, on our clock."""
 
     node_id: str
@@ -34,15 +35,15 @@ class Heard:
     again: bool = False  # it had been withdrawn just before
 
 
-def from_cloud(row: NodeRow, notice: Notice, at_us: int) -> Heard:
+def from_cloud(row: NodeRow, notice: Notice, at_us: int) -> NoticeObservation:
     """A notice from the cloud's own queue about the node `row`."""
     said = (notice.source, notice.text)
-    return Heard(
+    return NoticeObservation(
         row.id, row.job_id, notice.notice_id, notice.kind, at_us, notice.deadline_us, *said
     )
 
 
-def record(tx: Transaction, heard: Sequence[Heard]) -> None:
+def record(tx: Transaction, heard: Sequence[NoticeObservation]) -> None:
     """Store what is new."""
     known = _known(tx.conn, heard)
     now = dict(known)
@@ -67,13 +68,13 @@ def record(tx: Transaction, heard: Sequence[Heard]) -> None:
         tx.conn.execute(schema.notices.insert(), fresh)
 
 
-def after(old: NoticeSeen | None, heard: Heard) -> tuple[NoticeSeen, bool]:
+def after(old: NoticeRecord | None, heard: NoticeObservation) -> tuple[NoticeRecord, bool]:
     """What is known of a notice when it was heard, and whether that is news. A known one keeps the
     moment when it was first heard, and an earlier deadline replaces a later one; one that had been
     withdrawn is as good as new."""
     times = (heard.heard_at_us, heard.deadline_us)
     if old is None:
-        return NoticeSeen(heard.notice_id, heard.kind, *times, source=heard.source), True
+        return NoticeRecord(heard.notice_id, heard.kind, *times, source=heard.source), True
     if old.withdrawn or heard.again:
         return replace(old, heard_at_us=times[0], deadline_us=times[1], withdrawn=False), True
     deadlines = [at for at in (old.deadline_us, heard.deadline_us) if at is not None]
@@ -94,7 +95,7 @@ def carry(conn: Connection, old_id: str, new_id: str) -> None:
     conn.execute(schema.notices.insert().from_select(names, told))
 
 
-def _known(conn: Connection, heard: Sequence[Heard]) -> dict[Key, NoticeSeen]:
+def _known(conn: Connection, heard: Sequence[NoticeObservation]) -> dict[Key, NoticeRecord]:
     keys = sorted({(notice.node_id, notice.notice_id) for notice in heard})
     if not keys:
         return {}
@@ -103,7 +104,7 @@ def _known(conn: Connection, heard: Sequence[Heard]) -> dict[Key, NoticeSeen]:
     return {(row.node_id, row.notice_id): notice_of(row) for row in rows}
 
 
-def event_of(notice: Heard) -> Event:
+def event_of(notice: NoticeObservation) -> Event:
     words = f"{notice.kind.value} notice heard"
     if notice.deadline_us is not None:
         words += f", {(notice.deadline_us - notice.heard_at_us) / 1e6:.0f} s left"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import select, update
 
-from spotd.model import Event, Severity
+from spotd.domain.events import Event, Severity
 from spotd.store import schema
 from spotd.store.columns import clean
 from spotd.store.transaction import Transaction

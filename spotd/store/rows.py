@@ -10,21 +10,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, literal_column, select
 
 from providers.base import NoticeKind, Offer
-from spotd.decide.regrouping import KNOWN_OF_MACHINES
-from spotd.model import (
-    Desired,
-    EffectKind,
-    HeadSeen,
-    Job,
-    LeaveReason,
-    Node,
-    NoticeSeen,
-    Outcome,
-)
-from spotd.plan import (
-    NODE_DECISIONS,
-)
-from spotd.states import NodeState
+from spotd.domain.job import Desired, HeadSnapshot, Job
+from spotd.domain.node import EffectKind, Node, NoticeRecord
+from spotd.domain.plan import NODE_DECISIONS
+from spotd.domain.states import LeaveReason, NodeState, Outcome
+from spotd.planner.rules.gang_resize import KNOWN_OF_MACHINES
 from spotd.store import schema
 from spotd.store.codec import decode_offer, decode_spec, encode
 
@@ -37,12 +27,31 @@ JOB_COLUMNS = [
     column for column in schema.jobs.columns if column.name not in ("spec_yaml", "job_key")
 ]
 _PLAIN_JOB = (
-    *("id", "name", "version", "created_at_us", "generation", "outcome_text", "finished_at_us"),
-    *("failures", "place_after_us", "save_wanted_at_us", "waiting_since_us", "waiting_told_us"),
-    *("unsaved_told_us", "room_since_us", "room_asked_us", "room_microusd_per_h"),
+    "id",
+    "name",
+    "version",
+    "created_at_us",
+    "generation",
+    "outcome_text",
+    "finished_at_us",
+    "failures",
+    "place_after_us",
+    "save_wanted_at_us",
+    "waiting_since_us",
+    "waiting_told_us",
+    "unsaved_told_us",
+    "room_since_us",
+    "room_asked_us",
+    "room_microusd_per_h",
     "offers_at_us",
-    *("yields_to", "yields_since_us", "yielded_at_us"),
-    *("stop_text", "wake_at_us", "notes", "notes_seen", "first_step_at_us"),
+    "yields_to",
+    "yields_since_us",
+    "yielded_at_us",
+    "stop_text",
+    "wake_at_us",
+    "notes",
+    "notes_seen",
+    "first_step_at_us",
 )
 _ODD_NODE = frozenset(
     {"offer", "state", "leave_reason", "effect", "effect_failures", "effect_failed_at_us"}
@@ -50,8 +59,18 @@ _ODD_NODE = frozenset(
 )
 _PLAIN_NODE = tuple(item.name for item in fields(Node) if item.name not in _ODD_NODE)
 NODE_BIRTH = (
-    *("id", "job_id", "generation", "rank", "candidate", "token", "requested_at_us"),
-    *("expires_at_us", "image_id", "image_setup", "moved_at_us", "gang_size"),
+    "id",
+    "job_id",
+    "generation",
+    "rank",
+    "candidate",
+    "token",
+    "requested_at_us",
+    "expires_at_us",
+    "image_id",
+    "image_setup",
+    "moved_at_us",
+    "gang_size",
 )
 # What is known of a machine that goes on in another attempt; of any other, nothing is at its birth.
 MACHINE = (*KNOWN_OF_MACHINES, "launched_at_us")
@@ -75,11 +94,11 @@ def job_of(row: Row[Any]) -> Job:
     )
 
 
-def head_of(row: Any) -> HeadSeen | None:
+def head_of(row: Any) -> HeadSnapshot | None:
     """The head_* columns; None while nobody has claimed HEAD."""
     if not row.head_seen_at_us:
         return None
-    return HeadSeen(
+    return HeadSnapshot(
         generation=row.head_generation,
         step=row.head_step,
         manifest=row.head_manifest,
@@ -90,12 +109,12 @@ def head_of(row: Any) -> HeadSeen | None:
     )
 
 
-def head_columns(head: HeadSeen) -> dict[str, Any]:
+def head_columns(head: HeadSnapshot) -> dict[str, Any]:
     """The inverse of `head_of`."""
     return {f"head_{item.name}": getattr(head, item.name) for item in fields(head)}
 
 
-def node_of(row: Row[Any], notices: Iterable[NoticeSeen] = ()) -> Node:
+def node_of(row: Row[Any], notices: Iterable[NoticeRecord] = ()) -> Node:
     """`row` has all columns of nodes."""
     values = row._mapping  # noqa: SLF001
     # Failures count for the armed effect only: another one starts afresh.
@@ -171,7 +190,7 @@ def read_nodes(
     conn: Connection, query: Select[Any], values: Mapping[str, Any] | None = None
 ) -> list[Node]:
     """What a `nodes_query` finds, oldest first, each node with its notices."""
-    found: dict[str, tuple[Row[Any], list[NoticeSeen]]] = {}
+    found: dict[str, tuple[Row[Any], list[NoticeRecord]]] = {}
     for row in conn.execute(query, values):
         _, notices = found.setdefault(row.id, (row, []))
         if row.n_notice_id is not None:
@@ -179,13 +198,13 @@ def read_nodes(
     return [node_of(row, notices) for row, notices in found.values()]
 
 
-def notice_of(row: Row[Any], prefix: str = "") -> NoticeSeen:
+def notice_of(row: Row[Any], prefix: str = "") -> NoticeRecord:
     """`row` has the columns of notices, their names behind `prefix`."""
     values = {name: getattr(row, prefix + name) for name in _NOTICE}
-    return NoticeSeen(**{**values, "kind": NoticeKind(values["kind"])})
+    return NoticeRecord(**{**values, "kind": NoticeKind(values["kind"])})
 
 
-_NOTICE = tuple(item.name for item in fields(NoticeSeen))
+_NOTICE = tuple(item.name for item in fields(NoticeRecord))
 
 
 def numbers(text: str) -> tuple[float, ...]:

@@ -23,15 +23,17 @@ from sqlalchemy import (
 )
 
 from providers.base import NoticeKind
-from spotd.model import Desired, EffectKind, LeaveReason, Outcome, Severity
-from spotd.states import NodeState
+from spotd.domain.events import Severity
+from spotd.domain.job import Desired
+from spotd.domain.node import EffectKind
+from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.store import (
     access_schema,
-    carriage_schema,
     columns,
     drill_schema,
     evaluation_schema,
     market_schema,
+    transfer_schema,
 )
 from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
@@ -40,7 +42,7 @@ REVISIONS = tuple(f"{number:04}" for number in range(1, 28))
 
 metadata = columns.metadata
 audit = access_schema.audit
-carriage, freight = carriage_schema.carriage, carriage_schema.freight
+carriage, freight = transfer_schema.carriage, transfer_schema.freight
 kept_secrets = access_schema.kept_secrets
 disabled_users, admissions = access_schema.disabled_users, access_schema.admissions
 providers, offers = market_schema.providers, market_schema.offers
@@ -92,10 +94,16 @@ jobs = Table(
     count("failures"),
     big("place_after_us"),
     big("save_wanted_at_us"),
-    *(big("waiting_since_us"), big("waiting_told_us"), big("unsaved_told_us")),
-    *(big("room_since_us"), big("room_asked_us"), big("room_microusd_per_h")),
+    big("waiting_since_us"),
+    big("waiting_told_us"),
+    big("unsaved_told_us"),
+    big("room_since_us"),
+    big("room_asked_us"),
+    big("room_microusd_per_h"),
     big("offers_at_us"),
-    *(words("yields_to"), big("yields_since_us"), big("yielded_at_us")),
+    words("yields_to"),
+    big("yields_since_us"),
+    big("yielded_at_us"),
     words("stop_text"),
     big("wake_at_us"),
     big("notes_seen"),
@@ -165,14 +173,19 @@ nodes = Table(
     key("offer"),
     key("offer_key"),
     key("provider"),
-    *(big("requested_at_us"), big("expires_at_us"), words("image_id"), words("image_setup")),
-    *(big("moved_at_us"), count("gang_size")),
+    big("requested_at_us"),
+    big("expires_at_us"),
+    words("image_id"),
+    words("image_setup"),
+    big("moved_at_us"),
+    count("gang_size"),
     # --- decisions
     key("state"),
     flag("chosen"),
     Column("leave_reason", Text),
     words("leave_text"),
-    *(big("left_at_us"), big("terminating_at_us")),
+    big("left_at_us"),
+    big("terminating_at_us"),
     big("drained_at_us"),
     big("kept_until_us"),
     Column("effect", Text),
@@ -185,9 +198,11 @@ nodes = Table(
     big("launched_at_us"),
     told("launch_error"),
     words("launch_error_code"),
-    *(words("host"), words("private_host")),
+    words("host"),
+    words("private_host"),
     count("port"),
-    *(words("ssh_user"), words("host_public_key")),
+    words("ssh_user"),
+    words("host_public_key"),
     words("cloud_state"),
     big("surveyed_at_us"),
     big("seen_at_us"),
@@ -198,9 +213,15 @@ nodes = Table(
     big("told_release_at_us"),
     big("told_drain_at_us"),
     big("told_save_at_us"),
-    *(big("cleaned_at_us"), big("image_asked_at_us"), big("imaged_at_us"), told("image_error")),
+    big("cleaned_at_us"),
+    big("image_asked_at_us"),
+    big("imaged_at_us"),
+    told("image_error"),
     big("terminated_at_us"),
-    *(big("renewed_until_us"), big("lent_at_us"), big("lent_until_us"), big("gone_at_us")),
+    big("renewed_until_us"),
+    big("lent_at_us"),
+    big("lent_until_us"),
+    big("gone_at_us"),
     words("effect_failed_kind"),
     big("effect_failed_at_us"),
     count("effect_failures"),
@@ -219,8 +240,11 @@ nodes = Table(
     told("exit_tail"),
     flag("setup_failed"),
     big("disk_full_at_us"),
-    *(big("wiped_at_us"), told("wiped_text")),
-    *(big("journal_seq"), big("wire"), words("drill")),
+    big("wiped_at_us"),
+    told("wiped_text"),
+    big("journal_seq"),
+    big("wire"),
+    words("drill"),
     UniqueConstraint("token"),
     ForeignKeyConstraint(["job_id", "generation"], ["attempts.job_id", "attempts.generation"]),
     one_of("state", NodeState),
@@ -297,8 +321,12 @@ progress = Table(
 )
 Index(
     "ix_progress_job",
-    *(progress.c.job_id, progress.c.at_us, progress.c.generation, progress.c.to_step),
-    *(progress.c.tokens, progress.c.busy_s),  # throughput is read from the index alone
+    progress.c.job_id,
+    progress.c.at_us,
+    progress.c.generation,
+    progress.c.to_step,
+    progress.c.tokens,
+    progress.c.busy_s,  # throughput is read from the index alone
 )
 
 # Those that were ever to be made, each of one machine's disk: on record before its cloud is asked
@@ -307,10 +335,20 @@ images = Table(
     "images",
     metadata,
     Column("node_id", Text, primary_key=True),
-    *(key("job_id"), key("name"), key("provider"), key("region"), key("vendor_name")),
-    *(words("setup"), words("base"), words("version")),
-    *(big("asked_at_us"), words("image_id"), count("size_gib"), big("made_at_us")),
-    *(big("unwanted_at_us"), big("gone_at_us")),
+    key("job_id"),
+    key("name"),
+    key("provider"),
+    key("region"),
+    key("vendor_name"),
+    words("setup"),
+    words("base"),
+    words("version"),
+    big("asked_at_us"),
+    words("image_id"),
+    count("size_gib"),
+    big("made_at_us"),
+    big("unwanted_at_us"),
+    big("gone_at_us"),
 )
 
 log_offsets = Table(
@@ -339,7 +377,8 @@ segments = Table(
     words("price_source"),
     key("state"),
     big("cost_microusd"),
-    *(big("reconciled_at_us"), big("invoiced_microusd")),
+    big("reconciled_at_us"),
+    big("invoiced_microusd"),
     one_of("state", SEGMENT_STATES),
     CheckConstraint("(end_us = 0) = (state IN ('unknown', 'open'))", name="ended"),
 )

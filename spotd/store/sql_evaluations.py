@@ -10,7 +10,7 @@ from spotd.store.sql_lives import SqlLives
 
 
 class SqlEvaluations(SqlLives, Protocol):
-    """A part of `spotd.store.sql.SqlStore`, which has what it works on."""
+    """A part of `spotd.store.sql_store.SqlStore`, which has what it works on."""
 
     def record_evaluation(self, row: EvaluationRow) -> bool:
         return self._write(lambda tx: evaluations.record(tx, row))

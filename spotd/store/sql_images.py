@@ -12,7 +12,7 @@ from spotd.store.sql_market import SqlMarket
 
 
 class SqlImages(SqlMarket, Protocol):
-    """A part of `spotd.store.sql.SqlStore`, which has what it works on."""
+    """A part of `spotd.store.sql_store.SqlStore`, which has what it works on."""
 
     def record_cleaned(self, image: ImageRow, at_us: int) -> None:
         self._write(lambda tx: nodes.record_cleaned(tx, image, at_us))

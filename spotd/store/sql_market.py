@@ -1,5 +1,5 @@
-"""The part of SqlStore about offers and prices (see `spotd.store.quotes`), and about the routes of
-alerts."""
+"""The part of SqlStore about offers and prices (see `spotd.store.price_records`), and about the
+routes of alerts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from providers.base import Offer
-from spotd.decide.cadence import Life
-from spotd.past import Past
-from spotd.store import alerts, market, record, stays
-from spotd.store.base import PricePoint, RouteRow
+from spotd.domain.node_history import FleetHistory
+from spotd.planner.core.checkpoint_interval import ObservedLifetimes
+from spotd.store import alerts, event_log, market, node_stays
+from spotd.store.interface import PricePoint, RouteRow
 from spotd.store.sql_access import SqlAccess
 
 
 class SqlMarket(SqlAccess, Protocol):
-    """A part of `spotd.store.sql.SqlStore`, which has what it works on."""
+    """A part of `spotd.store.sql_store.SqlStore`, which has what it works on."""
 
     def record_offers(self, provider: str, offers: Sequence[Offer], at_us: int) -> None:
         self._write(lambda tx: market.record_offers(tx, provider, offers, at_us))
@@ -32,8 +32,8 @@ class SqlMarket(SqlAccess, Protocol):
     def route_rows(self) -> list[RouteRow]:
         return self._database.glance(alerts.route_rows)
 
-    def lives(self, since_us: int) -> list[Life]:
-        return self._database.read(lambda c: record.lives(c, since_us))
+    def lives(self, since_us: int) -> list[ObservedLifetimes]:
+        return self._database.read(lambda c: event_log.lives(c, since_us))
 
-    def past(self, since_us: int, now_us: int) -> Past:
-        return self._database.read(lambda c: stays.past(c, since_us, now_us))
+    def past(self, since_us: int, now_us: int) -> FleetHistory:
+        return self._database.read(lambda c: node_stays.past(c, since_us, now_us))

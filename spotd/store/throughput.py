@@ -8,13 +8,15 @@ from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Row, bindparam, case, func, select
 
-from spotd.decide.health import WARM_UP_US, baseline_tokens_per_s
-from spotd.model import Node, S, Throughput
-from spotd.states import NodeState
+from spotd.domain.health import HealthSpec
+from spotd.domain.node import Node
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
+from spotd.domain.view import Throughput
+from spotd.planner.core.slow_detection import WARM_UP_US, baseline_tokens_per_s
 from spotd.store import schema
 from spotd.store.codec import decode_spec
 from spotd.store.rows import nodes_query, read_nodes
-from spotd.verdicts import HealthSpec
 
 # How far back is looked: long enough for a baseline before the health checks' windows.
 LOOK_BACK_S = 600.0
@@ -32,8 +34,12 @@ _CHOSEN = (
 )
 _REPORTED = (
     select(
-        *(_progress.job_id, _progress.generation, _progress.at_us, _progress.to_step),
-        *(_progress.tokens, _progress.busy_s),
+        _progress.job_id,
+        _progress.generation,
+        _progress.at_us,
+        _progress.to_step,
+        _progress.tokens,
+        _progress.busy_s,
     )
     .join(schema.jobs, _jobs.id == _progress.job_id)
     .where(
@@ -51,14 +57,21 @@ _RUNNING = select(_jobs.id, _jobs.spec).where(
 )
 _PAST = nodes_query(
     _nodes.job_id == bindparam("job"),
-    *(_nodes.chosen, _nodes.rank == 0, _nodes.first_step_at_us > 0),
+    _nodes.chosen,
+    _nodes.rank == 0,
+    _nodes.first_step_at_us > 0,
 )
 _STRETCH = select(
-    *(_progress.generation, _progress.at_us, _progress.to_step),
-    *(_progress.tokens, _progress.busy_s),
+    _progress.generation,
+    _progress.at_us,
+    _progress.to_step,
+    _progress.tokens,
+    _progress.busy_s,
 ).where(
-    *(_progress.job_id == bindparam("job"), _progress.generation == bindparam("generation")),
-    *(_progress.at_us > bindparam("begin"), _progress.at_us <= bindparam("end")),
+    _progress.job_id == bindparam("job"),
+    _progress.generation == bindparam("generation"),
+    _progress.at_us > bindparam("begin"),
+    _progress.at_us <= bindparam("end"),
 )
 _NEW = _progress.at_us > bindparam("recent")
 _SUMS = (
@@ -99,7 +112,7 @@ def reported(
 
 
 @dataclass(frozen=True)
-class Stretch:
+class EarlierTraining:
     """A part of an earlier attempt, on our clock."""
 
     generation: int
@@ -116,7 +129,7 @@ def current_of(nodes: Iterable[Node], now_us: int) -> Node | None:
     return None if long else node
 
 
-def stretch_before(node: Node, nodes: Iterable[Node]) -> Stretch | None:
+def stretch_before(node: Node, nodes: Iterable[Node]) -> EarlierTraining | None:
     """What `node` is to be compared with: the newest earlier attempt of its job that trained on
     this type of machine, when it was warm."""
     same = [
@@ -130,7 +143,7 @@ def stretch_before(node: Node, nodes: Iterable[Node]) -> Stretch | None:
         return None
     past = max(same, key=lambda one: one.generation)
     begin_us = past.first_step_at_us + WARM_UP_US
-    return Stretch(past.generation, begin_us, begin_us + int(LOOK_BACK_S * S))
+    return EarlierTraining(past.generation, begin_us, begin_us + int(LOOK_BACK_S * S))
 
 
 def typical(conn: Connection, node: Node) -> float:

@@ -8,8 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, case, select, update
 
-from spotd.log import redactor
-from spotd.model import Event, S
+from spotd.base.log import redactor
+from spotd.domain.events import Event
+from spotd.domain.units import S
 from spotd.store import schema
 from spotd.store.codec import decode_spec, encode
 
@@ -31,7 +32,7 @@ _TOUCH = (
 
 
 @dataclass(frozen=True)
-class Waiting:
+class PendingAlert:
     """A message of the outbox that is not delivered yet."""
 
     id: int
@@ -39,7 +40,7 @@ class Waiting:
 
 
 @dataclass
-class Alert:
+class NewAlert:
     """A message that is new in the outbox."""
 
     route: str
@@ -52,21 +53,21 @@ class Alert:
 def coalesced(
     alerts: Iterable[tuple[str, Event, int]],
     routes: Mapping[str, tuple[str, ...]],
-    waiting: Mapping[tuple[str, str], Waiting],
-) -> tuple[list[Alert], dict[int, int]]:
+    waiting: Mapping[tuple[str, str], PendingAlert],
+) -> tuple[list[NewAlert], dict[int, int]]:
     """What becomes of some alerts, each (job id, event, time): the new messages, and how often a
     `waiting` one, by route and key, has happened again. `routes` are those of jobs."""
-    fresh: list[Alert] = []
+    fresh: list[NewAlert] = []
     repeats: dict[int, int] = {}
-    newest: dict[tuple[str, str], Waiting | Alert] = dict(waiting)
+    newest: dict[tuple[str, str], PendingAlert | NewAlert] = dict(waiting)
     for job_id, event, at_us in alerts:
         own = (event.route,) if event.route else routes.get(job_id, (DEFAULT_ROUTE,))
         for route in own:
             known = newest.get((route, event.key)) if event.key else None
             if known is None or at_us - known.at_us >= COALESCE_S * S:
-                alert = newest[route, event.key] = Alert(route, job_id, event, at_us)
+                alert = newest[route, event.key] = NewAlert(route, job_id, event, at_us)
                 fresh.append(alert)
-            elif isinstance(known, Alert):
+            elif isinstance(known, NewAlert):
                 known.repeats += 1
             else:
                 repeats[known.id] = repeats.get(known.id, 0) + 1
@@ -168,7 +169,7 @@ class Transaction:
         query = select(_jobs.c.id, _jobs.c.spec).where(_jobs.c.id.in_(sorted(jobs)))
         return {row.id: decode_spec(row.spec).alerts for row in self.conn.execute(query)}
 
-    def _waiting(self, keys: Iterable[str]) -> dict[tuple[str, str], Waiting]:
+    def _waiting(self, keys: Iterable[str]) -> dict[tuple[str, str], PendingAlert]:
         wanted = sorted(set(keys))
         if not wanted:
             return {}
@@ -179,7 +180,7 @@ class Transaction:
             .with_for_update()
         )
         rows = self.conn.execute(query)
-        return {(row.route, row.key): Waiting(row.id, row.at_us) for row in rows}
+        return {(row.route, row.key): PendingAlert(row.id, row.at_us) for row in rows}
 
 
 def _event_row(number: int, job_id: str, event: Event, at_us: int) -> dict[str, Any]:
@@ -197,7 +198,7 @@ def _event_row(number: int, job_id: str, event: Event, at_us: int) -> dict[str, 
     }
 
 
-def _alert_row(alert: Alert) -> dict[str, Any]:
+def _alert_row(alert: NewAlert) -> dict[str, Any]:
     return {
         "route": alert.route,
         "key": alert.event.key,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, select, text
 
-from spotd.model import S
+from spotd.domain.units import S
 from spotd.store import schema
-from spotd.store.base import SchemaVersionError, StoreError
-from spotd.store.duties import holders
 from spotd.store.engine import Database
+from spotd.store.interface import SchemaVersionError, StoreError
+from spotd.store.leases import holders
 
 HEAD = schema.REVISIONS[-1]
 _LOCK = 7_078_468_100  # an advisory lock of our own: two daemons may find an empty database

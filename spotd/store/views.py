@@ -9,23 +9,25 @@ from typing import Any
 
 from sqlalchemy import BindParameter, Connection, bindparam, func, or_, select
 
-from spotd.model import Attempt, Job, Node, Outcome, View
-from spotd.past import Before
-from spotd.states import NodeState
-from spotd.store import ledger, schema, throughput
-from spotd.store.rows import JOB_COLUMNS, NOT_GONE, job_of, nodes_query, read_nodes
-from spotd.store.throughput import current_of
-from spotd.verdicts import (
+from spotd.domain.health import (
     CRASHED,
     NAN,
     NAN_AFTER_RESUME,
     ROLLED_BACK,
     STEPPED_BACK,
     STRAGGLER,
+    Diagnosis,
     Setbacks,
-    Verdict,
 )
-from spotd.wishes import Saved
+from spotd.domain.job import Attempt, Job
+from spotd.domain.node import Node
+from spotd.domain.node_history import Prerequisite
+from spotd.domain.preferences import GenerationSaves
+from spotd.domain.states import NodeState, Outcome
+from spotd.domain.view import View
+from spotd.store import ledger, schema, throughput
+from spotd.store.rows import JOB_COLUMNS, NOT_GONE, job_of, nodes_query, read_nodes
+from spotd.store.throughput import current_of
 
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
 _IDS: BindParameter[Any] = bindparam("jobs", expanding=True)
@@ -61,9 +63,12 @@ _SETBACKS = (
 _saves = schema.checkpoints.c
 _SAVED = (
     select(
-        *(_saves.job_id, _saves.generation),
-        *(func.min(_saves.step), func.max(_saves.step)),
-        *(func.min(_saves.committed_at_us), func.max(_saves.committed_at_us)),
+        _saves.job_id,
+        _saves.generation,
+        func.min(_saves.step),
+        func.max(_saves.step),
+        func.min(_saves.committed_at_us),
+        func.max(_saves.committed_at_us),
         func.max(_saves.bytes),
     )
     .where(_saves.job_id.in_(_IDS))
@@ -71,7 +76,11 @@ _SAVED = (
     .order_by(_saves.job_id, _saves.generation)
 )
 _BEFORE = select(
-    *(_jobs.id, _jobs.name, _jobs.outcome, _jobs.outcome_text, _jobs.finished_at_us)
+    _jobs.id,
+    _jobs.name,
+    _jobs.outcome,
+    _jobs.outcome_text,
+    _jobs.finished_at_us,
 ).where(_jobs.id.in_(_IDS))
 
 
@@ -112,21 +121,21 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
     }
 
 
-def _before(conn: Connection, job_ids: Sequence[str]) -> dict[str, Before]:
+def _before(conn: Connection, job_ids: Sequence[str]) -> dict[str, Prerequisite]:
     if not job_ids:
         return {}
     rows = conn.execute(_BEFORE, {"jobs": list(job_ids)})
     return {
-        job_id: Before(name, Outcome(outcome) if outcome else None, *rest)
+        job_id: Prerequisite(name, Outcome(outcome) if outcome else None, *rest)
         for job_id, name, outcome, *rest in rows
     }
 
 
-def _saved(conn: Connection, job_ids: Sequence[str]) -> dict[str, list[Saved]]:
-    found: dict[str, list[Saved]] = {}
+def _saved(conn: Connection, job_ids: Sequence[str]) -> dict[str, list[GenerationSaves]]:
+    found: dict[str, list[GenerationSaves]] = {}
     if job_ids:
         for job_id, *told in conn.execute(_SAVED, {"jobs": list(job_ids)}):
-            found.setdefault(job_id, []).append(Saved(*told))
+            found.setdefault(job_id, []).append(GenerationSaves(*told))
     return found
 
 
@@ -134,15 +143,15 @@ def _trains(nodes: Sequence[Node]) -> bool:
     return any(node.state is NodeState.RUNNING for node in nodes)
 
 
-def _verdicts(conn: Connection, job_ids: Sequence[str]) -> dict[str, tuple[Verdict, ...]]:
+def _verdicts(conn: Connection, job_ids: Sequence[str]) -> dict[str, tuple[Diagnosis, ...]]:
     found = {}
     for job_id in job_ids:
         newest = conn.execute(_NEWEST_EVENTS, {"job": job_id}).all()
-        found[job_id] = verdicts_of([Verdict(*row) for row in reversed(newest)])
+        found[job_id] = verdicts_of([Diagnosis(*row) for row in reversed(newest)])
     return found
 
 
-def verdicts_of(told: Sequence[Verdict]) -> tuple[Verdict, ...]:
+def verdicts_of(told: Sequence[Diagnosis]) -> tuple[Diagnosis, ...]:
     """Of a job's newest events, oldest first, what is decided upon. Who goes back from lost numbers
     by itself is left to it."""
     back = {one.node_id for one in told if one.kind == ROLLED_BACK}

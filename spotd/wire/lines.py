@@ -52,7 +52,9 @@ CHECKPOINT_FAILED = "checkpoint_failed"  # step, error
 CHECKPOINT_SKIPPED = (
     "checkpoint_skipped"  # step, manifest, error: a torn or corrupt one passed over
 )
-PLAN = "plan"  # status: planned|ended, action, step, ...: see trainer/hook/spotd_hook/planning.py
+PLAN = (
+    "plan"  # status: planned|ended, action, step, ...: see trainer/hook/spotd_hook/save_planner.py
+)
 ROLLED_BACK = "rolled_back"  # step, from_step: to the state of an older checkpoint
 NOTICE = "notice"  # notice_id, kind, remaining_s (null: unknown), source, text
 NOTICE_WITHDRAWN = "notice_withdrawn"  # notice_id
@@ -66,7 +68,7 @@ UNWELL = (
 EXITED = "exited"  # code (0, 75, 76, 256 to 258, else crashed), ranks: {rank: code}, tail
 DISK = "disk"  # full: bool, text: it stays so
 CACHE = "cache"  # status: restored|kept|failed, path, files, bytes, seconds; text: why it failed
-RESULTS = "results"  # what an evaluation measured: the fields of spotd/evaluation.py
+RESULTS = "results"  # what an evaluation measured: the fields of spotd/domain/evaluation.py
 WIPED = "wiped"  # what[], how, left_mounts[], failed: the disks, after the end
 MOUNT_READ = (
     "mount_read"  # target, bytes: read over that mount since the line before; with a url: copied
@@ -152,7 +154,7 @@ class LogChunk:
 
 
 @dataclass(frozen=True)
-class Here:
+class DaemonPresence:
     """The daemon's only word on the follow stream: it is there, and the machine may go on for
     `left_s` without hearing it again; `mtbf_s` is the mean time between losses of the job's
     machines, as it is known now (0: it does not say). A node that does not know either reads over
@@ -165,11 +167,11 @@ class Here:
         return encode({"here": asdict(self)})
 
 
-def parse_here(line: bytes) -> Here:
+def parse_here(line: bytes) -> DaemonPresence:
     """Raises WireError."""
     body = read_field(read_object(line), "here", dict)
     mtbf_s = read_number(body, "mtbf_s") if "mtbf_s" in body else 0.0
-    return Here(read_number(body, "left_s"), mtbf_s)
+    return DaemonPresence(read_number(body, "left_s"), mtbf_s)
 
 
 Line = JournalEntry | Heartbeat | LogChunk

@@ -28,7 +28,7 @@ _PROSE = {"title", "description", "summary"}
 def commands() -> str:
     """Every command of spotctl and spotd with its arguments and options; no help text."""
     from spotd.cli.app import app as spotctl
-    from spotd.command import app as spotd
+    from spotd.daemon.command import app as spotd
 
     programs = {"spotctl": spotctl, "spotd": spotd}
     trees = (_commands(typer.main.get_command(app), name) for name, app in programs.items())
@@ -65,8 +65,8 @@ def _parameter(parameter: Any) -> str:
 
 def openapi() -> str:
     """The API's description without its prose."""
-    from spotd.serve import openapi as module
-    from spotd.serve.api import BYTES, PLAIN, WAITING
+    from spotd.api.http import openapi as module
+    from spotd.api.http.app import BYTES, PLAIN, WAITING
 
     return _json(module.describe((*PLAIN, *WAITING, *BYTES)))
 
@@ -87,7 +87,7 @@ def job_file() -> str:
 
 def metrics() -> str:
     """Every metric with its kind and labels."""
-    from spotd.serve.metric_table import METRICS
+    from spotd.api.metrics.metric_table import METRICS
 
     rows = (f"{m.name} {m.kind} {','.join(m.labels)} {m.since}" for m in METRICS)
     return "\n".join(sorted(rows)) + "\n"

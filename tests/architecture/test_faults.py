@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.weather import FAULTS
+from tests.sim.fault_schedule import FAULTS
 
 TESTS = Path(__file__).parent.parent
 ROWS = re.findall(
@@ -61,8 +61,8 @@ def test_a_row_names_tests_that_exist_or_says_what_is_missing(
 
 
 def test_a_wrong_name_would_be_seen() -> None:
-    assert _wrong("`spotd/test_loop.py::test_a_poke_wakes_at_once`, `sim:preempt`") == []
-    wrong = ["spotd/test_loop.py::test_nothing", "spotd/nowhere.py::test_x", "sim:rain"]
+    assert _wrong("`spotd/daemon/test_loop.py::test_a_poke_wakes_at_once`, `sim:preempt`") == []
+    wrong = ["spotd/daemon/test_loop.py::test_nothing", "spotd/nowhere.py::test_x", "sim:rain"]
     assert _wrong(", ".join(f"`{name}`" for name in wrong)) == wrong
 
 

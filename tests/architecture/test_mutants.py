@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import spotd
-import spotd.decide
+import spotd.planner
 
-DECIDE = Path(spotd.decide.__file__ or "").parent
+DECIDE = Path(spotd.planner.__file__ or "").parent
 MODULES = {str(p.relative_to(DECIDE)) for p in DECIDE.rglob("*.py") if p.name != "__init__.py"}
 PAGE = Path(spotd.__file__).parent.parent / "docs" / "mutants.md"
 ROW = re.compile(r"^\| (\S+) \| (\d+) \| (\d+) \| (\d+) \|", re.MULTILINE)

@@ -162,7 +162,7 @@ def test_torch_is_one_whose_own_loader_is_mended() -> None:
 
 def test_the_daemon_loads_no_library_that_reads_checkpoints() -> None:
     program = (
-        "import sys, spotd.daemon, spotd.command\n"
+        "import sys, spotd.daemon.daemon, spotd.daemon.command\n"
         "heavy = {'torch', 'numpy'} & set(sys.modules)\n"
         "sys.exit(', '.join(heavy) or 0)"
     )

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import cadence
 from cadence import OURS, PLACES, POLICIES, STATES, Result, expected, simulate
 
-from trainer.hook.spotd_hook.deadline import Action, Plan, Situation
+from trainer.hook.spotd_hook.deadline import Action, DeadlineSituation, StopPlan
 
 HOURS = 600.0
 pytestmark = pytest.mark.xdist_group("cadence")  # what one worker simulated, it knows
@@ -83,17 +83,17 @@ def test_ours_is_ahead_of_all_others_everywhere() -> None:
                 assert ours.lost_min < other.lost_min
 
 
-def always_at_once(now: Situation) -> Plan:
-    return Plan(Action.SAVE, 0.0, now.save_s, now.left_s - now.save_s, now)
+def always_at_once(now: DeadlineSituation) -> StopPlan:
+    return StopPlan(Action.SAVE, 0.0, now.save_s, now.left_s - now.save_s, now)
 
 
-def too_late(now: Situation) -> Plan:
+def too_late(now: DeadlineSituation) -> StopPlan:
     action = Action.TRAIN if now.left_s > now.save_s / 2 else Action.SAVE
-    return Plan(action, 0.0, now.save_s, 0.0, now)
+    return StopPlan(action, 0.0, now.save_s, 0.0, now)
 
 
-def never(now: Situation) -> Plan:
-    return Plan(Action.RELEASE, 0.0, 0.0, now.left_s, now)
+def never(now: DeadlineSituation) -> StopPlan:
+    return StopPlan(Action.RELEASE, 0.0, 0.0, now.left_s, now)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,14 @@ from spotd.sizing.shape import Shape
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = (
-    *("llama-3.2-1b", "qwen2.5-1.5b", "qwen3-0.6b", "pythia-1.4b", "opt-1.3b", "gemma-2b"),
-    *("gpt2-xl", "phi-2"),
+    "llama-3.2-1b",
+    "qwen2.5-1.5b",
+    "qwen3-0.6b",
+    "pythia-1.4b",
+    "opt-1.3b",
+    "gemma-2b",
+    "gpt2-xl",
+    "phi-2",
 )
 CPU = torch.device("cpu")
 # transformers' newer name for it is one that peft does not use yet.

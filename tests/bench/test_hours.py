@@ -12,7 +12,7 @@ import pytest
 
 from bench.daily import DAYS, HOURS, MARGIN, Day, counted, foretold
 from bench.hours import TRACES, main, out_of_time
-from spotd.decide.policy import Sighting
+from spotd.planner.spot_policy import Sighting
 
 TICKS = 28 * 48  # of half an hour
 

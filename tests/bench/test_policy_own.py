@@ -20,7 +20,7 @@ from policy_ours import region
 from policy_own import Own, own
 from policy_score import Bounds, score
 
-from spotd.cli.tracefiles import made, write
+from spotd.cli.trace_files import made, write
 
 NOW_US = 2_900_000 * 3600 * 1_000_000
 H_US = 3600 * 1_000_000
@@ -143,7 +143,11 @@ def test_regions_and_the_way_of_a_checkpoint_are_read_from_the_pools(
     case = cases(bench, exported(tmp_path)).cases[0]
     found = [region(zone) for zone in case["zones"]]
     assert [one.partition("/")[2] for one in found] == [
-        *("eastus", "us-central1", "us-east-1", "us-east-1", "us-west-2"),
+        "eastus",
+        "us-central1",
+        "us-east-1",
+        "us-east-1",
+        "us-west-2",
     ]
     assert found[1] == "gcp/us-central1"
     azure, google, east_a, east_b, west = range(5)

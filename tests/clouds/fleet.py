@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from providers.local.documents import Facts
+from providers.local.documents import MachineFacts
 from tests.clouds.machines import Machines, nowhere
 
 
@@ -62,7 +62,9 @@ class Fleet:
         self.books: dict[str, Entry] = {}
         self.takings: list[Taking] = []
 
-    def rent(self, facts: Facts, instance_id: str, token: str, user_data: str, **more: Any) -> str:
+    def rent(
+        self, facts: MachineFacts, instance_id: str, token: str, user_data: str, **more: Any
+    ) -> str:
         """Sell a machine; its address, at once. `more` is for `Machines.boot`."""
         self.books[facts.instance_id] = Entry(instance_id, token, now_us())
         if self._machines is None:

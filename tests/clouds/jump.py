@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 from spotd.demo.bucket import Bucket
 from tests.clouds.machines import Machines, machines_on
-from tests.rigs.jump import Jump, endpoint, jump_host
-from tests.rigs.netns import Network
+from tests.fixtures.jump import Jump, endpoint, jump_host
+from tests.fixtures.netns import Network
 
 
 @dataclass(frozen=True)

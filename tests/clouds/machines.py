@@ -30,12 +30,12 @@ from itertools import cycle
 from pathlib import Path
 
 from providers.base import NoticeKind
-from providers.local.documents import Facts
-from providers.local.nursery import Body
+from providers.local.documents import MachineFacts
+from providers.local.process_pool import MachineProcess
 from spotd.demo.box import BoxError, wait_for
 from tests.clouds.machines_boot import BOOT_LOG, HOST_KEY
-from tests.rigs import cgroups
-from tests.rigs.netns import CHECKOUT, Machine, Network, run
+from tests.fixtures import cgroups
+from tests.fixtures.netns import CHECKOUT, Machine, Network, run
 
 END_S = 10.0
 
@@ -55,7 +55,7 @@ def require() -> None:
 @dataclass
 class _Rented:
     machine: Machine
-    body: Body
+    body: MachineProcess
     process: subprocess.Popen[bytes]
     log: Path
     ending: threading.Lock = field(default_factory=threading.Lock)
@@ -82,7 +82,7 @@ class Machines:
 
     def boot(
         self,
-        facts: Facts,
+        facts: MachineFacts,
         user_data: str,
         *,
         accounts: Mapping[str, str] | None = None,
@@ -120,7 +120,7 @@ class Machines:
                 off()
             hear(event)
 
-        body = Body(name, process.pid, ours, [disk], listen)
+        body = MachineProcess(name, process.pid, ours, [disk], listen)
         machine = Machine(self._network, name, host, process.pid)
         with self._lock:
             self._rented[name] = _Rented(machine, body, process, log)

@@ -7,7 +7,7 @@ Debian's cloud-init reads the user data there, in the order of a real boot: file
 keys, then OpenSSH starts, then `runcmd`. Where it has the user data from is each cloud's own: of
 GCP and Azure see guest.py, of AWS it lies on the disk (NoCloud). systemd does not run; what it
 would tell a preparation (the clock is set) the image has as a program. What makes it a machine:
-tests/rigs/netns_machine.
+tests/fixtures/netns_machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from providers.local.documents import NoticeDocument
 from providers.local.link import ControlLink
 from tests.clouds.azure import guest as azure
 from tests.clouds.gcp import guest as gcp
-from tests.rigs.netns_machine import (
+from tests.fixtures.netns_machine import (
     SSHD_CONFIG,
     SSHD_LOG,
     be_machine,

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from providers import cloudinit
-from spotd.act.jump import Jump
+from providers import cloud_init
+from spotd.act.jump_host import JumpConnection
 from spotd.act.ssh import Address, Connection, SshUnreachableError, connect
-from spotd.clock import SystemClock
+from spotd.base.clock import SystemClock
 from spotd.demo import s3
 from spotd.demo.box import wait_for
 from spotd.demo.bucket import Bucket
 from tests.clouds.jump import Private, behind_a_jump_host
 from tests.clouds.test_machines import UP_S, facts, told, up
-from tests.rigs import netns
-from tests.rigs.local_cloud import host_key, user_key
+from tests.fixtures import netns
+from tests.fixtures.local_cloud import host_key, user_key
 
 pytestmark = pytest.mark.root
 
@@ -44,10 +44,10 @@ def test_it_comes_up_and_is_reached_through_the_jump_host_alone(
     address = Address(host, 22, "spotd", host_key().public)
     with pytest.raises(SshUnreachableError):
         connect(address, user_key().private, 3.0)
-    way = Jump(private.jump.host, SystemClock())
+    way = JumpConnection(private.jump.host, SystemClock())
     try:
         connection = connect(address, user_key().private, dial=way.dial)
-        read = f"cat {cloudinit.STATE} 2>/dev/null"
+        read = f"cat {cloud_init.STATE} 2>/dev/null"
         wait_for("its preparation", lambda: said(connection, read) == "ok", UP_S)
         with urllib.request.urlopen(store.endpoint, timeout=10) as here:
             assert here.status == 200

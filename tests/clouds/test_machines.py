@@ -17,18 +17,18 @@ import paramiko
 import pytest
 import yaml
 
-from providers import cloudinit
+from providers import cloud_init
 from providers.base import CapacityType, Instance, InstanceState, LaunchRequest, NoticeKind
-from providers.local.documents import Facts
+from providers.local.documents import MachineFacts
 from spotd.demo.box import wait_for
 from tests.clouds.machines import Machines, machines_on, nowhere
-from tests.rigs import netns
-from tests.rigs.local_cloud import Ran, host_key, run, user_key
-from tests.rigs.processes import alive
+from tests.fixtures import netns
+from tests.fixtures.local_cloud import Ran, host_key, run, user_key
+from tests.fixtures.processes import alive
 
 pytestmark = pytest.mark.root
 
-UP_S = 40.0
+UP_S = 180.0
 REQUEST = LaunchRequest(
     token="t",
     name="n",
@@ -58,13 +58,13 @@ def _nothing_is_left(machines: Machines) -> Iterator[None]:
     machines.end_all()
 
 
-def facts(name: str, cloud: str = "aws") -> Facts:
-    return Facts(name, cloud, name, "region", "zone", "type", spot=True)
+def facts(name: str, cloud: str = "aws") -> MachineFacts:
+    return MachineFacts(name, cloud, name, "region", "zone", "type", spot=True)
 
 
 def told(request: LaunchRequest = REQUEST, *, without: str = "", host_key: bool = True) -> str:
     """The product's user data, as the cloud gets it, or lacking one key."""
-    text = cloudinit.user_data(request, host_key=host_key)
+    text = cloud_init.user_data(request, host_key=host_key)
     config = yaml.safe_load(text)
     config.pop(without, None)
     return text if not without else "#cloud-config\n" + json.dumps(config)
@@ -86,7 +86,7 @@ def up(machines: Machines, name: str) -> None:
 
 def prepared(host: str) -> str:
     """What its preparation came to."""
-    said = wait_for("the preparation", lambda: run(at(host), f"cat {cloudinit.STATE}").out, UP_S)
+    said = wait_for("the preparation", lambda: run(at(host), f"cat {cloud_init.STATE}").out, UP_S)
     return str(said).strip()
 
 
@@ -96,7 +96,7 @@ def test_it_comes_up_by_the_products_user_data(machines: Machines) -> None:
     said = run(at(host), "whoami; sudo -n whoami; hostname; stat -c %U ~")
     assert said.out.split() == ["spotd", "root", "i-1", "spotd"]
     assert prepared(host) == "ok"
-    assert run(at(host), f"stat -c %U {cloudinit.DATA}").out == "spotd\n"
+    assert run(at(host), f"stat -c %U {cloud_init.DATA}").out == "spotd\n"
     assert machines.host_key("i-1").split()[:2] == host_key().public.split()[:2]
 
 
@@ -223,7 +223,7 @@ import sys, time
 from pathlib import Path
 from tests.clouds.machines import machines_on
 from tests.clouds.test_machines import facts, told, up
-from tests.rigs import netns
+from tests.fixtures import netns
 with netns.network() as network, machines_on(network, Path(sys.argv[1])) as machines:
     machines.boot(facts("i-1"), told())
     up(machines, "i-1")

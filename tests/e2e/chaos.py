@@ -26,21 +26,22 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from spotd.cli.client import Client
+from spotd.api_client.client import Client
+from spotd.base.errors import UserError
 from spotd.demo import heads
 from spotd.demo.box import BoxError, wait_for
-from spotd.errors import UserError
-from spotd.model import Job, Node
-from spotd.states import NodeState
-from spotd.store.base import Store, StoreError
-from spotd.store.sql import open_store as open_database
+from spotd.domain.job import Job
+from spotd.domain.node import Node
+from spotd.domain.states import NodeState
+from spotd.store.interface import Store, StoreError
+from spotd.store.sql_store import open_store as open_database
 from tests.e2e import verdict
 from tests.e2e.installed import install
 from tests.e2e.reckoning import figures, judge_machines, unable
 from tests.e2e.rig import SCENARIO, Reference, job_file, make_reference
 from tests.e2e.strikes import Actor, DaemonActor, DatabaseActor, MachineActor, Record
-from tests.rigs import netns, postgres
-from tests.rigs.pair import Pair
+from tests.fixtures import netns, postgres
+from tests.fixtures.pair import Pair
 
 STEPS = 400  # sixteen seconds at least
 SEEDS = (3, 4)  # of the jobs: two that are not the same

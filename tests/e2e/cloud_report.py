@@ -14,8 +14,9 @@ from rich.table import Table
 
 from spotd.demo.facts import Recovery, lineage
 from spotd.demo.report import GIVING_BACK_MAX_S, money, preemptions
-from spotd.model import Node, S
-from spotd.store.base import ProgressRow
+from spotd.domain.node import Node
+from spotd.domain.units import S
+from spotd.store.interface import ProgressRow
 
 CLOUDS = ("aws", "gcp", "azure")
 

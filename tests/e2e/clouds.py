@@ -21,8 +21,8 @@ from tests.clouds.fleet import Fleet
 from tests.clouds.gcp import serving as gcp
 from tests.clouds.jump import behind_a_jump_host
 from tests.clouds.machines import Machines, machines_on
-from tests.rigs import netns
-from tests.rigs.jump import Server
+from tests.fixtures import netns
+from tests.fixtures.jump import Server
 
 # A real deployment looks less often; the demo is to be short.
 SETTINGS = """

@@ -24,19 +24,19 @@ from typing import Any
 
 from rich.console import Console
 
+from spotd.base.errors import UserError
 from spotd.demo.box import BoxError
 from spotd.demo.facts import giving_back, lineage, orphan_seconds, recoveries
 from spotd.demo.heads import HeadWatch, zombie_commits
 from spotd.demo.screen import Screen, open_screen
-from spotd.demo.story import RECOVERY_TIMEOUT_S, STILL_TIMEOUT_S, Story
-from spotd.errors import UserError
-from spotd.phase import FINISHED
+from spotd.demo.story import RECOVERY_TIMEOUT_S, STILL_TIMEOUT_S, DemoRun
+from spotd.domain.phase import FINISHED
 from tests.clouds import machines
 from tests.clouds.fleet import now_us
 from tests.e2e.cloud_report import Evidence, table
 from tests.e2e.clouds import H100, CloudBox, Clouds, running_box, running_clouds
 from tests.e2e.rig import SEED, SIZE, STEPS, Reference, open_records
-from tests.rigs import netns
+from tests.fixtures import netns
 
 REST_MS = 500  # in each step until it is on the last cloud: it is not to be over before that
 LAST_REST_MS = 30
@@ -65,7 +65,7 @@ spotd:
 """
 
 
-class CloudStory(Story):
+class CloudStory(DemoRun):
     """Runs the two jobs in a started box and tells `screen` what happens."""
 
     box: CloudBox
@@ -161,7 +161,7 @@ def play(
 def _gather(
     box: CloudBox,
     clouds: Clouds,
-    story: Story,
+    story: DemoRun,
     job_id: str,
     reference: Reference,
     wall_s: float,

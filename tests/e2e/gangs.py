@@ -16,12 +16,12 @@ from typing import Any
 from providers.stores import open_store
 from spotd.demo import s3
 from spotd.demo.box import Box, running_box
-from spotd.phase import FINISHED
+from spotd.domain.phase import FINISHED
 from tests.e2e.hardships import TIMING
 from tests.e2e.rig import FINISH_TIMEOUT_S, SIZE, UP_TIMEOUT_S, Run, open_records
-from tests.rigs import netns
+from tests.fixtures import netns
 from tests.trainer.rig import ROOT
-from trainer.compare import first_difference
+from trainer.reference.compare import first_difference
 
 # One region: who joins later has to be in the network of the others.
 SCENARIO = "\n".join(

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from spotd import wire
 from spotd.demo.box import BoxError, wait_for
-from spotd.model import Node
-from spotd.store.base import Store
+from spotd.domain.node import Node
+from spotd.store.interface import Store
 from tests.e2e.rig import POLL_S, Run, open_records
 from tests.e2e.scenarios import expect
-from tests.rigs import cgroups
-from tests.rigs.netns import Machine, RealBox
-from tests.rigs.netns_machine import HOME
+from tests.fixtures import cgroups
+from tests.fixtures.netns import Machine, RealBox
+from tests.fixtures.netns_machine import HOME
 
 LOST_S = 8.0
 TIMING = f"""

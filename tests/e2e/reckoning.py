@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spotd.demo.facts import giving_back, orphan_seconds
-from spotd.model import Node
+from spotd.domain.node import Node
 
 # How long a machine may go on that nobody wants: a daemon that is able ends it within GRACE_S, and
 # the other one takes over within that (bench/takeover.py). Time in which none is able counts extra.

@@ -12,13 +12,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from spotd.base.errors import UnreachableError
 from spotd.demo.box import Box, BoxError, running_box, wait_for
 from spotd.demo.facts import lineage
-from spotd.errors import UnreachableError
-from spotd.phase import FINISHED
-from spotd.store.base import Store
-from spotd.store.sql import open_store as open_database
-from tests.rigs.processes import alive, carrying
+from spotd.domain.phase import FINISHED
+from spotd.store.interface import Store
+from spotd.store.sql_store import open_store as open_database
+from tests.fixtures.processes import alive, carrying
 
 STEPS = 200
 SEED = 3
@@ -26,8 +26,8 @@ SIZE = "--layers 1 --heads 2 --width 32 --block 32 --batch 4"
 STEP_MS = 40  # at least
 EVERY_S = 1
 REPORT_S = 0.5
-UP_TIMEOUT_S = 60.0
-FINISH_TIMEOUT_S = 120.0
+UP_TIMEOUT_S = 180.0
+FINISH_TIMEOUT_S = 400.0
 POLL_S = 0.1
 MACHINE = "SPOTD_LOCAL_INSTANCE"  # in the environment of every process on a local machine
 

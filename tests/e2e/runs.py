@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from spotd.base.errors import UserError
 from spotd.demo.box import Box, BoxError, running_box
 from spotd.demo.heads import HeadWatch
-from spotd.errors import UserError
 from tests.e2e.rig import MACHINE, SCENARIO, STEP_MS, Reference, Run, job_file
 from tests.e2e.scenarios import SCENARIOS
 from tests.e2e.verdict import judge
-from tests.rigs.processes import carrying
+from tests.fixtures.processes import carrying
 
 # Under load another cloud may answer first. GCP says "within 30 s" and nothing else: a machine of
 # it that is ended after four has a cloud that broke its word, and a node that believed it.

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from spotd.demo.box import BoxError
-from tests.rigs.netns import Machine, Network, machine_of
-from tests.rigs.pair import Pair, Twin
+from tests.fixtures.netns import Machine, Network, machine_of
+from tests.fixtures.pair import Pair, Twin
 
 RETRY_S = 0.5
 START_LIMIT_S = 120.0

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from spotd.base.errors import ExitCode
 from spotd.cli.app import run
 from spotd.demo.box import wait_for
-from spotd.errors import ExitCode
 from tests.e2e.clouds import CloudBox, Clouds, running_clouds
 
 pytestmark = pytest.mark.root
@@ -53,7 +53,6 @@ def said(capsys: pytest.CaptureFixture[str]) -> Mapping[str, Any]:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(240)
 def test_an_image_is_baked_and_offered_to_a_job_and_no_machine_is_left(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from providers.stores import open_store
 from spotd.demo.box import running_box, wait_for
 from spotd.demo.s3 import serving
-from spotd.phase import FINISHED
+from spotd.domain.phase import FINISHED
 from tests.e2e.rig import FINISH_TIMEOUT_S, SCENARIO, UP_TIMEOUT_S, Run
 
 JOB = """\

@@ -15,14 +15,13 @@ import pytest
 
 from spotd.cli.app import run
 from spotd.demo.box import Box
-from spotd.masterkey import NEXT_KEY_NAME
-from tests.rigs import slack
-from tests.rigs.processes import below
-from tests.rigs.waiting import wait_until
+from spotd.security.master_key import NEXT_KEY_NAME
+from tests.fixtures import slack
+from tests.fixtures.processes import below
+from tests.fixtures.waiting import LIMIT_S, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("daemon")]
 
-LIMIT_S = 60.0
 # What each looks like says nothing of where it came from; only the text is the secret.
 GIVEN, KEPT, ANEW = "cnry1-given-with-job", "cnry2-kept-by-spotd", "cnry3-set-anew"
 STORE_KEY = "cnry4-secret-access-key"

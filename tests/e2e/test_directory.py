@@ -16,13 +16,13 @@ import torch
 
 from providers.stores import open_store
 from spotd.demo.box import Box, running_box, wait_for
-from spotd.phase import FINISHED
+from spotd.domain.phase import FINISHED
 from tests.e2e.rig import FINISH_TIMEOUT_S, SCENARIO, UP_TIMEOUT_S, Run
 from tests.trainer.rig import ROOT
-from trainer.directory import packing
-from trainer.directory.packing import Saved
+from trainer.directory import archive
+from trainer.directory.archive import ArchivedUnit
 from trainer.fence import read_head
-from trainer.saver.reading import read_manifest
+from trainer.saver.reader import read_manifest
 
 NOTICE_S = 20.0
 TRANSFORMERS = ("transformers", "--steps 150 --save-steps 40", "checkpoint-150/optimizer.pt")
@@ -43,7 +43,7 @@ spotd:
 """
 
 
-def fetch_newest(box: Box, job_id: str, folder: Path) -> Saved:
+def fetch_newest(box: Box, job_id: str, folder: Path) -> ArchivedUnit:
     """The newest unit that the store has of the job, put into `folder`."""
     store = open_store(box.checkpoints_url)
     held = read_head(store, job_id)
@@ -52,8 +52,8 @@ def fetch_newest(box: Box, job_id: str, folder: Path) -> Saved:
     for ref in (head.current, *head.previous):
         assert ref is not None
         manifest = read_manifest(store, ref)
-        if saved := packing.read_saved(manifest):  # the one that ends the job is of none
-            packing.fetch(store, manifest, saved, folder)
+        if saved := archive.read_saved(manifest):  # the one that ends the job is of none
+            archive.fetch(store, manifest, saved, folder)
             return saved
     raise AssertionError("the store has no checkpoint")
 
@@ -93,7 +93,6 @@ def first_checkpoint(run: Run) -> dict[str, Any]:
 
 @pytest.mark.soak
 @pytest.mark.e2e
-@pytest.mark.timeout(240)
 @pytest.mark.xdist_group("kills of others")
 @pytest.mark.parametrize("how", ["notice", "reset"])
 @pytest.mark.parametrize("case", [TRANSFORMERS, LIGHTNING], ids=lambda case: case[0])

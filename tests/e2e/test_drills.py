@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from spotd.base.errors import ExitCode
 from spotd.demo.box import Box, running_box, wait_for
-from spotd.errors import ExitCode
 from tests.e2e.rig import SCENARIO, UP_TIMEOUT_S
 
 WITHIN = "60s"
@@ -35,7 +35,6 @@ def drill(box: Box, kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(120)
 @pytest.mark.xdist_group("kills of others")
 @pytest.mark.req("DRL-01", "DRL-04")
 def test_what_init_writes_passes_the_drills_as_it_is(folder: Path, tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from tests.e2e.gangs import (
 
 @pytest.mark.e2e
 @pytest.mark.soak
-@pytest.mark.timeout(600)
 @pytest.mark.xdist_group("kills of others")
 @pytest.mark.req("ELA-01")
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)

@@ -12,9 +12,9 @@ import pytest
 
 from spotd.demo.box import Box, wait_for
 from tests.e2e.growth import SETTINGS, Size, growth, live, measure
+from tests.fixtures.waiting import LIMIT_S
 
 JOBS = 12  # after those that warm it up; make soak has many more
-LIMIT_S = 30.0
 
 
 @pytest.mark.soak  # of so few jobs a pool of threads that fills looks like a leak

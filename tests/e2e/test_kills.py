@@ -84,7 +84,6 @@ def shared(python: Path) -> Iterator[Shared]:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("scenario", "number"), list(_runs()))
 def test_the_job_ends_as_if_nothing_had_happened(
     scenario: str, number: int, shared: Shared, reference: Reference

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from providers.aws.lending import AwsLender
+from providers.aws.credential_leases import AwsCredentialIssuer
 from spotd import wire
-from spotd.act.lending import Loans
-from spotd.decide.lending import StoreAccess
-from spotd.model import CheckpointSpec
-from tests.rigs import lending as rig
-from tests.rigs.lending import PROFILE, ROLE, Lending
-from tests.rigs.station import NODE, Station, station
-from tests.rigs.waiting import wait_until
+from spotd.act.credential_leases import CredentialLeases
+from spotd.domain.job import CheckpointSpec
+from spotd.planner.core.credential_lease import StoreAccess
+from tests.fixtures import lending as rig
+from tests.fixtures.lending import PROFILE, ROLE, Lending
+from tests.fixtures.station import NODE, Station, station
+from tests.fixtures.waiting import wait_until
 from tests.spotd.store import build
 
 LASTS_S = 8.0
@@ -62,15 +62,15 @@ def here(tmp_path: Path) -> Iterator[Station]:
         yield found
 
 
-def loans_of(lending: Lending, here: Station) -> Loans:
+def loans_of(lending: Lending, here: Station) -> CredentialLeases:
     """A new daemon's: it remembers nothing."""
-    bucket, lender = lending.bucket, AwsLender("us-east-1", ROLE, PROFILE)
+    bucket, lender = lending.bucket, AwsCredentialIssuer("us-east-1", ROLE, PROFILE)
     access = StoreAccess(bucket.url, "aws", lends="all")
     options = (lambda _url: access), (lambda _url: lender), (lambda _url: bucket.options)
-    return Loans(*options, here.link, lambda _job: here.keys, here.clock)
+    return CredentialLeases(*options, here.link, lambda _job: here.keys, here.clock)
 
 
-def live(loans: Loans, here: Station, seconds: float) -> None:
+def live(loans: CredentialLeases, here: Station, seconds: float) -> None:
     """The box, looking more often than it does where an hour is an hour."""
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:

@@ -16,19 +16,19 @@ from pathlib import Path
 
 import pytest
 
-from providers.azure.lending import AzureLender
-from providers.lending import Lender
+from providers.azure.credential_leases import AzureCredentialIssuer
+from providers.credential_leases import CredentialIssuer
 from providers.stores import open_store
 from providers.stores.base import ObjectStore
 from spotd import wire
-from spotd.act.lending import Loans
-from spotd.decide.lending import StoreAccess
-from spotd.model import CheckpointSpec
+from spotd.act.credential_leases import CredentialLeases
+from spotd.domain.job import CheckpointSpec
+from spotd.planner.core.credential_lease import StoreAccess
 from tests.clouds.azure.serving import serving as entra
-from tests.rigs import azurite, gcs, lent_azure, lent_gcs
-from tests.rigs.sas import door
-from tests.rigs.station import NODE, Station, station
-from tests.rigs.waiting import wait_until
+from tests.fixtures import azurite, gcs, lent_azure, lent_gcs
+from tests.fixtures.sas import door
+from tests.fixtures.station import NODE, Station, station
+from tests.fixtures.waiting import wait_until
 from tests.spotd.store import build
 
 LASTS_S = 7
@@ -76,7 +76,7 @@ class Elsewhere:
     cloud: str
     url: str
     plain: Mapping[str, str]
-    lender: Lender
+    lender: CredentialIssuer
     box: ObjectStore
     used: Callable[[], int]
     secret: str  # in each that is lent
@@ -118,7 +118,9 @@ def of_azure(folder: Path) -> Iterator[Elsewhere]:
 
         endpoint = stack.enter_context(door(made, lent_azure.ACCOUNT, judge))
         line = {"account": lent_azure.ACCOUNT, "endpoint": endpoint, "allow_http": "true"}
-        lender = AzureLender(lent_azure.ACCOUNT, LASTS_S, account.endpoint, running.arm.endpoint)
+        lender = AzureCredentialIssuer(
+            lent_azure.ACCOUNT, LASTS_S, account.endpoint, running.arm.endpoint
+        )
         box = open_store(made.url, made.options)
         yield Elsewhere("azure", made.url, line, lender, box, lambda: len(shown), "sig=")
 
@@ -129,7 +131,7 @@ def here(tmp_path: Path) -> Iterator[Station]:
         yield found
 
 
-def live(loans: Loans, here: Station, seconds: float) -> None:
+def live(loans: CredentialLeases, here: Station, seconds: float) -> None:
     """The box, looking more often than it does where an hour is an hour."""
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
@@ -155,7 +157,7 @@ def _tell(store: Elsewhere, here: Station, folder: Path) -> None:
     assert job is not None
     access = StoreAccess(store.url, store.cloud, lends="others")
     options = (lambda _url: access), (lambda _url: store.lender), (lambda _url: store.plain)
-    loans = Loans(*options, here.link, lambda _job: here.keys, here.clock)
+    loans = CredentialLeases(*options, here.link, lambda _job: here.keys, here.clock)
     loan = loans.begin(here.store, job, node, 30.0)
     assert loan is not None, "its machine is one of AWS"
     here.store.record_lent(NODE, loan.at_us, loan.until_us)

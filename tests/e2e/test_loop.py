@@ -10,12 +10,12 @@ import pytest
 
 from providers.stores import open_store
 from spotd.demo.box import running_box
-from spotd.phase import FINISHED
+from spotd.domain.phase import FINISHED
 from spotd.wire import EXIT_FINISHED
 from tests.e2e.rig import FINISH_TIMEOUT_S, SCENARIO, Run
 from tests.trainer.hook.rig import Program
 from tests.trainer.rig import ROOT
-from trainer.compare import first_difference
+from trainer.reference.compare import first_difference
 
 EXAMPLE = "examples/loop/train.py"
 STEPS = 300

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from providers.stores.local import LocalStore
+from spotd.base.errors import ExitCode
 from spotd.cli.app import run as spotctl
 from spotd.demo.box import Box, wait_for
 from spotd.demo.facts import losses_by_generation
 from spotd.demo.heads import HeadWatch, zombie_commits
-from spotd.errors import ExitCode
 from spotd.wire import EXIT_FENCED, EXITED
 from tests.e2e.rig import SCENARIO, STEPS, Reference, job_file, open_records
 from tests.e2e.verdict import losses, state
+from tests.fixtures.waiting import LIMIT_S
 
-LIMIT_S = 90.0
 CLAIM_S = 1.0  # four of these, and the lost box is known to be gone
 SLOW_MS = 150  # a step: the old machine still trains when the new one comes
 
@@ -78,7 +78,6 @@ def orphans(box: Box) -> list[dict[str, Any]]:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(300)
 def test_a_job_goes_on_from_its_checkpoints_under_a_new_database(
     folder: Path,
     cloud: Box,

@@ -19,7 +19,7 @@ from spotd.demo.box import running_box, wait_for
 from spotd.demo.bucket import Bucket
 from spotd.demo.facts import lineage
 from spotd.demo.s3 import serving
-from spotd.phase import FINISHED
+from spotd.domain.phase import FINISHED
 from spotd.wire import head_key, parse_head
 from tests.e2e.rig import FINISH_TIMEOUT_S, Reference, Run, job_file, open_records
 

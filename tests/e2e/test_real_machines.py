@@ -23,7 +23,7 @@ from tests.e2e.hardships import (
 )
 from tests.e2e.rig import SCENARIO, Reference, job_file
 from tests.e2e.verdict import judge
-from tests.rigs import netns
+from tests.fixtures import netns
 
 pytestmark = pytest.mark.root
 
@@ -49,7 +49,6 @@ RUNS: dict[str, tuple[Callable[[RealRun], None], Setting]] = {
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", RUNS)
 def test_the_job_ends_as_if_nothing_had_happened(
     name: str, python: Path, reference: Reference, folder: Path

@@ -45,7 +45,6 @@ def on_sale(box: CloudBox) -> set[str]:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(240)
 def test_the_cloud_takes_the_machine_and_the_job_goes_on(folder: Path) -> None:
     with (
         running_clouds(

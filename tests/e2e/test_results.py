@@ -10,7 +10,7 @@ import pytest
 
 from spotd.cli.app import run
 from spotd.demo.box import running_box
-from spotd.phase import FINISHED
+from spotd.domain.phase import FINISHED
 from tests.e2e.rig import FINISH_TIMEOUT_S, SCENARIO
 
 PROGRAM = """

@@ -62,7 +62,6 @@ def all_gone(box: Box, job_id: str) -> bool:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(180)
 def test_it_runs_to_success_through_a_preemption(python: Path, folder: Path) -> None:
     bucket = folder / "bucket"
     bucket.mkdir()

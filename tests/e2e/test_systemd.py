@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spotd.daemon import WATCHDOG_EVERY_S
-from spotd.errors import ExitCode
-from spotd.loop import LONGEST_WAIT_S
-from tests.rigs.nspawn import CHECKOUT, Container, booted
-from tests.rigs.waiting import wait_until
+from spotd.base.errors import ExitCode
+from spotd.daemon.daemon import WATCHDOG_EVERY_S
+from spotd.daemon.loop import LONGEST_WAIT_S
+from tests.fixtures.nspawn import CHECKOUT, Container, booted
+from tests.fixtures.waiting import wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.e2e, pytest.mark.xdist_group("nspawn")]
 

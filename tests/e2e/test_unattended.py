@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from spotd.demo.box import Box, running_box, wait_for
-from spotd.model import Node
+from spotd.domain.node import Node
 from tests.e2e.rig import SCENARIO, open_records
+from tests.fixtures.waiting import LIMIT_S
 
 UNATTENDED_S = 14.0
 STEPS = 320  # of a twentieth of a second: more than the box's absence lets it take
-LIMIT_S = 60.0
 
 
 def job_file(saved: Path) -> str:
@@ -62,7 +62,6 @@ def wipes(box: Box, job_id: str) -> list[str]:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(240)
 def test_a_run_without_its_box_saves_ends_and_goes_on_when_the_box_is_back(
     box: Box, tmp_path: Path
 ) -> None:

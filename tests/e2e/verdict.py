@@ -13,8 +13,8 @@ from spotd.demo.box import Box
 from spotd.demo.facts import giving_back, lineage, losses_by_generation, orphan_seconds
 from spotd.demo.heads import zombie_commits
 from spotd.demo.report import GIVING_BACK_MAX_S
-from spotd.model import Node
-from spotd.store.base import ProgressRow, Store
+from spotd.domain.node import Node
+from spotd.store.interface import ProgressRow, Store
 from spotd.wire import Head
 from tests.e2e.rig import EVERY_S, REPORT_S, STEP_MS, Reference, Run, open_records
 

@@ -16,16 +16,16 @@ from unittest.mock import patch
 import urllib3
 from urllib3.connection import HTTPConnection
 
-from spotd import webhook
-from spotd.act.alerts import Alert, RouteError
-from spotd.act.slack import RETRY_AFTER_CAP_S, SlackRoute
-from spotd.model import Event
+from spotd.act.alerts import Alert, AlertSinkError
+from spotd.act.slack import RETRY_AFTER_CAP_S, SlackSink
+from spotd.base import webhook
+from spotd.domain.events import Event
 from spotd.store.backup import back_up, restore
-from spotd.store.base import AlertRow, StoreError
 from spotd.store.codec import CodecError
+from spotd.store.interface import AlertRow, StoreError
+from tests.fixtures.memory import MEMORY
+from tests.fixtures.slack import SECRET
 from tests.fuzz import BREAK
-from tests.rigs.memory import MEMORY
-from tests.rigs.slack import SECRET
 from tests.spotd.store.build import NOW, placed
 from tests.spotd.store.conftest import make
 
@@ -58,11 +58,11 @@ def send_alert(data: bytes) -> None:
     was taken, or a RouteError that names no secret and waits for a time that there is."""
     first, _, second = data.partition(BREAK)
     said = iter((first, second))
-    route = SlackRoute(f"http://127.0.0.1:1{SECRET}")
+    route = SlackSink(f"http://127.0.0.1:1{SECRET}")
     with patch.object(webhook, "_pool", lambda _url: _pool(said)):
         try:
             route.send([ALERT])
-        except RouteError as error:
+        except AlertSinkError as error:
             _check_refusal(str(error), error.retry_after_s)
 
 

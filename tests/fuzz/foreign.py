@@ -6,11 +6,11 @@ import contextlib
 import tempfile
 from pathlib import Path
 
-from spotd.cli.dcp import INDEX
-from spotd.cli.foreign import read_source
-from spotd.cli.imported import checked_layouts
-from spotd.errors import UserError
-from tests.rigs.memory import MEMORY
+from spotd.base.errors import UserError
+from spotd.checkpoint_convert.dcp_reader import INDEX
+from spotd.checkpoint_convert.foreign_checkpoint import read_source
+from spotd.cli.import_job import checked_layouts
+from tests.fixtures.memory import MEMORY
 
 SPLIT = b"\n=====\n"
 

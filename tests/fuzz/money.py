@@ -9,21 +9,21 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from spotd.cli.casefile import read_case
-from spotd.cli.costreconcile import read_bill
-from spotd.cli.resultfile import read_results
+from spotd.base.errors import UserError
+from spotd.cli.cost_reconcile import read_bill
+from spotd.cli.external_runs import read_case
+from spotd.cli.result_file import read_results
 from spotd.cli.shadow import read_history
-from spotd.cli.usefile import read_use
-from spotd.errors import UserError
-from spotd.evaluation import read_evaluation
-from spotd.history.foreign import FORMS
-from spotd.history.shadow import Habits, shadow
-from spotd.money.billing import EXPORTS
+from spotd.cli.use_file import read_use
+from spotd.domain.evaluation import read_evaluation
+from spotd.history.external_history import FORMS
+from spotd.history.shadow import ShadowAssumptions, shadow
+from spotd.money.billing_exports import EXPORTS
 from spotd.money.commitment import Pool, Prices, advised, bill
 from spotd.money.document import report_data
 from spotd.money.reconcile import reconcile
 from spotd.money.report import report_of
-from tests.rigs.memory import MEMORY
+from tests.fixtures.memory import MEMORY
 
 
 @contextlib.contextmanager
@@ -61,7 +61,9 @@ def read_any_history(data: bytes) -> None:
     with _written(data) as file:
         for form in ("auto", *FORMS):
             with contextlib.suppress(UserError):
-                found = shadow(read_history(file, form, 2.0).stays, Habits(checkpoint_gb=1.0))
+                found = shadow(
+                    read_history(file, form, 2.0).stays, ShadowAssumptions(checkpoint_gb=1.0)
+                )
                 for part in (found.minutes, found.steps, found.usd):
                     assert part.low is None or part.high is None or part.low <= part.high
 

@@ -14,14 +14,14 @@ from typing import Any
 
 from providers.local import scenario_file
 from providers.local.scenario_fields import ScenarioError
-from spotd.errors import UserError
+from spotd.base.errors import UserError
 from spotd.reaper import config as reaper
 from spotd.wire import Package
+from tests.fixtures.memory import MEMORY
 from tests.fuzz import BREAK
-from tests.rigs.memory import MEMORY
-from trainer.agent import gpus, kernel
-from trainer.agent.packages import PackageError, put_package, unpack_packages
-from trainer.agent.worker_link import WORKER_KINDS, WorkerLink
+from trainer.agent.data.packages import PackageError, put_package, unpack_packages
+from trainer.agent.main.worker_link import WORKER_KINDS, WorkerLink
+from trainer.agent.watch import gpus, kernel
 
 
 class _Ear:

@@ -26,9 +26,9 @@ from starlette.types import ASGIApp
 from providers.aws import notice as aws
 from providers.azure import notice as azure
 from providers.base import MetadataError, OfferRequest, ProviderError
-from providers.exchange import Heard
 from providers.gcp import notice as gcp
-from providers.linklocal import Answer
+from providers.http_request import HttpResponse
+from providers.link_local import Answer
 from providers.local import client
 from providers.local.cloud import LocalCloud
 from providers.stores.base import NotFoundError
@@ -37,27 +37,28 @@ from spotd import wire
 from spotd.act import link
 from spotd.act.node_link import LinkError
 from spotd.act.ssh import Result
-from spotd.cli.client import Client
+from spotd.api.http.app import make_app
+from spotd.api.http.permissions import Permissions
+from spotd.api_client.client import Client
+from spotd.base.errors import UserError
 from spotd.config.load import ConfigError, load_config
-from spotd.errors import UserError
-from spotd.model import JobSpec, S
+from spotd.domain.job import JobSpec
+from spotd.domain.units import S
 from spotd.observe.stream import NodeStream
-from spotd.serve.api import make_app
-from spotd.serve.authority import Authority
 from spotd.spec import CheckpointDefaults, SpecError, documents, load
 from spotd.store import codec
-from spotd.store.base import JournalBatch
-from spotd.store.sql import SqlStore
+from spotd.store.interface import JournalBatch
+from spotd.store.sql_store import SqlStore
+from tests.fixtures.memory import MEMORY
 from tests.fuzz import BREAK, box, foreign, money, node
-from tests.rigs.memory import MEMORY
-from tests.spotd.decide import build
-from tests.spotd.serve.rig import Rig, story
+from tests.spotd.api.rig import Rig, story
+from tests.spotd.planner import build
 from tests.spotd.store.build import NOW, placed
 from tests.spotd.store.conftest import make
-from trainer.agent.follow import FollowError, read_request
-from trainer.hook.spotd_hook.link import Link
+from trainer.agent.main.stream_server import FollowError, read_request
+from trainer.hook.spotd_hook.agent_client import AgentClient
 from trainer.saver.parts import parse_part
-from trainer.saver.reading import CorruptError, Range, Reader, read_manifest, read_stream, verify
+from trainer.saver.reader import CorruptError, Range, Reader, read_manifest, read_stream, verify
 from trainer.saver.tensors import assemble
 
 Target = Callable[[bytes], object]
@@ -91,7 +92,10 @@ def hear_peer(data: bytes) -> None:
             Client(Path("/run/spotd.sock"))._check(status, data)
         except UserError as error:
             _says(error)
-    with contextlib.suppress(ConnectionResetError), contextlib.closing(Link("", 0)) as worker:
+    with (
+        contextlib.suppress(ConnectionResetError),
+        contextlib.closing(AgentClient("", 0)) as worker,
+    ):
         worker._hear(data + b"\n")
     reader, writer = os.pipe()
     os.write(writer, data[:4096].replace(b"\n", b" ") + b"\n")
@@ -250,10 +254,10 @@ def ask_cloud(data: bytes) -> None:
     )
     answers = _answers(data)
 
-    def exchange(*_: object, **__: object) -> Heard:
+    def exchange(*_: object, **__: object) -> HttpResponse:
         answer = next(answers)
         told = next(iter(answer.headers.values()), "5")
-        return Heard(answer.status, {"X-Visibility-S": told}, answer.body)
+        return HttpResponse(answer.status, {"X-Visibility-S": told}, answer.body)
 
     with patch.object(client, "exchange", exchange):
         for call in calls:
@@ -268,7 +272,7 @@ def _door() -> tuple[Rig, ASGIApp]:
     rig = Rig()
     story(rig)
     atexit.register(rig.close)
-    return rig, make_app(rig.backing(), Authority())
+    return rig, make_app(rig.backing(), Permissions())
 
 
 def ask_api(data: bytes) -> None:

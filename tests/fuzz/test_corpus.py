@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.fixtures.examples import examples
 from tests.fuzz.__main__ import CORPUS, NAMES, main
 from tests.fuzz.targets import TARGETS
-from tests.rigs.examples import examples
 
 QUICK = sorted(set(TARGETS) - {"api", "backup"})
 

@@ -15,8 +15,12 @@ import pytest
 from providers.base import InstanceState, Provider, ProviderError
 
 MISTAKES = (
-    *("wrong region", "wrong type", "no subnet"),
-    *("expired credentials", "no quota", "image gone"),
+    "wrong region",
+    "wrong type",
+    "no subnet",
+    "expired credentials",
+    "no quota",
+    "image gone",
 )
 
 

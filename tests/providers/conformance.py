@@ -34,7 +34,7 @@ from providers.base import (
     ThrottledError,
     UnknownOutcome,
 )
-from tests.rigs.waiting import until
+from tests.fixtures.waiting import until
 
 LIVE = (InstanceState.PENDING, InstanceState.RUNNING)
 REFUSALS = {

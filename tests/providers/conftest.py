@@ -8,10 +8,10 @@ import pytest
 
 from spotd.demo.bucket import Bucket
 from spotd.demo.s3 import serving
-from tests.rigs import azurite as azurite_rig
-from tests.rigs import gcs as gcs_rig
-from tests.rigs.azurite import Azurite
-from tests.rigs.gcs import Gcs
+from tests.fixtures import azurite as azurite_rig
+from tests.fixtures import gcs as gcs_rig
+from tests.fixtures.azurite import Azurite
+from tests.fixtures.gcs import Gcs
 
 
 @pytest.fixture(scope="session")

@@ -28,8 +28,8 @@ from providers.base import (
     ThrottledError,
     UnknownOutcome,
 )
+from tests.fixtures.waiting import until
 from tests.providers.conformance import Rig, expiry_s, live, settled
-from tests.rigs.waiting import until
 
 MAKES = ("local", "aws", "gcp", "azure")
 METHODS = ("offers", "launch", "terminate", "list", "notices", "renew", "leftovers", "discard")

@@ -15,7 +15,7 @@ from botocore import xform_name
 from providers.aws.policy import policies as aws
 from providers.azure.policy import policies as azure
 from providers.gcp.policy import policies as gcp
-from providers.policy import PolicyFacts
+from providers.iam.policy import PolicyFacts
 
 ROOT = Path(__file__).parents[2] / "providers"
 ACCOUNT = {"queue": "q", "lend": "arn:aws:iam::1:role/r", "project": "lab"}

@@ -14,14 +14,14 @@ import pytest
 from google.auth import _helpers
 from google.auth import aws as google_aws
 
-from providers.federation import Doors, ExchangeError, azure_token, google_token
-from providers.signing import RoleKeys, signed
+from providers.aws_signing import RoleKeys, signed
+from providers.federation import Endpoints, ExchangeError, azure_token, google_token
 from providers.stores import open_store
 from providers.stores.base import ConflictError, StoreConfigError, StoreUnavailableError
-from tests.rigs import azurite as azurite_rig
-from tests.rigs.azurite import Azurite
-from tests.rigs.gcs import Gcs
-from tests.rigs.identities import (
+from tests.fixtures import azurite as azurite_rig
+from tests.fixtures.azurite import Azurite
+from tests.fixtures.gcs import Gcs
+from tests.fixtures.identities import (
     ACCOUNT,
     APPLICATION,
     AUDIENCE,
@@ -66,8 +66,8 @@ def azurite_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
         yield made
 
 
-def doors(others: Believers) -> Doors:
-    return Doors(others.issuer.url, others.url, others.url, others.url)
+def doors(others: Believers) -> Endpoints:
+    return Endpoints(others.issuer.url, others.url, others.url, others.url)
 
 
 def saves(url: str, options: dict[str, str]) -> None:
@@ -163,7 +163,7 @@ def test_google_s_no_is_told_in_its_words_and_without_secrets(
     others: Believers, cloud: str
 ) -> None:
     def refused(pool: str = POOL, account: str = ACCOUNT) -> str:
-        where = Doors(others.issuer.url, others.url, f"{others.url}/v1/token", others.url)
+        where = Endpoints(others.issuer.url, others.url, f"{others.url}/v1/token", others.url)
         with pytest.raises(ExchangeError) as caught:
             google_token(cloud, account, pool, AUDIENCE, where)
         text = str(caught.value)
@@ -213,7 +213,7 @@ def test_another_machine_s_question_is_good_for_no_other_provider(others: Believ
     asked: list[str] = []
     real = others.google
     others.google = lambda form: (asked.append(form["subject_token"]), real(form))[1]  # type: ignore[method-assign,func-returns-value]
-    where = Doors(others.issuer.url, others.url, f"{others.url}/v1/token", others.url)
+    where = Endpoints(others.issuer.url, others.url, f"{others.url}/v1/token", others.url)
     google_token("aws", ACCOUNT, POOL, "", where)
     del others.google  # type: ignore[method-assign]
     form = {"audience": f"//iam.googleapis.com/{POOL}/providers/spotd-aws"}

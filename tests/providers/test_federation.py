@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from providers.aws.policy import policies
-from providers.federation import Doors, ExchangeError, aws_session, prove
-from providers.policy import PolicyFacts
+from providers.federation import Endpoints, ExchangeError, aws_session, prove
+from providers.iam.policy import PolicyFacts
 from providers.stores import open_store, proof_of
 from providers.stores.base import (
     ObjectStore,
@@ -17,10 +17,10 @@ from providers.stores.base import (
     StoreDeniedError,
     StoreUnavailableError,
 )
-from tests.rigs import lending as rig
-from tests.rigs.identities import AUDIENCE, Issuer
-from tests.rigs.lending import ROLE, Lending
-from tests.rigs.metadata import serve_script
+from tests.fixtures import lending as rig
+from tests.fixtures.identities import AUDIENCE, Issuer
+from tests.fixtures.lending import ROLE, Lending
+from tests.fixtures.metadata import serve_script
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +41,8 @@ def issuer(server: Lending) -> Iterator[Issuer]:
         yield made
 
 
-def doors(server: Lending, issuer: Issuer) -> Doors:
-    return Doors(issuer.url, server.bucket.endpoint)
+def doors(server: Lending, issuer: Issuer) -> Endpoints:
+    return Endpoints(issuer.url, server.bucket.endpoint)
 
 
 def options(server: Lending, issuer: Issuer, cloud: str, **more: str) -> dict[str, str]:
@@ -126,14 +126,14 @@ def test_nobody_there_and_nonsense_are_errors_without_the_token(
     server: Lending, issuer: Issuer
 ) -> None:
     with pytest.raises(ExchangeError, match="gcp does not say who this machine is"):
-        prove("gcp", AUDIENCE, Doors("http://127.0.0.1:9"))
+        prove("gcp", AUDIENCE, Endpoints("http://127.0.0.1:9"))
     with pytest.raises(ExchangeError, match="azure does not say"):
-        prove("azure", AUDIENCE, Doors(server.bucket.endpoint))
+        prove("azure", AUDIENCE, Endpoints(server.bucket.endpoint))
     with pytest.raises(ExchangeError) as caught:
-        aws_session("gcp", ROLE, AUDIENCE, "j1", Doors(issuer.url, "http://127.0.0.1:9"))
+        aws_session("gcp", ROLE, AUDIENCE, "j1", Endpoints(issuer.url, "http://127.0.0.1:9"))
     assert "eyJ" not in str(caught.value), "how every token begins"
     with pytest.raises(ExchangeError, match="has no credentials"):
-        aws_session("gcp", ROLE, AUDIENCE, "j1", Doors(issuer.url, f"{issuer.url}/"))
+        aws_session("gcp", ROLE, AUDIENCE, "j1", Endpoints(issuer.url, f"{issuer.url}/"))
 
 
 @pytest.mark.parametrize(

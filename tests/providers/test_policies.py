@@ -12,7 +12,7 @@ from moto.iam.policy_validation import IAMPolicyDocumentValidator
 from providers.aws.policy import policies as aws
 from providers.azure.policy import policies as azure
 from providers.gcp.policy import policies as gcp
-from providers.policy import PolicyFacts
+from providers.iam.policy import PolicyFacts
 from tests.providers.evaluate import aws_allows, azure_allows, gcp_allows
 
 FACTS = PolicyFacts(

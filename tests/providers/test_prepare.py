@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.surroundings import path_without
+from tests.fixtures.surroundings import path_without
 
 pytestmark = pytest.mark.root
 

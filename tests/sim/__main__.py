@@ -3,7 +3,7 @@
   python -m tests.sim --seeds 500                      # a batch in memory
   python -m tests.sim --seeds 40 --tier sqlite --profile two
   python -m tests.sim --seeds 1 --from 4711 --trace    # what happens in one, as it does
-  python -m tests.sim --zoo                            # is every planted bug found?
+  python -m tests.sim --planted-bugs                            # is every planted bug found?
   python -m tests.sim --sweep preempted                # die before and after everything
   python -m tests.sim --sweep preempted --die-at 17    # ... and at the 17th of them alone
 
@@ -22,23 +22,23 @@ from collections.abc import Iterator
 
 from tests.sim import sweep
 from tests.sim.batch import Sum, cores, play, shrink
+from tests.sim.planted_bugs import report as planted_bugs
+from tests.sim.planted_bugs.report import FORMS
 from tests.sim.profiles import PROFILES
 from tests.sim.quiet import progress, quiet
 from tests.sim.run import Case, Result, run
 from tests.sim.tiers import TIERS
-from tests.sim.zoo import report as zoo
-from tests.sim.zoo.report import FORMS
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
-    if args.trace and (args.seeds != 1 or args.json or args.zoo or args.sweep):
+    if args.trace and (args.seeds != 1 or args.json or args.planted_bugs or args.sweep):
         parser.error("--trace shows one run, line by line: it goes with --seeds 1 alone")
     if args.die_at is not None and not args.sweep:
         parser.error("--die-at is a boundary of a sweep: it goes with --sweep")
-    if args.zoo:
-        return zoo.main("json" if args.json else args.form, args.processes or cores())
+    if args.planted_bugs:
+        return planted_bugs.main("json" if args.json else args.form, args.processes or cores())
     if args.sweep:
         return sweep.main(args.sweep, args.json, args.die_at)
     return _batch(args)
@@ -143,8 +143,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, help="default: one for each core")
     parser.add_argument("--trace", action="store_true", help="print what happens: with --seeds 1")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--zoo", action="store_true", help="find every planted bug")
-    parser.add_argument("--form", choices=FORMS, default="text", help="of the zoo's table")
+    parser.add_argument("--planted-bugs", action="store_true", help="find every planted bug")
+    parser.add_argument("--form", choices=FORMS, default="text", help="of the planted bugs' table")
     parser.add_argument("--sweep", metavar="SCENARIO", help="die at every boundary of one scenario")
     parser.add_argument(
         "--die-at", type=int, metavar="N", help="with --sweep: at that boundary alone (0: at none)"

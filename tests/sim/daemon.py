@@ -29,23 +29,25 @@ from providers.base import (
     UnknownOutcome,
 )
 from providers.images import Image
-from spotd.act.alerts import Delivery, Route
-from spotd.act.effects import World
-from spotd.act.ways import Ways
-from spotd.clock import Listening, SystemClock
-from spotd.duties import Duties, Schedule
-from spotd.loop import Loop, run_effect
-from spotd.model import Timing, View
+from spotd.act.alerts import AlertSink, Delivery
+from spotd.act.effects import EffectContext
+from spotd.act.jump_hosts import JumpHosts
+from spotd.base.clock import ListeningSince, SystemClock
+from spotd.config.schedule import Schedule
+from spotd.daemon.history_cache import HistoryCache
+from spotd.daemon.loop import Loop, run_effect
+from spotd.daemon.periodic import PeriodicTasks
+from spotd.daemon.pool import Pool
+from spotd.domain.market import Timing
+from spotd.domain.plan import Plan
+from spotd.domain.view import View
 from spotd.money.budget import Budget
 from spotd.observe.budgets import EVERY_S as BUDGETS_EVERY_S
 from spotd.observe.budgets import Budgets
-from spotd.observe.clouds import Survey
+from spotd.observe.clouds import InstanceSurvey
 from spotd.observe.nodes import Follower
-from spotd.plan import Plan
-from spotd.pool import Pool
-from spotd.remembering import PastReader
-from spotd.store.base import CommitResult, CommitStatus, Store, StoreUnavailableError
-from spotd.vault import JobKeys, KeyPair
+from spotd.security.secrets import JobKeys, KeyPair
+from spotd.store.interface import CommitResult, CommitStatus, Store, StoreUnavailableError
 from tests.sim.cloud import SimCloud
 from tests.sim.faults import Faults
 from tests.sim.jump import SimJumpHost, log_in_by
@@ -308,7 +310,7 @@ class Outside(Protocol):
     def jumps(self) -> Mapping[str, SimJumpHost]: ...
 
     @property
-    def people(self) -> Route: ...
+    def people(self) -> AlertSink: ...
 
     @property
     def daemons(self) -> Sequence[SimDaemon]: ...
@@ -347,8 +349,8 @@ class SimDaemon:
         self.set_right_us = 0  # when it was last
         self.lost = False  # its box is gone for good
         self.process = Process(name, alive=False)
-        self.world: World  # what the living one works with
-        self.duties: Duties
+        self.world: EffectContext  # what the living one works with
+        self.duties: PeriodicTasks
         self._loop: Task | None = None  # its thread that decides
         self._loop_held_until_us = 0
         self._deaf_until_us = 0  # what nodes said is not recorded before
@@ -421,15 +423,15 @@ class SimDaemon:
         providers: Any = {name: CloudClient(cloud, net) for name, cloud in out.clouds.items()}
         objects = BucketClient(out.bucket, net, lambda: True)
         clock = self._clock()
-        ways = Ways({name: jump.host for name, jump in out.jumps.items()}, clock)
+        ways = JumpHosts({name: jump.host for name, jump in out.jumps.items()}, clock)
         link: Any = SimLink(out.kernel, net, out.machines.get, ways.dial)
         clock.not_before(self._newest_us() + 1)
         if len(out.daemons) == 1:
             out.store.free_duties()  # as on SQLite: nobody else has the file open
-        listening = Listening(clock)
+        listening = ListeningSince(clock)
         owner = self.process.name
-        survey = Survey(store, providers, clock)
-        world = self.world = World(
+        survey = InstanceSurvey(store, providers, clock)
+        world = self.world = EffectContext(
             store=store,
             providers=providers,
             link=link,
@@ -444,7 +446,7 @@ class SimDaemon:
             started_at_us=clock.now_us(),
             listening_since=listening.since_us,
             answering_since=survey.answering_since,
-            past=PastReader(store).at,
+            past=HistoryCache(store).at,
             reached_since=ways.reached_since,
             unreached=ways.unreached,
         )
@@ -455,7 +457,7 @@ class SimDaemon:
             store, link, lambda _job: KEYS, objects, clock, listening.listened, waiting
         )
         delivery = Delivery({"default": out.people}, clock)
-        duties = self.duties = Duties(
+        duties = self.duties = PeriodicTasks(
             store, providers, survey, delivery.deliver, clock, owner, out.timing, SCHEDULE
         )
         if out.months:
@@ -523,9 +525,17 @@ class _Scheduler:
 
 # What stands in for what, by module of the daemon and of the trainer.
 _THREADED = (
-    *("spotd.loop", "spotd.pool", "spotd.duties", "spotd.act.alerts", "spotd.observe.clouds"),
-    *("spotd.observe.nodes", "spotd.observe.opening", "spotd.observe.output", "trainer.fence"),
-    *("spotd.observe.sweep", "spotd.act.jump"),
+    "spotd.daemon.loop",
+    "spotd.daemon.pool",
+    "spotd.daemon.periodic",
+    "spotd.act.alerts",
+    "spotd.observe.clouds",
+    "spotd.observe.nodes",
+    "spotd.observe.connect",
+    "spotd.observe.log_shipper",
+    "trainer.fence",
+    "spotd.observe.sweep",
+    "spotd.act.jump_host",
 )
 
 
@@ -549,22 +559,28 @@ def on_kernel(
 
         for module in _THREADED:
             put(module, "threading", threading)
-        for module in ("spotd.observe.opening", "spotd.observe.output"):
+        for module in ("spotd.observe.connect", "spotd.observe.log_shipper"):
             put(module, "queue", queues)
-        put("spotd.pool", "ThreadPoolExecutor", executor)
-        put("spotd.duties", "ThreadPoolExecutor", lambda _workers: None)
-        put("spotd.duties", "BackgroundScheduler", lambda **_settings: _Scheduler(kernel, quiet))
-        put("spotd.duties", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
-        put("spotd.act.jump", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
-        put("spotd.act.jump", "log_in", log_in_by(by_name.__getitem__))
-        put("spotd.act.jump", "Tunnel", lambda _channel, carrier: carrier)
-        put("spotd.reaper.round", "ThreadPoolExecutor", OneByOne)
-        put("spotd.reaper.round", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
+        put("spotd.daemon.pool", "ThreadPoolExecutor", executor)
+        put("spotd.daemon.periodic", "ThreadPoolExecutor", lambda _workers: None)
+        put(
+            "spotd.daemon.periodic",
+            "BackgroundScheduler",
+            lambda **_settings: _Scheduler(kernel, quiet),
+        )
+        put("spotd.daemon.periodic", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
+        put("spotd.act.jump_host", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
+        put("spotd.act.jump_host", "log_in", log_in_by(by_name.__getitem__))
+        put("spotd.act.jump_host", "Tunnel", lambda _channel, carrier: carrier)
+        put("spotd.reaper.sweep", "ThreadPoolExecutor", OneByOne)
+        put("spotd.reaper.sweep", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
         put("spotd.observe.nodes", "TURN_S", 10.0)
         put("spotd.observe.nodes", "LOOK_S", 45.0)
         put("spotd.observe.nodes", "SILENT_S", 25.0)
         put("spotd.observe.nodes", "STALL_S", 20.0)
-        put("spotd.clock", "GAP_S", 25.0)  # longer than a turn, or nobody ever counts as silent
-        put("spotd.loop", "LONGEST_WAIT_S", 90.0)
+        put(
+            "spotd.base.clock", "GAP_S", 25.0
+        )  # longer than a turn, or nobody ever counts as silent
+        put("spotd.daemon.loop", "LONGEST_WAIT_S", 90.0)
         put("spotd.act.effects", "host_key", lambda _keys, token: KeyPair("private", token))
         yield

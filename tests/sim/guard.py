@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spotd.wire import AgentConfig
-from trainer.agent.deadman import Deadman
-from trainer.agent.drain import Policy
+from trainer.agent.base.stop_timing import StopTiming
+from trainer.agent.main.deadman import Deadman
 
-_NOTHING = Policy("spotd", 0.0)  # what there is to stop where nothing was started
+_NOTHING = StopTiming("spotd", 0.0)  # what there is to stop where nothing was started
 
 
 class Guard:
@@ -23,7 +23,7 @@ class Guard:
         """The box is there, and says how long we may go on without it."""
         self._deadman.hear(left_s, self._monotonic())
 
-    def stops(self, policy: Policy) -> bool:
+    def stops(self, policy: StopTiming) -> bool:
         """Whether the program that runs has to save and end now."""
         return self._deadman.due(policy, self._monotonic(), idle=False)
 

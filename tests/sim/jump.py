@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from spotd.act.jump import JumpError, JumpHost
+from spotd.act.jump_host import JumpError, JumpHost
 from spotd.act.ssh import Address, SshDeadlineError, SshError, SshUnreachableError
 from tests.sim.kernel import Kernel
 
@@ -116,7 +116,7 @@ class SimJumpLine:
 def log_in_by(
     hosts: Callable[[str], SimJumpHost],
 ) -> Callable[[JumpHost, float], tuple[Any, Any]]:
-    """`spotd.act.jump.log_in`, to one of ours."""
+    """`spotd.act.jump_host.log_in`, to one of ours."""
 
     def log_in(host: JumpHost, connect_s: float = 15.0) -> tuple[Any, Any]:
         there = hosts(host.address.host)

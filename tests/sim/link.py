@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 from providers.stores.base import ObjectStore
 from spotd.act.node_link import LinkError
 from spotd.act.ssh import Address, Dial, SshError, SshUnreachableError
-from spotd.model import Node
-from spotd.vault import JobKeys
+from spotd.domain.node import Node
+from spotd.security.secrets import JobKeys
 from spotd.wire import AgentConfig, Command, Reply, parse_command
 from tests.sim.kernel import Kernel
 from tests.sim.machine import SimAgent, SimMachine
@@ -254,7 +254,7 @@ class SimLink:
 
 
 class SimWaiting(Generic[T]):
-    """`spotd.observe.waiting.Waiting` over simulated channels."""
+    """`spotd.observe.selector.StreamSelector` over simulated channels."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._event = Event(kernel)

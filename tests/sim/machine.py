@@ -31,9 +31,9 @@ from tests.sim.jump import SimJumpHost
 from tests.sim.kernel import Kernel, Process
 from tests.sim.objects import BucketClient
 from tests.sim.threads import Event
-from trainer.agent.dangers import Dangers
-from trainer.agent.disk import STAYS_S
-from trainer.agent.drain import Policy, policy_of
+from trainer.agent.base.active_notices import ActiveNotices
+from trainer.agent.base.stop_timing import StopTiming, policy_of
+from trainer.agent.watch.disk import STAYS_S
 from trainer.fence import Fence, FencedError, HeadLostError
 
 STEP_S = 10.0
@@ -214,7 +214,7 @@ class SimAgent:
         self._machine = machine
         self._kernel = machine.kernel
         self._listeners: list[Listener] = []
-        self._dangers = Dangers(self._monotonic, self._now_us)
+        self._dangers = ActiveNotices(self._monotonic, self._now_us)
         self.guard = Guard(config, self._monotonic)
         self._met: set[str] = set()
         self._trainer: Trainer | None = None
@@ -493,7 +493,7 @@ class Trainer:
         if self._claim_us == 0 or claim == wire.CLAIM_NOW:
             self._claim, self._claim_us = claim, deadline_us
 
-    def policy(self) -> Policy:
+    def policy(self) -> StopTiming:
         return self._policy
 
     @property

@@ -1,7 +1,7 @@
 """MemoryStore: the store in plain Python, for simulations that make a thousand passes a second.
 
-It keeps the contract of `spotd.store.base` to the letter: `SqlStore` and it share the rules, and
-the same tests run on both. One thread, no clock, no randomness; nothing survives the process.
+It keeps the contract of `spotd.store.interface` to the letter: `SqlStore` and it share the rules,
+and the same tests run on both. One thread, no clock, no randomness; nothing survives the process.
 """
 
 from __future__ import annotations
@@ -10,22 +10,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
 from providers.base import Instance, Notice, Scope
-from spotd.model import (
-    Desired,
-    EffectKind,
-    Event,
-    HeadSeen,
-    Job,
-    Limits,
-    Market,
-    Node,
-    Throughput,
-    View,
-)
-from spotd.plan import Plan
-from spotd.states import NodeState
-from spotd.store.accepted import rejection
-from spotd.store.base import (
+from spotd.domain.events import Event
+from spotd.domain.health import HealthSpec
+from spotd.domain.job import Desired, HeadSnapshot, Job
+from spotd.domain.market import Market
+from spotd.domain.node import EffectKind, Node
+from spotd.domain.plan import Plan
+from spotd.domain.queue import Limits
+from spotd.domain.states import NodeState
+from spotd.domain.view import Throughput, View
+from spotd.store.commit_effects import rejection
+from spotd.store.deployment_claim import CONFIRMED, INTENDED
+from spotd.store.engine import BrokenRuleError
+from spotd.store.instance_listing import Listing
+from spotd.store.interface import (
     AlertRow,
     CheckpointRow,
     CommitResult,
@@ -39,12 +37,8 @@ from spotd.store.base import (
     StoreUnavailableError,
     Submission,
 )
-from spotd.store.claims import CONFIRMED, INTENDED
-from spotd.store.duties import Fence
-from spotd.store.engine import BrokenRuleError
-from spotd.store.leaks import Owned, Past
-from spotd.store.listing import Listing
-from spotd.verdicts import HealthSpec
+from spotd.store.leases import LeaseFence
+from spotd.store.orphan_records import NodeRowTimes, OwnedResource
 from tests.sim.memory import (
     alerts,
     commit,
@@ -68,7 +62,8 @@ T = TypeVar("T")
 
 
 class MemoryStore(MemoryDrills):
-    """See `spotd.store.base.Store`. `notify` is called after every transaction that made a job due.
+    """See `spotd.store.interface.Store`. `notify` is called after every transaction that made a job
+    due.
 
     While `away` is true every method but `close` raises StoreUnavailableError.
     """
@@ -191,7 +186,7 @@ class MemoryStore(MemoryDrills):
     def record_lent(self, node_id: str, at_us: int, until_us: int) -> None:
         self._write(nodes.record_lent, node_id, at_us, until_us)
 
-    def record_head(self, job_id: str, head: HeadSeen) -> None:
+    def record_head(self, job_id: str, head: HeadSnapshot) -> None:
         self._write(jobs.record_head, job_id, head)
 
     def record_journal(self, batches: Sequence[JournalBatch]) -> None:
@@ -301,7 +296,7 @@ class MemoryStore(MemoryDrills):
         return self._write(duties.take_duties, names, holder, now, ttl_us)
 
     def fenced(self, duty: str, epoch: int) -> MemoryStore:
-        return _Fenced(self, Fence(duty, epoch))
+        return _Fenced(self, LeaseFence(duty, epoch))
 
     def hold_duty(self, now_us: int) -> None:
         self._here()
@@ -333,7 +328,9 @@ class MemoryStore(MemoryDrills):
 
     # --- machines that nobody wants
 
-    def asked_for(self, provider: str, instances: Sequence[Owned]) -> dict[str, Past]:
+    def asked_for(
+        self, provider: str, instances: Sequence[OwnedResource]
+    ) -> dict[str, NodeRowTimes]:
         return strays.asked_for(self._here(), provider, instances)
 
     def record_renewed(self, node_id: str, until_us: int) -> None:
@@ -376,7 +373,7 @@ class MemoryStore(MemoryDrills):
 class _Fenced(MemoryStore):
     """The store of a holder: each write is held against its fence."""
 
-    def __init__(self, whole: MemoryStore, fence: Fence) -> None:
+    def __init__(self, whole: MemoryStore, fence: LeaseFence) -> None:
         self._whole = whole
         self._fence = fence
         self._notify = whole._notify

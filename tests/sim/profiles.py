@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spotd.model import Limits
+from spotd.domain.queue import Limits
 from spotd.money.budget import Budget
 from tests.sim.faults import Fault, draw
 

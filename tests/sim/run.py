@@ -13,20 +13,22 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
-import spotd.reconcile
-from spotd.model import Limits, Market, Timing, View
-from spotd.plan import Plan
+import spotd.daemon.reconcile
+from spotd.domain.market import Market, Timing
+from spotd.domain.plan import Plan
+from spotd.domain.queue import Limits
+from spotd.domain.view import View
 from tests.sim.daemon import on_kernel
+from tests.sim.fault_schedule import FAULTS, Weather
 from tests.sim.faults import Faults
 from tests.sim.kernel import EPOCH_US, Kernel
 from tests.sim.oracles import Oracles, Violation, ViolationError
 from tests.sim.profiles import PROFILES, Profile
-from tests.sim.reaping import SimReaper
-from tests.sim.restoring import Restoring
+from tests.sim.reaper import SimReaper
+from tests.sim.restore import Restoring
 from tests.sim.scenarios import SCENARIOS
 from tests.sim.tiers import Open
 from tests.sim.users import Users
-from tests.sim.weather import FAULTS, Weather
 from tests.sim.world import SimWorld
 
 STORM_PART = 0.6  # of a run; the rest is calm
@@ -153,11 +155,11 @@ def _tell(world: SimWorld, case: Case) -> None:
 
 def _poisoned(world: SimWorld) -> AbstractContextManager[object]:
     """A bug that only some jobs meet: every decision about them fails."""
-    decide = spotd.reconcile.decide
+    decide = spotd.daemon.reconcile.decide
 
     def fails(view: View, market: Market, now_us: int) -> Plan:
         if view.job.id in world.poisoned:
             raise ZeroDivisionError("a bug that only this job meets")
         return decide(view, market, now_us)
 
-    return patch.object(spotd.reconcile, "decide", fails)
+    return patch.object(spotd.daemon.reconcile, "decide", fails)

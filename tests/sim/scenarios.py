@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from spotd.model import CheckpointSpec, Desired
+from spotd.domain.job import CheckpointSpec, Desired
 from tests.sim.users import ANYWHERE
 from tests.sim.world import BUCKET, SimWorld
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from spotd.model import (
-    S,
-)
-from spotd.store.base import (
+from spotd.domain.units import S
+from spotd.store.engine import BrokenRuleError
+from spotd.store.interface import (
     AlertRow,
     CheckpointRow,
     CommitResult,
@@ -19,10 +18,9 @@ from spotd.store.base import (
     Store,
     StoreError,
 )
-from spotd.store.engine import BrokenRuleError
-from spotd.store.sql import SqlStore
-from tests.sim.chance import JOBS, Call, Chance, perform
+from spotd.store.sql_store import SqlStore
 from tests.sim.memory_store import MemoryStore
+from tests.sim.random_source import JOBS, Call, Chance, perform
 from tests.spotd.store.build import Bell
 from tests.spotd.store.conftest import DEPLOYMENT, make
 

@@ -11,28 +11,28 @@ from typing import Any
 import pytest
 
 import spotd.act.effects
-import spotd.decide.rules
-from spotd.act.effects import World
-from spotd.decide.settling import settle_observed
-from spotd.model import EffectKind
-from spotd.plan import Effect
-from spotd.reaper.round import Reaper, Report
-from spotd.states import NodeState
+import spotd.planner.planner
+from spotd.act.effects import EffectContext
+from spotd.domain.node import EffectKind
+from spotd.domain.plan import Effect
+from spotd.domain.states import NodeState
+from spotd.planner.rules.apply_observations import settle_observed
+from spotd.reaper.sweep import Reaper, SweepReport
 from tests.sim.daemon import CloudClient
 from tests.sim.oracles.desertion import DesertionOracle
 from tests.sim.oracles.waste import WasteOracle
-from tests.sim.run import Case, run
-from tests.sim.tiers import memory
-from tests.sim.zoo.bug import put
-from tests.sim.zoo.guarding import (
+from tests.sim.planted_bugs.bug import put
+from tests.sim.planted_bugs.guards import (
     database_first,
     late_record,
     no_doubt,
     no_grace,
     no_quarantine,
 )
-from tests.sim.zoo.launching import no_sweep
-from trainer.agent.deadman import Deadman
+from tests.sim.planted_bugs.launches import no_sweep
+from tests.sim.run import Case, run
+from tests.sim.tiers import memory
+from trainer.agent.main.deadman import Deadman
 
 Layer = Callable[[ExitStack], None]
 LISTINGS = frozenset({"list_misses", "list_stale"})  # what only the sweep makes good
@@ -40,7 +40,7 @@ LISTINGS = frozenset({"list_misses", "list_stale"})  # what only the sweep makes
 
 def no_reaper(stack: ExitStack) -> None:
     """spot-reaper was never set up, and so pages nobody."""
-    put(stack, Reaper, "go_round", lambda *_: Report())
+    put(stack, Reaper, "go_round", lambda *_: SweepReport())
     put(stack, DesertionOracle, "_judge_pages", lambda *_: None)
 
 
@@ -65,7 +65,7 @@ def every_power_switch(stack: ExitStack) -> None:
 def no_node_states(stack: ExitStack) -> None:
     """A node that is given up is gone at once, and its machine is told nothing."""
 
-    def silent(effect: Effect, world: World) -> Callable[[], None]:
+    def silent(effect: Effect, world: EffectContext) -> Callable[[], None]:
         return lambda: world.store.record_told(
             effect.node.id, EffectKind.TERMINATE, world.clock.now_us()
         )
@@ -76,8 +76,8 @@ def no_node_states(stack: ExitStack) -> None:
             if node.state is NodeState.TERMINATING and node.terminated_at_us:
                 d.set_node(node, state=NodeState.GONE)
 
-    rules = (hasty if rule is settle_observed else rule for rule in spotd.decide.rules.RULES)
-    put(stack, spotd.decide.rules, "RULES", tuple(rules))
+    rules = (hasty if rule is settle_observed else rule for rule in spotd.planner.planner.RULES)
+    put(stack, spotd.planner.planner, "RULES", tuple(rules))
     calls = {**spotd.act.effects._CALLS, EffectKind.TERMINATE: silent}
     put(stack, spotd.act.effects, "_CALLS", calls)
 
@@ -151,6 +151,6 @@ def test_without_any_of_them_machines_leak(profile: str, all_off: tuple[Layer, .
 def test_any_one_layer_of_the_sweep_ends_nobody_wanted(
     profile: str, off: tuple[Layer, ...]
 ) -> None:
-    """What is left on is enough; the zoo has the bugs in which it is off as well."""
+    """What is left on is enough; the planted bugs are those in which it is off as well."""
     found, _ = _play(profile, range(2), *off, hours=5.0)
     assert not found

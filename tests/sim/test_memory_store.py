@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
-from spotd.model import EffectKind, Event, S
-from spotd.plan import ChangeNode, Plan
-from spotd.states import NodeState
-from spotd.store.base import Store, StoreError, StoreUnavailableError
-from tests.sim.chance import Chance, perform
+from spotd.domain.events import Event
+from spotd.domain.node import EffectKind
+from spotd.domain.plan import ChangeNode, Plan
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
+from spotd.store.interface import Store, StoreError, StoreUnavailableError
 from tests.sim.memory.transaction import Transaction
 from tests.sim.memory_store import MemoryStore
+from tests.sim.random_source import Chance, perform
 from tests.spotd.store.build import (
     NOW,
     Bell,

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from spotd.model import LeaveReason
+from spotd.domain.states import LeaveReason
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
+from tests.sim.fault_schedule import Weather
 from tests.sim.oracles import Oracles
 from tests.sim.run import Case, run
 from tests.sim.tiers import TIERS
-from tests.sim.weather import Weather
 from tests.sim.world import SimWorld
 
 PRICES = (15_000_000, 20_000_000, 25_000_000, 45_000_000)

@@ -14,10 +14,11 @@ import pytest
 import tests.sim.oracles
 from providers.base import CapacityType, LaunchRequest
 from spotd.act.alerts import Alert
-from spotd.model import CheckpointSpec, Event, LeaveReason, Severity
-from spotd.states import NodeState
-from spotd.store.listing import ABSENT_S
-from spotd.store.shapes import AlertRow, EventRow
+from spotd.domain.events import Event, Severity
+from spotd.domain.job import CheckpointSpec
+from spotd.domain.states import LeaveReason, NodeState
+from spotd.store.instance_listing import ABSENT_S
+from spotd.store.records import AlertRow, EventRow
 from tests.sim.cloud import TYPE, Rented
 from tests.sim.faults import Faults
 from tests.sim.kernel import Kernel
@@ -26,13 +27,13 @@ from tests.sim.oracles.bucket import BucketOracle
 from tests.sim.oracles.money import MoneyOracle
 from tests.sim.oracles.record import CREATES_AN_HOUR, RecordOracle
 from tests.sim.oracles.waste import LEAK_S
+from tests.sim.planted_bugs import BUGS
 from tests.sim.tiers import memory
 from tests.sim.users import ANYWHERE
 from tests.sim.world import BUCKET, SimWorld
-from tests.sim.zoo import BUGS
 from tests.spotd.store.build import new_node
-from trainer.agent.deadman import SLACK_SHARE
-from trainer.agent.drain import Policy
+from trainer.agent.base.stop_timing import StopTiming
+from trainer.agent.main.deadman import SLACK_SHARE
 
 # Of facts about reliability, but T1, which is a test of whole runs, and C2, which is a rule of the
 # training engine (see `tests.sim.oracles`).
@@ -292,7 +293,7 @@ def test_a_dead_man_leaves_a_slow_program_the_time_it_saves_in(
     """At 140 s before the end of its time: that is late enough for saves of 60 s alone."""
     monkeypatch.setattr(world, "node_of", lambda _token: new_node(job_id))
     rented = _created(world, job_id, 0)
-    policy = Policy("spotd", 0.0, save_s=save_s, step_s=10.0)
+    policy = StopTiming("spotd", 0.0, save_s=save_s, step_s=10.0)
     trainer = SimpleNamespace(ended=False, policy=lambda: policy)
     left_s = (1 - SLACK_SHARE) * world.timing.unattended_s - 140
     world.kernel.run(rented.created_us + int(left_s * 1e6))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from providers.base import CapacityType
-from spotd.model import Job
+from spotd.domain.job import Job
+from spotd.domain.states import NodeState, Outcome
 from spotd.spec import CheckpointDefaults, documents, load
-from spotd.states import NodeState, Outcome
 from tests.sim import cloud, machine, scenarios
 from tests.sim.cloud import Rented
 from tests.sim.run import Case, run

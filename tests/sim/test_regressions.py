@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.planted_bugs import BUGS
 from tests.sim.run import Case, run
 from tests.sim.tiers import memory
-from tests.sim.zoo import BUGS
 
 PLANTED = {bug.name: bug for bug in BUGS}
-# A case, the mistake that it found, and the bug of the zoo that is the same mistake again.
+# A case, the mistake that it found, and the planted bug that is the same mistake again.
 CASES = [
     # An older copy of the database was put in place. It gave out a launch token that its cloud knew
     # from the time in between, with another expiry: "the same token with other parameters", and the
@@ -27,7 +27,7 @@ CASES = [
     # other clouds since; a loop in that weather is found all the same.
     (Case(1, "slow", hours=4.0), "hurried"),
 ]
-# The same, of mistakes that no bug of the zoo is: played by `make soak-sim`. A seed tells another
+# The same, of mistakes that no planted bug is: played by `make soak-sim`. A seed tells another
 # story when other things change: what its judge has learnt is held by `test_oracles.py` as well,
 # what the product has, by a test of its own.
 ALONE = [

@@ -14,10 +14,10 @@ import pytest
 
 from tests.sim.__main__ import main
 from tests.sim.batch import Sum, play, shrink
+from tests.sim.planted_bugs import BUGS
 from tests.sim.profiles import PROFILES
 from tests.sim.run import Case, Result, run
 from tests.sim.tiers import memory
-from tests.sim.zoo import BUGS
 
 SHORT = 1.0  # hours
 PLANTED = {bug.name: bug for bug in BUGS}

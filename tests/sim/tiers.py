@@ -10,13 +10,13 @@ from tempfile import TemporaryDirectory
 
 from sqlalchemy import bindparam
 
-from spotd.model import Node
+from spotd.domain.node import Node
 from spotd.store import schema
-from spotd.store.base import Store
+from spotd.store.interface import Store
 from spotd.store.rows import nodes_query, read_nodes
-from spotd.store.sql import SqlStore, open_store
-from tests.rigs import postgres
-from tests.rigs.memory import MEMORY
+from spotd.store.sql_store import SqlStore, open_store
+from tests.fixtures import postgres
+from tests.fixtures.memory import MEMORY
 from tests.sim.kernel import EPOCH_US
 from tests.sim.memory_store import MemoryStore
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import partial
 
 from providers.base import CapacityType, OfferRequest
-from spotd.elastic import Elastic, OnLoss
-from spotd.model import CheckpointSpec, Desired
-from spotd.verdicts import HealthSpec
-from spotd.wishes import Wishes
+from spotd.domain.health import HealthSpec
+from spotd.domain.job import CheckpointSpec, Desired
+from spotd.domain.on_node_loss import Elastic, OnNodeLoss
+from spotd.domain.preferences import Preferences
 from tests.sim.profiles import Profile
 from tests.sim.world import BUCKET, SimWorld
 
@@ -83,9 +83,9 @@ class Users:
         if self._profile.nodes == 1:
             return {}
         chosen = self._random.choice(
-            (OnLoss.WAIT, OnLoss.SHRINK, OnLoss.SHRINK, OnLoss.WAIT_THEN_SHRINK)
+            (OnNodeLoss.WAIT, OnNodeLoss.SHRINK, OnNodeLoss.SHRINK, OnNodeLoss.WAIT_THEN_SHRINK)
         )
-        waits_s = 300.0 if chosen is OnLoss.WAIT_THEN_SHRINK else 0.0
+        waits_s = 300.0 if chosen is OnNodeLoss.WAIT_THEN_SHRINK else 0.0
         return {"num_nodes": self._profile.nodes, "elastic": Elastic(chosen, 1, waits_s)}
 
     def _deadline(self, steps: int) -> dict[str, object]:
@@ -95,7 +95,7 @@ class Users:
         work_s = steps * 10.0
         us = int(work_s * self._random.choice(self._profile.hurry) * 1e6)
         due_us = self._world.kernel.now_us + us
-        return {"wishes": Wishes(work_s=work_s), "deadline_us": due_us}
+        return {"wishes": Preferences(work_s=work_s), "deadline_us": due_us}
 
     def _later(self, job_id: str, desired: Desired, most_s: float, least_s: float = 0.0) -> None:
         after_s = least_s + self._random.uniform(1.0, most_s)

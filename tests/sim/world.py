@@ -7,10 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 
-from spotd.model import Desired, JobSpec, Limits, Node, Timing, View
+from spotd.domain.job import Desired, JobSpec
+from spotd.domain.market import Timing
+from spotd.domain.node import Node
+from spotd.domain.plan import Plan
+from spotd.domain.queue import Limits
+from spotd.domain.view import View
 from spotd.money.budget import Budget
-from spotd.plan import Plan
-from spotd.store.base import Store, Submission
+from spotd.store.interface import Store, Submission
 from tests.sim.cloud import Rented, SimCloud, Zone
 from tests.sim.daemon import Duty, SimDaemon
 from tests.sim.faults import Faults
@@ -20,7 +24,7 @@ from tests.sim.kernel import EPOCH_US, Kernel
 from tests.sim.machine import SimMachine, Watch
 from tests.sim.net import Net
 from tests.sim.objects import Bucket, BucketClient
-from tests.sim.people import People
+from tests.sim.operators import People
 from tests.sim.tiers import node_of
 
 CLOUDS = {"aws": 120.0, "gcp": 30.0, "azure": 30.0}  # seconds from a notice to the end
@@ -32,8 +36,14 @@ LATE_S = (72.0, 84.0)
 KEPT = 4096  # lines of the trace, until they are digested
 # Writes that are made all the time, and change nothing that a later daemon would do.
 IDLE = (
-    *("before claim", "after a look", "take_duty", "take_duties", "record_heard", "note_silent"),
-    *("record_offers", "record_provider"),
+    "before claim",
+    "after a look",
+    "take_duty",
+    "take_duties",
+    "record_heard",
+    "note_silent",
+    "record_offers",
+    "record_provider",
 )
 BUCKET = "s3://bucket/ckpt"
 

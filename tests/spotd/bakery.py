@@ -9,14 +9,15 @@ from pathlib import Path
 from providers.base import RejectedError
 from providers.images import Image, ImageState, check_name
 from spotd import wire
-from spotd.act.baking import UnfitError
+from spotd.act.image_builder import UncleanDiskError
 from spotd.act.node_link import LinkError
-from spotd.model import Job, Node
-from spotd.states import NodeState
+from spotd.domain.job import Job
+from spotd.domain.node import Node
+from spotd.domain.states import NodeState
+from spotd.security.secrets import JobKeys
 from spotd.store.image_records import ImageRow
-from spotd.vault import JobKeys
 from spotd.wire import Command, Reply
-from tests.spotd.stage import Stage, ToyCloud, ToyLink
+from tests.spotd.fake_world import Stage, ToyCloud, ToyLink
 
 MAKING_LOOKS = 2  # questions until an image is there
 
@@ -105,7 +106,7 @@ class BakingLink(ToyLink):
         self._machine(node)
         self.cleans += 1
         if self.dirty:
-            raise UnfitError(self.dirty)
+            raise UncleanDiskError(self.dirty)
         self.clean_clouds[node.offer.provider].cleaned.add(node.instance_id)
         if self.lost:
             self.lost -= 1

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.memory import MEMORY
-from tests.spotd.stage import Stage, stages
+from tests.fixtures.memory import MEMORY
+from tests.spotd.fake_world import Stage, stages
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spotd.demo.box import Box
-from tests.rigs.forked import ForkedBox
+from tests.fixtures.forked import ForkedBox
 
 pytestmark = pytest.mark.xdist_group("daemon")
 

@@ -9,10 +9,10 @@ import pytest
 
 from providers.base import AuthError, ProviderError, RejectedError, UnknownOutcome
 from providers.images import Image, ImageState
-from spotd.act.baking import tags_of
-from spotd.model import Desired, LeaveReason, Outcome
+from spotd.act.image_builder import tags_of
+from spotd.domain.job import Desired
+from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.observe.images import MISSED, SURE_S
-from spotd.states import NodeState
 from tests.spotd.bakery import Bakery, Made
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from spotd.demo.box import Box, wait_for
-from tests.rigs import netns, postgres
-from tests.rigs.pair import Twin, running_pair
+from tests.fixtures import netns, postgres
+from tests.fixtures.pair import Twin, running_pair
 from tests.spotd.test_two_boxes import LIMIT_S, TIMING, take_over
 
 pytestmark = pytest.mark.xdist_group("daemon")
@@ -34,7 +34,6 @@ def established(host: str) -> int:
 
 
 @pytest.mark.root
-@pytest.mark.timeout(240)
 def test_the_other_takes_over_and_who_was_in_it_finds_out_and_takes_part_again(cloud: Box) -> None:
     with ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp"))

@@ -10,20 +10,23 @@ from dataclasses import replace
 import pytest
 
 from providers.base import Notice, NoticeKind
-from spotd.act.alerts import Alert, Delivery, RouteError
-from spotd.clock import SystemClock
-from spotd.duties import Duties, Schedule
-from spotd.model import EffectKind, Event, S, Severity
-from spotd.observe.clouds import Survey
-from spotd.pool import CLOUD_CALLS
-from spotd.registry import Clouds
-from spotd.states import NodeState
-from tests.rigs.waiting import until
-from tests.spotd.stage import Stage, ToyCloud
+from spotd.act.alerts import Alert, AlertSinkError, Delivery
+from spotd.base.clock import SystemClock
+from spotd.config.provider_registry import Clouds
+from spotd.config.schedule import Schedule
+from spotd.daemon.periodic import PeriodicTasks
+from spotd.daemon.pool import CLOUD_CALLS
+from spotd.domain.events import Event, Severity
+from spotd.domain.node import EffectKind
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
+from spotd.observe.clouds import InstanceSurvey
+from tests.fixtures.waiting import until
+from tests.spotd.daemon.test_loop import running
+from tests.spotd.daemon.test_periodic import LIMIT_S, NEVER
+from tests.spotd.daemon.test_pool import Calls, effect
+from tests.spotd.fake_world import Stage, ToyCloud
 from tests.spotd.store import build
-from tests.spotd.test_duties import LIMIT_S, NEVER
-from tests.spotd.test_loop import running
-from tests.spotd.test_pool import Calls, effect
 
 
 class Office:
@@ -32,9 +35,9 @@ class Office:
     def __init__(self, stage: Stage, schedule: Schedule) -> None:
         self.stage = stage
         self.clouds = Clouds(stage.clouds)
-        self.survey = Survey(stage.store, self.clouds, SystemClock())
+        self.survey = InstanceSurvey(stage.store, self.clouds, SystemClock())
         self.delivered = 0
-        self.duties = Duties(
+        self.duties = PeriodicTasks(
             stage.store,
             self.clouds,
             self.survey,
@@ -105,7 +108,7 @@ def test_a_notice_that_was_heard_and_not_recorded_outlives_the_change(stage: Sta
 
 
 def test_what_is_known_of_a_cloud_that_stays_is_kept(stage: Stage) -> None:
-    survey = Survey(stage.store, stage.clouds, stage.clock)
+    survey = InstanceSurvey(stage.store, stage.clouds, stage.clock)
     lanes = dict(survey._lanes)
     survey.change({"aws": stage.clouds["aws"], "gcp": another(stage, "gcp")})
     assert survey._lanes["aws"] is lanes["aws"]
@@ -165,7 +168,7 @@ class Toy:
 
 
 def refuse() -> None:
-    raise RouteError("gone", gone=True)
+    raise AlertSinkError("gone", gone=True)
 
 
 def test_alerts_under_way_are_told_once_and_a_route_may_be_mended(stage: Stage) -> None:

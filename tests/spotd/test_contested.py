@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from providers.stores.local import LocalStore
-from spotd.beginning import MOVED
+from spotd.daemon.startup import MOVED
 from spotd.demo.box import Box, wait_for
-from tests.rigs.forked import ForkedBox
-
-LIMIT_S = 60.0
+from tests.fixtures.forked import ForkedBox
+from tests.fixtures.waiting import LIMIT_S
 
 JOB = """\
 name: contested

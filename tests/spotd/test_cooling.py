@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from spotd.decide.cooldowns import BASE_S, BOOT_TIMEOUTS
-from spotd.model import Desired, LeaveReason, Node, S
-from spotd.states import NodeState
-from tests.spotd.stage import TICK_S, Stage
+from spotd.domain.job import Desired
+from spotd.domain.node import Node
+from spotd.domain.states import LeaveReason, NodeState
+from spotd.domain.units import S
+from spotd.planner.offers.cooldowns import BASE_S, BOOT_TIMEOUTS
+from tests.spotd.fake_world import TICK_S, Stage
 from tests.spotd.store import build
 
 R, G = NodeState.RUNNING, NodeState.GONE

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from spotd.demo.box import Box
-from tests.rigs.forked import ForkedBox
-from tests.spotd.store.test_damage import damage
-
-LIMIT_S = 60.0
+from tests.fixtures.forked import ForkedBox
+from tests.fixtures.waiting import LIMIT_S
+from tests.spotd.store.test_integrity import damage
 
 
 @pytest.fixture(scope="module")

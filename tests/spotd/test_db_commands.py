@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from spotd.base.lock import hold_database
 from spotd.cli.app import run as spotctl
-from spotd.command import main
-from spotd.lock import hold_database
+from spotd.daemon.command import main
 from spotd.store import schema
-from spotd.store.base import SchemaVersionError
-from spotd.store.sql import open_store
-from tests.spotd.test_command import CONFIG, revision, written
+from spotd.store.interface import SchemaVersionError
+from spotd.store.sql_store import open_store
+from tests.spotd.daemon.test_command import CONFIG, revision, written
 
 HEAD = schema.REVISIONS[-1]
 

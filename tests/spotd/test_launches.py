@@ -15,12 +15,13 @@ from providers.base import (
     RejectedError,
     UnknownOutcome,
 )
-from spotd.decide.rules import decide
-from spotd.model import Desired, LeaveReason, Node, Outcome
-from spotd.plan import Effect
-from spotd.reconcile import claim_due, drain, market_now, one_effect, one_pass
-from spotd.states import NodeState
-from tests.spotd.stage import Stage
+from spotd.daemon.reconcile import claim_due, drain, market_now, one_effect, one_pass
+from spotd.domain.job import Desired
+from spotd.domain.node import Node
+from spotd.domain.plan import Effect
+from spotd.domain.states import LeaveReason, NodeState, Outcome
+from spotd.planner.planner import decide
+from tests.spotd.fake_world import Stage
 
 REFUSALS = [AuthError("expired"), QuotaError("8 of 8 used"), CapacityError("none left")]
 

@@ -11,11 +11,13 @@ from providers.base import UnknownOutcome
 from providers.stores.base import ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd import wire
-from spotd.clock import GAP_S, Listening
-from spotd.decide.settling import HEAD_PATIENCE_S
-from spotd.model import Desired, LeaveReason, Node, Outcome, S
-from spotd.states import NodeState
-from tests.spotd.stage import HandClock, Machine, Stage
+from spotd.base.clock import GAP_S, ListeningSince
+from spotd.domain.job import Desired
+from spotd.domain.node import Node
+from spotd.domain.states import LeaveReason, NodeState, Outcome
+from spotd.domain.units import S
+from spotd.planner.rules.apply_observations import HEAD_PATIENCE_S
+from tests.spotd.fake_world import HandClock, Machine, Stage
 
 R, G = NodeState.RUNNING, NodeState.GONE
 AWAY_S = 600.0
@@ -25,7 +27,7 @@ SILENT_S = 110.0  # long, but not yet long enough to be given up
 def test_listening_counts_from_its_start_or_the_end_of_the_last_gap() -> None:
     clock = HandClock()
     start_us = clock.now_us()
-    listening = Listening(clock)
+    listening = ListeningSince(clock)
     for _ in range(10):
         clock.sleep(GAP_S)
         listening.listened()

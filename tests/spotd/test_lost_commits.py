@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from spotd.model import Outcome
-from spotd.states import NodeState
-from spotd.store.base import StoreUnavailableError
-from tests.rigs import postgres
-from tests.rigs.commit_cutter import CommitCutter, Lost
-from tests.spotd.stage import TICK_S, Stage
+from spotd.domain.states import NodeState, Outcome
+from spotd.store.interface import StoreUnavailableError
+from tests.fixtures import postgres
+from tests.fixtures.commit_cutter import CommitCutter, Lost
+from tests.spotd.fake_world import TICK_S, Stage
 
 EACH = 12  # COMMITs; a turn of the story has some five
 MOST_TURNS = 2000

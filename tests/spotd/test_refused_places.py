@@ -17,11 +17,11 @@ from providers.base import (
     Scope,
     UnpreparedError,
 )
-from spotd.decide.cooldowns import BASE_S, OWN_IMAGE
-from spotd.model import Outcome, S
-from spotd.states import NodeState
+from spotd.domain.states import NodeState, Outcome
+from spotd.domain.units import S
+from spotd.planner.offers.cooldowns import BASE_S, OWN_IMAGE
 from tests.providers.bad_input import MISTAKES
-from tests.spotd.stage import TICK_S, Stage
+from tests.spotd.fake_world import TICK_S, Stage
 
 # What the adapters make of each: tests/providers/*/test_bad_input.py.
 WAITS: dict[str, Callable[[], ProviderError]] = {

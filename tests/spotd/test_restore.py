@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from spotd.cli.app import run as spotctl
-from spotd.command import main as spotd
+from spotd.daemon.command import main as spotd
 from spotd.demo.box import Box, wait_for
-from tests.rigs.forked import ForkedBox
-from tests.rigs.pair import machines
-from tests.rigs.processes import alive
+from tests.fixtures.forked import ForkedBox
+from tests.fixtures.pair import machines
+from tests.fixtures.processes import alive
+from tests.fixtures.waiting import LIMIT_S
 
-LIMIT_S = 90.0
 PROMISE_S = 300.0  # from a fresh box and a backup to a daemon that keeps the jobs
 # A machine that went while nobody listened is missed by its silence.
 TIMING = "survey_every_s = 1.0\nsuspect_after_s = 8\nlost_after_s = 12\n"
@@ -82,7 +82,6 @@ def heard(box: Box, job_id: str, since: datetime) -> bool:
     return any(datetime.fromisoformat(at) > since for at in times)
 
 
-@pytest.mark.timeout(300)
 def test_the_backup_of_a_box_that_burned_down_goes_on_with_its_jobs(
     folder: Path, cloud: Box, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from spotd.model import Outcome, S
-from spotd.states import NodeState
-from tests.spotd.stage import TICK_S, Stage
+from spotd.domain.states import NodeState, Outcome
+from spotd.domain.units import S
+from tests.spotd.fake_world import TICK_S, Stage
 from tests.spotd.store import build
 
 R, D = NodeState.RUNNING, NodeState.DRAINING

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import spotd
-from spotd import daemon, loop
 from spotd.config.file import AccessSection
-from spotd.vault import KEY_NAME, load_key
+from spotd.daemon import daemon, loop
+from spotd.security.secrets import KEY_NAME, load_key
 
 UNIT = Path(spotd.__file__).parent.parent / "systemd" / "spotd.service"
 
@@ -89,7 +89,7 @@ def test_it_agrees_with_the_program() -> None:
     longest_silence_s = daemon.WATCHDOG_EVERY_S + loop.LONGEST_WAIT_S
     assert int(unit["WatchdogSec"]) > 5 * longest_silence_s, "an idle daemon is not a hung one"
     # The loop, the duties and the calls in flight are each waited for; the API has five seconds.
-    assert int(unit["TimeoutStopSec"]) > 3 * daemon.PATIENCE_S + 10
+    assert int(unit["TimeoutStopSec"]) > 3 * daemon.STOP_TIMEOUT_S + 10
     assert unit["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert unit["LoadCredential"].split(":")[0] == KEY_NAME
 

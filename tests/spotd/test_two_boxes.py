@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from spotd.base.errors import UserError
 from spotd.demo.box import Box, wait_for
-from spotd.errors import UserError
-from tests.rigs import postgres
-from tests.rigs.pair import Pair, Twin, machines, running_pair
-from tests.rigs.processes import alive
+from tests.fixtures import postgres
+from tests.fixtures.pair import Pair, Twin, machines, running_pair
+from tests.fixtures.processes import alive
+from tests.fixtures.waiting import LIMIT_S
 
-LIMIT_S = 90.0
 TIMING = """\
 lease_s = 8
 offers_every_s = 0.3
@@ -116,7 +116,6 @@ def come_back(pair: Pair, twin: Twin, how: str) -> None:
 
 
 @pytest.mark.req("RPV-09")
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("how", HURTS)
 def test_the_other_goes_on_and_who_comes_back_changes_nothing(pair: Pair, how: str) -> None:
     with pair.explaining():

@@ -23,24 +23,24 @@ from providers.stores import open_store as open_objects
 from spotd import wire
 from spotd.act.bundle import build_bundle
 from spotd.act.ssh import Address, connect
-from spotd.command import main as spotd
+from spotd.daemon.command import main as spotd
 from spotd.demo.box import Box, BoxError, wait_for
 from spotd.demo.facts import lineage
 from spotd.store import schema
-from spotd.store.base import JournalBatch
-from spotd.store.sql import open_store
+from spotd.store.interface import JournalBatch
+from spotd.store.sql_store import open_store
 from spotd.wire import JournalEntry
 from tests.e2e.rig import open_records
-from tests.rigs import tiny
-from tests.rigs.older import SCHEMA, VERSION, unpack
-from tests.rigs.pair import machines
-from tests.rigs.processes import alive, carrying
+from tests.fixtures import tiny
+from tests.fixtures.older import SCHEMA, VERSION, unpack
+from tests.fixtures.pair import machines
+from tests.fixtures.processes import alive, carrying
+from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.store.build import NOW, new_node, offer, placed, view
 from trainer.fence import read_head
-from trainer.saver.reading import read_manifest
+from trainer.saver.reader import read_manifest
 
 JOBS = int(os.environ.get("SPOTD_UPGRADE_JOBS", "4"))
-LIMIT_S = 120.0 + 5.0 * JOBS
 OURS = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.xdist_group("daemon")
@@ -48,7 +48,9 @@ pytestmark = pytest.mark.xdist_group("daemon")
 
 def program_of(code: Path) -> str:
     """The module that is the daemon of that version."""
-    return "spotd" if (code / "spotd" / "__main__.py").exists() else "spotd.command"
+    return (
+        "spotd" if (code / "spotd" / "__main__.py").exists() else "spotd.command"
+    )  # until version 1
 
 
 class Versions(Box):
@@ -108,7 +110,7 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def submit(box: Box, number: int) -> str:
     """A job that trains until it is told to finish."""
-    program = f"PYTHONPATH={OURS} exec {sys.executable} -m tests.rigs.tiny"
+    program = f"PYTHONPATH={OURS} exec {sys.executable} -m tests.fixtures.tiny"
     text = f"""\
 name: job-{number}
 resources:
@@ -225,7 +227,6 @@ def trained(box: Box, job_id: str, number: int) -> None:
 
 
 @pytest.mark.req("UX-04")
-@pytest.mark.timeout(600)
 def test_upgraded_and_taken_back_under_jobs_that_train(box: Versions, older: Path) -> None:
     """No program is started again but where a machine is taken away, no step is lost, and no
     machine is asked for twice."""

@@ -83,7 +83,7 @@ DOCUMENTS: dict[str, tuple[Any, Callable[[Any], object]]] = {
         lines(wire.parse_manifest),
     ),
     "start": (json.loads(json.dumps(START.to_data())), wire.parse_start),
-    "here": (json.loads(wire.Here(60.0).to_line()), lines(wire.parse_here)),
+    "here": (json.loads(wire.DaemonPresence(60.0).to_line()), lines(wire.parse_here)),
     "config": (json.loads(json.dumps(CONFIG.to_data())), wire.parse_agent_config),
 }
 SURPRISES = (None, True, -1, 10**400, 1e308, float("nan"), "", "x", [], [1], [[]], {}, {"a": 1})

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
-from tests.rigs.older import VERSION, unpack
+from tests.fixtures.older import VERSION, unpack
 
 # What version 1 wrote, word for word.
 OLD_JOURNAL = b'{"journal":{"at_us":5,"data":{"wire":1},"generation":1,"kind":"hello","seq":1}}\n'

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from trainer import train
-from trainer.hook.spotd_hook.stop import Stop
-from trainer.run import Run
+from trainer.hook.spotd_hook.stop import StopRequests
+from trainer.reference.run import Run
 
 
 def hold() -> None:
@@ -32,7 +32,7 @@ def hold() -> None:
     Run.compute = held  # type: ignore[method-assign]
 
 
-def asked(stop: Stop) -> bool:
+def asked(stop: StopRequests) -> bool:
     """Whether a save was, and nobody has taken it yet."""
     told = 0 if stop._link is None else stop._link.flag.save
     return stop._signalled_saves + told > stop._taken

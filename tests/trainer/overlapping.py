@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-import trainer.run
+import trainer.reference.run
 from tests.trainer.held import hold
 from trainer import train
-from trainer.hook.spotd_hook.copying import Moving, Part
+from trainer.hook.spotd_hook.tensor_copy import HostCopy, Part
 
 
-class Slow(Moving):
+class Slow(HostCopy):
     def run(self, parts: Iterable[Part], filled: Callable[[int], None]) -> None:
         for part in parts:
             time.sleep(float(os.environ["COPY_S"]) / 3)  # the state is in three parts
@@ -29,7 +29,7 @@ def slowly(_: torch.device) -> Slow:
 
 if __name__ == "__main__":
     train.STOP.install()
-    trainer.run.LEAST_BYTES = 0  # type: ignore[attr-defined]
-    trainer.run.copying_beside = slowly  # type: ignore[attr-defined]
+    trainer.reference.run.LEAST_BYTES = 0  # type: ignore[attr-defined]
+    trainer.reference.run.copying_beside = slowly  # type: ignore[attr-defined]
     hold()
     sys.exit(train.main())

@@ -9,7 +9,7 @@ import sys
 import torch
 
 from trainer import train
-from trainer.run import Run
+from trainer.reference.run import Run
 
 RANK, _, STEPS = os.environ["POISON"].partition(":")
 FIRST, LAST = (int(step) for step in STEPS.split("-"))

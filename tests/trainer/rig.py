@@ -19,13 +19,27 @@ from pathlib import Path
 from typing import Any
 
 from spotd.wire import encode
-from tests.rigs.forks import TORCH, Fork, nursery
+from tests.fixtures.forks import TORCH, Fork, nursery
 
 ROOT = Path(__file__).parent.parent.parent
 Process = subprocess.Popen[bytes] | Fork
 TINY = (
-    *("--layers", "1", "--heads", "2", "--width", "32", "--block", "32", "--batch", "4"),
-    *("--warmup", "5", "--threads", "1", "--device", "cpu"),
+    "--layers",
+    "1",
+    "--heads",
+    "2",
+    "--width",
+    "32",
+    "--block",
+    "32",
+    "--batch",
+    "4",
+    "--warmup",
+    "5",
+    "--threads",
+    "1",
+    "--device",
+    "cpu",
 )
 
 
@@ -197,7 +211,7 @@ class Trainer:
         else:
             module = self.module
             if self.ranks > 1 or "SPOTD_TEST_NODES" in self.env:
-                arguments, module = [str(self.ranks), module, *arguments], "tests.rigs.ranks"
+                arguments, module = [str(self.ranks), module, *arguments], "tests.fixtures.ranks"
             modules = (*TORCH, *self.modules) if self.modules else ()
             place = nursery(*modules, **self.loaded)
             process = place.fork(module, arguments, env | self.loaded, self.folder, log)

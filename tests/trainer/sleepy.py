@@ -10,7 +10,7 @@ import time
 import torch
 
 from trainer import train
-from trainer.run import Run
+from trainer.reference.run import Run
 
 RANK, _, SECONDS = os.environ["SLEEPS"].partition(":")
 compute = Run.compute

@@ -16,14 +16,14 @@ import torch
 
 from providers.stores import open_store
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED, PLAN, RELEASED
-from tests.rigs.waiting import until
+from tests.fixtures.waiting import until
 from tests.trainer.rig import AgentEnd, Trainer
 from tests.trainer.saver.rig import CONFIG, Gate, Rig, fill
 from trainer.fence import read_head
+from trainer.hook.spotd_hook.head_ownership import HeadOwnership
 from trainer.hook.spotd_hook.job import Job
-from trainer.hook.spotd_hook.planning import Planning
-from trainer.hook.spotd_hook.tenure import Tenure
-from trainer.world import World
+from trainer.hook.spotd_hook.save_planner import SavePlanner
+from trainer.reference.world import World
 
 
 def test_a_rank_that_dies_after_the_last_step_spoils_nothing(tmp_path: Path) -> None:
@@ -99,12 +99,12 @@ def test_a_last_save_that_overruns_leaves_time_to_release(
     quick: Any = SimpleNamespace(
         save_s=lambda: 0.1, flight_s=lambda: 0.1, rates=SimpleNamespace(measured=True)
     )
-    planning = Planning(Job.from_env({}), quick, stop, lambda kind, _: said.append(kind))
+    planning = SavePlanner(Job.from_env({}), quick, stop, lambda kind, _: said.append(kind))
     save(9, released=True)  # under way
     assert store.entered.wait(20)
     link: Any = SimpleNamespace(send=lambda kind, _: said.append(kind))
     try:
-        assert Tenure(link, stop, checkpointer, planning, save).leave(9) == EXIT_RELEASED
+        assert HeadOwnership(link, stop, checkpointer, planning, save).leave(9) == EXIT_RELEASED
         assert waited == [waited_s]
         assert said == [PLAN, PLAN, RELEASED]
         entry = read_head(open_store(tmp_path.as_uri()), "job")
@@ -143,12 +143,12 @@ def test_with_time_for_the_save_under_way_alone_head_is_given_away_when_it_is_th
     slow: Any = SimpleNamespace(
         save_s=lambda: 100.0, flight_s=lambda: 1.0, rates=SimpleNamespace(measured=True)
     )
-    planning = Planning(Job.from_env({}), slow, stop, lambda _, data: told.append(data))
+    planning = SavePlanner(Job.from_env({}), slow, stop, lambda _, data: told.append(data))
     link: Any = SimpleNamespace(send=lambda _kind, _data: None)
     threading.Timer(0.2, store.open.set).start()
     began = time.monotonic()
     try:
-        assert Tenure(link, stop, checkpointer, planning, save).leave(8) == EXIT_RELEASED
+        assert HeadOwnership(link, stop, checkpointer, planning, save).leave(8) == EXIT_RELEASED
         assert time.monotonic() - began < 30
         planned, ended = told
         assert (planned["action"], ended["action"]) == ("finish", "finish")

@@ -10,7 +10,7 @@ import pytest
 from providers.stores.base import StoreUnavailableError
 from providers.stores.local import LocalStore
 from spotd.wire import Head, Manifest, manifest_key
-from tests.rigs.late import LateStore
+from tests.fixtures.late import LateStore
 from trainer.fence import Fence, StaleCommitError, read_head
 
 

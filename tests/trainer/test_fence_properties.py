@@ -16,7 +16,7 @@ from providers.stores.base import (
     StoreUnavailableError,
 )
 from spotd.wire import Head, Manifest, head_key, parse_head
-from tests.rigs.examples import examples
+from tests.fixtures.examples import examples
 from trainer.fence import PREDECESSORS, Fence, FencedError, StaleCommitError
 
 FAULTS = ["none", "none", "none", "lost answer", "lost request", "late", "twice", "outage"]

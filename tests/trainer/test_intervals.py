@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spotd.history.seam import MOST_SIGMAS, sigmas_off
+from spotd.history.loss_continuity import MOST_SIGMAS, sigmas_off
 from spotd.wire import EXIT_FINISHED, HeadRef
 from tests.trainer.rig import AgentEnd, Trainer
 from tests.trainer.test_train import head_of

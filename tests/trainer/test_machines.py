@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from spotd.wire import CHECKPOINT
-from tests.rigs.forks import TORCH, nursery
-from tests.rigs.ports import free_port
-from tests.rigs.processes import below
+from tests.fixtures.forks import TORCH, nursery
+from tests.fixtures.ports import free_port
+from tests.fixtures.processes import below
+from tests.trainer.reference.test_sharded import final_tensors, head_of, straight, trainer_of
 from tests.trainer.rig import AgentEnd, Process, Trainer
-from tests.trainer.test_sharded import final_tensors, head_of, straight, trainer_of
 
 
 @dataclass

@@ -24,15 +24,15 @@ from providers.stores import open_store
 from providers.stores.base import ObjectStore
 from spotd.demo.bucket import Bucket
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED, Head
-from tests.rigs.waiting import until
+from tests.fixtures.waiting import until
 from tests.trainer.rig import AgentEnd, Trainer
 from trainer import train
-from trainer.compare import first_difference
 from trainer.fence import read_head
+from trainer.hook.spotd_hook.constants import EXIT_ERROR
 from trainer.hook.spotd_hook.job import Job
-from trainer.hook.spotd_hook.kinds import EXIT_ERROR
 from trainer.hook.spotd_hook.rates import GUESS_S
-from trainer.saver.reading import read_manifest, read_stream
+from trainer.reference.compare import first_difference
+from trainer.saver.reader import read_manifest, read_stream
 from trainer.saver.tensors import assemble
 
 STEPS = 40
@@ -536,7 +536,6 @@ def cores(number: int) -> dict[str, str]:
 
 
 @pytest.mark.req("CKP-20")
-@pytest.mark.timeout(400)
 def test_another_number_of_cores_changes_no_bit(tmp_path: Path) -> None:
     """Begun where torch chooses two threads, ended where it chooses one."""
     names = ("two", "one", "moved")

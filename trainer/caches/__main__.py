@@ -17,9 +17,9 @@ from typing import Any
 from providers.stores import open_store
 from providers.stores.base import ConflictError, StoreError
 from spotd.wire import WireError
-from trainer.caches.keeping import Cache, ChangedError, save
-from trainer.caches.restoring import NoRoomError, restore
+from trainer.caches.restore import NoRoomError, restore
 from trainer.caches.tree import File, TooManyError, look
+from trainer.caches.upload import Cache, ChangedError, save
 
 NICE = 19
 LOOKS = 3  # in the time after which what has not changed has settled

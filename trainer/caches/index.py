@@ -35,7 +35,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Held:
+class CachedFile:
     """A file and where its bytes are, in order."""
 
     file: File
@@ -48,7 +48,7 @@ class Index:
 
     path: str
     parts: tuple[Part, ...]
-    files: tuple[Held, ...]
+    files: tuple[CachedFile, ...]
 
     def to_bytes(self) -> bytes:
         return encode(asdict(self))
@@ -85,7 +85,7 @@ def parse_index(data: bytes) -> Index:
     return Index(read_field(body, "path", str), parts, files)
 
 
-def _held(item: Mapping[str, Any], parts: tuple[Part, ...]) -> Held:
+def _held(item: Mapping[str, Any], parts: tuple[Part, ...]) -> CachedFile:
     body = read_field(item, "file", dict)
     size, mtime_us, mode = (read_count(body, name) for name in ("size", "mtime_us", "mode"))
     path, link = read_field(body, "path", str), read_field(body, "link", str)
@@ -103,4 +103,4 @@ def _held(item: Mapping[str, Any], parts: tuple[Part, ...]) -> Held:
             raise WireError(f"{shown(file.path)} has bytes where there are none")
     if sum(piece.size for piece in pieces) != file.size:
         raise WireError(f"{shown(file.path)} is of another size than its pieces")
-    return Held(file, pieces)
+    return CachedFile(file, pieces)

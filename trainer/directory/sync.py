@@ -29,13 +29,13 @@ from spotd.wire import (
     WireError,
     manifest_key,
 )
-from trainer.directory import packing
-from trainer.directory.packing import ChangedError, Saved
+from trainer.directory import archive
+from trainer.directory.archive import ArchivedUnit, ChangedError
 from trainer.directory.units import (
     QUIET_S,
-    Look,
-    Patience,
+    SettleTimer,
     Unit,
+    UnitState,
     find_units,
     is_ready,
     look_at,
@@ -44,9 +44,9 @@ from trainer.directory.units import (
     written_below,
 )
 from trainer.fence import Fence, FencedError, StaleCommitError
-from trainer.saver.reading import CorruptError, read_manifest
+from trainer.saver.reader import CorruptError, read_manifest
 from trainer.saver.retention import remove_old
-from trainer.saver.target import Target
+from trainer.saver.shard_store import ShardTarget
 
 LOOK_S = 1.0
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 30.0
@@ -76,11 +76,11 @@ class Directory:
         self._keep, self._keep_every_steps = keep, keep_every_steps
         self._report, self._pause, self._monotonic = report, pause, monotonic
         self._now_us = now_us
-        self._target = Target(lambda: fence_of().store, self._say_failed, monotonic)
+        self._target = ShardTarget(lambda: fence_of().store, self._say_failed, monotonic)
         self._lock = threading.Lock()
         self._closed = self._known = False
         self._ending = threading.Event()
-        self._patience = Patience(monotonic)
+        self._patience = SettleTimer(monotonic)
         self._done: dict[str, Unit] = {}
         self._held: dict[str, tuple[str, ...]] = {}  # by unit, the digests that the store has
         self._numbers: dict[str, int] = {}  # by series
@@ -98,7 +98,7 @@ class Directory:
         self._folder.mkdir(parents=True, exist_ok=True)
         new = self._folder / _NEW
         shutil.rmtree(new, ignore_errors=True)
-        found: list[tuple[HeadRef, Manifest, Saved]] = []
+        found: list[tuple[HeadRef, Manifest, ArchivedUnit]] = []
         troubles: list[str] = []
 
         def skip(ref: HeadRef, error: Exception) -> None:
@@ -111,7 +111,7 @@ class Directory:
             if series_of(saved.unit) in {series_of(one.unit) for _, _, one in found}:
                 continue
             try:
-                packing.fetch(self._fence_of().store, manifest, saved, new)
+                archive.fetch(self._fence_of().store, manifest, saved, new)
             except (CorruptError, NotFoundError) as error:
                 _remove(new / saved.unit)
                 skip(ref, error)
@@ -142,14 +142,14 @@ class Directory:
 
     def _units(
         self, head: Head, skip: Callable[[HeadRef, Exception], None]
-    ) -> Iterator[tuple[HeadRef, Manifest, Saved]]:
+    ) -> Iterator[tuple[HeadRef, Manifest, ArchivedUnit]]:
         """Those of HEAD's chain, newest first; `skip` hears of what cannot be read."""
         for ref in (head.current, *head.previous):
             if ref is None:
                 continue
             try:
                 manifest = read_manifest(self._fence_of().store, ref)
-                saved = packing.read_saved(manifest)
+                saved = archive.read_saved(manifest)
             except (CorruptError, NotFoundError, WireError) as error:
                 skip(ref, error)
                 continue
@@ -226,7 +226,7 @@ class Directory:
             if is_ready(look, quiet_s, over=over):
                 ready.append(unit)
             else:
-                left = left or look is not Look.BROKEN
+                left = left or look is not UnitState.BROKEN
         written = written_below(self._folder) if ready else set()
         found: dict[str, Unit] = {}
         for unit in ready:
@@ -242,7 +242,7 @@ class Directory:
         """Whether it was saved now. Raises FencedError, StoreError, OSError, ValueError."""
         began_s, number = self._monotonic(), number_of(unit.name)
         try:
-            found = packing.digest(self._folder, unit)
+            found = archive.digest(self._folder, unit)
             if self._held.get(unit.name) == _digests(found) or self._goes_back(unit, number):
                 self._done[unit.name] = unit
                 return False
@@ -250,8 +250,8 @@ class Directory:
 
             def put(store: ObjectStore, url: str) -> None:
                 nonlocal manifest
-                placed = packing.place(found, key.rpartition("/")[0], url)
-                packing.put(store, self._folder, unit, placed)
+                placed = archive.place(found, key.rpartition("/")[0], url)
+                archive.put(store, self._folder, unit, placed)
                 manifest = replace(manifest, streams=placed)
 
             self._target.put(manifest.step, put, last=self._ending.is_set())
@@ -264,7 +264,7 @@ class Directory:
             return False
         head = fence.commit(manifest, key=key, keep=self._keep)
         self._done[unit.name] = unit
-        self._remember(packing.read_saved(manifest), manifest.streams)
+        self._remember(archive.read_saved(manifest), manifest.streams)
         self._report(CHECKPOINT, _said(head, manifest, self._monotonic() - began_s))
         return True
 
@@ -295,11 +295,11 @@ class Directory:
             created_at_us=self._now_us(),
             world_size=1,
             streams=found,
-            state=packing.state_of(unit, number),
+            state=archive.state_of(unit, number),
         )
         return manifest, key
 
-    def _remember(self, saved: Saved | None, streams: tuple[Stream, ...]) -> None:
+    def _remember(self, saved: ArchivedUnit | None, streams: tuple[Stream, ...]) -> None:
         if saved is not None:
             self._held[saved.unit] = _digests(streams)
             if saved.number is not None:

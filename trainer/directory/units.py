@@ -29,7 +29,7 @@ _NUMBERS = tuple(
 _ZIP = b"PK\x03\x04"  # what torch.save begins with
 
 
-class Look(Enum):
+class UnitState(Enum):
     """How a unit looks, beside being left alone: broken, whole, or like neither."""
 
     BROKEN = "broken"
@@ -77,7 +77,7 @@ def find_units(folder: Path) -> list[Unit]:
 def newest_in(folder: Path) -> str:
     """The path of the youngest unit that does not look broken; "" where there is none. Raises
     OSError."""
-    whole = [u for u in find_units(folder) if look_at(folder, u) is not Look.BROKEN]
+    whole = [u for u in find_units(folder) if look_at(folder, u) is not UnitState.BROKEN]
     return str(folder / whole[-1].name) if whole else ""
 
 
@@ -101,21 +101,21 @@ def series_of(name: str) -> str:
     return re.sub(r"\d+", "#", name)
 
 
-def look_at(folder: Path, unit: Unit) -> Look:
+def look_at(folder: Path, unit: Unit) -> UnitState:
     """By what it contains. Raises OSError."""
     paths = {file.path.rpartition("/")[2]: folder / file.path for file in unit.files}
     if INCOMPLETE in paths:
-        return Look.BROKEN
+        return UnitState.BROKEN
     if STATE in paths:
-        return Look.WHOLE if _is_json(paths[STATE]) else Look.BROKEN
+        return UnitState.WHOLE if _is_json(paths[STATE]) else UnitState.BROKEN
     if METADATA in paths:
-        return Look.WHOLE if paths[METADATA].stat().st_size else Look.BROKEN
+        return UnitState.WHOLE if paths[METADATA].stat().st_size else UnitState.BROKEN
     if len(unit.files) == 1 and unit.files[0].path == unit.name:
         return _look_at_file(folder / unit.name)
-    return Look.UNKNOWN
+    return UnitState.UNKNOWN
 
 
-class Patience:
+class SettleTimer:
     """For how long units have been left alone, by the machine's own clock."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -132,12 +132,12 @@ class Patience:
         return now - since
 
 
-def is_ready(look: Look, quiet_s: float, *, over: bool) -> bool:
+def is_ready(look: UnitState, quiet_s: float, *, over: bool) -> bool:
     """Whether to save a unit that nobody has open for writing. `over`: the program has ended, and
     what shows that it is whole need not be waited for."""
-    if look is Look.WHOLE:
+    if look is UnitState.WHOLE:
         return over or quiet_s >= SETTLED_S
-    return look is Look.UNKNOWN and quiet_s >= QUIET_S
+    return look is UnitState.UNKNOWN and quiet_s >= QUIET_S
 
 
 def written_below(folder: Path, proc: Path = Path("/proc")) -> set[str]:
@@ -190,9 +190,11 @@ def _is_json(path: Path) -> bool:
         return False
 
 
-def _look_at_file(path: Path) -> Look:
+def _look_at_file(path: Path) -> UnitState:
     with path.open("rb") as file:
         begin = file.read(len(_ZIP))
     if begin != _ZIP:
-        return Look.UNKNOWN if begin else Look.BROKEN
-    return Look.WHOLE if zipfile.is_zipfile(path) else Look.BROKEN  # its index is at its end
+        return UnitState.UNKNOWN if begin else UnitState.BROKEN
+    return (
+        UnitState.WHOLE if zipfile.is_zipfile(path) else UnitState.BROKEN
+    )  # its index is at its end

@@ -17,17 +17,17 @@ from typing import Any
 
 from providers.stores import open_store
 from providers.stores.base import ObjectStore, StoreConfigError, StoreDeniedError, StoreError
-from providers.stores.bringing import BringError, data_of, is_data
-from trainer.mounts.copying import Copy, MountError
-from trainer.mounts.counting import Tally
+from providers.stores.dataset_copy import DatasetCopyError, data_of, is_data
+from trainer.mounts.byte_counter import ByteCounter
+from trainer.mounts.copy import Copy, MountError
 from trainer.mounts.rights import right, show
-from trainer.mounts.staging import Fare, Staging
+from trainer.mounts.stage import DatasetStaging, TransferPrice
 
 
 def main() -> int:
     """The exit code: 0 when all is there."""
     mounts = json.loads(sys.stdin.buffer.readline())
-    tally = Tally(Path(sys.argv[1]))
+    tally = ByteCounter(Path(sys.argv[1]))
     threading.Thread(target=_end_with_stdin, args=(tally,), daemon=True).start()
     for mount in mounts:
         text = _copy(mount, tally)
@@ -40,11 +40,11 @@ def main() -> int:
     return 0
 
 
-def _copy(mount: Mapping[str, Any], tally: Tally) -> str:
+def _copy(mount: Mapping[str, Any], tally: ByteCounter) -> str:
     """Why not; or nothing. What the region's own copy gives is free, and is not counted."""
     mounted = mount.get("mode", "COPY") != "COPY"
     folder, note = Path(mount.get("folder", "")), Path(mount.get("note", ""))
-    fare = Fare(mount.get("microusd_per_gb"), mount.get("max_microusd", 0))
+    fare = TransferPrice(mount.get("microusd_per_gb"), mount.get("max_microusd", 0))
     came = tally.of(mount["target"], mount["url"])
     try:
         show(mount["url"], mount["options"])
@@ -57,7 +57,7 @@ def _copy(mount: Mapping[str, Any], tally: Tally) -> str:
                 free: Callable[[int], None] = lambda _size: None  # noqa: E731
                 return Copy(one, folder, _note_of(note, one), came=came if one is store else free)
 
-            Staging(store, near, fare, None if mounted else copy_of, _say, came).run()
+            DatasetStaging(store, near, fare, None if mounted else copy_of, _say, came).run()
             store = near
         elif mounted and mount.get("max_microusd"):
             raise MountError("each read of it would cross: name a copy in this region, or COPY it")
@@ -71,7 +71,7 @@ def _copy(mount: Mapping[str, Any], tally: Tally) -> str:
         if mount.get("near") and mount["near"] in str(error):
             return f"{error}; {right(mount['near'], mount['near_options'], writing=True)}"
         return f"{error}; {right(mount['url'], mount['options'])}"
-    except (StoreError, BringError, MountError, OSError) as error:
+    except (StoreError, DatasetCopyError, MountError, OSError) as error:
         return str(error)
     return ""
 
@@ -85,7 +85,7 @@ def _say(text: str) -> None:
     sys.stderr.write(f"mounts: {text}\n")
 
 
-def _end_with_stdin(tally: Tally) -> None:
+def _end_with_stdin(tally: ByteCounter) -> None:
     sys.stdin.buffer.read()
     tally.keep()
     os._exit(1)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from providers.federation import ExchangeError
 from providers.stores import proof_of
-from trainer.mounts.copying import MountError
+from trainer.mounts.copy import MountError
 
 _WHO = ("role", "service_account", "application")  # that a machine is for another cloud
 _READING = {

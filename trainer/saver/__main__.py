@@ -15,11 +15,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from trainer.hook.spotd_hook.agent_client import AgentClient
 from trainer.hook.spotd_hook.job import Job
-from trainer.hook.spotd_hook.link import Link
-from trainer.saver.desk import Desk
-from trainer.saver.office import Office, SaverConfig
-from trainer.saver.server import Door
+from trainer.saver.client_session import ClientSession
+from trainer.saver.service import SaverConfig, SaverService
+from trainer.saver.socket_server import SocketServer
 
 AUTOGROUP = Path("/proc/self/autogroup")
 NICE = 10
@@ -43,11 +43,11 @@ def main() -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     yield_to_training()
     config = config_from_env()
-    link = Link.connect(os.environ, RANK)
-    office = Office(config, link.send)
+    link = AgentClient.connect(os.environ, RANK)
+    office = SaverService(config, link.send)
     if not int(os.environ.get("SPOTD_RANK", "0")):
         office.begin_prefetch(link.claim_of, int(os.environ.get("SPOTD_NUM_NODES", "1")))
-    door = Door(Path(config.socket), lambda: Desk(office))
+    door = SocketServer(Path(config.socket), lambda: ClientSession(office))
     print("ready", flush=True)
     if stay:
         signal.sigwait({signal.SIGTERM})

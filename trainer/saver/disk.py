@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer.hook.spotd_hook.arena import PAGE
+from trainer.hook.spotd_hook.shared_memory import PAGE
 from trainer.saver.streams import Filling, chunks_of
 
 _LOG = logging.getLogger(__name__)

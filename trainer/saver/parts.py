@@ -23,7 +23,7 @@ from spotd.wire import (
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorPiece:
     """A block of a tensor as its rank has it: at byte `offset` of what the rank stages."""
 
     name: str
@@ -35,7 +35,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Part:
+class RankPart:
     """One rank's share of a snapshot. `state` is the JSON part, of the first rank alone."""
 
     folder: str
@@ -45,7 +45,7 @@ class Part:
     world_size: int
     created_at_us: int
     stream: Stream
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[TensorPiece, ...] = ()
     state: Mapping[str, Any] = field(default_factory=dict)
     trigger: str = ""
     released: bool = False
@@ -60,10 +60,10 @@ def part_key(folder: str, rank: int) -> str:
     return f"{folder}/part-{rank:05d}"
 
 
-def parse_part(data: bytes) -> Part:
+def parse_part(data: bytes) -> RankPart:
     """Raises WireError."""
     body = read_field(read_object(data), "part", dict)
-    return Part(
+    return RankPart(
         folder=read_field(body, "folder", str),
         generation=read_count(body, "generation"),
         step=read_count(body, "step"),
@@ -79,7 +79,7 @@ def parse_part(data: bytes) -> Part:
     )
 
 
-def read_piece(item: Any) -> Piece:
+def read_piece(item: Any) -> TensorPiece:
     """Raises WireError."""
     shape, at, block = (tuple(read_list(item, name, int)) for name in ("shape", "at", "block"))
     inside = all(
@@ -87,7 +87,7 @@ def read_piece(item: Any) -> Piece:
     )
     if not len(shape) == len(at) == len(block) or not inside:
         raise WireError(f"block {block} at {at} is not in a tensor of shape {shape}")
-    return Piece(
+    return TensorPiece(
         read_field(item, "name", str),
         read_field(item, "dtype", str),
         shape,
@@ -97,7 +97,7 @@ def read_piece(item: Any) -> Piece:
     )
 
 
-def manifest_of(job: str, parts: Sequence[Part]) -> Manifest:
+def manifest_of(job: str, parts: Sequence[RankPart]) -> Manifest:
     """Of the parts of all ranks, in the order of their ranks. A block that several ranks hold is
     the first one's. Raises WireError when they do not fit together."""
     first = parts[0]
@@ -117,7 +117,7 @@ def manifest_of(job: str, parts: Sequence[Part]) -> Manifest:
     )
 
 
-def _tensors(parts: Iterable[Part]) -> tuple[TensorLayout, ...]:
+def _tensors(parts: Iterable[RankPart]) -> tuple[TensorLayout, ...]:
     found: dict[str, tuple[str, tuple[int, ...], dict[tuple[int, ...], Block]]] = {}
     for part in parts:
         for piece in part.pieces:

@@ -15,9 +15,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from providers.stores.base import ObjectStore, StoreError
 from spotd.wire import Head, HeadRef, Manifest, WireError
 from trainer.fence import Fence, FencedError, read_head
-from trainer.hook.spotd_hook.arena import Arena, ArenaError, make_memory
-from trainer.saver.nearer import folder_of
-from trainer.saver.reading import CorruptError, Range, Reader, read_manifest
+from trainer.hook.spotd_hook.shared_memory import SharedMemory, SharedMemoryError, make_memory
+from trainer.saver.local_copies import folder_of
+from trainer.saver.reader import CorruptError, Range, Reader, read_manifest
 from trainer.saver.snapshot import Rank
 from trainer.saver.streams import AbandonedError
 
@@ -99,7 +99,14 @@ class Prefetch:
             self._prefetch()
         except AbandonedError:
             pass
-        except (StoreError, WireError, CorruptError, FencedError, ArenaError, OSError) as error:
+        except (
+            StoreError,
+            WireError,
+            CorruptError,
+            FencedError,
+            SharedMemoryError,
+            OSError,
+        ) as error:
             # Whoever resumes meets it again, and says so.
             _LOG.warning("nothing is fetched ahead: %s", error)
 
@@ -135,8 +142,8 @@ class Prefetch:
         fd = make_memory(size, SLOTS)
         failed = threading.Event()
         try:
-            arena = Arena(fd, size, SLOTS)
-            reader = Reader(store, manifest, [_Given(self._check)], self._readers)
+            arena = SharedMemory(fd, size, SLOTS)
+            reader = Reader(store, manifest, [_AbandonedCopy(self._check)], self._readers)
             with ThreadPoolExecutor(1, thread_name_prefix="fault-in") as beside:
                 wanted = lambda: not (self._stop.is_set() or failed.is_set())  # noqa: E731
                 room = beside.submit(arena.fault_in, wanted)
@@ -162,7 +169,7 @@ class Prefetch:
             raise AbandonedError
 
 
-class _Given:
+class _AbandonedCopy:
     """A copy that has nothing, and ends the reading where that is given up."""
 
     name = "nothing"

@@ -13,7 +13,7 @@ from providers.stores.base import NotFoundError, ObjectStore, StoreError
 from providers.stores.several import others_of, store_at
 from spotd.wire import Head, HeadRef, Pin, WireError, parse_pin, pin_folder, pin_key
 from trainer.fence import Fence
-from trainer.saver.reading import Chunk, CorruptError, all_chunks, read_chunk, read_manifest
+from trainer.saver.reader import Chunk, CorruptError, all_chunks, read_chunk, read_manifest
 
 MILESTONE = "step-"  # what the names of pins begin with that retention makes itself
 LONGEST = 1000  # checkpoints that HEAD remembers, and the most that `keep` may be
@@ -68,7 +68,7 @@ class ReadBack:
 
 
 @dataclass(frozen=True)
-class _Old:
+class _Removable:
     """What may go once a checkpoint is verified: (store, key)s; what is to be pinned, and does not
     go; and why some of it could not be listed."""
 
@@ -156,7 +156,7 @@ def _is_there(store: ObjectStore, key: str) -> bool:
     return True
 
 
-def _remove(fence: Fence, old: _Old, going: Callable[[], bool]) -> tuple[int, bool]:
+def _remove(fence: Fence, old: _Removable, going: Callable[[], bool]) -> tuple[int, bool]:
     """How many objects went, and whether it was all. A store that is full takes no pin: it is tried
     again when what may go has gone, and what is to be pinned is no part of that."""
     store, gone = fence.store, 0
@@ -191,7 +191,7 @@ def _folder_of(ref: HeadRef) -> str:
     return ref.manifest.rpartition("/")[0]
 
 
-def _old(fence: Fence, head: Head, at: int, keep: int, keep_every_steps: int) -> _Old:
+def _old(fence: Fence, head: Head, at: int, keep: int, keep_every_steps: int) -> _Removable:
     """Of what lies before the checkpoint `at` that place of HEAD's chain. Raises WireError, and the
     errors of the authority."""
     chain, store, job_id = _chain(head), fence.store, fence.job_id
@@ -208,7 +208,7 @@ def _old(fence: Fence, head: Head, at: int, keep: int, keep_every_steps: int) ->
             doomed += [(url, key) for key in there]
     pins = _pins(store, job_id) if keep_every_steps else []
     due = milestones(chain[at:], pins, keep_every_steps) if keep_every_steps else []
-    return _Old(doomed, due, troubles)
+    return _Removable(doomed, due, troubles)
 
 
 def _doomed(

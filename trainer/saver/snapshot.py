@@ -10,19 +10,19 @@ from typing import Any
 from providers.stores.base import ObjectStore
 from spotd.wire import Head, Manifest
 from trainer.fence import Fence
-from trainer.hook.spotd_hook.arena import Arena
+from trainer.hook.spotd_hook.shared_memory import SharedMemory
 from trainer.saver.disk import LocalTier
-from trainer.saver.outgoing import Label, Outgoing
-from trainer.saver.parts import Piece
+from trainer.saver.parts import TensorPiece
+from trainer.saver.rank_upload import RankUpload, SnapshotLabel
 
 
 @dataclass
 class Rank:
     """One rank of this machine: its memory, and what it puts there."""
 
-    arena: Arena
+    arena: SharedMemory
     fd: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPiece, ...]
     held: dict[int, str] = field(default_factory=dict)  # slot -> folder of what it wholly has
 
 
@@ -30,9 +30,9 @@ class Rank:
 class Snapshot:
     """What the ranks of this machine stage together; `slots` by rank."""
 
-    label: Label
+    label: SnapshotLabel
     slots: dict[int, int] = field(default_factory=dict)
-    outgoing: dict[int, Outgoing] = field(default_factory=dict)
+    outgoing: dict[int, RankUpload] = field(default_factory=dict)
     abandoned: bool = False
     failures: int = 0
     local_s: float = 0.0
@@ -49,7 +49,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Duties:
+class SaverRole:
     """What this saver is for: the machine's ranks of a generation, and whether it is the one that
     commits (it has the first rank)."""
 

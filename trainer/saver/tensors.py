@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 
 from spotd.wire import TensorLayout
-from trainer.saver.reading import CorruptError
+from trainer.saver.reader import CorruptError
 
 
 def itemsize(dtype: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from providers.aws.listing import name_of
-from providers.local.documents import Facts
+from providers.local.documents import MachineFacts
 from tests.clouds.fleet import Fleet
 from tests.clouds.machines import Machines
 
@@ -23,7 +23,7 @@ class Ec2Fleet(Fleet):
         """Put a machine behind an instance of moto's. Returns `reply` with its address."""
         name, zone = instance.id, instance.availability_zone
         spot = instance.lifecycle == "spot"
-        facts = Facts(name, "aws", name, region, zone, instance.instance_type, spot)
+        facts = MachineFacts(name, "aws", name, region, zone, instance.instance_type, spot)
         text = base64.b64decode(user_data).decode()
         ident, token = name_of(region, name), instance.client_token
         address = self.rent(facts, ident, token, text, off=lambda: self._off(name))

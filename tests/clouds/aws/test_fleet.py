@@ -21,10 +21,10 @@ from spotd.demo.box import wait_for
 from tests.clouds.aws.ec2 import NOTICE
 from tests.clouds.aws.serving import PROFILE, StandIn, serving
 from tests.clouds.machines import Machines, machines_on
-from tests.rigs import netns
-from tests.rigs.local_cloud import launch_request, launch_running, run, wait_state
+from tests.fixtures import netns
+from tests.fixtures.local_cloud import launch_request, launch_running, run, wait_state
 
-UP_S = 40.0
+UP_S = 180.0
 ADDRESS = re.compile(rb"<(?:ip|privateIp)Address>([^<]+)<|<publicIp>([^<]+)<|[Dd]nsName>([^<]+)<")
 _numbers = itertools.count()
 IMDS = """

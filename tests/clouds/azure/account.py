@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from tests.clouds.azure.refusals import error
 from tests.clouds.azure.shapes import problems
-from tests.rigs.later import Later
+from tests.fixtures.later import Later
 
 NETWORK: Any = Later("azure.mgmt.network.models")
 _GROUP = r"/subscriptions/[^/]+/resource[gG]roups/([^/]+)"

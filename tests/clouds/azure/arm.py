@@ -21,7 +21,7 @@ from tests.clouds.azure.shapes import problems
 from tests.clouds.faults import Faults
 from tests.clouds.fleet import Fleet
 from tests.clouds.machines import Machines
-from tests.rigs.later import Later
+from tests.fixtures.later import Later
 
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 TENANT = "66666666-7777-8888-9999-000000000000"

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from tests.clouds.azure.shapes import problems
-from tests.rigs.later import Later
+from tests.fixtures.later import Later
 
 COMPUTE: Any = Later("azure.mgmt.compute.models")
 NETWORK: Any = Later("azure.mgmt.network.models")

@@ -22,7 +22,7 @@ from ipaddress import IPv4Interface
 from typing import Any
 
 from providers.local.azure_documents import AzureDocuments
-from providers.local.documents import Ask, Facts, Reply, json_reply
+from providers.local.documents import MachineFacts, MetadataReply, MetadataRequest, json_reply
 from providers.local.link import ControlLink
 
 SEED = "/var/lib/cloud/seed/azure/ovf-env.xml"
@@ -125,23 +125,23 @@ class Documents(AzureDocuments):
 
     def __init__(self, config: Mapping[str, Any], control: ControlLink) -> None:
         acknowledged = lambda name: control.tell("acknowledged", notice_id=name)  # noqa: E731
-        super().__init__(Facts.from_data(config["facts"]), acknowledged)
+        super().__init__(MachineFacts.from_data(config["facts"]), acknowledged)
         self._config = config
         self._control = control
 
-    def respond(self, ask: Ask) -> Reply:
+    def respond(self, ask: MetadataRequest) -> MetadataReply:
         """The fabric's questions come without the header, and are not counted."""
         if ask.path.rstrip("/") != "/machine":
             return super().respond(ask)
         if ask.query.get("comp") == "goalstate":
             name = escape(self._config["facts"]["name"])
             goal = _GOAL.format(ident=_ident(self._config), name=name)
-            return Reply(200, goal.encode(), "text/xml; charset=utf-8")
+            return MetadataReply(200, goal.encode(), "text/xml; charset=utf-8")
         if b"<State>Ready</State>" in ask.body:
             self._control.tell("ready")
-        return Reply(200)
+        return MetadataReply(200)
 
-    def _route(self, ask: Ask) -> Reply:
+    def _route(self, ask: MetadataRequest) -> MetadataReply:
         if ask.method == "GET" and ask.path.rstrip("/") == "/metadata/instance":
             return json_reply(self._instance())
         return super()._route(ask)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from providers.local.documents import Facts
+from providers.local.documents import MachineFacts
 from tests.clouds.fleet import Fleet, now_us
 from tests.clouds.machines import nowhere
 
@@ -120,7 +120,7 @@ class World:
             machine.power = "stopped"  # and paid for, until it is deleted
 
         return self.fleet.rent(
-            Facts(name, "azure", name, body["location"], zone, kind, spot),
+            MachineFacts(name, "azure", name, body["location"], zone, kind, spot),
             name,
             str((body.get("tags") or {}).get("spotd-token", name)),
             base64.b64decode(profile.get("customData", "")).decode(),

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from providers import cloudinit
+from providers import cloud_init
 from providers.azure.cloud import AzureCloud
 from providers.base import Instance, InstanceState
 from spotd.demo.box import wait_for
 from tests.clouds.azure.arm import Arm
 from tests.clouds.azure.serving import StandIn, serving
 from tests.clouds.machines import Machines, machines_on
-from tests.rigs import netns
-from tests.rigs.local_cloud import find, launch_request, run, wait_state
+from tests.fixtures import netns
+from tests.fixtures.local_cloud import find, launch_request, run, wait_state
 
 pytestmark = pytest.mark.root
 
-UP_S = 40.0
+UP_S = 180.0
 EVENTS = "http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01"
 ASK = f"curl -s -H 'Metadata: true' '{EVENTS}'"
 _numbers = itertools.count()
@@ -94,7 +94,7 @@ def test_a_machine_is_what_was_asked_for_until_it_is_evicted(lab: Lab) -> None:
     assert machine.host == lab.machines.machine("first").host
     said = run(machine, "whoami; sudo -n whoami; hostname").out
     assert said.split() == ["spotd", "root", "first"]
-    state = wait_for("it", lambda: run(machine, f"cat {cloudinit.STATE}").out, UP_S)
+    state = wait_for("it", lambda: run(machine, f"cat {cloud_init.STATE}").out, UP_S)
     assert state == "ok\n", "the custom data went over the wire"
     assert events(machine) == []
     end_s = time.monotonic() + 4

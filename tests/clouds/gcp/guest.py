@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from providers.local.documents import Ask, Facts, Reply
+from providers.local.documents import MachineFacts, MetadataReply, MetadataRequest
 from providers.local.gcp_documents import Attributes, GcpDocuments, Tree
 from providers.local.link import ControlLink
 
@@ -40,7 +40,7 @@ class Documents(GcpDocuments):
     """`config` is what a machine was started with."""
 
     def __init__(self, config: Mapping[str, Any], control: ControlLink) -> None:
-        super().__init__(Facts.from_data(config["facts"]))
+        super().__init__(MachineFacts.from_data(config["facts"]))
         keys = "\n".join(f"{user}:{key}" for user, key in config["accounts"].items())
         given = {"user-data": config["user_data"], "ssh-keys": keys, **config["attributes"]}
         self._attributes = {key: value for key, value in given.items() if value}
@@ -48,17 +48,19 @@ class Documents(GcpDocuments):
         self._zone = config["facts"]["zone"]
         self._control = control
 
-    def respond(self, ask: Ask) -> Reply:
+    def respond(self, ask: MetadataRequest) -> MetadataReply:
         """Guest attributes are written here; all else is read."""
         if ask.method != "PUT" or not ask.path.startswith(_GUEST):
             return super().respond(ask)
         allowed = self._attributes.get("enable-guest-attributes", "").upper() == "TRUE"
         if ask.headers.get("metadata-flavor") != "Google" or not allowed:
-            return Reply(403, b"Guest attributes are not enabled.", "text/html; charset=UTF-8")
+            return MetadataReply(
+                403, b"Guest attributes are not enabled.", "text/html; charset=UTF-8"
+            )
         namespace, _, key = ask.path.removeprefix(_GUEST).partition("/")
         value = ask.body.decode()
         self._control.tell("guest_attribute", namespace=namespace, key=key, value=value)
-        return Reply(200)
+        return MetadataReply(200)
 
     def _values(self) -> Tree:
         values = super()._values()

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 
-from providers.local.documents import Facts
+from providers.local.documents import MachineFacts
 from tests.clouds.fleet import Fleet
 from tests.clouds.gcp.market import TYPES, ZONES, Market
 from tests.clouds.gcp.replies import FAILURES, HttpError, Row, not_found
@@ -227,7 +227,7 @@ class Machines:
         row = machine.row
         name, kind = row["name"], row["machineType"].rpartition("/")[2]
         spot = row["scheduling"]["provisioningModel"] == "SPOT"
-        facts = Facts(name, "gcp", name, zone.rpartition("-")[0], zone, kind, spot)
+        facts = MachineFacts(name, "gcp", name, zone.rpartition("-")[0], zone, kind, spot)
         given = {item["key"]: item["value"] for item in row["metadata"]["items"]}
 
         def hear(event: Mapping[str, object]) -> None:

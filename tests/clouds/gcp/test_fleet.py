@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from providers import cloudinit
+from providers import cloud_init
 from providers.base import Instance, InstanceState
 from providers.gcp.cloud import GcpCloud
 from spotd.demo.box import wait_for
 from tests.clouds.gcp.gce import Gce
 from tests.clouds.gcp.serving import StandIn, serving
 from tests.clouds.machines import Machines, machines_on
-from tests.rigs import netns
-from tests.rigs.local_cloud import find, launch_request, run, wait_state
+from tests.fixtures import netns
+from tests.fixtures.local_cloud import find, launch_request, run, wait_state
 
 pytestmark = pytest.mark.root
 
-UP_S = 40.0
+UP_S = 180.0
 PREEMPTED = (
     "curl -s -H 'Metadata-Flavor: Google' "
     "http://169.254.169.254/computeMetadata/v1/instance/preempted"
@@ -87,7 +87,7 @@ def test_a_machine_is_what_was_asked_for_until_it_is_preempted(lab: Lab) -> None
     assert machine.host_public_key == " ".join(lab.machines.host_key(name).split()[:2])
     said = run(machine, "whoami; sudo -n whoami; hostname").out
     assert said.split() == ["spotd", "root", name]
-    state = wait_for("it", lambda: run(machine, f"cat {cloudinit.STATE}").out, UP_S)
+    state = wait_for("it", lambda: run(machine, f"cat {cloud_init.STATE}").out, UP_S)
     assert state == "ok\n", "the user data went over the wire"
     assert cloud.notices() == []
     assert run(machine, PREEMPTED).out == "FALSE"

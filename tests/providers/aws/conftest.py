@@ -11,7 +11,7 @@ from providers.aws.cloud import AwsCloud
 from providers.base import CapacityType, LaunchRequest
 from tests.clouds.aws.market import REGIONS
 from tests.clouds.aws.serving import PROFILE, StandIn, serving
-from tests.rigs.local_cloud import host_key, user_key
+from tests.fixtures.local_cloud import host_key, user_key
 
 _numbers = itertools.count()
 

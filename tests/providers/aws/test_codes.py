@@ -18,7 +18,7 @@ from providers.base import (
     UnknownOutcome,
     UnpreparedError,
 )
-from providers.codes import Codes
+from providers.error_codes import CodeTable
 
 OFFER, ZONE, REGION, PROVIDER = Scope.OFFER, Scope.ZONE, Scope.REGION, Scope.PROVIDER
 NO_VCPU = "more vCPU capacity than your current vCPU limit of {} allows for the instance bucket"
@@ -126,18 +126,20 @@ TABLE: list[tuple[str, str, type[ProviderError], Scope]] = [
 
 
 @pytest.fixture
-def codes() -> Codes:
+def codes() -> CodeTable:
     """The table with a count of its own."""
-    return Codes("AWS", aws.CODES.rows)
+    return CodeTable("AWS", aws.CODES.rows)
 
 
 @pytest.mark.parametrize(("code", "words", "kind", "scope"), TABLE)
-def test_row(codes: Codes, code: str, words: str, kind: type[ProviderError], scope: Scope) -> None:
+def test_row(
+    codes: CodeTable, code: str, words: str, kind: type[ProviderError], scope: Scope
+) -> None:
     error = codes.error(code, f"us-east-1: {words}")
     assert (type(error), error.scope, error.code) == (kind, scope, code)
     assert not codes.unfamiliar
 
 
-def test_no_row_is_without_an_example_above(codes: Codes) -> None:
+def test_no_row_is_without_an_example_above(codes: CodeTable) -> None:
     used = {codes.row(code, f"us-east-1: {words}") for code, words, _, _ in TABLE}
     assert [row for row in codes.rows if row not in used] == []

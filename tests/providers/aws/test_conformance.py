@@ -12,10 +12,10 @@ from providers.base import LaunchRequest, Provider
 from tests.clouds.aws.market import REGIONS
 from tests.clouds.aws.serving import PROFILE, StandIn
 from tests.clouds.faults import Fault
+from tests.fixtures.local_cloud import launch_request
 from tests.providers.aws.conftest import connected
 from tests.providers.conformance import ProviderConformance
 from tests.providers.fault_table import FaultTable
-from tests.rigs.local_cloud import launch_request
 
 CALLS = {
     "launch": ("RunInstances",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from providers.base import AuthError
-from providers.console import Console
+from providers.serial_console import Console
 from tests.clouds.faults import Fault
 from tests.providers.aws.conftest import Rented
 

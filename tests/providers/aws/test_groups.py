@@ -24,7 +24,10 @@ def launched(rented: Rented, name: str) -> list[str]:
 def test_ranks_share_one_and_it_goes_after_the_last_of_them(rented: Rented) -> None:
     machines = launched(rented, "pair")
     assert rented.actions("CreatePlacementGroup", "RunInstances") == [
-        *("CreatePlacementGroup", "RunInstances", "CreatePlacementGroup", "RunInstances")
+        "CreatePlacementGroup",
+        "RunInstances",
+        "CreatePlacementGroup",
+        "RunInstances",
     ]
     asked = [one.body for one in rented.aws.ec2.seen if one.action == "RunInstances"]
     assert {body["Placement.GroupName"] for body in asked} == {"spotd-pair"}

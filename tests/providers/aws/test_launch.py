@@ -12,7 +12,7 @@ from typing import Any
 import boto3
 import pytest
 
-from providers import cloudinit
+from providers import cloud_init
 from providers.aws.cloud import AwsCloud
 from providers.base import CapacityType, ProviderError, RejectedError, UnknownOutcome
 from tests.clouds.aws.market import REGIONS
@@ -110,7 +110,7 @@ def test_a_machine_gets_exactly_its_cloud_config(rented: Rented) -> None:
     request = rented.request("userdata")
     rented.cloud().launch(request)
     [body] = sent(rented, "RunInstances")
-    assert base64.b64decode(body["UserData"]).decode() == cloudinit.user_data(request)
+    assert base64.b64decode(body["UserData"]).decode() == cloud_init.user_data(request)
 
 
 def test_the_body_of_a_terminate(rented: Rented) -> None:

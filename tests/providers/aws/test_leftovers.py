@@ -115,7 +115,9 @@ def test_a_name_that_nothing_could_have_is_success_for_discard_alone(rented: Ren
 @pytest.mark.parametrize(
     "nobodys",
     [
-        *("vol-0123456789abcdef0", "eni-0123456789abcdef0", "eipalloc-0123456789abcdef0"),
+        "vol-0123456789abcdef0",
+        "eni-0123456789abcdef0",
+        "eipalloc-0123456789abcdef0",
         "spotd-nobodys",
     ],
 )
@@ -131,7 +133,9 @@ def test_of_another_kind_is_left_alone(rented: Rented) -> None:
 @pytest.mark.parametrize(
     "action",
     [
-        *("DescribeVolumes", "DescribeNetworkInterfaces", "DescribeAddresses"),
+        "DescribeVolumes",
+        "DescribeNetworkInterfaces",
+        "DescribeAddresses",
         "DescribePlacementGroups",
     ],
 )

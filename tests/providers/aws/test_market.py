@@ -18,7 +18,7 @@ from providers.base import (
     UnknownOutcome,
     UnpreparedError,
 )
-from providers.signals import ROUND_S
+from providers.market_signals import ROUND_S
 from tests.clouds.aws.market import REGIONS
 from tests.clouds.faults import Fault
 from tests.providers.aws.conftest import Rented, connected
@@ -275,7 +275,9 @@ def test_several_cards_are_for_machines_without_a_public_address(
 
 
 CATALOG = (
-    *("DescribeInstanceTypes", "DescribeAvailabilityZones", "DescribeInstanceTypeOfferings"),
+    "DescribeInstanceTypes",
+    "DescribeAvailabilityZones",
+    "DescribeInstanceTypeOfferings",
     "GetProducts",
 )
 
@@ -330,8 +332,11 @@ def test_a_type_without_a_list_price_is_sold_as_spot_alone(rented: Rented) -> No
 @pytest.mark.parametrize(
     "action",
     [
-        *("DescribeSpotPriceHistory", "DescribeCapacityReservations", "DescribeInstanceTypes"),
-        *("DescribeInstanceTypeOfferings", "DescribeAvailabilityZones"),
+        "DescribeSpotPriceHistory",
+        "DescribeCapacityReservations",
+        "DescribeInstanceTypes",
+        "DescribeInstanceTypeOfferings",
+        "DescribeAvailabilityZones",
     ],
 )
 def test_half_a_region_is_none_and_takes_no_other_along(rented: Rented, action: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from providers.aws.notice import Watcher
 from providers.base import MetadataError, NoticeKind
-from providers.local.documents import Ask, Reply
-from tests.rigs.metadata import serve_metadata, serve_script
+from providers.local.documents import MetadataReply, MetadataRequest
+from tests.fixtures.metadata import serve_metadata, serve_script
 
 DEADLINE_US = 1_779_974_382_000_000  # 2026-05-28T13:19:42Z
 
@@ -21,19 +21,25 @@ def answers(**documents: object) -> object:
     return answers_of(documents)
 
 
-def answers_of(documents: Mapping[str, object]) -> Callable[[Ask], Reply]:
+def answers_of(documents: Mapping[str, object]) -> Callable[[MetadataRequest], MetadataReply]:
     """The same of documents that may change."""
 
-    def reply(ask: Ask) -> Reply:
+    def reply(ask: MetadataRequest) -> MetadataReply:
         if ask.method == "PUT":
-            return Reply(200, b"token-1", headers={"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": "60"})
+            return MetadataReply(
+                200, b"token-1", headers={"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": "60"}
+            )
         if ask.headers.get("x-aws-ec2-metadata-token") != "token-1":
-            return Reply(401, b"Unauthorized")
+            return MetadataReply(401, b"Unauthorized")
         name = ask.path.rpartition("/")[2].replace("-", "_")
         if name not in documents:
-            return Reply(404, b"<html>404</html>")
+            return MetadataReply(404, b"<html>404</html>")
         found = documents[name]
-        return found if isinstance(found, Reply) else Reply(200, json.dumps(found).encode())
+        return (
+            found
+            if isinstance(found, MetadataReply)
+            else MetadataReply(200, json.dumps(found).encode())
+        )
 
     return reply
 
@@ -91,11 +97,11 @@ def test_a_token_is_renewed_before_it_expires() -> None:
 def test_a_token_whose_time_is_nonsense_counts_as_the_one_asked_for(granted: str) -> None:
     now = [100.0]
 
-    def reply(ask: Ask) -> Reply:
+    def reply(ask: MetadataRequest) -> MetadataReply:
         headers = {"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": granted}
         if ask.method == "PUT":
-            return Reply(200, b"t", headers=headers)
-        return Reply(404, b"")
+            return MetadataReply(200, b"t", headers=headers)
+        return MetadataReply(404, b"")
 
     with serve_script(reply) as (url, script):
         watcher = Watcher(url, token_ttl_s=60, monotonic=lambda: now[0])
@@ -106,8 +112,10 @@ def test_a_token_whose_time_is_nonsense_counts_as_the_one_asked_for(granted: str
 
 
 def test_without_tokens_nothing_is_read_the_old_way() -> None:
-    def reply(ask: Ask) -> Reply:
-        return Reply(403, b"Forbidden") if ask.method == "PUT" else Reply(200, b"{}")
+    def reply(ask: MetadataRequest) -> MetadataReply:
+        return (
+            MetadataReply(403, b"Forbidden") if ask.method == "PUT" else MetadataReply(200, b"{}")
+        )
 
     with serve_script(reply) as (url, script), pytest.raises(MetadataError, match="403"):
         Watcher(url).poll()
@@ -133,9 +141,9 @@ def test_a_completed_event_is_no_notice() -> None:
 @pytest.mark.parametrize(
     "document",
     [
-        Reply(200, b"<html>not json"),
-        Reply(200, b"[]"),
-        Reply(500, b"oops"),
+        MetadataReply(200, b"<html>not json"),
+        MetadataReply(200, b"[]"),
+        MetadataReply(500, b"oops"),
         {"action": "dance", "time": "2026-05-28T13:19:42Z"},
         {"action": "terminate", "time": "tomorrow"},
         {"action": "terminate"},
@@ -151,7 +159,7 @@ def test_nonsense_is_an_outage_and_never_a_preemption(document: object) -> None:
 
 def test_a_broken_advisory_does_not_hide_a_preemption() -> None:
     action = {"action": "stop", "time": "2026-05-28T13:19:42Z"}
-    broken = Reply(200, b"{")
+    broken = MetadataReply(200, b"{")
     with serve_script(answers(instance_action=action, rebalance=broken)) as (url, _):
         (notice,) = Watcher(url).poll()
         assert notice.kind is NoticeKind.PREEMPT
@@ -176,7 +184,7 @@ def test_a_slow_advisory_does_not_hide_a_preemption(slow: str, timeout_s: float)
     documents: dict[str, object] = {}
     known = answers_of(documents)
 
-    def reply(ask: Ask) -> Reply:
+    def reply(ask: MetadataRequest) -> MetadataReply:
         if ask.path.endswith(slow):
             documents["instance_action"] = ACTION
             time.sleep(0.6)

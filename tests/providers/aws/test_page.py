@@ -9,9 +9,9 @@ import re
 
 import pytest
 
-from providers import cloudinit
+from providers import cloud_init
 from tests.providers.aws.test_launch import GOLDEN, LAUNCHES, PAGE
-from tests.providers.test_cloudinit import REQUEST
+from tests.providers.test_cloud_init import REQUEST
 
 BLOCK = r"(<!-- golden: {} -->\n```\w+\n)(.*?)(```\n)"
 LAST_CARD = 32
@@ -32,7 +32,7 @@ def _differences(name: str) -> list[str]:
 
 
 def _cloud_config() -> list[str]:
-    head, _, rest = cloudinit.user_data(REQUEST).partition("\n")
+    head, _, rest = cloud_init.user_data(REQUEST).partition("\n")
     config = json.loads(rest)
     config["users"][0]["ssh_authorized_keys"] = ["(the job's key)"]
     config["ssh_keys"] = {

@@ -6,10 +6,10 @@ from collections import Counter
 
 from providers.aws.scores import MOST_TYPES
 from providers.base import OfferRequest
-from providers.signals import ROUND_S
-from spotd.decide.expiry import RENEW_SHARE
-from spotd.duties import Schedule
-from spotd.model import Timing
+from providers.market_signals import ROUND_S
+from spotd.config.schedule import Schedule
+from spotd.domain.market import Timing
+from spotd.planner.core.expiry import RENEW_SHARE
 from tests.clouds.aws.market import REGIONS
 from tests.providers.aws.conftest import Rented
 from tests.providers.aws.test_launch import PAGE

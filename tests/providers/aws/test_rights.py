@@ -9,10 +9,10 @@ from typing import Any
 import boto3
 import pytest
 
-from providers import examining
+from providers import readiness
 from providers.aws.policy import policies
 from providers.base import CapacityType, OfferRequest
-from providers.policy import PolicyFacts
+from providers.iam.policy import PolicyFacts
 from tests.clouds.aws.ec2 import Seen
 from tests.clouds.aws.market import REGIONS
 from tests.clouds.aws.serving import PROFILE
@@ -183,7 +183,7 @@ def _live_through_everything(rented: Rented) -> None:
     cloud.launch(rented.request("gang", interconnect="efa", gang="spotd-g1"))
     machines = cloud.list()
     offers = cloud.offers(OfferRequest(instance_type="p5.48xlarge"))
-    cloud.examine([examining.need_of(offer) for offer in offers])
+    cloud.examine([readiness.need_of(offer) for offer in offers])
     cloud.renew(machines[0].instance_id, 1_900_000_000 * 1_000_000)
     cloud.console(machines[0].instance_id)
     cloud.make_image(machines[0].instance_id, "spotd-baked", {})
@@ -262,13 +262,23 @@ def test_another_deployment_may_touch_nothing_of_it(rented: Rented, asked: list[
     stranger = policies(PolicyFacts("other", REGIONS, "s3://a", "s3://b"))["spotd-control-other"]
     changing = [need for need in asked if need[2].keys() & _TOUCHES]
     assert {need[0] for need in changing} == {
-        *("ec2:RunInstances", "ec2:CreateTags", "ec2:TerminateInstances"),
-        *("ec2:DeleteVolume", "ec2:DeleteNetworkInterface", "ec2:ReleaseAddress"),
-        *("ec2:CreateImage", "ec2:DeregisterImage", "ec2:DeleteSnapshot"),
+        "ec2:RunInstances",
+        "ec2:CreateTags",
+        "ec2:TerminateInstances",
+        "ec2:DeleteVolume",
+        "ec2:DeleteNetworkInterface",
+        "ec2:ReleaseAddress",
+        "ec2:CreateImage",
+        "ec2:DeregisterImage",
+        "ec2:DeleteSnapshot",
         "ec2:GetConsoleOutput",
-        *("ec2:CreatePlacementGroup", "ec2:DeletePlacementGroup"),
-        *("fis:CreateExperimentTemplate", "fis:StartExperiment", "fis:TagResource"),
-        *("fis:GetExperiment", "fis:DeleteExperimentTemplate"),
+        "ec2:CreatePlacementGroup",
+        "ec2:DeletePlacementGroup",
+        "fis:CreateExperimentTemplate",
+        "fis:StartExperiment",
+        "fis:TagResource",
+        "fis:GetExperiment",
+        "fis:DeleteExperimentTemplate",
     }
     parts = ("volume", "network-interface", "spot-instances-request")
     for action, resource, context in changing:

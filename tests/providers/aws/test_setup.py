@@ -25,8 +25,8 @@ from providers.aws.script import script
 from providers.aws.setup import RULE, steps
 from providers.aws.terraform import terraform
 from providers.base import Launched, UnknownOutcome
-from providers.policy import PolicyFacts
-from providers.setup import (
+from providers.iam.policy import PolicyFacts
+from providers.iam.setup import (
     NETWORKS,
     Call,
     MissingError,
@@ -460,7 +460,6 @@ class Terraform:
     ("network", "region"),
     [("public", "us-west-1"), ("private", "eu-west-2"), ("jump", "ap-northeast-1")],
 )
-@pytest.mark.timeout(300)
 def test_terraform_makes_what_applying_makes(
     rented: Rented, tmp_path: Path, network: str, region: str
 ) -> None:

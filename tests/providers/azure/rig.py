@@ -8,15 +8,15 @@ from typing import Any
 
 from providers.azure.clients import Clients
 from providers.azure.cloud import AzureCloud
-from providers.azure.creating import Pace
+from providers.azure.create_machine import PollSchedule
 from providers.base import CapacityType, LaunchRequest
 from tests.clouds.azure.catalog import H100
 from tests.clouds.azure.serving import StandIn
-from tests.rigs.local_cloud import host_key, user_key
+from tests.fixtures.local_cloud import host_key, user_key
 
 _numbers = itertools.count()
-QUICK = Pace(patience_s=5.0, poll_s=0.01)
-HURRIED = Pace(patience_s=0.0, poll_s=0.01)  # looks at no operation
+QUICK = PollSchedule(patience_s=5.0, poll_s=0.01)
+HURRIED = PollSchedule(patience_s=0.0, poll_s=0.01)  # looks at no operation
 
 
 def provider(azure: StandIn, **changes: Any) -> AzureCloud:

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 import pytest
 
 from providers.azure.cloud import AzureCloud
-from providers.azure.creating import Pace
+from providers.azure.create_machine import PollSchedule
 from providers.base import LaunchRequest, Provider
 from tests.clouds.azure.catalog import REGIONS
 from tests.clouds.azure.serving import StandIn
 from tests.clouds.faults import Fault
+from tests.fixtures.local_cloud import launch_request
 from tests.providers.azure.rig import connected
 from tests.providers.conformance import ProviderConformance
 from tests.providers.fault_table import FaultTable
-from tests.rigs.local_cloud import launch_request
 
 CALLS = {
     "launch": ("PUT virtualMachines",),
@@ -45,7 +45,7 @@ class AzureRig:
             f"{self._test}-{deployment}",
             regions=REGIONS,
             timeout_s=timeout_s,
-            pace=Pace(patience_s=0.2, poll_s=0.01),
+            pace=PollSchedule(patience_s=0.2, poll_s=0.01),
             clients=connected(self._azure, timeout_s),
             **settings,
         )

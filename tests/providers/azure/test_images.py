@@ -49,8 +49,10 @@ def test_the_page_shows_what_goes_over_the_wire(azure: StandIn) -> None:
                 source["sourceResourceId"] = source["sourceResourceId"].replace("OSDISK", disk)
             assert body == call.body
     assert [call.call for call in sent] == [
-        *("PUT snapshots", "PUT images"),
-        *("DELETE images", "DELETE snapshots"),
+        "PUT snapshots",
+        "PUT images",
+        "DELETE images",
+        "DELETE snapshots",
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from providers.base import AuthError, CapacityType, RejectedError
-from providers.interrupting import Interrupter
+from providers.fault_injection import Interrupter
 from tests.clouds.azure.serving import StandIn
 from tests.clouds.faults import Fault
 from tests.providers.azure.rig import again, provider, request

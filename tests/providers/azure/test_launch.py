@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import providers
-from providers import cloudinit
-from providers.azure.launch import Site, machine_name, virtual_machine, zone_name
+from providers import cloud_init
+from providers.azure.launch import RegionSetup, machine_name, virtual_machine, zone_name
 from providers.base import CapacityType, Launched, RejectedError, UnpreparedError
 from tests.clouds.azure.arm import SUBSCRIPTION, Request
 from tests.clouds.azure.serving import StandIn
@@ -24,7 +24,7 @@ IDENTITY = (
     f"/subscriptions/{SUBSCRIPTION}/resourceGroups/spotd"
     "/providers/Microsoft.ManagedIdentity/userAssignedIdentities/spotd-node-d0"
 )
-SITE = Site("s0", "spotd")
+SITE = RegionSetup("s0", "spotd")
 
 
 def shown(heading: str) -> tuple[str, Any]:
@@ -51,7 +51,7 @@ def test_the_page_shows_what_goes_over_the_wire(azure: StandIn) -> None:
     assert len(puts) == 1
     profile = puts[0].body["properties"]["osProfile"]
     custom = base64.b64decode(profile["customData"]).decode()
-    assert custom == cloudinit.user_data(wanted)
+    assert custom == cloud_init.user_data(wanted)
     line, body = shown("launch")
     assert line == on_the_wire(puts[0])
     assert body == json.loads(
@@ -92,7 +92,7 @@ def test_the_same_request_is_the_same_bytes() -> None:
         ({"disk_gib": 1}, SITE, "properties.storageProfile.osDisk.diskSizeGB", 256),
         (
             {},
-            Site("s0", "g", image="/subscriptions/s0/x/images/i"),
+            RegionSetup("s0", "g", image="/subscriptions/s0/x/images/i"),
             "properties.storageProfile.imageReference",
             {"id": "/subscriptions/s0/x/images/i"},
         ),
@@ -100,7 +100,7 @@ def test_the_same_request_is_the_same_bytes() -> None:
         ({"token": "a_b.c"}, SITE, "properties.osProfile.computerName", "a-b-c"),
     ],
 )
-def test_parts(changes: dict[str, Any], site: Site, path: str, value: object) -> None:
+def test_parts(changes: dict[str, Any], site: RegionSetup, path: str, value: object) -> None:
     wanted = request(**{"token": TOKEN, **changes})
     found: Any = virtual_machine(wanted, wanted.tags, site, "x")
     for step in path.split("."):

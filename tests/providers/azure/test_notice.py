@@ -8,13 +8,13 @@ import pytest
 
 from providers.azure.notice import Watcher
 from providers.base import MetadataError, NoticeKind
-from providers.local.documents import Reply
-from tests.rigs.metadata import serve_metadata, serve_script
+from providers.local.documents import MetadataReply
+from tests.fixtures.metadata import serve_metadata, serve_script
 
 DEADLINE_US = 1_615_856_326_000_000  # Tue, 16 Mar 2021 00:58:46 GMT
 
 
-def document(**changes: object) -> Reply:
+def document(**changes: object) -> MetadataReply:
     """The vendor's own example, changed."""
     event = {
         "EventId": "A123BC45-1234-5678-AB90-ABCDEF123456",
@@ -28,7 +28,7 @@ def document(**changes: object) -> Reply:
         "DurationInSeconds": -1,
         **changes,
     }
-    return Reply(200, json.dumps({"DocumentIncarnation": 1, "Events": [event]}).encode())
+    return MetadataReply(200, json.dumps({"DocumentIncarnation": 1, "Events": [event]}).encode())
 
 
 @pytest.mark.req("PRE-03")
@@ -110,17 +110,17 @@ def test_events_of_peers_are_left_out_when_the_name_is_known() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        Reply(200, b"<html>not json"),
-        Reply(200, b'{"DocumentIncarnation":1}'),
-        Reply(200, b'{"Events":[7]}'),
-        Reply(429, b"Too many requests"),
-        Reply(500, b""),
+        MetadataReply(200, b"<html>not json"),
+        MetadataReply(200, b'{"DocumentIncarnation":1}'),
+        MetadataReply(200, b'{"Events":[7]}'),
+        MetadataReply(429, b"Too many requests"),
+        MetadataReply(500, b""),
         document(NotBefore="soon"),
         document(EventId=5),
         document(EventType=["Preempt"]),
     ],
 )
-def test_nonsense_is_an_outage_and_never_a_preemption(reply: Reply) -> None:
+def test_nonsense_is_an_outage_and_never_a_preemption(reply: MetadataReply) -> None:
     with serve_script(lambda _: reply) as (url, _), pytest.raises(MetadataError):
         Watcher(url).poll()
 
@@ -131,7 +131,10 @@ def test_nonsense_is_an_outage_and_never_a_preemption(reply: Reply) -> None:
 def test_a_broken_event_hides_no_preemption(broken: object, *, first: bool) -> None:
     (event,) = json.loads(document().body)["Events"]
     events = [broken, event] if first else [event, broken]
-    with serve_script(lambda _: Reply(200, json.dumps({"Events": events}).encode())) as (url, _):
+    with serve_script(lambda _: MetadataReply(200, json.dumps({"Events": events}).encode())) as (
+        url,
+        _,
+    ):
         (notice,) = Watcher(url).poll()
     assert (notice.kind, notice.notice_id) == (NoticeKind.PREEMPT, event["EventId"])
 
@@ -139,5 +142,5 @@ def test_a_broken_event_hides_no_preemption(broken: object, *, first: bool) -> N
 def test_a_broken_event_beside_a_maintenance_is_an_outage() -> None:
     (event,) = json.loads(document(EventType="Reboot").body)["Events"]
     body = json.dumps({"Events": [7, event]}).encode()
-    with serve_script(lambda _: Reply(200, body)) as (url, _), pytest.raises(MetadataError):
+    with serve_script(lambda _: MetadataReply(200, body)) as (url, _), pytest.raises(MetadataError):
         Watcher(url).poll()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from providers.azure.market import PRICES_S
 from providers.base import OfferRequest
-from providers.signals import ROUND_S
-from spotd.decide.expiry import RENEW_SHARE
-from spotd.duties import Schedule
-from spotd.model import Timing
+from providers.market_signals import ROUND_S
+from spotd.config.schedule import Schedule
+from spotd.domain.market import Timing
+from spotd.planner.core.expiry import RENEW_SHARE
 from tests.clouds.azure.serving import StandIn
 from tests.providers.azure.rig import provider, request
 

@@ -7,8 +7,8 @@ import re
 
 from providers.azure.policy import policies
 from providers.base import CapacityType, OfferRequest
-from providers.examining import need_of
-from providers.policy import PolicyFacts
+from providers.iam.policy import PolicyFacts
+from providers.readiness import need_of
 from tests.clouds.azure.arm import SUBSCRIPTION, Request
 from tests.clouds.azure.catalog import H100
 from tests.clouds.azure.held import Reservation
@@ -22,12 +22,11 @@ _VERBS = {"GET": "read", "PUT": "write", "PATCH": "write", "DELETE": "delete"}
 # What Azure asks for besides the call itself: for what a PUT of a machine makes, joins and assigns,
 # and what its end takes along.
 BESIDES = {
-    *("Microsoft.Compute/disks/write", "Microsoft.Network/networkInterfaces/write"),
+    "Microsoft.Compute/disks/write",
+    "Microsoft.Network/networkInterfaces/write",
     "Microsoft.Network/networkInterfaces/join/action",
-    *(
-        "Microsoft.Network/publicIPAddresses/write",
-        "Microsoft.Network/publicIPAddresses/join/action",
-    ),
+    "Microsoft.Network/publicIPAddresses/write",
+    "Microsoft.Network/publicIPAddresses/join/action",
     "Microsoft.Network/virtualNetworks/subnets/join/action",
     "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action",
     "Microsoft.Compute/virtualMachines/instanceView/read",

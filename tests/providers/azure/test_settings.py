@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from providers.azure.cloud import AzureCloud
 from providers.azure.settings import PATTERNS
-from providers.prices import price_file
+from providers.catalogs.prices import price_file
 from spotd.config.clouds import AzureProvider
-from spotd.registry import build_provider
+from spotd.config.provider_registry import build_provider
 
 LEAST = {"kind": "azure", "subscription_id": "s", "resource_group": "g", "regions": ["eastus"]}
 

@@ -18,8 +18,8 @@ from providers.azure.script import script
 from providers.azure.setup import HOLDERS, blocks, steps
 from providers.azure.terraform import terraform
 from providers.base import UnknownOutcome
-from providers.policy import PolicyFacts
-from providers.setup import NETWORKS, SetupFacts, apply, missing
+from providers.iam.policy import PolicyFacts
+from providers.iam.setup import NETWORKS, SetupFacts, apply, missing
 from tests.clouds.azure.account import Account as Made
 from tests.clouds.azure.arm import SUBSCRIPTION
 from tests.clouds.azure.serving import StandIn

@@ -13,9 +13,9 @@ from tests.clouds.azure.catalog import H100
 from tests.clouds.azure.held import Reservation
 from tests.clouds.azure.serving import StandIn
 from tests.clouds.azure.shapes import problems
+from tests.fixtures.later import Later
 from tests.providers.azure.rig import again, provider, request
 from tests.providers.azure.test_market import GROUP
-from tests.rigs.later import Later
 
 compute: Any = Later("azure.mgmt.compute.models")
 network: Any = Later("azure.mgmt.network.models")

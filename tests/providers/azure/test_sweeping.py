@@ -10,13 +10,13 @@ import pytest
 
 from providers.azure.cloud import AzureCloud
 from providers.base import Launched
-from spotd.decide.sweeping import GRACE_S
-from spotd.observe.clouds import Survey
-from spotd.states import NodeState
+from spotd.domain.states import NodeState
+from spotd.observe.clouds import InstanceSurvey
+from spotd.planner.core.orphan_policy import GRACE_S
 from tests.clouds.azure.serving import StandIn
 from tests.clouds.faults import Fault
 from tests.providers.azure.rig import provider, request
-from tests.spotd.stage import Stage, stages
+from tests.spotd.fake_world import Stage, stages
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_what_another_process_makes_again_is_ended_by_the_sweep(
     node, tags = _over(stage)
     late = provider(azure, name="aws")
     assert late.launch(request(node, tags=tags)) == Launched(node)
-    survey = Survey(stage.store, {"aws": late}, stage.clock)
+    survey = InstanceSurvey(stage.store, {"aws": late}, stage.clock)
     stage.clock.sleep(GRACE_S)
     survey.sweep("aws", stage.duty("survey:aws"))
     assert late.list() == []
@@ -48,7 +48,7 @@ def test_a_husk_that_nobody_removed_is_discarded_by_the_sweep_of_leftovers(
     with pytest.raises(Exception, match="AllocationFailed"):
         cloud.launch(request(node, tags=tags))
     assert len(cloud.leftovers()) == 1
-    survey = Survey(stage.store, {"aws": cloud}, stage.clock)
+    survey = InstanceSurvey(stage.store, {"aws": cloud}, stage.clock)
     survey.clear_up("aws", stage.duty("leftovers:aws"))
     stage.clock.sleep(GRACE_S)
     survey.clear_up("aws", stage.duty("leftovers:aws"))
@@ -67,7 +67,7 @@ def test_a_disk_without_tags_is_known_by_the_name_that_its_machine_gave_it(
     mine = _disk_of(azure, cloud, node, tags)
     held, theirs, data = (_disk_of(azure, cloud, name, marks) for name, marks in others.items())
     assert {one.leftover_id for one in cloud.leftovers()} == {f"disk/{mine}", f"disk/{held}"}
-    survey = Survey(stage.store, {"aws": cloud}, stage.clock)
+    survey = InstanceSurvey(stage.store, {"aws": cloud}, stage.clock)
     survey.clear_up("aws", stage.duty("leftovers:aws"))
     assert f"disk/{mine}" in {one.leftover_id for one in cloud.leftovers()}
     stage.clock.sleep(GRACE_S)

@@ -21,7 +21,7 @@ from tests.clouds.gcp.gce import Gce
 from tests.clouds.gcp.market import REGIONS, Market
 from tests.clouds.gcp.serving import StandIn, serving
 from tests.clouds.gcp.state import Project
-from tests.rigs.local_cloud import host_key, user_key
+from tests.fixtures.local_cloud import host_key, user_key
 
 _numbers = itertools.count()
 

@@ -22,8 +22,8 @@ from providers.base import (
     UnpreparedError,
 )
 from providers.gcp.codes import CODES, http_error, nobodys, operation_error
+from tests.fixtures.later import Later
 from tests.providers.gcp.conftest import Lab, request
-from tests.rigs.later import Later
 
 compute_v1: Any = Later("google.cloud.compute_v1")
 

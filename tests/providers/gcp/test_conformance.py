@@ -13,10 +13,10 @@ from providers.gcp.cloud import GcpCloud
 from tests.clouds.faults import Fault
 from tests.clouds.gcp.market import REGIONS
 from tests.clouds.gcp.serving import StandIn
+from tests.fixtures.local_cloud import launch_request
 from tests.providers.conformance import CannotPlay, ProviderConformance
 from tests.providers.fault_table import FaultTable
 from tests.providers.gcp.conftest import connected
-from tests.rigs.local_cloud import launch_request
 
 CALLS = {
     "launch": ("compute.instances.insert",),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from providers.base import AuthError
-from providers.console import Console
 from providers.gcp.cloud import CONSOLE_BYTES
+from providers.serial_console import Console
 from tests.providers.gcp.conftest import Lab, request
 
 

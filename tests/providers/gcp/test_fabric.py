@@ -16,8 +16,8 @@ from providers.base import (
     UnpreparedError,
 )
 from providers.gcp import fabric
+from tests.fixtures.waiting import until
 from tests.providers.gcp.conftest import Lab, request
-from tests.rigs.waiting import until
 
 GANG: dict[str, Any] = {"gang": "spotd-j1-g1", "interconnect": "gpudirect"}
 HERE = "projects/lab/regions/us-central1/subnetworks/fast"

@@ -8,8 +8,8 @@ from providers.base import Launched, ProviderError, RejectedError, UnknownOutcom
 from providers.gcp.cloud import GcpCloud
 from providers.images import Image, ImageMaker, ImageState
 from tests.clouds.gcp.state import Project
+from tests.fixtures.waiting import until
 from tests.providers.gcp.conftest import Lab, request
-from tests.rigs.waiting import until
 
 MACHINE = "us-central1-a/spotd-bake"
 NAME = "spotd-baked"

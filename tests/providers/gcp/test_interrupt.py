@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from providers.base import AuthError, CapacityType, RejectedError
-from providers.interrupting import Interrupter
+from providers.fault_injection import Interrupter
+from tests.fixtures.waiting import until
 from tests.providers.gcp.conftest import Lab, request
-from tests.rigs.waiting import until
 
 MACHINE = "us-central1-a/spotd-j1"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from providers import cloudinit
+from providers import cloud_init
 from providers.base import (
     EXPIRES_TAG,
     AuthError,
@@ -22,12 +22,12 @@ from providers.base import (
     UnknownOutcome,
     UnpreparedError,
 )
-from providers.gcp.launch import FLEX_START_S, Site, instance
+from providers.gcp.launch import FLEX_START_S, ProjectSetup, instance
 from providers.gcp.operations import ATTEMPTS, request_id
+from tests.fixtures.waiting import until
 from tests.providers.gcp.conftest import Lab, request
-from tests.rigs.waiting import until
 
-SITE = Site("lab", "projects/i/global/images/one")
+SITE = ProjectSetup("lab", "projects/i/global/images/one")
 
 
 def body(**changes: Any) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def test_user_data_brings_no_host_key(lab: Lab) -> None:
     lab.cloud().launch(asked)
     insert = next(c for c in lab.gce.calls if c.method == "compute.instances.insert")
     metadata = {item["key"]: item["value"] for item in insert.body["metadata"]["items"]}
-    assert metadata["user-data"] == cloudinit.user_data(asked, host_key=False)
+    assert metadata["user-data"] == cloud_init.user_data(asked, host_key=False)
     assert metadata["ssh-keys"] == f"spotd:{asked.ssh_public_key.strip()}"
     assert metadata["enable-guest-attributes"] == "TRUE"
     assert "PRIVATE KEY" not in str(insert.body)

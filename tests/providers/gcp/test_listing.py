@@ -17,7 +17,7 @@ from providers.base import (
     RejectedError,
     UnknownOutcome,
 )
-from providers.gcp.hostkeys import read_host_key
+from providers.gcp.host_keys import read_host_key
 from providers.gcp.listing import _STATES
 from providers.gcp.names import target_of
 from providers.gcp.operations import read_creates, request_id
@@ -25,9 +25,9 @@ from providers.gcp.preemptions import read_preemptions
 from tests.clouds.gcp.discovery import api
 from tests.clouds.gcp.machines import HOST_KEY
 from tests.clouds.gcp.state import stamp
+from tests.fixtures.later import Later
+from tests.fixtures.waiting import until
 from tests.providers.gcp.conftest import Lab, request
-from tests.rigs.later import Later
-from tests.rigs.waiting import until
 
 compute_v1: Any = Later("google.cloud.compute_v1")
 
@@ -319,8 +319,8 @@ def test_what_may_not_be_listed_is_an_error(lab: Lab) -> None:
 
 
 def _body(lab: Lab, name: str) -> dict[str, Any]:
-    from providers.gcp.launch import Site, instance
+    from providers.gcp.launch import ProjectSetup, instance
     from tests.clouds.gcp.machines import IMAGE
 
     labels = {"spotd-deployment": "d0", "spotd-token": name}
-    return instance(request(name), labels, Site(lab.name, IMAGE), "#cloud-config")
+    return instance(request(name), labels, ProjectSetup(lab.name, IMAGE), "#cloud-config")

@@ -10,8 +10,8 @@ import pytest
 
 from providers.base import MetadataError, Notice, NoticeKind
 from providers.gcp.notice import NOTICE_ATTRIBUTE, Watcher
-from providers.local.documents import Ask, Reply
-from tests.rigs.metadata import serve_metadata, serve_script
+from providers.local.documents import MetadataReply, MetadataRequest
+from tests.fixtures.metadata import serve_metadata, serve_script
 
 
 @pytest.mark.req("PRE-02")
@@ -51,9 +51,9 @@ def test_the_deadline_stays_that_of_the_first_sight() -> None:
 
 
 def test_the_long_poll_carries_the_etag_and_a_timeout() -> None:
-    def reply(ask: Ask) -> Reply:
+    def reply(ask: MetadataRequest) -> MetadataReply:
         body = b"NONE" if "maintenance" in ask.path else b"FALSE"
-        return Reply(200, body, headers={"ETag": "e/1", "Metadata-Flavor": "Google"})
+        return MetadataReply(200, body, headers={"ETag": "e/1", "Metadata-Flavor": "Google"})
 
     with serve_script(reply) as (url, script):
         watcher = Watcher(url, wait_s=7)
@@ -65,16 +65,16 @@ def test_the_long_poll_carries_the_etag_and_a_timeout() -> None:
     assert all(ask.headers["metadata-flavor"] == "Google" for ask in script.asked)
 
 
-def _tells(attribute: Reply) -> Callable[[Ask], Reply]:
+def _tells(attribute: MetadataReply) -> Callable[[MetadataRequest], MetadataReply]:
     """Not preempted at first, then it is."""
 
-    def reply(ask: Ask) -> Reply:
+    def reply(ask: MetadataRequest) -> MetadataReply:
         if ask.path.endswith(f"/attributes/{NOTICE_ATTRIBUTE}"):
             return attribute
         if "maintenance" in ask.path:
-            return Reply(200, b"NONE")
+            return MetadataReply(200, b"NONE")
         again = ask.query.get("wait_for_change") == "true"
-        return Reply(200, b"TRUE" if again else b"FALSE", headers={"ETag": "1"})
+        return MetadataReply(200, b"TRUE" if again else b"FALSE", headers={"ETag": "1"})
 
     return reply
 
@@ -82,15 +82,15 @@ def _tells(attribute: Reply) -> Callable[[Ask], Reply]:
 @pytest.mark.parametrize(
     ("attribute", "seconds"),
     [
-        (Reply(200, b"120"), 120),
-        (Reply(404, b""), 30),  # a machine that was made without: 30 s is all it has
-        (Reply(200, b"0"), 30),
-        (Reply(200, b"soon"), 30),
-        (Reply(200, b"-5"), 30),
-        (Reply(200, b"9" * 40), 30),
+        (MetadataReply(200, b"120"), 120),
+        (MetadataReply(404, b""), 30),  # a machine that was made without: 30 s is all it has
+        (MetadataReply(200, b"0"), 30),
+        (MetadataReply(200, b"soon"), 30),
+        (MetadataReply(200, b"-5"), 30),
+        (MetadataReply(200, b"9" * 40), 30),
     ],
 )
-def test_the_machine_says_how_long_its_notice_is(attribute: Reply, seconds: int) -> None:
+def test_the_machine_says_how_long_its_notice_is(attribute: MetadataReply, seconds: int) -> None:
     with serve_script(_tells(attribute)) as (url, _):
         watcher = Watcher(url, wait_s=1, wall=lambda: 1000.0)
         assert watcher.poll() == []
@@ -100,13 +100,13 @@ def test_the_machine_says_how_long_its_notice_is(attribute: Reply, seconds: int)
 
 
 def test_it_is_asked_until_it_answers_and_then_never_again() -> None:
-    answers = [Reply(503, b""), Reply(200, b"120")]
+    answers = [MetadataReply(503, b""), MetadataReply(200, b"120")]
 
-    def reply(ask: Ask) -> Reply:
+    def reply(ask: MetadataRequest) -> MetadataReply:
         if NOTICE_ATTRIBUTE in ask.path:
             return answers.pop(0)
         body = b"NONE" if "maintenance" in ask.path else b"FALSE"
-        return Reply(200, body, headers={"ETag": "1"})
+        return MetadataReply(200, body, headers={"ETag": "1"})
 
     with serve_script(reply) as (url, script):
         watcher = Watcher(url, wait_s=1)
@@ -118,10 +118,10 @@ def test_it_is_asked_until_it_answers_and_then_never_again() -> None:
 def test_a_preemption_that_may_be_old_counts_for_the_least() -> None:
     """An agent that was started again, or after an outage, does not know since when it is so."""
 
-    def reply(ask: Ask) -> Reply:
+    def reply(ask: MetadataRequest) -> MetadataReply:
         if NOTICE_ATTRIBUTE in ask.path:
-            return Reply(200, b"120")
-        return Reply(200, b"TRUE", headers={"ETag": "1"})
+            return MetadataReply(200, b"120")
+        return MetadataReply(200, b"TRUE", headers={"ETag": "1"})
 
     with serve_script(reply) as (url, _):
         (notice,) = Watcher(url, wall=lambda: 1000.0).poll()
@@ -141,10 +141,10 @@ def test_maintenance_comes_and_goes() -> None:
 
 
 def test_a_live_migration_takes_nothing_away() -> None:
-    def reply(ask: Ask) -> Reply:
+    def reply(ask: MetadataRequest) -> MetadataReply:
         moving = "maintenance" in ask.path
         body = b"MIGRATE_ON_HOST_MAINTENANCE" if moving else b"FALSE"
-        return Reply(200, body, headers={"ETag": "1"})
+        return MetadataReply(200, body, headers={"ETag": "1"})
 
     with serve_script(reply) as (url, _):
         assert Watcher(url).poll() == []
@@ -165,21 +165,21 @@ def test_503_is_an_outage_and_the_next_read_is_a_plain_one() -> None:
 @pytest.mark.parametrize("body", [b"", b"<html>", b"MAYBE", b"\xff\xfe"])
 def test_nonsense_is_an_outage_and_never_a_preemption(body: bytes) -> None:
     with (
-        serve_script(lambda _: Reply(200, body, headers={"ETag": "1"})) as (url, _),
+        serve_script(lambda _: MetadataReply(200, body, headers={"ETag": "1"})) as (url, _),
         pytest.raises(MetadataError),
     ):
         Watcher(url).poll()
 
 
 def test_somebody_else_on_the_address_is_not_believed() -> None:
-    strange = Reply(200, b"TRUE", headers={"ETag": "1", "Metadata-Flavor": "Other"})
+    strange = MetadataReply(200, b"TRUE", headers={"ETag": "1", "Metadata-Flavor": "Other"})
     with serve_script(lambda _: strange) as (url, _), pytest.raises(MetadataError):
         Watcher(url).poll()
 
 
 def test_without_etags_it_polls_once_a_second() -> None:
-    def reply(ask: Ask) -> Reply:
-        return Reply(200, b"NONE" if "maintenance" in ask.path else b"FALSE")
+    def reply(ask: MetadataRequest) -> MetadataReply:
+        return MetadataReply(200, b"NONE" if "maintenance" in ask.path else b"FALSE")
 
     with serve_script(reply) as (url, script):
         watcher = Watcher(url)

@@ -14,13 +14,13 @@ import pytest
 
 from providers.base import EXPIRES_TAG, CapacityType, OfferRequest
 from spotd.config.file import TimingSection
-from spotd.decide.expiry import RENEW_SHARE
-from spotd.duties import Schedule
-from spotd.model import Timing
+from spotd.config.schedule import Schedule
+from spotd.domain.market import Timing
+from spotd.planner.core.expiry import RENEW_SHARE
 from tests.clouds.gcp.gce import Call
+from tests.fixtures.local_cloud import user_key
+from tests.fixtures.waiting import until
 from tests.providers.gcp.conftest import Lab, request
-from tests.rigs.local_cloud import user_key
-from tests.rigs.waiting import until
 
 PAGE = Path(__file__).parents[3] / "docs" / "clouds" / "gcp.md"
 BLOCK = r"(<!-- golden: {} -->\n```\w+\n)(.*?)(```\n)"

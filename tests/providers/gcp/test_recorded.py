@@ -15,7 +15,7 @@ from providers.gcp.listing import read_instance
 from providers.gcp.names import target_of
 from providers.gcp.operations import done, read_creates, us_of
 from providers.gcp.types import read_type
-from tests.rigs.later import Later
+from tests.fixtures.later import Later
 
 compute_v1: Any = Later("google.cloud.compute_v1")
 

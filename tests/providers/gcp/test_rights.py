@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from providers.base import OfferRequest
-from providers.examining import need_of
 from providers.gcp.policy import policies
-from providers.policy import PolicyFacts
+from providers.iam.policy import PolicyFacts
+from providers.readiness import need_of
 from tests.clouds.gcp.gce import Call
 from tests.clouds.gcp.market import REGIONS
+from tests.fixtures.waiting import until
 from tests.providers.evaluate import gcp_allows
 from tests.providers.gcp.conftest import Lab, request
-from tests.rigs.waiting import until
 
 NODE = "spotd-node-d0@{}.iam.gserviceaccount.com"
 FACTS = PolicyFacts("d0", REGIONS, "gs://ours/spotd", "gs://runs/team")

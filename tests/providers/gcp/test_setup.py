@@ -18,8 +18,8 @@ from providers.gcp.policy import policies
 from providers.gcp.script import script
 from providers.gcp.setup import SERVICES, blocks, email_of, grants, rules, steps
 from providers.gcp.terraform import terraform
-from providers.policy import CONTROL, PolicyFacts
-from providers.setup import NETWORKS, SetupFacts, apply, missing
+from providers.iam.policy import CONTROL, PolicyFacts
+from providers.iam.setup import NETWORKS, SetupFacts, apply, missing
 from tests.providers.gcp.conftest import Lab
 
 BOX = "203.0.113.7/32"

@@ -9,9 +9,9 @@ import pytest
 from providers.base import LaunchRequest, Provider
 from providers.local.cloud import LocalCloud
 from providers.local.control import Running
+from tests.fixtures.local_cloud import launch_request
 from tests.providers.conformance import ProviderConformance
 from tests.providers.fault_table import FaultTable
-from tests.rigs.local_cloud import launch_request
 
 
 class LocalRig:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from providers.local import disks
-from tests.rigs.waiting import wait_until
+from tests.fixtures.waiting import wait_until
 
 USER = "nobody"  # in whose place root tries what an ordinary user sees
 

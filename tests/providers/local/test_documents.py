@@ -11,10 +11,10 @@ from providers.base import Notice, NoticeKind
 from providers.local.aws_documents import AwsDocuments
 from providers.local.azure_documents import AzureDocuments
 from providers.local.dialects import document_for
-from providers.local.documents import Ask, Facts, Reply
+from providers.local.documents import MachineFacts, MetadataReply, MetadataRequest
 from providers.local.gcp_documents import GcpDocuments
 
-FACTS = Facts("i-1", "aws", "node-1", "us-east-2", "us-east-2a", "p5.48xlarge", spot=True)
+FACTS = MachineFacts("i-1", "aws", "node-1", "us-east-2", "us-east-2a", "p5.48xlarge", spot=True)
 DEADLINE_US = 1_779_974_382_900_000  # 2026-05-28 13:19:42.9 UTC
 PREEMPT = Notice("aws-terminate-x", NoticeKind.PREEMPT, DEADLINE_US)
 REBALANCE = Notice("r", NoticeKind.REBALANCE, DEADLINE_US)
@@ -43,17 +43,19 @@ def aws(clock: Clock | None = None) -> AwsDocuments:
 
 def token(documents: AwsDocuments, ttl: str = "60") -> str:
     reply = documents.respond(
-        Ask("PUT", "/latest/api/token", {}, {"x-aws-ec2-metadata-token-ttl-seconds": ttl})
+        MetadataRequest(
+            "PUT", "/latest/api/token", {}, {"x-aws-ec2-metadata-token-ttl-seconds": ttl}
+        )
     )
     assert reply.status == 200
     assert reply.headers["X-Aws-Ec2-Metadata-Token-Ttl-Seconds"] == ttl
     return reply.body.decode()
 
 
-def aws_get(documents: AwsDocuments, key: str, with_token: str | None = None) -> Reply:
+def aws_get(documents: AwsDocuments, key: str, with_token: str | None = None) -> MetadataReply:
     value = token(documents) if with_token is None else with_token
     headers = {"x-aws-ec2-metadata-token": value} if value else {}
-    return documents.respond(Ask("GET", f"/latest/meta-data/{key}", {}, headers))
+    return documents.respond(MetadataRequest("GET", f"/latest/meta-data/{key}", {}, headers))
 
 
 @pytest.mark.req("PRE-01")
@@ -118,22 +120,24 @@ def test_aws_needs_a_token_that_is_valid() -> None:
 @pytest.mark.parametrize("ttl", ["", "0", "21601", "-1", "ten"])
 def test_aws_bad_ttl(ttl: str) -> None:
     headers = {"x-aws-ec2-metadata-token-ttl-seconds": ttl} if ttl else {}
-    assert aws().respond(Ask("PUT", "/latest/api/token", {}, headers)).status == 400
+    assert aws().respond(MetadataRequest("PUT", "/latest/api/token", {}, headers)).status == 400
 
 
 def test_aws_refuses_forwarded_requests() -> None:
     headers = {"x-aws-ec2-metadata-token-ttl-seconds": "60", "x-forwarded-for": "10.0.0.1"}
-    assert aws().respond(Ask("PUT", "/latest/api/token", {}, headers)).status == 403
+    assert aws().respond(MetadataRequest("PUT", "/latest/api/token", {}, headers)).status == 403
 
 
 # --- gcp
 
-GCP = Facts("i-2", "gcp", "node-2", "us-central1", "us-central1-a", "a3-highgpu-8g", spot=True)
+GCP = MachineFacts(
+    "i-2", "gcp", "node-2", "us-central1", "us-central1-a", "a3-highgpu-8g", spot=True
+)
 FLAVOR = {"metadata-flavor": "Google"}
 
 
-def gcp_get(documents: GcpDocuments, key: str, **query: str) -> Reply:
-    return documents.respond(Ask("GET", f"/computeMetadata/v1/{key}", query, FLAVOR))
+def gcp_get(documents: GcpDocuments, key: str, **query: str) -> MetadataReply:
+    return documents.respond(MetadataRequest("GET", f"/computeMetadata/v1/{key}", query, FLAVOR))
 
 
 @pytest.mark.req("PRE-02")
@@ -161,7 +165,7 @@ def test_gcp_values_and_headers() -> None:
 
 def test_gcp_needs_its_header() -> None:
     for headers in ({}, {"metadata-flavor": "other"}, {**FLAVOR, "x-forwarded-for": "1.2.3.4"}):
-        ask = Ask("GET", "/computeMetadata/v1/instance/preempted", {}, headers)
+        ask = MetadataRequest("GET", "/computeMetadata/v1/instance/preempted", {}, headers)
         assert GcpDocuments(GCP).respond(ask).status == 403
 
 
@@ -183,7 +187,7 @@ def test_gcp_json() -> None:
 def test_gcp_waits_for_a_change() -> None:
     documents = GcpDocuments(GCP)
     first = gcp_get(documents, "instance/preempted")
-    replies: list[Reply] = []
+    replies: list[MetadataReply] = []
 
     def wait() -> None:
         etag = first.headers["ETag"]
@@ -218,7 +222,7 @@ def test_gcp_wait_with_an_old_tag_or_a_timeout_answers() -> None:
 
 # --- azure
 
-AZURE = Facts("i-3", "azure", "node-3", "eastus", "eastus-1", "Standard_F2s_v2", spot=True)
+AZURE = MachineFacts("i-3", "azure", "node-3", "eastus", "eastus-1", "Standard_F2s_v2", spot=True)
 EVENTS = "/metadata/scheduledevents"
 QUERY = {"api-version": "2020-07-01"}
 META = {"metadata": "true"}
@@ -234,7 +238,7 @@ def azure(clock: Clock | None = None, heard: list[str] | None = None) -> AzureDo
 @pytest.mark.req("PRE-03")
 def test_azure_documents_before_and_after_a_notice() -> None:
     documents = azure()
-    ask = Ask("GET", EVENTS, QUERY, META)
+    ask = MetadataRequest("GET", EVENTS, QUERY, META)
     assert documents.respond(ask).body == b'{"DocumentIncarnation":1,"Events":[]}'
     documents.publish(AZURE_PREEMPT)
     assert documents.respond(ask).body == (
@@ -252,30 +256,35 @@ def test_azure_start_requests() -> None:
     documents = azure(heard=heard)
     documents.publish(AZURE_PREEMPT)
     body = json.dumps({"StartRequests": [{"EventId": AZURE_PREEMPT.notice_id}]}).encode()
-    assert documents.respond(Ask("POST", EVENTS, QUERY, META, body)).status == 200
+    assert documents.respond(MetadataRequest("POST", EVENTS, QUERY, META, body)).status == 200
     assert heard == [AZURE_PREEMPT.notice_id]
-    assert documents.respond(Ask("POST", EVENTS, QUERY, META, body)).status == 200
+    assert documents.respond(MetadataRequest("POST", EVENTS, QUERY, META, body)).status == 200
     assert len(heard) == 1
-    event = json.loads(documents.respond(Ask("GET", EVENTS, QUERY, META)).body)["Events"][0]
+    event = json.loads(documents.respond(MetadataRequest("GET", EVENTS, QUERY, META)).body)[
+        "Events"
+    ][0]
     assert (event["EventStatus"], event["NotBefore"]) == ("Started", "")
     for bad in (b"", b"[]", b'{"StartRequests":[{}]}', b"\xff"):
-        assert azure().respond(Ask("POST", EVENTS, QUERY, META, bad)).status == 400
+        assert azure().respond(MetadataRequest("POST", EVENTS, QUERY, META, bad)).status == 400
 
 
 def test_azure_needs_header_and_version() -> None:
-    assert azure().respond(Ask("GET", EVENTS, QUERY, {})).status == 400
-    assert azure().respond(Ask("GET", EVENTS, {}, META)).status == 400
+    assert azure().respond(MetadataRequest("GET", EVENTS, QUERY, {})).status == 400
+    assert azure().respond(MetadataRequest("GET", EVENTS, {}, META)).status == 400
     assert (
-        azure().respond(Ask("GET", EVENTS, QUERY, {**META, "x-forwarded-for": "x"})).status == 400
+        azure()
+        .respond(MetadataRequest("GET", EVENTS, QUERY, {**META, "x-forwarded-for": "x"}))
+        .status
+        == 400
     )
 
 
 @pytest.mark.req("PRE-03")
 def test_azure_first_call_is_slow_and_only_the_first() -> None:
     clock = Clock()
-    facts = Facts(**{**AZURE.to_data(), "first_call_delay_s": 120.0})  # type: ignore[arg-type]
+    facts = MachineFacts(**{**AZURE.to_data(), "first_call_delay_s": 120.0})  # type: ignore[arg-type]
     documents = AzureDocuments(facts, monotonic=clock, sleep=clock.sleep)
-    ask = Ask("GET", EVENTS, QUERY, META)
+    ask = MetadataRequest("GET", EVENTS, QUERY, META)
     assert documents.respond(ask).status == 200
     assert clock.now == 220.0
     assert documents.respond(ask).status == 200
@@ -285,7 +294,7 @@ def test_azure_first_call_is_slow_and_only_the_first() -> None:
 def test_azure_limits_the_rate() -> None:
     clock = Clock()
     documents = azure(clock)
-    ask = Ask("GET", EVENTS, QUERY, META)
+    ask = MetadataRequest("GET", EVENTS, QUERY, META)
     assert [documents.respond(ask).status for _ in range(6)] == [200] * 5 + [429]
     clock.now += 1.0
     assert documents.respond(ask).status == 200
@@ -294,7 +303,7 @@ def test_azure_limits_the_rate() -> None:
 def test_azure_compute_document() -> None:
     documents = azure()
     compute = json.loads(
-        documents.respond(Ask("GET", "/metadata/instance/compute", QUERY, META)).body
+        documents.respond(MetadataRequest("GET", "/metadata/instance/compute", QUERY, META)).body
     )
     assert compute["name"] == "node-3"
     assert compute["priority"] == "Spot"
@@ -302,7 +311,7 @@ def test_azure_compute_document() -> None:
 
 def test_every_personality_has_a_dialect_and_facts_travel() -> None:
     for facts in (FACTS, GCP, AZURE):
-        assert Facts.from_data(json.loads(json.dumps(facts.to_data()))) == facts
+        assert MachineFacts.from_data(json.loads(json.dumps(facts.to_data()))) == facts
         document_for(facts)
     with pytest.raises(ValueError, match="aws, gcp or azure"):
-        document_for(Facts("i", "oracle", "n", "r", "z", "t", spot=True))
+        document_for(MachineFacts("i", "oracle", "n", "r", "z", "t", spot=True))

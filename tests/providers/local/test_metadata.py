@@ -17,8 +17,8 @@ from providers.base import Instance, InstanceState, MetadataError, Notice, Notic
 from providers.gcp.notice import Watcher as GcpWatcher
 from providers.local.cloud import LocalCloud
 from providers.local.control import Running
-from tests.rigs.local_cloud import launch_running, run, wait_state
-from tests.rigs.waiting import until
+from tests.fixtures.local_cloud import launch_running, run, wait_state
+from tests.fixtures.waiting import until
 
 WATCHERS: dict[str, Callable[[str], NoticeWatcher]] = {
     "aws": lambda base: AwsWatcher(base, advisories_every=1),

@@ -8,9 +8,9 @@ from typing import Any
 from providers.base import InstanceState
 from providers.local.cloud import LocalCloud
 from providers.local.control import Running
-from tests.rigs.local_cloud import launch_running, run, wait_state
-from tests.rigs.processes import carrying
-from tests.rigs.waiting import until
+from tests.fixtures.local_cloud import launch_running, run, wait_state
+from tests.fixtures.processes import carrying
+from tests.fixtures.waiting import until
 
 
 def test_it_ends_with_all_that_runs_on_it_and_its_cloud_knows_why(local: Running) -> None:

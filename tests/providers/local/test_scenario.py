@@ -28,8 +28,8 @@ from providers.local.scenario import (
 )
 from providers.local.scenario_fields import ScenarioError
 from providers.local.scenario_file import load, parse
-from tests.rigs.local_cloud import find, launch_request, launch_running, run, wait_state
-from tests.rigs.waiting import until
+from tests.fixtures.local_cloud import find, launch_request, launch_running, run, wait_state
+from tests.fixtures.waiting import until
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "scenarios"
 

@@ -17,9 +17,9 @@ import pytest
 from providers.base import Instance, InstanceState, OfferRequest, UnknownOutcome
 from providers.local.cloud import LocalCloud
 from providers.local.control import ControlError, Running, attach, running, start
-from tests.rigs.local_cloud import find, launch_request, launch_running, run
-from tests.rigs.processes import alive, below, carrying
-from tests.rigs.waiting import until
+from tests.fixtures.local_cloud import find, launch_request, launch_running, run
+from tests.fixtures.processes import alive, below, carrying
+from tests.fixtures.waiting import until
 
 
 def cloud_of(local: Running, personality: str = "aws") -> LocalCloud:
@@ -177,8 +177,13 @@ def test_bad_scenario_is_told(tmp_path: Path) -> None:
     path.write_text('visibility = 3\n[[zone]]\npersonality = "awz"\n')
     said = subprocess.run(
         [
-            *(sys.executable, "-m", "providers.local.server"),
-            *("--dir", str(tmp_path / "d"), "--scenario", str(path)),
+            sys.executable,
+            "-m",
+            "providers.local.server",
+            "--dir",
+            str(tmp_path / "d"),
+            "--scenario",
+            str(path),
         ],
         capture_output=True,
         text=True,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from providers.local import server
-from providers.local.site import Site, SiteError, site_from
+from providers.local.site import MachineSite, SiteError, site_from
 
 PROGRAM = Path("/bin/sh")
 
@@ -41,7 +41,7 @@ def test_mistakes_are_named_and_nothing_is_made(
 
 
 def test_addresses_follow_the_gateways_and_have_an_end() -> None:
-    site = Site(PROGRAM, IPv4Network("198.18.0.0/29"))
+    site = MachineSite(PROGRAM, IPv4Network("198.18.0.0/29"))
     assert [site.host(number) for number in range(1, 6)] == [f"198.18.0.{n}" for n in range(2, 7)]
     with pytest.raises(SiteError, match="has no address left"):
         site.host(6)

@@ -15,13 +15,13 @@ import paramiko
 import pytest
 
 from providers.base import Instance
+from providers.local.blocking_http import bind
 from providers.local.cloud import LocalCloud
 from providers.local.control import Running
-from providers.local.quiet_http import bind
 from providers.local.reaper import Reaper
 from providers.local.sessions import Session
 from providers.local.sshd import Login, SshServer
-from tests.rigs.local_cloud import (
+from tests.fixtures.local_cloud import (
     KeyPair,
     connected,
     find,
@@ -31,7 +31,7 @@ from tests.rigs.local_cloud import (
     run_on,
     user_key,
 )
-from tests.rigs.waiting import until
+from tests.fixtures.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -190,8 +190,18 @@ def test_the_systems_own_ssh(machine: Instance, tmp_path: Path) -> None:
     identity.write_text(user_key().private)
     identity.chmod(0o600)
     options = [
-        *("-F", "none", "-o", "StrictHostKeyChecking=yes", "-o", f"UserKnownHostsFile={known}"),
-        *("-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-i", str(identity)),
+        "-F",
+        "none",
+        "-o",
+        "StrictHostKeyChecking=yes",
+        "-o",
+        f"UserKnownHostsFile={known}",
+        "-o",
+        "IdentitiesOnly=yes",
+        "-o",
+        "BatchMode=yes",
+        "-i",
+        str(identity),
     ]
     target = ["-p", str(machine.port), f"spotd@{machine.host}"]
     plain = subprocess.run(

@@ -12,10 +12,10 @@ import pytest
 from providers.stores import open_store
 from providers.stores.base import ObjectStore
 from spotd.demo.bucket import Bucket
-from tests.rigs import azurite as azurite_rig
-from tests.rigs import gcs as gcs_rig
-from tests.rigs.azurite import Azurite
-from tests.rigs.gcs import Gcs
+from tests.fixtures import azurite as azurite_rig
+from tests.fixtures import gcs as gcs_rig
+from tests.fixtures.azurite import Azurite
+from tests.fixtures.gcs import Gcs
 
 # Each server is started once, by the one process that has all its tests.
 KINDS = [

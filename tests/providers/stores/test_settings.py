@@ -17,8 +17,8 @@ from providers.stores.settings import (
     bucket_settings,
 )
 from spotd.demo.bucket import KEYS, Bucket
-from tests.rigs.azurite import KEY, Azurite
-from tests.rigs.gcs import Gcs
+from tests.fixtures.azurite import KEY, Azurite
+from tests.fixtures.gcs import Gcs
 
 
 def client_of(bucket: Bucket) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spotd.model import Timing
+from spotd.domain.market import Timing
 
 NEVER_S = 1e9
 

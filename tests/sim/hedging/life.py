@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from spotd.model import Job, LeaveReason, Node, Outcome
-from spotd.store.base import Store
+from spotd.domain.job import Job
+from spotd.domain.node import Node
+from spotd.domain.states import LeaveReason, Outcome
+from spotd.store.interface import Store
 from tests.sim.cloud import Rented
 from tests.sim.daemon import on_kernel
 from tests.sim.hedging.arms import Arm

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import tests.sim.hedging.world
-from spotd.model import LeaveReason
-from spotd.store.base import Store
+from spotd.domain.states import LeaveReason
+from spotd.store.interface import Store
 from tests.sim.hedging.__main__ import main
 from tests.sim.hedging.arms import ARMS, Arm
 from tests.sim.hedging.cases import drawn

@@ -31,11 +31,13 @@ from providers.base import (
     OfferRequest,
     Pending,
 )
-from spotd.model import CheckpointSpec, Node, Timing
-from spotd.states import NodeState
-from spotd.verdicts import HealthSpec
+from spotd.domain.health import HealthSpec
+from spotd.domain.job import CheckpointSpec
+from spotd.domain.market import Timing
+from spotd.domain.node import Node
+from spotd.domain.preferences import NO_WISHES, Preferences
+from spotd.domain.states import NodeState
 from spotd.wire import StartDocument
-from spotd.wishes import NO_WISHES, Wishes
 from tests.sim import daemon as simulated
 from tests.sim.cloud import FORGOTTEN_S, Rented, SimCloud, Zone
 from tests.sim.daemon import CloudClient
@@ -240,7 +242,7 @@ class PacedWorld(SimWorld):
             checkpoint=CheckpointSpec(store=BUCKET, engine="spotd", every_s=SAVE_EVERY_S),
             progress_every_s=SAVE_EVERY_S,
             health=HealthSpec(check_every_s=30 * 86_400.0),
-            wishes=Wishes(work_steps=steps, step_s=STEP_S) if deadline else NO_WISHES,
+            wishes=Preferences(work_steps=steps, step_s=STEP_S) if deadline else NO_WISHES,
             deadline_us=BEGIN_US + case.deadline_s * S if deadline else 0,
         )
 

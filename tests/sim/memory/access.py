@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from spotd.store.base import AuditRow, DisabledUser, KeyState, SealedValue, SecretRow
+from spotd.store.interface import AuditRow, DisabledUser, KeyState, SealedValue, SecretRow
 from tests.sim.memory import people, sealed
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction

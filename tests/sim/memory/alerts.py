@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spotd.changed import changed
-from spotd.store.base import AlertRow, RouteRow
+from spotd.domain.fast_replace import changed
 from spotd.store.columns import clean
+from spotd.store.interface import AlertRow, RouteRow
 from tests.sim.memory.tables import Message, Tables
 from tests.sim.memory.transaction import Transaction
 

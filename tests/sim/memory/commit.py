@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from providers.base import Offer
-from spotd.changed import changed
-from spotd.model import Attempt, Node, View
-from spotd.plan import JOB_DECISIONS, NODE_DECISIONS, Plan
-from spotd.states import NodeState
-from spotd.store import accepted
-from spotd.store.accepted import Change
-from spotd.store.base import CommitResult, CommitStatus
+from spotd.domain.fast_replace import changed
+from spotd.domain.job import Attempt
+from spotd.domain.node import Node
+from spotd.domain.plan import JOB_DECISIONS, NODE_DECISIONS, Plan
+from spotd.domain.states import NodeState
+from spotd.domain.view import View
+from spotd.store import commit_effects
 from spotd.store.columns import clean
+from spotd.store.commit_effects import Change
 from spotd.store.engine import BrokenRuleError
-from spotd.store.limits import Room
+from spotd.store.interface import CommitResult, CommitStatus
+from spotd.store.limits import LimitRoom
 from spotd.store.rows import MACHINE, NODE_BIRTH
 from tests.sim.memory import ledger, market
 from tests.sim.memory.line import held_use
@@ -30,29 +32,29 @@ def commit_many(
     """See Store.commit_many. Raises what `apply` raises for a plan that is no plan, and
     BrokenRuleError when one breaks an invariant: nothing is written then."""
     tables = tx.tables
-    launching = any(accepted.launches(plan) for _, plan in plans)
+    launching = any(commit_effects.launches(plan) for _, plan in plans)
     offers = market.on_sale(tables) if launching else ()
-    room = Room(
+    room = LimitRoom(
         lambda: held_use(tables, *market.committed_use(tables), now_us),
         lambda job_id: ledger.spent_microusd(tables, job_id, now_us),
     )
     changes: dict[str, Change] = {}
     results = []
     for view, decided in plans:
-        plan = accepted.at_todays_price(decided, offers)
+        plan = commit_effects.at_todays_price(decided, offers)
         job = tables.jobs.get(view.job.id)
         if job is None or job.version != view.job.version or job.id in changes:
             results.append(CommitResult(CommitStatus.STALE))
             continue
-        added = accepted.launches(plan)
+        added = commit_effects.launches(plan)
         obstacle = room.take(view.job, tables.submissions[job.id].user, added) if added else ""
         if obstacle:
             results.append(CommitResult(CommitStatus.OVER_LIMIT, text=obstacle))
             continue
-        after = accepted.applied(view, plan)
+        after = commit_effects.applied(view, plan)
         changes[job.id] = Change(view, after, plan, job.notes)
-        results.append(CommitResult(CommitStatus.DONE, accepted.seen(after)))
-        for event in accepted.events_of(plan, tables.reasons.get(job.id, "")):
+        results.append(CommitResult(CommitStatus.DONE, commit_effects.seen(after)))
+        for event in commit_effects.events_of(plan, tables.reasons.get(job.id, "")):
             tx.event(job.id, event, now_us)
     _write(tx, list(changes.values()), offers, now_us)
     return results
@@ -65,7 +67,7 @@ def _write(
         for attempt in change.attempts:
             _open(tx, attempt)
     pairs = [pair for change in changes for pair in change.changed]
-    for node in sorted((now for _, now in pairs), key=accepted.holds_its_rank):
+    for node in sorted((now for _, now in pairs), key=commit_effects.holds_its_rank):
         _decide(tx, node)
     added = [node for change in changes for node in change.added]
     for node in added:
@@ -79,9 +81,9 @@ def _write(
     for over, now in moved:
         ledger.hand_over(tx, over.id, now)
     for was, now in pairs:
-        if accepted.ends(was, now):
+        if commit_effects.ends(was, now):
             ledger.end(tx, now.id, now.gone_at_us or now_us)
-        said = accepted.new_refusal(was, now)
+        said = commit_effects.new_refusal(was, now)
         if said is not None:
             market.refuse(tx, changed(said, at_us=said.at_us or now_us))
 
@@ -140,8 +142,8 @@ def _place(tx: Transaction, was: Node | None, now: Node) -> None:
     elif now.id not in tables.active:
         tx.put(tables.active, now.id, None)
     rank = (now.job_id, now.rank)
-    held = was is not None and was.chosen and accepted.holds_its_rank(was)
-    holds = now.chosen and accepted.holds_its_rank(now)
+    held = was is not None and was.chosen and commit_effects.holds_its_rank(was)
+    holds = now.chosen and commit_effects.holds_its_rank(now)
     if holds and not held:
         _rule(rank not in tables.ranks, f"two chosen nodes of {now.job_id} have rank {now.rank}")
         tx.put(tables.ranks, rank, now.id)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from spotd.model import S
-from spotd.store.duties import CLOCK, MARGIN_S, Fence, asked
+from spotd.domain.units import S
+from spotd.store.leases import CLOCK, MARGIN_S, LeaseFence, asked
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -45,12 +45,12 @@ def free_all(tx: Transaction) -> None:
         tx.put(tx.tables.duties, duty, lease._replace(holder="", until_us=0))
 
 
-def hold(tables: Tables, fence: Fence) -> None:
+def hold(tables: Tables, fence: LeaseFence) -> None:
     """Raises LostDutyError."""
     fence.check(tables.duties.get(fence.duty))
 
 
-def check(tables: Tables, fence: Fence, now_us: int) -> None:
+def check(tables: Tables, fence: LeaseFence, now_us: int) -> None:
     """See Store.hold_duty."""
     fence.check(tables.duties.get(fence.duty), now_us + int(MARGIN_S * S))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from spotd.baked import BakedImage
+from spotd.domain.images import BakedImage
 from spotd.store.image_records import ImageRow
 from spotd.store.images import good
 from tests.sim.memory.tables import Tables

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from spotd.changed import changed
-from spotd.store.invoice_records import Carriage, Shipment
+from spotd.domain.fast_replace import changed
+from spotd.store.invoice_records import DataTransfer, StorageCost
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -39,13 +39,13 @@ def record_removed(tx: Transaction, job_id: str, manifest: str, at_us: int) -> N
         tx.put(tx.tables.checkpoints, key, changed(row, removed_at_us=at_us))
 
 
-def carriages(tables: Tables, month_us: int) -> list[Carriage]:
+def carriages(tables: Tables, month_us: int) -> list[StorageCost]:
     """See InvoiceRecords.carriages."""
     rows = (row for _, row in sorted(tables.carriage.items()))
     return [row for row in rows if month_us in (0, row.month_us)]
 
 
-def record_carriage(tx: Transaction, row: Carriage) -> None:
+def record_carriage(tx: Transaction, row: StorageCost) -> None:
     """See InvoiceRecords.record_carriage."""
     known = tx.tables.carriage.get((row.job_id, row.month_us))
     if row.microusd > (known.microusd if known else 0):
@@ -53,13 +53,13 @@ def record_carriage(tx: Transaction, row: Carriage) -> None:
     tx.put(tx.tables.carriage, (row.job_id, row.month_us), row)
 
 
-def shipments(tables: Tables, job_id: str) -> list[Shipment]:
+def shipments(tables: Tables, job_id: str) -> list[DataTransfer]:
     """See InvoiceRecords.shipments."""
     rows = (row for _, row in sorted(tables.freight.items()))
     return [row for row in rows if job_id in ("", row.job_id)]
 
 
-def add_shipment(tx: Transaction, row: Shipment) -> None:
+def add_shipment(tx: Transaction, row: DataTransfer) -> None:
     """See InvoiceRecords.add_shipment."""
     key = (row.job_id, row.url, row.node_id, row.month_us)
     known = tx.tables.freight.get(key)

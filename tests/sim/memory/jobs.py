@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from spotd.model import Desired, Event, HeadSeen, Job
-from spotd.store.base import Submission
+from spotd.domain.events import Event
+from spotd.domain.job import Desired, HeadSnapshot, Job
 from spotd.store.codec import decode_spec, encode
 from spotd.store.columns import clean
+from spotd.store.interface import Submission
 from spotd.store.jobs import duplicate_id, duplicate_name, is_settled, newer_head, unknown_job
-from spotd.store.people import check_enabled
-from spotd.store.sealed import check_epoch
+from spotd.store.sealed_values import check_epoch
+from spotd.store.users import check_enabled
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -80,7 +81,7 @@ def pause(tx: Transaction, job_id: str, said: Event, at_us: int) -> bool:
     return True
 
 
-def record_head(tx: Transaction, job_id: str, head: HeadSeen) -> None:
+def record_head(tx: Transaction, job_id: str, head: HeadSnapshot) -> None:
     """See Store.record_head."""
     tx.touch({job_id: head.read_at_us or head.seen_at_us})
     job = tx.tables.jobs.get(job_id)

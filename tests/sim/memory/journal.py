@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from spotd.store.base import CheckpointRow, JournalBatch
-from spotd.store.heard import Heard, JobFacts
+from spotd.store.interface import CheckpointRow, JournalBatch
 from spotd.store.journal import apply_batch, job_news
+from spotd.store.journal_projection import JobFacts, NodeProjection
 from tests.sim.memory import invoices, kept_evaluations, notices
 from tests.sim.memory.transaction import Transaction
 
@@ -18,13 +18,13 @@ def record_journal(tx: Transaction, batches: Sequence[JournalBatch]) -> None:
     known = [batch for batch in batches if batch.node_id in tables.nodes]
     rows = [tables.nodes[node_id] for node_id in sorted({batch.node_id for batch in known})]
     jobs = {row.job_id: JobFacts(tables.jobs[row.job_id]) for row in rows}
-    nodes = {row.id: Heard(row, jobs[row.job_id]) for row in rows}
+    nodes = {row.id: NodeProjection(row, jobs[row.job_id]) for row in rows}
     for batch in known:
         apply_batch(nodes[batch.node_id], batch)
     _write(tx, list(nodes.values()), list(jobs.values()))
 
 
-def _write(tx: Transaction, nodes: Sequence[Heard], jobs: Sequence[JobFacts]) -> None:
+def _write(tx: Transaction, nodes: Sequence[NodeProjection], jobs: Sequence[JobFacts]) -> None:
     tables = tx.tables
     tx.touch({node.job.id: node.heard_at_us for node in nodes if node.due})
     for node in nodes:

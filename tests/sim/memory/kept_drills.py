@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spotd.drill import Drill
-from spotd.model import Event
+from spotd.domain.events import Event
+from spotd.domain.fault_drill import FaultDrill
 from spotd.store.drills import STAYING
 from tests.sim.memory.kept_evaluations import MemoryEvaluations
 from tests.sim.memory.transaction import Transaction
@@ -12,19 +12,19 @@ from tests.sim.memory.transaction import Transaction
 class MemoryDrills(MemoryEvaluations):
     """A part of `tests.sim.memory_store.MemoryStore`, which has what it works on."""
 
-    def add_drill(self, drill: Drill) -> Drill:
+    def add_drill(self, drill: FaultDrill) -> FaultDrill:
         return self._write(add, drill)
 
-    def set_drill(self, drill: Drill, said: Event | None = None) -> bool:
+    def set_drill(self, drill: FaultDrill, said: Event | None = None) -> bool:
         return self._write(change, drill, said)
 
-    def drills(self, job_id: str = "", *, unfinished: bool = False) -> list[Drill]:
+    def drills(self, job_id: str = "", *, unfinished: bool = False) -> list[FaultDrill]:
         found = sorted(self._here().drills.values(), key=lambda one: (one.asked_at_us, one.id))
         own = [one for one in found if job_id in ("", one.job_id)]
         return [one for one in own if not (unfinished and one.ended_at_us)]
 
 
-def add(tx: Transaction, drill: Drill) -> Drill:
+def add(tx: Transaction, drill: FaultDrill) -> FaultDrill:
     """See DrillRecords.add_drill."""
     table = tx.tables.drills
     if drill.id in table:
@@ -36,7 +36,7 @@ def add(tx: Transaction, drill: Drill) -> Drill:
     return drill
 
 
-def change(tx: Transaction, drill: Drill, said: Event | None) -> bool:
+def change(tx: Transaction, drill: FaultDrill, said: Event | None) -> bool:
     """See DrillRecords.set_drill."""
     at_us = max(drill.asked_at_us, drill.aimed_at_us, drill.struck_at_us, drill.ended_at_us)
     tx.touch({drill.job_id: at_us})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from spotd.store.invoice_records import Carriage, Shipment
+from spotd.store.invoice_records import DataTransfer, StorageCost
 from tests.sim.memory import invoices
 from tests.sim.memory.kept_images import MemoryImages
 
@@ -21,20 +21,20 @@ class MemoryInvoices(MemoryImages):
     def record_invoiced(self, amounts: Mapping[int, int], at_us: int) -> None:
         self._write(invoices.record_invoiced, amounts, at_us)
 
-    def carriages(self, month_us: int = 0) -> list[Carriage]:
+    def carriages(self, month_us: int = 0) -> list[StorageCost]:
         return invoices.carriages(self._here(), month_us)
 
     def record_removed(self, job_id: str, manifest: str, at_us: int) -> None:
         self._write(invoices.record_removed, job_id, manifest, at_us)
 
-    def shipments(self, job_id: str = "") -> list[Shipment]:
+    def shipments(self, job_id: str = "") -> list[DataTransfer]:
         return invoices.shipments(self._here(), job_id)
 
-    def add_shipment(self, row: Shipment) -> None:
+    def add_shipment(self, row: DataTransfer) -> None:
         self._write(invoices.add_shipment, row)
 
     def end_shipment(self, job_id: str, url: str, at_us: int) -> None:
         self._write(invoices.end_shipment, job_id, url, at_us)
 
-    def record_carriage(self, row: Carriage) -> None:
+    def record_carriage(self, row: StorageCost) -> None:
         self._write(invoices.record_carriage, row)

@@ -1,12 +1,13 @@
-"""The part of MemoryStore about what became of machines; see `spotd.store.life_records`."""
+"""The part of MemoryStore about what became of machines; see `spotd.store.node_history_records`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spotd.history.lives import MachineLife
-from spotd.model import Event, Job
-from spotd.store.base import EventRow
+from spotd.domain.events import Event
+from spotd.domain.job import Job
+from spotd.history.interruption_stats import MachineLife
+from spotd.store.interface import EventRow
 from tests.sim.memory import jobs, lives, record
 from tests.sim.memory.sold import MemoryMarket
 

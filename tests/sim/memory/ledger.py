@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from providers.base import Instance, Offer
-from spotd.changed import changed
-from spotd.model import Node
+from spotd.domain.fast_replace import changed
+from spotd.domain.node import Node
+from spotd.domain.states import NodeState
 from spotd.money.units import cost_microusd
-from spotd.states import NodeState
 from spotd.store import ledger
-from spotd.store.base import SegmentRow
+from spotd.store.interface import SegmentRow
 from spotd.store.ledger import Columns
 from tests.sim.memory.tables import Segment, Tables
 from tests.sim.memory.transaction import Transaction

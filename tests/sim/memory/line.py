@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from spotd.decide.queueing import KEPT_US, USE_US
-from spotd.decide.scarcity import ANSWERS_US
-from spotd.model import Asker, Desired
-from spotd.states import NodeState
+from spotd.domain.job import Desired
+from spotd.domain.market import WaitingRequest
+from spotd.domain.queue import QueueSnapshot
+from spotd.domain.states import NodeState
+from spotd.planner.placement.scarce_offers import ANSWERS_US
+from spotd.planner.queue.fair_share import KEPT_US, USE_US
 from spotd.store.ledger import VOID
-from spotd.store.limits import Use
-from spotd.store.line import (
+from spotd.store.limits import LimitUse
+from spotd.store.queue_snapshot import (
     SHARES_US,
-    Stretch,
+    PricedTime,
     Used,
     add_up,
     asker_of,
@@ -19,12 +21,11 @@ from spotd.store.line import (
     machine_of,
     turn_of,
 )
-from spotd.turns import Line
 from tests.sim.memory.tables import Tables
 
 
-def load(tables: Tables, now_us: int) -> Line:
-    """See spotd.store.line.load."""
+def load(tables: Tables, now_us: int) -> QueueSnapshot:
+    """See spotd.store.queue_snapshot.load."""
     jobs = (tables.jobs[job_id] for job_id in tables.unfinished.values())
     waiting = [
         turn_of(job.id, job.name, job.spec, tables.submissions[job.id].user, job)
@@ -32,7 +33,7 @@ def load(tables: Tables, now_us: int) -> Line:
         if job.room_asked_us > max(now_us - KEPT_US, 0) and job.desired is Desired.RUN
     ]
     if not waiting and not tables.limits.projects:
-        return Line()
+        return QueueSnapshot()
     holding: dict[str, list[str]] = {}
     for node_id in tables.active:
         holding.setdefault(tables.nodes[node_id].job_id, []).append(node_id)
@@ -42,8 +43,11 @@ def load(tables: Tables, now_us: int) -> Line:
         nodes = [tables.nodes[node_id] for node_id in holding[job_id]]
         machines = [
             machine_of(
-                *(node.state, node.chosen, node.first_step_at_us),
-                *(node.offer.price_microusd_per_h, node.leave_reason),
+                state=node.state,
+                chosen=node.chosen,
+                first_step_at_us=node.first_step_at_us,
+                microusd_per_h=node.offer.price_microusd_per_h,
+                leave_reason=node.leave_reason,
                 ended=bool(node.released_at_us) or node.exit_code is not None,
             )
             for node in nodes
@@ -52,8 +56,8 @@ def load(tables: Tables, now_us: int) -> Line:
     return line_of(waiting, found, used(tables, now_us) if waiting else {})
 
 
-def askers(tables: Tables, now_us: int) -> tuple[Asker, ...]:
-    """See spotd.store.line.askers."""
+def askers(tables: Tables, now_us: int) -> tuple[WaitingRequest, ...]:
+    """See spotd.store.queue_snapshot.askers."""
     jobs = [tables.jobs[job_id] for job_id in sorted(tables.unfinished.values())]
     again = [job for job in jobs if job.offers_at_us and job.desired is Desired.RUN]
     nodes = [tables.nodes[node_id] for node_id in sorted(tables.active)]
@@ -64,7 +68,7 @@ def askers(tables: Tables, now_us: int) -> tuple[Asker, ...]:
         and not (node.instance_id or node.launch_error_code)
         and node.requested_at_us > now_us - ANSWERS_US
     ]
-    line = Line(used=used(tables, now_us) if again or asked else {})
+    line = QueueSnapshot(used=used(tables, now_us) if again or asked else {})
     found = [(job, job.offers_at_us, "") for job in again]
     found += [(tables.jobs[n.job_id], n.requested_at_us, n.offer.key) for n in asked]
     return tuple(
@@ -83,10 +87,12 @@ def used(tables: Tables, now_us: int) -> Used:
             if row.state != VOID and (not row.end_us or row.end_us > at_us - USE_US)
         ]
         stretches = (
-            Stretch(
-                tables.jobs[row.job_id].spec.project,
-                tables.submissions[row.job_id].user,
-                *(row.rate_microusd_per_h, row.start_us, row.end_us),
+            PricedTime(
+                project=tables.jobs[row.job_id].spec.project,
+                user=tables.submissions[row.job_id].user,
+                rate_microusd_per_h=row.rate_microusd_per_h,
+                start_us=row.start_us,
+                end_us=row.end_us,
             )
             for row in rows
         )
@@ -94,6 +100,6 @@ def used(tables: Tables, now_us: int) -> Used:
     return tables.used[1]
 
 
-def held_use(tables: Tables, nodes: int, microusd_per_h: int, now_us: int) -> Use:
+def held_use(tables: Tables, nodes: int, microusd_per_h: int, now_us: int) -> LimitUse:
     """What the limits are held against."""
-    return Use(tables.limits, nodes, microusd_per_h, load(tables, now_us))
+    return LimitUse(tables.limits, nodes, microusd_per_h, load(tables, now_us))

@@ -1,9 +1,9 @@
-"""What became of machines; see `spotd.store.life_records`."""
+"""What became of machines; see `spotd.store.node_history_records`."""
 
 from __future__ import annotations
 
-from spotd.history.lives import MachineLife
-from spotd.model import Node
+from spotd.domain.node import Node
+from spotd.history.interruption_stats import MachineLife
 from spotd.wire import DRILL_SOURCE
 from tests.sim.memory.tables import Tables
 
@@ -25,13 +25,20 @@ def _life(node: Node, began_us: int) -> MachineLife:
     ended_us = node.left_at_us or max(node.heard_at_us, node.seen_at_us)
     deadlines = [one.deadline_us for one in told if one.deadline_us is not None]
     return MachineLife(
-        *(node.offer.key, node.offer.cloud, node.requested_at_us, node.launched_at_us),
-        *(node.hello_at_us, ended_us if node.launched_at_us else 0, node.leave_reason),
-        node.launch_error_code,
-        min((notice.heard_at_us for notice in told), default=0),
-        min(deadlines, default=None),
-        node.heard_at_us,
-        bool(node.released_at_us or node.exited_at_us),
-        *(node.offer.accelerator, node.offer.accelerator_count),
-        *(node.claimed_at_us if resumes else 0, node.first_step_at_us),
+        offer_key=node.offer.key,
+        cloud=node.offer.cloud,
+        requested_us=node.requested_at_us,
+        launched_us=node.launched_at_us,
+        hello_us=node.hello_at_us,
+        ended_us=ended_us if node.launched_at_us else 0,
+        reason=node.leave_reason,
+        refused=node.launch_error_code,
+        notice_us=min((notice.heard_at_us for notice in told), default=0),
+        deadline_us=min(deadlines, default=None),
+        heard_us=node.heard_at_us,
+        returned=bool(node.released_at_us or node.exited_at_us),
+        accelerator=node.offer.accelerator,
+        accelerator_count=node.offer.accelerator_count,
+        resumed_us=node.claimed_at_us if resumes else 0,
+        trained_us=node.first_step_at_us,
     )

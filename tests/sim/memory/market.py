@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from providers.base import Offer
-from spotd.changed import changed
-from spotd.model import Desired, Limits, Market, Refusal, S
-from spotd.states import NodeState
+from spotd.domain.fast_replace import changed
+from spotd.domain.job import Desired
+from spotd.domain.market import Market, Refusal
+from spotd.domain.queue import Limits
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
 from spotd.store import quarantine
-from spotd.store.base import PricePoint
 from spotd.store.columns import clean
+from spotd.store.interface import PricePoint
 from spotd.store.market import MOST_REFUSALS, REMEMBERED_S, moved
 from spotd.store.market import on_sale as by_key
-from spotd.store.standing import judge
+from spotd.store.provider_status import judge
 from tests.sim.memory import images, ledger, line, views
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction

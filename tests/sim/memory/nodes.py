@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from providers.base import Scope
 from providers.images import Image, ImageState
-from spotd.model import EffectKind, Node, Refusal, S
-from spotd.states import NodeState
+from spotd.domain.market import Refusal
+from spotd.domain.node import EffectKind, Node
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
 from spotd.store.image_records import ImageRow
 from spotd.store.nodes import WORKED, launched, refused, starts_to_cost, told
 from tests.sim.memory import images, ledger, market

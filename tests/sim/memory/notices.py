@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from spotd.model import Node, NoticeSeen
+from spotd.domain.node import Node, NoticeRecord
 from spotd.store.columns import clean
-from spotd.store.notices import Heard, after, event_of
+from spotd.store.notices import NoticeObservation, after, event_of
 from tests.sim.memory.transaction import Transaction
 
 
-def record(tx: Transaction, heard: Sequence[Heard]) -> None:
+def record(tx: Transaction, heard: Sequence[NoticeObservation]) -> None:
     """Store what is new."""
     for notice in heard:
         node = tx.tables.nodes[notice.node_id]
@@ -29,11 +29,11 @@ def withdraw(tx: Transaction, node_id: str, notice_id: str) -> None:
         _keep(tx, node, replace(known, withdrawn=True))
 
 
-def _known(node: Node, notice_id: str) -> NoticeSeen | None:
+def _known(node: Node, notice_id: str) -> NoticeRecord | None:
     return next((notice for notice in node.notices if notice.notice_id == notice_id), None)
 
 
-def _keep(tx: Transaction, node: Node, now: NoticeSeen) -> None:
+def _keep(tx: Transaction, node: Node, now: NoticeRecord) -> None:
     """In the order in which they were heard."""
     others = (notice for notice in node.notices if notice.notice_id != now.notice_id)
     ordered = sorted((*others, now), key=lambda notice: (notice.heard_at_us, notice.notice_id))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from spotd.states import NodeState
-from spotd.store.base import AuditRow, DisabledUser
+from spotd.domain.states import NodeState
 from spotd.store.columns import clean
 from spotd.store.engine import BrokenRuleError
-from spotd.store.people import check_heirless, transferred
+from spotd.store.interface import AuditRow, DisabledUser
+from spotd.store.users import check_heirless, transferred
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 

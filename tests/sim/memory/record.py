@@ -5,10 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from spotd.decide.cadence import Life
-from spotd.model import Event, LeaveReason
-from spotd.store.base import CheckpointRow, EventRow, ProgressRow
-from spotd.store.entries import IMAGE_FOUND
+from spotd.domain.events import Event
+from spotd.domain.states import LeaveReason
+from spotd.planner.core.checkpoint_interval import ObservedLifetimes
+from spotd.store.interface import CheckpointRow, EventRow, ProgressRow
+from spotd.store.journal_entries import IMAGE_FOUND
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -44,7 +45,7 @@ def image_digest(tables: Tables, job_id: str) -> str:
     return next(found, "")
 
 
-def lives(tables: Tables, since_us: int) -> list[Life]:
+def lives(tables: Tables, since_us: int) -> list[ObservedLifetimes]:
     """See Store.lives."""
     found: dict[str, list[int]] = {}
     for node in tables.nodes.values():
@@ -54,7 +55,7 @@ def lives(tables: Tables, since_us: int) -> list[Life]:
             lost = node.leave_reason in (LeaveReason.PREEMPTED, LeaveReason.LOST)
             time_us, losses = found.get(node.offer.key, [0, 0])
             found[node.offer.key] = [time_us + ended_us - began_us, losses + lost]
-    return [Life(key, *sums) for key, sums in sorted(found.items())]
+    return [ObservedLifetimes(key, *sums) for key, sums in sorted(found.items())]
 
 
 def checkpoints(tables: Tables, job_id: str) -> list[CheckpointRow]:

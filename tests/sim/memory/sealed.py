@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from spotd.store.base import KeyState, SealedValue, SecretRow
 from spotd.store.columns import clean
-from spotd.store.sealed import check_epoch
+from spotd.store.interface import KeyState, SealedValue, SecretRow
+from spotd.store.sealed_values import check_epoch
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 

@@ -1,14 +1,14 @@
 """The part of MemoryStore about what clouds sell, and what became of it; see
-`spotd.store.quotes`."""
+`spotd.store.price_records`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 from providers.base import Offer
-from spotd.decide.cadence import Life
-from spotd.past import Past
-from spotd.store.base import PricePoint
+from spotd.domain.node_history import FleetHistory
+from spotd.planner.core.checkpoint_interval import ObservedLifetimes
+from spotd.store.interface import PricePoint
 from tests.sim.memory import market, record, stays
 from tests.sim.memory.kept_invoices import MemoryInvoices
 
@@ -28,8 +28,8 @@ class MemoryMarket(MemoryInvoices):
     def lift_refusals(self, code: str, offer_keys: Collection[str], at_us: int) -> int:
         return self._write(market.lift_refusals, code, offer_keys, at_us)
 
-    def lives(self, since_us: int) -> list[Life]:
+    def lives(self, since_us: int) -> list[ObservedLifetimes]:
         return record.lives(self._here(), since_us)
 
-    def past(self, since_us: int, now_us: int) -> Past:
+    def past(self, since_us: int, now_us: int) -> FleetHistory:
         return stays.past(self._here(), since_us, now_us)

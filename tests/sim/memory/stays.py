@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from spotd.model import Node, NoticeSeen
-from spotd.past import Past, Stay
-from spotd.states import NodeState
-from spotd.store.stays import MOST_STAYS
+from spotd.domain.node import Node, NoticeRecord
+from spotd.domain.node_history import FleetHistory, NodeLifetime
+from spotd.domain.states import NodeState
+from spotd.store.node_stays import MOST_STAYS
 from spotd.wire import DRILL_SOURCE
 from tests.sim.memory.tables import Tables
 
 
-def past(tables: Tables, since_us: int, now_us: int) -> Past:
+def past(tables: Tables, since_us: int, now_us: int) -> FleetHistory:
     """See Store.past."""
     found = [node for node in tables.nodes.values() if _counts(node, since_us)]
     found.sort(key=lambda node: (node.requested_at_us, node.id))
-    return Past(tuple(_stay(node) for node in found[-MOST_STAYS:]), since_us, now_us)
+    return FleetHistory(tuple(_stay(node) for node in found[-MOST_STAYS:]), since_us, now_us)
 
 
 def _counts(node: Node, since_us: int) -> bool:
@@ -22,12 +22,12 @@ def _counts(node: Node, since_us: int) -> bool:
     return node.requested_at_us > since_us or bool(lives)
 
 
-def _warns(notice: NoticeSeen) -> bool:
+def _warns(notice: NoticeRecord) -> bool:
     return notice.takes_away and notice.source != DRILL_SOURCE
 
 
-def _stay(node: Node) -> Stay:
-    return Stay(
+def _stay(node: Node) -> NodeLifetime:
+    return NodeLifetime(
         node_id=node.id,
         offer_key=node.offer.key,
         asked_at_us=node.moved_at_us or node.requested_at_us,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spotd.store.claims import CONFIRMED, HOME, INTENDED
-from spotd.store.leaks import Owned, Past
-from spotd.store.strays import RELEASED, matched
+from spotd.store.deployment_claim import CONFIRMED, HOME, INTENDED
+from spotd.store.orphan_records import NodeRowTimes, OwnedResource
+from spotd.store.orphans import RELEASED, matched
 from tests.sim.memory.market import set_quarantine
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
 
-def asked_for(tables: Tables, provider: str, instances: Sequence[Owned]) -> dict[str, Past]:
+def asked_for(
+    tables: Tables, provider: str, instances: Sequence[OwnedResource]
+) -> dict[str, NodeRowTimes]:
     """See LeakRecords.asked_for."""
     nodes = [node for node in tables.nodes.values() if node.offer.provider == provider]
     return matched(nodes, instances)

@@ -11,19 +11,16 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from providers.base import Offer
-from spotd.drill import Drill
-from spotd.model import (
-    Attempt,
-    EffectKind,
-    Event,
-    Job,
-    Limits,
-    Market,
-    Node,
-    Refusal,
-    Throughput,
-)
-from spotd.store.base import (
+from spotd.domain.events import Event
+from spotd.domain.fault_drill import FaultDrill
+from spotd.domain.job import Attempt, Job
+from spotd.domain.market import Market, Refusal
+from spotd.domain.node import EffectKind, Node
+from spotd.domain.queue import Limits
+from spotd.domain.view import Throughput
+from spotd.store.evaluation_records import EvaluationRow
+from spotd.store.image_records import ImageRow
+from spotd.store.interface import (
     AuditRow,
     CheckpointRow,
     DisabledUser,
@@ -34,11 +31,9 @@ from spotd.store.base import (
     SegmentRow,
     Submission,
 )
-from spotd.store.duties import Lease
-from spotd.store.evaluation_records import EvaluationRow
-from spotd.store.image_records import ImageRow
-from spotd.store.invoice_records import Carriage, Shipment
-from spotd.store.standing import Standing
+from spotd.store.invoice_records import DataTransfer, StorageCost
+from spotd.store.leases import Lease
+from spotd.store.provider_status import ProviderStatus
 
 
 @dataclass(frozen=True)
@@ -98,14 +93,14 @@ class Tables:
     nodes: dict[str, Node] = field(default_factory=dict)
     failures: dict[str, Failures] = field(default_factory=dict)
     segments: dict[int, Segment] = field(default_factory=dict)
-    carriage: dict[tuple[str, int], Carriage] = field(default_factory=dict)
-    freight: dict[tuple[str, str, str, int], Shipment] = field(default_factory=dict)
+    carriage: dict[tuple[str, int], StorageCost] = field(default_factory=dict)
+    freight: dict[tuple[str, str, str, int], DataTransfer] = field(default_factory=dict)
     log_offsets: dict[tuple[str, str], int] = field(default_factory=dict)  # by node and stream
 
     offers: dict[str, dict[str, Offer]] = field(default_factory=dict)  # by provider, by key
     price_history: dict[tuple[str, int], Offer] = field(default_factory=dict)  # by offer and time
     refusals: dict[tuple[str, str], Refusal] = field(default_factory=dict)  # by node and code
-    providers: dict[str, Standing] = field(default_factory=dict)
+    providers: dict[str, ProviderStatus] = field(default_factory=dict)
 
     images: dict[str, ImageRow] = field(default_factory=dict)
     audit: list[AuditRow] = field(default_factory=list)
@@ -113,7 +108,7 @@ class Tables:
     progress: dict[str, list[ProgressRow]] = field(default_factory=dict)
     checkpoints: dict[tuple[str, str], CheckpointRow] = field(default_factory=dict)  # job, manifest
     evaluations: dict[tuple[str, str], EvaluationRow] = field(default_factory=dict)  # job, digest
-    drills: dict[str, Drill] = field(default_factory=dict)
+    drills: dict[str, FaultDrill] = field(default_factory=dict)
     outbox: dict[int, Message] = field(default_factory=dict)
     delivered: dict[int, Message] = field(default_factory=dict)
     duties: dict[str, Lease] = field(default_factory=dict)

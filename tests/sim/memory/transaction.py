@@ -6,12 +6,15 @@ import json
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, TypeVar
 
-from spotd.changed import changed
-from spotd.model import Event, Job, Node, Throughput
-from spotd.store.base import EventRow, ProgressRow
+from spotd.domain.events import Event
+from spotd.domain.fast_replace import changed
+from spotd.domain.job import Job
+from spotd.domain.node import Node
+from spotd.domain.view import Throughput
 from spotd.store.codec import encode
 from spotd.store.columns import clean
-from spotd.store.transaction import DEFAULT_ROUTE, Waiting, coalesced
+from spotd.store.interface import EventRow, ProgressRow
+from spotd.store.transaction import DEFAULT_ROUTE, PendingAlert, coalesced
 from tests.sim.memory.tables import Failures, Message, Tables
 
 K = TypeVar("K")
@@ -136,7 +139,11 @@ class Transaction:
         stored = ProgressRow(**{n: v for n, v in row.items() if n != "job_id"}, id=number)
         self.append(self._rows(tables.progress, job_id), stored)
         report = Throughput(
-            *(stored.generation, stored.at_us, stored.to_step, stored.tokens, stored.busy_s)
+            generation=stored.generation,
+            at_us=stored.at_us,
+            step=stored.to_step,
+            tokens=stored.tokens,
+            busy_s=stored.busy_s,
         )
         reports = self._rows(tables.reports, (job_id, stored.generation))
         self.append(reports, report)
@@ -160,7 +167,14 @@ class Transaction:
         for at, new in enumerate(fresh, start=self.take_ids(len(fresh))):
             event, key = _through_json(new.event), clean(new.event.key)
             message = Message(
-                *(at, new.route, key, new.at_us, new.job_id, event, new.repeats, new.at_us)
+                id=at,
+                route=new.route,
+                key=key,
+                at_us=new.at_us,
+                job_id=new.job_id,
+                event=event,
+                repeats=new.repeats,
+                next_at_us=new.at_us,
             )
             self.put(tables.outbox, at, message)
             place = (new.route, key)
@@ -168,15 +182,17 @@ class Transaction:
 
     def _waiting(
         self, alerts: Iterable[tuple[str, Event, int]], routes: Mapping[str, tuple[str, ...]]
-    ) -> dict[tuple[str, str], Waiting]:
+    ) -> dict[tuple[str, str], PendingAlert]:
         """The newest message to each of the places that the alerts go to."""
         tables = self.tables
-        found: dict[tuple[str, str], Waiting] = {}
+        found: dict[tuple[str, str], PendingAlert] = {}
         for job_id, event, _ in alerts:
             for route in routes.get(job_id, (DEFAULT_ROUTE,)):
                 numbers = tables.waiting.get((route, event.key)) if event.key else None
                 if numbers:
-                    found[route, event.key] = Waiting(numbers[-1], tables.outbox[numbers[-1]].at_us)
+                    found[route, event.key] = PendingAlert(
+                        numbers[-1], tables.outbox[numbers[-1]].at_us
+                    )
         return found
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from spotd.decide.health import baseline_tokens_per_s
-from spotd.model import Node, S, Throughput, View
-from spotd.past import Before
-from spotd.states import NodeState
-from spotd.store.accepted import shown
-from spotd.store.base import CheckpointRow
+from spotd.domain.health import Diagnosis, HealthSpec, Setbacks
+from spotd.domain.node import Node
+from spotd.domain.node_history import Prerequisite
+from spotd.domain.preferences import GenerationSaves
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
+from spotd.domain.view import Throughput, View
+from spotd.planner.core.slow_detection import baseline_tokens_per_s
+from spotd.store.commit_effects import shown
+from spotd.store.interface import CheckpointRow
 from spotd.store.throughput import Window, current_of, may_be_slow, since_us, stretch_before
 from spotd.store.views import VERDICT_EVENTS, setbacks_of, verdicts_of
-from spotd.verdicts import HealthSpec, Setbacks, Verdict
-from spotd.wishes import Saved
 from tests.sim.memory import ledger
 from tests.sim.memory.tables import Tables
 
@@ -41,14 +43,14 @@ def load_views(tables: Tables, job_ids: Sequence[str], now_us: int) -> dict[str,
     }
 
 
-def _before(tables: Tables, job_id: str) -> Before | None:
+def _before(tables: Tables, job_id: str) -> Prerequisite | None:
     job = tables.jobs.get(job_id)
     if job is None:
         return None
-    return Before(job.name, job.outcome, job.outcome_text, job.finished_at_us)
+    return Prerequisite(job.name, job.outcome, job.outcome_text, job.finished_at_us)
 
 
-def _saved(tables: Tables, job_id: str) -> tuple[Saved, ...]:
+def _saved(tables: Tables, job_id: str) -> tuple[GenerationSaves, ...]:
     rows: dict[int, list[CheckpointRow]] = {}
     for row in tables.checkpoints.values():
         if row.job_id == job_id:
@@ -58,7 +60,7 @@ def _saved(tables: Tables, job_id: str) -> tuple[Saved, ...]:
         steps, times = [row.step for row in told], [row.committed_at_us for row in told]
         most = max(row.bytes for row in told)
         ends = (min(steps), max(steps), min(times), max(times))
-        found.append(Saved(generation, *ends, most))
+        found.append(GenerationSaves(generation, *ends, most))
     return tuple(found)
 
 
@@ -115,11 +117,11 @@ def _window(reports: Sequence[Throughput], since_us: int) -> Window:
     return Window(len(new), sum(r.tokens for r in new), sum(r.busy_s for r in new), best)
 
 
-def _verdicts(tables: Tables, job_id: str) -> tuple[Verdict, ...]:
+def _verdicts(tables: Tables, job_id: str) -> tuple[Diagnosis, ...]:
     if all(node.state is not NodeState.RUNNING for node in shown_nodes(tables, job_id)):
         return ()
     newest = tables.events_of.get(job_id, [])[-VERDICT_EVENTS:]
-    return verdicts_of([Verdict(row.event.kind, row.at_us, row.event.node_id) for row in newest])
+    return verdicts_of([Diagnosis(row.event.kind, row.at_us, row.event.node_id) for row in newest])
 
 
 def _setbacks(tables: Tables, job_id: str) -> Setbacks:

@@ -37,12 +37,13 @@ Which of them judges what (`ORACLES` says it to the tests); t is time in which s
 * T1, the same seed is the same run: no oracle, but `tests/sim/test_runs.py`, over stores, processes
   and hash seeds.
 * C2, HEAD never names a state that is not a number: not judged here. The training engine keeps that
-  (docs/faults.md, 66), see tests/trainer/test_numbers.py; a simulated program has no weights.
+  (docs/faults.md, 66), see tests/trainer/reference/test_numbers.py; a simulated program has no
+  weights.
 """
 
 from __future__ import annotations
 
-from spotd.model import Node
+from spotd.domain.node import Node
 from tests.sim.oracles.base import Violation, ViolationError
 from tests.sim.oracles.blast import BlastOracle
 from tests.sim.oracles.bucket import BucketOracle

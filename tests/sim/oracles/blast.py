@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spotd.decide.sweeping import BLAST_LEAST, BLAST_SHARE
-from spotd.states import NodeState
+from spotd.domain.states import NodeState
+from spotd.planner.core.orphan_policy import BLAST_LEAST, BLAST_SHARE
 from tests.sim.cloud import Rented
 from tests.sim.daemon import SCHEDULE
 from tests.sim.oracles.base import Oracle, S

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from providers.base import CapacityType
-from spotd.model import LeaveReason, Node
-from spotd.states import NodeState
+from spotd.domain.node import Node
+from spotd.domain.states import LeaveReason, NodeState
 from tests.sim.cloud import Rented
 from tests.sim.machine import SimMachine
 from tests.sim.oracles.base import Oracle, S

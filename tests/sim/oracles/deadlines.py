@@ -3,7 +3,7 @@ long as machines on demand are granted and live."""
 
 from __future__ import annotations
 
-from spotd.model import Outcome
+from spotd.domain.states import Outcome
 from tests.sim.oracles.base import Oracle, S
 from tests.sim.world import SimWorld
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
-from spotd.decide.expiry import LATE_SHARE, RENEW_SHARE
-from spotd.decide.reaping import SKEW_S
-from spotd.duties import Schedule
-from spotd.states import NodeState
+from spotd.config.schedule import Schedule
+from spotd.domain.states import NodeState
+from spotd.planner.core.expiry import LATE_SHARE, RENEW_SHARE
+from spotd.planner.core.reaper_policy import SKEW_S
 from tests.sim.cloud import Rented
 from tests.sim.oracles.base import Oracle, S
 from tests.sim.oracles.bucket import BucketOracle
-from tests.sim.reaping import ROUND_S
+from tests.sim.reaper import ROUND_S
 from tests.sim.world import SimWorld
-from trainer.agent.deadman import SLACK_SHARE
+from trainer.agent.main.deadman import SLACK_SHARE
 
 # Without a fault for so long, who lives has renewed everything that it wants.
 ATTENDED_S = 2 * Schedule.expiry_s + 60.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spotd.store.duties import MARGIN_S
+from spotd.store.leases import MARGIN_S
 from tests.sim.daemon import Duty
 from tests.sim.oracles.base import Oracle, S
 from tests.sim.world import SimWorld

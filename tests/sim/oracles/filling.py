@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from spotd.model import LeaveReason, Limits, Node
-from spotd.states import NodeState
+from spotd.domain.node import Node
+from spotd.domain.queue import Limits
+from spotd.domain.states import LeaveReason, NodeState
 from tests.sim.oracles.base import Oracle, S
 from tests.sim.world import SimWorld
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from spotd.decide.sweeping import GRACE_S
-from spotd.duties import Schedule
-from spotd.states import NodeState
+from spotd.config.schedule import Schedule
+from spotd.domain.states import NodeState
+from spotd.planner.core.orphan_policy import GRACE_S
 from tests.sim.cloud import Left
 from tests.sim.oracles.base import Oracle
 from tests.sim.world import SimWorld

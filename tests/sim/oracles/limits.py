@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from spotd.model import Limits, View
-from spotd.plan import AddNode, Plan
-from spotd.states import NodeState
+from spotd.domain.plan import AddNode, Plan
+from spotd.domain.queue import Limits
+from spotd.domain.states import NodeState
+from spotd.domain.view import View
 from tests.sim.cloud import Rented
 from tests.sim.oracles.base import Oracle
 from tests.sim.world import SimWorld

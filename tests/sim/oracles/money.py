@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from spotd.model import JobSpec
+from spotd.domain.job import JobSpec
 from spotd.money.budget import Budget
 from tests.sim.cloud import Rented
 from tests.sim.daemon import SCHEDULE

@@ -3,9 +3,11 @@ job's machines go to one of higher priority alone, when what it did is saved."""
 
 from __future__ import annotations
 
-from spotd.decide.queueing import COOLDOWN_US, KEPT_US
-from spotd.model import Desired, Job, Limits, View
-from spotd.plan import AddNode, ChangeJob, Plan
+from spotd.domain.job import Desired, Job
+from spotd.domain.plan import AddNode, ChangeJob, Plan
+from spotd.domain.queue import Limits
+from spotd.domain.view import View
+from spotd.planner.queue.fair_share import COOLDOWN_US, KEPT_US
 from tests.sim.oracles.base import Oracle, S
 from tests.sim.oracles.bucket import BucketOracle
 from tests.sim.world import SimWorld

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spotd.clock import STEP_S
-from spotd.model import Desired, Node, Outcome, View
-from spotd.plan import AddNode, ChangeNode, MoveNode, Plan
-from spotd.states import NodeState
-from spotd.store.listing import ABSENT_S
+from spotd.base.clock import STEP_S
+from spotd.domain.job import Desired
+from spotd.domain.node import Node
+from spotd.domain.plan import AddNode, ChangeNode, MoveNode, Plan
+from spotd.domain.states import NodeState, Outcome
+from spotd.domain.view import View
+from spotd.store.instance_listing import ABSENT_S
 from tests.sim.cloud import Rented
 from tests.sim.kernel import EPOCH_US
 from tests.sim.oracles.base import Oracle, S

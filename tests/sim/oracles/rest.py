@@ -5,9 +5,10 @@ While a run lasts, now and then right after a decision; and of every job when al
 
 from __future__ import annotations
 
-import spotd.reconcile
-from spotd.model import Limits, View
-from spotd.reconcile import market_now
+import spotd.daemon.reconcile
+from spotd.daemon.reconcile import market_now
+from spotd.domain.queue import Limits
+from spotd.domain.view import View
 from tests.sim.daemon import SimDaemon
 from tests.sim.oracles.base import Oracle
 from tests.sim.world import SimWorld
@@ -43,7 +44,7 @@ class RestOracle(Oracle):
         if view is None or job_id in self.world.poisoned:
             return
         market = market_now(daemon.world, self.world.timing)
-        plan = spotd.reconcile.decide(view, market, now_us)
+        plan = spotd.daemon.reconcile.decide(view, market, now_us)
         if plan.changes:
             how = "has ended" if view.job.outcome is not None else how
             self.fail("Q1", f"{job_id} {how}, and {plan.changes[0]} is decided")

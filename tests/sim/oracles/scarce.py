@@ -4,9 +4,11 @@ could have had it, stands there without any."""
 from __future__ import annotations
 
 from providers.base import CapacityType
-from spotd.model import Desired, Job, Node, View
-from spotd.plan import AddNode, Plan
-from spotd.states import NodeState
+from spotd.domain.job import Desired, Job
+from spotd.domain.node import Node
+from spotd.domain.plan import AddNode, Plan
+from spotd.domain.states import NodeState
+from spotd.domain.view import View
 from tests.sim.cloud import Rented
 from tests.sim.oracles.base import Oracle, S
 from tests.sim.world import SimWorld

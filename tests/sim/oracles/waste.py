@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from spotd.elastic import OnLoss
-from spotd.model import Node
-from spotd.states import NodeState
+from spotd.domain.node import Node
+from spotd.domain.on_node_loss import OnNodeLoss
+from spotd.domain.states import NodeState
 from tests.sim.cloud import Rented
 from tests.sim.daemon import SCHEDULE
 from tests.sim.oracles.base import Oracle
@@ -66,7 +66,7 @@ class WasteOracle(Oracle):
     def _comes(self, node: Node) -> bool:
         """It is on its way to a gang that trains meanwhile: until it is ready, for as long as one
         of any job may be on its way."""
-        shrinks = self.world.spec(node.job_id).elastic.on_loss is not OnLoss.WAIT
+        shrinks = self.world.spec(node.job_id).elastic.on_loss is not OnNodeLoss.WAIT
         return shrinks and not node.chosen and not node.ready_at_us
 
     def _held(self, rented: Rented) -> bool:

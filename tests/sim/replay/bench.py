@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from bench.policy_ours import IDLE, ON_DEMAND, SPOT, Ours
-from spotd.decide.policy import Choice, Situation, choose
+from spotd.planner.spot_policy import Choice, Situation, choose
 from tests.sim.replay.steps import Look, Tick
 from tests.sim.replay.trace import Case
 

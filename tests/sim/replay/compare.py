@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from spotd.decide.policy import choose
+from spotd.planner.spot_policy import choose
 from tests.sim.replay.bench import Player, Policy, play, played
 from tests.sim.replay.steps import NOTHING, Look, Tick
 from tests.sim.replay.trace import Case

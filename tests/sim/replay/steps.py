@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from spotd.decide.policy import Choice, Record, Situation
+from spotd.planner.spot_policy import Choice, PoolRecord, Situation
 
 NOTHING = ""
 Told = Mapping[str, object]
@@ -47,7 +47,7 @@ class Look:
     def _since(self, at_s: float) -> float:
         return round(at_s - self.began_s, 3)
 
-    def _record(self, record: Record) -> dict[str, object]:
+    def _record(self, record: PoolRecord) -> dict[str, object]:
         told: dict[str, object] = {one.name: getattr(record, one.name) for one in fields(record)}
         if record.up is not None:
             told |= {name: self._since(getattr(record, name)) for name in ("since_s", "seen_s")}

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from bench.policy_ours import Ours
-from spotd.cli.tracefiles import made, write
-from spotd.serve.traces import told
-from spotd.store.base import Store
+from spotd.api.routes.traces import told
+from spotd.cli.trace_files import made, write
+from spotd.store.interface import Store
 from tests.sim.replay.bench import play
 from tests.sim.replay.test_replay import EAST, STORY, WEST, fickle
 from tests.sim.replay.trace import Case

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-import spotd.decide.placement
-import spotd.decide.seen
-import spotd.decide.situating
+import spotd.planner.placement.build_situation
+import spotd.planner.placement.rank
+import spotd.planner.spot_policy.pool_history
 from providers.base import CapacityType
-from spotd.decide.policy import Action, Choice, Sighting, Situation, choose
-from spotd.decide.policy.guard import must_be_on_demand
-from spotd.past import Stay
+from spotd.domain.node_history import NodeLifetime
+from spotd.planner.spot_policy import Action, Choice, Sighting, Situation, choose
+from spotd.planner.spot_policy.deadline_slack import must_be_on_demand
+from tests.sim.planted_bugs.bug import put
 from tests.sim.replay.__main__ import main
 from tests.sim.replay.compare import replayed
 from tests.sim.replay.trace import Case, made
-from tests.sim.zoo.bug import put
 
 EAST, WEST = "us-east-1a_v100_1", "us-west-2a_v100_1"
 # Taken away in one zone, then in the other; refused, waited for, and at last the guard's on-demand.
@@ -84,41 +84,41 @@ def test_a_move_from_on_demand_back_to_spot_is_the_same_on_both_sides() -> None:
 
 def forgets_refusals(stack: ExitStack) -> None:
     """A pool that is cooling is no pool."""
-    put(stack, spotd.decide.situating, "NO_ROOM", frozenset[str]())
+    put(stack, spotd.planner.placement.build_situation, "NO_ROOM", frozenset[str]())
 
 
 def cools_for_long(stack: ExitStack) -> None:
     """It asks a pool more seldom the more often that refuses."""
-    put(stack, spotd.decide.placement, "steered", lambda _spec: False)
+    put(stack, spotd.planner.placement.rank, "steered", lambda _spec: False)
 
 
 def gives_up_hope(stack: ExitStack) -> None:
     """Where the only machine is being taken away there is no spot to wait for."""
-    put(stack, spotd.decide.situating, "_has_no_room", lambda _row, _view: False)
+    put(stack, spotd.planner.placement.build_situation, "_has_no_room", lambda _row, _view: False)
 
 
 def counts_from_the_request(stack: ExitStack) -> None:
     """A machine counts as a minute older than it is."""
-    tell = spotd.decide.situating._running
+    tell = spotd.planner.placement.build_situation._running
 
     def older(*args: Any) -> Any:
         running = tell(*args)
         return replace(running, since_s=running.since_s - 60.0)
 
-    put(stack, spotd.decide.situating, "_running", older)
+    put(stack, spotd.planner.placement.build_situation, "_running", older)
 
 
 def misses_losses(stack: ExitStack) -> None:
     """What was taken away is on record as given back."""
-    tell = spotd.decide.seen._sightings
+    tell = spotd.planner.spot_policy.pool_history._sightings
 
-    def kept(stay: Stay) -> list[Sighting]:
+    def kept(stay: NodeLifetime) -> list[Sighting]:
         return list(tell(replace(stay, left=None)))
 
-    put(stack, spotd.decide.seen, "_sightings", kept)
+    put(stack, spotd.planner.spot_policy.pool_history, "_sightings", kept)
     # What it reckoned of the same stays is neither another run's nor left to one.
-    spotd.decide.seen._record.cache_clear()
-    stack.callback(spotd.decide.seen._record.cache_clear)
+    spotd.planner.spot_policy.pool_history._record.cache_clear()
+    stack.callback(spotd.planner.spot_policy.pool_history._record.cache_clear)
 
 
 @pytest.mark.parametrize(

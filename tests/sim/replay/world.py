@@ -10,14 +10,16 @@ from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
 from providers.base import CapacityType, Launched, LaunchRequest, OfferRequest, ProviderError
-from spotd.clock import SystemClock
-from spotd.decide.policy import Choice, Situation
-from spotd.decide.policy import choose as policy_choose
-from spotd.model import CheckpointSpec, Outcome, Timing
-from spotd.store.base import Store
-from spotd.verdicts import HealthSpec
+from spotd.base.clock import SystemClock
+from spotd.domain.health import HealthSpec
+from spotd.domain.job import CheckpointSpec
+from spotd.domain.market import Timing
+from spotd.domain.preferences import Preferences
+from spotd.domain.states import Outcome
+from spotd.planner.spot_policy import Choice, Situation
+from spotd.planner.spot_policy import choose as policy_choose
+from spotd.store.interface import Store
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED, StartDocument
-from spotd.wishes import Wishes
 from tests.sim import daemon as simulated
 from tests.sim.cloud import Rented, SimCloud, Zone
 from tests.sim.daemon import SimDaemon, StoreClient, on_kernel
@@ -301,7 +303,7 @@ class TracedWorld(SimWorld):
             checkpoint=CheckpointSpec(store=BUCKET, engine="spotd", every_s=float(case.gap_s)),
             progress_every_s=float(case.gap_s),
             health=HealthSpec(check_every_s=30 * 86_400.0),
-            wishes=Wishes(work_steps=steps, step_s=STEP_S),
+            wishes=Preferences(work_steps=steps, step_s=STEP_S),
             deadline_us=BEGIN_US + case.deadline_s * S,
         )
 
@@ -333,17 +335,17 @@ def bench_time(case: Case) -> Iterator[None]:
     """While it lasts, what the daemon and the simulator wait for is the bench's."""
     gap_s = float(case.gap_s)
     constants: Sequence[tuple[str, str, object]] = (
-        ("spotd.decide.situating", "LOOK_S", gap_s),
-        ("spotd.decide.situating", "LATE_S", 0.0),
-        ("spotd.decide.steering", "LOOK_S", gap_s),
-        ("spotd.decide.steering", "AGAIN_S", gap_s),
-        ("spotd.decide.seen", "AT_ONCE_S", gap_s / 2),
-        ("spotd.decide.remaining", "START_S", float(case.restart_s)),
-        ("spotd.decide.placement", "STEERED_CAP_S", gap_s / 2),
-        ("spotd.remembering", "EVERY_S", 0.0),
-        ("spotd.observe.recording", "HEARD_S", 0.0),
-        ("spotd.observe.recording", "LINGER_S", 0.0),
-        ("spotd.loop", "LONGEST_WAIT_S", gap_s),
+        ("spotd.planner.placement.build_situation", "LOOK_S", gap_s),
+        ("spotd.planner.placement.build_situation", "LATE_S", 0.0),
+        ("spotd.planner.rules.spot_policy_rule", "LOOK_S", gap_s),
+        ("spotd.planner.rules.spot_policy_rule", "AGAIN_S", gap_s),
+        ("spotd.planner.spot_policy.pool_history", "AT_ONCE_S", gap_s / 2),
+        ("spotd.planner.core.remaining_work", "START_S", float(case.restart_s)),
+        ("spotd.planner.placement.rank", "STEERED_CAP_S", gap_s / 2),
+        ("spotd.daemon.history_cache", "EVERY_S", 0.0),
+        ("spotd.observe.journal_writer", "HEARD_S", 0.0),
+        ("spotd.observe.journal_writer", "LINGER_S", 0.0),
+        ("spotd.daemon.loop", "LONGEST_WAIT_S", gap_s),
         ("tests.sim.cloud", "LAUNCH_S", (0.0, 0.0)),
         ("tests.sim.machine", "SETUP_S", (0.0, 0.0)),
         ("tests.sim.machine", "SAVE_S", (0.0, 0.0)),
@@ -389,7 +391,7 @@ def lived(
         closing(kernel),
         on_kernel(kernel, lambda: False, {}),
         bench_time(case),
-        patch("spotd.decide.steering.choose", world.choose),
+        patch("spotd.planner.rules.spot_policy_rule.choose", world.choose),
         memory() as open_store,
     ):
         world.store = open_store(lambda: world.grid.stamp(kernel.now_us), world.notify)

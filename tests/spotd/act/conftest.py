@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spotd.store.sql import SqlStore, open_store
-from tests.rigs import slack as rig
-from tests.rigs.slack import Slack
-from tests.rigs.tables import with_tables
+from spotd.store.sql_store import SqlStore, open_store
+from tests.fixtures import slack as rig
+from tests.fixtures.slack import Slack
+from tests.fixtures.tables import with_tables
 from tests.spotd.store.build import NOW
 
 

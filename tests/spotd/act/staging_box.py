@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from providers.egress import first_prices
-from providers.stores import bringing
+from providers.catalogs.egress import first_prices
+from providers.stores import dataset_copy
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
-from spotd.act.ahead import StagingAhead
-from spotd.clock import Clock, SystemClock
-from spotd.datasets import DataSet
-from spotd.model import Market
-from spotd.observe.carriage import record_job
-from spotd.store.base import Store
-from spotd.store.sql import open_store
+from spotd.act.dataset_prefetch import DatasetPrefetch
+from spotd.base.clock import Clock, SystemClock
+from spotd.domain.datasets import DataSet
+from spotd.domain.market import Market
+from spotd.observe.storage_costs import record_job
+from spotd.store.interface import Store
+from spotd.store.sql_store import open_store
 
 NAME = "corpus"
 GB_MICROUSD = 10**12  # so that a byte is $0.001
@@ -95,13 +95,18 @@ class Box:
         self.opened: dict[str, Counted] = {}
         self.ahead = self.again()
 
-    def again(self) -> StagingAhead:
+    def again(self) -> DatasetPrefetch:
         """As after a new start of the daemon."""
-        return StagingAhead(
-            *(self.market, self.open, self.clock),
-            *(lambda: self.setting.bytes_per_s, self.staged.add),
-            lambda store, job: record_job(store, job, self.setting.places, self.clock.now_us()),
-            lambda: self.contested,
+        return DatasetPrefetch(
+            market=self.market,
+            open_store=self.open,
+            clock=self.clock,
+            bytes_per_s=lambda: self.setting.bytes_per_s,
+            note=self.staged.add,
+            reckon=lambda store, job: record_job(
+                store, job, self.setting.places, self.clock.now_us()
+            ),
+            contested=lambda: self.contested,
         )
 
     def open(self, url: str) -> ObjectStore:
@@ -128,7 +133,7 @@ def main(path: str) -> None:
     setting.places = {url: tuple(place) for url, place in setting.places.items()}
     now = SystemClock().now_us
     store = open_store(said["database"], now=now, notify=lambda: None, deployment_factory=str)
-    bringing.BATCH_FILES = 1
+    dataset_copy.BATCH_FILES = 1
     puts = itertools.count()
 
     def on_put(_key: str) -> None:

@@ -17,18 +17,19 @@ from pathlib import Path
 import pytest
 import structlog
 
-from spotd import log as logs
-from spotd import webhook
 from spotd.act import alerts
-from spotd.act.alerts import Delivery, LogRoute
-from spotd.act.slack import RETRY_AFTER_CAP_S, SlackRoute
-from spotd.clock import SystemClock
-from spotd.model import Event, S, Severity
-from spotd.store.base import LostDutyError, StoreUnavailableError
-from spotd.store.sql import SqlStore
-from tests.rigs import slack as rig
-from tests.rigs.slack import SECRET, Slack
-from tests.rigs.waiting import until
+from spotd.act.alerts import Delivery, LogSink
+from spotd.act.slack import RETRY_AFTER_CAP_S, SlackSink
+from spotd.base import log as logs
+from spotd.base import webhook
+from spotd.base.clock import SystemClock
+from spotd.domain.events import Event, Severity
+from spotd.domain.units import S
+from spotd.store.interface import LostLeaseError, StoreUnavailableError
+from spotd.store.sql_store import SqlStore
+from tests.fixtures import slack as rig
+from tests.fixtures.slack import SECRET, Slack
+from tests.fixtures.waiting import until
 from tests.spotd.store import build
 from tests.spotd.store.build import NOW
 
@@ -61,7 +62,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 class Desk:
     """A delivery over a store, with its own time and the duty's lease."""
 
-    def __init__(self, store: SqlStore, **routes: SlackRoute | LogRoute) -> None:
+    def __init__(self, store: SqlStore, **routes: SlackSink | LogSink) -> None:
         self.store = store
         self.clock = HandClock()
         self.delivery = Delivery(routes, self.clock)
@@ -94,7 +95,7 @@ def events(store: SqlStore) -> list[str]:
 
 
 def test_delivered_once(store: SqlStore, slack: Slack) -> None:
-    desk = Desk(store, default=SlackRoute(slack.url))
+    desk = Desk(store, default=SlackSink(slack.url))
     desk.happen("m1 is gone")
     desk.tick()
     assert desk.waiting() == 0
@@ -107,7 +108,7 @@ def test_delivered_once(store: SqlStore, slack: Slack) -> None:
 def test_a_message_says_what_the_job_has_cost(store: SqlStore, slack: Slack) -> None:
     view = build.placed(store)
     store.record_launched("j1-g1-0", "i-1", NOW)
-    desk = Desk(store, default=SlackRoute(slack.url))
+    desk = Desk(store, default=SlackSink(slack.url))
     desk.happen(job_id="j1")
     desk.tick(3600)
     spent = store.load_view("j1", desk.clock.now_us())
@@ -119,7 +120,7 @@ def test_a_message_says_what_the_job_has_cost(store: SqlStore, slack: Slack) -> 
 @pytest.mark.req("MON-07")
 @pytest.mark.parametrize("over_s", [1, 10, 55])
 def test_a_storm_of_100_is_at_most_3_messages(store: SqlStore, slack: Slack, over_s: int) -> None:
-    desk = Desk(store, default=SlackRoute(slack.url))
+    desk = Desk(store, default=SlackSink(slack.url))
     for second in range(over_s):
         for number in range(second, 100, over_s):
             desk.happen(f"m{number} is gone")
@@ -139,7 +140,7 @@ def _told(text: str) -> int:
 
 @pytest.mark.req("MON-07")
 def test_never_more_than_one_message_a_second(store: SqlStore, slack: Slack) -> None:
-    desk = Desk(store, default=SlackRoute(slack.url))
+    desk = Desk(store, default=SlackSink(slack.url))
     for number in range(3):
         desk.happen(f"m{number} is gone")
         desk.tick(0.4)
@@ -149,7 +150,7 @@ def test_never_more_than_one_message_a_second(store: SqlStore, slack: Slack) -> 
 
 
 def test_a_few_alerts_do_not_wait_for_one_another(store: SqlStore, slack: Slack) -> None:
-    desk = Desk(store, default=SlackRoute(slack.url))
+    desk = Desk(store, default=SlackSink(slack.url))
     for text in ("notice", "recovered", "notice again"):
         desk.happen(text)
         desk.tick(6)
@@ -159,7 +160,7 @@ def test_a_few_alerts_do_not_wait_for_one_another(store: SqlStore, slack: Slack)
 @pytest.mark.req("MON-07")
 def test_429_is_obeyed(store: SqlStore, slack: Slack) -> None:
     slack.script = [(429, "rate_limited", {"Retry-After": "7"})]
-    desk = Desk(store, default=SlackRoute(slack.url))
+    desk = Desk(store, default=SlackSink(slack.url))
     desk.happen("first")
     desk.tick()
     desk.happen("second")
@@ -174,7 +175,7 @@ def test_429_is_obeyed(store: SqlStore, slack: Slack) -> None:
 @pytest.mark.parametrize("said", ["nan", "-nan", "inf", "-1", "soon", "1e999"])
 def test_a_429_that_makes_no_sense_ends_nothing(store: SqlStore, slack: Slack, said: str) -> None:
     slack.script = [(429, "rate_limited", {"Retry-After": said})]
-    desk = Desk(store, default=SlackRoute(slack.url))
+    desk = Desk(store, default=SlackSink(slack.url))
     desk.happen("first")
     desk.tick()
     desk.tick(RETRY_AFTER_CAP_S + 1)
@@ -183,7 +184,7 @@ def test_a_429_that_makes_no_sense_ends_nothing(store: SqlStore, slack: Slack, s
 
 def test_other_errors_are_tried_again_ever_more_rarely(store: SqlStore, slack: Slack) -> None:
     slack.script = [(500, "trouble", {})] * 12
-    desk = Desk(store, default=SlackRoute(slack.url))
+    desk = Desk(store, default=SlackSink(slack.url))
     desk.happen()
     asked_s = []
     while len(slack.messages) < 1 and desk.clock.passed_s < 4000:
@@ -202,7 +203,7 @@ def test_a_dead_webhook_is_reported_and_another_route_takes_over(
     store: SqlStore, slack: Slack, status: int, said: str
 ) -> None:
     with rig.serving() as spare:
-        desk = Desk(store, default=SlackRoute(slack.url), spare=SlackRoute(spare.url))
+        desk = Desk(store, default=SlackSink(slack.url), spare=SlackSink(spare.url))
         slack.script = [(status, said, {})] * 5
         desk.happen("m1 is gone")
         for _ in range(5):
@@ -225,7 +226,7 @@ def test_without_another_route_the_log_takes_over(
     store: SqlStore, slack: Slack, caplog: pytest.LogCaptureFixture
 ) -> None:
     slack.script = [(410, "channel_is_archived", {})]
-    desk = Desk(store, default=SlackRoute(slack.url))
+    desk = Desk(store, default=SlackSink(slack.url))
     with logged() as out:
         desk.happen("m1 is gone")
         desk.tick()
@@ -235,7 +236,7 @@ def test_without_another_route_the_log_takes_over(
 
 
 def test_an_unknown_route_is_a_log_line(store: SqlStore, slack: Slack) -> None:
-    desk = Desk(store, other=SlackRoute(slack.url))
+    desk = Desk(store, other=SlackSink(slack.url))
     with logged() as out:
         desk.happen("m1 is gone")
         desk.tick()
@@ -245,7 +246,7 @@ def test_an_unknown_route_is_a_log_line(store: SqlStore, slack: Slack) -> None:
 
 
 def test_what_a_route_does_not_want_is_not_sent(store: SqlStore, slack: Slack) -> None:
-    desk = Desk(store, default=SlackRoute(slack.url, Severity.ERROR))
+    desk = Desk(store, default=SlackSink(slack.url, Severity.ERROR))
     desk.happen("small", severity=Severity.WARNING)
     desk.happen("large", severity=Severity.ERROR)
     desk.tick()
@@ -264,9 +265,9 @@ def test_a_hanging_route_holds_up_nothing(
     go_on = threading.Event()
     slack.before_answer = lambda: go_on.wait(90) and None
     with rig.serving() as spare:
-        desk = Desk(store, default=SlackRoute(slack.url), spare=SlackRoute(spare.url))
+        desk = Desk(store, default=SlackSink(slack.url), spare=SlackSink(spare.url))
         desk.delivery = Delivery(
-            {"default": SlackRoute(slack.url), "spare": SlackRoute(spare.url)},
+            {"default": SlackSink(slack.url), "spare": SlackSink(spare.url)},
             SystemClock(),
         )
         desk.happen(job_id=view.job.id)
@@ -320,12 +321,12 @@ def overtake(desk: Desk) -> None:
 
 
 def test_who_lost_the_duty_sends_nothing(store: SqlStore, slack: Slack) -> None:
-    desk = Desk(store, default=SlackRoute(slack.url))
+    desk = Desk(store, default=SlackSink(slack.url))
     epoch = store.take_duty("alerts", "me", desk.clock.now_us, TTL_US)
     assert epoch is not None
     desk.happen()
     overtake(desk)
-    with pytest.raises(LostDutyError):
+    with pytest.raises(LostLeaseError):
         desk.delivery.deliver(store.fenced("alerts", epoch))
     assert slack.messages == []
     assert desk.waiting() == 1
@@ -334,10 +335,10 @@ def test_who_lost_the_duty_sends_nothing(store: SqlStore, slack: Slack) -> None:
 def test_who_lost_the_duty_while_a_message_was_on_its_way_marks_nothing(
     store: SqlStore, slack: Slack
 ) -> None:
-    desk = Desk(store, default=SlackRoute(slack.url))
+    desk = Desk(store, default=SlackSink(slack.url))
     desk.happen()
     slack.before_answer = lambda: overtake(desk)
-    with pytest.raises(LostDutyError):
+    with pytest.raises(LostLeaseError):
         desk.tick()
     assert len(slack.messages) == 1
     assert desk.waiting() == 1, "a daemon that had lost the duty marked a row"
@@ -346,7 +347,7 @@ def test_who_lost_the_duty_while_a_message_was_on_its_way_marks_nothing(
 def test_what_was_told_is_not_told_again_when_the_store_fails(
     store: SqlStore, slack: Slack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(store, default=SlackRoute(slack.url))
+    desk = Desk(store, default=SlackSink(slack.url))
     desk.happen()
 
     def fail(*_: object) -> bool:
@@ -364,7 +365,7 @@ def test_what_was_told_is_not_told_again_when_the_store_fails(
 
 def test_a_day_is_long_enough(store: SqlStore, slack: Slack) -> None:
     slack.script = [(500, "trouble", {})] * 3
-    desk = Desk(store, default=SlackRoute(slack.url))
+    desk = Desk(store, default=SlackSink(slack.url))
     desk.happen()
     desk.tick()
     desk.tick(24 * 3600 + 1)
@@ -374,7 +375,7 @@ def test_a_day_is_long_enough(store: SqlStore, slack: Slack) -> None:
 
 def test_blocks_that_slack_does_not_like_come_as_plain_text(store: SqlStore, slack: Slack) -> None:
     slack.script = [(400, "invalid_blocks", {})]
-    desk = Desk(store, default=SlackRoute(slack.url))
+    desk = Desk(store, default=SlackSink(slack.url))
     desk.happen("m1 is gone")
     desk.tick()
     assert desk.waiting() == 0
@@ -384,7 +385,7 @@ def test_blocks_that_slack_does_not_like_come_as_plain_text(store: SqlStore, sla
 
 def test_a_200_that_is_not_ok_is_no_delivery(store: SqlStore, slack: Slack) -> None:
     slack.script = [(200, "<html>log in to the network</html>", {})]
-    desk = Desk(store, default=SlackRoute(slack.url))
+    desk = Desk(store, default=SlackSink(slack.url))
     desk.happen()
     desk.tick()
     assert desk.waiting() == 1
@@ -397,7 +398,7 @@ def test_no_redirect_and_no_proxy(
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     with rig.serving() as thief:
         slack.script = [(307, "", {"Location": thief.url})]
-        desk = Desk(store, default=SlackRoute(slack.url))
+        desk = Desk(store, default=SlackSink(slack.url))
         assert "307" in desk.delivery.test("default")["default"]
         assert thief.requests == []
     assert len(slack.requests) == 1
@@ -405,8 +406,8 @@ def test_no_redirect_and_no_proxy(
 
 def test_test_says_what_is_wrong(store: SqlStore, slack: Slack) -> None:
     with closed_port() as port:
-        nobody = SlackRoute(f"http://127.0.0.1:{port}{SECRET}")
-        desk = Desk(store, default=SlackRoute(slack.url), nobody=nobody, lines=LogRoute())
+        nobody = SlackSink(f"http://127.0.0.1:{port}{SECRET}")
+        desk = Desk(store, default=SlackSink(slack.url), nobody=nobody, lines=LogSink())
         found = desk.delivery.test("")
     assert found["default"] == ""
     assert found["lines"] == ""
@@ -450,7 +451,7 @@ def test_the_url_is_nowhere(
     """Not in a log with a redactor that has never heard of it, nor in the database."""
     slack.script = [answer] if answer else []
     with closed_port() as port, logged() as out:
-        route = SlackRoute(slack.url if answer else f"http://127.0.0.1:{port}{SECRET}")
+        route = SlackSink(slack.url if answer else f"http://127.0.0.1:{port}{SECRET}")
         desk = Desk(store, default=route)
         desk.happen()
         desk.tick()
@@ -468,14 +469,14 @@ def test_the_url_is_nowhere(
 SENDER = """
 import sys
 from spotd.act.alerts import Delivery
-from spotd.act.slack import SlackRoute
-from spotd.clock import SystemClock
-from spotd.store.sql import open_store
+from spotd.act.slack import SlackSink
+from spotd.base.clock import SystemClock
+from spotd.store.sql_store import open_store
 
 database, url = sys.argv[1], sys.stdin.readline().strip()
 clock = SystemClock()
 store = open_store(database, now=clock.now_us, notify=lambda: None, deployment_factory=lambda: "d0")
-delivery = Delivery({"default": SlackRoute(url)}, clock)
+delivery = Delivery({"default": SlackSink(url)}, clock)
 while store.due_alerts(clock.now_us(), 1):
     epoch = store.take_duty("alerts", "me", clock.now_us, 30_000_000)
     delivery.deliver(store.fenced("alerts", epoch))
@@ -518,8 +519,8 @@ def test_a_page_goes_past_the_outbox_by_every_route_that_wants_it(
     store: SqlStore, slack: Slack
 ) -> None:
     with rig.serving() as spare:
-        loud = SlackRoute(spare.url, min_severity=Severity.ERROR)
-        desk = Desk(store, default=SlackRoute(slack.url), loud=loud)
+        loud = SlackSink(spare.url, min_severity=Severity.ERROR)
+        desk = Desk(store, default=SlackSink(slack.url), loud=loud)
         quiet = desk.delivery.page(Event("database_back", "it is back"))
         page = desk.delivery.page(Event("database_away", "it is away", severity=Severity.ERROR))
         until(lambda: len(slack.messages) == 2 and spare.messages)
@@ -532,7 +533,7 @@ def test_a_page_goes_past_the_outbox_by_every_route_that_wants_it(
 
 def test_a_page_has_failed_when_no_route_took_it(store: SqlStore, slack: Slack) -> None:
     with rig.serving() as spare:
-        desk = Desk(store, default=SlackRoute(slack.url), spare=SlackRoute(spare.url))
+        desk = Desk(store, default=SlackSink(slack.url), spare=SlackSink(spare.url))
         slack.script = [(503, "later", {})] * 2
         page = desk.delivery.page(Event("database_away", "it is away"))
         until(lambda: slack.requests and spare.messages)

@@ -12,11 +12,11 @@ import pytest
 
 from providers.stores.base import StoreUnavailableError as ObjectsAwayError
 from providers.stores.local import LocalStore
-from spotd.act.claim import GONE_AFTER, NEWER, Claim
+from spotd.act.claim import GONE_AFTER, NEWER, DeploymentClaim
 from spotd.store.backup import back_up, restore
-from spotd.store.base import LostDutyError
-from spotd.store.sql import SqlStore, open_store
-from tests.spotd.stage import NOW, HandClock
+from spotd.store.interface import LostLeaseError
+from spotd.store.sql_store import SqlStore, open_store
+from tests.spotd.fake_world import NOW, HandClock
 
 EVERY_S = 30.0
 WILD = b'{"number": 99999999999999999999999, "holder": "x"}'
@@ -39,7 +39,9 @@ class Box:
     def restart(self) -> None:
         """What was in memory is gone."""
         number = _NUMBERS.__next__
-        self.claim = Claim(self.store, self.objects, self.clock, self.name, number, EVERY_S)
+        self.claim = DeploymentClaim(
+            self.store, self.objects, self.clock, self.name, number, EVERY_S
+        )
 
     def round(self) -> str:
         """A look, and the duty; whether it stands still, and why."""
@@ -149,7 +151,7 @@ def test_who_dies_while_it_writes_knows_its_own_number(
 def test_two_daemons_on_one_database_are_one(boxes: Boxes) -> None:
     """The one that has not the duty looks only."""
     one = boxes("one")
-    other = Claim(one.store, one.objects, one.clock, "twin", _NUMBERS.__next__, EVERY_S)
+    other = DeploymentClaim(one.store, one.objects, one.clock, "twin", _NUMBERS.__next__, EVERY_S)
     for _ in range(3):
         one.round()
         other.look()
@@ -163,7 +165,7 @@ def test_two_boxes_with_folders_of_their_own_take_no_old_number_for_another(
     wrote when it last had the duty."""
     one = boxes("one")
     elsewhere = LocalStore(tmp_path / "elsewhere")
-    twin = Claim(one.store, elsewhere, one.clock, "twin", _NUMBERS.__next__, EVERY_S)
+    twin = DeploymentClaim(one.store, elsewhere, one.clock, "twin", _NUMBERS.__next__, EVERY_S)
     for _ in range(3):
         for claim, other in ((one.claim, twin), (twin, one.claim)):
             for _ in range(3):
@@ -179,7 +181,7 @@ def test_who_lost_the_duty_claims_nothing(boxes: Boxes) -> None:
     box.clock.sleep(30.0)
     assert box.store.take_duty("claim", "other", box.clock.now_us, 20_000_000)
     before = box.objects.get("claims/d0")
-    with pytest.raises(LostDutyError):
+    with pytest.raises(LostLeaseError):
         box.claim.keep(ours)
     assert box.objects.get("claims/d0") == before
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from spotd.act import link
-from spotd.act.baking import UnfitError
 from spotd.act.bundle import Bundle, build_bundle
+from spotd.act.image_builder import UncleanDiskError
 from spotd.act.node_link import LinkError
-from tests.rigs import processes, sshd
-from tests.rigs.station import Station, station
-from tests.rigs.waiting import wait_until
+from tests.fixtures import processes, sshd
+from tests.fixtures.station import Station, station
+from tests.fixtures.waiting import wait_until
 
 CALL_S = 30.0
 CLEANED = """echo '{"cleaned": {"removed": 9, "failed": []}}'"""
@@ -80,7 +80,9 @@ def _agents(here: Station) -> list[int]:
 
 def test_what_stays_on_the_disk_is_final_and_said(here: Station) -> None:
     play(here, f"{DIRTY}\nexit 1")
-    with pytest.raises(UnfitError, match=r"stays on the disk: exit 1: .*/root/\.ssh: Read-only"):
+    with pytest.raises(
+        UncleanDiskError, match=r"stays on the disk: exit 1: .*/root/\.ssh: Read-only"
+    ):
         here.link.clean(here.boot(), here.keys, "", CALL_S)
 
 

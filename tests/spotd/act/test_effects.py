@@ -25,33 +25,26 @@ from providers.base import (
     UnknownOutcome,
     UnpreparedError,
 )
-from providers.egress import first_prices
-from providers.storage import storage_prices
+from providers.catalogs.egress import first_prices
+from providers.catalogs.storage import storage_prices
 from providers.stores.base import ObjectStore
 from spotd import wire
 from spotd.act.effects import call, effects_of, launch_request
-from spotd.decide.cadence import prior_h
-from spotd.decide.expiry import LIFE_LIMIT_S
-from spotd.model import (
-    CheckpointSpec,
-    Desired,
-    EffectKind,
-    Event,
-    HeadSeen,
-    LeaveReason,
-    Node,
-    Outcome,
-    S,
-)
-from spotd.plan import Effect
-from spotd.states import NodeState
-from spotd.store.base import AuditRow, StoreUnavailableError
-from spotd.vault import JobKeys, VaultError
-from spotd.verdicts import Setbacks
+from spotd.domain.events import Event
+from spotd.domain.health import Setbacks
+from spotd.domain.job import CheckpointSpec, Desired, HeadSnapshot
+from spotd.domain.node import EffectKind, Node
+from spotd.domain.plan import Effect
+from spotd.domain.states import LeaveReason, NodeState, Outcome
+from spotd.domain.units import S
+from spotd.planner.core.checkpoint_interval import prior_h
+from spotd.planner.core.expiry import LIFE_LIMIT_S
+from spotd.security.secrets import JobKeys, MasterKeyError
+from spotd.store.interface import AuditRow, StoreUnavailableError
 from spotd.wire import Command, Mount, Reply
-from tests.spotd.act.test_lending import Listening
-from tests.spotd.decide import build as decided
-from tests.spotd.stage import Stage, job_keys
+from tests.spotd.act.test_credential_leases import Listening
+from tests.spotd.fake_world import Stage, job_keys
+from tests.spotd.planner import build as decided
 
 
 def test_a_program_that_exits_0_and_never_claimed_head_is_no_success(stage: Stage) -> None:
@@ -188,7 +181,7 @@ def test_a_cloud_that_was_taken_out_of_the_configuration_is_named(
 @pytest.mark.parametrize("part", ["keys", "secrets"])
 def test_a_key_that_does_not_open_is_told_and_not_a_bug(called: Called, part: str) -> None:
     def locked(job_id: str) -> object:
-        raise VaultError(f"the stored secret of {job_id} does not open", "start with its key")
+        raise MasterKeyError(f"the stored secret of {job_id} does not open", "start with its key")
 
     called.prepare()
     called.stage.world = replace(called.stage.world, **{part: locked})
@@ -271,7 +264,7 @@ def test_start_ships_the_packages_and_then_everything_the_program_needs(stage: S
     spec = {"run": "python x.py", "checkpoint": checkpoint, **times}
     called = Called(stage, packages=packages, envs={"LR": "1"}, setup="pip install x", **spec)
     called.prepare()
-    known = HeadSeen(4, 80, "m", released=False, final=False, seen_at_us=1)
+    known = HeadSnapshot(4, 80, "m", released=False, final=False, seen_at_us=1)
     stage.store.record_head("j1", known)
     sent: list[object] = []
     given_s: list[float] = []
@@ -382,7 +375,7 @@ def test_a_create_whose_answer_was_lost_is_found_by_its_token(stage: Stage) -> N
     assert called.make(K.RESOLVE).instance_id == stage.alive()[0]
 
 
-def head_of(stage: Stage) -> HeadSeen | None:
+def head_of(stage: Stage) -> HeadSnapshot | None:
     return stage.job().head
 
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from spotd import wire
 from spotd.act.effects import call
-from spotd.model import EffectKind, S
-from spotd.plan import Effect
-from spotd.states import NodeState
-from tests.spotd.stage import Stage
+from spotd.domain.node import EffectKind
+from spotd.domain.plan import Effect
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
+from tests.spotd.fake_world import Stage
 
 
 def reading(stage: Stage) -> Effect:

@@ -20,13 +20,13 @@ from providers.stores.local import LocalStore
 from spotd.act.bundle import Bundle, build_bundle
 from spotd.act.link import LOADER_COMMAND, SshLink, address_of, node_command
 from spotd.act.node_link import LinkError
-from spotd.log import redactor
-from spotd.vault import host_key
+from spotd.base.log import redactor
+from spotd.security.secrets import host_key
 from spotd.wire import SAVE, AgentConfig, Command
-from tests.rigs import processes, sshd
-from tests.rigs.local_cloud import KeyPair
-from tests.rigs.station import Station, station
-from tests.rigs.waiting import wait_until
+from tests.fixtures import processes, sshd
+from tests.fixtures.local_cloud import KeyPair
+from tests.fixtures.station import Station, station
+from tests.fixtures.waiting import wait_until
 
 CONFIG = AgentConfig("d0", "j1", 1, 0, "t-1", "none")
 SECRET = "canary-7f3a"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from spotd.act.secrets import open_job_secrets
-from spotd.clock import RandomIds
-from spotd.masterkey import VaultError
-from spotd.store.base import SecretRow
-from spotd.vault import Ring, Vault, seal_secrets
+from spotd.base.clock import RandomIds
+from spotd.security.master_key import MasterKeyError
+from spotd.security.secrets import KeyRing, SecretBox, seal_secrets
+from spotd.store.interface import SecretRow
 from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import NOW, Bell, spec, submission
 
 random_bytes = RandomIds().random_bytes
-VAULT = Vault(Ring((random_bytes(32),)), random_bytes)
+VAULT = SecretBox(KeyRing((random_bytes(32),)), random_bytes)
 
 
 def keep(store: MemoryStore, name: str, value: str) -> None:
@@ -25,7 +25,9 @@ def test_its_own_come_before_kept_ones_and_those_are_of_now() -> None:
     store = MemoryStore("d0", Bell())
     mine = seal_secrets(VAULT, "j1", {"A": "mine"})
     store.submit(submission("j1", spec=spec("j1", secrets=("A", "B")), secrets=mine), NOW)
-    with pytest.raises(VaultError, match="the secret B of job j1 is not kept any more") as caught:
+    with pytest.raises(
+        MasterKeyError, match="the secret B of job j1 is not kept any more"
+    ) as caught:
         open_job_secrets(store, VAULT, "j1")
     assert "spotctl secret set B" in caught.value.try_
     for name, value in (("A", "theirs"), ("B", "old"), ("C", "not named"), ("B", "new")):

@@ -28,11 +28,11 @@ from spotd.act.ssh import (
     connect,
     open_socket,
 )
-from spotd.observe.opening import Followed
+from spotd.observe.connect import FollowedNode
 from spotd.observe.stream import NodeStream
-from tests.rigs import sshd
-from tests.rigs.sshd import Machine
-from tests.rigs.waiting import until
+from tests.fixtures import sshd
+from tests.fixtures.sshd import Machine
+from tests.fixtures.waiting import until
 from tests.spotd.store import build
 
 
@@ -229,7 +229,7 @@ def test_a_pipe_is_closed_when_nobody_writes_to_it_any_more() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         connection = Connection(ours, cast("Transport", Part("thread")), time.monotonic() + 60)
-        followed = Followed(
+        followed = FollowedNode(
             build.new_node(), connection, cast("Channel", Part("pipe")), 0, NodeStream(0, -1), {}
         )
         followed.close()

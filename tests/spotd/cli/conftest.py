@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotd.cli.app import run
-from tests.spotd.serve.rig import Rig
+from tests.spotd.api.rig import Rig
 
 Spotctl = Callable[..., int]
 

@@ -14,7 +14,7 @@ from providers.stores import open_store
 from providers.stores.base import ObjectStore
 from spotd import wire
 from spotd.wire import Block, HeadRef, Manifest, Shard, Stream, TensorLayout
-from tests.spotd.serve.rig import Rig
+from tests.spotd.api.rig import Rig
 from trainer.fence import Fence
 
 SIZE, SHARD, CHUNK = 4096, 1024, 512

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from spotd.base.errors import ExitCode
 from spotd.cli.audit import merge
-from spotd.errors import ExitCode
-from spotd.store.base import AuditOutcome, AuditRow
+from spotd.store.interface import AuditOutcome, AuditRow
+from tests.spotd.api.rig import Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import Rig
 
 Captured = pytest.CaptureFixture[str]
 
@@ -42,7 +42,7 @@ def test_a_request_is_one_line(rig: Rig, spotctl: Spotctl, capsys: Captured) -> 
 def test_all_pages_are_read(
     rig: Rig, spotctl: Spotctl, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spotd.serve.audit.PAGE", 2)
+    monkeypatch.setattr("spotd.api.routes.audit.PAGE", 2)
     for number in range(5):
         told(rig, AuditOutcome.REFUSED, f"n{number}")
     assert spotctl(rig, "audit", "-o", "json") == 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from spotd.cli.client import Client
-from spotd.model import Desired
+from spotd.api_client.client import Client
+from spotd.domain.job import Desired
 from spotd.money.approval import Approval
 from spotd.money.budget import Budget
 from spotd.money.focus import month_of
-from spotd.store.invoice_records import Carriage
+from spotd.store.invoice_records import StorageCost
+from tests.spotd.api.rig import JOB_FILE, SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig
 
 
 @pytest.mark.req("BUD-03")
@@ -60,7 +60,7 @@ def test_what_checkpoints_cost_is_spent(
     now_us = rig.clock.now_us()
     month_us, _ = month_of(now_us)
     job_id = rig.submit(text=JOB_FILE + "  budget: {max_cost_usd: 50}\n")
-    rig.store.record_carriage(Carriage(job_id, month_us, 40_000_000, 2_000_000, now_us))
+    rig.store.record_carriage(StorageCost(job_id, month_us, 40_000_000, 2_000_000, now_us))
     rig.budgets = [Budget("lab", 60_000_000)]
     [lab] = client.get("/v1/budgets")["items"]
     assert (lab["spent_usd"], lab["usd_per_hour"]) == (40.0, 2.0)

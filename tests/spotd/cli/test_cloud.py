@@ -17,12 +17,12 @@ from providers.base import CapacityType, LaunchRequest, OfferRequest
 from providers.local.cloud import LocalCloud
 from spotd.act.bundle import build_bundle
 from spotd.act.link import SshLink
-from spotd.act.visitors import Visitors
-from spotd.config import load_config
+from spotd.act.ssh_access import SshAccess
+from spotd.config.load import load_config
+from spotd.security.secrets import JobKeys, KeyPair, host_key, open_job_keys
 from spotd.spec import load
-from spotd.vault import JobKeys, KeyPair, host_key, open_job_keys
+from tests.spotd.api.rig import OFFERS, Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import OFFERS, Rig
 
 SPOTCTL = [sys.executable, "-c", "from spotd.cli import main; main()"]
 
@@ -167,7 +167,7 @@ def test_ssh_to_a_machine_of_the_local_cloud(
     def keys_of(job: str) -> JobKeys:
         return open_job_keys(rig.vault, job, rig.store.job_key(job))
 
-    rig.visitors = Visitors(SshLink(build_bundle()), keys_of, rig.clock)
+    rig.visitors = SshAccess(SshLink(build_bundle()), keys_of, rig.clock)
     command = "echo hello from $SPOTD_LOCAL_INSTANCE; exit 3"
     assert spotctl(rig, "ssh", "gpt", "--", command) == 3
     assert capfd.readouterr().out == f"hello from {instance_id}\n"
@@ -177,6 +177,6 @@ def test_ssh_to_a_machine_of_the_local_cloud(
     assert spotctl(rig, "ssh", "second", "--", command) == 1
     assert "another machine has the address" in capfd.readouterr().err
     # By the daemon, and by the user's own ssh.
-    rig.visitors = Visitors(rig.hosts, keys_of, rig.clock)
+    rig.visitors = SshAccess(rig.hosts, keys_of, rig.clock)
     assert spotctl(rig, "ssh", "second", "--", command) == 255
     assert "Host key verification failed" in capfd.readouterr().err

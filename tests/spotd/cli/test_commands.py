@@ -18,12 +18,14 @@ import pytest
 
 from providers.stores import open_store
 from spotd import wire
-from spotd.cli.client import _UnixConnection
-from spotd.errors import ExitCode
-from spotd.model import Desired, Event, LeaveReason, Outcome
+from spotd.api_client.client import _UnixConnection
+from spotd.base.errors import ExitCode
+from spotd.domain.events import Event
+from spotd.domain.job import Desired
+from spotd.domain.states import LeaveReason, Outcome
 from spotd.wire import Head, HeadRef, head_key
+from tests.spotd.api.rig import JOB_FILE, SPOT, Rig, crash, story
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig, crash, story
 
 Captured = pytest.CaptureFixture[str]
 SPOTCTL = [sys.executable, "-c", "from spotd.cli import main; main()"]

@@ -11,8 +11,8 @@ import pytest
 
 from providers.base import PREPAID
 from spotd.money.units import US_PER_H
+from tests.spotd.api.rig import OFFERS, SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import OFFERS, SPOT, Rig
 
 Captured = pytest.CaptureFixture[str]
 EXAMPLE = str(Path(__file__).parents[3] / "examples" / "use.csv")
@@ -54,7 +54,8 @@ def test_the_fleets_own_hours(rig: Rig, spotctl: Spotctl, capsys: Captured) -> N
         rig.launch(job_id, offer, ago_s=36_000)
     [one] = asked(spotctl, rig, capsys, "--discount", "40")
     assert (one["cloud"], one["region"], one["instance_type"]) == (
-        *("aws", "us-east-1"),
+        "aws",
+        "us-east-1",
         "p5.48xlarge",
     )
     begin, now = rig.clock.now_us() - 36_000_000_000, rig.clock.now_us()

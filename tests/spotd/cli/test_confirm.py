@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from spotd.model import Desired
+from spotd.domain.job import Desired
+from tests.spotd.api.rig import Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import Rig
 
 JOBS = ("one", "two", "three")
 

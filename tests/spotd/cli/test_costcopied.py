@@ -9,12 +9,12 @@ import pytest
 
 from providers.stores import open_store
 from spotd import wire
-from spotd.datasets import DataSet
 from spotd.demo.s3 import serving
+from spotd.domain.datasets import DataSet
 from spotd.observe.budgets import Budgets
-from spotd.store.base import JournalBatch
+from spotd.store.interface import JournalBatch
+from tests.spotd.api.rig import JOB_FILE, SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig
 from tests.trainer.agent.node import Node
 
 SIZE = 20_000_000

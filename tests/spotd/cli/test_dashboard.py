@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from spotd.base.errors import ExitCode
 from spotd.cli.dashboard import _leading_to
-from spotd.errors import ExitCode
+from tests.spotd.api.rig import Rig, story
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.cli.web.reading import ask, read
-from tests.spotd.serve.rig import Rig, story
+from tests.spotd.dashboard.reading import ask, read
 
 
 def test_it_serves_until_it_is_interrupted(rig: Rig) -> None:

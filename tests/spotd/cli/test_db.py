@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from spotd.serve import backup
+from spotd.api.routes import backup
 from spotd.store.backup import restore
-from spotd.store.base import StoreError
-from spotd.store.sql import open_store
+from spotd.store.interface import StoreError
+from spotd.store.sql_store import open_store
+from tests.spotd.api.rig import Rig, story
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import Rig, story
 
 
 def test_a_copy_that_can_be_restored(
@@ -66,9 +66,11 @@ def test_a_copy_that_fails_leaves_no_file(
 def test_bytes_that_were_lost_on_the_way_are_noticed(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    chunks = backup.Copy.chunks
+    chunks = backup.BackupFile.chunks
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backup.Copy, "chunks", lambda self: [b"x" * len(c) for c in chunks(self)])
+        patch.setattr(
+            backup.BackupFile, "chunks", lambda self: [b"x" * len(c) for c in chunks(self)]
+        )
         assert spotctl(rig, "db", "backup", str(tmp_path / "x")) == 1
     assert "or others than were sent\ntry: run it again" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.spotd.api.diagnosed import diagnosed
+from tests.spotd.api.rig import Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.diagnosed import diagnosed
-from tests.spotd.serve.rig import Rig
 
 
 def test_spotctl_prints_it(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from spotd.cli import drill as drill_command
-from spotd.drill import DrillEnd
-from spotd.model import Outcome
+from spotd.domain.fault_drill import DrillEnd
+from spotd.domain.states import Outcome
+from tests.spotd.api.rig import SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import SPOT, Rig
 
 
 @pytest.mark.parametrize(

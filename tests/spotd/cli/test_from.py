@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from spotd.cli.client import Client
-from spotd.errors import UserError
+from spotd.api_client.client import Client
+from spotd.base.errors import UserError
+from tests.spotd.api.rig import JOB_FILE, Rig
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.cli.sharded import bytes_of, saved
 from tests.spotd.cli.test_import import Imports, imports
-from tests.spotd.serve.rig import JOB_FILE, Rig
 
 __all__ = ["imports"]
 
@@ -46,7 +46,7 @@ def run(
     imports: Imports, spotctl: Spotctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Runs:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("spotd.cli.outgoing.SHARD_BYTES", 4096)
+    monkeypatch.setattr("spotd.api_client.upload.SHARD_BYTES", 4096)
     return Runs(imports, spotctl, tmp_path)
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from spotd.model import Limits
+from spotd.domain.queue import Limits
+from tests.spotd.api.images import bake_one
+from tests.spotd.api.rig import JOB_FILE, OFFERS, Rig, crash, story
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.images import bake_one
-from tests.spotd.serve.rig import JOB_FILE, OFFERS, Rig, crash, story
 
 DEADLINE = "  deadline: 60h\n  work: 40h\n"
 FOLDER = Path(__file__).parent / "golden"

@@ -17,13 +17,13 @@ import pytest
 from providers.local.scenario import DEFAULT
 from providers.local.scenario_file import load as load_scenario
 from spotd.cli.commands import ENTRIES
-from spotd.masterkey import NEXT_KEY_NAME
-from spotd.store.base import DisabledUser
+from spotd.security.master_key import NEXT_KEY_NAME
+from spotd.store.interface import DisabledUser
 from spotd.wire import Pin, pin_key
+from tests.spotd.api.images import image
+from tests.spotd.api.rig import Rig, story
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.cli.saves import Saver
-from tests.spotd.serve.images import image
-from tests.spotd.serve.rig import Rig, story
 
 EXAMPLES = Path("examples").absolute()
 HISTORIES = Path("tests/fuzz/corpus/history").absolute()
@@ -159,7 +159,7 @@ def test_the_examples_run(
         if words[1] != "rm":
             saver.store.put(pin_key(job_id, "best"), Pin("best", pinned).to_bytes())
     if words[0] == "user":
-        monkeypatch.setattr("spotd.serve.users._uid", lambda name: 7000 + len(name))
+        monkeypatch.setattr("spotd.api.routes.users._uid", lambda name: 7000 + len(name))
         rig.store.disable_user(DisabledUser("mallory", -1, 1, "ada"))
     if words[:2] == ["cost", "reconcile"]:
         head = "lineItem/UsageStartDate,lineItem/ResourceId,lineItem/UnblendedCost"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from providers.base import CapacityType
-from spotd.errors import ExitCode
-from spotd.model import Job
-from spotd.store.base import AuditOutcome
+from spotd.base.errors import ExitCode
+from spotd.domain.job import Job
+from spotd.store.interface import AuditOutcome
+from tests.spotd.api.images import image
+from tests.spotd.api.rig import JOB_FILE, Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.images import image
-from tests.spotd.serve.rig import JOB_FILE, Rig
 
 BAKE = JOB_FILE.replace("run:", "setup: pip install torch\nrun:").replace(
     "H100:8", "H100:8\n  use_spot: true"

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from providers.stores import open_store
-from spotd.cli.client import Client
-from spotd.errors import UserError
+from spotd.api_client.client import Client
+from spotd.base.errors import UserError
 from spotd.wire import EXIT_FINISHED, Manifest, head_key, parse_head
+from tests.spotd.api.rig import JOB_FILE, Rig
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.cli.saves import Saver
 from tests.spotd.cli.sharded import SHAPES, bytes_of, saved
-from tests.spotd.serve.rig import JOB_FILE, Rig
 from tests.trainer.rig import AgentEnd, Trainer
-from trainer.compare import first_difference
 from trainer.fence import Fence
-from trainer.saver.reading import read_manifest, read_stream
+from trainer.reference.compare import first_difference
+from trainer.saver.reader import read_manifest, read_stream
 from trainer.saver.tensors import assemble
 
 
@@ -65,7 +65,7 @@ def layout_of(manifest: Manifest) -> dict[str, tuple[str, tuple[int, ...]]]:
 def test_what_was_exported_whole_comes_back_with_its_step_and_state(
     imports: Imports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spotd.cli.outgoing.SHARD_BYTES", 4096)
+    monkeypatch.setattr("spotd.api_client.upload.SHARD_BYTES", 4096)
     whole = saved(imports.saver)
     folder = imports.export(tmp_path / "x", "safetensors")
     said, _ = imports.run("import", str(folder))
@@ -81,7 +81,7 @@ def test_what_was_exported_whole_comes_back_with_its_step_and_state(
 def test_a_model_of_hugging_face_is_weights_for_step_0(
     imports: Imports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spotd.cli.export.HF_BYTES", 4900)
+    monkeypatch.setattr("spotd.checkpoint_convert.export.HF_BYTES", 4900)
     whole = saved(imports.saver)
     folder = imports.export(tmp_path / "x", "hf")
     assert len(list(folder.glob("model-*.safetensors"))) == 2

@@ -12,28 +12,42 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from providers.policy import PolicyFacts
-from providers.setup import SetupFacts
+from providers.iam.policy import PolicyFacts
+from providers.iam.setup import SetupFacts
+from spotd.base.errors import ExitCode
 from spotd.cli.init import _for_the_configuration
 from spotd.config.clouds import Provider
 from spotd.config.config import Config
 from spotd.config.load import load_config
-from spotd.errors import ExitCode
 from tests.clouds.aws.serving import PROFILE, StandIn, serving
+from tests.spotd.api.rig import Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import Rig
 
 Captured = pytest.CaptureFixture[str]
 BOX = ("--box", "203.0.113.7/32")
 ALONE = ("--deployment", "0123456789ab", "--region", "ap-northeast-2", "--store", "s3://ours/spotd")
 
 ALONE_GCP = (
-    *("--deployment", "0123456789ab", "--region", "us-central1", "--store", "gs://ours/spotd"),
-    *("--project", "lab"),
+    "--deployment",
+    "0123456789ab",
+    "--region",
+    "us-central1",
+    "--store",
+    "gs://ours/spotd",
+    "--project",
+    "lab",
 )
 ALONE_AZURE = (
-    *("--deployment", "0123456789ab", "--region", "eastus", "--store", "az://ours/spotd"),
-    *("--subscription", "11111111-2222", "--group", "spotd-lab"),
+    "--deployment",
+    "0123456789ab",
+    "--region",
+    "eastus",
+    "--store",
+    "az://ours/spotd",
+    "--subscription",
+    "11111111-2222",
+    "--group",
+    "spotd-lab",
 )
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 
 import pytest
 
-import spotd.monitoring
-from spotd.monitoring.board import board
+import spotd.api.metrics
+from tests.spotd.api.metrics.test_exposition import read, value, warned
+from tests.spotd.api.rig import Rig, story
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import Rig, story
-from tests.spotd.serve.test_metrics import read, value, warned
 
 Captured = pytest.CaptureFixture[bytes]
 
@@ -21,11 +19,10 @@ def test_what_it_prints(rig: Rig, spotctl: Spotctl, capfdbinary: Captured) -> No
     story(rig)
     assert spotctl(rig, "metrics", "show") == 0
     assert value(read(capfdbinary.readouterr().out), "spotd_jobs", phase="running", project="") == 1
-    assert spotctl(rig, "metrics", "board") == 0
-    assert json.loads(capfdbinary.readouterr().out) == board()
-    assert spotctl(rig, "metrics", "rules") == 0
-    rules = Path(spotd.monitoring.__file__).parent / "rules.yml"
-    assert capfdbinary.readouterr().out == rules.read_bytes()
+    folder = Path(spotd.api.metrics.__file__).parent
+    for command, name in (("board", "grafana-board.json"), ("rules", "rules.yml")):
+        assert spotctl(rig, "metrics", command) == 0
+        assert capfdbinary.readouterr().out == (folder / name).read_bytes()
 
 
 @pytest.mark.req("PRE-07")

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from spotd.datasets import DataSet
+from spotd.domain.datasets import DataSet
+from tests.spotd.api.rig import JOB_FILE, OFFERS, SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig
 
 FAR = replace(OFFERS[2], local=False, price_microusd_per_h=16_830_000)
 LEAVING = {"aws": 90_000, "gcp": 120_000}

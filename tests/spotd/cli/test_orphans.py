@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spotd.decide.sweeping import Fate
+from spotd.planner.core.orphan_policy import OrphanAction
+from tests.spotd.api.rig import Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import Rig
 
 ALL_GOOD = "everything with our tag belongs to a job\n"
 
@@ -34,7 +34,7 @@ def test_others_machines_are_not_counted_in_the_order_to_end(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rig.hold("i-1", 60, "job jold is not on record")
-    rig.hold("i-2", 60, "its tag says that it belongs to d1", Fate.FOREIGN)
+    rig.hold("i-2", 60, "its tag says that it belongs to d1", OrphanAction.FOREIGN)
     assert spotctl(rig, "orphans", "end") == 0, "one machine is ended without its number"
     assert "released: i-1;" in capsys.readouterr().err
     rig.hold("i-3", 60, "job jold is not on record")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spotd.money.budget import Budget
+from tests.spotd.api.rig import Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import Rig
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "phases.yaml"
 

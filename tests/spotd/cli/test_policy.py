@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from spotd.config import load_config
-from spotd.config.policies import policy_facts
-from spotd.errors import ExitCode, UserError
-from spotd.serve.call import ApiError
-from spotd.serve.policy import read_policy
+from spotd.api.request.request import ApiError
+from spotd.api.routes.policy import read_policy
+from spotd.base.errors import ExitCode, UserError
+from spotd.config.iam_policies import policy_facts
+from spotd.config.load import load_config
+from tests.spotd.api.rig import Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import Rig
 
 Captured = pytest.CaptureFixture[str]
 AZURE = """

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from tests.spotd.api.rig import Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import Rig
 
 
 def test_it_is_shown_told_by_doctor_and_released(

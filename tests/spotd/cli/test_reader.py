@@ -12,10 +12,10 @@ from providers.stores import open_store
 from spotd.demo.bucket import KEYS
 from spotd.demo.s3 import serving
 from spotd.wire import Pin, pin_key
+from tests.spotd.api.rig import Rig
 from tests.spotd.cli.saves import Saver
 from tests.spotd.cli.sharded import bytes_of, saved
-from tests.spotd.serve.rig import Rig
-from trainer.saver.reading import read_manifest
+from trainer.saver.reader import read_manifest
 
 READER = Path("docs/read_checkpoint.py").absolute()
 LINES = """

@@ -13,9 +13,9 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from spotd.vault import JobKeys
+from spotd.security.secrets import JobKeys
+from tests.spotd.api.rig import Rig, story
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import Rig, story
 
 HOST_KEY = paramiko.ECDSAKey.generate()
 KEYS = JobKeys.create(lambda count: b"s" * count)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from spotd.cli.resultfile import read_results
-from spotd.cli.results import result_text
-from spotd.errors import UserError
-from spotd.evaluation import Evaluation
+from spotd.api_client.wording import result_text
+from spotd.base.errors import UserError
+from spotd.cli.result_file import read_results
+from spotd.domain.evaluation import Evaluation
+from tests.spotd.api.rig import JOB_FILE, Rig, story
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import JOB_FILE, Rig, story
 
 Captured = pytest.CaptureFixture[str]
 CASES = 15_000
@@ -169,7 +169,7 @@ def test_a_file_that_is_not_there_and_one_that_is_no_text(tmp_path: Path) -> Non
 
 
 def test_the_daemon_looks_for_itself(rig: Rig) -> None:
-    from spotd.cli.client import Client
+    from spotd.api_client.client import Client
 
     story(rig)
     with pytest.raises(UserError, match="passed: 2 passed of 1 cases"):

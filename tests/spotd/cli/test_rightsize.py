@@ -11,12 +11,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from spotd.api.views import store_capacity
 from spotd.cli.app import run
-from spotd.cli.fitting import bar
-from spotd.serve import capacity
+from spotd.cli.fit_table import bar
+from tests.spotd.api.rig import JOB_FILE, OFFERS, SPOT, Rig
+from tests.spotd.api.routes.test_rightsize import job_file, train
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig
-from tests.spotd.serve.test_sizing import job_file, train
 
 CASE = ["--model", "qwen2-72b", "--sequence", "4096", "--gpu", "H100-80", "--gpus", "8"]
 
@@ -26,7 +26,7 @@ def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
     roomy = SimpleNamespace(free=10**14)  # for the checkpoints of large models
-    monkeypatch.setattr(capacity.shutil, "disk_usage", lambda _folder: roomy)
+    monkeypatch.setattr(store_capacity.shutil, "disk_usage", lambda _folder: roomy)
 
 
 def said(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import sys
 
 import pytest
 
-from spotd.errors import ExitCode
-from spotd.masterkey import NEXT_KEY_NAME
-from spotd.vault import open_secrets
+from spotd.base.errors import ExitCode
+from spotd.security.master_key import NEXT_KEY_NAME
+from spotd.security.secrets import open_secrets
+from tests.spotd.api.rig import Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import Rig
 
 Captured = pytest.CaptureFixture[str]
 VALUE = "canary-of-a-kept-secret"

@@ -12,8 +12,8 @@ import pytest
 
 from spotd.cli.ssh import ssh_arguments
 from spotd.demo.box import wait_for
-from tests.rigs import jump as rig
-from tests.rigs import netns, sshd
+from tests.fixtures import jump as rig
+from tests.fixtures import netns, sshd
 
 pytestmark = pytest.mark.root
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from spotd.base.errors import UserError
 from spotd.cli.starter import write_starter
-from spotd.errors import UserError
 
 
 @pytest.mark.parametrize("name", [".", "my", "my own"])

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from providers.base import Scope
-from spotd.cli.tracefiles import made
-from spotd.model import Attempt, LeaveReason, Node, S
-from spotd.plan import AddNode, ChangeJob, OpenAttempt
-from spotd.states import NodeState
+from spotd.cli.trace_files import made
+from spotd.domain.job import Attempt
+from spotd.domain.node import Node
+from spotd.domain.plan import AddNode, ChangeJob, OpenAttempt
+from spotd.domain.states import LeaveReason, NodeState
+from spotd.domain.units import S
+from tests.spotd.api.rig import OFFERS, SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import OFFERS, SPOT, Rig
 
 NOW_US = 2_900_000 * 600 * S  # a whole tick
 EAST_B = replace(SPOT, zone="us-east-1b", price_microusd_per_h=30_000_000)

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from spotd.errors import ExitCode
+from spotd.base.errors import ExitCode
+from tests.spotd.api.rig import Rig, story
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import Rig, story
 
 Captured = pytest.CaptureFixture[str]
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from spotd.config import Config, ConfigError, load_config
 from spotd.config.changes import changed_keys, check_change
+from spotd.config.config import Config, ConfigError
+from spotd.config.load import load_config
 
 BEFORE = """\
 state_dir = "/var/lib/spotd"

@@ -7,16 +7,19 @@ from pathlib import Path
 import pytest
 
 from providers.stores import open_store, proof_of
-from spotd import log
-from spotd.config import Config, ConfigError, load_config
-from spotd.decide.carriage import Place
-from spotd.decide.lending import StoreAccess
-from spotd.errors import ExitCode
-from spotd.model import Limits, Severity, Timing
+from spotd.base import log
+from spotd.base.errors import ExitCode
+from spotd.config.config import Config, ConfigError
+from spotd.config.load import load_config
+from spotd.config.provider_registry import CredentialIssuers
+from spotd.domain.events import Severity
+from spotd.domain.market import Timing
+from spotd.domain.queue import Limits
 from spotd.money.approval import Approval
 from spotd.money.budget import Budget
-from spotd.registry import Lenders
-from spotd.spec.every import Every
+from spotd.planner.core.credential_lease import StoreAccess
+from spotd.planner.core.shard_stores import StorePlace
+from spotd.spec.checkpoint_every import CheckpointEvery
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "config.toml"
 LOCAL = """
@@ -99,7 +102,7 @@ def test_everything_that_can_be_said_is_understood(file: Path) -> None:
     assert config.deployment_store == "s3://bucket/deployment"
     defaults = config.checkpoint_defaults
     assert (defaults.store, defaults.every_s, defaults.keep) == ("s3://bucket/checkpoints", 120, 5)
-    assert defaults.every == Every(seconds=120.0)
+    assert defaults.every == CheckpointEvery(seconds=120.0)
     assert config.store_places == {}
     assert config.file.limits.to_model() == Limits(4, 12_500_000)
     assert (config.timing.suspect_after_s, config.timing.drain_margin_s) == (3, 4)
@@ -516,10 +519,10 @@ def test_stores_take_shards_where_they_are(file: Path) -> None:
     config = load(file, LOCAL + SHARDS)
     assert config.shard_stores == ("s3://east", "gs://central/runs", "s3://minio")
     assert config.store_places == {
-        "s3://east": Place("aws", "us-east-1"),
-        "gs://central/runs": Place("gcp", "us-central1"),
-        "s3://minio": Place("aws", "r1"),
-        "s3://runs": Place("aws", ""),
+        "s3://east": StorePlace("aws", "us-east-1"),
+        "gs://central/runs": StorePlace("gcp", "us-central1"),
+        "s3://minio": StorePlace("aws", "r1"),
+        "s3://runs": StorePlace("aws", ""),
     }
 
 
@@ -647,7 +650,7 @@ def test_google_and_azure_lend_of_their_own_stores(file: Path) -> None:
         "account_key": "s3cret",
     }
     for url in ("gs://bucket/runs", "az://runs"):
-        assert Lenders().of(config.lender(url)) is not None, "and such a one can be made"
+        assert CredentialIssuers().of(config.lender(url)) is not None, "and such a one can be made"
     assert config.store_access("gs://other").cloud == "gcp"
 
 
@@ -803,7 +806,7 @@ def test_no_configuration_anywhere_shows_a_minimal_one_that_works(
     file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
-    monkeypatch.setattr("spotd.paths.SYSTEM_CONFIG", tmp_path / "etc.toml")
+    monkeypatch.setattr("spotd.base.paths.SYSTEM_CONFIG", tmp_path / "etc.toml")
     with pytest.raises(ConfigError, match="there is no configuration") as caught:
         load_config(None, {})
     assert str(tmp_path / "etc.toml") in caught.value.text
@@ -942,13 +945,13 @@ def test_what_has_another_form_is_shown_the_right_one(
 @pytest.mark.parametrize(
     ("said", "every"),
     [
-        ("", Every(auto=True)),
-        ('every = "auto"', Every(auto=True)),
-        ('every = "500 steps"', Every(steps=500)),
-        ('every = "hourly"', Every(seconds=3600.0, preset="hourly")),
+        ("", CheckpointEvery(auto=True)),
+        ('every = "auto"', CheckpointEvery(auto=True)),
+        ('every = "500 steps"', CheckpointEvery(steps=500)),
+        ('every = "hourly"', CheckpointEvery(seconds=3600.0, preset="hourly")),
     ],
 )
-def test_how_often_jobs_save_that_do_not_say(file: Path, said: str, every: Every) -> None:
+def test_how_often_jobs_save_that_do_not_say(file: Path, said: str, every: CheckpointEvery) -> None:
     defaults = load(file, f"{LOCAL}\n[checkpoint]\n{said}\n").checkpoint_defaults
     assert defaults.every == every
     assert defaults.every_s == (every.seconds or 300.0)
@@ -960,4 +963,4 @@ def test_where_the_configured_stores_are(file: Path) -> None:
     stores.own = {url = "s3://own/x", options = {endpoint = "https://minio.example"}}
     """
     places = load(file, f"{text}\n{LOCAL}").store_places
-    assert places == {"s3://near": Place("aws", "us-east-2"), "s3://own/x": Place("", "")}
+    assert places == {"s3://near": StorePlace("aws", "us-east-2"), "s3://own/x": StorePlace("", "")}

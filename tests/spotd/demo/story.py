@@ -9,9 +9,10 @@ from providers.base import CapacityType, Offer
 from spotd.demo.facts import recoveries
 from spotd.demo.report import Evidence
 from spotd.demo.story import Ended
-from spotd.model import Node, S
-from spotd.states import NodeState
-from spotd.store.base import CheckpointRow, ProgressRow
+from spotd.domain.node import Node
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
+from spotd.store.interface import CheckpointRow, ProgressRow
 
 T0 = 1_000_000 * S
 STEPS = 40  # a generation trains ten, one a second

@@ -12,7 +12,7 @@ import pytest
 
 from spotd.demo.box import Box, BoxError, running_box, wait_for
 from spotd.demo.story import SCENARIO, Ended, how_it_ended
-from tests.rigs.processes import alive
+from tests.fixtures.processes import alive
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from providers.stores import open_store
 from providers.stores.base import ConflictError
 from spotd.demo import bucket
 from spotd.demo.box import Box, wait_for
-from tests.rigs.processes import alive
+from tests.fixtures.processes import alive
 
 HOLDER = """
 import os, sys

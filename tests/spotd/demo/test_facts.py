@@ -15,7 +15,7 @@ from spotd.demo.facts import (
     orphan_seconds,
     recoveries,
 )
-from spotd.model import NoticeSeen
+from spotd.domain.node import NoticeRecord
 from tests.spotd.demo.story import (
     METER,
     NODES,
@@ -118,8 +118,8 @@ def test_a_machine_that_runs_and_is_not_gone_by_our_books_is_a_leak_at_the_end()
     assert orphan_seconds([running], [row("t1", 0, 50)], at(100)) == 0.0
 
 
-def notice(deadline_s: float) -> NoticeSeen:
-    return NoticeSeen("n1", NoticeKind.PREEMPT, at(deadline_s - 30), at(deadline_s))
+def notice(deadline_s: float) -> NoticeRecord:
+    return NoticeRecord("n1", NoticeKind.PREEMPT, at(deadline_s - 30), at(deadline_s))
 
 
 DRAINED = {"drained_at_us": at(10), "left_at_us": at(10)}

@@ -10,9 +10,9 @@ from typing import NoReturn
 import pytest
 
 import spotd.demo
+from spotd.base.errors import UserError
 from spotd.demo import leave_accounts_out
 from spotd.demo.box import BoxError
-from spotd.errors import UserError
 from tests.where.__main__ import VARIABLES
 
 

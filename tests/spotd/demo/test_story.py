@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spotd.demo.box import BoxError
-from spotd.demo.story import Story
+from spotd.demo.story import DemoRun
 
 
 class Slow:
@@ -31,9 +31,9 @@ class Slow:
         return {"phase": "succeeded" if over else "running", "nodes": [node]}
 
 
-def story(box: Slow) -> Story:
+def story(box: Slow) -> DemoRun:
     screen = SimpleNamespace(say=lambda *_: None, show=lambda *_: None)
-    return Story(box, screen)  # type: ignore[arg-type]
+    return DemoRun(box, screen)  # type: ignore[arg-type]
 
 
 def test_a_job_that_makes_steps_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

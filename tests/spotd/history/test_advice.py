@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from spotd.history.advice import (
     PROMISED,
-    Advised,
-    Part,
+    PhaseRequest,
+    Recommendation,
     advised,
     lost_share,
     on_spot,
@@ -21,26 +21,26 @@ from spotd.history.advice import (
     usual_hours,
 )
 from spotd.history.intervals import share
-from spotd.history.worth import (
+from spotd.history.spot_value import (
     HYBRID,
     SEARCH,
     SHORT,
     SPOT,
-    Habits,
     Hazard,
+    InterruptionCost,
     Mode,
-    Worth,
+    SpotValue,
     compare,
     mode_of,
 )
 
 # The case study: 7 interruptions in 216 h, each 11 min and 25 min of work again.
-CASE = Habits(1, 11 / 60, 25 / 60)
+CASE = InterruptionCost(1, 11 / 60, 25 / 60)
 SEEN = Hazard(7 / 216, 0.0152, 0.0609, 7, 216.0, 0.0)
-HOURS = {Part.SEARCH: 72.0, Part.TRAIN: 216.0, Part.VALIDATE: 24.0}
+HOURS = {PhaseRequest.SEARCH: 72.0, PhaseRequest.TRAIN: 216.0, PhaseRequest.VALIDATE: 24.0}
 
 
-def worth(spot: float = 11.92, on_demand: float = 16.0) -> Worth:
+def worth(spot: float = 11.92, on_demand: float = 16.0) -> SpotValue:
     return compare((spot, 0.0), (on_demand, 0.0), SEEN, 0.0, CASE)
 
 
@@ -48,24 +48,24 @@ def worth(spot: float = 11.92, on_demand: float = 16.0) -> Worth:
 @pytest.mark.parametrize(
     ("billions", "mode", "parts"),
     [
-        (7, SPOT, [Part.SEARCH, Part.TRAIN]),
-        (13, SPOT, [Part.SEARCH, Part.TRAIN]),
-        (72, HYBRID, [Part.SEARCH, Part.TRAIN]),
-        (405, SEARCH, [Part.SEARCH]),
+        (7, SPOT, [PhaseRequest.SEARCH, PhaseRequest.TRAIN]),
+        (13, SPOT, [PhaseRequest.SEARCH, PhaseRequest.TRAIN]),
+        (72, HYBRID, [PhaseRequest.SEARCH, PhaseRequest.TRAIN]),
+        (405, SEARCH, [PhaseRequest.SEARCH]),
     ],
 )
-def test_phases_by_size(billions: float, mode: Mode, parts: list[Part]) -> None:
+def test_phases_by_size(billions: float, mode: Mode, parts: list[PhaseRequest]) -> None:
     assert mode_of(billions * 1e9, 216.0) is mode
     found = phases(mode, HOURS, lambda _hours: worth())
-    assert [one.part for one in found] == list(Part)
+    assert [one.part for one in found] == list(PhaseRequest)
     assert [one.part for one in found if one.spot] == parts
-    assert not on_spot(SHORT, Part.SEARCH)
+    assert not on_spot(SHORT, PhaseRequest.SEARCH)
 
 
 @pytest.mark.parametrize("mode", [SPOT, HYBRID, SEARCH, SHORT])
 def test_validation_is_never_on_spot(mode: Mode) -> None:
-    assert not on_spot(mode, Part.VALIDATE)
-    (last,) = phases(mode, {Part.VALIDATE: 24.0}, lambda _hours: worth(0.01))
+    assert not on_spot(mode, PhaseRequest.VALIDATE)
+    (last,) = phases(mode, {PhaseRequest.VALIDATE: 24.0}, lambda _hours: worth(0.01))
     assert not last.spot
     assert last.dollars.usd == last.dollars.on_demand_usd == 24 * 16
     assert "nobody may take its machines away" in last.why
@@ -93,17 +93,21 @@ def test_a_discount_that_does_not_pay_has_everything_on_demand() -> None:
 
 
 def test_only_phases_whose_hours_are_known() -> None:
-    found = phases(HYBRID, {Part.TRAIN: 10.0, Part.SEARCH: 0.0}, lambda _hours: worth())
-    assert [one.part for one in found] == [Part.TRAIN]
+    found = phases(
+        HYBRID, {PhaseRequest.TRAIN: 10.0, PhaseRequest.SEARCH: 0.0}, lambda _hours: worth()
+    )
+    assert [one.part for one in found] == [PhaseRequest.TRAIN]
     assert phases(HYBRID, HOURS, lambda _hours: None) == []
     assert together([]).saving == 0.0
 
 
 def test_a_job_that_keeps_nothing_costs_the_more_the_longer_it_is() -> None:
-    def at(hours: float) -> Worth:
-        return compare((5.0, 0.0), (16.0, 0.0), SEEN, 0.0, Habits(1, 0.1, None, hours=hours))
+    def at(hours: float) -> SpotValue:
+        return compare(
+            (5.0, 0.0), (16.0, 0.0), SEEN, 0.0, InterruptionCost(1, 0.1, None, hours=hours)
+        )
 
-    short, long = phases(SPOT, {Part.SEARCH: 4.0, Part.TRAIN: 216.0}, at)
+    short, long = phases(SPOT, {PhaseRequest.SEARCH: 4.0, PhaseRequest.TRAIN: 216.0}, at)
     assert short.spot
     assert short.takes_h == pytest.approx((216 / 7 + 0.1) * math.expm1(4 * 7 / 216))
     assert not long.spot
@@ -128,13 +132,15 @@ def test_no_saving_is_above_the_discount(
 def test_usual_hours() -> None:
     found = usual_hours(216.0)
     # 54 of 270 h are a fifth, 144 of 360 h two fifths.
-    assert found[Part.SEARCH] == pytest.approx((54.0, 144.0))
-    assert found[Part.VALIDATE] == pytest.approx((24.0, 24.0))
+    assert found[PhaseRequest.SEARCH] == pytest.approx((54.0, 144.0))
+    assert found[PhaseRequest.VALIDATE] == pytest.approx((24.0, 24.0))
 
 
 def test_what_interruptions_take() -> None:
     assert lost_share(7 / 216, CASE) == pytest.approx(0.019444, abs=1e-6)
-    assert lost_share(7 / 216, Habits(4, 11 / 60, 25 / 60)) == pytest.approx(4 * 0.019444, abs=1e-5)
+    assert lost_share(7 / 216, InterruptionCost(4, 11 / 60, 25 / 60)) == pytest.approx(
+        4 * 0.019444, abs=1e-5
+    )
     assert lost_share(9.0, CASE) == 1.0
 
 
@@ -142,16 +148,16 @@ def test_what_interruptions_take() -> None:
 @pytest.mark.parametrize(
     ("holds", "pays", "found"),
     [
-        ([True, True], True, Advised.SPOT),
-        ([True, None], True, Advised.SPOT),
-        ([True, False], True, Advised.ON_DEMAND),
-        ([True, True], False, Advised.ON_DEMAND),
-        ([True, None], None, Advised.UNKNOWN),
-        ([None, False], None, Advised.ON_DEMAND),
+        ([True, True], True, Recommendation.SPOT),
+        ([True, None], True, Recommendation.SPOT),
+        ([True, False], True, Recommendation.ON_DEMAND),
+        ([True, True], False, Recommendation.ON_DEMAND),
+        ([True, None], None, Recommendation.UNKNOWN),
+        ([None, False], None, Recommendation.ON_DEMAND),
     ],
 )
 def test_what_conditions_come_to(
-    holds: list[bool | None], pays: bool | None, found: Advised
+    holds: list[bool | None], pays: bool | None, found: Recommendation
 ) -> None:
     assert advised(holds, pays=pays) is found
 

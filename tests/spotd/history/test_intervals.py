@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotd.history.intervals import beta_below, gamma_below, quantile, rate, share
-from tests.rigs.examples import examples
+from tests.fixtures.examples import examples
 
 
 @pytest.mark.parametrize(

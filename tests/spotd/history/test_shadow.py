@@ -6,16 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from spotd.history.shadow import End, Habits, Range, Stay, shadow
-from spotd.model import S
+from spotd.domain.units import S
+from spotd.history.shadow import Range, ShadowAssumptions, Stay, StayEnd, shadow
 
 HOUR = 3600 * S
-HABITS = Habits(every_s=120.0, checkpoint_gb=10.0)
+HABITS = ShadowAssumptions(every_s=120.0, checkpoint_gb=10.0)
 # An hour of 1,800 steps of 2 s, taken away at step 1,799; the next machine asked for after 45 s,
 # and training again after 300 s from step 1,500.
-FIRST = Stay("gpt", 0, HOUR, End.PREEMPTED, 0, 0, 0, 1799, 20.0, None, "aws/us-east-1")
+FIRST = Stay("gpt", 0, HOUR, StayEnd.PREEMPTED, 0, 0, 0, 1799, 20.0, None, "aws/us-east-1")
 AGAIN_US = HOUR + 300 * S
-SECOND = Stay("gpt", AGAIN_US, AGAIN_US + HOUR, End.DONE, HOUR + 45 * S, AGAIN_US, 1500, 3299, 20.0)
+SECOND = Stay(
+    "gpt", AGAIN_US, AGAIN_US + HOUR, StayEnd.DONE, HOUR + 45 * S, AGAIN_US, 1500, 3299, 20.0
+)
 
 
 def near(found: Range, low: float | None, high: float | None) -> bool:
@@ -47,13 +49,13 @@ def test_saves_are_ours_to_pay() -> None:
 
 def test_a_log_without_interruptions_is_a_loss() -> None:
     """Nothing to save, and saves all the same."""
-    found = shadow([replace(FIRST, end=End.DONE)], HABITS)
+    found = shadow([replace(FIRST, end=StayEnd.DONE)], HABITS)
     assert found.interruptions == ()
     assert found.minutes.high is not None
     assert found.minutes.high < 0
     assert found.usd.high is not None
     assert found.usd.high < 0
-    unknown = shadow([replace(FIRST, end=End.DONE)], Habits())
+    unknown = shadow([replace(FIRST, end=StayEnd.DONE)], ShadowAssumptions())
     assert near(unknown.minutes, None, 0.0), (
         "of saves whose size nobody said, the cost is not known"
     )
@@ -71,7 +73,7 @@ def test_where_another_was_quicker_it_is_told() -> None:
 
 
 def test_a_machine_that_was_lost_may_have_looked_alive() -> None:
-    (one,) = shadow([replace(FIRST, end=End.LOST), SECOND], HABITS).interruptions
+    (one,) = shadow([replace(FIRST, end=StayEnd.LOST), SECOND], HABITS).interruptions
     assert near(one.minutes, (45 - 123.8) / 60 + 8, (45 - 0.124) / 60 + 10)
 
 
@@ -119,12 +121,12 @@ def test_a_job_that_does_not_come_back() -> None:
 
 
 def test_failures_and_stops_are_no_interruptions() -> None:
-    for end in (End.FAILED, End.STOPPED, End.DONE, End.UNKNOWN):
+    for end in (StayEnd.FAILED, StayEnd.STOPPED, StayEnd.DONE, StayEnd.UNKNOWN):
         assert shadow([replace(FIRST, end=end), SECOND], HABITS).interruptions == ()
 
 
 def test_jobs_are_told_apart_and_stays_come_in_any_order() -> None:
-    other = replace(FIRST, job="bert", end=End.LOST)
+    other = replace(FIRST, job="bert", end=StayEnd.LOST)
     found = shadow([SECOND, other, FIRST], HABITS)
     assert [(one.job, one.gap_s) for one in found.interruptions] == [("bert", None), ("gpt", 300.0)]
     assert (found.jobs, found.hours) == (2, 3.0)

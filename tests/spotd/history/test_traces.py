@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from spotd.history.lives import MachineLife
-from spotd.history.traces import Grid, Seen, grid_over, priced, sampled, seen
-from spotd.model import LeaveReason, S
+from spotd.domain.states import LeaveReason
+from spotd.domain.units import S
+from spotd.history.interruption_stats import MachineLife
+from spotd.history.traces import Grid, PoolObservations, grid_over, priced, sampled, seen
 
 TICK = 600 * S
 T0 = 2_900_000 * TICK  # a whole tick
@@ -88,8 +89,8 @@ def test_pools_are_told_apart_with_what_their_machines_have() -> None:
     other = POOL.replace("1a/", "1b/")
     found = seen([refused(1, offer_key=f"{other}/spot"), held(2, 3, DONE), refused(4)])
     assert found == [
-        Seen(POOL, "aws", "H100", 8, ((at(2), at(3)),), (at(4),)),
-        Seen(other, "aws", "H100", 8, (), (at(1),)),
+        PoolObservations(POOL, "aws", "H100", 8, ((at(2), at(3)),), (at(4),)),
+        PoolObservations(other, "aws", "H100", 8, (), (at(1),)),
     ]
 
 

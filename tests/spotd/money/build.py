@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from spotd.money.hour_breakdown import Machine, Save, Segment, Steps
 from spotd.money.report import Account
-from spotd.money.split import Machine, Save, Steps, Stretch
 
 H = 3_600_000_000
 M = H // 60
 
 
-def stretch(start_h: float, end_h: float, rate: int = 2_000_000, **fields: object) -> Stretch:
+def stretch(start_h: float, end_h: float, rate: int = 2_000_000, **fields: object) -> Segment:
     """Of $2 an hour, $5 on demand there and $4 in the cheapest place, if nothing else is said."""
     values: dict[str, object] = {
         "start_us": round(start_h * H),
@@ -18,10 +18,10 @@ def stretch(start_h: float, end_h: float, rate: int = 2_000_000, **fields: objec
         "list_rate_microusd_per_h": 5_000_000,
         "best_rate_microusd_per_h": 4_000_000,
     }
-    return Stretch(**{**values, **fields})  # type: ignore[arg-type]
+    return Segment(**{**values, **fields})  # type: ignore[arg-type]
 
 
-def machine(*stretches: Stretch, generation: int = 1, **fields: object) -> Machine:
+def machine(*stretches: Segment, generation: int = 1, **fields: object) -> Machine:
     node_id = f"j-g{generation}-{fields.get('rank', 0)}"
     values: dict[str, object] = {"gpus": 8, "details": {"what": "8x H100 spot"}, **fields}
     return Machine(node_id, generation, stretches, **values)  # type: ignore[arg-type]

@@ -8,10 +8,10 @@ import pytest
 
 from spotd.money.budget import (
     Budget,
-    Carried,
     Crossing,
     Plan,
     Spending,
+    StorageSpending,
     crossed,
     crossings,
     refusal,
@@ -51,7 +51,10 @@ def test_what_is_spent_of_whom_in_this_month() -> None:
 
 def test_checkpoints_count_in_what_is_spent_in_the_rate_and_in_where_it_ends() -> None:
     rows = [spending("ada", 0, 2, 5, running=True)]
-    extra = [Carried("ada", 90_000_000, 1_000_000), Carried("bob", 7_000_000, 2_000_000, "llm")]
+    extra = [
+        StorageSpending("ada", 90_000_000, 1_000_000),
+        StorageSpending("bob", 7_000_000, 2_000_000, "llm"),
+    ]
     ada = standing(ADA, rows, MONTH, NOVEMBER + 2 * DAY, extra)
     assert (ada.spent_microusd, ada.microusd_per_h) == (330_000_000, 6_000_000)
     assert ada.mean_microusd_per_h == 6_000_000

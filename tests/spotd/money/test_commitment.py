@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from spotd.money.commitment import (
     Bill,
+    HourlyUse,
     Pool,
     Prices,
-    Use,
     advice_data,
     advised,
     bill,
@@ -34,7 +34,7 @@ def year() -> Pool:
         day = 8 <= hour % 24 < 18
         working = (hour // 24) % 7 < 5
         dear = chance.randint(3, 5) if day else 2
-        hours.append(Use(dear, 4 + (chance.randint(0, 9) if day and working else 0)))
+        hours.append(HourlyUse(dear, 4 + (chance.randint(0, 9) if day and working else 0)))
     return Pool(hours)
 
 
@@ -77,7 +77,7 @@ def test_a_year_is_committed_to_as_counting_all_numbers_has_it(
 )
 def test_nothing_costs_less(hours: list[tuple[int, int]], prices: tuple[int, int, int]) -> None:
     """Also where spot is dearer than on demand."""
-    pool, at = Pool([Use(*pair) for pair in hours]), Prices(*map(float, prices))
+    pool, at = Pool([HourlyUse(*pair) for pair in hours]), Prices(*map(float, prices))
     best = advised(pool, at)
     costs = [counted(pool, at, n) for n in range(int(pool.least) + 1)]
     assert costs[best] == min(costs)
@@ -92,7 +92,7 @@ def test_nothing_costs_less(hours: list[tuple[int, int]], prices: tuple[int, int
 def test_a_commitment_makes_no_spot_machine_cheaper() -> None:
     """A fleet on spot alone, cheaper than what is committed to: nothing is, and whoever commits all
     the same pays for it and saves the spot machines alone, at their own price."""
-    pool = Pool([Use(0, 5)] * 100)
+    pool = Pool([HourlyUse(0, 5)] * 100)
     prices = Prices(on_demand=10.0, spot=3.0, committed=4.0)
     assert advised(pool, prices) == 0
     assert worth(pool, prices, 1) == 3.0, "no more than spot costs, whatever on demand does"
@@ -105,7 +105,7 @@ def test_a_commitment_makes_no_spot_machine_cheaper() -> None:
 
 
 def test_hours_of_no_use_leave_no_baseline() -> None:
-    pool = Pool([Use(9, 9), Use(0.5, 0.4)])
+    pool = Pool([HourlyUse(9, 9), HourlyUse(0.5, 0.4)])
     assert advised(pool, Prices(50.0, 20.0, 1.0)) == 0
     told = advice_data(pool, Prices(50.0, 20.0, 1.0))
     assert (told["worth_first"], told["of_baseline"], told["few"]) == (None, None, True)
@@ -113,7 +113,7 @@ def test_hours_of_no_use_leave_no_baseline() -> None:
 
 
 def test_parts_of_hours_count_as_parts() -> None:
-    pool = Pool([Use(1.5, 0.75)] * 4)
+    pool = Pool([HourlyUse(1.5, 0.75)] * 4)
     one, two = (bill(pool, PRICES, n) for n in (1, 2))
     assert (one.on_demand_h, one.spot_h, one.idle_h) == (2.0, 3.0, 0.0)
     assert (two.on_demand_h, two.spot_h, two.idle_h) == (0.0, 1.0, 0.0)
@@ -126,7 +126,9 @@ def test_machines_become_hours() -> None:
     h = US_PER_H
     spans = [(h // 2, 3 * h, False), (h, h + h // 4, True), (2 * h, 9 * h, True)]
     found = by_hour(spans, h // 2, 4 * h + h // 2)
-    assert found == [Use(1, 0.25), Use(1, 1), Use(0, 1)], "whole hours alone: 1 to 4"
+    assert found == [HourlyUse(1, 0.25), HourlyUse(1, 1), HourlyUse(0, 1)], (
+        "whole hours alone: 1 to 4"
+    )
     assert by_hour(spans, 5 * h, 5 * h + 1) == []
 
 

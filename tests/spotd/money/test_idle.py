@@ -34,8 +34,13 @@ def test_the_dollars_by_hand() -> None:
         ([], False),
     ],
     ids=[
-        *("below", "at the bound", "too little measured", "the mean of two", "which works"),
-        *("one that just began", "nobody reports"),
+        "below",
+        "at the bound",
+        "too little measured",
+        "the mean of two",
+        "which works",
+        "one that just began",
+        "nobody reports",
     ],
 )
 def test_who_is_idle(seen: list[Window], idle: bool) -> None:

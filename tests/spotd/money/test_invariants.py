@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from spotd.money.counterfactual import AS_IS, BEST
 from spotd.money.focus import COLUMNS, Row, days, months, rows_of
 from spotd.money.focus_rules import problems
+from spotd.money.hour_breakdown import END_US, Machine, Save, Segment, Steps, TimeUse
 from spotd.money.report import Account, Item, Kind, Report, by_name, report_of, together
 from spotd.money.savings import savings_of
-from spotd.money.split import END_US, Machine, Save, Steps, Stretch, Use
-from tests.rigs.examples import examples
+from tests.fixtures.examples import examples
 from tests.spotd.money.build import H, M
 
 NOVEMBER = 1_793_491_200_000_000  # 2026-11-01: histories begin within two days before it
@@ -124,7 +124,7 @@ def _machine(
     for start_us, end_us in pairwise(cuts):
         priced = (0 if prepaid else draw(prices), draw(prices), draw(prices))
         invoiced = None if prepaid else draw(st.one_of(st.none(), prices))
-        part = Stretch(start_us, end_us, *priced, prepaid=prepaid)
+        part = Segment(start_us, end_us, *priced, prepaid=prepaid)
         if invoiced is not None:
             part = replace(part, reconciled=True, invoiced_microusd=invoiced)
         parts.append(part)
@@ -173,10 +173,12 @@ def test_what_hours_went_into_is_what_was_billed(accounts: list[Account]) -> Non
             one.node_id: sum(part.end_us - part.start_us for part in one.stretches)
             for one in job.machines
         }
-        assert sum(found.uses[use].us for use in Use if use in found.uses) == sum(billed.values())
+        assert sum(found.uses[use].us for use in TimeUse if use in found.uses) == sum(
+            billed.values()
+        )
         gpus = sum(billed[one.node_id] * one.gpus for one in job.machines)
         assert sum(hours.us for hours in found.gpu_uses.values()) == gpus
-        assert (Use.UNTOLD in found.uses) <= (not job.steps)
+        assert (TimeUse.UNTOLD in found.uses) <= (not job.steps)
         assert found.useful.us <= sum(row.last_at_us - row.first_at_us for row in job.steps)
 
 

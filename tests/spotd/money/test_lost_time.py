@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from spotd.money.hour_breakdown import TimeUse
 from spotd.money.report import report_of
-from spotd.money.split import Use
 from tests.spotd.money.build import account, machine, steps, stretch
 
 MINUTES = 60
@@ -27,9 +27,9 @@ def test_a_case_studys_seven_interruptions() -> None:
         at_min, first = end_min, first + TRAINED_MIN - AGAIN_MIN
     found = report_of(account(*machines, steps=tuple(rows)))
     told = {use: round(time.hours, 2) for use, time in found.uses.items()}
-    assert told == {Use.USEFUL: 8 * 30 - 2.92, Use.STARTUP: 1.28, Use.REPLAYED: 2.92}
-    lost = (found.uses[Use.STARTUP].us + found.uses[Use.REPLAYED].us) / 3.6e9
+    assert told == {TimeUse.USEFUL: 8 * 30 - 2.92, TimeUse.STARTUP: 1.28, TimeUse.REPLAYED: 2.92}
+    lost = (found.uses[TimeUse.STARTUP].us + found.uses[TimeUse.REPLAYED].us) / 3.6e9
     assert lost == pytest.approx(4.2)
     each_usd = 2.0
-    assert found.costs[Use.REPLAYED] / 1e6 == pytest.approx(7 * 25 / 60 * each_usd, abs=1e-4)
-    assert found.costs[Use.STARTUP] / 1e6 == pytest.approx(7 * 11 / 60 * each_usd, abs=1e-4)
+    assert found.costs[TimeUse.REPLAYED] / 1e6 == pytest.approx(7 * 25 / 60 * each_usd, abs=1e-4)
+    assert found.costs[TimeUse.STARTUP] / 1e6 == pytest.approx(7 * 11 / 60 * each_usd, abs=1e-4)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spotd.money.budget import DAY_US, Spending
-from spotd.money.outliers import LEAST_DAYS, Usual, outliers, usual
-from spotd.money.split import Stretch
+from spotd.money.hour_breakdown import Segment
+from spotd.money.outliers import LEAST_DAYS, ProjectBaseline, outliers, usual
 
 NOW = 1_800_230_400_000_000  # 2027-01-18: 30 days before it are of two months
 USD = 1_000_000
@@ -16,15 +16,15 @@ def ran(job_id: str, day: int, usd_a_day: float, project: str = "llm") -> Spendi
     """The whole of the `day`-th day before now; 0: the last 24 h."""
     end_us = NOW - day * DAY_US
     rate = round(usd_a_day * USD / 24)
-    return Spending(job_id, "ada", Stretch(end_us - DAY_US, end_us, rate), project)
+    return Spending(job_id, "ada", Segment(end_us - DAY_US, end_us, rate), project)
 
 
 def test_the_bound_by_hand() -> None:
     """Median 100, MAD 10: 100 + 5 * 1.4826 * 10 = 174.13, and twice the median is more."""
     amounts = [80, 90, 90, 100, 100, 100, 110, 110, 120, 100]
-    assert usual(amounts) == Usual(10, 100, 200)
+    assert usual(amounts) == ProjectBaseline(10, 100, 200)
     wide = [40, 60, 60, 100, 100, 100, 140, 140, 160, 100]  # MAD 40
-    assert usual(wide) == Usual(10, 100, round(100 + 5 * 1.4826 * 40))
+    assert usual(wide) == ProjectBaseline(10, 100, round(100 + 5 * 1.4826 * 40))
     assert usual(amounts[1:]) is None
     assert len(amounts) == LEAST_DAYS
 

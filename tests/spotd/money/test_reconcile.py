@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotd.money.billing import Entry
-from spotd.money.reconcile import Booked, reconcile
+from spotd.money.billing_exports import Entry
+from spotd.money.reconcile import LedgerSegment, reconcile
 from tests.spotd.money.build import H, stretch
 
 NOW = 100 * H
@@ -20,9 +20,9 @@ def entry(key: str, usd: float, hours: tuple[float, float] = (0, 10), gpu: bool 
 
 def booked(
     number: int, start_h: float, end_h: float, instance: str = "us/i-1", **fields: object
-) -> Booked:
+) -> LedgerSegment:
     part = stretch(start_h, end_h, 2_000_000, **fields)
-    return Booked(number, instance, f"n-{instance}", "j", part)
+    return LedgerSegment(number, instance, f"n-{instance}", "j", part)
 
 
 def test_a_machine_that_is_on_both_sides() -> None:

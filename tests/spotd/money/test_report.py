@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from spotd.cli.casefile import read_case
-from spotd.errors import UserError
-from spotd.money.counterfactual import AS_IS, BEST, MIXED, NEEDED, SAME, Paid, counterfactuals
+from spotd.base.errors import UserError
+from spotd.cli.external_runs import read_case
+from spotd.money.counterfactual import AS_IS, BEST, MIXED, NEEDED, SAME, PaidTotals, counterfactuals
 from spotd.money.document import report_data
+from spotd.money.hour_breakdown import TimeUse
 from spotd.money.report import Item, Kind, report_of, together
-from spotd.money.split import Use
 from tests.spotd.money.build import H, account, machine, steps, stretch
 
 CASE = Path(__file__).parent / "case_study.toml"
@@ -110,15 +110,15 @@ def test_of_what_has_no_price_on_demand_no_saving_is_told() -> None:
 
 def test_a_saving_is_never_more_than_the_discount() -> None:
     """Spot that is dearer than on demand: storage, the same in both, must not hide that."""
-    dear = Paid(10_000_000, 90_000_000, 0, 5_000_000, 5_000_000, {Use.UNTOLD: H})
+    dear = PaidTotals(10_000_000, 90_000_000, 0, 5_000_000, 5_000_000, {TimeUse.UNTOLD: H})
     for one in counterfactuals(dear):
         assert 1 - one.paid_microusd / one.total_microusd > -0.06
         assert one.saving == one.discount == -1.0
 
 
 def test_what_on_demand_would_have_needed_is_at_most_what_was_billed() -> None:
-    uses = {Use.USEFUL: H, Use.REPLAYED: H, Use.CHECKPOINT: H}
-    paid = Paid(3, 0, 0, 9_000_000, 9_000_000, uses, start_us=H // 4)
+    uses = {TimeUse.USEFUL: H, TimeUse.REPLAYED: H, TimeUse.CHECKPOINT: H}
+    paid = PaidTotals(3, 0, 0, 9_000_000, 9_000_000, uses, start_us=H // 4)
     needed = counterfactuals(paid)[1]
     assert needed.hours.us == H + H // 2 + H // 4, "its own saves, and one start"
     assert counterfactuals(replace(paid, start_us=9 * H))[1].hours.us == 3 * H

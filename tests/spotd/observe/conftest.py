@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spotd.act.bundle import Bundle, build_bundle
-from spotd.store.sql import SqlStore, open_store
-from tests.rigs.tables import with_tables
+from spotd.store.sql_store import SqlStore, open_store
+from tests.fixtures.tables import with_tables
 from tests.spotd.store.build import NOW
 
 

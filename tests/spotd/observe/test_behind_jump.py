@@ -11,20 +11,22 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from spotd.act import jump as product
+from spotd.act import jump_host as product
 from spotd.act.bundle import Bundle
+from spotd.act.jump_hosts import JumpHosts
 from spotd.act.link import SshLink
-from spotd.act.ways import Ways
-from spotd.decide.needs import cut_off, lost_at_us, suspect
-from spotd.model import Market, Node, S, Timing
+from spotd.domain.market import Market, Timing
+from spotd.domain.node import Node
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
 from spotd.observe import nodes, retries
-from spotd.states import NodeState
-from spotd.vault import JobKeys
-from tests.rigs import jump as rig
-from tests.rigs import netns, sshd
-from tests.rigs.jump import Server
-from tests.rigs.station import NODE, Station
-from tests.rigs.waiting import wait_until
+from spotd.planner.core.next_effect import cut_off, lost_at_us, suspect
+from spotd.security.secrets import JobKeys
+from tests.fixtures import jump as rig
+from tests.fixtures import netns, sshd
+from tests.fixtures.jump import Server
+from tests.fixtures.station import NODE, Station
+from tests.fixtures.waiting import wait_until
 from tests.spotd.store import build
 
 pytestmark = pytest.mark.root
@@ -59,7 +61,7 @@ class Behind(Station):
         self.machine.close()
         self.machine = _Machine(server)  # type: ignore[assignment]
         self.jump = jump
-        self.ways = Ways({"aws": jump.host}, self.clock)
+        self.ways = JumpHosts({"aws": jump.host}, self.clock)
         self.link = SshLink(bundle, way=self.ways.dial)
 
     def enlist(self) -> Node:
@@ -139,7 +141,7 @@ def test_a_jump_host_in_the_way_is_not_told_of_its_nodes(
     here: Behind, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of fifty nodes behind it, each would be told."""
-    monkeypatch.setattr("spotd.act.ways.TELL_S", 0.2)
+    monkeypatch.setattr("spotd.act.jump_hosts.TELL_S", 0.2)
     server = here.jump.server
     if how == "host_key":
         server.set_host_key(sshd.keys(9).user)

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from spotd.model import Desired, Event, LeaveReason
+from spotd.domain.events import Event
+from spotd.domain.job import Desired
+from spotd.domain.plan import ChangeNode
+from spotd.domain.states import LeaveReason, NodeState
 from spotd.money.budget import Budget
 from spotd.observe.budgets import Budgets
-from spotd.plan import ChangeNode
-from spotd.states import NodeState
-from spotd.store.spending import OVERRIDE, override_key
-from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig
+from spotd.store.budget_queries import OVERRIDE, override_key
+from tests.spotd.api.rig import JOB_FILE, OFFERS, SPOT, Rig
 from tests.spotd.store.build import submission
 
 

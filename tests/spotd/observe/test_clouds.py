@@ -15,13 +15,12 @@ from providers.base import (
     ThrottledError,
     UnknownOutcome,
 )
-from spotd.model import S
-from spotd.observe.clouds import NoticeQueue, Survey
-from spotd.states import NodeState
-from spotd.store.base import LostDutyError, StoreUnavailableError
-from tests.spotd.stage import Stage, ToyCloud
-
-LIMIT_S = 20.0
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
+from spotd.observe.clouds import InstanceSurvey, NoticeQueue
+from spotd.store.interface import LostLeaseError, StoreUnavailableError
+from tests.fixtures.waiting import LIMIT_S
+from tests.spotd.fake_world import Stage, ToyCloud
 
 
 class SlowCloud(ToyCloud):
@@ -45,7 +44,7 @@ class Asking:
 
     def __init__(self, stage: Stage, patience_s: float = LIMIT_S) -> None:
         self.cloud = SlowCloud(stage)
-        self.survey = Survey(stage.store, {"aws": self.cloud}, stage.clock, patience_s)
+        self.survey = InstanceSurvey(stage.store, {"aws": self.cloud}, stage.clock, patience_s)
         self.threads = ThreadPoolExecutor(16)
 
     def ask(self) -> Future[Callable[[], None]]:
@@ -73,7 +72,7 @@ def asking(stage: Stage) -> Asking:
 
 
 def test_a_cloud_that_fails_is_silent_since_it_was_first_asked_in_vain(stage: Stage) -> None:
-    survey, cloud = Survey(stage.store, stage.clouds, stage.clock), stage.clouds["aws"]
+    survey, cloud = InstanceSurvey(stage.store, stage.clouds, stage.clock), stage.clouds["aws"]
     survey.survey("aws")()
     stage.clock.sleep(100)
     assert survey.silent(30) == {}, "nobody asked"
@@ -100,7 +99,7 @@ def test_a_cloud_that_hangs_is_silent_too(asking: Asking, stage: Stage) -> None:
 
 
 def test_a_cloud_that_was_away_answers_since_its_first_answer(stage: Stage) -> None:
-    survey, cloud = Survey(stage.store, stage.clouds, stage.clock), stage.clouds["aws"]
+    survey, cloud = InstanceSurvey(stage.store, stage.clouds, stage.clock), stage.clouds["aws"]
     for away_s, back in ((30, False), (31, True)):
         cloud.fail("list", UnknownOutcome("no route to host"))
         with pytest.raises(UnknownOutcome):
@@ -175,7 +174,7 @@ def test_who_waits_too_long_is_told_so_as_a_clouds_error(stage: Stage) -> None:
 
 def test_one_cloud_that_hangs_keeps_no_other_waiting(stage: Stage) -> None:
     slow = SlowCloud(stage)
-    survey = Survey(stage.store, {"aws": slow, "gcp": stage.clouds["gcp"]}, stage.clock)
+    survey = InstanceSurvey(stage.store, {"aws": slow, "gcp": stage.clouds["gcp"]}, stage.clock)
     with ThreadPoolExecutor(1) as threads:
         hanging = threads.submit(survey.survey, "aws")
         assert slow.begun.acquire(timeout=LIMIT_S)
@@ -292,7 +291,7 @@ def test_a_warning_told_to_one_who_is_overtaken_meanwhile_is_recorded(
     asking.hear(ours, cloud)
     assert [told.notice_id for told in stage.nodes("j1")[0].notices] == ["n1"]
     monkeypatch.setattr(cloud, "notices", lambda: pytest.fail("the duty is another's"))
-    with pytest.raises(LostDutyError):
+    with pytest.raises(LostLeaseError):
         asking.hear(ours, cloud)
 
 

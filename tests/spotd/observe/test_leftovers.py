@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from providers.base import Leftover, LeftoverKind, ProviderError
-from spotd.decide.sweeping import GRACE_S, Fate, leftovers_of
-from spotd.model import Event
+from spotd.domain.events import Event
+from spotd.domain.states import NodeState
 from spotd.observe.leftovers import FRESH_S, LeftoverSweep
-from spotd.states import NodeState
-from spotd.store.base import LostDutyError
-from tests.spotd.stage import Stage, ToyCloud
+from spotd.planner.core.orphan_policy import GRACE_S, OrphanAction, leftovers_of
+from spotd.store.interface import LostLeaseError
+from tests.spotd.fake_world import Stage, ToyCloud
 
 
 def left(stage: Stage, name: str = "vol-1", token: str = "", **tags: str) -> Leftover:
@@ -114,8 +114,8 @@ def test_what_is_held_can_be_seen_as_long_as_it_is_known(stage: Stage) -> None:
     held = sweep.held()
     assert held is not None
     assert [(one.leftover.leftover_id, one.fate, one.since_us) for one in held] == [
-        ("vol-1", Fate.HOLD, first_us),
-        ("vol-3", Fate.FOREIGN, first_us),
+        ("vol-1", OrphanAction.HOLD, first_us),
+        ("vol-3", OrphanAction.FOREIGN, first_us),
     ]
     stage.clouds["aws"].left = [foreign]
     look(stage, sweep)
@@ -153,6 +153,6 @@ def test_who_lost_the_duty_discards_nothing(stage: Stage) -> None:
     ours = stage.duty("leftovers:aws")
     stage.clock.sleep(30.0)
     assert stage.store.take_duty("leftovers:aws", "other", stage.clock.now_us, 20_000_000)
-    with pytest.raises(LostDutyError):
+    with pytest.raises(LostLeaseError):
         sweep.run(ours)
     assert stage.clouds["aws"].left

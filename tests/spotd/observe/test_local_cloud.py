@@ -16,16 +16,16 @@ from providers.stores.local import LocalStore
 from spotd.act.bundle import Bundle
 from spotd.act.effects import launch_request
 from spotd.act.link import SshLink
-from spotd.clock import SystemClock
-from spotd.decide.bootstrap import agent_config
-from spotd.model import EffectKind
+from spotd.base.clock import SystemClock
+from spotd.domain.node import EffectKind
+from spotd.domain.plan import Effect
+from spotd.domain.states import NodeState
 from spotd.observe.nodes import Follower
-from spotd.plan import Effect
-from spotd.states import NodeState
-from spotd.store.sql import SqlStore
-from tests.rigs import sshd
-from tests.rigs.station import NODE
-from tests.rigs.waiting import wait_until
+from spotd.planner.core.node_bootstrap import agent_config
+from spotd.store.sql_store import SqlStore
+from tests.fixtures import sshd
+from tests.fixtures.station import NODE
+from tests.fixtures.waiting import wait_until
 from tests.spotd.store import build
 
 KEYS = sshd.keys(3)

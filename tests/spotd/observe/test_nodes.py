@@ -17,16 +17,16 @@ import pytest
 from providers.base import Instance
 from spotd import wire
 from spotd.act.bundle import Bundle
-from spotd.model import Node
-from spotd.observe import nodes, recording, retries
+from spotd.domain.node import Node
+from spotd.domain.states import NodeState
+from spotd.observe import journal_writer, nodes, retries
 from spotd.observe.nodes import Follower
-from spotd.observe.waiting import SystemWaiting
-from spotd.states import NodeState
-from spotd.store.base import JournalBatch, StoreUnavailableError
-from tests.rigs import sshd
-from tests.rigs.metadata import serve_metadata
-from tests.rigs.station import NODE, Station, kill, station
-from tests.rigs.waiting import wait_until
+from spotd.observe.selector import SystemSelector
+from spotd.store.interface import JournalBatch, StoreUnavailableError
+from tests.fixtures import sshd
+from tests.fixtures.metadata import serve_metadata
+from tests.fixtures.station import NODE, Station, kill, station
+from tests.fixtures.waiting import wait_until
 from tests.spotd.store import build
 
 COUNT = "i=0; while [ $i -lt {} ]; do i=$((i+1)); echo line $i; sleep {}; done"
@@ -85,7 +85,7 @@ def test_a_node_is_followed_from_its_hello_to_its_end(
     assert here.node.link_down_at_us == 0
 
 
-class Noting(SystemWaiting[Any]):
+class Noting(SystemSelector[Any]):
     """Notes how long the follower means to sleep."""
 
     def __init__(self) -> None:
@@ -189,7 +189,7 @@ def test_another_follower_goes_on_where_the_last_one_was(
 def test_a_machine_that_freezes_is_noticed(here: Station, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its kernel answers for it: only missing heartbeats tell."""
     monkeypatch.setattr(nodes, "SILENT_S", 4.0)
-    monkeypatch.setattr(recording, "HEARD_S", 0.1)
+    monkeypatch.setattr(journal_writer, "HEARD_S", 0.1)
     here.boot()
     here.follow().poke()
     hello_us = wait_until("it was heard", lambda: here.node.hello_at_us)
@@ -204,7 +204,7 @@ def test_a_machine_that_freezes_is_noticed(here: Station, monkeypatch: pytest.Mo
 def test_a_dead_agent_does_not_sound_alive(here: Station, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its machine answers and its journal can be read; heartbeats are what counts."""
     monkeypatch.setattr(nodes, "SILENT_S", 1.5)
-    monkeypatch.setattr(recording, "HEARD_S", 0.1)
+    monkeypatch.setattr(journal_writer, "HEARD_S", 0.1)
     here.boot()
     here.follow().poke()
     wait_until("it was heard", lambda: here.node.hello_at_us)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from providers.base import AuthError, Offer, UnknownOutcome
-from spotd.decide.prices import ASSUMED, STALE_S
-from spotd.model import Event
+from spotd.domain.events import Event
+from spotd.domain.states import NodeState
 from spotd.observe.prices import Quotes
-from spotd.states import NodeState
-from tests.spotd.stage import Stage
+from spotd.planner.offers.price_sanity import ASSUMED, STALE_S
+from tests.spotd.fake_world import Stage
 from tests.spotd.store import build
 
 

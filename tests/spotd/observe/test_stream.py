@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotd.observe.stream import Fed, NodeStream
+from spotd.observe.stream import NodeStream, StreamResult
 from spotd.wire import MAX_LINE_BYTES, PROGRESS, Heartbeat, JournalEntry, LogChunk
 
 
@@ -21,7 +21,7 @@ def lines(*seqs: int) -> bytes:
     return b"".join(entry(seq).to_line() for seq in seqs)
 
 
-def seqs(fed: Fed) -> list[int]:
+def seqs(fed: StreamResult) -> list[int]:
     return [found.seq for found in fed.entries]
 
 
@@ -49,7 +49,7 @@ wire_lines = st.one_of(
 def test_the_cuts_do_not_matter(parts: list[bytes], cuts: list[int]) -> None:
     data = b"".join(parts)
     whole = NodeStream(0).feed(data)
-    stream, pieces = NodeStream(0), Fed()
+    stream, pieces = NodeStream(0), StreamResult()
     places = sorted({0, *(cut for cut in cuts if cut < len(data)), len(data)})
     for begin, end in itertools.pairwise(places):
         fed = stream.feed(data[begin:end])

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from providers.base import InstanceState, LaunchRequest, ProviderError
-from spotd.decide.sweeping import GRACE_S, Fate
-from spotd.model import Event, S
+from spotd.domain.events import Event
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
 from spotd.observe.sweep import FRESH_S, REPEAT_S, Sweep
-from spotd.states import NodeState
-from spotd.store.base import LostDutyError, StoreUnavailableError
-from tests.spotd.stage import Stage, job_keys
+from spotd.planner.core.orphan_policy import GRACE_S, OrphanAction
+from spotd.store.interface import LostLeaseError, StoreUnavailableError
+from tests.fixtures.waiting import LIMIT_S
+from tests.spotd.fake_world import Stage, job_keys
 from tests.spotd.store import build
-
-LIMIT_S = 20.0
 
 
 def trained(stage: Stage, job: str = "j1") -> str:
@@ -239,7 +239,7 @@ def test_who_was_overtaken_after_the_listing_ends_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(type(stage.store), "record_listing", stand_still)
-        with pytest.raises(LostDutyError):
+        with pytest.raises(LostLeaseError):
             stage.survey.sweep("aws", store)
     assert orphan in stage.alive()
     assert told(stage) == []
@@ -312,7 +312,7 @@ def test_a_machine_that_no_row_ever_asked_for_is_held_and_a_person_told_once(sta
     for word in (stranger, "job jold is not on record", "spotctl orphans end"):
         assert word in event.text
     (held,) = stage.survey.held()
-    assert (held.instance.instance_id, held.fate) == (stranger, Fate.HOLD)
+    assert (held.instance.instance_id, held.fate) == (stranger, OrphanAction.HOLD)
 
 
 def test_what_another_box_sweeps_now_is_not_shown_as_it_was(stage: Stage) -> None:
@@ -417,7 +417,7 @@ def test_another_deployments_machine_is_never_touched(stage: Stage) -> None:
     look(stage)
     look(stage, GRACE_S)
     assert stage.alive() == [foreign, nobodys]
-    assert {held.fate for held in stage.survey.held()} == {Fate.FOREIGN}
+    assert {held.fate for held in stage.survey.held()} == {OrphanAction.FOREIGN}
 
 
 def test_a_listing_that_comes_late_ends_nobody_twice(stage: Stage) -> None:

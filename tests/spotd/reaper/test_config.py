@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spotd.errors import UserError
+from spotd.base.errors import UserError
 from spotd.reaper.config import load
 
 WHOLE = """\

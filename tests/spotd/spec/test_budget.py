@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spotd.spec import Known
+from spotd.domain.preferences import NO_CAPS, Caps, SpendAlert
+from spotd.spec import KnownNames
 from spotd.store.codec import decode_spec, encode
-from spotd.wishes import NO_CAPS, Caps, Told
 from tests.spotd.spec.test_load import read, refused
 
 BUDGET = "run: x\nspotd: {budget: {max_cost_usd: 800, max_interruptions: 5, routes: {ROUTES}}}\n"
@@ -16,7 +16,7 @@ BUDGET = "run: x\nspotd: {budget: {max_cost_usd: 800, max_interruptions: 5, rout
 def test_each_cap_is_a_word_of_the_block() -> None:
     spec = read(BUDGET.replace("ROUTES", "100: finance, 50: team")).spec
     assert spec.max_cost_microusd == 800_000_000
-    assert spec.caps == Caps(5, (Told(50, "team"), Told(100, "finance")))
+    assert spec.caps == Caps(5, (SpendAlert(50, "team"), SpendAlert(100, "finance")))
     assert [spec.caps.route(percent) for percent in (50, 80, 100)] == ["team", "", "finance"]
     assert decode_spec(encode(spec)) == spec
     none = read("run: x").spec
@@ -34,5 +34,5 @@ def test_each_cap_is_a_word_of_the_block() -> None:
     ],
 )
 def test_what_is_no_budget(text: str, told: str) -> None:
-    (problem,) = refused(text, known=Known(routes=("ops",)))
+    (problem,) = refused(text, known=KnownNames(routes=("ops",)))
     assert told in problem

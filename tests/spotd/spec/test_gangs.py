@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spotd.elastic import Elastic, OnLoss
+from spotd.domain.on_node_loss import Elastic, OnNodeLoss
 from spotd.store.codec import decode_spec, encode
 from tests.spotd.spec.test_load import read, refused
 
@@ -20,12 +20,12 @@ def job(block: str, num_nodes: int = 4, run: str = TRAIN, engine: str = ENGINE) 
     ("block", "elastic"),
     [
         ("on_node_loss: wait", Elastic()),
-        ("on_node_loss: shrink", Elastic(OnLoss.SHRINK)),
-        ("on_node_loss: shrink, min_nodes: 3", Elastic(OnLoss.SHRINK, 3)),
-        ("on_node_loss: wait-then-shrink", Elastic(OnLoss.WAIT_THEN_SHRINK, 1, 300.0)),
+        ("on_node_loss: shrink", Elastic(OnNodeLoss.SHRINK)),
+        ("on_node_loss: shrink, min_nodes: 3", Elastic(OnNodeLoss.SHRINK, 3)),
+        ("on_node_loss: wait-then-shrink", Elastic(OnNodeLoss.WAIT_THEN_SHRINK, 1, 300.0)),
         (
             "on_node_loss: wait-then-shrink, shrink_after: 90s, min_nodes: 2",
-            Elastic(OnLoss.WAIT_THEN_SHRINK, 2, 90.0),
+            Elastic(OnNodeLoss.WAIT_THEN_SHRINK, 2, 90.0),
         ),
     ],
 )
@@ -106,4 +106,4 @@ def test_what_cannot_be_is_refused_with_what_to_do(text: str, where: str, words:
     ],
 )
 def test_what_is_told_anew_in_each_attempt_is_fine(run: str) -> None:
-    assert read(job("on_node_loss: shrink", run=run)).spec.elastic.on_loss is OnLoss.SHRINK
+    assert read(job("on_node_loss: shrink", run=run)).spec.elastic.on_loss is OnNodeLoss.SHRINK

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from spotd.errors import ExitCode
-from spotd.model import CheckpointSpec
-from spotd.phase import keeps
-from spotd.spec import CheckpointDefaults, Known, Parsed, SpecError, documents, load
-from spotd.spec.sources import Origin
-from spotd.verdicts import HealthSpec
+from spotd.base.errors import ExitCode
+from spotd.domain.health import HealthSpec
+from spotd.domain.job import CheckpointSpec
+from spotd.domain.phase import keeps
+from spotd.spec import CheckpointDefaults, KnownNames, ParsedJobFile, SpecError, documents, load
+from spotd.spec.sources import CheckpointOrigin
 from spotd.wire import Bucket, MountMode
 
 NOW_US = 1_700_000_000_000_000
@@ -19,7 +19,7 @@ DEFAULTS = CheckpointDefaults(store="file:///checkpoints", every_s=120.0, keep=4
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-def read(text: str, **changes: object) -> Parsed:
+def read(text: str, **changes: object) -> ParsedJobFile:
     given = {"now_us": NOW_US, "defaults": DEFAULTS, "fallback_name": "job"} | changes
     return load(text, **given)  # type: ignore[arg-type]
 
@@ -67,10 +67,10 @@ def test_a_bucket_may_be_mounted_as_skypilot_says_it() -> None:
 
 def test_a_mount_may_be_a_data_set_that_is_declared() -> None:
     text = "name: any\nrun: x\nfile_mounts: {/d/: dataset://corpus/}"
-    known = Known(datasets=("corpus", "web"))
+    known = KnownNames(datasets=("corpus", "web"))
     assert read(text, known=known).spec.buckets == (Bucket("/d", "dataset://corpus"),)
     assert read(text).spec.buckets == (Bucket("/d", "dataset://corpus"),), "nobody knows"
-    [problem] = refused(text, known=Known(datasets=("web",)))
+    [problem] = refused(text, known=KnownNames(datasets=("web",)))
     assert "there is no data set 'corpus'" in problem
     assert "name one of [datasets]: web" in problem
     [mounted] = read(text.replace("dataset://corpus/", "{source: dataset://corpus}")).spec.buckets
@@ -99,8 +99,8 @@ def test_caches_are_folders_and_one_alone_needs_no_list() -> None:
 
 def test_a_job_may_begin_with_a_path_or_a_job() -> None:
     block = "name: any\nrun: x\nspotd: {checkpoint: {engine: spotd, from: %s}}\n"
-    assert read(block % "./x/y").origin == Origin(Path("x/y"))
-    assert read(block % "gpt@best").origin == Origin(job="gpt", which="best")
+    assert read(block % "./x/y").origin == CheckpointOrigin(Path("x/y"))
+    assert read(block % "gpt@best").origin == CheckpointOrigin(job="gpt", which="best")
     assert read("name: any\nrun: x\n").origin is None
 
 
@@ -194,7 +194,7 @@ spotd:
   candidates: 99
   alerts: [opps]
 """,
-        known=Known(clouds=("aws", "azure"), routes=("ops",), secrets=("KEPT",)),
+        known=KnownNames(clouds=("aws", "azure"), routes=("ops",), secrets=("KEPT",)),
     )
     assert problems == [
         "run: is missing (fix: write the command that trains)",
@@ -493,7 +493,7 @@ def test_secret_values_stay_out_of_spec_text_repr_and_errors() -> None:
 
 def test_a_secret_without_a_value_is_one_that_the_deployment_keeps() -> None:
     text = "secrets: {KEPT: , MINE: mine-value, GIVEN: }\nrun: x\nname: j"
-    for known in (None, Known(secrets=("KEPT", "MINE"))):
+    for known in (None, KnownNames(secrets=("KEPT", "MINE"))):
         parsed = read(text, secrets={"GIVEN": "given-value"}, known=known)
         assert parsed.spec.secrets == ("GIVEN", "KEPT", "MINE")
         assert parsed.secrets == {"MINE": "mine-value", "GIVEN": "given-value"}
@@ -529,8 +529,8 @@ def test_a_deadline_may_be_a_time_with_its_zone() -> None:
 
 
 def test_alerts_default_to_the_route_of_that_name_if_there_is_one() -> None:
-    assert read("run: x", known=Known(routes=("default", "ops"))).spec.alerts == ("default",)
-    assert read("run: x", known=Known(routes=("ops",))).spec.alerts == ()
+    assert read("run: x", known=KnownNames(routes=("default", "ops"))).spec.alerts == ("default",)
+    assert read("run: x", known=KnownNames(routes=("ops",))).spec.alerts == ()
     assert read("run: x\nspotd: {alerts: []}").spec.alerts == ()
 
 

@@ -38,7 +38,10 @@ def test_a_job_without_it_is_as_before() -> None:
         ("{name: llama-3-71b}", "line 4: spotd.model.name: no model 'llama-3-71b' is known"),
         ("{name: mixtral-8x7b}", "spotd.model.name: mixtral-8x7b is a mixture of experts"),
         ("{method: lora}", "spotd.model.name: is missing (fix: write one like llama-3-70b"),
-        ("{name: gpt2, tokens: lots}", "spotd.model.tokens: 'lots' is no number (fix: write"),
+        (
+            "{name: gpt2, tokens: lots}",
+            "spotd.model.tokens: 'lots' is no number (fix: write",
+        ),
         ("{name: gpt2, tokens: 5, steps: 5}", "spotd.model.steps: and tokens both say"),
         (
             "{name: gpt2, step_in_backward: true, accumulation: 2}",

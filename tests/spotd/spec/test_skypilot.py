@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from providers.base import CapacityType, OfferRequest
-from spotd.spec import CheckpointDefaults, Known, Parsed, SpecError, load
+from spotd.spec import CheckpointDefaults, KnownNames, ParsedJobFile, SpecError, load
 
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
 DEFAULTS = CheckpointDefaults(store="file:///checkpoints")
 
 
-def read(text: str, base_dir: Path | None = None, **env: str) -> Parsed:
+def read(text: str, base_dir: Path | None = None, **env: str) -> ParsedJobFile:
     return load(text, now_us=0, env=env, defaults=DEFAULTS, base_dir=base_dir, fallback_name="task")
 
 
@@ -313,7 +313,7 @@ def test_secrets_by_reference_are_names_that_must_be_given() -> None:
     )
     assert parsed.spec.secrets == ("HF_TOKEN", "WANDB")
     with pytest.raises(SpecError, match="pass --secret WANDB"):
-        load(text, now_us=0, defaults=DEFAULTS, fallback_name="x", known=Known(secrets=()))
+        load(text, now_us=0, defaults=DEFAULTS, fallback_name="x", known=KnownNames(secrets=()))
 
 
 @pytest.mark.parametrize(

@@ -6,25 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from providers.base import CapacityType, Instance, InstanceState, Offer, OfferRequest
-from spotd.model import (
-    Attempt,
-    CheckpointSpec,
-    Event,
-    JobSpec,
-    Node,
-    S,
-    View,
-)
-from spotd.plan import (
-    AddNode,
-    Change,
-    ChangeJob,
-    ChangeNode,
-    OpenAttempt,
-    Plan,
-)
-from spotd.states import NodeState
-from spotd.store.base import CommitStatus, JournalBatch, Store, Submission
+from spotd.domain.events import Event
+from spotd.domain.job import Attempt, CheckpointSpec, JobSpec
+from spotd.domain.node import Node
+from spotd.domain.plan import AddNode, Change, ChangeJob, ChangeNode, OpenAttempt, Plan
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
+from spotd.domain.view import View
+from spotd.store.interface import CommitStatus, JournalBatch, Store, Submission
 from spotd.wire import JournalEntry
 
 NOW = 1_000_000 * S

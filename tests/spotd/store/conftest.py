@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from spotd.store.base import Store
-from spotd.store.sql import SqlStore, open_store
-from tests.rigs import postgres
-from tests.rigs.tables import with_tables
+from spotd.store.interface import Store
+from spotd.store.sql_store import SqlStore, open_store
+from tests.fixtures import postgres
+from tests.fixtures.tables import with_tables
 from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import NOW, Bell
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from spotd.store.base import AuditOutcome, AuditRow, Store, StoreError
 from spotd.store.engine import Database
-from spotd.store.sql import SqlStore, upgrade
-from tests.rigs import postgres
+from spotd.store.interface import AuditOutcome, AuditRow, Store, StoreError
+from spotd.store.sql_store import SqlStore, upgrade
+from tests.fixtures import postgres
 from tests.spotd.store.build import NOW, S
 from tests.spotd.store.conftest import make
 

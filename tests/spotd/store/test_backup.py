@@ -14,17 +14,18 @@ from urllib.parse import urlsplit
 import pytest
 from sqlalchemy import text
 
-from spotd.errors import UserError
-from spotd.lock import hold_database
-from spotd.model import Event, S
+from spotd.base.errors import UserError
+from spotd.base.lock import hold_database
+from spotd.domain.events import Event
+from spotd.domain.units import S
 from spotd.store.backup import back_up, restore
-from spotd.store.base import AuditOutcome, AuditRow, SecretRow, Store, StoreError
-from spotd.store.damage import check_whole
 from spotd.store.engine import Database
-from spotd.store.sql import SqlStore
+from spotd.store.integrity import check_whole
+from spotd.store.interface import AuditOutcome, AuditRow, SecretRow, Store, StoreError
+from spotd.store.sql_store import SqlStore
 from spotd.store.transaction import Transaction
 from spotd.store.version import downgrade
-from tests.rigs import postgres
+from tests.fixtures import postgres
 from tests.spotd.store.build import NOW, kinds, placed, submission, submit
 from tests.spotd.store.conftest import make
 
@@ -49,10 +50,19 @@ def file(tmp_path: Path) -> Path:
 def told(store: Store) -> list[object]:
     """All that a user can ask for."""
     return [
-        *(store.load_views(["j1", "j2"], NOW), store.jobs(), store.job_nodes("j1")),
-        *(store.events("j1"), store.secrets("j3"), store.job_key("j1"), store.deployment()),
-        *(store.audit(0), store.kept_secrets(), store.kept_secret_values(["A"])),
-        *(store.segments(), store.key_state(), store.load_market(NOW)),
+        store.load_views(["j1", "j2"], NOW),
+        store.jobs(),
+        store.job_nodes("j1"),
+        store.events("j1"),
+        store.secrets("j3"),
+        store.job_key("j1"),
+        store.deployment(),
+        store.audit(0),
+        store.kept_secrets(),
+        store.kept_secret_values(["A"]),
+        store.segments(),
+        store.key_state(),
+        store.load_market(NOW),
     ]
 
 

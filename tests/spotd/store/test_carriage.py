@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from spotd.model import S
-from spotd.store.base import CommitStatus, Store
-from spotd.store.invoice_records import Carriage, Shipment
+from spotd.domain.units import S
+from spotd.store.interface import CommitStatus, Store
+from spotd.store.invoice_records import DataTransfer, StorageCost
 from tests.spotd.store.build import NOW, new_node, opening, placed, submit, view
 
 MONTH = 30 * 86_400 * S
 
 
-def carriage(cost: int, rate: int = 0, month_us: int = 0, at_us: int = NOW) -> Carriage:
-    return Carriage("j1", month_us, cost, rate, at_us)
+def carriage(cost: int, rate: int = 0, month_us: int = 0, at_us: int = NOW) -> StorageCost:
+    return StorageCost("j1", month_us, cost, rate, at_us)
 
 
 def test_the_newest_word_of_each_month_counts_and_they_add_up(store: Store) -> None:
@@ -79,14 +79,19 @@ def test_carriages_of_one_month(store: Store) -> None:
 
 def test_what_went_over_adds_up_by_job_store_node_and_month(store: Store) -> None:
     submit(store)
-    first = Shipment("j1", "gs://c", "", 0, 5, 3, 1, NOW)
-    for row in (first, first, Shipment("j1", "gs://c", "n", 0, 9), Shipment("j1", "gs://d", "", 0)):
+    first = DataTransfer("j1", "gs://c", "", 0, 5, 3, 1, NOW)
+    for row in (
+        first,
+        first,
+        DataTransfer("j1", "gs://c", "n", 0, 9),
+        DataTransfer("j1", "gs://d", "", 0),
+    ):
         store.add_shipment(row)
-    store.add_shipment(Shipment("j1", "gs://c", "", 0, staged_at_us=7, began_at_us=8))
+    store.add_shipment(DataTransfer("j1", "gs://c", "", 0, staged_at_us=7, began_at_us=8))
     store.end_shipment("j1", "gs://c", 11)
     store.end_shipment("j1", "gs://c", 12)
     assert store.shipments() == store.shipments("j1")
     assert store.shipments("j2") == []
     brought, read, other = store.shipments()
-    assert brought == Shipment("j1", "gs://c", "", 0, 10, 6, 2, NOW, 7, 11)
+    assert brought == DataTransfer("j1", "gs://c", "", 0, 10, 6, 2, NOW, 7, 11)
     assert (read.bytes, read.gone_at_us, other.gone_at_us) == (9, 0, 0)

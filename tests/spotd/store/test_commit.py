@@ -9,27 +9,17 @@ from typing import Any
 import pytest
 
 from providers.base import InstanceState, Scope
-from spotd.model import (
-    Attempt,
-    EffectKind,
-    Event,
-    LeaveReason,
-    Limits,
-    Refusal,
-    S,
-    Severity,
-)
-from spotd.plan import (
-    AddNode,
-    ChangeJob,
-    ChangeNode,
-    OpenAttempt,
-    Plan,
-)
-from spotd.states import IllegalTransitionError, NodeState
+from spotd.domain.events import Event, Severity
+from spotd.domain.job import Attempt
+from spotd.domain.market import Refusal
+from spotd.domain.node import EffectKind
+from spotd.domain.plan import AddNode, ChangeJob, ChangeNode, OpenAttempt, Plan
+from spotd.domain.queue import Limits
+from spotd.domain.states import IllegalTransitionError, LeaveReason, NodeState
+from spotd.domain.units import S
 from spotd.store import ledger
-from spotd.store.base import CommitResult, CommitStatus, Store
-from tests.rigs import postgres
+from spotd.store.interface import CommitResult, CommitStatus, Store
+from tests.fixtures import postgres
 from tests.spotd.store.build import (
     NOW,
     commit,

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from spotd.log import redactor
-from spotd.model import Event, S
-from spotd.plan import ChangeJob
-from spotd.states import NodeState
-from spotd.store.base import Store
+from spotd.base.log import redactor
+from spotd.domain.events import Event
+from spotd.domain.health import Diagnosis, Setbacks
+from spotd.domain.plan import ChangeJob
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
 from spotd.store.diagnosis import MAX_STACK_CHARS
+from spotd.store.interface import Store
 from spotd.store.throughput import COMPARED_S
 from spotd.store.views import VERDICT_EVENTS
-from spotd.verdicts import Setbacks, Verdict
 from tests.spotd.store.build import (
     NOW,
     commit,
@@ -151,7 +152,7 @@ def test_lost_numbers_are_left_to_a_program_that_goes_back_by_itself(store: Stor
     move(store, NODE, NodeState.BOOTING, chosen=True)
     move(store, NODE, NodeState.RUNNING)
     store.record_journal([said(("warning", {"text": "", "verdict": "nan_after_resume"}))])
-    assert view(store).verdicts == (Verdict("nan_after_resume", AT, NODE),)
+    assert view(store).verdicts == (Diagnosis("nan_after_resume", AT, NODE),)
     store.record_journal([said(("rolled_back", {"step": 5, "from_step": 8}), first=2)])
     assert view(store).verdicts == ()
 
@@ -165,8 +166,8 @@ def test_decisions_see_the_newest_verdicts_of_a_job_that_trains(store: Store) ->
     straggles(store, 2, AT + S)
     store.record_journal([said(("warning", {"text": "", "verdict": "loss_spike"}), first=3)])
     assert view(store).verdicts == (
-        Verdict("straggler", AT, NODE),
-        Verdict("straggler", AT + S, NODE),
+        Diagnosis("straggler", AT, NODE),
+        Diagnosis("straggler", AT + S, NODE),
     )
     for number in range(VERDICT_EVENTS - 1):
         store.record_journal([said(("ready", {}), first=4 + number)])

@@ -6,17 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from spotd.drill import Drill, DrillEnd, DrillKind, Findings
-from spotd.model import Event, LeaveReason, S
-from spotd.states import NodeState
-from spotd.store.base import Store
+from spotd.domain.events import Event
+from spotd.domain.fault_drill import DrillEnd, DrillKind, FaultDrill, Findings
+from spotd.domain.states import LeaveReason, NodeState
+from spotd.domain.units import S
+from spotd.store.interface import Store
 from tests.spotd.store.build import NOW, move, node, placed, said, submit
 
-DRILL = Drill("d1", "j1", DrillKind.KILL, "ada", NOW)
+DRILL = FaultDrill("d1", "j1", DrillKind.KILL, "ada", NOW)
 NODE = "j1-g1-0"
 
 
-def aimed(store: Store) -> Drill:
+def aimed(store: Store) -> FaultDrill:
     placed(store)
     drill = replace(store.add_drill(DRILL), node_id=NODE, aimed_at_us=NOW + S)
     assert store.set_drill(drill)

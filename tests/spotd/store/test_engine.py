@@ -22,14 +22,13 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
-from spotd.model import Event, S
-from spotd.plan import (
-    ChangeJob,
-)
-from spotd.store.base import CommitStatus, StoreError, StoreUnavailableError
+from spotd.domain.events import Event
+from spotd.domain.plan import ChangeJob
+from spotd.domain.units import S
 from spotd.store.engine import Database
-from spotd.store.sql import SqlStore
-from tests.rigs import postgres
+from spotd.store.interface import CommitStatus, StoreError, StoreUnavailableError
+from spotd.store.sql_store import SqlStore
+from tests.fixtures import postgres
 from tests.spotd.store.build import NOW, instance, node, opening, placed, plan, said, submit, view
 from tests.spotd.store.conftest import make
 
@@ -258,7 +257,7 @@ def test_a_full_disk_loses_nothing_and_is_got_over(small_disk: Path) -> None:
 
 _CHILD = """
 import sys
-from spotd.plan import (ChangeJob,)
+from spotd.domain.plan import (ChangeJob,)
 from tests.spotd.store.build import plan, view, NOW
 from tests.spotd.store.conftest import make
 store = make(sys.argv[1])

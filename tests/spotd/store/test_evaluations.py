@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spotd.evaluation import Evaluation
-from spotd.model import S
-from spotd.store.base import Store
+from spotd.domain.evaluation import Evaluation
+from spotd.domain.units import S
 from spotd.store.evaluation_records import EvaluationRow
+from spotd.store.interface import Store
 from tests.spotd.store.build import NOW, placed, said, submit
 
 TOLD = Evaluation("helpdesk", 3, 1, 810.5, 0.25, 0.5, ("c2", "c3"))

@@ -4,12 +4,14 @@ show the record."""
 from __future__ import annotations
 
 from providers.base import Notice, NoticeKind, Scope
-from spotd.log import redactor
-from spotd.model import EffectKind, Event, S
-from spotd.states import NodeState
+from spotd.base.log import redactor
+from spotd.domain.events import Event
+from spotd.domain.node import EffectKind
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
 from spotd.store import schema
-from spotd.store.said import MAX_TEXT
-from spotd.store.sql import SqlStore
+from spotd.store.journal_fields import MAX_TEXT
+from spotd.store.sql_store import SqlStore
 from tests.spotd.store.build import NOW, move, node, placed, said
 
 CANARY = "canary-of-a-value-that-spotd-was-given"

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from providers.images import Image, ImageState
-from spotd.model import EffectKind
-from spotd.states import NodeState
-from spotd.store.base import Store
+from spotd.domain.node import EffectKind
+from spotd.domain.states import NodeState
 from spotd.store.image_records import ImageRow
+from spotd.store.interface import Store
 from tests.spotd.store.build import NOW, move, node, placed, view
 
 NODE = "j1-g1-0"

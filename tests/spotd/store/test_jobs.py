@@ -9,21 +9,15 @@ from dataclasses import replace
 import pytest
 
 from providers.base import Offer, OfferRequest
-from spotd.model import (
-    Desired,
-    Event,
-    HeadSeen,
-    JobSpec,
-    Outcome,
-    S,
-)
-from spotd.past import Before
-from spotd.plan import (
-    ChangeJob,
-)
-from spotd.store.base import DuplicateIdError, DuplicateNameError, Store, StoreError
+from spotd.domain.events import Event
+from spotd.domain.health import HealthSpec
+from spotd.domain.job import Desired, HeadSnapshot, JobSpec
+from spotd.domain.node_history import Prerequisite
+from spotd.domain.plan import ChangeJob
+from spotd.domain.states import Outcome
+from spotd.domain.units import S
 from spotd.store.codec import CodecError, decode, encode
-from spotd.verdicts import HealthSpec
+from spotd.store.interface import DuplicateIdError, DuplicateNameError, Store, StoreError
 from spotd.wire import Mount
 from tests.spotd.store.build import NOW, Bell, commit, offer, plan, spec, submission, submit, view
 from tests.spotd.store.conftest import make
@@ -41,7 +35,7 @@ def test_what_became_of_the_job_before(store: Store, *, ends: bool) -> None:
         commit(store, view(store, "j1"), plan(ChangeJob(done)))
     found = store.load_views(["j1", "j2", "j3"], NOW)
     told = (Outcome.FAILED, "why", NOW + S) if ends else (None, "", 0)
-    assert found["j2"].before == Before("j1", *told)
+    assert found["j2"].before == Prerequisite("j1", *told)
     assert (found["j1"].before, found["j3"].before) == (None, None)
 
 
@@ -127,7 +121,9 @@ def test_an_id_is_on_record_once_whatever_became_of_its_job(store: Store) -> Non
 
 
 def test_a_job_that_goes_on_has_its_head_from_the_beginning(store: Store) -> None:
-    head = HeadSeen(7, 1200, "jobs/j1/m", released=False, final=False, seen_at_us=3, read_at_us=4)
+    head = HeadSnapshot(
+        7, 1200, "jobs/j1/m", released=False, final=False, seen_at_us=3, read_at_us=4
+    )
     job = store.submit(submission("j1", head=head), NOW)
     assert (job.head, job.generation) == (head, 0)
     assert view(store, "j1").job.head == head

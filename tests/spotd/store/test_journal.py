@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 
 from providers.base import NoticeKind
 from spotd import wire
-from spotd.decide.health import slow
-from spotd.model import CheckpointSpec, HeadSeen, NoticeSeen, S, Severity, Throughput
-from spotd.states import NodeState
-from spotd.store.base import JournalBatch, Store, StoreUnavailableError
-from spotd.store.entries import APPLY
-from spotd.verdicts import HealthSpec
+from spotd.domain.events import Severity
+from spotd.domain.health import HealthSpec
+from spotd.domain.job import CheckpointSpec, HeadSnapshot
+from spotd.domain.node import NoticeRecord
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
+from spotd.domain.view import Throughput
+from spotd.planner.core.slow_detection import slow
+from spotd.store.interface import JournalBatch, Store, StoreUnavailableError
+from spotd.store.journal_entries import APPLY
 from spotd.wire import JournalEntry
 from tests.spotd.store.build import (
     NOW,
@@ -116,7 +120,7 @@ def test_a_life_from_hello_to_release(store: Store) -> None:
     assert (*once, now.released_at_us, now.exited_at_us, now.heard_at_us) == (AT,) * 7
     assert (now.last_step, now.exit_code, now.exit_tail, now.journal_seq) == (6, 75, "bye", 10)
     job = view(store).job
-    assert job.head == HeadSeen(1, 6, "m6", released=True, final=False, seen_at_us=AT)
+    assert job.head == HeadSnapshot(1, 6, "m6", released=True, final=False, seen_at_us=AT)
     assert job.first_step_at_us == AT
     assert [row.manifest for row in store.checkpoints("j1")] == ["m6"]
     expected = ["setup", "setup", "started", "ready", "claimed", "released", "exited"]
@@ -279,9 +283,9 @@ def test_a_notice_has_its_deadline_on_our_clock(store: Store) -> None:
     store.record_journal([said(_notice(120.0), _notice(None, "n2"), _notice(-3.0, "n3"))])
     preempt = (NoticeKind.PREEMPT, AT)
     assert node(store).notices == (
-        NoticeSeen("n1", *preempt, AT + 120 * S, source="imds"),
-        NoticeSeen("n2", *preempt, None, source="imds"),
-        NoticeSeen("n3", *preempt, AT, source="imds"),
+        NoticeRecord("n1", *preempt, AT + 120 * S, source="imds"),
+        NoticeRecord("n2", *preempt, None, source="imds"),
+        NoticeRecord("n3", *preempt, AT, source="imds"),
     )
 
 
@@ -371,7 +375,7 @@ def test_an_older_generation_does_not_move_head(store: Store) -> None:
     newer = said(("claimed", {"step": 5, "manifest": "m5"}), node_id="j1-g2-0", generation=2)
     store.record_journal([newer, said(_checkpoint(50), ("released", {"step": 50}))])
     head = view(store).job.head
-    assert head == HeadSeen(2, 5, "m5", released=False, final=False, seen_at_us=AT)
+    assert head == HeadSnapshot(2, 5, "m5", released=False, final=False, seen_at_us=AT)
     assert len(store.checkpoints("j1")) == 1  # on record all the same
 
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from providers.base import CapacityType, InstanceState, Offer, Scope
-from spotd.model import EffectKind, S
+from spotd.domain.node import EffectKind
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
 from spotd.money.units import cost_microusd
-from spotd.states import NodeState
-from spotd.store.base import SegmentRow, Store
+from spotd.store.interface import SegmentRow, Store
 from spotd.store.ledger import best_on_demand
 from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import (

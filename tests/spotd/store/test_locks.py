@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spotd.store.base import CommitStatus, StoreUnavailableError
+from spotd.store.interface import CommitStatus, StoreUnavailableError
 from tests.spotd.store.build import NOW, opening, submit, view
 from tests.spotd.store.conftest import make
 from tests.spotd.store.test_engine import _shorten_busy_timeout

@@ -7,19 +7,15 @@ from dataclasses import replace
 from sqlalchemy import select
 
 from providers.base import Scope
-from spotd.model import (
-    Desired,
-    Limits,
-    Outcome,
-    S,
-)
-from spotd.plan import (
-    ChangeJob,
-)
+from spotd.domain.job import Desired
+from spotd.domain.plan import ChangeJob
+from spotd.domain.queue import Limits
+from spotd.domain.states import Outcome
+from spotd.domain.units import S
 from spotd.store import schema
-from spotd.store.base import PricePoint, Store
 from spotd.store.engine import Database
-from spotd.store.sql import SqlStore
+from spotd.store.interface import PricePoint, Store
+from spotd.store.sql_store import SqlStore
 from tests.spotd.store.build import NOW, Bell, commit, new_node, offer, placed, plan, submit, view
 from tests.spotd.store.conftest import make
 

@@ -11,11 +11,16 @@ import pytest
 from sqlalchemy import Connection, MetaData, inspect, select, text
 
 from providers.base import Scope
-from spotd.drill import Drill, DrillKind
-from spotd.evaluation import Evaluation
-from spotd.model import Event, S
+from spotd.domain.evaluation import Evaluation
+from spotd.domain.events import Event
+from spotd.domain.fault_drill import DrillKind, FaultDrill
+from spotd.domain.units import S
 from spotd.store import schema
-from spotd.store.base import (
+from spotd.store.codec import decode_spec, encode
+from spotd.store.engine import Database
+from spotd.store.evaluation_records import EvaluationRow
+from spotd.store.image_records import ImageRow
+from spotd.store.interface import (
     AuditOutcome,
     AuditRow,
     DisabledUser,
@@ -23,13 +28,9 @@ from spotd.store.base import (
     SecretRow,
     StoreError,
 )
-from spotd.store.codec import decode_spec, encode
-from spotd.store.engine import Database
-from spotd.store.evaluation_records import EvaluationRow
-from spotd.store.image_records import ImageRow
-from spotd.store.invoice_records import Carriage, Shipment
+from spotd.store.invoice_records import DataTransfer, StorageCost
 from spotd.store.version import HEAD, downgrade, revision_of, upgrade
-from tests.rigs import postgres
+from tests.fixtures import postgres
 from tests.spotd.store.build import (
     NOW,
     instance,
@@ -77,10 +78,10 @@ def full_url(url: str) -> str:
     store.record_invoiced({store.segments()[0].id: 5}, NOW)
     measured = Evaluation("helpdesk", 3, 2, 810.5, 0.25, 0.5, ("c2",))
     store.record_evaluation(EvaluationRow("j1", NOW, "ada", measured))
-    drill = Drill("d1", "j1", DrillKind.KILL, "ada", NOW)
+    drill = FaultDrill("d1", "j1", DrillKind.KILL, "ada", NOW)
     store.set_drill(replace(store.add_drill(drill), node_id="j1-g1-0", aimed_at_us=NOW))
-    store.record_carriage(Carriage("j1", NOW, 7, 3, NOW))
-    store.add_shipment(Shipment("j1", "gs://c", "", NOW, 7, 3, 1, NOW))
+    store.record_carriage(StorageCost("j1", NOW, 7, 3, NOW))
+    store.add_shipment(DataTransfer("j1", "gs://c", "", NOW, 7, 3, 1, NOW))
     store.record_journal([said(*LIFE)])
     store.record_log_offset("j1-g1-0", "rank0", 7)
     store.take_duty("alerts", "me", lambda: NOW, S)

@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 
 from providers.base import Notice, NoticeKind
-from spotd.decide.regrouping import KNOWN_OF_MACHINES
-from spotd.model import Attempt, LeaveReason, Node, S, View
-from spotd.plan import ChangeJob, ChangeNode, MoveNode, OpenAttempt, Plan
-from spotd.states import NodeState
-from spotd.store.base import CommitStatus, Store
+from spotd.domain.job import Attempt
+from spotd.domain.node import Node
+from spotd.domain.plan import ChangeJob, ChangeNode, MoveNode, OpenAttempt, Plan
+from spotd.domain.states import LeaveReason, NodeState
+from spotd.domain.units import S
+from spotd.domain.view import View
+from spotd.planner.rules.gang_resize import KNOWN_OF_MACHINES
+from spotd.store.interface import CommitStatus, Store
 from tests.spotd.store.build import (
     HOUR,
     NOW,

@@ -9,19 +9,15 @@ import pytest
 from sqlalchemy import create_engine, event, insert, select
 
 from providers.base import Instance, InstanceState, Notice, NoticeKind, Scope
-from spotd.model import (
-    EffectKind,
-    HeadSeen,
-    Refusal,
-    S,
-)
-from spotd.plan import (
-    ChangeNode,
-)
-from spotd.states import NodeState
+from spotd.domain.job import HeadSnapshot
+from spotd.domain.market import Refusal
+from spotd.domain.node import EffectKind
+from spotd.domain.plan import ChangeNode
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
 from spotd.store import schema
-from spotd.store.base import Store
-from spotd.store.sql import SqlStore
+from spotd.store.interface import Store
+from spotd.store.sql_store import SqlStore
 from tests.spotd.store.build import (
     NOW,
     Bell,
@@ -141,7 +137,7 @@ def test_unknown_nodes_are_passed_over(store: Store, bell: Bell) -> None:
     store.record_heard({})
     store.record_link("nope", NOW)
     store.record_log_offset("nope", "rank0", 5)
-    store.record_head("nope", HeadSeen(1, 1, "m", released=False, final=False, seen_at_us=NOW))
+    store.record_head("nope", HeadSnapshot(1, 1, "m", released=False, final=False, seen_at_us=NOW))
     store.record_effect_failed("nope", EffectKind.BOOT, "x", NOW)
     assert store.jobs() == []
     assert bell.rings == rings
@@ -503,8 +499,8 @@ def test_cloud_notices_are_matched_by_instance(store: Store) -> None:
 # --- HEAD
 
 
-def _head(generation: int, step: int, at_us: int, **fields: object) -> HeadSeen:
-    base = HeadSeen(generation, step, f"m{step}", released=False, final=False, seen_at_us=at_us)
+def _head(generation: int, step: int, at_us: int, **fields: object) -> HeadSnapshot:
+    base = HeadSnapshot(generation, step, f"m{step}", released=False, final=False, seen_at_us=at_us)
     return replace(base, **fields)  # type: ignore[arg-type]
 
 

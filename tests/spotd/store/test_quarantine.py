@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from spotd.model import S, Severity
-from spotd.store.base import Store
-from spotd.store.sql import SqlStore
+from spotd.domain.events import Severity
+from spotd.domain.units import S
+from spotd.store.interface import Store
+from spotd.store.sql_store import SqlStore
 from tests.spotd.store.build import NOW
 from tests.spotd.store.conftest import make
 

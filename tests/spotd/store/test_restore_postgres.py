@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import inspect, text
 
-from spotd.model import S
+from spotd.domain.units import S
 from spotd.store import schema
 from spotd.store.backup import back_up, restore
-from spotd.store.base import StoreError
 from spotd.store.engine import Database
+from spotd.store.interface import StoreError
 from spotd.store.version import downgrade, revision_of, upgrade
-from tests.rigs import postgres
+from tests.fixtures import postgres
 from tests.spotd.store.build import NOW, placed
 from tests.spotd.store.conftest import make
 

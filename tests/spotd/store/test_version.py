@@ -18,9 +18,11 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 import migrations
-from spotd.model import Event, S
+from spotd.domain.events import Event
+from spotd.domain.units import S
 from spotd.store import schema
-from spotd.store.base import (
+from spotd.store.engine import Database
+from spotd.store.interface import (
     AuditOutcome,
     AuditRow,
     DisabledUser,
@@ -29,10 +31,9 @@ from spotd.store.base import (
     SecretRow,
     StoreError,
 )
-from spotd.store.engine import Database
-from spotd.store.sql import open_store, upgrade
+from spotd.store.sql_store import open_store, upgrade
 from spotd.store.version import HEAD, downgrade, revision_of
-from tests.rigs import postgres
+from tests.fixtures import postgres
 from tests.spotd.store.build import NOW, placed, submit, view
 from tests.spotd.store.conftest import make
 
@@ -209,7 +210,7 @@ def test_a_failed_upgrade_leaves_nothing_behind(empty_url: str, database: Databa
 
 def test_the_daemon_does_not_load_alembic(tmp_path: Path) -> None:
     program = (
-        "import sys; from spotd.store.sql import open_store; "
+        "import sys; from spotd.store.sql_store import open_store; "
         f"open_store('sqlite:///{tmp_path}/s.db', now=lambda: 1, notify=print, "
         "deployment_factory=lambda: 'd').close(); sys.exit('alembic' in sys.modules)"
     )

@@ -30,10 +30,10 @@ from spotd.wire import (
     parse_line,
     parse_reply,
 )
-from tests.rigs.waiting import wait_until
-from trainer.agent.keeper import Pids, read_pids
-from trainer.agent.places import Places, find_places
-from trainer.agent.processes import is_alive, kill_tree, send_signal
+from tests.fixtures.waiting import wait_until
+from trainer.agent.base.paths import AgentPaths, find_places
+from trainer.agent.process.processes import is_alive, kill_tree, send_signal
+from trainer.agent.process.script_supervisor import Pids, read_pids
 
 ROOT = Path(__file__).parents[3]
 SOURCE = (sys.executable, "-m", "trainer.node")
@@ -88,7 +88,7 @@ class Node:
         }
 
     @property
-    def places(self) -> Places:
+    def places(self) -> AgentPaths:
         return find_places({"SPOTD_HOME": str(self.home / ".spotd")}, "job-1", self.generation)
 
     @property
@@ -151,7 +151,11 @@ class Node:
     def send(self, name: str, data: Mapping[str, Any] | None = None, **kwargs: Any) -> Reply:
         command = Command(name, kwargs.get("generation", self.generation), data or {})
         done = self.call(
-            *("send", "--job", "job-1", "--generation", str(self.generation)),
+            "send",
+            "--job",
+            "job-1",
+            "--generation",
+            str(self.generation),
             stdin=command.to_line(),
         )
         assert done.returncode == 0, done.stderr.decode()

@@ -17,10 +17,10 @@ import sys
 import time
 
 from spotd import wire
+from trainer.hook.spotd_hook.agent_client import AgentClient
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
-from trainer.hook.spotd_hook.dial import Dial
 from trainer.hook.spotd_hook.job import Job
-from trainer.hook.spotd_hook.link import Link
+from trainer.hook.spotd_hook.saver_connect import SaverConnector
 
 SIZE = 10_000
 PIECES = [{"name": "w", "dtype": "int8", "shape": [SIZE], "at": [0], "block": [SIZE], "offset": 0}]
@@ -32,8 +32,8 @@ def main() -> int:
     parser.add_argument("--die", action="store_true")
     parser.add_argument("--linger", action="store_true")
     args = parser.parse_args()
-    job, link = Job.from_env(os.environ), Link.connect(os.environ)
-    dial = Dial(job, link, os.environ)
+    job, link = Job.from_env(os.environ), AgentClient.connect(os.environ)
+    dial = SaverConnector(job, link, os.environ)
     checkpointer = Checkpointer(
         dial.line,
         job_id=job.job_id,

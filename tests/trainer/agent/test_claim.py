@@ -9,7 +9,7 @@ from dataclasses import replace
 from providers.stores import open_store
 from spotd import wire
 from spotd.wire import manifest_key
-from tests.rigs.waiting import wait_until
+from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
 from trainer.fence import Fence
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spotd import wire
-from tests.rigs.waiting import wait_until
+from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
 
 # As transformers saves: its own state last; at SIGTERM once more, and no longer than it takes.

@@ -14,20 +14,20 @@ import pytest
 
 from spotd import wire
 from spotd.wire import AgentConfig
-from tests.rigs.waiting import wait_until
+from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
-from trainer.agent import keeper
-from trainer.agent.agent import Agent
-from trainer.agent.demands import Demands
-from trainer.agent.drain import Stopping
-from trainer.agent.folders import make_folders
-from trainer.agent.journal import Journal
-from trainer.agent.notices import NoWatcher
-from trainer.agent.places import write_private
-from trainer.agent.recall import Recall
-from trainer.agent.site import Site
-from trainer.agent.worker_link import WorkerLink
-from trainer.hook.spotd_hook.link import Link
+from trainer.agent.base.context import AgentContext
+from trainer.agent.base.desired_state import DesiredState
+from trainer.agent.base.folders import make_folders
+from trainer.agent.base.journal import Journal
+from trainer.agent.base.notices import NoWatcher
+from trainer.agent.base.paths import write_private
+from trainer.agent.base.stop_timing import Stopping
+from trainer.agent.main.agent import Agent
+from trainer.agent.main.worker_link import WorkerLink
+from trainer.agent.process import script_supervisor
+from trainer.agent.run.journal_replay import JournalReplay
+from trainer.hook.spotd_hook.agent_client import AgentClient
 
 
 class Overtaken:
@@ -39,13 +39,13 @@ class Overtaken:
         self.now = 0.0
         places = node.places
         make_folders(places)
-        demands = Demands(places.state)
+        demands = DesiredState(places.state)
         demands.stopping = Stopping("released", 0.0, 9.0, gentle=True) if stopped else None
         demands.accept(node.start_document(engine="spotd"), 0.0)
         ended = {"code": code, "tail": "", "seconds": 1.0}
         write_private(places.memory / "run.exit", json.dumps(ended).encode())
         self.journal = Journal(places.journal, places.overflow, 1, now_us=lambda: 0)
-        self.site = Site(
+        self.site = AgentContext(
             config=AgentConfig("test", "job-1", 1, 0, node.token, "none"),
             places=places,
             journal=self.journal,
@@ -58,7 +58,7 @@ class Overtaken:
             now_us=lambda: 0,
             monotonic=lambda: self.now,
         )
-        self._past = Recall("boot", False, frozenset({wire.CLAIMED}), (), (), (), 0)
+        self._past = JournalReplay("boot", False, frozenset({wire.CLAIMED}), (), (), (), 0)
         self._agent = Agent(self.site, NoWatcher(), self._past)
         self._count_polls()
         self.thread = threading.Thread(target=self._agent.run)
@@ -69,7 +69,7 @@ class Overtaken:
 
     def say(self, *kinds: str, exit_code: int) -> None:
         """The program's last words, of rank 0."""
-        link = Link(str(self.node.places.worker_socket), 0)
+        link = AgentClient(str(self.node.places.worker_socket), 0)
         for kind in kinds:
             link.send(kind, {"step": 5, "manifest": "m"})
         link.close(exit_code=exit_code, timeout_s=20.0)
@@ -192,11 +192,11 @@ def test_a_keeper_that_looks_too_late_still_has_the_last_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy machine the time for late output may be over before it has looked once."""
-    monkeypatch.setattr(keeper, "_QUIET_S", -1.0)
-    order = keeper.Order([], "", {}, str(tmp_path / "log"), 1000, "", "", [])
+    monkeypatch.setattr(script_supervisor, "_QUIET_S", -1.0)
+    order = script_supervisor.Order([], "", {}, str(tmp_path / "log"), 1000, "", "", [])
     with subprocess.Popen(["echo", "cannot find it"], stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
-        output = keeper._Output(program.stdout.fileno(), order)
-        keeper._pump_while(program, output)
+        output = script_supervisor._Output(program.stdout.fileno(), order)
+        script_supervisor._pump_while(program, output)
         assert output.tail() == "cannot find it\n"

@@ -13,18 +13,18 @@ import pytest
 
 from spotd import wire
 from spotd.wire import AgentConfig, Command, Reply
-from tests.rigs.waiting import wait_until
+from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
-from trainer.agent.agent import LINGER_S, Agent
-from trainer.agent.control import send_command
-from trainer.agent.demands import Demands
-from trainer.agent.drain import Stopping
-from trainer.agent.folders import make_folders
-from trainer.agent.journal import Journal
-from trainer.agent.notices import NoWatcher
-from trainer.agent.places import write_private
-from trainer.agent.recall import Recall
-from trainer.agent.site import Site
+from trainer.agent.base.context import AgentContext
+from trainer.agent.base.desired_state import DesiredState
+from trainer.agent.base.folders import make_folders
+from trainer.agent.base.journal import Journal
+from trainer.agent.base.notices import NoWatcher
+from trainer.agent.base.paths import write_private
+from trainer.agent.base.stop_timing import Stopping
+from trainer.agent.main.agent import LINGER_S, Agent
+from trainer.agent.main.control import send_command
+from trainer.agent.run.journal_replay import JournalReplay
 
 
 class Ended:
@@ -33,7 +33,7 @@ class Ended:
     def __init__(self, node: Node, num_nodes: int, *, stopped: bool = False) -> None:
         self._places = places = node.places
         make_folders(places)
-        demands = Demands(places.state)
+        demands = DesiredState(places.state)
         demands.stopping = Stopping("released", 0.0, 1.0, gentle=False) if stopped else None
         demands.accept(node.start_document(num_nodes=num_nodes), 0.0)
         ended = {"code": 0, "tail": "", "seconds": 1.0}
@@ -41,7 +41,7 @@ class Ended:
         self._hours = count()
         self.hours = 0
         self.journal = Journal(places.journal, places.overflow, 1, now_us=lambda: 0)
-        self.site = Site(
+        self.site = AgentContext(
             config=AgentConfig("test", "job-1", 1, 0, node.token, "none"),
             places=places,
             journal=self.journal,
@@ -54,7 +54,7 @@ class Ended:
             now_us=lambda: 0,
             monotonic=self._monotonic,
         )
-        past = Recall("boot", False, frozenset({wire.CLAIMED, wire.EXITED}), (), (), (), 0)
+        past = JournalReplay("boot", False, frozenset({wire.CLAIMED, wire.EXITED}), (), (), (), 0)
         agent = Agent(self.site, NoWatcher(), past)
         agent.greet(past)
         self.thread = threading.Thread(target=agent.run)

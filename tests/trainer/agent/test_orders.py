@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spotd import wire
-from tests.rigs.waiting import wait_until
+from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node, is_running
-from trainer.agent.processes import descendants
+from trainer.agent.process.processes import descendants
 
 
 def keeper_of(node: Node) -> int:

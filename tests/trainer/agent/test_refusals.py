@@ -21,18 +21,18 @@ import pytest
 from providers.base import Notice, NoticeKind
 from spotd import wire
 from spotd.wire import AgentConfig, Command, JournalEntry, Reply
-from tests.rigs.waiting import wait_until
+from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node, is_running
-from trainer.agent.agent import Agent
-from trainer.agent.control import send_command
-from trainer.agent.demands import load_demands
-from trainer.agent.folders import make_folders
-from trainer.agent.journal import Journal
-from trainer.agent.keeper import Record
-from trainer.agent.notices import NoWatcher
-from trainer.agent.places import write_private
-from trainer.agent.recall import Recall
-from trainer.agent.site import Site
+from trainer.agent.base.context import AgentContext
+from trainer.agent.base.desired_state import load_demands
+from trainer.agent.base.folders import make_folders
+from trainer.agent.base.journal import Journal
+from trainer.agent.base.notices import NoWatcher
+from trainer.agent.base.paths import write_private
+from trainer.agent.main.agent import Agent
+from trainer.agent.main.control import send_command
+from trainer.agent.process.script_supervisor import Record
+from trainer.agent.run.journal_replay import JournalReplay
 
 WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).with_name('worker.py')}"
 
@@ -172,7 +172,7 @@ class Built:
         self.places = node.places
         make_folders(node.places)
         self.journal = Witness(node)
-        self.site = Site(
+        self.site = AgentContext(
             config=AgentConfig("test", "job-1", 1, 0, node.token, "none"),
             places=node.places,
             journal=self.journal,
@@ -185,7 +185,9 @@ class Built:
             now_us=lambda: 0,
             monotonic=lambda: 100.0,
         )
-        self.agent = Agent(self.site, NoWatcher(), Recall("boot", True, frozenset(), (), (), (), 0))
+        self.agent = Agent(
+            self.site, NoWatcher(), JournalReplay("boot", True, frozenset(), (), (), (), 0)
+        )
 
     @contextmanager
     def running(self) -> Iterator[None]:

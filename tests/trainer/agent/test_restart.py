@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
-from tests.rigs.metadata import serve_metadata
-from tests.rigs.waiting import wait_until
+from tests.fixtures.metadata import serve_metadata
+from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node, is_running
-from trainer.agent.places import write_private
+from trainer.agent.base.paths import write_private
 
 WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).with_name('worker.py')}"
 
@@ -219,7 +219,7 @@ def test_an_agent_killed_between_order_and_start_does_not_run_it_twice(node: Nod
     node.kill_agent()
     sleeper = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1000")
     try:
-        from trainer.agent.processes import identify
+        from trainer.agent.process.processes import identify
 
         keeper = identify(sleeper)
         assert keeper is not None

@@ -14,7 +14,7 @@ import pytest
 
 from spotd import wire
 from spotd.wire import Package
-from tests.rigs.waiting import wait_until
+from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node, is_running
 
 

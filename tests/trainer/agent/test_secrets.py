@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
-from tests.rigs.waiting import wait_until
+from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
-from trainer.agent.keeper import Mask
-from trainer.agent.places import write_private
+from trainer.agent.base.paths import write_private
+from trainer.agent.process.script_supervisor import Mask
 
 SECRET = "hunter2-is-not-a-good-password"
 KEY = "store-key-4711-0815"

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from spotd import wire
-from tests.rigs.metadata import serve_metadata
-from tests.rigs.waiting import wait_until
+from tests.fixtures.metadata import serve_metadata
+from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node, is_running
 
 PYTHON = shlex.quote(sys.executable)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
-from tests.rigs.waiting import wait_until
+from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
 
 TINY = "--layers 1 --width 16 --heads 2 --block 16 --batch 2 --device cpu --threads 1"

@@ -13,8 +13,8 @@ import pytest
 from spotd import wire
 from spotd.act.bundle import build_bundle
 from spotd.wire import Heartbeat
-from tests.rigs.metadata import serve_metadata
-from tests.rigs.waiting import wait_until
+from tests.fixtures.metadata import serve_metadata
+from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
 
 PYTHON = "/usr/bin/python3"

@@ -21,10 +21,10 @@ import time
 from pathlib import Path
 
 from spotd import wire
-from trainer.hook.spotd_hook.link import Link
+from trainer.hook.spotd_hook.agent_client import AgentClient
 
 
-def plan(link: Link, plan_s: float, planned: str) -> str:
+def plan(link: AgentClient, plan_s: float, planned: str) -> str:
     """What it has said of a notice by now."""
     notice = link.flag.notice
     if not plan_s or notice is None:
@@ -51,7 +51,7 @@ def main() -> int:
     faulthandler.register(signal.SIGUSR2)
     termed: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: termed.append(number))
-    link = Link.connect(os.environ, args.rank or 0)
+    link = AgentClient.connect(os.environ, args.rank or 0)
     link.send(wire.READY, {"plans": True} if args.plans else {})
     link.wait_flag(5.0)
     print("claim", *link.claim_of(), flush=True)
@@ -86,7 +86,7 @@ def main() -> int:
     return 0
 
 
-def hang(link: Link, busy_s: float, until: Path | None) -> None:
+def hang(link: AgentClient, busy_s: float, until: Path | None) -> None:
     if busy_s:
         link.excuse(busy_s)
     print("hangs", flush=True)

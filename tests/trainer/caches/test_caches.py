@@ -15,9 +15,9 @@ from providers.stores.local import LocalStore
 from spotd.wire import WireError
 from trainer.caches.__main__ import Watch, restore_all
 from trainer.caches.index import index_key, parse_index
-from trainer.caches.keeping import Cache, ChangedError, save
-from trainer.caches.restoring import NoRoomError, restore
+from trainer.caches.restore import NoRoomError, restore
 from trainer.caches.tree import NEW, TooManyError, look
+from trainer.caches.upload import Cache, ChangedError, save
 
 
 def fill(folder: Path) -> dict[str, bytes]:
@@ -37,7 +37,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
-    monkeypatch.setattr("trainer.caches.keeping.PART_BYTES", 128)
+    monkeypatch.setattr("trainer.caches.upload.PART_BYTES", 128)
     monkeypatch.setattr("trainer.caches.index.PART_BYTES", 128)
     return Cache(LocalStore(tmp_path / "store"), "job-1", "~/c", tmp_path / "first" / "c")
 
@@ -264,6 +264,6 @@ def test_a_store_that_is_away_is_told_once_and_asked_again(
     assert watched.after(30) + watched.after(30) == ["kept"]
     monkeypatch.setattr(cache.store, "get", away)
     told: list[Mapping[str, Any]] = []
-    monkeypatch.setattr("trainer.caches.restoring.PAUSE_S", 0.0)
+    monkeypatch.setattr("trainer.caches.restore.PAUSE_S", 0.0)
     restore_all([elsewhere(cache)], told.append)
     assert [one["status"] for one in told] == ["failed"]

@@ -12,14 +12,14 @@ from providers.stores.base import StoreUnavailableError
 from providers.stores.local import LocalStore
 from providers.stores.several import SeveralStores
 from spotd.wire import CHECKPOINT, CHECKPOINT_FAILED, CHECKPOINT_SKIPPED, parse_manifest
-from tests.rigs.late import LateStore
+from tests.fixtures.late import LateStore
 from tests.trainer.directory.rig import Keeper, torch_file, write_hf
 from tests.trainer.saver.rig import Gate
-from trainer.directory import packing
+from trainer.directory import archive
 from trainer.directory.units import STATE
 from trainer.fence import FencedError, read_head
-from trainer.saver.reading import CorruptError
-from trainer.saver.target import TRIES
+from trainer.saver.reader import CorruptError
+from trainer.saver.shard_store import TRIES
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_file_that_changes_while_it_is_saved_is_no_checkpoint(
 ) -> None:
     keeper = Keeper(tmp_path, store).start()
     path = write_hf(keeper.folder, 50)
-    digest = packing.digest
+    digest = archive.digest
 
     def and_then_change(*args: object) -> object:
         found = digest(*args)  # type: ignore[arg-type]
@@ -97,11 +97,11 @@ def test_a_file_that_changes_while_it_is_saved_is_no_checkpoint(
         os.utime(path / "optimizer.pt", ns=(was.st_mtime_ns, was.st_mtime_ns))  # as if not
         return found
 
-    monkeypatch.setattr(packing, "digest", and_then_change)
+    monkeypatch.setattr(archive, "digest", and_then_change)
     keeper.settle()
     assert keeper.kinds() == []
     assert (keeper.fence.head and keeper.fence.head.current) is None
-    monkeypatch.setattr(packing, "digest", digest)
+    monkeypatch.setattr(archive, "digest", digest)
     keeper.settle()
     assert keeper.kinds() == [CHECKPOINT]
 
@@ -110,14 +110,14 @@ def test_one_that_is_removed_while_it_is_saved_is_told_of(
     tmp_path: Path, store: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeper = Keeper(tmp_path, store).start()
-    path, digest = write_hf(keeper.folder, 50), packing.digest
+    path, digest = write_hf(keeper.folder, 50), archive.digest
 
     def and_then_remove(*args: object) -> object:
         found = digest(*args)  # type: ignore[arg-type]
         shutil.rmtree(path)
         return found
 
-    monkeypatch.setattr(packing, "digest", and_then_remove)
+    monkeypatch.setattr(archive, "digest", and_then_remove)
     keeper.settle()
     assert "keep more of its checkpoints" in keeper.errors()[0]
 
@@ -315,16 +315,16 @@ def test_a_first_generation_leaves_what_the_user_brought(tmp_path: Path, store: 
 def test_a_manifest_leads_nowhere_else(tmp_path: Path, store: Gate, path: str) -> None:
     first = Keeper(tmp_path, store).start()
     write_hf(first.folder, 1)
-    state_of = packing.state_of
+    state_of = archive.state_of
     with pytest.MonkeyPatch.context() as patch:
 
         def lie(unit: object, number: object) -> dict[str, object]:
-            body = state_of(unit, number)[packing.STATE]  # type: ignore[arg-type]
+            body = state_of(unit, number)[archive.STATE]  # type: ignore[arg-type]
             assert isinstance(body, dict)
-            return {packing.STATE: {**body, "paths": [path] * len(body["paths"])}}
+            return {archive.STATE: {**body, "paths": [path] * len(body["paths"])}}
 
-        patch.setattr(packing, "state_of", lie)
-        patch.setattr(packing, "read_saved", lambda _: None)
+        patch.setattr(archive, "state_of", lie)
+        patch.setattr(archive, "read_saved", lambda _: None)
         first.settle()
     assert first.kinds() == [CHECKPOINT]
     with pytest.raises(CorruptError):

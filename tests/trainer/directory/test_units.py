@@ -12,8 +12,8 @@ from trainer.directory.units import (
     INCOMPLETE,
     METADATA,
     STATE,
-    Look,
     Unit,
+    UnitState,
     find_units,
     is_ready,
     look_at,
@@ -68,40 +68,40 @@ def test_only_checkpoints_are_found_and_nothing_outside_the_folder(tmp_path: Pat
 
 def test_the_looks_of_units(tmp_path: Path) -> None:
     path = write_hf(tmp_path, 5, whole=False)
-    assert look_at(tmp_path, only(tmp_path)) is Look.UNKNOWN
+    assert look_at(tmp_path, only(tmp_path)) is UnitState.UNKNOWN
     (path / STATE).write_text('{"global_step": ')
-    assert look_at(tmp_path, only(tmp_path)) is Look.BROKEN
+    assert look_at(tmp_path, only(tmp_path)) is UnitState.BROKEN
     (path / STATE).write_text('{"global_step": 5}')
-    assert look_at(tmp_path, only(tmp_path)) is Look.WHOLE
+    assert look_at(tmp_path, only(tmp_path)) is UnitState.WHOLE
     (path / INCOMPLETE).write_text("")
-    assert look_at(tmp_path, only(tmp_path)) is Look.BROKEN
+    assert look_at(tmp_path, only(tmp_path)) is UnitState.BROKEN
 
 
 def test_the_looks_of_distributed_checkpoints_and_files(tmp_path: Path) -> None:
     (tmp_path / "step=1.ckpt").mkdir()
     (tmp_path / "step=1.ckpt" / METADATA).write_bytes(b"")
-    assert look_at(tmp_path, only(tmp_path)) is Look.BROKEN
+    assert look_at(tmp_path, only(tmp_path)) is UnitState.BROKEN
     (tmp_path / "step=1.ckpt" / METADATA).write_bytes(b"x")
-    assert look_at(tmp_path, only(tmp_path)) is Look.WHOLE
+    assert look_at(tmp_path, only(tmp_path)) is UnitState.WHOLE
     whole = torch_file("weights")
     looks = []
     for data in (whole, whole[:-30], b"", b"\x80\x02 another format"):
         (tmp_path / "last.ckpt").write_bytes(data)
         [unit] = [unit for unit in find_units(tmp_path) if unit.name == "last.ckpt"]
         looks.append(look_at(tmp_path, unit))
-    assert looks == [Look.WHOLE, Look.BROKEN, Look.BROKEN, Look.UNKNOWN]
+    assert looks == [UnitState.WHOLE, UnitState.BROKEN, UnitState.BROKEN, UnitState.UNKNOWN]
 
 
 def test_how_long_each_is_left_alone() -> None:
-    def ready(look: Look, quiet_s: float, *, over: bool = False) -> bool:
+    def ready(look: UnitState, quiet_s: float, *, over: bool = False) -> bool:
         return is_ready(look, quiet_s, over=over)
 
-    assert ready(Look.WHOLE, 2.0)
-    assert not ready(Look.WHOLE, 1.9)
-    assert ready(Look.WHOLE, 0.0, over=True)
-    assert ready(Look.UNKNOWN, 20.0)
-    assert not ready(Look.UNKNOWN, 19.9, over=True), "the program may have been killed in it"
-    assert not ready(Look.BROKEN, 1e9, over=True)
+    assert ready(UnitState.WHOLE, 2.0)
+    assert not ready(UnitState.WHOLE, 1.9)
+    assert ready(UnitState.WHOLE, 0.0, over=True)
+    assert ready(UnitState.UNKNOWN, 20.0)
+    assert not ready(UnitState.UNKNOWN, 19.9, over=True), "the program may have been killed in it"
+    assert not ready(UnitState.BROKEN, 1e9, over=True)
 
 
 def test_what_is_open_for_writing_is_seen(tmp_path: Path) -> None:

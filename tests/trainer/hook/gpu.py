@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.hook.spotd_hook import copying
+from trainer.hook.spotd_hook import tensor_copy
 
 DEVICE = torch.device("cuda:0")
 OUT_OF_MEMORY = 2
@@ -86,7 +86,7 @@ class Cuda:
         for name in ("Stream", "Event", "stream", "current_stream", "cudart", "is_initialized"):
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
         monkeypatch.setattr(torch, "zeros", self._kernel)
-        copying._fetching.cache_clear()
+        tensor_copy._fetching.cache_clear()
 
     def is_initialized(self) -> bool:
         return True

@@ -10,7 +10,7 @@ import os
 import runpy
 import sys
 
-from trainer.agent.prepare import hook_path
+from trainer.agent.run.prepare import hook_path
 
 if __name__ == "__main__":
     sys.path.append(hook_path())

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from providers.stores import open_store
-from tests.rigs.forks import Fork, nursery
+from tests.fixtures.forks import Fork, nursery
 from tests.trainer.rig import ROOT, AgentEnd
-from trainer.compare import first_difference
+from trainer.reference.compare import first_difference
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Program:
         }
         module, arguments = "tests.trainer.hook.program", [str(ROOT / self.path), *self.arguments]
         if self.ranks > 1:
-            arguments, module = [str(self.ranks), module, *arguments], "tests.rigs.ranks"
+            arguments, module = [str(self.ranks), module, *arguments], "tests.fixtures.ranks"
         self.folder.mkdir(exist_ok=True)
         place = nursery(*self.modules)
         process = place.fork(module, arguments, env, self.folder, self.folder / "out.log")

@@ -10,7 +10,7 @@ from trainer.hook.spotd_hook.cadence import (
     ASSUMED_MTBF_S,
     LEAST_S,
     MOST_S,
-    Terms,
+    CheckpointTerms,
     interval_s,
     read_terms,
 )
@@ -41,12 +41,12 @@ def test_the_interval(stall_s: float, upload_s: float, mtbf_s: float, expected_s
 def test_what_is_paid_for_a_save_makes_saves_rarer() -> None:
     """420 GB out of a cloud at $0.09 a GB cost as much as 57 minutes of a node at $40 an hour."""
     node_usd_per_s, size = 40 / HOUR_S, 420 * 10**9
-    terms = Terms(mtbf_s=8 * HOUR_S, gb_costs_s=0.09 / node_usd_per_s)
+    terms = CheckpointTerms(mtbf_s=8 * HOUR_S, gb_costs_s=0.09 / node_usd_per_s)
     costs_s = terms.save_costs_s(size, 0)
     assert costs_s == pytest.approx(37.8 / node_usd_per_s)
     assert interval_s(0.3, 53, terms.mtbf_s, costs_s) == MOST_S
     # Writes alone, at $5 a million: in parts of 128 MiB, and of 16 MiB.
-    puts = Terms(mtbf_s=8 * HOUR_S, put_costs_s=5e-6 / node_usd_per_s)
+    puts = CheckpointTerms(mtbf_s=8 * HOUR_S, put_costs_s=5e-6 / node_usd_per_s)
     few, many = (puts.save_costs_s(size, count) for count in (3_300, 26_000))
     assert interval_s(0.3, 53, puts.mtbf_s) == pytest.approx(131.5, rel=0.001)
     assert interval_s(0.3, 53, puts.mtbf_s, few) == pytest.approx(321, rel=0.01)
@@ -69,6 +69,6 @@ def test_no_other_interval_loses_less(
 
 def test_the_terms_come_by_the_environment() -> None:
     env = {"SPOTD_MTBF_S": "7200", "SPOTD_GB_COSTS_S": "8.1", "SPOTD_PUT_COSTS_S": "0.0005"}
-    assert read_terms(env) == Terms(7200.0, 8.1, 0.0005)
-    assert read_terms({"SPOTD_MTBF_S": "0"}) == Terms(ASSUMED_MTBF_S)
-    assert read_terms({}) == Terms()
+    assert read_terms(env) == CheckpointTerms(7200.0, 8.1, 0.0005)
+    assert read_terms({"SPOTD_MTBF_S": "0"}) == CheckpointTerms(ASSUMED_MTBF_S)
+    assert read_terms({}) == CheckpointTerms()

@@ -10,8 +10,8 @@ import pytest
 
 from providers.stores import open_store
 from tests.trainer.saver.rig import Gate, Rig
-from trainer.hook.spotd_hook.checkpointer import Checkpointer, Seat
-from trainer.hook.spotd_hook.line import Line, SaverError
+from trainer.hook.spotd_hook.checkpointer import Checkpointer, RankGroup
+from trainer.hook.spotd_hook.saver_client import SaverClient, SaverError
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 def checkpointer_of(rig: Rig, **layout: Any) -> Checkpointer:
     made = Checkpointer(
-        lambda: Line(str(rig.path)), job_id="job", generation=1, report=rig.note, **layout
+        lambda: SaverClient(str(rig.path)), job_id="job", generation=1, report=rig.note, **layout
     )
     assert made.claim("now", 0.0) is not None
     return made
@@ -98,7 +98,7 @@ def test_memory_is_pinned_before_the_first_copy_and_let_go_with_the_line(rig: Ri
         pinned.append(size := len(memory))
         return lambda: pinned.remove(size)
 
-    made = checkpointer_of(rig, seat=Seat(pin=pin))
+    made = checkpointer_of(rig, seat=RankGroup(pin=pin))
     assert pinned == []
     save(made, 1, 5000)
     assert pinned == [4 * 4096], "two slots of two pages"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainer.hook.spotd_hook.deadline import (
     FACTOR,
     RESERVE_S,
     Action,
-    Situation,
+    DeadlineSituation,
     plan,
     situation_of,
     slots,
@@ -21,39 +21,41 @@ from trainer.hook.spotd_hook.deadline import (
 BIG_S = 56.5
 TIMES = st.floats(0, 1e5)
 FLIGHTS = st.none() | TIMES
-SITUATIONS = st.builds(Situation, TIMES, TIMES, TIMES, FLIGHTS)
+SITUATIONS = st.builds(DeadlineSituation, TIMES, TIMES, TIMES, FLIGHTS)
 
 
 @pytest.mark.parametrize(
     ("now", "action", "start_in_s", "end_in_s"),
     [
         # 120 s - 2 s - 1.3 x 56.5 s
-        (Situation(120, 5, BIG_S), Action.TRAIN, 44.55, 101.05),
-        (Situation(80, 5, BIG_S), Action.SAVE, 0, 56.5),  # no step is safe any more
-        (Situation(59, 5, BIG_S), Action.SAVE, 0, 56.5),  # it fits if all goes as measured
-        (Situation(58, 5, BIG_S), Action.RELEASE, 0, 0),
-        (Situation(30, 5, BIG_S), Action.RELEASE, 0, 0),
-        (Situation(30, 5, BIG_S, 27), Action.FINISH, 0, 27),
-        (Situation(30, 5, BIG_S, 28.5), Action.RELEASE, 0, 0),
+        (DeadlineSituation(120, 5, BIG_S), Action.TRAIN, 44.55, 101.05),
+        (DeadlineSituation(80, 5, BIG_S), Action.SAVE, 0, 56.5),  # no step is safe any more
+        (DeadlineSituation(59, 5, BIG_S), Action.SAVE, 0, 56.5),  # it fits if all goes as measured
+        (DeadlineSituation(58, 5, BIG_S), Action.RELEASE, 0, 0),
+        (DeadlineSituation(30, 5, BIG_S), Action.RELEASE, 0, 0),
+        (DeadlineSituation(30, 5, BIG_S, 27), Action.FINISH, 0, 27),
+        (DeadlineSituation(30, 5, BIG_S, 28.5), Action.RELEASE, 0, 0),
         # A fresh one goes out behind the one in flight.
-        (Situation(120, 5, BIG_S, 20), Action.TRAIN, 44.55, 101.05),
-        (Situation(120, 5, BIG_S, 40), Action.TRAIN, 21.5, 96.5),
-        (Situation(95, 5, BIG_S, 20), Action.TRAIN, 16.5, 76.5),
-        (Situation(82, 5, BIG_S, 20), Action.SAVE, 0, 76.5),
-        (Situation(70, 5, BIG_S, 20), Action.FINISH, 0, 20),
+        (DeadlineSituation(120, 5, BIG_S, 20), Action.TRAIN, 44.55, 101.05),
+        (DeadlineSituation(120, 5, BIG_S, 40), Action.TRAIN, 21.5, 96.5),
+        (DeadlineSituation(95, 5, BIG_S, 20), Action.TRAIN, 16.5, 76.5),
+        (DeadlineSituation(82, 5, BIG_S, 20), Action.SAVE, 0, 76.5),
+        (DeadlineSituation(70, 5, BIG_S, 20), Action.FINISH, 0, 20),
         # What was never measured is tried: a guess gives no step away.
-        (Situation(2.7, 0.1, 5.0, None, guessed=True), Action.SAVE, 0, 5.0),
-        (Situation(2.7, 0.1, 5.0, 4.0, guessed=True), Action.FINISH, 0, 4.0),
-        (Situation(0.0, 0.1, 5.0, None, guessed=True), Action.RELEASE, 0, 0),
-        (Situation(120, 5, 5.0, None, guessed=True), Action.TRAIN, 111.5, 116.5),
+        (DeadlineSituation(2.7, 0.1, 5.0, None, guessed=True), Action.SAVE, 0, 5.0),
+        (DeadlineSituation(2.7, 0.1, 5.0, 4.0, guessed=True), Action.FINISH, 0, 4.0),
+        (DeadlineSituation(0.0, 0.1, 5.0, None, guessed=True), Action.RELEASE, 0, 0),
+        (DeadlineSituation(120, 5, 5.0, None, guessed=True), Action.TRAIN, 111.5, 116.5),
         # 8B fits everywhere.
-        (Situation(30, 1, 12.8), Action.TRAIN, 11.36, 24.16),
+        (DeadlineSituation(30, 1, 12.8), Action.TRAIN, 11.36, 24.16),
         # Of little time only half is kept for the end.
-        (Situation(1.0, 0.01, 0.1), Action.TRAIN, 0.37, 0.47),
-        (Situation(-3.0, 1, 1), Action.RELEASE, 0, 0),
+        (DeadlineSituation(1.0, 0.01, 0.1), Action.TRAIN, 0.37, 0.47),
+        (DeadlineSituation(-3.0, 1, 1), Action.RELEASE, 0, 0),
     ],
 )
-def test_the_plan(now: Situation, action: Action, start_in_s: float, end_in_s: float) -> None:
+def test_the_plan(
+    now: DeadlineSituation, action: Action, start_in_s: float, end_in_s: float
+) -> None:
     found = plan(now)
     assert found.action is action
     assert found.start_in_s == pytest.approx(start_in_s)
@@ -62,9 +64,11 @@ def test_the_plan(now: Situation, action: Action, start_in_s: float, end_in_s: f
     assert found.leaves is (action is not Action.TRAIN)
 
 
+# Of a step that takes no time: the last snapshot is due, and there is none to train.
+@example(DeadlineSituation(3146.0, 0.0, 3142.0))
 @given(SITUATIONS)
 def test_training_goes_on_only_while_the_last_save_fits_after_one_more_step(
-    now: Situation,
+    now: DeadlineSituation,
 ) -> None:
     found, work_s = plan(now), (now.flight_s or 0) + now.save_s
     reserve_s = min(RESERVE_S, now.left_s / 2)
@@ -82,9 +86,9 @@ def test_training_goes_on_only_while_the_last_save_fits_after_one_more_step(
 
 
 @given(SITUATIONS, st.floats(0, 1e4))
-def test_more_time_never_makes_less_of_it(now: Situation, more_s: float) -> None:
+def test_more_time_never_makes_less_of_it(now: DeadlineSituation, more_s: float) -> None:
     order = [Action.RELEASE, Action.FINISH, Action.SAVE, Action.TRAIN]
-    later = Situation(now.left_s + more_s, now.step_s, now.save_s, now.flight_s)
+    later = DeadlineSituation(now.left_s + more_s, now.step_s, now.save_s, now.flight_s)
     assert order.index(plan(later).action) >= order.index(plan(now).action)
 
 
@@ -92,8 +96,8 @@ def test_more_time_never_makes_less_of_it(now: Situation, more_s: float) -> None
     ("left_s", "admits"), [(120.0, False), (150.0, False), (160.0, True), (30.0, False)]
 )
 def test_the_cadence_keeps_out_of_the_way_of_the_last_save(left_s: float, admits: bool) -> None:
-    assert plan(Situation(left_s, 5, BIG_S)).admits_save is admits
-    assert not plan(Situation(left_s, 5, BIG_S, 1.0)).admits_save
+    assert plan(DeadlineSituation(left_s, 5, BIG_S)).admits_save is admits
+    assert not plan(DeadlineSituation(left_s, 5, BIG_S, 1.0)).admits_save
 
 
 def test_all_ranks_make_the_same_plan_of_the_sum() -> None:
@@ -107,7 +111,7 @@ def test_all_ranks_make_the_same_plan_of_the_sum() -> None:
     summed = [float(sum(column)) for column in zip(*rows, strict=True)]
     now = situation_of(summed)
     assert now is not None
-    assert now == Situation(20.0, pytest.approx(0.75, abs=0.002), 4.001, 1.501)
+    assert now == DeadlineSituation(20.0, pytest.approx(0.75, abs=0.002), 4.001, 1.501)
     assert plan(now).action is Action.TRAIN
 
 
@@ -115,7 +119,7 @@ def test_all_ranks_know_of_a_guess_of_one() -> None:
     said = [words_of(None, 0.5, 0.0, None), words_of(2.7, 0.5, 5.0, None, guessed=True)]
     rows = [slots(rank, 2, words) for rank, words in enumerate(said)]
     now = situation_of([float(sum(column)) for column in zip(*rows, strict=True)])
-    assert now == Situation(2.7, 0.501, 5.001, None, guessed=True)
+    assert now == DeadlineSituation(2.7, 0.501, 5.001, None, guessed=True)
     assert plan(now).action is Action.SAVE
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from spotd.spec.every import parse_every
+from spotd.spec.checkpoint_every import parse_every
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
-from tests.rigs.forks import TORCH
+from tests.fixtures.forks import TORCH
 from tests.trainer.hook.rig import Program
 from tests.trainer.rig import AgentEnd
 
@@ -20,9 +20,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 MODULES = (
-    *(*TORCH, "peft", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2"),
-    *("torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp"),
-    *("torch.distributed.launcher.api", "accelerate.utils.fsdp_utils"),
+    *TORCH,
+    "peft",
+    "transformers.trainer",
+    "transformers.models.gpt2.modeling_gpt2",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.launcher.api",
+    "accelerate.utils.fsdp_utils",
 )
 EXAMPLE = "examples/transformers/train.py"
 SHARDED = "tests/trainer/hook/sharded.py"

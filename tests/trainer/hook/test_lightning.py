@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
-from tests.rigs.forks import TORCH
+from tests.fixtures.forks import TORCH
 from tests.trainer.hook.rig import Program
 from tests.trainer.rig import AgentEnd
 

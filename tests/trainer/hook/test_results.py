@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spotd.evaluation import Evaluation, read_evaluation
+from spotd.domain.evaluation import Evaluation, read_evaluation
 from tests.trainer.rig import AgentEnd
 from trainer.hook.spotd_hook.results import report_results
 

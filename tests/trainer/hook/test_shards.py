@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
-from trainer.hook.spotd_hook.engine import Found
-from trainer.hook.spotd_hook.line import SaverError
+from trainer.hook.spotd_hook.engine import FoundCheckpoint
+from trainer.hook.spotd_hook.saver_client import SaverError
 from trainer.hook.spotd_hook.shards import lay_out_shards, load_shards
 
 WHOLE = torch.arange(24, dtype=torch.float32).reshape(4, 6)
@@ -36,7 +36,9 @@ def block(at: Sequence[int], part: Tensor, stream: int, offset: int) -> dict[str
     return {"at": list(at), "shape": list(part.shape), "stream": stream, "offset": offset}
 
 
-def found_of(divided: Sequence[tuple[tuple[int, int], Tensor]]) -> tuple[Found, list[bytes]]:
+def found_of(
+    divided: Sequence[tuple[tuple[int, int], Tensor]],
+) -> tuple[FoundCheckpoint, list[bytes]]:
     """`w` in these blocks, one a stream, and a number in the first one, before it."""
     streams, blocks = [], []
     for number, (at, part) in enumerate(divided):
@@ -47,10 +49,12 @@ def found_of(divided: Sequence[tuple[tuple[int, int], Tensor]]) -> tuple[Found, 
         {"name": "w", "dtype": "float32", "shape": [4, 6], "blocks": blocks},
         {"name": "n", "dtype": "float32", "shape": [], "blocks": [block((), SCALAR, 0, 0)]},
     ]
-    return Found({"step": 3}, {}, tensors, [len(one) for one in streams]), streams
+    return FoundCheckpoint({"step": 3}, {}, tensors, [len(one) for one in streams]), streams
 
 
-def load(found: Found, streams: Sequence[bytes], into: Mapping[str, Tensor], room: int) -> Streams:
+def load(
+    found: FoundCheckpoint, streams: Sequence[bytes], into: Mapping[str, Tensor], room: int
+) -> Streams:
     fake = Streams(streams, room)
     load_shards(cast("Checkpointer", fake), found, into)
     return fake

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spotd.wire import EXIT_FINISHED
-from tests.rigs.forks import TORCH
+from tests.fixtures.forks import TORCH
 from tests.trainer.hook import test_hf, test_lightning
 from tests.trainer.hook.rig import Program
 from tests.trainer.rig import AgentEnd

@@ -11,18 +11,18 @@ import torch
 from torch import nn
 
 from providers.stores import open_store
-from spotd.cli.client import Client
-from spotd.cli.imported import imported
-from spotd.spec.sources import Origin
+from spotd.api_client.client import Client
+from spotd.cli.import_job import imported
+from spotd.spec.sources import CheckpointOrigin
 from spotd.wire import EXIT_FINISHED, head_key, parse_head
+from tests.spotd.api.rig import Rig
 from tests.spotd.cli.saves import Saver
 from tests.spotd.cli.sharded import bytes_of, saved
-from tests.spotd.serve.rig import Rig
 from tests.trainer.hook.rig import Program
 from tests.trainer.rig import AgentEnd
 from trainer.hook.spotd_hook.objects import stateful
 from trainer.hook.spotd_hook.weights import give_weights
-from trainer.saver.reading import read_manifest, read_stream
+from trainer.saver.reader import read_manifest, read_stream
 from trainer.saver.tensors import assemble
 
 
@@ -80,8 +80,8 @@ def test_they_are_of_one_model() -> None:
 def test_a_program_begins_with_a_model_s_folder_and_ends_with_the_same_bits(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spotd.cli.export import export_into
-    from spotd.cli.formats import Format
+    from spotd.checkpoint_convert.export import export_into
+    from spotd.checkpoint_convert.formats import Format
 
     saver = Saver(rig, rig.submit())
     whole = saved(saver)
@@ -90,7 +90,7 @@ def test_a_program_begins_with_a_model_s_folder_and_ends_with_the_same_bits(
     folder = tmp_path / "hf"
     export_into(client, listed, "", Format.HF, folder, None, lambda *_: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with imported(client, Origin(folder), "", lambda *_: None) as found:
+    with imported(client, CheckpointOrigin(folder), "", lambda *_: None) as found:
         job = found["id"]
     env = {"SPOTD_STORE_URL": rig.checkpoint_store, "SPOTD_JOB_ID": job}
     wrong = Program(tmp_path / "wrong", "tests/trainer/hook/given.py", ("--wide", "41"), env=env)

@@ -18,10 +18,10 @@ import pytest
 
 from spotd import wire
 from spotd.wire import MountMode
-from tests.rigs import azurite as azurite_rig
-from tests.rigs import gcs as gcs_rig
-from tests.rigs import lending
-from tests.rigs.identities import (
+from tests.fixtures import azurite as azurite_rig
+from tests.fixtures import gcs as gcs_rig
+from tests.fixtures import lending
+from tests.fixtures.identities import (
     ACCOUNT,
     AUDIENCE,
     Believers,
@@ -30,12 +30,12 @@ from tests.rigs.identities import (
     entra_options,
     google_options,
 )
-from tests.rigs.metadata import serve_script
-from tests.rigs.tunnel import leading_to
-from tests.rigs.waiting import wait_until
+from tests.fixtures.metadata import serve_script
+from tests.fixtures.tunnel import leading_to
+from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
 from tests.trainer.mounts.test_mounting import BLOB, SMALL, filled, node, rclone_pid
-from trainer.agent.processes import descendants
+from trainer.agent.process.processes import descendants
 
 __all__ = ["node"]
 

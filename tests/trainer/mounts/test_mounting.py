@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 
 from providers.stores import open_store
-from providers.stores.bringing import MARKER
+from providers.stores.dataset_copy import MARKER
 from spotd import wire
 from spotd.demo.bucket import Bucket
 from spotd.demo.s3 import serving
 from spotd.wire import MountMode
-from tests.rigs import azurite, gcs
-from tests.rigs.waiting import wait_until
+from tests.fixtures import azurite, gcs
+from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
-from trainer.agent.fuse import is_mounted
-from trainer.agent.keeper import read_pids
-from trainer.agent.processes import is_alive
+from trainer.agent.data.fuse import is_mounted
+from trainer.agent.process.processes import is_alive
+from trainer.agent.process.script_supervisor import read_pids
 
 BLOB = os.urandom(3 << 20)
 SMALL = b"words\n"

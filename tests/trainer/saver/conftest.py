@@ -14,7 +14,7 @@ from tests.trainer.saver.rig import Gate, Reads, Rig
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.saver.streams.CHUNK_BYTES", 4096)
-    monkeypatch.setattr("trainer.saver.saving.FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr("trainer.saver.save_worker.FIRST_RETRY_S", 0.01)
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from collections.abc import Callable
 
 from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, fill
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
-from trainer.hook.spotd_hook.line import Line
+from trainer.hook.spotd_hook.saver_client import SaverClient
 
 
 def main() -> None:
     step, torn = int(sys.argv[1]), "--torn" in sys.argv
     checkpointer = Checkpointer(
-        lambda: Line(os.environ["SPOTD_SAVER"]),
+        lambda: SaverClient(os.environ["SPOTD_SAVER"]),
         job_id="job",
         generation=1,
         pieces=PIECES,

@@ -17,10 +17,10 @@ from spotd.wire import Head
 from trainer.fence import read_head
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.engine import Engine
-from trainer.hook.spotd_hook.line import CorruptError, Line
-from trainer.saver.desk import Desk
-from trainer.saver.office import Office, SaverConfig
-from trainer.saver.server import Door
+from trainer.hook.spotd_hook.saver_client import CorruptError, SaverClient
+from trainer.saver.client_session import ClientSession
+from trainer.saver.service import SaverConfig, SaverService
+from trainer.saver.socket_server import SocketServer
 
 SIZE = 5 * 4096 + 100
 CHUNKS = -(-SIZE // 4096)
@@ -116,8 +116,8 @@ class Rig:
             others={url: {} for url in others or {}},
         )
         known = {config.store_url: store, **(others or {})}
-        self.office = Office(config, self.note, open_store=lambda url, _: known[url])
-        self.door = Door(path, lambda: Desk(self.office))
+        self.office = SaverService(config, self.note, open_store=lambda url, _: known[url])
+        self.door = SocketServer(path, lambda: ClientSession(self.office))
         if not join:
             return
         self.engine = self.connect()
@@ -127,7 +127,7 @@ class Rig:
     def connect(self, pieces: list[dict[str, Any]] | None = None) -> Engine:
         """Another training process."""
         engine = Engine(
-            Line(str(self.path)),
+            SaverClient(str(self.path)),
             job="job",
             generation=self.office.config.generation,
             name=f"n{next(_NAMES):x}x",
@@ -141,7 +141,7 @@ class Rig:
     def checkpointer(self) -> Checkpointer:
         """What a training program saves by; it has claimed HEAD."""
         made = Checkpointer(
-            lambda: Line(str(self.path)),
+            lambda: SaverClient(str(self.path)),
             job_id="job",
             generation=self.office.config.generation,
             pieces=pieces_of(self.size),

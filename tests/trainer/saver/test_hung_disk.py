@@ -18,8 +18,8 @@ Start = Callable[..., Rig]
 def test_a_local_disk_that_hangs_is_told_and_saving_goes_on(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.saver.saving.STILL_S", 0.1)
-    monkeypatch.setattr("trainer.saver.outgoing.DISK_FIRST_S", 0.1)
+    monkeypatch.setattr("trainer.saver.save_worker.STILL_S", 0.1)
+    monkeypatch.setattr("trainer.saver.rank_upload.DISK_FIRST_S", 0.1)
     rig, write, moves = start(1, local=str(tmp_path / "disk")), os.pwrite, threading.Event()
 
     def hang(fd: int, data: memoryview, at: int) -> int:
@@ -46,8 +46,8 @@ def test_a_local_disk_that_hangs_is_told_and_saving_goes_on(
 def test_where_cores_are_few_the_local_disk_has_it_before_the_bucket(
     start: Start, store: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.saver.outgoing.FEW_CORES", 1 << 10)
-    monkeypatch.setattr("trainer.saver.outgoing.DISK_FIRST_S", 20.0)
+    monkeypatch.setattr("trainer.saver.rank_upload.FEW_CORES", 1 << 10)
+    monkeypatch.setattr("trainer.saver.rank_upload.DISK_FIRST_S", 20.0)
     disk, put, seen = tmp_path / "disk", store.put, list[list[str]]()
 
     def look(key: str, data: bytes | memoryview | Path) -> None:
@@ -67,9 +67,9 @@ def test_the_last_save_and_one_with_cores_enough_do_not_wait_for_it(
     cores: int,
     flags: dict[str, bool],
 ) -> None:
-    monkeypatch.setattr("trainer.saver.outgoing.FEW_CORES", cores)
-    monkeypatch.setattr("trainer.saver.outgoing.DISK_FIRST_S", 60.0)
-    monkeypatch.setattr("trainer.saver.saving.STILL_S", 0.1)
+    monkeypatch.setattr("trainer.saver.rank_upload.FEW_CORES", cores)
+    monkeypatch.setattr("trainer.saver.rank_upload.DISK_FIRST_S", 60.0)
+    monkeypatch.setattr("trainer.saver.save_worker.STILL_S", 0.1)
     rig, write, moves = start(1, local=str(tmp_path / "disk")), os.pwrite, threading.Event()
 
     def hang(fd: int, data: memoryview, at: int) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.rigs.waiting import until
+from tests.fixtures.waiting import until
 from tests.trainer.saver.rig import CONFIG, SIZE, Gate, Rig, fill
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.rates import GUESS_S

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from spotd.wire import Block, Shard, Stream, WireError
-from trainer.saver.parts import Part, Piece, manifest_of, parse_part, read_piece
+from trainer.saver.parts import RankPart, TensorPiece, manifest_of, parse_part, read_piece
 from trainer.saver.streams import chunks_of, cuts_of
 
-SHARED = Piece("norm", "float32", (2,), (0,), (2,), 32)
+SHARED = TensorPiece("norm", "float32", (2,), (0,), (2,), 32)
 
 
-def part(rank: int) -> Part:
+def part(rank: int) -> RankPart:
     stream = Stream((Shard(f"f/r{rank:05d}-00000", 40, 4096, ("d",)),))
-    mine = Piece("w", "bfloat16", (8, 2), (4 * rank, 0), (4, 2), 0)
-    return Part("f", 3, 7, rank, 2, 9, stream, (mine, SHARED), {"step": 7} if not rank else {})
+    mine = TensorPiece("w", "bfloat16", (8, 2), (4 * rank, 0), (4, 2), 0)
+    return RankPart("f", 3, 7, rank, 2, 9, stream, (mine, SHARED), {"step": 7} if not rank else {})
 
 
 def test_blocks_of_all_ranks_and_what_several_have_once() -> None:
@@ -43,7 +43,7 @@ def test_a_part_comes_back_as_it_was() -> None:
     ],
     ids=["missing", "twice", "another step", "another tensor"],
 )
-def test_what_does_not_fit(others: list[Part]) -> None:
+def test_what_does_not_fit(others: list[RankPart]) -> None:
     with pytest.raises(WireError):
         manifest_of("j", [part(0), *others])
 

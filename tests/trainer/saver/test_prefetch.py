@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from spotd.wire import CLAIM_AFTER_RELEASE, CLAIM_NOW
-from tests.rigs.waiting import until
+from tests.fixtures.waiting import until
 from tests.trainer.saver.rig import SIZE, Gate, Rig
-from trainer.hook.spotd_hook.arena import Arena, make_memory
+from trainer.hook.spotd_hook.shared_memory import SharedMemory, make_memory
 from trainer.saver.prefetch import Prefetch
 from trainer.saver.snapshot import Rank
 
@@ -101,14 +101,14 @@ def test_memory_is_had_while_the_bucket_is_waited_for(
 ) -> None:
     start(1).save_and_wait(7)
     faulted = threading.Event()
-    fault_in = Arena.fault_in
+    fault_in = SharedMemory.fault_in
 
-    def noted(arena: Arena, *more: Any) -> bool:
+    def noted(arena: SharedMemory, *more: Any) -> bool:
         done = fault_in(arena, *more)
         faulted.set()
         return done
 
-    monkeypatch.setattr(Arena, "fault_in", noted)
+    monkeypatch.setattr(SharedMemory, "fault_in", noted)
     store.open.clear()
     rig = next_one(start)
     until(lambda: store.reading > 0)
@@ -213,7 +213,9 @@ def test_what_nobody_took_is_dropped_with_the_first_save(start: Start, store: Bu
     prefetch = prefetch_of(rig)
     assert resume(rig) == 7
     fd = make_memory(SIZE, 1)
-    prefetch._ranks[1] = Rank(Arena(fd, SIZE, 1), fd, ())  # as of a rank that there is no more
+    prefetch._ranks[1] = Rank(
+        SharedMemory(fd, SIZE, 1), fd, ()
+    )  # as of a rank that there is no more
     memory = os.dup(fd)
     rig.save_and_wait(8)
     assert size_of(memory) == 0

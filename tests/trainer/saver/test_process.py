@@ -14,15 +14,15 @@ import pytest
 
 from providers.stores import open_store
 from spotd.wire import AgentConfig, parse_start, pin_folder
-from tests.rigs.forks import Fork, nursery
-from tests.rigs.processes import state_of
-from tests.rigs.waiting import until
+from tests.fixtures.forks import Fork, nursery
+from tests.fixtures.processes import state_of
+from tests.fixtures.waiting import until
 from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, fill, kept_steps, newest_of
-from trainer.agent.places import Places
-from trainer.agent.prepare import build_env
+from trainer.agent.base.paths import AgentPaths
+from trainer.agent.run.prepare import build_env
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
-from trainer.hook.spotd_hook.engine import Found
-from trainer.hook.spotd_hook.line import Line
+from trainer.hook.spotd_hook.engine import FoundCheckpoint
+from trainer.hook.spotd_hook.saver_client import SaverClient
 from trainer.hook.spotd_hook.spawned import Spawned
 from trainer.saver import __main__ as program_of_saver
 from trainer.saver.__main__ import NICE, config_from_env
@@ -57,7 +57,7 @@ class Program:
             report=lambda kind, data: self.reports.append((kind, data)),
         )
 
-    def dial(self) -> Line:
+    def dial(self) -> SaverClient:
         path = self.folder / f"{len(self.savers)}.sock"
         env = {**self.env, "SPOTD_SAVER": str(path)}
         log = self.folder / "saver.log"
@@ -66,12 +66,12 @@ class Program:
         give_up_at = time.monotonic() + 20
         while True:
             try:
-                return Line(str(path))
+                return SaverClient(str(path))
             except OSError:
                 assert time.monotonic() < give_up_at
                 time.sleep(0.005)
 
-    def restore(self) -> Found | None:
+    def restore(self) -> FoundCheckpoint | None:
         loaded: list[bytes] = []
         found = self.checkpointer.restore(CONFIG, lambda memory: loaded.append(bytes(memory)))
         if found is not None:
@@ -234,7 +234,7 @@ def test_what_the_box_says_of_a_suspect_and_of_milestones_reaches_the_saver(
         "suspect": current.manifest,
     }
     config = AgentConfig("d", "job", 2, 0, "token", "none")
-    places = Places(tmp_path, tmp_path, tmp_path)
+    places = AgentPaths(tmp_path, tmp_path, tmp_path)
     told = build_env({}, config, parse_start(data), places, 0.0)
     ours = {name: told[name] for name in ("SPOTD_SUSPECT", "SPOTD_KEEP", "SPOTD_KEEP_EVERY")}
     again = Program(tmp_path, 2, **ours)
@@ -288,7 +288,7 @@ def test_one_of_its_own_ends_with_the_program(tmp_path: Path) -> None:
     env = {"SPOTD_STORE_URL": (tmp_path / "store").as_uri(), "SPOTD_JOB_ID": "job"}
     own = Spawned(env)
     own.wait_ready()
-    line = Line(own.socket)
+    line = SaverClient(own.socket)
     line.join(0, [0], 1, SIZE, 2, PIECES)
     assert line.ask("claim", claim="now", left_s=0.0, wait_s=5.0)["final"] is False
     line.close()
@@ -315,10 +315,12 @@ def test_a_saver_that_is_stopped_does_not_stop_training(
     program.save(1)
     assert program.checkpointer.drain(20)
     saver = program.savers[0]
-    monkeypatch.setattr(program.checkpointer, "_dial", lambda: Line(str(program.folder / "0.sock")))
+    monkeypatch.setattr(
+        program.checkpointer, "_dial", lambda: SaverClient(str(program.folder / "0.sock"))
+    )
     os.kill(saver.pid, signal.SIGSTOP)
     until(lambda: state_of(saver.pid) == "T")  # a thread on another core may answer until then
-    monkeypatch.setattr("trainer.hook.spotd_hook.line.ANSWER_S", 0.2)
+    monkeypatch.setattr("trainer.hook.spotd_hook.saver_client.ANSWER_S", 0.2)
     monkeypatch.setattr("trainer.hook.spotd_hook.engine.ANSWER_S", 0.2)
     try:
         program.save(2)
@@ -329,7 +331,7 @@ def test_a_saver_that_is_stopped_does_not_stop_training(
     told = [data["error"] for kind, data in program.reports if kind == "checkpoint_failed"]
     assert "no answer to begin" in told[0]
     assert [data["step"] for _, data in program.reports][-1] == 3
-    monkeypatch.setattr("trainer.hook.spotd_hook.line.ANSWER_S", 20.0)
+    monkeypatch.setattr("trainer.hook.spotd_hook.saver_client.ANSWER_S", 20.0)
     monkeypatch.setattr("trainer.hook.spotd_hook.engine.ANSWER_S", 20.0)
     program.save(4)
     assert program.checkpointer.drain(20)

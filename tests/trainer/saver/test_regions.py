@@ -13,12 +13,12 @@ import pytest
 from providers.stores import open_store
 from providers.stores.base import ObjectStore, StoreDeniedError, StoreUnavailableError
 from spotd.demo import s3
-from tests.rigs.waiting import until
+from tests.fixtures.waiting import until
 from tests.trainer.saver.rig import SIZE, Gate, Rig, kept_steps, newest_of
 from trainer.fence import FencedError
-from trainer.hook.spotd_hook.line import SaverError
-from trainer.saver import target
-from trainer.saver.reading import read_manifest
+from trainer.hook.spotd_hook.saver_client import SaverError
+from trainer.saver import shard_store
+from trainer.saver.reader import read_manifest
 from trainer.saver.retention import remove_old
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def test_a_store_that_is_away_is_tried_again_and_then_done_without(
     east.refusing = 10**6
     rig.save_and_wait(1)
     said = [data["error"] for kind, data in rig.reports if kind == "checkpoint_failed"]
-    assert len(said) == target.TRIES
+    assert len(said) == shard_store.TRIES
     assert "they go to file://" in said[-1]
     assert stores_of(store) == {""}
     east.refusing = 0

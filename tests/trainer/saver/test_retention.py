@@ -10,10 +10,10 @@ import pytest
 
 from providers.stores.base import NotFoundError, StoreUnavailableError
 from spotd.wire import pin_folder, pin_key
-from tests.rigs.waiting import until
+from tests.fixtures.waiting import until
 from tests.trainer.saver.rig import SIZE, Gate, Rig, kept_steps, newest_of
 from trainer.fence import FencedError
-from trainer.saver.reading import CorruptError
+from trainer.saver.reader import CorruptError
 from trainer.saver.retention import ReadBack, remove_old
 
 Start = Callable[..., Rig]

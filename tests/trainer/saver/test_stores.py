@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from spotd.wire import Manifest
+from tests.fixtures.waiting import until
 from tests.providers.stores.conftest import KINDS, store_of
-from tests.rigs.waiting import until
 from tests.trainer.saver.rig import Gate, Rig, newest_of
 from trainer.fence import Fence, FencedError
 

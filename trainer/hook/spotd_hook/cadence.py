@@ -17,7 +17,7 @@ ASSUMED_MTBF_S = 4 * 3600.0  # where nobody has said
 
 
 @dataclass(frozen=True)
-class Terms:
+class CheckpointTerms:
     """What is known of the place, by the control box. `mtbf_s` is the mean time between losses of
     this job's machines. A GB that is uploaded costs as much as `gb_costs_s` seconds
     of all the job's machines, a write to the store as much as `put_costs_s`."""
@@ -32,11 +32,11 @@ class Terms:
         return size / 1e9 * self.gb_costs_s + puts * self.put_costs_s
 
 
-def read_terms(env: Mapping[str, str]) -> Terms:
+def read_terms(env: Mapping[str, str]) -> CheckpointTerms:
     """As the agent gives them to the program."""
     names = ("SPOTD_MTBF_S", "SPOTD_GB_COSTS_S", "SPOTD_PUT_COSTS_S")
     mtbf_s, gb_costs_s, put_costs_s = (float(env.get(name) or 0) for name in names)
-    return Terms(mtbf_s or ASSUMED_MTBF_S, gb_costs_s, put_costs_s)
+    return CheckpointTerms(mtbf_s or ASSUMED_MTBF_S, gb_costs_s, put_costs_s)
 
 
 def interval_s(stall_s: float, upload_s: float, mtbf_s: float, save_costs_s: float = 0.0) -> float:

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .arena import Told
-from .beside import Beside
-from .engine import Engine, Found, Pin
-from .fitting import check_fits, pieces_of
-from .kinds import CHECKPOINT_FAILED
-from .line import CorruptError, FencedError, Line, SaverError
+from .async_copy import AsyncCopy
+from .constants import CHECKPOINT_FAILED
+from .engine import Engine, FoundCheckpoint, Pin
+from .memory_check import check_fits, pieces_of
 from .rates import Rates
+from .saver_client import CorruptError, FencedError, SaverClient, SaverError
+from .shared_memory import SaveProgress
 
 REVIVE_S = 60.0  # for another saver to have HEAD; the next save tries again
 CLAIM_S = 0.2  # how long the saver looks at HEAD for us before we look whether we are to stop
@@ -30,7 +30,7 @@ Stage = Callable[[memoryview, Callable[[int], None]], None]
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankGroup:
     """Which rank of how many saves here, and all `ranks` of its machine that do. Where several
     save, `name` is the same for all of them, and another one for each start of the program. `pin`
     is given this one's memory."""
@@ -52,7 +52,7 @@ class Checkpointer:
 
     def __init__(
         self,
-        dial: Callable[[], Line],
+        dial: Callable[[], SaverClient],
         *,
         job_id: str,
         generation: int,
@@ -60,7 +60,7 @@ class Checkpointer:
         size: int = 0,
         report: Callable[[str, Mapping[str, Any]], None],
         make_nonce: Callable[[], str] = lambda: secrets.token_hex(6),
-        seat: Seat = Seat(),
+        seat: RankGroup = RankGroup(),
     ) -> None:
         self._dial, self._report, self._make_nonce = dial, report, make_nonce
         self._seat, self._count = seat, 0
@@ -72,7 +72,7 @@ class Checkpointer:
         self._step = 0
         self._rates, self._noted = Rates(), 0
         self._staging_at = self._staged_at = 0.0  # monotonic, of the newest save
-        self._beside, self._stall_s = Beside(), 0.0
+        self._beside, self._stall_s = AsyncCopy(), 0.0
         self._fenced: FencedError | None = None
         self.claimed = False
         self.sources: Mapping[str, int] = {}  # of what was restored: bytes by where they were
@@ -123,7 +123,7 @@ class Checkpointer:
 
     def restore(
         self, config: Mapping[str, Any], load: Callable[[memoryview], None], back: int = 0
-    ) -> Found | None:
+    ) -> FoundCheckpoint | None:
         """Load the newest checkpoint that can be used, or one `back` further; None when there is
         none at all. Damaged ones are passed over. Raises AwayError while the store is, which is no
         reason to go back in time, and SaverError where nothing fits or can be read."""
@@ -140,13 +140,13 @@ class Checkpointer:
             return found
         return None
 
-    def find(self, config: Mapping[str, Any], back: int = 0) -> Found | None:
+    def find(self, config: Mapping[str, Any], back: int = 0) -> FoundCheckpoint | None:
         """The checkpoint that `restore` would load; `fetch` and then `use` it, or `skip` it."""
         self.fence()
         self._config = config
         return self._opened.resume(config, back=back)
 
-    def find_same(self, ref: Mapping[str, Any]) -> Found:
+    def find_same(self, ref: Mapping[str, Any]) -> FoundCheckpoint:
         """What the first rank has found, on another one."""
         self.fence()
         found = self._opened.resume({}, ref=ref)
@@ -158,7 +158,7 @@ class Checkpointer:
         memory, self.sources = self._opened.fetch(ranges)
         return memory
 
-    def skip(self, why: str) -> Found | None:
+    def skip(self, why: str) -> FoundCheckpoint | None:
         """What was found is not to be used: the one before it."""
         return self._opened.skip(why, self._config)
 
@@ -328,8 +328,8 @@ class Checkpointer:
             self._engine.close()
 
     @property
-    def _told(self) -> Told:
-        return Told() if self._engine is None else self._engine.told
+    def _told(self) -> SaveProgress:
+        return SaveProgress() if self._engine is None else self._engine.told
 
     @property
     def _opened(self) -> Engine:
@@ -388,7 +388,7 @@ class Checkpointer:
         if self._opened.resume(self._config, most_step=self._step) is not None:
             self._opened.resumed()
 
-    def _fit(self, found: Found) -> None:
+    def _fit(self, found: FoundCheckpoint) -> None:
         """Have memory for it. Raises SaverError unless it has our layout, where that is fixed."""
         if not self._fixed:
             self.lay_out(pieces_of(found), found.sizes[0])

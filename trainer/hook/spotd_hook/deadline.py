@@ -34,7 +34,7 @@ LEAVES = frozenset({Action.SAVE, Action.FINISH, Action.RELEASE})
 
 
 @dataclass(frozen=True)
-class Situation:
+class DeadlineSituation:
     """In seconds. `left_s` until the machine goes, `step_s` the longest recent step, `save_s` to
     stage and upload a fresh snapshot, `flight_s` what is left of the upload in flight (None: there
     is none). `guessed`: no save was measured yet, and both are a guess. Of several ranks: the least
@@ -48,7 +48,7 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StopPlan:
     """`start_in_s` is the latest safe moment for the last snapshot, `end_in_s` when, by what was
     measured, it will be durable, and `margin_s` what is left of the notice then (below 0: nothing
     fits)."""
@@ -57,7 +57,7 @@ class Plan:
     start_in_s: float
     end_in_s: float
     margin_s: float
-    situation: Situation
+    situation: DeadlineSituation
 
     @property
     def leaves(self) -> bool:
@@ -72,7 +72,7 @@ class Plan:
         return free and self.start_in_s >= FACTOR * now.save_s + now.step_s
 
 
-def plan(now: Situation) -> Plan:
+def plan(now: DeadlineSituation) -> StopPlan:
     """The last snapshot as late as is safe; else what is in flight; else nothing.
 
     A fresh snapshot goes out behind the one in flight, so that to begin before that one is through
@@ -87,7 +87,7 @@ def plan(now: Situation) -> Plan:
     spare_s = time_s - FACTOR * now.save_s
     if spare_s < FACTOR * flight_s:
         spare_s = min(flight_s, time_s - takes_s)
-    if spare_s >= now.step_s:
+    if 0 < spare_s >= now.step_s:
         action, start_s, end_s = Action.TRAIN, spare_s, max(spare_s, flight_s) + now.save_s
     elif takes_s <= time_s:
         action, start_s, end_s = Action.SAVE, 0.0, takes_s
@@ -97,7 +97,7 @@ def plan(now: Situation) -> Plan:
         action, start_s, end_s = Action.SAVE, 0.0, takes_s
     else:
         action, start_s, end_s = Action.RELEASE, 0.0, 0.0
-    return Plan(action, start_s, end_s, now.left_s - end_s, now)
+    return StopPlan(action, start_s, end_s, now.left_s - end_s, now)
 
 
 def words_of(
@@ -124,14 +124,14 @@ def slots(rank: int, size: int, words: Sequence[int]) -> list[int]:
     return [*before, *words, *[0] * ((size - 1 - rank) * WORDS)]
 
 
-def situation_of(summed: Sequence[float]) -> Situation | None:
+def situation_of(summed: Sequence[float]) -> DeadlineSituation | None:
     """What the sum of all ranks' `slots` says; None while nobody has heard of an end."""
     rows = [[int(word) for word in summed[i : i + WORDS]] for i in range(0, len(summed), WORDS)]
     heard = [row[0] - 1 for row in rows if row[0]]
     if not heard:
         return None
     flights = [row[3] - 1 for row in rows if row[3]]
-    return Situation(
+    return DeadlineSituation(
         left_s=min(heard) / 1000,
         step_s=max(row[1] for row in rows) / 1000,
         save_s=max(abs(row[2]) for row in rows) / 1000,

@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .arena import Arena, Told
-from .line import ANSWER_S, Line, SaverError
+from .saver_client import ANSWER_S, SaverClient, SaverError
+from .shared_memory import SaveProgress, SharedMemory
 
 Pin = Callable[[memoryview], Callable[[], None]]  # gives what takes it back
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCheckpoint:
     """A checkpoint to go on from. `ref` is how HEAD names it, `state` its JSON part, `tensors`
     where each tensor lies, `sizes` the bytes of each stream."""
 
@@ -47,7 +47,7 @@ class Engine:
 
     def __init__(
         self,
-        line: Line,
+        line: SaverClient,
         *,
         job: str,
         generation: int,
@@ -61,7 +61,7 @@ class Engine:
         self._below = f"jobs/{job}/g{generation:08d}"
         self._name = name
         self._rank, self._ranks, self._world_size = rank, list(ranks), world_size
-        self._arena: Arena | None = None
+        self._arena: SharedMemory | None = None
         self._saves = 0
         self._slot = -1
         self._pin, self._unpin = pin, _do_nothing
@@ -91,7 +91,7 @@ class Engine:
         back: int = 0,
         most_step: int | None = None,
         ref: Mapping[str, Any] | None = None,
-    ) -> Found | None:
+    ) -> FoundCheckpoint | None:
         """The newest checkpoint of HEAD that can be used, or one `back` further, if there are so
         many; of those up to `most_step` alone. For the other ranks: the first rank's `ref`. None
         when there never was one."""
@@ -99,7 +99,7 @@ class Engine:
         if ref is not None:
             asked = {"ref": dict(ref)}
         found = self._line.ask("resume", **asked)["found"]
-        return None if found is None else Found(**found)
+        return None if found is None else FoundCheckpoint(**found)
 
     def fetch(self, ranges: Sequence[tuple[int, int, int]]) -> tuple[memoryview, Mapping[str, int]]:
         """The bytes of (stream, start, size)s one behind the other, verified, and how many came
@@ -107,10 +107,10 @@ class Engine:
         answer = self._line.ask("fetch", ranges=[list(one) for one in ranges])
         return self._memory.slot(int(answer["slot"])), answer["from"]
 
-    def skip(self, why: str, config: Mapping[str, Any]) -> Found | None:
+    def skip(self, why: str, config: Mapping[str, Any]) -> FoundCheckpoint | None:
         """What was found is not to be used: the one before it."""
         found = self._line.ask("skip", why=why, config=dict(config))["found"]
-        return None if found is None else Found(**found)
+        return None if found is None else FoundCheckpoint(**found)
 
     def resumed(self) -> None:
         """It is used: commits follow it."""
@@ -163,9 +163,9 @@ class Engine:
         return self._arena is not None and self._arena.fenced
 
     @property
-    def told(self) -> Told:
+    def told(self) -> SaveProgress:
         """How saving goes; costs nothing either."""
-        return Told() if self._arena is None else self._arena.told
+        return SaveProgress() if self._arena is None else self._arena.told
 
     def drain(self, timeout_s: float, *, alone: bool = False) -> bool:
         """Wait until all is committed; False when time ran out. With `alone` a snapshot that waits
@@ -187,7 +187,7 @@ class Engine:
         unpin()
 
     @property
-    def _memory(self) -> Arena:
+    def _memory(self) -> SharedMemory:
         if self._arena is None:
             raise SaverError("ValueError", "open() comes first")
         return self._arena

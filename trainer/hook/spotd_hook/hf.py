@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 from transformers.trainer_callback import ExportableState, TrainerCallback
 
-from . import chance
+from . import rng_state
 from .objects import Stateful, stateful
 from .session import Next, Resumed, Session
 from .weights import give_weights
@@ -153,12 +153,12 @@ class Callback(TrainerCallback):  # type: ignore[misc]
 
     def _give_chance(self) -> None:
         if self._resumed is not None:
-            chance.give(self._resumed.own["chance"])
+            rng_state.give(self._resumed.own["chance"])
             self._resumed = None
 
     def _collect(self) -> tuple[Any, Any]:
         shared = {name: dict(one.state_dict()) for name, one in self._objects.items()}
-        return {**shared, "trainer": self._trainer_state()}, {"chance": chance.take()}
+        return {**shared, "trainer": self._trainer_state()}, {"chance": rng_state.take()}
 
     def _trainer_state(self) -> dict[str, Any]:
         """As its own checkpoints have it."""

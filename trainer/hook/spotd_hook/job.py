@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .cadence import Terms, read_terms
+from .cadence import CheckpointTerms, read_terms
 
 PEER_TIMEOUT_S = 3600.0  # rank 0 waits for HEAD while the others wait for rank 0
 
@@ -32,7 +32,7 @@ class Job:
     shard_stores: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # options, by URL
     peer_timeout_s: float = PEER_TIMEOUT_S  # that a rank waits for another in a collective
     auto: bool = False  # `every_s` is for programs that cannot measure
-    terms: Terms = field(default_factory=Terms)
+    terms: CheckpointTerms = field(default_factory=CheckpointTerms)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Job:

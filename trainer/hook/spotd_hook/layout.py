@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .copying import STANDING, Copying, Part, parts_of
+from .tensor_copy import STANDING, Part, TensorCopy, parts_of
 
 ALIGN = 64  # bytes
 
@@ -38,7 +38,7 @@ def stage(
     layout: Layout,
     memory: memoryview,
     filled: Callable[[int], None] = lambda _: None,
-    copying: Copying = STANDING,
+    copying: TensorCopy = STANDING,
 ) -> None:
     """Copy them into `memory`; `filled` hears how many bytes of it are final."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from lightning.pytorch import callbacks
 from torch import Tensor
 
-from . import chance
+from . import rng_state
 from .objects import stateful
 from .session import Next, Resumed, Session
 from .weights import give_weights
@@ -65,7 +65,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         del trainer, pl_module, batch, batch_idx
         self._asked.progress.waited(time.monotonic() - self._since)
         if self._resumed is not None:
-            chance.give(self._resumed.own["chance"])
+            rng_state.give(self._resumed.own["chance"])
             self._resumed = None
 
     def on_train_batch_end(
@@ -110,7 +110,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         whole = connector.dump_checkpoint(weights_only=False)
         for name in _LEFT_OUT:
             whole.pop(name, None)
-        return {_STATE: whole}, {"chance": chance.take()}
+        return {_STATE: whole}, {"chance": rng_state.take()}
 
 
 def _loss_of(outputs: Any) -> float | None:

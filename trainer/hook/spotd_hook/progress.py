@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .kinds import PROGRESS
+from .constants import PROGRESS
 
 LINE_EVERY_S = 1.0
 

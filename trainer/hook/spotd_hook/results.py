@@ -11,8 +11,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from .kinds import RESULTS
-from .link import Link
+from .agent_client import AgentClient
+from .constants import RESULTS
 
 NOT_TRAINING = -1  # as a rank: the agent is not to wait for us as it does for those that train
 MOST_FAILED = 100  # names that are kept
@@ -46,7 +46,7 @@ def report_results(
     _check(suite, cases, passed, len(failed), measured)
     if not os.environ.get("SPOTD_SOCKET"):
         return False
-    link = Link.connect(os.environ, NOT_TRAINING)
+    link = AgentClient.connect(os.environ, NOT_TRAINING)
     there = link.wait_flag(timeout_s)
     link.send(RESULTS, {**told, **measured})
     link.close(timeout_s=timeout_s)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from . import chance
+from . import rng_state
 from .objects import stateful
 from .session import Next, Resumed, Session
 from .weights import give_weights
@@ -103,12 +103,12 @@ class Run:
         session = self._session
         session.progress.steps = total
         if self._resumed is not None and self._seed is None:
-            chance.give(self._resumed.own["chance"])
+            rng_state.give(self._resumed.own["chance"])
         self._resumed = None
         session.rest()
         while session.step < total:
             if self._seed is not None:
-                chance.seed(self._seed, session.step, session.ranks.rank)
+                rng_state.seed(self._seed, session.step, session.ranks.rank)
             yield session.step
             self._after(last=session.step + 1 == total)
 
@@ -153,7 +153,7 @@ class Run:
 
     def _collect(self) -> tuple[Any, Any]:
         own = {name: one.state_dict() for name, one in self._own.items()}
-        own["chance"] = {} if self._seed is not None else chance.take()
+        own["chance"] = {} if self._seed is not None else rng_state.take()
         return {name: one.state_dict() for name, one in self._objects.items()}, own
 
     def _restore(self, resumed: Resumed) -> None:

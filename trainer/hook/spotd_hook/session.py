@@ -18,13 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checkpointer import Checkpointer, Seat
-from .copying import copying_for, pin
-from .deadline import Action
-from .dial import Dial
-from .engine import Found
-from .job import Job
-from .kinds import (
+from .agent_client import AgentClient
+from .checkpointer import Checkpointer, RankGroup
+from .constants import (
     CLAIMED,
     EXIT_ERROR,
     EXIT_FENCED,
@@ -33,15 +29,19 @@ from .kinds import (
     READY,
     WARNING,
 )
+from .deadline import Action
+from .engine import FoundCheckpoint
+from .head_ownership import FINAL_GRACE_S, HeadOwnership, StoppedError
+from .job import Job
 from .layout import lay_out, read, stage
-from .line import FencedError
-from .link import Link
-from .planning import Planning
 from .progress import Progress
 from .ranks import Ranks
-from .stop import Stop
-from .tenure import FINAL_GRACE_S, StoppedError, Tenure
-from .tree import put_together, take_apart
+from .save_planner import SavePlanner
+from .saver_client import FencedError
+from .saver_connect import SaverConnector
+from .state_tree import put_together, take_apart
+from .stop import StopRequests
+from .tensor_copy import copying_for, pin
 from .weights import MARK
 
 SAVER_S = 2.0  # for a saver of our own to end: what is to be waited for was waited for before
@@ -93,10 +93,10 @@ class Session:
         self._collect, self._config = collect, dict(config or {})
         self._any_ranks = any_ranks
         self.managed = bool(env.get("SPOTD_SOCKET") or env.get("SPOTD_STORE_URL"))
-        self.job, self.ranks, self.stop = Job.from_env(env), Ranks.join(env), Stop()
+        self.job, self.ranks, self.stop = Job.from_env(env), Ranks.join(env), StopRequests()
         if threading.current_thread() is threading.main_thread():
             self.stop.install()
-        self.link = Link.connect(env, self.ranks.rank)
+        self.link = AgentClient.connect(env, self.ranks.rank)
         self.stop.listen(self.link)
         self.step = self._saved_step = 0
         self._saved_at = self._stepped_at = time.monotonic()
@@ -110,23 +110,23 @@ class Session:
             per_node=self.ranks.per_node,
         )
         self._closed, self._trigger = False, "cadence"
-        self._dial: Dial | None = None
+        self._dial: SaverConnector | None = None
         self._checkpointer: Checkpointer | None = None
         if not self.ranks.rank:
-            self._dial = Dial(self.job, self.link, env)
+            self._dial = SaverConnector(self.job, self.link, env)
             self._checkpointer = Checkpointer(
                 self._dial.line,
                 job_id=self.job.job_id,
                 generation=self.job.generation,
                 report=self.link.send,
-                seat=Seat(pin=partial(pin, say=self._warn)),
+                seat=RankGroup(pin=partial(pin, say=self._warn)),
             )
-        self._planning = Planning(
+        self._planning = SavePlanner(
             self.job, self._checkpointer, self.stop, self.link.send, speaks=self._speaks
         )
-        self._tenure: Tenure | None = None
+        self._tenure: HeadOwnership | None = None
         if self._checkpointer is not None:
-            self._tenure = Tenure(
+            self._tenure = HeadOwnership(
                 self.link, self.stop, self._checkpointer, self._planning, self._save_collected
             )
 
@@ -155,7 +155,7 @@ class Session:
         """What took place up to now is part of no step, and no reason to save."""
         self._saved_at = self._stepped_at = time.monotonic()
 
-    def _take_over(self, tenure: Tenure) -> tuple[int, tuple[Any, dict[str, Tensor]] | None]:
+    def _take_over(self, tenure: HeadOwnership) -> tuple[int, tuple[Any, dict[str, Tensor]] | None]:
         """On rank 0: the exit code, or _GO_ON and what was found."""
         checkpointer = self._checkpointer
         assert checkpointer is not None  # noqa: S101 - rank 0
@@ -194,9 +194,9 @@ class Session:
             flush=True,
         )
         self._checkpointer = self._tenure = None
-        self._planning = Planning(self.job, None, self.stop, self.link.send)
+        self._planning = SavePlanner(self.job, None, self.stop, self.link.send)
 
-    def _say_found(self, found: Found | None, took_s: float) -> None:
+    def _say_found(self, found: FoundCheckpoint | None, took_s: float) -> None:
         step, manifest = (found.step, found.ref["manifest"]) if found else (0, "")
         restore_s = round(took_s, 6)
         self.link.send(CLAIMED, {"step": step, "manifest": manifest, "restore_s": restore_s})

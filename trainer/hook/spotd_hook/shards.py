@@ -24,9 +24,9 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import ReadItem
 
 from .checkpointer import Checkpointer
-from .engine import Found
+from .engine import FoundCheckpoint
 from .layout import ALIGN, Layout, view
-from .line import SaverError
+from .saver_client import SaverError
 
 GAP = 4096  # bytes that are read and not wanted, so that two ranges are one
 
@@ -70,7 +70,9 @@ class _Span:
     wanted: list[tuple[ReadItem, int, tuple[int, ...]]] = field(default_factory=list)
 
 
-def load_shards(checkpointer: Checkpointer, found: Found, tensors: Mapping[str, Tensor]) -> None:
+def load_shards(
+    checkpointer: Checkpointer, found: FoundCheckpoint, tensors: Mapping[str, Tensor]
+) -> None:
     """Have this rank's shards of `tensors` be as in the checkpoint, whoever saved them in whatever
     shards. Raises CorruptError for damage, and SaverError where it holds other tensors."""
     tensors = {name: one for name, one in tensors.items() if one.numel()}  # as they were saved
@@ -92,7 +94,7 @@ def load_shards(checkpointer: Checkpointer, found: Found, tensors: Mapping[str, 
             at += one.end - one.start
 
 
-def check_same(found: Found, tensors: Mapping[str, Tensor]) -> None:
+def check_same(found: FoundCheckpoint, tensors: Mapping[str, Tensor]) -> None:
     """Raises SaverError, which names the first that differ, unless these are its tensors."""
     theirs = {one["name"]: f"{one['dtype']} {list(one['shape'])}" for one in found.tensors}
     ours = {
@@ -107,7 +109,7 @@ def check_same(found: Found, tensors: Mapping[str, Tensor]) -> None:
     raise SaverError("MismatchError", f"{text} ({'; '.join(said[:3])})")
 
 
-def _metadata(found: Found) -> Metadata:
+def _metadata(found: FoundCheckpoint) -> Metadata:
     """The checkpoint in DCP's words."""
     return Metadata(
         {
@@ -124,7 +126,7 @@ def _metadata(found: Found) -> Metadata:
     )
 
 
-def _spans(found: Found, items: list[ReadItem], room: int) -> Iterator[_Span]:
+def _spans(found: FoundCheckpoint, items: list[ReadItem], room: int) -> Iterator[_Span]:
     """What is to be read, neighbours together, none longer than `room` bytes. Raises SaverError."""
     blocks = {
         (one["name"], tuple(block["at"])): (getattr(torch, one["dtype"]).itemsize, block)

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-from .link import Link
+from .agent_client import AgentClient
 
 # Asks for the stack of every thread, on stderr. The handler is C: it answers where Python hangs.
 STACKS_SIGNAL = signal.SIGUSR2
 
 
-class Stop:
+class StopRequests:
     """What was asked of this process.
 
     SIGUSR1 asks for a save, SIGTERM to save and leave; the link's flag asks for either. SIGUSR2
@@ -28,7 +28,7 @@ class Stop:
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._link: Link | None = None
+        self._link: AgentClient | None = None
         self._signalled_saves = 0
         self._terminated = False
         self._taken = 0
@@ -39,7 +39,7 @@ class Stop:
         signal.signal(signal.SIGTERM, self._on_terminate)
         signal.signal(signal.SIGUSR1, self._on_save)
 
-    def listen(self, link: Link) -> None:
+    def listen(self, link: AgentClient) -> None:
         """From now on the flag of `link` counts as well."""
         self._link = link
 

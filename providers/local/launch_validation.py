@@ -1,0 +1,140 @@
+"""Is a launch request one that this cloud can serve, and what would its machine be?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import socket
+import time
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+
+from providers.base import CapacityType, LaunchRequest
+from providers.local.api_errors import Refusal
+from providers.local.blocking_http import bind
+from providers.local.documents import MachineFacts
+from providers.local.ledger import Launch
+from providers.local.market import Market
+from providers.local.process_pool import SpawnRequest
+from providers.local.scenario import Zone
+from providers.local.site import SSH_PORT, MachineSite
+
+DEPLOYMENT_TAG = "spotd-deployment"
+
+
+def digest_of(request: LaunchRequest) -> str:
+    """The same for the same request, to the byte."""
+    row = {
+        **vars(request),
+        "tags": dict(request.tags),
+        "capacity_type": request.capacity_type.value,
+    }
+    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
+
+
+def check(market: Market, personality: str, request: LaunchRequest) -> Zone:
+    """Everything but capacity. Raises Refusal."""
+    zone = market.zone(personality, request.region, request.zone)
+    kind = market.machine_type(personality, request.instance_type)
+    if zone is None:
+        raise Refusal("rejected", f"there is no zone {request.region}/{request.zone}")
+    if kind is None:
+        raise Refusal("rejected", f"there is no machine type {request.instance_type!r}")
+    for name in ("token", "name", "ssh_user"):
+        if not getattr(request, name):
+            raise Refusal("rejected", f"{name} is empty")
+    if not request.tags.get(DEPLOYMENT_TAG):
+        raise Refusal("rejected", f"the tag {DEPLOYMENT_TAG} is missing")
+    _check_keys(request)
+    price = market.price_microusd_per_h(zone, kind, request.capacity_type)
+    if 0 < request.max_price_microusd_per_h < price:
+        raise Refusal("price", f"the price is {price / 1e6:.4f} USD/h, above the cap")
+    return zone
+
+
+def _check_keys(request: LaunchRequest) -> None:
+    try:
+        load_ssh_public_key(request.ssh_public_key.encode())
+        host = load_ssh_private_key(request.host_private_key.encode(), None).public_key()
+        public = host.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise Refusal("rejected", f"not a usable SSH key: {error}") from None
+    if public.split()[:2] != request.host_public_key.encode().split()[:2]:
+        raise Refusal("rejected", "host_public_key is not the public half of host_private_key")
+
+
+def prepare(
+    personality: str,
+    request: LaunchRequest,
+    zone: Zone,
+    number: int,
+    first_call_delay_s: float,
+    site: MachineSite | None = None,
+) -> tuple[Launch, SpawnRequest]:
+    """The `number`th machine of this server: its place in the books, and what it needs to start.
+
+    Each machine has an address of its own, so that the machines of a gang can use the same ports as
+    they would anywhere. Raises SiteError, OSError.
+    """
+    ident = f"i-{secrets.token_hex(6)}"
+    host, ssh_port, sockets = _place(site, number, listening=not zone.boot_delay_s)
+    launch = Launch(
+        instance_id=ident,
+        token=request.token,
+        digest=digest_of(request),
+        personality=personality,
+        region=zone.region,
+        zone=zone.name,
+        instance_type=request.instance_type,
+        capacity_type=request.capacity_type,
+        name=request.name,
+        tags=dict(request.tags),
+        ssh_user=request.ssh_user,
+        host_public_key=request.host_public_key,
+        host=host,
+        ssh_port=ssh_port,
+        launched_at_us=time.time_ns() // 1000,
+    )
+    facts = MachineFacts(
+        instance_id=ident,
+        personality=personality,
+        name=request.name,
+        region=zone.region,
+        zone=zone.name,
+        instance_type=request.instance_type,
+        spot=request.capacity_type is CapacityType.SPOT,
+        first_call_delay_s=first_call_delay_s,
+    )
+    birth = SpawnRequest(
+        facts=facts,
+        ssh_user=request.ssh_user,
+        ssh_public_key=request.ssh_public_key,
+        host_private_key=request.host_private_key,
+        boot_delay_s=zone.boot_delay_s,
+        host=host,
+        sockets=sockets,
+    )
+    return launch, birth
+
+
+def _place(
+    site: MachineSite | None, number: int, *, listening: bool
+) -> tuple[str, int, tuple[socket.socket, ...]]:
+    """Address, SSH port and sockets. A machine that boots listens when it has done so, and refuses
+    until then; one without a boot delay lets the first connection wait its turn."""
+    if site is not None:
+        return site.host(number), SSH_PORT, ()
+    host = f"127.{64 + os.getpid() % 128}.{number // 250 % 250}.{number % 250 + 1}"
+    sockets = (bind(host), bind(host))
+    if listening:
+        for bound in sockets:
+            bound.listen(128)
+    return host, sockets[0].getsockname()[1], sockets

@@ -1,0 +1,221 @@
+"""Format an alert in Slack's Block Kit: what happened, what spotd did, the cost, what to do.
+
+Text of jobs and clouds is not trusted: it must not notify a channel, become a link, or exceed a
+limit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from spotd.act.alerts import Alert
+from spotd.domain.events import Severity
+from spotd.domain.units import S
+
+# Slack takes 150 characters in a header and 3000 in a section, but all blocks of a message together
+# only about 13,000.
+HEADER_CHARS = 140
+TEXT_CHARS = 1_500
+LINE_CHARS = 240
+LINES = 10
+
+_SEVERITIES = list(Severity)
+_MARKS = {
+    Severity.DEBUG: "⚪",
+    Severity.INFO: "🟢",
+    Severity.WARNING: "🟠",
+    Severity.ERROR: "🔴",
+}
+_NOTHING = "Nothing."
+_LOGS = "Read `spotctl logs {job}`"
+# kind -> (what spotd did, what you must do)
+_WORDS = {
+    "notice": (
+        "Asked for a replacement; training goes on until it is ready, then saves and moves.",
+        _NOTHING,
+    ),
+    "withdrawn": ("Keeps the machine.", _NOTHING),
+    "lost": ("Looks for another machine and goes on from the newest checkpoint.", _NOTHING),
+    "recovered": ("Went on from the newest checkpoint on another machine.", _NOTHING),
+    "slow": ("Asked for a checkpoint.", "If it stays slow: " + _LOGS + "."),
+    "crashed": (
+        "Gave the machine back; starts again while restarts are left.",
+        _LOGS + ", and correct the program if it crashes again.",
+    ),
+    "failed": (
+        "Gave the machines back. Checkpoints are kept.",
+        _LOGS + ", correct the cause, and run it again.",
+    ),
+    "succeeded": ("Gave the machines back.", _NOTHING),
+    "checkpoint_failed": (
+        "Training goes on; the next save tries again.",
+        "See that the store can be written and has room: `spotctl doctor`.",
+    ),
+    "unsaved": (
+        "Training goes on; the next save tries again.",
+        "See that store and disk have room: `spotctl doctor`. " + _LOGS + ".",
+    ),
+    "checkpoint_skipped": (
+        "Went on from an older checkpoint.",
+        "Nothing now; if it happens again, look after the store.",
+    ),
+    "link_refused": (
+        "Does not speak to whoever answers there; keeps trying.",
+        "If it lasts: does the image's cloud-init take the SSH keys it is given?",
+    ),
+    "unfit": (
+        "Gave the machine back before anything ran on it, and asks for another one.",
+        "Nothing; if it says the same of the next ones: does the image fit the machine type?",
+    ),
+    "orphan": (
+        "Ended the machine.",
+        "If it happens again: does another spotd use the same account and deployment?",
+    ),
+    "orphan_held": (
+        "Ended nothing: nobody knows whether they train.",
+        "Look at `spotctl orphans`; end them with `spotctl orphans end`.",
+    ),
+    "not_renewed": (
+        "Tries again every few minutes.",
+        "Look after that cloud's credentials: `spotctl doctor`.",
+    ),
+    "stranded": (
+        "Asks no more of that cloud, and cannot end machines there.",
+        "Put its section back and restart spotd, until `spotctl nodes` shows none there.",
+    ),
+    "plan_rejected": (
+        "Wrote nothing; the job stays as it is.",
+        "This is a mistake in spotd. Please report it with `spotctl events {job}`.",
+    ),
+    "alert_route": (
+        "Sends its alerts by another route, or to the log.",
+        (
+            "Make a new webhook, put its URL where the configuration points, restart spotd, "
+            "then `spotctl alerts test`."
+        ),
+    ),
+    "remark": (
+        "Goes on; `spotctl doctor` counts them.",
+        "A code: look it up in the cloud's documentation, and update spotd. A right: see the text.",
+    ),
+    "test": ("Sent this message.", _NOTHING),
+}
+_OTHER = ("Put it on record.", "See `spotctl events {job}`.")
+
+_SPECIAL = re.compile(r"<[!@#][^>]*>")
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
+def clean(text: str, limit: int) -> str:
+    """Text as Slack shows it verbatim, at most `limit` characters once escaped."""
+    text = _SPECIAL.sub("", text)
+    found: list[str] = []
+    room = limit - 1
+    for letter in text:
+        part = _ESCAPES.get(letter, letter if letter.isprintable() or letter == "\n" else " ")
+        room -= len(part)
+        if room < 0:
+            return "".join(found) + "…"
+        found.append(part)
+    return "".join(found)
+
+
+def payload(alerts: Sequence[Alert]) -> dict[str, Any]:
+    """The body of one message about one alert, or a digest of several."""
+    fallback, blocks = _single(alerts[0]) if len(alerts) == 1 else _digest(alerts)
+    return {"text": fallback, "blocks": blocks, "unfurl_links": False, "unfurl_media": False}
+
+
+def _single(alert: Alert) -> tuple[str, list[dict[str, Any]]]:
+    row, event = alert.row, alert.row.event
+    job = clean(row.job_name or row.job_id, 60)
+    text = clean(event.text, TEXT_CHARS)
+    did, must = (words.replace("{job}", job) for words in _WORDS.get(event.kind, _OTHER))
+    kind = clean(event.kind.replace("_", " "), 40)
+    title = f"{_MARKS[event.severity]} {job or 'spotd'}: {kind}"
+    when = datetime.fromtimestamp(row.at_us / S, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    blocks = [
+        {"type": "header", "text": {"type": "plain_text", "text": title}},
+        _section(f"*What happened*\n{text}"),
+        _section(f"*What spotd did*\n{did}"),
+    ]
+    cost = _cost(alert)
+    if cost:
+        blocks.append(_section(f"*What it cost*\n{cost}"))
+    blocks.append(_section(f"*What you must do*\n{must}"))
+    blocks.append(_context(f"{_number(alert)} · {when}"))
+    return f"{title}: {clean(event.text, LINE_CHARS)} ({_number(alert)})", blocks
+
+
+def _digest(alerts: Sequence[Alert]) -> tuple[str, list[dict[str, Any]]]:
+    """The worst first; what has no room is counted."""
+    ordered = sorted(alerts, key=lambda a: (-_SEVERITIES.index(a.row.event.severity), a.row.id))
+    count = sum(alert.row.repeats for alert in alerts)
+    worst = ordered[0].row.event
+    title = clean(f"{_MARKS[worst.severity]} {count} alerts: {_counted(alerts)}", HEADER_CHARS)
+    lines = [_line(alert) for alert in ordered[:LINES]]
+    if len(ordered) > LINES:
+        lines.append(f"… and {len(ordered) - LINES} more")
+    numbers = [alert.row.id for alert in alerts]
+    return (
+        f"{title} (alerts {min(numbers)} to {max(numbers)})",
+        [
+            {"type": "header", "text": {"type": "plain_text", "text": title}},
+            _section("\n".join(lines)),
+            _section(f"*What you must do*\n{_advice(ordered)}"),
+            _context(f"alerts {min(numbers)} to {max(numbers)} · all: `spotctl events`"),
+        ],
+    )
+
+
+def _line(alert: Alert) -> str:
+    row = alert.row
+    text = clean(f"{row.job_name or row.job_id or 'spotd'}: {row.event.text}", LINE_CHARS)
+    return f"{_MARKS[row.event.severity]} {text.replace(chr(10), ' ')} ({_number(alert)})"
+
+
+def _advice(ordered: Iterable[Alert]) -> str:
+    """Return each advice once, for the first job that needs it."""
+    found: dict[str, str] = {}
+    for alert in ordered:
+        must = _WORDS.get(alert.row.event.kind, _OTHER)[1]
+        if must != _NOTHING:
+            found.setdefault(must, must.replace("{job}", clean(alert.row.job_name, 60)))
+    return "\n".join(list(found.values())[:3]) or _NOTHING
+
+
+def _counted(alerts: Iterable[Alert]) -> str:
+    counts: dict[str, int] = {}
+    for alert in alerts:
+        kind = alert.row.event.kind.replace("_", " ")
+        counts[kind] = counts.get(kind, 0) + alert.row.repeats
+    most = sorted(counts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count} {kind}" for kind, count in most[:4])
+
+
+def _number(alert: Alert) -> str:
+    times = f", {alert.row.repeats} times" if alert.row.repeats > 1 else ""
+    return f"alert {alert.row.id}{times}"
+
+
+def _cost(alert: Alert) -> str:
+    data: Mapping[str, object] = alert.row.event.data
+    said = []
+    if isinstance(seconds := data.get("seconds"), int | float):
+        said.append(f"{seconds:.0f} s without training")
+    if isinstance(steps := data.get("lost_steps"), int):
+        said.append(f"{steps} steps to repeat")
+    if alert.spent_microusd:
+        said.append(f"${alert.spent_microusd / 1e6:.2f} spent on the job so far")
+    return ", ".join(said)
+
+
+def _section(text: str) -> dict[str, Any]:
+    return {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
+
+
+def _context(text: str) -> dict[str, Any]:
+    return {"type": "context", "elements": [{"type": "mrkdwn", "text": text, "verbatim": True}]}

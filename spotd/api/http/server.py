@@ -1,0 +1,161 @@
+"""The API on a unix socket, served by uvicorn in a thread of the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import socket
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from spotd.base.errors import UserError
+
+SOCKET_MODE = 0o660
+_MAX_PATH_BYTES = 107  # sun_path of Linux, without its end
+_START_TIMEOUT_S = 10.0
+
+
+class SocketError(UserError):
+    """The socket cannot be served."""
+
+
+class PeerProtocol(H11Protocol):
+    """Names the client by the uid that the kernel vouches for: `client` is ("uid:N", pid)."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family == socket.AF_UNIX:
+            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            pid, uid, _ = struct.unpack("3i", raw)
+            self.client = (f"uid:{uid}", pid)
+
+
+@dataclass
+class Server:
+    """A running door. `stop` closes it and removes the socket."""
+
+    path: Path
+    uvicorn_server: uvicorn.Server
+    thread: threading.Thread
+    listener: socket.socket
+    lock: int
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Stop listening, give requests in flight a second, and join the thread."""
+        self.uvicorn_server.should_exit = True
+        self.thread.join(timeout_s)
+        self.listener.close()
+        self.path.unlink(missing_ok=True)
+        os.close(self.lock)
+
+
+def serve(app: Starlette, path: Path) -> Server:
+    """Serve `app` on the unix socket `path` (mode 0660) until `stop`. Raises SocketError when
+    another live process serves it, or it cannot be made; a stale one is replaced."""
+    lock = _lock(path)
+    try:
+        listener = _listen(path)
+    except BaseException:
+        os.close(lock)
+        raise
+    config = uvicorn.Config(
+        app,
+        http=PeerProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        # Who is at the other end, the kernel says: no header of a proxy is believed.
+        proxy_headers=False,
+        timeout_graceful_shutdown=1,
+        timeout_keep_alive=30,
+    )
+    server = uvicorn.Server(config)
+    app.state.stopping = lambda: server.should_exit
+    thread = threading.Thread(
+        target=server.run, kwargs={"sockets": [listener]}, name="spotd-api", daemon=True
+    )
+    thread.start()
+    running = Server(path, server, thread, listener, lock)
+    end = time.monotonic() + _START_TIMEOUT_S
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > end:
+            running.stop()
+            raise SocketError(f"the API did not start on {path}", "see the daemon's log")
+        time.sleep(0.002)
+    return running
+
+
+def _lock(path: Path) -> int:
+    """Held as long as the socket is served, so that two starting daemons cannot both replace it."""
+    if len(os.fsencode(path)) > _MAX_PATH_BYTES:
+        raise SocketError(
+            f"the socket path {path} is longer than {_MAX_PATH_BYTES} bytes",
+            "set a shorter `socket` in config.toml, such as /run/spotd/spotd.sock",
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _cannot(path, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise _busy(path) from None
+    return lock
+
+
+def _listen(path: Path) -> socket.socket:
+    if _answers(path):
+        raise _busy(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.unlink(missing_ok=True)
+        before = os.umask(0o777 & ~SOCKET_MODE)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        path.chmod(SOCKET_MODE)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise _cannot(path, error) from error
+    return listener
+
+
+def _answers(path: Path) -> bool:
+    """Whether some process accepts connections there, with our lock or without."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(2.0)
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError as error:
+            raise _cannot(path, error) from error
+    return True
+
+
+def _busy(path: Path) -> SocketError:
+    return SocketError(
+        f"another process serves {path} already",
+        "stop that daemon first (systemctl stop spotd), or set another `socket` in config.toml",
+    )
+
+
+def _cannot(path: Path, error: OSError) -> SocketError:
+    return SocketError(
+        f"cannot open the socket {path}: {error.strerror}",
+        "let the user that runs spotd write to its folder, or set another `socket` in config.toml",
+    )

@@ -1,0 +1,79 @@
+"""How a user gets onto a job's machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spotd.act.node_link import LinkError
+from spotd.api.request.request import ApiError, ApiRequest, conflict, not_found
+from spotd.api.routes.users import check_enabled
+from spotd.domain.job import Job
+from spotd.domain.node import Node
+from spotd.domain.states import NodeState
+from spotd.security.secrets import host_key, make_key_pair, open_job_keys
+
+
+def ssh_address(call: ApiRequest) -> dict[str, Any]:
+    """Where the job's machine of a `rank` is, and as whom to log in: the one that trains, else the
+    newest that can be reached. Lets nobody in."""
+    return _address(call, *_machine(call))
+
+
+def ssh_access(call: ApiRequest) -> dict[str, Any]:
+    """The same with a private key: new, the caller's own, and let in just now; the daemon's never
+    leaves it."""
+    job, node = _machine(call)
+    address = _address(call, job, node)
+    pair = make_key_pair(call.backing.ids.random_bytes)
+    try:
+        call.backing.admit(node, call.actor, pair.public)
+    except LinkError as error:
+        text = f"the machine of job {job.name} does not let anybody in now: {error}"
+        raise conflict(text, f"spotctl show {job.name}, and again in a moment") from None
+    try:
+        check_enabled(call)
+    except ApiError:
+        call.backing.put_out()
+        raise
+    return {**address, "private_key": pair.private}
+
+
+def _machine(call: ApiRequest) -> tuple[Job, Node]:
+    """Raises ApiError where none can be reached."""
+    job = call.job()
+    rank = call.number("rank", 0, 0, 1 << 20)
+    if rank >= job.spec.num_nodes:
+        raise not_found(
+            f"job {job.name} has no rank {rank}", f"a rank from 0 to {job.spec.num_nodes - 1}"
+        )
+    nodes = [n for n in call.backing.store.job_nodes(job.id) if n.rank == rank and _reachable(n)]
+    if not nodes:
+        raise conflict(
+            f"job {job.name} has no machine that can be reached now",
+            f"spotctl show {job.name} says what it is waiting for",
+        )
+    return job, max(nodes, key=lambda n: (n.state is NodeState.RUNNING, n.chosen, n.generation))
+
+
+def _address(call: ApiRequest, job: Job, node: Node) -> dict[str, Any]:
+    jump = call.backing.jump_host(node.offer.provider)
+    keys = open_job_keys(call.backing.vault, job.id, call.backing.store.job_key(job.id))
+    return {
+        "kind": "SshAccess",
+        "job": job.name,
+        "node_id": node.id,
+        "generation": node.generation,
+        "host": node.host,
+        "port": node.port or 22,
+        "user": node.ssh_user,
+        "host_public_key": node.host_public_key or host_key(keys, node.token).public,
+        "local": node.offer.local,
+        "jump": None
+        if jump is None
+        else {"host": jump.host, "port": jump.port, "host_public_key": jump.host_public_key},
+    }
+
+
+def _reachable(node: Node) -> bool:
+    gone = node.state in (NodeState.TERMINATING, NodeState.GONE)
+    return bool(node.host and node.ssh_user) and not gone

@@ -1,0 +1,41 @@
+"""The route that hands out a copy of the database."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO
+
+from spotd.api.request.request import ApiRequest
+
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class BackupFile:
+    """One copy, open and without a name: it is gone when it is closed, whatever ends us."""
+
+    file: IO[bytes]
+    headers: Mapping[str, str]
+
+    def chunks(self) -> Iterator[bytes]:
+        """All of it, once; it stays open."""
+        while chunk := self.file.read(CHUNK_BYTES):
+            yield chunk
+
+
+def copy_database(call: ApiRequest) -> BackupFile:
+    """Make a copy. Raises StoreError."""
+    backing = call.backing
+    backing.spool_dir.mkdir(parents=True, exist_ok=True)
+    path = backing.spool_dir / f"backup-{backing.ids.token()}"
+    backing.back_up(path, call.now_us)
+    try:
+        file = path.open("rb")
+    finally:
+        path.unlink()
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    size = file.tell()
+    file.seek(0)
+    return BackupFile(file, {"Content-Length": str(size), "X-Spotd-Sha256": digest})

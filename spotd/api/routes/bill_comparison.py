@@ -1,0 +1,103 @@
+"""The route that holds a bill against the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spotd.api.request.request import ApiRequest, bad_input, storable
+from spotd.api.views.resources import iso, usd
+from spotd.domain.events import Event, Severity
+from spotd.money.billing_exports import EXPORTS, Entry
+from spotd.money.reconcile import LedgerSegment, Outcome, outcome_data, reconcile
+from spotd.store.ledger_queries import stretch_of
+
+MOST_US = 253_402_300_799_000_000  # the end of the year 9999; and micro-USD
+_FIELDS = (str, str, bool, int, int, int, int)  # of an Entry, in order
+_FIX = "use a spotctl of the daemon's version"
+NAMED = 3
+
+
+def reconcile_bill(call: ApiRequest) -> dict[str, Any]:
+    """What a cloud billed (`entries`, one a machine: key, what, gpu, micro-USD before credits,
+    from, to, micro-USD of credits; `credits_microusd`: of other credits) against what the ledger
+    has of that cloud. Segments that it is final for are marked; with `dry_run` nothing is. More
+    than 1 % unexplained is told as an alert."""
+    cloud = call.text("cloud")
+    if cloud not in EXPORTS:
+        raise bad_input(f"there is no bill of {cloud[:40]!r}", f"one of {', '.join(EXPORTS)}")
+    dry = call.body.get("dry_run") is True
+    gifts = call.body.get("credits_microusd", 0)
+    if type(gifts) is not int or abs(gifts) >= MOST_US:
+        raise bad_input("credits_microusd must be a whole number of micro-USD", _FIX)
+    found = reconcile(_entries(call), _booked(call, cloud), call.now_us, gifts)
+    store = call.backing.store
+    if not dry:
+        store.record_invoiced(found.invoiced, call.now_us)
+        if found.alerts:
+            store.add_event("", _alert(cloud, found), call.now_us)
+    rows = (*found.matched, *found.missing)
+    names = store.job_names({one.job_id for one in rows})
+    return {
+        "kind": "Reconciliation",
+        "cloud": cloud,
+        "since": iso(found.since_us),
+        "until": iso(found.until_us),
+        "dry_run": dry,
+        **outcome_data(found, names),
+    }
+
+
+def _entries(call: ApiRequest) -> list[Entry]:
+    rows = call.body.get("entries")
+    if not isinstance(rows, list) or not all(_is_entry(row) for row in rows):
+        raise bad_input("entries must be a list of machines", _FIX)
+    return [Entry(*row) for row in rows]
+
+
+def _is_entry(row: object) -> bool:
+    if not isinstance(row, list) or len(row) != len(_FIELDS):
+        return False
+    if not all(type(value) is kind for value, kind in zip(row, _FIELDS, strict=True)):
+        return False
+    (key, what), (cost, start_us, end_us, gift) = row[:2], row[3:]
+    sound = max(abs(cost), abs(gift)) < MOST_US and 0 <= start_us <= end_us < MOST_US
+    return bool(sound and storable(key + what))
+
+
+def _booked(call: ApiRequest, cloud: str) -> list[LedgerSegment]:
+    """The ledger's segments of that cloud's real machines."""
+    store = call.backing.store
+    rows = [row for row in store.segments() if row.state != "void"]
+    nodes = {node.id: node for node in store.find_nodes(sorted({row.node_id for row in rows}))}
+    return [
+        LedgerSegment(row.id, node.instance_id, node.id, row.job_id, stretch_of(row, call.now_us))
+        for row in rows
+        if (node := nodes.get(row.node_id)) is not None
+        and not node.offer.local
+        and (node.offer.cloud or node.offer.provider) == cloud
+    ]
+
+
+def _alert(cloud: str, found: Outcome) -> Event:
+    since, until = (str(iso(at_us))[:10] for at_us in (found.since_us, found.until_us))
+    parts = []
+    for many, rows in (
+        ("with GPUs that the ledger does not know", found.unknown),
+        ("of the ledger that the bill does not have", found.missing),
+    ):
+        if rows:
+            parts.append(f"{len(rows)} {many} ({_named([one.key for one in rows])})")
+    text = (
+        f"the bill of {cloud} from {since} to {until}: ${usd(found.unexplained_microusd):,.2f} "
+        f"({found.share * 100:.1f} %) is unexplained"
+    )
+    if parts:
+        text += f": machines {' and '.join(parts)}"
+    key = f"unexplained:{cloud}:{since}"
+    return Event("unexplained", text, severity=Severity.WARNING, alert=True, key=key)
+
+
+def _named(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
+    return ", ".join(keys[:NAMED]) + more

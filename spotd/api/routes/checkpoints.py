@@ -1,0 +1,208 @@
+"""Routes about a job's checkpoints, read and kept with the daemon's own rights to their store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from providers.stores.base import ObjectStore
+from providers.stores.several import SeveralStores
+from spotd import wire
+from spotd.act.checkpoints import (
+    CheckpointList,
+    DamagedError,
+    StoredCheckpoint,
+    pin,
+    read_kept,
+    read_manifest_bytes,
+    remove,
+    shard_bytes,
+    verify_shard,
+)
+from spotd.api.request.request import ApiRequest, bad_input, conflict, not_found
+from spotd.api.views.resources import iso
+from spotd.domain.job import Job
+from spotd.planner.core.shard_stores import may_have_shards
+
+
+def list_checkpoints(call: ApiRequest) -> dict[str, Any]:
+    """What HEAD and the pins of a job name, the newest first."""
+    job = call.job()
+    kept = _kept(call, job)
+    head = kept.head
+    return {
+        "kind": "CheckpointList",
+        "job": job.name,
+        "id": job.id,
+        "store": job.spec.checkpoint.store,
+        "generation": head.generation if head else 0,
+        "released": bool(head and head.released),
+        "final": bool(head and head.final),
+        "items": [_item(call, kept, one) for one in kept.saved],
+    }
+
+
+def _item(call: ApiRequest, kept: CheckpointList, saved: StoredCheckpoint) -> dict[str, Any]:
+    found = saved.manifest
+    return {
+        "step": saved.ref.step,
+        "generation": saved.ref.generation,
+        "created_at": iso(found.created_at_us) if found else None,
+        "age_s": round((call.now_us - found.created_at_us) / 1e6, 1) if found else None,
+        "bytes": sum(shard.size for shard in found.shards) if found else 0,
+        "shards": len(found.shards) if found else 0,
+        "stores": list(found.stores) if found else [],
+        "newest": saved == kept.newest,
+        "pins": list(saved.pins),
+        "manifest": saved.ref.manifest,
+        "digest": saved.ref.digest,
+        "problem": saved.problem,
+    }
+
+
+def verify_checkpoint(call: ApiRequest) -> dict[str, Any]:
+    """Read one shard (`shard`, from 0) of a checkpoint whole, and digest it.
+
+    `damage` says what is wrong; of a checkpoint with no shards, and of none, it is about the
+    manifest. The caller goes on with the next one.
+    """
+    objects, _, saved = _found(call, call.text("name"))
+    number = call.number("shard", 0, 0, 1 << 31)
+    damage, shards = saved.problem, saved.manifest.shards if saved.manifest else ()
+    if number < len(shards):
+        try:
+            verify_shard(objects, shards[number])
+        except DamagedError as error:
+            damage = str(error)
+    return {
+        "kind": "CheckpointVerified",
+        "step": saved.ref.step,
+        "generation": saved.ref.generation,
+        "shard": number,
+        "shards": len(shards),
+        "bytes": shards[number].size if number < len(shards) else 0,
+        "total_bytes": sum(shard.size for shard in shards),
+        "damage": damage,
+    }
+
+
+def pull_checkpoint(call: ApiRequest) -> Iterator[bytes]:
+    """A line of JSON (which checkpoint), its manifest, and its shards from number `first` on, as
+    one run of bytes."""
+    objects, _, saved = _found(call, call.query.get("name", ""))
+    first = call.number("first", 0, 0, 1 << 31)
+    if saved.manifest is None:
+        raise conflict(f"step {saved.ref.step} {saved.problem}", "spotctl ckpt ls names the others")
+    data = read_manifest_bytes(objects, saved.ref)
+    ref = saved.ref
+    line = {"generation": ref.generation, "step": ref.step, "manifest": ref.manifest}
+    opening = json.dumps({**line, "digest": ref.digest, "bytes": len(data)}).encode() + b"\n" + data
+    shards = saved.manifest.shards[first:]
+
+    def run() -> Iterator[bytes]:
+        yield opening
+        for shard in shards:
+            yield from shard_bytes(objects, shard)
+
+    return run()
+
+
+def pin_checkpoint(call: ApiRequest) -> dict[str, Any]:
+    """Keep a checkpoint, whatever retention says, until it is unpinned."""
+    objects, job, saved = _found(call, call.text("name"))
+    name = call.text("pin")
+    made = wire.Pin(name, saved.ref, call.now_us, call.actor)
+    _check_name(job, name)
+    try:
+        pin(objects, job.id, made)
+    except DamagedError as error:
+        raise conflict(
+            str(error), f"spotctl ckpt ls {job.name}, and pin one that is there"
+        ) from None
+    return {"kind": "Pin", "job": job.name, "pin": name, "step": saved.ref.step}
+
+
+def unpin_checkpoint(call: ApiRequest) -> dict[str, Any]:
+    """Let go of what a pin kept; retention takes it away when it is old."""
+    job, name = call.job(), call.text("pin")
+    key = _check_name(job, name)
+    objects = call.backing.open_store(job.spec.checkpoint.store)
+    if key not in {info.key for info in objects.list(wire.pin_folder(job.id))}:
+        raise not_found(f"job {job.name} has no pin {name!r}", f"spotctl ckpt ls {job.name}")
+    objects.delete(key)
+    return {"kind": "Pin", "job": job.name, "pin": name, "step": None}
+
+
+def _check_name(job: Job, name: str) -> str:
+    try:
+        return wire.pin_key(job.id, name)
+    except ValueError as error:
+        raise bad_input(str(error), "for example best") from None
+
+
+def remove_checkpoint(call: ApiRequest) -> dict[str, Any]:
+    """Delete one checkpoint. Never the newest of a job that is not finished; the newest of one that
+    is with `last` alone, and no pinned one."""
+    name = call.text("name")
+    if not name:
+        raise bad_input("name is missing", "name a step: spotctl ckpt ls")
+    objects, job, saved = _found(call, name)
+    kept = read_kept(objects, job.id)  # as it is now
+    if saved.pins:
+        pins = ", ".join(saved.pins)
+        advice = f"spotctl ckpt unpin {job.name} {saved.pins[0]} first"
+        raise conflict(f"step {saved.ref.step} is pinned as {pins}", advice)
+    if kept.head is not None and saved.ref == kept.head.current:
+        if job.outcome is None:
+            text = f"step {saved.ref.step} is the newest, and job {job.name} goes on from it"
+            raise conflict(text, f"spotctl cancel {job.name} first, or remove an older one")
+        if call.body.get("last") is not True:
+            text = (
+                f"step {saved.ref.step} is the newest: nothing of job {job.name} is left after it"
+            )
+            raise conflict(text, "the same with --last, if that is meant")
+    newest = kept.newest
+    if job.outcome is None and newest is not None and newest.problem and not saved.problem:
+        text = (
+            f"the newest, step {newest.ref.step}, {newest.problem}: job {job.name} needs older ones"
+        )
+        raise conflict(text, f"spotctl cancel {job.name} first, or wait for its next checkpoint")
+    try:
+        count = remove(objects, job.id, saved)
+    except DamagedError as error:
+        raise conflict(
+            str(error), "look who wrote that: `spotctl audit`, and the machine's log"
+        ) from None
+    call.backing.store.record_removed(job.id, saved.ref.manifest, call.now_us)
+    return {"kind": "Removed", "job": job.name, "step": saved.ref.step, "objects": count}
+
+
+def _found(call: ApiRequest, name: str) -> tuple[ObjectStore, Job, StoredCheckpoint]:
+    """A job's checkpoint by its step or a pin; "" is the newest. Raises ApiError (not found)."""
+    job = call.job()
+    objects = _stores(call, job)
+    kept = _kept(call, job)
+    saved = kept.find(name)
+    if saved is None:
+        steps = ", ".join(dict.fromkeys(str(one.ref.step) for one in kept.saved)) or "none"
+        what = f"no checkpoint {name!r}" if name else "no checkpoint yet"
+        raise not_found(f"job {job.name} has {what}; there are: {steps}", "spotctl ckpt ls")
+    return objects, job, saved
+
+
+def _stores(call: ApiRequest, job: Job) -> ObjectStore:
+    """The job's own, with those beside it that may have its shards."""
+    backing = call.backing
+    others = may_have_shards(job.spec, backing.market(call.now_us).shards)
+    own = backing.open_store(job.spec.checkpoint.store)
+    return SeveralStores(own, {url: partial(backing.open_store, url) for url in others})
+
+
+def _kept(call: ApiRequest, job: Job) -> CheckpointList:
+    try:
+        return read_kept(_stores(call, job), job.id)
+    except wire.WireError as error:
+        text = f"the checkpoints of job {job.name} in {job.spec.checkpoint.store}: {error}"
+        raise conflict(text, "restore that object from a copy of the bucket") from None

@@ -1,0 +1,156 @@
+"""Routes of the cost report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spotd.api.request.request import ApiRequest, bad_input
+from spotd.api.routes.results import evaluated
+from spotd.api.views.job_account import ControlBoxCost, Records, account_of, box_of, records_of
+from spotd.api.views.resources import iso
+from spotd.domain.market import Market
+from spotd.money.budget import DAY_US
+from spotd.money.compare import RunFacts, compare, comparison_data, interruptions
+from spotd.money.document import headline_of, protected_data, report_data, usd
+from spotd.money.focus import COLUMNS, Row, days, metadata, months, rows_of
+from spotd.money.report import SUMS, Report, by_name, report_of, together
+from spotd.money.savings import Savings, savings_of, savings_together
+from spotd.money.units import US_PER_H
+from spotd.money.work_saved import protected
+from spotd.store.checkpoint_costs import Window
+
+MOST_DAYS = 100  # of a report by day
+
+
+def report(call: ApiRequest) -> dict[str, Any]:
+    """What all jobs cost that had machines between `since_us` and `until_us`, and in all. `by=day`:
+    by the days (UTC) as well."""
+    window, now_us, by_what = window_of(call), call.now_us, call.query.get("by", "")
+    if by_what not in ("", *SUMS):
+        raise bad_input(f"by is one of {', '.join(SUMS)}, not {by_what!r}", "by=day")
+    box, market = _box(call, window), call.backing.market(now_us)
+    records = _records(call, box)
+    found = [_report(one, market, box, window, now_us) for one in records]
+    whole = report_data(together(found), savings=_savings(found))
+    del whole["items"]
+    sums: dict[str, list[dict[str, Any]]] = {
+        f"{by}s": _rows(by, by_name(found, by)) for by in ("user", "project", "provider")
+    }
+    if by_what == "day":
+        sums["days"] = _rows("day", _by_day(records, market, box, window, now_us), ordered=True)
+    rows = [_row(one) for one in found]
+    return {"kind": "CostReport", **_times(window, now_us), **whole, **sums, "jobs": rows}
+
+
+def job_report(call: ApiRequest) -> dict[str, Any]:
+    """The same of one job, with its line items."""
+    window, market = window_of(call), call.backing.market(call.now_us)
+    job = call.job()
+    records = records_of(call.backing.store, job)
+    found = _report(records, market, _box(call, window), window, call.now_us)
+    account = account_of(records, market, ControlBoxCost(0, {}, 0), window, call.now_us)
+    elapsed_us = (job.finished_at_us or call.now_us) - job.created_at_us
+    facts = RunFacts(
+        interruptions(account),
+        elapsed_us / US_PER_H,
+        job.spec.num_nodes,
+        tuple(row.told for row in evaluated(call.backing.store, job)),
+    )
+    data = {
+        **report_data(found),
+        "protected": protected_data(protected(account)),
+        "comparison": comparison_data(compare(found, facts)),
+    }
+    return {"kind": "CostReport", **_times(window, call.now_us), **data}
+
+
+def focus(call: ApiRequest) -> dict[str, Any]:
+    """The ledger between `since_us` and `until_us` as rows of FOCUS, and what goes beside them: of
+    the jobs that a report of that time has, and of the same sum."""
+    whole, now_us = window_of(call), call.now_us
+    first_us = min((row.start_us for row in call.backing.store.segments()), default=now_us)
+    deployment = call.backing.store.deployment()
+    box, market = _box(call, whole), call.backing.market(now_us)
+    records = _records(call, box)
+    rows: list[Row] = []
+    for since_us, until_us in months(max(whole.since_us, first_us), whole.until_us):
+        for one in records:
+            account = account_of(one, market, box, Window(since_us, until_us), now_us)
+            rows += rows_of(account, deployment, since_us, until_us)
+    return {
+        "kind": "FocusExport",
+        **_times(whole, now_us),
+        "metadata": metadata(deployment, now_us),
+        "columns": list(COLUMNS),
+        "items": [[row[name] for name in COLUMNS] for row in rows],
+    }
+
+
+def window_of(call: ApiRequest) -> Window:
+    """Of the query's `since_us` and `until_us`, the present where none is said."""
+    since_us = call.number("since_us", 0, 0, call.now_us)
+    return Window(since_us, max(since_us, call.number("until_us", call.now_us, 0, call.now_us)))
+
+
+def _box(call: ApiRequest, window: Window) -> ControlBoxCost:
+    rate = call.backing.box_microusd_per_h()
+    return box_of(call.backing.store.segments(), rate, window, call.now_us)
+
+
+def _records(call: ApiRequest, box: ControlBoxCost) -> list[Records]:
+    """Of the jobs that had machines in the time of the box."""
+    store = call.backing.store
+    return [records_of(store, job) for job in store.jobs() if job.id in box.billed_us]
+
+
+def _report(
+    records: Records, market: Market, box: ControlBoxCost, window: Window, now_us: int
+) -> Report:
+    account = account_of(records, market, box, window, now_us)
+    return report_of(account, window.since_us, window.until_us)
+
+
+def _savings(found: Sequence[Report]) -> Savings | None:
+    """Of those jobs whose prices on demand are known."""
+    each = [one for one in map(savings_of, found) if one is not None]
+    headline = headline_of(together(found).instead)
+    return savings_together(each, headline.saving if headline else None)
+
+
+def _by_day(
+    records: Sequence[Records], market: Market, box: ControlBoxCost, window: Window, now_us: int
+) -> dict[str, int]:
+    """Micro-USD of each day (UTC) that has any. The control box is of its own time: of days without
+    a machine, too."""
+    begins = (row.start_us for one in records for row in one.segments if row.state != "void")
+    since_us = max(window.since_us, min(begins, default=window.until_us))
+    if window.until_us - since_us > MOST_DAYS * DAY_US:
+        fix = "--since 90d, or --until as well"
+        raise bad_input(f"by day is of at most {MOST_DAYS} days", fix)
+    found: dict[str, int] = {}
+    for from_us, to_us in days(since_us, window.until_us):
+        day = Window(from_us, to_us)
+        spent = sum(one.spent(day, now_us) for one in records) + box.whole(day)
+        for one in records:
+            items, _ = one.extras(market, day, now_us)
+            spent += sum(item.cost_microusd for item in items)
+        if spent:
+            found[str(iso(from_us))[:10]] = spent
+    return found
+
+
+def _rows(by: str, sums: Mapping[str, int], *, ordered: bool = False) -> list[dict[str, Any]]:
+    """The dearest first, or `ordered` by name."""
+    order = sorted(sums, key=lambda name: (0 if ordered else -sums[name], name))
+    return [{by: name, "total_usd": usd(sums[name])} for name in order]
+
+
+def _row(one: Report) -> dict[str, Any]:
+    data = report_data(one)
+    del data["items"]
+    return data
+
+
+def _times(window: Window, now_us: int) -> dict[str, Any]:
+    return {"since": iso(window.since_us), "until": iso(window.until_us), "now": iso(now_us)}

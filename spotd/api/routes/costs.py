@@ -1,0 +1,122 @@
+"""Routes about money."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from providers.catalogs.storage import storage_of
+from spotd.api.request.request import ApiRequest
+from spotd.api.views.completion import outlook_data
+from spotd.api.views.diagnosis import use_in_all
+from spotd.api.views.job_bill import Bill, OnDemand, all_reports, bill, on_demand, useful_us
+from spotd.api.views.resources import iso, usd, where_data
+from spotd.domain.job import Job
+from spotd.domain.node import Node
+from spotd.store.budget_queries import carried_by
+from spotd.store.interface import SegmentRow
+
+
+def job_cost(call: ApiRequest) -> dict[str, Any]:
+    """What one job cost so far, per node and in all, and what it would have cost on demand."""
+    job = call.job()
+    total, instead, found = _job_cost(call, job, carried_by(call.backing.store))
+    kept, use = _kept(call, job), use_in_all(call.backing.store, job)
+    goes_on = outlook_data(call, job, total, instead, kept["usd_per_month"])
+    return {"kind": "Cost", **found, "kept": kept, "use": use, "outlook": goes_on}
+
+
+def all_costs(call: ApiRequest) -> dict[str, Any]:
+    """What jobs cost, newest first, at most `limit`; and the spend of all `total` jobs."""
+    store = call.backing.store
+    newest, total = store.newest_jobs(call.number("limit", 100, 1, 10_000))
+    carried = carried_by(store)
+    items = [_job_cost(call, job, carried)[2] for job in newest]
+    spend = usd(bill(store.segments(), call.now_us).spend_microusd)
+    return {"kind": "CostList", "items": items, "total": total, "spend_usd": spend}
+
+
+def _job_cost(
+    call: ApiRequest, job: Job, carried: Mapping[str, tuple[int, int]]
+) -> tuple[Bill, OnDemand | None, dict[str, Any]]:
+    """The bill, the same work on demand, and both as JSON. `carried`: see spending.py."""
+    store, now_us = call.backing.store, call.now_us
+    segments = store.segments(job.id)
+    progress = all_reports(store.progress(job.id), job.first_step_at_us)
+    total = bill(segments, now_us)
+    nodes, whole = store.job_nodes(job.id), job.spec.num_nodes
+    gangs = {node.generation: node.gang_size for node in nodes if node.gang_size}
+    instead = on_demand(total, segments, progress, whole, gangs)
+    useful = useful_us(progress, whole, gangs)
+    listed = instead.list_microusd if instead else 0
+    saving = 1 - total.spend_microusd / listed if listed else None
+    data = {
+        "job_id": job.id,
+        "job": job.name,
+        **_bill_data(total),
+        "useful_hours": _hours(useful) if progress else None,
+        "on_demand_usd": None if instead is None else usd(instead.list_microusd),
+        "on_demand_best_usd": None if instead is None else usd(instead.best_microusd),
+        "saving": None if saving is None else round(saving, 4),
+        "carried_usd": usd(carried.get(job.id, (0, 0))[0]),
+        "max_cost_usd": usd(job.spec.max_cost_microusd) or None,
+        "nodes": [
+            _node_cost(node, [s for s in segments if s.node_id == node.id], now_us)
+            for node in nodes
+        ],
+    }
+    return total, instead, data
+
+
+def _kept(call: ApiRequest, job: Job) -> dict[str, Any]:
+    """The checkpoints that the job keeps, and what they cost by the month, by a dated list; None
+    where no figure is known. No part of any other sum."""
+    wanted = job.spec.checkpoint
+    rows = [row for row in call.backing.store.checkpoints(job.id) if row.bytes]
+    rows.sort(key=lambda row: (row.committed_at_us, row.step))
+    kept = rows[-wanted.keep :]
+    size = sum(row.bytes for row in kept)
+    price = storage_of(wanted.store)
+    return {
+        "checkpoints": len(kept),
+        "bytes": size,
+        "usd_per_month": usd(price.microusd_per_month(size)) if price else None,
+        "price_of": f"{price.storage_class}, {price.region}, {price.dated}" if price else None,
+    }
+
+
+def _bill_data(total: Bill) -> dict[str, Any]:
+    return {
+        "paid_hours": _hours(total.paid_us),
+        "prepaid_hours": _hours(total.prepaid_us),
+        "spend_usd": usd(total.spend_microusd),
+        "list_usd": usd(total.list_microusd),
+        "best_on_demand_usd": usd(total.best_microusd),
+        "discount": None if total.discount is None else round(total.discount, 4),
+        "estimated": total.estimated,
+    }
+
+
+def _node_cost(node: Node, segments: Sequence[SegmentRow], now_us: int) -> dict[str, Any]:
+    return {
+        "node_id": node.id,
+        **where_data(node),
+        **_bill_data(bill(segments, now_us)),
+        "segments": [
+            {
+                "kind": row.kind,
+                "state": row.state,
+                "start": iso(row.start_us),
+                "end": iso(row.end_us),
+                "rate_usd_per_h": usd(row.rate_microusd_per_h),
+                "list_usd_per_h": usd(row.list_rate_microusd_per_h),
+                "best_on_demand_usd_per_h": usd(row.best_on_demand_microusd_per_h),
+                "price_source": row.price_source,
+            }
+            for row in segments
+        ],
+    }
+
+
+def _hours(duration_us: int) -> float:
+    return round(duration_us / 3.6e9, 6)

@@ -1,0 +1,160 @@
+"""Drills: what one would cost, the order for it, and what became of those that were."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import Any
+
+from spotd.act.drill_runner import DRILLED, figures, told
+from spotd.api.request.request import ApiContext, ApiError, ApiRequest, Check, bad_input, conflict
+from spotd.api.routes.budgets import check_budgets
+from spotd.api.views.resources import iso, usd
+from spotd.domain.events import Event
+from spotd.domain.fault_drill import SAYS, WITHIN_S, DrillKind, FaultDrill
+from spotd.domain.job import Job
+from spotd.history.overdue_drills import overdue
+from spotd.planner.rules.drill_admission import cost_microusd, target, why_not
+from spotd.store.interface import Store, StoreError
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_LEAST_S, _MOST_S = 10.0, 86_400.0
+
+
+def list_drills(call: ApiRequest) -> dict[str, Any]:
+    """Of a job (`job=`) or of all, the newest first."""
+    store, name = call.backing.store, call.query.get("job", "")
+    job = None
+    if name and (job := store.find_job(name)) is None:
+        raise ApiError(404, "not_found", f"there is no job {name}", "spotctl ps --all")
+    found = store.drills(job.id if job else "")
+    names = store.job_names({drill.job_id for drill in found})
+    items = [{**drill_data(one), "job": names.get(one.job_id, "")} for one in reversed(found)]
+    return {"kind": "DrillList", "items": items}
+
+
+def drill_terms(call: ApiRequest) -> dict[str, Any]:
+    """What a drill of that `kind` does and may cost; refused where it would do harm."""
+    job, kind = call.job(), _kind(call.query.get("kind", ""))
+    within_s = _within(call.query.get("within_s", ""))
+    return {"kind": "DrillTerms", "job": job.name, **_terms(call, job, kind, within_s)}
+
+
+def order_drill(call: ApiRequest) -> dict[str, Any]:
+    """Put a drill on record, which the daemon then plays. The same `id` again is the same drill."""
+    job, kind = call.job(), _kind(call.text("kind"))
+    given = call.body.get("within_s")
+    within_s = _within("" if given is None else str(given))
+    number = call.text("id") or call.backing.ids.token()
+    if not _ID.fullmatch(number):
+        raise bad_input("id is 32 hexadecimal digits", "leave it out, or use spotctl drill run")
+    store = call.backing.store
+    known = [one for one in store.drills() if one.id == number]
+    if known and known[0].job_id != job.id:
+        raise conflict(f"the drill {number} is one of another job", "leave the id out")
+    if not known:
+        _refuse_second(store, job, number)
+        _terms(call, job, kind, within_s)
+        drill = FaultDrill(number, job.id, kind, call.actor, call.now_us, within_s)
+        known = [store.add_drill(drill)]
+        _refuse_second(store, job, number)
+        text = f"a drill ({kind.value}) was asked for by {call.actor or 'somebody'}"
+        store.add_event(job.id, Event(DRILLED, text, data={"drill": number}), call.now_us)
+    return {"kind": "Drill", "job": job.name, "drill": known[0].kind.value, **drill_data(known[0])}
+
+
+def _refuse_second(store: Store, job: Job, number: str) -> None:
+    for one in store.drills(job.id, unfinished=True):
+        if one.id != number:
+            whose = f"{one.kind.value}, by {one.actor or 'somebody'}"
+            text = f"a drill of {job.name} is under way already ({whose})"
+            raise conflict(text, f"spotctl drill ls --job {job.name}")
+
+
+def _terms(call: ApiRequest, job: Job, kind: DrillKind, within_s: float) -> dict[str, Any]:
+    """Raises ApiError (refused) where it would do harm."""
+    store, now_us = call.backing.store, call.now_us
+    view, market = store.load_view(job.id, now_us), call.backing.market(now_us)
+    if view is None:
+        raise ApiError(404, "not_found", f"job {job.name} is gone", "spotctl ps --all")
+    why = call.backing.safe_mode() or call.backing.contested()
+    why = why or why_not(view, market, kind, within_s, now_us)
+    if why:
+        raise ApiError(409, "refused", f"no drill of {job.name}: {why}", f"spotctl why {job.name}")
+    if kind is not DrillKind.AGENT:
+        check_budgets(call, store.job_users([job.id]).get(job.id, ""), job.spec, job)
+    node = target(view)
+    return {
+        "what": SAYS[kind],
+        "node": node.id if node else "",
+        "step": node.last_step if node else 0,
+        "within_s": within_s,
+        "most_usd": usd(cost_microusd(view, market, kind, within_s, now_us)),
+    }
+
+
+def _kind(text: str) -> DrillKind:
+    try:
+        return DrillKind(text)
+    except ValueError:
+        known = ", ".join(kind.value for kind in DrillKind)
+        raise bad_input(f"kind: {text!r} is no kind of drill", f"one of {known}") from None
+
+
+def _within(text: str) -> float:
+    try:
+        found = float(text) if text else WITHIN_S
+    except ValueError:
+        found = 0.0
+    if not _LEAST_S <= found <= _MOST_S:
+        fix = f"from {_LEAST_S:.0f} to {_MOST_S:.0f} seconds"
+        raise bad_input(f"within_s: {text!r} is no time for a job to come back", fix)
+    return found
+
+
+def newest_drill(store: Store, job: Job) -> dict[str, Any] | None:
+    """The last drill of the job, under way or ended."""
+    found = store.drills(job.id)
+    return drill_data(found[-1]) if found else None
+
+
+def drill_data(drill: FaultDrill) -> dict[str, Any]:
+    """As JSON; what is not known is null."""
+    found = asdict(drill.found)
+    cost = found.pop("cost_microusd")
+    ended = drill.end is not None
+    return {
+        "id": drill.id,
+        "job_id": drill.job_id,
+        "drill": drill.kind.value,
+        "actor": drill.actor,
+        "state": drill.end.value if drill.end else "struck" if drill.struck_at_us else "asked",
+        "asked_at": iso(drill.asked_at_us),
+        "struck_at": iso(drill.struck_at_us),
+        "ended_at": iso(drill.ended_at_us),
+        "node": drill.node_id,
+        "within_s": drill.within_s,
+        "text": told(drill) if ended else "",
+        "failed": drill.text,
+        "figures": figures(drill) if ended and drill.struck_at_us else "",
+        **found,
+        "cost_usd": usd(cost),
+    }
+
+
+def check_drills(backing: ApiContext, now_us: int) -> list[Check]:
+    """Of the jobs that there are, those that nobody has tried for long. Nothing where the database
+    is away, which is told elsewhere."""
+    days = backing.drill_days()
+    if not days:
+        return []
+    try:
+        late = overdue(backing.store.jobs(), backing.store.drills(), days, now_us)
+    except StoreError:
+        return []
+    if not late:
+        return [Check("drills", True, f"no job is overdue ({days:.0f} days)")]
+    text = "; ".join(one.text for one in late[:3])
+    more = f"; and {len(late) - 3} more" if len(late) > 3 else ""
+    fix = f"spotctl drill run {late[0].job.name} --kind sigterm"
+    return [Check("drills", True, text + more, fix, doubtful=True)]

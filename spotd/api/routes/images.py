@@ -1,0 +1,176 @@
+"""Routes about baked images: bake one, list them, remove them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from providers.base import OfferRequest
+from providers.images import month_prices
+from spotd.api.request.request import ApiRequest, bad_input, conflict, not_found
+from spotd.api.routes.jobs import parse_job, submit_parsed
+from spotd.api.views.resources import iso, usd
+from spotd.domain.images import PREFIX, check_name
+from spotd.domain.job import Job
+from spotd.store.image_records import ImageRow
+
+_MOST_NAME = 63  # of a job
+
+
+def bake_image(call: ApiRequest) -> dict[str, Any]:
+    """Submit a bake: a job that does `setup` on one machine, of which an image is made. `image` is
+    its name; `cloud`, `region` and `instance_type` take the place of the file's."""
+    parsed = parse_job(call, call.texts("secrets"), bake=True)
+    name = call.text("image") or parsed.spec.name.lower()
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise bad_input(f"name: {error}", "spotctl image bake FILE --name torch-2-9") from None
+    spec = replace(
+        parsed.spec,
+        name=_job_name(name, call),
+        bake=name,
+        run="",
+        alternatives=_places(call, parsed.spec.alternatives),
+        num_nodes=1,
+        candidates=1,
+        fast_network=False,
+        keep_on_failure_s=0.0,
+        recover_on_exit_codes=(),
+    )
+    return submit_parsed(call, replace(parsed, spec=spec))
+
+
+def _job_name(image: str, call: ApiRequest) -> str:
+    """Of several bakes of one image, each in a place of its own, each has one."""
+    place = "-".join(filter(None, (call.text("cloud"), call.text("region"))))
+    return "-".join(filter(None, ("bake", image, place)))[:_MOST_NAME].strip("-.")
+
+
+def _places(call: ApiRequest, wanted: Iterable[OfferRequest]) -> tuple[OfferRequest, ...]:
+    """Where the machine may be: in a cloud that makes images. Raises ApiError (bad input)."""
+    makers = call.backing.makers()
+    if not makers:
+        text = "no cloud of the configuration makes images of machines"
+        raise bad_input(text, "bake in aws, gcp or azure: spotctl init")
+    cloud, region, kind = call.text("cloud"), call.text("region"), call.text("instance_type")
+    if cloud and cloud not in makers and cloud not in makers.values():
+        raise bad_input(
+            f"cloud: {cloud} makes no images of machines", f"one of {', '.join(sorted(makers))}"
+        )
+    found: dict[OfferRequest, None] = {}
+    for want in wanted:
+        here = replace(want, cloud=cloud or want.cloud, region=region, zone="")
+        placed = here if cloud or region else want
+        if kind:
+            placed = OfferRequest(
+                instance_type=kind,
+                cloud=placed.cloud,
+                region=placed.region,
+                zone=placed.zone,
+                capacity_types=placed.capacity_types,
+            )
+        # Elsewhere the machine would be paid for, and no image could come of it.
+        clouds = [placed.cloud] if placed.cloud else sorted(makers)
+        bakes = [name for name in clouds if name in makers or name in makers.values()]
+        found |= dict.fromkeys(replace(placed, cloud=name) for name in bakes)
+    if not found:
+        text = "resources: none of the clouds that the file names makes images of machines"
+        raise bad_input(text, f"--infra with one of {', '.join(sorted(makers))}")
+    return tuple(found)
+
+
+def list_images(call: ApiRequest) -> dict[str, Any]:
+    """Every image that may cost money: its place, what it was made of, its size, and what a month
+    of it costs at the most (`usd_per_month_most`; null where no figure is known)."""
+    store = call.backing.store
+    rows, jobs = store.images(), store.jobs(finished=False)
+    clouds, config = call.backing.makers(), call.backing.configured_images()
+    items = [_image_data(row, clouds, _users(row, jobs, config)) for row in rows]
+    known = [item["usd_per_month_most"] for item in items]
+    return {
+        "kind": "ImageList",
+        "items": items,
+        "usd_per_month_most": sum(price for price in known if price is not None),
+        "unpriced": known.count(None),
+    }
+
+
+def remove_images(call: ApiRequest) -> dict[str, Any]:
+    """Have every image of that name removed (or the one of that id), in `cloud` and `region` alone
+    if they are said. Refused while a job uses one, but with `force`."""
+    name, force = call.path["name"], call.query.get("force", "") == "1"
+    cloud, region = call.query.get("cloud", ""), call.query.get("region", "")
+    store, now_us = call.backing.store, call.now_us
+    doomed = [
+        row
+        for row in store.images()
+        if name in (row.name, row.image_id, row.vendor_name)
+        and cloud in ("", row.provider)
+        and region in ("", row.region)
+    ]
+    if not doomed:
+        where = " there" if cloud or region else ""
+        raise not_found(f"there is no image {name!r}{where}", "spotctl image ls")
+    jobs, config = store.jobs(finished=False), call.backing.configured_images()
+    for row in doomed:
+        _check_unused(row, jobs, config, force=force)
+    store.unwant_images([row.node_id for row in doomed], now_us)
+    return {
+        "kind": "ImagesRemoved",
+        "name": name,
+        "items": [f"{row.provider}/{row.region or '*'}/{row.vendor_name}" for row in doomed],
+        "count": len(doomed),
+    }
+
+
+def _check_unused(
+    row: ImageRow, jobs: Iterable[Job], config: Mapping[str, str], *, force: bool
+) -> None:
+    """Raises ApiError (conflict)."""
+    making = next((job for job in jobs if job.id == row.job_id and job.spec.bake), None)
+    if making is not None and not row.made_at_us and not row.half_made:
+        text = f"image {row.name} is being made by job {making.name}"
+        raise conflict(text, f"spotctl cancel {making.name}")
+    users = _users(row, jobs, config)
+    if users and not force:
+        raise conflict(
+            f"image {row.name} is used by {', '.join(users)}",
+            "spotctl image rm --force: their next machines start from the plain image",
+        )
+
+
+def _users(row: ImageRow, jobs: Iterable[Job], config: Mapping[str, str]) -> list[str]:
+    """The unfinished jobs that name it, or its id, and where the configuration does."""
+    names = {f"{PREFIX}{row.name}", row.image_id} - {""}
+    found = [job.name for job in jobs if job.spec.image_id in names]
+    return [*found, *([config[row.image_id]] if row.image_id in config else ())]
+
+
+def _image_data(row: ImageRow, clouds: Mapping[str, str], users: list[str]) -> dict[str, Any]:
+    price = month_prices().get(clouds.get(row.provider, ""))
+    most = None if price is None or not row.size_gib else usd(price * row.size_gib)
+    return {
+        "name": row.name,
+        "state": _state(row),
+        "provider": row.provider,
+        "region": row.region,
+        "image_id": row.image_id,
+        "vendor_name": row.vendor_name,
+        "setup": row.setup,
+        "base": row.base,
+        "version": row.version,
+        "job": row.job_id,
+        "size_gib": row.size_gib or None,
+        "usd_per_month_most": most,
+        "asked_at": iso(row.asked_at_us),
+        "made_at": iso(row.made_at_us),
+        "used_by": users,
+    }
+
+
+def _state(row: ImageRow) -> str:
+    if row.unwanted_at_us or row.half_made:
+        return "removing"
+    return "available" if row.made_at_us else "making"

@@ -1,0 +1,382 @@
+"""Routes about jobs: submit, list, show, cancel, pause, resume."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from providers.stores.base import StoreConfigError, StoreDeniedError
+from spotd.act.imports import is_imported
+from spotd.api.request.request import ApiError, ApiRequest, bad_input, conflict, shut_out
+from spotd.api.routes.budgets import check_budgets, check_project, record_override
+from spotd.api.routes.drills import newest_drill
+from spotd.api.routes.packages import check_digest, has_package
+from spotd.api.routes.results import newest, result_data
+from spotd.api.routes.resume_from_checkpoint import head_of_lost, put_on_record
+from spotd.api.routes.secrets import with_present_key
+from spotd.api.views.baked_image import check_baked
+from spotd.api.views.bucket_costs import leaving
+from spotd.api.views.evictions import KINDS, asked_to_stop, evictions
+from spotd.api.views.gang_network import refuse_slow
+from spotd.api.views.placement import check_deadline, refuse_misplaced
+from spotd.api.views.prefetch import ahead_warnings
+from spotd.api.views.recoveries import hand_overs, resumed_from, saves
+from spotd.api.views.resources import JobFacts, iso, job_data, job_detail, node_data
+from spotd.api.views.store_capacity import check_capacity, streaming
+from spotd.domain.events import Event
+from spotd.domain.job import Desired, HeadSnapshot, Job, JobSpec
+from spotd.domain.states import Outcome
+from spotd.planner.core.shard_stores import near_store, place_among
+from spotd.planner.placement.rank import rank
+from spotd.planner.rules.spot_policy_rule import of_spec
+from spotd.security.secrets import JobKeys, seal_job_keys, seal_secrets
+from spotd.spec import ParsedJobFile, SpecError, load
+from spotd.store.interface import (
+    DisabledUserError,
+    DuplicateIdError,
+    DuplicateNameError,
+    Submission,
+)
+from spotd.wire import Mount
+
+_PAGE = 100
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")  # as in a job file
+
+
+def list_jobs(call: ApiRequest) -> dict[str, Any]:
+    """Unfinished jobs, newest first; with `all=1` finished ones as well; with `ended=1` those
+    alone, the last that ended first; at most `limit`."""
+    finished, ended = (call.query.get(name, "") == "1" for name in ("all", "ended"))
+    limit, store = call.number("limit", _PAGE, 1, 10_000), call.backing.store
+    found, total = store.ended_jobs(limit) if ended else store.newest_jobs(limit, finished)
+    items = [_summary(call, job) for job in found]
+    return {"kind": "JobList", "items": items, "total": total}
+
+
+def _summary(call: ApiRequest, job: Job) -> dict[str, Any]:
+    return job_data(JobFacts.load(call.backing.store, job), call.now_us)
+
+
+def show_job(call: ApiRequest) -> dict[str, Any]:
+    """One job with its settings, all its nodes, what each hand-over between them took, and the
+    times of each notice."""
+    job, store = call.job(), call.backing.store
+    facts = JobFacts.load(store, job)
+    found = hand_overs(facts.nodes, resumed_from(store.events_of(job.id, ["claimed"])))
+    told = {
+        "results": [result_data(row) for row in newest(store.evaluations(job.id))],
+        "hand_overs": found,
+        "evictions": evictions(facts.nodes, asked_to_stop(store.events_of(job.id, KINDS))),
+        "steps_lost": sum(one["steps_lost"] or 0 for one in found),
+        "saves": saves(facts.checkpoints, found),
+        "drill": newest_drill(store, job),
+    }
+    return {"kind": "Job", **job_detail(facts, call.now_us), **told}
+
+
+def job_spec(call: ApiRequest) -> dict[str, Any]:
+    """The job file as it was submitted."""
+    job = call.job()
+    return {"kind": "JobFile", "job": job.name, "yaml": call.backing.store.spec_yaml(job.id)}
+
+
+def list_nodes(call: ApiRequest) -> dict[str, Any]:
+    """Machines that may cost money now; of one job (`job=`), all that it ever had."""
+    store = call.backing.store
+    name = call.query.get("job", "")
+    if name:
+        job = replace(call, path={"job": name}).job()
+        nodes, names = store.job_nodes(job.id), {job.id: job.name}
+    else:
+        nodes = store.active_nodes()
+        names = store.job_names({node.job_id for node in nodes})
+    items = [node_data(node) | {"job": names.get(node.job_id, "")} for node in nodes]
+    return {"kind": "NodeList", "items": items}
+
+
+def parse_job(call: ApiRequest, secrets: Mapping[str, str], *, bake: bool = False) -> ParsedJobFile:
+    """The job file of the body, checked. Raises ApiError (bad input) with every problem at once."""
+    backing = call.backing
+    kept = backing.store.kept_secrets()
+    try:
+        parsed = load(
+            call.text("yaml"),
+            now_us=call.now_us,
+            env=call.texts("env"),
+            secrets=secrets,
+            defaults=backing.defaults(),
+            fallback_name=call.text("fallback_name"),
+            known=replace(backing.known(), secrets=[row.name for row in kept]),
+            bake=bake,
+        )
+    except SpecError as error:
+        raise bad_input(error.text, error.try_) from None
+    name = call.text("name")
+    if not name:
+        return parsed
+    if not _NAME.fullmatch(name):
+        raise bad_input(
+            f"{name!r} is no possible name for a job",
+            "up to 63 letters, digits, '.', '_' and '-', a letter or digit at both ends",
+        )
+    return replace(parsed, spec=replace(parsed.spec, name=name))
+
+
+def submit_job(call: ApiRequest) -> dict[str, Any]:
+    """Store a job. The same `request_id` again returns the first job and stores nothing. With
+    `continue` it is the job of that id, which another database had, and goes on from its HEAD."""
+    return submit_parsed(call, parse_job(call, call.texts("secrets")))
+
+
+def submit_parsed(call: ApiRequest, parsed: ParsedJobFile) -> dict[str, Any]:
+    """`submit_job` of a job file that was read."""
+    backing = call.backing
+    lost, head = call.text("continue"), None
+    if not parsed.spec.bake:
+        _check_imported(parsed, lost)
+        _check_store(call, parsed.spec.checkpoint.store)
+        _check_folder(call, parsed.spec)
+        _check_shards(call, parsed.spec)
+        check_capacity(backing, parsed.spec, parsed.text)
+    spec = replace(parsed.spec, packages=_packages(call, parsed))
+    if lost and backing.store.job_names([lost]) == {}:  # else the store refuses, or has the request
+        head = head_of_lost(call, lost, spec.checkpoint)
+    # One of a lost database had machines: what came before it had succeeded, and is lost as well.
+    begun = lost and not (head and is_imported(head.manifest))
+    named = "" if begun else call.text("after") or spec.after
+    spec = replace(spec, after=_before(call, named))
+    market = backing.market(call.now_us)
+    refuse_slow(spec, market)
+    refuse_misplaced(rank(spec, market, call.now_us))
+    said = [*check_deadline(call, spec, market), *check_project(call, spec)]
+    beyond = check_budgets(call, call.actor, spec)
+    warnings = [*parsed.warnings, *said, *check_baked(call, spec), *_outlook(call, spec)]
+    request_id = call.text("request_id") or backing.ids.token()
+
+    def submit() -> Job:
+        submission = _submission(call, parsed, spec, request_id, lost or backing.ids.job_id(), head)
+        return backing.store.submit(submission, call.now_us)
+
+    try:
+        job = with_present_key(backing.vault, submit)
+    except DisabledUserError:
+        raise shut_out(call.actor) from None
+    except DuplicateIdError:
+        raise conflict(
+            f"this database has job {lost} already: only one that it lacks is taken over",
+            f"spotctl show {lost}; leave --continue out to submit a new job",
+        ) from None
+    except DuplicateNameError as error:
+        raise conflict(
+            f"a job named {spec.name!r} is not finished yet ({error.job_id})",
+            f"spotctl run --name {spec.name}-2 ..., or spotctl cancel {spec.name} first",
+        ) from None
+    if head is not None and job.id == lost:
+        warnings += put_on_record(call, job, head)
+    record_override(call, job, beyond)
+    told = {"override": beyond} if beyond else {}
+    return {"kind": "Job", **_summary(call, job), **told, "warnings": warnings}
+
+
+def _before(call: ApiRequest, named: str) -> str:
+    """The id of the job that is to succeed before; "" for none; of a request that was made before,
+    that of the first job, whatever has become of it since. Raises ApiError."""
+    if not named:
+        return ""
+    first = call.backing.store.job_of_request(call.text("request_id"))
+    if first is not None:
+        return first.spec.after
+    found = call.backing.store.find_job(named)
+    if found is None:
+        text = f"spotd.after: there is no job {named[:80]!r}"
+        raise bad_input(text, "submit that one first, or leave spotd.after out")
+    if found.outcome not in (None, Outcome.SUCCEEDED):
+        text = (
+            f"spotd.after: {found.name} ({found.id}) {found.outcome.value}: nothing comes after it"
+        )
+        raise bad_input(text, "submit that one again first, or leave spotd.after out")
+    if found.spec.bake:
+        raise bad_input(f"spotd.after: {found.name} bakes an image", "name a job that trains")
+    return found.id
+
+
+def _submission(
+    call: ApiRequest,
+    parsed: ParsedJobFile,
+    spec: JobSpec,
+    request_id: str,
+    job_id: str,
+    head: HeadSnapshot | None,
+) -> Submission:
+    ids, vault = call.backing.ids, call.backing.vault
+    epoch = vault.epoch
+    return Submission(
+        job_id=job_id,
+        spec=spec,
+        spec_yaml=parsed.text,
+        user=call.actor,
+        request_id=request_id,
+        job_key=seal_job_keys(vault, job_id, JobKeys.create(ids.random_bytes)),
+        secrets=seal_secrets(vault, job_id, parsed.secrets),
+        key_epoch=epoch,
+        head=head,
+    )
+
+
+def _check_imported(parsed: ParsedJobFile, lost: str) -> None:
+    """The daemon cannot read the user's files. Raises ApiError (bad input)."""
+    if parsed.origin is not None and not lost:
+        text = "checkpoint.from was not imported, and the job would begin with nothing"
+        raise bad_input(text, "submit with spotctl run, which imports it first")
+
+
+def _check_store(call: ApiRequest, url: str, key: str = "checkpoint.store") -> None:
+    """The daemon reads HEAD there: a job whose store it cannot open would never be seen to end.
+    Raises ApiError (bad input)."""
+    try:
+        call.backing.open_store(url)
+    except (StoreConfigError, StoreDeniedError) as error:
+        text = f"the daemon cannot open {key} {url}: {error}"
+        advice = "mend that where spotd runs ([stores] in its config.toml), or name another store"
+        raise bad_input(text, advice) from None
+
+
+def _check_shards(call: ApiRequest, spec: JobSpec) -> None:
+    """A store that is nobody knows where would be beside no machine. Raises ApiError."""
+    places = call.backing.market(call.now_us).places
+    for url in spec.checkpoint.shards:
+        if url == spec.checkpoint.store:
+            continue
+        _check_store(call, url, "checkpoint.shards")
+        if not all(place_among(url, places)[:2]):
+            raise bad_input(
+                f"checkpoint.shards: in which region {url} is, nobody has said, so that no machine "
+                "would save there",
+                "add a [stores.NAME] section with its url and region (and cloud, where the URL "
+                "does not say that) to config.toml",
+            )
+
+
+def _check_folder(call: ApiRequest, spec: JobSpec) -> None:
+    """What a rented machine saves into a folder of its own is gone with it. Raises ApiError."""
+    url = spec.checkpoint.store
+    if not url.startswith("file:") or call.backing.is_shared(url):
+        return
+    rented = [info for info in call.backing.providers_info() if not info.local]
+    wants = [want.cloud for want in spec.alternatives]
+    far = [
+        info.name for info in rented if any(want in ("", info.name, info.kind) for want in wants)
+    ]
+    if not far:
+        return
+    raise bad_input(
+        f"checkpoint.store {url} is a folder, and the job may run on rented machines "
+        f"({', '.join(far)}), which do not have it: what they save would be lost with them",
+        "name a bucket as checkpoint.store (s3://, gs:// or az://); or name a local cloud in "
+        "resources; or, where each of these machines has that folder mounted, say shared = true in "
+        "a [stores.NAME] section of config.toml with its url",
+    )
+
+
+def _outlook(call: ApiRequest, spec: JobSpec) -> list[str]:
+    """What stands against the job now, as far as it will not pass by itself soon. It is stored all
+    the same: machines come on sale, and prices move."""
+    market = call.backing.market(call.now_us)
+    ranked = rank(spec, market, call.now_us)
+    if not ranked:
+        known = f"none of the {len(market.offers)} offers known now"
+        return [f"{known} fits: the job waits for one that does; see `spotctl plan`"]
+    if all(row.excluded and not row.until_us for row in ranked):
+        why = ranked[0].excluded
+        return [f"none of the {len(ranked)} offers that fit is to be had now ({why}): it waits"]
+    kept = spec.checkpoint
+    cloud = call.backing.store_cloud(kept.store)
+    # Where a store for shards is beside the machine, its saves leave nothing.
+    far = (
+        row.offer
+        for row in ranked
+        if not near_store(row.offer, spec, market.places, market.shards)[0]
+    )
+    read = streaming(spec, market, [row.offer for row in ranked])
+    now_us = call.now_us
+    ahead = ahead_warnings(of_spec(spec, now_us), market, now_us, call.backing.store)
+    return [*leaving(kept, far, cloud), *read, *ahead]
+
+
+def _packages(call: ApiRequest, parsed: ParsedJobFile) -> tuple[Mount, ...]:
+    """The uploaded packages, exactly those that the job file names. Raises ApiError."""
+    sent = call.body.get("packages") or []
+    if not isinstance(sent, list) or not all(isinstance(item, dict) for item in sent):
+        raise bad_input("packages must be a list of objects", "use the daemon's own spotctl")
+    by_target = {str(item.get("target", "")): item for item in sent}
+    wanted = ([""] if parsed.workdir else []) + [target for _, target in parsed.mounts]
+    odd = sorted(set(by_target) ^ set(wanted))
+    if odd:
+        names = ", ".join(target or "the workdir" for target in odd)
+        raise bad_input(
+            f"the packages sent are not those that the job file names: {names}",
+            "submit with spotctl run, which packs and uploads what the file names",
+        )
+    return tuple(_package(call, target, by_target[target]) for target in wanted)
+
+
+def _package(call: ApiRequest, target: str, item: Mapping[str, Any]) -> Mount:
+    digest = str(item.get("digest", ""))
+    check_digest(digest)
+    if not has_package(call.backing.objects, digest):
+        raise ApiError(
+            409, "missing_package", f"package {digest[:12]} was not uploaded", "run it again"
+        )
+    if item.get("is_file"):
+        # The archive of one file is unpacked into the folder of its target.
+        target = str(PurePosixPath(target).parent)
+    return Mount(digest=digest, target=target)
+
+
+def cancel_job(call: ApiRequest) -> dict[str, Any]:
+    """Save, give the machines back, and end as cancelled."""
+    return _desire(call, Desired.CANCEL)
+
+
+def pause_job(call: ApiRequest) -> dict[str, Any]:
+    """Save and give the machines back until resumed."""
+    return _desire(call, Desired.PAUSE)
+
+
+def resume_job(call: ApiRequest) -> dict[str, Any]:
+    """Run again from the last checkpoint."""
+    return _desire(call, Desired.RUN)
+
+
+def _desire(call: ApiRequest, desired: Desired) -> dict[str, Any]:
+    job = call.job()
+    verb = {Desired.CANCEL: "cancel", Desired.PAUSE: "pause", Desired.RUN: "resume"}[desired]
+    if job.outcome is not None and not (desired is Desired.CANCEL and job.desired is desired):
+        ended = (iso(job.finished_at_us) or "earlier")[:19]
+        raise conflict(
+            f"job {job.name} has already {_ENDED[job.outcome.value]} ({ended}); "
+            f"there is nothing to {verb}",
+            "spotctl run its job file again",
+        )
+    if job.desired is Desired.CANCEL and desired is not Desired.CANCEL:
+        raise conflict(
+            f"job {job.name} is being cancelled; it cannot be {verb}d any more",
+            "spotctl run its job file again",
+        )
+    beyond = ""
+    if desired is Desired.RUN and job.desired is not desired:
+        owner = call.backing.store.job_users([job.id]).get(job.id, "")
+        beyond = check_budgets(call, owner, job.spec, job)
+        record_override(call, job, beyond)
+    if job.desired is not desired:
+        store, now_us = call.backing.store, call.now_us
+        job = store.set_desired(job.id, desired, call.actor, now_us)
+        text = f"{verb} asked for by {call.actor or 'somebody'}"
+        store.add_event(job.id, Event(kind=verb, text=text), now_us)
+    return {"kind": "Job", **_summary(call, job), **({"override": beyond} if beyond else {})}
+
+
+_ENDED = {"succeeded": "succeeded", "failed": "failed", "cancelled": "been cancelled"}

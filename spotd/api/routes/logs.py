@@ -1,0 +1,181 @@
+"""Log output of a job over all its generations, read from the deployment's store by byte offset."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from providers.stores.base import NotFoundError, ObjectStore
+from spotd.api.request.request import ApiRequest, bad_input, not_found
+from spotd.domain.job import Job
+from spotd.domain.states import NodeState
+
+MAX_REPLY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One output file of one node: `name` is "setup" or "rank<N>"; `size` is where its unbroken
+    beginning ends."""
+
+    generation: int
+    rank: int
+    name: str
+    size: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.generation}/{self.rank}/{self.name}"
+
+    @property
+    def order(self) -> tuple[int, bool, int, int, str]:
+        """Oldest generation first, setup before training, then by node and local rank."""
+        return (self.generation, self.name != "setup", self.rank, len(self.name), self.name)
+
+
+def chunk_prefix(job_id: str, stream: Stream) -> str:
+    """Where the pieces of a stream lie; each is named by its byte offset, 12 digits."""
+    return f"logs/{job_id}/g{stream.generation}/r{stream.rank}/{stream.name}/"
+
+
+def read_stream(
+    objects: ObjectStore, job_id: str, stream: Stream, start: int, end: int, max_bytes: int
+) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes) pieces of a stream from byte `start` to `end`, at most `max_bytes` in all.
+
+    Bytes that never arrived (rotated away on the node while the link was down) are passed over.
+    """
+    prefix = chunk_prefix(job_id, stream)
+    position, left = start, max_bytes
+    for info in objects.list(prefix):
+        first = int(info.key[len(prefix) :])
+        if left <= 0 or first >= end:
+            return
+        if first + info.size <= position:
+            continue
+        position = max(position, first)
+        length = min(first + info.size, end) - position
+        length = min(length, left)
+        try:
+            data = objects.get_range(info.key, position - first, length)
+        except NotFoundError:
+            continue  # deleted by retention since it was listed
+        yield position, data
+        position, left = position + len(data), left - len(data)
+
+
+def read_logs(call: ApiRequest) -> tuple[dict[str, Any], bool]:
+    """What there is after the body's `cursor` (stream key -> offset), and whether to answer now.
+
+    `text` is the latin-1 view of the bytes. `done` means that nothing more will come. With
+    `tail_bytes` and no cursor, only the end.
+    """
+    job, backing = call.job(), call.backing
+    cursor = _cursor(call)
+    streams = _streams(call, job)
+    tail_bytes = call.number("tail_bytes", 0, 0, MAX_REPLY_BYTES)
+    if tail_bytes and not cursor:
+        cursor = _tail_cursor(streams, tail_bytes)
+    finished = job.outcome is not None and not any(
+        node.state is not NodeState.GONE and not node.kept_until_us
+        for node in backing.store.job_nodes(job.id)
+    )
+    chunks, more = _collect(backing.objects, job.id, streams, cursor, finished=finished)
+    done = finished and not more
+    reply = {"kind": "Logs", "job": job.name, "chunks": chunks, "cursor": cursor}
+    return reply | {"more": more, "done": done}, bool(chunks) or done or more
+
+
+def _collect(
+    objects: ObjectStore,
+    job_id: str,
+    streams: list[Stream],
+    cursor: dict[str, int],
+    *,
+    finished: bool,
+) -> tuple[list[dict[str, Any]], bool]:
+    """Up to MAX_REPLY_BYTES after `cursor`, which is moved on; and whether there is more.
+
+    The newest bytes may have come first, after a notice: the cursor waits for what lies before
+    them, until nothing more can come.
+    """
+    chunks: list[dict[str, Any]] = []
+    left = MAX_REPLY_BYTES
+    for stream in streams:
+        start = cursor.get(stream.key, 0)
+        if start >= stream.size:
+            continue
+        end = sys.maxsize if finished else stream.size
+        for offset, data in read_stream(objects, job_id, stream, start, end, left):
+            place = {"generation": stream.generation, "rank": stream.rank, "stream": stream.name}
+            chunks.append(place | {"offset": offset, "text": data.decode("latin-1")})
+            left -= len(data)
+            start = offset + len(data)
+        if left <= 0:
+            cursor[stream.key] = start
+            return chunks, True
+        cursor[stream.key] = max(start, stream.size)  # what never arrived is passed over
+    return chunks, False
+
+
+def _streams(call: ApiRequest, job: Job) -> list[Stream]:
+    """The streams asked for: of one node (`rank`), one `generation`, or one `stream` name. Raises
+    ApiError (not found) for what the job cannot have."""
+    rank, generation = call.body.get("rank"), call.body.get("generation")
+    if generation is not None and generation not in range(1, job.generation + 1):
+        known = _range("--gen", 1, job.generation) if job.generation else f"spotctl why {job.name}"
+        raise not_found(f"job {job.name} has no generation {generation}", known)
+    if rank is not None and rank not in range(job.spec.num_nodes):
+        known = _range("--rank", 0, job.spec.num_nodes - 1)
+        raise not_found(f"job {job.name} has no machine of rank {rank}", known)
+    offsets: Mapping[tuple[int, int, str], int] = call.backing.store.log_offsets(job.id)
+    streams = [Stream(*key, size) for key, size in offsets.items()]
+    name = call.text("stream")
+    if name:
+        _check_name(name, {stream.name for stream in streams})
+    wanted = (
+        stream
+        for stream in streams
+        if rank in (None, stream.rank)
+        and generation in (None, stream.generation)
+        and name in ("", stream.name)
+    )
+    return sorted(wanted, key=lambda stream: stream.order)
+
+
+def _range(option: str, first: int, last: int) -> str:
+    return f"{option} {first}" + (f" to {last}" if last > first else "")
+
+
+def _check_name(name: str, known: set[str]) -> None:
+    """While nothing was written yet, any possible name of a stream may come; and a setup may have
+    nothing to say. Raises ApiError (not found)."""
+    if name in known | {"setup"} or (not known and re.fullmatch(r"rank\d+", name)):
+        return
+    names = (
+        ", ".join(sorted(known, key=lambda name: (name != "setup", len(name), name)))
+        or "setup, rank0, rank1, ..."
+    )
+    raise not_found(f"there is no stream {name!r}", f"--stream with one of: {names}")
+
+
+def _cursor(call: ApiRequest) -> dict[str, int]:
+    value = call.body.get("cursor") or {}
+    if not isinstance(value, dict) or not all(isinstance(v, int) for v in value.values()):
+        raise bad_input("cursor is not one that the daemon gave", "start again without it")
+    return dict(value)
+
+
+def _tail_cursor(streams: list[Stream], tail_bytes: int) -> dict[str, int]:
+    """Where the last `tail_bytes` begin: of every stream of the newest generations that together
+    have so many; older ones are passed over."""
+    cursor, found, generation = {}, 0, 0
+    for stream in reversed(streams):
+        over = found >= tail_bytes and stream.generation != generation
+        cursor[stream.key] = stream.size if over else max(0, stream.size - tail_bytes)
+        found += 0 if over else min(stream.size, tail_bytes)
+        generation = generation if over else stream.generation
+    return cursor

@@ -1,0 +1,60 @@
+"""The route about how many machines were in use, hour by hour."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from providers.base import CapacityType
+from spotd.api.request.request import ApiRequest
+from spotd.api.views.resources import iso
+from spotd.domain.units import S
+from spotd.money.commitment import by_hour, mean_price
+from spotd.money.units import US_PER_H
+from spotd.store.ledger_queries import stretch_of
+
+YEAR_S = 365 * 86_400
+MOST_S = 3 * 366 * 86_400
+
+
+def machine_use(call: ApiRequest) -> dict[str, Any]:
+    """Machines in use in each whole hour (UTC) of the last `since_s` seconds, from the first that
+    is on record, by cloud, region and type: pairs of on demand and on spot. Those out of a
+    reservation are paid for already, and left out; so are local ones."""
+    now_us = call.now_us
+    since_us = now_us - call.number("since_s", YEAR_S, 1, MOST_S) * S
+    rows = [
+        row
+        for row in call.backing.store.segments()
+        if row.state != "void" and (not row.end_us or row.end_us > since_us)
+    ]
+    nodes = {n.id: n for n in call.backing.store.find_nodes(sorted({row.node_id for row in rows}))}
+    found: dict[tuple[str, str, str], list[tuple[int, int, bool]]] = {}
+    spots: dict[tuple[str, str, str], list[tuple[float, int]]] = {}
+    lists: dict[tuple[str, str, str], list[tuple[float, int]]] = {}
+    for row in rows:
+        node, stretch = nodes.get(row.node_id), stretch_of(row, now_us)
+        if node is None or node.offer.local or stretch.prepaid or stretch.end_us <= since_us:
+            continue
+        offer = node.offer
+        key = (offer.cloud or offer.provider, offer.region, offer.instance_type)
+        spot = offer.capacity_type is CapacityType.SPOT
+        found.setdefault(key, []).append((stretch.start_us, stretch.end_us, spot))
+        hours = (stretch.end_us - max(stretch.start_us, since_us)) / US_PER_H
+        lists.setdefault(key, []).append((hours, row.list_rate_microusd_per_h))
+        if spot:
+            spots.setdefault(key, []).append((hours, row.rate_microusd_per_h))
+    begins = [start_us for spans in found.values() for start_us, _, _ in spans]
+    first_us = max(since_us, min(begins, default=now_us))
+    items = [
+        {
+            **dict(zip(("cloud", "region", "instance_type"), key, strict=True)),
+            "on_demand_usd_per_h": mean_price(lists[key]) or None,
+            "spot_usd_per_h": mean_price(spots.get(key, ())) or None,
+            "hours": [
+                [round(use.on_demand, 6), round(use.spot, 6)]
+                for use in by_hour(found[key], first_us, now_us)
+            ],
+        }
+        for key in sorted(found)
+    ]
+    return {"kind": "MachineUse", "since": iso(first_us), "until": iso(now_us), "items": items}

@@ -1,0 +1,72 @@
+"""Makes of clouds: how long machines live on after a notice (documented, claimed, and observed by
+this fleet), and what they take for bytes that leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from providers.base import CapacityType
+from providers.catalogs.egress import egress_prices
+from providers.catalogs.notices import notice_times, planned_s
+from spotd.api.request.request import ApiRequest
+from spotd.api.views.resources import usd
+from spotd.domain.units import S
+from spotd.history.interruption_stats import GroupBy, Row, count
+from spotd.history.intervals import quantile
+from spotd.planner.core.checkpoint_interval import WITHIN_S
+
+
+def providers(call: ApiRequest) -> dict[str, Any]:
+    """Each make of cloud that is configured, or of which a notice time or a price of egress is
+    known: its notices of the last 30 days (documented, observed, counted on) and that price."""
+    infos = call.backing.providers_info()
+    observed = notices_by_cloud(call)
+    kinds = {info.kind for info in infos if info.kind != "local"}
+    names = sorted({*notice_times(), *egress_prices(), *observed, *kinds})
+    return {
+        "kind": "ProviderList",
+        "items": [
+            {
+                "name": name,
+                "providers": sorted(i.name for i in infos if i.kind == name),
+                "notice_s": notice_data(name, observed.get(name, ())),
+                "egress": egress_data(name),
+            }
+            for name in names
+        ],
+    }
+
+
+def notices_by_cloud(call: ApiRequest) -> Mapping[str, Sequence[float]]:
+    """Seconds that spot machines had, of those taken away in the last 30 days; clouds without one
+    are not there."""
+    since_us = call.now_us - int(WITHIN_S * S)
+    lives = call.backing.store.machine_lives(since_us)
+    rows: list[Row] = count(lives, GroupBy.CLOUD, CapacityType.SPOT.value, since_us, call.now_us)
+    return {row.name: row.warnings_s for row in rows if row.warnings_s}
+
+
+def egress_data(cloud: str) -> dict[str, Any] | None:
+    """What the first GB of a month that leaves costs, in US dollars; `zero`: nothing does, whatever
+    the amount. None where no figure is on file."""
+    told = egress_prices().get(cloud)
+    if told is None:
+        return None
+    price = usd(told.first_microusd_per_gb)
+    return {"zero": told.free, "usd_per_gb": price, "source": told.source, "dated": told.dated}
+
+
+def notice_data(cloud: str, observed: Sequence[float]) -> dict[str, Any]:
+    """`planned` is the least of `documented` and `observed_p10`; null is not known."""
+    told, p10 = notice_times().get(cloud), quantile(observed, 0.1)
+    return {
+        "documented": told.seconds if told else None,
+        "claimed": list(told.claimed) if told and told.claimed else None,
+        "observed_p10": p10,
+        "observed_p50": quantile(observed, 0.5),
+        "count": len(observed),
+        "planned": planned_s(cloud, p10),
+        "source": told.source if told else None,
+        "dated": told.dated if told else None,
+    }

@@ -1,0 +1,135 @@
+"""Routes about what the clouds sell: offers with their prices, now and before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from providers.base import CapacityType, Offer, OfferRequest
+from spotd.api.request.request import ApiRequest, bad_input
+from spotd.api.views.resources import iso, offer_data, usd
+from spotd.domain.job import CheckpointSpec, JobSpec
+from spotd.domain.units import S
+from spotd.history.price_moves import DAY_S, swing
+from spotd.planner.placement.rank import RankedOffer, rank
+from spotd.spec.quantities import parse_accelerators
+from spotd.store.interface import PricePoint
+
+MOST_HISTORIES = 200
+YEAR_S = 366 * 86_400
+_ALL = tuple(CapacityType)
+
+
+def list_offers(call: ApiRequest) -> dict[str, Any]:
+    """What is on sale and fits, the cheapest first (`sort`: "price", "gpu" for each accelerator,
+    "discount"), with why it is not to be had now. `total` counts those that fit."""
+    ranked, sort = _ranked(call), call.query.get("sort") or "price"
+    if sort not in _SORTS:
+        raise bad_input(f"sort must be price, gpu or discount, not {sort!r}", "leave sort out")
+    ranked.sort(key=lambda row: (_SORTS[sort](row.offer), row.offer.key))
+    limit = call.number("limit", 100, 1, 10_000)
+    silent = call.backing.silent()
+    items = [
+        {
+            **offer_data(row.offer),
+            "excluded": row.excluded,
+            "silent": silent.get(row.offer.provider, ""),
+        }
+        for row in ranked[:limit]
+    ]
+    return {"kind": "OfferList", "items": items, "total": len(ranked), "sort": sort}
+
+
+def price_history(call: ApiRequest) -> dict[str, Any]:
+    """How the price of each offer that fits moved in the last `since_s` seconds, the cheapest now
+    first; at most MOST_HISTORIES of them. The first point of one may be older than that: it is the
+    price that was in force. `change_24h` is the share by which it differs from a day ago,
+    `z_score_24h` how many standard deviations from that day's mean; None before a day is on
+    record."""
+    since_s = call.number("since_s", 86_400, 1, YEAR_S)
+    offers = sorted((row.offer for row in _ranked(call)), key=_price)[:MOST_HISTORIES]
+    since_us = call.now_us - since_s * S
+    day_us = call.now_us - round(DAY_S * S)
+    points: dict[str, list[PricePoint]] = {}
+    keys = [offer.key for offer in offers]
+    for point in call.backing.store.price_history(keys, min(since_us, day_us)):
+        points.setdefault(point.offer_key, []).append(point)
+    items = [_history(call, offer, points.get(offer.key, []), since_us) for offer in offers]
+    return {"kind": "PriceHistory", "items": items, "since": iso(since_us), "now": iso(call.now_us)}
+
+
+def _history(
+    call: ApiRequest, offer: Offer, points: list[PricePoint], since_us: int
+) -> dict[str, Any]:
+    moved = swing([(one.at_us, one.price_microusd_per_h) for one in points], call.now_us)
+    older = sum(one.at_us <= since_us for one in points)
+    return {
+        **offer_data(offer),
+        "points": [_point(one) for one in points[max(older - 1, 0) :]],
+        "change_24h": round(moved.change, 4) if moved else None,
+        "z_score_24h": round(moved.z_score, 2) if moved else None,
+    }
+
+
+def _ranked(call: ApiRequest) -> list[RankedOffer]:
+    """Everything on sale that the query asks for, on the grounds of no job."""
+    query = call.query
+    wanted = OfferRequest(
+        cloud=query.get("cloud", ""),
+        region=query.get("region", ""),
+        zone=query.get("zone", ""),
+        instance_type=query.get("type", ""),
+        capacity_types=_capacities(call),
+    )
+    market = call.backing.market(call.now_us)
+    none = CheckpointSpec(store="", engine="none")
+    alternatives = _alternatives(wanted, query.get("gpus", ""))
+    spec = JobSpec(name="", run="", alternatives=alternatives, checkpoint=none)
+    return rank(spec, market, call.now_us)
+
+
+def _alternatives(wanted: OfferRequest, gpus: str) -> tuple[OfferRequest, ...]:
+    if not gpus:
+        return (wanted,)
+    try:
+        options = parse_accelerators(gpus).options
+    except ValueError as error:
+        raise bad_input(f"gpus: {error}", "write one like H100:8") from None
+    return tuple(replace(wanted, accelerator=name, accelerator_count=n) for name, n in options)
+
+
+def _capacities(call: ApiRequest) -> tuple[CapacityType, ...]:
+    named = call.query.get("capacity", "")
+    try:
+        return (CapacityType(named),) if named else _ALL
+    except ValueError:
+        known = ", ".join(kind.value for kind in _ALL)
+        raise bad_input(f"capacity must be one of {known}, not {named!r}", "leave it out") from None
+
+
+def _price(offer: Offer) -> float:
+    return offer.price_microusd_per_h
+
+
+def _price_of_one(offer: Offer) -> float:
+    """Of one accelerator; machines without any come last."""
+    count = offer.accelerator_count
+    return offer.price_microusd_per_h / count if count else float("inf")
+
+
+def _share(offer: Offer) -> float:
+    """Of the on-demand price; what has none known comes last."""
+    listed = offer.list_microusd_per_h
+    return offer.price_microusd_per_h / listed if listed else float("inf")
+
+
+_SORTS = {"price": _price, "gpu": _price_of_one, "discount": _share}
+
+
+def _point(point: PricePoint) -> dict[str, Any]:
+    return {
+        "at": iso(point.at_us),
+        "price_usd_per_h": usd(point.price_microusd_per_h),
+        "list_usd_per_h": usd(point.list_microusd_per_h),
+        "source": point.price_source,
+    }

@@ -1,0 +1,94 @@
+"""The route for a look back: what jobs measured on their machines, and what these cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from spotd.api.request.request import ApiRequest
+from spotd.api.routes.rightsize import measured_of
+from spotd.api.views.diagnosis import use_since
+from spotd.api.views.resources import iso, usd
+from spotd.domain.job import Job
+from spotd.domain.node import Node
+from spotd.domain.units import S
+from spotd.money.units import US_PER_H
+from spotd.sizing.sizes import Measured
+from spotd.sizing.task import TaskError, task_of
+from spotd.spec.model import model_words
+from spotd.store.ledger_queries import stretch_of
+from spotd.store.records import SegmentRow
+
+QUARTER_S = 90 * 86_400
+MOST_S = 3 * 366 * 86_400
+MOST_JOBS = 200
+
+
+def review(call: ApiRequest) -> dict[str, Any]:
+    """Of the last `since_s` seconds the newest job of each name that had machines with GPUs: what
+    it paid, how busy they were, and what it measured where its file has `spotd.model`. The dearest
+    first; of more than MOST_JOBS the others are counted alone."""
+    store, now_us = call.backing.store, call.now_us
+    since_us = now_us - call.number("since_s", QUARTER_S, 1, MOST_S) * S
+    rows: dict[str, list[SegmentRow]] = {}
+    for row in store.segments():
+        if row.state != "void" and (row.end_us or now_us) > since_us:
+            rows.setdefault(row.job_id, []).append(row)
+    newest: dict[str, Job] = {}
+    for job in store.jobs():
+        before = newest.get(job.name)
+        if job.id in rows and (before is None or before.created_at_us < job.created_at_us):
+            newest[job.name] = job
+    items = []
+    for job in newest.values():
+        nodes = [node for node in store.job_nodes(job.id) if node.offer.accelerator_count]
+        if nodes:
+            items.append(_item(call, job, nodes, rows[job.id], since_us))
+    items.sort(key=lambda one: (-one["usd"], one["job"]))
+    left = max(len(items) - MOST_JOBS, 0)
+    return {"kind": "Review", "since": iso(since_us), "items": items[:MOST_JOBS], "left_out": left}
+
+
+def _item(
+    call: ApiRequest, job: Job, nodes: Sequence[Node], rows: Sequence[SegmentRow], since_us: int
+) -> dict[str, Any]:
+    store, now_us = call.backing.store, call.now_us
+    paid, hours = 0, 0.0
+    for row in rows:
+        stretch = stretch_of(row, now_us)
+        lasted_h = (stretch.end_us - max(stretch.start_us, since_us)) / US_PER_H
+        hours += lasted_h
+        paid += 0 if stretch.prepaid else round(row.rate_microusd_per_h * lasted_h)
+    words = model_words(store.spec_yaml(job.id))
+    try:
+        measured = measured_of(store, job, task_of(words)) if words else None
+    except TaskError:  # of a spotd that knew other models
+        words, measured = {}, None
+    last = _measured_on(nodes, measured, job.spec.num_nodes).offer
+    return {
+        "job": job.name,
+        "job_id": job.id,
+        "node_hours": round(hours, 6),
+        "usd": usd(paid),
+        "num_nodes": job.spec.num_nodes,
+        "accelerator": last.accelerator,
+        "accelerator_count": last.accelerator_count,
+        "instance_type": last.instance_type,
+        "interconnect": last.interconnect,
+        "capacity_type": last.capacity_type.value,
+        "price_usd_per_h": usd(last.price_microusd_per_h),
+        "use": use_since(store, job, since_us),
+        "model": words or None,
+        "measured": asdict(measured) if measured else None,
+    }
+
+
+def _measured_on(nodes: Sequence[Node], measured: Measured | None, num_nodes: int) -> Node:
+    """The newest machine of the kind that was measured, else the newest."""
+    if measured is not None:
+        for node in reversed(nodes):
+            gpus = node.offer.accelerator_count * num_nodes
+            if (node.offer.accelerator, gpus) == (measured.accelerator, measured.gpus):
+                return node
+    return nodes[-1]

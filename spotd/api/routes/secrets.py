@@ -1,0 +1,88 @@
+"""Routes about secrets that the deployment keeps for its jobs, and about the key that seals them.
+
+A job that names one gets the value of the moment when it starts on a machine, so that a value which
+is set anew reaches running jobs with their next machine. Values come in and never go out here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from spotd.api.request.request import ApiRequest, bad_input, conflict, not_found
+from spotd.api.views.resources import iso
+from spotd.security.master_key import MasterKeyError
+from spotd.security.secrets import SecretBox, seal_secrets
+from spotd.store.interface import SecretRow, StaleKeyError
+
+MAX_VALUE_BYTES = 64 << 10
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+T = TypeVar("T")
+
+
+def with_present_key(vault: SecretBox, store_sealed: Callable[[], T]) -> T:
+    """`store_sealed()`, which seals and stores; once more when another key took over in between."""
+    try:
+        return store_sealed()
+    except StaleKeyError:
+        vault.refresh()
+        return store_sealed()
+
+
+def list_secrets(call: ApiRequest) -> dict[str, Any]:
+    """Names, who set them, and when."""
+    rows = call.backing.store.kept_secrets()
+    items = [{"name": r.name, "set_at": iso(r.set_at_us), "set_by": r.set_by} for r in rows]
+    return {"kind": "SecretList", "items": items}
+
+
+def set_secret(call: ApiRequest) -> dict[str, Any]:
+    """Keep `value` under the name of the path, instead of what had that name."""
+    name, value = call.path["name"], call.text("value")
+    if not _NAME.fullmatch(name) or name.startswith("SPOTD_"):
+        fix = "use up to 128 letters, digits and _, not beginning with a digit or SPOTD_"
+        raise bad_input(f"{name[:60]!r} is no name of a secret", fix)
+    if not value or len(value.encode()) > MAX_VALUE_BYTES or "\0" in value:
+        limit = MAX_VALUE_BYTES >> 10
+        text = f"the value of {name} is empty, has a zero byte, or more than {limit} KiB"
+        raise bad_input(text, f"spotctl secret set {name} < FILE")
+    store, vault = call.backing.store, call.backing.vault
+
+    def keep() -> None:
+        epoch = vault.epoch
+        [sealed] = seal_secrets(vault, "", {name: value}).values()
+        store.keep_secret(SecretRow(name, call.now_us, call.actor), sealed, epoch)
+
+    with_present_key(vault, keep)
+    return {"kind": "Secret", "name": name}
+
+
+def remove_secret(call: ApiRequest) -> dict[str, Any]:
+    """Forget it, unless a job that is not finished needs it to start again."""
+    name, store = call.path["name"], call.backing.store
+    users = [
+        job.name
+        for job in store.jobs(finished=False)
+        if name in job.spec.secrets and name not in store.secrets(job.id)
+    ]
+    if users:
+        text = f"{name} is needed by {', '.join(sorted(users))}"
+        raise conflict(text, "cancel what needs it first, or set another value")
+    if not store.drop_secret(name):
+        raise not_found(f"no secret {name[:60]!r} is kept", "spotctl secret ls")
+    return {"kind": "Secret", "name": name}
+
+
+def rotate_key(call: ApiRequest) -> dict[str, Any]:
+    """Have the next master key take over: see `vault.rotate`. `unread` is what it left."""
+    try:
+        unread = call.backing.rotate_key()
+    except StaleKeyError:
+        raise conflict(
+            "another spotd of this database changed the key just now", "spotctl doctor"
+        ) from None
+    except MasterKeyError as error:
+        raise conflict(error.text, error.try_) from None
+    return {"kind": "KeyRotation", "epoch": call.backing.vault.epoch, "unread": unread}

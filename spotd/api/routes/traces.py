@@ -1,0 +1,97 @@
+"""The route about what was seen of spot, of which traces are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from providers.base import CapacityType, Offer
+from spotd.api.request.request import ApiRequest, bad_input
+from spotd.api.routes.stats import MOST_S
+from spotd.api.views.resources import iso
+from spotd.domain.units import S
+from spotd.history.traces import PoolObservations, seen
+from spotd.planner.spot_policy.pool_history import pool_of
+from spotd.spec.quantities import parse_accelerators
+from spotd.store.interface import PricePoint, Store
+
+QUARTER_S = 90 * 86_400
+
+Kind = tuple[str, int]  # an accelerator, and how many of them in a machine
+
+
+def traces(call: ApiRequest) -> dict[str, Any]:
+    """Of each pool of spot of which something was seen in the last `since_s` seconds (of machines
+    with `gpus`, if given): when its machines were held, when it refused one or took one away, and
+    its prices, each from a time on. `unseen` are pools of the same kinds that are on sale and were
+    never asked. Times are microseconds since the epoch."""
+    since_us = call.now_us - call.number("since_s", QUARTER_S, 1, MOST_S) * S
+    offers = call.backing.market(call.now_us).offers
+    wanted = _wanted(call.query.get("gpus", ""))
+    return told(call.backing.store, offers, wanted, since_us, call.now_us)
+
+
+def told(
+    store: Store, offers: Iterable[Offer], wanted: Kind | None, since_us: int, now_us: int
+) -> dict[str, Any]:
+    """The answer, with `offers` on sale."""
+    found = [one for one in seen(store.machine_lives(since_us)) if _fits(one, wanted)]
+    kinds = {(one.accelerator, one.accelerator_count) for one in found}
+    kinds |= {wanted} if wanted else set()
+    spot = {
+        pool_of(offer): offer
+        for offer in offers
+        if offer.capacity_type is CapacityType.SPOT
+        and (offer.accelerator, offer.accelerator_count) in kinds
+    }
+    unseen = sorted(spot.keys() - {one.pool for one in found})
+    keys = [f"{one.pool}/{capacity}" for one in found for capacity in ("spot", "on_demand")]
+    points: dict[str, list[PricePoint]] = {}
+    for point in store.price_history(keys, since_us):
+        points.setdefault(point.offer_key, []).append(point)
+    return {
+        "kind": "Sightings",
+        "since": iso(since_us),
+        "until": iso(now_us),
+        "since_us": since_us,
+        "until_us": now_us,
+        "items": [_item(one, points) for one in found],
+        "unseen": [
+            {
+                "pool": pool,
+                "accelerator": spot[pool].accelerator,
+                "accelerator_count": spot[pool].accelerator_count,
+            }
+            for pool in unseen
+        ],
+    }
+
+
+def _wanted(gpus: str) -> Kind | None:
+    if not gpus:
+        return None
+    try:
+        return parse_accelerators(gpus).options[0]
+    except ValueError as error:
+        raise bad_input(f"gpus: {error}", "write one like H100:8") from None
+
+
+def _fits(one: PoolObservations, wanted: Kind | None) -> bool:
+    kind = (one.accelerator, one.accelerator_count)
+    return bool(one.accelerator) if wanted is None else kind == wanted
+
+
+def _item(one: PoolObservations, points: dict[str, list[PricePoint]]) -> dict[str, Any]:
+    spot = points.get(f"{one.pool}/spot", [])
+    on_demand = points.get(f"{one.pool}/on_demand", [])
+    return {
+        **vars(one),
+        "spot_microusd_per_h": _prices((p.at_us, p.price_microusd_per_h) for p in spot),
+        # Where on-demand is not on sale itself, the list price that spot is told beside.
+        "on_demand_microusd_per_h": _prices((p.at_us, p.price_microusd_per_h) for p in on_demand)
+        or _prices((p.at_us, p.list_microusd_per_h) for p in spot),
+    }
+
+
+def _prices(points: Iterable[tuple[int, int]]) -> Sequence[Sequence[int]]:
+    return [[at_us, price] for at_us, price in points if price > 0]

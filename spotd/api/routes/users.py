@@ -1,0 +1,83 @@
+"""Routes about users: who there is, shutting one out, letting one in again."""
+
+from __future__ import annotations
+
+import pwd
+from typing import Any
+
+from spotd.api.request.request import ApiRequest, conflict, not_found, shut_out
+from spotd.api.views.resources import iso
+from spotd.store.interface import DisabledUser, NoSuccessorError
+
+
+def list_users(call: ApiRequest) -> dict[str, Any]:
+    """Who has unfinished jobs, and who is shut out."""
+    store = call.backing.store
+    owners = list(store.job_owners().values())
+    disabled = {row.name: row for row in store.disabled_users()}
+    items = [
+        {
+            "name": name,
+            "disabled": name in disabled,
+            "jobs": owners.count(name),
+            "disabled_at": iso(disabled[name].disabled_at_us) if name in disabled else None,
+            "disabled_by": disabled[name].disabled_by if name in disabled else "",
+        }
+        for name in sorted({*owners, *disabled} - {""})
+    ]
+    return {"kind": "UserList", "items": items}
+
+
+def disable_user(call: ApiRequest) -> dict[str, Any]:
+    """Shut a user out of the API and of every machine, at once. `transfer_to` gets the jobs."""
+    store, name, heir = call.backing.store, call.path["name"], call.text("transfer_to")
+    uid = _uid(name)
+    mine = [job for job, owner in store.job_owners().items() if owner == name]
+    if uid < 0 and not mine and not _is_disabled(call, name):
+        raise not_found(f"there is no user {name[:60]!r}", "spotctl user ls")
+    if name == call.actor or call.backing.is_trusted(uid):
+        text = f"{name} cannot be disabled by {call.actor}"
+        raise conflict(text, "root and the daemon's own user stay; nobody disables themselves")
+    if heir and (heir == name or _uid(heir) < 0 or _is_disabled(call, heir)):
+        raise not_found(f"{heir[:60]!r} cannot take over jobs", "name another user of this box")
+    row = DisabledUser(name, uid, call.now_us, call.actor, heir)
+    try:
+        moved = store.disable_user(row)
+    except NoSuccessorError as error:
+        raise conflict(str(error), f"spotctl user disable {name} --transfer-to SOMEBODY") from None
+    asked = call.backing.put_out()
+    return {
+        "kind": "User",
+        "name": name,
+        "disabled": True,
+        "jobs": moved,
+        "transferred_to": heir,
+        "machines": sorted(node for node, why in asked.items() if not why),
+        "unreachable": {node: why for node, why in sorted(asked.items()) if why},
+    }
+
+
+def enable_user(call: ApiRequest) -> dict[str, Any]:
+    """Let a user in again. Jobs stay where they are, and machines ask for a new login."""
+    name = call.path["name"]
+    if not call.backing.store.enable_user(name):
+        raise not_found(f"{name[:60]!r} is not disabled", "spotctl user ls")
+    return {"kind": "User", "name": name, "disabled": False}
+
+
+def check_enabled(call: ApiRequest) -> None:
+    """Raises ApiError when the caller was disabled just now."""
+    if _is_disabled(call, call.actor):
+        raise shut_out(call.actor)
+
+
+def _is_disabled(call: ApiRequest, name: str) -> bool:
+    return any(row.name == name for row in call.backing.store.disabled_users())
+
+
+def _uid(name: str) -> int:
+    """-1 for a name that this machine does not know."""
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        return -1

@@ -1,0 +1,183 @@
+"""What the store has on record of a job, as an account of money."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spotd.api.views.job_bill import all_reports
+from spotd.domain.job import Job
+from spotd.domain.market import Market
+from spotd.domain.node import Node
+from spotd.domain.states import LeaveReason
+from spotd.domain.units import S
+from spotd.money.hour_breakdown import Machine, Save
+from spotd.money.report import Account, Item, Kind
+from spotd.money.units import US_PER_H, cost_microusd, share_out
+from spotd.store.checkpoint_costs import Window
+from spotd.store.dataset_costs import freight_of
+from spotd.store.interface import CheckpointRow, ProgressRow, SegmentRow, Store
+from spotd.store.invoice_records import DataTransfer
+from spotd.store.ledger_queries import steps_of, stretch_of
+from spotd.store.storage_costs import extras_of
+
+NO_STEPS = (
+    "of {name} no steps are on record (none reported, or no longer kept): what its hours "
+    "went into is untold, and savings are for the same hours"
+)
+NO_BOX = "what the control box costs is not known: [money] control_box_usd_per_hour is not set"
+
+
+@dataclass(frozen=True)
+class ControlBoxCost:
+    """What the control box costs, and the machine time of each job in the window that it is shared
+    out by. 0: nobody has said."""
+
+    microusd_per_h: int
+    billed_us: Mapping[str, int]
+    since_us: int  # of the first machine, or of the window
+
+    def whole(self, window: Window) -> int:
+        """Micro-USD of that time. Those of times that follow one another add up."""
+        ends = (max(self.since_us, at_us) for at_us in (window.since_us, window.until_us))
+        before, until = (cost_microusd(self.microusd_per_h, self.since_us, at) for at in ends)
+        return until - before
+
+    def share(self, job_id: str, window: Window) -> int:
+        """Micro-USD of one job, by its part of all machine time; those of all jobs add up to what
+        the box costs in that time."""
+        jobs = sorted(self.billed_us)
+        if job_id not in self.billed_us:
+            return 0
+        parts = share_out(self.whole(window), [self.billed_us[one] for one in jobs])
+        return parts[jobs.index(job_id)]
+
+    def hours(self, job_id: str, window: Window) -> float:
+        """Of the box in that time, the job's part."""
+        part = self.billed_us.get(job_id, 0) / max(1, sum(self.billed_us.values()))
+        passed_us = max(0, window.until_us - max(self.since_us, window.since_us))
+        return passed_us / US_PER_H * part
+
+
+def box_of(
+    rows: Sequence[SegmentRow], microusd_per_h: int, window: Window, now_us: int
+) -> ControlBoxCost:
+    """Of all segments of the ledger."""
+    billed: dict[str, int] = {}
+    for row in rows:
+        start_us, end_us = stretch_of(row, now_us).within(window.since_us, window.until_us)
+        if row.state != "void" and end_us > start_us:
+            billed[row.job_id] = billed.get(row.job_id, 0) + end_us - start_us
+    first_us = min((row.start_us for row in rows if row.state != "void"), default=now_us)
+    return ControlBoxCost(microusd_per_h, billed, max(first_us, window.since_us))
+
+
+@dataclass(frozen=True)
+class Records:
+    """What is on record of one job."""
+
+    job: Job
+    user: str
+    nodes: Sequence[Node]
+    segments: Sequence[SegmentRow]
+    progress: Sequence[ProgressRow]
+    checkpoints: Sequence[CheckpointRow]
+    shipments: Sequence[DataTransfer] = ()
+
+    def spent(self, window: Window, now_us: int) -> int:
+        """Micro-USD of its machines in that time."""
+        rows = (row for row in self.segments if row.state != "void")
+        return sum(stretch_of(row, now_us).spent(window.since_us, window.until_us) for row in rows)
+
+    def extras(self, market: Market, window: Window, now_us: int) -> tuple[list[Item], list[str]]:
+        """Of its checkpoints and data in that time, and what is not known of them."""
+        told = (market, window, now_us)
+        items, unknown = extras_of(self.job, self.nodes, self.checkpoints, *told)
+        more, missing = freight_of(self.job, self.nodes, self.shipments, *told)
+        return items + more, unknown + missing
+
+
+def records_of(store: Store, job: Job) -> Records:
+    """As the store has it."""
+    return Records(
+        job,
+        store.job_users([job.id]).get(job.id, ""),
+        store.job_nodes(job.id),
+        store.segments(job.id),
+        all_reports(store.progress(job.id), job.first_step_at_us),
+        store.checkpoints(job.id),
+        store.shipments(job.id),
+    )
+
+
+def account_of(
+    records: Records, market: Market, box: ControlBoxCost, window: Window, now_us: int
+) -> Account:
+    """Extras are those of the window; machines are whole."""
+    job, nodes, segments = records.job, records.nodes, records.segments
+    progress, rows = records.progress, records.checkpoints
+    extras, unknown = records.extras(market, window, now_us)
+    share = box.share(job.id, window)
+    if share:
+        hours = box.hours(job.id, window)
+        what = "control box, shared by machine hours"
+        extras.append(Item(Kind.CONTROL, "control", what, hours, "Hours", share))
+    if not box.microusd_per_h:
+        unknown.append(NO_BOX)
+    if nodes and not progress and any(row.state != "void" for row in segments):
+        unknown.insert(0, NO_STEPS.format(name=job.name))
+    return Account(
+        job.id,
+        job.name,
+        records.user,
+        job.spec.num_nodes,
+        tuple(
+            _machine(node, [row for row in segments if row.node_id == node.id], now_us)
+            for node in nodes
+        ),
+        steps=tuple(map(steps_of, progress)),
+        saves=tuple(_save(row) for row in rows),
+        extras=tuple(extras),
+        unknown=tuple(unknown),
+        project=job.spec.project,
+    )
+
+
+def _machine(node: Node, segments: Sequence[SegmentRow], now_us: int) -> Machine:
+    lost = node.leave_reason is LeaveReason.HEDGE_LOST
+    what = f"{node.offer.instance_type} {node.offer.capacity_type.value}"
+    return Machine(
+        node.id,
+        node.generation,
+        tuple(stretch_of(row, now_us) for row in segments if row.state != "void"),
+        gpus=node.offer.accelerator_count,
+        rank=node.rank,
+        chosen=not lost and (node.chosen or bool(node.started_at_us)),
+        hedge_lost=lost,
+        ready_at_us=node.ready_at_us,
+        claimed_at_us=node.claimed_at_us,
+        ended_at_us=node.released_at_us or node.exited_at_us,
+        details={"what": what, "node": node.id, **_details(node)},
+    )
+
+
+def _details(node: Node) -> dict[str, str]:
+    """What exports say of a machine."""
+    offer = node.offer
+    taken = node.leave_reason in (LeaveReason.PREEMPTED, LeaveReason.LOST)
+    return {
+        "provider": offer.provider,
+        "cloud": offer.cloud,
+        "region": offer.region,
+        "zone": offer.zone_id or offer.zone,
+        "type": offer.instance_type,
+        "capacity": offer.capacity_type.value,
+        "reservation": offer.reservation,
+        "accelerator": offer.accelerator,
+        "instance_id": node.instance_id,
+        "interrupted": "true" if taken else "false",
+    }
+
+
+def _save(row: CheckpointRow) -> Save:
+    return Save(row.generation, row.step, round(row.stage_s * S), round(row.write_s * S))

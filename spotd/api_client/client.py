@@ -1,0 +1,243 @@
+"""The daemon as the command line sees it: JSON over a unix socket, standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from email.message import Message
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote, urlencode
+
+import typer
+
+from spotd.base.errors import ExitCode, UnreachableError, UserError
+from spotd.base.paths import SYSTEM_SOCKET, client_sockets, present
+
+_CONNECT_TIMEOUT_S = 10.0
+_REPLY_TIMEOUT_S = 60.0  # more than the daemon's longest wait
+_UPLOAD_TIMEOUT_S = 1800.0  # the daemon replies when up to 1 GiB is in its own store
+_RETRY_S = 0.5
+_CHUNK_BYTES = 1 << 20
+_UNAVAILABLE = 503
+
+# Codes of the API's errors and how the command then ends.
+EXIT_CODES = {
+    "bad_input": ExitCode.USAGE,
+    "too_large": ExitCode.USAGE,
+    "not_found": ExitCode.NOT_FOUND,
+    "refused": ExitCode.REFUSED,
+    "auth": ExitCode.AUTH,
+}
+
+
+class UnavailableError(UserError):
+    """The daemon answers, but something that it needs itself is away for the moment."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which daemon: of this machine, or of `host` over ssh. `socket` "" is the usual place."""
+
+    host: str = ""
+    socket: str = ""
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, reply_s: float) -> None:
+        super().__init__("spotd", timeout=reply_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(_CONNECT_TIMEOUT_S)
+        self.sock.connect(str(self._path))
+        self.sock.settimeout(self.timeout)
+
+
+class Client:
+    """Requests to one daemon, each on a connection of its own, so that none can be stale. Every
+    refusal becomes a UserError with its exit code. `reply_s` bounds the wait for a reply."""
+
+    def __init__(self, path: Path, where: str = "", reply_s: float = _REPLY_TIMEOUT_S) -> None:
+        self._path = path
+        self._where = where or str(path)
+        self._reply_s = reply_s
+
+    @property
+    def where(self) -> str:
+        """Which daemon it is, for people."""
+        return self._where
+
+    def get(self, path: str, **query: object) -> dict[str, Any]:
+        """GET with query parameters; those that are empty are left out."""
+        wanted = {name: str(value) for name, value in query.items() if value not in ("", None)}
+        return self._json("GET", f"{path}?{urlencode(wanted)}" if wanted else path, None)
+
+    def post(
+        self, path: str, body: Mapping[str, Any] | None = None, reply_s: float = 0.0
+    ) -> dict[str, Any]:
+        """POST a JSON object; `reply_s` is for what takes longer than others."""
+        return self._json("POST", path, json.dumps(body or {}).encode(), reply_s)
+
+    def delete(self, path: str) -> dict[str, Any]:
+        """DELETE it."""
+        return self._json("DELETE", path, None)
+
+    def has_package(self, digest: str) -> bool:
+        """Whether the daemon has that upload already."""
+        status, _ = self._request("HEAD", f"/v1/packages/{digest}", None, {})
+        return status == 200
+
+    def put_package(self, digest: str, file: IO[bytes], length: int) -> None:
+        """Upload the archive in `file`, `length` bytes."""
+        headers = {"Content-Length": str(length)}
+        path = f"/v1/packages/{digest}"
+        status, data = self._request("PUT", path, file, headers, _UPLOAD_TIMEOUT_S)
+        self._check(status, data)
+
+    def put(self, path: str, data: bytes) -> dict[str, Any]:
+        """PUT bytes."""
+        headers = {"Content-Length": str(len(data))}
+        return self._check(*self._request("PUT", path, data, headers, _UPLOAD_TIMEOUT_S))
+
+    def patiently(self, request: Callable[[], dict[str, Any]], patience_s: float) -> dict[str, Any]:
+        """`request()`, again and again while the daemon or its database is away (a restart), for
+        `patience_s`. Only for requests that may be repeated."""
+        end = time.monotonic() + patience_s
+        while True:
+            try:
+                return request()
+            except (UnreachableError, UnavailableError):
+                if time.monotonic() > end:
+                    raise
+                time.sleep(_RETRY_S)
+
+    def _json(
+        self, verb: str, path: str, body: bytes | None, reply_s: float = 0.0
+    ) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        status, data = self._request(verb, path, body, headers, reply_s)
+        return self._check(status, data)
+
+    def _check(self, status: int, data: bytes) -> dict[str, Any]:
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            value = None
+        error = value.get("error", {}) if isinstance(value, dict) else None
+        if not isinstance(value, dict) or not isinstance(error, dict):
+            raise UserError(
+                f"what answers on {self._where} is not spotd (HTTP {status})",
+                "check --socket and --host",
+            )
+        if status >= 400:
+            code = EXIT_CODES.get(str(error.get("code", "")), ExitCode.FAILURE)
+            text = str(error.get("text", f"HTTP {status}"))
+            advice = str(error.get("try", "spotctl doctor"))
+            if status == _UNAVAILABLE:
+                raise UnavailableError(text, advice, code)
+            raise UserError(text, advice, code)
+        return value
+
+    def fetch(self, path: str, file: IO[bytes]) -> Message:
+        """GET into `file`, as much as comes; the reply's headers."""
+        with self._asked("GET", path, None, {}, _UPLOAD_TIMEOUT_S) as response:
+            if response.status >= 400:
+                self._check(response.status, response.read())
+            while chunk := response.read1(_CHUNK_BYTES):
+                try:
+                    file.write(chunk)
+                except OSError as error:
+                    text = f"the reply cannot be written: {error.strerror}"
+                    raise UserError(text, "look for room on the disk: df") from None
+            return response.headers
+
+    def _request(
+        self,
+        verb: str,
+        path: str,
+        body: bytes | IO[bytes] | None,
+        headers: dict[str, str],
+        reply_s: float = 0.0,
+    ) -> tuple[int, bytes]:
+        with self._asked(verb, path, body, headers, reply_s) as response:
+            return response.status, response.read()
+
+    @contextlib.contextmanager
+    def _asked(
+        self,
+        verb: str,
+        path: str,
+        body: bytes | IO[bytes] | None,
+        headers: dict[str, str],
+        reply_s: float,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """The reply, to be read in the block."""
+        connection = _UnixConnection(self._path, reply_s or self._reply_s)
+        try:
+            # A refusal comes before an upload has been read to its end.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(verb, path, body=body, headers=headers)
+            yield connection.getresponse()
+        except PermissionError:
+            raise UserError(
+                f"you may not open {self._where}",
+                "sudo usermod -aG spotd $USER, then log in again",
+                ExitCode.AUTH,
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise UnreachableError(
+                f"no daemon answers on {self._where}: {why}",
+                "sudo systemctl start spotd (or: spotd run), or spotctl --host user@box",
+            ) from None
+        finally:
+            connection.close()
+
+
+def job_path(job: str, rest: str = "") -> str:
+    """The API's path of a job, whatever characters its name has."""
+    return f"/v1/jobs/{quote(job, safe='')}{rest}"
+
+
+@contextlib.contextmanager
+def connect(ctx: typer.Context) -> Iterator[Client]:
+    """The daemon of the global options, for one command."""
+    target: Target = ctx.obj
+    if not target.host:
+        yield Client(local_socket(target.socket))
+        return
+    from spotd.api_client.tunnel import forward
+
+    remote = target.socket or str(SYSTEM_SOCKET)
+    with forward(target.host, remote) as path:
+        yield Client(path, f"{target.host}:{remote}")
+
+
+def local_socket(given: str) -> Path:
+    """The socket named, else the first usual place that has one, else the machine's."""
+    if given:
+        return Path(given)
+    return next(filter(present, client_sockets(os.environ)), SYSTEM_SOCKET)
+
+
+def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of jobs for shell completion; silence when the daemon is away."""
+    root = ctx.find_root().params
+    ctx.obj = Target(host=root.get("host") or "", socket=root.get("socket") or "")
+    try:
+        with connect(ctx) as client:
+            jobs = client.get("/v1/jobs", all=1)["items"]
+    except UserError:
+        return []
+    return [job["name"] for job in jobs if job["name"].startswith(incomplete)]
+
+
+JOB = typer.Argument(metavar="JOB", help="Name or id.", autocompletion=complete_job)

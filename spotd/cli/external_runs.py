@@ -1,0 +1,132 @@
+"""Line items of a file, reported as the ledger's are: for runs that spotd did not see."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from spotd.base.errors import ExitCode, InputError, Problem, UserError
+from spotd.base.validation import problems_of
+from spotd.config.section import Section
+from spotd.money.compare import RunFacts
+from spotd.money.hour_breakdown import Machine, Segment, Span, TimeUse
+from spotd.money.report import Account, Claim, Item, Kind
+from spotd.money.units import US_PER_H
+from spotd.spec.quantities import Usd
+
+_EXAMPLE = "docs/cost.md has an example"
+
+
+class ComputeLine(Section):
+    """Hours of machines at one price."""
+
+    phase: str
+    what: str = ""
+    hours: float = Field(gt=0, le=1e6)
+    gpus: int = Field(ge=0, le=1_000_000, description="Of each machine")
+    usd_per_hour: Usd = Field(description="Of a machine; micro-USD once read")
+    on_demand_usd_per_hour: Usd | None = None
+    interruptions: int | None = Field(
+        default=None, ge=0, le=1_000_000, description="How often they were taken away"
+    )
+    lost_hours: float | None = Field(
+        default=None, ge=0, description="Of `hours`, those that were replayed or recovered in"
+    )
+
+
+class OtherLine(Section):
+    """Whatever is no machine."""
+
+    kind: Kind
+    phase: str
+    what: str = ""
+    usd: Usd
+
+
+class ClaimedSection(Section):
+    """What somebody says of it all."""
+
+    total_usd: Usd
+    baseline_usd: Usd | None = None
+    saving: float = Field(default=0.0, ge=0, lt=1)
+
+
+class ExternalRunsFile(Section):
+    """The whole file."""
+
+    name: str
+    compute: list[ComputeLine] = Field(min_length=1)
+    other: list[OtherLine] = Field(default=[])
+    claimed: ClaimedSection | None = None
+    elapsed_hours: float | None = Field(
+        default=None, gt=0, le=1e6, description="From its beginning until its end"
+    )
+
+
+def read_case(path: Path) -> tuple[Account, Claim | None]:
+    """Raises UserError for a file that cannot be used."""
+    case = _read(path)
+    claimed = case.claimed
+    claim = None
+    if claimed:
+        claim = Claim(claimed.total_usd, claimed.baseline_usd or 0, claimed.saving)
+    return _account(case), claim
+
+
+def read_facts(path: Path) -> RunFacts:
+    """What is beside the line items; interruptions where each line has them. Raises UserError."""
+    case = _read(path)
+    told = [line.interruptions for line in case.compute]
+    known = [count for count in told if count is not None]
+    return RunFacts(sum(known) if len(known) == len(told) else None, case.elapsed_hours)
+
+
+def _read(path: Path) -> ExternalRunsFile:
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        text = f"{path} cannot be read: {error.strerror}"
+        raise UserError(text, _EXAMPLE, ExitCode.USAGE) from None
+    except ValueError as error:  # no TOML, or no UTF-8
+        raise UserError(f"{path} is no TOML: {error}", _EXAMPLE, ExitCode.USAGE) from None
+    try:
+        case = ExternalRunsFile.model_validate(data)
+    except ValidationError as error:
+        problems = [problem for _, problem in problems_of(error, ExternalRunsFile)]
+        raise InputError(f"{path} cannot be used:", problems, _EXAMPLE) from None
+    over = [n for n, line in enumerate(case.compute) if (line.lost_hours or 0) > line.hours]
+    if over:
+        found = Problem(f"compute[{over[0]}].lost_hours", "is more than its hours", "correct it")
+        raise InputError(f"{path} cannot be used:", [found], _EXAMPLE)
+    return case
+
+
+def _account(case: ExternalRunsFile) -> Account:
+    machines, spans, at_us = [], [], 0
+    for number, line in enumerate(case.compute):
+        end_us = at_us + round(line.hours * US_PER_H)
+        stretch = Segment(
+            at_us,
+            end_us,
+            line.usd_per_hour,
+            line.on_demand_usd_per_hour or 0,
+            price_source="file",
+        )
+        details = {"phase": line.phase, "what": line.what}
+        machines.append(Machine(str(number), 1, (stretch,), line.gpus, details=details))
+        spans.append(_spans(line, at_us, end_us))
+        at_us = end_us
+    extras = tuple(Item(one.kind, one.phase, one.what, 0.0, "", one.usd) for one in case.other)
+    places = "the cheapest price on demand anywhere is not in the file"
+    return Account(
+        "", case.name, "", 1, tuple(machines), extras=extras, unknown=(places,), spans=tuple(spans)
+    )
+
+
+def _spans(line: ComputeLine, start_us: int, end_us: int) -> tuple[Span, ...]:
+    if line.lost_hours is None:
+        return ((start_us, end_us, TimeUse.UNTOLD),)
+    kept_us = end_us - round(line.lost_hours * US_PER_H)
+    return ((start_us, kept_us, TimeUse.USEFUL), (kept_us, end_us, TimeUse.REPLAYED))

@@ -1,0 +1,159 @@
+"""How sizes of a training run are shown: the bar against the card, tables, what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spotd.base.text import money, place, span
+from spotd.cli.render import Cell, Column, print_table, say
+from spotd.sizing.checkpoint_size import saves_lines
+from spotd.sizing.task import Task
+
+_BAR = (("state", "█"), ("gather", "▓"), ("activations", "▒"), ("logits", "░"), ("context", "·"))
+_CARD_CELLS, _MOST_CELLS = 20, 30  # of a bar: where the card ends, and where it is cut off
+_STYLES = {"fits": "green", "tight": "yellow", "does not fit": "red"}
+_COLUMNS = (
+    Column("GPU"),
+    Column("GPUS", right=True),
+    Column("GIB/GPU", right=True),
+    Column("OF", right=True),
+    Column("VERDICT"),
+    Column("MEMORY"),
+    Column("TOKENS/S", right=True),
+    Column("TIME", right=True),
+)
+_OFFER_COLUMNS = (
+    Column("WHERE", cut=True, tail=8),
+    Column("MACHINES", cut=True),
+    Column("AS"),
+    Column("$/H", right=True),
+    Column("VERDICT"),
+    Column("TIME", right=True),
+    Column("COST", right=True),
+)
+
+
+def print_sizes(task: Task, data: Mapping[str, Any]) -> None:
+    """The table, the offers, and why something is slow."""
+    run = task.run
+    print(
+        f"{data['model']}, {data['parameters'] / 1e9:.1f} B parameters: {run.method}, "
+        f"{run.precision}, {run.sharding}, {run.sequence:,} tokens x {run.micro_batch} a GPU, "
+        f"{run.checkpointing} checkpointing, {run.loss} loss"
+    )
+    if not data["items"]:
+        say("it fits no number of these GPUs that was tried")
+    print_table(_COLUMNS, [_row(item) for item in data["items"]])
+    print("".join(f"{mark} {part}  " for part, mark in _BAR) + "│ the card")
+    if "naive_gib_in_all" in data:
+        print(
+            f"by the rule of 4 bytes a parameter: {data['naive_gib_in_all']} GiB in all, over all "
+            "GPUs; no training run is that small"
+        )
+    for line in saves_lines(data["checkpoint"]):
+        print(line)
+    for item in data["items"]:
+        _print_causes(f"{item['gpus']} {item['accelerator']}", item)
+    if data["offers"]:
+        print_table(_OFFER_COLUMNS, [_offer_row(row) for row in data["offers"][:10]])
+        causes: dict[str, Mapping[str, Any]] = {}
+        for row in data["offers"][:10]:
+            causes.setdefault(row["size"]["cause"] or row["size"]["note"], row)
+        for row in causes.values():  # each reason once, at the cheapest place
+            _print_causes(place(dict(row)), row["size"])
+    say(data["limits"])
+
+
+def _print_causes(where: str, item: Mapping[str, Any]) -> None:
+    if item["note"]:
+        print(f"{where}: {item['note']}")
+    if item["cause"]:
+        print(f"{where}: {item['cause']}")
+        for one in item["advice"]:
+            print(f"  {one['text']}")
+
+
+def _row(item: Mapping[str, Any]) -> list[Cell | str]:
+    return [
+        item["accelerator"],
+        str(item["gpus"]),
+        f"{item['gib_per_gpu']:.1f}",
+        f"{item['card_gib']:.1f}",
+        Cell(item["verdict"], _STYLES[item["verdict"]]),
+        bar(item["parts_gib"], item["card_gib"]),
+        f"{item['tokens_per_s']:,.0f}{'' if item['measured'] else ' ?'}",
+        _hours(item),
+    ]
+
+
+def bar(parts_gib: Mapping[str, float], card_gib: float) -> str:
+    """The parts stacked against a card of _CARD_CELLS, which ends at the line."""
+    drawn, total = "", 0.0
+    for part, mark in _BAR:
+        total += parts_gib[part]
+        drawn += mark * (round(total / card_gib * _CARD_CELLS) - len(drawn))
+    if len(drawn) > _MOST_CELLS:
+        drawn = drawn[: _MOST_CELLS - 1] + "»"
+    drawn = drawn.ljust(_CARD_CELLS)
+    return f"{drawn[:_CARD_CELLS]}│{drawn[_CARD_CELLS:]}"
+
+
+def _hours(item: Mapping[str, Any]) -> str:
+    return span(item["hours"] * 3600) if item["hours"] else "-"
+
+
+def _offer_row(row: Mapping[str, Any]) -> list[Cell | str]:
+    placed, nodes = row["size"], row["size"]["num_nodes"]
+    machines = f"{row['instance_type']} {row['accelerator_count']}x{row['accelerator']}"
+    return [
+        place(dict(row)),
+        f"{nodes} x {machines}" if nodes > 1 else machines,
+        row["capacity_type"],
+        money(row["price_usd_per_h"] * nodes),
+        Cell(placed["text"], _STYLES[placed["verdict"]]),
+        Cell(f"{_hours(placed)} late", "yellow") if placed["late"] else _hours(placed),
+        money(placed["usd"]),
+    ]
+
+
+def size_columns(offers: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Of a plan whose job file says what its model is."""
+    columns = [Column("MEMORY")]
+    if any(row["size"] and row["size"]["hours"] for row in offers):
+        columns += [Column("TIME", right=True), Column("COST", right=True)]
+    return columns
+
+
+def size_cells(
+    placed: Mapping[str, Any] | None, offers: Sequence[Mapping[str, Any]]
+) -> list[Cell | str]:
+    """The cells below `size_columns`."""
+    if placed is None:
+        return ["nothing known of it", *["-"] * (len(size_columns(offers)) - 1)]
+    cells: list[Cell | str] = [Cell(placed["text"], _STYLES[placed["verdict"]])]
+    if len(size_columns(offers)) > 1:
+        cells += [_hours(placed), money(placed["usd"])]
+    return cells
+
+
+def offer_notes(data: Mapping[str, Any]) -> None:
+    """Below a plan: whose word its times are, what is slow and what helps, what is not covered."""
+    model, placed = data["model"], [row["size"] for row in data["offers"] if row["size"]]
+    measured = model["measured"]
+    if measured:
+        say(
+            f"times by {measured['tokens_per_s']:,.0f} tokens/s, measured over "
+            f"{measured['steps']} steps on {measured['gpus']} {measured['accelerator']}; by "
+            "published runs on other GPUs"
+        )
+    if placed and all(one["verdict"] == "does not fit" for one in placed):
+        say(f"{model['name']} fits none of these: spotctl rightsize FILE says what it would fit")
+    told = [row for row in data["offers"] if row["size"] and _has_words(row["size"])]
+    for row in told[:1]:
+        _print_causes(place(row), row["size"])
+    say(f"memory and time of {model['name']}: {model['limits']}")
+
+
+def _has_words(item: Mapping[str, Any]) -> bool:
+    return bool(item["cause"] or item["note"])

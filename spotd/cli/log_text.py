@@ -1,0 +1,96 @@
+"""Pieces of several output streams, put out as whole lines and made safe for a terminal."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import deque
+from typing import Any
+
+from spotd.base.text import clean, place
+from spotd.cli.render import say
+
+_MAX_LINE = 64 << 10
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
+# A colour or another rendition of text changes no more than looks; everything else is taken out.
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+
+
+def safe_line(text: str) -> str:
+    """A line of output that can only be read: colours stay, other control characters do not."""
+    parts = _COLOUR.split(text)
+    kept = [
+        part if index % 2 else clean(_ESCAPE.sub("", part).replace("\t", "    "))
+        for index, part in enumerate(parts)
+    ]
+    return "".join(kept) + ("\x1b[0m" if len(parts) > 1 else "")
+
+
+class Streams:
+    """Joins chunks of a reply into lines, one buffer a stream."""
+
+    def __init__(self, nodes: dict[int, dict[str, Any]], *, many: bool, safe: bool) -> None:
+        self._nodes = nodes
+        self._many = many
+        self._safe = safe
+        self._partial: dict[tuple[int, int, str], bytes] = {}
+        self._generation = 0
+        self._tail: deque[tuple[dict[str, Any], bytes]] | None = None
+
+    def tail(self, lines: int) -> None:
+        """Hold back all but the last `lines` until `caught_up`; 0 holds nothing back."""
+        self._tail = deque(maxlen=lines) if lines else None
+
+    def feed(self, chunk: dict[str, Any]) -> None:
+        """One chunk as the API gives it."""
+        key = (chunk["generation"], chunk["rank"], chunk["stream"])
+        data = self._partial.pop(key, b"") + chunk["text"].encode("latin-1")
+        end = 0
+        for match in _LINE.finditer(data):
+            end = match.end()
+            self._line(chunk, match[0])
+        rest = data[end:]
+        if len(rest) > _MAX_LINE:
+            self._line(chunk, rest)
+        elif rest:
+            self._partial[key] = rest
+
+    def caught_up(self) -> None:
+        """What is stored has been read: print what was held back, and flush."""
+        held, self._tail = self._tail, None
+        for chunk, line in held or ():
+            self._line(chunk, line)
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        """Print lines that never ended."""
+        for (generation, rank, name), rest in self._partial.items():
+            self._line({"generation": generation, "rank": rank, "stream": name}, rest)
+        self._partial.clear()
+        sys.stdout.flush()
+
+    def _line(self, chunk: dict[str, Any], line: bytes) -> None:
+        if self._tail is not None:
+            self._tail.append((chunk, line))
+            return
+        self._announce(chunk["generation"])
+        out = sys.stdout.buffer
+        if self._many:
+            out.write(f"[{chunk['rank']}] ".encode())
+        if not self._safe:
+            out.write(line)
+            return
+        body = line.rstrip(b"\r\n")
+        ending = line[len(body) :].decode()
+        out.write((safe_line(body.decode(errors="replace")) + ending).encode())
+
+    def _announce(self, generation: int) -> None:
+        if generation == self._generation:
+            return
+        sys.stdout.flush()
+        node = self._nodes.get(generation)
+        where = f" on {place(node)}" if node else ""
+        if self._generation or generation > 1:
+            say(f"--- generation {generation}{where} ---")
+        self._generation = generation

@@ -1,0 +1,73 @@
+"""The address and token of the Prometheus endpoint; see docs/metrics.md."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from spotd.base.validation import Path as Keys
+from spotd.config.secret_refs import read_secret
+from spotd.config.section import Section
+
+LEAST_CHARACTERS = 16  # of a token
+_EXAMPLE = "127.0.0.1:9464"
+_MAKE = "(umask 077; openssl rand -hex 32 > /etc/spotd/metrics-token)"
+
+
+def split_address(listen: str) -> tuple[str, int]:
+    """(address, port) of "127.0.0.1:9464" or "[::1]:9464". Raises ValueError."""
+    host, _, port = listen.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+        number = int(port) if port.isdecimal() else 0
+    except ValueError:
+        raise ValueError(f"{listen!r} is no address and port; write {_EXAMPLE!r}") from None
+    if not 0 < number < 1 << 16:
+        raise ValueError(f"{listen!r} has no port from 1 to 65535; write {_EXAMPLE!r}")
+    if not address.is_loopback:
+        raise ValueError(
+            f"{listen!r} can be reached from other machines, and what passes is not encrypted; "
+            f"write {_EXAMPLE!r} and let a proxy with TLS, or ssh -L, carry it further"
+        )
+    return str(address), number
+
+
+def _checked(listen: str) -> str:
+    if listen:
+        split_address(listen)
+    return listen
+
+
+class MetricsSection(Section):
+    """A door for Prometheus, beside the socket: on this machine alone, with a token."""
+
+    listen: Annotated[str, AfterValidator(_checked)] = Field(
+        default="", description=f"Address and port, as {_EXAMPLE}; empty: no such door"
+    )
+    token_file: Path | None = None
+    token_env: str | None = None
+    token_credential: str | None = None
+
+    def read_token(self, environ: Mapping[str, str]) -> str:
+        """Read the token. Raises ValueError ("what; fix")."""
+        return read_secret("token", self.model_dump(), environ)
+
+
+def check_metrics(
+    section: MetricsSection, environ: Mapping[str, str]
+) -> Iterator[tuple[Keys, str, str]]:
+    """Yield the problems of the section."""
+    try:
+        token = section.read_token(environ)
+    except ValueError as error:
+        text, _, fix = str(error).partition("; ")
+        yield ("metrics", "token_file"), text, fix
+        return
+    if section.listen and len(token) < LEAST_CHARACTERS:
+        text = "is missing" if not token else f"has less than {LEAST_CHARACTERS} characters"
+        fix = f"whoever has a login here could read what jobs cost: {_MAKE}, and name that file"
+        yield ("metrics", "token_file"), text, fix

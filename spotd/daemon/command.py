@@ -1,0 +1,186 @@
+"""`spotd`: run the daemon, look at its configuration, look after its database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.exceptions import Exit
+
+from spotd.base.clock import SystemClock
+from spotd.cli.main import run_app
+from spotd.cli.render import Output, emit
+from spotd.cli.schema import alone, upgrade_here
+from spotd.config.load import load_config
+from spotd.daemon.daemon import run_daemon
+from spotd.daemon.startup import make_folder
+from spotd.store.backup import back_up, restore
+from spotd.store.interface import StoreError
+from spotd.store.schema import REVISIONS
+from spotd.store.version import downgrade as downgrade_database
+
+RENEWING = "0004"  # the first schema whose spotd moves on the expiry of machines
+
+app = typer.Typer(
+    name="spotd",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+db = typer.Typer(help="The database.", rich_markup_mode=None)
+app.add_typer(db, name="db")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"spotd {version('spotd')}")
+        raise Exit
+
+
+@app.callback()
+def root(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Keep training jobs alive on spot machines: the daemon. Drive it with `spotctl`."""
+
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="config.toml; else the usual places.")
+]
+
+
+OutputOption = Annotated[
+    Output, typer.Option("-o", "--output", metavar="FORM", help="table or json.")
+]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE")]
+
+
+@app.command()
+def run(config: ConfigOption = None) -> None:
+    """Run the daemon until SIGTERM.
+
+    \b
+    Example:
+      spotd run --config /etc/spotd/config.toml
+    """
+    raise Exit(run_daemon(load_config(config, to_start=True)))
+
+
+@app.command()
+def check(config: ConfigOption = None) -> None:
+    """Read the configuration, say everything that is wrong with it, and start nothing.
+
+    \b
+    Example:
+      spotd check --config ./config.toml
+    """
+    found = load_config(config, to_start=True)
+    typer.echo(f"{found.path}: good; state in {found.state_dir}, socket {found.socket}")
+
+
+@db.command()
+def upgrade(config: ConfigOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Bring the database to this program's schema: `spotctl db upgrade` does the same. Make a
+    backup before.
+
+    \b
+    Example:
+      systemctl stop spotd && spotd db upgrade && systemctl start spotd
+    """
+    upgrade_here(config, output)
+
+
+@db.command()
+def downgrade(
+    revision: Annotated[str, typer.Argument(metavar="SCHEMA")],
+    config: ConfigOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Bring the database back to the schema of an older spotd, before that one is installed again.
+
+    What only newer ones know is lost: make a backup before. The older one names the schema that it
+    needs when it refuses to start.
+
+    A spotd with a schema before 0004 renews the expiry of no machine: those that run by now save
+    and end, healthy as they are, when `limits.unattended_h` is over. Be back before that.
+
+    \b
+    Example:
+      systemctl stop spotd && spotd db downgrade 0002
+    """
+    found = load_config(config)
+    with alone(found.database_url):
+        now_us = SystemClock().now_us()
+        before, after = downgrade_database(found.database_url, revision, now_us)
+    warning = _cost_of(after, found.file.limits.unattended_h)
+    data = {"kind": "Downgrade", "before": before, "after": after, "warning": warning}
+    _emit(data, output, f"the database has schema {after}" + (f"\n{warning}" if warning else ""))
+
+
+def _cost_of(schema: str, unattended_h: float) -> str:
+    """Return what keeps costing money while no spotd of this schema runs, or "" if nothing does."""
+    if REVISIONS.index(schema) >= REVISIONS.index(RENEWING):
+        return ""
+    return (
+        "a spotd with this schema renews no machine: those that run now save and end, healthy as "
+        f"they are, within {unattended_h:g} h, unless a newer spotd is back by then"
+    )
+
+
+@db.command()
+def backup(
+    file: FileArgument, config: ConfigOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Copy the database into a new file, whether the daemon runs or not.
+
+    The master key is not in it: keep `spotd-key` somewhere else, and safe. Through a running
+    daemon, from another machine too: `spotctl db backup`.
+
+    \b
+    Example:
+      spotd db backup /var/backups/spotd.backup
+    """
+    back_up(load_config(config).database_url, file, SystemClock().now_us())
+    size = file.stat().st_size
+    data = {"kind": "Backup", "file": str(file), "bytes": size}
+    _emit(data, output, f"{file}: {size} bytes, checked")
+
+
+@db.command("restore")
+def restore_(
+    file: FileArgument, config: ConfigOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Make a backup the database, where there is none; it is then in quarantine.
+
+    While that lasts no machine is ended for being unknown, so what was launched since the backup
+    lives on and is told. Restore the master key (`spotd-key` in the state folder) as well. When the
+    daemon runs again, look at `spotctl orphans`, then: spotctl quarantine release. Beside a spotd
+    that still uses the original, or did within two minutes, it stands still.
+
+    \b
+    Example:
+      spotd db restore /var/backups/spotd.backup && systemctl start spotd
+    """
+    found = load_config(config)
+    if not found.file.database.url:
+        make_folder(found.state_dir)
+    reason = restore(found.database_url, file, SystemClock().now_us())
+    data = {"kind": "Restore", "file": str(file), "quarantine": reason}
+    _emit(data, output, f"restored; in quarantine: {reason}")
+
+
+def _emit(data: dict[str, Any], output: Output, text: str) -> None:
+    emit({"apiVersion": "spotd/v1", **data}, output, lambda: typer.echo(text), "kind")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code of one command line."""
+    return run_app(app, "spotd", arguments, told=(StoreError,))

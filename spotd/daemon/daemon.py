@@ -1,0 +1,439 @@
+"""The daemon process: build every part from the configuration, run, reload, and stop cleanly."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import structlog
+
+from providers.base import Provider
+from providers.stores import open_store as open_objects
+from providers.stores.base import ObjectStore
+from spotd.act.alerts import Delivery
+from spotd.act.bundle import build_bundle
+from spotd.act.claim import DeploymentClaim
+from spotd.act.effects import EffectContext
+from spotd.act.jump_hosts import JumpHosts
+from spotd.act.link import SshLink
+from spotd.act.saver_env import SaverEnv
+from spotd.act.secrets import open_job_secrets
+from spotd.act.ssh_access import SshAccess
+from spotd.api.http.app import make_app
+from spotd.api.http.metrics_server import MetricsServer
+from spotd.api.http.permissions import Permissions
+from spotd.api.http.server import Server
+from spotd.api.metrics.exposition import Metrics
+from spotd.api.request.request import ApiContext
+from spotd.base import log as logs
+from spotd.base.clock import ListeningSince, RandomIds, SystemClock
+from spotd.base.errors import UserError
+from spotd.base.live_reports import FOLDER, read_reports
+from spotd.base.lock import hold_database
+from spotd.base.process_metrics import ProcessMetrics
+from spotd.config.changes import check_change
+from spotd.config.clouds import JUMP_KEYS
+from spotd.config.config import Config
+from spotd.config.iam_policies import facts_of, infos_of
+from spotd.config.images import configured_images, makers_of
+from spotd.config.provider_registry import Clouds, build_provider
+from spotd.config.schedule import schedule_of
+from spotd.daemon.condition_alerts import ConditionAlerts
+from spotd.daemon.db_outage import LEASES, DatabaseOutageAlert
+from spotd.daemon.history_cache import HistoryCache
+from spotd.daemon.loop import Loop, run_effect
+from spotd.daemon.periodic import PeriodicTasks
+from spotd.daemon.pool import Pool
+from spotd.daemon.reconcile import market_now
+from spotd.daemon.reload import has_terminal, reload
+from spotd.daemon.safe_mode import SafeMode
+from spotd.daemon.sdnotify import notify
+from spotd.daemon.signals import Signals
+from spotd.daemon.startup import (
+    advance_clock,
+    check_agents,
+    check_deployment,
+    detect_moved_database,
+    empty_folder,
+    hold_folder,
+    make_folder,
+    open_claim_store,
+    open_deployment_store,
+)
+from spotd.daemon.wiring import (
+    LEND_EVERY_S,
+    add_periodic_tasks,
+    alert_sinks,
+    bucket_settings_of,
+    credential_leases,
+    start_servers,
+    store_reaches,
+)
+from spotd.observe import dataset_copies
+from spotd.observe.clouds import InstanceSurvey
+from spotd.observe.nodes import Follower
+from spotd.observe.readiness import examine
+from spotd.security.secrets import JobKeys, open_job_keys, rotate, unlock
+from spotd.store.backup import back_up
+from spotd.store.engine import file_of
+from spotd.store.integrity import check_whole
+from spotd.store.interface import StoreError
+from spotd.store.sql_store import SqlStore, open_store
+
+log = structlog.get_logger(__name__)
+
+WATCHDOG_EVERY_S = 1.0  # the unit allows a minute
+FIRST_CLAIM_CHECK_S = 3.0  # seconds that the start waits for the deployment claim
+REVOKE_EVERY_S = 10.0  # retries of removing disabled users from machines
+STOP_TIMEOUT_S = 3.0  # for each kind of work in progress at the stop
+
+
+class Daemon:
+    """Everything that runs in one `spotd` process."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.clock = SystemClock()
+        self.listening = ListeningSince(self.clock)
+        self.ids, self.timing = RandomIds(), config.timing
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{self.ids.token()[:8]}"
+        self._hints: list[Callable[[], None]] = []
+        self._watchdog_fed_s = -WATCHDOG_EVERY_S
+        self._locks = [hold_folder(make_folder(config.state_dir))]
+        settings = config.file.safe_mode.to_settings()
+        self.safe_mode = SafeMode(config.state_dir, self.clock, settings)
+        self.store, self.process_metrics = self._open_database(config), ProcessMetrics()
+        self.condition_alerts = ConditionAlerts(self.store, self.clock)
+        self.secret_box = unlock(
+            self.store, config.state_dir, config.environ, self.ids.random_bytes
+        )
+        self.store.set_limits(config.limits)
+        self.providers = Clouds(self._build_providers(config, {}))
+        self._own_options = config.store_options(config.deployment_store)
+        self.objects = open_deployment_store(config)
+        shared, every_s = open_claim_store(config, self.objects), config.file.timing.claim_every_s
+        self.claim = DeploymentClaim(
+            self.store, shared, self.clock, self.owner, self.ids.chance, every_s
+        )
+        self.survey = InstanceSurvey(self.store, self.providers, self.clock)
+        self.jump_hosts = JumpHosts(config.jump_hosts(), self.clock)
+        self.link = SshLink(build_bundle(), way=self.jump_hosts.dial)
+        self.ssh_access = SshAccess(self.link, self.keys, self.clock)
+        self.permissions = Permissions(config.file.access.admins, config.file.access.viewers)
+        self.leases = credential_leases(lambda: self.config, self.link, self.keys, self.clock)
+        self.context = self._build_context()
+        self.pool = Pool(self.providers, partial(run_effect, self.context))
+        self.loop = Loop(
+            self.context,
+            self.timing,
+            self.owner,
+            dispatch=self.pool.submit,
+            progressed=self._progressed,
+            decided=self.process_metrics.note_round,
+        )
+        self.follower = Follower(
+            self.store, self.link, self.keys, self.objects, self.clock, self.listening.listened
+        )
+        self.delivery = Delivery(alert_sinks(config), self.clock)
+        self.tasks = self._build_tasks()
+        self.tasks.add(LEND_EVERY_S, "lend", self.leases.renew)
+        self.tasks.add(every_s, "claim", self.claim.keep)
+        self.tasks.stand_still(self.claim.why)
+        late_s = LEASES * config.file.timing.lease_s
+        self.outage_alert = DatabaseOutageAlert(
+            socket.gethostname(), self.clock, late_s, self.delivery.page
+        )
+        self.tasks.tell_renewals(self.outage_alert.note)
+        self._hints = [self.loop.poke, self.follower.poke]
+
+    def _open_database(self, config: Config) -> SqlStore:
+        """Open the store, lock its file, and check that it fits this daemon."""
+        file = file_of(config.database_url)
+        if file is not None:
+            self._locks.append(hold_database(file))
+            check_whole(file)
+        store = open_store(
+            config.database_url,
+            now=self.clock.now_us,
+            notify=self._hint,
+            deployment_factory=lambda: config.file.deployment.id or self.ids.token()[:12],
+        )
+        check_deployment(store, config)
+        check_agents(store)
+        if file is not None:
+            store.free_duties()  # this process alone has the file open: earlier holders are dead
+            detect_moved_database(store, file, self.clock.now_us())
+        advance_clock(self.clock, store.newest_us())
+        return store
+
+    def run(self) -> None:
+        """Run until SIGTERM or SIGINT. Raises UserError if the socket is in use.
+
+        SIGHUP reloads the configuration, but stops a daemon that was started in a terminal.
+        """
+        metrics = Metrics(api_context := self._build_api_context())
+        app = make_app(api_context, self.permissions, metrics)
+        servers = start_servers(self.config, app, metrics)
+        self.safe_mode.begin()
+        signals = Signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+        looked = threading.Event()
+        threading.Thread(target=self.claim.watch, args=(looked,), daemon=True).start()
+        looked.wait(FIRST_CLAIM_CHECK_S)
+        thread = threading.Thread(target=self.loop.run, name="reconcile")
+        thread.start()
+        try:
+            self.jump_hosts.start()
+            self.tasks.start()
+            self.follower.start()
+            notify("READY=1")
+            self._update_condition_alerts()
+            log.info("ready", socket=str(self.config.socket), providers=list(self.providers))
+            received = self._wait_for_the_end(signals)
+            notify("STOPPING=1")
+            log.info("stopping", signal=received.name)
+        finally:  # else it goes on without its main thread and keeps the state folder locked
+            self._close(servers, thread)
+        self.safe_mode.end_well()
+
+    def _close(self, servers: Sequence[Server | MetricsServer], thread: threading.Thread) -> None:
+        """Stop deciding, let calls in flight record their outcome, then close.
+
+        A call that does not end in time is due again at the next start, as after a crash.
+        """
+        self.loop.stop()
+        self.claim.stop()
+        thread.join(STOP_TIMEOUT_S)
+        self.prefetch.stop()
+        self.tasks.stop(STOP_TIMEOUT_S)
+        self.pool.close(STOP_TIMEOUT_S)
+        self.follower.stop()
+        self.jump_hosts.close()
+        for server in servers:
+            server.stop()
+        self.store.close()
+        for lock in self._locks:
+            lock.close()
+        log.info("stopped")
+
+    def _wait_for_the_end(self, signals: Signals) -> signal.Signals:
+        in_terminal = has_terminal()
+        while True:
+            received = signals.wait()
+            if received is not signal.SIGHUP or in_terminal:
+                return received
+            now_us, request = self.clock.now_us(), self.ids.token()
+            reload(self.config, self._apply_config, self.store, now_us, request)
+
+    def _apply_config(self, config: Config) -> None:
+        """Replace the configuration of the running daemon.
+
+        Steps that may fail come first and change nothing. Raises UserError, StoreError, and errors
+        of the provider adapters.
+        """
+        check_change(self.config, config, self._own_options)
+        providers, sinks = self._build_providers(config, self.providers), alert_sinks(config)
+        hosts = config.jump_hosts()
+        self.store.set_limits(config.limits)
+        logs.configure(level=config.file.log.level, form=config.file.log.format)
+        access = config.file.access
+        self.permissions.admins, self.permissions.viewers = access.admins, access.viewers
+        self.config, self.timing = config, config.timing
+        self.survey.change(providers)
+        self.pool.change(providers)
+        self.providers.change(providers)
+        self.jump_hosts.change(hosts)
+        self.jump_hosts.start()
+        self.claim.move(open_claim_store(config, self.objects))
+        self.delivery.change(sinks)
+        self.tasks.change(self.timing, schedule_of(config))
+        self.outage_alert.patience_s = LEASES * config.file.timing.lease_s
+        self.loop.change(self.timing)
+        try:  # jobs that wait for a limit are checked at once
+            self.store.note_jobs([job.id for job in self.store.jobs(finished=False)])
+        except StoreError as error:
+            log.warning("the store does not answer", error=str(error))
+
+    def _hint(self) -> None:
+        """Wake the loop and the follower: a record made a job due."""
+        for hint in self._hints:
+            hint()
+
+    def _progressed(self) -> None:
+        """Feed systemd's watchdog, at most once per WATCHDOG_EVERY_S."""
+        now_s = self.clock.monotonic_s()
+        if now_s - self._watchdog_fed_s >= WATCHDOG_EVERY_S:
+            self._watchdog_fed_s = now_s
+            notify("WATCHDOG=1")
+            self.tasks.notice_clock()
+            self._update_condition_alerts()
+
+    def _update_condition_alerts(self) -> None:
+        """Alert on conditions that block this daemon when they begin and when they end."""
+        states = {
+            "safe_mode": (
+                self.safe_mode.why(),
+                "safe mode is over: spotd launches and starts again",
+            ),
+            "contested": (self.claim.why(), "the deployment is this spotd's alone: it goes on"),
+        }
+        for name, why in self.jump_hosts.why().items():
+            states[f"jump:{name}"] = why, f"the jump host of provider {name} lets us through again"
+        self.condition_alerts.update(states)
+
+    def keys(self, job_id: str) -> JobKeys:
+        """Return the SSH keys of a job, decrypted."""
+        return open_job_keys(self.secret_box, job_id, self.store.job_key(job_id))
+
+    def _open_store(self, url: str) -> ObjectStore:
+        return open_objects(url, self.config.store_options(url))
+
+    def _build_providers(
+        self, config: Config, known: Mapping[str, Provider]
+    ) -> dict[str, Provider]:
+        """Build the providers by name. One whose settings did not change is kept from `known`."""
+        built: dict[str, Provider] = {}
+        before = self.config.file.providers
+        for name, section in config.file.providers.items():
+            if name in known and section == before.get(name):
+                built[name] = known[name]
+                continue
+            settings = section.model_dump(exclude={"kind", *JUMP_KEYS}, exclude_none=True)
+            deployment = self.store.deployment()
+            provider = build_provider(section.kind, name, deployment, settings)
+            built[name] = self.process_metrics.watch(provider)
+        return built
+
+    def _build_context(self) -> EffectContext:
+        self.dataset_copies = dataset_copies.DatasetCopies(
+            lambda: self.config.datasets, self._open_store
+        )
+        return EffectContext(
+            store=self.store,
+            providers=self.providers,
+            link=self.link,
+            packages=self.objects,
+            clock=self.clock,
+            deployment=self.store.deployment(),
+            survey=self.survey.survey,
+            keys=self.keys,
+            secrets=partial(open_job_secrets, self.store, self.secret_box),
+            open_store=self._open_store,
+            store_options=lambda url: self.config.store_options(url),  # noqa: PLW0108 - read anew
+            started_at_us=self.clock.now_us(),
+            listening_since=self.listening.since_us,
+            answering_since=self.survey.answering_since,
+            reached_since=self.jump_hosts.reached_since,
+            unreached=self.jump_hosts.unreached,
+            safe_until=self.safe_mode.until_us,
+            contested=self.claim.why,
+            places=lambda: self.config.store_places,
+            shards=lambda: self.config.shard_stores,
+            datasets=self.dataset_copies.now,
+            tools=SaverEnv(self.objects, self.config.state_dir / "wheels").tools,
+            shards_for=partial(self.leases.shards, self.store),
+            past=HistoryCache(self.store, lambda: self.config.file.placement.history_days).at,
+            buckets=self.leases.buckets,
+            lend=partial(self.leases.begin, self.store),
+            lendable=self.leases.check,
+        )
+
+    def _build_tasks(self) -> PeriodicTasks:
+        tasks = PeriodicTasks(
+            store=self.store,
+            providers=self.providers,
+            survey=self.survey,
+            deliver=self.delivery.deliver,
+            clock=self.clock,
+            holder=self.owner,
+            timing=self.timing,
+            schedule=schedule_of(self.config),
+        )
+        tasks.add(REVOKE_EVERY_S, "put_out", self.ssh_access.put_out)
+        self.prefetch = add_periodic_tasks(
+            tasks, lambda: self.config, self.context, self.dataset_copies.note
+        )
+        return tasks
+
+    def _build_api_context(self) -> ApiContext:
+        return ApiContext(
+            store=self.store,
+            clock=self.clock,
+            ids=self.ids,
+            vault=self.secret_box,
+            objects=self.objects,
+            open_store=self._open_store,
+            spool_dir=empty_folder(self.config.state_dir / "spool"),
+            defaults=lambda: self.config.checkpoint_defaults,
+            known=lambda: self.config.known,
+            market=lambda _now_us: market_now(self.context, self.timing),
+            providers_info=lambda: infos_of(self.config, self.providers),
+            back_up=partial(back_up, self.config.database_url),
+            test_alert=self.delivery.test,
+            reach_routes=self.delivery.reach,
+            rotate_key=self._rotate_key,
+            admit=partial(self.ssh_access.admit, self.store),
+            put_out=partial(self.ssh_access.put_out, self.store),
+            is_trusted=self.permissions.trusted.__contains__,
+            policy_facts=lambda cloud: facts_of(self.config, self.store, self.clock, cloud),
+            silent=lambda: self.survey.silent(3 * self.config.file.timing.survey_every_s),
+            remarks=self.tasks.remarks.found,
+            held=self.survey.held,
+            held_leftovers=self.survey.held_leftovers,
+            unswept=self.survey.unswept,
+            safe_mode=self.safe_mode.why,
+            leave_safe_mode=self._leave_safe_mode,
+            contested=self.claim.why,
+            store_cloud=lambda url: self.config.store_access(url).cloud,
+            bucket_settings=lambda: bucket_settings_of(self.config),
+            is_shared=lambda url: self.config.store_access(url).shared,
+            reaches=lambda: store_reaches(self.config, self.leases),
+            jump_host=self.jump_hosts.address,
+            try_ways=self.jump_hosts.try_out,
+            examine=partial(examine, self.providers),
+            live_reports=lambda: read_reports(self.config.state_dir / FOLDER),
+            makers=lambda: makers_of(self.config, self.providers),
+            configured_images=lambda: configured_images(self.config),
+            budgets=lambda: self.config.budgets,
+            drill_days=lambda: self.config.drill_days,
+            approval=lambda: self.config.approval,
+            tally=self.store.tally,
+            meters=self.process_metrics,
+            owner=self.owner,
+            box_microusd_per_h=lambda: self.config.file.money.control_box_usd_per_hour or 0,
+        )
+
+    def _leave_safe_mode(self) -> None:
+        self.safe_mode.leave()
+        self._update_condition_alerts()
+        self.store.note_jobs([job.id for job in self.store.jobs(False)])
+
+    def _rotate_key(self) -> list[str]:
+        own = self.config
+        return rotate(
+            self.store, self.secret_box, own.state_dir, own.environ, self.ids.random_bytes
+        )
+
+
+def run_daemon(config: Config) -> int:
+    """Run a daemon to its end and return the exit code. Raises UserError and StoreError."""
+    logs.configure(level=config.file.log.level, form=config.file.log.format)
+    daemon, code = Daemon(config), 0
+    try:
+        daemon.run()
+    except UserError:
+        raise
+    except Exception:
+        log.exception("the daemon failed")
+        code = 1
+    late = [t.name for t in threading.enumerate() if t is not threading.main_thread()]
+    if late:
+        # Python would wait for these calls. They are due again, as after a crash.
+        log.info("cut off", threads=sorted(late))
+        logging.shutdown()
+        os._exit(code)
+    return code

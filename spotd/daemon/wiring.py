@@ -1,0 +1,194 @@
+"""Build the daemon's parts from its configuration: servers, alert sinks, leases, periodic tasks.
+
+Functions that take `config` as a callable read it anew at each use, because SIGHUP replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.applications import Starlette
+
+from providers.stores.base import StoreUnavailableError
+from providers.stores.settings import BucketSettings, SettingsError, bucket_settings
+from spotd.act import dataset_prefetch, drill_runner
+from spotd.act.alerts import AlertSink, LogSink
+from spotd.act.credential_leases import CredentialLeases, LeaseLink
+from spotd.act.effects import EffectContext
+from spotd.act.slack import SlackSink
+from spotd.api.http.metrics_server import MetricsServer, serve_scrapes
+from spotd.api.http.server import Server, serve
+from spotd.api.metrics.exposition import Metrics
+from spotd.base.clock import Clock
+from spotd.base.errors import UserError
+from spotd.config import file as config_file
+from spotd.config.config import Config
+from spotd.config.metrics_listener import split_address
+from spotd.config.provider_registry import CredentialIssuers
+from spotd.daemon.periodic import PeriodicTasks
+from spotd.daemon.reconcile import market_now
+from spotd.observe import budgets, drills, idle_gpus, market_alerts
+from spotd.observe.storage_costs import record_job
+from spotd.planner.core.credential_lease import AccessMethod, StoreReach
+from spotd.security.secrets import JobKeys
+
+# Seconds between checks for leases that are due. The shortest lease is renewed after 300 s.
+LEND_EVERY_S = 30.0
+
+
+def start_servers(config: Config, app: Starlette, metrics: Metrics) -> list[Server | MetricsServer]:
+    """Start the API's socket, and the metrics server if it is configured.
+
+    Raises UserError if one cannot start; the others are stopped then.
+    """
+    server, section = serve(app, config.socket), config.file.metrics
+    if not section.listen:
+        return [server]
+    try:
+        token = section.read_token(config.environ)
+        return [server, serve_scrapes(metrics.text, *split_address(section.listen), token)]
+    except BaseException:
+        server.stop()
+        raise
+
+
+def alert_sinks(config: Config) -> dict[str, AlertSink]:
+    """Return the alert sinks by route name. Raises ConfigError if a webhook's URL is unreadable."""
+    sinks: dict[str, AlertSink] = {}
+    for name, entry in config.file.alerts.routes.items():
+        if isinstance(entry, config_file.SlackRoute):
+            sinks[name] = SlackSink(config.route_url(name), entry.min_severity)
+        else:
+            sinks[name] = LogSink(entry.min_severity)
+    return sinks
+
+
+def add_periodic_tasks(
+    tasks: PeriodicTasks,
+    config: Callable[[], Config],
+    context: EffectContext,
+    note: Callable[[str], None],
+) -> dataset_prefetch.DatasetPrefetch:
+    """Add budgets, idle GPUs, market alerts, dataset prefetch and drills to the periodic tasks.
+
+    `note(url)` is called when a copy of a data set is complete.
+    """
+    clock = context.clock
+    budget_check = budgets.Budgets(
+        budgets=lambda: config().budgets,
+        clock=clock,
+        dry_run=lambda: config().dry_run,
+        places=context.places,
+        datasets=lambda: config().datasets,
+    )
+    tasks.add(budgets.EVERY_S, "budgets", budget_check.keep)
+    idle_check = idle_gpus.IdleGpuCheck(lambda: config().idle, clock)
+    tasks.add(idle_gpus.EVERY_S, "idle", idle_check.look)
+    market_check = market_alerts.Markets(lambda: config().market_alerts, clock)
+    tasks.add(market_alerts.EVERY_S, "market", market_check.look)
+    prefetch = dataset_prefetch.DatasetPrefetch(
+        market=lambda: market_now(context, config().timing),
+        open_store=context.open_store,
+        clock=clock,
+        bytes_per_s=lambda: config().file.staging.bytes_per_s,
+        note=note,
+        reckon=lambda store, job: record_job(
+            store, job, context.places(), clock.now_us(), config().datasets
+        ),
+        contested=context.contested,
+    )
+    tasks.add(dataset_prefetch.EVERY_S, "stage", prefetch.look)
+    drill_task = drill_runner.DrillRunner(
+        link=context.link,
+        keys=context.keys,
+        providers=context.providers,
+        market=lambda _now_us: market_now(context, config().timing),
+        clock=clock,
+        contested=context.contested,
+    )
+    tasks.add(drill_runner.EVERY_S, "drills", drill_task.look)
+    overdue = drills.OverdueDrills(lambda: config().drill_days, clock)
+    tasks.add(drills.EVERY_S, "overdue drills", overdue.look)
+    return prefetch
+
+
+def credential_leases(
+    config: Callable[[], Config], link: LeaseLink, keys: Callable[[str], JobKeys], clock: Clock
+) -> CredentialLeases:
+    """Build the leases of store credentials that machines get."""
+    issuers = CredentialIssuers()
+    return CredentialLeases(
+        lambda url: config().store_access(url),
+        lambda url: issuers.of(config().lender(url)),
+        lambda url: config().store_options(url),
+        link,
+        keys,
+        clock,
+        lambda: (config().store_places, config().shard_stores),
+        lambda: config().datasets,
+    )
+
+
+def store_reaches(config: Config, leases: CredentialLeases) -> list[StoreReach]:
+    """Return how machines of each provider reach each remote checkpoint store.
+
+    Folders of this box are left out, and so are local providers, whose machines run on it. Each
+    lease that can be made is tried.
+    """
+    file, limit_s = config.file, config.timing.unattended_s
+    reaches = []
+    for url in _remote_stores(config):
+        lasts_s, error = _lease_duration_s(config, leases, url)
+        for name, entry in file.providers.items():
+            cloud = getattr(entry, "personality", entry.kind)
+            method = leases.way(url, cloud)
+            if method is AccessMethod.NONE and entry.kind == "local":
+                continue
+            access, leased = config.store_access(url), method is AccessMethod.LENT
+            reaches.append(
+                StoreReach(
+                    name,
+                    cloud,
+                    url,
+                    access.cloud,
+                    method,
+                    limit_s,
+                    lasts_s if leased else 0.0,
+                    error if leased else "",
+                    roled=cloud == access.cloud and cloud in access.roles,
+                )
+            )
+    return reaches
+
+
+def bucket_settings_of(config: Config) -> dict[str, BucketSettings | str]:
+    """Return each bucket's settings by URL, or the reason why they cannot be read.
+
+    Only buckets of clouds are read: what another server charges, its owner knows.
+    """
+    settings: dict[str, BucketSettings | str] = {}
+    for url in (url for url in _remote_stores(config) if config.store_access(url).cloud):
+        try:
+            current = bucket_settings(url, config.store_options(url))
+        except (SettingsError, UserError) as error:
+            settings[url] = str(error)
+        else:
+            if current is not None:
+                settings[url] = current
+    return settings
+
+
+def _remote_stores(config: Config) -> list[str]:
+    stores = (store.url for store in config.file.stores.values())
+    urls = dict.fromkeys((config.checkpoint_defaults.store, *stores))
+    return [url for url in urls if url and not url.startswith("file:")]
+
+
+def _lease_duration_s(config: Config, leases: CredentialLeases, url: str) -> tuple[float, str]:
+    """Return how long a lease lasts in seconds, and the error if none can be made."""
+    if not config.store_access(url).lends:
+        return 0.0, ""
+    try:
+        return leases.lasting_s(url), ""
+    except StoreUnavailableError as error:
+        return 0.0, str(error)

@@ -1,0 +1,156 @@
+"""A job's machines over time: the ribbon, and what each hand-over took."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from spotd.base.text import clean, money, span
+from spotd.base.text import place as place_words
+from spotd.dashboard.components import Column, PageContext, bar, card, sign, table
+from spotd.dashboard.html import Child, Html, el, join
+from spotd.plots.attempt_timeline import Span, ribbon
+
+Data = dict[str, Any]
+MOST_SPANS = 24
+_MACHINES = (
+    Column("Generation", number=True),
+    Column("Where"),
+    Column("Machine"),
+    Column("State"),
+    Column("Last step", number=True),
+    Column("$/h", number=True),
+    Column("Asked for"),
+    Column("Margin", number=True, tip="Of a notice, what was left when its work was saved"),
+    Column("Left because"),
+)
+_PARTS = {
+    "detect_s": ("Notice", "From the notice, or the last sign of life, until spotd knew"),
+    "request_s": ("Decide", "Until the next machine was asked for"),
+    "instance_s": ("Grant", "Until its cloud gave it"),
+    "agent_s": ("Boot", "Until its agent spoke"),
+    "ready_s": ("Prepare", "Until code and setup were ready"),
+    "claim_s": ("Claim", "Until HEAD was its own, which the old machine holds while it saves"),
+    "first_step_s": ("Load", "Until the first step"),
+}
+_HAND_OVERS = (
+    Column("Generations"),
+    Column("Old one"),
+    *(Column(name, number=True, tip=tip) for name, tip in _PARTS.values()),
+    Column("Restore", number=True, tip="Of Load: until the checkpoint was read"),
+    Column("In all", number=True),
+    Column(""),
+    Column("Steps lost", number=True),
+)
+
+
+def card_of(place: PageContext, job: Data) -> Html:
+    nodes = job["nodes"]
+    if not nodes:
+        empty = el("p", "No machine was asked for yet: see why below.", cls="empty")
+        return card("timeline", "Machines", empty)
+    rows = [_node_row(place, node) for node in reversed(nodes)]
+    keys = [node["id"] for node in reversed(nodes)]
+    return card(
+        "timeline",
+        "Machines",
+        _picture(place, job),
+        table("Machines of all generations, the newest first", _MACHINES, rows, "", keys),
+        _hand_overs(job),
+    )
+
+
+def _picture(place: PageContext, job: Data) -> Html:
+    found = spans(job, place.now)
+    older = len(job["nodes"]) - len(found)
+    title = f"{job['name']}: its machines over time"
+    if older > 0:
+        title += f" (the newest {len(found)})"
+    # Drawn by spotd.plots.svg, which escapes what it is given.
+    picture = Html(ribbon(clean(title), found))
+    return el("div", picture, cls="scroll ribbon", role="region", aria_label=title, tabindex=0)
+
+
+def spans(job: Data, now: datetime) -> list[Span]:
+    """The rows of the ribbon, of the newest machines."""
+    nodes = sorted(job["nodes"], key=lambda node: str(node["requested_at"]))[-MOST_SPANS:]
+    begin = datetime.fromisoformat(nodes[0]["requested_at"])
+    lost = {one["from_generation"]: one["steps_lost"] or 0 for one in job["hand_overs"]}
+
+    def at(iso: str | None) -> float | None:
+        when = datetime.fromisoformat(iso) if iso else None
+        return max(0.0, (when - begin).total_seconds()) if when else None
+
+    saved: dict[int, list[float]] = {}
+    for one in job["saves"]:
+        saved.setdefault(one["generation"], []).append(at(one["at"]) or 0.0)
+    return [
+        _span(node, at, at(now.isoformat()) or 0.0, lost, saved.get(node["generation"], []))
+        for node in nodes
+    ]
+
+
+def _span(node: Data, at: Any, now_s: float, lost: dict[int, int], saved: list[float]) -> Span:
+    first_s = at(node["first_step_at"])
+    ended_s = at(node["gone_at"]) or now_s
+    last_s = at(node["released_at"]) or at(node["exited_at"])
+    if last_s is None:
+        last_s = now_s if node["state"] == "running" else at(node["heard_at"])
+    heard = [at(one["heard_at"]) for one in node["notices"] if not one["withdrawn"]]
+    rank = f".{node['rank']}" if node["rank"] else ""
+    local, price = " (local)" if node["local"] else "", money(node["price_usd_per_h"])
+    return Span(
+        label=clean(f"g{node['generation']}{rank} {node['zone'] or node['region']}")[:24],
+        cloud=node["provider"].removeprefix("local-"),
+        asked_s=at(node["requested_at"]) or 0.0,
+        first_s=first_s,
+        last_s=None if first_s is None else min(max(first_s, last_s or 0.0), ended_s),
+        ended_s=ended_s,
+        notice_s=heard[0] if heard else None,
+        died=node["leave_reason"] == "lost" and not heard,
+        lost_steps=lost.get(node["generation"], 0) if not node["rank"] else 0,
+        checkpoints_s=tuple(saved) if not node["rank"] and first_s is not None else (),
+        note=clean(f"{node['provider']}{local}, {price}/h {node['capacity_type']}"),
+    )
+
+
+def _node_row(place: PageContext, node: Data) -> list[Child]:
+    why = node["leave_text"] or node["leave_reason"] or node["launch_error"] or node["effect_error"]
+    return [
+        f"{node['generation']}" + (f".{node['rank']}" if node["rank"] else ""),
+        place_words(node),
+        f"{node['instance_type']} {node['capacity_type']}",
+        sign(node["state"]),
+        f"{node['step']:,}",
+        f"{money(node['price_usd_per_h'])}/h",
+        place.age(node["requested_at"]),
+        "-" if node["margin_s"] is None else seconds(node["margin_s"]),
+        why or "-",
+    ]
+
+
+def _hand_overs(job: Data) -> Html:
+    found = job["hand_overs"]
+    longest = max((one["total_s"] for one in found), default=0.0)
+    rows: list[list[Child]] = [
+        [
+            f"{one['from_generation']} → {one['to_generation']}",
+            (one["reason"] or "-") + (" with a notice" if one["noticed"] else ""),
+            *(seconds(one["parts"][name]) for name in _PARTS),
+            "?" if one["restore_s"] is None else seconds(one["restore_s"]),
+            seconds(one["total_s"]),
+            bar(one["total_s"], longest, f"Hand-over to generation {one['to_generation']}"),
+            "?" if one["steps_lost"] is None else f"{one['steps_lost']:,}",
+        ]
+        for one in reversed(found)
+    ]
+    empty = "It has not gone on with another machine yet."
+    told = table("What each hand-over took, part by part", _HAND_OVERS, rows, empty)
+    if not any(one["overlap"] for one in found):
+        return told
+    note = "With a notice the old machine trains on meanwhile, until the new one takes over."
+    return join(told, el("p", note, cls="note"))
+
+
+def seconds(value: float) -> str:
+    return f"{value:.1f} s" if value < 60 else span(value)  # below 0: it came too late

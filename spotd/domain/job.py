@@ -1,0 +1,154 @@
+"""A job, its specification, its attempts and the checkpoint HEAD it has committed.
+
+Values are frozen: they are read from the store, decided upon, and never changed in place.
+`_us` is microseconds (since the epoch, UTC, or a duration), `_s` seconds, `_microusd` millionths of
+a US dollar: integers, so that sums are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from providers.base import SPARSE, OfferRequest
+from spotd.domain.health import HealthSpec
+from spotd.domain.on_node_loss import Elastic
+from spotd.domain.preferences import NO_CAPS, NO_WISHES, Caps, Preferences
+from spotd.domain.queue import NORMAL
+from spotd.domain.states import Outcome
+from spotd.wire import Bucket, Mount
+
+
+class Desired(str, Enum):
+    """What the user wants of the job now."""
+
+    RUN = "run"
+    PAUSE = "pause"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True)
+class CheckpointSpec:
+    """Where and how often a job saves.
+
+    `every_steps` 0: by time alone; `every_s` 0: by steps alone. `auto`: the program chooses its
+    interval by measurement, and `every_s` is for a program that cannot.
+    """
+
+    store: str
+    engine: str = "none"  # "spotd": the program saves by spotd_hook; "none": any script
+    every_steps: int = 0
+    every_s: float = 300.0
+    keep: int = 3
+    auto: bool = field(default=False, metadata=SPARSE)
+    size_bytes: int = field(default=0, metadata=SPARSE)  # expected of a save; 0: nobody has said
+    keep_every_steps: int = field(default=0, metadata=SPARSE)  # of each, one is pinned; 0: none
+    directory: str = field(default="", metadata=SPARSE)  # of a script, kept by the agent; "": none
+    # For shards of each region's machines; (): as configured; the job's own store alone: all there.
+    shards: tuple[str, ...] = field(default=(), metadata=SPARSE)
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A job as submitted; immutable. Built from YAML by spec.py."""
+
+    name: str
+    run: str
+    alternatives: tuple[OfferRequest, ...]
+    checkpoint: CheckpointSpec
+    ordered: bool = False  # alternatives in order of preference, not of price
+    capacity_ordered: bool = field(default=False, metadata=SPARSE)  # so are each one's types
+    num_nodes: int = 1
+    setup: str = ""
+    envs: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()  # names; the values are encrypted in the store
+    packages: tuple[Mount, ...] = ()
+    buckets: tuple[Bucket, ...] = field(default=(), metadata=SPARSE)  # copied before `setup`
+    image_id: str = ""
+    disk_gib: int = 0
+    max_hourly_microusd: int = 0  # cap of the node price, 0 none
+    max_cost_microusd: int = 0
+    deadline_us: int = 0
+    max_duration_s: float = 0.0
+    max_restarts_on_errors: int = 3
+    recover_on_exit_codes: tuple[int, ...] = ()
+    keep_on_failure_s: float = 0.0
+    boot_timeout_s: float = 900.0
+    setup_timeout_s: float = 3600.0
+    peer_timeout_s: float = field(default=3600.0, metadata=SPARSE)  # that ranks wait for others
+    stop_grace_s: float = 30.0
+    progress_every_s: float = 5.0
+    candidates: int = 1  # machines asked for side by side
+    fast_network: bool = field(default=False, metadata=SPARSE)  # between a gang's machines
+    elastic: Elastic = field(default=Elastic(), metadata=SPARSE)  # a gang that loses a machine
+    bake: str = field(default="", metadata=SPARSE)  # the image to be made once `setup` ran; no run
+    caches: tuple[str, ...] = field(default=(), metadata=SPARSE)  # folders, as the job names them
+    cache_bytes: int = field(default=0, metadata=SPARSE)  # that are kept of each, at most
+    health: HealthSpec = field(default_factory=HealthSpec)
+    alerts: tuple[str, ...] = ("default",)
+    project: str = field(default="", metadata=SPARSE)  # that budgets know it by
+    caps: Caps = field(default=NO_CAPS, metadata=SPARSE)
+    priority: int = field(
+        default=NORMAL, metadata=SPARSE
+    )  # 0 to 1000; see planner/queue/fair_share.py
+    wishes: Preferences = field(default=NO_WISHES, metadata=SPARSE)  # of where it runs
+    after: str = field(default="", metadata=SPARSE)  # the job that is to succeed before: its id
+
+
+@dataclass(frozen=True)
+class HeadSnapshot:
+    """HEAD as the daemon read it, who alone sets `final`, or as a node reported its move of it."""
+
+    generation: int
+    step: int
+    manifest: str
+    released: bool
+    final: bool
+    seen_at_us: int
+    read_at_us: int = 0  # when the daemon itself read it; a node's word alone never makes a success
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job with the decisions about it. Every decision increments `version`."""
+
+    id: str
+    name: str
+    spec: JobSpec
+    desired: Desired
+    version: int
+    created_at_us: int
+    generation: int = 0  # of the newest attempt; 0 before the first
+    outcome: Outcome | None = None
+    outcome_text: str = ""
+    finished_at_us: int = 0
+    failures: int = 0  # crashes of the training program that were charged
+    place_after_us: int = 0  # backoff: no new node before
+    save_wanted_at_us: int = 0  # health asked for a checkpoint
+    waiting_since_us: int = 0  # wanted, without a machine, and none to be had; 0: not so
+    waiting_told_us: int = 0  # when its user was last told
+    unsaved_told_us: int = 0  # when its user was last told that its newest checkpoint is old
+    room_since_us: int = 0  # the limits have no room for it since then; 0: not so
+    room_asked_us: int = 0  # when it was last refused for that: its turn is kept for a while
+    room_microusd_per_h: int = 0  # what it asked to spend
+    offers_at_us: int = 0  # no offer is to be had for it until then; 0: it waits for none
+    yields_to: str = ""  # the job that it is to save for, or gave its machines to
+    yields_since_us: int = 0  # since when it is to save for that; 0: not so
+    yielded_at_us: int = 0  # when it last gave its machines to another job
+    stop_text: str = ""  # a limit was reached: drain, then fail with this text
+    wake_at_us: int = 0
+    notes: int = 0  # observations so far; `notes > notes_seen` means there is something new
+    notes_seen: int = 0
+    head: HeadSnapshot | None = None
+    first_step_at_us: int = 0
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try to run a job; its number is the generation, the fencing token."""
+
+    job_id: str
+    generation: int
+    opened_at_us: int
+    cause: str

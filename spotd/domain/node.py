@@ -1,0 +1,128 @@
+"""A rented machine: what was decided about it and what was observed, and its preemption notices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from providers.base import NoticeKind, Offer
+from spotd.domain.states import LeaveReason, NodeState
+
+
+class EffectKind(str, Enum):
+    """The kinds of calls; see act/effects.py."""
+
+    LAUNCH = "launch"
+    RESOLVE = "resolve"  # look up by token what became of a launch
+    SURVEY = "survey"  # ask the cloud about this node
+    BOOT = "boot"
+    START = "start"
+    RELEASE = "release"
+    DRAIN = "drain"
+    SAVE = "save"
+    READ_HEAD = "read_head"
+    IMAGE = "image"  # of a bake: clean its machine's disk, then have an image made of it
+    TERMINATE = "terminate"
+
+
+@dataclass(frozen=True)
+class NoticeRecord:
+    """A recorded notice; `deadline_us` is on the daemon's clock, None if the cloud gave none."""
+
+    notice_id: str
+    kind: NoticeKind
+    heard_at_us: int
+    deadline_us: int | None
+    withdrawn: bool = False
+    source: str = ""
+
+    @property
+    def takes_away(self) -> bool:
+        """Return whether the notice holds and takes the machine; a rebalance advice does not."""
+        return not self.withdrawn and self.kind is not NoticeKind.REBALANCE
+
+
+@dataclass(frozen=True)
+class Node:
+    """A rented or requested machine: decisions, then observations. `offer` has today's cost."""
+
+    id: str
+    job_id: str
+    generation: int
+    rank: int
+    candidate: int  # nodes of one attempt with the same candidate number are one gang
+    token: str
+    offer: Offer
+    state: NodeState
+    requested_at_us: int
+    moved_at_us: int = 0  # its machine served an earlier attempt until then; 0: asked for in this
+    gang_size: int = 0  # ranks that its attempt was begun with; 0: the job's num_nodes
+    expires_at_us: int = 0  # what its expiry tag is created with; 0: older than the tag
+    image_id: str = ""  # the vendor's, of a baked one that it starts from
+    image_setup: str = ""  # what that has set up
+    chosen: bool = False
+    leave_reason: LeaveReason | None = None
+    leave_text: str = ""  # or, before it leaves, what keeps us from giving it up
+    left_at_us: int = 0  # when it was decided that it leaves
+    terminating_at_us: int = 0  # when it was decided that it ends now
+    drained_at_us: int = 0
+    kept_until_us: int = 0  # a failed node kept for its user
+    effect: EffectKind | None = None  # the last effect armed
+    effect_armed_at_us: int = 0
+    effect_due_at_us: int = 0  # not again before, unless it is known to have failed
+    # --- observations
+    instance_id: str = ""
+    launched_at_us: int = 0
+    launch_error: str = ""  # text of a refusal; final, if gone_at_us is set: no instance came of it
+    launch_error_code: str = ""  # class name in providers.base
+    host: str = ""  # where we reach it
+    private_host: str = ""  # where others of its network do; "": its cloud has not said
+    port: int = 0
+    ssh_user: str = ""
+    host_public_key: str = ""  # as its cloud told it first; "": the one that we gave it
+    cloud_state: str = ""  # providers.base.InstanceState as last listed, "absent" when not listed
+    surveyed_at_us: int = 0
+    seen_at_us: int = 0  # last time that the cloud listed it
+    missed_at_us: int = 0  # since when listings lack it, though they should not; 0: they do not
+    booted_at_us: int = 0  # agent shipped and started, the last time
+    hello_at_us: int = 0
+    started_at_us: int = 0  # `start` acknowledged
+    started_claim: str = ""  # the claim that was acknowledged
+    ready_at_us: int = 0
+    claimed_at_us: int = 0
+    first_step_at_us: int = 0
+    last_step: int = 0
+    heard_at_us: int = 0  # last journal line or heartbeat, on our clock
+    link_down_at_us: int = 0  # the SSH link ended; 0 while it is up
+    told_release_at_us: int = 0
+    told_drain_at_us: int = 0
+    told_save_at_us: int = 0
+    released_at_us: int = 0
+    exit_code: int | None = None
+    exited_at_us: int = 0
+    exit_tail: str = ""
+    setup_failed: bool = False
+    disk_full_at_us: int = 0  # its agent said that it stays so; 0: there is room
+    wiped_at_us: int = 0  # its disks, after the program had ended
+    wiped_text: str = ""
+    cleaned_at_us: int = 0  # its disk is fit for an image, and nobody can log in any more
+    image_asked_at_us: int = 0  # when its cloud last said how far the image is
+    imaged_at_us: int = 0  # the image is there
+    image_error: str = ""  # why there will be none
+    terminated_at_us: int = 0  # the cloud accepted a terminate
+    renewed_until_us: int = 0  # what its expiry tag was moved on to
+    lent_at_us: int = 0  # credentials of the checkpoint store; 0: it has its own
+    lent_until_us: int = 0
+    gone_at_us: int = 0  # the cloud stopped listing it, says terminated, or refused it for good
+    effect_failed_at_us: int = 0  # or the end of the pause that the cloud asked for then
+    effect_failures: int = 0  # in a row, of the armed effect
+    effect_error: str = ""
+    journal_seq: int = 0
+    wire: int = 0  # the version of the wire that its agent speaks; 0: it has not said
+    drill: str = ""  # the kind of the drill that strikes it; see spotd/domain/fault_drill.py
+    notices: tuple[NoticeRecord, ...] = ()
+
+    @property
+    def active(self) -> bool:
+        """Return whether the machine may still cost money."""
+        return self.state is not NodeState.GONE

@@ -1,0 +1,342 @@
+"""Estimate a job's burn rate, remaining steps, completion time and final cost.
+
+From its own record (reports of steps, interruptions, prices paid) and from this fleet's record of
+such machines. If the record or the job file does not suffice, nothing is estimated and the reason
+is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from spotd.domain.job import Desired, Job
+from spotd.domain.market import Market
+from spotd.domain.node import Node
+from spotd.domain.node_history import LOSSES
+from spotd.domain.phase import keeps
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
+from spotd.history.completion_interval import Completion, Measurements, completion
+from spotd.history.spot_value import hazard_of
+from spotd.money.hour_breakdown import Segment, Steps
+from spotd.money.units import US_PER_H
+from spotd.planner.core.remaining_work import GENERATIONS, start_s
+from spotd.planner.core.shard_stores import longest_pause_s
+from spotd.planner.placement.build_situation import speed_of
+from spotd.planner.placement.cost_to_finish import lives_of
+
+DAY_US = 24 * US_PER_H
+HISTORY_US = 7 * DAY_US  # of which the rates are
+SAMPLES = 48  # moments of that time at which they are read
+CUT_S = 600.0  # of training at least, in one stretch whose pace is compared with others'
+
+ENDED = "it has ended"
+PAUSED = "it is paused"
+NO_AMOUNT = "the job file does not say how much there is to do"
+NO_STEPS = "no steps of it were measured yet"
+ANEW = "it keeps no checkpoints: each interruption begins it anew"
+NEVER = "its interruptions take as much time as there is between them"
+AMOUNT_ADVICE = "write spotd.work: 100000 steps, or 40h"
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """The record of one job: all its machines with their ledger segments, and its reports."""
+
+    job: Job
+    nodes: Sequence[Node]
+    stretches: Sequence[Segment]
+    steps: Sequence[Steps]
+    market: Market
+    now_us: int
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds per step over the newest generations, in total and per stretch."""
+
+    step_s: float
+    steps: int  # that were measured
+    stretches: Sequence[float]
+
+
+@dataclass(frozen=True)
+class CompletionEstimate:
+    """The estimate. Money is for machines alone.
+
+    `unknown` is why no end is estimated; `completion` is None then. `step` is the last step,
+    `saved_step` the one to which a sudden end goes back. The rest would cost `list_left_microusd`
+    on-demand in the same place without interruptions, and `best_left_microusd` in the cheapest
+    place; 0 if no price is known.
+    """
+
+    spent_microusd: int
+    microusd_per_h: int
+    mean_microusd_per_h: int  # of the last 24 h, or since it began
+    step: int = 0
+    saved_step: int = 0
+    steps: int = 0  # all that there are to do; 0: not said
+    pace: StepTimes | None = None
+    left_s: float = 0.0
+    known: Measurements | None = None
+    own_losses: int = 0  # interruptions of its own that were measured
+    completion: Completion | None = None
+    unknown: str = ""
+    advice: str = ""
+    list_left_microusd: int = 0
+    best_left_microusd: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def final_microusd(self) -> tuple[int, int, int] | None:
+        """Return the machines' final cost: low, middle, high."""
+        if self.completion is None:
+            return None
+        cost = self.completion.cost
+        low, middle, high = (round(value) for value in (cost.low, cost.middle, cost.high))
+        return self.spent_microusd + low, self.spent_microusd + middle, self.spent_microusd + high
+
+
+def outlook(facts: JobRecord) -> CompletionEstimate:
+    """Return the estimate at `now_us` for a job in any state."""
+    job, wishes, now_us = facts.job, facts.job.spec.wishes, facts.now_us
+    rate = sum(one.rate_microusd_per_h for one in facts.stretches if one.running)
+    spent = sum(one.spent(0, now_us) for one in facts.stretches)
+    pace, saved = pace_of(facts.steps), job.head.step if job.head else 0
+    step = max(saved, _reported(facts))
+    unknown, advice = _obstacle(facts, pace)
+    shown = CompletionEstimate(
+        spent,
+        rate,
+        _mean(facts),
+        step,
+        saved,
+        wishes.work_steps,
+        pace,
+        unknown=unknown,
+        advice=advice,
+    )
+    here = _newest(facts.nodes)
+    if unknown or pace is None or here is None:
+        return shown
+    left_s = _left_s(facts, pace, step, here)
+    own = losses_s(facts)
+    known = _known(facts, pace, left_s, own, here)
+    found = completion(known)
+    list_rate, best_rate = _on_demand(facts)
+    left_h, nodes = left_s / 3600, job.spec.num_nodes
+    return CompletionEstimate(
+        spent_microusd=spent,
+        microusd_per_h=rate,
+        mean_microusd_per_h=shown.mean_microusd_per_h,
+        step=step,
+        saved_step=saved,
+        steps=wishes.work_steps,
+        pace=pace,
+        left_s=left_s,
+        known=known,
+        own_losses=len(own),
+        completion=found,
+        unknown="" if found else NEVER,
+        list_left_microusd=round(list_rate * nodes * left_h),
+        best_left_microusd=round(best_rate * nodes * left_h),
+        notes=_notes(known, len(own)),
+    )
+
+
+def _obstacle(facts: JobRecord, pace: StepTimes | None) -> tuple[str, str]:
+    """Return why no end can be estimated, and what would help."""
+    job = facts.job
+    if job.outcome is not None:
+        return ENDED, ""
+    if job.desired is not Desired.RUN:
+        return PAUSED, f"spotctl resume {job.name}"
+    if not job.spec.wishes.measurable:
+        return NO_AMOUNT, AMOUNT_ADVICE
+    if not keeps(job.spec.checkpoint):
+        return ANEW, "checkpoint: {engine: spotd}"
+    return (NO_STEPS, "") if pace is None else ("", "")
+
+
+def pace_of(steps: Sequence[Steps]) -> StepTimes | None:
+    """Return the pace by wall time, including saves and evaluation; None if not measured.
+
+    From report to report of one run; the first report counts by itself.
+    """
+    newest = sorted({row.generation for row in steps})[-GENERATIONS:]
+    cuts: list[tuple[float, int]] = []
+    for generation in newest:
+        time_s, count = 0.0, 0
+        for before, row in _neighbours([row for row in steps if row.generation == generation]):
+            took_us = max(row.busy_us, row.last_at_us - row.first_at_us)
+            if before is not None:
+                took_us = row.last_at_us - before.last_at_us
+            time_s, count = time_s + max(took_us, 0) / S, count + row.last - row.first + 1
+            if time_s >= CUT_S:
+                cuts.append((time_s, count))
+                time_s, count = 0.0, 0
+        if time_s:
+            cuts.append((time_s, count))
+    whole_s, many = sum(time_s for time_s, _ in cuts), sum(count for _, count in cuts)
+    if not whole_s or not many:
+        return None
+    full = [cut for cut in cuts if cut[0] >= CUT_S / 2] or cuts
+    return StepTimes(whole_s / many, many, [time_s / count for time_s, count in full])
+
+
+def _neighbours(rows: Sequence[Steps]) -> Iterator[tuple[Steps | None, Steps]]:
+    """Yield each report with the one before of the same run; a step back begins another run."""
+    before: Steps | None = None
+    for row in rows:
+        follows = before is not None and row.first > before.last
+        yield (before if follows else None), row
+        before = row
+
+
+def losses_s(facts: JobRecord) -> list[float]:
+    """Return the seconds that each finished interruption took.
+
+    From the last step before it until training had come as far again and made a new step, for
+    preempted or lost machines only.
+    """
+    taken = {
+        node.generation
+        for node in facts.nodes
+        if node.leave_reason in LOSSES and (node.chosen or node.started_at_us)
+    }
+    behind = _behind(facts.steps)
+    rows = sorted(facts.steps, key=lambda row: row.generation)
+    found = []
+    for old, new in pairwise(rows):
+        if old.generation == new.generation or old.generation not in taken:
+            continue
+        ended_us = old.last_at_us + behind[old.generation]
+        again_us = _reached_us(rows, old, behind)
+        if again_us:
+            found.append(max(0, again_us - ended_us) / S)
+    return found
+
+
+def _behind(steps: Iterable[Steps]) -> dict[int, int]:
+    """Return how far each generation's clock is behind ours, by the report received soonest."""
+    found: dict[int, int] = {}
+    for row in steps:
+        late_us = row.at_us - row.last_at_us
+        found[row.generation] = min(late_us, found.get(row.generation, late_us))
+    return found
+
+
+def _reached_us(rows: Sequence[Steps], old: Steps, behind: dict[int, int]) -> int:
+    """Return when the step after `old`'s last was made, by our clock; 0 if not yet."""
+    wanted = old.last + 1
+    for row in rows:
+        if row.generation > old.generation and row.last >= wanted:
+            each_us = (row.last_at_us - row.first_at_us) / max(1, row.last - row.first)
+            after = row.last - max(wanted, row.first)
+            return round(row.last_at_us - after * each_us) + behind[row.generation]
+    return 0
+
+
+def _known(
+    facts: JobRecord, pace: StepTimes, left_s: float, own: Sequence[float], here: Node
+) -> Measurements:
+    spec, past = facts.job.spec, facts.market.past
+    planned = start_s(past, facts.job.id) + longest_pause_s(here.offer, spec, facts.market) / 2
+    hazard = hazard_of(here.offer, lives_of(past))
+    return Measurements(
+        left_s=left_s,
+        paces=[one / pace.step_s for one in pace.stretches],
+        losses_s=[*own, planned],
+        rates=_rates(facts),
+        num_nodes=spec.num_nodes,
+        losses=hazard.losses,
+        hours=hazard.hours,
+        prior_h=hazard.prior_h,
+        starts=not _trains(facts),
+    )
+
+
+def _left_s(facts: JobRecord, pace: StepTimes, step: int, here: Node) -> float:
+    """Return the remaining training time at the job's measured pace, at least one step."""
+    wishes = facts.job.spec.wishes
+    if wishes.work_steps:
+        return max(wishes.work_steps - step, 1) * pace.step_s
+    speed = speed_of(facts.job.spec, here.offer)
+    return max(wishes.work_s / speed - step * pace.step_s, pace.step_s)
+
+
+def _rates(facts: JobRecord) -> list[float]:
+    """Return hourly rates of all machines together at moments of the last days.
+
+    The present rate counts for half if there is one.
+    """
+    begun_us = min((one.start_us for one in facts.stretches), default=facts.now_us)
+    since_us = max(begun_us, facts.now_us - HISTORY_US)
+    each_us = (facts.now_us - since_us) / SAMPLES
+    moments = [since_us + round((n + 0.5) * each_us) for n in range(SAMPLES)]
+    rates = [
+        sum(s.rate_microusd_per_h for s in facts.stretches if s.start_us <= at_us < s.end_us)
+        for at_us in moments
+    ]
+    found: list[float] = [rate for rate in rates if rate]
+    now = sum(one.rate_microusd_per_h for one in facts.stretches if one.running)
+    if now:
+        found += [now] * max(1, len(found))
+    return found or [0.0]  # prepaid
+
+
+def _mean(facts: JobRecord) -> int:
+    begun_us = min((one.start_us for one in facts.stretches), default=facts.now_us)
+    since_us = max(begun_us, facts.now_us - DAY_US)
+    passed_us = facts.now_us - since_us
+    spent = sum(one.spent(since_us, facts.now_us) for one in facts.stretches)
+    return round(spent * US_PER_H / passed_us) if passed_us > 0 else 0
+
+
+def _on_demand(facts: JobRecord) -> tuple[int, int]:
+    """Return the on-demand price of a machine like the newest, there and in the cheapest place.
+
+    0 if no price is known.
+    """
+    newest = max(facts.stretches, key=lambda one: one.start_us, default=None)
+    if newest is None:
+        return 0, 0
+    return newest.list_rate_microusd_per_h, newest.best_rate_microusd_per_h
+
+
+def _trains(facts: JobRecord) -> bool:
+    return any(
+        node.state is NodeState.RUNNING and node.first_step_at_us and node.chosen
+        for node in facts.nodes
+    )
+
+
+def _reported(facts: JobRecord) -> int:
+    """The last step of the machine that trains; 0 where none does."""
+    if not _trains(facts):
+        return 0
+    mine = [row for row in facts.steps if row.generation == facts.job.generation]
+    return mine[-1].last if mine else 0
+
+
+def _newest(nodes: Sequence[Node]) -> Node | None:
+    chosen = [node for node in nodes if node.chosen or node.started_at_us] or list(nodes)
+    return max(chosen, key=lambda node: node.requested_at_us, default=None)
+
+
+def _notes(known: Measurements, own: int) -> tuple[str, ...]:
+    """Return where the interval comes from, term by term."""
+    mean_min = sum(known.losses_s) / len(known.losses_s) / 60
+    took = f"{own} of this job, and" if own else "none of this job yet:"
+    often = f"{known.losses} in {known.hours:,.0f} machine-hours of this pool here"
+    notes = [
+        f"pace: {len(known.paces)} stretches of its own training",
+        f"interruptions: {often}, and one in {known.prior_h:,.0f} h believed",
+        f"each {mean_min:.1f} min: {took} {known.losses_s[-1] / 60:.1f} min as planned",
+        "prices: as now, or those that it paid in the last 7 days",
+    ]
+    if known.starts:
+        notes.append("it does not train now: counted from when it has a machine")
+    return tuple(notes)

@@ -1,0 +1,58 @@
+"""Alert on a job whose saves take more than a tenth of its time, with what would cost less."""
+
+from __future__ import annotations
+
+from spotd.domain.events import Event, Severity
+from spotd.domain.health import USAGE, use_of
+from spotd.domain.job import Desired, Job
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
+from spotd.money.budget import DAY_US
+from spotd.store.interface import Store
+
+MOST = 0.10  # of wall clock; guides to training on spot machines have 5 to 10 %
+WITHIN_S = 3600.0
+LEAST_S = 900.0  # of measured time: three windows of a machine (trainer/agent/watch/usage.py)
+
+
+def judge_saves(store: Store, now_us: int) -> None:
+    """Alert once a day, by what running machines measured in the last hour."""
+    told = store.event_keys("saves_cost", now_us - DAY_US)
+    for job in store.jobs(finished=False):
+        key = f"saves_cost:{job.id}"
+        if job.desired is not Desired.RUN or key in told:
+            continue
+        share = share_of(store, job, now_us)
+        if share is not None and share > MOST:
+            event = Event(
+                "saves_cost",
+                f"{job.name} stands still for its saves {share:.1%} of the time: {_advice(job)}",
+                severity=Severity.WARNING,
+                alert=True,
+                key=key,
+                data={"share": round(share, 4)},
+            )
+            store.add_event(job.id, event, now_us)
+
+
+def share_of(store: Store, job: Job, now_us: int) -> float | None:
+    """Return the share of machine time that saves took from training; None if unknown."""
+    running = {node.id for node in store.job_nodes(job.id) if node.state is NodeState.RUNNING}
+    windows = [
+        row.event.data
+        for row in store.events_of(job.id, (USAGE,), now_us - int(WITHIN_S * S))
+        if row.event.node_id in running and isinstance(row.event.data.get("save_s"), int | float)
+    ]
+    used = use_of(windows)
+    return used.save if used is not None and used.seconds >= LEAST_S else None
+
+
+def _advice(job: Job) -> str:
+    if job.spec.checkpoint.auto:
+        return (
+            "its pause is `auto`, and as long as it pays at the losses of its machines; what makes "
+            "a save shorter is a smaller state, or a copy that is made beside training"
+        )
+    if job.spec.checkpoint.engine == "none":
+        return "save more seldom, or by spotd_hook (engine: spotd), which copies beside training"
+    return "save more seldom; `every: auto` makes the pause longer where a save takes long"

@@ -1,0 +1,124 @@
+"""Alert on jobs with idle or badly used GPUs, with dollars and the likely cause; pause by policy.
+
+It also checks for saves that stop training for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spotd.base.clock import Clock
+from spotd.domain.events import Event, Severity
+from spotd.domain.health import IDLE_BELOW, USAGE, use_of
+from spotd.domain.job import Desired, Job
+from spotd.domain.states import NodeState
+from spotd.domain.units import S
+from spotd.money.budget import DAY_US
+from spotd.money.idle import ALLOW, PAUSE, Idle, IdlePolicy, Window, idle_gpus
+from spotd.observe.checkpoint_overhead import judge_saves
+from spotd.store.interface import Store
+
+EVERY_S = 300.0  # machines report as often
+USE_S = 900.0  # what is judged of them
+
+
+class IdleGpuCheck:
+    """`policy()` is that of the configuration in force."""
+
+    def __init__(self, policy: Callable[[], IdlePolicy], clock: Clock) -> None:
+        self._policy = policy
+        self._clock = clock
+
+    def look(self, store: Store) -> None:
+        """Check once. State is only in the recorded events."""
+        judge_idle(store, self._policy(), self._clock.now_us())
+        judge_use(store, self._policy(), self._clock.now_us())
+        judge_saves(store, self._clock.now_us())
+
+
+def judge_idle(store: Store, policy: IdlePolicy, now_us: int) -> None:
+    """Alert once a day, and pause the job if the policy says so and this is no dry run.
+
+    It is paused like by a person, so training saves first. A program that makes no steps reports
+    nothing: domain/health.py covers that.
+    """
+    if policy.does == ALLOW:
+        return
+    told = store.event_keys("idle_gpus", now_us - DAY_US)
+    for job in store.jobs(finished=False):
+        key = f"idle_gpus:{job.id}"
+        if job.desired is not Desired.RUN or key in told:
+            continue
+        found = idle_gpus(_windows(store, job, now_us - int(policy.after_s * S)), policy)
+        if found is None:
+            continue
+        text = _text(job, found, policy)
+        paused = policy.does == PAUSE and not policy.dry_run
+        if paused:
+            text += f"it saves and is paused; it goes on with `spotctl resume {job.name}`"
+        elif policy.does == PAUSE:
+            text += "with dry_run = false in [policies] it would save and be paused"
+        else:
+            text += f"`spotctl why {job.name}` says what it waits for"
+        event = Event("idle_gpus", text, severity=Severity.WARNING, alert=True, key=key)
+        if paused:
+            store.pause_job(job.id, event, now_us)
+        else:
+            store.add_event(job.id, event, now_us)
+
+
+def judge_use(store: Store, policy: IdlePolicy, now_us: int) -> None:
+    """Alert once a day on use below 70 % in the last 15 min, with the likely cause.
+
+    Not within a day of an alert on idle GPUs.
+    """
+    if policy.does == ALLOW:
+        return
+    since_us = now_us - int(USE_S * S)
+    told = store.event_keys("gpus_low", now_us - DAY_US)
+    idle = store.event_keys("idle_gpus", now_us - DAY_US)
+    for job in store.jobs(finished=False):
+        key = f"gpus_low:{job.id}"
+        if job.desired is not Desired.RUN or key in told or f"idle_gpus:{job.id}" in idle:
+            continue
+        windows = _windows(store, job, since_us)
+        found = idle_gpus(windows, IdlePolicy(below=IDLE_BELOW, after_s=USE_S))
+        if found is None:
+            continue
+        machines = {window.node_id for window in windows}
+        rows = store.events_of(job.id, (USAGE,), since_us)
+        use = use_of([row.event.data for row in rows if row.event.node_id in machines])
+        text = (
+            f"the GPUs of {job.name} were busy {found.gpu:.0%} of the last {USE_S / 60:.0f} min, "
+            f"below {IDLE_BELOW:.0%}: ${found.usd_per_h:,.2f} each hour for GPUs that do nothing; "
+            f"likely cause: {(use and use.cause) or 'not known'}"
+        )
+        event = Event("gpus_low", text, severity=Severity.WARNING, alert=True, key=key)
+        store.add_event(job.id, event, now_us)
+
+
+def _windows(store: Store, job: Job, since_us: int) -> list[Window]:
+    """Return the windows of the machines that train now."""
+    rates = {
+        node.id: node.offer.price_microusd_per_h / 1e6
+        for node in store.job_nodes(job.id)
+        if node.state is NodeState.RUNNING
+    }
+    if not rates:
+        return []
+    found = []
+    for row in store.events_of(job.id, (USAGE,), since_us):
+        said, rate = row.event.data, rates.get(row.event.node_id)
+        seconds, gpu = said.get("window_s"), said.get("gpu")
+        if rate is None or not isinstance(seconds, int | float) or not isinstance(gpu, int | float):
+            continue
+        found.append(Window(row.event.node_id, float(seconds), min(float(gpu), 1.0), rate))
+    return found
+
+
+def _text(job: Job, found: Idle, policy: IdlePolicy) -> str:
+    return (
+        f"the GPUs of {job.name} were busy {found.gpu:.0%} of the last {policy.after_s / 60:.0f} "
+        f"min: ${found.usd:,.2f} for GPUs that did nothing, and ${found.usd_per_h:,.2f} more each "
+        "hour; "
+    )

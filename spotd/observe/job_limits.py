@@ -1,0 +1,109 @@
+"""Alert on what jobs spend, and are expected to spend, of their `max_cost_usd`.
+
+Each threshold alerts once, by its own route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from spotd.domain.events import Event, Severity
+from spotd.domain.job import Job
+from spotd.history.completion_estimate import CompletionEstimate, outlook
+from spotd.money.budget import ACTUAL, FORECAST, crossed
+from spotd.money.focus import iso
+from spotd.money.units import US_PER_H
+from spotd.store.budget_queries import carried_by
+from spotd.store.interface import EventRow, Store
+from spotd.store.job_history import facts_of
+
+REACHED, FORETOLD = "cost_reached", "cost_forecast"  # kinds of events
+_KINDS = {REACHED: ACTUAL, FORETOLD: FORECAST}
+
+
+def tell_of_jobs(store: Store, now_us: int, *, foretell: bool) -> None:
+    """Check every job with such a limit.
+
+    With `foretell` the expected cost is computed from the record, for jobs whose amount of work is
+    known.
+    """
+    capped = [job for job in store.jobs(finished=False) if job.spec.max_cost_microusd]
+    if not capped:
+        return
+    market = store.load_market(now_us) if foretell else None
+    views = store.load_views([job.id for job in capped], now_us)
+    carried = carried_by(store)
+    for view in views.values():
+        job = view.job
+        found = None
+        if market is not None and job.spec.wishes.measurable:
+            found = outlook(facts_of(store, job, market, now_us))
+        cost, each_h = carried.get(job.id, (0, 0))
+        rate = sum(node.offer.price_microusd_per_h for node in view.nodes if node.active)
+        rate += each_h if rate else 0
+        ends = _ends(found, cost, each_h) if found else None
+        for event in _events(store, job, view.spent_microusd, rate, ends, now_us):
+            store.add_event(job.id, event, now_us)
+
+
+def _ends(found: CompletionEstimate, cost: int, each_h: int) -> tuple[int, int, int] | None:
+    """Return what the job will have cost at its end.
+
+    Its machines, its checkpoints so far, and further checkpoints as of late.
+    """
+    machines, done = found.final_microusd, found.completion
+    if machines is None or done is None:
+        return None
+    hours = (done.hours.low, done.hours.middle, done.hours.high)
+    low, middle, high = (
+        end + cost + round(each_h * hour) for end, hour in zip(machines, hours, strict=True)
+    )
+    return low, middle, high
+
+
+def _events(
+    store: Store,
+    job: Job,
+    spent: int,
+    rate: int,
+    ends: tuple[int, int, int] | None,
+    now_us: int,
+) -> Iterator[Event]:
+    most = job.spec.max_cost_microusd
+    rows: Sequence[EventRow] = store.events_of(job.id, list(_KINDS))
+    told = {(_KINDS[row.event.kind], _percent_of(row.event)) for row in rows}
+    new = crossed(spent, ends[1] if ends else None, most, told, job.spec.caps.route)
+    for kind, percent in new:
+        if kind == ACTUAL:
+            text = (
+                f"{job.name} has spent {percent} % of its max_cost_usd: ${spent / 1e6:,.2f} of "
+                f"${most / 1e6:,.2f}, ${rate / 1e6:,.2f}/h now"
+            )
+            if rate and spent < most:
+                text += f", used up on {iso(now_us + (most - spent) * US_PER_H // rate)[:16]}Z"
+        else:
+            text = _foretold(job, spent, ends or (0, 0, 0), percent)
+        yield Event(
+            REACHED if kind == ACTUAL else FORETOLD,
+            text,
+            severity=Severity.WARNING if percent == 100 else Severity.INFO,
+            alert=True,
+            key=f"{kind}:{job.id}:{percent}",
+            data={"percent": percent},
+            route=job.spec.caps.route(percent),
+        )
+
+
+def _foretold(job: Job, spent: int, ends: tuple[int, int, int], percent: int) -> str:
+    low, middle, high = (end / 1e6 for end in ends)
+    return (
+        f"{job.name} will have spent {percent} % of its max_cost_usd of "
+        f"${job.spec.max_cost_microusd / 1e6:,.2f} by its end: ${spent / 1e6:,.2f} so far, "
+        f"${middle:,.2f} expected (nine of ten: ${low:,.2f} to ${high:,.2f}); "
+        f"spotctl cost {job.name}"
+    )
+
+
+def _percent_of(event: Event) -> int:
+    said = event.data.get("percent", 0)
+    return said if isinstance(said, int) else 0

@@ -1,0 +1,103 @@
+"""Compute what jobs' checkpoints and data cost per month, and record it for every money limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from spotd.domain.datasets import DataSet
+from spotd.domain.fast_replace import changed
+from spotd.domain.job import Job
+from spotd.domain.market import Market
+from spotd.money.budget import DAY_US
+from spotd.money.focus import month_of, months
+from spotd.money.units import US_PER_H
+from spotd.store.checkpoint_costs import Window
+from spotd.store.dataset_costs import freight_of
+from spotd.store.interface import Store
+from spotd.store.invoice_records import StorageCost
+from spotd.store.storage_costs import extras_of
+
+NONE: Mapping[str, DataSet] = {}
+NEWEST = 500  # jobs: one may have come and gone between two looks
+
+_LOG = structlog.get_logger(__name__)
+
+
+def record_carriage(
+    store: Store,
+    places: Mapping[str, tuple[str, ...]],
+    now_us: int,
+    datasets: Mapping[str, DataSet] = NONE,
+) -> None:
+    """Record the costs of unfinished jobs, of jobs finished within a day, and of jobs with stored
+    data.
+
+    `places` says where stores are (planner/core/shard_stores.py), `datasets` what a GB of a data
+    set costs on its way.
+    """
+    market = changed(store.load_market(now_us), places=places, datasets=datasets)
+    known: dict[str, dict[int, StorageCost]] = {}
+    for row in store.carriages():
+        known.setdefault(row.job_id, {})[row.month_us] = row
+    jobs = {job.id: job for job in store.jobs(finished=False)}
+    ended, _ = store.ended_jobs(NEWEST)
+    jobs.update({job.id: job for job in ended if job.finished_at_us > now_us - DAY_US})
+    for job_id in sorted(set(known) - set(jobs)):
+        # What a finished one keeps changes slowly, and all that it ever saved is read for that.
+        if max(row.at_us for row in known[job_id].values()) > now_us - DAY_US:
+            continue
+        if (job := store.find_job(job_id)) is not None:
+            jobs[job_id] = job
+    for job in jobs.values():
+        try:
+            _record(store, job, market, known.get(job.id, {}), now_us)
+        except (ArithmeticError, ValueError):  # one job's record is in no budget's way
+            _LOG.exception("what a job's checkpoints cost cannot be reckoned", job=job.id)
+
+
+def record_job(
+    store: Store,
+    job: Job,
+    places: Mapping[str, tuple[str, ...]],
+    now_us: int,
+    datasets: Mapping[str, DataSet] = NONE,
+) -> None:
+    """Record one job's costs at once, before something spends more."""
+    market = changed(store.load_market(now_us), places=places, datasets=datasets)
+    known = {row.month_us: row for row in store.carriages() if row.job_id == job.id}
+    _record(store, job, market, known, now_us)
+
+
+def _record(
+    store: Store, job: Job, market: Market, known: Mapping[int, StorageCost], now_us: int
+) -> None:
+    rows = [row for row in store.checkpoints(job.id) if row.bytes]
+    shipments = store.shipments(job.id)
+    if not rows and not shipments:
+        return
+    nodes = store.job_nodes(job.id)
+
+    def cost(since_us: int, until_us: int) -> int:
+        window = Window(since_us, until_us)
+        items, _ = extras_of(job, nodes, rows, market, window, now_us)
+        more, _ = freight_of(job, nodes, shipments, market, window, now_us)
+        return sum(item.cost_microusd for item in (*items, *more))
+
+    first_us = min(
+        *(row.committed_at_us for row in rows), *(row.began_at_us for row in shipments), now_us
+    )
+    for from_us, to_us in months(first_us, now_us + 1):
+        month_us, end_us = month_of(from_us)
+        before = known.get(month_us)
+        if end_us <= now_us and before is not None and before.at_us >= end_us + DAY_US:
+            continue  # it is over, and was recorded when machines had had a day to tell of it
+        rate = 0
+        if end_us > now_us:
+            lately_us = max(now_us - DAY_US, first_us)
+            passed_us = max(now_us - lately_us, US_PER_H)
+            rate = cost(lately_us, now_us) * US_PER_H // passed_us
+        row = StorageCost(job.id, month_us, cost(from_us, min(to_us, now_us)), rate, now_us)
+        if row.microusd or before is not None:
+            store.record_carriage(row)

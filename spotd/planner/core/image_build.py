@@ -1,0 +1,129 @@
+"""Build an image: run `setup` on a machine, clean its disk, and have the cloud make an image of it.
+
+This is a job without `run`: its agent ends when `setup` is done. Then one call after the other
+cleans the disk, starts the image, and asks for its progress. Cleaning removes the machine's keys:
+if its answer is lost nobody can ask again, and no image is made of a disk that may hold secrets.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable
+
+from providers.base import Offer
+from spotd.domain.events import Severity
+from spotd.domain.images import BakedImage, baked_of, image_for
+from spotd.domain.job import JobSpec
+from spotd.domain.node import EffectKind, Node
+from spotd.domain.states import LeaveReason, Outcome
+from spotd.domain.units import S
+from spotd.planner.core.plan_builder import PlanBuilder, place
+from spotd.wire import EXIT_FINISHED
+
+HEAR_OUT_S = 5.0  # after its agent's last word: the end of what `setup` printed is read meanwhile
+ASK_S = 15.0  # between questions how far an image is
+CLEAN_TRIES = 12  # in a row; about two minutes, the machine's refusals among them
+SILENT_S = 900.0  # without an answer of the cloud
+MAKING_S = 3 * 3600.0  # a machine is not paid for longer than this while its image is made
+
+
+def setup_digest(spec: JobSpec) -> str:
+    """Return 32 hex digits of what `setup` depends on: text, environment, workdir, mounts."""
+    parts = [spec.setup, dict(spec.envs), [(one.digest, one.target) for one in spec.packages]]
+    parts += [[(one.target, one.url) for one in spec.buckets]] if spec.buckets else []
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def vendor_name(spec: JobSpec, node: Node) -> str:
+    """Return the image's name at the cloud.
+
+    It differs for every machine, so that no half-made image of another one is mistaken for it (see
+    `providers.images.check_name`).
+    """
+    mark = base64.b32encode(hashlib.sha256(node.token.encode()).digest())[:12].decode().lower()
+    return f"spotd-{spec.bake}-{mark}"
+
+
+def chosen_image(spec: JobSpec, offer: Offer, images: Iterable[BakedImage]) -> BakedImage | None:
+    """Return the baked image that a machine of this offer starts from, or None."""
+    name = baked_of(spec.image_id)
+    return image_for(name, offer, images) if name else None
+
+
+def image_told(spec: JobSpec, node: Node) -> str:
+    """Return what a new node's event says about its baked image."""
+    name = baked_of(spec.image_id)
+    if not name:
+        return ""
+    return f", from image {name}" if node.image_id else f"; no image {name} there: setup runs"
+
+
+def needs_setup(spec: JobSpec, node: Node) -> bool:
+    """Return whether `setup` has to run: not if the machine's image contains it."""
+    return bool(spec.bake) or not node.image_setup or node.image_setup != setup_digest(spec)
+
+
+def setup_done(node: Node) -> bool:
+    """Return whether the agent of an image build has ended with nothing left to do."""
+    return node.exit_code == EXIT_FINISHED
+
+
+def need_baked(node: Node, now_us: int) -> EffectKind | None:
+    """Return the next call of a machine whose `setup` is done, or None."""
+    over = node.imaged_at_us or node.image_error
+    if over or now_us < _next_us(node):
+        return None
+    return EffectKind.IMAGE
+
+
+def _next_us(node: Node) -> int:
+    if node.image_asked_at_us:
+        return node.image_asked_at_us + int(ASK_S * S)
+    # After the cleaning, and not in its very microsecond: that would be done when it is armed.
+    return max(node.exited_at_us + int(HEAR_OUT_S * S), node.cleaned_at_us + 1)
+
+
+def bake(d: PlanBuilder, node: Node) -> None:
+    """Clean a machine whose `setup` is done, and wait for its image."""
+    why = node.image_error or _overdue(d, node)
+    if not why:
+        what = "its image is made" if node.cleaned_at_us else "its disk is cleaned"
+        d.say(f"setup is done on {place(node)}: {what}")
+        d.wake(max(_next_us(node), d.now_us + S))
+        return
+    d.set_job(stop_text=d.job.stop_text or f"bake failed: {why}")
+    d.event("bake_failed", f"no image of {place(node)}: {why}", node, severity=Severity.ERROR)
+    d.leave(node, LeaveReason.FAILED, why)
+
+
+def _overdue(d: PlanBuilder, node: Node) -> str:
+    """Return why the build is given up, or "".
+
+    Only failures count, not the time while no daemon was running.
+    """
+    failing = node.effect is EffectKind.IMAGE and node.effect_failures
+    if not node.cleaned_at_us:
+        if failing and node.effect_failures >= CLEAN_TRIES:
+            return (
+                "whether its disk was cleaned is not known, and a machine that was cleaned lets "
+                f"nobody in any more ({node.effect_error}); bake it again"
+            )
+        return ""
+    if d.now_us - node.cleaned_at_us > MAKING_S * S:
+        return f"the image was not there after {MAKING_S / 3600:.0f} h"
+    since_us = max(node.image_asked_at_us, node.cleaned_at_us, d.market.listening_since_us)
+    if failing and d.now_us - since_us > SILENT_S * S:
+        return f"{node.offer.provider} did not say how far it is: {node.effect_error}"
+    return ""
+
+
+def finish_bake(d: PlanBuilder) -> None:
+    """Finish the job successfully when its image exists, whatever became of the machine."""
+    node = next((node for node in d.nodes if node.imaged_at_us), None)
+    if d.ended or node is None:
+        return
+    message = f"image {d.job.spec.bake} is there, in {node.offer.provider}/{node.offer.region}"
+    d.set_job(outcome=Outcome.SUCCEEDED, outcome_text=message, finished_at_us=d.now_us)
+    d.event("succeeded", f"{d.job.name}: {message}", node, alert=True)

@@ -1,0 +1,50 @@
+"""Exclude places by country, by operator, and by reach of the job's store.
+
+The country of the machine and the country whose law reaches its operator are two things: Frankfurt
+is in the EU, and an American company is American there, too. A store that is a folder excludes
+machines that cannot mount it.
+"""
+
+from __future__ import annotations
+
+from providers.base import Offer
+from spotd.domain.job import JobSpec
+from spotd.domain.market import Market
+from spotd.planner.core.shard_stores import HERE, store_of
+
+
+def out_of_place(spec: JobSpec, offer: Offer, market: Market) -> str:
+    """Why the job may not run there; "" where it may. Where nothing is known it may not."""
+    if afar := _unmounted(spec, offer, market):
+        return afar
+    wishes = spec.wishes
+    if wishes.residency:
+        country = market.countries.get(f"{offer.cloud}/{offer.region}")
+        if not country:
+            return f"nobody knows in which country {offer.region} stands (residency)"
+        if country not in wishes.residency:
+            return f"it stands in {country}, outside its residency"
+    if wishes.not_operated_from:
+        home = market.operators.get(offer.cloud)
+        if not home:
+            return f"nobody knows where who runs {offer.provider} is at home (not_operated_from)"
+        if home in wishes.not_operated_from:
+            return f"who runs it is at home in {home} (not_operated_from)"
+    return ""
+
+
+def _unmounted(spec: JobSpec, offer: Offer, market: Market) -> str:
+    """Return why the job's folder is not mounted there, or "".
+
+    A network folder exists in its own place. A bucket, a local folder for local processes, and a
+    folder of unknown place are reachable.
+    """
+    store = spec.checkpoint.store
+    if offer.local or not store.startswith("file:"):
+        return ""
+    place = store_of(spec, market)
+    if place.cloud in ("", HERE):
+        return ""
+    there = place.beside(offer) and place.zone in ("", offer.zone)
+    where = "/".join(filter(None, place))
+    return "" if there else f"its checkpoint.store is a folder of {where}, not mounted elsewhere"

@@ -1,0 +1,352 @@
+"""Order the jobs that wait for room under the limits: by priority, then fair share, then age.
+
+The commit calls `no_room` under its lock (store/limits.py), so that of two daemons only one takes
+the last room. A refused job enters the queue and keeps its place as long as it asks again. A job
+further back does not take the room that one ahead gathers, however little that is, so nobody
+starves; room that nobody uses costs nothing.
+
+Fair share is recent use, of a project and of a user within it:
+
+    U(t) = sum over machines of  rate * integral of 2^(-(t - x) / H) dx  over the time they ran
+
+in micro-USD, H = 24 h, nothing older than 7 d. Jobs without a project are one project.
+
+A job of higher priority takes machines of lower ones if only that makes room: `taken` says from
+which. These are requested to save, and drain when spotd itself has read in HEAD that they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import exp2, log
+
+from spotd.domain.events import Severity
+from spotd.domain.job import Desired
+from spotd.domain.market import Market
+from spotd.domain.node import Node
+from spotd.domain.queue import Limits, QueueEntry, QueueSnapshot, ResourceHolder
+from spotd.domain.states import LeaveReason, NodeState
+from spotd.domain.units import S
+from spotd.money.units import US_PER_H
+from spotd.planner.core.gangs import size_of
+from spotd.planner.core.next_effect import may_write
+from spotd.planner.core.plan_builder import PlanBuilder, place
+
+HALF_LIFE_US = 24 * US_PER_H
+USE_US = 7 * 24 * US_PER_H  # how far back use counts
+KEPT_US = 120 * S  # so long after its job last asked is a turn kept; it asks each 15 s
+PATIENCE_US = 60 * S  # in line, before machines of others are taken
+TRAINS_US = 600 * S  # so long has a job trained before its machines are taken: it gets somewhere
+COOLDOWN_US = 3600 * S  # and so long is it left alone after it gave them: two do not take turns
+SAVE_US = 600 * S  # for a job to save before it is left alone
+
+
+def use_of_late(rate_microusd_per_h: int, start_us: int, end_us: int, now_us: int) -> int:
+    """Return what a machine at that rate adds to U(now), in micro-USD."""
+    start_us, end_us = max(start_us, now_us - USE_US), min(end_us, now_us)
+    if end_us <= start_us:
+        return 0
+    last, first = (exp2((at_us - now_us) / HALF_LIFE_US) for at_us in (end_us, start_us))
+    return round(rate_microusd_per_h * HALF_LIFE_US / US_PER_H / log(2) * (last - first))
+
+
+# --- who gets the room
+
+
+def in_order(turns: Iterable[QueueEntry]) -> tuple[QueueEntry, ...]:
+    """Return the entries in the order of their turns."""
+    return tuple(sorted(turns, key=lambda turn: turn.before))
+
+
+@dataclass(frozen=True)
+class ResourceAmount:
+    """Machines, micro-USD an hour, and machines of one project: in use, or lacking."""
+
+    nodes: int = 0
+    microusd_per_h: int = 0
+    of_project: int = 0
+
+    @property
+    def some(self) -> bool:
+        return self.nodes > 0 or self.microusd_per_h > 0 or self.of_project > 0
+
+    def plus(
+        self, other: QueueEntry | ResourceHolder, project: str, sign: int = 1
+    ) -> ResourceAmount:
+        mine = other.nodes if other.project == project else 0
+        return ResourceAmount(
+            self.nodes + sign * other.nodes,
+            self.microusd_per_h + sign * other.microusd_per_h,
+            self.of_project + sign * mine,
+        )
+
+
+def _short(limits: Limits, use: ResourceAmount, turn: QueueEntry) -> ResourceAmount:
+    """Return what `turn` lacks beside the given use; nothing without a limit."""
+    wanted, most = use.plus(turn, turn.project), limits.projects.get(turn.project)
+    return ResourceAmount(
+        wanted.nodes - limits.max_nodes if limits.max_nodes else 0,
+        wanted.microusd_per_h - limits.max_microusd_per_h if limits.max_microusd_per_h else 0,
+        wanted.of_project - most if most else 0,
+    )
+
+
+def no_room(
+    limits: Limits, nodes: int, microusd_per_h: int, line: QueueSnapshot, turn: QueueEntry
+) -> str:
+    """Return why `turn` may not launch now: a limit, or entries ahead of it; "" if it may.
+
+    `nodes` and `microusd_per_h` are in use.
+    """
+    ahead = _ahead(limits, line, turn)
+    use = ResourceAmount(nodes, microusd_per_h, line.nodes_of(turn.project))
+    short = _short(limits, use, turn)
+    if short.some:
+        return _limit_text(limits, use, turn, short) + _others(ahead)
+    kept = use
+    for one in ahead:
+        kept = kept.plus(one, turn.project)
+    if not _short(limits, kept, turn).some:
+        return ""
+    return (
+        f"the room is kept for {named(ahead[0])}, ahead by {ahead_by(ahead[0], turn)}: wait until "
+        "it has its machines, or raise the limits"
+    )
+
+
+def _ahead(limits: Limits, line: QueueSnapshot, turn: QueueEntry) -> list[QueueEntry]:
+    """Return the entries before `turn` for which room is kept.
+
+    An entry is left out if it could not launch even with everything free, or if its own project's
+    limit is the obstacle.
+    """
+    found: list[QueueEntry] = []
+    for one in line.waiting:
+        if one.job_id == turn.job_id or one.before > turn.before:
+            continue
+        in_project = line.nodes_of(one.project)
+        in_project += sum(other.nodes for other in found if other.project == one.project)
+        if not _short(limits, ResourceAmount(), one).some:
+            full = _short(limits, ResourceAmount(of_project=in_project), one).of_project > 0
+            found += [] if full else [one]
+    return found
+
+
+def _limit_text(
+    limits: Limits, use: ResourceAmount, turn: QueueEntry, short: ResourceAmount
+) -> str:
+    if short.nodes > 0:
+        return (
+            f"limits.max_nodes is {limits.max_nodes} and {use.nodes} are in use: wait until one is "
+            "gone, or raise the limit"
+        )
+    if short.microusd_per_h > 0:
+        rate = use.microusd_per_h + turn.microusd_per_h
+        return (
+            f"limits.max_usd_per_hour is {limits.max_microusd_per_h / 1e6:.2f}, and this would "
+            f"make it {rate / 1e6:.2f}: wait until a machine is gone, or raise the limit"
+        )
+    return (
+        f"projects.{turn.project}.max_nodes is {limits.projects[turn.project]} and "
+        f"{use.of_project} are in use: wait until one is gone, or raise the limit"
+    )
+
+
+def _others(ahead: Sequence[QueueEntry]) -> str:
+    more = f" and {len(ahead) - 1} more" if len(ahead) > 1 else ""
+    return f"; ahead of it: {named(ahead[0])}{more}" if ahead else ""
+
+
+def named(turn: QueueEntry) -> str:
+    """Return the job's name as people know it."""
+    return f"{turn.name} (priority {turn.priority})"
+
+
+def ahead_by(first: QueueEntry, turn: QueueEntry) -> str:
+    """Return why `first` comes before `turn`."""
+    if first.priority != turn.priority:
+        return f"priority (this one has {turn.priority})"
+    if first.used_microusd != turn.used_microusd:
+        used, mine = (one.used_microusd for one in (first, turn))
+        which = int(used[0] == mine[0])
+        whose = ("project", "user")[which]
+        return (
+            f"fair share: its {whose} used ${used[which] / 1e6:,.2f} of late, this one's "
+            f"${mine[which] / 1e6:,.2f}"
+        )
+    return "age"
+
+
+# --- who gives it
+
+
+def taken(
+    limits: Limits, nodes: int, microusd_per_h: int, line: QueueSnapshot, now_us: int
+) -> tuple[QueueEntry, tuple[ResourceHolder, ...]] | None:
+    """Return the first entry that gets room only from jobs of lower priority, and those jobs.
+
+    As few as suffice, the lowest priority first, and among equals the one that began last. None if
+    room exists, comes by itself, or would not suffice even with all of them.
+    """
+    for turn in line.waiting:
+        if _short(limits, ResourceAmount(), turn).some:
+            continue  # not to be had if nobody had any
+        use = ResourceAmount(nodes, microusd_per_h, line.nodes_of(turn.project))
+        for one in line.holding:
+            going = replace(one, nodes=one.leaving_nodes, microusd_per_h=one.leaving_microusd_per_h)
+            use = use.plus(going, turn.project, -1)
+        short = _short(limits, use, turn)
+        if not short.some or now_us - turn.since_us < PATIENCE_US:
+            return None
+        found = _enough(limits, use, turn, line, now_us)
+        if found:
+            return turn, found
+        if short.of_project <= 0:
+            return None  # who is behind does not take what this one waits for
+    return None
+
+
+def _enough(
+    limits: Limits, use: ResourceAmount, turn: QueueEntry, line: QueueSnapshot, now_us: int
+) -> tuple[ResourceHolder, ...]:
+    """The holders that are to give their machines, or none."""
+
+    def do(givers: Sequence[ResourceHolder]) -> bool:
+        left = use
+        for one in givers:
+            left = left.plus(one, turn.project, -1)
+        return not _short(limits, left, turn).some
+
+    able = [one for one in line.holding if _may_give(one, turn, now_us)]
+    able.sort(
+        key=lambda one: (
+            one.yields_to != turn.job_id,
+            one.priority,
+            -one.trains_since_us,
+            one.job_id,
+        )
+    )
+    found: list[ResourceHolder] = []
+    for one in able:
+        if not do(found):
+            found.append(one)
+    if not do(found):
+        return ()
+    for one in found[::-1]:
+        rest = [other for other in found if other is not one]
+        found = rest if do(rest) else found
+    return tuple(found)
+
+
+def _may_give(one: ResourceHolder, turn: QueueEntry, now_us: int) -> bool:
+    lower = one.priority < turn.priority and not one.leaving_nodes
+    settled = bool(one.trains_since_us) and now_us - one.trains_since_us >= TRAINS_US
+    rested = not one.yielded_at_us or now_us - one.yielded_at_us >= COOLDOWN_US
+    return lower and settled and rested
+
+
+def givers(market: Market, now_us: int) -> list[str]:
+    """The jobs that are to give their machines now: a duty makes them due."""
+    found = taken(market.limits, market.nodes, market.microusd_per_h, market.line, now_us)
+    return [one.job_id for one in found[1]] if found else []
+
+
+# --- in a pass
+
+
+def stand_in_line(d: PlanBuilder, microusd_per_h: int) -> None:
+    """The limits have no room for the job now."""
+    if d.job.yields_to:
+        d.say(f"its machines went to {d.market.line.name_of(d.job.yields_to)}")
+    d.set_job(
+        room_since_us=d.job.room_since_us or d.now_us,
+        room_asked_us=d.now_us,
+        room_microusd_per_h=microusd_per_h,
+    )
+    use = d.market.nodes, d.market.microusd_per_h
+    found = taken(d.market.limits, *use, d.market.line, d.now_us)
+    if found and found[0].job_id == d.job.id:
+        names = ", ".join(f"{one.name} (priority {one.priority})" for one in found[1])
+        d.say(f"{names} saves first and gives its machines then")
+
+
+def leave_line(d: PlanBuilder, *, placed: bool = False) -> None:
+    """The job waits for no room; with `placed` it has what it waited for."""
+    d.set_job(room_since_us=0, room_asked_us=0, room_microusd_per_h=0)
+    if placed:
+        d.set_job(yields_to="")
+
+
+def giving(d: PlanBuilder) -> bool:
+    """Return whether the job's machines drain for another job; it requests none before they
+    have."""
+    since_us = d.job.yielded_at_us
+    gives = bool(since_us) and any(
+        n.state is NodeState.DRAINING and n.drained_at_us == since_us for n in d.nodes
+    )
+    if gives:
+        d.say(f"its machines go to {d.market.line.name_of(d.job.yields_to)}")
+    return gives
+
+
+def give_way(d: PlanBuilder) -> None:
+    """A job of higher priority waits for the room of this one: save, then drain."""
+    market, since_us = d.market, d.job.yields_since_us
+    running = [node for node in d.nodes if node.state is NodeState.RUNNING]
+    found = taken(market.limits, market.nodes, market.microusd_per_h, market.line, d.now_us)
+    mine = found is not None and any(one.job_id == d.job.id for one in found[1])
+    requested = not d.ended and d.job.desired is Desired.RUN and not d.job.stop_text
+    if found is None or not mine or not requested or not _whole(d, running):
+        if since_us:
+            d.set_job(yields_to="", yields_since_us=0)
+        return
+    turn = found[0]
+    if not since_us or d.job.yields_to != turn.job_id:
+        d.set_job(yields_to=turn.job_id, yields_since_us=d.now_us, save_wanted_at_us=d.now_us)
+        d.event("yield_asked", f"saving: {named(turn)} waits for its machines", running[0])
+    elif (step := _saved(d, since_us)) is not None:
+        _drain(d, running, turn, step)
+        return
+    elif d.now_us - since_us >= SAVE_US:
+        d.set_job(yields_to="", yields_since_us=0, yielded_at_us=d.now_us)
+        message = f"{d.job.name} saved nothing in {SAVE_US // S} s: {turn.name} waits on"
+        d.event("yield_in_vain", message, running[0], severity=Severity.WARNING, alert=True)
+        return
+    d.say(f"saving before its machines go to {named(turn)}")
+    d.wake(min(d.job.yields_since_us + SAVE_US, d.now_us + 15 * S))
+
+
+def _whole(d: PlanBuilder, running: Sequence[Node]) -> bool:
+    size = size_of(running[0], d.job.spec) if running else d.job.spec.num_nodes
+    whole = len(running) >= size and all(may_write(node) for node in running)
+    return whole and len([node for node in d.nodes if node.active]) == len(running)
+
+
+def _saved(d: PlanBuilder, since_us: int) -> int | None:
+    """The step to which HEAD moved since, where spotd read that itself."""
+    head = d.job.head
+    if head is None or head.generation != d.job.generation:
+        return None
+    return head.step if since_us < head.seen_at_us <= head.read_at_us else None
+
+
+def _drain(d: PlanBuilder, running: Sequence[Node], turn: QueueEntry, step: int) -> None:
+    message = f"its room goes to {named(turn)}"
+    for node in running:
+        d.drain(node, LeaveReason.CANCELLED, message)
+    d.set_job(yields_since_us=0, yielded_at_us=d.now_us)
+    told = (
+        f"{d.job.name} (priority {d.job.spec.priority}) gives {place(running[0])} to "
+        f"{named(turn)}: step {step} is saved, and it goes on from its last save when there is "
+        "room"
+    )
+    d.event(
+        "yielded",
+        told,
+        running[0],
+        severity=Severity.WARNING,
+        alert=True,
+        to=turn.job_id,
+        step=step,
+    )

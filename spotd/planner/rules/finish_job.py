@@ -1,0 +1,175 @@
+"""End a job: by a final manifest, a limit, or the user's request; and clean up."""
+
+from __future__ import annotations
+
+from spotd.domain.events import Severity
+from spotd.domain.health import NAN, NAN_AFTER_RESUME
+from spotd.domain.job import Desired
+from spotd.domain.node import Node
+from spotd.domain.preferences import NO_LIMIT
+from spotd.domain.states import TRAINS_ON, LeaveReason, NodeState, Outcome
+from spotd.domain.units import S
+from spotd.planner.core.image_build import finish_bake
+from spotd.planner.core.next_effect import end_unread
+from spotd.planner.core.plan_builder import LEAVING, PlanBuilder
+from spotd.planner.offers.preemptions import interruptions
+from spotd.planner.rules.apply_observations import charge
+from spotd.planner.rules.checkpoint_rollback import may_step_back, resumed_in_vain
+from spotd.planner.rules.job_dependency import begins_us
+
+
+def finish(d: PlanBuilder) -> None:
+    """End the job successfully once HEAD has a final manifest, or its image exists."""
+    finish_bake(d)
+    head = d.job.head
+    if d.ended or head is None or not head.final:
+        return
+    d.set_job(
+        outcome=Outcome.SUCCEEDED,
+        outcome_text=f"finished at step {head.step}",
+        finished_at_us=d.now_us,
+    )
+    d.event("succeeded", f"{d.job.name} finished at step {head.step}", alert=True, step=head.step)
+
+
+def obey_limits(d: PlanBuilder) -> None:
+    """A job past its cost or duration saves and ends."""
+    job, spec = d.job, d.job.spec
+    if d.ended or job.stop_text:
+        return
+    begun_us = begins_us(d)
+    if spec.max_duration_s and begun_us is not None:
+        end_us = begun_us + int(spec.max_duration_s * S)
+        if d.now_us >= end_us:
+            d.set_job(stop_text=f"max_duration of {spec.max_duration_s:.0f} s reached")
+            return
+        d.wake(end_us)
+    if spec.max_cost_microusd:
+        left = spec.max_cost_microusd - _spent_now(d)
+        if left <= 0:
+            d.set_job(stop_text=f"max_cost_usd of {spec.max_cost_microusd / 1e6:.2f} reached")
+            return
+        rate = _rate_now(d)
+        if rate:
+            d.wake(d.now_us + left * 3600 * S // rate)
+
+
+def stop_interrupted(d: PlanBuilder) -> None:
+    """End a job that was interrupted more often than `max_interruptions`.
+
+    It saves what its notice allows. What a lost machine did at its end is read first.
+    """
+    most = d.job.spec.caps.max_interruptions
+    if most == NO_LIMIT or d.ended or d.job.stop_text:
+        return
+    many = interruptions(d.view.attempts, d.current)
+    if many <= most or any(end_unread(node, d.view) for node in d.current):
+        return
+    d.set_job(stop_text=f"max_interruptions of {most} reached: it was interrupted {many} times")
+    stop_wanted(d)
+
+
+def stop_lost(d: PlanBuilder) -> None:
+    """End a job whose losses are no longer numbers: it would train for nothing anywhere.
+
+    A program with our engine goes back by itself first, and reports if that did not help. One
+    without, whose losses failed after its resume, resumes from an older checkpoint once.
+    """
+    if d.ended or d.job.stop_text:
+        return
+    mine = {node.id: node for node in d.current if node.state is NodeState.RUNNING}
+    told = {
+        verdict.kind: mine[verdict.node_id]
+        for verdict in d.view.verdicts
+        if verdict.node_id in mine
+    }
+    if NAN in told:
+        d.set_job(stop_text="training has diverged: its losses are no finite numbers any more")
+    elif (node := told.get(NAN_AFTER_RESUME)) and (resumed := resumed_in_vain(d, node)):
+        text = "the losses are no finite numbers since the resume"
+        if may_step_back(d, resumed):
+            charge(d, node, text, at_once=True)
+        elif d.view.setbacks.suspect:
+            d.set_job(stop_text=f"training has diverged: {text}, from two checkpoints")
+
+
+def _rate_now(d: PlanBuilder) -> int:
+    return sum(n.offer.price_microusd_per_h for n in d.nodes if n.state is not NodeState.GONE)
+
+
+def _spent_now(d: PlanBuilder) -> int:
+    """The ledger when loaded, and what the active nodes cost since."""
+    since_us = max(d.now_us - d.view.loaded_at_us, 0)
+    return d.view.spent_microusd + _rate_now(d) * since_us // (3600 * S)
+
+
+def _stop_reason(d: PlanBuilder) -> str:
+    job = d.job
+    if job.stop_text:
+        return job.stop_text
+    if job.desired is Desired.CANCEL:
+        return "cancelled"
+    return "paused" if job.desired is Desired.PAUSE else ""
+
+
+def stop_wanted(d: PlanBuilder) -> None:
+    """Cancel, pause or a limit: training saves first, an idle machine goes at once."""
+    why = _stop_reason(d)
+    if d.ended or not why:
+        return
+    d.say(why)
+    for node in d.nodes:
+        if node.state in (NodeState.LAUNCHING, NodeState.BOOTING):
+            if node.kept_until_us <= d.now_us:
+                d.leave(node, LeaveReason.CANCELLED, why)
+        elif node.state is NodeState.RUNNING and node.kept_until_us <= d.now_us:
+            d.drain(node, LeaveReason.CANCELLED, why)
+            d.event("draining", f"saving and stopping: {why}", node)
+        elif node.state is NodeState.DRAINING:
+            _stop_drained(d, node, why)
+    saving = [n for n in d.nodes if n.state not in LEAVING and not n.kept_until_us]
+    if saving:
+        d.say("waiting for the last save")
+        return
+    if d.job.stop_text:
+        _fail(d, d.job.stop_text)
+    elif d.job.desired is Desired.CANCEL and all(n.state is NodeState.GONE for n in d.nodes):
+        d.set_job(outcome=Outcome.CANCELLED, outcome_text="cancelled", finished_at_us=d.now_us)
+        d.event("cancelled", f"{d.job.name} is cancelled; no machine of it is left")
+
+
+def _stop_drained(d: PlanBuilder, node: Node, why: str) -> None:
+    """Tell a draining node to save now; it trained after its notice, and its grace begins."""
+    if node.leave_reason in TRAINS_ON and not node.told_drain_at_us:
+        d.set_node(
+            node,
+            leave_reason=LeaveReason.CANCELLED,
+            leave_text=why,
+            drained_at_us=d.now_us,
+        )
+        d.event("draining", f"saving and stopping: {why}", node)
+
+
+def _fail(d: PlanBuilder, text: str) -> None:
+    d.set_job(outcome=Outcome.FAILED, outcome_text=text, finished_at_us=d.now_us)
+    step = d.job.head.step if d.job.head else 0
+    kept = f"; the checkpoint of step {step} is kept" if step else ""
+    d.event("failed", f"{d.job.name} failed: {text}{kept}", severity=Severity.ERROR, alert=True)
+
+
+def clean_up(d: PlanBuilder) -> None:
+    """Give back every machine of an ended job, except one kept for its user."""
+    if not d.ended:
+        return
+    reason = LeaveReason.DONE if d.job.outcome is Outcome.SUCCEEDED else LeaveReason.CANCELLED
+    for node in d.nodes:
+        if node.kept_until_us > d.now_us and d.job.desired is not Desired.CANCEL:
+            d.wake(node.kept_until_us)
+        else:
+            d.leave(node, reason, d.job.outcome_text, keep=True)
+    left = sum(1 for node in d.nodes if node.state is not NodeState.GONE)
+    if left:
+        machines = "1 machine" if left == 1 else f"{left} machines"
+        d.say(f"{d.job.outcome_text}; {machines} still to be seen gone")
+    else:
+        d.say(d.job.outcome_text)

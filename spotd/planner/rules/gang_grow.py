@@ -1,0 +1,105 @@
+"""Request the missing machines of a gang: machines like its own, in the same network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from providers.base import Offer
+from spotd.domain.node import Node
+from spotd.domain.units import S
+from spotd.planner.core.gangs import crew, newcomers, remaining, taken_on_us
+from spotd.planner.core.plan_builder import LEAVING, PlanBuilder
+from spotd.planner.core.safe_mode_gate import safe
+from spotd.planner.placement.rank import rank
+from spotd.planner.placement.scarce_offers import in_turn
+from spotd.planner.rules.job_dependency import begins_us
+from spotd.planner.rules.place_job import market_of, new_node, taken
+
+AGAIN_S = 60.0  # between looks at a market that has none
+NEVER = 1 << 62
+
+
+def ask_others(d: PlanBuilder) -> None:
+    """Request each missing machine by itself while the gang trains or saves."""
+    left, whole = remaining(d.view, d.now_us), d.job.spec.num_nodes
+    missing = whole - len(left) - len(newcomers(d.view))
+    if not left or missing <= 0:
+        _tell(d, left)
+        return
+    from_us = _from_us(d, left)
+    if d.now_us < from_us:
+        _tell(d, left, "others are asked for when that pays")
+        if from_us != NEVER:
+            d.wake(from_us)
+        return
+    if safe(d.market, d.now_us) or d.market.blocked:
+        _tell(d, left, d.market.blocked or "spotd is in safe mode")
+        d.wake(d.now_us + int(AGAIN_S * S))
+        return
+    for _ in range(missing):
+        if not _ask(d, left):
+            _tell(d, left, "no other is to be had now")
+            return
+    _tell(d, left)
+
+
+def _from_us(d: PlanBuilder, left: list[Node]) -> int:
+    """Return when to request missing machines so that admitting them pays; NEVER for not now.
+
+    Admitting them stops training for as long as this gang took to start, and adds their share from
+    then on. How much training is left is unknown: it counts as long as this gang has trained, at
+    most up to `max_duration`. So no gang stops again before the last stop has paid, and no machine
+    is paid for while it waits. If training has stopped, at once.
+    """
+    mine, spec = crew(d.view), d.job.spec
+    if any(node.state in LEAVING for node in mine) or any(n.exit_code is not None for n in left):
+        return 0
+    first = max(mine, key=lambda node: node.first_step_at_us)
+    began_us = first.first_step_at_us
+    if not began_us:
+        return NEVER
+    restart_us = began_us - taken_on_us(first)
+    pays_us = restart_us * len(left) // (spec.num_nodes - len(left))
+    end_us = (begins_us(d) or d.job.created_at_us) + int(spec.max_duration_s * S)
+    if spec.max_duration_s and d.now_us + restart_us + pays_us > end_us:
+        return NEVER
+    return began_us + pays_us - restart_us
+
+
+def _ask(d: PlanBuilder, left: list[Node]) -> bool:
+    """Request one machine; return False if none is available now."""
+    market = market_of(d)
+    near = tuple(offer for offer in market.offers if _alike(offer, left[0].offer, d))
+    spec = replace(d.job.spec, num_nodes=1, fast_network=False)
+    rows = rank(spec, replace(market, offers=near), d.now_us, taken(d), job_id=d.job.id)
+    rows = in_turn(d.job, market, d.now_us, rows)
+    best = next((row for row in rows if not row.excluded), None)
+    if best is None:
+        until_us = min((row.until_us for row in rows if row.until_us), default=0)
+        d.wake(until_us or d.now_us + int(AGAIN_S * S))
+        return False
+    candidate = max(node.candidate for node in d.current) + 1
+    d.add_node(new_node(d, best, candidate, len(left) + len(newcomers(d.view))))
+    price = best.offer.price_microusd_per_h / 1e6
+    words = f"asked for {best.offer.key} at ${price:.2f}/h, to join the {len(left)} that are left"
+    d.event("requested", words, d.current[-1])
+    return True
+
+
+def _alike(offer: Offer, ours: Offer, d: PlanBuilder) -> bool:
+    """Return whether the offer is of the same type and network, and in one place for a fast
+    network.
+
+    A machine that joins later is not in the placement group of the others.
+    """
+    same = (offer.provider, offer.region, offer.instance_type)
+    here = not d.job.spec.fast_network or offer.zone == ours.zone or not ours.interconnect
+    fits = same == (ours.provider, ours.region, ours.instance_type)
+    return fits and here and offer.interconnect == ours.interconnect
+
+
+def _tell(d: PlanBuilder, left: list[Node], obstacle: str = "") -> None:
+    whole, coming = d.job.spec.num_nodes, len(newcomers(d.view))
+    if left and len(left) < whole:
+        told = [f"{coming} on the way"] if coming else []
+        d.say(", ".join([f"{len(left)} of {whole} machines", *told, *filter(None, [obstacle])]))

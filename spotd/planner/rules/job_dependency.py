@@ -1,0 +1,42 @@
+"""Hold a job until the job that it comes after has succeeded."""
+
+from __future__ import annotations
+
+from spotd.domain.events import Severity
+from spotd.domain.job import Desired
+from spotd.domain.states import Outcome
+from spotd.domain.units import S
+from spotd.planner.core.plan_builder import PlanBuilder
+
+LOOK_US = 30 * S  # how often it is looked whether the one before is done
+
+
+def begins_us(d: PlanBuilder) -> int | None:
+    """Since when it may have machines; None while it may not yet."""
+    before, job = d.view.before, d.job
+    if not job.spec.after or job.generation:
+        return max(job.created_at_us, before.finished_at_us if before else 0)
+    if before is None or before.outcome is not Outcome.SUCCEEDED:
+        return None
+    return max(job.created_at_us, before.finished_at_us)
+
+
+def follow(d: PlanBuilder) -> None:
+    """The one before has failed or was cancelled: so nothing comes after it."""
+    before = d.view.before
+    if d.ended or d.job.desired is Desired.CANCEL or begins_us(d) is not None:
+        return  # who cancels it is told so, and not that it failed
+    if before is None:
+        text = f"the job that it comes after ({d.job.spec.after}) is not on record any more"
+    elif before.outcome is None:
+        d.say(f"waits until {before.name} has succeeded")
+        d.wake(d.now_us + LOOK_US)
+        return
+    else:
+        text = f"{before.name}, which it comes after, {_ended(before.outcome)}"
+    d.set_job(outcome=Outcome.FAILED, outcome_text=text, finished_at_us=d.now_us)
+    d.event("failed", f"{d.job.name} never began: {text}", severity=Severity.ERROR, alert=True)
+
+
+def _ended(outcome: Outcome) -> str:
+    return "was cancelled" if outcome is Outcome.CANCELLED else "failed"

@@ -1,0 +1,299 @@
+"""Replace machines that are preempted, fall silent, or never start."""
+
+from __future__ import annotations
+
+from spotd.domain.events import Severity
+from spotd.domain.node import EffectKind, Node, NoticeRecord
+from spotd.domain.states import TRAINS_ON, LeaveReason, NodeState
+from spotd.domain.units import S
+from spotd.planner.core.gangs import mate_released, remaining, taken_on_us
+from spotd.planner.core.image_build import setup_done
+from spotd.planner.core.next_effect import (
+    CALL_DEADLINE_S,
+    alive_at_us,
+    cut_off,
+    hearing_since_us,
+    lost_at_us,
+    suspect,
+    unanswered,
+)
+from spotd.planner.core.plan_builder import LEAVING, PlanBuilder, place
+from spotd.planner.core.reservation_end import BOOKED
+from spotd.wire import DRILL_SOURCE
+
+LATE_TRIES = 12  # at one whose time to come up ran out while nobody was there, to start its agent
+RELEASE_TRIES = 8  # about a minute of refusals
+MOVE_S = 3 * CALL_DEADLINE_S[EffectKind.BOOT]  # for a machine that is up, and serves us already
+START_S = 2 * CALL_DEADLINE_S[EffectKind.START]  # for a chosen machine to take its start
+
+
+def taking_away(node: Node) -> NoticeRecord | None:
+    """The notice in force that ends this machine, the earliest; never a rebalance."""
+    notices = [notice for notice in node.notices if notice.takes_away]
+    return min(notices, key=lambda n: n.deadline_us or 0, default=None)
+
+
+def drain_noticed(d: PlanBuilder) -> None:
+    """A notice drains a training machine (it trains on until its replacement is ready), and ends
+    one that does not train yet."""
+    for node in d.nodes:
+        notice = taking_away(node)
+        if notice is None or node.state in LEAVING:
+            continue
+        if node.state is NodeState.RUNNING:
+            _drain(d, node, notice)
+        elif node.state in (NodeState.LAUNCHING, NodeState.BOOTING):
+            d.leave(node, LeaveReason.PREEMPTED, "preempted before it trained")
+    for node in d.nodes:  # what drains since just now may be late already
+        if node.state is NodeState.DRAINING:
+            _end_drain(d, node)
+
+
+def _end_drain(d: PlanBuilder, node: Node) -> None:
+    """Terminate a drain that takes longer than it may, whatever the job is to do by now."""
+    if node.kept_until_us > d.now_us:
+        return
+    end_us, text = _drain_end(d, node)
+    if not end_us:
+        return
+    if d.now_us >= end_us:
+        if not any(other.id == node.id for other in remaining(d.view, d.now_us)):
+            d.leave(node, LeaveReason.CANCELLED, text, keep=True)
+    else:
+        d.wake(end_us)
+
+
+def _drain_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
+    """Return when we terminate a draining node ourselves, and why.
+
+    0 while it trains until its replacement is ready. A notice without a deadline leaves it the
+    job's grace.
+    """
+    grace_us, margin_us = int(d.job.spec.stop_grace_s * S), int(d.market.timing.drain_margin_s * S)
+    saved_us = node.drained_at_us + grace_us
+    noticed = [n.deadline_us or saved_us for n in node.notices if n.takes_away]
+    if node.leave_reason not in TRAINS_ON:
+        text = f"{node.leave_text}; it did not stop within its grace"
+        return min([saved_us, *noticed]) + margin_us, text
+    if noticed:
+        return min(noticed) + margin_us, "its notice has run out"
+    if node.told_release_at_us:
+        return release_end_us(d, node), "it did not release within its grace"
+    return 0, ""
+
+
+def _drain(d: PlanBuilder, node: Node, notice: NoticeRecord) -> None:
+    left = (
+        "" if notice.deadline_us is None else f", {(notice.deadline_us - d.now_us) / S:.0f} s left"
+    )
+    booked = notice.notice_id == BOOKED
+    what = "its booked time ends" if booked else f"{notice.kind.value} notice"
+    told = f"the booked time of {place(node)} ends" if booked else f"{what} for {place(node)}"
+    if notice.source == DRILL_SOURCE:
+        told = f"a drill: {told}, which its cloud did not give,"
+    d.drain(node, LeaveReason.PREEMPTED, what)
+    d.say(f"{place(node)} is being taken away{left}")
+    d.event(
+        "notice",
+        f"{told} at step {node.last_step}{left}; it trains on until its replacement is ready",
+        node,
+        severity=Severity.WARNING,
+        alert=True,
+        deadline_us=notice.deadline_us,
+    )
+
+
+def withdraw(d: PlanBuilder) -> None:
+    """Back to running when the notice was withdrawn, nothing was released, and no replacement was
+    chosen; otherwise the replacement wins."""
+    for node in d.nodes:
+        preempted = node.leave_reason is LeaveReason.PREEMPTED
+        if node.state is not NodeState.DRAINING or not preempted:
+            continue
+        # A rank drains for the notice of another as well: no gang goes on without all of it.
+        if any(taking_away(mate) or _giving_up(mate) for mate in gang_of(d, node)):
+            continue
+        newer = [n for n in d.nodes if n.generation > node.generation and n.state not in LEAVING]
+        if any(n.chosen for n in newer) or d.job.stop_text or d.ended:
+            continue
+        d.set_node(
+            node,
+            state=NodeState.RUNNING,
+            leave_reason=None,
+            leave_text="",
+            left_at_us=0,
+            drained_at_us=0,
+        )
+        d.event(
+            "withdrawn",
+            f"the notice for {place(node)} was withdrawn; it trains on",
+            node,
+            alert=True,
+        )
+        for candidate in newer:
+            d.leave(candidate, LeaveReason.HEDGE_LOST, "the notice was withdrawn")
+
+
+def _giving_up(node: Node) -> bool:
+    """Return whether the node ended or is about to, so that a withdrawn notice comes too late."""
+    gone = node.state in LEAVING or node.exit_code is not None
+    return gone or bool(node.released_at_us or node.told_release_at_us)
+
+
+def gang_of(d: PlanBuilder, node: Node) -> list[Node]:
+    """The node and its mates."""
+    key = (node.generation, node.candidate)
+    return [mate for mate in d.nodes if (mate.generation, mate.candidate) == key]
+
+
+def give_up_lost(d: PlanBuilder) -> None:
+    """Give up a node that was silent for too long although its cloud lists it.
+
+    A HEAD that moved meanwhile means that it lives. As long as neither source can be asked, nothing
+    is known and nobody is given up.
+    """
+    for node in d.nodes:
+        if node.state in LEAVING:
+            continue
+        if not suspect(node, d.market, d.now_us):
+            _heard_again(d, node)
+            continue
+        if cut_off(node, d.market, d.now_us):
+            d.say(f"{place(node)} cannot be heard: the jump host on the way lets nobody through")
+            d.wake(d.now_us + int(d.market.timing.resurvey_s * S))
+            continue
+        silent_s = (d.now_us - alive_at_us(node, d.view, d.market)) / S
+        end_us = lost_at_us(node, d.view, d.market)
+        whom = unanswered(node, d.view, d.market)
+        again_us = d.now_us + int(d.market.timing.resurvey_s * S)
+        if d.now_us < end_us:
+            d.say(f"{place(node)} is silent for {silent_s:.0f} s")
+            d.wake(min(end_us, again_us))
+        elif whom:
+            _await_answer(d, node, whom)
+            d.wake(again_us)
+        else:
+            d.event(
+                "lost",
+                f"{place(node)} has been silent for {silent_s:.0f} s",
+                node,
+                severity=Severity.WARNING,
+                alert=node.state is NodeState.RUNNING,
+            )
+            d.leave(node, LeaveReason.LOST, "silent for too long", keep=True)
+
+
+def _await_answer(d: PlanBuilder, node: Node, whom: str) -> None:
+    """Add an event once; the node's `leave_text` records that."""
+    text = f"{place(node)} is silent, and {whom} does not answer: kept until that is known"
+    d.say(text)
+    if not node.leave_text:
+        d.set_node(node, leave_text=f"silent, and {whom} does not answer")
+        d.event("unheard", text, node, severity=Severity.WARNING, alert=True)
+
+
+def _heard_again(d: PlanBuilder, node: Node) -> None:
+    if node.leave_text and node.leave_reason is None:
+        d.set_node(node, leave_text="")
+
+
+def give_up_boot(d: PlanBuilder) -> None:
+    """Give back a machine that does not start in time, and let its offer cool."""
+    for node in d.nodes:
+        if node.state not in (NodeState.LAUNCHING, NodeState.BOOTING) or node.kept_until_us:
+            continue
+        if d.job.spec.bake and setup_done(node):
+            continue  # see baking.py
+        if node.heard_at_us and suspect(node, d.market, d.now_us):
+            continue  # what it has done since is not known: see give_up_lost
+        end_us, text = _boot_end(d, node)
+        if not end_us:
+            continue
+        if d.now_us < end_us:
+            d.wake(end_us)
+            continue
+        error = f" ({node.effect_error})" if node.effect_error else ""
+        if node.chosen and not node.started_at_us:
+            words = f"{place(node)} could not be started and is replaced: {text}{error}"
+            d.event("start_failed", words, node, severity=Severity.WARNING, alert=True)
+        d.leave(node, LeaveReason.BOOT_TIMEOUT, text + error)
+
+
+def _boot_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
+    """Return when a starting machine's next step is overdue, and the message; 0 if nothing is.
+
+    An agent may have done the step while nobody listened, so it has time to report it. So has a
+    machine whose time ran out while no daemon was there, or could reach it, to start its agent. In
+    a restored database, a machine that trains may be on record as coming.
+    """
+    spec = d.job.spec
+    if not node.hello_at_us:
+        limit_s = min(spec.boot_timeout_s, MOVE_S) if node.moved_at_us else spec.boot_timeout_s
+        end_us = taken_on_us(node) + int(limit_s * S)
+        text = f"not up within {limit_s:.0f} s"
+    elif node.started_at_us and not node.ready_at_us:
+        end_us = node.started_at_us + int(spec.setup_timeout_s * S)
+        text = f"setup not done within {spec.setup_timeout_s:.0f} s"
+    elif node.chosen and not node.started_at_us:
+        # It is chosen as soon as its whole gang has said hello; and while we were away, nobody
+        # could start it.
+        hello_us = max(mate.hello_at_us for mate in gang_of(d, node))
+        end_us = max(hello_us, hearing_since_us(node, d.market)) + int(START_S * S)
+        text = f"not to be started within {START_S:.0f} s"
+    else:
+        return 0, ""
+    since_us = hearing_since_us(node, d.market)
+    # A few tries fail by themselves. They are on record: daemons that die do not begin anew for
+    # ever. A jump host that was away does.
+    few = node.effect_failed_at_us < end_us or node.effect_failures < LATE_TRIES
+    untried = end_us < since_us and few
+    if node.booted_at_us or untried or _was_cut_off(d, node):
+        end_us = max(end_us, since_us + int(d.market.timing.lost_after_s * S))
+    return end_us, text
+
+
+def _was_cut_off(d: PlanBuilder, node: Node) -> bool:
+    """Return whether the path to it was broken since the request, not only while we were away."""
+    reached_us = d.market.reached_since_us.get(node.offer.provider, 0)
+    ours_us = d.market.listening_since_us + int(d.market.timing.suspect_after_s * S)
+    return reached_us > max(taken_on_us(node), ours_us)
+
+
+def may_save(d: PlanBuilder, node: Node) -> bool:
+    """Return whether the node is told to release because a mate has; it gets its grace."""
+    ended = node.exit_code is not None or node.released_at_us
+    if node.state is not NodeState.DRAINING or ended or not mate_released(node, d.view):
+        return False
+    if not node.told_release_at_us:
+        return node.effect is not EffectKind.RELEASE or node.effect_failures < RELEASE_TRIES
+    return d.now_us < release_end_us(d, node)
+
+
+def release_end_us(d: PlanBuilder, node: Node) -> int:
+    margin_s = d.job.spec.stop_grace_s + d.market.timing.drain_margin_s
+    return node.told_release_at_us + int(margin_s * S)
+
+
+def keep_gang(d: PlanBuilder) -> None:
+    """Keep a gang together: no rank is paid for while another is missing.
+
+    Unless it is to continue without that one.
+    """
+    if d.job.spec.num_nodes == 1:
+        return
+    stay = {node.id for node in remaining(d.view, d.now_us)}
+    gangs = {(node.generation, node.candidate) for node in d.nodes}
+    for generation, candidate in sorted(gangs):
+        gang = [n for n in d.nodes if (n.generation, n.candidate) == (generation, candidate)]
+        first = next((n for n in gang if n.state in LEAVING), None)
+        draining = next((n for n in gang if n.state is NodeState.DRAINING), None)
+        for node in gang:
+            if node.kept_until_us > d.now_us:
+                continue  # for its user, who looks at this one: its agent keeps it as long alone
+            if first is not None and not may_save(d, node):
+                if node.id in stay:
+                    continue  # see regrouping.py
+                why = first.leave_reason or LeaveReason.LOST
+                d.leave(node, why, f"rank {first.rank} left", keep=True)
+            elif draining is not None and node.state is NodeState.RUNNING:
+                d.drain(node, draining.leave_reason, f"rank {draining.rank} is being taken away")

@@ -1,0 +1,77 @@
+"""Parse how often a job saves: auto, a time, a number of steps, or a preset."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from spotd.base.errors import suggest
+from spotd.spec.quantities import DURATION_PATTERN, parse_duration_s
+
+AUTO = "auto"
+MAX_STEPS = 1_000_000_000
+_STEPS = r"(\d+)\s*steps?"
+
+
+@dataclass(frozen=True)
+class CheckpointEvery:
+    """`steps` 0 and `seconds` 0 mean that it does not go by these; with `auto`, by neither."""
+
+    auto: bool = False
+    steps: int = 0
+    seconds: float = 0.0
+    preset: str = ""
+
+
+# What guides to training on spot machines advise, by kind of training.
+PRESETS = {
+    "7b-qlora": CheckpointEvery(steps=100, preset="7b-qlora"),
+    "70b-qlora": CheckpointEvery(steps=500, preset="70b-qlora"),
+    "70b-fp16": CheckpointEvery(steps=1000, preset="70b-fp16"),
+    "405b": CheckpointEvery(steps=2000, preset="405b"),
+    "search": CheckpointEvery(steps=200, preset="search"),
+    "hourly": CheckpointEvery(seconds=3600.0, preset="hourly"),
+    "steps-or-time": CheckpointEvery(steps=100, seconds=300.0, preset="steps-or-time"),
+}
+# What is at risk between two saves when a machine ends without a notice, where that is much.
+RISKS = {
+    "70b-fp16": "1000 steps of a 70B model take 30 to 60 minutes",
+    "405b": "2000 steps of a 405B model take hours",
+    "hourly": "an hour lies between two saves",
+}
+
+
+def parse_every(value: Any) -> CheckpointEvery:
+    """ "auto", "5m", "500 steps", or the name of a preset. Raises ValueError."""
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if text == AUTO:
+        return CheckpointEvery(auto=True)
+    if text in PRESETS:
+        return PRESETS[text]
+    if found := re.fullmatch(_STEPS, text):
+        if not 0 < int(found[1]) <= MAX_STEPS:
+            raise ValueError(f"{value!r} is no number of steps; write one like 500 steps")
+        return CheckpointEvery(steps=int(found[1]))
+    if re.fullmatch(r"[a-z][a-z0-9-]*", text):
+        known = [AUTO, *PRESETS]
+        raise ValueError(f"{value!r} is neither a time nor a preset; {suggest(text, known)}")
+    try:
+        return CheckpointEvery(seconds=parse_duration_s(value))
+    except ValueError:
+        raise ValueError(
+            f"{value!r} is no pause between saves; write auto, a time like 5m, or 500 steps"
+        ) from None
+
+
+_SCHEMA = {
+    "anyOf": [
+        {"enum": [AUTO, *PRESETS]},
+        {"type": "string", "pattern": f"^{DURATION_PATTERN}$"},
+        {"type": "string", "pattern": "^\\d+ *steps?$"},
+    ],
+    "examples": [AUTO, "5m", "500 steps", "70b-qlora"],
+}
+EveryField = Annotated[CheckpointEvery, BeforeValidator(parse_every), WithJsonSchema(_SCHEMA)]

@@ -1,0 +1,65 @@
+"""What is on record of budgets: whose each segment is, and what checkpoints cost; and which jobs
+may go beyond them."""
+
+from __future__ import annotations
+
+from spotd.money.budget import DAY_US, Spending, StorageSpending
+from spotd.store.interface import Store
+from spotd.store.ledger_queries import stretch_of
+
+OVERRIDE = "budget_override"  # the kind of the event that says so, good for its month
+
+
+def override_key(job_id: str) -> str:
+    """Of that event."""
+    return f"{OVERRIDE}:{job_id}"
+
+
+LATELY_US = 40 * DAY_US  # the longest month, and the days that a forecast looks back
+
+
+def spendings(store: Store, now_us: int) -> list[Spending]:
+    """Every segment of lately that costs something."""
+    rows = [
+        row
+        for row in store.segments()
+        if row.state != "void" and (not row.end_us or row.end_us > now_us - LATELY_US)
+    ]
+    ids = sorted({row.job_id for row in rows})
+    users = store.job_users(ids)
+    found = {one: store.find_job(one) for one in ids}
+    projects = {one: job.spec.project for one, job in found.items() if job is not None}
+    return [
+        Spending(
+            job_id=row.job_id,
+            user=users.get(row.job_id, ""),
+            stretch=stretch_of(row, now_us),
+            project=projects.get(row.job_id, ""),
+        )
+        for row in rows
+    ]
+
+
+def carried(store: Store, month_us: int) -> list[StorageSpending]:
+    """What checkpoints cost in the month that began then, with whose they are."""
+    rows = store.carriages(month_us)
+    users = store.job_users([row.job_id for row in rows])
+    found = {row.job_id: store.find_job(row.job_id) for row in rows}
+    return [
+        StorageSpending(
+            user=users.get(row.job_id, ""),
+            microusd=row.microusd,
+            microusd_per_h=row.microusd_per_h,
+            project=job.spec.project if (job := found[row.job_id]) else "",
+        )
+        for row in rows
+    ]
+
+
+def carried_by(store: Store) -> dict[str, tuple[int, int]]:
+    """By job, in micro-USD: what its checkpoints cost in all, and an hour of late."""
+    sums: dict[str, tuple[int, int]] = {}
+    for row in store.carriages():
+        cost, rate = sums.get(row.job_id, (0, 0))
+        sums[row.job_id] = cost + row.microusd, rate + row.microusd_per_h
+    return sums

@@ -1,0 +1,173 @@
+"""What a job's checkpoints cost where they lie, and when the next machine reads one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from providers.catalogs.egress import first_prices
+from providers.catalogs.storage import GB, Storage, storage_of, storage_prices
+from spotd.domain.job import Job
+from spotd.domain.market import Market
+from spotd.domain.node import Node
+from spotd.money.focus import months
+from spotd.money.report import Item, Kind
+from spotd.money.units import US_PER_H
+from spotd.planner.core.shard_stores import StorePlace, gb_microusd, place_of, store_of
+from spotd.store.records import CheckpointRow
+
+MONTH_H = 730  # that storage is prorated by
+NO_STORE_PRICE = "what {name}'s checkpoints cost in {store} is not known: no price is listed"
+NO_NEAR_PRICE = "what {name}'s shards cost in stores of {cloud} is not known: no price is listed"
+NO_WAY_BACK = "what {name}'s checkpoints cost on their way from {away} to {place} is not known"
+
+
+Lying = tuple[int, int, int]  # bytes, from when, until when
+
+
+@dataclass(frozen=True)
+class Window:
+    """The time that a report is about, by our clock."""
+
+    since_us: int
+    until_us: int
+
+
+def storage(
+    job: Job,
+    first: Mapping[int, Node],
+    rows: Sequence[CheckpointRow],
+    window: Window,
+    now_us: int,
+) -> tuple[list[Item], list[str]]:
+    """Each checkpoint lies there from its commit until `keep` newer ones are committed, or somebody
+    removed it: the part
+    that is beside its machine by the list price of that machine's cloud, the rest by that of the
+    job's own store. `first` has rank 0 of each generation."""
+    url, keep = job.spec.checkpoint.store, job.spec.checkpoint.keep
+    own: list[Lying] = []
+    near: dict[str, list[Lying]] = {}
+    for number, row in enumerate(rows):
+        newer = rows[number + keep].committed_at_us if number + keep < len(rows) else now_us
+        newer = min(newer, row.removed_at_us or newer)
+        node = first.get(row.generation)
+        beside = row.near_bytes if node is not None else 0
+        own.append((row.bytes - beside, row.committed_at_us, newer))
+        if node is not None and beside and not node.offer.local:
+            lies = (beside, row.committed_at_us, newer)
+            near.setdefault(node.offer.cloud, []).append(lies)
+    items, unknown = [], []
+    price = storage_of(url)
+    if price is not None:
+        items += kept(price, "checkpoints", own, place_of(url, {}).cloud, window)
+    elif not url.startswith("file:") and _gb_months(own, window.since_us, window.until_us):
+        unknown.append(NO_STORE_PRICE.format(name=job.name, store=url))
+    for cloud, lying in sorted(near.items()):
+        listed = storage_prices().get(cloud)
+        if listed is not None:
+            items += kept(listed, "shards beside the machines", lying, cloud, window)
+        elif _gb_months(lying, window.since_us, window.until_us):
+            unknown.append(NO_NEAR_PRICE.format(name=job.name, cloud=cloud))
+    return items, unknown
+
+
+def kept(
+    price: Storage, name: str, lies: Sequence[Lying], cloud: str, window: Window
+) -> list[Item]:
+    """What so many bytes cost that lay there, from when until when. A store counts by the month
+    (UTC), and so does its price list. What times that follow one another cost adds up: each is what
+    all until its end cost, less what all before it did."""
+    quantity = _gb_months(lies, window.since_us, window.until_us)
+    if not quantity:
+        return []
+    ends = (window.since_us, min(window.until_us, max(end for _, _, end in lies)))
+    before, until = (_until(price, lies, at_us) for at_us in ends)
+    what = f"{name}, {price.storage_class}, {price.region}, list price of {price.dated}"
+    told = (Kind.STORAGE, "storage", what, quantity, "GB-Months", until - before)
+    return [Item(*told, cloud=cloud)]
+
+
+def _until(price: Storage, lies: Sequence[Lying], until_us: int) -> int:
+    """Micro-USD, month by month."""
+    cost = 0
+    for month_us, next_us in months(min(start for _, start, _ in lies), until_us):
+        cost += price.microusd_per_month(round(_gb_months(lies, month_us, next_us) * GB))
+    return cost
+
+
+def _gb_months(lies: Sequence[Lying], since_us: int, until_us: int) -> float:
+    byte_us = sum(
+        size * max(0, min(end, until_us) - max(start, since_us)) for size, start, end in lies
+    )
+    return byte_us / (MONTH_H * US_PER_H) / GB
+
+
+def restores(
+    job: Job,
+    first: Mapping[int, Node],
+    rows: Sequence[CheckpointRow],
+    market: Market,
+    window: Window,
+) -> tuple[list[Item], list[str]]:
+    """What each generation read when it resumed, once: of the newest checkpoint before its claim,
+    the shards from beside the machine that had saved them, and the rest from the job's own store,
+    by the first tier's price of the cloud that they left."""
+    leaving = market.leaving or first_prices()
+    found: dict[str, tuple[float, int]] = {}
+    unknown: list[str] = []
+    for row, node in resumed(first, rows):
+        if not window.since_us <= node.claimed_at_us < window.until_us:
+            continue
+        for away, size in _parts(job, row, first.get(row.generation), market):
+            price = out_microusd(node, away, leaving)
+            if price is None:
+                place = f"{node.offer.provider}/{node.offer.region}"
+                text = f"{away.cloud or 'its store'}/{away.region}".rstrip("/")
+                unknown.append(NO_WAY_BACK.format(name=job.name, away=text, place=place))
+            elif price and size:
+                gb, cost = found.get(away.cloud, (0.0, 0))
+                found[away.cloud] = gb + size / 1e9, cost + round(size / 1e9 * price)
+    items = [
+        Item(
+            kind=Kind.EGRESS,
+            phase="egress",
+            what=f"restores out of {cloud}, list price",
+            quantity=gb,
+            unit="GB",
+            cost_microusd=cost,
+            cloud=cloud,
+        )
+        for cloud, (gb, cost) in sorted(found.items())
+    ]
+    return items, list(dict.fromkeys(unknown))
+
+
+def resumed(
+    first: Mapping[int, Node], rows: Sequence[CheckpointRow]
+) -> Iterator[tuple[CheckpointRow, Node]]:
+    """What each generation resumed from, and its machine of rank 0. After its claim no generation
+    before it can commit."""
+    for node in first.values():
+        before = [row for row in rows if row.generation < node.generation]
+        if before:
+            yield max(before, key=lambda one: (one.committed_at_us, one.step)), node
+
+
+def _parts(
+    job: Job, row: CheckpointRow, saved_by: Node | None, market: Market
+) -> list[tuple[StorePlace, int]]:
+    """Where the checkpoint's bytes lay, and how many."""
+    own = [(store_of(job.spec, market), row.bytes - row.near_bytes)]
+    if saved_by is None or not row.near_bytes:
+        return own if own[0][1] else []
+    offer = saved_by.offer
+    near = StorePlace("here" if offer.local else offer.cloud, offer.region)
+    return [(near, row.near_bytes), *(own if own[0][1] else [])]
+
+
+def out_microusd(node: Node, away: StorePlace, leaving: Mapping[str, int]) -> int | None:
+    """Of a GB from there to the node; None where no price is known."""
+    here = gb_microusd(node.offer, away, {node.offer.cloud: 1})
+    if here == 1:  # another cloud's: that one is paid
+        return leaving.get(away.cloud)
+    return here

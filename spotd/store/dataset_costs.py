@@ -1,0 +1,123 @@
+"""What it cost to bring a job's data to copies ahead of it, for that to lie there, and for
+machines to read or copy what lies in other clouds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from providers.catalogs.egress import first_prices
+from providers.catalogs.storage import GB, storage_prices
+from spotd.domain.job import Job
+from spotd.domain.market import Market
+from spotd.domain.node import Node
+from spotd.money.report import Item, Kind
+from spotd.planner.core.shard_stores import HERE, place_among
+from spotd.store.checkpoint_costs import Lying, Window, kept, out_microusd
+from spotd.store.invoice_records import DataTransfer
+
+NO_COPY_PRICE = "what {name}'s data cost in {url} is not known: no price is listed"
+NO_READ_PRICE = (
+    "what {gb:,.4g} GB cost that {name} read or copied of {url} from {place} is not known: no "
+    "price is listed"
+)
+
+
+def freight_of(
+    job: Job,
+    nodes: Sequence[Node],
+    rows: Sequence[DataTransfer],
+    market: Market,
+    window: Window,
+    now_us: int,
+) -> tuple[list[Item], list[str]]:
+    """Of that time, and what is not known of it. A month's egress and requests count from when
+    they began in it."""
+    brought = [row for row in rows if not row.node_id]
+    items, unknown = _lying(job, brought, market, window, now_us)
+    for row in brought:
+        if not window.since_us <= row.began_at_us < window.until_us:
+            continue
+        gb, cloud = row.bytes / 1e9, place_among(row.url, market.places).cloud
+        what = f"data brought ahead to {row.url}, list price"
+        if row.egress_microusd:
+            told = (Kind.EGRESS, "egress", what, gb, "GB", row.egress_microusd)
+            items.append(Item(*told, cloud=cloud))
+        if row.requests_microusd:
+            told = (Kind.STORAGE, "storage", f"requests of {what}", gb, "GB", row.requests_microusd)
+            items.append(Item(*told, cloud=cloud))
+    read = [row for row in rows if row.node_id]
+    more, missing = _read(job, {node.id: node for node in nodes}, read, market, window)
+    return items + more, unknown + missing
+
+
+def paid_by_copy(rows: Iterable[DataTransfer], market: Market) -> dict[str, int]:
+    """What the box brought to each copy, in micro-USD: egress, requests, and a month of it lying
+    there, which a cap for bringing it ahead has in it from the start."""
+    paid: dict[str, int] = {}
+    for row in rows:
+        if not row.node_id:
+            cost = row.egress_microusd + row.requests_microusd
+            cost += month_microusd(row.url, row.bytes, market)
+            paid[row.url] = paid.get(row.url, 0) + cost
+    return paid
+
+
+def month_microusd(url: str, size: int, market: Market) -> int:
+    """Of so many bytes that lie in that store for a month, by the first tier's price; rounded up. 0
+    where no price is listed."""
+    price = storage_prices().get(place_among(url, market.places).cloud)
+    return math.ceil(size / GB * price.tiers[0][1]) if price else 0
+
+
+def _lying(
+    job: Job, rows: Sequence[DataTransfer], market: Market, window: Window, now_us: int
+) -> tuple[list[Item], list[str]]:
+    lies: dict[str, list[Lying]] = {}
+    items, unknown = [], []
+    for row in rows:
+        cloud = place_among(row.url, market.places).cloud
+        if cloud in storage_prices():
+            lie = (row.bytes, row.began_at_us, row.gone_at_us or now_us)
+            lies.setdefault(cloud, []).append(lie)
+        elif cloud != HERE:
+            unknown.append(NO_COPY_PRICE.format(name=job.name, url=row.url))
+    for cloud, lying in sorted(lies.items()):
+        items += kept(storage_prices()[cloud], "copies of data sets", lying, cloud, window)
+    return items, list(dict.fromkeys(unknown))
+
+
+def _read(
+    job: Job,
+    nodes: Mapping[str, Node],
+    rows: Sequence[DataTransfer],
+    market: Market,
+    window: Window,
+) -> tuple[list[Item], list[str]]:
+    """Where a row says a data set's name, it was mounted from its region's copy: nothing of that
+    crosses. What somebody has said that a GB of a data set costs counts more than the list."""
+    leaving = market.leaving or first_prices()
+    said = {one.url: one.microusd_per_gb for one in market.datasets.values()}
+    found: dict[tuple[str, str], tuple[float, int]] = {}
+    unknown: list[str] = []
+    for row in rows:
+        node = nodes.get(row.node_id)
+        begins = window.since_us <= row.began_at_us < window.until_us
+        if node is None or not begins or row.url.startswith("dataset://"):
+            continue
+        at, gb = place_among(row.url, market.places), row.bytes / 1e9
+        price, by = out_microusd(node, at, leaving), "list price"
+        if price != 0 and said.get(row.url) is not None:
+            price, by = said[row.url], "usd_per_gb"
+        if price is None and gb:
+            place = f"{node.offer.provider}/{node.offer.region}"
+            told = {"name": job.name, "url": row.url, "place": place, "gb": gb}
+            unknown.append(NO_READ_PRICE.format(**told))
+        elif price:
+            before, cost = found.get((at.cloud, by), (0.0, 0))
+            found[at.cloud, by] = before + gb, cost + round(gb * price)
+    items = []
+    for (cloud, by), (gb, cost) in sorted(found.items()):
+        what = f"data that machines read out of {cloud or 'elsewhere'}, {by}"
+        items.append(Item(Kind.EGRESS, "egress", what, gb, "GB", cost, cloud=cloud))
+    return items, list(dict.fromkeys(unknown))

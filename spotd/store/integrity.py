@@ -1,0 +1,37 @@
+"""Whether a database file is whole.
+
+SQLite notices damage only where a statement meets it, and until then builds on what it reads. All
+pages are looked at before a daemon begins: some hundred megabytes take a second.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from spotd.store.interface import StoreError
+
+ADVICE = (
+    "stop spotd, move it and its -wal and -shm files away, and put a backup in its place: "
+    "`spotd db restore FILE`"
+)
+
+
+def check_whole(file: Path) -> None:
+    """Look at every page of the database `file`, which nobody else may have open; one that is not
+    there, or empty, is whole. Raises StoreError with what to do."""
+    if not file.exists() or not file.stat().st_size:
+        return
+    try:
+        with closing(sqlite3.connect(file, timeout=5.0)) as connection:
+            [[found], *_] = connection.execute("PRAGMA quick_check(1)").fetchall()
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CORRUPT:
+            return  # not damage: whoever opens it says what is the matter
+        found = str(error)
+    except UnicodeDecodeError:
+        found = "its schema is no text"
+    if found != "ok":
+        said = " ".join(str(found).split())
+        raise StoreError(f"the database {file} is damaged ({said}): {ADVICE}")

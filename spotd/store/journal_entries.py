@@ -1,0 +1,349 @@
+"""What each kind of journal entry means: which columns, rows and events it becomes.
+
+Everything a node says is checked here. A field that is missing or of the wrong kind raises
+WireError, before anything of the entry is taken over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from providers.base import NoticeKind
+from spotd import wire
+from spotd.base.log import redactor
+from spotd.domain.evaluation import EvaluationError, read_evaluation
+from spotd.domain.events import Event, Severity
+from spotd.domain.units import S
+from spotd.money.focus import month_of
+from spotd.store import diagnosis
+from spotd.store.evaluation_records import EvaluationRow
+from spotd.store.invoice_records import DataTransfer
+from spotd.store.journal_fields import (
+    read_code,
+    read_flag,
+    read_float,
+    read_int,
+    read_items,
+    read_losses,
+    read_rest,
+    read_text,
+    read_words,
+)
+from spotd.store.journal_projection import NodeProjection
+from spotd.store.notice_forecasts import event_of
+from spotd.store.notices import NoticeObservation as HeardNotice
+from spotd.wire import JournalEntry, WireError, shown
+
+IMAGE_FOUND = "image_found"  # the kind of the event whose digest later attempts keep to
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_STORE = re.compile(r"(file|s3|gs|az)://[!-~]{1,1000}")
+MAX_AGE_S = 30 * 86_400.0  # no notice or duration is longer
+
+
+# --- one function a kind
+
+
+def _hello(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    if entry.wire not in wire.SPOKEN:
+        text = f"the node speaks version {entry.wire} of the wire, this spotd {wire.WIRE_VERSION}"
+        node.say(Event("wire", text, severity=Severity.WARNING), at_us)
+    node.columns["wire"] = entry.wire
+    node.first("hello_at_us", at_us)
+
+
+def _prepared(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    status = read_text(entry.data, "status")
+    if status not in ("begin", "ok"):
+        raise WireError(f"field 'status' is {shown(status)}")
+    seconds = read_float(entry.data, "seconds", 0.0)
+    text = f"the machine is prepared, {seconds:.1f} s after its agent began"
+    text = "the machine prepares itself: disks, clock, GPUs" if status == "begin" else text
+    node.say(Event("prepared", text), at_us)
+
+
+def _image(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    data, status = entry.data, read_text(entry.data, "status")
+    image = read_words(data, "image", "")
+    if status == "begin":
+        node.say(Event("image", f"the container image {image} is brought to the machine"), at_us)
+    elif status == "pulling":
+        node.say(Event("image", f"pulling: {read_words(data, 'text')}"), at_us)
+    elif status == "failed":
+        text = f"no container: {read_words(data, 'text')}"
+        node.say(Event("image", text, severity=Severity.ERROR), at_us)
+    elif status == "ok":
+        digest = read_text(data, "digest")
+        if not _DIGEST.fullmatch(digest):
+            raise WireError(f"field 'digest' is {shown(digest)}")
+        how = "pulled" if read_flag(data, "pulled") else "was there"
+        text = f"{image} {how} in {read_float(data, 'seconds', 0.0):.1f} s, for"
+        text = f"{text} {read_words(data, 'engine', '')}: {digest}"
+        node.say(Event(IMAGE_FOUND, text, data={"digest": digest}), at_us)
+    else:
+        raise WireError(f"field 'status' is {shown(status)}")
+
+
+def _setup(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    status = read_text(entry.data, "status")
+    if status not in ("begin", "ok", "failed"):
+        raise WireError(f"field 'status' is {shown(status)}")
+    if status == "begin":
+        node.say(Event("setup", "setup has begun"), at_us)
+        return
+    seconds = read_float(entry.data, "seconds", 0.0)
+    if status == "ok":
+        node.say(Event("setup", f"setup done in {seconds:.1f} s"), at_us)
+        return
+    code, tail = read_code(entry.data, "code"), read_words(entry.data, "tail", "")
+    node.columns |= {"setup_failed": True, "exit_tail": tail}
+    node.due = True
+    text = f"setup failed with code {code} after {seconds:.1f} s"
+    node.say(Event("setup", text, severity=Severity.ERROR, data={"tail": tail}), at_us)
+
+
+def _started(node: NodeProjection, _entry: JournalEntry, at_us: int) -> None:
+    node.say(Event("started", "the program was started"), at_us)
+    if node.job.spec.checkpoint.engine == "none":
+        # A script that reports no steps trains as soon as it runs.
+        node.stepped(at_us)
+
+
+def _ready(node: NodeProjection, _entry: JournalEntry, at_us: int) -> None:
+    node.first("ready_at_us", at_us)
+    node.say(Event("ready", "prepared, and waiting for HEAD"), at_us)
+
+
+def _claimed(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    step, manifest = read_int(entry.data, "step", 0), read_text(entry.data, "manifest", "")
+    restore_s = read_float(entry.data, "restore_s", 0.0)
+    # It is told when the checkpoint has been read: that was no wait for HEAD.
+    before_us = max(node.columns["hello_at_us"], node.columns["ready_at_us"], 1)
+    node.first("claimed_at_us", min(at_us, max(before_us, at_us - round(restore_s * S))))
+    node.columns["last_step"] = max(node.columns["last_step"], step)
+    node.head(step, manifest, at_us, released=False)
+    text = f"HEAD is ours; it resumes at step {step}"
+    data = {"step": step, "restore_s": restore_s}
+    node.say(Event("claimed", text, data=data), at_us)
+
+
+def _progress(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    data = entry.data
+    row = {
+        "job_id": node.job.id,
+        "generation": node.row.generation,
+        "at_us": at_us,
+        "from_step": read_int(data, "from_step"),
+        "to_step": read_int(data, "to_step"),
+        "losses": read_losses(data),
+        "first_at_us": read_int(data, "first_at_us", entry.at_us),
+        "last_at_us": read_int(data, "last_at_us", entry.at_us),
+        "tokens": read_int(data, "tokens", 0),
+        "busy_s": read_float(data, "busy_s", 0.0),
+    }
+    diagnosis.usage(node, data, at_us)
+    node.progress.append(row)
+    node.columns["last_step"] = max(node.columns["last_step"], row["to_step"])
+    # Throughput is looked at by timer: a report of steps alone makes nobody decide anything.
+    node.stepped(at_us)
+
+
+def _checkpoint(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    data = entry.data
+    row: dict[str, Any] = {
+        "job_id": node.job.id,
+        "manifest": read_text(data, "manifest"),
+        "generation": node.row.generation,
+        "step": read_int(data, "step"),
+        "bytes": read_int(data, "bytes", 0),
+        "trigger": read_text(data, "trigger", ""),
+        "released": read_flag(data, "released"),
+        "final": read_flag(data, "final"),
+        "committed_at_us": at_us,
+        "stage_s": read_float(data, "stage_s", 0.0),
+        "write_s": read_float(data, "write_s", 0.0),
+        "near_bytes": min(read_int(data, "near_bytes", 0), read_int(data, "bytes", 0)),
+    }
+    if not row["manifest"]:
+        raise WireError("field 'manifest' is empty")
+    node.checkpoints.append(row)
+    node.head(row["step"], row["manifest"], at_us, released=row["released"])
+
+
+def _checkpoint_failed(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    step, error = read_int(entry.data, "step", 0), read_words(entry.data, "error", "")
+    text = f"saving step {step} failed: {error}"
+    node.say(Event("checkpoint_failed", text, severity=Severity.ERROR, alert=True), at_us)
+
+
+def _checkpoint_skipped(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    data = entry.data
+    text = f"the checkpoint of step {read_int(data, 'step', 0)} is damaged and was passed over"
+    event = Event(
+        "checkpoint_skipped",
+        f"{text}: {read_words(data, 'error', '')}",
+        severity=Severity.WARNING,
+        alert=True,
+        data={"manifest": read_text(data, "manifest", "")},
+    )
+    node.say(event, at_us)
+
+
+def _notice(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    data = entry.data
+    try:
+        kind = NoticeKind(read_text(data, "kind"))
+    except ValueError:
+        raise WireError(f"field 'kind' is {shown(data.get('kind'))}") from None
+    known = data.get("remaining_s") is not None
+    # A deadline that has passed may come as a negative rest.
+    left_s = max(read_rest(data, "remaining_s"), 0.0) if known else 0.0
+    if left_s > MAX_AGE_S:
+        raise WireError(f"field 'remaining_s' is {left_s}")
+    deadline_us = at_us + int(left_s * S) if known else None
+    said = (read_words(data, "source", ""), read_words(data, "text", ""))
+    ids = (node.row.id, node.job.id, read_text(data, "notice_id"))
+    again = ids[2] in node.withdrawn
+    node.notices.append(HeardNotice(*ids, kind, at_us, deadline_us, *said, again))
+    # Taken back and said again within one batch: what came last counts.
+    node.withdrawn = [notice_id for notice_id in node.withdrawn if notice_id != ids[2]]
+    node.due = True
+
+
+def _notice_withdrawn(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    notice_id = read_text(entry.data, "notice_id")
+    node.withdrawn.append(notice_id)
+    node.due = True
+    text = "the notice was withdrawn"
+    node.say(Event("notice_withdrawn", text, data={"notice_id": notice_id}), at_us)
+
+
+def _metadata(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    if read_flag(entry.data, "up"):
+        node.say(Event("metadata", "the metadata service answers again"), at_us)
+        return
+    error = read_words(entry.data, "error", "")
+    text = f"the metadata service does not answer: notices may be missed ({error})"
+    node.say(Event("metadata", text, severity=Severity.WARNING), at_us)
+
+
+def _draining(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    reason, plan = read_words(entry.data, "reason", ""), read_words(entry.data, "plan", "")
+    data = {"stops": True} if entry.data.get("stops") is True else {}
+    node.say(Event("node_draining", f"the node drains ({reason}): {plan}", data=data), at_us)
+
+
+def _released(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    step, manifest = read_int(entry.data, "step", 0), read_text(entry.data, "manifest", "")
+    node.first("released_at_us", at_us)
+    node.head(step, manifest, at_us, released=True)
+    node.say(Event("released", f"released HEAD at step {step}"), at_us)
+
+
+_ENDS = {
+    wire.EXIT_HUNG: "the program was ended",
+    wire.EXIT_UNFIT: "the machine was given up",
+    wire.EXIT_DIVERGED: "training diverged for good",
+}
+
+
+def _exited(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    code = read_code(entry.data, "code")
+    if code is None:
+        raise WireError("field 'code' is missing")
+    node.columns |= {
+        "exit_code": code,
+        "exited_at_us": at_us,
+        "exit_tail": read_words(entry.data, "tail", ""),
+    }
+    node.due = True
+    obeyed = code == wire.EXIT_RELEASED and node.columns["released_at_us"]
+    text = _ENDS.get(code, f"the program ended with code {code}")
+    text = "the program stopped, as asked" if obeyed else text
+    node.say(Event("exited", text), at_us)
+
+
+def _disk(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    full, text = read_flag(entry.data, "full"), read_words(entry.data, "text")
+    node.columns["disk_full_at_us"] = at_us if full else 0
+    node.due = True
+    severity = Severity.WARNING if full else Severity.INFO
+    text = f"the disk {'stays full' if full else 'has room again'}: {text}"
+    node.say(Event("disk", text, severity=severity, alert=full), at_us)
+
+
+def _cache(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    status, path = read_text(entry.data, "status"), read_words(entry.data, "path")[:200]
+    if status == "failed":
+        text = f"cache {path}: {read_words(entry.data, 'text')[:400]}"
+        node.say(Event("cache", text, severity=Severity.WARNING), at_us)
+        return
+    files, size = read_int(entry.data, "files"), read_int(entry.data, "bytes")
+    seconds = read_float(entry.data, "seconds", 0.0)
+    told = {"restored": "restored", "kept": "changed, and is kept"}.get(status)
+    if told is None:
+        raise WireError(f"field 'status' is {shown(status)}")
+    text = f"cache {path} {told}: {files} files, {size / 1e6:,.3g} MB in {seconds:.1f} s"
+    node.say(Event("cache", text), at_us)
+
+
+def _mount_read(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    target, size = read_text(entry.data, "target"), read_int(entry.data, "bytes")
+    url = next((one.url for one in node.job.spec.buckets if one.target == target), "")
+    if not url:
+        raise WireError(f"field 'target' is {shown(target)}, which is no mount of the job")
+    if url.startswith("dataset://") and "url" in entry.data:
+        url = read_text(entry.data, "url")  # where it is declared, which the job does not say
+        if not _STORE.fullmatch(url):
+            raise WireError(f"field 'url' is {shown(url)}")
+    month_us, _ = month_of(at_us)
+    node.read.append(DataTransfer(node.job.id, url, node.row.id, month_us, size, began_at_us=at_us))
+
+
+def _results(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    try:
+        found = read_evaluation(entry.data)
+    except EvaluationError as error:
+        raise WireError(str(error)) from None
+    found = replace(found, failed=tuple(redactor.clean(name) for name in found.failed))
+    node.evaluations.append(EvaluationRow(node.job.id, at_us, node.row.id, found))
+
+
+def _wiped(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    what = [redactor.clean(str(name))[:40] for name in read_items(entry.data, "what")]
+    left = len(read_items(entry.data, "left_mounts")) + (read_code(entry.data, "failed") or 0)
+    text = f"{', '.join(what[:8])} {read_words(entry.data, 'how', 'removed')[:40]}"
+    text += f", {left} left" if left else ""
+    node.columns |= {"wiped_at_us": at_us, "wiped_text": text}
+
+
+APPLY: dict[str, Callable[[NodeProjection, JournalEntry, int], None]] = {
+    wire.HELLO: _hello,
+    wire.PREPARED: _prepared,
+    wire.IMAGE: _image,
+    wire.SETUP: _setup,
+    wire.STARTED: _started,
+    wire.READY: _ready,
+    wire.CLAIMED: _claimed,
+    wire.PROGRESS: _progress,
+    wire.CHECKPOINT: _checkpoint,
+    wire.CHECKPOINT_FAILED: _checkpoint_failed,
+    wire.CHECKPOINT_SKIPPED: _checkpoint_skipped,
+    wire.NOTICE: _notice,
+    wire.NOTICE_WITHDRAWN: _notice_withdrawn,
+    wire.METADATA: _metadata,
+    wire.DRAINING: _draining,
+    wire.RELEASED: _released,
+    wire.EXITED: _exited,
+    wire.DISK: _disk,
+    wire.CACHE: _cache,
+    wire.MOUNT_READ: _mount_read,
+    wire.RESULTS: _results,
+    wire.WIPED: _wiped,
+    wire.PLAN: lambda node, entry, at_us: node.say(event_of(entry.data), at_us),
+    wire.ROLLED_BACK: diagnosis.rolled_back,
+    wire.UNWELL: diagnosis.unwell,
+    wire.WARNING: diagnosis.warning,
+}

@@ -1,0 +1,55 @@
+"""What a training program foretells at a notice, and what came of it, as events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from spotd.domain.events import Event, Severity
+from spotd.store.journal_fields import read_flag, read_int, read_text
+from spotd.wire import MAX_NUMBER, WireError, shown
+
+_PLANS = {
+    "train": "trains on, and begins its last save in {start:.0f} s at the latest",
+    "save": "begins its last save now",
+    "finish": "finishes the upload in flight, for a fresh save does not fit",
+    "release": "gives its last durable checkpoint away at once, for nothing else fits",
+}
+_FIGURES = ("left_s", "start_in_s", "end_in_s", "margin_s", "save_s", "flight_s")
+_OUTCOMES = ("predicted_s", "took_s")
+
+
+def event_of(data: Mapping[str, Any]) -> Event:
+    """A PLAN entry's; its figures are the event's data, for whoever compares. Raises WireError."""
+    action = read_text(data, "action")[:20]
+    figures = {n: _seconds(data, n) for n in (*_FIGURES, *_OUTCOMES) if data.get(n) is not None}
+    found: dict[str, object] = {"action": action, **figures}
+    if read_text(data, "status") == "ended":
+        return _ended(data, action, found)
+    text = f"with {_seconds(data, 'left_s'):.0f} s left at step {read_int(data, 'step')} it "
+    start_s, margin_s = _seconds(data, "start_in_s"), _seconds(data, "margin_s")
+    text += _PLANS.get(action, f"plans to {action}").format(start=start_s)
+    if action != "release":
+        text += f"; by what was measured that ends {margin_s:.0f} s before the machine does"
+    return Event("plan", text, data=found)
+
+
+def _ended(data: Mapping[str, Any], action: str, found: Mapping[str, object]) -> Event:
+    kept = read_flag(data, "kept")
+    took_s, predicted_s = _seconds(data, "took_s"), _seconds(data, "predicted_s")
+    text = f"step {read_int(data, 'step')} released {took_s:.1f} s after the decision to {action}"
+    text += f", {predicted_s:.1f} s predicted"
+    if data.get("margin_s") is not None:
+        text += f", {_seconds(data, 'margin_s'):.1f} s before the end"
+    text += "" if kept else ": what was begun was not done in time"
+    severity = Severity.INFO if kept else Severity.WARNING
+    return Event("plan_ended", text, severity=severity, data={**found, "kept": kept})
+
+
+def _seconds(data: Mapping[str, Any], name: str) -> float:
+    """A time that may lie behind us, too."""
+    value: Any = data.get(name)
+    fits = isinstance(value, int | float) and not isinstance(value, bool)
+    if not fits or not -MAX_NUMBER <= value <= MAX_NUMBER:  # nan compares false
+        raise WireError(f"field {name!r} is {shown(value)}")
+    return float(value)

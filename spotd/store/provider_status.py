@@ -1,0 +1,57 @@
+"""How each cloud stands with us: in use, or out of use since its credentials were refused.
+
+A key that is exchanged for another is refused for a moment; for longer, a person must put it right,
+for then nothing of ours in that cloud can be ended either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spotd.domain.events import Event, Severity
+from spotd.domain.units import S
+from spotd.store.columns import clean
+
+REFUSED_S = 120.0  # before a person is told
+
+
+@dataclass(frozen=True)
+class ProviderStatus:
+    """`disabled` is why it is out of use since `at_us` ("": in use since then); `told_at_us` when a
+    person was told, 0 when nobody was."""
+
+    disabled: str = ""
+    at_us: int = 0
+    told_at_us: int = 0
+
+
+def judge(
+    was: ProviderStatus | None, provider: str, disabled: str, at_us: int
+) -> tuple[ProviderStatus, Event | None]:
+    """What becomes of `was` as the cloud is out of use (text why) or in use (""), and what to tell.
+    In other words it is refused for the same: since when that is, does not change."""
+    disabled = clean(disabled)
+    if was is None or bool(was.disabled) != bool(disabled):
+        told = was is not None and was.told_at_us and not disabled
+        return ProviderStatus(disabled, at_us), _back(provider) if told else None
+    if not disabled or was.told_at_us or at_us - was.at_us < REFUSED_S * S:
+        return ProviderStatus(disabled, was.at_us, was.told_at_us), None
+    return ProviderStatus(disabled, was.at_us, at_us), _refused(provider, disabled)
+
+
+def _refused(provider: str, disabled: str) -> Event:
+    text = (
+        f"{provider} refuses our credentials and is out of use: {disabled}. Nothing is launched "
+        "there, and nothing that runs there can be ended, until they work again: put "
+        f"[providers.{provider}] right, and look with `spotctl doctor`"
+    )
+    return Event("credentials", text, severity=Severity.ERROR, alert=True, key=_key(provider))
+
+
+def _back(provider: str) -> Event:
+    text = f"{provider} takes our credentials again and is in use"
+    return Event("credentials", text, alert=True, key=_key(provider))
+
+
+def _key(provider: str) -> str:
+    return f"credentials/{provider}"

@@ -1,0 +1,151 @@
+"""Module names are the field's words, nothing retired is back, and no call packs its arguments."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import providers
+import spotd
+import trainer
+
+ROOTS = [Path(package.__file__ or "").parent for package in (spotd, providers, trainer)]
+FILES = sorted(path for root in ROOTS for path in root.rglob("*.py"))
+GERUND = re.compile(r"(^|_)\w+ing(_|$)")
+# Nouns of the field that end like one: no other word is as short and as well known.
+NOUNS = {
+    "aws_signing",
+    "billing_exports",
+    "blocking_http",
+    "housekeeping",
+    "instance_listing",
+    "lightning",
+    "listing",
+    "packaging",
+    "remaining_work",
+    "signing_proxy",
+    "sizing",
+    "slow_training",
+    "spending",
+    "stop_timing",
+    "timing_stats",
+    "training",
+    "wiring",
+    "wording",
+}
+# Module names that the tree had and has no more.
+RETIRED = frozenset(
+    {
+        "beginning",
+        "booked",
+        "carriage",
+        "casefile",
+        "dangers",
+        "demands",
+        "departing",
+        "doors",
+        "draft",
+        "duties",
+        "elastic",
+        "foretold",
+        "freight",
+        "handovers",
+        "heard",
+        "hindrance",
+        "keeper",
+        "kept",
+        "lanes",
+        "leaving",
+        "lending",
+        "lent",
+        "loans",
+        "meters",
+        "nearer",
+        "needs",
+        "nursery",
+        "office",
+        "outbidding",
+        "payback",
+        "remembering",
+        "restraints",
+        "ribbon",
+        "rounds",
+        "said",
+        "scraping",
+        "sealed",
+        "seen",
+        "settling",
+        "stays",
+        "strays",
+        "striking",
+        "taking",
+        "tallies",
+        "tally",
+        "telling",
+        "tenure",
+        "turns",
+        "unwell",
+        "vault",
+        "verdicts",
+        "visitors",
+        "ward",
+        "wayout",
+        "ways",
+        "wishes",
+        "worth",
+        "zygote",
+    }
+)
+
+
+def packed(source: str) -> list[int]:
+    """Return the lines of calls and displays that unpack a literal."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        items: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            items = node.args
+        elif isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+            items = node.elts
+        lines += [
+            item.lineno
+            for item in items
+            if isinstance(item, ast.Starred) and isinstance(item.value, (ast.Tuple, ast.List))
+        ]
+    return lines
+
+
+def names() -> Iterator[tuple[Path, str]]:
+    """Yield every module's path and own name."""
+    for path in FILES:
+        yield path, path.parent.name if path.stem == "__init__" else path.stem
+
+
+@pytest.mark.parametrize("root", ROOTS, ids=lambda root: root.name)
+def test_no_call_packs_its_arguments(root: Path) -> None:
+    found = {str(path): lines for path in root.rglob("*.py") if (lines := packed(path.read_text()))}
+    assert found == {}
+
+
+def test_a_packed_call_is_seen() -> None:
+    assert packed("f(*(a, b), c)") == [1]
+    assert packed("x = [*(1, 2)]") == [1]
+    assert packed("f(*rows, *[row for row in rows])") == []
+
+
+def test_no_module_is_named_by_a_gerund() -> None:
+    found = {str(path) for path, name in names() if GERUND.search(name) and name not in NOUNS}
+    assert found == set()
+
+
+def test_no_retired_module_is_back() -> None:
+    assert {str(path) for path, name in names() if name in RETIRED} == set()
+
+
+def test_the_top_of_spotd_is_packages() -> None:
+    modules = {path.name for path in ROOTS[0].glob("*.py")}
+    assert modules == {"__init__.py", "__main__.py"}

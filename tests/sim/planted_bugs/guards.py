@@ -1,0 +1,275 @@
+"""Bugs of the layers that guard machines: leases, the sweep, the quarantine, listings.
+
+The layers stand behind each other, and each hides what another one does wrong: so those that are
+right are switched off, and `tests/sim/test_guards.py` shows that it is the bug that is found then,
+and not that they are off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import spotd.observe.clouds
+import spotd.observe.sweep
+import spotd.planner.core.orphan_policy
+import spotd.planner.rules.place_job
+import spotd.reaper.sweep
+import spotd.store.instance_listing
+import tests.sim.memory.duties
+from providers.base import Instance, Offer
+from spotd.act.effects import launch_request
+from spotd.domain.node import EffectKind
+from spotd.domain.plan import AddNode, Effect, Plan
+from spotd.observe.clouds import InstanceSurvey
+from spotd.observe.leftovers import LeftoverSweep
+from spotd.planner.core.orphan_policy import DatabaseState, Orphan
+from spotd.store.instance_listing import ENDED
+from spotd.store.orphan_records import NodeRowTimes
+from tests.sim.daemon import KEYS, StoreClient
+from tests.sim.memory_store import MemoryStore
+from tests.sim.oracles.clouds import CloudOracle
+from tests.sim.oracles.turns import TurnOracle
+from tests.sim.planted_bugs.bug import Bug, put
+from tests.sim.planted_bugs.replacements import _seen
+
+RECORD_S = 5.0  # from a create to its record, where that comes after it
+
+
+def no_doubt(stack: ExitStack) -> None:
+    """Switched off: what no row names, and what would end many at once, is held."""
+    stray = spotd.observe.sweep._stray
+
+    def sure(instance: Instance, past: NodeRowTimes | None, seen_us: int) -> Any:
+        return stray(instance, past or NodeRowTimes(0, 0), seen_us)
+
+    put(stack, spotd.observe.sweep, "_stray", sure)
+    put(stack, spotd.planner.core.orphan_policy, "BLAST_LEAST", 10**6)
+
+
+def no_quarantine(stack: ExitStack) -> None:
+    """Switched off: nothing unknown is ended after a restore."""
+    put(stack, MemoryStore, "set_quarantine", lambda *_: None)
+
+
+def no_grace(stack: ExitStack) -> None:
+    """Switched off: an orphan is ended when it was one for a while."""
+    put(stack, spotd.planner.core.orphan_policy, "GRACE_S", 0.0)
+
+
+def late_record(stack: ExitStack) -> None:
+    """Switched off: the intent before the create, and who judges that, or how long others wait
+    while it is late."""
+    put(stack, CloudOracle, "_judge_intent", lambda *_: None)
+    put(stack, TurnOracle, "look", lambda *_: None)
+    commit = StoreClient.commit_many
+
+    def eager(self: StoreClient, plans: Sequence[tuple[Any, Plan]], now_us: int) -> Any:
+        added = [(v, c.node) for v, p in plans for c in p.changes if isinstance(c, AddNode)]
+        for view, node in added:
+            effect = Effect(EffectKind.LAUNCH, node, view.job, 0)
+            request = launch_request(effect, KEYS, self.deployment())
+            self._outside.clouds[node.offer.provider].launch(request)
+        if added:
+            self._outside.kernel.sleep(RECORD_S)
+        return commit(self, plans, now_us)
+
+    put(stack, StoreClient, "commit_many", eager)
+
+
+def database_first(stack: ExitStack) -> None:
+    """What is wanted is read, and then what there is: what was asked for in between is nobody's."""
+
+    def backwards(self: InstanceSurvey, provider: str, store: Any) -> None:
+        wanted = {node.token for node in store.active_nodes()}
+        lane = self._lanes[provider]
+        answer = lane.ask()
+        answer.record(store)
+        living = [i for i in answer.instances if i.state not in ENDED]
+        orphans = [i for i in living if i.token not in wanted]
+        lane.listing.sweep.run(store, answer.instances, orphans)
+
+    put(stack, InstanceSurvey, "sweep", backwards)
+
+
+def _sweep_without_grace(stack: ExitStack) -> None:
+    no_doubt(stack)
+    late_record(stack)
+    no_grace(stack)
+
+
+def _database_first(stack: ExitStack) -> None:
+    no_doubt(stack)
+    no_grace(stack)
+    database_first(stack)
+
+
+def _restored_kills(stack: ExitStack) -> None:
+    no_quarantine(stack)
+    no_doubt(stack)
+
+
+def _lease_without_epoch(stack: ExitStack) -> None:
+    put(stack, tests.sim.memory.duties, "hold", lambda *_: None)
+    put(stack, tests.sim.memory.duties, "check", lambda *_: None)
+
+
+def _no_margin(stack: ExitStack) -> None:
+    put(stack, tests.sim.memory.duties, "MARGIN_S", 0.0)
+
+
+def _reaps_others(stack: ExitStack) -> None:
+    """spot-reaper goes by expiries, whoever's machines they are of."""
+    look = spotd.reaper.sweep.look
+
+    def whoever(instances: Sequence[Instance], deployment: str, *more: Any) -> Any:
+        return look((adopted(one, deployment) for one in instances), deployment, *more)
+
+    def adopted(instance: Instance, deployment: str) -> Instance:
+        return replace(instance, tags={**instance.tags, "spotd-deployment": deployment})
+
+    put(stack, spotd.reaper.sweep, "look", whoever)
+
+
+def _leftovers_untold(stack: ExitStack) -> None:
+    put(stack, LeftoverSweep, "_page", lambda *_: None)
+
+
+def _leftovers_kept(stack: ExitStack) -> None:
+    put(stack, LeftoverSweep, "_discard", lambda *_: None)
+
+
+def _missing_once(stack: ExitStack) -> None:
+    lacks = spotd.store.instance_listing.Listing.lacks
+
+    def proof(self: Any, row: Any) -> bool:
+        speaks = row.booted_at_us and not row.link_down_at_us and not row.terminated_at_us
+        return lacks(self, row) and not speaks
+
+    put(stack, spotd.store.instance_listing.Listing, "proves_absent", proof)
+
+
+def _pause_counts(stack: ExitStack) -> None:
+    def whole(self: Any, row: Any) -> Any:
+        return row.missed_at_us
+
+    put(stack, spotd.store.instance_listing.Listing, "missed_since_us", whole)
+
+
+def _token_of_names(stack: ExitStack) -> None:
+    token = spotd.planner.rules.place_job.launch_token
+
+    def timeless(deployment: str, node: str, offer: Offer, _asked_at_us: int) -> str:
+        return token(deployment, node, offer, 0)
+
+    put(stack, spotd.planner.rules.place_job, "launch_token", timeless)
+
+
+def _no_breaker(stack: ExitStack) -> None:
+    put(stack, spotd.planner.core.orphan_policy, "BLAST_LEAST", 10**6)
+
+
+def _old_word(stack: ExitStack) -> None:
+    def released(stray: Orphan, record: DatabaseState) -> bool:
+        return (stray.launched_at_us or stray.since_us) <= record.released_at_us
+
+    put(stack, spotd.planner.core.orphan_policy, "_released", released)
+
+
+GUARDING = (
+    Bug(
+        "lease without epoch",
+        "who was overtaken goes on with what belongs to no job",
+        _seen("S1", "S2"),
+        _lease_without_epoch,
+        "two",
+    ),
+    Bug(
+        "lease without margin",
+        "a lease that ends in a moment is good enough to begin something",
+        _seen("S2"),
+        _no_margin,
+        "late",
+    ),
+    Bug(
+        "another's reaped",
+        "the reaper ends what has expired, whoever's it is",
+        _seen("S3"),
+        _reaps_others,
+        "abandoned",
+    ),
+    Bug(
+        "leftovers untold",
+        "of a disk that is held, for no row asked for it, nobody is told",
+        _seen("L3"),
+        _leftovers_untold,
+        "littered",
+    ),
+    Bug(
+        "leftovers kept",
+        "a disk whose machine is gone stays",
+        _seen("L3"),
+        _leftovers_kept,
+        "littered",
+    ),
+    Bug(
+        "sweep without grace",
+        "what was nobody's for a moment is ended",
+        _seen("G1"),
+        _sweep_without_grace,
+        "calm",
+        without="intent, doubt",
+    ),
+    Bug(
+        "sweep reads the database first",
+        "what was asked for while the cloud was listed is ended",
+        _seen("G1"),
+        _database_first,
+        "slow",
+        without="grace, doubt",
+    ),
+    Bug(
+        "restored database kills",
+        "what an older copy of the database does not know is ended",
+        _seen("G1"),
+        _restored_kills,
+        "restored",
+    ),
+    Bug(
+        "no breaker",
+        "rows that call a whole crowd gone at once are believed",
+        _seen("G1"),
+        _no_breaker,
+        "forgotten",
+    ),
+    Bug(
+        "an old word counts",
+        "a person's word about orphans lets go of machines that a job wanted then",
+        _seen("G1"),
+        _old_word,
+        "forgotten",
+    ),
+    Bug(
+        "token of names alone",
+        "an older copy of the database gives tokens a second time",
+        _seen("P1", "L1", "X1"),
+        _token_of_names,
+        "restored",
+    ),
+    Bug(
+        "missing once is gone",
+        "a machine whose link is down and that one listing lacks is gone",
+        _seen("D1"),
+        _missing_once,
+        "stale",
+    ),
+    Bug(
+        "a pause counts as missing",
+        "what two listings lack was not there in the time between, in which nobody asked",
+        _seen("D1"),
+        _pause_counts,
+        "gaps",
+    ),
+)

@@ -1,0 +1,106 @@
+"""What each hand-over took, part by part, and the steps that it cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from providers.base import NoticeKind
+from spotd.api.views.recoveries import MOST_SAVES, PARTS, ResumePoint, hand_overs, saves
+from spotd.api_client.client import Client
+from spotd.domain.node import Node, NoticeRecord
+from spotd.domain.states import LeaveReason
+from spotd.domain.units import S
+from spotd.store.interface import CheckpointRow
+from tests.spotd.api.rig import OFFERS, SPOT, Rig, story
+from tests.spotd.store import build
+
+
+def trained(generation: int, start_s: int, **fields: Any) -> Node:
+    """Asked for at `start_s`, and a second later with each part."""
+    times = {
+        name: (start_s + number) * S
+        for number, name in enumerate(
+            (
+                "requested_at_us",
+                "launched_at_us",
+                "hello_at_us",
+                "ready_at_us",
+                "claimed_at_us",
+                "first_step_at_us",
+            )
+        )
+    }
+    return build.new_node(generation=generation, **(times | fields))
+
+
+def test_a_death_costs_what_was_not_saved_and_the_time_to_hear_of_it() -> None:
+    old = trained(1, 10, heard_at_us=100 * S, left_at_us=103 * S, last_step=140,
+                  leave_reason=LeaveReason.LOST)  # fmt: skip
+    new = trained(2, 104)
+    (found,) = hand_overs([old, new], {new.id: ResumePoint(120)})
+    assert found["parts"] == dict(zip(PARTS, (3.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0), strict=True))
+    assert found["total_s"] == sum(found["parts"].values()) == 9.0
+    assert (found["resumed_step"], found["steps_lost"]) == (120, 20)
+    assert (found["reason"], found["noticed"], found["overlap"]) == ("lost", False, False)
+
+
+def test_parts_that_overlap_are_counted_once() -> None:
+    """The new machine claims HEAD before it is ready, and its clock is set back."""
+    old = trained(1, 10, heard_at_us=100 * S, left_at_us=101 * S)
+    new = trained(2, 102, claimed_at_us=104 * S, ready_at_us=106 * S, hello_at_us=50 * S)
+    (found,) = hand_overs([old, new], {})
+    assert min(found["parts"].values()) >= 0
+    assert sum(found["parts"].values()) == pytest.approx(found["total_s"])
+    assert found["total_s"] == 7.0
+    assert found["parts"]["claim_s"] == 0.0
+    assert found["steps_lost"] is None
+
+
+def test_with_a_notice_time_begins_with_it() -> None:
+    notice = NoticeRecord("n1", NoticeKind.PREEMPT, 100 * S, 130 * S)
+    old = trained(1, 10, heard_at_us=110 * S, last_step=50, notices=(notice,))
+    new = trained(2, 101)
+    (found,) = hand_overs([old, new], {new.id: ResumePoint(50)})
+    assert found["noticed"]
+    assert found["overlap"]
+    assert (found["total_s"], found["steps_lost"]) == (6.0, 0)
+    assert found["parts"]["detect_s"] == 0.0
+
+
+def test_machines_that_never_trained_and_other_ranks_hand_nothing_over() -> None:
+    old, new = trained(1, 10, heard_at_us=90 * S), trained(3, 101)
+    refused = trained(2, 95, first_step_at_us=0)
+    other = replace(trained(1, 11), id="j1-g1-r1", rank=1)
+    found = hand_overs([new, refused, other, old], {})
+    assert [(one["from_generation"], one["to_generation"]) for one in found] == [(1, 3)]
+    assert hand_overs([old], {}) == []
+
+
+def test_only_the_newest_saves_are_told_and_those_that_were_gone_on_from() -> None:
+    def row(step: int, size: int = 1) -> CheckpointRow:
+        return CheckpointRow("j1", 1, step, f"m{step}", size, "", False, False, step * S, 0, 0)
+
+    rows = [row(step) for step in range(1, MOST_SAVES + 51)] + [row(9999, 0)]
+    found = saves(rows, [{"resumed_step": 7}])
+    steps = [one["step"] for one in found]
+    assert steps == [7, *range(51, MOST_SAVES + 51)]
+
+
+def test_the_api_tells_them(rig: Rig, client: Client) -> None:
+    job_id = rig.submit("lost", ago_s=4000)
+    first = rig.launch(job_id, SPOT, ago_s=3900)
+    rig.train(first, ago_s=3800, until_s=1000, first=0, last=100)
+    rig.say(first, 950, "progress", from_step=101, to_step=130, losses=[],
+            first_at_us=rig.ago(1000), last_at_us=rig.ago(950), tokens=1, busy_s=1.0)  # fmt: skip
+    rig.leave(first, 940, LeaveReason.LOST, "gone")
+    second = rig.launch(job_id, OFFERS[2], ago_s=930)
+    rig.train(second, ago_s=900, until_s=60, first=100, last=300)
+    data = client.get(f"/v1/jobs/{job_id}")
+    (found,) = data["hand_overs"]
+    assert (found["resumed_step"], found["steps_lost"], data["steps_lost"]) == (100, 30, 30)
+    assert found["total_s"] == pytest.approx(50, abs=0.1)
+    assert [one["step"] for one in data["saves"]] == [100, 300]
+    assert client.get(f"/v1/jobs/{story(rig)}")["steps_lost"] == 0

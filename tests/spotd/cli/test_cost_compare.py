@@ -1,0 +1,91 @@
+"""`spotctl cost compare`, of the published case study and through the real API."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotd.api_client.client import Client
+from tests.spotd.api.rig import JOB_FILE, SPOT, Rig, story
+from tests.spotd.cli.conftest import Spotctl
+
+CASE = Path(__file__).parents[1] / "money" / "case_study.toml"
+Captured = pytest.CaptureFixture[str]
+
+
+def compared(spotctl: Spotctl, rig: Rig | None, capsys: Captured, *words: str) -> dict[str, Any]:
+    assert spotctl(rig, "cost", "compare", *words, "-o", "json") == 0
+    data = json.loads(capsys.readouterr().out)
+    return {one["name"]: (one["on_demand"], one["actual"]) for one in data["comparison"]}
+
+
+@pytest.mark.req("MON-09")
+def test_the_case_studys_results_as_they_are(spotctl: Spotctl, capsys: Captured) -> None:
+    """Its table says 2,600 hours (of nodes, called GPU-hours), $41,500 and $16.00 (of a node)
+    beside 2,496, $11,200 and $4.49; 0 and 7 interruptions; 0 and 4.2 h lost; no difference in
+    quality, which nobody can know from it; 14 and 16 days."""
+    rows = compared(spotctl, None, capsys, "--file", str(CASE))
+    assert list(rows) == [
+        "GPU-hours",
+        "cost",
+        "a GPU-hour",
+        "a useful GPU-hour",
+        "interruptions",
+        "machine-hours lost",
+        "quality of the model",
+        "time to completion",
+    ]
+    assert rows["GPU-hours"] == (2454.4, 2496.0)
+    assert rows["cost"] == (4986.8, 3894.96)
+    assert rows["a GPU-hour"] == pytest.approx((2.0318, 1.5605), abs=1e-4)
+    assert rows["a useful GPU-hour"] == pytest.approx((2.0318, 1.5869), abs=1e-4)
+    assert rows["interruptions"] == (None, 9)
+    assert rows["machine-hours lost"] == pytest.approx((0.0, 5.2))
+    assert rows["quality of the model"] == (None, None)
+    assert rows["time to completion"] == (306.8, 384)
+    assert spotctl(None, "cost", "compare", "--file", str(CASE)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + 8 + 3, "a title, eight rows, and what was claimed"
+    assert lines[2].split()[:3] == ["cost", "$4,987", "$3,895"]
+    assert lines[-1] == "claimed saving: 73.0 %; by line items 23.2 %, the rest has no line item"
+
+
+@pytest.mark.req("MON-09")
+def test_a_job_of_the_ledger(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+    job_id = story(rig)
+    data = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost/report")
+    rows = compared(spotctl, rig, capsys, "gpt")
+    assert len(rows) == 8
+    needed = next(one for one in data["on_demand"] if one["basis"] == data["saving_basis"])
+    assert rows["cost"] == (needed["total_usd"], data["total_usd"])
+    assert rows["GPU-hours"] == pytest.approx((8 * needed["node_hours"], data["billed_gpu_hours"]))
+    assert rows["a useful GPU-hour"][1] == pytest.approx(data["usd_per_useful_gpu_hour"])
+    assert rows["interruptions"] == (None, 1)
+    lost_h = data["billed_node_hours"] - needed["node_hours"]
+    assert rows["machine-hours lost"] == pytest.approx((0.0, lost_h), abs=1e-5)
+    job = rig.store.find_job(job_id)
+    assert job is not None
+    elapsed_h = (rig.clock.now_us() - job.created_at_us) / 3.6e9
+    assert rows["time to completion"][1] == pytest.approx(elapsed_h, abs=1e-5)
+
+
+def test_what_is_not_known_is_left_open(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+    """A program that reports no steps, on two machines."""
+    text = "num_nodes: 2\n" + JOB_FILE + "  slow_network: true\n"
+    job_id = rig.submit(ago_s=4000, text=text)
+    for rank in (0, 1):
+        rig.launch(job_id, SPOT, ago_s=3600, rank=rank)
+    rows = compared(spotctl, rig, capsys, "gpt")
+    assert rows["a useful GPU-hour"] == (None, None)
+    assert rows["machine-hours lost"] == (None, None)
+    assert rows["interruptions"] == (None, 0)
+    assert rows["time to completion"] == pytest.approx((1.0, 4000 / 3600), rel=1e-3)
+
+
+@pytest.mark.parametrize("words", [(), ("gpt", "--file", str(CASE))])
+def test_one_of_both(spotctl: Spotctl, capsys: Captured, words: tuple[str, ...]) -> None:
+    assert spotctl(None, "cost", "compare", *words) == 2
+    assert "name one job, or --file" in capsys.readouterr().err

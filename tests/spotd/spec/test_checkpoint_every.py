@@ -1,0 +1,131 @@
+"""How often a job saves, as people write it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spotd.spec.checkpoint_every import PRESETS, RISKS, CheckpointEvery, parse_every
+from tests.spotd.spec.test_load import DEFAULTS, read, refused
+
+ENGINE = "engine: spotd"
+
+
+def saves(text: str, **changes: object) -> tuple[bool, int, float]:
+    spec = read(f"run: x\nspotd: {{checkpoint: {{{text}}}}}", **changes).spec.checkpoint
+    return spec.auto, spec.every_steps, spec.every_s
+
+
+def trouble(text: str) -> str:
+    [problem] = refused(f"run: x\nspotd: {{checkpoint: {{{text}}}}}")
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("value", "every"),
+    [
+        ("auto", CheckpointEvery(auto=True)),
+        (" Auto", CheckpointEvery(auto=True)),
+        ("5m", CheckpointEvery(seconds=300.0)),
+        ("500 steps", CheckpointEvery(steps=500)),
+        ("1step", CheckpointEvery(steps=1)),
+        ("70b-qlora", CheckpointEvery(steps=500, preset="70b-qlora")),
+        ("hourly", CheckpointEvery(seconds=3600.0, preset="hourly")),
+    ],
+)
+def test_what_can_be_said(value: str, every: CheckpointEvery) -> None:
+    assert parse_every(value) == every
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("atuo", "'atuo' is neither a time nor a preset; did you mean 'auto'?"),
+        ("often", "known here: 405b, 70b-fp16"),
+        ("500", "write auto, a time like 5m, or 500 steps"),
+        (5, "5 is no pause between saves"),
+        (True, "True is no pause between saves"),
+        (None, "None is no pause between saves"),
+        ("0 steps", "is no number of steps"),
+        ("-3 steps", "is no pause between saves"),
+        ("99999999999 steps", "is no number of steps"),
+    ],
+)
+def test_what_is_none_is_told_with_what_would_be(value: object, text: str) -> None:
+    with pytest.raises(ValueError, match=r"write|mean|known") as caught:
+        parse_every(value)
+    assert text in str(caught.value)
+
+
+@pytest.mark.req("CKP-06")
+def test_the_presets_are_what_the_guides_advise() -> None:
+    steps = {name: every.steps for name, every in PRESETS.items() if name[0].isdigit()}
+    assert steps == {"7b-qlora": 100, "70b-qlora": 500, "70b-fp16": 1000, "405b": 2000}
+    assert RISKS.keys() < PRESETS.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{ENGINE}, every: auto", (True, 0, 120.0)),
+        (f"{ENGINE}, every: 5m", (False, 0, 300.0)),
+        (f"{ENGINE}, every: 500 steps", (False, 500, 0.0)),
+        (f"{ENGINE}, every: steps-or-time", (False, 100, 300.0)),
+        (f"{ENGINE}, every: 5m, every_steps: 7", (False, 7, 300.0)),
+        (ENGINE, (False, 0, 120.0)),  # as the configuration says
+        ("every: 90s", (False, 0, 90.0)),
+    ],
+)
+def test_what_the_job_goes_by(text: str, expected: tuple[bool, int, float]) -> None:
+    assert saves(text) == expected
+
+
+def test_it_chooses_by_itself_where_nobody_says_otherwise() -> None:
+    auto = {"defaults": replace(DEFAULTS, every=CheckpointEvery(auto=True))}
+    assert saves(ENGINE, **auto) == (True, 0, 120.0)
+    assert saves(f"{ENGINE}, every: 5m", **auto) == (False, 0, 300.0)
+    assert saves(f"{ENGINE}, every_steps: 7", **auto) == (False, 7, 120.0)
+    assert saves("keep: 2", **auto) == (False, 0, 120.0), "nothing of it can be measured"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("every: auto", "auto goes by measured saves"),
+        (f"{ENGINE}, every: auto, every_steps: 5", "auto goes by no steps"),
+        (f"{ENGINE}, every: 5 steps, every_steps: 5", "says steps, and so does every_steps"),
+        (f"{ENGINE}, every: 500ms", "must be at least 1s"),
+        (f"{ENGINE}, every: 0", "must be at least 1s"),
+        (f"{ENGINE}, size: 420", "420 is no size (fix: write one like 420GB"),
+    ],
+)
+def test_what_cannot_be_is_refused(text: str, problem: str) -> None:
+    found = trouble(text)
+    assert problem in found
+    assert "spotd.checkpoint." in found
+    assert "fix" in found or "write" in found
+
+
+@pytest.mark.req("CKP-03")
+@pytest.mark.parametrize(
+    "before",
+    [CheckpointEvery(auto=True), CheckpointEvery(steps=500), CheckpointEvery(seconds=60.0)],
+)
+def test_searching_saves_each_200_steps_whatever_else_is_the_rule(before: CheckpointEvery) -> None:
+    auto = {"defaults": replace(DEFAULTS, every=before)}
+    assert saves(f"{ENGINE}, every: search", **auto) == (False, 200, 0.0)
+
+
+@pytest.mark.req("CKP-24")
+def test_a_preset_that_risks_much_says_so() -> None:
+    text = f"run: x\nspotd: {{checkpoint: {{{ENGINE}, every: 70b-fp16}}}}"
+    warnings = [text for text in read(text).warnings if "70b-fp16" in text]
+    assert len(warnings) == 1
+    assert "30 to 60 minutes" in warnings[0]
+    assert "auto saves as often as it pays" in warnings[0]
+
+
+def test_the_size_of_a_save() -> None:
+    spec = read(f"run: x\nspotd: {{checkpoint: {{{ENGINE}, size: 1.5TB}}}}").spec
+    assert spec.checkpoint.size_bytes == 1_500_000_000_000

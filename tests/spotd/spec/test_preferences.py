@@ -1,0 +1,160 @@
+"""What a job file wishes of where it runs, and what its deadline permits."""
+
+from __future__ import annotations
+
+import pytest
+
+from providers.base import CapacityType
+from spotd.domain.preferences import NO_WISHES, Objective, Speed
+from spotd.spec import ParsedJobFile, SpecError, load
+
+SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
+MODEL = "model: {name: llama-3-8b, tokens: 1B}"
+
+
+def read(spotd: str, resources: str = "{accelerators: H100:8}") -> ParsedJobFile:
+    text = f"name: a\nrun: x\nresources: {resources}\nspotd: {{{spotd}}}"
+    return load(text, now_us=1_700_000_000_000_000)
+
+
+def refused(spotd: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        read(spotd)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_a_job_that_says_nothing_wishes_nothing() -> None:
+    assert read("").spec.wishes == NO_WISHES
+
+
+@pytest.mark.parametrize(
+    ("work", "seconds", "steps"),
+    [
+        ("40h", 144_000.0, 0),
+        ("1d12h", 129_600.0, 0),
+        ("100000 steps", 0.0, 100_000),
+        ("100_000 steps", 0.0, 100_000),
+        ("1 step", 0.0, 1),
+    ],
+)
+def test_work_is_a_time_or_a_number_of_steps(work: str, seconds: float, steps: int) -> None:
+    wishes = read(f"work: {work}").spec.wishes
+    assert (wishes.work_s, wishes.work_steps, wishes.measurable) == (seconds, steps, True)
+
+
+@pytest.mark.parametrize("work", ["40", "0h", "lots", "[1]", "-4h"])
+def test_anything_else_is_no_amount_of_work(work: str) -> None:
+    (text,) = refused(f"work: {work}")
+    assert "spotd.work" in text
+    assert "40h" in text
+    assert "100000 steps" in text
+
+
+def test_the_objective_is_cost_unless_it_is_speed() -> None:
+    assert read("objective: speed").spec.wishes.objective is Objective.SPEED
+    (text,) = refused("objective: fun")
+    assert "spotd.objective" in text
+
+
+@pytest.mark.req("DAT-03")
+def test_the_eu_is_neither_switzerland_nor_the_united_kingdom() -> None:
+    eu = read("residency: EU").spec.wishes.residency
+    assert len(eu) == 27
+    assert not {"CH", "GB", "NO", "US"} & set(eu)
+    assert set(read("residency: [EU, CH]").spec.wishes.residency) == {*eu, "CH"}
+    adequate = set(read("residency: adequate").spec.wishes.residency)
+    assert adequate > {*eu, "CH", "GB", "NO", "JP"}
+    assert "US" not in adequate
+    assert read("residency: de").spec.wishes.residency == ("DE",)
+
+
+def test_a_place_that_is_none_is_refused_with_what_to_write() -> None:
+    (text,) = refused("residency: [EU, Europe]")
+    assert "spotd.residency[1]" in text
+    assert "'Europe' is no place" in text
+    assert "EEA or adequate" in text
+    (text,) = refused("not_operated_from: []")
+    assert "spotd.not_operated_from: the list is empty" in text
+
+
+def test_a_deadline_without_an_amount_of_work_says_what_it_needs() -> None:
+    parsed = read("deadline: 36h")
+    (text,) = parsed.warnings
+    assert "spotd.deadline does not steer placement" in text
+    assert "add spotd.work" in text
+    assert parsed.spec.alternatives[0].capacity_types == (SPOT, ON_DEMAND)
+
+
+def test_a_deadline_permits_on_demand_where_spot_is_only_a_wish() -> None:
+    parsed = read("deadline: 60h, work: 40h", "{accelerators: H100:8, use_spot: true}")
+    assert parsed.spec.alternatives[0].capacity_types == (SPOT, ON_DEMAND)
+    (text,) = parsed.warnings
+    assert "may take on-demand machines" in text
+    assert "capacity: spot instead of use_spot" in text
+
+
+@pytest.mark.parametrize("spotd", ["work: 40h", "deadline: 60h"])
+def test_without_both_spot_stays_spot(spotd: str) -> None:
+    parsed = read(spotd, "{accelerators: H100:8, use_spot: true}")
+    assert parsed.spec.alternatives[0].capacity_types == (SPOT,)
+
+
+def test_a_deadline_on_spot_alone_is_no_promise() -> None:
+    parsed = read("deadline: 60h, work: 40h, capacity: spot")
+    assert parsed.spec.alternatives[0].capacity_types == (SPOT,)
+    (text,) = parsed.warnings
+    assert "cannot be promised on spot alone" in text
+
+
+def test_steps_need_to_be_measured_before_a_deadline_is_looked_at() -> None:
+    (text,) = read("deadline: 60h, work: 1000 steps").warnings
+    assert "only once two checkpoints show how long a step takes" in text
+
+
+def test_what_is_trained_says_how_fast_each_alternative_is_and_how_much_there_is() -> None:
+    kinds = "{any_of: [{accelerators: H100:8}, {accelerators: A100-80GB:8}, {accelerators: X9:8}]}"
+    wishes = read(MODEL, kinds).spec.wishes
+    first, second = wishes.speeds
+    assert first == Speed("H100", 8, 1.0)
+    assert (second.accelerator, second.count) == ("A100-80GB", 8)
+    assert 0.2 < second.times < 0.7  # 312 of 989 TFLOP/s, and both short of their peak
+    assert wishes.work_s > 0
+    assert wishes.work_steps == 0
+
+
+def test_what_was_said_of_the_work_comes_before_what_the_model_says() -> None:
+    assert read(f"work: 10h, {MODEL}").spec.wishes.work_s == 36_000
+    steps = read("model: {name: llama-3-8b, steps: 500}").spec.wishes
+    assert (steps.work_steps, steps.work_s) == (500, 0.0)
+    assert steps.step_s > 0
+
+
+@pytest.mark.req("HYB-06")
+@pytest.mark.parametrize(
+    ("more", "resources"),
+    [
+        ("", "{accelerators: H100:8}"),  # both kinds, by price
+        (", capacity: spot", "{accelerators: H100:8}"),
+        (", capacity: [on_demand, spot]", "{accelerators: H100:8}"),
+        ("", "{accelerators: H100:8, use_spot: true}"),
+        ("", "{any_of: [{accelerators: H100:8, use_spot: false}, {accelerators: A100:8}]}"),
+    ],
+)
+def test_what_serves_is_refused_on_spot_unless_it_accepts_that(more: str, resources: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(f"kind: inference{more}", resources)
+    (problem,) = caught.value.problems
+    assert "spotd.kind" in str(problem)
+    assert "serve_on_spot: true" in str(problem)
+    accepted = read(f"kind: inference, serve_on_spot: true{more}", resources).spec
+    assert accepted == read(f"kind: training{more}", resources).spec
+
+
+@pytest.mark.req("HYB-06")
+def test_what_serves_runs_on_machines_that_stay() -> None:
+    served = read("kind: inference, capacity: on_demand").spec
+    assert served.alternatives[0].capacity_types == (ON_DEMAND,)
+    assert read("kind: inference", "{accelerators: H100:8, use_spot: false}").spec
+    (text,) = refused("serve_on_spot: true")
+    assert "is of kind: inference" in text
+    assert refused("kind: serving")

@@ -1,0 +1,137 @@
+"""What is saved comes back as it was, by its bits."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from trainer.hook.spotd_hook import rng_state
+from trainer.hook.spotd_hook.layout import ALIGN, lay_out, read, stage
+from trainer.hook.spotd_hook.state_tree import StateError, put_together, take_apart
+
+VALUES: Any = {
+    "state": {0: {"step": torch.tensor(3.0), "moments": torch.randn(5, 3).T}},
+    "groups": [{"lr": 1e-3, "betas": (0.9, 0.999), "params": [0, 1], "foreach": None}],
+    "best": math.inf,
+    "milestones": Counter({30: 2}),
+    "$odd": {"$tensor": "no tensor"},
+    "raw": b"\\x00\\xff",
+    "nothing": b"",
+    "empty": torch.empty(0, 4, dtype=torch.int64),
+    "flags": torch.tensor([True, False]),
+    "half": torch.randn(7).to(torch.bfloat16),
+    "eight": torch.randn(9).to(torch.float8_e4m3fn),
+    "array": np.arange(6, dtype=np.uint32).reshape(2, 3),
+    "number": np.int64(7),
+}
+
+
+def there_and_back(value: Any) -> Any:
+    tree, tensors = take_apart(value, "x")
+    layout, told = lay_out(tensors), list[int]()
+    memory = memoryview(bytearray(layout.size))
+    stage(tensors, layout, memory, told.append)
+    assert all(piece["offset"] % ALIGN == 0 for piece in layout.pieces)
+    assert told == sorted(told)
+    assert told[-1] <= layout.size
+    return put_together(json.loads(json.dumps(tree)), read(layout.pieces, memory))
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        raw = [one.contiguous().flatten().view(torch.uint8) for one in (a, b)]
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and torch.equal(*raw)
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_each_kind_comes_back(name: str) -> None:
+    value = {name: VALUES[name]}
+    back = there_and_back({**value, "z": torch.ones(1)})
+    assert same(value[name], back[name])
+    assert type(back[name]) is type(value[name]) or name == "number"
+
+
+def test_nan_stays_nan() -> None:
+    assert math.isnan(there_and_back([math.nan, torch.ones(1)])[0])
+
+
+def test_names_of_tensors_tell_where_they_were_and_none_is_there_twice() -> None:
+    state = {"a": {"b": torch.zeros(1)}, "a.b": torch.ones(2)}
+    _, tensors = take_apart(state, "model")
+    assert list(tensors) == ["model.a.b", "model.a.b'"]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"lr": {"f": open}}, r"x.lr.f is of type builtin_function_or_method, which cannot"),
+        ({"w": torch.eye(2).to_sparse()}, "x.w is a sharded or sparse tensor"),
+        ({"o": np.array([None])}, "x.o is an array that torch has no type for"),
+    ],
+)
+def test_what_cannot_be_saved_is_named(value: Any, words: str) -> None:
+    with pytest.raises(StateError, match=words):
+        take_apart(value, "x")
+
+
+@pytest.mark.req("CKP-26")
+def test_the_state_of_a_sharded_model_is_refused_with_what_to_give_instead(tmp_path: Path) -> None:
+    """What one rank would save of it is not the model."""
+    init = f"file://{tmp_path}/meet"
+    distributed.init_process_group("gloo", init_method=init, rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        model = nn.Linear(4, 4)
+        fully_shard(model, mesh=mesh)
+        with pytest.raises(StateError, match=r"model.weight is a sharded .*give the model and its"):
+            take_apart(model.state_dict(), "model")
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_a_tree_of_a_newer_spotd_or_without_its_tensors_is_no_state() -> None:
+    with pytest.raises(ValueError, match=r"not known here: \$new"):
+        put_together({"$new": 1}, {})
+    with pytest.raises(ValueError, match=r"no tensor 'x\.w'"):
+        put_together({"$tensor": "x.w"}, {})
+    with pytest.raises(ValueError, match="no tensors of type 'int300'"):
+        read([{"name": "w", "dtype": "int300", "shape": [1], "offset": 0}], memoryview(b""))
+
+
+def test_random_generators_go_on() -> None:
+    state = there_and_back(rng_state.take())
+    before = draw()
+    rng_state.give(state)
+    assert draw() == before
+
+
+def test_a_seeded_step_is_a_function_of_its_number_and_rank() -> None:
+    drawn = []
+    for place in ((1, 5, 0), (1, 6, 0), (1, 5, 1), (1, 5, 0)):
+        rng_state.seed(*place)
+        drawn.append(draw())
+    assert drawn[0] == drawn[3]
+    assert len(set(drawn)) == 3
+
+
+def draw() -> tuple[float, ...]:
+    import random
+
+    return torch.rand(1).item(), random.random(), float(np.random.random())

@@ -1,0 +1,223 @@
+"""Starting the agent: detached from whoever started it, and once only."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import json
+import logging
+import os
+import queue
+import re
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from providers.base import NoticeWatcher
+from spotd import wire
+from spotd.wire import AgentConfig
+from trainer.agent.base.context import AgentContext
+from trainer.agent.base.folders import make_folders
+from trainer.agent.base.journal import Journal
+from trainer.agent.base.notices import NoWatcher
+from trainer.agent.base.paths import AgentPaths, NodeError, find_places
+from trainer.agent.base.preparation import LIMIT_S, Preparation
+from trainer.agent.base.streams import LIMIT_BYTES
+from trainer.agent.cleanup.wipe import wipe
+from trainer.agent.main.agent import Agent
+from trainer.agent.main.deadman import power_off
+from trainer.agent.main.generation_handover import succeed
+from trainer.agent.run.journal_replay import read_boot_id, recall
+
+START_TIMEOUT_S = 20.0
+_PEER = struct.Struct("3i")  # pid, uid, gid
+_WATCHERS = frozenset({"aws", "gcp", "azure"})
+
+
+class LaunchError(NodeError):
+    """The agent did not start."""
+
+
+def run_detached(config: AgentConfig, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Start the agent unless it runs; returns when its sockets accept.
+
+    The result says whether it was started now, and its process id. Raises LaunchError, PlaceError.
+    """
+    places = find_places(environ, config.job_id, config.generation)
+    watcher = _open_watcher(config, environ)
+    _refuse_older(places, config.generation)
+    make_folders(places)
+    lock = os.open(places.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return {"started": False, "pid": _wait_for_other(places)}
+    # The lock goes with the open file to the agent, and is free when the agent is gone.
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(told)
+        _become_agent(config, places, environ, watcher, tell)
+    os.close(tell)
+    os.close(lock)
+    os.waitpid(child, 0)
+    return {"started": True, "pid": _hear(told, places)}
+
+
+def _refuse_older(places: AgentPaths, generation: int) -> None:
+    folders = places.folder.parent.glob("g*")
+    found = [int(f.name[1:]) for f in folders if re.fullmatch(r"g\d+", f.name)]
+    newest = max(found, default=generation)
+    if newest > generation:
+        raise LaunchError(
+            f"generation {generation} is refused: generation {newest} was started on this machine"
+        )
+
+
+def _open_watcher(config: AgentConfig, environ: Mapping[str, str]) -> NoticeWatcher:
+    if config.watcher in {"", "none"}:
+        return NoWatcher()
+    if config.watcher not in _WATCHERS:
+        known = ", ".join(sorted(_WATCHERS))
+        raise LaunchError(f"unknown watcher {config.watcher!r}: it must be one of {known}, none")
+    module = importlib.import_module(f"providers.{config.watcher}.notice")
+    base_url = config.metadata_base or environ.get("SPOTD_METADATA_BASE", "")
+    watcher: NoticeWatcher = module.Watcher(base_url)
+    return watcher
+
+
+def _wait_for_other(places: AgentPaths) -> int:
+    """Another agent holds the lock: its id, once it accepts."""
+    give_up_at = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < give_up_at:
+        with suppress(OSError):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+                line.connect(str(places.control_socket))
+                # The kernel knows who listens; the file may not be there when the disk is full.
+                peer = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+            return int(_PEER.unpack(peer)[0])
+        time.sleep(0.02)
+    raise LaunchError(f"an agent holds {places.lock} but does not answer: see {places.agent_log}")
+
+
+def _hear(told: int, places: AgentPaths) -> int:
+    """The agent's word that it is up."""
+    with os.fdopen(told, "rb") as pipe:
+        if select.select([pipe], [], [], START_TIMEOUT_S)[0]:
+            line = pipe.readline()
+            if line:
+                return int(json.loads(line)["pid"])
+    tail = places.agent_log.read_bytes()[-1000:].decode("utf-8", "replace").strip()
+    raise LaunchError(f"the agent ended while starting; {places.agent_log} ends with:\n{tail}")
+
+
+def _become_agent(
+    config: AgentConfig,
+    places: AgentPaths,
+    environ: Mapping[str, str],
+    watcher: NoticeWatcher,
+    tell: int,
+) -> None:
+    """The child: leaves the session, and never comes back to the caller's stack."""
+    code = 1
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.umask(0o077)
+        os.chdir("/")
+        _redirect(places.agent_log)
+        serve(config, places, environ, watcher, lambda: _report(tell))
+        code = 0
+    except BaseException:
+        logging.getLogger(__name__).exception("the agent failed")
+        raise
+    finally:
+        os._exit(code)
+
+
+def _redirect(log: Path) -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(nothing)
+    os.close(output)
+
+
+def _report(tell: int) -> None:
+    line = json.dumps({"pid": os.getpid()}).encode() + b"\n"
+    with suppress(BrokenPipeError), os.fdopen(tell, "wb") as pipe:
+        pipe.write(line)
+
+
+def serve(
+    config: AgentConfig,
+    places: AgentPaths,
+    environ: Mapping[str, str],
+    watcher: NoticeWatcher,
+    ready: Callable[[], None],
+) -> None:
+    """Be the agent, in this process, until its work is over."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    succeed(places, config.job_id)
+    journal = Journal(places.journal, places.overflow, config.generation, now_us=_now_us)
+    past = recall(journal.entries, read_boot_id())
+    journal.entries.clear()
+    entry, entry_env = _keeper_command(environ)
+    site = AgentContext(
+        config=config,
+        places=places,
+        journal=journal,
+        environ=environ,
+        keeper_argv=[*entry, "keep"],
+        keeper_env=entry_env,
+        log_limit_bytes=int(environ.get("SPOTD_LOG_LIMIT_BYTES", LIMIT_BYTES)),
+        news=queue.SimpleQueue(),
+        ended=threading.Event(),
+        now_us=_now_us,
+        monotonic=time.monotonic,
+        preparation=Preparation(
+            config.prepared_file,
+            float(environ.get("SPOTD_PREPARED_S", LIMIT_S)),
+            said=wire.PREPARED + ":ok" in past.said,
+        ),
+    )
+    agent = Agent(site, watcher, past)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: site.post(agent.end))
+    signal.signal(signal.SIGHUP, lambda *_: None)
+    with suppress(OSError):  # a full disk: nothing but people reads it
+        places.pid.write_text(f"{os.getpid()}\n", encoding="utf-8")
+    agent.greet(past)
+    ready()
+    agent.run()
+    journal.close()
+    if agent.deadman.abandoned:
+        wipe(places)
+        power_off(config.power_off, environ)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _keeper_command(environ: Mapping[str, str]) -> tuple[Sequence[str], Mapping[str, str]]:
+    """How to start this very program again: from its archive, or from its source folder."""
+    for parent in Path(__file__).resolve().parents:
+        if parent.is_file():
+            return [sys.executable, "-I", str(parent)], environ
+    source = str(Path(__file__).resolve().parents[3])
+    return [sys.executable, "-m", "trainer.node"], {**environ, "PYTHONPATH": source}

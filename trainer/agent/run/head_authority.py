@@ -1,0 +1,255 @@
+"""HEAD on behalf of a script that knows nothing of it: claim, watch, final commit, release; and
+before each of these what its folder of checkpoints needs, where the job names one.
+
+Everything here waits for an object store, so it runs in threads of its own; what comes of it is
+posted to the agent's loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from providers.stores import open_store
+from providers.stores.base import StoreError, StoreUnavailableError
+from providers.stores.several import SeveralStores
+from spotd.wire import AgentConfig, Head, Manifest, StartDocument, WireError
+from trainer.agent.base.context import AgentContext
+from trainer.agent.base.pythons import adopt
+from trainer.agent.base.stop_timing import ENGINE_NONE
+from trainer.directory.sync import Directory
+from trainer.fence import Fence, FencedError, StaleCommitError, read_head
+from trainer.saver.reader import CorruptError
+
+_LOG = logging.getLogger(__name__)
+POLL_FILE_S = 0.05
+POLL_REMOTE_S = 0.2
+RETRY_S = 1.0
+WATCH_S = 5.0
+
+
+class AuthorityListener(Protocol):
+    """Who hears what became of HEAD; every call comes through `post`."""
+
+    def on_claimed(self, head: Head) -> None:
+        """HEAD is ours (or, for another rank of a gang, our rank 0's)."""
+        ...
+
+    def on_fenced(self, error: FencedError) -> None:
+        """A newer generation owns HEAD."""
+        ...
+
+    def on_settled(self, head: Head | None, *, final: bool) -> None:
+        """The final manifest, or the release, is in HEAD; None where that is another rank's."""
+        ...
+
+    def on_store_failed(self, text: str) -> None:
+        """The store refuses; trying again cannot help."""
+        ...
+
+
+class EndedError(Exception):
+    """Nobody waits for it any more: the agent ends, or was told to stop."""
+
+
+@dataclass
+class Authority:
+    """One node's dealings with HEAD. Rank 0 moves it; the other ranks look on.
+
+    The store is opened in the threads too: what ails it for a while must end nothing that runs.
+    """
+
+    config: AgentConfig
+    start: StartDocument
+    listener: AuthorityListener
+    post: Callable[[Callable[[], None]], None]
+    ended: threading.Event
+    now_us: Callable[[], int]
+    folder: Path | None = None  # that the program saves to, where it is to be kept
+    tell: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _data: None
+    monotonic: Callable[[], float] = time.monotonic
+    home: Path | None = None  # the agent's
+
+    def __post_init__(self) -> None:
+        self._opened: Fence | None = None
+        self._opening = threading.Lock()
+        local = self.start.store_url.startswith("file:")
+        self._poll_s = POLL_FILE_S if local else POLL_REMOTE_S
+        self._directory: Directory | None = None
+        if self.folder is not None:
+            self._directory = Directory(
+                self.folder,
+                self.start.keep,
+                self.start.keep_every_steps,
+                lambda: self._fence,
+                self.tell,
+                pause=self._pause,
+                monotonic=self.monotonic,
+                now_us=self.now_us,
+            )
+
+    @property
+    def _fence(self) -> Fence:
+        """Raises StoreError."""
+        with self._opening:
+            if self._opened is None:
+                if self.home is not None:
+                    adopt(self.home)
+                config, start = self.config, self.start
+                self._opened = Fence(
+                    SeveralStores(
+                        open_store(start.store_url, start.store_options),
+                        {
+                            url: partial(open_store, url, options)
+                            for url, options in start.other_stores.items()
+                        },
+                        start.shards_url,
+                    ),
+                    config.job_id,
+                    config.generation,
+                    config.token,
+                    known_generation=start.head_generation,
+                    sleep=self._pause,
+                )
+            return self._opened
+
+    def start_claim(self, claim_of: Callable[[], tuple[str, float]]) -> None:
+        """Wait until HEAD may be claimed, and claim it; `claim_of` may raise EndedError."""
+
+        def claim() -> None:
+            if self.config.rank:
+                head = self._wait_for_first_rank()
+            else:
+                self._fence.wait_claimable(claim_of, self._poll_s, self._pause, self.monotonic)
+                head = self._fence.claim()
+                if self._directory is not None and not head.final:
+                    self._directory.restore(head)
+            self.post(lambda: self.listener.on_claimed(head))
+
+        self._start("claim", claim)
+
+    def start_watch(self) -> None:
+        """Look now and then whether a newer generation took over: nobody else would tell us. And
+        what the program has saved."""
+
+        def watch() -> None:
+            while True:
+                self._pause(WATCH_S)
+                entry = read_head(self._fence.store, self.config.job_id)
+                if entry is not None and entry[0].generation > self.config.generation:
+                    head = entry[0]
+                    raise FencedError(head.generation, self.config.generation, head.owner)
+
+        self._start("watch", watch)
+        if self._directory is not None:
+            self._start("directory", self._directory.run)
+
+    def start_final(self) -> None:
+        """Commit the empty final manifest: the job's success."""
+
+        def commit() -> None:
+            if self._directory is not None:
+                self._directory.finish()
+            head = self._fence.head or self._fence.claim()
+            if not head.final:
+                head = self._fence.commit(self._final_manifest(head))
+            self.post(lambda: self.listener.on_settled(head, final=True))
+
+        self._start("final", commit)
+
+    def start_release(self) -> None:
+        """Say in HEAD that nothing more comes from us; rank 0 says it for the gang."""
+
+        def release() -> None:
+            head = None
+            if self._directory is not None:
+                self._directory.finish(0.0)
+            if not self.config.rank:
+                # A restarted agent holds nothing: it takes up its own claim again.
+                if self._fence.head is None:
+                    self._fence.claim()
+                head = self._fence.release()
+            self.post(lambda: self.listener.on_settled(head, final=False))
+
+        self._start("release", release)
+
+    def _final_manifest(self, head: Head) -> Manifest:
+        return Manifest(
+            job=self.config.job_id,
+            generation=self.config.generation,
+            step=head.current.step if head.current else 0,
+            created_at_us=self.now_us(),
+            world_size=self.start.num_nodes,
+            final=True,
+        )
+
+    def _wait_for_first_rank(self) -> Head:
+        ours = self.config.generation
+        while True:
+            entry = read_head(self._fence.store, self.config.job_id)
+            if entry is not None and entry[0].generation == ours:
+                return entry[0]
+            if entry is not None and entry[0].generation > ours:
+                raise FencedError(entry[0].generation, ours, entry[0].owner)
+            self._pause(self._poll_s)
+
+    def _pause(self, seconds: float) -> None:
+        if self.ended.wait(seconds):
+            raise EndedError
+
+    def _start(self, name: str, work: Callable[[], None]) -> None:
+        threading.Thread(target=self._run, args=(work,), name=f"head-{name}", daemon=True).start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            while not self._try(work):
+                self._pause(RETRY_S)
+        except EndedError:
+            return
+        except FencedError as error:
+            fenced = error
+            self.post(lambda: self.listener.on_fenced(fenced))
+        except (StoreError, WireError, CorruptError, ValueError, OSError) as error:
+            text = f"the checkpoint store {self.start.store_url!r} cannot be used: {error}"
+            self.post(lambda: self.listener.on_store_failed(text))
+
+    def _try(self, work: Callable[[], None]) -> bool:
+        """False when it is to be tried again: no answer, or HEAD is not where we thought."""
+        try:
+            work()
+        except StoreUnavailableError as error:
+            _LOG.warning("the checkpoint store does not answer: %s", error)
+            return False
+        except StaleCommitError:
+            return False
+        return True
+
+
+def authority_of(
+    site: AgentContext,
+    start: StartDocument,
+    listener: AuthorityListener,
+    tell: Callable[[str, Mapping[str, Any]], None],
+) -> Authority | None:
+    """Of a script that knows nothing of HEAD; None where the program claims it, or nobody does.
+    `tell(kind, data)` takes what becomes of saves."""
+    if start.engine != ENGINE_NONE or start.bake:
+        return None
+    folder = site.places.below_workdir(start.directory) if start.directory else None
+    return Authority(
+        site.config,
+        start,
+        listener,
+        site.post,
+        site.ended,
+        site.now_us,
+        folder=None if site.config.rank else folder,
+        tell=tell,
+        home=site.places.home,
+    )
