@@ -1,4 +1,4 @@
-"""The HTTP door: a table of routes over plain functions, JSON in and out, errors as JSON too."""
+"""The HTTP API: a table of routes over plain functions, with JSON requests, replies and errors."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ from spotd.store.interface import StoreError, StoreUnavailableError
 MAX_BODY_BYTES = 4 << 20
 MAX_WAIT_S = 30
 _POLL_S = 0.2
-# How a UserError that a route does not tell in words of its own is refused.
+# HTTP status and code of a UserError that a route does not translate itself.
 _REFUSED = {
     ExitCode.USAGE: (400, "bad_input"),
     ExitCode.AUTH: (403, "auth"),
@@ -143,12 +143,12 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("POST", "/v1/jobs/{job}/pause", jobs.pause_job),
     ("POST", "/v1/jobs/{job}/resume", jobs.resume_job),
 )
-# These may be asked to wait for news: `wait_s` seconds, at most MAX_WAIT_S.
+# Long polling: these wait for news for `wait_s` seconds, at most MAX_WAIT_S.
 WAITING: tuple[tuple[str, str, Waiting], ...] = (
     ("GET", "/v1/events", events.read_events),
     ("POST", "/v1/jobs/{job}/logs", logs.read_logs),
 )
-# These speak bytes.
+# These send or receive bytes.
 BYTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("GET", "/metrics", Metrics.text),
     ("GET", "/v1/db/backup", backup.copy_database),
@@ -161,30 +161,33 @@ BYTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
 
 
 def make_app(
-    backing: ApiContext, authority: Permissions, metrics: Metrics | None = None
+    context: ApiContext, permissions: Permissions, metrics: Metrics | None = None
 ) -> Starlette:
-    """The whole door. A route that no rule of `authority` knows is a ValueError."""
-    scrape = (metrics or Metrics(backing)).text
+    """Build the API application.
+
+    Raises ValueError for a route that has no rule in `permissions.RULES`.
+    """
+    scrape = (metrics or Metrics(context)).text
     routes: list[BaseRoute] = [
         Route("/metrics", _metrics(scrape), methods=["GET"]),
-        *(Route(path, _plain(backing, call), methods=[verb]) for verb, path, call in PLAIN),
-        *(Route(path, _waiting(backing, call), methods=[verb]) for verb, path, call in WAITING),
-        Route("/v1/db/backup", _backup(backing), methods=["GET"]),
-        Route("/v1/jobs/{job}/checkpoints/data", _pull(backing), methods=["GET"]),
-        Route("/v1/packages/{digest}", _package(backing), methods=["HEAD", "GET", "PUT"]),
-        Route("/v1/imports/{name}/shard", _shard(backing), methods=["PUT"]),
+        *(Route(path, _plain(context, call), methods=[verb]) for verb, path, call in PLAIN),
+        *(Route(path, _waiting(context, call), methods=[verb]) for verb, path, call in WAITING),
+        Route("/v1/db/backup", _backup(context), methods=["GET"]),
+        Route("/v1/jobs/{job}/checkpoints/data", _pull(context), methods=["GET"]),
+        Route("/v1/packages/{digest}", _package(context), methods=["HEAD", "GET", "PUT"]),
+        Route("/v1/imports/{name}/shard", _shard(context), methods=["PUT"]),
         Route("/v1/openapi.json", _description, methods=["GET"]),
     ]
-    guard = Middleware(AuthMiddleware, backing, authority, routes, _failed)
-    kinds = (ApiError, HTTPException, UserError, StoreError, ObjectsError, Exception)
-    handlers = dict.fromkeys(kinds, _failed)
-    app = Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
+    auth = Middleware(AuthMiddleware, context, permissions, routes, _failed)
+    error_types = (ApiError, HTTPException, UserError, StoreError, ObjectsError, Exception)
+    handlers = dict.fromkeys(error_types, _failed)
+    app = Starlette(routes=routes, middleware=[auth], exception_handlers=handlers)
     app.router.redirect_slashes = False  # a path that is not there is refused like any other
     return app
 
 
 async def _description(_request: Request) -> Response:
-    """What the API can be asked, as OpenAPI."""
+    """Return the OpenAPI document of the API."""
     return JSONResponse(describe((*PLAIN, *WAITING, *BYTES)))
 
 
@@ -195,62 +198,62 @@ def _metrics(text: Callable[[], bytes]) -> Callable[[Request], Awaitable[Respons
     return endpoint
 
 
-def _plain(backing: ApiContext, function: Plain) -> Callable[[Request], Awaitable[Response]]:
+def _plain(context: ApiContext, function: Plain) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        call = await _read_call(backing, request)
+        call = await _read_request(context, request)
         return _answer(await run_in_threadpool(function, call))
 
     return endpoint
 
 
-def _waiting(backing: ApiContext, function: Waiting) -> Callable[[Request], Awaitable[Response]]:
+def _waiting(context: ApiContext, function: Waiting) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        call = await _read_call(backing, request)
+        call = await _read_request(context, request)
         wait_s = call.number("wait_s", 0, 0, MAX_WAIT_S)
-        end = anyio.current_time() + wait_s
+        deadline = anyio.current_time() + wait_s
         while True:
             data, ready = await run_in_threadpool(function, call)
-            # After each look: whoever is disabled while he waits hears of nothing since.
+            # After each poll: a user who is disabled while waiting gets no later news.
             await run_in_threadpool(request.state.still_in)
-            left = end - anyio.current_time()
-            over = ready or left <= 0 or _stopping(request)
-            if over or await request.is_disconnected():
+            remaining_s = deadline - anyio.current_time()
+            finished = ready or remaining_s <= 0 or _stopping(request)
+            if finished or await request.is_disconnected():
                 return _answer(data)
-            await anyio.sleep(min(_POLL_S, left))
+            await anyio.sleep(min(_POLL_S, remaining_s))
 
     return endpoint
 
 
 def _stopping(request: Request) -> bool:
-    """The daemon ends: who waits is answered in time, and asks the next one."""
+    """Return whether the daemon is stopping: then long polls are answered at once."""
     stopping = getattr(request.app.state, "stopping", None)
     return stopping is not None and stopping()
 
 
-def _package(backing: ApiContext) -> Callable[[Request], Awaitable[Response]]:
+def _package(context: ApiContext) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         digest = request.path_params["digest"]
         if request.method == "PUT":
             length = request.headers.get("content-length", "")
             size = int(length) if length.isdecimal() and len(length) < 20 else None
             try:
-                new = await packages.receive_package(backing, digest, size, request.stream())
+                is_new = await packages.receive_package(context, digest, size, request.stream())
             except ClientDisconnect:
                 raise bad_input("the upload was cut off", "run it again") from None
-            return _answer({"kind": "Package", "digest": digest, "new": new})
+            return _answer({"kind": "Package", "digest": digest, "new": is_new})
         packages.check_digest(digest)
-        if not await run_in_threadpool(packages.has_package, backing.objects, digest):
+        if not await run_in_threadpool(packages.has_package, context.objects, digest):
             raise not_found(f"package {digest[:12]} was not uploaded", "PUT it")
         return _answer({"kind": "Package", "digest": digest, "new": False})
 
     return endpoint
 
 
-def _shard(backing: ApiContext) -> Callable[[Request], Awaitable[Response]]:
+def _shard(context: ApiContext) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         name, query = request.path_params["name"], dict(request.query_params)
         try:
-            shard = await checkpoint_imports.receive_shard(backing, name, query, request.stream())
+            shard = await checkpoint_imports.receive_shard(context, name, query, request.stream())
         except ClientDisconnect:
             raise bad_input("the upload was cut off", "run it again") from None
         return _answer({"kind": "Shard", "key": shard.key, "size": shard.size})
@@ -258,18 +261,18 @@ def _shard(backing: ApiContext) -> Callable[[Request], Awaitable[Response]]:
     return endpoint
 
 
-def _backup(backing: ApiContext) -> Callable[[Request], Awaitable[Response]]:
+def _backup(context: ApiContext) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        call = await _read_call(backing, request)
-        copy = await run_in_threadpool(backup.copy_database, call)
-        return _BackupResponse(copy)
+        call = await _read_request(context, request)
+        backup_file = await run_in_threadpool(backup.copy_database, call)
+        return _BackupResponse(backup_file)
 
     return endpoint
 
 
-def _pull(backing: ApiContext) -> Callable[[Request], Awaitable[Response]]:
+def _pull(context: ApiContext) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        call = await _read_call(backing, request)
+        call = await _read_request(context, request)
         chunks = await run_in_threadpool(checkpoints.pull_checkpoint, call)
         return StreamingResponse(chunks, media_type="application/octet-stream")
 
@@ -277,7 +280,7 @@ def _pull(backing: ApiContext) -> Callable[[Request], Awaitable[Response]]:
 
 
 class _BackupResponse(StreamingResponse):
-    """A copy of the database. Whoever hangs up, however early, leaves none open."""
+    """A copy of the database, which is closed however early the client disconnects."""
 
     def __init__(self, copy: backup.BackupFile) -> None:
         media = "application/octet-stream"
@@ -289,20 +292,20 @@ class _BackupResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _read_call(backing: ApiContext, request: Request) -> ApiRequest:
+async def _read_request(context: ApiContext, request: Request) -> ApiRequest:
     path, query = request.path_params, dict(request.query_params)
-    if not all(storable(text) for text in (*path.values(), *query.values())):
+    if not all(storable(message) for message in (*path.values(), *query.values())):
         raise bad_input("the address has characters that no name has", "spotctl ps --all")
     body = await _read_body(request)
     fields = BODY.get(f"{request.method} {request.scope['route'].path}", {})
     for name in body:
         if name not in fields:
-            # Passed over, it could be what was to keep the request from doing more than was meant.
-            known = ", ".join(fields) or "nothing"
-            text = f"the request has a field {name[:50]!r}, which this daemon does not know"
-            raise bad_input(text, f"use the daemon's own spotctl; it takes {known}")
+            # An ignored field could be the one that was meant to limit the request.
+            known_fields = ", ".join(fields) or "nothing"
+            message = f"the request has a field {name[:50]!r}, which this daemon does not know"
+            raise bad_input(message, f"use the daemon's own spotctl; it takes {known_fields}")
     return ApiRequest(
-        backing=backing,
+        backing=context,
         path=path,
         query=query,
         body=body,
@@ -340,22 +343,24 @@ def _answer(data: dict[str, Any], status: int = 200) -> Response:
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    """Every exception that leaves a route, as a refusal. What is none of ours is logged by uvicorn
-    as well."""
-    refusal = _refusal(request, error)
-    return _answer(refusal.to_data(), refusal.status)
+    """Turn every exception that leaves a route into a refusal.
+
+    Unexpected exceptions are logged by uvicorn as well.
+    """
+    api_error = _refusal(request, error)
+    return _answer(api_error.to_data(), api_error.status)
 
 
 def _refusal(request: Request, error: Exception) -> ApiError:
-    path = request.scope["path"]  # its `url` cannot be made of every query
+    path = request.scope["path"]  # `request.url` cannot be built for every query
     match error:
         case ApiError():
             return error
         case HTTPException():
-            text = f"{request.method} {path}: {error.detail}"
-            return ApiError(error.status_code, "no_route", text, "a spotctl of the same version")
+            message = f"{request.method} {path}: {error.detail}"
+            return ApiError(error.status_code, "no_route", message, "a spotctl of the same version")
         case UserError():
-            # Something to do about it, if not always for who asks: no bug, and said as it is.
+            # Somebody can fix it, if not always the caller: no bug, so report it as it is.
             status, code = _REFUSED.get(error.exit_code, (409, "conflict"))
             return ApiError(status, code, error.text, error.try_)
         case StoreUnavailableError() | ObjectsUnavailableError():
@@ -363,5 +368,5 @@ def _refusal(request: Request, error: Exception) -> ApiError:
         case StoreError() | ObjectsError():
             return ApiError(500, "unavailable", str(error), "spotctl doctor")
         case _:
-            text = f"the daemon failed on {request.method} {path}"
-            return ApiError(500, "internal", text, "the daemon's log: journalctl -u spotd")
+            message = f"the daemon failed on {request.method} {path}"
+            return ApiError(500, "internal", message, "the daemon's log: journalctl -u spotd")

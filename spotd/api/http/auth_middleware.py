@@ -1,7 +1,7 @@
-"""In front of every route: is the caller allowed, and what is put on record of it.
+"""Authorization and audit in front of every route.
 
-A change is on record before it is tried. When that cannot be written, nothing is tried: there is no
-change that the audit knows nothing of.
+A change is in the audit before it is tried. When the audit cannot be written, nothing is tried, so
+that the audit knows of every change.
 """
 
 from __future__ import annotations
@@ -21,45 +21,46 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spotd.api.http.permissions import NOBODY, RULES, Peer, Permission, Permissions, Rule, find_peer
 from spotd.api.http.refusals import Refusals
-from spotd.api.request.request import ApiContext, ApiError, shut_out
+from spotd.api.request.request import ApiContext, ApiError, user_disabled
 from spotd.store.columns import clean
 from spotd.store.interface import AuditOutcome, AuditRow, StoreError
 
 log = structlog.get_logger(__name__)
 
-MAX_TEXT = 500  # of what a caller wrote, in a line of the audit
+MAX_TEXT = 500  # characters of caller input in one audit line
 
 
 class AuthMiddleware:
-    """ASGI middleware. `refusal(request, error)` makes the reply of a request that goes no further.
+    """ASGI middleware that admits or refuses each request.
 
-    Raises ValueError when it is made for a route that no rule knows.
+    `refusal(request, error)` makes the reply of a refused request. Raises ValueError when a route
+    has no rule.
     """
 
     def __init__(
         self,
         app: ASGIApp,
-        backing: ApiContext,
-        authority: Permissions,
+        context: ApiContext,
+        permissions: Permissions,
         routes: Sequence[BaseRoute],
         refusal: Callable[[Request, Exception], Response],
     ) -> None:
         self._app = app
-        self._backing = backing
-        self._authority = authority
-        self._routes = [_known(route) for route in routes]
+        self._context = context
+        self._permissions = permissions
+        self._routes = [_with_rule(route) for route in routes]
         self._refusal = refusal
         self._refusals = Refusals(self._write)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = self._find(scope)
-        if found is None:  # no such route: the router says so
+        match = self._find_rule(scope)
+        if match is None:  # no such route: the router replies with 404
             await self._app(scope, receive, send)
             return
-        rule, target = found
+        rule, target = match
         try:
             peer = await run_in_threadpool(self._admit, scope, rule, target)
-        except Exception as error:  # noqa: BLE001 - told as any other
+        except Exception as error:  # noqa: BLE001 - reported like any other error
             await self._refusal(Request(scope), error)(scope, receive, send)
             return
         state = scope.setdefault("state", {})
@@ -67,23 +68,23 @@ class AuthMiddleware:
         if rule.need is Permission.READ:
             await self._app(scope, receive, send)
             return
-        await self._change(_Change(peer, rule, target, self._backing), scope, receive, send)
+        await self._change(_Change(peer, rule, target, self._context), scope, receive, send)
 
     async def _change(self, change: _Change, scope: Scope, receive: Receive, send: Send) -> None:
-        """On record, tried, and on record how it ended; only then the caller hears of it."""
+        """Record the attempt, try the change, record the outcome, and only then reply."""
         try:
-            await run_in_threadpool(change.ask)
+            await run_in_threadpool(change.record_attempt)
         except Exception as error:  # noqa: BLE001
             await self._refusal(Request(scope), error)(scope, receive, send)
             return
         reply = _Reply(change, send)
         try:
-            await self._app(scope, receive, reply.take)
+            await self._app(scope, receive, reply.receive)
         finally:
-            await reply.settle()
-        await reply.let_go()
+            await reply.record_outcome()
+        await reply.release()
 
-    def _find(self, scope: Scope) -> tuple[Rule, str] | None:
+    def _find_rule(self, scope: Scope) -> tuple[Rule, str] | None:
         if scope["type"] != "http":
             return None
         for route in self._routes:
@@ -95,57 +96,60 @@ class AuthMiddleware:
         return None
 
     def _admit(self, scope: Scope, rule: Rule, target: str) -> Peer:
-        """Raises ApiError, which is on record then."""
+        """Return the caller. Raises ApiError after recording the refusal."""
         peer = _peer(scope)
-        self._settle()
+        self._flush_refusals()
         try:
             self._check_enabled(peer)
-            self._authority.check(peer, rule.need)
+            self._permissions.check(peer, rule.need)
         except ApiError as error:
             action = rule.action or clean(f"{scope['method']} {scope['path']}"[:MAX_TEXT])
             row = _row(peer, action, target, AuditOutcome.REFUSED)
-            self._refusals.add(replace(row, text=error.text), self._backing.clock.now_us())
+            self._refusals.add(replace(row, text=error.text), self._context.clock.now_us())
             raise
         return peer
 
-    def _settle(self) -> None:
-        """A database that is away keeps nobody from what needs none."""
+    def _flush_refusals(self) -> None:
+        """Write pending refusals; without the database, requests that do not need it still work."""
         try:
-            self._refusals.settle(self._backing.clock.now_us())
+            self._refusals.flush(self._context.clock.now_us())
         except StoreError as error:
             log.warning("refusals are not on record yet", error=str(error))
 
     def _check_enabled(self, peer: Peer) -> None:
-        """Raises ApiError for one who is shut out, by name or by number."""
-        if peer.uid in self._authority.trusted:
+        """Raise ApiError for a user that is disabled, by name or by uid."""
+        if peer.uid in self._permissions.trusted:
             return
-        for row in self._backing.store.disabled_users():
+        for row in self._context.store.disabled_users():
             if peer.name == row.name or peer.uid == row.uid:
-                raise shut_out(peer.name)
+                raise user_disabled(peer.name)
 
     def _write(self, row: AuditRow) -> None:
-        backing = self._backing
-        backing.store.add_audit(replace(row, at_us=backing.clock.now_us()))
+        context = self._context
+        context.store.add_audit(replace(row, at_us=context.clock.now_us()))
 
 
 @dataclass
 class _Change:
-    """One request that changes something."""
+    """One request that changes something, with its audit lines."""
 
     peer: Peer
     rule: Rule
     target: str
-    backing: ApiContext
+    context: ApiContext
     request: str = ""
 
-    def ask(self) -> None:
-        """Put on record that it is tried now."""
-        self.request = self.backing.ids.token()
+    def record_attempt(self) -> None:
+        """Record that the change is tried now."""
+        self.request = self.context.ids.token()
         self._write(AuditOutcome.ASKED, "")
 
-    def end(self, reply: _Reply) -> None:
-        """Put on record what the caller is told. When the database has gone away meanwhile, the
-        record ends with what was asked: nobody may take it for done or for refused."""
+    def record_outcome(self, reply: _Reply) -> None:
+        """Record what the caller is told.
+
+        When the database has gone away meanwhile, the record ends with the request: it must not
+        look done or refused.
+        """
         try:
             self._write(*self._outcome(reply))
         except StoreError as error:
@@ -154,50 +158,52 @@ class _Change:
     def _outcome(self, reply: _Reply) -> tuple[AuditOutcome, str]:
         data = reply.data()
         if reply.status and reply.status < 400:
-            told = [f"{name}={data[name]}" for name in self.rule.told if name in data]
-            return AuditOutcome.DONE, " ".join(told)
+            fields = [f"{name}={data[name]}" for name in self.rule.reply_fields if name in data]
+            return AuditOutcome.DONE, " ".join(fields)
         error = data.get("error")
-        text = str(error.get("text", "")) if isinstance(error, dict) else ""
+        message = str(error.get("text", "")) if isinstance(error, dict) else ""
         refused = 400 <= reply.status < 500
-        return AuditOutcome.REFUSED if refused else AuditOutcome.FAILED, text
+        return AuditOutcome.REFUSED if refused else AuditOutcome.FAILED, message
 
-    def _write(self, outcome: AuditOutcome, text: str) -> None:
+    def _write(self, outcome: AuditOutcome, message: str) -> None:
         row = _row(self.peer, self.rule.action, self.target, outcome)
-        now_us = self.backing.clock.now_us()
-        whole = replace(row, at_us=now_us, text=text[:MAX_TEXT], request=self.request)
-        self.backing.store.add_audit(whole)
+        now_us = self.context.clock.now_us()
+        complete_row = replace(row, at_us=now_us, text=message[:MAX_TEXT], request=self.request)
+        self.context.store.add_audit(complete_row)
 
 
 class _Reply:
-    """Holds a reply back until it is on record how the change ended. A large one is on record when
-    it begins, and passes from then on as it comes."""
+    """A reply that is held back until the outcome of the change is recorded.
+
+    A large reply is recorded when it begins, and is then passed on as it comes.
+    """
 
     def __init__(self, change: _Change, send: Send) -> None:
         self.messages: list[Message] = []
         self._change = change
         self._send = send
-        self._settled = False
+        self._recorded = False
 
-    async def take(self, message: Message) -> None:
+    async def receive(self, message: Message) -> None:
         self.messages.append(message)
-        if self._settled or (self._change.rule.large and self.status < 400):
-            await self.settle()
-            await self.let_go()
+        if self._recorded or (self._change.rule.large and self.status < 400):
+            await self.record_outcome()
+            await self.release()
 
-    async def settle(self) -> None:
-        """Put on record how it ended, once."""
-        if not self._settled:
-            self._settled = True
-            await run_in_threadpool(self._change.end, self)
+    async def record_outcome(self) -> None:
+        """Record the outcome, once."""
+        if not self._recorded:
+            self._recorded = True
+            await run_in_threadpool(self._change.record_outcome, self)
 
-    async def let_go(self) -> None:
-        """Pass on what was held back."""
+    async def release(self) -> None:
+        """Send the messages that were held back."""
         while self.messages:
             await self._send(self.messages.pop(0))
 
     @property
     def status(self) -> int:
-        """0 when there is no reply."""
+        """The HTTP status; 0 when there is no reply."""
         return int(self.messages[0]["status"]) if self.messages else 0
 
     def data(self) -> Mapping[str, Any]:
@@ -213,13 +219,16 @@ def _row(peer: Peer, action: str, target: str, outcome: AuditOutcome) -> AuditRo
 
 
 def _peer(scope: Scope) -> Peer:
-    """See `server.PeerProtocol`; whoever comes another way is nobody."""
+    """Return the caller, which `server.PeerProtocol` stores as the client address.
+
+    A request that came another way has the caller NOBODY.
+    """
     host = (scope.get("client") or ("", 0))[0]
     return find_peer(int(host.removeprefix("uid:"))) if host.startswith("uid:") else NOBODY
 
 
-def _known(route: BaseRoute) -> Route:
-    """Raises ValueError."""
+def _with_rule(route: BaseRoute) -> Route:
+    """Return the route if it has a rule. Raises ValueError."""
     if not isinstance(route, Route):
         raise ValueError(f"{route!r} is no route that a rule can name")
     for method in (route.methods or set()) - {"HEAD"}:

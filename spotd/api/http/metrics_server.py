@@ -1,7 +1,7 @@
-"""Metrics over TCP, for a Prometheus on this machine: one page, read with a token, nothing else.
+"""Metrics over TCP for a Prometheus on this machine: one page, read with a token.
 
-Prometheus cannot scrape a unix socket. This door knows no other route and no user, so that whoever
-has its token can look at figures and do nothing.
+Prometheus cannot scrape a unix socket. This server has no other route and no users, so the token
+gives read access to metrics and nothing else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ScrapeError(UserError):
 
 @dataclass
 class MetricsServer:
-    """One that is open. `stop` closes it. `port` is the one that it has."""
+    """A running metrics server. `port` is the port it listens on."""
 
     port: int
     server: uvicorn.Server
@@ -48,8 +48,10 @@ class MetricsServer:
 
 
 def serve_scrapes(text: Callable[[], bytes], host: str, port: int, token: str) -> MetricsServer:
-    """Serve `text()` as /metrics at an address of this machine until `stop`; port 0 is any that is
-    free. Raises ScrapeError when the address cannot be had."""
+    """Serve `text()` as /metrics at `host` and `port` until `stop`.
+
+    Port 0 picks any free port. Raises ScrapeError when the address is not available.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -72,34 +74,34 @@ def serve_scrapes(text: Callable[[], bytes], host: str, port: int, token: str) -
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=1,
-        timeout_keep_alive=75,  # longer than Prometheus' usual pause
+        timeout_keep_alive=75,  # longer than the usual scrape interval of Prometheus
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(
         target=server.run, kwargs={"sockets": [listener]}, name="spotd-metrics", daemon=True
     )
     thread.start()
-    door = MetricsServer(listener.getsockname()[1], server, thread, listener)
-    end_s = time.monotonic() + _START_S
+    running = MetricsServer(listener.getsockname()[1], server, thread, listener)
+    deadline_s = time.monotonic() + _START_S
     while not server.started:
-        if not thread.is_alive() or time.monotonic() > end_s:
-            door.stop()
+        if not thread.is_alive() or time.monotonic() > deadline_s:
+            running.stop()
             raise ScrapeError(f"metrics did not start on {host}", "see the daemon's log")
         time.sleep(0.002)
-    return door
+    return running
 
 
 def _app(text: Callable[[], bytes], token: str) -> Starlette:
-    wanted = f"Bearer {token}".encode()
+    expected = f"Bearer {token}".encode()
 
     async def scrape(request: Request) -> Response:
-        given = request.headers.get("authorization", "").encode()
-        if not hmac.compare_digest(given, wanted):
-            refused = {"WWW-Authenticate": "Bearer"}
-            say = (
+        received = request.headers.get("authorization", "").encode()
+        if not hmac.compare_digest(received, expected):
+            headers = {"WWW-Authenticate": "Bearer"}
+            message = (
                 "the token of [metrics] in config.toml is wanted: authorization in prometheus.yml\n"
             )
-            return PlainTextResponse(say, 401, refused)
+            return PlainTextResponse(message, 401, headers)
         return Response(await run_in_threadpool(text), media_type=CONTENT_TYPE)
 
     return Starlette(routes=[Route("/metrics", scrape, methods=["GET"])])

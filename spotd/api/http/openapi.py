@@ -1,6 +1,6 @@
-"""The API's own description, as OpenAPI 3.1: made of the table of routes and of what each takes.
+"""The OpenAPI 3.1 document of the API, built from the route table and the fields each route takes.
 
-What a route answers is an object with `apiVersion` and `kind`, or the one form of a refusal.
+A route answers with an object that has `apiVersion` and `kind`, or with the common error form.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TIMES: dict[str, Schema] = {
     for name in ("since_us", "until_us")
 }
 
-# What a route takes beside its path: of the query, and of a JSON body.
+# The fields of each route besides its path: in the query, and in a JSON body.
 QUERY: dict[str, dict[str, Schema]] = {
     "GET /v1/jobs": {
         "all": {"enum": ["0", "1"]},
@@ -211,7 +211,7 @@ _ANSWER: Schema = {
 
 
 def describe(rows: Iterable[Row]) -> dict[str, Any]:
-    """The document of these routes (verb, path, function)."""
+    """Return the document of these routes (verb, path, function)."""
     paths: dict[str, dict[str, Any]] = {}
     for verb, path, function in rows:
         paths.setdefault(path, {})[verb.lower()] = _operation(f"{verb} {path}", function)
@@ -225,18 +225,18 @@ def describe(rows: Iterable[Row]) -> dict[str, Any]:
 
 def _operation(route: str, function: Callable[..., Any]) -> dict[str, Any]:
     summary = (inspect.getdoc(function) or "").split("\n\n", maxsplit=1)[0].replace("\n", " ")
-    inside = [
-        {"name": name, "in": "path", "required": True, "schema": _inside(name)}
+    path_parameters = [
+        {"name": name, "in": "path", "required": True, "schema": _path_schema(name)}
         for name in re.findall(r"\{(\w+)\}", route)
     ]
-    asked = [
+    query_parameters = [
         {"name": name, "in": "query", "schema": schema}
         for name, schema in QUERY.get(route, {}).items()
     ]
-    found: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "summary": summary,
         "operationId": re.sub(r"\W+", "_", route.lower()),
-        "parameters": inside + asked,
+        "parameters": path_parameters + query_parameters,
         "responses": {
             "200": _content("done", "Answer"),
             "default": _content("refused: what happened, and what to try", "Refusal"),
@@ -244,26 +244,26 @@ def _operation(route: str, function: Callable[..., Any]) -> dict[str, Any]:
     }
     if route in BODY:
         schema = {"type": "object", "properties": BODY[route], "additionalProperties": False}
-        found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+        operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
     if route in _SENDS_BYTES:
-        found["responses"]["200"] = {"description": "done", "content": _BYTES}
+        operation["responses"]["200"] = {"description": "done", "content": _BYTES}
     if route in _SENDS_TEXT:
-        found["responses"]["200"] = {
+        operation["responses"]["200"] = {
             "description": "done",
             "content": {"text/plain": {"schema": _TEXT}},
         }
     if route in _TAKES_BYTES:
-        found["requestBody"] = {"content": _BYTES}
+        operation["requestBody"] = {"content": _BYTES}
     if route.startswith("HEAD "):
-        for response in found["responses"].values():
+        for response in operation["responses"].values():
             del response["content"]
-    return found
+    return operation
 
 
-def _inside(name: str) -> Schema:
+def _path_schema(name: str) -> Schema:
     return _DIGEST if name == "digest" else {"type": "string", "minLength": 1}
 
 
-def _content(text: str, name: str) -> dict[str, Any]:
+def _content(description: str, name: str) -> dict[str, Any]:
     schema = {"$ref": f"#/components/schemas/{name}"}
-    return {"description": text, "content": {"application/json": {"schema": schema}}}
+    return {"description": description, "content": {"application/json": {"schema": schema}}}

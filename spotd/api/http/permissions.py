@@ -1,7 +1,7 @@
-"""Who may do what: every route with what it needs, and which users have that.
+"""Permissions: what each route requires, and which users have it.
 
-The kernel vouches for the user at the other end of the socket; what counts are the groups that the
-user is in now, not those of a login of long ago.
+The kernel reports the user at the other end of the socket. The groups that count are those that the
+user is in now, not those at login time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spotd.api.request.request import ApiError
 
 
 class Permission(str, Enum):
-    """What a route asks of its caller."""
+    """The permission that a route requires."""
 
     READ = "read"
     CHANGE = "change"
@@ -25,18 +25,21 @@ class Permission(str, Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """`action` is what the audit calls a change; `told` names the fields of the reply that it
-    keeps. Handing out a key is a change: it lets its holder change things. A `large` reply is not
-    held back in memory until it is complete."""
+    """The permission that a route requires, and how the audit records its changes.
+
+    `action` is the audit's name of a change; `reply_fields` names the fields of the reply that the
+    audit keeps. Handing out a key is a change, because its holder can change things. A `large`
+    reply is not held back in memory until it is complete.
+    """
 
     need: Permission
     action: str = ""
-    told: tuple[str, ...] = ()
+    reply_fields: tuple[str, ...] = ()
     large: bool = False
 
 
-def _change(action: str, *told: str) -> Rule:
-    return Rule(Permission.CHANGE, action, told)
+def _change(action: str, *reply_fields: str) -> Rule:
+    return Rule(Permission.CHANGE, action, reply_fields)
 
 
 _READ = Rule(Permission.READ)
@@ -61,7 +64,7 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("POST", "/v1/safe-mode/leave"): _change("safe-mode leave", "reason"),
     ("GET", "/v1/orphans"): _READ,
     ("POST", "/v1/orphans/end"): _change("orphans end", "count", "items"),
-    # It has every job's key and secrets in it, if sealed: whoever has it has time to guess.
+    # It holds every job's key and secrets, though encrypted: its owner has time to guess.
     ("GET", "/v1/db/backup"): Rule(Permission.CHANGE, "db backup", large=True),
     ("GET", "/v1/jobs"): _READ,
     ("POST", "/v1/jobs"): _change("run", "name", "id", "override"),
@@ -96,7 +99,7 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("POST", "/v1/jobs/{job}/logs"): _READ,
     ("GET", "/v1/jobs/{job}/checkpoints"): _READ,
     ("POST", "/v1/jobs/{job}/checkpoints/verify"): _READ,
-    # Who has the weights has the job's work: not for those who may only look.
+    # The weights are the job's result: not for users who may only read.
     ("GET", "/v1/jobs/{job}/checkpoints/data"): Rule(Permission.CHANGE, "ckpt pull", large=True),
     ("POST", "/v1/jobs/{job}/checkpoints/pin"): _change("ckpt pin", "pin", "step"),
     ("POST", "/v1/jobs/{job}/checkpoints/unpin"): _change("ckpt unpin", "pin"),
@@ -118,7 +121,7 @@ RULES: Mapping[tuple[str, str], Rule] = {
 
 @dataclass(frozen=True)
 class Peer:
-    """The user of the process at the other end. `uid` -1 is nobody that the kernel vouches for."""
+    """The user of the process at the other end; `uid` -1 when the kernel reports none."""
 
     uid: int
     name: str
@@ -128,7 +131,7 @@ NOBODY = Peer(-1, "")
 
 
 def find_peer(uid: int) -> Peer:
-    """The user with that number; one without a name is called "uid:N"."""
+    """Return the user with that number; a user without a name is called "uid:N"."""
     try:
         return Peer(uid, pwd.getpwuid(uid).pw_name)
     except KeyError:
@@ -136,19 +139,21 @@ def find_peer(uid: int) -> Peer:
 
 
 def in_group(peer: Peer, group: str) -> bool:
-    """Whether the user is a member of the group now; nobody is one of a group that is not there."""
+    """Return whether the user is a member of the group now; False if there is no such group."""
     try:
-        wanted = grp.getgrnam(group).gr_gid
-        return wanted in os.getgrouplist(peer.name, pwd.getpwuid(peer.uid).pw_gid)
+        group_id = grp.getgrnam(group).gr_gid
+        return group_id in os.getgrouplist(peer.name, pwd.getpwuid(peer.uid).pw_gid)
     except KeyError:
         return False
 
 
 @dataclass
 class Permissions:
-    """The groups in force, which another configuration may change. `viewers` "" is everybody who
-    can open the socket. `trusted` users need no group: root, and the user of the daemon, who could
-    read its database anyhow."""
+    """The groups in force, which a reloaded configuration may change.
+
+    `viewers` "" allows everybody who can open the socket to read. `trusted` users need no group:
+    root, and the user of the daemon, who could read its database anyway.
+    """
 
     admins: str = "spotd-admin"
     viewers: str = ""
@@ -156,7 +161,7 @@ class Permissions:
     is_member: Callable[[Peer, str], bool] = in_group
 
     def check(self, peer: Peer, need: Permission) -> None:
-        """Raises ApiError (auth) naming the group that is missing."""
+        """Raise ApiError (auth) naming the missing group unless the user has the permission."""
         if peer.uid < 0:
             raise _refused(
                 "spotd answers on its unix socket only",
@@ -165,16 +170,18 @@ class Permissions:
         if peer.uid in self.trusted or self.is_member(peer, self.admins):
             return
         if need is Permission.CHANGE:
-            text = f"{peer.name} may look but not change anything: not in the group {self.admins}"
-            raise _refused(text, _join(self.admins, peer))
+            message = (
+                f"{peer.name} may look but not change anything: not in the group {self.admins}"
+            )
+            raise _refused(message, _join_command(self.admins, peer))
         if self.viewers and not self.is_member(peer, self.viewers):
-            text = f"{peer.name} may not look at jobs: not in the group {self.viewers}"
-            raise _refused(text, _join(self.viewers, peer))
+            message = f"{peer.name} may not look at jobs: not in the group {self.viewers}"
+            raise _refused(message, _join_command(self.viewers, peer))
 
 
-def _refused(text: str, try_: str) -> ApiError:
-    return ApiError(403, "auth", text, try_)
+def _refused(message: str, try_: str) -> ApiError:
+    return ApiError(403, "auth", message, try_)
 
 
-def _join(group: str, peer: Peer) -> str:
+def _join_command(group: str, peer: Peer) -> str:
     return f"sudo groupadd -f --system {group}; sudo usermod -aG {group} {peer.name}"

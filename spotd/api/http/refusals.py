@@ -1,4 +1,7 @@
-"""Refusals on record, of which whoever may open the socket can cause any number."""
+"""Audit of refused requests, limited per user.
+
+Anybody who can open the socket can cause any number of refusals.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import dataclass, replace
 from spotd.domain.units import S
 from spotd.store.interface import AuditRow, StoreError
 
-ONE_BY_ONE = 5  # of one user in one minute; the others are a number in one line more
+ONE_BY_ONE = 5  # refusals per user and minute with a line each; one more line counts the rest
 MINUTE_S = 60.0
 
 
@@ -21,8 +24,11 @@ class _Minute:
 
 
 class Refusals:
-    """Nothing is ever deleted from the audit: nobody may fill the disk with it. `write` puts a line
-    on record. Any thread may call."""
+    """Rate-limited audit of refusals.
+
+    Nothing is ever deleted from the audit, so no user may fill the disk with it. `write` adds an
+    audit line. Thread-safe.
+    """
 
     def __init__(self, write: Callable[[AuditRow], None]) -> None:
         self._write = write
@@ -30,27 +36,29 @@ class Refusals:
         self._minutes: dict[int, _Minute] = {}  # by uid
 
     def add(self, row: AuditRow, now_us: int) -> None:
-        """Raises StoreError."""
+        """Record one refusal. Raises StoreError."""
         with self._lock:
             minute = self._minutes.setdefault(row.uid, _Minute(now_us, row))
             minute.count, minute.last = minute.count + 1, row
-            told = minute.count <= ONE_BY_ONE
-        if told:
+            has_own_line = minute.count <= ONE_BY_ONE
+        if has_own_line:
             self._write(row)
 
-    def settle(self, now_us: int) -> None:
-        """Put on record how many more there were in minutes that are over: called before every
-        request, so that who reads the audit finds them. Raises StoreError."""
+    def flush(self, now_us: int) -> None:
+        """Write the counts of minutes that are over.
+
+        Called before every request, so that a reader of the audit finds them. Raises StoreError.
+        """
         with self._lock:
-            over = [
+            expired = [
                 uid
                 for uid, minute in self._minutes.items()
                 if not 0 <= now_us - minute.since_us < MINUTE_S * S
             ]
-            minutes = [self._minutes.pop(uid) for uid in over]
+            minutes = [self._minutes.pop(uid) for uid in expired]
         while minutes:
             try:
-                self._sum_up(minutes[-1])
+                self._write_count(minutes[-1])
             except StoreError:
                 with self._lock:
                     for minute in minutes:
@@ -58,8 +66,8 @@ class Refusals:
                 raise
             minutes.pop()
 
-    def _sum_up(self, minute: _Minute) -> None:
-        more = minute.count - ONE_BY_ONE
-        if more > 0:
-            text = f"{more} more in one minute, the last of them: {minute.last.action}"
-            self._write(replace(minute.last, action="refusals", target="", text=text))
+    def _write_count(self, minute: _Minute) -> None:
+        suppressed = minute.count - ONE_BY_ONE
+        if suppressed > 0:
+            message = f"{suppressed} more in one minute, the last of them: {minute.last.action}"
+            self._write(replace(minute.last, action="refusals", target="", text=message))

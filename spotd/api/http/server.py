@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from spotd.base.errors import UserError
 
 SOCKET_MODE = 0o660
-_MAX_PATH_BYTES = 107  # sun_path of Linux, without its end
+_MAX_PATH_BYTES = 107  # sun_path of Linux, without the NUL at its end
 _START_TIMEOUT_S = 10.0
 
 
@@ -28,7 +28,10 @@ class SocketError(UserError):
 
 
 class PeerProtocol(H11Protocol):
-    """Names the client by the uid that the kernel vouches for: `client` is ("uid:N", pid)."""
+    """HTTP protocol that identifies the client by the uid that the kernel reports.
+
+    `client` is ("uid:N", pid).
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -41,7 +44,7 @@ class PeerProtocol(H11Protocol):
 
 @dataclass
 class Server:
-    """A running door. `stop` closes it and removes the socket."""
+    """A running API server. `stop` closes it and removes the socket."""
 
     path: Path
     uvicorn_server: uvicorn.Server
@@ -59,8 +62,11 @@ class Server:
 
 
 def serve(app: Starlette, path: Path) -> Server:
-    """Serve `app` on the unix socket `path` (mode 0660) until `stop`. Raises SocketError when
-    another live process serves it, or it cannot be made; a stale one is replaced."""
+    """Serve `app` on the unix socket `path` (mode 0660) until `stop`.
+
+    Replaces a stale socket. Raises SocketError when another live process serves it, or when it
+    cannot be created.
+    """
     lock = _lock(path)
     try:
         listener = _listen(path)
@@ -74,7 +80,7 @@ def serve(app: Starlette, path: Path) -> Server:
         lifespan="off",
         log_config=None,
         access_log=False,
-        # Who is at the other end, the kernel says: no header of a proxy is believed.
+        # The kernel reports the client: trust no proxy header.
         proxy_headers=False,
         timeout_graceful_shutdown=1,
         timeout_keep_alive=30,
@@ -86,9 +92,9 @@ def serve(app: Starlette, path: Path) -> Server:
     )
     thread.start()
     running = Server(path, server, thread, listener, lock)
-    end = time.monotonic() + _START_TIMEOUT_S
+    deadline_s = time.monotonic() + _START_TIMEOUT_S
     while not server.started:
-        if not thread.is_alive() or time.monotonic() > end:
+        if not thread.is_alive() or time.monotonic() > deadline_s:
             running.stop()
             raise SocketError(f"the API did not start on {path}", "see the daemon's log")
         time.sleep(0.002)
@@ -96,7 +102,10 @@ def serve(app: Starlette, path: Path) -> Server:
 
 
 def _lock(path: Path) -> int:
-    """Held as long as the socket is served, so that two starting daemons cannot both replace it."""
+    """Take the lock that is held while the socket is served.
+
+    It keeps two starting daemons from both replacing the socket.
+    """
     if len(os.fsencode(path)) > _MAX_PATH_BYTES:
         raise SocketError(
             f"the socket path {path} is longer than {_MAX_PATH_BYTES} bytes",
@@ -121,11 +130,11 @@ def _listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.unlink(missing_ok=True)
-        before = os.umask(0o777 & ~SOCKET_MODE)
+        old_umask = os.umask(0o777 & ~SOCKET_MODE)
         try:
             listener.bind(str(path))
         finally:
-            os.umask(before)
+            os.umask(old_umask)
         path.chmod(SOCKET_MODE)
         listener.listen(128)
     except OSError as error:
@@ -135,7 +144,7 @@ def _listen(path: Path) -> socket.socket:
 
 
 def _answers(path: Path) -> bool:
-    """Whether some process accepts connections there, with our lock or without."""
+    """Return whether any process accepts connections there, with our lock or without it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(2.0)
         try:

@@ -1,6 +1,6 @@
-"""One request as the routes see it: parsed, with what they may use; and how a route says no.
+"""One API request as the routes see it, with the services they may use, and the errors they raise.
 
-Routes are plain functions `route(call) -> dict`; nothing in them knows the web framework.
+Routes are plain functions `route(call) -> dict`; nothing in them depends on the web framework.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ API_VERSION = "spotd/v1"
 
 @dataclass(frozen=True)
 class Check:
-    """One finding of the doctor. `try_` says what to do when it is not `ok`, or `doubtful`: then
-    somebody should look, and it works."""
+    """One finding of the doctor.
+
+    `try_` says what to do when the check is not `ok` or is `doubtful`. `doubtful` means that it
+    works, but somebody should look at it.
+    """
 
     name: str
     ok: bool
@@ -49,7 +52,7 @@ class Check:
 
 @dataclass(frozen=True)
 class ProviderInfo:
-    """A configured provider; `local` ones are processes on this box."""
+    """A configured provider; the machines of `local` ones are processes on the control box."""
 
     name: str
     kind: str
@@ -58,37 +61,48 @@ class ProviderInfo:
 
 @dataclass(frozen=True)
 class ApiContext:
-    """What the daemon lends to its doors.
+    """The daemon's services that API routes may use.
 
-    `objects` is the deployment's store (packages, logs); `open_store(url)` opens a job's authority
-    store; `spool_dir` takes an upload until its digest is known; `defaults()` and `known()` are
-    what job files are read with; `back_up(file, now_us)` copies the database into a new file;
-    `test_alert(route)` sends a test message ("" means to every route) and returns route -> "" or
-    what went wrong; `rotate_key()` has the next master key take over and names what does not open,
-    or raises VaultError;
-    `admit(node, user, public key)` lets a user in to a machine (LinkError), `put_out()` has those
-    that are disabled put out, node id -> "" or why not; `is_trusted(uid)` is true of those who are
-    never shut out; `policy_facts(cloud)` is None when no such cloud is configured; `silent` are the
-    clouds that do not answer, provider -> what is known of it; `remarks` what adapters came upon
-    in answers, key -> (provider, remark); `held` are the machines that no job
-    wants and that are not ended, `held_leftovers` what machines left behind and is not discarded,
-    and `unswept` the providers of which this daemon does not know; `safe_mode()` is why the daemon
-    only observes and ends, or "", and `leave_safe_mode()` a person's word against it; `contested()`
-    is why it stands still; `is_shared(url)` is true of a folder that rented machines have too;
-    `store_cloud(url)` is whose a bucket is ("" nobody's of ours), `bucket_settings()` what is set
-    of each, or why that cannot be seen; `reaches()` says how machines get at the stores of
-    checkpoints; `jump_host(provider)` is the way to a provider's machines, and `try_ways()`
-    tries all of them: provider -> whether it is good, and what was found;
-    `examine(needs)` asks the clouds how ready they are, provider -> findings;
-    `live_reports()` are the reports of `spotctl doctor --live` on this box, the oldest first;
-    `reach_routes()` tries the alert routes without telling anybody anything, name -> (what is in
-    the way, or "", whether it is out of use); `makers()` are the providers that make images of
-    machines, with their make of cloud, and `configured_images()` says of an image's id where the
-    configuration names it; `drill_days()` how many may go by without
-    a drill (0: any number), `box_microusd_per_h()` what the control box costs (0: nobody said),
-    `budgets()` and `approval()` are those of the configuration; `tally(now_us)` reads what metrics
-    are made of, `meters` has what this process counts itself, and `owner` is what it signs leases
-    with.
+    Storage: `objects` is the deployment's store (packages, logs). `open_store(url)` opens the
+    authority store of a job. `spool_dir` holds an upload until its digest is checked.
+    `back_up(file, now_us)` copies the database into a new file. `is_shared(url)` is true for a
+    folder that rented machines have too. `store_cloud(url)` names the cloud that a bucket belongs
+    to, or "" if it belongs to none of the known clouds. `bucket_settings()` returns the settings of
+    each bucket, or the reason why they cannot be read. `reaches()` says how machines get access to
+    the checkpoint stores.
+
+    Job files: `defaults()` and `known()` are the settings that job files are parsed with.
+
+    Keys and users: `rotate_key()` makes the next master key the current one and returns the names
+    of the values that cannot be decrypted, or raises VaultError. `admit(node, user, public key)`
+    lets a user log in to a machine (raises LinkError). `put_out()` ends the access of disabled
+    users: node id -> "" or the reason why it failed. `is_trusted(uid)` is true for users that are
+    never shut out.
+
+    Clouds: `policy_facts(cloud)` is None when no such cloud is configured. `silent()` lists the
+    clouds that do not answer: provider -> description. `remarks()` are the warnings of provider
+    adapters: key -> (provider, warning). `held()` are machines that no job wants and that are not
+    terminated, `held_leftovers()` resources that machines left behind and that are not deleted, and
+    `unswept()` the providers whose resources this daemon has not listed. `jump_host(provider)` is
+    the jump host of a provider's machines, and `try_ways()` tests all jump hosts: provider ->
+    (whether it works, description). `examine(needs)` asks the clouds how ready they are: provider
+    -> findings. `makers()` are the providers that make machine images, provider -> kind of cloud.
+    `configured_images()` maps an image id to the place in the configuration that names it.
+    `live_reports()` are the reports of `spotctl doctor --live` on this box, oldest first.
+
+    State of the daemon: `safe_mode()` is the reason why the daemon only observes and terminates, or
+    ""; `leave_safe_mode()` ends that. `contested()` is the reason why the daemon does nothing, or
+    "".
+
+    Alerts: `test_alert(route)` sends a test message ("" means to every route) and returns route ->
+    "" or the error. `reach_routes()` checks the alert routes without sending a message: name ->
+    (the problem or "", whether the route is out of use).
+
+    Money and metrics: `box_microusd_per_h()` is the cost of the control box (0: not configured),
+    `budgets()` and `approval()` are those of the configuration, and `drill_days()` is the number of
+    days that may pass without a drill (0: any number). `tally(now_us)` reads the records that
+    metrics are made of, `meters` holds the counters of this process, and `owner` is the name that
+    the daemon signs leases with.
     """
 
     store: Store
@@ -141,8 +155,10 @@ class ApiContext:
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """One request that was let in. `actor` is the user at the other end of the socket as the kernel
-    names it."""
+    """One request that was admitted.
+
+    `actor` is the user at the other end of the socket, as the kernel reports it.
+    """
 
     backing: ApiContext
     path: Mapping[str, str] = field(default_factory=dict)
@@ -155,7 +171,7 @@ class ApiRequest:
         return self.backing.clock.now_us()
 
     def job(self) -> Job:
-        """The job that the path names, by id or name. Raises ApiError (not found)."""
+        """Return the job that the path names, by id or name. Raises ApiError (not found)."""
         name = self.path["job"]
         job = self.backing.store.find_job(name)
         if job is None:
@@ -163,7 +179,10 @@ class ApiRequest:
         return job
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
-        """An integer of the query or the body, held within bounds. Raises ApiError (bad input)."""
+        """Return an integer of the query or the body, clamped to `low`..`high`.
+
+        Raises ApiError (bad input).
+        """
         value = self.query.get(name, self.body.get(name, default))
         try:
             return max(low, min(high, int(value)))
@@ -173,14 +192,14 @@ class ApiRequest:
             ) from None
 
     def text(self, name: str) -> str:
-        """A string of the body. Raises ApiError (bad input)."""
+        """Return a string of the body. Raises ApiError (bad input)."""
         value = self.body.get(name, "")
         if not isinstance(value, str) or not storable(value):
             raise bad_input(f"{name} must be a text", "use a spotctl of the daemon's version")
         return value
 
     def texts(self, name: str) -> dict[str, str]:
-        """A map of strings of the body. Raises ApiError (bad input)."""
+        """Return a map of strings of the body. Raises ApiError (bad input)."""
         value = self.body.get(name) or {}
         pairs = value.items() if isinstance(value, dict) else [("", None)]
         if not all(isinstance(v, str) and storable(v) and storable(k) for k, v in pairs):
@@ -189,19 +208,21 @@ class ApiRequest:
 
 
 def storable(text: str) -> bool:
-    """Whether a database takes it: JSON and addresses may hold what no text is, NUL and halves of
-    characters."""
+    """Return whether a database can store the text.
+
+    JSON and URLs may contain NUL and lone surrogates, which no database text may.
+    """
     return clean(text) == text
 
 
 class ApiError(Exception):
-    """A refusal: HTTP status, a code for programs, what happened, what to try."""
+    """A refusal: HTTP status, a code for programs, what happened, and what to try."""
 
-    def __init__(self, status: int, code: str, text: str, try_: str) -> None:
-        super().__init__(text)
+    def __init__(self, status: int, code: str, message: str, try_: str) -> None:
+        super().__init__(message)
         self.status = status
         self.code = code
-        self.text = text
+        self.text = message
         self.try_ = try_
 
     def to_data(self) -> dict[str, Any]:
@@ -216,7 +237,7 @@ def bad_input(text: str, try_: str) -> ApiError:
     return ApiError(400, "bad_input", text, try_)
 
 
-def shut_out(user: str) -> ApiError:
+def user_disabled(user: str) -> ApiError:
     return ApiError(403, "auth", f"{user} is disabled", "ask who runs spotd")
 
 

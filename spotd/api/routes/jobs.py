@@ -10,7 +10,7 @@ from typing import Any
 
 from providers.stores.base import StoreConfigError, StoreDeniedError
 from spotd.act.imports import is_imported
-from spotd.api.request.request import ApiError, ApiRequest, bad_input, conflict, shut_out
+from spotd.api.request.request import ApiError, ApiRequest, bad_input, conflict, user_disabled
 from spotd.api.routes.budgets import check_budgets, check_project, record_override
 from spotd.api.routes.drills import newest_drill
 from spotd.api.routes.packages import check_digest, has_package
@@ -163,7 +163,7 @@ def submit_parsed(call: ApiRequest, parsed: ParsedJobFile) -> dict[str, Any]:
     try:
         job = with_present_key(backing.vault, submit)
     except DisabledUserError:
-        raise shut_out(call.actor) from None
+        raise user_disabled(call.actor) from None
     except DuplicateIdError:
         raise conflict(
             f"this database has job {lost} already: only one that it lacks is taken over",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pwd
 from typing import Any
 
-from spotd.api.request.request import ApiRequest, conflict, not_found, shut_out
+from spotd.api.request.request import ApiRequest, conflict, not_found, user_disabled
 from spotd.api.views.resources import iso
 from spotd.store.interface import DisabledUser, NoSuccessorError
 
@@ -68,7 +68,7 @@ def enable_user(call: ApiRequest) -> dict[str, Any]:
 def check_enabled(call: ApiRequest) -> None:
     """Raises ApiError when the caller was disabled just now."""
     if _is_disabled(call, call.actor):
-        raise shut_out(call.actor)
+        raise user_disabled(call.actor)
 
 
 def _is_disabled(call: ApiRequest, name: str) -> bool:
