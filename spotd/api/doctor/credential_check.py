@@ -1,5 +1,7 @@
-"""For the doctor: how long the machines of each cloud go on saving into each store when the box is
-dead."""
+"""Doctor checks of unattended saving, for each pair of cloud and checkpoint store.
+
+Each check says how long machines keep saving while the control box is down.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from spotd.planner.core.credential_lease import AccessMethod, StoreReach, unatte
 _ROLE_KEYS = {"aws": "node_role", "gcp": "node_service_account", "azure": "node_identity"}
 
 
-def check_reach(reaches: Iterable[StoreReach]) -> list[Check]:
-    """A line for each pair."""
+def check_store_reach(reaches: Iterable[StoreReach]) -> list[Check]:
+    """Return one check for each pair of provider and store."""
     return [_check(reach) for reach in reaches]
 
 
@@ -22,19 +24,19 @@ def _check(reach: StoreReach) -> Check:
         fix = "see docs/security.md for the rights that lending takes, and [stores] in config.toml"
         return Check(name, False, f"{reach.url}: {reach.error}", fix)
     if reach.way is AccessMethod.NONE:
-        text = f"{reach.url}: its machines cannot save there, they have no right and no keys"
-        return Check(name, False, text, _fix(reach))
+        message = f"{reach.url}: its machines cannot save there, they have no right and no keys"
+        return Check(name, False, message, _fix(reach))
     alone_s = unattended_s(reach.way, reach.lasts_s, reach.limit_s)
-    lent = f" for {_hours(reach.lasts_s)}" if reach.way is AccessMethod.LENT else ""
-    text = f"{reach.url}: saves for {_hours(alone_s)} without spotd ({reach.way.value}{lent})"
-    text += _width(reach)
+    lease = f" for {_hours(reach.lasts_s)}" if reach.way is AccessMethod.LENT else ""
+    message = f"{reach.url}: saves for {_hours(alone_s)} without spotd ({reach.way.value}{lease})"
+    message += _blast_radius(reach)
     if alone_s < reach.limit_s:
-        text += f"; limits.unattended_h is {reach.limit_s / 3600:.3g}"
-    return Check(name, True, text)
+        message += f"; limits.unattended_h is {reach.limit_s / 3600:.3g}"
+    return Check(name, True, message)
 
 
-def _width(reach: StoreReach) -> str:
-    """Whose folders a machine can write to: what matters once it is in somebody else's hands."""
+def _blast_radius(reach: StoreReach) -> str:
+    """Return which jobs' folders a machine can write to, which matters once it is compromised."""
     if reach.way is AccessMethod.FOLDER:
         return ""
     if reach.way is not AccessMethod.LENT:
@@ -46,13 +48,13 @@ def _width(reach: StoreReach) -> str:
 
 
 def _fix(reach: StoreReach) -> str:
-    lend = f"add [stores.NAME.lend] for {reach.url} to config.toml, or keys to its options"
+    lease_fix = f"add [stores.NAME.lend] for {reach.url} to config.toml, or keys to its options"
     key = _ROLE_KEYS.get(reach.cloud, "")
     if not key or not reach.store_cloud:
-        return lend
-    if reach.cloud != reach.store_cloud:  # each cloud believes the two others
-        return f"{lend}; or, for as long as the box is away, [stores.NAME.federate]"
-    return f"set {key} in [providers.{reach.provider}], or {lend}"
+        return lease_fix
+    if reach.cloud != reach.store_cloud:  # each cloud can federate with the two others
+        return f"{lease_fix}; or, for as long as the box is away, [stores.NAME.federate]"
+    return f"set {key} in [providers.{reach.provider}], or {lease_fix}"
 
 
 def _hours(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Routes about the daemon itself."""
+"""API routes about the daemon itself: health, doctor, and a test alert."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from providers.stores.base import NotFoundError, ObjectStore
 from providers.stores.base import StoreError as ObjectsError
-from spotd.api.doctor.alert_check import check_routes
+from spotd.api.doctor.alert_check import check_alert_routes
 from spotd.api.doctor.cloud_readiness import check_clouds
-from spotd.api.doctor.credential_check import check_reach
-from spotd.api.doctor.jump_host_check import check_ways
-from spotd.api.doctor.live_proofs import check_proofs
-from spotd.api.doctor.provider_warnings import check_remarks
+from spotd.api.doctor.credential_check import check_store_reach
+from spotd.api.doctor.jump_host_check import check_jump_hosts
+from spotd.api.doctor.live_proofs import check_live_proofs
+from spotd.api.doctor.provider_warnings import check_provider_warnings
 from spotd.api.doctor.scorecard import scorecard
 from spotd.api.request.request import ApiContext, ApiRequest, Check, not_found
 from spotd.api.routes.drills import check_drills
@@ -44,23 +44,23 @@ def health(call: ApiRequest) -> dict[str, Any]:
 
 def doctor(call: ApiRequest) -> dict[str, Any]:
     """Everything that spotd needs to work, tried for real where trying is free."""
-    backing = call.backing
+    context = call.backing
     checks = [
         Check("version", True, f"spotd {version('spotd')}"),
-        _tried("database", lambda: _check_database(backing)),
-        _tried("object store", lambda: _check_objects(backing.objects, backing.ids)),
-        *_check_checkpoints(backing),
-        *check_reach(backing.reaches()),
-        *check_buckets(backing),
-        *_check_market(backing, call.now_us),
-        *check_remarks(backing),
-        *check_ways(backing),
-        *_check_quarantine(backing),
-        *_check_standing(backing),
-        *check_routes(backing, call.now_us),
-        *check_proofs(backing, call.now_us),
-        *check_drills(backing, call.now_us),
-        *check_clouds(backing, call.now_us),
+        _run_check("database", lambda: _check_database(context)),
+        _run_check("object store", lambda: _check_objects(context.objects, context.ids)),
+        *_check_checkpoints(context),
+        *check_store_reach(context.reaches()),
+        *check_buckets(context),
+        *_check_market(context, call.now_us),
+        *check_provider_warnings(context),
+        *check_jump_hosts(context),
+        *_check_quarantine(context),
+        *_check_blocked(context),
+        *check_alert_routes(context, call.now_us),
+        *check_live_proofs(context, call.now_us),
+        *check_drills(context, call.now_us),
+        *check_clouds(context, call.now_us),
     ]
     items = [
         {
@@ -72,14 +72,14 @@ def doctor(call: ApiRequest) -> dict[str, Any]:
         }
         for check in checks
     ]
-    good, score = all(check.ok for check in checks), _score(backing, call.now_us)
-    return {"kind": "Doctor", "ok": good, "checks": items, "score": score}
+    ok, score = all(check.ok for check in checks), _score(context, call.now_us)
+    return {"kind": "Doctor", "ok": ok, "checks": items, "score": score}
 
 
-def _score(backing: ApiContext, now_us: int) -> list[dict[str, Any]]:
-    """Nothing where the database is away, which is told above."""
+def _score(context: ApiContext, now_us: int) -> list[dict[str, Any]]:
+    """Return the scorecard; empty when the database is away, which its own check reports."""
     try:
-        rows = scorecard(backing, now_us)
+        rows = scorecard(context, now_us)
     except StoreError:
         return []
     return [
@@ -87,20 +87,20 @@ def _score(backing: ApiContext, now_us: int) -> list[dict[str, Any]]:
     ]
 
 
-def _tried(name: str, check: Callable[[], str]) -> Check:
+def _run_check(name: str, check: Callable[[], str]) -> Check:
     try:
         return Check(name, True, check())
     except (StoreError, ObjectsError) as error:
         return Check(name, False, str(error), f"see the {name} settings in config.toml")
 
 
-def _check_database(backing: ApiContext) -> str:
-    jobs = backing.store.jobs(False)
-    return f"deployment {backing.store.deployment()}, {len(jobs)} unfinished jobs"
+def _check_database(context: ApiContext) -> str:
+    jobs = context.store.jobs(False)
+    return f"deployment {context.store.deployment()}, {len(jobs)} unfinished jobs"
 
 
 def _check_objects(objects: ObjectStore, ids: Ids) -> str:
-    """Write, read back and delete one small object."""
+    """Write, read back and delete one small object. Raises ObjectsError."""
     nonce = ids.token()
     key = f"doctor/{nonce}"
     objects.put(key, nonce.encode())
@@ -111,61 +111,66 @@ def _check_objects(objects: ObjectStore, ids: Ids) -> str:
     return f"{objects.url} takes, returns and deletes an object"
 
 
-def _check_checkpoints(backing: ApiContext) -> list[Check]:
-    """The store of jobs that name none. Machines on this box write to a folder as the daemon's
-    user; a bucket they reach with rights of their own, and the daemon only reads there: HEAD."""
-    url = backing.defaults().store
+def _check_checkpoints(context: ApiContext) -> list[Check]:
+    """Check the default checkpoint store of jobs that name none.
+
+    Machines on this box write to a folder as the daemon's user. They access a bucket with their own
+    credentials, and the daemon only reads HEAD there.
+    """
+    url = context.defaults().store
     if not url:
         return []
-    rented = [info.name for info in backing.providers_info() if not info.local]
-    if url.startswith("file:") and rented and not backing.is_shared(url):
-        text = f"{url} is a folder, which machines of {', '.join(rented)} do not have"
+    rented = [info.name for info in context.providers_info() if not info.local]
+    if url.startswith("file:") and rented and not context.is_shared(url):
+        message = f"{url} is a folder, which machines of {', '.join(rented)} do not have"
         advice = (
             "set checkpoint.store in config.toml to a bucket, as s3://, gs:// or az://; or say "
         )
-        return [Check("checkpoint store", False, text, f"{advice}shared = true in [stores.NAME]")]
+        return [
+            Check("checkpoint store", False, message, f"{advice}shared = true in [stores.NAME]")
+        ]
     check = _check_objects if url.startswith("file:") else _check_reading
-    return [_tried("checkpoint store", lambda: check(backing.open_store(url), backing.ids))]
+    return [_run_check("checkpoint store", lambda: check(context.open_store(url), context.ids))]
 
 
 def _check_reading(objects: ObjectStore, ids: Ids) -> str:
-    """Read one object that is not there."""
+    """Read one object that does not exist, to test read access."""
     with contextlib.suppress(NotFoundError):
         objects.get(f"doctor/{ids.token()}")
     return f"{objects.url} answers, and lets the daemon read"
 
 
-def _check_market(backing: ApiContext, now_us: int) -> list[Check]:
-    """The limits and the providers, which without a database nobody knows."""
+def _check_market(context: ApiContext, now_us: int) -> list[Check]:
+    """Check the limits and the providers, which are not known without the database."""
     try:
-        market, nodes = backing.market(now_us), backing.store.active_nodes()
+        market, nodes = context.market(now_us), context.store.active_nodes()
     except StoreError as error:
         return [Check("limits", False, str(error), "see the database settings in config.toml")]
     return [
         Check("limits", True, _check_limits(market)),
         *worst_case(market, nodes, now_us),
-        *check_held(backing.held(), backing.held_leftovers(), market),
-        *_check_providers(backing, market),
+        *check_held(context.held(), context.held_leftovers(), market),
+        *_check_providers(context, market),
     ]
 
 
-def _check_quarantine(backing: ApiContext) -> list[Check]:
-    """Told while it lasts."""
+def _check_quarantine(context: ApiContext) -> list[Check]:
+    """Report the quarantine while it lasts."""
     try:
-        reason = backing.store.quarantine()
+        reason = context.store.quarantine()
     except StoreError:
-        return []  # told with the database
+        return []  # the database check reports it
     advice = "look at what the clouds list, then: spotctl quarantine release"
     return [Check("quarantine", False, reason, advice)] if reason else []
 
 
-def _check_standing(backing: ApiContext) -> list[Check]:
-    """What keeps the daemon from its work, while it lasts."""
-    contested = backing.contested()
+def _check_blocked(context: ApiContext) -> list[Check]:
+    """Report what stops the daemon from working, while it lasts."""
+    contested = context.contested()
     if contested:
         advice = "look at `spotctl nodes` on both, and stop the one that is wrong"
         return [Check("deployment", False, contested, advice)]
-    reason = backing.safe_mode()
+    reason = context.safe_mode()
     advice = "see `journalctl -u spotd` for what it crashed of, then: spotctl safe-mode leave"
     return [Check("safe mode", False, reason, advice)] if reason else []
 
@@ -178,45 +183,59 @@ def _check_limits(market: Market) -> str:
 
 
 def worst_case(market: Market, nodes: Iterable[Node], now_us: int) -> list[Check]:
-    """What a control box that dies now, and stays dead, would cost: every machine of ours until its
-    expiry, and a machine that no record knows at the dearest price that the limits allow. What is
-    held already has a line of its own.
+    """Return what it would cost if the control box died now and stayed dead.
 
-    A machine keeps the expiry that it has, and counts its own time without us, also where
+    That is the price of every machine of ours until its expiry, and of a machine that no record
+    knows at the highest price that the limits allow. Machines held already have a check of their
+    own.
+
+    A machine keeps the expiry that it has. It counts its own time without the daemon, also where
     `limits.unattended_h` is shorter by now.
     """
     cap = market.limits.max_microusd_per_h
     prices = [offer.price_microusd_per_h for offer in market.offers]
     dearest = max((price for price in prices if not cap or price <= cap), default=0)
-    alone_us = int(market.timing.unattended_s * S)
-    rest = [
-        (node.offer.price_microusd_per_h, max(alone_us, expires_us(node) - now_us))
+    unattended_us = int(market.timing.unattended_s * S)
+    machines = [
+        (node.offer.price_microusd_per_h, max(unattended_us, expires_us(node) - now_us))
         for node in nodes
     ]
-    ours = f"{len(rest)} machine{'' if len(rest) == 1 else 's'}, {_bill(rest)} at most"
-    leak = f"{_bill([(dearest, alone_us)])} with spot-reaper; else until you end it"
+    count = f"{len(machines)} machine{'' if len(machines) == 1 else 's'}"
+    ours = f"{count}, {_cost_text(machines)} at most"
+    leak = f"{_cost_text([(dearest, unattended_us)])} with spot-reaper; else until you end it"
     return [Check("if spotd dies", True, ours), Check("if one leaks", True, leak)]
 
 
-def _bill(rest: Sequence[tuple[int, int]]) -> str:
-    """What machines cost that go on for a while: of each, micro-USD an hour and microseconds."""
-    rate, hours = sum(price for price, _ in rest), max((us for _, us in rest), default=0) / 3600 / S
-    total = usd(int(sum(price * us for price, us in rest) / 3600 / S))
+def _cost_text(machines: Sequence[tuple[int, int]]) -> str:
+    """Return the cost of machines as text.
+
+    `machines` are pairs of micro-USD per hour and remaining microseconds.
+    """
+    rate, hours = (
+        sum(price for price, _ in machines),
+        max((us for _, us in machines), default=0) / 3600 / S,
+    )
+    total = usd(int(sum(price * us for price, us in machines) / 3600 / S))
     return f"${usd(rate):,.2f}/h for {hours:.3g} h: ${total:,.2f}"
 
 
-def _check_providers(backing: ApiContext, market: Market) -> list[Check]:
-    checks, silent = [], backing.silent()
-    for info in backing.providers_info():
+def _check_providers(context: ApiContext, market: Market) -> list[Check]:
+    checks, silent = [], context.silent()
+    for info in context.providers_info():
         offers = sum(offer.provider == info.name for offer in market.offers)
-        why = market.disabled.get(info.name) or silent.get(info.name, "")
-        text = why or (f"{offers} offers" if offers else "no offers known")
+        problem = market.disabled.get(info.name) or silent.get(info.name, "")
+        message = problem or (f"{offers} offers" if offers else "no offers known")
         label = f"{info.kind}, local" if info.local and info.kind != "local" else info.kind
         advice = f"check [providers.{info.name}] in config.toml and its credentials"
         if info.kind == "local":
             advice = f"spotctl cloud up, and the url in [providers.{info.name}] that it prints"
         checks.append(
-            Check(f"provider {info.name}", bool(offers) and not why, f"{text} ({label})", advice)
+            Check(
+                f"provider {info.name}",
+                bool(offers) and not problem,
+                f"{message} ({label})",
+                advice,
+            )
         )
     return checks
 
@@ -226,7 +245,7 @@ def test_alert(call: ApiRequest) -> dict[str, Any]:
     wanted = call.text("route")
     results = call.backing.test_alert(wanted)
     if not results:
-        what = f"alert route {wanted!r}" if wanted else "alert route at all"
-        raise not_found(f"there is no {what}", "add [alerts.routes.NAME] to config.toml")
+        missing = f"alert route {wanted!r}" if wanted else "alert route at all"
+        raise not_found(f"there is no {missing}", "add [alerts.routes.NAME] to config.toml")
     items = [{"route": route, "ok": not error, "error": error} for route, error in results.items()]
     return {"kind": "AlertTest", "ok": not any(results.values()), "items": items}

@@ -1,13 +1,16 @@
-"""The doctor's lines about jump hosts: each is tried for real."""
+"""Doctor checks of jump hosts: each connection is tried for real."""
 
 from __future__ import annotations
 
 from spotd.api.request.request import ApiContext, Check
 
 
-def check_ways(backing: ApiContext) -> list[Check]:
-    """Reached, with the pinned key, lets us in, and forwards; none for providers without one."""
+def check_jump_hosts(context: ApiContext) -> list[Check]:
+    """Return one check for each provider with a jump host.
+
+    A jump host passes when it answers with the pinned key, accepts the login, and forwards.
+    """
     return [
-        Check(f"jump host of {name}", good, found, f"see jump in [providers.{name}] of config.toml")
-        for name, (good, found) in sorted(backing.try_ways().items())
+        Check(f"jump host of {name}", ok, message, f"see jump in [providers.{name}] of config.toml")
+        for name, (ok, message) in sorted(context.try_ways().items())
     ]

@@ -1,4 +1,4 @@
-"""The doctor's look at what was ever shown on the clouds themselves, by reports of `--live`."""
+"""Doctor checks of live reports: what `doctor --live` has proved on the clouds themselves."""
 
 from __future__ import annotations
 
@@ -8,34 +8,39 @@ from spotd.api.request.request import ApiContext, Check
 from spotd.base.live_reports import PATH_KIND, RECOVERY_KIND, LiveReport
 from spotd.domain.units import S
 
-OLD_US = 90 * 86_400 * S  # clouds and spotd have changed since
+OLD_US = 90 * 86_400 * S  # after that, clouds and spotd have changed too much
 _KINDS = {PATH_KIND: "live report", RECOVERY_KIND: "recovery"}
-_HOW = {
+_COMMANDS = {
     PATH_KIND: "spotctl doctor --live --cloud {0} --spend-up-to 2usd",
     RECOVERY_KIND: "spotctl doctor --live --gpu job.yaml --cloud {0} --spend-up-to 60usd",
 }
 
 
-def check_proofs(backing: ApiContext, now_us: int) -> list[Check]:
-    """One line a cloud: what came last of each kind, and what to run for what is not there, did not
-    come off, or is old."""
-    shown = backing.live_reports()
-    clouds = sorted({i.kind for i in backing.providers_info() if not i.local and i.kind != "local"})
-    return [_check(cloud, [one for one in shown if one.cloud == cloud], now_us) for cloud in clouds]
+def check_live_proofs(context: ApiContext, now_us: int) -> list[Check]:
+    """Return one check for each cloud, with its last report of each kind.
+
+    The fix names the command to run for a kind whose report is missing, failed or old.
+    """
+    reports = context.live_reports()
+    clouds = sorted({i.kind for i in context.providers_info() if not i.local and i.kind != "local"})
+    return [
+        _check(cloud, [report for report in reports if report.cloud == cloud], now_us)
+        for cloud in clouds
+    ]
 
 
-def _check(cloud: str, shown: Sequence[LiveReport], now_us: int) -> Check:
+def _check(cloud: str, reports: Sequence[LiveReport], now_us: int) -> Check:
     texts, fixes = [], []
     for kind, name in _KINDS.items():
-        last = next((one for one in reversed(shown) if one.kind == kind), None)
-        texts.append(f"last {name} of {cloud}: {_told(last, now_us)}")
+        last = next((report for report in reversed(reports) if report.kind == kind), None)
+        texts.append(f"last {name} of {cloud}: {_age_text(last, now_us)}")
         if last is None or not last.ok or _age_us(last, now_us) > OLD_US:
-            fixes.append(_HOW[kind].format(cloud))
+            fixes.append(_COMMANDS[kind].format(cloud))
     fix = "; ".join(fixes)
     return Check(f"live {cloud}", True, ", ".join(texts), fix, doubtful=bool(fixes))
 
 
-def _told(last: LiveReport | None, now_us: int) -> str:
+def _age_text(last: LiveReport | None, now_us: int) -> str:
     if last is None:
         return "never"
     days = _age_us(last, now_us) // (86_400 * S)
@@ -43,5 +48,5 @@ def _told(last: LiveReport | None, now_us: int) -> str:
     return f"{last.at:%Y-%m-%d}, {ago}{'' if last.ok else ', and it FAILED'}"
 
 
-def _age_us(shown: LiveReport, now_us: int) -> int:
-    return now_us - int(shown.at.timestamp() * S)
+def _age_us(report: LiveReport, now_us: int) -> int:
+    return now_us - int(report.at.timestamp() * S)

@@ -1,4 +1,4 @@
-"""For the doctor: what adapters came upon in their clouds' answers, and how often."""
+"""Doctor checks of provider warnings: unexpected answers of clouds, and how often they came."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from spotd.api.request.request import ApiContext, Check
 from spotd.base.log import redactor
 
 
-def check_remarks(backing: ApiContext) -> list[Check]:
-    """A line for each. None is a fault by itself: spotd goes on in spite of it."""
+def check_provider_warnings(context: ApiContext) -> list[Check]:
+    """Return one check for each warning.
+
+    None is a failure by itself, because spotd continues in spite of it.
+    """
     return [
-        Check(f"answers of {name}", True, f"{_times(remark.times)}: {redactor.clean(remark.text)}")
-        for _, (name, remark) in sorted(backing.remarks().items())
+        Check(
+            f"answers of {name}", True, f"{_times(warning.times)}: {redactor.clean(warning.text)}"
+        )
+        for _, (name, warning) in sorted(context.remarks().items())
     ]
 
 

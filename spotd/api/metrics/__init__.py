@@ -1,1 +1,1 @@
-"""What is shipped for Prometheus and Grafana: alert rules (rules.yml) and a board."""
+"""Metrics for Prometheus and Grafana: the exposition, alert rules (rules.yml) and a board."""

@@ -1,8 +1,8 @@
-"""Every metric: its name, what kind it is, by what it is divided, and what it counts.
+"""Every metric: its name, kind, labels and help text.
 
-`docs/metrics.md` has the same table. Names and units are Prometheus' own conventions: base units,
-`_total` for what only rises. `since`: how far it goes back: "record" is the database's, which a
-restart does not end; "process" begins anew with each start.
+`docs/metrics.md` has the same table. Names and units follow Prometheus' conventions: base units,
+and `_total` for values that only rise. `since` says how far a metric goes back: "record" is the
+database's record, which survives restarts; "process" starts again with each process.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from spotd.base import process_metrics
 
 GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
 _POOL = ("provider", "region", "zone", "capacity_type")
-_JOB = ("job_name", "project")  # `job` is Prometheus' own label of what it scrapes
+_JOB = ("job_name", "project")  # Prometheus uses the label `job` for the scrape target
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One line of the table."""
+    """One metric of the table."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""How a user gets onto a job's machine."""
+"""Routes for SSH access to a job's machine."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def ssh_access(call: ApiRequest) -> dict[str, Any]:
     try:
         call.backing.admit(node, call.actor, pair.public)
     except LinkError as error:
-        text = f"the machine of job {job.name} does not let anybody in now: {error}"
-        raise conflict(text, f"spotctl show {job.name}, and again in a moment") from None
+        message = f"the machine of job {job.name} does not let anybody in now: {error}"
+        raise conflict(message, f"spotctl show {job.name}, and again in a moment") from None
     try:
         check_enabled(call)
     except ApiError:
@@ -39,7 +39,9 @@ def ssh_access(call: ApiRequest) -> dict[str, Any]:
 
 
 def _machine(call: ApiRequest) -> tuple[Job, Node]:
-    """Raises ApiError where none can be reached."""
+    """Return the job and its machine of the requested rank. Raises ApiError where none is
+    reachable.
+    """
     job = call.job()
     rank = call.number("rank", 0, 0, 1 << 20)
     if rank >= job.spec.num_nodes:
@@ -75,5 +77,5 @@ def _address(call: ApiRequest, job: Job, node: Node) -> dict[str, Any]:
 
 
 def _reachable(node: Node) -> bool:
-    gone = node.state in (NodeState.TERMINATING, NodeState.GONE)
-    return bool(node.host and node.ssh_user) and not gone
+    ended = node.state in (NodeState.TERMINATING, NodeState.GONE)
+    return bool(node.host and node.ssh_user) and not ended

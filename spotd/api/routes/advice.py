@@ -1,5 +1,8 @@
-"""Advice for a job file: spot or on demand today, by the conditions that guides name, each with
-what was measured of it, and the phases of a project with what each costs. Starts nothing."""
+"""Advice for a job file: spot or on-demand today, by the conditions that guides name.
+
+Each condition comes with what was measured of it. The reply also has the phases of a project with
+the cost of each. Starts nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from spotd.api.request.request import ApiRequest
 from spotd.api.routes.explain import planned
 from spotd.api.routes.notice_times import notice_data, notices_by_cloud
 from spotd.api.views.resources import recoveries
-from spotd.api.views.spot_value import Comparison, weigh, worth_data
+from spotd.api.views.spot_value import Comparison, compare_spot, spot_value_data
 from spotd.base.live_reports import RECOVERY_KIND
 from spotd.domain.job import JobSpec
 from spotd.domain.phase import keeps
@@ -50,7 +53,7 @@ from spotd.history.spot_value import (
 from spotd.planner.core.checkpoint_interval import WITHIN_S
 from spotd.spec.document import parse
 
-FITS = 0.8  # of a notice: a last save that is expected to take longer is not counted on
+FITS = 0.8  # share of a notice; a last save that is expected to take longer is not relied on
 Place = tuple[str, str, str]  # provider, region, type
 _MOST_S = 10 * 365 * 86_400
 _MOST_PARAMETERS = 10**15
@@ -58,12 +61,12 @@ _MOST_PARAMETERS = 10**15
 
 @dataclass(frozen=True)
 class AdviceRequest:
-    """What conditions are judged by. `hours` of the job's work, 0.0 where not known."""
+    """The inputs of the conditions. `hours` is the job's work in hours, 0.0 where not known."""
 
     call: ApiRequest
     spec: JobSpec
     plan: Mapping[str, Any]
-    weighed: Comparison | None
+    comparison: Comparison | None
     hours: float
 
 
@@ -71,38 +74,38 @@ def advise(call: ApiRequest) -> dict[str, Any]:
     """Conditions, verdict and phases for a job file; `search_s`, `train_s` and `validate_s` say how
     long phases are, `parameters` how large the model is where the file does not."""
     spec, market, plan = planned(call)
-    weighed = weigh(call, spec, market)
+    comparison = compare_spot(call, spec, market)
     hours = _hours(call, spec)
-    asked = AdviceRequest(call, spec, plan, weighed, hours[PhaseRequest.TRAIN])
-    conditions = [judge(asked) for judge in CONDITIONS]
-    deciding = [one["holds"] for one in conditions if one["decides"]]
-    pays = next(one["holds"] for one in conditions if one["name"] == "discount")
+    request = AdviceRequest(call, spec, plan, comparison, hours[PhaseRequest.TRAIN])
+    conditions = [judge(request) for judge in CONDITIONS]
+    deciding = [condition["holds"] for condition in conditions if condition["decides"]]
+    pays = next(item["holds"] for item in conditions if item["name"] == "discount")
     model = plan.get("model") or {}
-    given = call.number("parameters", 0, 0, _MOST_PARAMETERS)
-    parameters = float(given or model.get("parameters") or 0)
+    given_parameters = call.number("parameters", 0, 0, _MOST_PARAMETERS)
+    parameters = float(given_parameters or model.get("parameters") or 0)
     return {
         "kind": "Advice",
         "job": spec.name,
         "verdict": advised(deciding, pays=pays).value,
         "conditions": conditions,
-        "worth": worth_data(weighed, plan),
+        "worth": spot_value_data(comparison, plan),
         "parameters": parameters or None,
-        **_phases(weighed, parameters, hours),
+        **_phases(comparison, parameters, hours),
         "warnings": plan["warnings"],
     }
 
 
 def _hours(call: ApiRequest, spec: JobSpec) -> dict[PhaseRequest, float]:
-    """Of each phase, in hours; 0.0 where not known."""
+    """Return the hours of each phase; 0.0 where not known."""
     seconds = {
         PhaseRequest.SEARCH: call.number("search_s", 0, 0, _MOST_S),
         PhaseRequest.TRAIN: call.number("train_s", 0, 0, _MOST_S),
         PhaseRequest.VALIDATE: call.number("validate_s", 0, 0, _MOST_S),
     }
     wishes = spec.wishes
-    told_s = wishes.work_s or wishes.work_steps * wishes.step_s
+    work_s = wishes.work_s or wishes.work_steps * wishes.step_s
     return {
-        part: (s or (told_s if part is PhaseRequest.TRAIN else 0)) / 3600
+        part: (s or (work_s if part is PhaseRequest.TRAIN else 0)) / 3600
         for part, s in seconds.items()
     }
 
@@ -116,21 +119,21 @@ def _condition(
     return {"name": name, "holds": holds, "decides": decides, "measured": dict(measured)}
 
 
-def _checkpoints(asked: AdviceRequest) -> dict[str, Any]:
-    """Training is kept in checkpoints."""
-    saves = asked.spec.checkpoint
-    before = asked.call.backing.store.find_job(asked.spec.name)
-    rows = asked.call.backing.store.checkpoints(before.id) if before else []
+def _checkpoints(request: AdviceRequest) -> dict[str, Any]:
+    """Check that training is saved in checkpoints."""
+    saves = request.spec.checkpoint
+    before = request.call.backing.store.find_job(request.spec.name)
+    rows = request.call.backing.store.checkpoints(before.id) if before else []
     measured = {"engine": saves.engine, "directory": saves.directory, "on_record": len(rows)}
     return _condition("checkpoints", keeps(saves), measured)
 
 
-def _tolerance(asked: AdviceRequest) -> dict[str, Any]:
-    """Interruptions take no more of the time than a workload is thought to bear."""
-    found = asked.weighed
-    if found is None or found.habits.again_h is None:
+def _tolerance(request: AdviceRequest) -> dict[str, Any]:
+    """Check that interruptions take no larger share of the time than is considered tolerable."""
+    comparison = request.comparison
+    if comparison is None or comparison.habits.again_h is None:
         return _condition("tolerance", None, {"most": TOLERATED})
-    hazard, habits = found.hazard, found.habits
+    hazard, habits = comparison.hazard, comparison.habits
     rates = (hazard.middle, hazard.low, hazard.high)
     share, low, high = (lost_share(rate, habits) for rate in rates)
     measured = {
@@ -139,85 +142,97 @@ def _tolerance(asked: AdviceRequest) -> dict[str, Any]:
         "high": high,
         "most": TOLERATED,
         "mtbf_s": 3600 / (hazard.middle * habits.num_nodes),
-        "pause_s": 2 * found.habits.again_h * 3600,
+        "pause_s": 2 * comparison.habits.again_h * 3600,
         "restart_s": habits.restart_h * 3600,
     }
     return _condition("tolerance", share <= TOLERATED, measured)
 
 
-def _recovery(asked: AdviceRequest) -> dict[str, Any]:
-    """A resume was seen: of the last job of that name, or by a live report of that cloud."""
-    call, found = asked.call, asked.weighed
-    before = call.backing.store.find_job(asked.spec.name)
+def _recovery(request: AdviceRequest) -> dict[str, Any]:
+    """Check that a resume worked, in the last job of that name or a live report of that cloud."""
+    call, comparison = request.call, request.comparison
+    before = call.backing.store.find_job(request.spec.name)
     resumed = recoveries(call.backing.store.job_nodes(before.id)) if before else 0
-    cloud = found.spot.cloud if found else ""
-    shown = [one for one in call.backing.live_reports() if one.kind == RECOVERY_KIND]
-    proof = next((one for one in reversed(shown) if one.cloud == cloud), None)
-    report = {"cloud": cloud, "day": f"{proof.at:%Y-%m-%d}", "ok": proof.ok} if proof else None
+    cloud = comparison.spot.cloud if comparison else ""
+    reports = [
+        report_data
+        for report_data in call.backing.live_reports()
+        if report_data.kind == RECOVERY_KIND
+    ]
+    proof = next(
+        (report_data for report_data in reversed(reports) if report_data.cloud == cloud), None
+    )
+    report_data = {"cloud": cloud, "day": f"{proof.at:%Y-%m-%d}", "ok": proof.ok} if proof else None
     holds = True if resumed or (proof and proof.ok) else False if proof else None
-    return _condition("recovery", holds, {"resumed": resumed, "report": report})
+    return _condition("recovery", holds, {"resumed": resumed, "report": report_data})
 
 
-def _discount(asked: AdviceRequest) -> dict[str, Any]:
-    """The discount pays for the interruptions."""
-    worth = asked.weighed.worth(asked.hours) if asked.weighed else None
-    if worth is None:
+def _discount(request: AdviceRequest) -> dict[str, Any]:
+    """Check that the discount pays for the interruptions."""
+    value = request.comparison.evaluate(request.hours) if request.comparison else None
+    if value is None:
         return _condition("discount", None, {})
     measured = {
-        "verdict": worth.verdict.value,
-        "spot_usd": _known(worth.spot.usd),
-        "high_usd": _known(worth.high_usd),
-        "on_demand_usd": _known(worth.on_demand.usd),
-        "discount": worth.discount,
-        "saving": _known(worth.saving),
+        "verdict": value.verdict.value,
+        "spot_usd": _finite_or_none(value.spot.usd),
+        "high_usd": _finite_or_none(value.high_usd),
+        "on_demand_usd": _finite_or_none(value.on_demand.usd),
+        "discount": value.discount,
+        "saving": _finite_or_none(value.saving),
     }
-    return _condition("discount", worth.verdict is not SpotDecision.NO, measured)
+    return _condition("discount", value.verdict is not SpotDecision.NO, measured)
 
 
-def _length(asked: AdviceRequest) -> dict[str, Any]:
-    """It is long enough that a discount is worth an interruption."""
-    holds = asked.hours >= SHORT_H if asked.hours else None
-    return _condition("length", holds, {"hours": asked.hours or None, "least": SHORT_H})
+def _length(request: AdviceRequest) -> dict[str, Any]:
+    """Check that the job is long enough for the discount to outweigh an interruption."""
+    holds = request.hours >= SHORT_H if request.hours else None
+    return _condition("length", holds, {"hours": request.hours or None, "least": SHORT_H})
 
 
-def _deadline(asked: AdviceRequest) -> dict[str, Any]:
-    """There is time for spot before the deadline needs on-demand, as the policy's guard reckons."""
-    if not asked.spec.deadline_us:
+def _deadline(request: AdviceRequest) -> dict[str, Any]:
+    """Check that there is time for spot before the deadline needs on-demand.
+
+    By the deadline slack that the spot policy computes.
+    """
+    if not request.spec.deadline_us:
         return _condition("deadline", True, {"at": None})
-    told = asked.plan["placement"].get("deadline")
-    if told is None:
+    deadline = request.plan["placement"].get("deadline")
+    if deadline is None:
         return _condition("deadline", None, {"at": "not steered"})
-    late = bool(told["late_s"]) or told["guarded"]
-    spare = told["spare_s"]
-    holds = False if late else None if spare is None else spare >= 0
-    return _condition("deadline", holds, told)
+    is_late = bool(deadline["late_s"]) or deadline["guarded"]
+    spare_s = deadline["spare_s"]
+    holds = False if is_late else None if spare_s is None else spare_s >= 0
+    return _condition("deadline", holds, deadline)
 
 
-def _at_once(asked: AdviceRequest) -> dict[str, Any]:
-    """Spot is to be had: it is offered, and of what was asked for within 30 days in the cheapest
-    pool, or in another that fits, no more was refused than may be."""
-    found = asked.weighed
-    if found is None:
+def _availability(request: AdviceRequest) -> dict[str, Any]:
+    """Check that spot is available now.
+
+    It is when it is offered, and when the share of refused requests within 30 days is small enough
+    in the cheapest pool, or in another pool that fits.
+    """
+    comparison = request.comparison
+    if comparison is None:
         return _condition("at_once", None, {})
-    pools = _pools(asked.call, found.spots)
-    here = pools.pop(_place(found.spot.key))
-    refused, holds = here.refusals, to_be_had(here.refusals)
-    elsewhere = sum(to_be_had(row.refusals) is True for row in pools.values())
+    pools = _pools(request.call, comparison.spots)
+    cheapest = pools.pop(_place(comparison.spot.key))
+    refusal_rate, holds = cheapest.refusals, to_be_had(cheapest.refusals)
+    other_pools = sum(to_be_had(row.refusals) is True for row in pools.values())
     measured = {
-        "offers": len(found.spots),
-        "refused": sum(here.refused.values()),
-        "answered": int(refused.exposure) if refused else 0,
-        "refused_low": refused.low if refused else None,
-        "refused_high": refused.high if refused else None,
+        "offers": len(comparison.spots),
+        "refused": sum(cheapest.refused.values()),
+        "answered": int(refusal_rate.exposure) if refusal_rate else 0,
+        "refused_low": refusal_rate.low if refusal_rate else None,
+        "refused_high": refusal_rate.high if refusal_rate else None,
         "most": REFUSED,
-        "elsewhere": elsewhere,
-        "hello_median_s": quantile(here.hellos_s, 0.5),
+        "elsewhere": other_pools,
+        "hello_median_s": quantile(cheapest.hellos_s, 0.5),
     }
-    return _condition("at_once", True if elsewhere else holds, measured)
+    return _condition("at_once", True if other_pools else holds, measured)
 
 
 def _pools(call: ApiRequest, offers: Iterable[Offer]) -> dict[Place, Row]:
-    """What became of requests on spot, by provider, region and type, whatever the zone."""
+    """Return the outcomes of spot requests by provider, region and type, over all zones."""
     since_us = call.now_us - int(WITHIN_S * S)
     lives = call.backing.store.machine_lives(since_us)
     rows = count(lives, GroupBy.POOL, CapacityType.SPOT.value, since_us, call.now_us)
@@ -230,26 +245,28 @@ def _place(key: str) -> Place:
     return provider, region, kind
 
 
-def _last_save(asked: AdviceRequest) -> dict[str, Any]:
-    """A save that begins with the notice is done before the machine ends; where it is not, what
-    interruptions cost is what was reckoned anyway, for that counts on no notice."""
-    call, found = asked.call, asked.weighed
-    before = call.backing.store.find_job(asked.spec.name)
+def _last_save(request: AdviceRequest) -> dict[str, Any]:
+    """Check that a save started by a notice ends before the machine does.
+
+    It does not decide: the cost of interruptions is computed without relying on notices.
+    """
+    call, comparison = request.call, request.comparison
+    before = call.backing.store.find_job(request.spec.name)
     rows = call.backing.store.checkpoints(before.id) if before else []
-    took = [row.stage_s + row.write_s for row in rows if row.write_s > 0]
-    save_s = statistics.median(took) if len(took) >= STARTS else None
-    cloud = found.spot.cloud if found else ""
+    durations_s = [row.stage_s + row.write_s for row in rows if row.write_s > 0]
+    save_s = statistics.median(durations_s) if len(durations_s) >= STARTS else None
+    cloud = comparison.spot.cloud if comparison else ""
     notice = notice_data(cloud, notices_by_cloud(call).get(cloud, ()))
     planned_s = notice["planned"]
-    known = save_s is not None and planned_s is not None
-    holds = save_s <= FITS * planned_s if known else None
-    measured = {"save_s": save_s, "saves": len(took), "part": FITS, "cloud": cloud}
+    both_known = save_s is not None and planned_s is not None
+    holds = save_s <= FITS * planned_s if both_known else None
+    measured = {"save_s": save_s, "saves": len(durations_s), "part": FITS, "cloud": cloud}
     return _condition("last_save", holds, {**measured, "notice_s": notice}, decides=False)
 
 
-def _batch(asked: AdviceRequest) -> dict[str, Any]:
-    """Nobody waits for its answers."""
-    block = parse(asked.call.text("yaml")).data.get("spotd")
+def _batch(request: AdviceRequest) -> dict[str, Any]:
+    """Check that it is training: nobody waits for its answers."""
+    block = parse(request.call.text("yaml")).data.get("spotd")
     kind = (block.get("kind") if isinstance(block, dict) else None) or "training"
     return _condition("batch", kind == "training", {"kind": kind})
 
@@ -261,7 +278,7 @@ CONDITIONS: tuple[Callable[[AdviceRequest], dict[str, Any]], ...] = (
     _discount,
     _length,
     _deadline,
-    _at_once,
+    _availability,
     _batch,
     _last_save,
 )
@@ -271,53 +288,56 @@ CONDITIONS: tuple[Callable[[AdviceRequest], dict[str, Any]], ...] = (
 
 
 def _phases(
-    weighed: Comparison | None, parameters: float, hours: Mapping[PhaseRequest, float]
+    comparison: Comparison | None, parameters: float, hours: Mapping[PhaseRequest, float]
 ) -> dict[str, Any]:
-    """`mode` is null where it is not known how large the model is, `total` where nothing can be
-    priced; a phase without hours has what guides have in its place."""
+    """Return the phases with their costs.
+
+    `mode` is null where the size of the model is not known, and `total` where nothing can be
+    priced. A phase without hours has the guides' usual hours in their place.
+    """
     train_h = hours[PhaseRequest.TRAIN]
-    short = 0 < train_h < SHORT_H
-    mode = mode_of(parameters, train_h) if parameters or short else None
+    is_short = 0 < train_h < SHORT_H
+    mode = mode_of(parameters, train_h) if parameters or is_short else None
 
     def priced(by: Mode) -> list[Phase]:
-        return phases(by, hours, weighed.worth) if weighed else []
+        return phases(by, hours, comparison.evaluate) if comparison else []
 
     if mode is None:
         return {"mode": None, "phases": [], "total": None, "modes": _modes(priced)}
-    found = {one.part: one for one in priced(mode)}
+    by_part = {phase.part: phase for phase in priced(mode)}
     usual = usual_hours(train_h) if train_h else {}
     rows = [
-        _phase(found[part]) if part in found else _unpriced(mode, part, hours, usual)
+        _phase(by_part[part]) if part in by_part else _unpriced(mode, part, hours, usual)
         for part in PhaseRequest
     ]
     return {
         "mode": {"name": mode.name, "text": mode.text, "promised": PROMISED.get(mode.name)},
         "phases": rows,
-        "total": _dollars(together(found.values())) if found else None,
+        "total": _dollars(together(by_part.values())) if by_part else None,
         "modes": _modes(priced),
     }
 
 
 def _modes(priced: Callable[[Mode], list[Phase]]) -> list[dict[str, Any]]:
-    """The same phases at each size of a model."""
-    found = []
+    """Return the total cost of the same phases for each size of a model."""
+    modes = []
     for mode in (SPOT, HYBRID, SEARCH):
         rows = priced(mode)
         parts = [part.value for part in PhaseRequest if on_spot(mode, part)]
-        told = {"name": mode.name, "on_spot": parts, "promised": PROMISED[mode.name]}
-        found.append({**told, "total": _dollars(together(rows)) if rows else None})
-    return found
+        fields = {"name": mode.name, "on_spot": parts, "promised": PROMISED[mode.name]}
+        modes.append({**fields, "total": _dollars(together(rows)) if rows else None})
+    return modes
 
 
-def _phase(one: Phase) -> dict[str, Any]:
+def _phase(phase: Phase) -> dict[str, Any]:
     return {
-        "phase": one.part.value,
-        "capacity": (CapacityType.SPOT if one.spot else CapacityType.ON_DEMAND).value,
-        "why": one.why,
-        "hours": one.hours,
-        "takes_hours": _known(one.takes_h),
+        "phase": phase.part.value,
+        "capacity": (CapacityType.SPOT if phase.spot else CapacityType.ON_DEMAND).value,
+        "why": phase.why,
+        "hours": phase.hours,
+        "takes_hours": _finite_or_none(phase.takes_h),
         "usual_hours": None,
-        **_dollars(one.dollars),
+        **_dollars(phase.dollars),
     }
 
 
@@ -342,13 +362,13 @@ def _unpriced(
 
 def _dollars(of: Dollars) -> dict[str, Any]:
     return {
-        "usd": _known(of.usd),
-        "on_demand_usd": _known(of.on_demand_usd),
-        "saved_usd": _known(of.saved_usd),
-        "saving": _known(of.saving),
+        "usd": _finite_or_none(of.usd),
+        "on_demand_usd": _finite_or_none(of.on_demand_usd),
+        "saved_usd": _finite_or_none(of.saved_usd),
+        "saving": _finite_or_none(of.saving),
         "discount": of.discount,
     }
 
 
-def _known(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""The audit, read forward."""
+"""The route that reads the audit, oldest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The route that hands out a copy of the database."""
+"""The route that sends a copy of the database."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class BackupFile:
-    """One copy, open and without a name: it is gone when it is closed, whatever ends us."""
+    """An open copy of the database without a file name: closing it, or any crash, removes it."""
 
     file: IO[bytes]
     headers: Mapping[str, str]
 
     def chunks(self) -> Iterator[bytes]:
-        """All of it, once; it stays open."""
+        """Yield all bytes, once; the file stays open."""
         while chunk := self.file.read(CHUNK_BYTES):
             yield chunk
 
 
 def copy_database(call: ApiRequest) -> BackupFile:
     """Make a copy. Raises StoreError."""
-    backing = call.backing
-    backing.spool_dir.mkdir(parents=True, exist_ok=True)
-    path = backing.spool_dir / f"backup-{backing.ids.token()}"
-    backing.back_up(path, call.now_us)
+    context = call.backing
+    context.spool_dir.mkdir(parents=True, exist_ok=True)
+    path = context.spool_dir / f"backup-{context.ids.token()}"
+    context.back_up(path, call.now_us)
     try:
         file = path.open("rb")
     finally:

@@ -1,4 +1,4 @@
-"""The route that holds a bill against the ledger."""
+"""The route that compares a cloud's bill with the ledger."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from spotd.money.billing_exports import EXPORTS, Entry
 from spotd.money.reconcile import LedgerSegment, Outcome, outcome_data, reconcile
 from spotd.store.ledger_queries import stretch_of
 
-MOST_US = 253_402_300_799_000_000  # the end of the year 9999; and micro-USD
-_FIELDS = (str, str, bool, int, int, int, int)  # of an Entry, in order
+MOST_US = 253_402_300_799_000_000  # the end of the year 9999; also the limit for micro-USD
+_FIELDS = (str, str, bool, int, int, int, int)  # types of the fields of an Entry, in order
 _FIX = "use a spotctl of the daemon's version"
 NAMED = 3
 
@@ -26,25 +26,27 @@ def reconcile_bill(call: ApiRequest) -> dict[str, Any]:
     cloud = call.text("cloud")
     if cloud not in EXPORTS:
         raise bad_input(f"there is no bill of {cloud[:40]!r}", f"one of {', '.join(EXPORTS)}")
-    dry = call.body.get("dry_run") is True
-    gifts = call.body.get("credits_microusd", 0)
-    if type(gifts) is not int or abs(gifts) >= MOST_US:
+    dry_run = call.body.get("dry_run") is True
+    credits_microusd = call.body.get("credits_microusd", 0)
+    if type(credits_microusd) is not int or abs(credits_microusd) >= MOST_US:
         raise bad_input("credits_microusd must be a whole number of micro-USD", _FIX)
-    found = reconcile(_entries(call), _booked(call, cloud), call.now_us, gifts)
+    outcome = reconcile(
+        _entries(call), _ledger_segments(call, cloud), call.now_us, credits_microusd
+    )
     store = call.backing.store
-    if not dry:
-        store.record_invoiced(found.invoiced, call.now_us)
-        if found.alerts:
-            store.add_event("", _alert(cloud, found), call.now_us)
-    rows = (*found.matched, *found.missing)
-    names = store.job_names({one.job_id for one in rows})
+    if not dry_run:
+        store.record_invoiced(outcome.invoiced, call.now_us)
+        if outcome.alerts:
+            store.add_event("", _alert(cloud, outcome), call.now_us)
+    rows = (*outcome.matched, *outcome.missing)
+    names = store.job_names({row.job_id for row in rows})
     return {
         "kind": "Reconciliation",
         "cloud": cloud,
-        "since": iso(found.since_us),
-        "until": iso(found.until_us),
-        "dry_run": dry,
-        **outcome_data(found, names),
+        "since": iso(outcome.since_us),
+        "until": iso(outcome.until_us),
+        "dry_run": dry_run,
+        **outcome_data(outcome, names),
     }
 
 
@@ -60,13 +62,13 @@ def _is_entry(row: object) -> bool:
         return False
     if not all(type(value) is kind for value, kind in zip(row, _FIELDS, strict=True)):
         return False
-    (key, what), (cost, start_us, end_us, gift) = row[:2], row[3:]
-    sound = max(abs(cost), abs(gift)) < MOST_US and 0 <= start_us <= end_us < MOST_US
-    return bool(sound and storable(key + what))
+    (key, description), (cost, start_us, end_us, credit) = row[:2], row[3:]
+    in_range = max(abs(cost), abs(credit)) < MOST_US and 0 <= start_us <= end_us < MOST_US
+    return bool(in_range and storable(key + description))
 
 
-def _booked(call: ApiRequest, cloud: str) -> list[LedgerSegment]:
-    """The ledger's segments of that cloud's real machines."""
+def _ledger_segments(call: ApiRequest, cloud: str) -> list[LedgerSegment]:
+    """Return the ledger's segments of that cloud's real machines."""
     store = call.backing.store
     rows = [row for row in store.segments() if row.state != "void"]
     nodes = {node.id: node for node in store.find_nodes(sorted({row.node_id for row in rows}))}
@@ -79,25 +81,25 @@ def _booked(call: ApiRequest, cloud: str) -> list[LedgerSegment]:
     ]
 
 
-def _alert(cloud: str, found: Outcome) -> Event:
-    since, until = (str(iso(at_us))[:10] for at_us in (found.since_us, found.until_us))
+def _alert(cloud: str, outcome: Outcome) -> Event:
+    since, until = (str(iso(at_us))[:10] for at_us in (outcome.since_us, outcome.until_us))
     parts = []
-    for many, rows in (
-        ("with GPUs that the ledger does not know", found.unknown),
-        ("of the ledger that the bill does not have", found.missing),
+    for description, rows in (
+        ("with GPUs that the ledger does not know", outcome.unknown),
+        ("of the ledger that the bill does not have", outcome.missing),
     ):
         if rows:
-            parts.append(f"{len(rows)} {many} ({_named([one.key for one in rows])})")
-    text = (
-        f"the bill of {cloud} from {since} to {until}: ${usd(found.unexplained_microusd):,.2f} "
-        f"({found.share * 100:.1f} %) is unexplained"
+            parts.append(f"{len(rows)} {description} ({_keys_text([row.key for row in rows])})")
+    message = (
+        f"the bill of {cloud} from {since} to {until}: ${usd(outcome.unexplained_microusd):,.2f} "
+        f"({outcome.share * 100:.1f} %) is unexplained"
     )
     if parts:
-        text += f": machines {' and '.join(parts)}"
+        message += f": machines {' and '.join(parts)}"
     key = f"unexplained:{cloud}:{since}"
-    return Event("unexplained", text, severity=Severity.WARNING, alert=True, key=key)
+    return Event("unexplained", message, severity=Severity.WARNING, alert=True, key=key)
 
 
-def _named(keys: Sequence[str]) -> str:
+def _keys_text(keys: Sequence[str]) -> str:
     more = f" and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
     return ", ".join(keys[:NAMED]) + more

@@ -1,5 +1,7 @@
-"""Routes by which a checkpoint comes from elsewhere: `spotctl ckpt import`. The job whose first one
-it is does not exist yet; `spotctl run --continue ID` submits it."""
+"""Routes that receive a checkpoint from elsewhere, for `spotctl ckpt import`.
+
+The job that will resume from it does not exist yet; `spotctl run --continue ID` submits it.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +36,17 @@ def begin_import(call: ApiRequest) -> dict[str, Any]:
 
 
 async def receive_shard(
-    backing: ApiContext, job_id: str, query: Mapping[str, str], chunks: AsyncIterator[bytes]
+    context: ApiContext, job_id: str, query: Mapping[str, str], chunks: AsyncIterator[bytes]
 ) -> Shard:
     """Store the shard that the query describes once its bytes have the digests that it says. Raises
     ApiError."""
-    objects = await run_in_threadpool(_open, backing, query.get("store", ""))
-    shard = _shard(_unknown(backing, job_id), query)
-    backing.spool_dir.mkdir(parents=True, exist_ok=True)
+    objects = await run_in_threadpool(_open, context, query.get("store", ""))
+    shard = _shard(_unused_job_id(context, job_id), query)
+    context.spool_dir.mkdir(parents=True, exist_ok=True)
     check = ShardCheck(shard)
-    with tempfile.NamedTemporaryFile(dir=backing.spool_dir, prefix="import-") as spool:
+    with tempfile.NamedTemporaryFile(dir=context.spool_dir, prefix="import-") as spool:
         try:
-            async for part in _gathered(chunks):
+            async for part in _in_large_parts(chunks):
                 await run_in_threadpool(check.feed, part)
                 await run_in_threadpool(spool.write, part)
             check.end()
@@ -58,21 +60,21 @@ async def receive_shard(
     return shard
 
 
-async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """In larger parts: each costs a change of threads."""
-    held = bytearray()
+async def _in_large_parts(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the bytes in larger parts, because each part costs a change of threads."""
+    buffer = bytearray()
     async for chunk in chunks:
-        held += chunk
-        if len(held) >= PART_BYTES:
-            yield bytes(held)
-            held.clear()
-    yield bytes(held)
+        buffer += chunk
+        if len(buffer) >= PART_BYTES:
+            yield bytes(buffer)
+            buffer.clear()
+    yield bytes(buffer)
 
 
 def commit_import(call: ApiRequest) -> dict[str, Any]:
     """All shards are there: the manifest, and HEAD, by writes that only create."""
     objects = _open(call.backing, call.text("store"))
-    manifest = _manifest(call, _unknown(call.backing, call.path["name"]))
+    manifest = _manifest(call, _unused_job_id(call.backing, call.path["name"]))
     try:
         ref = imports.commit(objects, manifest, call.backing.ids.token())
     except (imports.JobIdTakenError, imports.ImportMismatchError) as error:
@@ -81,29 +83,29 @@ def commit_import(call: ApiRequest) -> dict[str, Any]:
 
 
 def _manifest(call: ApiRequest, job_id: str) -> Manifest:
-    sent = call.body.get("manifest")
-    if not isinstance(sent, dict):
+    body = call.body.get("manifest")
+    if not isinstance(body, dict):
         raise bad_input("manifest must be an object", "use the daemon's own spotctl")
-    ours = {"job": job_id, "generation": imports.GENERATION, "final": False}
+    overrides = {"job": job_id, "generation": imports.GENERATION, "final": False}
     try:
-        found = wire.parse_manifest(wire.encode({"manifest": {**sent, **ours}}))
+        manifest = wire.parse_manifest(wire.encode({"manifest": {**body, **overrides}}))
     except (WireError, ValueError, RecursionError) as error:
         raise bad_input(f"the manifest cannot be read: {error}", _AGAIN) from None
-    for stream, shards in enumerate(found.streams):
+    for stream, shards in enumerate(manifest.streams):
         for number, shard in enumerate(shards.shards):
-            if shard.key != imports.shard_key(job_id, found.step, stream, number):
+            if shard.key != imports.shard_key(job_id, manifest.step, stream, number):
                 raise bad_input(f"{shard.key[:80]!r} is no shard of this import", _AGAIN)
-    if not found.tensors or not found.shards or found.step >= _MOST:
+    if not manifest.tensors or not manifest.shards or manifest.step >= _MOST:
         raise bad_input("the manifest has no tensors, no bytes or no such step", _AGAIN)
-    return found
+    return manifest
 
 
 def _shard(job_id: str, query: Mapping[str, str]) -> Shard:
     numbers = []
-    for name, most in (("step", _MOST), ("stream", 99_999), ("number", 99_999), ("size", 0)):
+    for name, maximum in (("step", _MOST), ("stream", 99_999), ("number", 99_999), ("size", 0)):
         value = query.get(name, "")
-        good = value.isascii() and value.isdecimal() and len(value) < 12
-        if not good or int(value) > (most or SHARD_BYTES):
+        is_number = value.isascii() and value.isdecimal() and len(value) < 12
+        if not is_number or int(value) > (maximum or SHARD_BYTES):
             raise bad_input(f"{name} is {value[:20]!r}", "use the daemon's own spotctl")
         numbers.append(int(value))
     step, stream, number, size = numbers
@@ -115,18 +117,18 @@ def _shard(job_id: str, query: Mapping[str, str]) -> Shard:
     return Shard(key, size, CHUNK_BYTES, tuple(digests.split(",")), KIND)
 
 
-def _unknown(backing: ApiContext, job_id: str) -> str:
-    """The id, where no job has it. Raises ApiError."""
+def _unused_job_id(context: ApiContext, job_id: str) -> str:
+    """Return the id if no job has it. Raises ApiError."""
     if not _ID.fullmatch(job_id):
         raise bad_input(f"{job_id[:80]!r} is no job's id", "POST /v1/imports gives one")
-    if backing.store.job_names([job_id]):
+    if context.store.job_names([job_id]):
         raise conflict(f"there is a job {job_id} already", "POST /v1/imports gives another id")
     return job_id
 
 
-def _open(backing: ApiContext, url: str) -> ObjectStore:
+def _open(context: ApiContext, url: str) -> ObjectStore:
     try:
-        return backing.open_store(url)
+        return context.open_store(url)
     except (StoreConfigError, StoreDeniedError) as error:
-        text = f"the daemon cannot open the store {url[:200]!r}: {error}"
-        raise bad_input(text, "name one that [stores] in its config.toml has") from None
+        message = f"the daemon cannot open the store {url[:200]!r}: {error}"
+        raise bad_input(message, "name one that [stores] in its config.toml has") from None

@@ -1,4 +1,4 @@
-"""Routes about a job's checkpoints, read and kept with the daemon's own rights to their store."""
+"""Routes about a job's checkpoints, which use the daemon's own access to the store."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from spotd.planner.core.shard_stores import may_have_shards
 def list_checkpoints(call: ApiRequest) -> dict[str, Any]:
     """What HEAD and the pins of a job name, the newest first."""
     job = call.job()
-    kept = _kept(call, job)
-    head = kept.head
+    checkpoints = _read_checkpoints(call, job)
+    head = checkpoints.head
     return {
         "kind": "CheckpointList",
         "job": job.name,
@@ -40,21 +40,21 @@ def list_checkpoints(call: ApiRequest) -> dict[str, Any]:
         "generation": head.generation if head else 0,
         "released": bool(head and head.released),
         "final": bool(head and head.final),
-        "items": [_item(call, kept, one) for one in kept.saved],
+        "items": [_item(call, checkpoints, saved) for saved in checkpoints.saved],
     }
 
 
-def _item(call: ApiRequest, kept: CheckpointList, saved: StoredCheckpoint) -> dict[str, Any]:
-    found = saved.manifest
+def _item(call: ApiRequest, checkpoints: CheckpointList, saved: StoredCheckpoint) -> dict[str, Any]:
+    manifest = saved.manifest
     return {
         "step": saved.ref.step,
         "generation": saved.ref.generation,
-        "created_at": iso(found.created_at_us) if found else None,
-        "age_s": round((call.now_us - found.created_at_us) / 1e6, 1) if found else None,
-        "bytes": sum(shard.size for shard in found.shards) if found else 0,
-        "shards": len(found.shards) if found else 0,
-        "stores": list(found.stores) if found else [],
-        "newest": saved == kept.newest,
+        "created_at": iso(manifest.created_at_us) if manifest else None,
+        "age_s": round((call.now_us - manifest.created_at_us) / 1e6, 1) if manifest else None,
+        "bytes": sum(shard.size for shard in manifest.shards) if manifest else 0,
+        "shards": len(manifest.shards) if manifest else 0,
+        "stores": list(manifest.stores) if manifest else [],
+        "newest": saved == checkpoints.newest,
         "pins": list(saved.pins),
         "manifest": saved.ref.manifest,
         "digest": saved.ref.digest,
@@ -65,10 +65,10 @@ def _item(call: ApiRequest, kept: CheckpointList, saved: StoredCheckpoint) -> di
 def verify_checkpoint(call: ApiRequest) -> dict[str, Any]:
     """Read one shard (`shard`, from 0) of a checkpoint whole, and digest it.
 
-    `damage` says what is wrong; of a checkpoint with no shards, and of none, it is about the
-    manifest. The caller goes on with the next one.
+    `damage` describes the problem, or is "". For a checkpoint without shards it is about the
+    manifest. The caller continues with the next shard.
     """
-    objects, _, saved = _found(call, call.text("name"))
+    objects, _, saved = _find_checkpoint(call, call.text("name"))
     number = call.number("shard", 0, 0, 1 << 31)
     damage, shards = saved.problem, saved.manifest.shards if saved.manifest else ()
     if number < len(shards):
@@ -91,18 +91,20 @@ def verify_checkpoint(call: ApiRequest) -> dict[str, Any]:
 def pull_checkpoint(call: ApiRequest) -> Iterator[bytes]:
     """A line of JSON (which checkpoint), its manifest, and its shards from number `first` on, as
     one run of bytes."""
-    objects, _, saved = _found(call, call.query.get("name", ""))
+    objects, _, saved = _find_checkpoint(call, call.query.get("name", ""))
     first = call.number("first", 0, 0, 1 << 31)
     if saved.manifest is None:
         raise conflict(f"step {saved.ref.step} {saved.problem}", "spotctl ckpt ls names the others")
     data = read_manifest_bytes(objects, saved.ref)
     ref = saved.ref
-    line = {"generation": ref.generation, "step": ref.step, "manifest": ref.manifest}
-    opening = json.dumps({**line, "digest": ref.digest, "bytes": len(data)}).encode() + b"\n" + data
+    fields = {"generation": ref.generation, "step": ref.step, "manifest": ref.manifest}
+    header = (
+        json.dumps({**fields, "digest": ref.digest, "bytes": len(data)}).encode() + b"\n" + data
+    )
     shards = saved.manifest.shards[first:]
 
     def run() -> Iterator[bytes]:
-        yield opening
+        yield header
         for shard in shards:
             yield from shard_bytes(objects, shard)
 
@@ -111,12 +113,12 @@ def pull_checkpoint(call: ApiRequest) -> Iterator[bytes]:
 
 def pin_checkpoint(call: ApiRequest) -> dict[str, Any]:
     """Keep a checkpoint, whatever retention says, until it is unpinned."""
-    objects, job, saved = _found(call, call.text("name"))
+    objects, job, saved = _find_checkpoint(call, call.text("name"))
     name = call.text("pin")
-    made = wire.Pin(name, saved.ref, call.now_us, call.actor)
+    new_pin = wire.Pin(name, saved.ref, call.now_us, call.actor)
     _check_name(job, name)
     try:
-        pin(objects, job.id, made)
+        pin(objects, job.id, new_pin)
     except DamagedError as error:
         raise conflict(
             str(error), f"spotctl ckpt ls {job.name}, and pin one that is there"
@@ -148,27 +150,27 @@ def remove_checkpoint(call: ApiRequest) -> dict[str, Any]:
     name = call.text("name")
     if not name:
         raise bad_input("name is missing", "name a step: spotctl ckpt ls")
-    objects, job, saved = _found(call, name)
-    kept = read_kept(objects, job.id)  # as it is now
+    objects, job, saved = _find_checkpoint(call, name)
+    checkpoints = read_kept(objects, job.id)  # read again: it may have changed
     if saved.pins:
         pins = ", ".join(saved.pins)
         advice = f"spotctl ckpt unpin {job.name} {saved.pins[0]} first"
         raise conflict(f"step {saved.ref.step} is pinned as {pins}", advice)
-    if kept.head is not None and saved.ref == kept.head.current:
+    if checkpoints.head is not None and saved.ref == checkpoints.head.current:
         if job.outcome is None:
-            text = f"step {saved.ref.step} is the newest, and job {job.name} goes on from it"
-            raise conflict(text, f"spotctl cancel {job.name} first, or remove an older one")
+            message = f"step {saved.ref.step} is the newest, and job {job.name} goes on from it"
+            raise conflict(message, f"spotctl cancel {job.name} first, or remove an older one")
         if call.body.get("last") is not True:
-            text = (
+            message = (
                 f"step {saved.ref.step} is the newest: nothing of job {job.name} is left after it"
             )
-            raise conflict(text, "the same with --last, if that is meant")
-    newest = kept.newest
+            raise conflict(message, "the same with --last, if that is meant")
+    newest = checkpoints.newest
     if job.outcome is None and newest is not None and newest.problem and not saved.problem:
-        text = (
+        message = (
             f"the newest, step {newest.ref.step}, {newest.problem}: job {job.name} needs older ones"
         )
-        raise conflict(text, f"spotctl cancel {job.name} first, or wait for its next checkpoint")
+        raise conflict(message, f"spotctl cancel {job.name} first, or wait for its next checkpoint")
     try:
         count = remove(objects, job.id, saved)
     except DamagedError as error:
@@ -179,30 +181,35 @@ def remove_checkpoint(call: ApiRequest) -> dict[str, Any]:
     return {"kind": "Removed", "job": job.name, "step": saved.ref.step, "objects": count}
 
 
-def _found(call: ApiRequest, name: str) -> tuple[ObjectStore, Job, StoredCheckpoint]:
-    """A job's checkpoint by its step or a pin; "" is the newest. Raises ApiError (not found)."""
+def _find_checkpoint(call: ApiRequest, name: str) -> tuple[ObjectStore, Job, StoredCheckpoint]:
+    """Return a job's checkpoint by its step or a pin; "" is the newest.
+
+    Raises ApiError (not found).
+    """
     job = call.job()
     objects = _stores(call, job)
-    kept = _kept(call, job)
-    saved = kept.find(name)
+    checkpoints = _read_checkpoints(call, job)
+    saved = checkpoints.find(name)
     if saved is None:
-        steps = ", ".join(dict.fromkeys(str(one.ref.step) for one in kept.saved)) or "none"
-        what = f"no checkpoint {name!r}" if name else "no checkpoint yet"
-        raise not_found(f"job {job.name} has {what}; there are: {steps}", "spotctl ckpt ls")
+        steps = (
+            ", ".join(dict.fromkeys(str(other.ref.step) for other in checkpoints.saved)) or "none"
+        )
+        missing = f"no checkpoint {name!r}" if name else "no checkpoint yet"
+        raise not_found(f"job {job.name} has {missing}; there are: {steps}", "spotctl ckpt ls")
     return objects, job, saved
 
 
 def _stores(call: ApiRequest, job: Job) -> ObjectStore:
-    """The job's own, with those beside it that may have its shards."""
-    backing = call.backing
-    others = may_have_shards(job.spec, backing.market(call.now_us).shards)
-    own = backing.open_store(job.spec.checkpoint.store)
-    return SeveralStores(own, {url: partial(backing.open_store, url) for url in others})
+    """Return the job's own store, combined with the stores that may have its shards."""
+    context = call.backing
+    others = may_have_shards(job.spec, context.market(call.now_us).shards)
+    own = context.open_store(job.spec.checkpoint.store)
+    return SeveralStores(own, {url: partial(context.open_store, url) for url in others})
 
 
-def _kept(call: ApiRequest, job: Job) -> CheckpointList:
+def _read_checkpoints(call: ApiRequest, job: Job) -> CheckpointList:
     try:
         return read_kept(_stores(call, job), job.id)
     except wire.WireError as error:
-        text = f"the checkpoints of job {job.name} in {job.spec.checkpoint.store}: {error}"
-        raise conflict(text, "restore that object from a copy of the bucket") from None
+        message = f"the checkpoints of job {job.name} in {job.spec.checkpoint.store}: {error}"
+        raise conflict(message, "restore that object from a copy of the bucket") from None

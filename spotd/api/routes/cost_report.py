@@ -20,7 +20,7 @@ from spotd.money.units import US_PER_H
 from spotd.money.work_saved import protected
 from spotd.store.checkpoint_costs import Window
 
-MOST_DAYS = 100  # of a report by day
+MOST_DAYS = 100  # days in a report by day
 
 
 def report(call: ApiRequest) -> dict[str, Any]:
@@ -31,15 +31,15 @@ def report(call: ApiRequest) -> dict[str, Any]:
         raise bad_input(f"by is one of {', '.join(SUMS)}, not {by_what!r}", "by=day")
     box, market = _box(call, window), call.backing.market(now_us)
     records = _records(call, box)
-    found = [_report(one, market, box, window, now_us) for one in records]
-    whole = report_data(together(found), savings=_savings(found))
+    reports = [_report(record, market, box, window, now_us) for record in records]
+    whole = report_data(together(reports), savings=_savings(reports))
     del whole["items"]
     sums: dict[str, list[dict[str, Any]]] = {
-        f"{by}s": _rows(by, by_name(found, by)) for by in ("user", "project", "provider")
+        f"{by}s": _rows(by, by_name(reports, by)) for by in ("user", "project", "provider")
     }
     if by_what == "day":
         sums["days"] = _rows("day", _by_day(records, market, box, window, now_us), ordered=True)
-    rows = [_row(one) for one in found]
+    rows = [_row(item) for item in reports]
     return {"kind": "CostReport", **_times(window, now_us), **whole, **sums, "jobs": rows}
 
 
@@ -48,7 +48,7 @@ def job_report(call: ApiRequest) -> dict[str, Any]:
     window, market = window_of(call), call.backing.market(call.now_us)
     job = call.job()
     records = records_of(call.backing.store, job)
-    found = _report(records, market, _box(call, window), window, call.now_us)
+    report = _report(records, market, _box(call, window), window, call.now_us)
     account = account_of(records, market, ControlBoxCost(0, {}, 0), window, call.now_us)
     elapsed_us = (job.finished_at_us or call.now_us) - job.created_at_us
     facts = RunFacts(
@@ -58,9 +58,9 @@ def job_report(call: ApiRequest) -> dict[str, Any]:
         tuple(row.told for row in evaluated(call.backing.store, job)),
     )
     data = {
-        **report_data(found),
+        **report_data(report),
         "protected": protected_data(protected(account)),
-        "comparison": comparison_data(compare(found, facts)),
+        "comparison": comparison_data(compare(report, facts)),
     }
     return {"kind": "CostReport", **_times(window, call.now_us), **data}
 
@@ -75,8 +75,8 @@ def focus(call: ApiRequest) -> dict[str, Any]:
     records = _records(call, box)
     rows: list[Row] = []
     for since_us, until_us in months(max(whole.since_us, first_us), whole.until_us):
-        for one in records:
-            account = account_of(one, market, box, Window(since_us, until_us), now_us)
+        for record in records:
+            account = account_of(record, market, box, Window(since_us, until_us), now_us)
             rows += rows_of(account, deployment, since_us, until_us)
     return {
         "kind": "FocusExport",
@@ -88,7 +88,7 @@ def focus(call: ApiRequest) -> dict[str, Any]:
 
 
 def window_of(call: ApiRequest) -> Window:
-    """Of the query's `since_us` and `until_us`, the present where none is said."""
+    """Return the window of the query's `since_us` and `until_us`, which defaults to the present."""
     since_us = call.number("since_us", 0, 0, call.now_us)
     return Window(since_us, max(since_us, call.number("until_us", call.now_us, 0, call.now_us)))
 
@@ -99,7 +99,7 @@ def _box(call: ApiRequest, window: Window) -> ControlBoxCost:
 
 
 def _records(call: ApiRequest, box: ControlBoxCost) -> list[Records]:
-    """Of the jobs that had machines in the time of the box."""
+    """Return the records of the jobs that had machines in the time of the box."""
     store = call.backing.store
     return [records_of(store, job) for job in store.jobs() if job.id in box.billed_us]
 
@@ -111,43 +111,48 @@ def _report(
     return report_of(account, window.since_us, window.until_us)
 
 
-def _savings(found: Sequence[Report]) -> Savings | None:
-    """Of those jobs whose prices on demand are known."""
-    each = [one for one in map(savings_of, found) if one is not None]
-    headline = headline_of(together(found).instead)
-    return savings_together(each, headline.saving if headline else None)
+def _savings(reports: Sequence[Report]) -> Savings | None:
+    """Return the savings of the jobs whose on-demand prices are known."""
+    known_savings = [savings for savings in map(savings_of, reports) if savings is not None]
+    headline = headline_of(together(reports).instead)
+    return savings_together(known_savings, headline.saving if headline else None)
 
 
 def _by_day(
     records: Sequence[Records], market: Market, box: ControlBoxCost, window: Window, now_us: int
 ) -> dict[str, int]:
-    """Micro-USD of each day (UTC) that has any. The control box is of its own time: of days without
-    a machine, too."""
-    begins = (row.start_us for one in records for row in one.segments if row.state != "void")
-    since_us = max(window.since_us, min(begins, default=window.until_us))
+    """Return the micro-USD of each day (UTC) that has any costs.
+
+    The control box costs money on days without a machine, too. Raises ApiError (bad input) for too
+    many days.
+    """
+    starts_us = (
+        row.start_us for record in records for row in record.segments if row.state != "void"
+    )
+    since_us = max(window.since_us, min(starts_us, default=window.until_us))
     if window.until_us - since_us > MOST_DAYS * DAY_US:
         fix = "--since 90d, or --until as well"
         raise bad_input(f"by day is of at most {MOST_DAYS} days", fix)
-    found: dict[str, int] = {}
+    costs: dict[str, int] = {}
     for from_us, to_us in days(since_us, window.until_us):
         day = Window(from_us, to_us)
-        spent = sum(one.spent(day, now_us) for one in records) + box.whole(day)
-        for one in records:
-            items, _ = one.extras(market, day, now_us)
+        spent = sum(record.spent(day, now_us) for record in records) + box.whole(day)
+        for record in records:
+            items, _ = record.extras(market, day, now_us)
             spent += sum(item.cost_microusd for item in items)
         if spent:
-            found[str(iso(from_us))[:10]] = spent
-    return found
+            costs[str(iso(from_us))[:10]] = spent
+    return costs
 
 
 def _rows(by: str, sums: Mapping[str, int], *, ordered: bool = False) -> list[dict[str, Any]]:
-    """The dearest first, or `ordered` by name."""
+    """Return the sums, largest first, or `ordered` by name."""
     order = sorted(sums, key=lambda name: (0 if ordered else -sums[name], name))
     return [{by: name, "total_usd": usd(sums[name])} for name in order]
 
 
-def _row(one: Report) -> dict[str, Any]:
-    data = report_data(one)
+def _row(report: Report) -> dict[str, Any]:
+    data = report_data(report)
     del data["items"]
     return data
 

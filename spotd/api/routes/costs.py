@@ -1,4 +1,4 @@
-"""Routes about money."""
+"""Routes about the cost of jobs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from providers.catalogs.storage import storage_of
 from spotd.api.request.request import ApiRequest
-from spotd.api.views.completion import outlook_data
-from spotd.api.views.diagnosis import use_in_all
+from spotd.api.views.completion import completion_data
+from spotd.api.views.diagnosis import total_use
 from spotd.api.views.job_bill import Bill, OnDemand, all_reports, bill, on_demand, useful_us
 from spotd.api.views.resources import iso, usd, where_data
 from spotd.domain.job import Job
@@ -20,10 +20,10 @@ from spotd.store.interface import SegmentRow
 def job_cost(call: ApiRequest) -> dict[str, Any]:
     """What one job cost so far, per node and in all, and what it would have cost on demand."""
     job = call.job()
-    total, instead, found = _job_cost(call, job, carried_by(call.backing.store))
-    kept, use = _kept(call, job), use_in_all(call.backing.store, job)
-    goes_on = outlook_data(call, job, total, instead, kept["usd_per_month"])
-    return {"kind": "Cost", **found, "kept": kept, "use": use, "outlook": goes_on}
+    total, instead, cost_data = _job_cost(call, job, carried_by(call.backing.store))
+    kept, use = _kept_checkpoints(call, job), total_use(call.backing.store, job)
+    outlook = completion_data(call, job, total, instead, kept["usd_per_month"])
+    return {"kind": "Cost", **cost_data, "kept": kept, "use": use, "outlook": outlook}
 
 
 def all_costs(call: ApiRequest) -> dict[str, Any]:
@@ -39,17 +39,21 @@ def all_costs(call: ApiRequest) -> dict[str, Any]:
 def _job_cost(
     call: ApiRequest, job: Job, carried: Mapping[str, tuple[int, int]]
 ) -> tuple[Bill, OnDemand | None, dict[str, Any]]:
-    """The bill, the same work on demand, and both as JSON. `carried`: see spending.py."""
+    """Return the bill, the same work on demand, and both as JSON.
+
+    `carried` is by job id: the cost of checkpoints and data so far, and per hour, in micro-USD; see
+    spotd/store/budget_queries.py.
+    """
     store, now_us = call.backing.store, call.now_us
     segments = store.segments(job.id)
     progress = all_reports(store.progress(job.id), job.first_step_at_us)
     total = bill(segments, now_us)
-    nodes, whole = store.job_nodes(job.id), job.spec.num_nodes
+    nodes, num_nodes = store.job_nodes(job.id), job.spec.num_nodes
     gangs = {node.generation: node.gang_size for node in nodes if node.gang_size}
-    instead = on_demand(total, segments, progress, whole, gangs)
-    useful = useful_us(progress, whole, gangs)
-    listed = instead.list_microusd if instead else 0
-    saving = 1 - total.spend_microusd / listed if listed else None
+    instead = on_demand(total, segments, progress, num_nodes, gangs)
+    useful = useful_us(progress, num_nodes, gangs)
+    list_microusd = instead.list_microusd if instead else 0
+    saving = 1 - total.spend_microusd / list_microusd if list_microusd else None
     data = {
         "job_id": job.id,
         "job": job.name,
@@ -68,15 +72,17 @@ def _job_cost(
     return total, instead, data
 
 
-def _kept(call: ApiRequest, job: Job) -> dict[str, Any]:
-    """The checkpoints that the job keeps, and what they cost by the month, by a dated list; None
-    where no figure is known. No part of any other sum."""
-    wanted = job.spec.checkpoint
+def _kept_checkpoints(call: ApiRequest, job: Job) -> dict[str, Any]:
+    """Return the checkpoints that the job keeps, and their storage cost per month by a dated list.
+
+    The cost is None where no price is known. It is part of no other sum.
+    """
+    checkpoint = job.spec.checkpoint
     rows = [row for row in call.backing.store.checkpoints(job.id) if row.bytes]
     rows.sort(key=lambda row: (row.committed_at_us, row.step))
-    kept = rows[-wanted.keep :]
+    kept = rows[-checkpoint.keep :]
     size = sum(row.bytes for row in kept)
-    price = storage_of(wanted.store)
+    price = storage_of(checkpoint.store)
     return {
         "checkpoints": len(kept),
         "bytes": size,

@@ -1,4 +1,4 @@
-"""Drills: what one would cost, the order for it, and what became of those that were."""
+"""Routes about fault drills: terms, orders, and results."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ def list_drills(call: ApiRequest) -> dict[str, Any]:
     job = None
     if name and (job := store.find_job(name)) is None:
         raise ApiError(404, "not_found", f"there is no job {name}", "spotctl ps --all")
-    found = store.drills(job.id if job else "")
-    names = store.job_names({drill.job_id for drill in found})
-    items = [{**drill_data(one), "job": names.get(one.job_id, "")} for one in reversed(found)]
+    drills = store.drills(job.id if job else "")
+    names = store.job_names({drill.job_id for drill in drills})
+    items = [
+        {**drill_data(drill), "job": names.get(drill.job_id, "")} for drill in reversed(drills)
+    ]
     return {"kind": "DrillList", "items": items}
 
 
@@ -43,44 +45,51 @@ def drill_terms(call: ApiRequest) -> dict[str, Any]:
 def order_drill(call: ApiRequest) -> dict[str, Any]:
     """Put a drill on record, which the daemon then plays. The same `id` again is the same drill."""
     job, kind = call.job(), _kind(call.text("kind"))
-    given = call.body.get("within_s")
-    within_s = _within("" if given is None else str(given))
-    number = call.text("id") or call.backing.ids.token()
-    if not _ID.fullmatch(number):
+    given_within = call.body.get("within_s")
+    within_s = _within("" if given_within is None else str(given_within))
+    drill_id = call.text("id") or call.backing.ids.token()
+    if not _ID.fullmatch(drill_id):
         raise bad_input("id is 32 hexadecimal digits", "leave it out, or use spotctl drill run")
     store = call.backing.store
-    known = [one for one in store.drills() if one.id == number]
-    if known and known[0].job_id != job.id:
-        raise conflict(f"the drill {number} is one of another job", "leave the id out")
-    if not known:
-        _refuse_second(store, job, number)
+    existing = [drill for drill in store.drills() if drill.id == drill_id]
+    if existing and existing[0].job_id != job.id:
+        raise conflict(f"the drill {drill_id} is one of another job", "leave the id out")
+    if not existing:
+        _refuse_second(store, job, drill_id)
         _terms(call, job, kind, within_s)
-        drill = FaultDrill(number, job.id, kind, call.actor, call.now_us, within_s)
-        known = [store.add_drill(drill)]
-        _refuse_second(store, job, number)
-        text = f"a drill ({kind.value}) was asked for by {call.actor or 'somebody'}"
-        store.add_event(job.id, Event(DRILLED, text, data={"drill": number}), call.now_us)
-    return {"kind": "Drill", "job": job.name, "drill": known[0].kind.value, **drill_data(known[0])}
+        drill = FaultDrill(drill_id, job.id, kind, call.actor, call.now_us, within_s)
+        existing = [store.add_drill(drill)]
+        _refuse_second(store, job, drill_id)
+        message = f"a drill ({kind.value}) was asked for by {call.actor or 'somebody'}"
+        store.add_event(job.id, Event(DRILLED, message, data={"drill": drill_id}), call.now_us)
+    return {
+        "kind": "Drill",
+        "job": job.name,
+        "drill": existing[0].kind.value,
+        **drill_data(existing[0]),
+    }
 
 
-def _refuse_second(store: Store, job: Job, number: str) -> None:
-    for one in store.drills(job.id, unfinished=True):
-        if one.id != number:
-            whose = f"{one.kind.value}, by {one.actor or 'somebody'}"
-            text = f"a drill of {job.name} is under way already ({whose})"
-            raise conflict(text, f"spotctl drill ls --job {job.name}")
+def _refuse_second(store: Store, job: Job, drill_id: str) -> None:
+    for drill in store.drills(job.id, unfinished=True):
+        if drill.id != drill_id:
+            description = f"{drill.kind.value}, by {drill.actor or 'somebody'}"
+            message = f"a drill of {job.name} is under way already ({description})"
+            raise conflict(message, f"spotctl drill ls --job {job.name}")
 
 
 def _terms(call: ApiRequest, job: Job, kind: DrillKind, within_s: float) -> dict[str, Any]:
-    """Raises ApiError (refused) where it would do harm."""
+    """Return the terms of a drill. Raises ApiError (refused) where the drill would do harm."""
     store, now_us = call.backing.store, call.now_us
     view, market = store.load_view(job.id, now_us), call.backing.market(now_us)
     if view is None:
         raise ApiError(404, "not_found", f"job {job.name} is gone", "spotctl ps --all")
-    why = call.backing.safe_mode() or call.backing.contested()
-    why = why or why_not(view, market, kind, within_s, now_us)
-    if why:
-        raise ApiError(409, "refused", f"no drill of {job.name}: {why}", f"spotctl why {job.name}")
+    obstacle = call.backing.safe_mode() or call.backing.contested()
+    obstacle = obstacle or why_not(view, market, kind, within_s, now_us)
+    if obstacle:
+        raise ApiError(
+            409, "refused", f"no drill of {job.name}: {obstacle}", f"spotctl why {job.name}"
+        )
     if kind is not DrillKind.AGENT:
         check_budgets(call, store.job_users([job.id]).get(job.id, ""), job.spec, job)
     node = target(view)
@@ -103,25 +112,25 @@ def _kind(text: str) -> DrillKind:
 
 def _within(text: str) -> float:
     try:
-        found = float(text) if text else WITHIN_S
+        within_s = float(text) if text else WITHIN_S
     except ValueError:
-        found = 0.0
-    if not _LEAST_S <= found <= _MOST_S:
+        within_s = 0.0
+    if not _LEAST_S <= within_s <= _MOST_S:
         fix = f"from {_LEAST_S:.0f} to {_MOST_S:.0f} seconds"
         raise bad_input(f"within_s: {text!r} is no time for a job to come back", fix)
-    return found
+    return within_s
 
 
 def newest_drill(store: Store, job: Job) -> dict[str, Any] | None:
-    """The last drill of the job, under way or ended."""
-    found = store.drills(job.id)
-    return drill_data(found[-1]) if found else None
+    """Return the last drill of the job, running or ended."""
+    drills = store.drills(job.id)
+    return drill_data(drills[-1]) if drills else None
 
 
 def drill_data(drill: FaultDrill) -> dict[str, Any]:
-    """As JSON; what is not known is null."""
-    found = asdict(drill.found)
-    cost = found.pop("cost_microusd")
+    """Return a drill as JSON; unknown values are null."""
+    findings = asdict(drill.found)
+    cost = findings.pop("cost_microusd")
     ended = drill.end is not None
     return {
         "id": drill.id,
@@ -137,24 +146,26 @@ def drill_data(drill: FaultDrill) -> dict[str, Any]:
         "text": told(drill) if ended else "",
         "failed": drill.text,
         "figures": figures(drill) if ended and drill.struck_at_us else "",
-        **found,
+        **findings,
         "cost_usd": usd(cost),
     }
 
 
-def check_drills(backing: ApiContext, now_us: int) -> list[Check]:
-    """Of the jobs that there are, those that nobody has tried for long. Nothing where the database
-    is away, which is told elsewhere."""
-    days = backing.drill_days()
+def check_drills(context: ApiContext, now_us: int) -> list[Check]:
+    """Return a doubtful check where jobs have had no drill for too long.
+
+    Empty where the database is away, which its own check reports.
+    """
+    days = context.drill_days()
     if not days:
         return []
     try:
-        late = overdue(backing.store.jobs(), backing.store.drills(), days, now_us)
+        overdue_jobs = overdue(context.store.jobs(), context.store.drills(), days, now_us)
     except StoreError:
         return []
-    if not late:
+    if not overdue_jobs:
         return [Check("drills", True, f"no job is overdue ({days:.0f} days)")]
-    text = "; ".join(one.text for one in late[:3])
-    more = f"; and {len(late) - 3} more" if len(late) > 3 else ""
-    fix = f"spotctl drill run {late[0].job.name} --kind sigterm"
-    return [Check("drills", True, text + more, fix, doubtful=True)]
+    message = "; ".join(job.text for job in overdue_jobs[:3])
+    others = f"; and {len(overdue_jobs) - 3} more" if len(overdue_jobs) > 3 else ""
+    fix = f"spotctl drill run {overdue_jobs[0].job.name} --kind sigterm"
+    return [Check("drills", True, message + others, fix, doubtful=True)]

@@ -1,4 +1,4 @@
-"""The event record, read forward."""
+"""The route that reads the event record, oldest first."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PAGE = 500
 def read_events(call: ApiRequest) -> tuple[dict[str, Any], bool]:
     """Events after the id `after`, oldest first, of one job (`job`) or of all; at most `limit`.
 
-    With `last=N` and no `after`, the newest N. Who waits with the `phase` that is known of the job
-    is answered as soon as it has another one.
+    With `last=N` and no `after`, the newest N. A caller that waits with a `phase` of the job gets
+    the answer as soon as the job is in another phase.
     """
     store = call.backing.store
-    name, known = call.query.get("job", ""), call.query.get("phase", "")
+    name, known_phase = call.query.get("job", ""), call.query.get("phase", "")
     job = replace(call, path={"job": name}).job() if name else None
     job_id = job.id if job else None
     after = call.number("after", 0, 0, 1 << 62)
@@ -28,10 +28,10 @@ def read_events(call: ApiRequest) -> tuple[dict[str, Any], bool]:
     rows = store.events(job_id, after, limit)
     while last and len(rows) >= limit:
         # The store reads forward only; keep the newest `last` of what has been read.
-        more = store.events(job_id, rows[-1].id, limit)
-        if not more:
+        newer = store.events(job_id, rows[-1].id, limit)
+        if not newer:
             break
-        rows = [*rows, *more][-max(last, limit) :]
+        rows = [*rows, *newer][-max(last, limit) :]
     if last and not after:
         rows = rows[-last:]
     names: dict[str, str] = {}
@@ -40,5 +40,7 @@ def read_events(call: ApiRequest) -> tuple[dict[str, Any], bool]:
         names[wanted] = job.name if job else wanted
     items = [event_data(row, names.get(row.job_id, "")) for row in rows]
     cursor = rows[-1].id if rows else after
-    moved = job is not None and known != "" and phase(job, store.job_nodes(job.id)) != known
-    return {"kind": "EventList", "items": items, "cursor": cursor}, bool(items) or moved
+    phase_changed = (
+        job is not None and known_phase != "" and phase(job, store.job_nodes(job.id)) != known_phase
+    )
+    return {"kind": "EventList", "items": items, "cursor": cursor}, bool(items) or phase_changed

@@ -1,4 +1,4 @@
-"""Routes that explain: why a job is where it is, and where a job file would run. Neither acts."""
+"""Routes that explain why a job is where it is, and where a job file would run. Neither acts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from spotd.api.routes.jobs import parse_job
 from spotd.api.routes.rightsize import with_sizes
 from spotd.api.views.baked_image import check_baked, image_of_offer
 from spotd.api.views.checkpoint_costs import requests_usd_per_h, storage_data
-from spotd.api.views.diagnosis import use_lately, verdicts
+from spotd.api.views.diagnosis import diagnoses, recent_use
 from spotd.api.views.gang_network import refuse_slow
-from spotd.api.views.placement import left_out, moves_data, placement_data
-from spotd.api.views.prefetch import ahead_data, ahead_warnings
+from spotd.api.views.placement import excluded_by_residency, moves_data, placement_data
+from spotd.api.views.prefetch import prefetch_data, prefetch_warnings
 from spotd.api.views.resources import iso, offer_data, usd
-from spotd.api.views.spot_value import with_worth
-from spotd.api.views.store_capacity import check_capacity, streaming
+from spotd.api.views.spot_value import with_spot_value
+from spotd.api.views.store_capacity import check_capacity, mount_warnings
 from spotd.domain.job import Desired, JobSpec
 from spotd.domain.market import Market
 from spotd.domain.plan import Plan
@@ -52,92 +52,98 @@ def why(call: ApiRequest) -> dict[str, Any]:
         "kind": "Why",
         "job": job.name,
         "reason": plan.reason,
-        "reasons": [*plan.reasons, *_silences(call, view, market)],
+        "reasons": [*plan.reasons, *_silent_clouds(call, view, market)],
         "wake_at": iso(plan.wake_at_us),
         "next": [event.text for event in plan.events],
         "console": _console(call, view),
         "placement": _placement(view, market, now_us),
-        "ahead": _ahead(call, view, market),
-        "verdicts": verdicts(call.backing.store, job, now_us),
-        "use": use_lately(call.backing.store, job, now_us),
+        "ahead": _prefetch(call, view, market),
+        "verdicts": diagnoses(call.backing.store, job, now_us),
+        "use": recent_use(call.backing.store, job, now_us),
         "drill": newest_drill(call.backing.store, job),
     }
 
 
 def _placement(view: View, market: Market, now_us: int) -> dict[str, Any]:
-    """Of a job that is wanted: where it would go now, and what that would cost."""
+    """Return where a job that should run would go now, and the cost of that."""
     if view.job.outcome is not None or view.job.desired is not Desired.RUN:
         return {}
     return placement_data(compared(view, market, now_us), view.job.spec)
 
 
-def _ahead(call: ApiRequest, view: View, market: Market) -> list[dict[str, Any]]:
+def _prefetch(call: ApiRequest, view: View, market: Market) -> list[dict[str, Any]]:
     if view.job.outcome is not None or view.job.desired is not Desired.RUN:
         return []
-    return ahead_data(view, market, call.now_us, call.backing.store)
+    return prefetch_data(view, market, call.now_us, call.backing.store)
 
 
 def _console(call: ApiRequest, view: View) -> list[str]:
-    """The last words of a machine that did not come up, until one has trained since, for a day."""
+    """Return the last console output of a machine that did not boot.
+
+    Kept for a day, until a machine of the job trains.
+    """
     row = call.backing.store.last_event(view.job.id, "console")
     since_us = max((node.first_step_at_us for node in view.nodes), default=0)
     if row is None or row.at_us < max(since_us, call.now_us - CONSOLE_US):
         return []
     lines = row.event.data.get("lines")
-    said = [str(line) for line in lines] if isinstance(lines, list) else []
-    return [row.event.text.partition(" ended with")[0] + " said last:", *said]
+    output = [str(line) for line in lines] if isinstance(lines, list) else []
+    return [row.event.text.partition(" ended with")[0] + " said last:", *output]
 
 
 def _decide(view: View, market: Market, user: str, now_us: int) -> Plan:
-    """As a pass does: one that a limit is in the way of asks for one machine where it would ask for
-    several, and else for none. What is in use is as the market was read, not as at a commit."""
+    """Decide as a pass of the daemon does.
+
+    A job that a limit blocks requests one machine where it would request several, and else none.
+    The use of limits is as read with the market, not as at a commit.
+    """
     use = LimitUse(market.limits, market.nodes, market.microusd_per_h, market.line)
     markets = [market]
     if view.job.spec.candidates > 1:
         markets.append(replace(market, hedging=False))
     obstacle = ""
-    for tried in markets:
-        plan = decide(view, tried, now_us)
+    for candidate in markets:
+        plan = decide(view, candidate, now_us)
         room = LimitRoom(lambda: use, lambda _: view.spent_microusd)
-        added = launches(plan)
-        obstacle = room.take(view.job, user, added) if added else ""
+        new_launches = launches(plan)
+        obstacle = room.take(view.job, user, new_launches) if new_launches else ""
         if not obstacle:
             return plan
     return decide(view, replace(market, blocked=obstacle), now_us)
 
 
-def _silences(call: ApiRequest, view: View, market: Market) -> list[str]:
-    """The clouds that do not answer, of those where the job is or could be."""
+def _silent_clouds(call: ApiRequest, view: View, market: Market) -> list[str]:
+    """Return the clouds that do not answer, among those where the job is or could be."""
     if view.job.outcome is not None:
         return []
     offers = [row.offer for row in rank(view.job.spec, market, call.now_us, job_id=view.job.id)]
     offers += [node.offer for node in view.nodes if node.state is not NodeState.GONE]
-    concerned = {offer.provider for offer in offers}
+    relevant = {offer.provider for offer in offers}
     silent = call.backing.silent()
-    return [f"{name}: {text}" for name, text in silent.items() if name in concerned]
+    return [f"{name}: {text}" for name, text in silent.items() if name in relevant]
 
 
 def plan(call: ApiRequest) -> dict[str, Any]:
     """The offers that fit a job file, best first, with why the others are not to be had. `silent`
     says that an offer is what a cloud said before it stopped answering."""
     spec, market, data = planned(call)
-    return with_worth(call, spec, market, data)
+    return with_spot_value(call, spec, market, data)
 
 
 def planned(call: ApiRequest) -> tuple[JobSpec, Market, dict[str, Any]]:
-    """The job of a file, with the size of its saves, the market, and its plan but for `worth`."""
-    parsed = parse_job(call, _stand_ins(call.text("yaml")))
-    now_us, spec = call.now_us, _sized(call, parsed.spec)
+    """Return the job of a file with its save size, the market, and its plan without `worth`."""
+    parsed = parse_job(call, _placeholder_secrets(call.text("yaml")))
+    now_us, spec = call.now_us, _with_save_size(call, parsed.spec)
     market = call.backing.market(now_us)
     refuse_slow(parsed.spec, market)
     check_capacity(call.backing, parsed.spec, parsed.text)
-    told = [*parsed.warnings, *check_baked(call, parsed.spec)]
+    warnings = [*parsed.warnings, *check_baked(call, parsed.spec)]
     baked = image_of_offer(parsed.spec, market)
-    found = compared(of_spec(spec, now_us), market, now_us)
-    ranked = found.rows
-    told += streaming(spec, market, [row.offer for row in ranked])
-    asked = (of_spec(spec, now_us), market, now_us, call.backing.store)
-    told += ahead_warnings(*asked)
+    comparison = compared(of_spec(spec, now_us), market, now_us)
+    ranked = comparison.rows
+    warnings += mount_warnings(spec, market, [row.offer for row in ranked])
+    view, store = of_spec(spec, now_us), call.backing.store
+    warnings += prefetch_warnings(view, market, now_us, store)
     limit = call.number("limit", 20, 1, 1000)
     silent = call.backing.silent()
 
@@ -154,10 +160,10 @@ def planned(call: ApiRequest) -> tuple[JobSpec, Market, dict[str, Any]]:
             {**offer_row(row), "baked": baked.get(row.offer.key, "")} for row in ranked[:limit]
         ],
         "storage": storage_data(spec, market),
-        "left_out": left_out(ranked),
+        "left_out": excluded_by_residency(ranked),
         "moves": moves_data(moves(of_spec(spec, now_us), market, ranked)),
-        "placement": placement_data(found, spec, limit),
-        "ahead": ahead_data(*asked),
+        "placement": placement_data(comparison, spec, limit),
+        "ahead": prefetch_data(view, market, now_us, store),
         "cheapest": offer_row(min(ranked, key=_score)) if ranked else None,
         "fits": len(ranked),
         "fitting": sum(not row.excluded for row in ranked),
@@ -171,13 +177,13 @@ def planned(call: ApiRequest) -> tuple[JobSpec, Market, dict[str, Any]]:
             "nodes": market.nodes,
             "usd_per_hour": usd(market.microusd_per_h),
         },
-        "warnings": told,
+        "warnings": warnings,
     }
     return spec, market, with_sizes(call, call.text("yaml"), data)
 
 
-def _sized(call: ApiRequest, spec: JobSpec) -> JobSpec:
-    """With the size of a save as the file says, or as the last job of that name had it."""
+def _with_save_size(call: ApiRequest, spec: JobSpec) -> JobSpec:
+    """Return the job with the size of a save from the file, or from the last job of that name."""
     if spec.checkpoint.size_bytes or spec.checkpoint.engine == "none":
         return spec
     before = call.backing.store.find_job(spec.name)
@@ -187,12 +193,12 @@ def _sized(call: ApiRequest, spec: JobSpec) -> JobSpec:
     return replace(spec, checkpoint=saves)
 
 
-def _stand_ins(text: str) -> dict[str, str]:
-    """A value for every secret: where a job would run does not depend on them."""
+def _placeholder_secrets(text: str) -> dict[str, str]:
+    """Return a value for every secret, because the placement of a job does not depend on them."""
     try:
         names = parse(text).data.get("secrets") or ()
     except SpecError:
-        return {}  # `parse_job` says what is wrong
+        return {}  # `parse_job` reports the error
     wanted = names if isinstance(names, dict | list) else ()
     return {str(name).removeprefix("secrets:").rsplit(".", 1)[-1]: "-" for name in wanted}
 

@@ -1,4 +1,4 @@
-"""Routes about baked images: bake one, list them, remove them."""
+"""Routes about baked images: bake, list, remove."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spotd.domain.images import PREFIX, check_name
 from spotd.domain.job import Job
 from spotd.store.image_records import ImageRow
 
-_MOST_NAME = 63  # of a job
+_MAX_NAME = 63  # characters in the name of a job
 
 
 def bake_image(call: ApiRequest) -> dict[str, Any]:
@@ -43,42 +43,49 @@ def bake_image(call: ApiRequest) -> dict[str, Any]:
 
 
 def _job_name(image: str, call: ApiRequest) -> str:
-    """Of several bakes of one image, each in a place of its own, each has one."""
+    """Return the name of the bake job, which includes the place so that bakes do not collide."""
     place = "-".join(filter(None, (call.text("cloud"), call.text("region"))))
-    return "-".join(filter(None, ("bake", image, place)))[:_MOST_NAME].strip("-.")
+    return "-".join(filter(None, ("bake", image, place)))[:_MAX_NAME].strip("-.")
 
 
 def _places(call: ApiRequest, wanted: Iterable[OfferRequest]) -> tuple[OfferRequest, ...]:
-    """Where the machine may be: in a cloud that makes images. Raises ApiError (bad input)."""
+    """Return the machine requests of the bake, in clouds that make images.
+
+    Raises ApiError (bad input).
+    """
     makers = call.backing.makers()
     if not makers:
-        text = "no cloud of the configuration makes images of machines"
-        raise bad_input(text, "bake in aws, gcp or azure: spotctl init")
-    cloud, region, kind = call.text("cloud"), call.text("region"), call.text("instance_type")
+        message = "no cloud of the configuration makes images of machines"
+        raise bad_input(message, "bake in aws, gcp or azure: spotctl init")
+    cloud, region, instance_type = (
+        call.text("cloud"),
+        call.text("region"),
+        call.text("instance_type"),
+    )
     if cloud and cloud not in makers and cloud not in makers.values():
         raise bad_input(
             f"cloud: {cloud} makes no images of machines", f"one of {', '.join(sorted(makers))}"
         )
-    found: dict[OfferRequest, None] = {}
+    requests: dict[OfferRequest, None] = {}
     for want in wanted:
-        here = replace(want, cloud=cloud or want.cloud, region=region, zone="")
-        placed = here if cloud or region else want
-        if kind:
+        moved = replace(want, cloud=cloud or want.cloud, region=region, zone="")
+        placed = moved if cloud or region else want
+        if instance_type:
             placed = OfferRequest(
-                instance_type=kind,
+                instance_type=instance_type,
                 cloud=placed.cloud,
                 region=placed.region,
                 zone=placed.zone,
                 capacity_types=placed.capacity_types,
             )
-        # Elsewhere the machine would be paid for, and no image could come of it.
+        # In other clouds the machine would cost money without producing an image.
         clouds = [placed.cloud] if placed.cloud else sorted(makers)
-        bakes = [name for name in clouds if name in makers or name in makers.values()]
-        found |= dict.fromkeys(replace(placed, cloud=name) for name in bakes)
-    if not found:
-        text = "resources: none of the clouds that the file names makes images of machines"
-        raise bad_input(text, f"--infra with one of {', '.join(sorted(makers))}")
-    return tuple(found)
+        image_clouds = [name for name in clouds if name in makers or name in makers.values()]
+        requests |= dict.fromkeys(replace(placed, cloud=name) for name in image_clouds)
+    if not requests:
+        message = "resources: none of the clouds that the file names makes images of machines"
+        raise bad_input(message, f"--infra with one of {', '.join(sorted(makers))}")
+    return tuple(requests)
 
 
 def list_images(call: ApiRequest) -> dict[str, Any]:
@@ -86,14 +93,14 @@ def list_images(call: ApiRequest) -> dict[str, Any]:
     of it costs at the most (`usd_per_month_most`; null where no figure is known)."""
     store = call.backing.store
     rows, jobs = store.images(), store.jobs(finished=False)
-    clouds, config = call.backing.makers(), call.backing.configured_images()
-    items = [_image_data(row, clouds, _users(row, jobs, config)) for row in rows]
-    known = [item["usd_per_month_most"] for item in items]
+    clouds, configured = call.backing.makers(), call.backing.configured_images()
+    items = [_image_data(row, clouds, _users(row, jobs, configured)) for row in rows]
+    prices = [item["usd_per_month_most"] for item in items]
     return {
         "kind": "ImageList",
         "items": items,
-        "usd_per_month_most": sum(price for price in known if price is not None),
-        "unpriced": known.count(None),
+        "usd_per_month_most": sum(price for price in prices if price is not None),
+        "unpriced": prices.count(None),
     }
 
 
@@ -103,37 +110,37 @@ def remove_images(call: ApiRequest) -> dict[str, Any]:
     name, force = call.path["name"], call.query.get("force", "") == "1"
     cloud, region = call.query.get("cloud", ""), call.query.get("region", "")
     store, now_us = call.backing.store, call.now_us
-    doomed = [
+    selected = [
         row
         for row in store.images()
         if name in (row.name, row.image_id, row.vendor_name)
         and cloud in ("", row.provider)
         and region in ("", row.region)
     ]
-    if not doomed:
-        where = " there" if cloud or region else ""
-        raise not_found(f"there is no image {name!r}{where}", "spotctl image ls")
-    jobs, config = store.jobs(finished=False), call.backing.configured_images()
-    for row in doomed:
-        _check_unused(row, jobs, config, force=force)
-    store.unwant_images([row.node_id for row in doomed], now_us)
+    if not selected:
+        place = " there" if cloud or region else ""
+        raise not_found(f"there is no image {name!r}{place}", "spotctl image ls")
+    jobs, configured = store.jobs(finished=False), call.backing.configured_images()
+    for row in selected:
+        _check_unused(row, jobs, configured, force=force)
+    store.unwant_images([row.node_id for row in selected], now_us)
     return {
         "kind": "ImagesRemoved",
         "name": name,
-        "items": [f"{row.provider}/{row.region or '*'}/{row.vendor_name}" for row in doomed],
-        "count": len(doomed),
+        "items": [f"{row.provider}/{row.region or '*'}/{row.vendor_name}" for row in selected],
+        "count": len(selected),
     }
 
 
 def _check_unused(
-    row: ImageRow, jobs: Iterable[Job], config: Mapping[str, str], *, force: bool
+    row: ImageRow, jobs: Iterable[Job], configured: Mapping[str, str], *, force: bool
 ) -> None:
-    """Raises ApiError (conflict)."""
-    making = next((job for job in jobs if job.id == row.job_id and job.spec.bake), None)
-    if making is not None and not row.made_at_us and not row.half_made:
-        text = f"image {row.name} is being made by job {making.name}"
-        raise conflict(text, f"spotctl cancel {making.name}")
-    users = _users(row, jobs, config)
+    """Raise ApiError (conflict) while the image is being made, or is in use without `force`."""
+    bake_job = next((job for job in jobs if job.id == row.job_id and job.spec.bake), None)
+    if bake_job is not None and not row.made_at_us and not row.half_made:
+        message = f"image {row.name} is being made by job {bake_job.name}"
+        raise conflict(message, f"spotctl cancel {bake_job.name}")
+    users = _users(row, jobs, configured)
     if users and not force:
         raise conflict(
             f"image {row.name} is used by {', '.join(users)}",
@@ -141,16 +148,19 @@ def _check_unused(
         )
 
 
-def _users(row: ImageRow, jobs: Iterable[Job], config: Mapping[str, str]) -> list[str]:
-    """The unfinished jobs that name it, or its id, and where the configuration does."""
+def _users(row: ImageRow, jobs: Iterable[Job], configured: Mapping[str, str]) -> list[str]:
+    """Return the unfinished jobs that name the image or its id.
+
+    Also the place in the configuration that names the id.
+    """
     names = {f"{PREFIX}{row.name}", row.image_id} - {""}
-    found = [job.name for job in jobs if job.spec.image_id in names]
-    return [*found, *([config[row.image_id]] if row.image_id in config else ())]
+    users = [job.name for job in jobs if job.spec.image_id in names]
+    return [*users, *([configured[row.image_id]] if row.image_id in configured else ())]
 
 
 def _image_data(row: ImageRow, clouds: Mapping[str, str], users: list[str]) -> dict[str, Any]:
     price = month_prices().get(clouds.get(row.provider, ""))
-    most = None if price is None or not row.size_gib else usd(price * row.size_gib)
+    usd_per_month = None if price is None or not row.size_gib else usd(price * row.size_gib)
     return {
         "name": row.name,
         "state": _state(row),
@@ -163,7 +173,7 @@ def _image_data(row: ImageRow, clouds: Mapping[str, str], users: list[str]) -> d
         "version": row.version,
         "job": row.job_id,
         "size_gib": row.size_gib or None,
-        "usd_per_month_most": most,
+        "usd_per_month_most": usd_per_month,
         "asked_at": iso(row.asked_at_us),
         "made_at": iso(row.made_at_us),
         "used_by": users,

@@ -15,17 +15,17 @@ from spotd.api.routes.budgets import check_budgets, check_project, record_overri
 from spotd.api.routes.drills import newest_drill
 from spotd.api.routes.packages import check_digest, has_package
 from spotd.api.routes.results import newest, result_data
-from spotd.api.routes.resume_from_checkpoint import head_of_lost, put_on_record
-from spotd.api.routes.secrets import with_present_key
+from spotd.api.routes.resume_from_checkpoint import head_of_lost_job, record_continuation
+from spotd.api.routes.secrets import with_current_key
 from spotd.api.views.baked_image import check_baked
-from spotd.api.views.bucket_costs import leaving
+from spotd.api.views.bucket_costs import egress_warnings
 from spotd.api.views.evictions import KINDS, asked_to_stop, evictions
 from spotd.api.views.gang_network import refuse_slow
 from spotd.api.views.placement import check_deadline, refuse_misplaced
-from spotd.api.views.prefetch import ahead_warnings
+from spotd.api.views.prefetch import prefetch_warnings
 from spotd.api.views.recoveries import hand_overs, resumed_from, saves
 from spotd.api.views.resources import JobFacts, iso, job_data, job_detail, node_data
-from spotd.api.views.store_capacity import check_capacity, streaming
+from spotd.api.views.store_capacity import check_capacity, mount_warnings
 from spotd.domain.events import Event
 from spotd.domain.job import Desired, HeadSnapshot, Job, JobSpec
 from spotd.domain.states import Outcome
@@ -51,8 +51,8 @@ def list_jobs(call: ApiRequest) -> dict[str, Any]:
     alone, the last that ended first; at most `limit`."""
     finished, ended = (call.query.get(name, "") == "1" for name in ("all", "ended"))
     limit, store = call.number("limit", _PAGE, 1, 10_000), call.backing.store
-    found, total = store.ended_jobs(limit) if ended else store.newest_jobs(limit, finished)
-    items = [_summary(call, job) for job in found]
+    jobs, total = store.ended_jobs(limit) if ended else store.newest_jobs(limit, finished)
+    items = [_summary(call, job) for job in jobs]
     return {"kind": "JobList", "items": items, "total": total}
 
 
@@ -65,16 +65,16 @@ def show_job(call: ApiRequest) -> dict[str, Any]:
     times of each notice."""
     job, store = call.job(), call.backing.store
     facts = JobFacts.load(store, job)
-    found = hand_overs(facts.nodes, resumed_from(store.events_of(job.id, ["claimed"])))
-    told = {
+    recoveries = hand_overs(facts.nodes, resumed_from(store.events_of(job.id, ["claimed"])))
+    details = {
         "results": [result_data(row) for row in newest(store.evaluations(job.id))],
-        "hand_overs": found,
+        "hand_overs": recoveries,
         "evictions": evictions(facts.nodes, asked_to_stop(store.events_of(job.id, KINDS))),
-        "steps_lost": sum(one["steps_lost"] or 0 for one in found),
-        "saves": saves(facts.checkpoints, found),
+        "steps_lost": sum(recovery["steps_lost"] or 0 for recovery in recoveries),
+        "saves": saves(facts.checkpoints, recoveries),
         "drill": newest_drill(store, job),
     }
-    return {"kind": "Job", **job_detail(facts, call.now_us), **told}
+    return {"kind": "Job", **job_detail(facts, call.now_us), **details}
 
 
 def job_spec(call: ApiRequest) -> dict[str, Any]:
@@ -98,18 +98,21 @@ def list_nodes(call: ApiRequest) -> dict[str, Any]:
 
 
 def parse_job(call: ApiRequest, secrets: Mapping[str, str], *, bake: bool = False) -> ParsedJobFile:
-    """The job file of the body, checked. Raises ApiError (bad input) with every problem at once."""
-    backing = call.backing
-    kept = backing.store.kept_secrets()
+    """Return the checked job file of the body.
+
+    Raises ApiError (bad input) with every problem at once.
+    """
+    context = call.backing
+    secret_rows = context.store.kept_secrets()
     try:
         parsed = load(
             call.text("yaml"),
             now_us=call.now_us,
             env=call.texts("env"),
             secrets=secrets,
-            defaults=backing.defaults(),
+            defaults=context.defaults(),
             fallback_name=call.text("fallback_name"),
-            known=replace(backing.known(), secrets=[row.name for row in kept]),
+            known=replace(context.known(), secrets=[row.name for row in secret_rows]),
             bake=bake,
         )
     except SpecError as error:
@@ -132,75 +135,87 @@ def submit_job(call: ApiRequest) -> dict[str, Any]:
 
 
 def submit_parsed(call: ApiRequest, parsed: ParsedJobFile) -> dict[str, Any]:
-    """`submit_job` of a job file that was read."""
-    backing = call.backing
-    lost, head = call.text("continue"), None
+    """Store the job of a parsed job file; see `submit_job`."""
+    context = call.backing
+    lost_id, head = call.text("continue"), None
     if not parsed.spec.bake:
-        _check_imported(parsed, lost)
+        _check_imported(parsed, lost_id)
         _check_store(call, parsed.spec.checkpoint.store)
         _check_folder(call, parsed.spec)
         _check_shards(call, parsed.spec)
-        check_capacity(backing, parsed.spec, parsed.text)
+        check_capacity(context, parsed.spec, parsed.text)
     spec = replace(parsed.spec, packages=_packages(call, parsed))
-    if lost and backing.store.job_names([lost]) == {}:  # else the store refuses, or has the request
-        head = head_of_lost(call, lost, spec.checkpoint)
-    # One of a lost database had machines: what came before it had succeeded, and is lost as well.
-    begun = lost and not (head and is_imported(head.manifest))
-    named = "" if begun else call.text("after") or spec.after
-    spec = replace(spec, after=_before(call, named))
-    market = backing.market(call.now_us)
+    if (
+        lost_id and context.store.job_names([lost_id]) == {}
+    ):  # else the store refuses the id, or already has the request
+        head = head_of_lost_job(call, lost_id, spec.checkpoint)
+    # A job of a lost database had machines, so the job before it had succeeded; it is lost as well.
+    had_machines = lost_id and not (head and is_imported(head.manifest))
+    predecessor = "" if had_machines else call.text("after") or spec.after
+    spec = replace(spec, after=_predecessor_id(call, predecessor))
+    market = context.market(call.now_us)
     refuse_slow(spec, market)
     refuse_misplaced(rank(spec, market, call.now_us))
-    said = [*check_deadline(call, spec, market), *check_project(call, spec)]
-    beyond = check_budgets(call, call.actor, spec)
-    warnings = [*parsed.warnings, *said, *check_baked(call, spec), *_outlook(call, spec)]
-    request_id = call.text("request_id") or backing.ids.token()
+    policy_warnings = [*check_deadline(call, spec, market), *check_project(call, spec)]
+    override = check_budgets(call, call.actor, spec)
+    warnings = [
+        *parsed.warnings,
+        *policy_warnings,
+        *check_baked(call, spec),
+        *_warnings(call, spec),
+    ]
+    request_id = call.text("request_id") or context.ids.token()
 
     def submit() -> Job:
-        submission = _submission(call, parsed, spec, request_id, lost or backing.ids.job_id(), head)
-        return backing.store.submit(submission, call.now_us)
+        submission = _submission(
+            call, parsed, spec, request_id, lost_id or context.ids.job_id(), head
+        )
+        return context.store.submit(submission, call.now_us)
 
     try:
-        job = with_present_key(backing.vault, submit)
+        job = with_current_key(context.vault, submit)
     except DisabledUserError:
         raise user_disabled(call.actor) from None
     except DuplicateIdError:
         raise conflict(
-            f"this database has job {lost} already: only one that it lacks is taken over",
-            f"spotctl show {lost}; leave --continue out to submit a new job",
+            f"this database has job {lost_id} already: only one that it lacks is taken over",
+            f"spotctl show {lost_id}; leave --continue out to submit a new job",
         ) from None
     except DuplicateNameError as error:
         raise conflict(
             f"a job named {spec.name!r} is not finished yet ({error.job_id})",
             f"spotctl run --name {spec.name}-2 ..., or spotctl cancel {spec.name} first",
         ) from None
-    if head is not None and job.id == lost:
-        warnings += put_on_record(call, job, head)
-    record_override(call, job, beyond)
-    told = {"override": beyond} if beyond else {}
-    return {"kind": "Job", **_summary(call, job), **told, "warnings": warnings}
+    if head is not None and job.id == lost_id:
+        warnings += record_continuation(call, job, head)
+    record_override(call, job, override)
+    override_field = {"override": override} if override else {}
+    return {"kind": "Job", **_summary(call, job), **override_field, "warnings": warnings}
 
 
-def _before(call: ApiRequest, named: str) -> str:
-    """The id of the job that is to succeed before; "" for none; of a request that was made before,
-    that of the first job, whatever has become of it since. Raises ApiError."""
-    if not named:
+def _predecessor_id(call: ApiRequest, name: str) -> str:
+    """Return the id of the job that has to succeed first; "" for none.
+
+    A repeated request gets the id that its first submission resolved. Raises ApiError.
+    """
+    if not name:
         return ""
-    first = call.backing.store.job_of_request(call.text("request_id"))
-    if first is not None:
-        return first.spec.after
-    found = call.backing.store.find_job(named)
-    if found is None:
-        text = f"spotd.after: there is no job {named[:80]!r}"
-        raise bad_input(text, "submit that one first, or leave spotd.after out")
-    if found.outcome not in (None, Outcome.SUCCEEDED):
-        text = (
-            f"spotd.after: {found.name} ({found.id}) {found.outcome.value}: nothing comes after it"
+    first_job = call.backing.store.job_of_request(call.text("request_id"))
+    if first_job is not None:
+        return first_job.spec.after
+    predecessor = call.backing.store.find_job(name)
+    if predecessor is None:
+        message = f"spotd.after: there is no job {name[:80]!r}"
+        raise bad_input(message, "submit that one first, or leave spotd.after out")
+    if predecessor.outcome not in (None, Outcome.SUCCEEDED):
+        message = (
+            f"spotd.after: {predecessor.name} ({predecessor.id}) {predecessor.outcome.value}: "
+            "nothing comes after it"
         )
-        raise bad_input(text, "submit that one again first, or leave spotd.after out")
-    if found.spec.bake:
-        raise bad_input(f"spotd.after: {found.name} bakes an image", "name a job that trains")
-    return found.id
+        raise bad_input(message, "submit that one again first, or leave spotd.after out")
+    if predecessor.spec.bake:
+        raise bad_input(f"spotd.after: {predecessor.name} bakes an image", "name a job that trains")
+    return predecessor.id
 
 
 def _submission(
@@ -226,26 +241,34 @@ def _submission(
     )
 
 
-def _check_imported(parsed: ParsedJobFile, lost: str) -> None:
-    """The daemon cannot read the user's files. Raises ApiError (bad input)."""
-    if parsed.origin is not None and not lost:
-        text = "checkpoint.from was not imported, and the job would begin with nothing"
-        raise bad_input(text, "submit with spotctl run, which imports it first")
+def _check_imported(parsed: ParsedJobFile, lost_id: str) -> None:
+    """Raise ApiError (bad input) for `checkpoint.from` without an import.
+
+    The daemon cannot read the user's files.
+    """
+    if parsed.origin is not None and not lost_id:
+        message = "checkpoint.from was not imported, and the job would begin with nothing"
+        raise bad_input(message, "submit with spotctl run, which imports it first")
 
 
 def _check_store(call: ApiRequest, url: str, key: str = "checkpoint.store") -> None:
-    """The daemon reads HEAD there: a job whose store it cannot open would never be seen to end.
-    Raises ApiError (bad input)."""
+    """Raise ApiError (bad input) for a store that the daemon cannot open.
+
+    The daemon reads HEAD there: without access it would never notice the end of the job.
+    """
     try:
         call.backing.open_store(url)
     except (StoreConfigError, StoreDeniedError) as error:
-        text = f"the daemon cannot open {key} {url}: {error}"
-        advice = "mend that where spotd runs ([stores] in its config.toml), or name another store"
-        raise bad_input(text, advice) from None
+        message = f"the daemon cannot open {key} {url}: {error}"
+        fix = "mend that where spotd runs ([stores] in its config.toml), or name another store"
+        raise bad_input(message, fix) from None
 
 
 def _check_shards(call: ApiRequest, spec: JobSpec) -> None:
-    """A store that is nobody knows where would be beside no machine. Raises ApiError."""
+    """Raise ApiError (bad input) for a shard store whose region is not known.
+
+    No machine would be near it.
+    """
     places = call.backing.market(call.now_us).places
     for url in spec.checkpoint.shards:
         if url == spec.checkpoint.store:
@@ -261,61 +284,66 @@ def _check_shards(call: ApiRequest, spec: JobSpec) -> None:
 
 
 def _check_folder(call: ApiRequest, spec: JobSpec) -> None:
-    """What a rented machine saves into a folder of its own is gone with it. Raises ApiError."""
+    """Raise ApiError (bad input) where rented machines would save into a folder of their own.
+
+    The folder is lost with the machine.
+    """
     url = spec.checkpoint.store
     if not url.startswith("file:") or call.backing.is_shared(url):
         return
     rented = [info for info in call.backing.providers_info() if not info.local]
-    wants = [want.cloud for want in spec.alternatives]
-    far = [
-        info.name for info in rented if any(want in ("", info.name, info.kind) for want in wants)
+    clouds = [want.cloud for want in spec.alternatives]
+    providers = [
+        info.name for info in rented if any(want in ("", info.name, info.kind) for want in clouds)
     ]
-    if not far:
+    if not providers:
         return
     raise bad_input(
         f"checkpoint.store {url} is a folder, and the job may run on rented machines "
-        f"({', '.join(far)}), which do not have it: what they save would be lost with them",
+        f"({', '.join(providers)}), which do not have it: what they save would be lost with them",
         "name a bucket as checkpoint.store (s3://, gs:// or az://); or name a local cloud in "
         "resources; or, where each of these machines has that folder mounted, say shared = true in "
         "a [stores.NAME] section of config.toml with its url",
     )
 
 
-def _outlook(call: ApiRequest, spec: JobSpec) -> list[str]:
-    """What stands against the job now, as far as it will not pass by itself soon. It is stored all
-    the same: machines come on sale, and prices move."""
+def _warnings(call: ApiRequest, spec: JobSpec) -> list[str]:
+    """Return warnings about what blocks the job now and will not end soon by itself.
+
+    The job is stored all the same: new offers appear, and prices change.
+    """
     market = call.backing.market(call.now_us)
     ranked = rank(spec, market, call.now_us)
     if not ranked:
-        known = f"none of the {len(market.offers)} offers known now"
-        return [f"{known} fits: the job waits for one that does; see `spotctl plan`"]
+        prefix = f"none of the {len(market.offers)} offers known now"
+        return [f"{prefix} fits: the job waits for one that does; see `spotctl plan`"]
     if all(row.excluded and not row.until_us for row in ranked):
-        why = ranked[0].excluded
-        return [f"none of the {len(ranked)} offers that fit is to be had now ({why}): it waits"]
-    kept = spec.checkpoint
-    cloud = call.backing.store_cloud(kept.store)
-    # Where a store for shards is beside the machine, its saves leave nothing.
-    far = (
+        reason = ranked[0].excluded
+        return [f"none of the {len(ranked)} offers that fit is to be had now ({reason}): it waits"]
+    checkpoint = spec.checkpoint
+    cloud = call.backing.store_cloud(checkpoint.store)
+    # With a shard store near the machine, its saves cause no egress.
+    remote_offers = (
         row.offer
         for row in ranked
         if not near_store(row.offer, spec, market.places, market.shards)[0]
     )
-    read = streaming(spec, market, [row.offer for row in ranked])
+    mounts = mount_warnings(spec, market, [row.offer for row in ranked])
     now_us = call.now_us
-    ahead = ahead_warnings(of_spec(spec, now_us), market, now_us, call.backing.store)
-    return [*leaving(kept, far, cloud), *read, *ahead]
+    prefetches = prefetch_warnings(of_spec(spec, now_us), market, now_us, call.backing.store)
+    return [*egress_warnings(checkpoint, remote_offers, cloud), *mounts, *prefetches]
 
 
 def _packages(call: ApiRequest, parsed: ParsedJobFile) -> tuple[Mount, ...]:
-    """The uploaded packages, exactly those that the job file names. Raises ApiError."""
+    """Return the uploaded packages, exactly those that the job file names. Raises ApiError."""
     sent = call.body.get("packages") or []
     if not isinstance(sent, list) or not all(isinstance(item, dict) for item in sent):
         raise bad_input("packages must be a list of objects", "use the daemon's own spotctl")
     by_target = {str(item.get("target", "")): item for item in sent}
     wanted = ([""] if parsed.workdir else []) + [target for _, target in parsed.mounts]
-    odd = sorted(set(by_target) ^ set(wanted))
-    if odd:
-        names = ", ".join(target or "the workdir" for target in odd)
+    mismatched = sorted(set(by_target) ^ set(wanted))
+    if mismatched:
+        names = ", ".join(target or "the workdir" for target in mismatched)
         raise bad_input(
             f"the packages sent are not those that the job file names: {names}",
             "submit with spotctl run, which packs and uploads what the file names",
@@ -331,27 +359,28 @@ def _package(call: ApiRequest, target: str, item: Mapping[str, Any]) -> Mount:
             409, "missing_package", f"package {digest[:12]} was not uploaded", "run it again"
         )
     if item.get("is_file"):
-        # The archive of one file is unpacked into the folder of its target.
+        # The archive of a single file is unpacked into the folder of its target.
         target = str(PurePosixPath(target).parent)
     return Mount(digest=digest, target=target)
 
 
 def cancel_job(call: ApiRequest) -> dict[str, Any]:
     """Save, give the machines back, and end as cancelled."""
-    return _desire(call, Desired.CANCEL)
+    return _set_desired(call, Desired.CANCEL)
 
 
 def pause_job(call: ApiRequest) -> dict[str, Any]:
     """Save and give the machines back until resumed."""
-    return _desire(call, Desired.PAUSE)
+    return _set_desired(call, Desired.PAUSE)
 
 
 def resume_job(call: ApiRequest) -> dict[str, Any]:
     """Run again from the last checkpoint."""
-    return _desire(call, Desired.RUN)
+    return _set_desired(call, Desired.RUN)
 
 
-def _desire(call: ApiRequest, desired: Desired) -> dict[str, Any]:
+def _set_desired(call: ApiRequest, desired: Desired) -> dict[str, Any]:
+    """Set the desired state of the job. Raises ApiError (conflict) where it cannot be set."""
     job = call.job()
     verb = {Desired.CANCEL: "cancel", Desired.PAUSE: "pause", Desired.RUN: "resume"}[desired]
     if job.outcome is not None and not (desired is Desired.CANCEL and job.desired is desired):
@@ -366,17 +395,17 @@ def _desire(call: ApiRequest, desired: Desired) -> dict[str, Any]:
             f"job {job.name} is being cancelled; it cannot be {verb}d any more",
             "spotctl run its job file again",
         )
-    beyond = ""
+    override = ""
     if desired is Desired.RUN and job.desired is not desired:
         owner = call.backing.store.job_users([job.id]).get(job.id, "")
-        beyond = check_budgets(call, owner, job.spec, job)
-        record_override(call, job, beyond)
+        override = check_budgets(call, owner, job.spec, job)
+        record_override(call, job, override)
     if job.desired is not desired:
         store, now_us = call.backing.store, call.now_us
         job = store.set_desired(job.id, desired, call.actor, now_us)
-        text = f"{verb} asked for by {call.actor or 'somebody'}"
-        store.add_event(job.id, Event(kind=verb, text=text), now_us)
-    return {"kind": "Job", **_summary(call, job), **({"override": beyond} if beyond else {})}
+        message = f"{verb} asked for by {call.actor or 'somebody'}"
+        store.add_event(job.id, Event(kind=verb, text=message), now_us)
+    return {"kind": "Job", **_summary(call, job), **({"override": override} if override else {})}
 
 
 _ENDED = {"succeeded": "succeeded", "failed": "failed", "cancelled": "been cancelled"}

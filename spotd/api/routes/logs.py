@@ -1,4 +1,4 @@
-"""Log output of a job over all its generations, read from the deployment's store by byte offset."""
+"""The log output of a job over all its generations, read from the deployment's store by offset."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ MAX_REPLY_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Stream:
-    """One output file of one node: `name` is "setup" or "rank<N>"; `size` is where its unbroken
-    beginning ends."""
+    """One output file of one node.
+
+    `name` is "setup" or "rank<N>". `size` is the length in bytes of its unbroken beginning.
+    """
 
     generation: int
     rank: int
@@ -32,48 +34,49 @@ class Stream:
 
     @property
     def order(self) -> tuple[int, bool, int, int, str]:
-        """Oldest generation first, setup before training, then by node and local rank."""
+        """The sort key: generation, setup before training, node, local rank."""
         return (self.generation, self.name != "setup", self.rank, len(self.name), self.name)
 
 
 def chunk_prefix(job_id: str, stream: Stream) -> str:
-    """Where the pieces of a stream lie; each is named by its byte offset, 12 digits."""
+    """Return the folder of a stream's pieces; each is named by its byte offset, 12 digits."""
     return f"logs/{job_id}/g{stream.generation}/r{stream.rank}/{stream.name}/"
 
 
 def read_stream(
     objects: ObjectStore, job_id: str, stream: Stream, start: int, end: int, max_bytes: int
 ) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes) pieces of a stream from byte `start` to `end`, at most `max_bytes` in all.
+    """Yield (offset, bytes) pieces of a stream from byte `start` to `end`.
 
-    Bytes that never arrived (rotated away on the node while the link was down) are passed over.
+    Yields at most `max_bytes` in all. Skips bytes that never arrived (rotated away on the node
+    while the connection was down).
     """
     prefix = chunk_prefix(job_id, stream)
-    position, left = start, max_bytes
+    position, remaining = start, max_bytes
     for info in objects.list(prefix):
         first = int(info.key[len(prefix) :])
-        if left <= 0 or first >= end:
+        if remaining <= 0 or first >= end:
             return
         if first + info.size <= position:
             continue
         position = max(position, first)
         length = min(first + info.size, end) - position
-        length = min(length, left)
+        length = min(length, remaining)
         try:
             data = objects.get_range(info.key, position - first, length)
         except NotFoundError:
-            continue  # deleted by retention since it was listed
+            continue  # retention deleted it after it was listed
         yield position, data
-        position, left = position + len(data), left - len(data)
+        position, remaining = position + len(data), remaining - len(data)
 
 
 def read_logs(call: ApiRequest) -> tuple[dict[str, Any], bool]:
     """What there is after the body's `cursor` (stream key -> offset), and whether to answer now.
 
-    `text` is the latin-1 view of the bytes. `done` means that nothing more will come. With
-    `tail_bytes` and no cursor, only the end.
+    `text` is the bytes decoded as latin-1. `done` means that nothing more will come. With
+    `tail_bytes` and no cursor, returns only the end.
     """
-    job, backing = call.job(), call.backing
+    job, context = call.job(), call.backing
     cursor = _cursor(call)
     streams = _streams(call, job)
     tail_bytes = call.number("tail_bytes", 0, 0, MAX_REPLY_BYTES)
@@ -81,9 +84,9 @@ def read_logs(call: ApiRequest) -> tuple[dict[str, Any], bool]:
         cursor = _tail_cursor(streams, tail_bytes)
     finished = job.outcome is not None and not any(
         node.state is not NodeState.GONE and not node.kept_until_us
-        for node in backing.store.job_nodes(job.id)
+        for node in context.store.job_nodes(job.id)
     )
-    chunks, more = _collect(backing.objects, job.id, streams, cursor, finished=finished)
+    chunks, more = _collect(context.objects, job.id, streams, cursor, finished=finished)
     done = finished and not more
     reply = {"kind": "Logs", "job": job.name, "chunks": chunks, "cursor": cursor}
     return reply | {"more": more, "done": done}, bool(chunks) or done or more
@@ -97,40 +100,42 @@ def _collect(
     *,
     finished: bool,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Up to MAX_REPLY_BYTES after `cursor`, which is moved on; and whether there is more.
+    """Return up to MAX_REPLY_BYTES after `cursor`, and whether there is more. Advances `cursor`.
 
-    The newest bytes may have come first, after a notice: the cursor waits for what lies before
-    them, until nothing more can come.
+    After a notice the newest bytes may arrive first. The cursor waits for the bytes before them,
+    until nothing more can come.
     """
     chunks: list[dict[str, Any]] = []
-    left = MAX_REPLY_BYTES
+    remaining = MAX_REPLY_BYTES
     for stream in streams:
         start = cursor.get(stream.key, 0)
         if start >= stream.size:
             continue
         end = sys.maxsize if finished else stream.size
-        for offset, data in read_stream(objects, job_id, stream, start, end, left):
+        for offset, data in read_stream(objects, job_id, stream, start, end, remaining):
             place = {"generation": stream.generation, "rank": stream.rank, "stream": stream.name}
             chunks.append(place | {"offset": offset, "text": data.decode("latin-1")})
-            left -= len(data)
+            remaining -= len(data)
             start = offset + len(data)
-        if left <= 0:
+        if remaining <= 0:
             cursor[stream.key] = start
             return chunks, True
-        cursor[stream.key] = max(start, stream.size)  # what never arrived is passed over
+        cursor[stream.key] = max(start, stream.size)  # skips bytes that never arrived
     return chunks, False
 
 
 def _streams(call: ApiRequest, job: Job) -> list[Stream]:
-    """The streams asked for: of one node (`rank`), one `generation`, or one `stream` name. Raises
-    ApiError (not found) for what the job cannot have."""
+    """Return the requested streams: of one node (`rank`), one `generation`, or one `stream` name.
+
+    Raises ApiError (not found) for a stream that the job cannot have.
+    """
     rank, generation = call.body.get("rank"), call.body.get("generation")
     if generation is not None and generation not in range(1, job.generation + 1):
-        known = _range("--gen", 1, job.generation) if job.generation else f"spotctl why {job.name}"
-        raise not_found(f"job {job.name} has no generation {generation}", known)
+        valid = _range("--gen", 1, job.generation) if job.generation else f"spotctl why {job.name}"
+        raise not_found(f"job {job.name} has no generation {generation}", valid)
     if rank is not None and rank not in range(job.spec.num_nodes):
-        known = _range("--rank", 0, job.spec.num_nodes - 1)
-        raise not_found(f"job {job.name} has no machine of rank {rank}", known)
+        valid = _range("--rank", 0, job.spec.num_nodes - 1)
+        raise not_found(f"job {job.name} has no machine of rank {rank}", valid)
     offsets: Mapping[tuple[int, int, str], int] = call.backing.store.log_offsets(job.id)
     streams = [Stream(*key, size) for key, size in offsets.items()]
     name = call.text("stream")
@@ -151,8 +156,11 @@ def _range(option: str, first: int, last: int) -> str:
 
 
 def _check_name(name: str, known: set[str]) -> None:
-    """While nothing was written yet, any possible name of a stream may come; and a setup may have
-    nothing to say. Raises ApiError (not found)."""
+    """Raise ApiError (not found) for an impossible stream name.
+
+    While nothing was written yet, any valid stream name may come later; and setup may write
+    nothing.
+    """
     if name in known | {"setup"} or (not known and re.fullmatch(r"rank\d+", name)):
         return
     names = (
@@ -170,12 +178,15 @@ def _cursor(call: ApiRequest) -> dict[str, int]:
 
 
 def _tail_cursor(streams: list[Stream], tail_bytes: int) -> dict[str, int]:
-    """Where the last `tail_bytes` begin: of every stream of the newest generations that together
-    have so many; older ones are passed over."""
-    cursor, found, generation = {}, 0, 0
+    """Return the cursor at which the last `tail_bytes` begin.
+
+    It covers every stream of the newest generations that together have that many bytes, and skips
+    older ones.
+    """
+    cursor, counted, generation = {}, 0, 0
     for stream in reversed(streams):
-        over = found >= tail_bytes and stream.generation != generation
-        cursor[stream.key] = stream.size if over else max(0, stream.size - tail_bytes)
-        found += 0 if over else min(stream.size, tail_bytes)
-        generation = generation if over else stream.generation
+        skip = counted >= tail_bytes and stream.generation != generation
+        cursor[stream.key] = stream.size if skip else max(0, stream.size - tail_bytes)
+        counted += 0 if skip else min(stream.size, tail_bytes)
+        generation = generation if skip else stream.generation
     return cursor

@@ -1,4 +1,4 @@
-"""The route about how many machines were in use, hour by hour."""
+"""The route for machine usage, hour by hour."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def machine_use(call: ApiRequest) -> dict[str, Any]:
         if row.state != "void" and (not row.end_us or row.end_us > since_us)
     ]
     nodes = {n.id: n for n in call.backing.store.find_nodes(sorted({row.node_id for row in rows}))}
-    found: dict[tuple[str, str, str], list[tuple[int, int, bool]]] = {}
-    spots: dict[tuple[str, str, str], list[tuple[float, int]]] = {}
-    lists: dict[tuple[str, str, str], list[tuple[float, int]]] = {}
+    usage: dict[tuple[str, str, str], list[tuple[int, int, bool]]] = {}
+    spot_prices: dict[tuple[str, str, str], list[tuple[float, int]]] = {}
+    list_prices: dict[tuple[str, str, str], list[tuple[float, int]]] = {}
     for row in rows:
         node, stretch = nodes.get(row.node_id), stretch_of(row, now_us)
         if node is None or node.offer.local or stretch.prepaid or stretch.end_us <= since_us:
@@ -38,23 +38,23 @@ def machine_use(call: ApiRequest) -> dict[str, Any]:
         offer = node.offer
         key = (offer.cloud or offer.provider, offer.region, offer.instance_type)
         spot = offer.capacity_type is CapacityType.SPOT
-        found.setdefault(key, []).append((stretch.start_us, stretch.end_us, spot))
+        usage.setdefault(key, []).append((stretch.start_us, stretch.end_us, spot))
         hours = (stretch.end_us - max(stretch.start_us, since_us)) / US_PER_H
-        lists.setdefault(key, []).append((hours, row.list_rate_microusd_per_h))
+        list_prices.setdefault(key, []).append((hours, row.list_rate_microusd_per_h))
         if spot:
-            spots.setdefault(key, []).append((hours, row.rate_microusd_per_h))
-    begins = [start_us for spans in found.values() for start_us, _, _ in spans]
-    first_us = max(since_us, min(begins, default=now_us))
+            spot_prices.setdefault(key, []).append((hours, row.rate_microusd_per_h))
+    starts_us = [start_us for spans in usage.values() for start_us, _, _ in spans]
+    first_hour_us = max(since_us, min(starts_us, default=now_us))
     items = [
         {
             **dict(zip(("cloud", "region", "instance_type"), key, strict=True)),
-            "on_demand_usd_per_h": mean_price(lists[key]) or None,
-            "spot_usd_per_h": mean_price(spots.get(key, ())) or None,
+            "on_demand_usd_per_h": mean_price(list_prices[key]) or None,
+            "spot_usd_per_h": mean_price(spot_prices.get(key, ())) or None,
             "hours": [
                 [round(use.on_demand, 6), round(use.spot, 6)]
-                for use in by_hour(found[key], first_us, now_us)
+                for use in by_hour(usage[key], first_hour_us, now_us)
             ],
         }
-        for key in sorted(found)
+        for key in sorted(usage)
     ]
-    return {"kind": "MachineUse", "since": iso(first_us), "until": iso(now_us), "items": items}
+    return {"kind": "MachineUse", "since": iso(first_hour_us), "until": iso(now_us), "items": items}

@@ -1,5 +1,7 @@
-"""Makes of clouds: how long machines live on after a notice (documented, claimed, and observed by
-this fleet), and what they take for bytes that leave."""
+"""The notice times and the egress price of each kind of cloud.
+
+Notice times are documented, claimed, and observed by this fleet.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,10 @@ def providers(call: ApiRequest) -> dict[str, Any]:
 
 
 def notices_by_cloud(call: ApiRequest) -> Mapping[str, Sequence[float]]:
-    """Seconds that spot machines had, of those taken away in the last 30 days; clouds without one
-    are not there."""
+    """Return the notice times in seconds of spot machines taken away in the last 30 days, by cloud.
+
+    Clouds without such machines are left out.
+    """
     since_us = call.now_us - int(WITHIN_S * S)
     lives = call.backing.store.machine_lives(since_us)
     rows: list[Row] = count(lives, GroupBy.CLOUD, CapacityType.SPOT.value, since_us, call.now_us)
@@ -48,25 +52,35 @@ def notices_by_cloud(call: ApiRequest) -> Mapping[str, Sequence[float]]:
 
 
 def egress_data(cloud: str) -> dict[str, Any] | None:
-    """What the first GB of a month that leaves costs, in US dollars; `zero`: nothing does, whatever
-    the amount. None where no figure is on file."""
-    told = egress_prices().get(cloud)
-    if told is None:
+    """Return the price in US dollars of the first GB of a month that leaves the cloud.
+
+    `zero`: egress is free, whatever the amount. None where no price is known.
+    """
+    egress = egress_prices().get(cloud)
+    if egress is None:
         return None
-    price = usd(told.first_microusd_per_gb)
-    return {"zero": told.free, "usd_per_gb": price, "source": told.source, "dated": told.dated}
+    price = usd(egress.first_microusd_per_gb)
+    return {
+        "zero": egress.free,
+        "usd_per_gb": price,
+        "source": egress.source,
+        "dated": egress.dated,
+    }
 
 
 def notice_data(cloud: str, observed: Sequence[float]) -> dict[str, Any]:
-    """`planned` is the least of `documented` and `observed_p10`; null is not known."""
-    told, p10 = notice_times().get(cloud), quantile(observed, 0.1)
+    """Return the notice times of a cloud in seconds; null is not known.
+
+    `planned` is the smaller of `documented` and `observed_p10`.
+    """
+    documented, p10 = notice_times().get(cloud), quantile(observed, 0.1)
     return {
-        "documented": told.seconds if told else None,
-        "claimed": list(told.claimed) if told and told.claimed else None,
+        "documented": documented.seconds if documented else None,
+        "claimed": list(documented.claimed) if documented and documented.claimed else None,
         "observed_p10": p10,
         "observed_p50": quantile(observed, 0.5),
         "count": len(observed),
         "planned": planned_s(cloud, p10),
-        "source": told.source if told else None,
-        "dated": told.dated if told else None,
+        "source": documented.source if documented else None,
+        "dated": documented.dated if documented else None,
     }

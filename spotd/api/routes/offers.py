@@ -1,4 +1,4 @@
-"""Routes about what the clouds sell: offers with their prices, now and before."""
+"""Routes about offers and their prices, now and in the past."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ def price_history(call: ApiRequest) -> dict[str, Any]:
 def _history(
     call: ApiRequest, offer: Offer, points: list[PricePoint], since_us: int
 ) -> dict[str, Any]:
-    moved = swing([(one.at_us, one.price_microusd_per_h) for one in points], call.now_us)
-    older = sum(one.at_us <= since_us for one in points)
+    change = swing([(point.at_us, point.price_microusd_per_h) for point in points], call.now_us)
+    older = sum(point.at_us <= since_us for point in points)
     return {
         **offer_data(offer),
-        "points": [_point(one) for one in points[max(older - 1, 0) :]],
-        "change_24h": round(moved.change, 4) if moved else None,
-        "z_score_24h": round(moved.z_score, 2) if moved else None,
+        "points": [_point(point) for point in points[max(older - 1, 0) :]],
+        "change_24h": round(change.change, 4) if change else None,
+        "z_score_24h": round(change.z_score, 2) if change else None,
     }
 
 
 def _ranked(call: ApiRequest) -> list[RankedOffer]:
-    """Everything on sale that the query asks for, on the grounds of no job."""
+    """Return everything on sale that the query matches, ranked without a job's requirements."""
     query = call.query
-    wanted = OfferRequest(
+    request = OfferRequest(
         cloud=query.get("cloud", ""),
         region=query.get("region", ""),
         zone=query.get("zone", ""),
@@ -82,48 +82,50 @@ def _ranked(call: ApiRequest) -> list[RankedOffer]:
         capacity_types=_capacities(call),
     )
     market = call.backing.market(call.now_us)
-    none = CheckpointSpec(store="", engine="none")
-    alternatives = _alternatives(wanted, query.get("gpus", ""))
-    spec = JobSpec(name="", run="", alternatives=alternatives, checkpoint=none)
+    no_checkpoints = CheckpointSpec(store="", engine="none")
+    alternatives = _alternatives(request, query.get("gpus", ""))
+    spec = JobSpec(name="", run="", alternatives=alternatives, checkpoint=no_checkpoints)
     return rank(spec, market, call.now_us)
 
 
-def _alternatives(wanted: OfferRequest, gpus: str) -> tuple[OfferRequest, ...]:
+def _alternatives(request: OfferRequest, gpus: str) -> tuple[OfferRequest, ...]:
     if not gpus:
-        return (wanted,)
+        return (request,)
     try:
         options = parse_accelerators(gpus).options
     except ValueError as error:
         raise bad_input(f"gpus: {error}", "write one like H100:8") from None
-    return tuple(replace(wanted, accelerator=name, accelerator_count=n) for name, n in options)
+    return tuple(replace(request, accelerator=name, accelerator_count=n) for name, n in options)
 
 
 def _capacities(call: ApiRequest) -> tuple[CapacityType, ...]:
-    named = call.query.get("capacity", "")
+    capacity = call.query.get("capacity", "")
     try:
-        return (CapacityType(named),) if named else _ALL
+        return (CapacityType(capacity),) if capacity else _ALL
     except ValueError:
         known = ", ".join(kind.value for kind in _ALL)
-        raise bad_input(f"capacity must be one of {known}, not {named!r}", "leave it out") from None
+        raise bad_input(
+            f"capacity must be one of {known}, not {capacity!r}", "leave it out"
+        ) from None
 
 
 def _price(offer: Offer) -> float:
     return offer.price_microusd_per_h
 
 
-def _price_of_one(offer: Offer) -> float:
-    """Of one accelerator; machines without any come last."""
+def _price_per_accelerator(offer: Offer) -> float:
+    """Return the price per accelerator; machines without any come last."""
     count = offer.accelerator_count
     return offer.price_microusd_per_h / count if count else float("inf")
 
 
-def _share(offer: Offer) -> float:
-    """Of the on-demand price; what has none known comes last."""
-    listed = offer.list_microusd_per_h
-    return offer.price_microusd_per_h / listed if listed else float("inf")
+def _price_share(offer: Offer) -> float:
+    """Return the share of the on-demand price; offers without a known one come last."""
+    list_price = offer.list_microusd_per_h
+    return offer.price_microusd_per_h / list_price if list_price else float("inf")
 
 
-_SORTS = {"price": _price, "gpu": _price_of_one, "discount": _share}
+_SORTS = {"price": _price, "gpu": _price_per_accelerator, "discount": _price_share}
 
 
 def _point(point: PricePoint) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Archives of workdirs and file mounts, kept in the deployment's store under their digest."""
+"""Archives of workdirs and file mounts, stored in the deployment's store by their digest."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def package_key(digest: str) -> str:
-    """Where a package lies in the deployment's store."""
+    """Return the key of a package in the deployment's store."""
     return f"packages/{digest}"
 
 
 def check_digest(digest: str) -> None:
-    """Raises ApiError unless `digest` is a sha256 in lower-case hex."""
+    """Raise ApiError (bad input) unless `digest` is a sha256 in lower-case hex."""
     if not _DIGEST.fullmatch(digest):
         raise bad_input(f"{digest[:80]!r} is not a sha256 digest", "use the daemon's own spotctl")
 
@@ -38,7 +38,7 @@ def has_package(objects: ObjectStore, digest: str) -> bool:
 
 
 async def receive_package(
-    backing: ApiContext, digest: str, length: int | None, chunks: AsyncIterator[bytes]
+    context: ApiContext, digest: str, length: int | None, chunks: AsyncIterator[bytes]
 ) -> bool:
     """Store an upload once its bytes have the digest they claim; True when it is new.
 
@@ -47,10 +47,10 @@ async def receive_package(
     check_digest(digest)
     if length is not None and length > MAX_PACKAGE_BYTES:
         raise _too_large(length)
-    if await run_in_threadpool(has_package, backing.objects, digest):
+    if await run_in_threadpool(has_package, context.objects, digest):
         return False
-    backing.spool_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=backing.spool_dir, prefix="upload-") as spool:
+    context.spool_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=context.spool_dir, prefix="upload-") as spool:
         hasher, size = hashlib.sha256(), 0
         async for chunk in chunks:
             size += len(chunk)
@@ -64,7 +64,7 @@ async def receive_package(
                 "upload it again; the connection may have been cut",
             )
         spool.flush()
-        await run_in_threadpool(backing.objects.put, package_key(digest), Path(spool.name))
+        await run_in_threadpool(context.objects.put, package_key(digest), Path(spool.name))
     return True
 
 

@@ -1,4 +1,4 @@
-"""Policy documents for the clouds' own access control, made of this deployment's configuration."""
+"""The route for IAM policy documents, made from this deployment's configuration."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ def read_policy(call: ApiRequest) -> dict[str, Any]:
     except UserError as error:
         raise bad_input(error.text, error.try_) from None
     if facts is None:
-        text = f"no provider of kind {cloud} is configured"
-        raise not_found(text, f"add [providers.{cloud}] to config.toml and start spotd again")
+        message = f"no provider of kind {cloud} is configured"
+        raise not_found(message, f"add [providers.{cloud}] to config.toml and start spotd again")
     types = [word for word in call.query.get("types", "").split(",") if word]
-    if odd := [word for word in types if not _TYPE.fullmatch(word)]:
-        raise bad_input(f"{odd[0][:40]!r} is no instance type", "write them like p5.*,g6e.12xlarge")
+    if invalid := [word for word in types if not _TYPE.fullmatch(word)]:
+        raise bad_input(
+            f"{invalid[0][:40]!r} is no instance type", "write them like p5.*,g6e.12xlarge"
+        )
     facts = replace(
         facts,
         instance_types=tuple(types) or facts.instance_types,

@@ -1,8 +1,9 @@
-"""Routes of what holds the daemon back until a person says otherwise: the quarantine, in which no
-machine is ended for being unknown to the database, and safe mode, in which a daemon that crashed
-again and again launches nothing.
+"""Routes of the quarantine and of safe mode, which hold the daemon back until a person ends them.
 
-A reply's `reason` is why it is in force, or what it was for; "" when there was none.
+In quarantine no machine is terminated for being unknown to the database. In safe mode a daemon that
+crashed repeatedly launches nothing.
+
+A reply's `reason` is the present reason, or the reason before it ended; "" for none.
 """
 
 from __future__ import annotations
@@ -14,31 +15,31 @@ from spotd.api.request.request import ApiRequest
 
 def show_quarantine(call: ApiRequest) -> dict[str, Any]:
     """Whether there is one, and why."""
-    return _shown("Quarantine", call.backing.store.quarantine())
+    return _status_data("Quarantine", call.backing.store.quarantine())
 
 
 def release_quarantine(call: ApiRequest) -> dict[str, Any]:
     """End it."""
     reason = call.backing.store.quarantine()
     call.backing.store.set_quarantine("", call.now_us)
-    return _ended("Quarantine", reason)
+    return _ended_data("Quarantine", reason)
 
 
 def show_safe_mode(call: ApiRequest) -> dict[str, Any]:
     """Whether it is in force, and why."""
-    return _shown("SafeMode", call.backing.safe_mode())
+    return _status_data("SafeMode", call.backing.safe_mode())
 
 
 def leave_safe_mode(call: ApiRequest) -> dict[str, Any]:
     """End it."""
     reason = call.backing.safe_mode()
     call.backing.leave_safe_mode()
-    return _ended("SafeMode", reason)
+    return _ended_data("SafeMode", reason)
 
 
-def _shown(kind: str, reason: str) -> dict[str, Any]:
+def _status_data(kind: str, reason: str) -> dict[str, Any]:
     return {"kind": kind, "active": bool(reason), "reason": reason}
 
 
-def _ended(kind: str, reason: str) -> dict[str, Any]:
+def _ended_data(kind: str, reason: str) -> dict[str, Any]:
     return {"kind": kind, "active": False, "reason": reason}

@@ -1,4 +1,4 @@
-"""What evaluations of a job's model measured: handed in, and shown."""
+"""Evaluation results of a job's model: import and read."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ def import_results(call: ApiRequest) -> dict[str, Any]:
     """Put the measurement of the body on record with the job; see ResultRecords."""
     job = call.job()
     try:
-        told = read_evaluation(call.body)
+        evaluation = read_evaluation(call.body)
     except EvaluationError as error:
         raise bad_input(f"{error.field}: {error.text}", error.fix) from None
-    row = EvaluationRow(job.id, call.now_us, call.actor, told)
+    row = EvaluationRow(job.id, call.now_us, call.actor, evaluation)
     new = call.backing.store.record_evaluation(row)
     return {"kind": "Evaluation", "job": job.name, "new": new, **result_data(row)}
 
 
 def newest(rows: Sequence[EvaluationRow]) -> list[EvaluationRow]:
-    """The last of each suite, by name."""
-    found = {row.told.suite: row for row in rows}
-    return [found[suite] for suite in sorted(found)]
+    """Return the last result of each suite, by name."""
+    by_suite = {row.told.suite: row for row in rows}
+    return [by_suite[suite] for suite in sorted(by_suite)]
 
 
 def evaluated(store: Store, job: Job) -> list[EvaluationRow]:
-    """The newest of each suite that the job handed in, or a job that came after it: the phase that
-    validates what this one trained."""
+    """Return the newest result of each suite of the job, or else of jobs that came after it.
+
+    A job that comes after it is the phase that validates what this job trained.
+    """
     own = store.evaluations(job.id)
     if own:
         return newest(own)
@@ -43,22 +45,22 @@ def evaluated(store: Store, job: Job) -> list[EvaluationRow]:
 
 
 def _comes_after(store: Store, job_id: str, job: Job) -> bool:
-    found = store.find_job(job_id)
-    return found is not None and found.spec.after == job.id
+    evaluated_job = store.find_job(job_id)
+    return evaluated_job is not None and evaluated_job.spec.after == job.id
 
 
 def result_data(row: EvaluationRow) -> dict[str, Any]:
-    """As JSON; what was not measured is null."""
-    told = row.told
+    """Return a result as JSON; values that were not measured are null."""
+    evaluation = row.told
     return {
-        "suite": told.suite,
+        "suite": evaluation.suite,
         "at": iso(row.at_us),
         "source": row.source,
-        "cases": told.cases or None,
-        "passed": told.passed if told.cases else None,
-        "share": round(told.passed / told.cases, 6) if told.cases else None,
-        "failed": list(told.failed),
-        "tokens_per_s": told.tokens_per_s or None,
-        "ttft_s": told.ttft_s or None,
-        "ttft_p95_s": told.ttft_p95_s or None,
+        "cases": evaluation.cases or None,
+        "passed": evaluation.passed if evaluation.cases else None,
+        "share": round(evaluation.passed / evaluation.cases, 6) if evaluation.cases else None,
+        "failed": list(evaluation.failed),
+        "tokens_per_s": evaluation.tokens_per_s or None,
+        "ttft_s": evaluation.ttft_s or None,
+        "ttft_p95_s": evaluation.ttft_p95_s or None,
     }

@@ -1,4 +1,4 @@
-"""What a job's model takes: memory on each offer, time and cost as foretold or measured."""
+"""The sizing of a job's model: memory on each offer, and time and cost, predicted or measured."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def job_sizing(call: ApiRequest) -> dict[str, Any]:
     """The words of `spotd.model` of a job, and what was measured of it; `measured` is null until
     it has trained MEASURED_STEPS steps on one kind of machine, warm."""
     job = call.job()
-    words = model_words(call.backing.store.spec_yaml(job.id))
-    if not words:
+    model_fields = model_words(call.backing.store.spec_yaml(job.id))
+    if not model_fields:
         raise bad_input(
             f"the job file of {job.name} has no spotd.model",
             "spotctl rightsize FILE, or --model NAME, says it for one that has",
         )
-    measured = measured_of(call.backing.store, job, task_of(words))
+    measured = measured_of(call.backing.store, job, task_of(model_fields))
     return {
         "kind": "JobSizing",
         "job": job.name,
-        "model": words,
+        "model": model_fields,
         "num_nodes": job.spec.num_nodes,
         "measured": asdict(measured) if measured else None,
         "measured_steps_needed": MEASURED_STEPS,
@@ -38,8 +38,11 @@ def job_sizing(call: ApiRequest) -> dict[str, Any]:
 
 
 def measured_of(store: Store, job: Job, task: Task) -> Measured | None:
-    """By the newest attempt that trained long enough, without its first minutes. A program that
-    reports no tokens is counted by its steps."""
+    """Return the measured throughput of the newest attempt that trained long enough.
+
+    Excludes its first minutes. When the program reports no tokens, they are computed from its
+    steps. None where no attempt trained long enough.
+    """
     nodes = {
         node.generation: node
         for node in store.job_nodes(job.id)
@@ -51,30 +54,32 @@ def measured_of(store: Store, job: Job, task: Task) -> Measured | None:
     for generation in sorted(nodes.keys() & attempts.keys(), reverse=True):
         rows, offer = attempts[generation], nodes[generation].offer
         warm_us = min(row.first_at_us for row in rows) + WARM_UP_US
-        warm = [row for row in rows if row.first_at_us >= warm_us and row.busy_s > 0]
-        steps = sum(row.to_step - row.from_step + 1 for row in warm)
+        warm_rows = [row for row in rows if row.first_at_us >= warm_us and row.busy_s > 0]
+        steps = sum(row.to_step - row.from_step + 1 for row in warm_rows)
         if steps < MEASURED_STEPS:
             continue
         gpus = offer.accelerator_count * job.spec.num_nodes
-        tokens = float(sum(row.tokens for row in warm))
+        tokens = float(sum(row.tokens for row in warm_rows))
         if not tokens:
-            each = task.on(gpus)
-            replicas = each.run.replicas * each.run.context
-            tokens = steps * each.trained_tokens * replicas * task.run.accumulation
-        rate = tokens / sum(row.busy_s for row in warm)
+            per_gpu_task = task.on(gpus)
+            replicas = per_gpu_task.run.replicas * per_gpu_task.run.context
+            tokens = steps * per_gpu_task.trained_tokens * replicas * task.run.accumulation
+        rate = tokens / sum(row.busy_s for row in warm_rows)
         return Measured(rate, steps, offer.accelerator, gpus)
     return None
 
 
 def with_sizes(call: ApiRequest, text: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan, with `size` for each offer where the job file says what its model is. The last job of
-    that name has measured for this one."""
-    words = model_words(text)
-    if not words:
+    """Return the plan with `size` for each offer where the job file describes its model.
+
+    Uses the throughput measured by the last job of that name.
+    """
+    model_fields = model_words(text)
+    if not model_fields:
         return dict(data)
-    task = task_of(words)
-    before = call.backing.store.find_job(data["job"])
-    measured = measured_of(call.backing.store, before, task) if before else None
+    task = task_of(model_fields)
+    last_job = call.backing.store.find_job(data["job"])
+    measured = measured_of(call.backing.store, last_job, task) if last_job else None
     offers = [
         {**row, "size": on_offer(task, row, data["num_nodes"], measured)} for row in data["offers"]
     ]

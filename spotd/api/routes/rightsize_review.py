@@ -1,4 +1,4 @@
-"""The route for a look back: what jobs measured on their machines, and what these cost."""
+"""The route for a right-sizing review: what jobs measured on their machines, and their cost."""
 
 from __future__ import annotations
 
@@ -37,17 +37,22 @@ def review(call: ApiRequest) -> dict[str, Any]:
             rows.setdefault(row.job_id, []).append(row)
     newest: dict[str, Job] = {}
     for job in store.jobs():
-        before = newest.get(job.name)
-        if job.id in rows and (before is None or before.created_at_us < job.created_at_us):
+        other = newest.get(job.name)
+        if job.id in rows and (other is None or other.created_at_us < job.created_at_us):
             newest[job.name] = job
     items = []
     for job in newest.values():
         nodes = [node for node in store.job_nodes(job.id) if node.offer.accelerator_count]
         if nodes:
             items.append(_item(call, job, nodes, rows[job.id], since_us))
-    items.sort(key=lambda one: (-one["usd"], one["job"]))
-    left = max(len(items) - MOST_JOBS, 0)
-    return {"kind": "Review", "since": iso(since_us), "items": items[:MOST_JOBS], "left_out": left}
+    items.sort(key=lambda item: (-item["usd"], item["job"]))
+    omitted = max(len(items) - MOST_JOBS, 0)
+    return {
+        "kind": "Review",
+        "since": iso(since_us),
+        "items": items[:MOST_JOBS],
+        "left_out": omitted,
+    }
 
 
 def _item(
@@ -57,35 +62,35 @@ def _item(
     paid, hours = 0, 0.0
     for row in rows:
         stretch = stretch_of(row, now_us)
-        lasted_h = (stretch.end_us - max(stretch.start_us, since_us)) / US_PER_H
-        hours += lasted_h
-        paid += 0 if stretch.prepaid else round(row.rate_microusd_per_h * lasted_h)
-    words = model_words(store.spec_yaml(job.id))
+        duration_h = (stretch.end_us - max(stretch.start_us, since_us)) / US_PER_H
+        hours += duration_h
+        paid += 0 if stretch.prepaid else round(row.rate_microusd_per_h * duration_h)
+    model_fields = model_words(store.spec_yaml(job.id))
     try:
-        measured = measured_of(store, job, task_of(words)) if words else None
-    except TaskError:  # of a spotd that knew other models
-        words, measured = {}, None
-    last = _measured_on(nodes, measured, job.spec.num_nodes).offer
+        measured = measured_of(store, job, task_of(model_fields)) if model_fields else None
+    except TaskError:  # from a spotd version that knew other models
+        model_fields, measured = {}, None
+    last_offer = _measured_on(nodes, measured, job.spec.num_nodes).offer
     return {
         "job": job.name,
         "job_id": job.id,
         "node_hours": round(hours, 6),
         "usd": usd(paid),
         "num_nodes": job.spec.num_nodes,
-        "accelerator": last.accelerator,
-        "accelerator_count": last.accelerator_count,
-        "instance_type": last.instance_type,
-        "interconnect": last.interconnect,
-        "capacity_type": last.capacity_type.value,
-        "price_usd_per_h": usd(last.price_microusd_per_h),
+        "accelerator": last_offer.accelerator,
+        "accelerator_count": last_offer.accelerator_count,
+        "instance_type": last_offer.instance_type,
+        "interconnect": last_offer.interconnect,
+        "capacity_type": last_offer.capacity_type.value,
+        "price_usd_per_h": usd(last_offer.price_microusd_per_h),
         "use": use_since(store, job, since_us),
-        "model": words or None,
+        "model": model_fields or None,
         "measured": asdict(measured) if measured else None,
     }
 
 
 def _measured_on(nodes: Sequence[Node], measured: Measured | None, num_nodes: int) -> Node:
-    """The newest machine of the kind that was measured, else the newest."""
+    """Return the newest machine of the kind that was measured, else the newest machine."""
     if measured is not None:
         for node in reversed(nodes):
             gpus = node.offer.accelerator_count * num_nodes

@@ -1,7 +1,7 @@
-"""Routes about secrets that the deployment keeps for its jobs, and about the key that seals them.
+"""Routes about the deployment's secrets for its jobs, and about the key that encrypts them.
 
-A job that names one gets the value of the moment when it starts on a machine, so that a value which
-is set anew reaches running jobs with their next machine. Values come in and never go out here.
+A job that names a secret gets its value at the moment when it starts on a machine. So a changed
+value reaches running jobs with their next machine. The API takes values and never returns them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 T = TypeVar("T")
 
 
-def with_present_key(vault: SecretBox, store_sealed: Callable[[], T]) -> T:
-    """`store_sealed()`, which seals and stores; once more when another key took over in between."""
+def with_current_key(vault: SecretBox, store_sealed: Callable[[], T]) -> T:
+    """Run `store_sealed()`, which encrypts and stores; retry once if the key changed in between."""
     try:
         return store_sealed()
     except StaleKeyError:
@@ -46,16 +46,16 @@ def set_secret(call: ApiRequest) -> dict[str, Any]:
         raise bad_input(f"{name[:60]!r} is no name of a secret", fix)
     if not value or len(value.encode()) > MAX_VALUE_BYTES or "\0" in value:
         limit = MAX_VALUE_BYTES >> 10
-        text = f"the value of {name} is empty, has a zero byte, or more than {limit} KiB"
-        raise bad_input(text, f"spotctl secret set {name} < FILE")
+        message = f"the value of {name} is empty, has a zero byte, or more than {limit} KiB"
+        raise bad_input(message, f"spotctl secret set {name} < FILE")
     store, vault = call.backing.store, call.backing.vault
 
-    def keep() -> None:
+    def store_sealed() -> None:
         epoch = vault.epoch
         [sealed] = seal_secrets(vault, "", {name: value}).values()
         store.keep_secret(SecretRow(name, call.now_us, call.actor), sealed, epoch)
 
-    with_present_key(vault, keep)
+    with_current_key(vault, store_sealed)
     return {"kind": "Secret", "name": name}
 
 
@@ -68,8 +68,8 @@ def remove_secret(call: ApiRequest) -> dict[str, Any]:
         if name in job.spec.secrets and name not in store.secrets(job.id)
     ]
     if users:
-        text = f"{name} is needed by {', '.join(sorted(users))}"
-        raise conflict(text, "cancel what needs it first, or set another value")
+        message = f"{name} is needed by {', '.join(sorted(users))}"
+        raise conflict(message, "cancel what needs it first, or set another value")
     if not store.drop_secret(name):
         raise not_found(f"no secret {name[:60]!r} is kept", "spotctl secret ls")
     return {"kind": "Secret", "name": name}

@@ -1,4 +1,4 @@
-"""The route about how machines fared: what a fleet knows of its clouds by itself."""
+"""The route for interruption statistics: what the fleet has observed of its clouds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def stats(call: ApiRequest) -> dict[str, Any]:
     by, capacity = _by(call), _capacity(call)
     now_us = call.now_us
     since_us = now_us - call.number("since_s", MONTH_S, 1, MOST_S) * S
-    lives = call.backing.store.machine_lives(since_us)
-    rows = count(lives, by, capacity, since_us, now_us)
+    machine_lives = call.backing.store.machine_lives(since_us)
+    rows = count(machine_lives, by, capacity, since_us, now_us)
     return {
         "kind": "Stats",
         "by": by.value,
@@ -34,49 +34,51 @@ def stats(call: ApiRequest) -> dict[str, Any]:
         "since": iso(since_us),
         "until": iso(now_us),
         "coverage": COVERAGE,
-        "priors": [_prior(cloud, capacity) for cloud in sorted({one.cloud for one in lives})],
+        "priors": [
+            _prior(cloud, capacity) for cloud in sorted({life.cloud for life in machine_lives})
+        ],
         "claims": _claims() if capacity == CapacityType.SPOT.value else [],
-        "items": [_row_data(one) for one in rows],
+        "items": [_row_data(row) for row in rows],
         "total": _row_data(total(rows)),
     }
 
 
 def _prior(cloud: str, capacity: str) -> dict[str, Any]:
-    each_h, source = prior_of(cloud, capacity)
-    return {"cloud": cloud, "per_machine_hour": 1 / each_h, "mtti_h": each_h, "source": source}
+    mtti_h, source = prior_of(cloud, capacity)
+    return {"cloud": cloud, "per_machine_hour": 1 / mtti_h, "mtti_h": mtti_h, "source": source}
 
 
 def _claims() -> list[dict[str, Any]]:
     return [
         {
-            "name": one.source_name,
-            "what": one.what,
-            "claimed": one.claimed,
-            "per_machine_hour": {"low": one.low, "high": one.high},
-            "mtti_h": 1 / one.high,
-            "note": one.note,
-            "dated": one.dated,
-            "source": one.source,
+            "name": claim.source_name,
+            "what": claim.what,
+            "claimed": claim.claimed,
+            "per_machine_hour": {"low": claim.low, "high": claim.high},
+            "mtti_h": 1 / claim.high,
+            "note": claim.note,
+            "dated": claim.dated,
+            "source": claim.source,
         }
-        for one in rate_claims()
+        for claim in rate_claims()
     ]
 
 
 def _by(call: ApiRequest) -> GroupBy:
-    named = call.query.get("by") or GroupBy.CLOUD.value
+    name = call.query.get("by") or GroupBy.CLOUD.value
     try:
-        return GroupBy(named)
+        return GroupBy(name)
     except ValueError:
-        known = ", ".join(one.value for one in GroupBy)
-        raise bad_input(f"by must be one of {known}, not {named!r}", "leave by out") from None
+        known = ", ".join(group.value for group in GroupBy)
+        raise bad_input(f"by must be one of {known}, not {name!r}", "leave by out") from None
 
 
 def _capacity(call: ApiRequest) -> str:
-    named = call.query.get("capacity") or CapacityType.SPOT.value
-    if named not in (kinds := [kind.value for kind in CapacityType]):
-        text = f"capacity must be one of {', '.join(kinds)}, not {named!r}"
-        raise bad_input(text, "leave capacity out")
-    return named
+    capacity = call.query.get("capacity") or CapacityType.SPOT.value
+    if capacity not in (kinds := [kind.value for kind in CapacityType]):
+        message = f"capacity must be one of {', '.join(kinds)}, not {capacity!r}"
+        raise bad_input(message, "leave capacity out")
+    return capacity
 
 
 def _row_data(row: Row) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def _row_data(row: Row) -> dict[str, Any]:
         "launches": {
             "asked": row.asked,
             "launched": row.launched,
-            "refused": dict(sorted(row.refused.items(), key=lambda one: (-one[1], one[0]))),
+            "refused": dict(sorted(row.refused.items(), key=lambda item: (-item[1], item[0]))),
             "refused_share": _interval(row.refusals),
             "boot_failures": row.failed_to_boot,
             "boot_failed_share": _interval(row.boot_failures),
@@ -119,15 +121,15 @@ def _row_data(row: Row) -> dict[str, Any]:
     }
 
 
-def _interval(found: Interval | None) -> dict[str, Any] | None:
-    """With what it rests on; `few`: on next to nothing."""
-    if found is None:
+def _interval(interval: Interval | None) -> dict[str, Any] | None:
+    """Return a rate with the data that it is based on; `few` marks a rate from very little data."""
+    if interval is None:
         return None
     return {
-        "count": found.count,
-        "of": round(found.exposure, 6),
-        "value": found.middle,
-        "low": found.low,
-        "high": found.high,
-        "few": found.few,
+        "count": interval.count,
+        "of": round(interval.exposure, 6),
+        "value": interval.middle,
+        "low": interval.low,
+        "high": interval.high,
+        "few": interval.few,
     }

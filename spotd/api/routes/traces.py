@@ -1,4 +1,4 @@
-"""The route about what was seen of spot, of which traces are made."""
+"""The route for observations of spot pools, from which traces are made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spotd.store.interface import PricePoint, Store
 
 QUARTER_S = 90 * 86_400
 
-Kind = tuple[str, int]  # an accelerator, and how many of them in a machine
+Kind = tuple[str, int]  # an accelerator, and its count per machine
 
 
 def traces(call: ApiRequest) -> dict[str, Any]:
@@ -34,9 +34,9 @@ def traces(call: ApiRequest) -> dict[str, Any]:
 def told(
     store: Store, offers: Iterable[Offer], wanted: Kind | None, since_us: int, now_us: int
 ) -> dict[str, Any]:
-    """The answer, with `offers` on sale."""
-    found = [one for one in seen(store.machine_lives(since_us)) if _fits(one, wanted)]
-    kinds = {(one.accelerator, one.accelerator_count) for one in found}
+    """Return the reply, for `offers` on sale."""
+    pools = [pool for pool in seen(store.machine_lives(since_us)) if _fits(pool, wanted)]
+    kinds = {(pool.accelerator, pool.accelerator_count) for pool in pools}
     kinds |= {wanted} if wanted else set()
     spot = {
         pool_of(offer): offer
@@ -44,8 +44,8 @@ def told(
         if offer.capacity_type is CapacityType.SPOT
         and (offer.accelerator, offer.accelerator_count) in kinds
     }
-    unseen = sorted(spot.keys() - {one.pool for one in found})
-    keys = [f"{one.pool}/{capacity}" for one in found for capacity in ("spot", "on_demand")]
+    unseen = sorted(spot.keys() - {pool.pool for pool in pools})
+    keys = [f"{pool.pool}/{capacity}" for pool in pools for capacity in ("spot", "on_demand")]
     points: dict[str, list[PricePoint]] = {}
     for point in store.price_history(keys, since_us):
         points.setdefault(point.offer_key, []).append(point)
@@ -55,7 +55,7 @@ def told(
         "until": iso(now_us),
         "since_us": since_us,
         "until_us": now_us,
-        "items": [_item(one, points) for one in found],
+        "items": [_item(pool, points) for pool in pools],
         "unseen": [
             {
                 "pool": pool,
@@ -76,18 +76,18 @@ def _wanted(gpus: str) -> Kind | None:
         raise bad_input(f"gpus: {error}", "write one like H100:8") from None
 
 
-def _fits(one: PoolObservations, wanted: Kind | None) -> bool:
-    kind = (one.accelerator, one.accelerator_count)
-    return bool(one.accelerator) if wanted is None else kind == wanted
+def _fits(pool: PoolObservations, wanted: Kind | None) -> bool:
+    kind = (pool.accelerator, pool.accelerator_count)
+    return bool(pool.accelerator) if wanted is None else kind == wanted
 
 
-def _item(one: PoolObservations, points: dict[str, list[PricePoint]]) -> dict[str, Any]:
-    spot = points.get(f"{one.pool}/spot", [])
-    on_demand = points.get(f"{one.pool}/on_demand", [])
+def _item(pool: PoolObservations, points: dict[str, list[PricePoint]]) -> dict[str, Any]:
+    spot = points.get(f"{pool.pool}/spot", [])
+    on_demand = points.get(f"{pool.pool}/on_demand", [])
     return {
-        **vars(one),
+        **vars(pool),
         "spot_microusd_per_h": _prices((p.at_us, p.price_microusd_per_h) for p in spot),
-        # Where on-demand is not on sale itself, the list price that spot is told beside.
+        # Where on-demand is not on sale itself, use the list price that comes with the spot price.
         "on_demand_microusd_per_h": _prices((p.at_us, p.price_microusd_per_h) for p in on_demand)
         or _prices((p.at_us, p.list_microusd_per_h) for p in spot),
     }

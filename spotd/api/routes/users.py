@@ -1,4 +1,4 @@
-"""Routes about users: who there is, shutting one out, letting one in again."""
+"""Routes about users: list, disable and enable them."""
 
 from __future__ import annotations
 
@@ -30,30 +30,32 @@ def list_users(call: ApiRequest) -> dict[str, Any]:
 
 def disable_user(call: ApiRequest) -> dict[str, Any]:
     """Shut a user out of the API and of every machine, at once. `transfer_to` gets the jobs."""
-    store, name, heir = call.backing.store, call.path["name"], call.text("transfer_to")
+    store, name, successor = call.backing.store, call.path["name"], call.text("transfer_to")
     uid = _uid(name)
-    mine = [job for job, owner in store.job_owners().items() if owner == name]
-    if uid < 0 and not mine and not _is_disabled(call, name):
+    owned_jobs = [job for job, owner in store.job_owners().items() if owner == name]
+    if uid < 0 and not owned_jobs and not _is_disabled(call, name):
         raise not_found(f"there is no user {name[:60]!r}", "spotctl user ls")
     if name == call.actor or call.backing.is_trusted(uid):
-        text = f"{name} cannot be disabled by {call.actor}"
-        raise conflict(text, "root and the daemon's own user stay; nobody disables themselves")
-    if heir and (heir == name or _uid(heir) < 0 or _is_disabled(call, heir)):
-        raise not_found(f"{heir[:60]!r} cannot take over jobs", "name another user of this box")
-    row = DisabledUser(name, uid, call.now_us, call.actor, heir)
+        message = f"{name} cannot be disabled by {call.actor}"
+        raise conflict(message, "root and the daemon's own user stay; nobody disables themselves")
+    if successor and (successor == name or _uid(successor) < 0 or _is_disabled(call, successor)):
+        raise not_found(
+            f"{successor[:60]!r} cannot take over jobs", "name another user of this box"
+        )
+    row = DisabledUser(name, uid, call.now_us, call.actor, successor)
     try:
         moved = store.disable_user(row)
     except NoSuccessorError as error:
         raise conflict(str(error), f"spotctl user disable {name} --transfer-to SOMEBODY") from None
-    asked = call.backing.put_out()
+    results = call.backing.put_out()
     return {
         "kind": "User",
         "name": name,
         "disabled": True,
         "jobs": moved,
-        "transferred_to": heir,
-        "machines": sorted(node for node, why in asked.items() if not why),
-        "unreachable": {node: why for node, why in sorted(asked.items()) if why},
+        "transferred_to": successor,
+        "machines": sorted(node for node, why in results.items() if not why),
+        "unreachable": {node: why for node, why in sorted(results.items()) if why},
     }
 
 
@@ -66,7 +68,7 @@ def enable_user(call: ApiRequest) -> dict[str, Any]:
 
 
 def check_enabled(call: ApiRequest) -> None:
-    """Raises ApiError when the caller was disabled just now."""
+    """Raise ApiError when the caller was disabled just now."""
     if _is_disabled(call, call.actor):
         raise user_disabled(call.actor)
 
@@ -76,7 +78,7 @@ def _is_disabled(call: ApiRequest, name: str) -> bool:
 
 
 def _uid(name: str) -> int:
-    """-1 for a name that this machine does not know."""
+    """Return the uid of a user; -1 for a name that this machine does not know."""
     try:
         return pwd.getpwnam(name).pw_uid
     except (KeyError, ValueError):

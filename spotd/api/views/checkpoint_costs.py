@@ -1,5 +1,7 @@
-"""What a job's checkpoints cost in their store, beside the bytes that leave a cloud: to lie there,
-and to be written. By dated list prices; what soft delete or versions keep is not in it."""
+"""Costs of a job's checkpoints in their store, besides egress: storage and write requests.
+
+By dated list prices. Costs of soft delete and versions are not included.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,20 @@ HOURS_A_MONTH = 730.0
 
 
 def storage_data(spec: JobSpec, market: Market) -> dict[str, Any] | None:
-    """Of what the job keeps there at any time; None where nobody's price or no size is known."""
+    """Return the cost of the checkpoints that the job keeps at any time.
+
+    None where the price or the size is not known.
+    """
     saves = spec.checkpoint
     price = storage_prices().get(store_of(spec, market).cloud)
     if price is None or not saves.size_bytes or saves.engine == "none":
         return None
-    month = price.microusd_per_month(saves.size_bytes * saves.keep)
+    month_microusd = price.microusd_per_month(saves.size_bytes * saves.keep)
     return {
         "store": saves.store,
         "keep": saves.keep,
-        "usd_per_month": usd(month),
-        "usd_per_h": usd(round(month / HOURS_A_MONTH)),
+        "usd_per_month": usd(month_microusd),
+        "usd_per_h": usd(round(month_microusd / HOURS_A_MONTH)),
         "class": price.storage_class,
         "region": price.region,
         "dated": price.dated,
@@ -34,7 +39,10 @@ def storage_data(spec: JobSpec, market: Market) -> dict[str, Any] | None:
 
 
 def requests_usd_per_h(offer: Offer, spec: JobSpec, market: Market) -> float | None:
-    """Of the writes of its saves there, a part of PART_BYTES each; None where the price, a save's
-    size or how often there is one is not known."""
-    found = requests_microusd_per_h(offer, spec, market)
-    return None if found is None else usd(found)
+    """Return the dollars per hour of the write requests of the job's saves.
+
+    A save is written in parts of PART_BYTES, one request each. None where the price, the size of a
+    save or the interval is not known.
+    """
+    microusd = requests_microusd_per_h(offer, spec, market)
+    return None if microusd is None else usd(microusd)

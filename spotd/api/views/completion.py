@@ -1,4 +1,4 @@
-"""How a job goes on, as the API has it: burn rate, what is left, when it ends and at what cost."""
+"""The completion estimate of a job as JSON: burn rate, remaining work, end time and final cost."""
 
 from __future__ import annotations
 
@@ -17,102 +17,118 @@ from spotd.store.checkpoint_costs import MONTH_H
 from spotd.store.job_history import facts_of
 
 
-def outlook_data(
+def completion_data(
     call: ApiRequest,
     job: Job,
     total: Bill,
     instead: OnDemand | None,
     storage_usd_per_month: float | None,
 ) -> dict[str, Any]:
-    """Beside the counterfactuals: the same work on demand up to its end. `total` is the bill so
-    far, `instead` what that work would have cost."""
+    """Return the estimate as JSON.
+
+    `total` is the bill so far, and `instead` what the same work would have cost on demand. The
+    reply extends that comparison up to the end of the job.
+    """
     now_us = call.now_us
     facts = facts_of(call.backing.store, job, call.backing.market(now_us), now_us)
-    found = outlook(facts)
-    done = found.completion
-    hours = done.hours.middle if done else 0.0
-    measured = found.pace
+    estimate = outlook(facts)
+    completion = estimate.completion
+    hours = completion.hours.middle if completion else 0.0
+    pace = estimate.pace
     return {
-        "usd_per_hour": usd(found.microusd_per_h),
-        "mean_usd_per_hour": usd(found.mean_microusd_per_h),
-        "step": found.step,
-        "saved_step": found.saved_step,
-        "steps": found.steps or None,
-        "steps_left": max(0, found.steps - found.step) if found.steps else None,
-        "step_s": round(measured.step_s, 6) if measured else None,
-        "measured_steps": measured.steps if measured else 0,
-        "left_hours": round(found.left_s / 3600, 6) if found.left_s else None,
-        "unknown": found.unknown,
-        "try": found.advice,
+        "usd_per_hour": usd(estimate.microusd_per_h),
+        "mean_usd_per_hour": usd(estimate.mean_microusd_per_h),
+        "step": estimate.step,
+        "saved_step": estimate.saved_step,
+        "steps": estimate.steps or None,
+        "steps_left": max(0, estimate.steps - estimate.step) if estimate.steps else None,
+        "step_s": round(pace.step_s, 6) if pace else None,
+        "measured_steps": pace.steps if pace else 0,
+        "left_hours": round(estimate.left_s / 3600, 6) if estimate.left_s else None,
+        "unknown": estimate.unknown,
+        "try": estimate.advice,
         "coverage": COVERAGE,
-        "hours": _between(done.hours, 6) if done else None,
-        "finish": _finish(done.hours, now_us) if done else None,
-        "interruptions": _between(done.interruptions, 0) if done else None,
-        "final_usd": _final(found),
+        "hours": _range_data(completion.hours, 6) if completion else None,
+        "finish": _finish(completion.hours, now_us) if completion else None,
+        "interruptions": _range_data(completion.interruptions, 0) if completion else None,
+        "final_usd": _final(estimate),
         "storage_left_usd": _storage(storage_usd_per_month, hours),
         "egress_left_usd": _egress(facts, hours),
         "used_up_at": _used_up(
-            found, job, carried_by(call.backing.store).get(job.id, (0, 0)), now_us
+            estimate, job, carried_by(call.backing.store).get(job.id, (0, 0)), now_us
         ),
-        "by": list(found.notes),
-        "on_demand": _on_demand(found, total, instead),
+        "by": list(estimate.notes),
+        "on_demand": _on_demand(estimate, total, instead),
     }
 
 
-def _between(one: Range, digits: int) -> dict[str, float]:
-    return {name: round(value, digits) for name, value in vars(one).items()}
+def _range_data(values: Range, digits: int) -> dict[str, float]:
+    return {name: round(value, digits) for name, value in vars(values).items()}
 
 
 def _finish(hours: Range, now_us: int) -> dict[str, str | None]:
     return {name: iso(now_us + round(value * US_PER_H)) for name, value in vars(hours).items()}
 
 
-def _final(found: CompletionEstimate) -> dict[str, float] | None:
-    """Of its machines, what is spent included."""
-    ends = found.final_microusd
+def _final(estimate: CompletionEstimate) -> dict[str, float] | None:
+    """Return the final cost of the job's machines, money spent so far included."""
+    final = estimate.final_microusd
     names = ("low", "middle", "high")
-    return dict(zip(names, map(usd, ends), strict=True)) if ends else None
+    return dict(zip(names, map(usd, final), strict=True)) if final else None
 
 
 def _storage(usd_per_month: float | None, hours: float) -> float | None:
-    """Of the checkpoints that it keeps, until its end; None where no price is known."""
+    """Return the storage cost of kept checkpoints until the end; None where no price is known."""
     return None if usd_per_month is None else round(usd_per_month * hours / MONTH_H, 6)
 
 
 def _egress(facts: JobRecord, hours: float) -> float | None:
-    """Of what leaves the cloud of its newest machine until its end; None where it is not known."""
-    node = max(facts.nodes, key=lambda one: one.requested_at_us, default=None)
+    """Return the cost of egress from the newest machine's cloud until the end.
+
+    None where it is not known.
+    """
+    node = max(facts.nodes, key=lambda node: node.requested_at_us, default=None)
     per_h = egress_microusd_per_h(node.offer, facts.job.spec, facts.market) if node else None
     return None if per_h is None else usd(round(per_h * hours))
 
 
 def _used_up(
-    found: CompletionEstimate, job: Job, carried: tuple[int, int], now_us: int
+    estimate: CompletionEstimate, job: Job, carried: tuple[int, int], now_us: int
 ) -> str | None:
-    """When its max_cost_usd is, at the present rate; None where it has none, or nothing runs.
-    `carried`: what its checkpoints cost, and an hour."""
-    cost, each_h = carried
-    left = job.spec.max_cost_microusd - found.spent_microusd - cost
-    if not job.spec.max_cost_microusd or not found.microusd_per_h or left <= 0:
+    """Return when the job's max_cost_usd is used up at the present rate.
+
+    None where it has no such limit, or nothing runs. `carried` is what its checkpoints cost so far,
+    and per hour, in micro-USD.
+    """
+    carried_cost, carried_per_h = carried
+    remaining = job.spec.max_cost_microusd - estimate.spent_microusd - carried_cost
+    if not job.spec.max_cost_microusd or not estimate.microusd_per_h or remaining <= 0:
         return None
-    return iso(now_us + left * US_PER_H // (found.microusd_per_h + each_h))
+    return iso(now_us + remaining * US_PER_H // (estimate.microusd_per_h + carried_per_h))
 
 
 def _on_demand(
-    found: CompletionEstimate, total: Bill, instead: OnDemand | None
+    estimate: CompletionEstimate, total: Bill, instead: OnDemand | None
 ) -> dict[str, Any] | None:
-    """At its end: what it would have cost on demand, without any interruption from now on. The
-    saving is at most the discount of the same hours."""
-    ends, done = found.final_microusd, found.completion
-    if ends is None or done is None or instead is None or not found.list_left_microusd:
+    """Return what the job would have cost on demand at its end.
+
+    It assumes no interruption from now on. The saving is at most the discount of the same hours.
+    """
+    final, completion = estimate.final_microusd, estimate.completion
+    if final is None or completion is None or instead is None or not estimate.list_left_microusd:
         return None
-    whole = instead.list_microusd + found.list_left_microusd
-    best = instead.best_microusd + found.best_left_microusd
-    same = total.list_microusd + found.list_left_microusd * done.hours.middle * 3600 / found.left_s
-    discount = 1 - ends[1] / same
+    total_on_demand = instead.list_microusd + estimate.list_left_microusd
+    best_on_demand = instead.best_microusd + estimate.best_left_microusd
+    same_hours = (
+        total.list_microusd
+        + estimate.list_left_microusd * completion.hours.middle * 3600 / estimate.left_s
+    )
+    discount = 1 - final[1] / same_hours
     return {
-        "final_usd": usd(whole),
-        "best_final_usd": usd(best) if found.best_left_microusd else None,
-        "saving": round(min(1 - ends[1] / whole, discount), 4) if whole else None,
+        "final_usd": usd(total_on_demand),
+        "best_final_usd": usd(best_on_demand) if estimate.best_left_microusd else None,
+        "saving": round(min(1 - final[1] / total_on_demand, discount), 4)
+        if total_on_demand
+        else None,
         "discount": round(discount, 4),
     }

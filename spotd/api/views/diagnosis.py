@@ -1,4 +1,4 @@
-"""What was found wrong with a job's training lately, and how well its machines are used."""
+"""Recent diagnoses of a job's training, and how well its machines are used."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from spotd.domain.units import S
 from spotd.store.interface import EventRow, Store
 
 LATELY_US = 24 * 3600 * S
-USE_US = 15 * 60 * S  # what HLT-11 looks at
+USE_US = 15 * 60 * S  # the window of HLT-11
 
 
-def verdicts(store: Store, job: Job, now_us: int) -> list[dict[str, Any]]:
-    """The newest of each kind within a day, newest first: what was seen, what spotd does about it,
-    what a person can try; and the stacks that were taken."""
+def diagnoses(store: Store, job: Job, now_us: int) -> list[dict[str, Any]]:
+    """Return the newest diagnosis of each kind within a day, newest first.
+
+    Each has what was observed, how spotd reacts, what a person can try, and the stacks that were
+    dumped.
+    """
     rows = store.events_of(job.id, tuple(ADVICE), now_us - LATELY_US)
     counts: dict[str, int] = {}
     newest: dict[str, EventRow] = {}
@@ -37,36 +40,39 @@ def verdicts(store: Store, job: Job, now_us: int) -> list[dict[str, Any]]:
             "attempt": ADVICE[row.event.kind].attempt,
             "stacks": row.event.data.get("stacks", []),
         }
-        for row in sorted(newest.values(), key=lambda one: -one.id)
+        for row in sorted(newest.values(), key=lambda row: -row.id)
     ]
 
 
-def use_lately(store: Store, job: Job, now_us: int) -> dict[str, Any] | None:
-    """How well the machines were used in the last quarter of an hour; None: nobody measured it."""
+def recent_use(store: Store, job: Job, now_us: int) -> dict[str, Any] | None:
+    """Return how well the machines were used in the last 15 minutes; None: not measured."""
     return use_since(store, job, now_us - USE_US)
 
 
-def use_in_all(store: Store, job: Job) -> dict[str, Any] | None:
-    """The same, for as long as the job's record goes back."""
+def total_use(store: Store, job: Job) -> dict[str, Any] | None:
+    """Return the utilization for as long as the job's record goes back."""
     return use_since(store, job, 0)
 
 
 def use_since(store: Store, job: Job, since_us: int) -> dict[str, Any] | None:
-    """The same since then."""
+    """Return the utilization since a point in time; None: not measured."""
     windows = store.events_of(job.id, (USAGE,), since_us)
-    used = use_of([row.event.data for row in windows])
-    if used is None:
+    utilization = use_of([row.event.data for row in windows])
+    if utilization is None:
         return None
-    return {**_shares(used), **idle(windows, {node.id: node for node in store.job_nodes(job.id)})}
-
-
-def _shares(used: Utilization) -> dict[str, Any]:
     return {
-        "measured_hours": round(used.seconds / 3600, 6),
-        "gpu": _rounded(used.gpu),
-        "data": _rounded(used.data),
-        "save": _rounded(used.save),
-        "cause": used.cause,
+        **_shares(utilization),
+        **idle_costs(windows, {node.id: node for node in store.job_nodes(job.id)}),
+    }
+
+
+def _shares(utilization: Utilization) -> dict[str, Any]:
+    return {
+        "measured_hours": round(utilization.seconds / 3600, 6),
+        "gpu": _rounded(utilization.gpu),
+        "data": _rounded(utilization.data),
+        "save": _rounded(utilization.save),
+        "cause": utilization.cause,
     }
 
 
@@ -74,17 +80,19 @@ def _rounded(share: float | None) -> float | None:
     return None if share is None else round(share, 4)
 
 
-def idle(windows: Sequence[EventRow], nodes: Mapping[str, Node]) -> dict[str, Any]:
-    """Dollars of the windows in which GPUs did nothing, and of those that training waited for data
-    and for checkpoints, which are part of the former. Of the machines that report alone, at their
-    price of today; None: not measured."""
+def idle_costs(windows: Sequence[EventRow], nodes: Mapping[str, Node]) -> dict[str, Any]:
+    """Return the dollars that were paid while GPUs did nothing.
+
+    `data_usd` and `save_usd` are the parts in which training waited for data and for checkpoints.
+    Counts only the machines that report, at their present price. None: not measured.
+    """
     sums: dict[str, float] = {}
     for row in windows:
         node = nodes.get(row.event.node_id)
         if node is None:
             continue
         data = row.event.data
-        per_s = node.offer.price_microusd_per_h / 3600
+        microusd_per_s = node.offer.price_microusd_per_h / 3600
         window_s = _number(data, "window_s") or 0.0
         busy = _number(data, "gpu")
         idle_s = None if busy is None else (1 - min(busy, 1.0)) * window_s
@@ -92,7 +100,7 @@ def idle(windows: Sequence[EventRow], nodes: Mapping[str, Node]) -> dict[str, An
         waits |= {f"{part}_usd": _number(data, f"{part}_s") for part in ("data", "save")}
         for name, seconds in waits.items():
             if seconds is not None:
-                sums[name] = sums.get(name, 0.0) + seconds * per_s
+                sums[name] = sums.get(name, 0.0) + seconds * microusd_per_s
     names = ("idle_usd", "data_usd", "save_usd")
     return {name: usd(round(sums[name])) if name in sums else None for name in names}
 

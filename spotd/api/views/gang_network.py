@@ -1,4 +1,4 @@
-"""Gangs whose ranks could talk to each other over plain IP only are refused before they begin."""
+"""Admission check of gangs: refuse one whose ranks could only communicate over plain IP."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from spotd.domain.job import JobSpec
 from spotd.domain.market import Market
 from spotd.planner.placement.rank import lacks_network
 
-NAMED = 3  # machines that a refusal names
+NAMED = 3  # machines named in a refusal
 _ALL = tuple(CapacityType)
 
 
 def refuse_slow(spec: JobSpec, market: Market) -> None:
-    """Raises ApiError (bad input) for a gang when offers fit, and none of them has an interconnect
-    between its machines. What is not on sale now may have one when it is."""
+    """Raise ApiError (bad input) for a gang when no offer that fits has an interconnect.
+
+    It does not refuse when no offer fits: an offer that is not on sale now may have one.
+    """
     fitting = [o for o in market.offers if any(want.admits(o) for want in spec.alternatives)]
     if not fitting or not all(lacks_network(spec, offer) for offer in fitting):
         return
@@ -24,36 +26,39 @@ def refuse_slow(spec: JobSpec, market: Market) -> None:
         f"num_nodes is {spec.num_nodes}, and none of the {len(fitting)} offers that fit has an "
         "interconnect (EFA, GPUDirect, InfiniBand) between its machines",
         "spotd.slow_network: true, if plain IP is good enough for the job; "
-        + "; ".join([*_mended(fitting), _elsewhere(spec, market)]),
+        + "; ".join([*_possible_fixes(fitting), _elsewhere(spec, market)]),
     )
 
 
-def _mended(fitting: Iterable[Offer]) -> Iterator[str]:
-    """What would give one to machines that fit, the cheapest first."""
-    needs: dict[str, list[Offer]] = {}
-    for offer in sorted(fitting, key=lambda one: (one.price_microusd_per_h, one.key)):
+def _possible_fixes(fitting: Iterable[Offer]) -> Iterator[str]:
+    """Yield what would give an interconnect to machines that fit, cheapest first."""
+    offers_by_need: dict[str, list[Offer]] = {}
+    for offer in sorted(fitting, key=lambda offer: (offer.price_microusd_per_h, offer.key)):
         if offer.joins_with:
-            needs.setdefault(offer.joins_with, []).append(offer)
-    for what, offers in needs.items():
-        kinds = [*dict.fromkeys(f"{one.instance_type} of {one.provider}" for one in offers)]
-        more = f" and {len(kinds) - NAMED} more" if len(kinds) > NAMED else ""
-        yield f"{', '.join(kinds[:NAMED])}{more}: with {what}"
+            offers_by_need.setdefault(offer.joins_with, []).append(offer)
+    for need, offers in offers_by_need.items():
+        types = [*dict.fromkeys(f"{offer.instance_type} of {offer.provider}" for offer in offers)]
+        others = f" and {len(types) - NAMED} more" if len(types) > NAMED else ""
+        yield f"{', '.join(types[:NAMED])}{others}: with {need}"
 
 
 def _elsewhere(spec: JobSpec, market: Market) -> str:
-    """Which machines on sale have one: of the kind that the job asks for, if there are any."""
-    joined = [offer for offer in market.offers if offer.interconnect]
-    kinds = [OfferRequest(want.accelerator, capacity_types=_ALL) for want in spec.alternatives]
-    alike = [offer for offer in joined if any(kind.admits(offer) for kind in kinds)]
-    if not joined:
+    """Return which machines on sale have an interconnect.
+
+    Prefers those with the accelerator that the job requests.
+    """
+    connected = [offer for offer in market.offers if offer.interconnect]
+    requests = [OfferRequest(want.accelerator, capacity_types=_ALL) for want in spec.alternatives]
+    matching = [offer for offer in connected if any(request.admits(offer) for request in requests)]
+    if not connected:
         return "no provider of the configuration sells a machine that has one now"
-    return f"these have one: {_named(alike or joined)}"
+    return f"these have one: {_names_text(matching or connected)}"
 
 
-def _named(offers: Iterable[Offer]) -> str:
+def _names_text(offers: Iterable[Offer]) -> str:
     names = dict.fromkeys(
         f"{offer.instance_type} of {offer.provider} as {offer.capacity_type.value}"
-        for offer in sorted(offers, key=lambda one: (one.price_microusd_per_h, one.key))
+        for offer in sorted(offers, key=lambda offer: (offer.price_microusd_per_h, offer.key))
     )
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join([*names][:NAMED]) + more
+    others = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join([*names][:NAMED]) + others

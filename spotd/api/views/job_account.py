@@ -1,4 +1,4 @@
-"""What the store has on record of a job, as an account of money."""
+"""The cost account of a job, built from the store's records."""
 
 from __future__ import annotations
 
@@ -30,39 +30,45 @@ NO_BOX = "what the control box costs is not known: [money] control_box_usd_per_h
 
 @dataclass(frozen=True)
 class ControlBoxCost:
-    """What the control box costs, and the machine time of each job in the window that it is shared
-    out by. 0: nobody has said."""
+    """The cost of the control box, and the machine time of each job that it is shared out by.
+
+    `microusd_per_h` 0: not configured. `billed_us` is machine time in the window, by job id.
+    """
 
     microusd_per_h: int
     billed_us: Mapping[str, int]
-    since_us: int  # of the first machine, or of the window
+    since_us: int  # start of the first machine, or of the window
 
     def whole(self, window: Window) -> int:
-        """Micro-USD of that time. Those of times that follow one another add up."""
-        ends = (max(self.since_us, at_us) for at_us in (window.since_us, window.until_us))
-        before, until = (cost_microusd(self.microusd_per_h, self.since_us, at) for at in ends)
-        return until - before
+        """Return the micro-USD of the window. Costs of adjacent windows add up."""
+        bounds = (max(self.since_us, at_us) for at_us in (window.since_us, window.until_us))
+        cost_before, cost_until = (
+            cost_microusd(self.microusd_per_h, self.since_us, at) for at in bounds
+        )
+        return cost_until - cost_before
 
     def share(self, job_id: str, window: Window) -> int:
-        """Micro-USD of one job, by its part of all machine time; those of all jobs add up to what
-        the box costs in that time."""
+        """Return one job's share in micro-USD, by its part of all machine time.
+
+        The shares of all jobs add up to the cost of the box in the window.
+        """
         jobs = sorted(self.billed_us)
         if job_id not in self.billed_us:
             return 0
-        parts = share_out(self.whole(window), [self.billed_us[one] for one in jobs])
+        parts = share_out(self.whole(window), [self.billed_us[job] for job in jobs])
         return parts[jobs.index(job_id)]
 
     def hours(self, job_id: str, window: Window) -> float:
-        """Of the box in that time, the job's part."""
-        part = self.billed_us.get(job_id, 0) / max(1, sum(self.billed_us.values()))
-        passed_us = max(0, window.until_us - max(self.since_us, window.since_us))
-        return passed_us / US_PER_H * part
+        """Return the job's part of the hours of the box in the window."""
+        share = self.billed_us.get(job_id, 0) / max(1, sum(self.billed_us.values()))
+        elapsed_us = max(0, window.until_us - max(self.since_us, window.since_us))
+        return elapsed_us / US_PER_H * share
 
 
 def box_of(
     rows: Sequence[SegmentRow], microusd_per_h: int, window: Window, now_us: int
 ) -> ControlBoxCost:
-    """Of all segments of the ledger."""
+    """Return the cost of the control box, shared out over all segments of the ledger."""
     billed: dict[str, int] = {}
     for row in rows:
         start_us, end_us = stretch_of(row, now_us).within(window.since_us, window.until_us)
@@ -74,7 +80,7 @@ def box_of(
 
 @dataclass(frozen=True)
 class Records:
-    """What is on record of one job."""
+    """The records of one job."""
 
     job: Job
     user: str
@@ -85,20 +91,21 @@ class Records:
     shipments: Sequence[DataTransfer] = ()
 
     def spent(self, window: Window, now_us: int) -> int:
-        """Micro-USD of its machines in that time."""
+        """Return the micro-USD of its machines in the window."""
         rows = (row for row in self.segments if row.state != "void")
         return sum(stretch_of(row, now_us).spent(window.since_us, window.until_us) for row in rows)
 
     def extras(self, market: Market, window: Window, now_us: int) -> tuple[list[Item], list[str]]:
-        """Of its checkpoints and data in that time, and what is not known of them."""
-        told = (market, window, now_us)
-        items, unknown = extras_of(self.job, self.nodes, self.checkpoints, *told)
-        more, missing = freight_of(self.job, self.nodes, self.shipments, *told)
-        return items + more, unknown + missing
+        """Return the cost items of its checkpoints and data in the window, and what is unknown."""
+        items, unknown = extras_of(self.job, self.nodes, self.checkpoints, market, window, now_us)
+        data_items, data_unknown = freight_of(
+            self.job, self.nodes, self.shipments, market, window, now_us
+        )
+        return items + data_items, unknown + data_unknown
 
 
 def records_of(store: Store, job: Job) -> Records:
-    """As the store has it."""
+    """Read the records of a job from the store."""
     return Records(
         job,
         store.job_users([job.id]).get(job.id, ""),
@@ -113,15 +120,15 @@ def records_of(store: Store, job: Job) -> Records:
 def account_of(
     records: Records, market: Market, box: ControlBoxCost, window: Window, now_us: int
 ) -> Account:
-    """Extras are those of the window; machines are whole."""
+    """Return the account of a job; extras are those of the window, machines are whole."""
     job, nodes, segments = records.job, records.nodes, records.segments
     progress, rows = records.progress, records.checkpoints
     extras, unknown = records.extras(market, window, now_us)
     share = box.share(job.id, window)
     if share:
         hours = box.hours(job.id, window)
-        what = "control box, shared by machine hours"
-        extras.append(Item(Kind.CONTROL, "control", what, hours, "Hours", share))
+        description = "control box, shared by machine hours"
+        extras.append(Item(Kind.CONTROL, "control", description, hours, "Hours", share))
     if not box.microusd_per_h:
         unknown.append(NO_BOX)
     if nodes and not progress and any(row.state != "void" for row in segments):
@@ -144,25 +151,25 @@ def account_of(
 
 
 def _machine(node: Node, segments: Sequence[SegmentRow], now_us: int) -> Machine:
-    lost = node.leave_reason is LeaveReason.HEDGE_LOST
-    what = f"{node.offer.instance_type} {node.offer.capacity_type.value}"
+    hedge_lost = node.leave_reason is LeaveReason.HEDGE_LOST
+    description = f"{node.offer.instance_type} {node.offer.capacity_type.value}"
     return Machine(
         node.id,
         node.generation,
         tuple(stretch_of(row, now_us) for row in segments if row.state != "void"),
         gpus=node.offer.accelerator_count,
         rank=node.rank,
-        chosen=not lost and (node.chosen or bool(node.started_at_us)),
-        hedge_lost=lost,
+        chosen=not hedge_lost and (node.chosen or bool(node.started_at_us)),
+        hedge_lost=hedge_lost,
         ready_at_us=node.ready_at_us,
         claimed_at_us=node.claimed_at_us,
         ended_at_us=node.released_at_us or node.exited_at_us,
-        details={"what": what, "node": node.id, **_details(node)},
+        details={"what": description, "node": node.id, **_details(node)},
     )
 
 
 def _details(node: Node) -> dict[str, str]:
-    """What exports say of a machine."""
+    """Return the details of a machine that exports have."""
     offer = node.offer
     taken = node.leave_reason in (LeaveReason.PREEMPTED, LeaveReason.LOST)
     return {

@@ -1,9 +1,10 @@
-"""What a job cost, and what it would have cost on demand: pure, from the ledger's rows.
+"""The cost of a job, and its cost on demand, computed from the ledger's rows. Pure.
 
-Two counterfactuals, both an upper bound of honesty rather than of praise:
+Two counterfactuals, both chosen to understate the benefit of spot:
 
 * **discount**: the hours we paid for, at the on-demand price of the same machine in the same place.
-  Nobody can save more than that.
+  Nothing can save more than that.
+
 * **saving**: only the hours that on-demand would have needed. Time that preemptions cost us
   (hand-over overlap, boots after the first, replayed steps) is paid here and would not have been
   paid there. Known only when the program reports its steps.
@@ -18,16 +19,16 @@ from providers.base import PREPAID
 from spotd.money.units import cost_microusd
 from spotd.store.interface import ProgressRow, SegmentRow
 
-_WHOLE: Mapping[int, int] = {}  # each attempt had all the machines that the job asks for
+_WHOLE: Mapping[int, int] = {}  # each attempt had all the machines that the job requests
 
 
 def duration_us(segment: SegmentRow, now_us: int) -> int:
-    """How long the segment has been counted for. A void one, for nothing."""
+    """Return how long the segment has been paid for; 0 for a void segment."""
     return max(0, _end_us(segment, now_us) - segment.start_us)
 
 
 def spend_microusd(segment: SegmentRow, now_us: int) -> int:
-    """What the segment has cost up to `now_us`."""
+    """Return what the segment has cost up to `now_us`."""
     return cost_microusd(segment.rate_microusd_per_h, segment.start_us, _end_us(segment, now_us))
 
 
@@ -37,11 +38,13 @@ def _end_us(segment: SegmentRow, now_us: int) -> int:
 
 @dataclass(frozen=True)
 class Bill:
-    """Sums over segments. `list_` and `best_` price the same hours on demand: of the same machine
-    in the same place, and of the cheapest place that has such a machine. `estimated` while
-    something still runs or its launch is unconfirmed. Hours of `prepaid_us`, out of a reservation
-    that costs the same without them, are in none of these sums: they cost nothing more, and that is
-    no saving."""
+    """Sums over segments.
+
+    `list_` and `best_` price the same hours on demand: for the same machine in the same place, and
+    in the cheapest place that has such a machine. `estimated` is true while something still runs or
+    its launch is unconfirmed. Hours of `prepaid_us` come from a reservation, which costs the same
+    without them. They are in none of these sums: they cost nothing more, and that is no saving.
+    """
 
     paid_us: int
     spend_microusd: int
@@ -52,12 +55,12 @@ class Bill:
 
     @property
     def discount(self) -> float | None:
-        """Fraction below the on-demand price of the same hours; None when nothing was listed."""
+        """The fraction below the on-demand price of the same hours; None when none was listed."""
         return 1 - self.spend_microusd / self.list_microusd if self.list_microusd else None
 
 
 def bill(segments: Sequence[SegmentRow], now_us: int) -> Bill:
-    """The sums of these segments at `now_us`."""
+    """Return the sums of these segments at `now_us`."""
     listed, best = 0, 0
     for row in segments:
         if row.price_source == PREPAID:
@@ -76,8 +79,11 @@ def bill(segments: Sequence[SegmentRow], now_us: int) -> Bill:
 
 
 def all_reports(progress: Sequence[ProgressRow], first_step_at_us: int) -> Sequence[ProgressRow]:
-    """The reports of a job whose first one was heard at `first_step_at_us`; none when that one is
-    no longer on record: history is pruned, and of what is left nothing can be said."""
+    """Return the progress reports of a job if they are complete, else none.
+
+    `first_step_at_us` is when the first report was received. When that report is no longer on
+    record, history was pruned, and the remaining reports prove nothing.
+    """
     if progress and min(row.at_us for row in progress) > first_step_at_us:
         return []
     return progress
@@ -86,40 +92,48 @@ def all_reports(progress: Sequence[ProgressRow], first_step_at_us: int) -> Seque
 def useful_us(
     progress: Sequence[ProgressRow], num_nodes: int = 1, gangs: Mapping[int, int] = _WHOLE
 ) -> int:
-    """Machine time of training whose steps survive: what a newer run trained again does not count.
-    Each stretch lies within one node's clock, so that it does not matter whether that is right, nor
-    when we heard of it. `gangs` has the attempts with another number of machines than `num_nodes`.
+    """Return the machine time, in microseconds, of training whose steps survive.
+
+    Steps that a newer run trained again do not count. Each run is measured by one node's clock, so
+    neither an offset of that clock nor the delay of reports matters. `gangs` maps generations to
+    their number of machines where it differs from `num_nodes`.
     """
-    total, floor = 0, None
+    total, oldest_newer_step = 0, None
     for rows in reversed(_runs(progress)):
         first, last = rows[0].from_step, max(row.to_step for row in rows)
-        span = max(row.last_at_us for row in rows) - min(row.first_at_us for row in rows)
-        kept_to = last if floor is None else min(last, floor - 1)
-        kept = max(0, kept_to - first + 1)
+        span_us = max(row.last_at_us for row in rows) - min(row.first_at_us for row in rows)
+        last_surviving = last if oldest_newer_step is None else min(last, oldest_newer_step - 1)
+        surviving = max(0, last_surviving - first + 1)
         machines = gangs.get(rows[0].generation, num_nodes)
-        total += machines * span * kept // max(1, last - first + 1)
-        floor = first if floor is None else min(floor, first)
+        total += machines * span_us * surviving // max(1, last - first + 1)
+        oldest_newer_step = first if oldest_newer_step is None else min(oldest_newer_step, first)
     return total
 
 
 def _runs(progress: Sequence[ProgressRow]) -> list[list[ProgressRow]]:
-    """Reports in the order of training, divided where it went back to an earlier step: in a newer
-    generation, or in a program that was begun again on its machine."""
-    found: list[list[ProgressRow]] = []
-    for row in sorted(progress, key=lambda row: row.generation):  # stable: as they were recorded
-        last = found[-1][-1] if found else None
-        goes_on = last is not None and last.generation == row.generation
-        if last is None or not goes_on or row.from_step <= last.to_step:
-            found.append([])
-        found[-1].append(row)
-    return found
+    """Return the reports in the order of training, split where it went back to an earlier step.
+
+    That happens in a newer generation, or in a program that was restarted on its machine.
+    """
+    runs: list[list[ProgressRow]] = []
+    for row in sorted(
+        progress, key=lambda row: row.generation
+    ):  # stable sort: keeps the recorded order
+        last = runs[-1][-1] if runs else None
+        same_generation = last is not None and last.generation == row.generation
+        if last is None or not same_generation or row.from_step <= last.to_step:
+            runs.append([])
+        runs[-1].append(row)
+    return runs
 
 
 @dataclass(frozen=True)
 class OnDemand:
-    """What the surviving work and one start would have cost on demand: `list_` in the places that
-    the job was in, at the average of the hours we paid for; `best_` in the cheapest place that has
-    such a machine. Never more than the same sums of the bill."""
+    """The cost on demand of the surviving work and one start.
+
+    `list_` is for the places that the job was in, at the average of the hours we paid for. `best_`
+    is for the cheapest place that has such a machine. Never more than the same sums of the bill.
+    """
 
     list_microusd: int
     best_microusd: int
@@ -132,7 +146,10 @@ def on_demand(
     num_nodes: int,
     gangs: Mapping[int, int] = _WHOLE,
 ) -> OnDemand | None:
-    """The counterfactual of the bill `total`; None when it is not known. `gangs` as above."""
+    """Return the counterfactual of the bill `total`; None when it is not known.
+
+    `gangs` is as in `useful_us`.
+    """
     if not progress or total.prepaid_us >= total.paid_us:
         return None
     startup_us = _startup_us(segments, progress) * num_nodes
@@ -145,22 +162,27 @@ def on_demand(
 
 
 def _startup_us(segments: Sequence[SegmentRow], progress: Sequence[ProgressRow]) -> int:
-    """From the start of the newest machine before the first step to that step. Machines that were
-    lost before it, and waiting for the next one, are not what a start on demand takes."""
+    """Return the time from the start of the last machine before the first step to that step.
+
+    An on-demand start would not include machines that were lost before it, nor the wait for the
+    next one.
+    """
     first_us = _first_step_us(progress)
-    begins: dict[str, int] = {}  # a machine's, whose segments follow one another
+    starts_us: dict[str, int] = {}  # by machine, whose segments follow one another
     for row in segments:
         if row.state != "void":
-            begins[row.node_id] = min(row.start_us, begins.get(row.node_id, row.start_us))
-    return first_us - max((at for at in begins.values() if at <= first_us), default=first_us)
+            starts_us[row.node_id] = min(row.start_us, starts_us.get(row.node_id, row.start_us))
+    return first_us - max((at for at in starts_us.values() if at <= first_us), default=first_us)
 
 
 def _first_step_us(progress: Sequence[ProgressRow]) -> int:
-    """When the first step was made, by our clock, which the segments are counted by. How far the
-    node's clock is off is told by the report that was heard soonest after it was made."""
-    found = []
+    """Return when the first step was made, by our clock, which also times the segments.
+
+    The offset of the node's clock is estimated from the report with the smallest delay.
+    """
+    first_steps = []
     for generation in {row.generation for row in progress}:
         rows = [row for row in progress if row.generation == generation]
-        behind_us = min(row.at_us - row.last_at_us for row in rows)
-        found.append(min(row.first_at_us for row in rows) + behind_us)
-    return min(found)
+        offset_us = min(row.at_us - row.last_at_us for row in rows)
+        first_steps.append(min(row.first_at_us for row in rows) + offset_us)
+    return min(first_steps)

@@ -1,5 +1,4 @@
-"""What placement makes of a job, for people: what each place would cost it until it is done, what
-is left out because of where it stands, and whether its deadline can be kept."""
+"""The placement of a job as JSON: costs of each place, exclusions by residency, deadline."""
 
 from __future__ import annotations
 
@@ -21,19 +20,24 @@ from spotd.planner.rules.spot_policy_rule import PolicyComparison, PolicyIntent,
 from spotd.planner.spot_policy import Option
 from spotd.planner.spot_policy.deadline_slack import earliest_s, late_s, spare_looks
 
-MOST_MOVES = 5  # of them, likewise
-MOST = 20  # options that are told, the best first
-WRITING_S = 300.0  # from reading of a deadline to submitting with it
+MOST_MOVES = 5  # moves in a reply, the best first
+MOST = 20  # options in a reply, the best first
+WRITING_S = 300.0  # time that a user needs from reading a deadline to submitting with it
 
 
-def placement_data(found: PolicyComparison, spec: JobSpec, limit: int = MOST) -> dict[str, Any]:
-    """What each place would cost the job until it is done, each term in dollars, the best first;
-    and of a job that is steered the policy's choice, with what it weighed. Where nobody knows how
-    much is left, they are of `assumed_h` hours of work. Empty where nothing is compared."""
-    ordered = sorted(found.costs, key=lambda one: (one.total_usd, one.row.offer.key))
-    data = {"steers": steered(spec), "costs": [_cost(one) for one in ordered[:limit]]}
-    data["assumed_h"] = ASSUMED_S / 3600 if found.assumed else None
-    intent = found.intent
+def placement_data(
+    comparison: PolicyComparison, spec: JobSpec, limit: int = MOST
+) -> dict[str, Any]:
+    """Return what each place would cost the job until it is done, in dollars by term, best first.
+
+    A job that the policy steers also gets the policy's choice, with the options that it compared.
+    When the remaining work is unknown, the costs are for `assumed_h` hours of work. Empty where
+    nothing is compared.
+    """
+    ordered = sorted(comparison.costs, key=lambda cost: (cost.total_usd, cost.row.offer.key))
+    data = {"steers": steered(spec), "costs": [_cost(cost) for cost in ordered[:limit]]}
+    data["assumed_h"] = ASSUMED_S / 3600 if comparison.assumed else None
+    intent = comparison.intent
     if intent is None:
         return {**data, "choice": None, "deadline": None} if ordered else {}
     choice, situation = intent.choice, intent.situated.situation
@@ -44,7 +48,7 @@ def placement_data(found: PolicyComparison, spec: JobSpec, limit: int = MOST) ->
             "offer": intent.ask.offer.key if intent.ask else None,
             "why": choice.why,
             "guarded": choice.guarded,
-            "options": [_option(one) for one in choice.options[:limit]],
+            "options": [_option(option) for option in choice.options[:limit]],
         },
         "left_h": round(situation.work.left_s / 3600, 3),
         "start_s": round(situation.work.restart_s, 1),
@@ -53,38 +57,38 @@ def placement_data(found: PolicyComparison, spec: JobSpec, limit: int = MOST) ->
     }
 
 
-def _cost(one: CostToFinish) -> dict[str, Any]:
+def _cost(cost: CostToFinish) -> dict[str, Any]:
     terms = {
-        "train": one.train_usd,
-        "start": one.start_usd,
-        "lost": one.lost_usd,
-        "egress": one.egress_usd,
-        "total": one.total_usd,
+        "train": cost.train_usd,
+        "start": cost.start_usd,
+        "lost": cost.lost_usd,
+        "egress": cost.egress_usd,
+        "total": cost.total_usd,
     }
-    offer = one.row.offer
+    offer = cost.row.offer
     return {
         "offer": offer.key,
         "provider": offer.provider,
         "zone": offer.zone,
         "instance_type": offer.instance_type,
         "capacity_type": offer.capacity_type.value,
-        "hours": round(one.hours, 3),
+        "hours": round(cost.hours, 3),
         "usd": {name: round(usd, 4) for name, usd in terms.items()},
     }
 
 
-def _option(one: Option) -> dict[str, Any]:
-    """What the policy weighed; the rest is what comes after its first step."""
+def _option(option: Option) -> dict[str, Any]:
+    """Return one option that the policy compared; `rest` is the cost after its first step."""
     terms = {
-        "here": one.here_usd,
-        "start": one.start_usd,
-        "lost": one.lost_usd,
-        "egress": one.egress_usd,
-        "rest": one.rest_usd,
-        "total": one.score_usd,
+        "here": option.here_usd,
+        "start": option.start_usd,
+        "lost": option.lost_usd,
+        "egress": option.egress_usd,
+        "rest": option.rest_usd,
+        "total": option.score_usd,
     }
-    told = {name: round(usd, 4) for name, usd in terms.items()}
-    return {"action": one.action.value, "pool": one.pool, "usd": told}
+    usd_by_term = {name: round(usd, 4) for name, usd in terms.items()}
+    return {"action": option.action.value, "pool": option.pool, "usd": usd_by_term}
 
 
 def _deadline(intent: PolicyIntent) -> dict[str, Any] | None:
@@ -92,83 +96,93 @@ def _deadline(intent: PolicyIntent) -> dict[str, Any] | None:
     work = situation.work
     if work.deadline_s is None:
         return None
-    promised = bool(intent.situated.lasting)
-    spare = spare_looks(situation)
+    can_promise = bool(intent.situated.lasting)
+    spare_intervals = spare_looks(situation)
     return {
         "at": iso(int(work.deadline_s * S)),
-        "earliest": _told(earliest_s(situation)) if promised else None,
-        "late_s": round(intent.choice.late_s or late_s(situation), 1) if promised else None,
-        "spare_s": round(spare * work.look_s, 1) if spare != float("inf") else None,
+        "earliest": _promisable(earliest_s(situation)) if can_promise else None,
+        "late_s": round(intent.choice.late_s or late_s(situation), 1) if can_promise else None,
+        "spare_s": round(spare_intervals * work.look_s, 1)
+        if spare_intervals != float("inf")
+        else None,
         "guarded": intent.choice.guarded,
         "granted_within_s": work.granted_s,
     }
 
 
-def _told(earliest: float) -> str | None:
-    """A whole minute, and one that can still be promised to who writes it down now."""
+def _promisable(earliest: float) -> str | None:
+    """Return a whole minute that can still be promised when the user submits with it."""
     return iso(math.ceil((earliest + WRITING_S) / 60) * 60 * S)
 
 
-def moves_data(found: Sequence[MoveEstimate], limit: int = MOST_MOVES) -> list[dict[str, Any]]:
-    """What it costs to move away from where the job's state and data lie, the soonest paid back
-    first; `break_even_h` is null where it never is."""
+def moves_data(moves: Sequence[MoveEstimate], limit: int = MOST_MOVES) -> list[dict[str, Any]]:
+    """Return the costs of moving away from the job's state and data, soonest paid back first.
+
+    `break_even_h` is null where the move never pays.
+    """
     return [
         {
-            "offer": one.there.offer.key,
-            "from_offer": one.near.offer.key,
-            "checkpoint_usd": round(one.checkpoint_usd, 4),
-            "data_usd": round(one.data_usd, 4),
-            "usd": round(one.usd, 4),
-            "seconds": round(one.seconds, 1),
-            "saves_usd_per_h": round(one.saves_usd_per_h, 4),
-            "break_even_h": None if one.hours is None else round(one.hours, 2),
+            "offer": move.there.offer.key,
+            "from_offer": move.near.offer.key,
+            "checkpoint_usd": round(move.checkpoint_usd, 4),
+            "data_usd": round(move.data_usd, 4),
+            "usd": round(move.usd, 4),
+            "seconds": round(move.seconds, 1),
+            "saves_usd_per_h": round(move.saves_usd_per_h, 4),
+            "break_even_h": None if move.hours is None else round(move.hours, 2),
         }
-        for one in found[:limit]
+        for move in moves[:limit]
     ]
 
 
-def left_out(rows: Iterable[RankedOffer]) -> list[dict[str, Any]]:
-    """Offers that fit, but for where they stand or who runs them: how many for what, most first."""
+def excluded_by_residency(rows: Iterable[RankedOffer]) -> list[dict[str, Any]]:
+    """Return the offers excluded by residency or operator: count and reason, most first."""
     counts = Counter(row.excluded for row in rows if row.code == RESIDENCE)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [{"count": count, "why": why} for why, count in ordered]
 
 
 def refuse_misplaced(rows: Sequence[RankedOffer]) -> None:
-    """Raises ApiError where offers fit, and none of them stands where the job may run."""
-    found = left_out(rows)
-    if not rows or sum(one["count"] for one in found) < len(rows):
+    """Raise ApiError where offers fit, but none is in a place where the job may run."""
+    excluded = excluded_by_residency(rows)
+    if not rows or sum(reason["count"] for reason in excluded) < len(rows):
         return
-    told = "; ".join(f"{one['count']} because {one['why']}" for one in found[:3])
+    reasons = "; ".join(f"{reason['count']} because {reason['why']}" for reason in excluded[:3])
     raise ApiError(
         409,
         "refused",
-        f"all {len(rows)} offers that fit are out of place: {told}",
+        f"all {len(rows)} offers that fit are out of place: {reasons}",
         "configure regions that are there, allow more places (residency, not_operated_from), or "
         "name a bucket where its store is a folder",
     )
 
 
 def check_deadline(call: ApiRequest, spec: JobSpec, market: Market) -> list[str]:
-    """Refuse a job whose deadline cannot be kept, unless its user says `late`: then it is a
-    warning. On machines that may be taken away nothing is promised, and nothing refused."""
+    """Refuse a job whose deadline cannot be kept; with `late` in the body, warn instead.
+
+    Nothing is promised or refused for machines that may be taken away. Raises ApiError (bad input).
+    """
     intent = compared(of_spec(spec, call.now_us), market, call.now_us).intent
     situated = intent.situated if intent is not None else None
     if situated is None or situated.situation.work.deadline_s is None:
         return []
     if not situated.lasting:
-        what = "no machine on demand that the job permits (capacity, max_hourly_cost) is to be had"
-        return [f"its deadline is not promised: {what} now"]
+        missing = (
+            "no machine on demand that the job permits (capacity, max_hourly_cost) is to be had"
+        )
+        return [f"its deadline is not promised: {missing} now"]
     situation, work = situated.situation, situated.situation.work
     earliest = earliest_s(situation)
     if work.deadline_s is None or work.deadline_s >= earliest:
         return []
-    text = (
+    message = (
         f"the deadline {iso(int(work.deadline_s * S))} cannot be promised: with "
         f"{work.left_s / 3600:.1f} h of work, {work.granted_s / 60:.0f} min for a machine to be "
         f"granted and {work.restart_s / 60:.0f} min for its start, the earliest is "
-        f"{_told(earliest)}"
+        f"{_promisable(earliest)}"
     )
     if call.body.get("late") is True:
-        return [f"{text}; it runs on demand, as fast as it can"]
-    raise bad_input(text, "spotd.deadline of then or later, less work, faster machines, or --late")
+        return [f"{message}; it runs on demand, as fast as it can"]
+    raise bad_input(
+        message, "spotd.deadline of then or later, less work, faster machines, or --late"
+    )

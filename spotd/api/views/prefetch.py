@@ -1,5 +1,4 @@
-"""What of a job's data sets is brought ahead of it, for people: where to, for how much, or why
-not."""
+"""The planned prefetches of a job's data sets as JSON: destination, cost, reason of refusal."""
 
 from __future__ import annotations
 
@@ -20,29 +19,32 @@ from spotd.store.dataset_costs import paid_by_copy
 from spotd.store.interface import Store
 
 
-def ahead_data(view: View, market: Market, now_us: int, store: Store) -> list[dict[str, Any]]:
-    """In the order in which copies are made. `usd` is what each is expected to cost in all, `paid`
-    what of that was spent for this job; both have a month of lying there in them."""
+def prefetch_data(view: View, market: Market, now_us: int, store: Store) -> list[dict[str, Any]]:
+    """Return the copies in the order in which they are made.
+
+    `usd` is the expected total cost of a copy and `paid` the part that was spent for this job. Both
+    include one month of storage.
+    """
     if not view.job.spec.wishes.ahead.regions:
         return []
     paid = paid_by_copy(store.shipments(view.job.id), market) if view.job.id else {}
     here = {region_of(node.offer) for node in view.nodes if node.active}
     offers = next_offers(view, market, now_us, here)
-    found = within(legs(view.job.spec, market, offers, paid), paid, left_of(view))
-    return [_leg(one, paid) for one in found]
+    copies = within(legs(view.job.spec, market, offers, paid), paid, left_of(view))
+    return [_copy_data(planned, paid) for planned in copies]
 
 
-def ahead_warnings(view: View, market: Market, now_us: int, store: Store) -> list[str]:
-    """Of a job that is to be submitted."""
+def prefetch_warnings(view: View, market: Market, now_us: int, store: Store) -> list[str]:
+    """Return warnings about refused prefetches of a job that is to be submitted."""
     return [
         f"spotd.stage_ahead: data set {row['data_set']} is not brought ahead to {row['copy']}: "
         f"{row['refused']}"
-        for row in ahead_data(view, market, now_us, store)
+        for row in prefetch_data(view, market, now_us, store)
         if row["refused"]
     ]
 
 
-def _leg(leg: PlannedCopy, paid: dict[str, int]) -> dict[str, Any]:
+def _copy_data(leg: PlannedCopy, paid: dict[str, int]) -> dict[str, Any]:
     return {
         "data_set": leg.name,
         "copy": leg.copy,

@@ -1,4 +1,4 @@
-"""Jobs, nodes and events as the API tells them: times as ISO UTC, money in US dollars."""
+"""Jobs, nodes, offers and events as JSON: times as ISO 8601 UTC, money in US dollars."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TAKEN = (LeaveReason.PREEMPTED, LeaveReason.LOST)
 
 
 def iso(at_us: int) -> str | None:
-    """UTC to the microsecond; None for "has not happened"."""
+    """Return a time as ISO 8601 UTC with microseconds; None for 0, "has not happened"."""
     if not at_us:
         return None
     seconds, micros = divmod(at_us, 1_000_000)
@@ -35,13 +35,13 @@ def iso(at_us: int) -> str | None:
 
 
 def usd(microusd: int) -> float:
-    """Dollars, exact to the micro-dollar."""
+    """Return dollars, exact to the micro-dollar."""
     return round(microusd / 1e6, 6)
 
 
 @dataclass(frozen=True)
 class JobFacts:
-    """All rows that a job's summary is made of."""
+    """The rows that a job's summary is made of."""
 
     job: Job
     nodes: Sequence[Node]
@@ -54,21 +54,23 @@ class JobFacts:
 
 
 def recoveries(nodes: Sequence[Node]) -> int:
-    """How often the job trained again after its machine was taken away or lost; not after a pause
-    or a crash."""
+    """Return how often the job trained again after its machine was taken away or lost.
+
+    Pauses and crashes do not count.
+    """
     trained = [node for node in nodes if node.first_step_at_us]
     taken = {node.generation for node in trained if node.leave_reason in _TAKEN}
     return sum(old in taken for old in sorted({node.generation for node in trained})[:-1])
 
 
 def training(job: Job, nodes: Sequence[Node]) -> int:
-    """How many of the job's machines train."""
-    mine = [node for node in nodes if node.generation == job.generation and node.chosen]
-    return sum(node.state in (NodeState.RUNNING, NodeState.DRAINING) for node in mine)
+    """Return how many of the job's machines train."""
+    chosen = [node for node in nodes if node.generation == job.generation and node.chosen]
+    return sum(node.state in (NodeState.RUNNING, NodeState.DRAINING) for node in chosen)
 
 
 def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
-    """The summary of a job, for lists."""
+    """Return the summary of a job, for lists."""
     job, nodes = facts.job, facts.nodes
     head_step = job.head.step if job.head else 0
     steps = [node.last_step for node in nodes if node.generation == job.generation]
@@ -95,7 +97,7 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
 
 
 def job_detail(facts: JobFacts, now_us: int) -> dict[str, Any]:
-    """The summary, the settings that matter while it runs, and every node."""
+    """Return the summary, the settings that matter while the job runs, and every node."""
     spec = facts.job.spec
     return job_data(facts, now_us) | {
         "checkpoint": {
@@ -122,7 +124,10 @@ def job_detail(facts: JobFacts, now_us: int) -> dict[str, Any]:
 
 
 def _checkpoint_data(rows: Sequence[CheckpointRow]) -> dict[str, Any] | None:
-    """The newest; the empty manifest by which a script of its own finishes saves nothing."""
+    """Return the newest checkpoint.
+
+    Skips the empty manifest that a job's own script commits when it finishes, which saves nothing.
+    """
     rows = [row for row in rows if row.bytes]
     if not rows:
         return None
@@ -138,7 +143,7 @@ def _checkpoint_data(rows: Sequence[CheckpointRow]) -> dict[str, Any] | None:
 
 
 def where_data(node: Node) -> dict[str, Any]:
-    """Where a node is. `local` machines are processes on the control box, not a cloud's."""
+    """Return the place of a node; `local` machines are processes on the control box."""
     offer = node.offer
     return {
         "provider": offer.provider,
@@ -154,18 +159,20 @@ def where_data(node: Node) -> dict[str, Any]:
 
 
 def margin_s(node: Node) -> float | None:
-    """What was left of the notice when its work was saved and given back, in seconds: to the
-    earliest deadline in force; below 0 it was late. None without a notice, or a release after it.
+    """Return the seconds left of the notice when the node's work was saved and released.
+
+    Measured to the earliest deadline in force; negative when it was late. None without a notice, or
+    without a release after it.
     """
-    told = [n for n in node.notices if not n.withdrawn and n.kind is not NoticeKind.REBALANCE]
-    deadlines = [n.deadline_us for n in told if n.deadline_us is not None]
-    if not deadlines or node.released_at_us < min(n.heard_at_us for n in told):
+    notices = [n for n in node.notices if not n.withdrawn and n.kind is not NoticeKind.REBALANCE]
+    deadlines = [n.deadline_us for n in notices if n.deadline_us is not None]
+    if not deadlines or node.released_at_us < min(n.heard_at_us for n in notices):
         return None
     return (min(deadlines) - node.released_at_us) / S
 
 
 def node_data(node: Node) -> dict[str, Any]:
-    """One machine of a job, past or present."""
+    """Return one machine of a job, past or present."""
     return where_data(node) | {
         "id": node.id,
         "job_id": node.job_id,
@@ -216,7 +223,7 @@ def node_data(node: Node) -> dict[str, Any]:
 
 
 def event_data(row: EventRow, job_name: str) -> dict[str, Any]:
-    """One line of the record."""
+    """Return one event of the record."""
     return {
         "id": row.id,
         "at": iso(row.at_us),
@@ -231,15 +238,18 @@ def event_data(row: EventRow, job_name: str) -> dict[str, Any]:
 
 
 def offer_data(offer: Offer) -> dict[str, Any]:
-    """One thing on sale. `discount` is what it is below the on-demand price, as a share; None where
-    that is not known. Spot without one worth the name says so: it is as dear as a machine that
-    nobody takes away. `egress_usd_per_gb` is what the first bytes cost that leave its cloud, by a
-    dated list, `storage_usd_per_gb_month` what a GB costs that lies in its stores; None where no
-    figure is known, and where nothing leaves this box."""
-    price, listed = offer.price_microusd_per_h, offer.list_microusd_per_h
+    """Return one offer.
+
+    `discount` is the fraction below the on-demand price; None where that price is not known.
+    `no_discount` marks spot offers that cost about as much as on-demand, which is not taken away.
+    `egress_usd_per_gb` is the price of the first bytes that leave its cloud, and
+    `storage_usd_per_gb_month` the price of a GB in its stores, both by a dated list. They are None
+    where no price is known, and for machines on this box.
+    """
+    price, list_price = offer.price_microusd_per_h, offer.list_microusd_per_h
     spot = offer.capacity_type is CapacityType.SPOT
-    out = None if offer.local else egress_prices().get(offer.cloud)
-    kept = None if offer.local else storage_prices().get(offer.cloud)
+    egress = None if offer.local else egress_prices().get(offer.cloud)
+    storage = None if offer.local else storage_prices().get(offer.cloud)
     return {
         "key": offer.key,
         "provider": offer.provider,
@@ -258,12 +268,12 @@ def offer_data(offer: Offer) -> dict[str, Any]:
         "evicted_pct": offer.evicted_pct or None,
         "reservation": offer.reservation,
         "ends_at": iso(offer.ends_at_us),
-        "egress_usd_per_gb": usd(out.first_microusd_per_gb) if out else None,
-        "storage_usd_per_gb_month": usd(kept.microusd_per_month(GB)) if kept else None,
+        "egress_usd_per_gb": usd(egress.first_microusd_per_gb) if egress else None,
+        "storage_usd_per_gb_month": usd(storage.microusd_per_month(GB)) if storage else None,
         "price_usd_per_h": usd(price),
-        "list_usd_per_h": usd(listed),
+        "list_usd_per_h": usd(list_price),
         "price_source": offer.price_source,
-        "discount": round(1 - price / listed, 4) if listed else None,
-        "no_discount": spot and bool(listed) and price >= NO_DISCOUNT * listed,
+        "discount": round(1 - price / list_price, 4) if list_price else None,
+        "no_discount": spot and bool(list_price) and price >= NO_DISCOUNT * list_price,
         "local": offer.local,
     }

@@ -1,4 +1,4 @@
-"""Spot or not today, for a plan: both sides at the best offers that fit, by this fleet's record."""
+"""Spot or on-demand today, for a plan: the best offers of both, compared by this fleet's record."""
 
 from __future__ import annotations
 
@@ -37,9 +37,12 @@ from spotd.planner.placement.rank import RankedOffer, rank
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison is made of: the best spot offer and the best on demand, dollars of an hour
-    of work on the job's first alternative, of all machines and of what leaves the cloud on each,
-    and what an interruption takes. `spots` are all spot offers that fit."""
+    """The inputs of a comparison between the best spot offer and the best on-demand offer.
+
+    `rates` and `other_rates` are dollars of an hour of work on the job's first alternative, each
+    for all machines and for egress. `habits` is the cost of an interruption. `spots` are all spot
+    offers that fit.
+    """
 
     spot: Offer
     other: Offer
@@ -50,40 +53,52 @@ class Comparison:
     habits: InterruptionCost
     starts: int
     spots: tuple[Offer, ...]
-    paces: tuple[float, float] = (1.0, 1.0)  # of both, in times of the job's first alternative
+    paces: tuple[float, float] = (
+        1.0,
+        1.0,
+    )  # speeds of both, relative to the job's first alternative
 
-    def worth(self, hours: float = 0.0) -> SpotValue | None:
-        """Of so many hours of work, else of the job's own; None for a job that keeps nothing, and
-        of which it is not known how long it is."""
+    def evaluate(self, hours: float = 0.0) -> SpotValue | None:
+        """Compare for that many hours of work, or else for the job's own.
+
+        None for a job that keeps nothing and whose length is not known.
+        """
         habits = replace(self.habits, hours=hours) if hours else self.habits
         if habits.again_h is None and not habits.hours:
             return None
-        told = (self.rates, self.other_rates, self.hazard, self.lasting, habits)
-        return compare(*told, self.paces)
+        return compare(self.rates, self.other_rates, self.hazard, self.lasting, habits, self.paces)
 
 
-def with_worth(
+def with_spot_value(
     call: ApiRequest, spec: JobSpec, market: Market, data: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A plan, with `worth`: null where spot or on-demand is not to be had for the job now, or where
-    it keeps nothing and does not say how much there is to do."""
-    return {**data, "worth": worth_data(weigh(call, spec, market), data)}
+    """Return the plan with `worth` added.
+
+    It is null where spot or on-demand is not available for the job now, or where the job keeps
+    nothing and does not say how much work there is.
+    """
+    return {**data, "worth": spot_value_data(compare_spot(call, spec, market), data)}
 
 
-def worth_data(weighed: Comparison | None, data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """As `with_worth` has it. `data` is the plan, for the model's size."""
-    found = weighed.worth() if weighed else None
-    return _data(found, weighed, data) if found and weighed else None
+def spot_value_data(
+    comparison: Comparison | None, data: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return the comparison as JSON, null as in `with_spot_value`.
+
+    `data` is the plan, which gives the size of the model.
+    """
+    value = comparison.evaluate() if comparison else None
+    return _data(value, comparison, data) if value and comparison else None
 
 
-def weigh(call: ApiRequest, spec: JobSpec, market: Market) -> Comparison | None:
-    """None where spot or on-demand is not to be had for the job now."""
-    wider = replace(
+def compare_spot(call: ApiRequest, spec: JobSpec, market: Market) -> Comparison | None:
+    """Return the comparison; None where spot or on-demand is not available for the job now."""
+    any_capacity = replace(
         spec,
         alternatives=tuple(replace(want, capacity_types=ANY) for want in spec.alternatives),
         max_hourly_microusd=0,
     )
-    ranked = [row for row in rank(wider, market, call.now_us) if not row.excluded]
+    ranked = [row for row in rank(any_capacity, market, call.now_us) if not row.excluded]
     spot = _cheapest(ranked, CapacityType.SPOT, spec)
     other = _cheapest(ranked, CapacityType.ON_DEMAND, spec)
     if spot is None or other is None:
@@ -91,7 +106,7 @@ def weigh(call: ApiRequest, spec: JobSpec, market: Market) -> Comparison | None:
     lives = call.backing.store.lives(call.now_us - int(WITHIN_S * S))
     hazard = hazard_of(spot.offer, lives)
     restart_s, starts = _restart(spot.offer, market)
-    again_h, hours = _again_h(spec, hazard), spec.wishes.work_s / 3600
+    again_h, work_h = _repeated_h(spec, hazard), spec.wishes.work_s / 3600
     return Comparison(
         spot.offer,
         other.offer,
@@ -99,7 +114,7 @@ def weigh(call: ApiRequest, spec: JobSpec, market: Market) -> Comparison | None:
         _rates(other, spec),
         hazard,
         hazard_of(other.offer, lives).middle,
-        InterruptionCost(spec.num_nodes, restart_s / 3600, again_h, _stall(call, spec), hours),
+        InterruptionCost(spec.num_nodes, restart_s / 3600, again_h, _stall(call, spec), work_h),
         starts,
         tuple(row.offer for row in ranked if row.offer.capacity_type is CapacityType.SPOT),
         (speed_of(spec, spot.offer), speed_of(spec, other.offer)),
@@ -109,7 +124,10 @@ def weigh(call: ApiRequest, spec: JobSpec, market: Market) -> Comparison | None:
 def _cheapest(
     ranked: list[RankedOffer], capacity: CapacityType, spec: JobSpec
 ) -> RankedOffer | None:
-    """By what the same work costs: one that is twice as fast may cost twice as much an hour."""
+    """Return the offer with the lowest cost of the same work.
+
+    An offer that is twice as fast may cost twice as much an hour.
+    """
     rows = [row for row in ranked if row.offer.capacity_type is capacity]
     return min(
         rows, key=lambda row: row.score_microusd_per_h / speed_of(spec, row.offer), default=None
@@ -117,27 +135,35 @@ def _cheapest(
 
 
 def _rates(row: RankedOffer, spec: JobSpec) -> tuple[float, float]:
-    """Dollars of an hour's work of the first alternative: of all machines, and of what leaves the
-    cloud."""
+    """Return dollars per hour of work of the first alternative: for all machines, and egress."""
     work = 1e6 * speed_of(spec, row.offer)
     price = row.offer.price_microusd_per_h * spec.num_nodes / work
     return price, (row.egress_microusd_per_h or 0) / work
 
 
 def _restart(offer: Offer, market: Market) -> tuple[float, int]:
-    """Seconds from the request for such a machine to its first step: the median of what is on
-    record, and of how many; RESTART_S and 0 where that are too few."""
-    took = [
+    """Return the median seconds from request to first step, and the number of starts on record.
+
+    For machines of the offer's instance type. RESTART_S and 0 where too few are on record.
+    """
+    durations_s = [
         (stay.trained_at_us - stay.asked_at_us) / S
         for stay in market.past.stays
         if stay.trained_at_us and stay.offer_key.split("/")[3:4] == [offer.instance_type]
     ]
-    return (statistics.median(took), len(took)) if len(took) >= STARTS else (RESTART_S, 0)
+    return (
+        (statistics.median(durations_s), len(durations_s))
+        if len(durations_s) >= STARTS
+        else (RESTART_S, 0)
+    )
 
 
-def _again_h(spec: JobSpec, hazard: Hazard) -> float | None:
-    """Hours of work that an interruption has done again, as if no notice came in time: half of what
-    lies between two saves, and all of it where nothing is kept. By steps alone, half an hour."""
+def _repeated_h(spec: JobSpec, hazard: Hazard) -> float | None:
+    """Return the hours of work that an interruption repeats, assuming no notice comes in time.
+
+    Half of the interval between two saves; half an hour when the interval is given in steps alone.
+    None where nothing is kept: then all work is repeated.
+    """
     if not keeps(spec.checkpoint):
         return None
     pause_s = spec.checkpoint.every_s or MOST_S
@@ -148,50 +174,52 @@ def _again_h(spec: JobSpec, hazard: Hazard) -> float | None:
 
 
 def _stall(call: ApiRequest, spec: JobSpec) -> float:
-    """The share of time in which training stood for saves, in the last job of that name; 0.0 where
-    nothing was measured."""
+    """Return the share of time in which training stopped for saves, in the last job of that name.
+
+    0.0 where nothing was measured.
+    """
     before = call.backing.store.find_job(spec.name)
     rows = call.backing.store.checkpoints(before.id) if before else []
     measured = [row for row in rows if row.stage_s > 0]
     if len(measured) < STARTS:
         return 0.0
     between_s = (measured[-1].committed_at_us - measured[0].committed_at_us) / S
-    stood_s = sum(row.stage_s for row in measured[1:])
-    return min(stood_s / between_s, 0.5) if between_s > 0 else 0.0
+    stalled_s = sum(row.stage_s for row in measured[1:])
+    return min(stalled_s / between_s, 0.5) if between_s > 0 else 0.0
 
 
-def _data(found: SpotValue, weighed: Comparison, plan: Mapping[str, Any]) -> dict[str, Any]:
-    habits, hazard = found.habits, found.hazard
+def _data(value: SpotValue, comparison: Comparison, plan: Mapping[str, Any]) -> dict[str, Any]:
+    habits, hazard = value.habits, value.hazard
     model = plan.get("model") or {}
     parameters = float(model.get("parameters") or 0)
-    rule = None
+    guide = None
     if parameters or habits.hours:
         mode = mode_of(parameters, habits.hours)
-        low, high = mode_saving(mode, found)
-        rule = {"mode": mode.name, "text": mode.text, "saving_low": _known(low)}
-        rule |= {"saving_high": _known(high), "parameters": parameters or None}
+        low, high = mode_saving(mode, value)
+        guide = {"mode": mode.name, "text": mode.text, "saving_low": _finite_or_none(low)}
+        guide |= {"saving_high": _finite_or_none(high), "parameters": parameters or None}
     return {
-        "verdict": found.verdict.value,
-        "spot": {**_side(found.spot), "low_usd": _known(found.low_usd)}
-        | {"high_usd": _known(found.high_usd), "offer": offer_data(weighed.spot)},
-        "on_demand": {**_side(found.on_demand), "offer": offer_data(weighed.other)},
+        "verdict": value.verdict.value,
+        "spot": {**_side(value.spot), "low_usd": _finite_or_none(value.low_usd)}
+        | {"high_usd": _finite_or_none(value.high_usd), "offer": offer_data(comparison.spot)},
+        "on_demand": {**_side(value.on_demand), "offer": offer_data(comparison.other)},
         "hazard": asdict(hazard),
-        "break_even_hazard": found.break_even,
-        "discount": found.discount,
-        "saving": _known(found.saving),
+        "break_even_hazard": value.break_even,
+        "discount": value.discount,
+        "saving": _finite_or_none(value.saving),
         "hours": habits.hours or None,
         "restart_s": habits.restart_h * 3600,
-        "starts_on_record": weighed.starts,
+        "starts_on_record": comparison.starts,
         "again_s": None if habits.again_h is None else habits.again_h * 3600,
         "stall": habits.stall or None,
-        "guides": rule,
+        "guides": guide,
     }
 
 
 def _side(side: UsefulHourCost) -> dict[str, Any]:
-    """Of a useful hour; null for a job that would never end."""
-    return {name: _known(value) for name, value in vars(side).items()}
+    """Return the costs of a useful hour; null for a job that would never end."""
+    return {name: _finite_or_none(value) for name, value in vars(side).items()}
 
 
-def _known(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spotd.api.doctor.alert_check import LATE_US, check_routes
+from spotd.api.doctor.alert_check import LATE_US, check_alert_routes
 from spotd.api.request.request import ApiRequest, Check
 from spotd.domain.events import Event
 from spotd.domain.units import S
@@ -22,7 +22,7 @@ def rig() -> Iterator[Rig]:
 
 def told(rig: Rig) -> Check:
     backing = rig.backing()
-    [check] = check_routes(backing, ApiRequest(backing).now_us)
+    [check] = check_alert_routes(backing, ApiRequest(backing).now_us)
     return check
 
 

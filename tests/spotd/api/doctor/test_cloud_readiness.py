@@ -10,7 +10,7 @@ import pytest
 
 from providers.base import CapacityType, Scope
 from providers.readiness import CapacityNeed, Finding, Grade, bad, doubtful, good, need_of
-from spotd.api.doctor.cloud_readiness import mended
+from spotd.api.doctor.cloud_readiness import lifted_refusals
 from spotd.api.doctor.health import doctor
 from spotd.api.request.request import ApiRequest
 from spotd.domain.job import Attempt
@@ -95,8 +95,8 @@ def quota(*serves: CapacityNeed, lacks: tuple[CapacityNeed, ...] = ()) -> Findin
     ],
 )
 def test_what_is_mended(findings: list[Finding], refusals: list[Refusal], keys: list[str]) -> None:
-    assert mended({"aws": findings}, refusals) == keys
-    assert mended({"gcp": findings}, refusals) == []
+    assert lifted_refusals({"aws": findings}, refusals) == keys
+    assert lifted_refusals({"gcp": findings}, refusals) == []
 
 
 def test_a_quota_that_is_there_by_now_is_used_at_once(rig: Rig) -> None:

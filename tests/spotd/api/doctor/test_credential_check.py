@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spotd.api.doctor.credential_check import check_reach
+from spotd.api.doctor.credential_check import check_store_reach
 from spotd.api.request.request import Check
 from spotd.planner.core.credential_lease import AccessMethod, StoreReach
 
@@ -15,7 +15,7 @@ LENT = StoreReach("gcp", "gcp", "s3://b", "aws", AccessMethod.LENT, DAY_S, lasts
 
 
 def checked(reach: StoreReach) -> Check:
-    [check] = check_reach([reach])
+    [check] = check_store_reach([reach])
     return check
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spotd.api.doctor.live_proofs import check_proofs
+from spotd.api.doctor.live_proofs import check_live_proofs
 from spotd.api.request.request import ApiRequest, Check
 from spotd.base.live_reports import PATH_KIND, RECOVERY_KIND, LiveReport
 from tests.spotd.api.rig import Rig
@@ -22,7 +22,7 @@ def rig() -> Iterator[Rig]:
 
 def told(rig: Rig) -> Check:
     backing = rig.backing()
-    [check] = check_proofs(backing, ApiRequest(backing).now_us)
+    [check] = check_live_proofs(backing, ApiRequest(backing).now_us)
     return check
 
 

@@ -9,7 +9,7 @@ import pytest
 from providers.catalogs.egress import egress_prices
 from providers.catalogs.storage import storage_of
 from providers.stores.settings import BucketSettings
-from spotd.api.views.bucket_costs import SavePattern, check_bucket, leaving
+from spotd.api.views.bucket_costs import SavePattern, check_bucket, egress_warnings
 from spotd.domain.job import CheckpointSpec
 from tests.spotd.api.rig import OFFERS, SPOT, Rig
 
@@ -65,13 +65,13 @@ def test_what_cannot_be_seen_is_doubtful_and_no_failure() -> None:
 def test_saving_into_another_cloud_is_told_by_the_month() -> None:
     kept = CheckpointSpec("gs://b/runs", "spotd", every_s=300.0)
     rented = [replace(offer, cloud="aws", local=False) for offer in OFFERS[:2]]
-    [line] = leaving(kept, rented, "gcp")
+    [line] = egress_warnings(kept, rented, "gcp")
     usd = egress_prices()["aws"].microusd(8640) / 1e6
     assert f"with every 5 min, about ${usd:,.0f} a month for each GB" in line
     assert "name a store of aws, or resources.cloud" in line
-    assert leaving(kept, rented, "aws") == []
-    assert leaving(kept, rented, "") == [], "whose server it is nobody knows"
-    assert leaving(kept, [replace(offer, local=True) for offer in rented], "gcp") == []
+    assert egress_warnings(kept, rented, "aws") == []
+    assert egress_warnings(kept, rented, "") == [], "whose server it is nobody knows"
+    assert egress_warnings(kept, [replace(offer, local=True) for offer in rented], "gcp") == []
 
 
 def test_machines_beside_a_store_for_shards_are_not_warned_of(rig: Rig) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spotd.api.views.placement import left_out
+from spotd.api.views.placement import excluded_by_residency
 from spotd.api_client.client import Client
 from spotd.base.errors import UserError
 from tests.spotd.api.rig import JOB_FILE, OFFERS, Rig
@@ -120,4 +120,4 @@ def test_a_job_that_may_stand_nowhere_is_refused(sold: Rig, client: Client) -> N
 
 
 def test_nothing_is_left_out_of_nothing() -> None:
-    assert left_out([]) == []
+    assert excluded_by_residency([]) == []

@@ -11,7 +11,7 @@ import pytest
 from providers.base import CapacityType
 from spotd.api.request.request import ApiRequest
 from spotd.api.routes.explain import plan, planned
-from spotd.api.views.spot_value import weigh
+from spotd.api.views.spot_value import compare_spot
 from spotd.cli.spot_value import print_worth
 from spotd.domain.fast_replace import changed
 from spotd.domain.preferences import Speed
@@ -77,7 +77,9 @@ def test_a_faster_machine_is_compared_by_the_work_that_it_does(rig: Rig) -> None
         alternatives=(*spec.alternatives, replace(spec.alternatives[0], accelerator="B200")),
         wishes=replace(spec.wishes, speeds=speeds),
     )
-    weighed = weigh(ApiRequest(rig.backing()), wanted, changed(market, offers=(SPOT, slow, fast)))
+    weighed = compare_spot(
+        ApiRequest(rig.backing()), wanted, changed(market, offers=(SPOT, slow, fast))
+    )
     assert weighed is not None
     assert weighed.other == fast
     assert weighed.other_rates == (slow.price_microusd_per_h / 2e6, 0.0)
@@ -98,7 +100,7 @@ def test_what_keeps_nothing_is_at_risk_for_as_long_as_it_runs_there(rig: Rig) ->
             alternatives=(replace(spec.alternatives[0], accelerator="B200"),),
             wishes=replace(spec.wishes, speeds=(Speed("B200", 8, times),)),
         )
-        weighed = weigh(
+        weighed = compare_spot(
             ApiRequest(rig.backing()), wanted, changed(market, offers=(other, on_demand))
         )
         assert weighed is not None

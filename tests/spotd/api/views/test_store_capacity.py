@@ -10,7 +10,7 @@ import pytest
 
 from providers.catalogs.storage import storage_prices
 from spotd.api.views import store_capacity
-from spotd.api.views.store_capacity import streaming
+from spotd.api.views.store_capacity import mount_warnings
 from spotd.api_client.client import Client
 from spotd.base.errors import UserError
 from spotd.wire import Bucket, MountMode
@@ -91,15 +91,15 @@ def test_a_mount_that_is_read_in_another_cloud_says_what_each_gb_costs() -> None
     spec = replace(job().spec, buckets=mounts)
     far = offer("gcp-1a", 1.0)
     near = offer("aws-1a", 1.0, region="us-east-1")
-    streamed, cached, copied = streaming(spec, there, [near, far])
+    streamed, cached, copied = mount_warnings(spec, there, [near, far])
     assert (
         "file_mounts./d: machines of gcp read s3://b/x of aws at $0.09 a GB, each time" in streamed
     )
     assert "once a machine" in cached
     assert "counts in the job's limits afterwards" in cached
     assert "machines of gcp copy s3://b/z of aws at $0.09 a GB, once a machine" in copied
-    assert streaming(spec, there, [near]) == []
-    [west, *_] = streaming(spec, there, [offer("aws-2a", 1.0, region="us-west-2")])
+    assert mount_warnings(spec, there, [near]) == []
+    [west, *_] = mount_warnings(spec, there, [offer("aws-2a", 1.0, region="us-west-2")])
     assert "machines of aws in us-west-2 read s3://b/x of us-east-1: what that costs is on" in west
 
 
