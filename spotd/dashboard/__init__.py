@@ -1,1 +1,1 @@
-"""The dashboard's pages: the daemon's API, read with the person's own rights, as HTML."""
+"""The dashboard: HTML pages of the daemon's API, read with the user's own permissions."""

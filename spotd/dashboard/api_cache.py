@@ -1,5 +1,7 @@
-"""What pages show: answers of the daemon's API, kept for a moment, and for as long as the daemon is
-away."""
+"""A cache of API replies for the dashboard's pages.
+
+Replies are reused for a moment, and for as long as the daemon does not answer.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,22 @@ from typing import Any
 from spotd.api_client.client import Client, Target, local_socket
 from spotd.base.errors import ExitCode, UnreachableError, UserError
 
-NOW_S = 2.0  # what is asked for each time that a page is shown, by however many
-SOON_S = 15.0  # what costs the daemon more, or moves little
-SELDOM_S = 60.0  # prices and checkpoints: of the latter the daemon asks a store
-MOST_KEPT = 400  # answers
+NOW_S = 2.0  # data that every page view fetches, however many browsers are open
+SOON_S = 15.0  # data that costs the daemon more, or changes slowly
+SELDOM_S = 60.0  # prices and checkpoints; for the latter the daemon reads a store
+MOST_KEPT = 400  # replies
 MOST_EVENTS = 500
 _REPLY_S = 20.0
 _AT_ONCE = 8
-_AGAIN_S = 5.0  # before a daemon that did not answer is asked anew
+_RETRY_S = 5.0  # pause before the next request to a daemon that did not answer
 
 
 @dataclass(frozen=True)
 class Query:
-    """One question: a route that only reads, and how old its answer may be. `body`: it is one of
-    the routes that are asked with POST."""
+    """A request of a route that only reads, and the maximum age of its reply in seconds.
+
+    `body`: set for the reading routes that use POST.
+    """
 
     path: str
     query: Mapping[str, object] = field(default_factory=dict)
@@ -48,8 +52,11 @@ class Answer:
 
 @dataclass
 class PageData:
-    """What one page was made of. `refused`: what the daemon said no to, as (text, what to try).
-    `away`: it does not answer, and why; `old_s`: the age of the oldest answer that is shown."""
+    """What happened while the data of one page was fetched.
+
+    `refused`: refused requests, as (message, what to try). `away`: the same, when the daemon does
+    not answer. `old_s`: age in seconds of the oldest reply shown.
+    """
 
     refused: list[tuple[str, str]] = field(default_factory=list)
     away: tuple[str, str] | None = None
@@ -57,99 +64,109 @@ class PageData:
 
 
 class ApiCache:
-    """Answers of one daemon. Several threads may ask. `kept`: how many times as long as they may
-    be old they are kept."""
+    """The cached replies of one daemon. Thread-safe.
+
+    `kept` multiplies the maximum age of every reply.
+    """
 
     def __init__(self, target: Target, kept: float = 1.0) -> None:
         self.target = target
-        self._times = kept
+        self._age_factor = kept
         self._link = _DaemonLink(target)
-        self._kept: OrderedDict[str, Answer] = OrderedDict()
+        self._replies: OrderedDict[str, Answer] = OrderedDict()
         self._events: dict[str, tuple[int, list[dict[str, Any]]]] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dashboard")
-        self._away: tuple[str, str] | None = None
-        self._again_s = 0.0
+        self._problem: tuple[str, str] | None = None
+        self._retry_at_s = 0.0
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._link.close()
 
-    def ask(self, reading: PageData, *asks: Query) -> list[dict[str, Any] | None]:
-        """The answers in order, several asked for at once; None for one that there is not, which
-        `reading` says."""
-        return list(self._pool.map(lambda one: self._ask(reading, one), asks))
+    def ask(self, page_data: PageData, *asks: Query) -> list[dict[str, Any] | None]:
+        """Return the replies in order, fetched in parallel; None for a missing one.
 
-    def events(self, reading: PageData, job_id: str = "") -> list[dict[str, Any]]:
-        """The newest of one job or of all, oldest first, at most MOST_EVENTS. After the first time
-        only those since are asked for."""
-        cursor, known = self._events.get(job_id, (0, []))
+        `page_data` says why a reply is missing.
+        """
+        return list(self._pool.map(lambda query: self._get(page_data, query), asks))
+
+    def events(self, page_data: PageData, job_id: str = "") -> list[dict[str, Any]]:
+        """Return the newest events of one job or of all, oldest first, at most MOST_EVENTS.
+
+        After the first time only newer events are fetched.
+        """
+        cursor, events = self._events.get(job_id, (0, []))
         query = {"after": cursor, "job": job_id} if cursor else {"last": MOST_EVENTS, "job": job_id}
-        news = self._ask(reading, Query("/v1/events", query))
-        if news is None:
-            return known
+        newer = self._get(page_data, Query("/v1/events", query))
+        if newer is None:
+            return events
         with self._lock:
-            cursor, known = self._events.get(job_id, (0, []))
-            known = [*known, *(one for one in news["items"] if one["id"] > cursor)][-MOST_EVENTS:]
-            cursor = max(cursor, news["cursor"])
+            cursor, events = self._events.get(job_id, (0, []))
+            events = [*events, *(event for event in newer["items"] if event["id"] > cursor)][
+                -MOST_EVENTS:
+            ]
+            cursor = max(cursor, newer["cursor"])
             if len(self._events) > MOST_KEPT:
                 self._events.clear()
-            self._events[job_id] = (cursor, known)
-        return known
+            self._events[job_id] = (cursor, events)
+        return events
 
-    def _ask(self, reading: PageData, ask: Query) -> dict[str, Any] | None:
+    def _get(self, page_data: PageData, query: Query) -> dict[str, Any] | None:
         with self._lock:
-            kept = self._kept.get(ask.key)
-            away = self._away if time.monotonic() < self._again_s else None
-        fresh_s = ask.fresh_s * self._times
-        if kept is not None and time.monotonic() - kept.at_s < fresh_s and away is None:
-            return kept.data
-        if away is None:
+            cached = self._replies.get(query.key)
+            problem = self._problem if time.monotonic() < self._retry_at_s else None
+        fresh_s = query.fresh_s * self._age_factor
+        if cached is not None and time.monotonic() - cached.at_s < fresh_s and problem is None:
+            return cached.data
+        if problem is None:
             try:
-                return self._fetch(ask)
+                return self._fetch(query)
             except UnreachableError as error:
-                away = (error.text, error.try_)
+                problem = (error.text, error.try_)
                 with self._lock:
-                    self._away, self._again_s = away, time.monotonic() + _AGAIN_S
+                    self._problem, self._retry_at_s = problem, time.monotonic() + _RETRY_S
             except UserError as error:
-                reading.refused.append((error.text, error.try_))
+                page_data.refused.append((error.text, error.try_))
                 if error.exit_code in (ExitCode.NOT_FOUND, ExitCode.AUTH):
                     return None
-                return self._old(reading, kept)
-        reading.away = away
-        return self._old(reading, kept)
+                return self._stale(page_data, cached)
+        page_data.away = problem
+        return self._stale(page_data, cached)
 
-    def _fetch(self, ask: Query) -> dict[str, Any]:
-        asked_s = time.monotonic()
+    def _fetch(self, query: Query) -> dict[str, Any]:
+        requested_s = time.monotonic()
         with self._link.client() as client:
-            if ask.body is not None:
-                data = client.post(ask.path, ask.body)
+            if query.body is not None:
+                data = client.post(query.path, query.body)
             else:
-                data = client.get(ask.path, **ask.query)
+                data = client.get(query.path, **query.query)
         with self._lock:
-            self._away = None
-            self._kept[ask.key] = Answer(data, asked_s)
-            self._kept.move_to_end(ask.key)
-            while len(self._kept) > MOST_KEPT:
-                self._kept.popitem(last=False)
+            self._problem = None
+            self._replies[query.key] = Answer(data, requested_s)
+            self._replies.move_to_end(query.key)
+            while len(self._replies) > MOST_KEPT:
+                self._replies.popitem(last=False)
         return data
 
     @staticmethod
-    def _old(reading: PageData, kept: Answer | None) -> dict[str, Any] | None:
-        if kept is None:
+    def _stale(page_data: PageData, cached: Answer | None) -> dict[str, Any] | None:
+        if cached is None:
             return None
-        reading.old_s = max(reading.old_s, time.monotonic() - kept.at_s)
-        return kept.data
+        page_data.old_s = max(page_data.old_s, time.monotonic() - cached.at_s)
+        return cached.data
 
 
 class _DaemonLink:
-    """The way to the daemon: its socket, or an ssh that is started anew where one has ended, as it
-    does when a laptop slept."""
+    """The connection to the daemon: its socket, or an ssh tunnel.
+
+    A tunnel that has ended is started again; it ends, for example, while a laptop sleeps.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._lock = threading.Lock()
-        self._open = contextlib.ExitStack()
+        self._stack = contextlib.ExitStack()
         self._client: Client | None = None
 
     @contextlib.contextmanager
@@ -172,7 +189,7 @@ class _DaemonLink:
 
     def _close(self) -> None:
         self._client = None
-        self._open.close()
+        self._stack.close()
 
     def _connect(self) -> Client:
         if not self._target.host:
@@ -181,5 +198,5 @@ class _DaemonLink:
         from spotd.base.paths import SYSTEM_SOCKET
 
         remote = self._target.socket or str(SYSTEM_SOCKET)
-        path = self._open.enter_context(forward(self._target.host, remote))
+        path = self._stack.enter_context(forward(self._target.host, remote))
         return Client(path, f"{self._target.host}:{remote}", _REPLY_S)

@@ -1,4 +1,4 @@
-"""What pages are built of: tables, ages, phases, commands to copy."""
+"""Components of the pages: tables, ages, phases, commands to copy."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from spotd.api_client.client import Target
 from spotd.base.text import percent, seconds_since, span
 from spotd.dashboard.html import Child, Html, el
 
-WIDE = 5  # columns; a table with more is not squeezed into a narrow page
-# A sign before each word, so that no colour is needed to tell them apart.
+WIDE = 5  # columns; a table with more scrolls on a narrow page
+# A sign before each word, so that states can be distinguished without colour.
 _SIGNS = {
     "running": ("good", "●"),
     "passed": ("good", "✓"),
@@ -37,8 +37,11 @@ _SIGNS = {
 
 @dataclass(frozen=True)
 class PageContext:
-    """What a page needs to know of where it stands: the address that it lies under, the daemon's
-    present time, which daemon `spotctl` has to be told, and which start of these pages it is of."""
+    """The context of a page.
+
+    `root` is the address that all pages are under, `now` the daemon's present time, `target` the
+    daemon for `spotctl` commands, and `start` identifies this start of the server.
+    """
 
     root: str
     now: datetime
@@ -49,28 +52,28 @@ class PageContext:
         return "/".join((self.root, *parts))
 
     def age(self, iso: str | None, none: str = "-") -> Html:
-        """How long ago, with the time itself for whoever rests on it."""
+        """Return how long ago it was, with the time itself as a tooltip."""
         if not iso:
             return el("span", none, cls="none")
         seconds = seconds_since(iso, self.now) or 0.0
         text = f"in {span(-seconds)}" if seconds < -1 else f"{span(seconds)} ago"
-        told = f"{iso[:19].replace('T', ' ')} UTC"
-        return el("time", text, datetime=iso, title=told)
+        tooltip = f"{iso[:19].replace('T', ' ')} UTC"
+        return el("time", text, datetime=iso, title=tooltip)
 
     def spotctl(self, *arguments: str) -> Html:
-        """A command to copy, for the daemon that is shown here."""
-        more = ["--host", self.target.host] if self.target.host else []
-        more += ["--socket", self.target.socket] if self.target.socket else []
-        return command(shlex.join(["spotctl", *more, *arguments]))
+        """Return a command to copy, for the daemon that is shown here."""
+        options = ["--host", self.target.host] if self.target.host else []
+        options += ["--socket", self.target.socket] if self.target.socket else []
+        return command(shlex.join(["spotctl", *options, *arguments]))
 
     def job(self, job_id: str, name: str) -> Html:
-        """A link to a job's page."""
+        """Return a link to a job's page."""
         return el("a", name or job_id, href=self.url("job", job_id)) if job_id else Html("-")
 
 
 @dataclass(frozen=True)
 class Column:
-    """`number`: to the right; `tip` says what it means."""
+    """A column of a table. `number`: aligned right; `tip` is a tooltip that explains it."""
 
     title: str
     number: bool = False
@@ -83,13 +86,16 @@ def command(text: str) -> Html:
 
 
 def sign(word: str) -> Html:
-    """A phase, a state or a severity: a sign, a word, and a colour that adds nothing to them."""
+    """Return a phase, a state or a severity as a sign and a word.
+
+    Its colour adds nothing to them.
+    """
     kind, mark = _SIGNS.get(word, ("calm", "·"))
     return el("span", el("span", mark, aria_hidden="true"), f" {word}", cls=f"sign {kind}")
 
 
 def card(ident: str, title: str, *children: Child, note: Child = None) -> Html:
-    """A section with its heading."""
+    """Return a section with its heading."""
     head = el("h2", title, id=f"{ident}-title")
     about = el("p", note, cls="note") if note else None
     return el("section", head, about, *children, cls="card", id=ident, data_key=ident)
@@ -103,11 +109,14 @@ def table(
     keys: Sequence[str] = (),
     sums: Sequence[Child] = (),
 ) -> Html:
-    """A table whose first column names its rows; `empty` is said where there are none. It scrolls
-    by itself where the page is narrow. `keys` tell rows apart over time, `sums` is the last row."""
+    """Return a table whose first column names its rows; `empty` is shown where there are none.
+
+    It scrolls by itself where the page is narrow. `keys` identify rows over time, and `sums` is the
+    last row.
+    """
     if not rows:
         return el("p", empty, cls="empty")
-    head = el("tr", (_heading(one) for one in columns))
+    head = el("tr", (_heading(column) for column in columns))
     body = (
         el("tr", _cells(columns, row), data_key=key or None)
         for row, key in zip(rows, keys or [""] * len(rows), strict=True)
@@ -117,7 +126,7 @@ def table(
     inner = el(
         "table", el("caption", caption), el("thead", head), el("tbody", *body), foot, cls=wide
     )
-    # A region that scrolls has to be reached by keys.
+    # A region that scrolls has to be reachable with the keyboard.
     return el("div", inner, cls="scroll", role="region", aria_label=caption, tabindex=0)
 
 
@@ -137,28 +146,28 @@ def _cells(columns: Sequence[Column], row: Sequence[Child]) -> list[Html]:
 
 
 def pairs(rows: Sequence[tuple[str, Child]]) -> Html:
-    """Names with values; those without one are left out."""
+    """Return names with values; pairs without a value are left out."""
     shown = [(name, value) for name, value in rows if value not in (None, "", "-")]
     return el("dl", *(el("div", el("dt", name), el("dd", value)) for name, value in shown))
 
 
 def bar(value: float, most: float, label: str) -> Html:
-    """A share as a bar; the figures stand beside it."""
+    """Return a share as a bar; the numbers are shown next to it."""
     whole = max(most, 1e-9)
     share = percent(min(value / whole, 1.0))
     return el("progress", share, value=f"{value:.6g}", max=f"{whole:.6g}", aria_label=label)
 
 
-def tile(name: str, value: Child, more: Child = None, kind: str = "") -> Html:
-    """One figure to see at a glance."""
-    inner = [el("dt", name), el("dd", value, cls="big"), el("dd", more, cls="more")]
+def tile(name: str, value: Child, details: Child = None, kind: str = "") -> Html:
+    """Return one figure to see at a glance."""
+    inner = [el("dt", name), el("dd", value, cls="big"), el("dd", details, cls="more")]
     return el("div", *inner, cls=f"tile {kind}".strip(), data_key=name)
 
 
-def count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def count(number: int, singular: str, plural: str = "") -> str:
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
-def where(one: dict[str, Any]) -> str:
-    """Provider and place of an orphan or offer, which may have no zone."""
-    return f"{one['provider']}/{one['zone'] or one['region']}"
+def where(item: dict[str, Any]) -> str:
+    """Return provider and place of an orphan or offer, which may have no zone."""
+    return f"{item['provider']}/{item['zone'] or item['region']}"

@@ -1,4 +1,4 @@
-"""The page of events."""
+"""The events page."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ Data = dict[str, Any]
 _COLUMNS = (Column("When"), Column("Job"), Column("How grave"), Column("Kind"), Column("What"))
 
 
-def body(place: PageContext, source: ApiCache, reading: PageData) -> Html:
-    events = source.events(reading)
-    note = join(f"At most the newest {MOST_EVENTS}. ", place.spotctl("events", "-f"))
-    return card("events", "What happened", listed(place, events), note=note)
+def body(context: PageContext, cache: ApiCache, page_data: PageData) -> Html:
+    events = cache.events(page_data)
+    note = join(f"At most the newest {MOST_EVENTS}. ", context.spotctl("events", "-f"))
+    return card("events", "What happened", listed(context, events), note=note)
 
 
-def listed(place: PageContext, events: list[Data], *, jobs: bool = True) -> Html:
-    """The newest first."""
-    shown = [one for one in _COLUMNS if jobs or one.title != "Job"]
-    rows = [_row(place, one, jobs=jobs) for one in reversed(events)]
-    keys = [f"e{one['id']}" for one in reversed(events)]
+def listed(context: PageContext, events: list[Data], *, jobs: bool = True) -> Html:
+    """Return the table of events, newest first."""
+    shown = [column for column in _COLUMNS if jobs or column.title != "Job"]
+    rows = [_row(context, event, jobs=jobs) for event in reversed(events)]
+    keys = [f"e{event['id']}" for event in reversed(events)]
     empty = "Nothing has happened yet."
     return table("Events, the newest first", shown, rows, empty, keys)
 
 
-def _row(place: PageContext, one: Data, *, jobs: bool) -> list[Child]:
-    job = [place.job(one["job_id"], one["job"])] if jobs else []
-    text = el("span", one["text"], cls="text")
-    return [place.age(one["at"]), *job, sign(one["severity"]), one["kind"], text]
+def _row(context: PageContext, event: Data, *, jobs: bool) -> list[Child]:
+    job = [context.job(event["job_id"], event["job"])] if jobs else []
+    text = el("span", event["text"], cls="text")
+    return [context.age(event["at"]), *job, sign(event["severity"]), event["kind"], text]

@@ -1,4 +1,4 @@
-"""Why a job is where it is, as `spotctl why` has it."""
+"""The card that explains why a job is where it is, as `spotctl why` does."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _PLACES = (
 )
 
 
-def card_of(place: PageContext, why: Data | None, name: str) -> Html:
+def card_of(context: PageContext, why: Data | None, name: str) -> Html:
     if why is None:
         return card("why", "Why", el("p", "not known: there was no answer", cls="empty"))
-    because = [one for one in why["reasons"] if one != why["reason"]]
+    reasons = [reason for reason in why["reasons"] if reason != why["reason"]]
     parts: list[Child] = [
         el("p", why["reason"], cls="reason"),
-        _list("Because", because),
+        _list("Because", reasons),
         _list("Next", why["next"]),
-        el("p", "Looked at again ", place.age(why["wake_at"]), ", or when something happens.")
+        el("p", "Looked at again ", context.age(why["wake_at"]), ", or when something happens.")
         if why["wake_at"]
         else None,
         el("pre", lines("\n".join(why["console"])), tabindex=0) if why["console"] else None,
-        _places(place, why["placement"], name),
-        [_verdict(place, one) for one in why["verdicts"]],
+        _places(context, why["placement"], name),
+        [_verdict(context, verdict) for verdict in why["verdicts"]],
         _use(why["use"]),
     ]
     return card("why", "Why it is where it is", *parts)
@@ -49,51 +49,56 @@ def _list(title: str, texts: list[str]) -> Html | None:
     return el("div", el("h3", title), el("ul", *(el("li", text) for text in texts)))
 
 
-def _places(place: PageContext, found: Data, name: str) -> Html | None:
-    if not found:
+def _places(context: PageContext, placement: Data, name: str) -> Html | None:
+    if not placement:
         return None
-    if not found["costs"]:
+    if not placement["costs"]:
         text = "Its file does not say how much there is to do (spotd.work), so places are compared "
-        return el("p", text, "by their price: ", place.spotctl("why", name), cls="note")
+        return el("p", text, "by their price: ", context.spotctl("why", name), cls="note")
     rows: list[list[Child]] = [
         [
-            f"{one['provider']}/{one['zone']} {one['instance_type']}",
-            one["capacity_type"],
-            *(money(one["usd"][term]) if one["usd"][term] else "-" for term, _, _ in _TERMS),
-            money(one["usd"]["total"]),
-            f"{one['hours']:.1f} h",
+            f"{cost['provider']}/{cost['zone']} {cost['instance_type']}",
+            cost["capacity_type"],
+            *(money(cost["usd"][term]) if cost["usd"][term] else "-" for term, _, _ in _TERMS),
+            money(cost["usd"]["total"]),
+            f"{cost['hours']:.1f} h",
         ]
-        for one in found["costs"]
+        for cost in placement["costs"]
     ]
-    choice = found["choice"]
+    choice = placement["choice"]
     chosen = el("p", el("strong", "Now: "), choice["why"]) if choice else None
     caption = "Expected cost until it is done, by place and term"
-    if hours := found.get("assumed_h"):
+    if hours := placement.get("assumed_h"):
         work = f"{hours:.0f} h of work"
         caption = f"Expected cost of {work} by place and term: how much there is to do is not known"
-    return join(table(caption, _PLACES, rows), chosen, _deadline(place, found["deadline"]))
+    return join(table(caption, _PLACES, rows), chosen, _deadline(context, placement["deadline"]))
 
 
-def _deadline(place: PageContext, told: Data | None) -> Html | None:
-    if not told:
+def _deadline(context: PageContext, deadline: Data | None) -> Html | None:
+    if not deadline:
         return None
-    if told["earliest"] is None:
-        rest = "not promised: nothing on demand is permitted and sold"
-    elif told["late_s"]:
-        rest = f"missed by {span(told['late_s'])}"
-    elif told["guarded"]:
-        rest = "kept by machines on demand from now on"
-    elif told["spare_s"] is None or told["spare_s"] < 0:
-        rest = f"cannot be promised; the earliest is {told['earliest'][:16]} UTC"
+    if deadline["earliest"] is None:
+        status = "not promised: nothing on demand is permitted and sold"
+    elif deadline["late_s"]:
+        status = f"missed by {span(deadline['late_s'])}"
+    elif deadline["guarded"]:
+        status = "kept by machines on demand from now on"
+    elif deadline["spare_s"] is None or deadline["spare_s"] < 0:
+        status = f"cannot be promised; the earliest is {deadline['earliest'][:16]} UTC"
     else:
-        rest = f"on-demand is asked for in {span(told['spare_s'])} at the latest"
-    return el("p", "Deadline ", place.age(told["at"]), f": {rest}.")
+        status = f"on-demand is asked for in {span(deadline['spare_s'])} at the latest"
+    return el("p", "Deadline ", context.age(deadline["at"]), f": {status}.")
 
 
-def _verdict(place: PageContext, one: Data) -> Html:
-    rows = (("seen", one["seen"]), ("spotd", one["does"]), ("try", one["attempt"]))
-    told = [el("p", el("strong", f"{name}: "), text) for name, text in rows]
-    return el("div", el("h3", one["title"], " (", place.age(one["at"]), ")"), *told, cls="verdict")
+def _verdict(context: PageContext, verdict: Data) -> Html:
+    rows = (("seen", verdict["seen"]), ("spotd", verdict["does"]), ("try", verdict["attempt"]))
+    paragraphs = [el("p", el("strong", f"{name}: "), text) for name, text in rows]
+    return el(
+        "div",
+        el("h3", verdict["title"], " (", context.age(verdict["at"]), ")"),
+        *paragraphs,
+        cls="verdict",
+    )
 
 
 def _use(use: Data | None) -> Html | None:

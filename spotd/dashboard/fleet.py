@@ -1,12 +1,12 @@
-"""Machines: those that cost money now, those that were taken away, and those that nobody wants."""
+"""Cards about machines: those that cost money now, those taken away, and those no job wants."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from spotd.base.text import money
 from spotd.base.text import place as place_words
+from spotd.base.text import money
 from spotd.dashboard.components import Column, PageContext, card, count, sign, table, tile, where
 from spotd.dashboard.html import Child, Html, el, join
 
@@ -48,8 +48,8 @@ _HELD = (
 STORY = ("notice", "lost", "recovered", "outbid", "moved")
 
 
-def machines(place: PageContext, nodes: Data | None) -> Html:
-    """Sums by provider, and each of them."""
+def machines(context: PageContext, nodes: Data | None) -> Html:
+    """Return the sums by provider, and each machine."""
     if nodes is None:
         return card("fleet", "Fleet", el("p", "not known: there was no answer", cls="empty"))
     items = nodes["items"]
@@ -57,84 +57,88 @@ def machines(place: PageContext, nodes: Data | None) -> Html:
         [
             name,
             len(mine),
-            sum(one["state"] == "running" for one in mine),
-            f"{money(sum(one['price_usd_per_h'] for one in mine))}/h",
+            sum(node["state"] == "running" for node in mine),
+            f"{money(sum(node['price_usd_per_h'] for node in mine))}/h",
         ]
-        for name, mine in sorted(_grouped(items, lambda one: one["provider"]).items())
+        for name, mine in sorted(_grouped(items, lambda node: node["provider"]).items())
     ]
     rows: list[list[Child]] = [
         [
-            place.job(one["job_id"], one["job"]),
-            place_words(one),
-            f"{one['instance_type']} {one['capacity_type']}",
-            sign(one["state"]),
-            f"{one['step']:,}",
-            f"{money(one['price_usd_per_h'])}/h",
-            place.age(one["requested_at"]),
+            context.job(node["job_id"], node["job"]),
+            place_words(node),
+            f"{node['instance_type']} {node['capacity_type']}",
+            sign(node["state"]),
+            f"{node['step']:,}",
+            f"{money(node['price_usd_per_h'])}/h",
+            context.age(node["requested_at"]),
         ]
-        for one in items
+        for node in items
     ]
     return card(
         "fleet",
         "Fleet",
-        table("Machines by provider", _BY_PROVIDER, sums, _no_machines(place)),
-        table("Machines that cost money now", _MACHINES, rows, "", [one["id"] for one in items])
+        table("Machines by provider", _BY_PROVIDER, sums, _no_machines(context)),
+        table("Machines that cost money now", _MACHINES, rows, "", [node["id"] for node in items])
         if rows
         else None,
     )
 
 
-def _no_machines(place: PageContext) -> Html:
-    return join("No machine costs money now. What could be had: ", place.spotctl("offers"))
+def _no_machines(context: PageContext) -> Html:
+    return join("No machine costs money now. What could be had: ", context.spotctl("offers"))
 
 
 def _grouped(items: list[Data], name: Callable[[Data], str]) -> dict[str, list[Data]]:
-    found: dict[str, list[Data]] = {}
-    for one in items:
-        found.setdefault(name(one), []).append(one)
-    return found
+    groups: dict[str, list[Data]] = {}
+    for item in items:
+        groups.setdefault(name(item), []).append(item)
+    return groups
 
 
 def taken_tile(stats: Data | None) -> Html:
     if stats is None:
         return tile("Taken away, 24 h", "?")
-    found = stats["total"]["interruptions"]
+    interruptions = stats["total"]["interruptions"]
     resumed = stats["total"]["resumes"]
-    more = f"{resumed['trained']} of {resumed['tried']} resumes trained" if resumed["tried"] else ""
-    return tile("Taken away, 24 h", found["count"], more or "spot machines")
+    details = (
+        f"{resumed['trained']} of {resumed['tried']} resumes trained" if resumed["tried"] else ""
+    )
+    return tile("Taken away, 24 h", interruptions["count"], details or "spot machines")
 
 
-def interruptions(place: PageContext, stats: Data | None, events: list[Data]) -> Html:
-    """Of the last day, by cloud, and what happened one by one."""
+def interruptions(context: PageContext, stats: Data | None, events: list[Data]) -> Html:
+    """Return the interruptions of the last day by cloud, and the events of each."""
     title = "Interruptions of the last 24 h"
     if stats is None:
         return card("taken", title, el("p", "not known: there was no answer", cls="empty"))
-    rows = [_taken_row(one) for one in stats["items"]]
+    rows = [_taken_row(row) for row in stats["items"]]
     empty = "No spot machine was asked for in the last day."
-    told = [one for one in events if one["kind"] in STORY and one["at"] >= stats["since"]][-12:]
+    story = [event for event in events if event["kind"] in STORY and event["at"] >= stats["since"]][
+        -12:
+    ]
     items = (
         el(
-            "li", place.age(one["at"]), " ", place.job(one["job_id"], one["job"]), ": ",
-            one["text"], data_key=f"e{one['id']}",
+            "li", context.age(event["at"]), " ", context.job(event["job_id"], event["job"]), ": ",
+            event["text"], data_key=f"e{event['id']}",
         )
-        for one in reversed(told)
+        for event in reversed(story)
     )  # fmt: skip
     return card(
         "taken",
         title,
         table("Spot machines by cloud", _TAKEN, rows, empty),
-        el("ul", *items, cls="rows") if told else None,
+        el("ul", *items, cls="rows") if story else None,
     )
 
 
-def _taken_row(one: Data) -> list[Child]:
-    found, launches, resumes = one["interruptions"], one["launches"], one["resumes"]
-    median = one["notice"]["median_s"]
+def _taken_row(row: Data) -> list[Child]:
+    interruptions, launches, resumes = row["interruptions"], row["launches"], row["resumes"]
+    median = row["notice"]["median_s"]
     return [
-        one["name"],
-        f"{one['machine_hours']:,.2f} h",
-        found["preempted"],
-        found["lost"],
+        row["name"],
+        f"{row['machine_hours']:,.2f} h",
+        interruptions["preempted"],
+        interruptions["lost"],
         "-" if median is None else f"{median:.0f} s",
         launches["asked"],
         sum(launches["refused"].values()),
@@ -145,30 +149,30 @@ def _taken_row(one: Data) -> list[Child]:
 def leak_tile(orphans: Data | None) -> Html:
     if orphans is None:
         return tile("Leaks", "?")
-    many = len(orphans["items"])
-    if not many and orphans["unswept"]:
+    count = len(orphans["items"])
+    if not count and orphans["unswept"]:
         return tile("Leaks", "?", f"not known of {', '.join(orphans['unswept'])}", "warn")
-    if not many:
+    if not count:
         return tile("Leaks", "0", "all belongs to a job")
-    return tile("Leaks", many, f"{money(orphans['usd_per_h'])}/h in no job's bill", "bad")
+    return tile("Leaks", count, f"{money(orphans['usd_per_h'])}/h in no job's bill", "bad")
 
 
-def leaks(place: PageContext, orphans: Data | None) -> Html:
-    """What is paid for and belongs to no job."""
+def leaks(context: PageContext, orphans: Data | None) -> Html:
+    """Return the card of resources that cost money and belong to no job."""
     if orphans is None:
         return card("leaks", "Leaks", el("p", "not known: there was no answer", cls="empty"))
     items = orphans["items"]
     rows: list[list[Child]] = [
         [
-            one["what"],
-            el("code", one["id"]),
-            where(one),
-            f"{one['job'] or '-'} g{one['generation'] or '?'}",
-            "?" if one["price_usd_per_h"] is None else f"{money(one['price_usd_per_h'])}/h",
-            place.age(one["held_since"]),
-            one["why"],
+            item["what"],
+            el("code", item["id"]),
+            where(item),
+            f"{item['job'] or '-'} g{item['generation'] or '?'}",
+            "?" if item["price_usd_per_h"] is None else f"{money(item['price_usd_per_h'])}/h",
+            context.age(item["held_since"]),
+            item["why"],
         ]
-        for one in items
+        for item in items
     ]
     unswept = orphans["unswept"]
     empty = "Everything with our tag belongs to a job."
@@ -176,11 +180,11 @@ def leaks(place: PageContext, orphans: Data | None) -> Html:
         empty = f"Not known here of {', '.join(unswept)}; nothing is held elsewhere."
     note = None
     if items:
-        more = f" and {orphans['unpriced']} of unknown price" if orphans["unpriced"] else ""
-        many = count(len(items), "thing", "things")
+        unpriced = f" and {orphans['unpriced']} of unknown price" if orphans["unpriced"] else ""
+        things = count(len(items), "thing", "things")
         note = join(
-            f"{many}, {money(orphans['usd_per_h'])}/h{more}, in no job's bill. To end them: ",
-            place.spotctl("orphans", "end"),
+            f"{things}, {money(orphans['usd_per_h'])}/h{unpriced}, in no job's bill. To end them: ",
+            context.spotctl("orphans", "end"),
         )
-    keys = [one["id"] for one in items]
+    keys = [item["id"] for item in items]
     return card("leaks", "Leaks", table("What no job wants", _HELD, rows, empty, keys), note=note)

@@ -1,5 +1,8 @@
-"""HTML from nested calls. Whatever is no `Html` is text, and is escaped: nothing that a user, a
-cloud or a machine says can become markup."""
+"""HTML from nested calls, with escaping.
+
+Everything that is not `Html` is text and is escaped, so that no text of a user, a cloud or a
+machine can become markup.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _VOID = frozenset({"br", "hr", "input", "link", "meta"})
 
 
 class Html(str):
-    """Markup that is meant as such. Joined with other texts it is a text again, and is escaped."""
+    """Trusted markup. Joined with other strings it becomes a plain string, and is escaped again."""
 
     __slots__ = ()
 
@@ -22,20 +25,23 @@ Value = str | int | bool | None
 
 
 def el(tag: str, *children: Child, **attributes: Value) -> Html:
-    """An element. `cls` is its class, `data_x` data-x; what is None or False is left out."""
-    given = "".join(_attribute(name, value) for name, value in attributes.items())
+    """Return an element.
+
+    `cls` is its class, and `data_x` becomes data-x. Attributes that are None or False are left out.
+    """
+    attribute_text = "".join(_attribute(name, value) for name, value in attributes.items())
     if tag in _VOID:
-        return Html(f"<{tag}{given}>")
-    return Html(f"<{tag}{given}>{join(*children)}</{tag}>")
+        return Html(f"<{tag}{attribute_text}>")
+    return Html(f"<{tag}{attribute_text}>{join(*children)}</{tag}>")
 
 
 def join(*children: Child) -> Html:
-    """All of them, one after the other."""
+    """Return all children, one after the other."""
     return Html("".join(_text(child) for child in children))
 
 
 def lines(text: str) -> Html:
-    """Text of several lines, for `pre`."""
+    """Return text of several lines, for `pre`."""
     return Html("\n".join(escape(clean(line)) for line in text.splitlines()))
 
 

@@ -16,135 +16,139 @@ from spotd.dashboard.html import Html, el, join, lines
 
 Data = dict[str, Any]
 LOG_BYTES = 8192
-LOG_LINES = 20  # of each stream
+LOG_LINES = 20  # lines of each stream
 MOST_STREAMS = 4
 _WHY_S = 5.0
-# What a terminal would be told; a page has no use for it.
+# Escape sequences for terminals, which a page does not need.
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 
-def body(place: PageContext, source: ApiCache, reading: PageData, ident: str) -> tuple[str, Html]:
-    """Its title, and what is under it."""
+def body(
+    context: PageContext, cache: ApiCache, page_data: PageData, ident: str
+) -> tuple[str, Html]:
+    """Return the title of the page and its content."""
     path = f"/v1/jobs/{quote(ident, safe='')}"
-    (job,) = source.ask(reading, Query(path))
+    (job,) = cache.ask(page_data, Query(path))
     if job is None:
         text = "This job cannot be shown."
-        return "Job", join(el("p", text, cls="empty"), place.spotctl("ps", "--all"))
+        return "Job", join(el("p", text, cls="empty"), context.spotctl("ps", "--all"))
     path = f"/v1/jobs/{job['id']}"
-    why, cost, report, saved, logs = source.ask(
-        reading,
+    why, cost, report, checkpoints, logs = cache.ask(
+        page_data,
         Query(f"{path}/why", {}, _WHY_S),
         Query(f"{path}/cost", {}, SOON_S),
         Query(f"{path}/cost/report", {}, SOON_S),
         Query(f"{path}/checkpoints", {}, SELDOM_S if job["outcome"] else SOON_S),
         Query(f"{path}/logs", {}, body={"tail_bytes": LOG_BYTES}),
     )
-    events = source.events(reading, job["id"])
+    events = cache.events(page_data, job["id"])
     return job["name"], join(
-        _head(place, job, cost, report),
-        explain.card_of(place, why, job["name"]) if job["outcome"] is None else None,
-        timeline.card_of(place, job),
-        job_account.card_of(place, cost, report, job["name"]),
-        job_account.checkpoints(place, saved, job["name"]),
+        _head(context, job, cost, report),
+        explain.card_of(context, why, job["name"]) if job["outcome"] is None else None,
+        timeline.card_of(context, job),
+        job_account.card_of(context, cost, report, job["name"]),
+        job_account.checkpoints(context, checkpoints, job["name"]),
         _results(job),
         card(
             "events",
             "Events",
-            listed(place, events[-15:], jobs=False),
-            note=place.spotctl("events", job["name"]),
+            listed(context, events[-15:], jobs=False),
+            note=context.spotctl("events", job["name"]),
         ),
-        _output(place, job, logs),
+        _output(context, job, logs),
     )
 
 
-def _head(place: PageContext, job: Data, cost: Data | None, report: Data | None) -> Html:
+def _head(context: PageContext, job: Data, cost: Data | None, report: Data | None) -> Html:
     outlook = (cost or {}).get("outlook") or {}
     steps = outlook.get("steps")
-    saved = job["last_checkpoint"]
+    checkpoint = job["last_checkpoint"]
     useful = (report or {}).get("usd_per_useful_gpu_hour")
-    ends = outlook.get("finish")
-    when = place.age(ends["middle"]) if ends else place.age(job["finished_at"], "not foretold")
-    deadline = ("deadline ", place.age(job["deadline"])) if job["deadline"] else None
+    finish = outlook.get("finish")
+    when = (
+        context.age(finish["middle"]) if finish else context.age(job["finished_at"], "not foretold")
+    )
+    deadline = ("deadline ", context.age(job["deadline"])) if job["deadline"] else None
     tiles = [
         tile("Phase", sign(job["phase"]), places(job["where"]) if job["where"] else "no machine"),
         tile("Step", f"{job['step']:,}", f"of {steps:,}" if steps else "its total is not known"),
         tile("Recoveries", job["recoveries"], f"generation {job['generation']}"),
         tile("Steps lost", f"{job['steps_lost']:,}", "trained again"),
-        tile("Saved", place.age(saved["at"] if saved else None, "nothing yet"),
-             f"step {saved['step']:,}" if saved else None),
+        tile("Saved", context.age(checkpoint["at"] if checkpoint else None, "nothing yet"),
+             f"step {checkpoint['step']:,}" if checkpoint else None),
         tile("Cost", money(job["cost_usd"]), f"{money(useful)} per useful GPU-hour"),
-        _drill(place, job.get("drill")),
+        _drill(context, job.get("drill")),
         tile("Ended" if job["finished_at"] else "Finish", when, deadline),
     ]  # fmt: skip
-    tail = _last_words(job)
+    last_output = _last_output(job)
     return join(
         el("dl", *tiles, cls="tiles", aria_label="At a glance"),
         el("p", el("strong", "Why: "), job["outcome_text"], cls="reason")
         if job["outcome_text"]
         else None,
-        tail,
-        el("p", _next_command(place, job), cls="note"),
+        last_output,
+        el("p", _next_command(context, job), cls="note"),
     )
 
 
-def _drill(place: PageContext, drill: Data | None) -> Html:
-    """The last drill, which is what is known of whether it would come back."""
+def _drill(context: PageContext, drill: Data | None) -> Html:
+    """Return the last drill, which shows whether the job recovers."""
     if drill is None:
         return tile("Last drill", "none", "spotctl drill run")
-    at = place.age(drill["ended_at"] or drill["asked_at"])
+    at = context.age(drill["ended_at"] or drill["asked_at"])
     return tile("Last drill", sign(drill["state"].replace("_", " ")), (drill["drill"], " ", at))
 
 
-def _last_words(job: Data) -> Html | None:
-    crashed = [one for one in job["nodes"] if one["exit_code"] not in (None, 0, 75)]
-    told = [one for one in crashed if one["exit_tail"]]
-    if not told or job["outcome"] != "failed":
+def _last_output(job: Data) -> Html | None:
+    crashed = [node for node in job["nodes"] if node["exit_code"] not in (None, 0, 75)]
+    nodes = [node for node in crashed if node["exit_tail"]]
+    if not nodes or job["outcome"] != "failed":
         return None
-    title = f"Last output of generation {told[-1]['generation']}, exit {told[-1]['exit_code']}"
-    return el("div", el("h3", title), el("pre", plain(told[-1]["exit_tail"]), tabindex=0))
+    title = f"Last output of generation {nodes[-1]['generation']}, exit {nodes[-1]['exit_code']}"
+    return el("div", el("h3", title), el("pre", plain(nodes[-1]["exit_tail"]), tabindex=0))
 
 
-def _next_command(place: PageContext, job: Data) -> Html:
-    """What one would type next, of what spotctl can do."""
+def _next_command(context: PageContext, job: Data) -> Html:
+    """Return the spotctl command that a user is likely to need next."""
     if job["outcome"]:
-        return join("Its file: ", place.spotctl("show", job["name"], "--file"))
+        return join("Its file: ", context.spotctl("show", job["name"], "--file"))
     if job["desired"] == "pause":
-        return join("To go on: ", place.spotctl("resume", job["name"]))
-    return join("To hold it: ", place.spotctl("pause", job["name"]))
+        return join("To go on: ", context.spotctl("resume", job["name"]))
+    return join("To hold it: ", context.spotctl("pause", job["name"]))
 
 
 def _results(job: Data) -> Html | None:
-    """What evaluations measured; nothing where none was handed in."""
-    told = [(one["suite"], result_text(one)) for one in job["results"]]
-    return card("results", "Results", pairs(told)) if told else None
+    """Return the evaluation results; None where there are none."""
+    rows = [(result["suite"], result_text(result)) for result in job["results"]]
+    return card("results", "Results", pairs(rows)) if rows else None
 
 
-def _output(place: PageContext, job: Data, logs: Data | None) -> Html:
+def _output(context: PageContext, job: Data, logs: Data | None) -> Html:
     chunks = (logs or {"chunks": []})["chunks"]
-    rest = ["logs", job["name"], "-f"] if job["outcome"] is None else ["logs", job["name"]]
+    arguments = ["logs", job["name"], "-f"] if job["outcome"] is None else ["logs", job["name"]]
     streams: dict[str, list[str]] = {}
-    for one in chunks:
-        name = f"generation {one['generation']}, machine {one['rank']}, {one['stream']}"
-        streams.setdefault(name, []).append(one["text"])
-    shown = list(streams.items())[::-1][:MOST_STREAMS]  # the newest first
+    for chunk in chunks:
+        name = f"generation {chunk['generation']}, machine {chunk['rank']}, {chunk['stream']}"
+        streams.setdefault(name, []).append(chunk["text"])
+    newest_streams = list(streams.items())[::-1][:MOST_STREAMS]  # the newest first
     parts = [
         join(
             el("h3", name),
             el("pre", tail_of("".join(texts)), tabindex=0, aria_label=f"Output of {name}"),
         )
-        for name, texts in shown
+        for name, texts in newest_streams
     ]
     empty = None if parts else el("p", "No output yet.", cls="empty")
-    note = place.spotctl(*rest)
+    note = context.spotctl(*arguments)
     return card("output", "Last output", *parts, empty, note=note)
 
 
 def tail_of(text: str) -> Html:
-    """The last lines of bytes that came as latin-1."""
-    told = text.encode("latin-1", "replace").decode(errors="replace")
-    return plain("\n".join(told.splitlines()[-LOG_LINES:]))
+    """Return the last lines of bytes that were sent as latin-1."""
+    decoded = text.encode("latin-1", "replace").decode(errors="replace")
+    return plain("\n".join(decoded.splitlines()[-LOG_LINES:]))
 
 
 def plain(text: str) -> Html:
-    """Lines without what is meant for terminals."""
+    """Return lines without terminal escape sequences."""
     return lines(_ESCAPE.sub("", text))

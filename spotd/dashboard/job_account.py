@@ -1,4 +1,4 @@
-"""What one job cost, so that it adds up, and what is expected of it."""
+"""The cards about a job's cost, its forecast and its checkpoints."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _INSTEAD = (
 )
 
 
-def card_of(place: PageContext, cost: Data | None, report: Data | None, name: str) -> Html:
+def card_of(context: PageContext, cost: Data | None, report: Data | None, name: str) -> Html:
     if cost is None or report is None:
         return card("cost", "Cost", el("p", "not known: there was no answer", cls="empty"))
-    running = " so far" if cost["estimated"] else ""
-    told = pairs(
+    so_far = " so far" if cost["estimated"] else ""
+    figures = pairs(
         [
-            ("machines", spent(cost["spend_usd"], cost["max_cost_usd"], running)),
+            ("machines", spent(cost["spend_usd"], cost["max_cost_usd"], so_far)),
             ("in all", money(report["total_usd"])),
             ("per useful GPU-hour", money(report["usd_per_useful_gpu_hour"])),
             ("goodput", percent(report["goodput"])),
@@ -53,64 +53,64 @@ def card_of(place: PageContext, cost: Data | None, report: Data | None, name: st
     return card(
         "cost",
         "Cost",
-        told,
+        figures,
         el("div", _items(report), _uses(report), cls="side"),
-        table("The same on demand", _INSTEAD, [_instead(one) for one in report["on_demand"]], ""),
+        table("The same on demand", _INSTEAD, [_instead(row) for row in report["on_demand"]], ""),
         [el("p", text, cls="note") for text in report["unknown"]],
-        note=(provisional(report), ". ", place.spotctl("cost", "report", name)),
+        note=(provisional(report), ". ", context.spotctl("cost", "report", name)),
     )
 
 
 def _joined(rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Lines without a name belong to the one before."""
-    found: list[tuple[str, str]] = []
+    """Return the pairs with lines that have no name appended to the line before."""
+    merged: list[tuple[str, str]] = []
     for name, text in rows:
-        if name or not found:
-            found.append((name, text))
+        if name or not merged:
+            merged.append((name, text))
         else:
-            found[-1] = (found[-1][0], f"{found[-1][1]}; {text}")
-    return found
+            merged[-1] = (merged[-1][0], f"{merged[-1][1]}; {text}")
+    return merged
 
 
 def _items(report: Data) -> Html:
     rows: list[list[Child]] = [
         [
-            one["phase"],
-            one["what"],
-            f"{one['quantity']:,.3f} {_unit(one['unit'])}" if one["unit"] else "-",
-            "-" if one["rate_usd"] is None else money(one["rate_usd"]),
-            exact(one["cost_usd"]),
-            "hedge loser" if one["hedge_lost"] else "" if one["estimated"] else "reconciled",
+            item["phase"],
+            item["what"],
+            f"{item['quantity']:,.3f} {_unit(item['unit'])}" if item["unit"] else "-",
+            "-" if item["rate_usd"] is None else money(item["rate_usd"]),
+            exact(item["cost_usd"]),
+            "hedge loser" if item["hedge_lost"] else "" if item["estimated"] else "reconciled",
         ]
-        for one in report["items"]
+        for item in report["items"]
     ]
     sums = ["in all", "", "", "", exact(report["total_usd"]), ""]
     return table("Line items", _ITEMS, rows, "Nothing was paid for yet.", sums=sums)
 
 
 def _uses(report: Data) -> Html:
-    whole = report["compute_usd"]
+    total_usd = report["compute_usd"]
     rows: list[list[Child]] = [
         [
-            one["use"],
-            f"{one['node_hours']:,.3f} h",
-            exact(one["cost_usd"]),
-            percent(one["cost_usd"] / whole) if whole else "-",
-            bar(one["cost_usd"], whole, f"Share of {one['use']} in the cost of machines"),
+            use["use"],
+            f"{use['node_hours']:,.3f} h",
+            exact(use["cost_usd"]),
+            percent(use["cost_usd"] / total_usd) if total_usd else "-",
+            bar(use["cost_usd"], total_usd, f"Share of {use['use']} in the cost of machines"),
         ]
-        for one in report["hours"]
+        for use in report["hours"]
     ]
-    sums = ["machines", f"{report['billed_node_hours']:,.3f} h", exact(whole), "", ""]
+    sums = ["machines", f"{report['billed_node_hours']:,.3f} h", exact(total_usd), "", ""]
     return table("What the hours went into", _USES, rows, "No machine ran yet.", sums=sums)
 
 
-def _instead(one: Data) -> list[Child]:
+def _instead(row: Data) -> list[Child]:
     return [
-        one["name"],
-        one["basis"],
-        money(one["total_usd"]),
-        percent(one["saving"]),
-        percent(one["discount"]),
+        row["name"],
+        row["basis"],
+        money(row["total_usd"]),
+        percent(row["saving"]),
+        percent(row["discount"]),
     ]
 
 
@@ -119,7 +119,7 @@ def _unit(unit: str) -> str:
 
 
 def exact(usd: float) -> str:
-    """So that a column can be added up."""
+    """Return dollars with four decimals, so that a column adds up."""
     return f"{'-' if usd < 0 else ''}${abs(usd):,.4f}"
 
 
@@ -133,25 +133,28 @@ _CHECKPOINTS = (
 )
 
 
-def checkpoints(place: PageContext, found: Data | None, name: str) -> Html:
-    """What a resume could go on from."""
-    if found is None:
+def checkpoints(context: PageContext, saved: Data | None, name: str) -> Html:
+    """Return the card of checkpoints that a resume could start from."""
+    if saved is None:
         return card("saved", "Checkpoints", el("p", "not known: there was no answer", cls="empty"))
     rows: list[list[Child]] = [
         [
-            f"{one['step']:,}",
-            one["generation"],
-            place.age(one["created_at"]),
-            size(one["bytes"]),
-            one["shards"],
+            f"{checkpoint['step']:,}",
+            checkpoint["generation"],
+            context.age(checkpoint["created_at"]),
+            size(checkpoint["bytes"]),
+            checkpoint["shards"],
             ", ".join(
-                [*(["newest"] if one["newest"] else []), *(f"pinned as {p}" for p in one["pins"])]
+                [
+                    *(["newest"] if checkpoint["newest"] else []),
+                    *(f"pinned as {p}" for p in checkpoint["pins"]),
+                ]
             )
-            + (f" {one['problem']}" if one["problem"] else ""),
+            + (f" {checkpoint['problem']}" if checkpoint["problem"] else ""),
         ]
-        for one in found["items"]
+        for checkpoint in saved["items"]
     ]
     empty = "Nothing is saved yet."
-    note = (f"In {found['store']}. ", place.spotctl("ckpt", "ls", name))
+    note = (f"In {saved['store']}. ", context.spotctl("ckpt", "ls", name))
     caption = "Checkpoints that are kept, the newest first"
     return card("saved", "Checkpoints", table(caption, _CHECKPOINTS, rows, empty), note=note)

@@ -1,4 +1,4 @@
-"""The frame around every page."""
+"""The frame around every page: head, navigation, notices and footer."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ _LINKS = (("", "Overview"), ("prices", "Prices"), ("events", "Events"))
 
 
 def page(
-    place: PageContext, title: str, here: str, about: str, reading: PageData, *children: Child
+    context: PageContext, title: str, here: str, about: str, page_data: PageData, *children: Child
 ) -> str:
-    """A whole document. `here` is its link of `_LINKS`, `about` which daemon it shows."""
+    """Return a whole document.
+
+    `here` is its link in `_LINKS`, and `about` names the daemon that it shows.
+    """
     head = join(
         el("meta", charset="utf-8"),
         el("meta", name="viewport", content="width=device-width, initial-scale=1"),
         el("meta", name="color-scheme", content="light dark"),
         el("title", f"{title} · spotd"),
-        el("link", rel="stylesheet", href=place.url("static", "dash.css")),
-        el("link", rel="icon", href=place.url("static", "icon.svg")),
-        el("script", src=place.url("static", "dash.js"), defer=True),
-        # Without scripts the whole page comes anew, more seldom.
+        el("link", rel="stylesheet", href=context.url("static", "dash.css")),
+        el("link", rel="icon", href=context.url("static", "icon.svg")),
+        el("script", src=context.url("static", "dash.js"), defer=True),
+        # Without scripts the whole page reloads, less often.
         el("noscript", el("meta", http_equiv="refresh", content="15")),
     )
     links = (
         el(
-            "a", name, href=place.url(to), aria_current="page" if to == here else None
+            "a", name, href=context.url(to), aria_current="page" if to == here else None
         )
         for to, name in _LINKS
     )  # fmt: skip
@@ -40,52 +43,52 @@ def page(
         el("span", "spotd", cls="brand"),
         el("nav", *links, aria_label="Pages"),
         el("span", about, cls="about"),
-        _clock(place.now),
+        _clock(context.now),
         el("button", "Pause updates", type="button", id="pause", aria_pressed="false", hidden=True),
     )
     body = el(
         "body",
         top,
-        # The script fills it when what serves these pages has ended.
+        # The script fills it when the server of these pages has ended.
         el("div", "", id="lost", role="alert", hidden=True),
-        el("div", _away(reading), id="state", role="status"),
-        el("main", el("h1", title), _refused(reading), *children, id="main", tabindex=-1),
+        el("div", _away(page_data), id="state", role="status"),
+        el("main", el("h1", title), _refused(page_data), *children, id="main", tabindex=-1),
         el(
             "footer",
             "Nothing here changes anything: spotctl does. Times are UTC, money is US dollars.",
         ),
         data_refresh_s=f"{REFRESH_S:g}",
-        # In replies alone: whoever has the port after us knows the address, which he is asked for.
-        data_start=place.start,
+        # Sent in replies only: a later owner of the port sees the address in requests, not this.
+        data_start=context.start,
     )
     return f"<!doctype html>\n{el('html', el('head', head), body, lang='en')}\n"
 
 
 def _clock(now: datetime) -> Html:
-    told = now.strftime("%H:%M:%S")
-    return el("span", "as of ", el("time", f"{told} UTC", datetime=now.isoformat()), id="clock")
+    time = now.strftime("%H:%M:%S")
+    return el("span", "as of ", el("time", f"{time} UTC", datetime=now.isoformat()), id="clock")
 
 
-def _away(reading: PageData) -> Html | None:
-    """The daemon's silence, with how old what is shown is."""
-    if reading.away is None:
+def _away(page_data: PageData) -> Html | None:
+    """Return the notice that the daemon does not answer, with the age of the data shown."""
+    if page_data.away is None:
         return None
-    text, advice = reading.away
-    old = f"The figures are {span(reading.old_s)} old." if reading.old_s else ""
+    text, advice = page_data.away
+    age_text = f"The figures are {span(page_data.old_s)} old." if page_data.old_s else ""
     return el(
         "div",
         el("strong", "✕ spotd does not answer."),
-        f" {old} Jobs go on without it; it is asked again by itself. ",
+        f" {age_text} Jobs go on without it; it is asked again by itself. ",
         el("span", text, cls="said"),
         el("span", "Try: ", command(advice), cls="try"),
         cls="away",
     )
 
 
-def _refused(reading: PageData) -> Html | None:
-    if not reading.refused:
+def _refused(page_data: PageData) -> Html | None:
+    if not page_data.refused:
         return None
-    rows = dict.fromkeys(reading.refused)
+    rows = dict.fromkeys(page_data.refused)
     return el(
         "ul",
         *(el("li", text, " - try: ", el("code", advice)) for text, advice in rows),

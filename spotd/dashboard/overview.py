@@ -1,4 +1,4 @@
-"""The first page: what runs, what it costs, what was lost, and whether anything leaks."""
+"""The first page: what runs, what it costs, what was lost, and whether resources leak."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from spotd.dashboard.html import Child, Html, el, join
 from spotd.domain.phase import FINISHED
 
 Data = dict[str, Any]
-MOST_JOBS = 40  # with their details; of more, the newest
+MOST_JOBS = 40  # jobs shown with their details, newest first
 MOST_ENDED = 10
-MOST_LOOKED_AT = 50  # of those that ended, for what asks for a person
+MOST_LOOKED_AT = 50  # ended jobs that are searched for failures
 DAY_S = 86_400
 _JOBS = (
     Column("Job"),
@@ -45,7 +45,7 @@ _ENDED = (
 
 @dataclass(frozen=True)
 class OverviewData:
-    """Answers of the API; None where there was none."""
+    """Replies of the API; None where there was none."""
 
     jobs: Data | None
     ended: Data | None
@@ -60,13 +60,13 @@ class OverviewData:
     health: Data | None
 
 
-def body(place: PageContext, source: ApiCache, reading: PageData) -> Html:
-    day = place.now.replace(hour=0, minute=0, second=0, microsecond=0)
-    found = OverviewData(
-        *source.ask(
-            reading,
+def body(context: PageContext, cache: ApiCache, page_data: PageData) -> Html:
+    day = context.now.replace(hour=0, minute=0, second=0, microsecond=0)
+    data = OverviewData(
+        *cache.ask(
+            page_data,
             Query("/v1/jobs", {"limit": MOST_JOBS}),
-            # (`all` is for a daemon of before, which does not know `ended`.)
+            # (`all` is for an older daemon, which does not know `ended`.)
             Query("/v1/jobs", {"all": 1, "ended": 1, "limit": MOST_LOOKED_AT}),
             Query("/v1/nodes"),
             Query("/v1/orphans"),
@@ -79,19 +79,19 @@ def body(place: PageContext, source: ApiCache, reading: PageData) -> Html:
             Query("/v1/health"),
         )
     )
-    events = source.events(reading)
-    silent = not events and (reading.away or reading.refused)
-    items = found.jobs["items"] if found.jobs else []
-    details = _details(source, reading, items)
+    events = cache.events(page_data)
+    no_events = not events and (page_data.away or page_data.refused)
+    items = data.jobs["items"] if data.jobs else []
+    details = _details(cache, page_data, items)
     return join(
-        _tiles(found),
-        _attention(place, found, None if silent else events),
-        _jobs(place, found, details),
-        fleet.machines(place, found.nodes),
-        spending.card_of(place, found.today, found.month, found.budgets),
-        fleet.interruptions(place, found.stats, events),
-        _ended(place, found.ended),
-        fleet.leaks(place, found.orphans),
+        _tiles(data),
+        _attention(context, data, None if no_events else events),
+        _jobs(context, data, details),
+        fleet.machines(context, data.nodes),
+        spending.card_of(context, data.today, data.month, data.budgets),
+        fleet.interruptions(context, data.stats, events),
+        _ended(context, data.ended),
+        fleet.leaks(context, data.orphans),
     )
 
 
@@ -100,160 +100,164 @@ def _us(at: datetime) -> int:
 
 
 def _details(
-    source: ApiCache, reading: PageData, items: list[Data]
+    cache: ApiCache, page_data: PageData, items: list[Data]
 ) -> dict[str, tuple[Data, Data]]:
-    """Job id -> what `spotctl show`, `cost` and, where it does not train, `why` say of it."""
-    asks = [
+    """Return job id -> its `show` data and its cost, with `why` for jobs that do not train."""
+    queries = [
         Query(f"/v1/jobs/{job['id']}{rest}", {}, SOON_S) for job in items for rest in ("", "/cost")
     ]
     reports = [Query(f"/v1/jobs/{job['id']}/cost/report", {}, SOON_S) for job in items]
     idle = [job["id"] for job in items if job["phase"] not in ("running", "paused")]
     reasons = [Query(f"/v1/jobs/{job_id}/why", {}, SOON_S) for job_id in idle]
-    told = iter(source.ask(reading, *asks, *reports, *reasons))
-    pairs = [(next(told), next(told)) for _ in items]
-    whole = [next(told) for _ in items]
-    why = dict(zip(idle, told, strict=True))
-    found = {}
-    for job, (shown, cost), report in zip(items, pairs, whole, strict=True):
+    replies = iter(cache.ask(page_data, *queries, *reports, *reasons))
+    pairs = [(next(replies), next(replies)) for _ in items]
+    cost_reports = [next(replies) for _ in items]
+    why = dict(zip(idle, replies, strict=True))
+    details = {}
+    for job, (shown, cost), report in zip(items, pairs, cost_reports, strict=True):
         outlook = (cost or {}).get("outlook") or {}
-        rest = {"outlook": outlook, "report": report or {}, "why": why.get(job["id"])}
-        found[job["id"]] = (shown or {}, rest)
-    return found
+        costs = {"outlook": outlook, "report": report or {}, "why": why.get(job["id"])}
+        details[job["id"]] = (shown or {}, costs)
+    return details
 
 
-def _tiles(found: OverviewData) -> Html:
-    jobs = found.jobs or {"items": [], "total": 0}
+def _tiles(data: OverviewData) -> Html:
+    jobs = data.jobs or {"items": [], "total": 0}
     phases = Counter(job["phase"] for job in jobs["items"])
     running = phases.pop("running", 0)
     counts = [f"{number} {phase}" for phase, number in phases.most_common()]
-    if (rest := jobs["total"] - len(jobs["items"])) > 0:
-        counts.append(f"{rest} older ones not looked at")
+    if (not_shown := jobs["total"] - len(jobs["items"])) > 0:
+        counts.append(f"{not_shown} older ones not looked at")
     others = ", ".join(counts)
-    nodes = found.nodes["items"] if found.nodes else []
-    rate = sum(one["price_usd_per_h"] for one in nodes)
+    nodes = data.nodes["items"] if data.nodes else []
+    rate = sum(node["price_usd_per_h"] for node in nodes)
     tiles = [
         tile(
             "Jobs running",
-            _or(found.jobs, f"{running} or more" if rest > 0 else running),
+            _or_unknown(data.jobs, f"{running} or more" if not_shown > 0 else running),
             others or "no others unfinished",
         ),
-        tile("Machines", _or(found.nodes, len(nodes)), f"{money(rate)}/h"),
-        *spending.tiles(found.today, found.month),
-        fleet.leak_tile(found.orphans),
-        fleet.taken_tile(found.stats),
+        tile("Machines", _or_unknown(data.nodes, len(nodes)), f"{money(rate)}/h"),
+        *spending.tiles(data.today, data.month),
+        fleet.leak_tile(data.orphans),
+        fleet.taken_tile(data.stats),
     ]
     return el("dl", *tiles, cls="tiles", aria_label="At a glance")
 
 
-def _or(known: Data | None, value: Child) -> Child:
-    return "?" if known is None else value
+def _or_unknown(reply: Data | None, value: Child) -> Child:
+    return "?" if reply is None else value
 
 
-def _attention(place: PageContext, found: OverviewData, events: list[Data] | None) -> Html:
-    """What somebody should look at, the gravest first; what is not known is no good news."""
+def _attention(context: PageContext, data: OverviewData, events: list[Data] | None) -> Html:
+    """Return what somebody should check, most severe first. Missing data counts as a problem."""
     rows: list[Child] = []
-    if contested := (found.health or {}).get("contested"):
-        rows.append((sign("error"), f" It stands still: {contested} ", place.spotctl("doctor")))
-    for told, name in ((found.safe_mode, "safe mode"), (found.quarantine, "quarantine")):
-        if told and told["active"]:
+    if contested := (data.health or {}).get("contested"):
+        rows.append((sign("error"), f" It stands still: {contested} ", context.spotctl("doctor")))
+    for status, name in ((data.safe_mode, "safe mode"), (data.quarantine, "quarantine")):
+        if status and status["active"]:
             word = name.replace(" ", "-")
-            rows.append((sign("error"), f" In {name}: {told['reason']} ", place.spotctl(word)))
-    held = found.orphans["items"] if found.orphans else []
+            rows.append((sign("error"), f" In {name}: {status['reason']} ", context.spotctl(word)))
+    held = data.orphans["items"] if data.orphans else []
     if held:
-        many = count(len(held), "thing is", "things are")
-        rows.append((sign("error"), f" {many} paid for and wanted by no job ",
-                     place.spotctl("orphans")))  # fmt: skip
+        things = count(len(held), "thing is", "things are")
+        rows.append((sign("error"), f" {things} paid for and wanted by no job ",
+                     context.spotctl("orphans")))  # fmt: skip
     rows += [
-        (sign("warning"), f" What lies in {one} is not known here ", place.spotctl("doctor"))
-        for one in (found.orphans["unswept"] if found.orphans else ())
+        (sign("warning"), f" What lies in {provider} is not known here ", context.spotctl("doctor"))
+        for provider in (data.orphans["unswept"] if data.orphans else ())
     ]
-    since = (place.now - timedelta(seconds=DAY_S)).isoformat()
-    listed, ended = set(), (found.ended or {"items": []})["items"]
+    since = (context.now - timedelta(seconds=DAY_S)).isoformat()
+    listed, ended = set(), (data.ended or {"items": []})["items"]
     for job in ended:
         if job["outcome"] is not None:
             listed.add(job["id"])
         if job["outcome"] == "failed" and (job["finished_at"] or "") > since:
-            link = place.job(job["id"], job["name"])
+            link = context.job(job["id"], job["name"])
             rows.append((sign("failed"), " ", link, f": {job['outcome_text']}"))
-    rows += spending.warnings(found.budgets)
-    warned = [one for one in events or () if one["at"] > since and _asks(one, listed)]
-    for one in reversed(warned[-6:]):
-        named = (place.job(one["job_id"], one["job"]), ": ") if one["job"] else None
-        rows.append((sign(one["severity"]), " ", place.age(one["at"]), " ", named, one["text"]))
+    rows += spending.warnings(data.budgets)
+    warned = [
+        event for event in events or () if event["at"] > since and _needs_attention(event, listed)
+    ]
+    for event in reversed(warned[-6:]):
+        named = (context.job(event["job_id"], event["job"]), ": ") if event["job"] else None
+        rows.append(
+            (sign(event["severity"]), " ", context.age(event["at"]), " ", named, event["text"])
+        )
     rest = len(warned) - 6
     if rest > 0:
-        more = el("a", f"{rest} more of the last day", href=place.url("events"))
+        more = el("a", f"{rest} more of the last day", href=context.url("events"))
         rows.append(more)
-    if unknown := _unknown(found, events):
+    if unknown := _unknown(data, events):
         rows.append((sign("warning"), f" Not known, there was no answer: {', '.join(unknown)}"))
     if not rows:
-        whole = len(ended) < MOST_LOOKED_AT or (ended[-1]["finished_at"] or "") <= since
-        of = "in the last day" if whole else f"of the last {MOST_LOOKED_AT} that ended"
-        text = f"Nothing asks for a person: no alert, no leak, no failed job {of}."
-        return card("attention", "Attention", el("p", sign_ok(), f" {text}", cls="empty"))
+        complete = len(ended) < MOST_LOOKED_AT or (ended[-1]["finished_at"] or "") <= since
+        scope = "in the last day" if complete else f"of the last {MOST_LOOKED_AT} that ended"
+        message = f"Nothing asks for a person: no alert, no leak, no failed job {scope}."
+        return card("attention", "Attention", el("p", sign_ok(), f" {message}", cls="empty"))
     return card("attention", "Attention", el("ul", *(el("li", row) for row in rows), cls="rows"))
 
 
-def _unknown(found: OverviewData, events: list[Data] | None) -> list[str]:
-    """What nothing can be said of: that it is well least of all."""
-    asked = (
-        (found.ended, "failed jobs"),
+def _unknown(data: OverviewData, events: list[Data] | None) -> list[str]:
+    """Return what has no data, so that nobody takes it for fine."""
+    replies = (
+        (data.ended, "failed jobs"),
         (events, "events"),
-        (found.orphans, "leaks"),
-        (found.budgets, "budgets"),
-        (found.safe_mode, "safe mode"),
-        (found.quarantine, "quarantine"),
+        (data.orphans, "leaks"),
+        (data.budgets, "budgets"),
+        (data.safe_mode, "safe mode"),
+        (data.quarantine, "quarantine"),
     )
-    return [name for answer, name in asked if answer is None]
+    return [name for reply, name in replies if reply is None]
 
 
-def _asks(event: Data, ended: set[str]) -> bool:
-    """What is grave, and not told elsewhere: with interruptions, or with how a job ended."""
-    grave = event["severity"] in ("warning", "error")
-    return grave and event["kind"] not in fleet.STORY and event["job_id"] not in ended
+def _needs_attention(event: Data, ended: set[str]) -> bool:
+    """Return whether an event is severe, and not shown with interruptions or with an ended job."""
+    severe = event["severity"] in ("warning", "error")
+    return severe and event["kind"] not in fleet.STORY and event["job_id"] not in ended
 
 
 def sign_ok() -> Html:
     return el("span", el("span", "✓", aria_hidden="true"), cls="sign good")
 
 
-def _jobs(place: PageContext, found: OverviewData, details: dict[str, tuple[Data, Data]]) -> Html:
-    if found.jobs is None:
+def _jobs(context: PageContext, data: OverviewData, details: dict[str, tuple[Data, Data]]) -> Html:
+    if data.jobs is None:
         return card("jobs", "Jobs", el("p", "not known: there was no answer", cls="empty"))
-    items = found.jobs["items"]
-    rest = found.jobs["total"] - len(items)
-    note = f"{count(rest, 'older one')} not shown" if rest else None
+    items = data.jobs["items"]
+    not_shown = data.jobs["total"] - len(items)
+    note = f"{count(not_shown, 'older one')} not shown" if not_shown else None
     empty = join(
         "No job is unfinished. Submit one: ",
-        place.spotctl("run", "examples/minimal.yaml"),
+        context.spotctl("run", "examples/minimal.yaml"),
         " or see one that survives three preemptions: ",
-        place.spotctl("demo"),
+        context.spotctl("demo"),
     )
-    rows = [_job_row(place, job, *details[job["id"]]) for job in items]
+    rows = [_job_row(context, job, *details[job["id"]]) for job in items]
     keys = [job["id"] for job in items]
     return card("jobs", "Jobs", table("Unfinished jobs", _JOBS, rows, empty, keys), note=note)
 
 
-def _job_row(place: PageContext, job: Data, shown: Data, costs: Data) -> list[Child]:
-    saved = job["last_checkpoint"]
+def _job_row(context: PageContext, job: Data, shown: Data, costs: Data) -> list[Child]:
+    checkpoint = job["last_checkpoint"]
     report, outlook = costs["report"], costs["outlook"]
     return [
-        place.job(job["id"], job["name"]),
+        context.job(job["id"], job["name"]),
         sign(job["phase"]),
         _step(job, outlook),
         _where(job, costs["why"]),
         job["generation"],
         job["recoveries"],
         f"{shown['steps_lost']:,}" if shown else "?",
-        place.age(saved["at"] if saved else None, "nothing yet"),
+        context.age(checkpoint["at"] if checkpoint else None, "nothing yet"),
         money(job["cost_usd"]),
         money(report.get("usd_per_useful_gpu_hour")),
-        _finish(place, shown, outlook),
+        _finish(context, shown, outlook),
     ]
 
 
 def _where(job: Data, why: Data | None) -> Child:
-    """Its place; and of a job that does not train, why not."""
+    """Return the job's place, and the reason when it does not train."""
     here = places(job["where"]) if job["where"] else el("span", "no machine", cls="none")
     return (here, el("small", why["reason"])) if why else here
 
@@ -262,27 +266,27 @@ def _step(job: Data, outlook: Data) -> Child:
     steps = outlook.get("steps")
     if not steps:
         return f"{job['step']:,}"
-    told = f"{job['step']:,} of {steps:,}"
-    return (told, " ", bar(job["step"], steps, f"{told} steps of {job['name']}"))
+    progress = f"{job['step']:,} of {steps:,}"
+    return (progress, " ", bar(job["step"], steps, f"{progress} steps of {job['name']}"))
 
 
-def _finish(place: PageContext, shown: Data, outlook: Data) -> Child:
-    ends = outlook.get("finish")
+def _finish(context: PageContext, shown: Data, outlook: Data) -> Child:
+    finish = outlook.get("finish")
     deadline = shown.get("deadline")
-    told: list[Child] = [place.age(ends["middle"])] if ends else []
+    parts: list[Child] = [context.age(finish["middle"])] if finish else []
     if deadline:
-        told += [el("br") if told else None, "deadline ", place.age(deadline)]
-    return told or el("span", "not foretold", cls="none", title=outlook.get("unknown") or None)
+        parts += [el("br") if parts else None, "deadline ", context.age(deadline)]
+    return parts or el("span", "not foretold", cls="none", title=outlook.get("unknown") or None)
 
 
-def _ended(place: PageContext, ended: Data | None) -> Html:
+def _ended(context: PageContext, ended: Data | None) -> Html:
     items = [job for job in (ended or {"items": []})["items"] if job["phase"] in FINISHED]
     items.sort(key=lambda job: str(job["finished_at"]), reverse=True)
     rows: list[list[Child]] = [
         [
-            place.job(job["id"], job["name"]),
+            context.job(job["id"], job["name"]),
             sign(job["outcome"]),
-            place.age(job["finished_at"]),
+            context.age(job["finished_at"]),
             f"{job['step']:,}",
             job["recoveries"],
             money(job["cost_usd"]),

@@ -1,4 +1,4 @@
-"""The page of prices: what is on sale in each pool, and how its price moved."""
+"""The prices page: what is on sale in each pool, and how its price changed."""
 
 from __future__ import annotations
 
@@ -32,27 +32,30 @@ _COLUMNS = (
 )
 
 
-def body(place: PageContext, source: ApiCache, reading: PageData, query: Mapping[str, str]) -> Html:
+def body(
+    context: PageContext, cache: ApiCache, page_data: PageData, query: Mapping[str, str]
+) -> Html:
     wanted = {name: query[name] for name in FILTERS if query.get(name)}
-    offers, history = source.ask(
-        reading,
+    offers, history = cache.ask(
+        page_data,
         Query("/v1/offers", {**wanted, "sort": "gpu", "limit": MOST}, SELDOM_S),
         Query("/v1/prices", {**wanted, "since_s": DAY_S}, SELDOM_S),
     )
     if offers is None:
         empty: Child = el("p", "not known: there was no answer", cls="empty")
         return card("prices", "On sale now", _form(wanted), empty)
-    moved = {one["key"]: one for one in (history or {"items": []})["items"]}
-    rows = [_row(one, moved.get(one["key"]), place.now) for one in offers["items"]]
-    keys = [one["key"] for one in offers["items"]]
-    nothing = join("No cloud sells what fits. What each answers: ", place.spotctl("doctor"))
+    history_by_key = {row["key"]: row for row in (history or {"items": []})["items"]}
+    rows = [_row(offer, history_by_key.get(offer["key"]), context.now) for offer in offers["items"]]
+    keys = [offer["key"] for offer in offers["items"]]
+    empty_text = join("No cloud sells what fits. What each answers: ", context.spotctl("doctor"))
     shown = f"{count(offers['total'], 'offer')}, the cheapest GPU first"
-    rest = offers["total"] - len(rows)
+    not_shown = offers["total"] - len(rows)
     note = join(
-        f"{shown}{f'; {rest} more are not shown' if rest > 0 else ''}. ", place.spotctl("offers")
+        f"{shown}{f'; {not_shown} more are not shown' if not_shown > 0 else ''}. ",
+        context.spotctl("offers"),
     )
-    told = table("Offers by pool", _COLUMNS, rows, nothing, keys)
-    return card("prices", "On sale now", _form(wanted), told, note=note)
+    offer_table = table("Offers by pool", _COLUMNS, rows, empty_text, keys)
+    return card("prices", "On sale now", _form(wanted), offer_table, note=note)
 
 
 def _form(wanted: Mapping[str, str]) -> Html:
@@ -69,35 +72,35 @@ def _form(wanted: Mapping[str, str]) -> Html:
     )  # fmt: skip
 
 
-def _row(one: Data, moved: Data | None, now: datetime) -> list[Child]:
-    gpus = one["accelerator_count"]
-    change = moved["change_24h"] if moved else None
+def _row(offer: Data, history: Data | None, now: datetime) -> list[Child]:
+    gpus = offer["accelerator_count"]
+    change = history["change_24h"] if history else None
     return [
-        where(one) + (" (local)" if one["local"] else ""),
-        one["instance_type"],
-        f"{gpus}x{one['accelerator']}" if one["accelerator"] else "-",
-        one["capacity_type"],
-        f"{money(one['price_usd_per_h'])}/h",
-        money(one["price_usd_per_h"] / gpus) if gpus else "-",
-        percent(one["discount"]),
+        where(offer) + (" (local)" if offer["local"] else ""),
+        offer["instance_type"],
+        f"{gpus}x{offer['accelerator']}" if offer["accelerator"] else "-",
+        offer["capacity_type"],
+        f"{money(offer['price_usd_per_h'])}/h",
+        money(offer["price_usd_per_h"] / gpus) if gpus else "-",
+        percent(offer["discount"]),
         "-" if change is None else f"{change * 100:+.1f} %",
-        _spark(moved, now) if moved else "-",
-        _had(one),
+        _spark(history, now) if history else "-",
+        _availability(offer),
     ]
 
 
-def _had(one: Data) -> Child:
-    told = one["excluded"] or one["silent"]
-    if told:
-        return f"no: {told}"
-    return "yes, without a discount worth the name" if one["no_discount"] else "yes"
+def _availability(offer: Data) -> Child:
+    reason = offer["excluded"] or offer["silent"]
+    if reason:
+        return f"no: {reason}"
+    return "yes, without a discount worth the name" if offer["no_discount"] else "yes"
 
 
-def _spark(moved: Data, now: datetime) -> Child:
-    """The price as a stair, up to now; its range in words."""
+def _spark(history: Data, now: datetime) -> Child:
+    """Return the price as a step curve up to now, and its range as text."""
     points = [
-        (datetime.fromisoformat(one["at"]), float(one["price_usd_per_h"]))
-        for one in moved["points"]
+        (datetime.fromisoformat(point["at"]), float(point["price_usd_per_h"]))
+        for point in history["points"]
     ]
     if not points:
         return "-"
@@ -114,10 +117,10 @@ def _spark(moved: Data, now: datetime) -> Child:
     line: list[tuple[float, float]] = []
     for (when, price), (until, _) in zip(points, [*points[1:], (now, 0.0)], strict=True):
         line += [(at(when), height(price)), (at(until), height(price))]
-    words = f"{money(low)} to {money(high)} an hour"
+    label = f"{money(low)} to {money(high)} an hour"
     drawn = Html(svg.curve(line, "currentColor"))
     box = f"0 0 {_WIDTH} {_HEIGHT}"
     picture = el(
-        "svg", drawn, viewBox=box, width=_WIDTH, height=_HEIGHT, role="img", aria_label=words
+        "svg", drawn, viewBox=box, width=_WIDTH, height=_HEIGHT, role="img", aria_label=label
     )
-    return (picture, " ", el("span", words, cls="none"))
+    return (picture, " ", el("span", label, cls="none"))

@@ -1,9 +1,9 @@
-"""The pages, served on this machine's loopback to the one person who was told their address.
+"""The dashboard's web server, on this machine's loopback, for the one user who knows its address.
 
-Who is let in: whoever knows the address, which has 256 random bits in its path and is made anew by
-each start. A page of another site cannot learn it; were it to guess, `Host`, `Origin` and what
-browsers say of themselves (`Sec-Fetch-*`) are checked as well, so that a name that was made to lead
-here (DNS rebinding) gets nothing. Nothing here can be told to do anything: there is GET alone.
+The address has 256 random bits in its path and is new with each start; whoever knows it is let in.
+A page of another site cannot learn it. Should it guess the address, `Host`, `Origin` and the
+browser's own `Sec-Fetch-*` headers are checked as well, so that a host name that was pointed here
+(DNS rebinding) gets nothing. There is only GET, so no request changes anything.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ HEADERS = {
 
 
 class RequestCheck:
-    """Lets requests through that the right browser made, with the right address."""
+    """ASGI middleware that passes only requests from the right browser with the right address."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         self._app = app
@@ -70,9 +70,11 @@ class RequestCheck:
 
         async def with_headers(message: dict[str, object]) -> None:
             if message["type"] == "http.response.start":
-                found = message.setdefault("headers", [])
-                assert isinstance(found, list)  # noqa: S101 - starlette's own
-                found += [(name.lower().encode(), text.encode()) for name, text in HEADERS.items()]
+                headers = message.setdefault("headers", [])
+                assert isinstance(headers, list)  # noqa: S101 - starlette's own
+                headers += [
+                    (name.lower().encode(), text.encode()) for name, text in HEADERS.items()
+                ]
             await send(message)
 
         await (refusal or self._app)(scope, receive, with_headers)  # type: ignore[arg-type]
@@ -83,16 +85,16 @@ class RequestCheck:
             return _no(421, "this is answered under the address alone that it was started with")
         if headers.get("origin", "") not in {"", *self._origins}:
             return _no(403, "pages of others may not ask")
-        elsewhere = headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
-        if elsewhere and headers.get("sec-fetch-mode") != "navigate":
+        from_other_site = headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
+        if from_other_site and headers.get("sec-fetch-mode") != "navigate":
             return _no(403, "pages of others may not ask")
         token = request.scope["path"].split("/")[1].encode()
         if not hmac.compare_digest(token, self._token):
             return _no(403, "not the address that spotctl dashboard printed")
         if request.method not in ("GET", "HEAD"):
-            refused = _no(405, "nothing can be changed here: spotctl does that")
-            refused.headers["Allow"] = "GET, HEAD"
-            return refused
+            response = _no(405, "nothing can be changed here: spotctl does that")
+            response.headers["Allow"] = "GET, HEAD"
+            return response
         return None
 
 
@@ -102,7 +104,7 @@ def _no(status: int, text: str) -> Response:
 
 @dataclass
 class DashboardServer:
-    """Pages that are being served. `url` is their address, the secret included."""
+    """A running server. `url` is its address, the secret included."""
 
     url: str
     server: uvicorn.Server
@@ -115,20 +117,20 @@ class DashboardServer:
         self.listener.close()
 
 
-def open_door(source: ApiCache, port: int = 0) -> DashboardServer:
-    """Serve what `source` tells on loopback; `port` 0 is any free one. Raises UserError."""
+def open_door(cache: ApiCache, port: int = 0) -> DashboardServer:
+    """Serve the data of `cache` on loopback; `port` 0 picks any free one. Raises UserError."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))
     except OSError as error:
         listener.close()
-        text = f"cannot listen on {HOST}:{port}: {error.strerror}"
-        raise UserError(text, "another --port, or none for any that is free") from None
+        message = f"cannot listen on {HOST}:{port}: {error.strerror}"
+        raise UserError(message, "another --port, or none for any that is free") from None
     listener.listen(64)
     port, token = listener.getsockname()[1], secrets.token_urlsafe(32)
     config = uvicorn.Config(
-        make_app(source, token, port),
+        make_app(cache, token, port),
         http=Connection,
         ws="none",
         lifespan="off",
@@ -143,20 +145,20 @@ def open_door(source: ApiCache, port: int = 0) -> DashboardServer:
         target=server.run, kwargs={"sockets": [listener]}, name="dashboard", daemon=True
     )
     thread.start()
-    door = DashboardServer(f"http://{HOST}:{port}/{token}/", server, thread, listener)
-    end = time.monotonic() + _START_TIMEOUT_S
+    running = DashboardServer(f"http://{HOST}:{port}/{token}/", server, thread, listener)
+    deadline_s = time.monotonic() + _START_TIMEOUT_S
     while not server.started:
-        if not thread.is_alive() or time.monotonic() > end:
-            door.stop()
+        if not thread.is_alive() or time.monotonic() > deadline_s:
+            running.stop()
             raise UserError("the pages could not be served", "spotctl dashboard again")
         time.sleep(0.002)
-    return door
+    return running
 
 
-def make_app(source: ApiCache, token: str, port: int) -> Starlette:
-    """All pages, under the path /`token`."""
+def make_app(cache: ApiCache, token: str, port: int) -> Starlette:
+    """Return the application with all pages, under the path /`token`."""
     root, start = f"/{token}", secrets.token_hex(16)
-    page = partial(_page, source, root, start)
+    page = partial(_page, cache, root, start)
     routes = [
         Route(f"{root}/", page(_overview)),
         Route(f"{root}/prices", page(_prices)),
@@ -169,25 +171,25 @@ def make_app(source: ApiCache, token: str, port: int) -> Starlette:
     return app
 
 
-# What makes a page: its title, the link that it is, and its content.
-Made = tuple[str, str, Html]
-Maker = Callable[[PageContext, ApiCache, PageData, Request], Made]
+# A page: its title, its link in the navigation, and its content.
+Page = tuple[str, str, Html]
+PageMaker = Callable[[PageContext, ApiCache, PageData, Request], Page]
 
 
 def _page(
-    source: ApiCache, root: str, start: str, make: Maker
+    cache: ApiCache, root: str, start: str, make: PageMaker
 ) -> Callable[[Request], Awaitable[Response]]:
     from starlette.concurrency import run_in_threadpool
 
     def draw(request: Request) -> str:
-        reading = PageData()
-        (health,) = source.ask(reading, Query("/v1/health"))
+        page_data = PageData()
+        (health,) = cache.ask(page_data, Query("/v1/health"))
         now = datetime.now(UTC)
-        if health and not reading.away:
+        if health and not page_data.away:
             now = datetime.fromisoformat(health["now"])
-        place = PageContext(root, now, source.target, start)
-        title, here, content = make(place, source, reading, request)
-        return page(place, title, here, _about(health, source), reading, content)
+        context = PageContext(root, now, cache.target, start)
+        title, here, content = make(context, cache, page_data, request)
+        return page(context, title, here, _about(health, cache), page_data, content)
 
     async def endpoint(request: Request) -> Response:
         return HTMLResponse(await run_in_threadpool(draw, request))
@@ -195,25 +197,25 @@ def _page(
     return endpoint
 
 
-def _about(health: Mapping[str, object] | None, source: ApiCache) -> str:
-    where = f" on {source.target.host}" if source.target.host else ""
+def _about(health: Mapping[str, object] | None, cache: ApiCache) -> str:
+    where = f" on {cache.target.host}" if cache.target.host else ""
     return f"deployment {health['deployment']}{where}" if health else f"a daemon{where}"
 
 
-def _overview(place: PageContext, source: ApiCache, reading: PageData, _: Request) -> Made:
-    return "Overview", "", overview.body(place, source, reading)
+def _overview(context: PageContext, cache: ApiCache, page_data: PageData, _: Request) -> Page:
+    return "Overview", "", overview.body(context, cache, page_data)
 
 
-def _prices(place: PageContext, source: ApiCache, reading: PageData, request: Request) -> Made:
-    return "Prices", "prices", prices.body(place, source, reading, request.query_params)
+def _prices(context: PageContext, cache: ApiCache, page_data: PageData, request: Request) -> Page:
+    return "Prices", "prices", prices.body(context, cache, page_data, request.query_params)
 
 
-def _events(place: PageContext, source: ApiCache, reading: PageData, _: Request) -> Made:
-    return "Events", "events", events.body(place, source, reading)
+def _events(context: PageContext, cache: ApiCache, page_data: PageData, _: Request) -> Page:
+    return "Events", "events", events.body(context, cache, page_data)
 
 
-def _job(place: PageContext, source: ApiCache, reading: PageData, request: Request) -> Made:
-    title, content = job.body(place, source, reading, request.path_params["job"])
+def _job(context: PageContext, cache: ApiCache, page_data: PageData, request: Request) -> Page:
+    title, content = job.body(context, cache, page_data, request.path_params["job"])
     return title, "job", content
 
 

@@ -1,4 +1,4 @@
-"""Money: what was spent today and this month, and how budgets stand."""
+"""The card about money: spending of today and this month, and the status of budgets."""
 
 from __future__ import annotations
 
@@ -29,57 +29,64 @@ _SUMS = (
 
 
 def provisional(report: Data) -> str:
-    """As `spotctl cost report` says it."""
+    """Return whether the report is provisional, in the words of `spotctl cost report`."""
     if not report["provisional"]:
         return "reconciled with a bill"
-    part = report["invoiced_usd"]
-    confirmed = f"; {money(part)} reconciled" if part else ""
+    invoiced = report["invoiced_usd"]
+    confirmed = f"; {money(invoiced)} reconciled" if invoiced else ""
     return f"provisional: by prices and times{confirmed}"
 
 
 def tiles(today: Data | None, month: Data | None) -> list[Html]:
     return [
-        tile(name, money(told["total_usd"]) if told else "?", provisional(told) if told else None)
-        for name, told in (("Today", today), ("This month", month))
+        tile(
+            name,
+            money(report["total_usd"]) if report else "?",
+            provisional(report) if report else None,
+        )
+        for name, report in (("Today", today), ("This month", month))
     ]
 
 
 def warnings(budgets: Data | None) -> list[Child]:
-    """Budgets that are used up, or will be."""
+    """Return rows for budgets that are used up or will be."""
     rows: list[Child] = []
-    for one in (budgets or {"items": []})["items"]:
-        spent, cap = one["spent_usd"], one["budget_usd"]
-        if spent >= cap:
-            rows.append((sign("error"), f" Budget {one['name']}: {money(spent)} of {money(cap)}"))
-        elif one["forecast_usd"] > cap:
-            at = (one["used_up_at"] or "")[:16].replace("T", " ")
+    for budget in (budgets or {"items": []})["items"]:
+        spent, limit = budget["spent_usd"], budget["budget_usd"]
+        if spent >= limit:
+            rows.append(
+                (sign("error"), f" Budget {budget['name']}: {money(spent)} of {money(limit)}")
+            )
+        elif budget["forecast_usd"] > limit:
+            at = (budget["used_up_at"] or "")[:16].replace("T", " ")
             when = f", used up {at} UTC" if at else ""
-            text = f" Budget {one['name']} is to be {money(one['forecast_usd'])} of {money(cap)}"
+            forecast = money(budget["forecast_usd"])
+            text = f" Budget {budget['name']} is to be {forecast} of {money(limit)}"
             rows.append((sign("warning"), f"{text}{when}"))
     return rows
 
 
 def card_of(
-    place: PageContext, today: Data | None, month: Data | None, budgets: Data | None
+    context: PageContext, today: Data | None, month: Data | None, budgets: Data | None
 ) -> Html:
     if month is None or today is None:
         return card("money", "Money", el("p", "not known: there was no answer", cls="empty"))
     days = month.get("days", [])
-    most = max((one["total_usd"] for one in days), default=0.0)
+    most = max((day["total_usd"] for day in days), default=0.0)
     rows: list[list[Child]] = [
-        [one["day"], money(one["total_usd"]), bar(one["total_usd"], most, f"Cost of {one['day']}")]
-        for one in reversed(days[-14:])
+        [day["day"], money(day["total_usd"]), bar(day["total_usd"], most, f"Cost of {day['day']}")]
+        for day in reversed(days[-14:])
     ]
     sums: list[list[Child]] = [
-        [by, one[by] or "-", money(one["total_usd"])]
+        [by, total[by] or "-", money(total["total_usd"])]
         for by in ("project", "user", "provider")
-        for one in month[f"{by}s"][:5]
+        for total in month[f"{by}s"][:5]
     ]
     note = join(
         f"{money(today['total_usd'])} today, {money(month['total_usd'])} this month; ",
         provisional(month),
         ". ",
-        place.spotctl("cost", "report", "--since", month["since"][:10]),
+        context.spotctl("cost", "report", "--since", month["since"][:10]),
     )
     return card(
         "money",
@@ -97,7 +104,7 @@ def card_of(
 
 def _budgets(budgets: Data | None) -> Html:
     items = (budgets or {"items": []})["items"]
-    rows = [_budget_row(one) for one in items]
+    rows = [_budget_row(budget) for budget in items]
     empty = join(
         "No budget is configured, and none stops a job. In config.toml: ",
         el("code", "[budgets.NAME]"),
@@ -105,17 +112,17 @@ def _budgets(budgets: Data | None) -> Html:
     return table("Budgets of this month", _BUDGETS, rows, empty)
 
 
-def _budget_row(one: Data) -> list[Child]:
-    spent, cap = one["spent_usd"], one["budget_usd"]
-    low, high = money(one["forecast_low_usd"]), money(one["forecast_high_usd"])
+def _budget_row(budget: Data) -> list[Child]:
+    spent, limit = budget["spent_usd"], budget["budget_usd"]
+    low, high = money(budget["forecast_low_usd"]), money(budget["forecast_high_usd"])
     return [
-        one["name"],
-        ", ".join(part for part in (one["user"], one["project"]) if part) or "all",
-        money(cap),
+        budget["name"],
+        ", ".join(part for part in (budget["user"], budget["project"]) if part) or "all",
+        money(limit),
         money(spent),
-        (percent(spent / cap), " ", bar(spent, cap, f"Share of budget {one['name']} spent")),
-        f"{money(one['usd_per_hour'])}/h",
-        money(one["forecast_usd"]),
+        (percent(spent / limit), " ", bar(spent, limit, f"Share of budget {budget['name']} spent")),
+        f"{money(budget['usd_per_hour'])}/h",
+        money(budget["forecast_usd"]),
         f"{low} to {high}",
-        (one["used_up_at"] or "not this month")[:16].replace("T", " "),
+        (budget["used_up_at"] or "not this month")[:16].replace("T", " "),
     ]

@@ -1,4 +1,4 @@
-"""A job's machines over time: the ribbon, and what each hand-over took."""
+"""The card about a job's machines over time: the timeline, and the parts of each hand-over."""
 
 from __future__ import annotations
 
@@ -44,59 +44,61 @@ _HAND_OVERS = (
 )
 
 
-def card_of(place: PageContext, job: Data) -> Html:
+def card_of(context: PageContext, job: Data) -> Html:
     nodes = job["nodes"]
     if not nodes:
         empty = el("p", "No machine was asked for yet: see why below.", cls="empty")
         return card("timeline", "Machines", empty)
-    rows = [_node_row(place, node) for node in reversed(nodes)]
+    rows = [_node_row(context, node) for node in reversed(nodes)]
     keys = [node["id"] for node in reversed(nodes)]
     return card(
         "timeline",
         "Machines",
-        _picture(place, job),
+        _picture(context, job),
         table("Machines of all generations, the newest first", _MACHINES, rows, "", keys),
         _hand_overs(job),
     )
 
 
-def _picture(place: PageContext, job: Data) -> Html:
-    found = spans(job, place.now)
-    older = len(job["nodes"]) - len(found)
+def _picture(context: PageContext, job: Data) -> Html:
+    drawn = spans(job, context.now)
+    older = len(job["nodes"]) - len(drawn)
     title = f"{job['name']}: its machines over time"
     if older > 0:
-        title += f" (the newest {len(found)})"
-    # Drawn by spotd.plots.svg, which escapes what it is given.
-    picture = Html(ribbon(clean(title), found))
+        title += f" (the newest {len(drawn)})"
+    # spotd.plots.svg escapes its input.
+    picture = Html(ribbon(clean(title), drawn))
     return el("div", picture, cls="scroll ribbon", role="region", aria_label=title, tabindex=0)
 
 
 def spans(job: Data, now: datetime) -> list[Span]:
-    """The rows of the ribbon, of the newest machines."""
+    """Return the rows of the timeline, for the newest machines."""
     nodes = sorted(job["nodes"], key=lambda node: str(node["requested_at"]))[-MOST_SPANS:]
     begin = datetime.fromisoformat(nodes[0]["requested_at"])
-    lost = {one["from_generation"]: one["steps_lost"] or 0 for one in job["hand_overs"]}
+    lost_steps = {row["from_generation"]: row["steps_lost"] or 0 for row in job["hand_overs"]}
 
     def at(iso: str | None) -> float | None:
         when = datetime.fromisoformat(iso) if iso else None
         return max(0.0, (when - begin).total_seconds()) if when else None
 
-    saved: dict[int, list[float]] = {}
-    for one in job["saves"]:
-        saved.setdefault(one["generation"], []).append(at(one["at"]) or 0.0)
+    saved_s: dict[int, list[float]] = {}
+    for save in job["saves"]:
+        saved_s.setdefault(save["generation"], []).append(at(save["at"]) or 0.0)
     return [
-        _span(node, at, at(now.isoformat()) or 0.0, lost, saved.get(node["generation"], []))
+        _span(node, at, at(now.isoformat()) or 0.0, lost_steps, saved_s.get(node["generation"], []))
         for node in nodes
     ]
 
 
-def _span(node: Data, at: Any, now_s: float, lost: dict[int, int], saved: list[float]) -> Span:
+def _span(
+    node: Data, at: Any, now_s: float, lost_steps: dict[int, int], saved_s: list[float]
+) -> Span:
     first_s = at(node["first_step_at"])
     ended_s = at(node["gone_at"]) or now_s
     last_s = at(node["released_at"]) or at(node["exited_at"])
     if last_s is None:
         last_s = now_s if node["state"] == "running" else at(node["heard_at"])
-    heard = [at(one["heard_at"]) for one in node["notices"] if not one["withdrawn"]]
+    notices_s = [at(notice["heard_at"]) for notice in node["notices"] if not notice["withdrawn"]]
     rank = f".{node['rank']}" if node["rank"] else ""
     local, price = " (local)" if node["local"] else "", money(node["price_usd_per_h"])
     return Span(
@@ -106,16 +108,18 @@ def _span(node: Data, at: Any, now_s: float, lost: dict[int, int], saved: list[f
         first_s=first_s,
         last_s=None if first_s is None else min(max(first_s, last_s or 0.0), ended_s),
         ended_s=ended_s,
-        notice_s=heard[0] if heard else None,
-        died=node["leave_reason"] == "lost" and not heard,
-        lost_steps=lost.get(node["generation"], 0) if not node["rank"] else 0,
-        checkpoints_s=tuple(saved) if not node["rank"] and first_s is not None else (),
+        notice_s=notices_s[0] if notices_s else None,
+        died=node["leave_reason"] == "lost" and not notices_s,
+        lost_steps=lost_steps.get(node["generation"], 0) if not node["rank"] else 0,
+        checkpoints_s=tuple(saved_s) if not node["rank"] and first_s is not None else (),
         note=clean(f"{node['provider']}{local}, {price}/h {node['capacity_type']}"),
     )
 
 
-def _node_row(place: PageContext, node: Data) -> list[Child]:
-    why = node["leave_text"] or node["leave_reason"] or node["launch_error"] or node["effect_error"]
+def _node_row(context: PageContext, node: Data) -> list[Child]:
+    reason = (
+        node["leave_text"] or node["leave_reason"] or node["launch_error"] or node["effect_error"]
+    )
     return [
         f"{node['generation']}" + (f".{node['rank']}" if node["rank"] else ""),
         place_words(node),
@@ -123,34 +127,38 @@ def _node_row(place: PageContext, node: Data) -> list[Child]:
         sign(node["state"]),
         f"{node['step']:,}",
         f"{money(node['price_usd_per_h'])}/h",
-        place.age(node["requested_at"]),
+        context.age(node["requested_at"]),
         "-" if node["margin_s"] is None else seconds(node["margin_s"]),
-        why or "-",
+        reason or "-",
     ]
 
 
 def _hand_overs(job: Data) -> Html:
-    found = job["hand_overs"]
-    longest = max((one["total_s"] for one in found), default=0.0)
+    hand_overs = job["hand_overs"]
+    longest = max((hand_over["total_s"] for hand_over in hand_overs), default=0.0)
     rows: list[list[Child]] = [
         [
-            f"{one['from_generation']} → {one['to_generation']}",
-            (one["reason"] or "-") + (" with a notice" if one["noticed"] else ""),
-            *(seconds(one["parts"][name]) for name in _PARTS),
-            "?" if one["restore_s"] is None else seconds(one["restore_s"]),
-            seconds(one["total_s"]),
-            bar(one["total_s"], longest, f"Hand-over to generation {one['to_generation']}"),
-            "?" if one["steps_lost"] is None else f"{one['steps_lost']:,}",
+            f"{hand_over['from_generation']} → {hand_over['to_generation']}",
+            (hand_over["reason"] or "-") + (" with a notice" if hand_over["noticed"] else ""),
+            *(seconds(hand_over["parts"][name]) for name in _PARTS),
+            "?" if hand_over["restore_s"] is None else seconds(hand_over["restore_s"]),
+            seconds(hand_over["total_s"]),
+            bar(
+                hand_over["total_s"],
+                longest,
+                f"Hand-over to generation {hand_over['to_generation']}",
+            ),
+            "?" if hand_over["steps_lost"] is None else f"{hand_over['steps_lost']:,}",
         ]
-        for one in reversed(found)
+        for hand_over in reversed(hand_overs)
     ]
     empty = "It has not gone on with another machine yet."
-    told = table("What each hand-over took, part by part", _HAND_OVERS, rows, empty)
-    if not any(one["overlap"] for one in found):
-        return told
+    hand_over_table = table("What each hand-over took, part by part", _HAND_OVERS, rows, empty)
+    if not any(hand_over["overlap"] for hand_over in hand_overs):
+        return hand_over_table
     note = "With a notice the old machine trains on meanwhile, until the new one takes over."
-    return join(told, el("p", note, cls="note"))
+    return join(hand_over_table, el("p", note, cls="note"))
 
 
 def seconds(value: float) -> str:
-    return f"{value:.1f} s" if value < 60 else span(value)  # below 0: it came too late
+    return f"{value:.1f} s" if value < 60 else span(value)  # negative: it was too late
