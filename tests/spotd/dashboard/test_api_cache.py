@@ -58,7 +58,7 @@ def test_a_daemon_that_is_silent_is_not_asked_by_each_question(
     assert reading.away is not None
     monkeypatch.setattr(api_cache, "_AGAIN_S", 0.0)
     rig.start()
-    told._again_s = 0.0
+    told._retry_at_s = 0.0
     reading = PageData()
     assert told.ask(reading, Query("/v1/nodes"))[0] is not None
     assert (reading.away, made) == (None, ["/v1/nodes"])
@@ -99,7 +99,7 @@ def test_an_ssh_that_ended_is_started_anew(
     told.ask(reading, Query("/v1/health"))
     assert reading.away is not None
     rig.start()
-    told._again_s = 0.0
+    told._retry_at_s = 0.0
     reading = PageData()
     assert told.ask(reading, Query("/v1/health"))[0] is not None
     assert reading.away is None

@@ -246,14 +246,14 @@ def test_no_label_has_an_id_or_the_name_of_a_job_that_ended(rig: Rig) -> None:
 
 def test_a_look_is_shared_and_an_old_one_is_not(rig: Rig) -> None:
     metrics, asked = Metrics(rig.backing()), 0
-    look = metrics._look
+    look = metrics._read
 
     def counted() -> ExpositionPage:
         nonlocal asked
         asked += 1
         return look()
 
-    metrics._look = counted  # type: ignore[method-assign]
+    metrics._read = counted  # type: ignore[method-assign]
     for _ in range(3):
         metrics.text()
     assert asked == 1
@@ -274,7 +274,7 @@ def test_a_database_that_is_away_is_said_and_nothing_old_is_told(rig: Rig) -> No
     def away(_now_us: int) -> Any:
         raise StoreUnavailableError("away")
 
-    object.__setattr__(metrics._backing, "tally", away)
+    object.__setattr__(metrics._context, "tally", away)
     metrics._read_at_s = float("-inf")
     found = read(metrics.text())
     assert value(found, "spotd_store_up") == 0
@@ -282,7 +282,7 @@ def test_a_database_that_is_away_is_said_and_nothing_old_is_told(rig: Rig) -> No
     assert value(found, "spotd_safe_mode") == 0
     # It took its time to fail; that it is back is known with the next look, and not minutes later.
     metrics._read_s = 10.0
-    object.__setattr__(metrics._backing, "tally", rig.store.tally)
+    object.__setattr__(metrics._context, "tally", rig.store.tally)
     metrics._read_at_s -= FRESH_S + 0.1
     assert value(read(metrics.text()), "spotd_store_up") == 1
 

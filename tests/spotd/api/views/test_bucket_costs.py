@@ -77,7 +77,7 @@ def test_saving_into_another_cloud_is_told_by_the_month() -> None:
 def test_machines_beside_a_store_for_shards_are_not_warned_of(rig: Rig) -> None:
     """What they save leaves nothing."""
     from spotd.api.request.request import ApiRequest
-    from spotd.api.routes.jobs import _outlook
+    from spotd.api.routes.jobs import _warnings
 
     rig.places = {"s3://east": ("aws", SPOT.region), "gs://b": ("gcp", "us-central1")}
     call = ApiRequest(replace(rig.backing(), store_cloud=lambda _url: "gcp"))
@@ -85,9 +85,9 @@ def test_machines_beside_a_store_for_shards_are_not_warned_of(rig: Rig) -> None:
     assert job is not None
     kept = replace(job.spec.checkpoint, store="gs://b/runs", engine="spotd")
     spec = replace(job.spec, checkpoint=kept)
-    assert "machines of aws would save into gs://b/runs" in " ".join(_outlook(call, spec))
+    assert "machines of aws would save into gs://b/runs" in " ".join(_warnings(call, spec))
     rig.shards = ("s3://east",)
-    assert "would save" not in " ".join(_outlook(call, spec))
+    assert "would save" not in " ".join(_warnings(call, spec))
 
 
 @pytest.mark.parametrize("seen", [WEEK, "AccessDenied"])

@@ -18,7 +18,7 @@ DATA = DataSet(
     url="s3://home",
     copies=("gs://one", "az://two"),
     max_microusd=10**9,
-    egress_warnings=first_prices(),
+    leaving=first_prices(),
     size_bytes=1000 * GB,
     box_microusd_per_gb=0,
 )

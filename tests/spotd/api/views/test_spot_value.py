@@ -104,7 +104,7 @@ def test_what_keeps_nothing_is_at_risk_for_as_long_as_it_runs_there(rig: Rig) ->
             ApiRequest(rig.backing()), wanted, changed(market, offers=(other, on_demand))
         )
         assert weighed is not None
-        found = weighed.worth()
+        found = weighed.evaluate()
         assert found is not None
         usd[times] = found.spot.usd
     price_usd, often, restart_h = SPOT.price_microusd_per_h / 1e6, 0.25, 240 / 3600
