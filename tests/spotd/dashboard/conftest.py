@@ -22,7 +22,7 @@ def client(rig: Rig) -> Client:
 @pytest.fixture
 def url(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of the pages of that daemon; what was read is not kept."""
-    monkeypatch.setattr(api_cache, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(api_cache, "_RETRY_S", 0.0)
     told = ApiCache(Target(socket=str(rig.socket)), kept=0.0)
     door = open_door(told)
     yield door.url

@@ -56,7 +56,7 @@ def test_a_daemon_that_is_silent_is_not_asked_by_each_question(
     assert answers[0] is not None  # as it was
     assert answers[1] is None
     assert reading.away is not None
-    monkeypatch.setattr(api_cache, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(api_cache, "_RETRY_S", 0.0)
     rig.start()
     told._retry_at_s = 0.0
     reading = PageData()
