@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spotd.base.text import place as place_words
 from spotd.base.text import money
+from spotd.base.text import place as place_words
 from spotd.dashboard.components import Column, PageContext, card, count, sign, table, tile, where
 from spotd.dashboard.html import Child, Html, el, join
 
