@@ -43,7 +43,7 @@ _LOCKED = "55P03"  # a lock was not had in time
 _END_STUCK = sql(
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = current_user "
     "AND datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL "
-    "AND state = 'active' AND wait_event = 'ClientRead' "
+    "AND state IN ('active', 'idle in transaction') AND wait_event = 'ClientRead' "
     "AND state_change < clock_timestamp() - make_interval(secs => :seconds)"
 )
 
@@ -107,9 +107,13 @@ class Database:
         raise AssertionError("the last try returns or raises")
 
     def _end_stuck(self) -> None:
-        """End sessions of ours that stand still in the middle of a transaction, and let others wait
-        for its locks. What a frozen client sends in parts (rows of one statement) leaves its server
-        neither idle nor at work: no time limit of PostgreSQL before 17 ends that."""
+        """End sessions of ours that stand still in a transaction whose locks others wait for.
+
+        A client that froze in the middle of a statement leaves its session "active", and one that
+        froze after a Close or a Flush message leaves it "idle in transaction" without the timer of
+        `idle_in_transaction_session_timeout` (seen with PostgreSQL 15). No time limit of PostgreSQL
+        before 17 ends either.
+        """
         with suppress(DBAPIError, PoolTimeoutError), self._writer.begin() as conn:
             conn.execute(_END_STUCK, {"seconds": STUCK_S})
 

@@ -281,6 +281,31 @@ def test_a_client_that_froze_in_the_middle_of_a_statement_holds_up_nobody_for_lo
     store.close()
 
 
+def test_a_client_that_froze_between_two_statements_holds_up_nobody_for_long(
+    server: postgres.Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session is idle, and a message that asks for no answer has stopped the timer of that."""
+    monkeypatch.setattr(engine, "STUCK_S", 0.5)
+    database = server.create("ready")
+    store = make(server.url(database))
+    at_work(store)
+    limit = "-c idle_in_transaction_session_timeout=200"
+    frozen = psycopg.connect(f"host={server.folder} user=spotd dbname={database}", options=limit)
+    frozen.execute("UPDATE jobs SET notes = notes")
+    frozen.pgconn.enter_pipeline_mode()
+    frozen.pgconn.send_flush_request()
+    frozen.pgconn.flush()
+    end_s = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            store.note_jobs(["j1"])
+            break
+        except StoreUnavailableError:
+            assert time.monotonic() < end_s, "its locks are held for ever"
+    frozen.close()
+    store.close()
+
+
 def test_who_alone_has_the_database_lets_go_for_the_dead(
     store: SqlStore | MemoryStore,
 ) -> None:
