@@ -18,6 +18,7 @@ from spotd.demo.box import Box
 from spotd.security.master_key import NEXT_KEY_NAME
 from tests.fixtures import slack
 from tests.fixtures.processes import below
+from tests.fixtures.search import contents_below
 from tests.fixtures.waiting import LIMIT_S, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("daemon")]
@@ -132,8 +133,8 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIVEN", GIVEN)
 
 
-def files_below(folder: Path) -> str:
-    return "".join(path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file())
+def text_below(folder: Path) -> str:
+    return b"".join(contents_below(folder).values()).decode(errors="replace")
 
 
 def test_no_canary_gets_out(
@@ -148,7 +149,7 @@ def test_no_canary_gets_out(
         wait_until("both secrets", lambda: "both are here" in told.run("logs", "leaky"), LIMIT_S)
         visible = arguments_of(box.daemon.pid if box.daemon else 0)
         visible += arguments_of(box.cloud.pid if box.cloud else 0)
-        disks = files_below(folder / "cloud")
+        disks = text_below(folder / "cloud")
         # While it runs: another value, another master key, a login, a restart.
         told.run("secret", "set", "KEPT", stdin=f"{ANEW}\n")
         (folder / "state" / NEXT_KEY_NAME).write_bytes(os.urandom(32))
@@ -173,7 +174,7 @@ def test_no_canary_gets_out(
         assert {"secret set", "run", "key rotate", "ssh", "secrets read"} <= actions
         box.stop()
         said = told.text
-        stored = files_below(folder / "state" / "store")
+        stored = text_below(folder / "state" / "store")
         logs = "".join((folder / f"{name}.log").read_text() for name in ("daemon", "cloud"))
         places = {
             "spotctl": said,

@@ -17,6 +17,7 @@ from spotd.domain.job import CheckpointSpec
 from spotd.planner.core.credential_lease import StoreAccess
 from tests.fixtures import lending as rig
 from tests.fixtures.lending import PROFILE, ROLE, Lending
+from tests.fixtures.search import files_with
 from tests.fixtures.station import NODE, Station, station
 from tests.fixtures.waiting import wait_until
 from tests.spotd.store import build
@@ -112,9 +113,8 @@ def test_a_box_dead_for_half_of_the_time_loses_no_save(
         f"s3:PutObject arn:aws:s3:::spotd/{_folder(lending)}jobs/j2/HEAD"
     ]
     assert len(lending.rules.used) >= 3, "one after the other was used"
-    home = here.machine.home
-    text = b"".join(p.read_bytes() for p in home.rglob("*") if p.is_file() and not p.is_symlink())
-    assert not any(canary.encode() in text for canary in CANARIES), "on no disk"
+    for canary in CANARIES:
+        assert files_with(canary.encode(), here.machine.home) == [], "on no disk"
     assert not any(canary in str(build.kinds(here.store)) for canary in CANARIES)
 
 

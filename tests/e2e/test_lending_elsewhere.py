@@ -27,6 +27,7 @@ from spotd.planner.core.credential_lease import StoreAccess
 from tests.clouds.azure.serving import serving as entra
 from tests.fixtures import azurite, gcs, lent_azure, lent_gcs
 from tests.fixtures.sas import door
+from tests.fixtures.search import files_with
 from tests.fixtures.station import NODE, Station, station
 from tests.fixtures.waiting import wait_until
 from tests.spotd.store import build
@@ -179,9 +180,7 @@ def _tell(store: Elsewhere, here: Station, folder: Path) -> None:
     follower.stop()
     assert store.used() >= 3, "one after the other was used"
     _is_as_if_undisturbed(store.box)
-    home = here.machine.home
-    text = b"".join(p.read_bytes() for p in home.rglob("*") if p.is_file() and not p.is_symlink())
-    assert store.secret.encode() not in text, "on no disk"
+    assert files_with(store.secret.encode(), here.machine.home) == [], "on no disk"
     assert store.secret not in str(build.kinds(here.store))
 
 

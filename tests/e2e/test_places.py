@@ -22,6 +22,7 @@ from spotd.demo.s3 import serving
 from spotd.domain.phase import FINISHED
 from spotd.wire import head_key, parse_head
 from tests.e2e.rig import FINISH_TIMEOUT_S, Reference, Run, job_file, open_records
+from tests.fixtures.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -99,7 +100,7 @@ def test_a_job_moves_between_regions_and_a_data_set_crosses_once_to_each(
 
         first = run.training(1)
         here, there = ("east", "west") if first["region"] == EAST[1] else ("west", "east")
-        wait_for("a checkpoint beside it", lambda: shards(here), 60.0)
+        wait_for("a checkpoint beside it", lambda: shards(here), LIMIT_S)
         run.training(30)
         run.preempt(first["instance_id"], 5.0)
         second = run.training(40, generation=2)

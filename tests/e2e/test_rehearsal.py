@@ -18,6 +18,7 @@ import pytest
 from spotd.demo.box import wait_for
 from tests.e2e.clouds import H100, CloudBox, running_box, running_clouds
 from tests.e2e.demo_clouds import job_file
+from tests.fixtures.waiting import LIMIT_S
 
 pytestmark = pytest.mark.root
 
@@ -54,7 +55,7 @@ def test_the_cloud_takes_the_machine_and_the_job_goes_on(folder: Path) -> None:
     ):
         job = folder / "job.yaml"
         job.write_text(job_file("mine", STEPS))
-        wait_for("offers", lambda: on_sale(box) >= {*CLOUDS}, 60.0)
+        wait_for("offers", lambda: on_sale(box) >= {*CLOUDS}, LIMIT_S)
         started = {cloud: rehearse(box, cloud, job) for cloud in CLOUDS}
         said = {cloud: process.communicate(timeout=200) for cloud, process in started.items()}
         print(*(text for _, text in said.values()), sep="\n")  # shown where it fails

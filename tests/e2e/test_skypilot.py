@@ -11,6 +11,7 @@ import pytest
 
 from spotd.demo.box import Box, running_box, wait_for
 from tests.e2e.rig import SCENARIO, open_records
+from tests.fixtures.waiting import LIMIT_S
 
 TASK = Path(__file__).parent / "task"
 NODES = 2
@@ -82,7 +83,7 @@ def test_it_runs_to_success_through_a_preemption(python: Path, folder: Path) -> 
         for (rank, number), found in around.items():
             check(found, rank, number + 1, ended)
         assert "rank 1 has done 150 steps" in spotctl(box, "logs", "sky", "--rank", "1")
-        wait_for("every machine to be seen gone", lambda: all_gone(box, job["id"]), 30.0)
+        wait_for("every machine to be seen gone", lambda: all_gone(box, job["id"]), LIMIT_S)
         assert all(row["ended_at_us"] for row in box.meter())
         assert len(box.meter()) == 2 * NODES
         records = open_records(box)

@@ -34,7 +34,7 @@ from providers.base import (
     ThrottledError,
     UnknownOutcome,
 )
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 
 LIVE = (InstanceState.PENDING, InstanceState.RUNNING)
 REFUSALS = {
@@ -107,7 +107,7 @@ class ProviderConformance:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(LIMIT_S)
         assert len(answers) == 6
         assert len([i for i in cloud.list() if i.token == "race"]) == 1
 

@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 
+from tests.fixtures.waiting import LIMIT_S
 from tests.sim.kernel import EPOCH_US, Kernel, Killed, Process
 from tests.sim.threads import Condition, Event, Lock, Queue, ThreadPoolExecutor
 
@@ -155,7 +156,7 @@ def test_events_conditions_and_queues_wake_who_waits() -> None:
         said.append(event.wait(1))
         said.append(event.wait())
         with condition:
-            said.append(condition.wait_for(lambda: bool(ready), 5))
+            said.append(condition.wait_for(lambda: bool(ready), LIMIT_S))
         said.append(queue.get())
 
     def tell() -> None:

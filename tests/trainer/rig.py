@@ -20,6 +20,7 @@ from typing import Any
 
 from spotd.wire import encode
 from tests.fixtures.forks import TORCH, Fork, nursery
+from tests.fixtures.waiting import LIMIT_S
 
 ROOT = Path(__file__).parent.parent.parent
 Process = subprocess.Popen[bytes] | Fork
@@ -87,7 +88,7 @@ class AgentEnd:
         self._listener.close()
         self.hang_up()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(LIMIT_S)
         self._folder.cleanup()
 
     def hang_up(self) -> None:
@@ -246,14 +247,14 @@ class Trainer:
             )
 
     def run(self, generation: int, agent: AgentEnd | None = None) -> int:
-        return self.start(generation, agent).wait(60)
+        return self.start(generation, agent).wait(LIMIT_S)
 
     def end(self) -> None:
         """Kill what a test left running, with its children."""
         for process in self.started:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait(10)
+                process.wait(LIMIT_S)
 
     def output(self) -> str:
         return (self.folder / "out.log").read_text()

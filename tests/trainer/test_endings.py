@@ -16,7 +16,7 @@ import torch
 
 from providers.stores import open_store
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED, PLAN, RELEASED
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.trainer.rig import AgentEnd, Trainer
 from tests.trainer.saver.rig import CONFIG, Gate, Rig, fill
 from trainer.fence import read_head
@@ -43,9 +43,9 @@ def test_a_rank_that_dies_after_the_last_step_spoils_nothing(tmp_path: Path) -> 
             fcntl.flock(lock, fcntl.LOCK_EX)  # the final manifest takes its time
             agent.wait("progress", lambda data: data["to_step"] == ranks[0].steps)
             second.send_signal(signal.SIGKILL)
-            second.wait(20)
+            second.wait(LIMIT_S)
             fcntl.flock(lock, fcntl.LOCK_UN)
-            assert first.wait(40) == EXIT_FINISHED, ranks[0].output()
+            assert first.wait(LIMIT_S) == EXIT_FINISHED, ranks[0].output()
             assert agent.wait("checkpoint").data["final"] is True
     finally:
         for rank in ranks:
@@ -83,7 +83,7 @@ def test_a_last_save_that_overruns_leaves_time_to_release(
         return True
 
     save(5)
-    assert checkpointer.drain(20)
+    assert checkpointer.drain(LIMIT_S)
     store.entered.clear()
     store.open.clear()
     waited: list[float] = []
@@ -101,7 +101,7 @@ def test_a_last_save_that_overruns_leaves_time_to_release(
     )
     planning = SavePlanner(Job.from_env({}), quick, stop, lambda kind, _: said.append(kind))
     save(9, released=True)  # under way
-    assert store.entered.wait(20)
+    assert store.entered.wait(LIMIT_S)
     link: Any = SimpleNamespace(send=lambda kind, _: said.append(kind))
     try:
         assert HeadOwnership(link, stop, checkpointer, planning, save).leave(9) == EXIT_RELEASED
@@ -137,7 +137,7 @@ def test_with_time_for_the_save_under_way_alone_head_is_given_away_when_it_is_th
 
     store.open.clear()
     save(6)
-    assert store.entered.wait(20)
+    assert store.entered.wait(LIMIT_S)
     save(7)
     stop: Any = SimpleNamespace(left_s=60.0, notice_s=None, reason="a notice")
     slow: Any = SimpleNamespace(

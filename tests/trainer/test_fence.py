@@ -21,6 +21,7 @@ from spotd.wire import (
     parse_manifest,
     sha256,
 )
+from tests.fixtures.waiting import LIMIT_S
 from tests.providers.stores.conftest import KINDS, store_of
 from trainer.fence import PREDECESSORS, Fence, FencedError, HeadLostError, read_head
 
@@ -342,7 +343,7 @@ def test_generations_race_on_a_real_store(
 
     def write(generation: int) -> None:
         ours = Fence(store, "job", generation, f"node{generation}")
-        start.wait(30)
+        start.wait(LIMIT_S)
         try:
             for step in range(2 * generation):
                 head = ours.head or ours.claim()
@@ -356,7 +357,7 @@ def test_generations_race_on_a_real_store(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(LIMIT_S)
     entry = read_head(store, "job")
     assert entry is not None
     head = entry[0]

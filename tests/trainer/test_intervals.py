@@ -11,6 +11,7 @@ import pytest
 
 from spotd.history.loss_continuity import MOST_SIGMAS, sigmas_off
 from spotd.wire import EXIT_FINISHED, HeadRef
+from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.rig import AgentEnd, Trainer
 from tests.trainer.test_train import head_of
 
@@ -48,7 +49,7 @@ class Killed:
             step = agent.wait("claimed").data["step"]
             agent.wait("progress", lambda data: data["to_step"] >= until)
             process.kill()
-            process.wait(30)
+            process.wait(LIMIT_S)
             agent.wait_left()
             skipped = [entry["step"] for entry in agent.of("checkpoint_skipped")]
             return step, skipped, agent.losses()
@@ -62,7 +63,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
         agent.wait("progress", lambda data: data["to_step"] == 640)
         agent.wait("checkpoint", lambda data: data["step"] == 600)
         process.kill()
-        process.wait(30)
+        process.wait(LIMIT_S)
         agent.wait_left()
         yield Killed(trainer, agent.losses())
     trainer.end()

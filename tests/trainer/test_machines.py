@@ -17,6 +17,7 @@ from spotd.wire import CHECKPOINT
 from tests.fixtures.forks import TORCH, nursery
 from tests.fixtures.ports import free_port
 from tests.fixtures.processes import below
+from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.reference.test_sharded import final_tensors, head_of, straight, trainer_of
 from tests.trainer.rig import AgentEnd, Process, Trainer
 
@@ -62,7 +63,7 @@ def kill(process: Process) -> None:
     for pid in [*theirs, process.pid]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait(LIMIT_S)
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_each_saves_its_own_and_the_one_that_is_left_goes_on(
         agent.wait(CHECKPOINT, lambda said: said["step"] >= 4)
         machines.lose(1)
         machines.trainer.go_on()
-        assert machines.running[0][1].wait(60) == 1, "its rank cannot go on without the other"
+        assert machines.running[0][1].wait(LIMIT_S) == 1, "its rank cannot go on without the other"
         machines.end()
     head = head_of(machines.trainer)
     left, lost_at = head["current"]["step"], max(agent.losses())
@@ -97,14 +98,16 @@ def test_each_saves_its_own_and_the_one_that_is_left_goes_on(
         machines.start(1, 2, agent)
         agent.wait("progress")
         agent.tell(stop=True, deadline_s=20.0, reason="a second machine is there")
-        machines.running[0][1].wait(60)
+        machines.running[0][1].wait(LIMIT_S)
         machines.end()
     assert min(agent.losses()) == left + 1
     assert head_of(machines.trainer)["released"]
     machines.trainer = usual
     with AgentEnd() as agent:
         machines.start(2, 3, agent)
-        assert [pair[1].wait(60) for pair in machines.running] == [0, 0], machines.trainer.output()
+        assert [pair[1].wait(LIMIT_S) for pair in machines.running] == [0, 0], (
+            machines.trainer.output()
+        )
         machines.end()
     assert agent.losses().items() <= wanted.items()
     ours, theirs = final_tensors(replace(machines.trainer, ranks=2)), final_tensors(alone)

@@ -24,7 +24,7 @@ from providers.stores import open_store
 from providers.stores.base import ObjectStore
 from spotd.demo.bucket import Bucket
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED, Head
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.trainer.rig import AgentEnd, Trainer
 from trainer import train
 from trainer.fence import read_head
@@ -102,7 +102,7 @@ def test_kill_9_at_random_moments(reference: Outcome, trainer: Trainer) -> None:
                 agent.wait("progress")
                 time.sleep(dice.uniform(0, 0.12))
                 process.kill()
-            code = process.wait(60)
+            code = process.wait(LIMIT_S)
         for step, loss in agent.losses().items():
             assert losses.setdefault(step, loss) == loss, "a repeated step gave another loss"
         if code == EXIT_FINISHED:
@@ -122,7 +122,7 @@ def test_what_is_copied_beside_training_is_of_one_step(
         process = trainer.held(12).start(1, agent)
         agent.wait("checkpoint", lambda data: data["step"] >= 7)
         process.kill()
-        process.wait(30)
+        process.wait(LIMIT_S)
         saves = agent.of("checkpoint")
         assert min(save["stage_s"] for save in saves) >= 0.05
         first = agent.losses()
@@ -138,7 +138,7 @@ def test_sigterm_saves_releases_and_leaves(reference: Outcome, trainer: Trainer)
         process = trainer.held(10).start(1, agent)
         agent.wait("progress", lambda data: data["to_step"] >= 7)
         process.terminate()
-        assert process.wait(30) == EXIT_RELEASED
+        assert process.wait(LIMIT_S) == EXIT_RELEASED
         last = max(agent.losses())
         assert agent.of("released")[0]["step"] == last
         assert agent.of("exit") == [{"rank": 0, "pid": process.pid, "code": EXIT_RELEASED}]
@@ -184,7 +184,7 @@ def test_any_save_starts_the_cadence_anew(trainer: Trainer) -> None:
         process.send_signal(signal.SIGUSR1)
         agent.wait("checkpoint")
         held.go_on()
-        assert process.wait(60) == EXIT_FINISHED
+        assert process.wait(LIMIT_S) == EXIT_FINISHED
         asked, due, *_ = agent.of("checkpoint")
         assert (asked["trigger"], due["trigger"]) == ("asked", "cadence")
         # On a slow machine the next one takes the place of one that still waits for its turn.
@@ -204,7 +204,7 @@ def test_sigusr1_saves_and_goes_on(reference: Outcome, trainer: Trainer) -> None
         agent.tell(save=5)
         agent.wait("checkpoint", lambda data: data["step"] > asked["step"])
         held.go_on()
-        assert process.wait(60) == EXIT_FINISHED
+        assert process.wait(LIMIT_S) == EXIT_FINISHED
         reference.check(trainer, agent.losses())
         assert [save["trigger"] for save in agent.of("checkpoint")] == ["asked", "asked", "final"]
 
@@ -222,7 +222,7 @@ def test_a_signal_during_the_imports_is_heard(trainer: Trainer) -> None:
     maps = Path(f"/proc/{process.pid}/maps").read_text()
     assert "libtorch" not in maps, "the handler has to be there before torch is"
     process.terminate()
-    assert process.wait(30) == EXIT_RELEASED
+    assert process.wait(LIMIT_S) == EXIT_RELEASED
     assert read_head(open_store(trainer.store_url), "job") is None, "HEAD was never ours"
 
 
@@ -239,7 +239,7 @@ def test_a_zombie_commits_nothing(reference: Outcome, trainer: Trainer) -> None:
         head = head_of(trainer)
         held.go_on()
         os.kill(zombie.pid, signal.SIGCONT)
-        assert zombie.wait(60) == EXIT_FENCED
+        assert zombie.wait(LIMIT_S) == EXIT_FENCED
         assert head_of(trainer) == head
         assert head.generation == 2
         assert max(old.losses()) < STEPS, "it must not train on for long"
@@ -255,7 +255,7 @@ def test_a_broken_newest_checkpoint_is_passed_over(reference: Outcome, trainer: 
             agent.tell(save=number)
             agent.wait("checkpoint", lambda _: len(agent.of("checkpoint")) == number)  # noqa: B023
         process.kill()
-        process.wait(30)
+        process.wait(LIMIT_S)
         agent.wait_left()  # its saver may commit one more
         losses = agent.losses()
     head = head_of(trainer)
@@ -287,8 +287,8 @@ def test_a_hand_over(reference: Outcome, trainer: Trainer) -> None:
         assert new.of("claimed") == []
         old.tell(stop=True, reason="the replacement is ready", deadline_s=20.0)
         old.wait("released")
-        assert first.wait(30) == EXIT_RELEASED
-        assert second.wait(60) == EXIT_FINISHED
+        assert first.wait(LIMIT_S) == EXIT_RELEASED
+        assert second.wait(LIMIT_S) == EXIT_FINISHED
         reference.check(trainer, old.losses() | new.losses())
         assert not set(old.losses()) & set(new.losses()), "no step was made twice"
 
@@ -303,9 +303,9 @@ def test_a_replacement_takes_head_at_the_deadline(trainer: Trainer) -> None:
         new.wait("ready")
         new.tell(claim_deadline_s=0.2)
         new.wait("claimed")
-        assert first.wait(30) == EXIT_FENCED
+        assert first.wait(LIMIT_S) == EXIT_FENCED
         second.terminate()
-        assert second.wait(30) == EXIT_RELEASED
+        assert second.wait(LIMIT_S) == EXIT_RELEASED
 
 
 def test_a_silent_agent_does_not_take_head_from_the_owner(trainer: Trainer) -> None:
@@ -329,10 +329,10 @@ def test_a_silent_agent_does_not_take_head_from_the_owner(trainer: Trainer) -> N
             old.wait("checkpoint", lambda _: len(old.of("checkpoint")) > seen + 1)
             assert first.poll() is None, "it is not fenced"
             old.tell(stop=True, reason="the replacement is ready", deadline_s=20.0)
-            assert first.wait(30) == EXIT_RELEASED
+            assert first.wait(LIMIT_S) == EXIT_RELEASED
             assert any(b'"claimed"' in text for text in said)
             second.terminate()
-            assert second.wait(30) == EXIT_RELEASED
+            assert second.wait(LIMIT_S) == EXIT_RELEASED
 
 
 def test_stopped_while_it_waits_for_head(trainer: Trainer) -> None:
@@ -344,10 +344,10 @@ def test_stopped_while_it_waits_for_head(trainer: Trainer) -> None:
         second = trainer.start(2, new)
         new.wait("ready")
         second.terminate()
-        assert second.wait(30) == EXIT_RELEASED
+        assert second.wait(LIMIT_S) == EXIT_RELEASED
         assert head_of(trainer).generation == 1
         first.kill()
-        first.wait(30)
+        first.wait(LIMIT_S)
 
 
 def dies_after_a_checkpoint(trainer: Trainer, agent: AgentEnd) -> None:
@@ -357,7 +357,7 @@ def dies_after_a_checkpoint(trainer: Trainer, agent: AgentEnd) -> None:
     process = trainer.held(7).start(1, agent)
     agent.wait("checkpoint")
     process.kill()
-    process.wait(30)
+    process.wait(LIMIT_S)
     agent.wait_left()
 
 
@@ -381,7 +381,7 @@ def test_a_store_that_is_away_at_resume_is_waited_for(reference: Outcome, traine
             second = trainer.start(2, new)
             warned = new.wait("warning").data["text"]
             assert warned.startswith("the checkpoint cannot be read yet: ")
-        assert second.wait(60) == EXIT_FINISHED
+        assert second.wait(LIMIT_S) == EXIT_FINISHED
         assert new.of("checkpoint_skipped") == []
         reference.check(trainer, old.losses() | new.losses())
 
@@ -394,7 +394,7 @@ def test_stopped_while_the_store_is_away_it_gives_head_back(trainer: Trainer) ->
             second = trainer.start(2, new)
             new.wait("warning")
             new.tell(stop=True, reason="paused")
-            assert second.wait(30) == EXIT_RELEASED
+            assert second.wait(LIMIT_S) == EXIT_RELEASED
             head = head_of(trainer)
             assert (head.generation, head.released, head.current) == (2, True, before)
 
@@ -408,7 +408,7 @@ def test_75_is_not_said_where_head_could_not_be_released(trainer: Trainer) -> No
         lock.unlink()
         os.mknod(lock, stat.S_IFSOCK | 0o600)  # nothing can be written conditionally
         agent.tell(stop=True, reason="paused", deadline_s=0.5)
-        assert process.wait(30) == 1
+        assert process.wait(LIMIT_S) == 1
         assert agent.of("released") == []
         warned = agent.wait("warning").data["text"]
         assert warned.startswith("HEAD could not be released: ")
@@ -421,7 +421,7 @@ def test_when_time_is_short_the_last_durable_checkpoint_is_released(trainer: Tra
         saved = agent.wait("checkpoint").data["step"]
         agent.wait("progress", lambda data: data["to_step"] == saved + 2)
         agent.tell(stop=True, deadline_s=0.0, reason="no time")
-        assert process.wait(30) == EXIT_RELEASED
+        assert process.wait(LIMIT_S) == EXIT_RELEASED
         assert agent.of("released")[0]["step"] == saved
         head = head_of(trainer)
         assert head.released
@@ -436,7 +436,7 @@ def test_the_first_save_is_tried_in_whatever_time_there_is(trainer: Trainer) -> 
         process = trainer.held(5).start(1, agent)
         agent.wait("progress", lambda data: data["to_step"] >= 3)
         agent.tell(stop=True, deadline_s=GUESS_S - 1, reason="a notice")
-        assert process.wait(30) == EXIT_RELEASED
+        assert process.wait(LIMIT_S) == EXIT_RELEASED
         last = max(report["to_step"] for report in agent.of("progress"))
         assert agent.of("released")[0]["step"] == last >= 3
 
@@ -448,7 +448,7 @@ def test_a_notice_is_trained_on_up_to_the_last_safe_save(trainer: Trainer) -> No
         process = trainer.start(1, agent)
         agent.wait("checkpoint")
         agent.tell(notice_s=5.0)
-        assert process.wait(30) == EXIT_RELEASED, trainer.output()
+        assert process.wait(LIMIT_S) == EXIT_RELEASED, trainer.output()
         planned, leaves, ended = agent.of("plan")
         assert (planned["action"], leaves["action"], ended["action"]) == ("train", "save", "save")
         trained = leaves["step"] - planned["step"]
@@ -516,7 +516,7 @@ def test_a_bucket_as_the_store(reference: Outcome, trainer: Trainer, bucket: Buc
         process = trainer.held(12).start(1, agent)
         agent.wait("checkpoint", lambda data: data["step"] >= 10)
         process.kill()
-        process.wait(30)
+        process.wait(LIMIT_S)
         assert trainer.run(2, agent) == EXIT_FINISHED
         reference.check(trainer, agent.losses())
 
@@ -551,7 +551,7 @@ def test_another_number_of_cores_changes_no_bit(tmp_path: Path) -> None:
         process = moved.held(7).start(1, agent)
         agent.wait("checkpoint")
         process.kill()
-        process.wait(30)
+        process.wait(LIMIT_S)
     moved.loaded = cores(1)
     assert moved.run(2) == EXIT_FINISHED, moved.output()
     assert final_state(moved)["threads"] == 2
@@ -597,7 +597,7 @@ def test_two_ranks(tmp_path: Path) -> None:
         worker = next(hello for hello in agent.of("hello") if hello["rank"] == 1)
         os.kill(worker["pid"], signal.SIGTERM)  # any rank may be the one that is told
         held.go_on()
-        assert process.wait(60) != EXIT_FINISHED
+        assert process.wait(LIMIT_S) != EXIT_FINISHED
         assert sorted(entry["code"] for entry in agent.of("exit")) == [EXIT_RELEASED] * 2
         assert len(agent.of("released")) == 1
         losses |= agent.losses()
@@ -607,7 +607,7 @@ def test_two_ranks(tmp_path: Path) -> None:
         agent.wait("checkpoint")
         worker = next(hello for hello in agent.of("hello") if hello["rank"] == 0)
         os.kill(worker["pid"], signal.SIGKILL)
-        assert process.wait(60) != EXIT_FINISHED
+        assert process.wait(LIMIT_S) != EXIT_FINISHED
         losses |= agent.losses()
     trainer.arguments = ()
     with AgentEnd() as agent:
@@ -636,7 +636,7 @@ def test_another_number_of_ranks_comes_to_the_same_bits(tmp_path: Path) -> None:
                 agent.wait("progress", lambda data: data["to_step"] >= 7 * generation)  # noqa: B023
                 worker = next(hello for hello in agent.of("hello") if hello["rank"] == 0)
                 os.kill(worker["pid"], signal.SIGTERM)
-            assert (process.wait(60) == EXIT_FINISHED) is last, moved.output()
+            assert (process.wait(LIMIT_S) == EXIT_FINISHED) is last, moved.output()
             if generation > 1:
                 assert agent.of("claimed")[0]["step"] == max(losses)
             losses |= agent.losses()
@@ -678,7 +678,7 @@ def until_told(trainer: Trainer, generation: int, step: int) -> dict[int, float]
         process = trainer.start(generation, agent)
         agent.wait("progress", lambda data: data["to_step"] >= step)
         agent.tell(stop=True, deadline_s=20.0, reason="preempted")
-        assert process.wait(60) != EXIT_FINISHED, trainer.output()
+        assert process.wait(LIMIT_S) != EXIT_FINISHED, trainer.output()
         assert head_of(trainer).released
         return agent.losses()
 
@@ -714,10 +714,10 @@ def test_a_rank_that_does_not_answer_is_waited_for_as_long_as_the_job_says(
         first, second = (next(h for h in agent.of("hello") if h["rank"] == r) for r in (0, 1))
         os.kill(second["pid"], signal.SIGSTOP)
         try:
-            until(lambda: not Path(f"/proc/{first['pid']}").exists(), 30.0)
+            until(lambda: not Path(f"/proc/{first['pid']}").exists(), LIMIT_S)
         finally:
             os.kill(second["pid"], signal.SIGKILL)
-        assert process.wait(60) != EXIT_FINISHED
+        assert process.wait(LIMIT_S) != EXIT_FINISHED
         assert "imed out" in trainer.output()
 
 

@@ -23,6 +23,7 @@ from tests.clouds.aws.serving import PROFILE, StandIn, serving
 from tests.clouds.machines import Machines, machines_on
 from tests.fixtures import netns
 from tests.fixtures.local_cloud import launch_request, launch_running, run, wait_state
+from tests.fixtures.waiting import LIMIT_S
 
 UP_S = 180.0
 ADDRESS = re.compile(rb"<(?:ip|privateIp)Address>([^<]+)<|<publicIp>([^<]+)<|[Dd]nsName>([^<]+)<")
@@ -172,7 +173,7 @@ def test_an_interruption_is_told_on_both_sides_and_then_it_is_taken(
     ended = wait_state(provider, token, InstanceState.TERMINATED, InstanceState.STOPPING)
     assert datetime.now(UTC) >= end
     assert "Server.SpotInstanceTermination" in ended.error
-    wait_for("the machine to be gone", lambda: not machines.running(), 10)
+    wait_for("the machine to be gone", lambda: not machines.running(), LIMIT_S)
     assert provider.notices() == []
 
 

@@ -22,6 +22,7 @@ from tests.clouds.azure.serving import StandIn, serving
 from tests.clouds.machines import Machines, machines_on
 from tests.fixtures import netns
 from tests.fixtures.local_cloud import find, launch_request, run, wait_state
+from tests.fixtures.waiting import LIMIT_S
 
 pytestmark = pytest.mark.root
 
@@ -104,7 +105,7 @@ def test_a_machine_is_what_was_asked_for_until_it_is_evicted(lab: Lab) -> None:
     [taking] = lab.arm.fleet.takings
     assert taking.instance_id == machine.instance_id
     assert lab.machines.running() == ["first"]
-    wait_for("its end", lambda: not lab.machines.running(), 15)
+    wait_for("its end", lambda: not lab.machines.running(), LIMIT_S)
     assert time.monotonic() >= end_s
     assert find(cloud, "first") is None
     entry = lab.arm.fleet.books["first"]
@@ -120,7 +121,7 @@ def test_one_that_agrees_to_its_end_is_not_kept_waiting(lab: Lab) -> None:
     [event] = wait_for("the event", lambda: events(machine), 5, every_s=0.5)
     body = json.dumps({"StartRequests": [{"EventId": event["EventId"]}]})
     run(machine, f"{ASK} -d '{body}'")
-    wait_for("its end", lambda: not lab.machines.running(), 15)
+    wait_for("its end", lambda: not lab.machines.running(), LIMIT_S)
     assert find(cloud, "agrees") is None
 
 
@@ -142,7 +143,7 @@ def test_one_that_is_switched_off_from_inside_is_paid_for_until_it_is_deleted(la
     cloud.launch(launch_request(cloud, "off"))
     machine = up(cloud, "off")
     run(machine, "sudo -n shutdown -h now")
-    wait_for("its end", lambda: not lab.machines.running(), 15)
+    wait_for("its end", lambda: not lab.machines.running(), LIMIT_S)
     assert lab.arm.fleet.running() == ["off"]
     assert lab.arm.machine("off").power == "stopped"
     cloud.terminate(machine.instance_id)

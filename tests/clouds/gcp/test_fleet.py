@@ -21,6 +21,7 @@ from tests.clouds.gcp.serving import StandIn, serving
 from tests.clouds.machines import Machines, machines_on
 from tests.fixtures import netns
 from tests.fixtures.local_cloud import find, launch_request, run, wait_state
+from tests.fixtures.waiting import LIMIT_S
 
 pytestmark = pytest.mark.root
 
@@ -99,7 +100,7 @@ def test_a_machine_is_what_was_asked_for_until_it_is_preempted(lab: Lab) -> None
     [taking] = lab.gce.fleet.takings
     assert taking.instance_id == machine.instance_id
     assert lab.machines.running() == [name]
-    wait_for("its end", lambda: not lab.machines.running(), 15)
+    wait_for("its end", lambda: not lab.machines.running(), LIMIT_S)
     assert time.monotonic() >= end_s
     assert find(cloud, "first") is None
     entry = lab.gce.fleet.books[name]

@@ -28,7 +28,7 @@ from providers.base import (
 from tests.clouds.azure.arm import VM
 from tests.clouds.azure.serving import StandIn
 from tests.clouds.faults import Fault
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.providers.azure.rig import HURRIED, again, provider, request
 
 PUT, GET, DELETE = "PUT virtualMachines", "GET virtualMachines", "DELETE virtualMachines"
@@ -296,7 +296,7 @@ def test_many_at_once_make_one(slow: StandIn) -> None:
     for asker in askers:
         asker.start()
     for asker in askers:
-        asker.join(20)
+        asker.join(LIMIT_S)
     assert len(found) == 5
     assert all(isinstance(one, Pending) for one in found)
     assert resources(slow, cloud) == ALL

@@ -12,6 +12,7 @@ from providers.base import MetadataError, Notice, NoticeKind
 from providers.gcp.notice import NOTICE_ATTRIBUTE, Watcher
 from providers.local.documents import MetadataReply, MetadataRequest
 from tests.fixtures.metadata import serve_metadata, serve_script
+from tests.fixtures.waiting import LIMIT_S
 
 
 @pytest.mark.req("PRE-02")
@@ -31,7 +32,7 @@ def test_a_preemption_ends_the_long_poll_at_once() -> None:
         assert waiting.is_alive(), "the second poll waits for a change"
         published_at = time.monotonic()
         service.publish("preempt", 0)
-        waiting.join(5.0)
+        waiting.join(LIMIT_S)
     (heard_at, (notice,)) = found[0]
     assert heard_at - published_at < 0.2
     assert notice.kind is NoticeKind.PREEMPT

@@ -13,6 +13,7 @@ from providers.local.azure_documents import AzureDocuments
 from providers.local.dialects import document_for
 from providers.local.documents import MachineFacts, MetadataReply, MetadataRequest
 from providers.local.gcp_documents import GcpDocuments
+from tests.fixtures.waiting import LIMIT_S
 
 FACTS = MachineFacts("i-1", "aws", "node-1", "us-east-2", "us-east-2a", "p5.48xlarge", spot=True)
 DEADLINE_US = 1_779_974_382_900_000  # 2026-05-28 13:19:42.9 UTC
@@ -207,7 +208,7 @@ def test_gcp_waits_for_a_change() -> None:
     waiter.join(0.2)
     assert waiter.is_alive()
     documents.publish(Notice("g", NoticeKind.PREEMPT, DEADLINE_US))
-    waiter.join(5)
+    waiter.join(LIMIT_S)
     assert not waiter.is_alive()
     assert replies[0].body == b"TRUE"
     assert replies[0].headers["ETag"] != first.headers["ETag"]

@@ -15,7 +15,7 @@ import pytest
 
 from providers.local import process_tree
 from tests.fixtures.processes import alive, carrying, state_of
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 
 # A root that adopts orphans, over a process that keeps making them: sixty in all, each a `sleep`
 # that can fork nothing itself, and everything ends by itself within a minute.
@@ -82,7 +82,7 @@ def test_marked_processes_are_found_wherever_they_hang() -> None:
     with subprocess.Popen(["sleep", "300"], env={"SPOTD_LOCAL_INSTANCE": mark}) as process:
         until(lambda: process.pid in process_tree.marked("SPOTD_LOCAL_INSTANCE", mark))
         process_tree.kill_marked("SPOTD_LOCAL_INSTANCE", mark)
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(LIMIT_S) == -signal.SIGKILL
 
 
 def test_a_process_name_cannot_confuse_the_reader(tmp_path: Path) -> None:

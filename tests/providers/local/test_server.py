@@ -19,7 +19,7 @@ from providers.local.cloud import LocalCloud
 from providers.local.control import ControlError, Running, attach, running, start
 from tests.fixtures.local_cloud import find, launch_request, launch_running, run
 from tests.fixtures.processes import alive, below, carrying
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 
 
 def cloud_of(local: Running, personality: str = "aws") -> LocalCloud:
@@ -49,7 +49,7 @@ def test_the_end_of_the_server_leaves_no_process(tmp_path: Path, number: signal.
             len(processes) >= 1 + 4 + 2 * 3
         )  # zygote, machines, sleepers of all but the silent one
         os.kill(local.process.pid, number)
-        local.process.wait(20)
+        local.process.wait(LIMIT_S)
         until(lambda: not any(alive(pid) for pid in processes))
         for machine in machines:
             assert carrying("SPOTD_LOCAL_INSTANCE", machine.instance_id) == []
@@ -62,7 +62,7 @@ def test_the_end_of_the_zygote_ends_everything(tmp_path: Path) -> None:
         processes = below(local.process.pid)
         zygote = next(p for p in processes if _parent(p) == local.process.pid)
         os.kill(zygote, signal.SIGKILL)
-        assert local.process.wait(20) == 1
+        assert local.process.wait(LIMIT_S) == 1
         until(lambda: not any(alive(pid) for pid in processes))
         assert "zygote died" in (tmp_path / "server.log").read_text()
 
@@ -82,7 +82,7 @@ def test_meter_and_tokens_survive_the_server(tmp_path: Path) -> None:
         time.sleep(0.3)  # some time to be billed
         (before,) = [r for r in local.control.meter() if r["token"] == "ended"]
         local.process.kill()
-        local.process.wait(20)
+        local.process.wait(LIMIT_S)
         with running(tmp_path) as again:
             back_us = time.time_ns() // 1000
             cloud = cloud_of(again)
@@ -138,7 +138,7 @@ def test_twenty_launches_at_once(local: Running) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(LIMIT_S)
     assert failures == []
     hosts = {i.host for i in cloud.list() if i.token.startswith("parallel-")}
     assert len(hosts) == 20
@@ -270,7 +270,7 @@ def test_found_by_its_folder_and_shut_down_by_word(tmp_path: Path) -> None:
         assert row["instance_id"] == instance.instance_id
         assert row["local"]
         control.shutdown()
-        assert local.process.wait(20) == 0
+        assert local.process.wait(LIMIT_S) == 0
         assert not alive(row["pid"])
         with pytest.raises(ControlError, match="no local cloud runs"):
             attach(tmp_path)

@@ -31,7 +31,7 @@ from tests.fixtures.local_cloud import (
     run_on,
     user_key,
 )
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_big_streams_arrive_whole(machine: Instance) -> None:
         feed.start()
         with channel.makefile("rb") as out:
             data = out.read()
-        feed.join(30)
+        feed.join(LIMIT_S)
         assert data.decode() == text
         assert channel.recv_exit_status() == 0
 

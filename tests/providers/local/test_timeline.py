@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from providers.local.timeline import Timeline
+from tests.fixtures.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -25,16 +26,16 @@ def test_order_is_by_time_not_by_call(timeline: Timeline) -> None:
     timeline.after(0.3, lambda: (done.append("late"), last.set()))
     timeline.after(0.1, lambda: done.append("soon"))
     timeline.after(-5, lambda: done.append("now"))
-    assert last.wait(5)
+    assert last.wait(LIMIT_S)
     assert done == ["now", "soon", "late"]
     assert time.monotonic() - began >= 0.3
 
 
 def test_a_slow_action_delays_no_other(timeline: Timeline) -> None:
     release, other = threading.Event(), threading.Event()
-    timeline.after(0, lambda: release.wait(5))
+    timeline.after(0, lambda: release.wait(LIMIT_S))
     timeline.after(0.05, other.set)
-    assert other.wait(2)
+    assert other.wait(LIMIT_S)
     release.set()
 
 
@@ -45,7 +46,7 @@ def test_cancelled_is_not_done(timeline: Timeline) -> None:
     assert appointment.cancel()
     assert not appointment.cancel()
     timeline.after(0.2, after.set)
-    assert after.wait(5)
+    assert after.wait(LIMIT_S)
     assert done == []
 
 
@@ -56,6 +57,6 @@ def test_begun_early_happens_once(timeline: Timeline) -> None:
     appointment.begin()
     appointment.begin()
     timeline.after(0.2, after.set)
-    assert after.wait(5)
+    assert after.wait(LIMIT_S)
     assert done == ["once"]
     assert not appointment.cancel()

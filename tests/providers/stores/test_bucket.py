@@ -18,6 +18,7 @@ from providers.stores.base import (
     StoreDeniedError,
     StoreUnavailableError,
 )
+from tests.fixtures.waiting import LIMIT_S
 from tests.providers.stores.conftest import Remote
 
 _OURS = {"content-length", "transfer-encoding", "connection", "server", "date"}
@@ -57,7 +58,7 @@ class _Request(BaseHTTPRequestHandler):
         fault = line.fault if self.command == line.method and line.left > 0 else ""
         line.left -= bool(fault)
         if fault == "hang":
-            line.free.wait(30)
+            line.free.wait(LIMIT_S)
             self.close_connection = True
             return
         if isinstance(fault, int):
@@ -100,7 +101,7 @@ def line(remote: Remote) -> Iterator[Line]:
         finally:
             server.free.set()
             server.shutdown()
-            thread.join(10)
+            thread.join(LIMIT_S)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from providers.stores.base import (
     ObjectStore,
     StoreConfigError,
 )
+from tests.fixtures.waiting import LIMIT_S
 
 
 @pytest.mark.req("CKP-33")
@@ -153,9 +154,9 @@ def test_a_race_has_exactly_one_winner(store: ObjectStore) -> None:
 
     def race(racer: int) -> None:
         for round_number in range(rounds):
-            barrier.wait(60)
+            barrier.wait(LIMIT_S)
             tag = store.get("HEAD")[1] if round_number else None
-            barrier.wait(60)
+            barrier.wait(LIMIT_S)
             try:
                 store.put_if("HEAD", f"{round_number} of {racer}".encode(), tag)
             except ConflictError:

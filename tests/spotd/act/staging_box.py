@@ -23,6 +23,7 @@ from spotd.domain.market import Market
 from spotd.observe.storage_costs import record_job
 from spotd.store.interface import Store
 from spotd.store.sql_store import open_store
+from tests.fixtures.waiting import LIMIT_S
 
 NAME = "corpus"
 GB_MICROUSD = 10**12  # so that a byte is $0.001
@@ -124,7 +125,7 @@ class Box:
     def look(self) -> None:
         """One look, until what it began has ended."""
         self.ahead.look(self.store)
-        self.ahead.wait(30)
+        self.ahead.wait(LIMIT_S)
 
 
 def main(path: str) -> None:

@@ -29,7 +29,7 @@ from spotd.store.interface import LostLeaseError, StoreUnavailableError
 from spotd.store.sql_store import SqlStore
 from tests.fixtures import slack as rig
 from tests.fixtures.slack import SECRET, Slack
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.spotd.store import build
 from tests.spotd.store.build import NOW
 
@@ -263,7 +263,7 @@ def test_a_hanging_route_holds_up_nothing(
     monkeypatch.setattr(alerts, "WAIT_S", 1.0)
     view = build.submit(store, alerts=("default", "spare"))
     go_on = threading.Event()
-    slack.before_answer = lambda: go_on.wait(90) and None
+    slack.before_answer = lambda: go_on.wait(LIMIT_S) and None
     with rig.serving() as spare:
         desk = Desk(store, default=SlackSink(slack.url), spare=SlackSink(spare.url))
         desk.delivery = Delivery(
@@ -301,7 +301,7 @@ def test_a_send_that_never_ends_is_given_up(
         paced = True
 
         def send(self, alerts: object) -> None:
-            hung.wait(90)
+            hung.wait(LIMIT_S)
 
     desk = Desk(store)
     desk.delivery = Delivery({"default": Stuck()}, desk.clock)
@@ -492,7 +492,7 @@ def test_kill_between_post_and_mark(store: SqlStore, slack: Slack, quick_folder:
     store.add_event("", event, SystemClock().now_us())
     number = store.due_alerts(1 << 60, 1)[0].id
     taken, go_on = threading.Event(), threading.Event()
-    slack.before_answer = lambda: (taken.set(), go_on.wait(20))[0]
+    slack.before_answer = lambda: (taken.set(), go_on.wait(LIMIT_S))[0]
 
     def start() -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", SENDER, f"sqlite:///{quick_folder}/spotd.db"]
@@ -503,13 +503,13 @@ def test_kill_between_post_and_mark(store: SqlStore, slack: Slack, quick_folder:
         return process
 
     first = start()
-    assert taken.wait(30)
+    assert taken.wait(LIMIT_S)
     first.send_signal(signal.SIGKILL)
-    assert first.wait(10) == -signal.SIGKILL
+    assert first.wait(LIMIT_S) == -signal.SIGKILL
     go_on.set()
     assert len(store.due_alerts(1 << 60, 10)) == 1
-    assert start().wait(30) == 0
-    assert start().wait(30) == 0
+    assert start().wait(LIMIT_S) == 0
+    assert start().wait(LIMIT_S) == 0
     assert store.due_alerts(1 << 60, 10) == []
     assert len(slack.messages) == 2
     assert all(f"(alert {number})" in message["text"] for message in slack.messages)

@@ -16,6 +16,7 @@ from spotd.act.claim import GONE_AFTER, NEWER, DeploymentClaim
 from spotd.store.backup import back_up, restore
 from spotd.store.interface import LostLeaseError
 from spotd.store.sql_store import SqlStore, open_store
+from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.fake_world import NOW, HandClock
 
 EVERY_S = 30.0
@@ -200,9 +201,9 @@ def test_a_bucket_that_is_away_proves_nothing(
     looked = threading.Event()
     watching = threading.Thread(target=box.claim.watch, args=(looked,))
     watching.start()
-    assert looked.wait(20)
+    assert looked.wait(LIMIT_S)
     box.claim.stop()
-    watching.join(20)
+    watching.join(LIMIT_S)
     assert box.claim.why() == ""
 
 

@@ -29,6 +29,7 @@ from spotd.planner.placement.rank import rank
 from spotd.store.budget_queries import carried
 from spotd.store.dataset_costs import paid_by_copy
 from spotd.store.invoice_records import DataTransfer
+from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.act.staging_box import NAME, Box, Setting
 from tests.spotd.api.rig import JOB_FILE, SPOT, Rig
 
@@ -364,7 +365,7 @@ def test_it_is_slow_and_nobody_waits_for_it(rig: Rig, box: Box, setting: Setting
     box.ahead.look(rig.store)
     box.ahead.look(rig.store)
     assert time.monotonic() - began_s < 1.0
-    box.ahead.wait(30)
+    box.ahead.wait(LIMIT_S)
     assert box.staged == {setting.copies[0]}
     # The first second's worth may come at once.
     assert time.monotonic() - began_s >= SIZE / setting.bytes_per_s - 1.1

@@ -30,7 +30,7 @@ from tests.fixtures import jump as rig
 from tests.fixtures import netns, sshd
 from tests.fixtures.jump import Server
 from tests.fixtures.netns import Machine
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import LIMIT_S, wait_until
 
 JOB = sshd.keys()
 STRANGER = sshd.keys(9)
@@ -176,10 +176,10 @@ def test_no_thread_outlives_its_connection(whole: Place, way: JumpConnection) ->
     before = threading.active_count()
     for connection in [reach(whole, way) for _ in range(8)]:
         connection.close()
-    wait_until("its threads to end", lambda: threading.active_count() <= before, 5.0)
-    wait_until("its channels to be closed there", lambda: whole.forwarded() == 0, 5.0)
+    wait_until("its threads to end", lambda: threading.active_count() <= before)
+    wait_until("its channels to be closed there", lambda: whole.forwarded() == 0)
     way.close()
-    wait_until("the last to end", lambda: ssh_threads() == 0, 5.0)
+    wait_until("the last to end", lambda: ssh_threads() == 0)
 
 
 # --- who is in the way
@@ -217,7 +217,7 @@ def test_it_may_forward_nothing_until_somebody_lets_it(place: Place, way: JumpCo
     assert way.since_us() >= now_us
     server.configure()
     server.restart()
-    wait_until("it to let us through", lambda: answers(place, way), 10.0)
+    wait_until("it to let us through", lambda: answers(place, way))
     assert way.why() == ""
     assert now_us < way.since_us() < SystemClock().now_us()
 
@@ -260,8 +260,8 @@ def test_it_may_die_and_come_back(
     first_us = way.since_us()
     hurt = place.jump.cable.cut if how == "cut" else getattr(place.jump.server, how)
     hurt()
-    wait_until("that to be noticed", lambda: in_the_way(place, way), 10.0)
-    wait_until("its machines' connections to end", lambda: not connection.open, 5.0)
+    wait_until("that to be noticed", lambda: in_the_way(place, way))
+    wait_until("its machines' connections to end", lambda: not connection.open)
     connection.close()
     down_us = SystemClock().now_us()
     assert way.since_us() >= down_us, "nobody behind it can be heard"
@@ -274,7 +274,7 @@ def test_it_may_die_and_come_back(
     {"stop": place.jump.server.start, "freeze": place.jump.server.thaw}.get(
         how, place.jump.cable.mend
     )()
-    wait_until("it to be back", lambda: answers(place, way), 20.0)
+    wait_until("it to be back", lambda: answers(place, way))
     assert way.since_us() > max(first_us, down_us)
     assert way.why() == ""
 
@@ -289,9 +289,11 @@ def test_one_whose_connections_break_hides_no_silent_machine(
     for _ in range(2):
         connection = reach(place, way)
         place.jump.server.restart()
-        wait_until("its machines' connections to end", lambda gone=connection: not gone.open, 5.0)
+        wait_until(
+            "its machines' connections to end", lambda gone=connection: not gone.open, LIMIT_S
+        )
         connection.close()
-        wait_until("it to be back", lambda: answers(place, way), 10.0)
+        wait_until("it to be back", lambda: answers(place, way))
         assert way.since_us() == since_us
 
 
@@ -313,17 +315,17 @@ def test_a_machine_that_is_down_says_nothing_of_the_jump_host(
 @pytest.mark.root
 def test_one_that_answers_too_late_leaves_nothing_open(place: Place, way: JumpConnection) -> None:
     assert ask(place, way) == b"here\n"
-    wait_until("that to be over", lambda: place.forwarded() == 0, 5.0)
+    wait_until("that to be over", lambda: place.forwarded() == 0)
     before = threading.active_count()
     place.cable.cut()
     started_s = time.monotonic()
     with pytest.raises(SshDeadlineError, match=r"had no connection within 0\.5 s"):
         reach(place, way, 0.5)
     assert time.monotonic() - started_s < 3.0
-    wait_until("its threads to end", lambda: threading.active_count() <= before, 5.0)
+    wait_until("its threads to end", lambda: threading.active_count() <= before)
     assert place.forwarded() == 1, "the jump host still tries"
     place.cable.mend()
-    wait_until("it to be closed", lambda: place.forwarded() == 0, 20.0)
+    wait_until("it to be closed", lambda: place.forwarded() == 0)
     assert way.why() == ""
     assert ask(place, way) == b"here\n"
 
@@ -355,7 +357,7 @@ def test_it_is_told_of_which_provider(whole: Place, monkeypatch: pytest.MonkeyPa
     ways = JumpHosts({"aws": JumpHost(wrong, JOB.user.private)}, SystemClock())
     try:
         ways.start()
-        wait_until("the first try", lambda: "jump_host_key" in ways.why()["aws"], 5.0)
+        wait_until("the first try", lambda: "jump_host_key" in ways.why()["aws"])
         text = f"jump host root@{wrong.host}:22 of provider aws cannot be reached: it shows"
         assert ways.why()["aws"].startswith(text)
         assert ways.unreached() == ways.why()

@@ -25,6 +25,7 @@ from spotd.security.secrets import host_key
 from spotd.wire import SAVE, AgentConfig, Command
 from tests.fixtures import processes, sshd
 from tests.fixtures.local_cloud import KeyPair
+from tests.fixtures.search import files_with
 from tests.fixtures.station import Station, station
 from tests.fixtures.waiting import wait_until
 
@@ -159,8 +160,7 @@ def test_secrets_are_in_no_argument(here: Station) -> None:
     wait_until("it sleeps", lambda: any(b"sleep\x00" in line for line in arguments(here)))
     assert processes.carrying("TOKEN", SECRET)
     assert not [line for line in arguments(here) if SECRET.encode() in line]
-    for path in (here.machine.home / ".spotd" / "j1").rglob("*"):
-        assert not path.is_file() or SECRET.encode() not in path.read_bytes()
+    assert files_with(SECRET.encode(), here.machine.home / ".spotd" / "j1") == []
 
 
 @pytest.mark.parametrize("words", ["send --job j1 --generation 1", "has --digest 00"])

@@ -32,7 +32,7 @@ from spotd.observe.connect import FollowedNode
 from spotd.observe.stream import NodeStream
 from tests.fixtures import sshd
 from tests.fixtures.sshd import Machine
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.spotd.store import build
 
 
@@ -326,7 +326,7 @@ class SlowUplink:
             back.start()
             with suppress(OSError):
                 while data := peer.recv(65536):
-                    self.passes.wait(20)
+                    self.passes.wait(LIMIT_S)
                     real.sendall(data)
                 real.shutdown(socket.SHUT_RDWR)
             back.join()
@@ -392,7 +392,7 @@ def test_whoever_follows_does_not_wait_for_a_peer_that_reads_nothing(machine: Ma
             back.start()
             while not deaf.is_set() and (data := peer.recv(4096)):
                 real.sendall(data)
-            over.wait(60)
+            over.wait(LIMIT_S)
             real.shutdown(socket.SHUT_RDWR)
             back.join()
 
@@ -442,7 +442,7 @@ def test_a_reset_in_the_middle(machine: Machine) -> None:
             back.start()
             there = threading.Thread(target=_copy, args=(peer, real))
             there.start()
-            cut.wait(20)
+            cut.wait(LIMIT_S)
             real.shutdown(socket.SHUT_RDWR)
             peer.shutdown(socket.SHUT_RD)  # sends nothing, but ends the copying
             back.join()

@@ -24,6 +24,7 @@ from spotd.domain.events import Event
 from spotd.domain.job import Desired
 from spotd.domain.states import LeaveReason, Outcome
 from spotd.wire import Head, HeadRef, head_key
+from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.api.rig import JOB_FILE, SPOT, Rig, crash, story
 from tests.spotd.cli.conftest import Spotctl
 
@@ -235,7 +236,7 @@ def test_events_follow_as_json_lines_until_interrupted(rig: Rig) -> None:
         rig.store.add_event(job_id, Event("n", "second"), rig.clock.now_us())
         assert json.loads(process.stdout.readline())["text"] == "second"
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(LIMIT_S) == 130
 
 
 def test_a_terminal_is_not_steered_by_a_job(rig: Rig) -> None:
@@ -512,7 +513,7 @@ def test_interrupting_run_does_not_stop_the_job(rig: Rig, project: Path) -> None
             assert line, "it ended too early"
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
-        assert process.wait(10) == 130
+        assert process.wait(LIMIT_S) == 130
     assert "gpt goes on" in rest
     assert len(rig.store.jobs()) == 1
 

@@ -15,6 +15,7 @@ import pytest
 
 from spotd.base.errors import ExitCode
 from spotd.cli.dashboard import _leading_to
+from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.api.rig import Rig, story
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.dashboard.reading import ask, read
@@ -37,7 +38,7 @@ def test_it_serves_until_it_is_interrupted(rig: Rig) -> None:
             assert data["url"].split("/")[3].encode() not in arguments
         finally:
             run.send_signal(signal.SIGINT)
-        assert run.wait(20) == 0
+        assert run.wait(LIMIT_S) == 0
         assert run.stderr.read() == ""
 
 

@@ -14,6 +14,7 @@ import pytest
 from spotd.base.errors import ExitCode
 from spotd.security.master_key import NEXT_KEY_NAME
 from spotd.security.secrets import open_secrets
+from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.api.rig import Rig
 from tests.spotd.cli.conftest import Spotctl
 
@@ -55,7 +56,7 @@ def test_at_a_terminal_it_is_asked_for_and_not_shown(rig: Rig) -> None:
         while b"PW: " not in shown:
             shown += os.read(ours, 1024)
         os.write(ours, f"{VALUE}\n".encode())
-        assert child.wait(30) == 0
+        assert child.wait(LIMIT_S) == 0
     try:
         while more := os.read(ours, 1024):
             shown += more

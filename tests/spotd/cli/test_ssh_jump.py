@@ -14,6 +14,7 @@ from spotd.cli.ssh import ssh_arguments
 from spotd.demo.box import wait_for
 from tests.fixtures import jump as rig
 from tests.fixtures import netns, sshd
+from tests.fixtures.waiting import LIMIT_S
 
 pytestmark = pytest.mark.root
 
@@ -27,7 +28,7 @@ def agent(key: str, socket: Path) -> Iterator[None]:
     """The user's own, which has their key for the jump host."""
     process = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
     try:
-        wait_for("the agent", socket.exists, 10)
+        wait_for("the agent", socket.exists, LIMIT_S)
         there = {"SSH_AUTH_SOCK": str(socket)}
         subprocess.run(["ssh-add", "-q", "-"], input=key.encode(), env=there, check=True)
         yield

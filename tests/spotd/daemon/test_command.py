@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from spotd.daemon.command import main
+from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.fake_world import NOW
 
 CONFIG = """\
@@ -118,7 +119,7 @@ class Starter:
         return Refusal(int(self._process.stdout.readline()), errors.read_text())
 
     def close(self) -> None:
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=LIMIT_S)
 
 
 def closed_port() -> int:

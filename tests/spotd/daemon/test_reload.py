@@ -161,7 +161,7 @@ WRONG = [
     ("/state", "/other", "state_dir: cannot change while spotd runs"),
     (
         "[limits]",
-        '[deployment]\nstore = "file:///elsewhere"\n[limits]',
+        '[deployment]\nstore = "file:///tmp"\n[limits]',  # where whoever runs the tests may write
         "deployment.store: cannot",
     ),
 ]

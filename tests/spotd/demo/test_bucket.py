@@ -14,6 +14,7 @@ from providers.stores.base import ConflictError
 from spotd.demo import bucket
 from spotd.demo.box import Box, wait_for
 from tests.fixtures.processes import alive
+from tests.fixtures.waiting import LIMIT_S
 
 HOLDER = """
 import os, sys
@@ -43,7 +44,7 @@ def test_it_ends_with_who_has_started_it_however_that_ends(tmp_path: Path) -> No
         server = int(holder.stdout.readline())
         assert alive(server)
         holder.send_signal(signal.SIGKILL)
-        wait_for("the server's end", lambda: not alive(server), 10.0)
+        wait_for("the server's end", lambda: not alive(server), LIMIT_S)
 
 
 def test_one_that_cannot_start_shows_its_last_words(

@@ -133,7 +133,7 @@ def test_a_node_is_followed_through_a_jump_host_that_dies_and_comes_back(here: B
     assert "link_refused" not in here.kinds()
     follower.stop()
     here.ways.close()
-    wait_until("their threads to end", lambda: not ssh_threads(), 5.0)
+    wait_until("their threads to end", lambda: not ssh_threads())
 
 
 @pytest.mark.parametrize("how", ["host_key", "forwarding"])

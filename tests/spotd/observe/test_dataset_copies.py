@@ -13,7 +13,7 @@ from providers.stores.base import ObjectStore, StoreUnavailableError
 from providers.stores.dataset_copy import MARKER
 from spotd.domain.datasets import DataSet
 from spotd.observe.dataset_copies import EVERY_S, DatasetCopies
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 
 
 class Stores:
@@ -75,14 +75,14 @@ def test_one_look_at_a_time(stores: Stores) -> None:
 
     def slow(url: str) -> ObjectStore:
         begun.set()
-        held.wait(10)
+        held.wait(LIMIT_S)
         return stores.open(url)
 
     staged = DatasetCopies(lambda: declared(stores), slow)
     before = threading.active_count()
     for _ in range(5):
         staged.now()
-    assert begun.wait(10)
+    assert begun.wait(LIMIT_S)
     assert threading.active_count() == before + 1
     held.set()
     until(lambda: bool(staged.now()["corpus"].missing))

@@ -118,7 +118,7 @@ def test_pieces_are_gathered_and_on_record_when_they_are_stored(
 def test_what_waits_is_written_within_a_second_or_so(store: SqlStore, tmp_path: Path) -> None:
     with bench(store, tmp_path) as found:
         found.say(0, 10)
-        wait_until("written", lambda: found.output.flush() or found.recorded() == 10, 5)
+        wait_until("written", lambda: found.output.flush() or found.recorded() == 10)
 
 
 def test_an_end_writes_what_there_is(store: SqlStore, tmp_path: Path) -> None:

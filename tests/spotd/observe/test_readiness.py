@@ -10,7 +10,7 @@ from providers.base import AuthError, CapacityType
 from providers.readiness import CapacityNeed, Finding, Grade, good
 from providers.split_credentials import SplitProvider
 from spotd.observe.readiness import examine
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 
 
 class Cloud:
@@ -24,7 +24,7 @@ class Cloud:
     def examine(self, needs: Sequence[CapacityNeed]) -> Sequence[Finding]:
         self.needs = needs
         if self._waits is not None:
-            self._waits.wait(20)
+            self._waits.wait(LIMIT_S)
         if self._breaks:
             raise KeyError("what no adapter should do")
         return [good("credentials", "me")]

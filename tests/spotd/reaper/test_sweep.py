@@ -17,6 +17,7 @@ from spotd.domain.units import S
 from spotd.reaper.notify import NotificationState, Notifier
 from spotd.reaper.sweep import CALLS, Reaper, SweepReport
 from tests.fixtures import slack
+from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.base.test_webhook import names
 from tests.spotd.planner.core.test_reaper_policy import DAY_S, HOUR_S, NOW_S, machine
 
@@ -241,7 +242,7 @@ def test_a_cloud_that_hangs_keeps_neither_another_nor_a_person_waiting(
         name = "gcp"
 
         def terminate(self, _instance_id: str) -> None:
-            assert other_ended.wait(30)
+            assert other_ended.wait(LIMIT_S)
             time.sleep(1.1)
             raise UnknownOutcome("504")
 

@@ -29,6 +29,7 @@ from spotd.store.engine import Database
 from spotd.store.interface import CommitStatus, StoreError, StoreUnavailableError
 from spotd.store.sql_store import SqlStore
 from tests.fixtures import postgres
+from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.store.build import NOW, instance, node, opening, placed, plan, said, submit, view
 from tests.spotd.store.conftest import make
 
@@ -348,11 +349,11 @@ def test_a_lock_that_is_held_too_long_is_given_up(server: postgres.Postgres) -> 
     def hold(conn: object) -> None:
         conn.execute(text("SELECT * FROM jobs FOR UPDATE"))  # type: ignore[attr-defined]
         held.set()
-        release.wait(30)
+        release.wait(LIMIT_S)
 
     holder = threading.Thread(target=other.write, args=(hold,))
     holder.start()
-    held.wait(10)
+    held.wait(LIMIT_S)
     with pytest.raises(StoreUnavailableError, match="locked"):
         store.commit(view(store), plan(ChangeJob({"failures": 1})), NOW)
     release.set()
@@ -381,7 +382,7 @@ def test_a_writer_that_loses_to_another_tries_again(server: postgres.Postgres) -
                 statement = text("UPDATE jobs SET failures = failures + 1 WHERE id = :name")
                 conn.execute(statement, {"name": name})  # type: ignore[attr-defined]
                 if name == first and tries.count(first) == 1:
-                    meet.wait(10)
+                    meet.wait(LIMIT_S)
 
         database.write(work)
         over.set()
@@ -427,7 +428,7 @@ def test_a_listing_takes_its_nodes_in_the_order_that_all_do(server: postgres.Pos
         _wait_for_a_waiter(store)  # it has come to the node that we hold
         with pytest.raises(OperationalError, match="could not obtain lock"):
             other.execute(text(lock.format("j1")))
-    listing.join(10)
+    listing.join(LIMIT_S)
     assert node(store, "j2-g1-0").port == 4444
     store.close()
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, select
 from spotd.store import schema
 from spotd.store.interface import KeyState, SealedValue, SecretRow, StaleKeyError, Store
 from tests.fixtures import postgres
+from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.store.build import NOW, submission
 from tests.spotd.store.conftest import make
 
@@ -126,6 +127,6 @@ def test_a_change_and_a_launch_wait_for_each_other_in_one_order(server: postgres
             return changing
 
         changing = sql_store._database.write(launch)
-        assert changing.result(30) == KeyState(b"new check", 1)
+        assert changing.result(LIMIT_S) == KeyState(b"new check", 1)
     assert len(sealed) == 5, "it was not tried twice"
     sql_store.close()

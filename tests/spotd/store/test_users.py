@@ -17,6 +17,7 @@ from spotd.store.engine import BrokenRuleError
 from spotd.store.interface import DisabledUser, DisabledUserError, NoSuccessorError, Store
 from spotd.store.transaction import Transaction
 from tests.fixtures import postgres
+from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.store.build import NOW, commit, kinds, move, placed, plan, submission, view
 from tests.spotd.store.conftest import make
 
@@ -82,7 +83,7 @@ def test_a_job_that_is_submitted_at_that_moment_moves_too(server: postgres.Postg
                 time.sleep(0.01)
             return disabling
 
-        assert store._database.write(submit).result(30) == ["j1"]
+        assert store._database.write(submit).result(LIMIT_S) == ["j1"]
     assert store.job_owners() == {"j1": "bob"}
     store.close()
 
@@ -105,7 +106,7 @@ def test_a_job_that_is_submitted_at_that_moment_is_left_to_nobody(
             return disabling
 
         with pytest.raises(NoSuccessorError):
-            store._database.write(submit).result(30)
+            store._database.write(submit).result(LIMIT_S)
     assert store.disabled_users() == []
     assert store.job_owners() == {"j1": "alice"}
     store.close()

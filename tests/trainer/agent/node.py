@@ -30,14 +30,14 @@ from spotd.wire import (
     parse_line,
     parse_reply,
 )
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import LIMIT_S, wait_until
 from trainer.agent.base.paths import AgentPaths, find_places
 from trainer.agent.process.processes import is_alive, kill_tree, send_signal
 from trainer.agent.process.script_supervisor import Pids, read_pids
 
 ROOT = Path(__file__).parents[3]
 SOURCE = (sys.executable, "-m", "trainer.node")
-DEADLINE_S = 20.0
+DEADLINE_S = LIMIT_S
 
 
 @dataclass
@@ -282,7 +282,7 @@ class Following:
     def close(self) -> int:
         if self.process.poll() is None:
             self.stdin.close()
-        code = self.process.wait(10.0)
+        code = self.process.wait(LIMIT_S)
         self.stdin.close()
         return code
 

@@ -17,6 +17,7 @@ import sys
 import time
 
 from spotd import wire
+from tests.fixtures.waiting import LIMIT_S
 from trainer.hook.spotd_hook.agent_client import AgentClient
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.job import Job
@@ -60,7 +61,7 @@ def main() -> int:
     print("from", done, *checkpointer.sources, flush=True)
     for step in range(done + 1, args.steps):
         save(step)
-        assert checkpointer.drain(20.0)
+        assert checkpointer.drain(LIMIT_S)
     print("steps", flush=True)
     while args.linger and not link.flag.stop:
         time.sleep(0.01)
@@ -71,7 +72,7 @@ def main() -> int:
         save(args.steps)
         os.kill(os.getpid(), signal.SIGKILL)
     save(args.steps, final=not args.linger, released=args.linger)
-    checkpointer.drain(20.0)
+    checkpointer.drain(LIMIT_S)
     if args.linger:
         link.send(wire.RELEASED, checkpointer.release())
     checkpointer.close()

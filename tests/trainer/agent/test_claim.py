@@ -9,7 +9,7 @@ from dataclasses import replace
 from providers.stores import open_store
 from spotd import wire
 from spotd.wire import manifest_key
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import Node
 from trainer.fence import Fence
 
@@ -57,7 +57,7 @@ def test_a_later_start_may_let_it_claim_at_once(node: Node) -> None:
         node.start(claim="after_release", claim_deadline_s=900.0)  # may not put it off
         assert wire.CLAIMED not in node.kinds()
         node.start(claim="now")
-        node.wait_for(wire.CLAIMED, 2.0)
+        node.wait_for(wire.CLAIMED, LIMIT_S)
 
 
 def test_a_lower_generation_is_fenced_before_it_runs(node: Node) -> None:
@@ -85,8 +85,8 @@ def test_a_zombie_finds_out_and_ends(node: Node) -> None:
     node.start(run="echo up; sleep 1000")
     node.wait_for_log("up")
     Fence(open_store(f"file://{node.store_root}"), "job-1", 2, "newer").claim()
-    assert node.wait_for(wire.EXITED, 10.0).data["code"] == wire.EXIT_FENCED
-    assert not node.is_program_alive()
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_FENCED
+    wait_until("the program is gone", lambda: not node.is_program_alive())
     head = node.head()
     assert head is not None
     assert head.generation == 2
@@ -98,7 +98,7 @@ def test_a_zombie_s_success_is_not_the_job_s(node: Node) -> None:
     node.wait_for_log("up")
     Fence(open_store(f"file://{node.store_root}"), "job-1", 2, "newer").claim()
     (node.places.workdir / "go").touch()
-    assert node.wait_for(wire.EXITED, 10.0).data["code"] == wire.EXIT_FENCED
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_FENCED
     head = node.head()
     assert head is not None
     assert (head.generation, head.final) == (2, False)

@@ -14,7 +14,7 @@ import pytest
 
 from spotd import wire
 from spotd.wire import AgentConfig
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import Node
 from trainer.agent.base.context import AgentContext
 from trainer.agent.base.desired_state import DesiredState
@@ -27,6 +27,7 @@ from trainer.agent.main.agent import Agent
 from trainer.agent.main.worker_link import WorkerLink
 from trainer.agent.process import script_supervisor
 from trainer.agent.run.journal_replay import JournalReplay
+from trainer.agent.run.training import Phase
 from trainer.hook.spotd_hook.agent_client import AgentClient
 
 
@@ -92,7 +93,7 @@ class Overtaken:
         """The loop has taken up all that was posted."""
         done = threading.Event()
         self.site.post(done.set)
-        assert done.wait(20)
+        assert done.wait(LIMIT_S)
 
     def _count_polls(self) -> None:
         self.polls, training = 0, self._agent._training
@@ -111,7 +112,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     free, hear = threading.Event(), WorkerLink._hear
 
     def wait_and_hear(link: WorkerLink, text: bytes) -> None:
-        assert free.wait(20)
+        assert free.wait(LIMIT_S)
         hear(link, text)
 
     monkeypatch.setattr(WorkerLink, "_hear", wait_and_hear)
@@ -126,7 +127,7 @@ def overtaken(node: Node, request: pytest.FixtureRequest) -> Iterator[Overtaken]
         yield found
     finally:
         found.site.ended.set()
-        found.thread.join(20)
+        found.thread.join(LIMIT_S)
         found.journal.close()
 
 
@@ -200,3 +201,17 @@ def test_a_keeper_that_looks_too_late_still_has_the_last_output(
         output = script_supervisor._Output(program.stdout.fileno(), order)
         script_supervisor._pump_while(program, output)
         assert output.tail() == "cannot find it\n"
+
+
+def test_the_shells_are_held_before_the_program_is_asked_to_stop(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that ends at once would be followed by the next line of its script."""
+    overtaken = Overtaken(node, 0, stopped=False)
+    agent, done = overtaken._agent, list[str]()
+    monkeypatch.setattr(agent._training, "phase", Phase.RUNNING)
+    monkeypatch.setattr(agent._training, "hold_shells", lambda *, end: done.append("held"))
+    monkeypatch.setattr(agent._link, "publish", lambda: done.append("asked"))
+    agent.stop("released", None)
+    assert done == ["held", "asked"]
+    overtaken.journal.close()

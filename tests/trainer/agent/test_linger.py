@@ -13,7 +13,7 @@ import pytest
 
 from spotd import wire
 from spotd.wire import AgentConfig, Command, Reply
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import Node
 from trainer.agent.base.context import AgentContext
 from trainer.agent.base.desired_state import DesiredState
@@ -84,7 +84,7 @@ def ended(node: Node, num_nodes: int, *, stopped: bool = False) -> Iterator[Ende
         yield agent
     finally:
         agent.site.ended.set()
-        agent.thread.join(20)
+        agent.thread.join(LIMIT_S)
         agent.journal.close()
 
 

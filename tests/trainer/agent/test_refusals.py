@@ -21,7 +21,7 @@ import pytest
 from providers.base import Notice, NoticeKind
 from spotd import wire
 from spotd.wire import AgentConfig, Command, JournalEntry, Reply
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import Node, is_running
 from trainer.agent.base.context import AgentContext
 from trainer.agent.base.desired_state import load_demands
@@ -199,7 +199,7 @@ class Built:
         finally:
             self.site.ended.set()
             self.site.post(lambda: None)
-            thread.join(20)
+            thread.join(LIMIT_S)
 
     def send(self, name: str, **data: object) -> Reply:
         return send_command(self.places.control_socket, Command(name, 1, data).to_line(), 20.0)

@@ -183,7 +183,7 @@ def test_a_stop_under_way_is_carried_on(node: Node) -> None:
     node.wait_for(wire.DRAINING)
     node.kill_agent()
     node.run()
-    assert node.wait_for(wire.EXITED, 6.0).data["code"] == wire.EXIT_RELEASED
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
     assert node.wait_for(wire.RELEASED)
 
 

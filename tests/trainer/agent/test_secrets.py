@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
+from tests.fixtures.search import files_with
 from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
 from trainer.agent.base.paths import write_private
@@ -20,13 +21,7 @@ KEY = "store-key-4711-0815"
 
 def holders(folder: Path) -> list[Path]:
     """Files that contain the secret or the store's key."""
-    found = []
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            data = path.read_bytes()
-            if SECRET.encode() in data or KEY.encode() in data:
-                found.append(path)
-    return found
+    return sorted({*files_with(SECRET.encode(), folder), *files_with(KEY.encode(), folder)})
 
 
 def test_a_secret_is_on_no_disk_and_in_no_argument(node: Node) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import Node
 
 TINY = "--layers 1 --width 16 --heads 2 --block 16 --batch 2 --device cpu --threads 1"
@@ -28,20 +28,20 @@ def test_training_moves_to_another_node_without_losing_a_step(node: Node, tmp_pa
         node.run()
         newer.run()
         node.start(**spec)
-        node.wait_for(wire.PROGRESS, 60.0)
+        node.wait_for(wire.PROGRESS, LIMIT_S)
         newer.start(**spec, claim="after_release", claim_deadline_s=60.0)
-        newer.wait_for(wire.READY, 60.0)
+        newer.wait_for(wire.READY, LIMIT_S)
         assert wire.CLAIMED not in newer.kinds()
         node.send(wire.RELEASE)
-        old, new = node.wait_for(wire.RELEASED, 30.0), newer.wait_for(wire.CLAIMED, 30.0)
-        assert node.wait_for(wire.EXITED, 30.0).data["code"] == wire.EXIT_RELEASED
-        wait_until("a step on the new node", lambda: newer.entries(wire.PROGRESS), 30.0)
+        old, new = node.wait_for(wire.RELEASED, LIMIT_S), newer.wait_for(wire.CLAIMED, LIMIT_S)
+        assert node.wait_for(wire.EXITED, LIMIT_S).data["code"] == wire.EXIT_RELEASED
+        wait_until("a step on the new node", lambda: newer.entries(wire.PROGRESS))
         first = newer.entries(wire.PROGRESS)[0]
         last_old = node.entries(wire.PROGRESS)[-1].data["to_step"]
         assert old.data["step"] == new.data["step"] == last_old
         assert first.data["from_step"] == last_old + 1
         newer.send(wire.DRAIN, {"reason": "paused"})
-        assert newer.wait_for(wire.EXITED, 30.0).data["code"] == wire.EXIT_RELEASED
+        assert newer.wait_for(wire.EXITED, LIMIT_S).data["code"] == wire.EXIT_RELEASED
         print(f"RELEASED to first step: {(first.at_us - old.at_us) / 1e6:.3f} s")
     head = node.head()
     assert head is not None

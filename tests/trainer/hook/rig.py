@@ -9,6 +9,7 @@ from pathlib import Path
 
 from providers.stores import open_store
 from tests.fixtures.forks import Fork, nursery
+from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.rig import ROOT, AgentEnd
 from trainer.reference.compare import first_difference
 
@@ -52,7 +53,7 @@ class Program:
         return process
 
     def run(self, generation: int = 1, agent: AgentEnd | None = None) -> int:
-        return self.start(generation, agent).wait(60)
+        return self.start(generation, agent).wait(LIMIT_S)
 
     def output(self) -> str:
         return (self.folder / "out.log").read_text()

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.fixtures.waiting import LIMIT_S
 from trainer.hook.spotd_hook.async_copy import AsyncCopy
 
 
@@ -13,7 +14,7 @@ def test_it_copies_meanwhile_and_is_waited_for() -> None:
     beside, go_on, done = AsyncCopy(), threading.Event(), []
 
     def copy() -> None:
-        assert go_on.wait(20)
+        assert go_on.wait(LIMIT_S)
         done.append(threading.current_thread().name)
 
     beside.wait()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from providers.stores import open_store
+from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.saver.rig import Gate, Rig
 from trainer.hook.spotd_hook.checkpointer import Checkpointer, RankGroup
 from trainer.hook.spotd_hook.saver_client import SaverClient, SaverError
@@ -40,7 +41,7 @@ def save(checkpointer: Checkpointer, step: int, size: int) -> None:
 
     checkpointer.lay_out(*layout_of(size))
     checkpointer.save(step, fill, {"config": {}}, trigger="test")
-    assert checkpointer.drain(20)
+    assert checkpointer.drain(LIMIT_S)
     assert checkpointer.committed == step
 
 

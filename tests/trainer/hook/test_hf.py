@@ -11,6 +11,7 @@ import pytest
 from spotd.spec.checkpoint_every import parse_every
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.fixtures.forks import TORCH
+from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.hook.rig import Program
 from tests.trainer.rig import AgentEnd
 
@@ -54,7 +55,7 @@ def test_a_run_that_was_interrupted_ends_in_the_same_bits(
         first = program.start(1, agent)
         agent.wait("progress", lambda data: data["to_step"] >= 5)
         agent.tell(stop=True, reason="the machine goes", deadline_s=20.0)
-        first.wait(40)
+        first.wait(LIMIT_S)
         codes = {data["code"] for data in agent.of("exit") if data["rank"] >= 0}
         assert codes == {EXIT_RELEASED}, program.output()
         assert 5 <= agent.wait("released").data["step"] < STEPS
@@ -79,7 +80,7 @@ def test_it_saves_by_the_hour_and_at_the_end_of_each_epoch(tmp_path: Path) -> No
         agent.wait("checkpoint")
         agent.wait("progress", lambda data: data["to_step"] >= 35)
         first.kill()
-        first.wait(30)
+        first.wait(LIMIT_S)
         agent.wait_left()
         assert [save["step"] for save in agent.of("checkpoint")] == [32]
         losses = agent.losses()
@@ -89,7 +90,7 @@ def test_it_saves_by_the_hour_and_at_the_end_of_each_epoch(tmp_path: Path) -> No
         assert agent.wait("claimed").data["step"] == 32
         agent.wait("checkpoint")
         until.touch()
-        assert second.wait(60) == EXIT_FINISHED, program.output()
+        assert second.wait(LIMIT_S) == EXIT_FINISHED, program.output()
         assert [save["step"] for save in agent.of("checkpoint")] == [64, 80]
         again = agent.losses()
     repeated = sorted(losses.keys() & again.keys())

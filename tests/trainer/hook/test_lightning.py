@@ -9,6 +9,7 @@ import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.fixtures.forks import TORCH
+from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.hook.rig import Program
 from tests.trainer.rig import AgentEnd
 
@@ -34,7 +35,7 @@ def test_a_run_that_was_interrupted_ends_in_the_same_bits(tmp_path: Path) -> Non
         first = program.start(1, agent)
         agent.wait("progress", lambda data: data["to_step"] >= 5)
         agent.tell(stop=True, reason="the machine goes", deadline_s=20.0)
-        assert first.wait(40) == EXIT_RELEASED, program.output()
+        assert first.wait(LIMIT_S) == EXIT_RELEASED, program.output()
         assert 5 <= agent.wait("released").data["step"] < STEPS
         agent.tell(stop=False, deadline_s=None)
         assert program.run(2, agent) == EXIT_FINISHED, program.output()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
+from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.hook.rig import Program
 from tests.trainer.rig import AgentEnd
 from trainer.hook.spotd_hook.run import Run
@@ -47,7 +48,7 @@ def test_a_run_that_was_interrupted_ends_in_the_same_bits(
     assert agent.of("checkpoint")[0]["trigger"] == "cadence"
     # Enough for a disk that all write to: with less, the newest that is durable is released.
     agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
-    assert first.wait(60) == EXIT_RELEASED, program.output()
+    assert first.wait(LIMIT_S) == EXIT_RELEASED, program.output()
     released = agent.wait("released").data["step"]
     assert released >= 30, agent.of("plan")
     agent.tell(stop=False, deadline_s=None)
@@ -55,7 +56,7 @@ def test_a_run_that_was_interrupted_ends_in_the_same_bits(
     agent.wait("claimed", lambda data: data["step"] == released)
     agent.wait("progress", lambda data: data["to_step"] >= released + 30)
     os.kill(second.pid, signal.SIGKILL)
-    second.wait(20)
+    second.wait(LIMIT_S)
     agent.wait_left()
     program.arguments = ("--steps", str(STEPS))
     assert program.run(3, agent) == EXIT_FINISHED, program.output()
@@ -82,7 +83,7 @@ def test_ranks_stop_at_the_same_step_and_go_on_with_what_each_had_of_its_own(
         first = program.start(1, stopping)
         stopping.wait("progress", lambda data: data["to_step"] >= 5)
         stopping.tell(stop=True, reason="the machine goes", deadline_s=10.0)
-        first.wait(30)
+        first.wait(LIMIT_S)
         codes = {data["rank"]: data["code"] for data in stopping.of("exit") if data["rank"] >= 0}
         assert codes == dict.fromkeys((0, 1), EXIT_RELEASED), program.output()
         assert 5 <= stopping.wait("released").data["step"] < 60
@@ -99,7 +100,7 @@ def test_a_loop_that_fails_commits_nothing(tmp_path: Path, agent: AgentEnd) -> N
     process = program.start(1, agent)
     agent.wait("checkpoint")
     once.touch()
-    assert process.wait(60) == 1
+    assert process.wait(LIMIT_S) == 1
     assert "the batch is bad" in program.output()
     agent.wait_left()
     saves = [(data["step"], data["trigger"]) for data in agent.of("checkpoint")]

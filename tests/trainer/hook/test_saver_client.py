@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.waiting import LIMIT_S
 from trainer.hook.spotd_hook.engine import Engine
 from trainer.hook.spotd_hook.saver_client import (
     CorruptError,
@@ -38,7 +39,7 @@ def answers(tmp_path: Path) -> Iterator[list[bytes]]:
         yield given
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:
             last.connect(str(tmp_path / "s"))
-        thread.join(10)
+        thread.join(LIMIT_S)
 
 
 @pytest.mark.parametrize(

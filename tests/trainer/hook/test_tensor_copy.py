@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from providers.stores import open_store
+from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.hook.gpu import DEVICE, Cuda, OnDevice
 from tests.trainer.saver.rig import Gate, Rig
 from trainer.hook.spotd_hook import tensor_copy
@@ -190,7 +191,7 @@ def test_the_saver_commits_what_was_there_when_the_save_began(
             stage(state, layout, memory, filled, way)
 
         made.save(step, fill, {"config": {}}, trigger="test", beside=beside)
-        assert made.drain(20)
+        assert made.drain(LIMIT_S)
     update(state)
     cuda.main.synchronize()
     loaded = list[bytes]()

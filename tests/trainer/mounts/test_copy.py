@@ -17,7 +17,7 @@ from providers.stores.base import ObjectStore, StoreUnavailableError
 from spotd import wire
 from spotd.demo.bucket import Bucket
 from spotd.demo.s3 import serving
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import Node, is_running
 from trainer.agent.base.journal import Journal, JournalReader
 from trainer.agent.base.paths import find_places
@@ -138,7 +138,7 @@ class Held:
     def __call__(self, app: Any) -> Any:
         def held(environ: Any, start: Any) -> Any:
             if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"].endswith(self._key):
-                self.may.wait(60)
+                self.may.wait(LIMIT_S)
             return app(environ, start)
 
         return held

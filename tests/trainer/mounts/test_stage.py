@@ -17,6 +17,7 @@ import pytest
 from providers.stores.base import NotFoundError, ObjectInfo, ObjectStore, StoreUnavailableError
 from providers.stores.dataset_copy import MARKER, DatasetCopyError, is_data
 from providers.stores.local import LocalStore
+from tests.fixtures.waiting import LIMIT_S
 from trainer.mounts import stage
 from trainer.mounts.byte_counter import counted
 from trainer.mounts.copy import Copy, MountError
@@ -112,7 +113,7 @@ def test_of_machines_that_come_at_once_one_brings_it(
     for machine in machines:
         machine.start()
     for machine in machines:
-        machine.join(60)
+        machine.join(LIMIT_S)
     assert sorted(found) == [False, False, False, True]
     assert source.read == 1350
     assert [content(tmp_path / str(n)) for n in range(4)] == [DATA] * 4

@@ -8,6 +8,7 @@ import pytest
 
 from providers.stores import open_store
 from spotd.wire import Block, TensorLayout
+from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.saver.rig import CONFIG, fill
 from trainer.hook.spotd_hook.engine import Engine
 from trainer.hook.spotd_hook.saver_client import SaverClient
@@ -55,7 +56,7 @@ def save(folder: Path, job: str, step: int, flip_at: int = -1, chunk: int = 128)
         engine.open(PIECES, 320)
         assert engine.claim() is not None
         assert engine.save(step, stage, {"config": CONFIG}, trigger="test", final=True)
-        assert engine.drain(20)
+        assert engine.drain(LIMIT_S)
         engine.close()
         door.close()
         office.close()

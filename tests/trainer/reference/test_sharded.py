@@ -12,6 +12,7 @@ import torch
 
 from providers.stores import open_store
 from spotd.wire import parse_manifest
+from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.rig import AgentEnd, Trainer
 from trainer.saver.reader import read_stream
 from trainer.saver.tensors import assemble
@@ -45,7 +46,9 @@ def run_for_a_while(trainer: Trainer, generation: int) -> dict[int, float]:
         process = trainer.held(4 * generation).start(generation, agent)
         agent.wait("progress")
         agent.tell(stop=True, deadline_s=20.0, reason="preempted")
-        assert process.wait(60) == 1, trainer.output()  # torchrun's, whatever its ranks end with
+        assert process.wait(LIMIT_S) == 1, (
+            trainer.output()
+        )  # torchrun's, whatever its ranks end with
         losses = agent.losses()
     head = head_of(trainer)
     assert head["released"]

@@ -14,6 +14,7 @@ import pytest
 
 from providers.stores.base import Body, ObjectStore, StoreUnavailableError
 from spotd.wire import Head
+from tests.fixtures.waiting import LIMIT_S
 from trainer.fence import read_head
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.engine import Engine
@@ -69,7 +70,7 @@ class Gate:
 
     def put(self, key: str, data: Body) -> None:
         self.entered.set()
-        assert self.open.wait(20)
+        assert self.open.wait(LIMIT_S)
         if self.refusing > 0:
             self.refusing -= 1
             raise StoreUnavailableError("the line is down")
@@ -164,7 +165,7 @@ class Rig:
 
     def wait(self, condition: Callable[[], object]) -> None:
         with self._changed:
-            assert self._changed.wait_for(condition, 20), self.reports
+            assert self._changed.wait_for(condition, LIMIT_S), self.reports
 
     def save(self, step: int, trigger: str = "test", **flags: bool) -> bool:
         return self.engine.save(
@@ -177,7 +178,7 @@ class Rig:
 
     def save_and_wait(self, step: int, **flags: bool) -> None:
         assert self.save(step, **flags)
-        assert self.engine.drain(20)
+        assert self.engine.drain(LIMIT_S)
 
     def abandoned(self) -> bool:
         """What is being saved now is wanted by nobody."""
@@ -231,7 +232,7 @@ class Reads:
     def _get_range(self, key: str, start: int, length: int) -> bytes:
         self.count += 1
         time.sleep(self.pause_s)
-        assert self.open.wait(20)
+        assert self.open.wait(LIMIT_S)
         return self._store.get_range(key, start, length)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.trainer.saver.rig import CHUNKS, Gate, Reads, Rig, kept_steps, newest_of, save
 from tests.trainer.saver.test_regions import Away
 
@@ -75,7 +75,7 @@ def test_one_in_a_hurry_shares_the_line_for_one_chunk_at_most(
     store.open.clear()
     flags = {why: True} if why in ("released", "final") else {}
     assert rig.save(3, trigger="asked" if why == "asked" else "cadence", **flags)
-    assert store.entered.wait(20)
+    assert store.entered.wait(LIMIT_S)
     waiting = threading.Thread(target=rig.office.saving.drain, args=(20,))
     if why == "waited for":
         waiting.start()
@@ -136,7 +136,7 @@ def test_what_is_told_of_one_store_ends_nothing_in_the_other(
     store.entered.clear()
     store.open.clear()
     assert rig.save(3, trigger="asked")
-    assert store.entered.wait(20)
+    assert store.entered.wait(LIMIT_S)
     reads.open.set()
     rig.wait(lambda: rig.steps("checkpoint_failed"))
     store.open.set()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.saver.rig import Gate, Rig
 
 Start = Callable[..., Rig]
@@ -23,7 +24,7 @@ def test_a_local_disk_that_hangs_is_told_and_saving_goes_on(
     rig, write, moves = start(1, local=str(tmp_path / "disk")), os.pwrite, threading.Event()
 
     def hang(fd: int, data: memoryview, at: int) -> int:
-        assert moves.wait(60)
+        assert moves.wait(LIMIT_S)
         return write(fd, data, at)
 
     monkeypatch.setattr(os, "pwrite", hang)
@@ -37,7 +38,7 @@ def test_a_local_disk_that_hangs_is_told_and_saving_goes_on(
         moves.set()
     (stuck,) = rig.office.saving._stuck
     for outgoing in stuck.outgoing.values():
-        assert outgoing.join(20.0)
+        assert outgoing.join(LIMIT_S)
     rig.save_and_wait(4)
     assert list((tmp_path / "disk").glob("g00000001-s000000000004-*/data")), "it is used again"
     assert start(2).restore() == 4
@@ -73,7 +74,7 @@ def test_the_last_save_and_one_with_cores_enough_do_not_wait_for_it(
     rig, write, moves = start(1, local=str(tmp_path / "disk")), os.pwrite, threading.Event()
 
     def hang(fd: int, data: memoryview, at: int) -> int:
-        assert moves.wait(60)
+        assert moves.wait(LIMIT_S)
         return write(fd, data, at)
 
     monkeypatch.setattr(os, "pwrite", hang)

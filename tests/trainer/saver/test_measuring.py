@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.trainer.saver.rig import CONFIG, SIZE, Gate, Rig, fill
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.rates import GUESS_S
@@ -42,7 +42,7 @@ def test_the_trainer_has_what_the_saver_measured(rig: Rig, checkpointer: Checkpo
     assert not checkpointer.rates.measured
     assert (checkpointer.save_s(), checkpointer.flight_s()) == (GUESS_S, None)
     save(checkpointer, 3, copy_s=0.2)
-    assert checkpointer.drain(20)
+    assert checkpointer.drain(LIMIT_S)
     [said] = [data for kind, data in rig.reports if kind == "checkpoint"]
     assert (checkpointer.puts, checkpointer.committed) == (8, 3), "six shards, manifest, HEAD"
     assert said["stage_s"] >= 0.2
@@ -57,7 +57,7 @@ def test_a_save_that_met_trouble_measures_nothing(
 ) -> None:
     store.refusing = 1
     save(checkpointer, 1)
-    assert checkpointer.drain(20)
+    assert checkpointer.drain(LIMIT_S)
     assert rig.steps("checkpoint") == rig.steps("checkpoint_failed") == [1]
     assert checkpointer.committed == 1
     assert not checkpointer.rates.measured
@@ -72,18 +72,18 @@ def test_what_is_left_of_a_flight_is_told_while_it_lasts(
     def first_alone(key: str, data: bytes | memoryview) -> None:
         if not key.endswith("-00000"):
             entered.set()
-            assert rest.wait(20)
+            assert rest.wait(LIMIT_S)
         put(key, data)
 
     monkeypatch.setattr(store, "put", first_alone)
     try:
         save(checkpointer, 2)
-        assert entered.wait(20)
+        assert entered.wait(LIMIT_S)
         gone = 4096 / SIZE
         until(lambda: checkpointer.flight_s() == pytest.approx(1000 * (1 - gone), rel=1e-3))
     finally:
         rest.set()
-    assert checkpointer.drain(20)
+    assert checkpointer.drain(LIMIT_S)
     assert checkpointer.flight_s() is None
 
 
@@ -100,12 +100,12 @@ def test_a_flight_is_timed_from_the_end_of_the_copy(
         copied_at.append(time.monotonic())
 
     checkpointer.save(1, stage, {"config": CONFIG}, trigger="t")
-    assert store.entered.wait(20)
+    assert store.entered.wait(LIMIT_S)
     left_s = checkpointer.flight_s()
     assert left_s is not None
     assert 10.0 >= left_s >= 10.0 - (time.monotonic() - copied_at[0])
     store.open.set()
-    assert checkpointer.drain(20)
+    assert checkpointer.drain(LIMIT_S)
 
 
 def test_a_copy_beside_training_costs_it_what_the_fence_waits(
@@ -117,7 +117,7 @@ def test_a_copy_beside_training_costs_it_what_the_fence_waits(
         fill(memory, 5)
         filled(SIZE - 1)
         time.sleep(0.2)
-        assert go_on.wait(20)
+        assert go_on.wait(LIMIT_S)
         copied.set()
 
     checkpointer.save(5, stage, {"config": CONFIG}, trigger="t", beside=True)
@@ -126,7 +126,7 @@ def test_a_copy_beside_training_costs_it_what_the_fence_waits(
     threading.Timer(0.01, go_on.set).start()
     assert checkpointer.fence() > 0.0
     assert copied.is_set()
-    assert checkpointer.drain(20)
+    assert checkpointer.drain(LIMIT_S)
     [said] = [data for kind, data in rig.reports if kind == "checkpoint"]
     assert checkpointer.committed == 5
     assert said["stage_s"] >= 0.2
@@ -134,7 +134,7 @@ def test_a_copy_beside_training_costs_it_what_the_fence_waits(
     checkpointer.save(6, lambda *_: None, {"config": CONFIG}, trigger="t", beside=True)
     time.sleep(0.05)
     checkpointer.fence()
-    assert checkpointer.drain(20)
+    assert checkpointer.drain(LIMIT_S)
     assert checkpointer.rates.stall_s(SIZE) < 0.05
 
 

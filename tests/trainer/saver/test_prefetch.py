@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spotd.wire import CLAIM_AFTER_RELEASE, CLAIM_NOW
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.trainer.saver.rig import SIZE, Gate, Rig
 from trainer.hook.spotd_hook.shared_memory import SharedMemory, make_memory
 from trainer.saver.prefetch import Prefetch
@@ -29,7 +29,7 @@ class Bucket(Gate):
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
         self.reading += 1
-        assert self.open.wait(20)
+        assert self.open.wait(LIMIT_S)
         self.read_bytes += size
         data: bytes = self._store.get_range(key, start, size)
         return data
@@ -53,7 +53,7 @@ def prefetch_of(rig: Rig) -> Prefetch:
 
 
 def settle(rig: Rig) -> None:
-    prefetch_of(rig)._thread.join(20)
+    prefetch_of(rig)._thread.join(LIMIT_S)
 
 
 def size_of(fd: int) -> int:
@@ -112,7 +112,7 @@ def test_memory_is_had_while_the_bucket_is_waited_for(
     store.open.clear()
     rig = next_one(start)
     until(lambda: store.reading > 0)
-    assert faulted.wait(10)
+    assert faulted.wait(LIMIT_S)
     store.open.set()
     assert resume(rig) == 7
 
@@ -149,7 +149,7 @@ def test_what_is_under_way_is_given_up_for_a_newer_one(start: Start, store: Buck
     first.save_and_wait(8)
     rig.engine = rig.connect()  # though nothing can be read
     store.open.set()
-    held._thread.join(20)
+    held._thread.join(LIMIT_S)
     assert held._ranks == {}
     assert rig.engine.claim() is not None
     assert rig.restore() == 8
@@ -198,7 +198,7 @@ def test_a_saver_that_is_started_again_prefetches_nothing(start: Start, store: B
 def test_a_store_that_does_not_answer_holds_nobody_up(start: Start, store: Bucket) -> None:
     start(1).save_and_wait(7)
     store.open.clear()
-    store.get = _then(store.get, lambda: store.open.wait(20))  # type: ignore[method-assign]
+    store.get = _then(store.get, lambda: store.open.wait(LIMIT_S))  # type: ignore[method-assign]
     rig = next_one(start)
     rig.engine = rig.connect()
     store.open.set()

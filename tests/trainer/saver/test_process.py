@@ -16,7 +16,7 @@ from providers.stores import open_store
 from spotd.wire import AgentConfig, parse_start, pin_folder
 from tests.fixtures.forks import Fork, nursery
 from tests.fixtures.processes import state_of
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, fill, kept_steps, newest_of
 from trainer.agent.base.paths import AgentPaths
 from trainer.agent.run.prepare import build_env
@@ -62,7 +62,7 @@ class Program:
         env = {**self.env, "SPOTD_SAVER": str(path)}
         log = self.folder / "saver.log"
         self.savers.append(nursery().fork("trainer.saver", ["--stay"], env, self.folder, log))
-        until(path.exists, 60)
+        until(path.exists, LIMIT_S)
         give_up_at = time.monotonic() + 20
         while True:
             try:
@@ -145,7 +145,7 @@ def test_a_saver_that_is_killed_at_any_moment_costs_no_commit(program: Program) 
             program.save(step)
         time.sleep(dice.uniform(0, 0.02))
         program.savers[-1].kill()
-        program.savers[-1].wait(20)
+        program.savers[-1].wait(LIMIT_S)
         current = newest_of(store).current
         if current is not None:
             assert newest <= current.step <= step
@@ -166,7 +166,7 @@ def test_a_saver_outlives_the_program_and_ends_when_it_is_told(program: Program)
     saver = program.savers[0]
     saver.send_signal(signal.SIGUSR1)  # what is meant for all training processes
     saver.terminate()
-    assert saver.wait(20) == 0
+    assert saver.wait(LIMIT_S) == 0
     current = newest_of(open_store((program.folder / "store").as_uri())).current
     assert current is not None
     assert current.step == 7
@@ -190,7 +190,7 @@ def test_what_a_program_had_staged_when_it_was_killed_is_kept_and_nothing_half(
             expected.append(last)
             last = int(words[0]) if len(words) == 1 else last
             doomed = nursery().fork("tests.trainer.saver.doomed", words, env, program.folder, log)
-            assert doomed.wait(30) == -signal.SIGKILL, log.read_text()
+            assert doomed.wait(LIMIT_S) == -signal.SIGKILL, log.read_text()
     said = [line.split() for line in log.read_text().splitlines()]
     assert [int(words[1]) for words in said if words[0] == "from"] == expected
     assert len(expected) == STAGINGS + TEARS
@@ -206,7 +206,7 @@ def test_what_the_box_says_of_a_suspect_and_of_milestones_reaches_the_saver(
     assert program.checkpointer.claim("now", 0.0) is not None
     for step in (10, 20):
         program.save(step)
-        assert program.checkpointer.drain(20)
+        assert program.checkpointer.drain(LIMIT_S)
     current = newest_of(store).current
     assert current is not None
     data = {
@@ -246,7 +246,7 @@ def test_what_the_box_says_of_a_suspect_and_of_milestones_reaches_the_saver(
         assert found.step == 10
         for step in (12, 17, 23):
             again.save(step)
-            assert again.checkpointer.drain(20)
+            assert again.checkpointer.drain(LIMIT_S)
         pins = pin_folder("job")
         until(lambda: {f"{pins}step-17", f"{pins}suspect-20"} == {i.key for i in store.list(pins)})
         until(lambda: kept_steps(store) == [17, 20, 23])
@@ -262,7 +262,7 @@ def test_a_rank_that_resumed_from_an_older_one_stays_behind_it(
     assert program.checkpointer.claim("now", 0.0) is not None
     for step in (10, 20):
         program.save(step)
-        assert program.checkpointer.drain(20)
+        assert program.checkpointer.drain(LIMIT_S)
     current = newest_of(store).current
     assert current is not None
     (tmp_path / "store" / current.manifest).unlink()
@@ -274,9 +274,9 @@ def test_a_rank_that_resumed_from_an_older_one_stays_behind_it(
         assert found is not None
         assert found.step == 10
         again.savers[-1].kill()
-        again.savers[-1].wait(20)
+        again.savers[-1].wait(LIMIT_S)
         again.save(15)
-        assert again.checkpointer.drain(20)
+        assert again.checkpointer.drain(LIMIT_S)
         head = newest_of(store)
         assert head.current is not None
         assert (head.current.step, [ref.step for ref in head.previous]) == (15, [10])
@@ -313,7 +313,7 @@ def test_a_saver_that_is_stopped_does_not_stop_training(
     assert program.checkpointer.claim("now", 0.0) is not None
     assert program.restore() is None
     program.save(1)
-    assert program.checkpointer.drain(20)
+    assert program.checkpointer.drain(LIMIT_S)
     saver = program.savers[0]
     monkeypatch.setattr(
         program.checkpointer, "_dial", lambda: SaverClient(str(program.folder / "0.sock"))
@@ -334,5 +334,5 @@ def test_a_saver_that_is_stopped_does_not_stop_training(
     monkeypatch.setattr("trainer.hook.spotd_hook.saver_client.ANSWER_S", 20.0)
     monkeypatch.setattr("trainer.hook.spotd_hook.engine.ANSWER_S", 20.0)
     program.save(4)
-    assert program.checkpointer.drain(20)
+    assert program.checkpointer.drain(LIMIT_S)
     assert program.checkpointer.committed == 4

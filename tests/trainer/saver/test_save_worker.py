@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from providers.stores.base import StoreDeniedError
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, Gate, Rig, fill, newest_of
 from trainer.hook.spotd_hook.saver_client import (
     FencedError,
@@ -48,12 +48,12 @@ def test_one_in_flight_and_the_newest_wins(start: Start, store: Gate) -> None:
     rig = start(1)
     store.open.clear()
     rig.save(1)
-    assert store.entered.wait(20)
+    assert store.entered.wait(LIMIT_S)
     for step in (2, 3, 4):
         assert rig.save(step), "there is always memory for the newest"
     assert not rig.engine.drain(0.01)
     store.open.set()
-    assert rig.engine.drain(20)
+    assert rig.engine.drain(LIMIT_S)
     assert rig.steps("checkpoint") == [1, 4]
     second = start(2)
     assert second.restore() == 4
@@ -136,7 +136,7 @@ def test_what_waits_behind_the_save_under_way_is_given_up_for_its_sake(
     rig = start(1)
     store.open.clear()
     rig.save(5)
-    assert store.entered.wait(20)
+    assert store.entered.wait(LIMIT_S)
     rig.save(6)
     assert not rig.engine.drain(0.05)
     assert not rig.engine.drain(0.05, alone=True)
@@ -201,7 +201,7 @@ def test_a_process_that_comes_again_finds_what_the_one_before_staged(
     rig.save_and_wait(10)
     store.open.clear()
     rig.save(20)
-    assert store.entered.wait(20)
+    assert store.entered.wait(LIMIT_S)
     rig.engine.close()
     rig.engine = rig.connect()
     assert rig.engine.claim(wait_s=0.05) is None, "first comes what is under way"
@@ -220,7 +220,7 @@ def test_what_was_staged_long_before_is_not_given_up_by_a_claim_without_memory(
     rig.save_and_wait(10)
     store.open.clear()
     rig.save(20)
-    assert store.entered.wait(20)
+    assert store.entered.wait(LIMIT_S)
     rig.engine.close()
     rig.office._settle_by = 0.0  # whoever staged it came long ago
     line = SaverClient(str(rig.path))
@@ -261,7 +261,7 @@ def test_what_was_given_up_while_it_was_put_is_not_committed_after(
     store.entered.clear()
     store.open.clear()
     rig.save(20)
-    assert store.entered.wait(20)
+    assert store.entered.wait(LIMIT_S)
     rig.engine.close()
     rig.engine = rig.connect()
     until(lambda: rig.engine.claim(wait_s=0.05) is None and rig.abandoned())
@@ -283,7 +283,7 @@ def test_a_process_that_hangs_up_late_spoils_nothing_of_the_next(start: Start) -
     time.sleep(0.1)  # until the saver has seen it
     fill(memory, 20)
     rig.engine.filled(SIZE)
-    assert rig.engine.drain(20)
+    assert rig.engine.drain(LIMIT_S)
     assert rig.steps("checkpoint") == [10, 20]
 
 
@@ -293,7 +293,7 @@ def test_fenced_is_seen_without_asking_and_nothing_is_committed(start: Start) ->
     start(2)
     old.save(5)
     with pytest.raises(FencedError, match="generation 1 is fenced: HEAD belongs to generation 2"):
-        old.engine.drain(20)
+        old.engine.drain(LIMIT_S)
     assert old.engine.fenced
     with pytest.raises(FencedError):
         old.engine.begin(6, {})
@@ -308,7 +308,7 @@ def test_of_a_zombie_nothing_is_accepted(start: Start, store: Gate) -> None:
         if wait == "shards":
             store.open.clear()
             old.save(5 + number)
-            assert store.entered.wait(20)
+            assert store.entered.wait(LIMIT_S)
         elif wait == "retry":
             store.refusing = 10**6
             old.save(5 + number)
@@ -320,7 +320,7 @@ def test_of_a_zombie_nothing_is_accepted(start: Start, store: Gate) -> None:
         if wait == "before":
             old.save(5 + number)
         with pytest.raises(FencedError):
-            old.engine.drain(20)
+            old.engine.drain(LIMIT_S)
         assert newest_of(store) == head
         assert old.steps("checkpoint") == []
         store.entered.clear()
@@ -350,7 +350,7 @@ def test_release_gives_up_what_is_under_way_and_nobody_hears_of_it(
     store.entered.clear()
     store.open.clear()
     rig.save(9, released=True)
-    assert store.entered.wait(20)
+    assert store.entered.wait(LIMIT_S)
     assert rig.engine.release()["step"] == 5
     store.open.set()
     head = newest_of(store)
@@ -414,7 +414,7 @@ def test_another_size_of_memory_replaces_the_first(start: Start) -> None:
     rig.engine = rig.connect(pieces)
     assert rig.engine.claim() is not None
     rig.engine.save(6, lambda memory, _: fill(memory, 6), {"config": CONFIG})
-    assert rig.engine.drain(20)
+    assert rig.engine.drain(LIMIT_S)
     assert rig.restore() == 6
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spotd.wire import Manifest
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.providers.stores.conftest import KINDS, store_of
 from tests.trainer.saver.rig import Gate, Rig, newest_of
 from trainer.fence import Fence, FencedError
@@ -30,7 +30,7 @@ def test_of_a_zombie_no_commit_is_accepted(
         zombie.save_and_wait(1)
         store.open.clear()
         assert zombie.save(2)
-        assert store.entered.wait(20)
+        assert store.entered.wait(LIMIT_S)
         head = heir.claim()
         store.open.set()
         until(lambda: zombie.office.saving.fenced is not None)

@@ -208,6 +208,8 @@ class Agent:
         gentle &= policy.engine != stop_timing.ENGINE_NONE and self._link.connected > 0
         running = self._training.phase is Phase.RUNNING
         self._demands.stopping = Stopping(reason, now, kill_at, gentle)
+        if running:  # or a program that ends at once is followed by the script's next line
+            self._training.hold_shells(end=False)
         self._link.publish()  # before anything that needs room or waits for a disk
         self._demands.write()
         plan = stop_timing.plan_of(policy.engine) if running else "nothing runs: end"

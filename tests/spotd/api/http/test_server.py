@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from spotd.api.http import server as server_module
 from spotd.api.http.server import SocketError, serve
+from tests.fixtures.waiting import LIMIT_S
 
 
 async def who(request: Request) -> Response:
@@ -152,7 +153,7 @@ def test_stop_does_not_wait_for_a_long_poll(path: Path) -> None:
         time.sleep(0.005)
     started = time.monotonic()
     server.stop()
-    thread.join(5)
+    thread.join(LIMIT_S)
     assert time.monotonic() - started < 4
     assert not server.thread.is_alive()
 

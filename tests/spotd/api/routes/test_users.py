@@ -14,6 +14,7 @@ from spotd.base.errors import ExitCode, UserError
 from spotd.domain.events import Event
 from spotd.domain.node import Node
 from spotd.store.interface import DisabledUser
+from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.api.rig import JOB_FILE, Rig, story
 
 ME = find_peer(os.getuid())
@@ -77,10 +78,10 @@ def test_who_is_disabled_while_he_waits_hears_no_more(rig: Rig, client: Client) 
 
     thread = threading.Thread(target=wait)
     thread.start()
-    assert inside.wait(20)
+    assert inside.wait(LIMIT_S)
     shut_out(rig, ME.name)
     rig.store.add_event("", Event("news", "not for him"), rig.clock.now_us())
-    thread.join(20)
+    thread.join(LIMIT_S)
     assert heard == [ExitCode.AUTH]
     assert rig.store.audit(0) == [], "not at the door, which puts it on record"
 

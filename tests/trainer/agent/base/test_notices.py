@@ -15,7 +15,7 @@ import pytest
 from providers.base import MetadataError, Notice, NoticeKind
 from spotd import wire
 from tests.fixtures.metadata import serve_metadata
-from tests.fixtures.waiting import until, wait_until
+from tests.fixtures.waiting import LIMIT_S, until, wait_until
 from tests.trainer.agent.node import Node
 from trainer.agent.base.notices import FAILURES_OF_AN_OUTAGE, NoticeBook, watch
 
@@ -277,7 +277,7 @@ def test_a_rebalance_recommendation_is_only_journalled(node: Node) -> None:
             node.start(run=WORKER, engine="spotd")
             node.wait_for(wire.PROGRESS)
             service.publish("rebalance", in_us(1.0))
-            assert node.wait_for(wire.NOTICE, 10.0).data["kind"] == "rebalance"
+            assert node.wait_for(wire.NOTICE, LIMIT_S).data["kind"] == "rebalance"
             node.live_on(1.5)
             assert node.is_program_alive()
             assert wire.DRAINING not in node.kinds()

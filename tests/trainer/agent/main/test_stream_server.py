@@ -17,7 +17,7 @@ import pytest
 from spotd import wire
 from spotd.wire import Heartbeat, JournalEntry, LogChunk, parse_line
 from tests.fixtures.metadata import serve_metadata
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import Following, Node
 from trainer.agent.main.stream_server import CHUNK_BYTES, LOG_BYTES_PER_S, TAIL_BYTES, Follower
 
@@ -94,10 +94,10 @@ def test_heartbeats_are_the_agent_s(node: Node) -> None:
     following = node.follow()
     wait_until("a step in a heartbeat", lambda: [b for b in following.of(Heartbeat) if b.step > 3])
     node.kill_agent()
-    assert following.process.wait(2.0) == 0, "the end of the agent is news at once"
+    assert following.process.wait(LIMIT_S) == 0, "the end of the agent is news at once"
     following.close()
     following = node.follow(after=following.of(JournalEntry)[-1].seq)
-    assert following.process.wait(10.0) == 0, "and that there is none"
+    assert following.process.wait(LIMIT_S) == 0, "and that there is none"
     following.close()
     assert following.of(Heartbeat) == [], "a dead agent's heart does not beat"
     node.run()
@@ -136,7 +136,7 @@ def test_it_ends_when_nobody_listens(node: Node) -> None:
     following = node.follow()
     wait_until("it runs", lambda: following.of(Heartbeat))
     following.stdin.close()
-    assert following.process.wait(5.0) == 0
+    assert following.process.wait(LIMIT_S) == 0
     args = ("follow", "--job", "job-1", "--generation", "1")
     with subprocess.Popen(
         [*node.program, *args],
@@ -152,7 +152,7 @@ def test_it_ends_when_nobody_listens(node: Node) -> None:
         process.stdin.flush()
         process.stdout.readline()
         process.stdout.close()
-        assert process.wait(5.0) == 0
+        assert process.wait(LIMIT_S) == 0
         assert process.stderr.read() == b""
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import is_running
 from trainer.agent.process import processes
 from trainer.agent.process.processes import (
@@ -213,7 +213,7 @@ def test_what_belongs_to_another_user_does_not_save_the_rest(
         try:
             assert not send_signal(foreign, signal.SIGTERM)
             kill_tree(process.pid, process.pid)
-            assert process.wait(20) == -signal.SIGKILL
+            assert process.wait(LIMIT_S) == -signal.SIGKILL
             wait_until("the rest is gone", lambda: not is_alive(own))
             assert is_alive(foreign)
         finally:
@@ -246,7 +246,7 @@ def test_what_is_roots_is_signalled_and_looked_at_through_sudo(
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         assert processes._reads_pipe(process.pid)
         assert send_signal(asleep, signal.SIGTERM)
-        assert process.wait(20) == -signal.SIGTERM
+        assert process.wait(LIMIT_S) == -signal.SIGTERM
     monkeypatch.undo()
     asked = [f"-n readlink /proc/{process.pid}/fd/0", f"-n kill -s 15 -- {asleep.pid}"]
     assert log.read_text().splitlines() == asked

@@ -19,6 +19,7 @@ from spotd.wire import MountMode
 from tests.fixtures import containers
 from tests.fixtures.containers import IMAGE, Podman
 from tests.fixtures.registry import Registry, serving
+from tests.fixtures.search import files_with
 from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import ROOT, Node
 from trainer.agent.data.fuse import is_mounted
@@ -130,9 +131,7 @@ def test_an_image_is_pulled_with_its_login_and_the_login_is_seen_nowhere(
     assert (ok["status"], ok["pulled"]) == ("ok", True)
     assert ok["digest"] == registry.tags["lab/train:1"]
     wait_until("no container is left", lambda: podman.containers() == [], LIMIT_S)
-    written = [path for path in node.home.rglob("*") if path.is_file()]
-    written += [path for path in node.places.memory.rglob("*") if path.is_file()]
-    assert not [path for path in written if b"pass-word-1" in path.read_bytes()]
+    assert not files_with(b"pass-word-1", node.home, node.places.memory)
 
 
 def test_an_image_that_nobody_may_have_fails_the_job_with_a_text(

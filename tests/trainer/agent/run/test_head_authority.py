@@ -13,6 +13,7 @@ from providers.stores.base import StoreUnavailableError
 from providers.stores.local import LocalStore
 from spotd.wire import AgentConfig, Head, Manifest
 from tests.fixtures.late import LateStore
+from tests.fixtures.waiting import LIMIT_S
 from trainer.agent.run import head_authority
 from trainer.agent.run.head_authority import Authority
 from trainer.fence import Fence
@@ -49,7 +50,7 @@ def test_success_is_committed_behind_a_save_that_landed_late(
     ours = Authority(config, start, said, lambda call: call(), threading.Event(), lambda: 0)
     ours._opened = fence
     ours.start_final()
-    assert listener.done.wait(30)
+    assert listener.done.wait(LIMIT_S)
     assert listener.failed == []
     (head,) = listener.settled
     assert head is not None

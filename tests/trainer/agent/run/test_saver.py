@@ -42,7 +42,7 @@ def held_up(node: Node) -> Iterator[None]:
 def test_a_program_of_our_engine_has_a_saver_that_ends_with_it(node: Node) -> None:
     node.run()
     node.start(run=f"{PROGRAM} --steps 3", engine="spotd")
-    exited = node.wait_for(wire.EXITED, 40.0)
+    exited = node.wait_for(wire.EXITED)
     assert exited.data["code"] == wire.EXIT_FINISHED, node.log()
     assert [entry.data["step"] for entry in node.entries(wire.CHECKPOINT)] == [1, 2, 3]
     assert node.entries(wire.CHECKPOINT)[-1].data["final"]
@@ -115,7 +115,7 @@ def test_a_saver_that_is_killed_is_replaced(node: Node, tmp_path: Path) -> None:
     os.kill(first.program.pid, signal.SIGKILL)
     wait_until("it is gone", lambda: not is_running(first.program.pid))
     node.send(wire.DRAIN, {"reason": "paused"})
-    assert node.wait_for(wire.EXITED, 40.0).data["code"] == wire.EXIT_RELEASED, node.log()
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED, node.log()
     failed = node.entries(wire.CHECKPOINT_FAILED)
     assert "the saver is gone" in failed[0].data["error"]
     assert node.entries(wire.CHECKPOINT)[-1].data["step"] == 3
@@ -130,7 +130,7 @@ def test_of_a_job_that_goes_on_the_saver_is_there_before_the_program(
     node.start(run=f"{PROGRAM} --steps 3 --linger", engine="spotd", stop_grace_s=20.0)
     node.wait_for_log("steps")
     node.send(wire.DRAIN, {"reason": "paused"})
-    assert node.wait_for(wire.EXITED, 40.0).data["code"] == wire.EXIT_RELEASED, node.log()
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED, node.log()
     go_on = tmp_path / "go"
     with Node(tmp_path / "next", generation=2) as after:
         after.run()
@@ -141,7 +141,7 @@ def test_of_a_job_that_goes_on_the_saver_is_there_before_the_program(
         wait_until("it accepts", after.places.saver_socket.exists)
         assert wire.STARTED not in after.kinds()
         go_on.touch()
-        assert after.wait_for(wire.EXITED, 40.0).data["code"] == wire.EXIT_FINISHED, after.log()
+        assert after.wait_for(wire.EXITED).data["code"] == wire.EXIT_FINISHED, after.log()
         assert saver(after) == early
         assert "from 3" in after.log()
         assert after.entries(wire.WARNING) == []
@@ -155,6 +155,6 @@ def test_one_that_ends_before_the_program_asks_is_replaced(node: Node, tmp_path:
     assert find_python(node.home / ".spotd", "s3://bucket") == str(own)
     node.run()
     node.start(run=f"{PROGRAM} --steps 3", engine="spotd", head_generation=1)
-    failed = node.wait_for(wire.EXITED, 40.0)
+    failed = node.wait_for(wire.EXITED)
     assert failed.data["code"] != 0  # that HEAD is gone is said by the saver of the program
     assert "is missing" in node.log()

@@ -14,7 +14,7 @@ import pytest
 
 from spotd import wire
 from tests.fixtures.surroundings import path_without
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import Node
 from trainer.agent.base.desired_state import DesiredState
 from trainer.agent.run.journal_replay import JournalReplay
@@ -160,7 +160,7 @@ def test_a_program_that_hangs_begins_again_once(node: Node) -> None:
     node.environ["SPOTD_HANG_S"] = "1"
     node.run()
     node.start(run=f"{WORKER} --hang-at 5", engine="spotd", progress_every_s=0.0)
-    assert node.wait_for(wire.EXITED, 60.0).data["code"] == wire.EXIT_HUNG
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_HUNG
     first, second = (entry.data for entry in node.entries(wire.UNWELL))
     assert (first["what"], first["again"], first["step"], first["stacks"]) == ("hung", True, 5, 1)
     assert (second["again"], second["code"]) == (False, wire.EXIT_HUNG)
@@ -176,7 +176,7 @@ def test_the_rank_that_hangs_is_named_with_the_function_it_hangs_in(node: Node) 
     node.run()
     both = f"RANK=0 {WORKER} --rank 0 & RANK=1 {WORKER} --rank 1 --hang-at 150 & wait"
     node.start(run=both, engine="spotd", progress_every_s=0.0)
-    unwell = node.wait_for(wire.UNWELL, 60.0)
+    unwell = node.wait_for(wire.UNWELL, LIMIT_S)
     data = unwell.data
     assert (data["what"], data["stacks"], data["ranks"]["1"]) == ("hung", 2, 150)
     assert "rank 1 after step 150 and rank 0 after step" in data["text"]
@@ -201,7 +201,7 @@ def test_a_program_that_goes_on_while_it_is_looked_at_is_not_ended(
     node.environ |= {"SPOTD_HANG_S": "2", "PATH": f"{tmp_path}:{node.environ['PATH']}"}
     node.run()
     node.start(run=f"{WORKER} --hang-at 5 --until {goes_on}", engine="spotd", progress_every_s=0.0)
-    warning = node.wait_for(wire.WARNING, 60.0)
+    warning = node.wait_for(wire.WARNING, LIMIT_S)
     assert warning.data["text"].startswith("no step for 2 s after step 5")
     assert warning.data["text"].endswith("; then it went on")
     assert node.is_program_alive()
@@ -215,7 +215,7 @@ def test_a_machine_without_rank_0_tells_and_ends_nobody(node: Node) -> None:
     node.run()
     run = f"RANK=4 {WORKER} --rank 4 --hang-at 250"
     node.start(run=run, engine="spotd", progress_every_s=0.0, num_nodes=2)
-    warning = node.wait_for(wire.WARNING, 60.0)
+    warning = node.wait_for(wire.WARNING, LIMIT_S)
     assert warning.data["verdict"] == "hung_here"
     (stacks,) = warning.data["about"]["stacks"]
     assert stacks["rank"] == 4
@@ -229,7 +229,7 @@ def test_ranks_on_several_machines_do_not_begin_again_one_by_one(node: Node) -> 
     node.run()
     spec = {"engine": "spotd", "progress_every_s": 0.0, "num_nodes": 2}
     node.start(run=f"{WORKER} --hang-at 5", **spec)
-    assert node.wait_for(wire.EXITED, 60.0).data["code"] == wire.EXIT_HUNG
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_HUNG
     assert [entry.data["again"] for entry in node.entries(wire.UNWELL)] == [False]
 
 
@@ -252,7 +252,7 @@ def test_an_agent_that_was_killed_over_it_is_followed_by_one_that_ends_it(node: 
     node.run()
     wait_until("the second begin", lambda: node.kinds().count(wire.STARTED) == 2)
     assert node.log().count("hangs") == 1, "the first was ended before"
-    assert node.wait_for(wire.EXITED, 60.0).data["code"] == wire.EXIT_HUNG
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_HUNG
     assert [entry.data["again"] for entry in node.entries(wire.UNWELL)] == [True, False]
 
 
@@ -277,17 +277,17 @@ def test_training_whose_ranks_wait_for_one_another_goes_on_after_it(
     node.run()
     spec = {"engine": "spotd", "progress_every_s": 0.2, "every_steps": 5}
     node.start(run=f"{run} --steps 100000 --step-time-ms 20 {TINY}", **spec)
-    node.wait_for(wire.CHECKPOINT, 60.0)
+    node.wait_for(wire.CHECKPOINT, LIMIT_S)
     wait_until("enough reports", lambda: len(node.entries(wire.PROGRESS)) > MIN_REPORTS, 60.0)
     os.kill(_pid_of_rank(node, 1), signal.SIGSTOP)
-    unwell = node.wait_for(wire.UNWELL, 60.0)
+    unwell = node.wait_for(wire.UNWELL, LIMIT_S)
     assert unwell.data["again"], "it begins again here"
     saved = max(e.data["step"] for e in node.entries(wire.CHECKPOINT) if e.seq < unwell.seq)
 
     def claims() -> list[int]:
         return [e.data["step"] for e in node.entries(wire.CLAIMED) if e.seq > unwell.seq]
 
-    wait_until("the claim of the new process", claims, 60.0)
+    wait_until("the claim of the new process", claims)
     assert claims() == [saved], "from the last checkpoint, under the same generation"
     wait_until(
         "a step after it",

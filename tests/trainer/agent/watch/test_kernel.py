@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
-from tests.fixtures.waiting import wait_until
+from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import Node
 from trainer.agent.watch.kernel import Grade, Xid, find_xids, watch
 
@@ -82,7 +82,7 @@ def test_what_was_there_before_is_told_from_news(tmp_path: Path) -> None:
         file.write(OFF_THE_BUS[40:])
     wait_until("the news", lambda: len(heard) == 2)
     ended.set()
-    thread.join(10.0)
+    thread.join(LIMIT_S)
     assert not thread.is_alive()
     assert [(xid.number, news) for xid, news in heard] == [(94, False), (79, True)]
 

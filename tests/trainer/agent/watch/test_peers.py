@@ -14,6 +14,7 @@ from spotd import wire
 from spotd.wire import AgentConfig, StartDocument
 from tests.fixtures.forks import TORCH, Fork, nursery
 from tests.fixtures.ports import free_port
+from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.agent.node import Node
 from trainer.agent.base.paths import AgentPaths
 from trainer.agent.run.prepare import build_env
@@ -96,7 +97,7 @@ def test_torchruns_meet_by_what_the_agents_say_or_as_their_command_does(
     node: Node, *, own: bool
 ) -> None:
     more = by_c10d() if own else ()
-    assert [one.wait(60) for one in torchruns(node, 2, 60.0, *more)] == [0, 0]
+    assert [one.wait(LIMIT_S) for one in torchruns(node, 2, 60.0, *more)] == [0, 0]
     said = sorted((node.home / "torchrun.log").read_text().splitlines())
     assert [line for line in said if line.startswith("rank")] == ["rank 0 of 2", "rank 1 of 2"]
 
@@ -109,7 +110,7 @@ def test_torchrun_gives_up_when_the_other_machine_does_not_come_in_time(
     more = by_c10d() if own else ()
     began_s = time.monotonic()
     [alone] = torchruns(node, 1, 3.0, *more)
-    assert alone.wait(60) != 0
+    assert alone.wait(LIMIT_S) != 0
     assert time.monotonic() - began_s >= 3.0
     said = (node.home / "torchrun.log").read_text().lower()
     assert "timed out" in said or "timeout" in said

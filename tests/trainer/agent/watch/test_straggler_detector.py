@@ -73,7 +73,7 @@ def test_of_two_real_ranks_the_one_that_sleeps_is_named(node: Node, tmp_path: Pa
     def verdicts() -> list[dict[str, object]]:
         return [e.data["about"] for e in node.entries(wire.WARNING) if e.data.get("verdict")]
 
-    (about, *_) = wait_until("a verdict", verdicts, 60.0)
+    (about, *_) = wait_until("a verdict", verdicts)
     assert (about["rank"], about["node"]) == (1, 0)
     reports = [entry.data for entry in node.entries(wire.PROGRESS)]
     assert all(len(report["ranks_s"]) == 2 for report in reports)
