@@ -52,8 +52,8 @@ where: $(READY) ## a selection of the tests as root, as a user, in odd environme
 
 sim: $(READY) ## the daemon through hundreds of disasters, and every planted bug found
 	@tests/system-packages
-	$(BIN)/python -m tests.sim --seeds 500
-	$(BIN)/python -m tests.sim --seeds 40 --tier sqlite
+	$(BIN)/python -m tests.sim --seeds 200
+	$(BIN)/python -m tests.sim --seeds 20 --tier sqlite
 	$(BIN)/python -m tests.sim --seeds 10 --tier postgresql --profile two
 	$(BIN)/python -m tests.sim --sweep preempted
 	$(BIN)/python -m tests.sim --planted-bugs

@@ -188,6 +188,9 @@ class DatasetPrefetch:
             return  # a machine, or another box, that may be gone: the next looks will say
         del self._turns[leg.copy]
         with turn.kept():
+            if is_whole(near):  # a machine finished it between the look above and the lock
+                self._note(leg.copy)
+                return
             self._permit(work, lacking(data_of(source), near), begin=True)
             text = f"{_named(leg)} is brought ahead of the job"
             self._tell(work.store, work.job, leg, BEGUN, text)

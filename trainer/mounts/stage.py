@@ -70,26 +70,25 @@ class DatasetStaging:
         StoreError, OSError; run again, it goes on where it was."""
         if not is_whole(self._near):
             self._fare.check(self._source.url, sum(one.size for one in data_of(self._source)))
-        if self._await_turn():
-            if self._copy_of is not None:
-                self._copy_of(self._near).run()
-            return False
-        with self._turn.kept():
-            self._say(f"{self._source.url} is copied to {self._near.url}, once for this region")
-            if self._copy_of is None:
-                bring(self._source, self._near, came=self._came)
-            else:
-                self._send(self._copy_of(self._source))
-        return True
+        while not is_whole(self._near):
+            if not self._turn.take():
+                self._pause(POLL_S)
+                continue
+            with self._turn.kept():
+                if not is_whole(self._near):  # another machine may have just finished
+                    self._transfer()
+                    return True
+        if self._copy_of is not None:
+            self._copy_of(self._near).run()
+        return False
 
-    def _await_turn(self) -> bool:
-        """True when it is staged, False when it is ours to do."""
-        while True:
-            if is_whole(self._near):
-                return True
-            if self._turn.take():
-                return False
-            self._pause(POLL_S)
+    def _transfer(self) -> None:
+        """Copy the data set from its source to the region's store; the caller holds the lock."""
+        self._say(f"{self._source.url} is copied to {self._near.url}, once for this region")
+        if self._copy_of is None:
+            bring(self._source, self._near, came=self._came)
+        else:
+            self._send(self._copy_of(self._source))
 
     def _send(self, copy: Copy) -> None:
         """What is not in the region's store yet, from here; then the marker, when all of it is."""

@@ -17,13 +17,13 @@ import sys
 import time
 
 from spotd import wire
-from tests.fixtures.waiting import LIMIT_S
 from trainer.hook.spotd_hook.agent_client import AgentClient
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.job import Job
 from trainer.hook.spotd_hook.saver_connect import SaverConnector
 
 SIZE = 10_000
+LIMIT_S = 180.0  # as tests.fixtures.waiting: in a container this file is alone
 PIECES = [{"name": "w", "dtype": "int8", "shape": [SIZE], "at": [0], "block": [SIZE], "offset": 0}]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from providers.stores.base import NotFoundError, ObjectInfo, ObjectStore, StoreUnavailableError
-from providers.stores.dataset_copy import MARKER, DatasetCopyError, is_data
+from providers.stores.dataset_copy import LEASE, MARKER, DatasetCopyError, is_data, is_whole
 from providers.stores.local import LocalStore
 from tests.fixtures.waiting import LIMIT_S
 from trainer.mounts import stage
@@ -117,6 +117,22 @@ def test_of_machines_that_come_at_once_one_brings_it(
     assert sorted(found) == [False, False, False, True]
     assert source.read == 1350
     assert [content(tmp_path / str(n)) for n in range(4)] == [DATA] * 4
+
+
+def test_one_that_another_machine_finishes_just_before_the_lock_is_not_brought_again(
+    source: Metered, near: Metered, tmp_path: Path
+) -> None:
+    """The lock is free again by then: whoever takes it looks once more."""
+
+    class Late(Metered):
+        def put_if(self, key: str, data: bytes, tag: str | None) -> str:
+            if key == LEASE and not is_whole(near):
+                assert run_staging(source, near, tmp_path / "first")
+            return str(self._store.put_if(key, data, tag))
+
+    late = Late(near)
+    assert not run_staging(source, late, tmp_path / "second")
+    assert source.read == 1350, "nothing crosses a second time"
 
 
 def test_above_its_cap_nothing_crosses(source: Metered, near: Metered, tmp_path: Path) -> None:
