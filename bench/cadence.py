@@ -32,7 +32,7 @@ from cadence_model import LIVE_H, NOTICED, RESTART_S, Expected, expect
 from providers.base import CapacityType, Offer
 from spotd.domain.units import S
 from spotd.planner.core.checkpoint_interval import ObservedLifetimes, mtbf_s
-from trainer.hook.spotd_hook.cadence import FIRST_S, interval_s
+from trainer.hook.spotd_hook.cadence import FIRST_SAVE_S, interval_s
 from trainer.hook.spotd_hook.deadline import Action, DeadlineSituation, plan
 from trainer.hook.spotd_hook.rates import Rates
 
@@ -163,7 +163,7 @@ class Trainer:
         if self.costs.every_s:
             return self.costs.every_s
         if not self.rates.measured:
-            return FIRST_S
+            return FIRST_SAVE_S
         size, lives = (
             self.state.size,
             [ObservedLifetimes(self._offer.key, int(self._lived_s * S), self._lost)],
@@ -233,7 +233,7 @@ class OneLife:
             self.durable_s, self._flight = work_s, None
             upload_s = ends_s - began_s
             stage_s = self._trainer.costs.stall_s
-            self._trainer.rates.note(self._trainer.state.size, stage_s, upload_s)
+            self._trainer.rates.add(self._trainer.state.size, stage_s, upload_s)
 
     def _save(self, stall_s: float) -> None:
         trainer = self._trainer
@@ -266,9 +266,9 @@ class OneLife:
         while self._now_s < self._end_s:
             now = self._situation()
             found = plan(now)
-            if found.leaves:
+            if found.ends_training:
                 break
-            if found.admits_save and self._now_s - self._saved_at_s >= trainer.every_s():
+            if found.allows_save and self._now_s - self._saved_at_s >= trainer.every_s():
                 self._save(trainer.costs.stall_s)
             self._train_until(self._now_s + step_s)
         else:
@@ -290,12 +290,14 @@ class OneLife:
 
     def _situation(self) -> DeadlineSituation:
         trainer, size = self._trainer, self._trainer.state.size
-        flight_s = None
+        in_flight_s = None
         if self._flying() and self._flight is not None:
-            flight_s = trainer.rates.left_s(size, self._now_s - self._flight[1])
+            in_flight_s = trainer.rates.remaining_s(size, self._now_s - self._flight[1])
         staging_s = size / GB / trainer.place.d2h
         save_s = staging_s + trainer.rates.upload_s(size)
-        return DeadlineSituation(self._end_s - self._now_s, trainer.state.step_s, save_s, flight_s)
+        return DeadlineSituation(
+            self._end_s - self._now_s, trainer.state.step_s, save_s, in_flight_s
+        )
 
     def _flight_work(self) -> float:
         return self._flight[0] if self._flight is not None else self.durable_s

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, expm1
 
-from trainer.hook.spotd_hook.deadline import FACTOR, RESERVE_S
+from trainer.hook.spotd_hook.deadline import RESERVE_S, SAFETY_FACTOR
 
 RESTART_S = 240.0  # from the end of one machine to training on the next, restore included
 NOTICED = 0.9  # of all ends
@@ -54,7 +54,7 @@ def expect(
     usable_s = notice_s - RESERVE_S
     if latest:
         if last_save_s <= usable_s:
-            kept_s = min(usable_s, FACTOR * last_save_s + step_s / 2) + RESERVE_S
+            kept_s = min(usable_s, SAFETY_FACTOR * last_save_s + step_s / 2) + RESERVE_S
             noticed_s = min(kept_s, notice_s)
         else:
             noticed_s = again_s(upload_s - usable_s) + notice_s

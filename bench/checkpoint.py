@@ -71,7 +71,7 @@ from bench.uploads import (
 )
 from trainer.hook.spotd_hook.shared_memory import PAGE, SharedMemory, make_memory
 from trainer.saver.disk import LocalTier
-from trainer.saver.streams import Filling
+from trainer.saver.streams import FillingSlot
 
 FLOOR_COPY, FLOOR_WRITE = "copy into warm memory", "O_DIRECT write"
 STEP_S = 0.5  # of a training step before its update: that long `beside` may copy for nothing
@@ -166,9 +166,9 @@ def floors(
     copied = time.perf_counter()
     tier = LocalTier(disk / "floor")
     view = warm.padded(0)
-    tier.write("raw", Filling(view, lambda: warm.size, lambda: False), warm.size, time.sleep)
+    tier.write("raw", FillingSlot(view, lambda: warm.size, lambda: False), warm.size, time.sleep)
     wrote = time.perf_counter()
-    tier.drop("raw")
+    tier.discard("raw")
     return {FLOOR_COPY: {"seconds": copied - began}, FLOOR_WRITE: {"seconds": wrote - copied}}
 
 

@@ -24,13 +24,13 @@ from spotd.wire import Manifest
 from trainer.hook.spotd_hook.async_copy import AsyncCopy
 from trainer.hook.spotd_hook.engine import Engine
 from trainer.hook.spotd_hook.saver_client import SaverClient
-from trainer.hook.spotd_hook.spawned import Spawned
-from trainer.hook.spotd_hook.tensor_copy import STANDING, HostCopy, TensorCopy
+from trainer.hook.spotd_hook.spawned import SpawnedSaver
+from trainer.hook.spotd_hook.tensor_copy import BLOCKING, HostCopy, TensorCopy
 from trainer.saver import reader
 from trainer.saver.disk import LocalTier
 from trainer.saver.local_copies import DiskCopy
 from trainer.saver.service import READERS
-from trainer.saver.streams import Digests, Filling, describe
+from trainer.saver.streams import Digests, FillingSlot, describe_stream
 
 OURS = "spotd"  # as the trainer saves: copied beside forward and backward
 STANDS = "spotd, the loop stands"  # as a script's own `run.save()` does
@@ -104,7 +104,7 @@ class Ours:
         self._local = disk / "local"
         self._nowhere = open_store((disk / "nowhere").as_uri())
         said = {"SPOTD_KEEP": "1", "SPOTD_JOB_ID": "bench", "SPOTD_SAVER_LOCAL": str(self._local)}
-        self._own = Spawned({**env, **said})
+        self._own = SpawnedSaver({**env, **said})
         self._own.wait_ready()
         self.engine = Engine(
             SaverClient(self._own.socket),
@@ -123,7 +123,7 @@ class Ours:
     def save_standing(self, _: Path) -> Callable[[], bool]:
         """The loop stands for the copy."""
         memory = self._begin()
-        self.engine.stage(memory, partial(self._fill, STANDING))
+        self.engine.stage(memory, partial(self._fill, BLOCKING))
         return self._is_durable
 
     def save(self, _: Path) -> Callable[[], bool]:
@@ -156,7 +156,7 @@ class Ours:
 
     def is_committed(self) -> bool:
         """The bucket has it, too."""
-        return not self.engine.told.pending
+        return not self.engine.progress.pending
 
     def settle(self) -> None:
         """All of it, the bucket's copy too, before the next method's turn."""
@@ -182,8 +182,8 @@ class Ours:
         newest = max(name for name in self._names() if not name.endswith(".new"))
         folder = "jobs/bench/" + newest.rpartition("-")[0].replace("-s", "/s", 1)
         digests = Digests(self.size)
-        digests.make(Filling(into, lambda: self.size, lambda: False), time.sleep)
-        stream = describe(folder, 0, self.size, digests)
+        digests.compute(FillingSlot(into, lambda: self.size, lambda: False), time.sleep)
+        stream = describe_stream(folder, 0, self.size, digests)
         manifest = Manifest("bench", 1, self._step, 0, 1, (stream,))
         nearer = [DiskCopy(LocalTier(self._local, keep=1), folder)]
         with (self._local / newest / "data").open("rb") as file:

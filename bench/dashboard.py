@@ -14,7 +14,7 @@ from pathlib import Path
 
 from spotd.api_client.client import Target
 from spotd.dashboard.api_cache import ApiCache
-from spotd.dashboard.server import open_door
+from spotd.dashboard.server import start_server
 from spotd.demo.box import Box, running_box, wait_for
 from spotd.demo.story import SCENARIO
 from tests.fixtures.browser import open_page
@@ -93,17 +93,17 @@ def main() -> None:
     ):
         first = play(box)
         source = ApiCache(Target(socket=str(box.socket_path)))
-        door = open_door(source)
+        server = start_server(source)
         try:
             with open_page() as page:
                 page.look(*SIZE)
-                page.open(door.url)
+                page.open(server.url)
                 page.picture(asked.out)
                 if asked.job:
-                    page.open(f"{door.url}job/{first}")
+                    page.open(f"{server.url}job/{first}")
                     page.picture(asked.job, whole=True)
         finally:
-            door.stop()
+            server.stop()
             source.close()
     print(asked.out)
 

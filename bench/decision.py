@@ -35,7 +35,7 @@ from unittest.mock import patch
 import spotd.planner.rules.place_job
 import spotd.planner.rules.spot_policy_rule
 from providers.base import CapacityType, Offer, OfferRequest, Scope
-from providers.catalogs.egress import first_prices
+from providers.catalogs.egress import first_tier_prices
 from providers.catalogs.places import places
 from spotd.daemon.loop import BATCH
 from spotd.domain.fast_replace import changed
@@ -131,7 +131,7 @@ def market(sold: tuple[Offer, ...]) -> Market:
         refusals,
         deployment="d0",
         places={"s3://bucket": ("aws", "us-east-0")},
-        leaving=first_prices(),
+        leaving=first_tier_prices(),
         countries=known.countries,
         operators=known.operators,
         past=past(sold),

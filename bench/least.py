@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer.hook.spotd_hook.shared_memory import SharedMemory, make_memory
-from trainer.saver.__main__ import yield_to_training
+from trainer.saver.__main__ import lower_priority
 from trainer.saver.disk import LocalTier
-from trainer.saver.streams import Filling
+from trainer.saver.streams import FillingSlot
 
 NAME = "raw"
 
@@ -87,14 +87,16 @@ class Least:
 
 def main() -> None:
     fd, size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    yield_to_training()
+    lower_priority()
     arena, tier = SharedMemory(fd, size, 1), LocalTier(folder)
     arena.fault_in()
     print("ready", flush=True)
     for _ in sys.stdin:
-        tier.write(NAME, Filling(arena.padded(0), lambda: size, lambda: False), size, time.sleep)
+        tier.write(
+            NAME, FillingSlot(arena.padded(0), lambda: size, lambda: False), size, time.sleep
+        )
         print("written", flush=True)
-        tier.drop(NAME)
+        tier.discard(NAME)
 
 
 if __name__ == "__main__":

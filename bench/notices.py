@@ -43,7 +43,7 @@ from cadence import GB, OUR_STALL_S, PLACES, SIZES, Place, State, lost
 from bench.narrow import narrowed
 from providers.stores import open_store
 from spotd import wire
-from spotd.demo.bucket import Bucket, process
+from spotd.demo.bucket import Bucket, bucket_server
 from tests.fixtures.metadata import serve_metadata
 from tests.trainer.agent.node import Node
 from trainer.hook.spotd_hook.cadence import interval_s
@@ -274,7 +274,7 @@ def attempt(case: Case, number: int, megabytes: float, book: Book) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="notice-", dir="/tmp") as name:
             folder = Path(name)
-            with process(folder / "s3.log") as bucket:
+            with bucket_server(folder / "s3.log") as bucket:
                 found = Attempt(case, number, folder, size, phase_s).observe(bucket)
     except (AssertionError, OSError) as error:
         book.note(f"{words}: {type(error).__name__}: {error}")

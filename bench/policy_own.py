@@ -19,7 +19,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from providers.catalogs.egress import first_prices
+from providers.catalogs.egress import first_tier_prices
 
 RATIOS = (1.1, 1.25, 1.5, 2.0)  # of the deadline to the work, as in M1 to M4; so are these:
 RESTART_H, CHECKPOINT_GB, WINDOWS = 0.2, 100.0, 10
@@ -126,7 +126,7 @@ def _places(
 
     def usd(a: int, b: int) -> float:
         if clouds[a] != clouds[b]:
-            return CHECKPOINT_GB * first_prices().get(clouds[a], 0) / 1e6
+            return CHECKPOINT_GB * first_tier_prices().get(clouds[a], 0) / 1e6
         known = clouds[a] in ("aws", "gcp") and regions[a] != regions[b]
         return CHECKPOINT_GB * bench.S.egress_per_gb(names[a], names[b]) if known else 0.0
 

@@ -179,11 +179,12 @@ def _await_training(box: Box, job_id: str, struck: set[str]) -> str:
 
 
 def _gather(box: Box, job_id: str) -> list[Recovery]:
-    takings = list(box.ask_cloud("/control/state")["notices"])
+    takings = list(box.call_cloud("/control/state")["notices"])
     url = f"sqlite:///{box.folder / 'state' / 'spotd.db'}"
     store = open_store(url, now=lambda: 0, notify=lambda: None, deployment_factory=str)
     try:
-        return recoveries(store.job_nodes(job_id), store.progress(job_id), takings, box.meter())
+        nodes, progress = store.nodes.of_job(job_id), store.progress.rows(job_id)
+        return recoveries(nodes, progress, takings, box.meter())
     finally:
         store.close()
 

@@ -44,17 +44,17 @@ def play(rig: Rig, number: int) -> None:
         rig.say(node, 900 - step, "checkpoint", **saved, trigger="cadence")
     for ago_s in (700, 400, 100):
         use = Event(USAGE, "", node.id, data={"window_s": 300.0, "gpu": 0.8})
-        rig.store.add_event(job_id, use, rig.ago(ago_s))
+        rig.store.events.add(job_id, use, rig.ago(ago_s))
 
 
 def measure(rig: Rig, rounds: int) -> dict[str, object]:
     """Each by a look of its own; of the first, which reads what later ones keep, by itself."""
-    metrics, took = Metrics(rig.backing()), []
+    metrics, took = Metrics(rig.context()), []
     for _ in range(rounds + 1):
         began_s, wall_s = time.thread_time(), time.monotonic()
         text = metrics.text()
         took.append((time.thread_time() - began_s, time.monotonic() - wall_s))
-        metrics.forget()
+        metrics.invalidate()
     metrics.text()
     kept_s = time.thread_time()
     metrics.text()

@@ -33,7 +33,7 @@ from typing import Any
 from providers.stores import open_store
 from spotd import wire
 from spotd.demo.box import Box, running_box, wait_for
-from spotd.demo.bucket import process
+from spotd.demo.bucket import bucket_server
 from spotd.domain.phase import FINISHED
 from spotd.store.sql_store import open_store as open_database
 from trainer.fence import read_head
@@ -149,7 +149,7 @@ def gap_s(box: Box, job_id: str, generation: int) -> float:
     url = f"sqlite:///{box.folder / 'state' / 'spotd.db'}"
     store = open_database(url, now=lambda: 0, notify=lambda: None, deployment_factory=str)
     try:
-        rows = store.progress(job_id)
+        rows = store.progress.rows(job_id)
     finally:
         store.close()
     before_us = max(row.last_at_us for row in rows if row.generation == generation - 1)
@@ -213,7 +213,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="spotd-") as name:
         folder = Path(name)
         with (
-            process(folder / "bucket.log") as bucket,
+            bucket_server(folder / "bucket.log") as bucket,
             running_box(folder / "box", SCENARIO, bucket=bucket) as box,
         ):
             report = measure(box, options)

@@ -92,7 +92,7 @@ def measure(kind: str, samples: int, folder: Path, lease_s: float, first: int = 
         postgres.running() as server,
     ):
         cloud.start_cloud()
-        cloud.ask_cloud("/control/fault", SLOW)
+        cloud.call_cloud("/control/fault", SLOW)
         with running_pair(folder, server, cloud, f"lease_s = {lease_s:g}\n{TIMING}") as pair:
             job_id = pair.twins[0].submit(JOB, "takeover")
             for number in range(first, first + samples):
@@ -139,7 +139,7 @@ def _write(pair: Pair, twin: Twin) -> None:
 
     def written() -> bool:
         price = {"personality": "aws", "capacity_type": "on_demand"}
-        pair.cloud.ask_cloud("/control/price", {"usd_per_hour": 90 + time.time() % 7, **price})
+        pair.cloud.call_cloud("/control/price", {"usd_per_hour": 90 + time.time() % 7, **price})
         return pair.writes_of(twin) > seen
 
     wait_for("prices to be written", written, AWAIT_S)

@@ -29,8 +29,8 @@ from providers.stores.base import ObjectStore
 from providers.stores.bucket import PART_BYTES
 from providers.stores.s3 import open_s3
 from trainer.saver.rank_upload import RankUpload, SnapshotLabel
-from trainer.saver.streams import Filling
-from trainer.saver.upload_concurrency import MOST
+from trainer.saver.streams import FillingSlot
+from trainer.saver.upload_concurrency import MAX_CONCURRENCY
 
 PLAIN, TLS = "http", "https"
 UPLOAD, BARE = "upload", "bare put"
@@ -76,7 +76,7 @@ class Uploads:
     ) -> None:
         self._memory, self._size = memory, size_bytes
         self._fd, self._start = fd, start
-        self._pool = ThreadPoolExecutor(MOST)
+        self._pool = ThreadPoolExecutor(MAX_CONCURRENCY)
         self._stores = {scheme: _store(url) for scheme, url in urls.items()}
         self._bare = {scheme: _bare(url) for scheme, url in urls.items()}
         self._port = int(urls[PLAIN].rpartition(":")[2])
@@ -109,9 +109,9 @@ class Uploads:
     def _ours(self, store: ObjectStore) -> None:
         self._number += 1
         label = SnapshotLabel(f"jobs/bench/g00000001/s{self._number:012d}-b", 1, self._number, 1, 0)
-        filling = Filling(self._memory, lambda: self._size, lambda: False)
+        filling = FillingSlot(self._memory, lambda: self._size, lambda: False)
         going = RankUpload(label, 0, self._size, (), filling, None)
-        going.put(store, self._pool, MOST)
+        going.put(store, self._pool, MAX_CONCURRENCY)
         going.publish(store)  # its digests are there
         going.join(60.0)
 
@@ -126,7 +126,11 @@ class Uploads:
                     line.recv(65536)
 
         parts = self._parts()
-        list(self._pool.map(one, [parts[number::MOST] for number in range(MOST)]))
+        list(
+            self._pool.map(
+                one, [parts[number::MAX_CONCURRENCY] for number in range(MAX_CONCURRENCY)]
+            )
+        )
 
     def _send_view(self, line: socket.socket, at: int, end: int) -> None:
         line.sendall(self._memory[at:end])

@@ -26,12 +26,13 @@ from spotd import wire
 from spotd.base import log
 from spotd.config.load import load_config
 from spotd.domain.plan import AddNode, Plan
-from spotd.store.interface import CommitResult, CommitStatus, JournalBatch
+from spotd.store.commit import CommitResult, CommitStatus
+from spotd.store.journal import JournalBatch
 
 
 def watch(store: Any, path: Path) -> None:
     """Note the moments on their way through the store's own methods."""
-    record_journal, commit_many = store.record_journal, store.commit_many
+    record_journal, commit_many = store.journal.record, store.commit_many
     handed_us: dict[str, int] = {}
 
     def noted_journal(batches: Sequence[JournalBatch]) -> None:
@@ -52,7 +53,7 @@ def watch(store: Any, path: Path) -> None:
                     file.write(json.dumps({**line, "planned_us": done_us}) + "\n")
         return results
 
-    store.record_journal, store.commit_many = noted_journal, noted_commit
+    store.journal.record, store.commit_many = noted_journal, noted_commit
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection
 
+from spotd.store.columns import metadata
 from spotd.store.engine import Database
-from spotd.store.schema import metadata
 
 
 def _run(connection: Connection) -> None:

@@ -1,9 +1,9 @@
-"""The provider port: what spotd asks of a cloud, and the closed set of errors it understands.
+"""The provider port: the verbs, values and errors through which spotd uses a cloud.
 
-Standard library only, because the node agent ships this file too. A provider answers eight verbs
-(`offers`, `launch`, `terminate`, `list`, `notices`, `renew`, `leftovers`, `discard`); everything a
-vendor can say is translated into the types below by the adapter, so that nothing outside
-`providers/<cloud>/` knows a vendor.
+Standard library only, because the node agent ships this file too. A provider implements eight verbs
+(`offers`, `launch`, `terminate`, `list`, `notices`, `renew`, `leftovers`, `discard`). Its adapter
+translates every answer of the vendor into the types below, so that nothing outside
+`providers/<cloud>/` depends on a vendor.
 
 Money is in micro-USD, time in microseconds since the epoch (UTC), unless a name says otherwise.
 """
@@ -50,22 +50,20 @@ from providers.errors import (
     UnpreparedError as UnpreparedError,
 )
 
-# Tags that spot-reaper reads, both in whole seconds: when whoever finds a machine may end it (unix
-# time; moved on by `renew`), and after how long without a renewal that is.
+# Tags that spot-reaper reads, both in whole seconds: the unix time from which a machine may be
+# terminated (extended by `renew`), and how long after the last renewal that is.
 EXPIRES_TAG = "spotd-expires"
 UNATTENDED_TAG = "spotd-unattended-s"
 
-# Of a field that is written down only when it says something: whoever reads what is written, and
-# does not know the field yet, can read all that does without it.
+# A field that is serialized only when it is not empty, so that older readers, which do not know the
+# field, can read every document that does not need it.
 SPARSE = {"sparse": True}
 
-# `Offer.price_source` of reservations: nothing on top of what is paid anyway, or what config says.
+# `Offer.price_source` of reservations: no extra cost, or the hourly cost from the configuration.
 PREPAID, CONFIGURED = "prepaid", "configured"
 
 
 class CapacityType(str, Enum):
-    """How a machine is sold."""
-
     SPOT = "spot"
     ON_DEMAND = "on_demand"
     RESERVED = "reserved"
@@ -73,7 +71,7 @@ class CapacityType(str, Enum):
 
 
 class InstanceState(str, Enum):
-    """The life of an instance as the cloud tells it."""
+    """The life of an instance as the cloud reports it."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -83,7 +81,7 @@ class InstanceState(str, Enum):
 
 
 class NoticeKind(str, Enum):
-    """What the cloud warns of. Only PREEMPT and MAINTENANCE take the machine away."""
+    """A warning about a machine. Only PREEMPT and MAINTENANCE take the machine away."""
 
     REBALANCE = "rebalance"
     PREEMPT = "preempt"
@@ -92,24 +90,24 @@ class NoticeKind(str, Enum):
 
 @dataclass(frozen=True)
 class OfferRequest:
-    """What a job needs of one machine; empty fields do not filter."""
+    """The requirements of a job for one machine. Empty fields do not filter."""
 
     accelerator: str = ""
     accelerator_count: int = 0
     cpus: float = 0.0
     memory_gib: float = 0.0
     instance_type: str = ""
-    cloud: str = ""  # "aws", "gcp", "azure", ...: the make of cloud, or a provider's name
+    cloud: str = ""  # "aws", "gcp", "azure", ... or a provider's name
     region: str = ""
     zone: str = ""
     capacity_types: tuple[CapacityType, ...] = (CapacityType.SPOT, CapacityType.ON_DEMAND)
 
     def admits(self, offer: Offer) -> bool:
-        """Whether the machine is what this asks for; a named accelerator means one at least."""
-        least = self.accelerator_count or (1 if self.accelerator else 0)
+        """Whether an offer meets the requirements. A named accelerator means at least one."""
+        min_count = self.accelerator_count or (1 if self.accelerator else 0)
         return (
             self.accelerator.lower() in ("", offer.accelerator.lower())
-            and offer.accelerator_count >= least
+            and offer.accelerator_count >= min_count
             and offer.cpus >= self.cpus
             and offer.memory_gib >= self.memory_gib
             and self.instance_type in ("", offer.instance_type)
@@ -122,11 +120,11 @@ class OfferRequest:
 
 @dataclass(frozen=True)
 class Offer:
-    """Something rentable now.
+    """A machine that can be rented now.
 
-    `price_microusd_per_h` is what this offer costs; `list_microusd_per_h` is the on-demand price of
-    the same machine in the same place (the first counterfactual). `price_source` says whose word
-    the price is. `local` marks machines that are processes on the control box, so that nobody
+    `price_microusd_per_h` is the price of this offer; `list_microusd_per_h` is the on-demand price
+    of the same machine in the same zone (the first counterfactual). `price_source` names the origin
+    of the price. `local` marks machines that are processes on the control box, so that nobody
     mistakes them for a cloud.
     """
 
@@ -142,34 +140,37 @@ class Offer:
     cpus: float = 0.0
     memory_gib: float = 0.0
     price_source: str = "quote"
-    cloud: str = ""  # the make of cloud; a local cloud says which one it behaves like
+    cloud: str = ""  # "aws", "gcp", "azure", ...; for a local cloud, the one that it imitates
     local: bool = False
-    zone_id: str = field(default="", metadata=SPARSE)  # the zone's name for every account
-    # What a reserved machine comes out of, and when its machines are ended; 0: no end is known.
+    zone_id: str = field(default="", metadata=SPARSE)  # the same in every account
+    # The reservation that a reserved machine uses, and when it ends; 0: no known end.
     reservation: str = field(default="", metadata=SPARSE)
     ends_at_us: int = field(default=0, metadata=SPARSE)
     # "efa", "gpudirect" or "infiniband", for the ranks of a gang; "" is plain IP.
     interconnect: str = field(default="", metadata=SPARSE)
-    joins_with: str = field(default="", metadata=SPARSE)  # what it needs to have one, in words
-    score: int = field(default=0, metadata=SPARSE)  # the vendor's, of 1 to 10; 0: it tells none
-    evicted_pct: int = field(default=0, metadata=SPARSE)  # % of such taken back, at most; 0: untold
+    joins_with: str = field(
+        default="", metadata=SPARSE
+    )  # why there is no interconnect, and the fix
+    score: int = field(default=0, metadata=SPARSE)  # the vendor's, 1 to 10; 0: unknown
+    evicted_pct: int = field(default=0, metadata=SPARSE)  # upper bound, percent; 0: unknown
 
     @cached_property
     def key(self) -> str:
         """Identity of the offer in cooldowns and tokens: provider/region/zone/type/capacity."""
-        place = f"{self.provider}/{self.region}/{self.zone}"
-        return f"{place}/{self.instance_type}/{self.capacity_type.value}"
+        location = f"{self.provider}/{self.region}/{self.zone}"
+        return f"{location}/{self.instance_type}/{self.capacity_type.value}"
 
 
 @dataclass(frozen=True)
 class LaunchRequest:
     """A complete, byte-exact create request. The same token must always carry the same request.
 
-    `image_id` is the vendor's name of an image, or "docker:IMAGE" for a container on the provider's
-    own image; empty for the latter alone. `reservation` is the offer's, and so is `interconnect` of
-    a gang. `launch` makes the group that `gang` names; one without machines is a leftover.
-    `max_run_s` is the cloud's own limit on the machine's life, counted from its start and never
-    moved again; 0, and clouds without such a limit, have none.
+    `image_id` is the vendor's image name, "docker:IMAGE" for a container on the provider's own
+    image, or empty for that image alone. `reservation` comes from the offer, and so does the
+    `interconnect` of a gang. `launch` creates the placement group named by `gang`; a group without
+    machines is a leftover. `max_run_s` is a limit on the machine's life that the cloud itself
+    enforces, counted from its start and never extended; 0 and clouds without such a limit have
+    none.
     """
 
     token: str
@@ -189,7 +190,7 @@ class LaunchRequest:
     max_run_s: int = 0
     reservation: str = ""
     interconnect: str = ""
-    gang: str = ""  # the ranks of one name are put close to each other
+    gang: str = ""  # machines with the same name are placed close to each other
 
 
 @dataclass(frozen=True)
@@ -201,14 +202,14 @@ class Launched:
 
 @dataclass(frozen=True)
 class Pending:
-    """The cloud accepted the create and works on it; `list()` will show what became of it."""
+    """The cloud accepted the create and is working on it. `list()` will show the outcome."""
 
     operation: str
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One machine of ours as the cloud lists it, failed creates included."""
+    """A machine of this deployment as the cloud lists it, failed creates included."""
 
     instance_id: str
     token: str
@@ -219,30 +220,30 @@ class Instance:
     instance_type: str
     capacity_type: CapacityType
     host: str = ""
-    private_host: str = ""  # in its own network, for others there; "": not known
+    private_host: str = ""  # address inside its own network; "": unknown
     port: int = 22
     ssh_user: str = ""
     host_public_key: str = ""
     launched_at_us: int = 0
-    error: str = ""  # vendor text of a failed create or of an end not of our making
-    error_code: str = ""  # one of the error class names below, for a failed create
+    error: str = ""  # vendor text of a failed create or of a termination that spotd did not request
+    error_code: str = ""  # for a failed create, the name of a class in providers/errors.py
 
     @property
     def expires_at_us(self) -> int:
-        """What its expiry tag says; 0 when it has none that can be read."""
+        """The time in the expiry tag; 0 without a readable one."""
         return _seconds(self.tags.get(EXPIRES_TAG, "")) * 1_000_000
 
 
-def _seconds(text: str) -> int:
-    """Whole seconds; 0 for anything else. Nothing on earth is due in a number of 13 digits."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 13 else 0
+def _seconds(value: str) -> int:
+    """Parse whole seconds; 0 for anything else. No valid time has 13 digits or more."""
+    return int(value) if value.isascii() and value.isdecimal() and len(value) < 13 else 0
 
 
 @dataclass(frozen=True)
 class Notice:
-    """A warning about one machine, from its metadata service or from the cloud's own queue.
+    """A warning about one machine, from its metadata service or from the cloud's event queue.
 
-    `deadline_us` is wall time on the machine that heard it; None means "unknown, take it as now".
+    `deadline_us` is wall time on the machine that received it; None means unknown: treat it as now.
     Two notices are the same when `notice_id` is the same.
     """
 
@@ -255,19 +256,22 @@ class Notice:
 
 
 class LeftoverKind(str, Enum):
-    """What a machine may leave behind that is paid for without it."""
+    """A resource that can outlive its machine and that costs money or counts against a quota."""
 
     DISK = "disk"
     ADDRESS = "address"
-    CARD = "card"  # a network interface: free by itself, but it holds addresses
-    HUSK = "husk"  # a create that failed, where the cloud keeps it with what was made for it
-    GROUP = "group"  # what put a gang's machines close to each other: free, but clouds count them
+    NETWORK_INTERFACE = "card"  # free by itself, but it holds addresses
+    FAILED_CREATE = "husk"  # kept by the cloud together with its disk and interface
+    GROUP = "group"  # a gang's placement group: free, but counted against a quota
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something of ours that hangs on no machine. It carries the tags of the machine that it was
-    made for. `since_us` is when it was let go, or made, as far as the cloud tells."""
+    """A resource of this deployment that is attached to no machine.
+
+    `tags` are those of the machine that it was made for. `since_us` is when it was detached, or
+    created, as far as the cloud reports it.
+    """
 
     leftover_id: str
     kind: LeftoverKind
@@ -278,22 +282,21 @@ class Leftover:
 
 
 class MetadataError(Exception):
-    """The metadata service did not answer sensibly. Never a preemption."""
+    """The metadata service gave no usable answer. Never a preemption."""
 
 
 class Provider(Protocol):
-    """A cloud. Every verb may raise any `ProviderError`; anything else that escapes is a bug.
+    """A cloud. Every verb may raise any `ProviderError`; any other exception is a bug.
 
     Attributes:
         name: the provider's name in the configuration, and in every offer it makes.
         local: machines are processes on this box; shown to users wherever the name is shown.
         watcher: which `providers.<watcher>.notice` its nodes run ("aws", "gcp", "azure").
-        limits_life: `LaunchRequest.max_run_s` is kept by the cloud itself.
-        power_off: what a machine runs, as the user that it was launched with, to switch itself off
-            and stop costing; empty where a machine that is off is still paid for.
-        prepared_file: what the preparation that a machine is launched with leaves there when it is
-            over, readable by everybody: "ok", or one line on what is wrong. Empty where machines
-            come as they are.
+        limits_life: the cloud itself enforces `LaunchRequest.max_run_s`.
+        power_off: the command by which a machine, as its SSH user, powers itself off and stops
+            costing money; empty where a stopped machine is still billed.
+        prepared_file: a world-readable file on the machine with the outcome of its preparation at
+            boot: "ok", or one line on what is wrong. Empty where machines are not prepared.
     """
 
     name: str
@@ -305,52 +308,61 @@ class Provider(Protocol):
 
     @property
     def visibility_s(self) -> float:
-        """How long a fresh create may stay invisible to `list()`, as far as is known by now."""
+        """How long a new instance may be missing from `list()`, by the latest measurement."""
         ...
 
     def offers(self, request: OfferRequest) -> Sequence[Offer]:
-        """What fits `request` and is on sale now, with prices."""
+        """Return the offers on sale now that match `request`, with prices."""
         ...
 
     def launch(self, request: LaunchRequest) -> Launched | Pending:
-        """Create one machine. Idempotent on `request.token`; back within 10 s."""
+        """Create one machine. Idempotent on `request.token`; returns within 10 s."""
         ...
 
     def terminate(self, instance_id: str) -> None:
-        """End a machine and everything that bills with it. An unknown id is success."""
+        """Terminate a machine and everything that is billed with it. An unknown id is success."""
         ...
 
     def list(self) -> Sequence[Instance]:
-        """Everything that carries our deployment's tag, complete, or an error."""
+        """Return every instance with this deployment's tag: the complete list, or an error."""
         ...
 
     def notices(self) -> Sequence[Notice]:
-        """Cloud-side warnings, those since the last call at least; may always be empty. One that is
-        told again has the same `notice_id`."""
+        """Return the cloud-side warnings since the last call, or more; may always be empty.
+
+        A repeated warning has the same `notice_id`.
+        """
         ...
 
     def renew(self, instance_id: str, expires_at_us: int) -> None:
-        """Move a machine's expiry tag on. Never back, so that a caller who was asleep takes nothing
-        from a later one; an unknown id, and a machine that ends or has ended, are success."""
+        """Extend the expiry tag of a machine, never shorten it: a delayed caller must not undo a
+        later one.
+
+        An unknown id is success, and so is a machine that is terminating or gone.
+        """
         ...
 
     def leftovers(self) -> Sequence[Leftover]:
-        """Disks, addresses and cards that carry our deployment's tag and hang on no machine (a
-        volume that is available, an interface or an address without an association), and creates
-        that failed and are still there; complete, or an error; nothing where a machine's end takes
-        all of it along."""
+        """Return unattached resources and failed creates with this deployment's tag: all, or an
+        error.
+
+        Unattached are available volumes, and interfaces and addresses without an association. Empty
+        where the cloud deletes everything with the machine.
+        """
         ...
 
     def discard(self, leftover_id: str) -> None:
-        """Delete one. An unknown id is success; one that hangs on a machine by now is never taken
-        from it (RejectedError)."""
+        """Delete a leftover. An unknown id is success.
+
+        Raises RejectedError for one that is attached to a machine by now: it is never detached.
+        """
         ...
 
 
 class NoticeWatcher(Protocol):
     """The node's side of notices: `providers.<watcher>.notice.Watcher(base_url, timeout...)`.
 
-    `poll` answers with every notice in force *now*: the agent compares with what it saw before, so
+    `poll` returns every notice in force *now*. The agent compares this with the previous answer, so
     a notice that is missing from a successful answer has been withdrawn, and an outage
     (`MetadataError`) changes nothing.
     """
@@ -358,9 +370,10 @@ class NoticeWatcher(Protocol):
     interval_s: float  # pause between polls; 0 where `poll` itself waits for a change
 
     def poll(self) -> Sequence[Notice]:
-        """One round against the metadata service."""
+        """Query the metadata service once."""
         ...
 
     def acknowledge(self, notice: Notice) -> None:
-        """Tell the cloud that we are done, where it has such a call; harmless elsewhere."""
+        """Tell the cloud that the machine is ready to go, where it has such a call; else does
+        nothing."""
         ...

@@ -1,5 +1,7 @@
-"""What a fresh machine of a cloud does before we log in: one cloud-config, made of a launch request
-alone. The program that prepares the machine is `prepare.sh`, beside this file."""
+"""Cloud-init user data: the first boot of a machine, derived from its launch request alone.
+
+The program that prepares the machine is `prepare.sh`, beside this file.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +13,22 @@ from importlib.resources import files
 
 from providers.base import LaunchRequest
 
-PREPARE = "/usr/local/sbin/spotd-prepare"
-STATE = "/run/spotd/prepared"  # what it came to: "ok", or what is wrong; absent while it works
-DATA = "/var/lib/spotd"  # local disks are mounted here, where there are any
-CONTAINER = "docker:"  # what an image is called that is not a machine's
-MOST_BYTES = 16_384  # EC2's limit on user data, the least of the three clouds
+PREPARE_SCRIPT = "/usr/local/sbin/spotd-prepare"
+STATE_FILE = "/run/spotd/prepared"  # "ok", or what is wrong; absent while the preparation runs
+DATA_DIR = "/var/lib/spotd"  # mount point of the local disks, where there are any
+CONTAINER_PREFIX = "docker:"  # of an image id that names a container image
+MAX_USER_DATA_BYTES = 16_384  # EC2's limit on user data, the smallest of the three clouds
 
 
 def user_data(request: LaunchRequest, *, host_key: bool = True) -> str:
-    """The cloud-config of a machine: our user with the job's key, a host key that we know, no
-    package manager at work beside us, and the preparation. `host_key` is False where the cloud has
-    a channel for it.
+    """Return the cloud-config of a machine: its SSH user and key, a known host key, no background
+    package updates, and the preparation program.
 
-    Any program on the machine can read this from the metadata service, so the host key is the
-    machine's own and of no use anywhere else. Raises ValueError when it would be too long.
+    `host_key` is False where the cloud has its own channel for host keys. Any program on the
+    machine can read user data from the metadata service, so the host key is the machine's own and
+    of no use elsewhere. Raises ValueError when the document is too long.
     """
-    needs = ["container"] if request.image_id.startswith(CONTAINER) else []
+    needs = ["container"] if request.image_id.startswith(CONTAINER_PREFIX) else []
     config: dict[str, object] = {
         "users": [
             {
@@ -47,13 +49,13 @@ def user_data(request: LaunchRequest, *, host_key: bool = True) -> str:
         ],
         "write_files": [
             {
-                "path": PREPARE,
+                "path": PREPARE_SCRIPT,
                 "permissions": "0755",
                 "encoding": "gz+b64",
                 "content": _packed_script(),
             }
         ],
-        "runcmd": [[PREPARE, request.ssh_user, DATA, STATE, *needs]],
+        "runcmd": [[PREPARE_SCRIPT, request.ssh_user, DATA_DIR, STATE_FILE, *needs]],
     }
     if host_key:
         config["ssh_deletekeys"] = True
@@ -62,14 +64,16 @@ def user_data(request: LaunchRequest, *, host_key: bool = True) -> str:
             "ed25519_private": request.host_private_key,
             "ed25519_public": request.host_public_key,
         }
-    # JSON is YAML, and always the same bytes for the same request.
+    # JSON is valid YAML, and gives the same bytes for the same request.
     text = "#cloud-config\n" + json.dumps(config, sort_keys=True, indent=1) + "\n"
-    if len(text.encode()) > MOST_BYTES:
-        raise ValueError(f"user data of {len(text.encode())} bytes; {MOST_BYTES} are allowed")
+    if len(text.encode()) > MAX_USER_DATA_BYTES:
+        raise ValueError(
+            f"user data of {len(text.encode())} bytes; {MAX_USER_DATA_BYTES} are allowed"
+        )
     return text
 
 
-# What takes dpkg's lock while a job's setup installs something.
+# Timers that could hold dpkg's lock while a job's setup installs packages.
 _TIMERS = ("apt-daily", "apt-daily-upgrade", "unattended-upgrades", "fwupd-refresh", "motd-news")
 
 

@@ -1,8 +1,8 @@
-"""Credentials that are lent to a machine: of one prefix of a bucket, and for a while.
+"""Short-lived store credentials that are leased to a machine, limited to one prefix of a bucket.
 
-A machine keeps them in one file, in the form that its cloud's own tools read: for S3 what a
-`credential_process` prints, for Google Cloud Storage an access token with its expiry, for Azure a
-SAS token. Standard library only: the node agent ships this file too.
+A machine stores them in one file, in the format that its cloud's own tools read: for S3 the output
+of a `credential_process`, for Google Cloud Storage an access token with its expiry, for Azure a SAS
+token. Standard library only: the node agent ships this file too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs, quote_plus
 
 if TYPE_CHECKING:
-    from providers.iam.policy import Place
+    from providers.iam.policy import StorePrefix
 
 KINDS = ("aws", "gcp", "azure")
 _PLAIN = frozenset({"AccessKeyId", "Expiration", "expiry"})  # of the two JSON documents
@@ -24,7 +24,7 @@ _SECRET_CHARS = 16
 
 @dataclass(frozen=True)
 class LeasedCredentials:
-    """`kind` says in which form `text` is, which is secret; `expires_at_us` is the cloud's word."""
+    """`kind` names the format of `text`, which is secret. The cloud sets `expires_at_us`."""
 
     kind: str
     text: str = field(repr=False)
@@ -35,29 +35,34 @@ class LeasedCredentials:
 
 
 class CredentialIssuer(Protocol):
-    """Makes credentials that reach nothing but one place, for as long as its cloud allows."""
+    """Issues credentials that can access only one prefix, for as long as the cloud allows."""
 
-    def lend(self, place: Place, name: str) -> LeasedCredentials:
-        """Fresh ones for `place`; `name` is what the cloud's own records call who has them. Raises
-        ProviderError."""
+    def issue(self, prefix: StorePrefix, session_name: str) -> LeasedCredentials:
+        """Return new credentials for `prefix`. `session_name` identifies their user in the cloud's
+        audit log. Raises ProviderError."""
         ...
 
 
-def parse_lent(data: Mapping[str, Any]) -> LeasedCredentials:
-    """Raises ValueError, which never has the secret in it."""
+def parse_credentials(data: Mapping[str, Any]) -> LeasedCredentials:
+    """Parse leased credentials. Raises ValueError, whose text never contains the secret."""
     kind, text, expires = (data.get(name) for name in ("kind", "text", "expires_at_us"))
     if kind not in KINDS:
-        raise ValueError(f"lent credentials are of the kind {kind!r}, not {', '.join(KINDS)}")
+        raise ValueError(
+            f"leased credentials have the kind {kind!r}, not one of {', '.join(KINDS)}"
+        )
     if not isinstance(text, str) or not text:
-        raise ValueError("lent credentials have no text")
+        raise ValueError("leased credentials have no text")
     if isinstance(expires, bool) or not isinstance(expires, int) or expires <= 0:
-        raise ValueError("lent credentials do not say when they end")
+        raise ValueError("leased credentials have no valid expires_at_us")
     return LeasedCredentials(str(kind), text, expires)
 
 
 def secrets_in(text: str) -> list[str]:
-    """What of a loan's text nobody may see: every long word of a JSON document but names and times,
-    else the text itself and, of a SAS token, its signature in both spellings."""
+    """Return the secrets in the text of leased credentials.
+
+    For a JSON document these are the long string values except ids and times; else the text itself
+    and the signature of the SAS token, both plain and percent-encoded.
+    """
     try:
         values = json.loads(text).items()
     except (ValueError, AttributeError):
@@ -70,13 +75,14 @@ def secrets_in(text: str) -> list[str]:
     ]
 
 
-def aws_text(key: str, secret: str, token: str, expires: datetime) -> str:
-    """What a `credential_process` prints; the SDKs ask it again before the time is over."""
+def aws_credentials_text(key: str, secret: str, token: str, expires: datetime) -> str:
+    """Return the output of a `credential_process`. The SDKs run it again before the credentials
+    expire."""
     moment = expires.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     document = {"Version": 1, "AccessKeyId": key, "SecretAccessKey": secret}
     return json.dumps(document | {"SessionToken": token, "Expiration": moment})
 
 
-def micros(moment: datetime) -> int:
+def timestamp_us(moment: datetime) -> int:
     """Microseconds since the epoch."""
     return int(moment.timestamp() * 1_000_000)

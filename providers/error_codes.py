@@ -1,4 +1,4 @@
-"""A vendor's codes as data: each adapter has a table, this reads it."""
+"""Map vendor error codes to ProviderErrors by a table of rules, one table per cloud."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from providers.warnings import ProviderWarning
 
 log = logging.getLogger(__name__)
 
-MOST_REMARKS = 50  # codes whose text is kept
-THROTTLED_S = 2.0  # where the vendor does not say when to come back
+MAX_WARNINGS = 50  # codes whose first message is stored
+THROTTLE_PAUSE_S = 2.0  # where the vendor gives no time to wait
 
 
 @dataclass(frozen=True)
 class CodeRule:
-    """`code` is a shell pattern; `text` a regular expression that the vendor's words have to
-    contain, in any case of letters. The first row that fits counts."""
+    """Maps a code and message to an error. The first rule that matches counts.
+
+    `code` is a shell pattern; `text` is a regular expression, matched case-insensitively against
+    any part of the vendor's message.
+    """
 
     code: str
     error: type[ProviderError]
@@ -31,51 +34,54 @@ class CodeRule:
 
 
 class CodeTable:
-    """One vendor's table. What is not in it may have happened: `UnknownOutcome`; it is logged whole
-    and counted in `unfamiliar`, and its first text is kept for a person (`remarks`)."""
+    """The rules of one vendor.
 
-    def __init__(self, vendor: str, rows: Sequence[CodeRule]) -> None:
+    A code without a rule becomes `UnknownOutcome`, because the call may have taken effect. It is
+    logged and counted in `unknown_codes`, and `warnings` reports its first message.
+    """
+
+    def __init__(self, vendor: str, rules: Sequence[CodeRule]) -> None:
         self._vendor = vendor
-        self.rows = rows
+        self.rules = rules
         self._lock = threading.Lock()
-        self.unfamiliar: Counter[str] = Counter()
+        self.unknown_codes: Counter[str] = Counter()
         self._texts: dict[str, str] = {}
 
     def error(self, code: str, text: str, retry_after_s: float | None = None) -> ProviderError:
-        """What the vendor's `code` and words mean; `retry_after_s` as it said, if it did."""
-        row = self.row(code, text)
-        told = text if not code or code in text else f"{code}: {text}"
-        if row is None:
-            self._count(code, told)
-            return UnknownOutcome(told, code=code)
-        if issubclass(row.error, ThrottledError):
-            pause_s = THROTTLED_S if retry_after_s is None else retry_after_s
-            return row.error(told, retry_after_s=pause_s, code=code)
-        return row.error(told, scope=row.scope, code=code)
+        """Return the error for a vendor's code and message. `retry_after_s` is the vendor's own, if
+        any."""
+        rule = self.find_rule(code, text)
+        message = text if not code or code in text else f"{code}: {text}"
+        if rule is None:
+            self._record_unknown(code, message)
+            return UnknownOutcome(message, code=code)
+        if issubclass(rule.error, ThrottledError):
+            pause_s = THROTTLE_PAUSE_S if retry_after_s is None else retry_after_s
+            return rule.error(message, retry_after_s=pause_s, code=code)
+        return rule.error(message, scope=rule.scope, code=code)
 
-    def row(self, code: str, text: str) -> CodeRule | None:
-        """The one that counts; None when none fits."""
-        for row in self.rows:
-            if fnmatchcase(code, row.code) and re.search(row.text, text, re.IGNORECASE):
-                return row
+    def find_rule(self, code: str, text: str) -> CodeRule | None:
+        """Return the first matching rule; None when there is none."""
+        for find_rule in self.rules:
+            if fnmatchcase(code, find_rule.code) and re.search(find_rule.text, text, re.IGNORECASE):
+                return find_rule
         return None
 
-    def remarks(self) -> list[ProviderWarning]:
-        """See Remarking.remarks."""
+    def warnings(self) -> list[ProviderWarning]:
+        """See WarningSource.warnings."""
         with self._lock:
             return [
                 ProviderWarning(
                     f"code/{self._vendor}/{code}",
-                    "an answer that this spotd does not know counts as one of a call that may have "
-                    f"happened, and is made again: {text}",
-                    self.unfamiliar[code],
+                    f"unknown error code: the call may have taken effect and is repeated: {text}",
+                    self.unknown_codes[code],
                 )
                 for code, text in self._texts.items()
             ]
 
-    def _count(self, code: str, told: str) -> None:
+    def _record_unknown(self, code: str, message: str) -> None:
         with self._lock:
-            self.unfamiliar[code] += 1
-            if len(self._texts) < MOST_REMARKS:
-                self._texts.setdefault(code, told)
-        log.error("%s answers with a code that is in no table: %s", self._vendor, told)
+            self.unknown_codes[code] += 1
+            if len(self._texts) < MAX_WARNINGS:
+                self._texts.setdefault(code, message)
+        log.error("%s answered with an unknown code: %s", self._vendor, message)

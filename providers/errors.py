@@ -1,6 +1,7 @@
-"""The closed set of errors that spotd understands of a cloud, each with how much of the market it
-spoils. Everybody has them from `providers.base`. Standard library only: the node agent ships this
-file too."""
+"""The closed set of provider errors, each with the scope of the market that it affects.
+
+Import them from `providers.base`. Standard library only: the node agent ships this file too.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from enum import Enum
 
 
 class Scope(str, Enum):
-    """How much of the market an error spoils."""
+    """How much of the market an error affects."""
 
     OFFER = "offer"
     ZONE = "zone"
@@ -17,7 +18,7 @@ class Scope(str, Enum):
 
 
 class ProviderError(Exception):
-    """Base of the closed set. `scope` says how much of the market the error spoils."""
+    """Base of the closed set. `scope` is how much of the market the error affects."""
 
     scope: Scope = Scope.OFFER
 
@@ -29,42 +30,42 @@ class ProviderError(Exception):
 
 
 class CapacityError(ProviderError):
-    """No machine to be had there now: cool the offer and try the next one."""
+    """No capacity there now: put the offer on cooldown and try the next one."""
 
 
 class QuotaError(ProviderError):
-    """Our quota is used up or zero: cool the region, for longer."""
+    """The account's quota is used up or zero: put the region on a longer cooldown."""
 
     scope = Scope.REGION
 
 
 class NoQuotaError(QuotaError):
-    """Our quota there is zero: waiting does not help, somebody has to ask the vendor for one."""
+    """The account's quota is zero: waiting does not help, somebody has to request one."""
 
 
 class UnpreparedError(ProviderError):
-    """The place lacks what machines need there (a subnet, the image, a role): no machine until
-    somebody mends that; elsewhere there may be one."""
+    """The region or zone lacks a prerequisite (a subnet, the image, a role). No machine can start
+    there until somebody creates it; other regions are not affected."""
 
     scope = Scope.REGION
 
 
 class PriceError(ProviderError):
-    """The price is above the cap that we sent."""
+    """The price is above the maximum price of the request."""
 
 
 class RejectedError(ProviderError):
-    """Our request is wrong: fail the job with the vendor's text, trying again cannot help."""
+    """The request is wrong: fail the job with the vendor's message, retrying cannot help."""
 
 
 class AuthError(ProviderError):
-    """Credentials refused: the provider is out of use until they change."""
+    """The credentials are refused: the provider is unusable until they change."""
 
     scope = Scope.PROVIDER
 
 
 class ThrottledError(ProviderError):
-    """Too many calls: same target, later."""
+    """Too many calls: retry the same target later."""
 
     scope = Scope.PROVIDER
 
@@ -74,4 +75,4 @@ class ThrottledError(ProviderError):
 
 
 class UnknownOutcome(ProviderError):
-    """It may have happened. Nothing is recorded; the same token is tried again."""
+    """The call may have taken effect. Nothing is recorded; it is retried with the same token."""

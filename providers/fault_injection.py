@@ -1,5 +1,5 @@
-"""A verb that not every provider has: its cloud's own way to take a spot machine back on request,
-so that what a machine does then can be seen before the market does it."""
+"""Optional provider capability: have the cloud preempt a spot machine on request, to test
+recovery."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from providers.base import RejectedError
 
 @dataclass(frozen=True)
 class Interruption:
-    """What the cloud took on: the call and what it answered, for a report, and within how many
-    seconds the machine is to hear of it, by what the vendor says."""
+    """An accepted interruption: the call and its answer, for a report, and how many seconds the
+    machine may wait for its notice according to the vendor."""
 
-    asked: str
-    heard_within_s: float
+    request: str
+    notice_within_s: float
 
 
 @runtime_checkable
-class Interrupter(Protocol):
-    """What a provider can also do. `interruption_usd` is what its cloud takes for one, at most,
-    beside the machine."""
+class FaultInjector(Protocol):
+    """A provider that can interrupt its own machines. `interruption_usd` is the maximum fee of the
+    cloud for one interruption, on top of the machine."""
 
     @property
     def interruption_usd(self) -> float: ...
 
     def interrupt(self, instance_id: str) -> Interruption:
-        """Have the cloud take a spot machine of our deployment back, with the notice and the end
-        that it gives any. Raises RejectedError for one that is not ours, or is not spot, and any
-        other `ProviderError`."""
+        """Have the cloud preempt a spot machine of this deployment, with its usual notice and end.
+
+        Raises RejectedError for a machine that is not of this deployment or not spot, and any other
+        `ProviderError`.
+        """
         ...
 
 
-def not_to_be_taken(instance_id: str) -> RejectedError:
-    """Of a machine that there is none of, or that no cloud takes back."""
-    return RejectedError(f"{instance_id} is no spot machine of this deployment")
+def not_interruptible(instance_id: str) -> RejectedError:
+    """The error for a machine that does not exist, or that the cloud does not preempt."""
+    return RejectedError(f"{instance_id} is not a spot machine of this deployment")

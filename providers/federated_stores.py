@@ -1,5 +1,5 @@
-"""What config.toml says of a store that machines of other clouds exchange what they are for, after
-`spotctl init --trust`: [stores.NAME] and its `federate`."""
+"""Render the [stores.NAME] section of config.toml for a store that other clouds' machines access by
+identity federation, as `spotctl init --trust` sets it up."""
 
 from __future__ import annotations
 
@@ -9,34 +9,41 @@ from typing import Any
 
 from providers.iam.hcl import Raw, block
 from providers.iam.policy import PolicyFacts
-from providers.iam.setup import filled
+from providers.iam.setup import substitute
 
 SCHEMES = {"aws": "s3", "gcp": "gs", "azure": "az"}
 
 
 def store_of(facts: PolicyFacts, cloud: str) -> str:
-    """The store of this cloud that checkpoints go to first; "" where there is none."""
+    """Return the first checkpoint store on this cloud; "" where there is none."""
     urls = (facts.checkpoint_store, *facts.job_stores)
     return next((url for url in urls if url.startswith(f"{SCHEMES[cloud]}://")), "")
 
 
-def lines(facts: PolicyFacts, told: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
-    """TOML. `told` is what `federate` of the cloud's set-up answers, `names` what its $NAMEs stand
-    for. Raises KeyError for one that is not among them."""
-    head = [
+def toml_lines(
+    facts: PolicyFacts, settings: Mapping[str, Any], names: Mapping[str, str]
+) -> list[str]:
+    """Return the section as lines of TOML.
+
+    `settings` come from `federation_settings` of the cloud's set-up; `names` are the values of
+    their $NAMEs. Raises KeyError for an unknown name.
+    """
+    header = [
         "# Where config.toml has a section with this url, federate goes there.",
         "[stores.checkpoints]",
-        f"url = {json.dumps(store_of(facts, told['kind']))}",
+        f"url = {json.dumps(store_of(facts, settings['kind']))}",
     ]
-    if told["kind"] == "azure":
-        head.append('options = { account = "ACCOUNT" }  # the storage account that has it')
-    body = [f"{key} = {json.dumps(filled(value, names))}" for key, value in told.items()]
-    return [*head, "", "[stores.checkpoints.federate]", *body]
+    if settings["kind"] == "azure":
+        header.append('options = { account = "ACCOUNT" }  # the storage account that has it')
+    body = [f"{key} = {json.dumps(substitute(value, names))}" for key, value in settings.items()]
+    return [*header, "", "[stores.checkpoints.federate]", *body]
 
 
-def output(facts: PolicyFacts, told: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    """The same of a module of Terraform: `terraform output -raw federate`. `names` are expressions
-    of its language."""
-    text = lines(facts, told, {name: f"${{{value}}}" for name, value in names.items()})
-    listed = ", ".join(json.dumps(line) for line in text)
-    return block("output", ["federate"], {"value": Raw(f'join("\\n", [{listed}])')})
+def terraform_output(
+    facts: PolicyFacts, settings: Mapping[str, Any], names: Mapping[str, str]
+) -> str:
+    """Return the same section as a Terraform output, for `terraform output -raw federate`. `names`
+    are Terraform expressions."""
+    lines = toml_lines(facts, settings, {name: f"${{{value}}}" for name, value in names.items()})
+    quoted_lines = ", ".join(json.dumps(line) for line in lines)
+    return block("output", ["federate"], {"value": Raw(f'join("\\n", [{quoted_lines}])')})

@@ -1,11 +1,11 @@
-"""A machine of one cloud shows another who it is, by what its own cloud signs, and gets credentials
-for it: no secret is handed to it, and nobody has to be there when they end.
+"""Workload identity federation: a machine of one cloud gets credentials for a store on another
+cloud by proving its identity, without stored secrets.
 
-Machines of Google Cloud and Azure have a token of their identity. One of AWS asks STS for such a
-token (an account has to allow that once), or signs a question that Google then asks STS for it.
+Machines of Google Cloud and Azure get a token of their identity. A machine of AWS either asks STS
+for such a token (an account has to enable that once), or signs a request that Google sends to STS.
 
-Standard library only: it runs on nodes. Paths and fields: Google's and Microsoft's pages on the
-identity tokens of machines and on workload identity federation, and AWS's STS API reference
+Standard library only: it runs on nodes. Sources of paths and fields: Google's and Microsoft's pages
+on machine identity tokens and on workload identity federation, and AWS's STS API reference
 (AssumeRoleWithWebIdentity, GetWebIdentityToken, GetCallerIdentity).
 """
 
@@ -21,23 +21,23 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from providers.aws_signing import RoleKeys, role_keys, signed
+from providers.aws_signing import RoleKeys, role_keys, sign_request
 from providers.base import MetadataError
-from providers.link_local import ask, refuse
+from providers.link_local import request, unexpected_status
 
 TIMEOUT_S = 10.0
-PROVIDERS = {"aws": "spotd-aws", "azure": "spotd-azure"}  # of a pool of Google's, by their names
+PROVIDERS = {"aws": "spotd-aws", "azure": "spotd-azure"}  # names in Google's workload identity pool
 _GCP = "http://metadata.google.internal"
 _AZURE = "http://169.254.169.254"
 _GOOGLE_TOKENS = "https://sts.googleapis.com/v1/token"
 _GOOGLE_IAM = "https://iamcredentials.googleapis.com"
 _ENTRA = "https://login.microsoftonline.com"
-_LASTS_S = 3600  # that a token of Google's account is asked for
-_PROOF_S = 300  # that a token of AWS is good for: it is shown at once
+_ACCESS_TOKEN_S = 3600  # requested lifetime of Google's access tokens
+_AWS_TOKEN_S = 300  # lifetime of an AWS identity token: it is used at once
 _LIMIT_BYTES = 1 << 20
 _REFUSALS = frozenset({400, 401, 403, 404})
-# Of what the role may do, what is left of it.
-_READING = json.dumps(
+# Session policy that limits a role to reading.
+_READ_ONLY_POLICY = json.dumps(
     {
         "Version": "2012-10-17",
         "Statement": [
@@ -49,16 +49,19 @@ _FIELDS = ("AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration")
 
 
 class ExchangeError(OSError):
-    """No credentials came of it, this time; the text has no secret in it. `refused`: somebody said
-    no, and will say it again."""
+    """No credentials this time. The text contains no secret. `refused`: the other side rejected the
+    request, and a retry will not help."""
 
     refused = False
 
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Where to ask, each "" for the cloud's own address: the machine's metadata service, AWS's STS,
-    and of the cloud whose store it is the token service and Google's IAM."""
+    """Addresses other than the clouds' own; "" for the default.
+
+    `metadata` is the machine's metadata service, `sts` AWS's STS, `tokens` the token service and
+    `iam` Google's IAM of the cloud that has the store.
+    """
 
     metadata: str = ""
     sts: str = ""
@@ -66,60 +69,65 @@ class Endpoints:
     iam: str = ""
 
 
-DOORS = tuple(one.name for one in fields(Endpoints))
+ENDPOINT_NAMES = tuple(field_.name for field_ in fields(Endpoints))
 
 
-def prove(cloud: str, audience: str, doors: Endpoints) -> str:
-    """A token for `audience` that says which machine this is. Raises ExchangeError."""
+def identity_token(cloud: str, audience: str, endpoints: Endpoints) -> str:
+    """Return a token for `audience` that identifies this machine. Raises ExchangeError."""
     try:
         if cloud == "gcp":
-            return _prove_gcp(audience, doors.metadata)
+            return _gcp_identity_token(audience, endpoints.metadata)
         if cloud == "azure":
-            return _prove_azure(audience, doors.metadata)
-        return _prove_aws(audience, role_keys(doors.metadata), doors.sts)
+            return _azure_identity_token(audience, endpoints.metadata)
+        return _aws_identity_token(audience, role_keys(endpoints.metadata), endpoints.sts)
     except (MetadataError, ValueError, KeyError, IndexError) as error:
-        raise _unproven(cloud, error) from None
+        raise _identity_error(cloud, error) from None
 
 
-def _unproven(cloud: str, error: Exception) -> ExchangeError:
-    return ExchangeError(f"{cloud} does not say who this machine is: {error}")
+def _identity_error(cloud: str, error: Exception) -> ExchangeError:
+    return ExchangeError(f"{cloud} cannot prove this machine's identity: {error}")
 
 
-def _prove_gcp(audience: str, base_url: str) -> str:
+def _gcp_identity_token(audience: str, base_url: str) -> str:
     path = "/computeMetadata/v1/instance/service-accounts/default/identity"
     path += f"?audience={quote(audience, safe='')}&format=full"
-    return _asked(base_url or _GCP, path, {"Metadata-Flavor": "Google"})
+    return _read_metadata(base_url or _GCP, path, {"Metadata-Flavor": "Google"})
 
 
-def _prove_azure(audience: str, base_url: str) -> str:
+def _azure_identity_token(audience: str, base_url: str) -> str:
     path = "/metadata/identity/oauth2/token?api-version=2018-02-01"
     path += f"&resource={quote(audience, safe='')}"
-    return str(json.loads(_asked(base_url or _AZURE, path, {"Metadata": "true"}))["access_token"])
+    return str(
+        json.loads(_read_metadata(base_url or _AZURE, path, {"Metadata": "true"}))["access_token"]
+    )
 
 
-def _prove_aws(audience: str, keys: RoleKeys, sts: str) -> str:
-    """Of the region's own STS: the global one makes none."""
+def _aws_identity_token(audience: str, keys: RoleKeys, sts: str) -> str:
+    """Use the region's own STS: the global one issues no such tokens."""
     url = f"{(sts or _sts_of(keys)).rstrip('/')}/"
-    asked = {
+    parameters = {
         "Action": "GetWebIdentityToken",
         "Version": "2011-06-15",
         "Audience.member.1": audience,
-        "DurationSeconds": _PROOF_S,
+        "DurationSeconds": _AWS_TOKEN_S,
         "SigningAlgorithm": "RS256",  # the only one that Entra takes
     }
-    body, form = urlencode(asked).encode(), "application/x-www-form-urlencoded"
-    headers = signed(keys, url, _now(), {"content-type": form}, body)
-    token = _field(_post("AWS", url, body, headers), "WebIdentityToken")
+    body = urlencode(parameters).encode()
+    content_type = {"content-type": "application/x-www-form-urlencoded"}
+    headers = sign_request(keys, url, _now(), content_type, body)
+    token = _xml_field(_post("AWS", url, body, headers), "WebIdentityToken")
     if not token:
         raise ExchangeError("AWS: the answer has no token")
     return token
 
 
-def _question(keys: RoleKeys, provider: str, sts: str) -> str:
-    """Who is asking?, as a request that this machine has signed and Google sends: good for this
-    provider alone, whose name is signed with it."""
+def _signed_caller_identity(keys: RoleKeys, provider: str, sts: str) -> str:
+    """Return a signed GetCallerIdentity request, which Google sends to STS.
+
+    The name of `provider` is signed too, so the request is valid for that provider only.
+    """
     url = f"{sts or _sts_of(keys)}?Action=GetCallerIdentity&Version=2011-06-15"
-    headers = signed(keys, url, _now(), {"x-goog-cloud-target-resource": provider})
+    headers = sign_request(keys, url, _now(), {"x-goog-cloud-target-resource": provider})
     listed = [{"key": name, "value": value} for name, value in headers.items()]
     return quote(json.dumps({"url": url, "method": "POST", "headers": listed}))
 
@@ -128,30 +136,33 @@ def _sts_of(keys: RoleKeys) -> str:
     return f"https://sts.{keys.region}.amazonaws.com"
 
 
-def _asked(base_url: str, path: str, headers: Mapping[str, str]) -> str:
-    answer = ask(base_url, path, timeout_s=TIMEOUT_S, headers=headers)
-    if answer.status != 200 or not answer.text:
-        raise refuse(answer, path)
-    return answer.text
+def _read_metadata(base_url: str, path: str, headers: Mapping[str, str]) -> str:
+    response = request(base_url, path, timeout_s=TIMEOUT_S, headers=headers)
+    if response.status != 200 or not response.text:
+        raise unexpected_status(response, path)
+    return response.text
 
 
 def aws_session(
-    cloud: str, role: str, audience: str, name: str, doors: Endpoints, *, reading: bool = False
+    cloud: str, role: str, audience: str, name: str, endpoints: Endpoints, *, reading: bool = False
 ) -> dict[str, Any]:
-    """Credentials of `role`, in the form that obstore takes: for an hour, and made anew when less
-    than five minutes of it are left; with `reading` they can read alone. Raises ExchangeError."""
-    asked = {
+    """Return credentials of `role` in the format of obstore. Raises ExchangeError.
+
+    They last an hour; obstore renews them when less than five minutes are left. With `reading` they
+    are read-only.
+    """
+    form = {
         "Action": "AssumeRoleWithWebIdentity",
         "Version": "2011-06-15",
         "RoleArn": role,
         "RoleSessionName": re.sub(r"[^\w+=,.@-]", "-", name)[:64],
-        "WebIdentityToken": prove(cloud, audience, doors),
-        **({"Policy": _READING} if reading else {}),
+        "WebIdentityToken": identity_token(cloud, audience, endpoints),
+        **({"Policy": _READ_ONLY_POLICY} if reading else {}),
     }
-    body = _post(role, doors.sts, urlencode(asked).encode(), {})
-    key, secret, token, until = (_field(body, name) for name in _FIELDS)
+    body = _post(role, endpoints.sts, urlencode(form).encode(), {})
+    key, secret, token, until = (_xml_field(body, name) for name in _FIELDS)
     try:
-        expires = _moment(until)
+        expires = _parse_time(until)
     except ValueError:
         raise ExchangeError(f"{role}: the answer has no credentials") from None
     return {
@@ -163,115 +174,125 @@ def aws_session(
 
 
 def google_token(
-    cloud: str, account: str, pool: str, audience: str, doors: Endpoints, *, reading: bool = False
+    cloud: str,
+    account: str,
+    pool: str,
+    audience: str,
+    endpoints: Endpoints,
+    *,
+    reading: bool = False,
 ) -> dict[str, Any]:
-    """A token of the service account `account`, in the form that obstore takes; as for
-    aws_session. `pool` is the full name of a workload identity pool, whose provider for machines of
-    `cloud` is called as in PROVIDERS."""
+    """Return a token of the service account `account` in the format of obstore; see aws_session.
+
+    `pool` is the full name of a workload identity pool. PROVIDERS has the names of its providers.
+    """
     provider = f"//iam.googleapis.com/{pool}/providers/{PROVIDERS[cloud]}"
     kind = "urn:ietf:params:oauth:token-type:"
     if cloud == "aws":
         try:
-            subject = _question(role_keys(doors.metadata), provider, doors.sts)
+            subject = _signed_caller_identity(
+                role_keys(endpoints.metadata), provider, endpoints.sts
+            )
         except (MetadataError, ValueError, KeyError, IndexError) as error:
-            raise _unproven(cloud, error) from None
-        form = "urn:ietf:params:aws:token-type:aws4_request"
+            raise _identity_error(cloud, error) from None
+        subject_type = "urn:ietf:params:aws:token-type:aws4_request"
     else:
-        subject, form = prove(cloud, audience, doors), f"{kind}jwt"
-    asked = {
+        subject = identity_token(cloud, audience, endpoints)
+        subject_type = f"{kind}jwt"
+    form = {
         "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
         "audience": provider,
         "scope": "https://www.googleapis.com/auth/cloud-platform",
         "requested_token_type": f"{kind}access_token",
         "subject_token": subject,
-        "subject_token_type": form,
+        "subject_token_type": subject_type,
     }
-    said = _post(provider, doors.tokens or _GOOGLE_TOKENS, urlencode(asked).encode(), {})
-    own = {"Authorization": f"Bearer {_value(provider, said, 'access_token')}"}
-    own["Content-Type"] = "application/json"
-    may = "read_only" if reading else "read_write"
-    scope = [f"https://www.googleapis.com/auth/devstorage.{may}"]
-    wanted = json.dumps({"scope": scope, "lifetime": f"{_LASTS_S}s"}).encode()
+    body = _post(provider, endpoints.tokens or _GOOGLE_TOKENS, urlencode(form).encode(), {})
+    headers = {"Authorization": f"Bearer {_json_field(provider, body, 'access_token')}"}
+    headers["Content-Type"] = "application/json"
+    access = "read_only" if reading else "read_write"
+    scope = [f"https://www.googleapis.com/auth/devstorage.{access}"]
+    request_body = json.dumps({"scope": scope, "lifetime": f"{_ACCESS_TOKEN_S}s"}).encode()
     path = f"/v1/projects/-/serviceAccounts/{account}:generateAccessToken"
-    said = _post(account, f"{doors.iam or _GOOGLE_IAM}{path}", wanted, own)
-    token, until = (_value(account, said, name) for name in ("accessToken", "expireTime"))
+    body = _post(account, f"{endpoints.iam or _GOOGLE_IAM}{path}", request_body, headers)
+    token, until = (_json_field(account, body, name) for name in ("accessToken", "expireTime"))
     try:
-        return {"token": token, "expires_at": _moment(until)}
+        return {"token": token, "expires_at": _parse_time(until)}
     except ValueError:
         raise ExchangeError(f"{account}: the answer has no time") from None
 
 
 def azure_token(
-    cloud: str, tenant: str, application: str, audience: str, doors: Endpoints
+    cloud: str, tenant: str, application: str, audience: str, endpoints: Endpoints
 ) -> dict[str, Any]:
-    """A token of an application of Entra, or of an identity, that trusts this machine; as for
+    """Return a token of an Entra application or identity that trusts this machine; see
     aws_session."""
-    asked = {
+    form = {
         "client_id": application,
         "scope": "https://storage.azure.com/.default",
         "grant_type": "client_credentials",
         "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
-        "client_assertion": prove(cloud, audience, doors),
+        "client_assertion": identity_token(cloud, audience, endpoints),
     }
-    url = f"{doors.tokens or _ENTRA}/{tenant}/oauth2/v2.0/token"
-    said = _post(application, url, urlencode(asked).encode(), {})
-    token = _value(application, said, "access_token")
+    url = f"{endpoints.tokens or _ENTRA}/{tenant}/oauth2/v2.0/token"
+    body = _post(application, url, urlencode(form).encode(), {})
+    token = _json_field(application, body, "access_token")
     try:
-        lasts = timedelta(seconds=int(_value(application, said, "expires_in")))
+        lasts = timedelta(seconds=int(_json_field(application, body, "expires_in")))
     except ValueError:
         raise ExchangeError(f"{application}: the answer has no time") from None
     return {"token": token, "expires_at": _now() + lasts}
 
 
-def _post(who: str, url: str, data: bytes, headers: Mapping[str, str]) -> str:
-    """Raises ExchangeError with what the other side says; `who` begins its text."""
+def _post(party: str, url: str, data: bytes, headers: Mapping[str, str]) -> str:
+    """Send a POST and return the answer. Raises ExchangeError; its text begins with `party`."""
     request = urllib.request.Request(url, data, dict(headers), method="POST")  # noqa: S310 - the caller's
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as heard:  # noqa: S310 - as above
-            return str(heard.read(_LIMIT_BYTES).decode("utf-8", "replace"))
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310 - as above
+            return str(response.read(_LIMIT_BYTES).decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
-        said = error.read(_LIMIT_BYTES).decode("utf-8", "replace")
-        failed = ExchangeError(f"{who}: {_reason(said) or error}")
+        body = error.read(_LIMIT_BYTES).decode("utf-8", "replace")
+        failed = ExchangeError(f"{party}: {_reason(body) or error}")
         failed.refused = error.code in _REFUSALS
         raise failed from None
     except (OSError, ValueError) as error:
-        raise ExchangeError(f"{who}: {error}") from None
+        raise ExchangeError(f"{party}: {error}") from None
 
 
-def _reason(said: str) -> str:
-    """Of a refusal: AWS's is XML; Google's token service and Entra say error_description, and
-    Google's IAM an error with a message."""
-    words = f"{_field(said, 'Code')} {_field(said, 'Message')}".strip()
-    if words:
-        return words
+def _reason(body: str) -> str:
+    """Return the message of an error answer: AWS sends XML, Google's token service and Entra
+    `error_description`, and Google's IAM an `error` object with a message."""
+    message = f"{_xml_field(body, 'Code')} {_xml_field(body, 'Message')}".strip()
+    if message:
+        return message
     try:
-        document = json.loads(said)
+        document = json.loads(body)
         inner = document["error"]
-        named = inner if isinstance(inner, str) else f"{inner['status']} {inner['message']}"
-        return f"{named} {document.get('error_description', '')}".strip().splitlines()[0]
+        summary = inner if isinstance(inner, str) else f"{inner['status']} {inner['message']}"
+        return f"{summary} {document.get('error_description', '')}".strip().splitlines()[0]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return ""
 
 
-def _value(who: str, said: str, name: str) -> str:
-    """A field of a JSON answer. Raises ExchangeError where it has none."""
+def _json_field(party: str, body: str, name: str) -> str:
+    """Return a field of a JSON answer. Raises ExchangeError without it."""
     try:
-        value = json.loads(said)[name]
+        value = json.loads(body)[name]
     except (ValueError, KeyError, TypeError):
         value = ""
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
-        raise ExchangeError(f"{who}: the answer has no {name}")
+        raise ExchangeError(f"{party}: the answer has no {name}")
     return str(value)
 
 
-def _field(body: str, name: str) -> str:
-    """The text of an element that AWS has once in its answer; "" when it has none. None of these
-    has anything in it that XML writes otherwise."""
-    found = re.search(rf"<{name}>([^<]*)</{name}>", body)
-    return found[1] if found else ""
+def _xml_field(body: str, name: str) -> str:
+    """Return the text of an XML element that occurs once; "" without it. These elements contain no
+    escaped characters."""
+    match = re.search(rf"<{name}>([^<]*)</{name}>", body)
+    return match[1] if match else ""
 
 
-def _moment(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     return datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
 
 

@@ -1,8 +1,8 @@
-"""One HTTP exchange that is over in time, whatever the peer does, and never through a proxy.
+"""Send one HTTP request with a hard deadline, never through a proxy.
 
-A peer that drips a byte now and then outlives every time-out of a socket, and whoever waits for it
-with no bound of its own hears of no notice any more. Standard library only: it runs on nodes too.
-`http.client` knows nothing of the proxy variables.
+Socket timeouts do not bound a peer that sends a byte now and then; a caller without a bound of its
+own would then miss its notices. Standard library only: it runs on nodes too. `http.client` ignores
+the proxy variables.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """What came back. Header names are as the peer wrote them; the body is cut at the limit."""
+    """Header names are as the peer wrote them. The body is cut at the limit."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
-def exchange(
+def send_request(
     address: tuple[str, int],
     method: str,
     target: str,
@@ -35,8 +35,10 @@ def exchange(
     headers: Mapping[str, str],
     body: bytes | None = None,
 ) -> HttpResponse:
-    """Ask once. Raises OSError, ValueError and http.client.HTTPException, at the latest after
-    `timeout_s` in all (the name's look-up aside)."""
+    """Send one request. `timeout_s` bounds all of it except the name lookup.
+
+    Raises OSError, ValueError and http.client.HTTPException.
+    """
     connection = _Connection(*address, timeout=timeout_s)
     try:
         connection.request(method, target, body, dict(headers))
@@ -48,44 +50,48 @@ def exchange(
 
 
 class _Connection(http.client.HTTPConnection):
-    """Its socket has one deadline for everything."""
+    """A connection whose socket has one deadline for all operations."""
 
     sock: Any
 
     def connect(self) -> None:
-        end_s = time.monotonic() + (self.timeout or 0.0)
+        deadline_s = time.monotonic() + (self.timeout or 0.0)
         super().connect()
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sock = _Socket(self.sock, end_s)
+        self.sock = _Socket(self.sock, deadline_s)
 
 
 class _Socket:
-    """As much of a socket as `http.client` uses. It closes its own before it has read the answer of
-    a peer that will close its: what has been made of it keeps it open."""
+    """The part of a socket that `http.client` uses.
 
-    def __init__(self, sock: socket.socket, end_s: float) -> None:
+    `http.client` closes its socket before it has read the answer of a peer that closes the
+    connection; the files made from the socket keep it open.
+    """
+
+    def __init__(self, sock: socket.socket, deadline_s: float) -> None:
         self._sock = sock
-        self._end_s = end_s
-        self._in_use = 1
+        self._deadline_s = deadline_s
+        self._references = 1
 
-    def within(self) -> socket.socket:
-        """The socket, with the time that is left. Raises TimeoutError when none is."""
-        left_s = self._end_s - time.monotonic()
-        if left_s <= 0:
+    def with_timeout(self) -> socket.socket:
+        """Return the socket with the remaining time as its timeout. Raises TimeoutError when none
+        is left."""
+        remaining_s = self._deadline_s - time.monotonic()
+        if remaining_s <= 0:
             raise TimeoutError("timed out")
-        self._sock.settimeout(left_s)
+        self._sock.settimeout(remaining_s)
         return self._sock
 
     def sendall(self, data: bytes) -> None:
-        self.within().sendall(data)
+        self.with_timeout().sendall(data)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        self._in_use += 1
+        self._references += 1
         return io.BufferedReader(_Reader(self))
 
     def close(self) -> None:
-        self._in_use -= 1
-        if not self._in_use:
+        self._references -= 1
+        if not self._references:
             self._sock.close()
 
 
@@ -102,4 +108,4 @@ class _Reader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        return self._socket.within().recv_into(buffer)
+        return self._socket.with_timeout().recv_into(buffer)

@@ -1,7 +1,7 @@
-"""One HTTP exchange with a metadata service on the machine's link-local address.
+"""Send one HTTP request to the metadata service on the machine's link-local address.
 
-Standard library only, and never through a proxy: the metadata service answers this machine alone,
-and a proxy would ask it about another one.
+Standard library only, and never through a proxy: the metadata service describes the machine that
+asks, and a proxy would ask about another one.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from providers.base import MetadataError
-from providers.http_request import exchange
+from providers.http_request import send_request
 
 _BODY_LIMIT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Answer:
-    """An HTTP answer of any status; header names are in lower case."""
+class MetadataResponse:
+    """An HTTP response with any status. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -30,7 +30,7 @@ class Answer:
         return self.body.decode("utf-8", "replace").strip()
 
 
-def ask(
+def request(
     base_url: str,
     path: str,
     *,
@@ -38,14 +38,16 @@ def ask(
     method: str = "GET",
     headers: Mapping[str, str] | None = None,
     body: bytes | None = None,
-) -> Answer:
-    """Send one request to `base_url + path`. Raises MetadataError when no sensible answer came in
-    `timeout_s`."""
+) -> MetadataResponse:
+    """Send one request to `base_url + path`.
+
+    Raises MetadataError when no usable response arrives within `timeout_s`.
+    """
     parts = urlsplit(base_url)
     if parts.scheme != "http" or not parts.hostname:
         raise MetadataError(f"metadata address {base_url!r} is not http://host[:port]")
     try:
-        heard = exchange(
+        response = send_request(
             (parts.hostname, parts.port or 80),
             method,
             parts.path.rstrip("/") + path,
@@ -56,10 +58,10 @@ def ask(
         )
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise MetadataError(f"{method} {base_url}{path}: {error or type(error).__name__}") from None
-    found = {name.lower(): value for name, value in heard.headers.items()}
-    return Answer(heard.status, found, heard.body)
+    lower_case = {name.lower(): value for name, value in response.headers.items()}
+    return MetadataResponse(response.status, lower_case, response.body)
 
 
-def refuse(answer: Answer, path: str) -> MetadataError:
-    """The error for an answer that the caller has no use for."""
+def unexpected_status(answer: MetadataResponse, path: str) -> MetadataError:
+    """The error for a response with a status that the caller cannot use."""
     return MetadataError(f"{path}: status {answer.status}: {answer.text[:200]!r}")

@@ -1,5 +1,7 @@
-"""What a cloud tells of its market beside prices: how likely a spot machine is to be had, and to
-last. Nothing depends on it: where it is not told, offers are as good without."""
+"""Market signals besides prices: how likely a spot machine is to be obtained, and to last.
+
+They are optional: without them, offers stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -13,70 +15,74 @@ from providers.warnings import ProviderWarning
 
 log = logging.getLogger(__name__)
 
-ROUND_S = 3600.0  # at most one round of questions in it, answered or not
+INTERVAL_S = 3600.0  # at most one fetch per interval, whether it succeeds or not
 
-Ask = Callable[[Sequence[Offer]], Mapping[str, int]]
+FetchSignal = Callable[[Sequence[Offer]], Mapping[str, int]]
 
 
-class Scores:
-    """Placement scores of spot offers, from 1 to 10, or another number that is a `field` of theirs.
-    `ask` gets the offers of spot machines and answers with the score by offer key of those that the
-    vendor knows; whatever it raises costs the scores of a round, and is told once."""
+class MarketSignal:
+    """One number for each spot offer, fetched at most once per INTERVAL_S: a placement score from 1
+    to 10, or another number that goes into the offer's `field`.
+
+    `fetch` gets the spot offers and returns the numbers that the vendor knows, by offer key. When
+    it fails, the offers of that interval have no number, and the failure is reported once.
+    """
 
     def __init__(
         self,
-        make: str,
-        what: str,
-        ask: Ask,
+        cloud: str,
+        description: str,
+        fetch: FetchSignal,
         monotonic_s: Callable[[], float],
         field: str = "score",
     ) -> None:
         self._field = field
-        self._key = f"signal/{make}/{what}"
-        self._what = what
-        self._ask = ask
+        self._key = f"signal/{cloud}/{description}"
+        self._description = description
+        self._fetch = fetch
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
-        self._until_s = float("-inf")
-        self._known: Mapping[str, int] = {}
-        self._failed: tuple[str, int] = ("", 0)  # the first words, and how often
+        self._next_fetch_s = float("-inf")
+        self._values: Mapping[str, int] = {}
+        self._failure: tuple[str, int] = ("", 0)  # the first message, and the number of failures
 
-    def fill_in(self, offers: Sequence[Offer]) -> list[Offer]:
-        """The same, with the scores that are known. Raises nothing."""
+    def annotate(self, offers: Sequence[Offer]) -> list[Offer]:
+        """Return the offers with the numbers that are known. Raises nothing."""
         spot = [offer for offer in offers if offer.capacity_type is CapacityType.SPOT]
         now_s = self._monotonic_s()
         with self._lock:
-            due = bool(spot) and now_s >= self._until_s
+            due = bool(spot) and now_s >= self._next_fetch_s
             if due:
-                self._until_s = now_s + ROUND_S
+                self._next_fetch_s = now_s + INTERVAL_S
         if due:
-            known = self._round(spot)
+            values = self._refresh(spot)
             with self._lock:
-                self._known = known
-        known = self._known
+                self._values = values
+        values = self._values
         return [
-            replace(offer, **{self._field: known[offer.key]})  # type: ignore[arg-type]
-            if known.get(offer.key)
+            replace(offer, **{self._field: values[offer.key]})  # type: ignore[arg-type]
+            if values.get(offer.key)
             else offer
             for offer in offers
         ]
 
-    def remarks(self) -> list[ProviderWarning]:
-        """See Remarking.remarks."""
-        words, times = self._failed
-        return [ProviderWarning(self._key, words, times)] if times else []
+    def warnings(self) -> list[ProviderWarning]:
+        """See WarningSource.warnings."""
+        message, count = self._failure
+        return [ProviderWarning(self._key, message, count)] if count else []
 
-    def _round(self, spot: Sequence[Offer]) -> Mapping[str, int]:
+    def _refresh(self, spot: Sequence[Offer]) -> Mapping[str, int]:
         try:
-            return self._ask(spot)
-        except (UnknownOutcome, ThrottledError) as error:  # the next round may be answered
-            log.warning("%s are not told: %s", self._what, error)
+            return self._fetch(spot)
+        except (UnknownOutcome, ThrottledError) as error:  # the next fetch may succeed
+            log.warning("%s are unavailable: %s", self._description, error)
         except Exception as error:  # noqa: BLE001 - an old SDK, a missing right, an odd answer
-            text = (
-                f"{self._what} are not told, and of offers with equal prices any is taken: "
+            message = (
+                f"{self._description} are unavailable, so offers with equal prices "
+                "are not ranked further: "
                 f"{type(error).__name__}: {error}"
             )
-            log.warning("%s", text)
+            log.warning("%s", message)
             with self._lock:
-                self._failed = (self._failed[0] or text, self._failed[1] + 1)
+                self._failure = (self._failure[0] or message, self._failure[1] + 1)
         return {}

@@ -1,7 +1,7 @@
-"""What a cloud says about its own readiness, for `spotctl doctor`: credentials, permissions by dry
-run, quotas, images, networks, clocks. Nothing that is asked here makes or changes anything.
+"""Readiness checks of a cloud account for `spotctl doctor`: credentials, permissions by dry run,
+quotas, images, networks, clocks. No check creates or changes anything.
 
-A provider that can be examined is an `Examiner`; it need not be one.
+A provider that supports them is a `ReadinessChecker`; not every provider is one.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from providers.base import (
     ThrottledError,
 )
 
-AT_ONCE = 8
-# EC2 refuses a signature that is off by five minutes, and deadlines of notices are wall time.
+MAX_PARALLEL = 8
+# EC2 refuses signatures that are five minutes off, and notice deadlines are wall time.
 SKEW_FAILS_S, SKEW_WARNS_S = 60.0, 5.0
 
-ANYBODY = {"*", "0.0.0.0/0", "::/0", "internet", "any"}  # as one cloud or another writes it
+ANY_SOURCE = {"*", "0.0.0.0/0", "::/0", "internet", "any"}  # in the notations of the clouds
 
 
 class Grade(str, Enum):
-    """How bad a finding is. Only FAIL makes the doctor's answer a bad one."""
+    """Severity of a finding. Only FAIL makes the doctor's result a failure."""
 
     OK = "ok"
     WARN = "warn"
@@ -41,8 +41,11 @@ class Grade(str, Enum):
 
 @dataclass(frozen=True)
 class CapacityNeed:
-    """A job asks for `count` machines of a type in a place, at once. `cpus` and `accelerator_count`
-    are those of one machine; `whose` is the job, "" for what the configuration allows."""
+    """`count` machines of one type that a job needs at the same time.
+
+    `cpus` and `accelerator_count` are per machine. `job_name` is "" for offers that the
+    configuration allows without a job.
+    """
 
     region: str
     zone: str
@@ -52,16 +55,18 @@ class CapacityNeed:
     cpus: float = 0.0
     accelerator: str = ""
     accelerator_count: int = 0
-    whose: str = ""
+    job_name: str = ""
 
-    def words(self) -> str:
-        """ "2 x p5.48xlarge for llama"."""
-        many = f"{self.count} x " if self.count > 1 else ""
-        return f"{many}{self.instance_type}" + (f" for {self.whose}" if self.whose else "")
+    def describe(self) -> str:
+        """Describe it, like "2 x p5.48xlarge for llama"."""
+        count_text = f"{self.count} x " if self.count > 1 else ""
+        return f"{count_text}{self.instance_type}" + (
+            f" for {self.job_name}" if self.job_name else ""
+        )
 
 
-def need_of(offer: Offer, count: int = 1, whose: str = "") -> CapacityNeed:
-    """That many machines of an offer."""
+def need_of(offer: Offer, count: int = 1, job_name: str = "") -> CapacityNeed:
+    """Return the need for `count` machines of an offer."""
     return CapacityNeed(
         region=offer.region,
         zone=offer.zone,
@@ -71,137 +76,149 @@ def need_of(offer: Offer, count: int = 1, whose: str = "") -> CapacityNeed:
         cpus=offer.cpus,
         accelerator=offer.accelerator,
         accelerator_count=offer.accelerator_count,
-        whose=whose,
+        job_name=job_name,
     )
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: `check` is "credentials", "permissions", "quota", "image",
-    "network", "clock" or "queue"; `place` a region, "" for all of the cloud. `fix` says what to do
-    where it is not OK. A quota names in `serves` those of which it lets one machine be made, and in
-    `lacks` the others."""
+    """The result of one check.
+
+    `check` is "credentials", "permissions", "quota", "image", "network", "clock" or "queue";
+    `region` is "" for the whole cloud. `fix` is the remedy where the grade is not OK. For a quota,
+    `serves` are the needs of which it allows at least one machine, `lacks` the others.
+    """
 
     check: str
     grade: Grade
     text: str
     fix: str = ""
-    place: str = ""
+    region: str = ""
     serves: tuple[CapacityNeed, ...] = ()
     lacks: tuple[CapacityNeed, ...] = ()
 
 
 @runtime_checkable
 class ReadinessChecker(Protocol):
-    """A provider that can be examined."""
+    def check_readiness(self, needs: Sequence[CapacityNeed]) -> Sequence[Finding]:
+        """Check everything that costs no money. Quotas and images are checked against `needs`.
 
-    def examine(self, needs: Sequence[CapacityNeed]) -> Sequence[Finding]:
-        """Everything that can be known without spending money; `needs` are what quotas and images
-        are held against. Raises nothing: what fails is a finding."""
+        Raises nothing: a failed call is a finding.
+        """
         ...
 
 
-def good(check: str, text: str, place: str = "") -> Finding:
-    """A finding that is as it should be."""
-    return Finding(check, Grade.OK, text, place=place)
+def passed(check: str, text: str, region: str = "") -> Finding:
+    return Finding(check, Grade.OK, text, region=region)
 
 
-def bad(check: str, text: str, fix: str, place: str = "") -> Finding:
-    """A finding that keeps machines from being had."""
-    return Finding(check, Grade.FAIL, text, fix, place)
+def failed(check: str, text: str, fix: str, region: str = "") -> Finding:
+    """A finding that prevents machines from starting."""
+    return Finding(check, Grade.FAIL, text, fix, region)
 
 
-def doubtful(check: str, text: str, fix: str, place: str = "") -> Finding:
+def warning(check: str, text: str, fix: str, region: str = "") -> Finding:
     """A finding that somebody should look at."""
-    return Finding(check, Grade.WARN, text, fix, place)
+    return Finding(check, Grade.WARN, text, fix, region)
 
 
-def tried(
-    check: str, fix: str, look: Callable[[], Iterable[Finding]], place: str = ""
+def run_check(
+    check: str, fix: str, perform: Callable[[], Iterable[Finding]], region: str = ""
 ) -> list[Finding]:
-    """What `look` finds; a cloud's refusal is a finding, too. A cloud that is slow, or says that it
-    is asked too often, says nothing about what was to be looked at."""
+    """Return the findings of `perform`; a ProviderError becomes a finding.
+
+    A throttled call says nothing about the subject of the check, so it is only a warning.
+    """
     try:
-        return [*look()]
+        return [*perform()]
     except AuthError as error:
-        return [bad(check, str(error), fix, place)]
+        return [failed(check, str(error), fix, region)]
     except ThrottledError as error:
-        again = "again in a minute: the cloud took no more questions"
-        return [doubtful(check, f"not looked at: {error}", again, place)]
+        retry = "retry in a minute: the cloud is throttling requests"
+        return [warning(check, f"not checked: {error}", retry, region)]
     except ProviderError as error:
-        return [bad(check, str(error), fix, place)]
+        return [failed(check, str(error), fix, region)]
 
 
-def side_by_side(looks: Sequence[Callable[[], Sequence[Finding]]]) -> list[Finding]:
-    """All of them, some at once, in their order."""
-    with ThreadPoolExecutor(max(1, min(AT_ONCE, len(looks)))) as pool:
-        return [found for answer in pool.map(lambda look: look(), looks) for found in answer]
+def run_parallel(checks: Sequence[Callable[[], Sequence[Finding]]]) -> list[Finding]:
+    """Run the checks in parallel, at most MAX_PARALLEL at once; return their findings in order."""
+    with ThreadPoolExecutor(max(1, min(MAX_PARALLEL, len(checks)))) as pool:
+        return [
+            finding for findings in pool.map(lambda check: check(), checks) for finding in findings
+        ]
 
 
-def clock(whose: str, date: str, before_s: float, after_s: float) -> list[Finding]:
-    """How far this clock is from that of an answer's Date header, which has whole seconds; it was
-    asked for at `before_s` and there at `after_s` (unix time). Nothing for a header that cannot be
-    read."""
+def check_clock(cloud: str, date: str, before_s: float, after_s: float) -> list[Finding]:
+    """Compare this box's clock with the Date header of an answer, which has whole seconds.
+
+    The request was sent at `before_s` and answered at `after_s` (unix time). Returns nothing for a
+    header that cannot be read.
+    """
     try:
-        theirs_s = parsedate_to_datetime(date).timestamp()
+        server_s = parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError):
         return []
-    # The header was written somewhere between, in a second that began at `theirs_s`.
-    behind_s, ahead_s = theirs_s - after_s, before_s - (theirs_s + 1)
-    off_s = max(behind_s, ahead_s, 0.0)
-    way = "behind" if behind_s > ahead_s else "ahead of"
-    if off_s < SKEW_WARNS_S:
-        return [good("clock", f"this box and {whose} agree to within {SKEW_WARNS_S:.0f} s")]
-    text = f"this box is {off_s:.0f} s {way} {whose}"
+    # The header was written somewhere between, in the second that began at `server_s`.
+    behind_s, ahead_s = server_s - after_s, before_s - (server_s + 1)
+    offset_s = max(behind_s, ahead_s, 0.0)
+    direction = "behind" if behind_s > ahead_s else "ahead of"
+    if offset_s < SKEW_WARNS_S:
+        return [passed("clock", f"this box and {cloud} agree to within {SKEW_WARNS_S:.0f} s")]
+    text = f"this box is {offset_s:.0f} s {direction} {cloud}"
     fix = "set this box's clock: timedatectl set-ntp true, and see `timedatectl timesync-status`"
-    grade = Grade.FAIL if off_s >= SKEW_FAILS_S else Grade.WARN
+    grade = Grade.FAIL if offset_s >= SKEW_FAILS_S else Grade.WARN
     return [Finding("clock", grade, text, fix)]
 
 
-def quota(
+def check_quota(
     name: str,
     limit: float,
     unit: str,
     needs: Sequence[CapacityNeed],
-    of_one: Callable[[CapacityNeed], float],
+    units_per_machine: Callable[[CapacityNeed], float],
     fix: str,
-    place: str,
+    region: str,
 ) -> Finding:
-    """A limit (below 0 is none) against the most that is needed of it at once: `of_one` machine,
-    in the same unit. It `serves` those of which it lets one be made, if not as many as needed."""
-    most = max(needs, key=lambda need: need.count * of_one(need))
-    asked = most.count * of_one(most)
-    told = "no limit" if limit < 0 else f"{limit:g} {unit}"
-    serves = tuple(need for need in needs if limit < 0 or of_one(need) <= limit)
-    enough = limit < 0 or asked <= limit
+    """Compare a limit (below 0: unlimited) with the largest need.
+
+    `units_per_machine` counts a machine in the unit of the limit. The finding `serves` the needs of
+    which at least one machine fits, even if not all do.
+    """
+    largest = max(needs, key=lambda need: need.count * units_per_machine(need))
+    needed = largest.count * units_per_machine(largest)
+    limit_text = "no limit" if limit < 0 else f"{limit:g} {unit}"
+    serves = tuple(need for need in needs if limit < 0 or units_per_machine(need) <= limit)
+    sufficient = limit < 0 or needed <= limit
     return Finding(
         "quota",
-        Grade.OK if enough else Grade.FAIL,
-        f"{name}: {told}; {asked:g} are needed ({most.words()})",
-        "" if enough else fix,
-        place,
+        Grade.OK if sufficient else Grade.FAIL,
+        f"{name}: {limit_text}; {needed:g} are needed ({largest.describe()})",
+        "" if sufficient else fix,
+        region,
         serves,
         tuple(need for need in needs if need not in serves),
     )
 
 
-def login(sources: Sequence[str], where: str, fix: str, narrower: str, place: str) -> Finding:
-    """Of a firewall that lets these in to SSH, `where` machines are; `narrower` is what to do where
-    that is everybody."""
+def check_ssh_access(
+    sources: Sequence[str], location: str, fix: str, narrow_fix: str, region: str
+) -> Finding:
+    """Check the sources that the firewall allows to use SSH. `narrow_fix` is the remedy when
+    everybody may; `location` describes where the machines are."""
     if not sources:
-        return bad("network", "its firewall lets nobody log in by SSH", fix, place)
-    if ANYBODY & {source.lower() for source in sources}:
-        return doubtful("network", "its firewall lets everybody knock at SSH", narrower, place)
-    return good("network", f"{where}; SSH from {', '.join(sources)}", place)
+        return failed("network", "its firewall allows SSH from nowhere", fix, region)
+    if ANY_SOURCE & {source.lower() for source in sources}:
+        return warning("network", "its firewall allows SSH from everywhere", narrow_fix, region)
+    return passed("network", f"{location}; SSH from {', '.join(sources)}", region)
 
 
-def until(when: datetime) -> str:
-    """ "until 2026-11-22 20:15 UTC"."""
-    return f"until {when.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+def format_until(moment: datetime) -> str:
+    """Format a time, like "until 2026-11-22 20:15 UTC"."""
+    return f"until {moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def trial(need: CapacityNeed) -> LaunchRequest:
-    """A request of which nothing is ever made: for a dry run. Its keys are nobody's."""
+def dry_run_request(need: CapacityNeed) -> LaunchRequest:
+    """A launch request for dry runs only. Its keys belong to nobody."""
     token = f"spotd-doctor-{int(time.time())}"
     return LaunchRequest(
         token=token,

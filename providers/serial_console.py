@@ -1,4 +1,4 @@
-"""A verb that not every provider has: what a machine says on its serial console."""
+"""Optional provider capability: read the serial console of a machine."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Protocol, runtime_checkable
 
 
 @runtime_checkable
-class Console(Protocol):
-    """What a provider can also be asked, where its cloud keeps it."""
+class SerialConsole(Protocol):
+    def read_serial_console(self, instance_id: str) -> str:
+        """Return the end of the machine's serial console output that the cloud has so far, "" for
+        none.
 
-    def console(self, instance_id: str) -> str:
-        """The end of what a machine has written to its serial console, as the cloud has it by now;
-        "" when it has nothing. May raise any `ProviderError`."""
+        May raise any `ProviderError`.
+        """
         ...

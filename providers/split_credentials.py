@@ -1,10 +1,10 @@
-"""A cloud that is asked with two sets of credentials: one to make machines, one to end them.
+"""A provider with two sets of credentials: one that creates machines and one that terminates them.
 
-Whoever has lost the first (expired, revoked, refused after a mistake in a policy) can still end
-what runs. Each stands in for the other where that is safe: an end that is refused is tried with
-those that make, and a listing that is refused with those that end. Second credentials that nobody
-has tried are none: they are tried with every look at the offers, and where they are refused,
-nothing is on sale.
+When the first set fails (expired, revoked, or a policy mistake), running machines can still be
+terminated. Each set stands in for the other where that is safe: a refused terminate is retried with
+the creating set, and a refused listing with the terminating set. The terminating set is tested
+whenever offers are read; while it is refused, there are no offers, because untested credentials
+cannot be relied on.
 """
 
 from __future__ import annotations
@@ -23,110 +23,118 @@ from providers.base import (
     Pending,
     Provider,
 )
-from providers.fault_injection import Interrupter, Interruption, not_to_be_taken
+from providers.fault_injection import FaultInjector, Interruption, not_interruptible
 from providers.images import Image, ImageMaker
-from providers.readiness import CapacityNeed, Finding, ReadinessChecker, good, tried
-from providers.serial_console import Console
+from providers.readiness import CapacityNeed, Finding, ReadinessChecker, passed, run_check
+from providers.serial_console import SerialConsole
 from providers.warnings import ProviderWarning, WarningSource
 
 
 class SplitProvider:
-    """See the module. `ends` needs the rights of the reaper: to list and to terminate."""
+    """A Provider. `terminator` needs the permissions of spot-reaper: to list and to terminate."""
 
-    def __init__(self, makes: Provider, ends: Provider) -> None:
-        self.name = makes.name
-        self.local = makes.local
-        self.watcher = makes.watcher
-        self.limits_life = makes.limits_life
-        self.power_off = makes.power_off
-        self.prepared_file = makes.prepared_file
-        self._makes = makes
-        self._ends = ends
+    def __init__(self, creator: Provider, terminator: Provider) -> None:
+        self.name = creator.name
+        self.local = creator.local
+        self.watcher = creator.watcher
+        self.limits_life = creator.limits_life
+        self.power_off = creator.power_off
+        self.prepared_file = creator.prepared_file
+        self._creator = creator
+        self._terminator = terminator
 
     @property
     def visibility_s(self) -> float:
-        """As the cloud has told by now."""
-        return self._makes.visibility_s
+        """See Provider.visibility_s."""
+        return self._creator.visibility_s
 
     def offers(self, request: OfferRequest) -> Sequence[Offer]:
-        """See Provider.offers. Raises AuthError when the credentials that end are refused."""
+        """See Provider.offers. Raises AuthError when the terminating credentials are refused."""
         try:
-            self._ends.list()
+            self._terminator.list()
         except AuthError as error:
             raise AuthError(
                 f"the credentials that end machines: {error}", code=error.code
             ) from None
-        return self._makes.offers(request)
+        return self._creator.offers(request)
 
-    def examine(self, needs: Sequence[CapacityNeed]) -> Sequence[Finding]:
-        """See Examiner.examine, where those that make can be examined; and whether those that end
-        machines list them."""
-        found = [*self._makes.examine(needs)] if isinstance(self._makes, ReadinessChecker) else []
-        fix = "put right the settings of the provider that begin with `end_`"
-        return [*found, *tried("credentials that end", fix, self._look_at_ends)]
+    def check_readiness(self, needs: Sequence[CapacityNeed]) -> Sequence[Finding]:
+        """See ReadinessChecker.check_readiness; also checks that the terminating credentials can
+        list."""
+        findings = (
+            [*self._creator.check_readiness(needs)]
+            if isinstance(self._creator, ReadinessChecker)
+            else []
+        )
+        fix = "correct the provider's settings that begin with `end_`"
+        return [*findings, *run_check("credentials that end", fix, self._check_terminator)]
 
-    def _look_at_ends(self) -> Iterator[Finding]:
-        yield good("credentials that end", f"they list {len(self._ends.list())} machines")
+    def _check_terminator(self) -> Iterator[Finding]:
+        yield passed("credentials that end", f"they list {len(self._terminator.list())} machines")
 
     def launch(self, request: LaunchRequest) -> Launched | Pending:
         """See Provider.launch."""
-        return self._makes.launch(request)
+        return self._creator.launch(request)
 
     def terminate(self, instance_id: str) -> None:
         """See Provider.terminate."""
         try:
-            self._ends.terminate(instance_id)
+            self._terminator.terminate(instance_id)
         except AuthError:
-            self._makes.terminate(instance_id)
+            self._creator.terminate(instance_id)
 
     def list(self) -> Sequence[Instance]:
         """See Provider.list."""
         try:
-            return self._makes.list()
+            return self._creator.list()
         except AuthError:
-            return self._ends.list()
+            return self._terminator.list()
 
-    def console(self, instance_id: str) -> str:
-        """See Console.console."""
-        return self._makes.console(instance_id) if isinstance(self._makes, Console) else ""
+    def read_serial_console(self, instance_id: str) -> str:
+        """See SerialConsole.read_serial_console."""
+        return (
+            self._creator.read_serial_console(instance_id)
+            if isinstance(self._creator, SerialConsole)
+            else ""
+        )
 
     @property
     def interruption_usd(self) -> float:
-        """See Interrupter."""
-        return self._makes.interruption_usd if isinstance(self._makes, Interrupter) else 0.0
+        """See FaultInjector."""
+        return self._creator.interruption_usd if isinstance(self._creator, FaultInjector) else 0.0
 
     def interrupt(self, instance_id: str) -> Interruption:
-        """See Interrupter.interrupt."""
-        if not isinstance(self._makes, Interrupter):
-            raise not_to_be_taken(instance_id)
-        return self._makes.interrupt(instance_id)
+        """See FaultInjector.interrupt."""
+        if not isinstance(self._creator, FaultInjector):
+            raise not_interruptible(instance_id)
+        return self._creator.interrupt(instance_id)
 
-    def remarks(self) -> Sequence[ProviderWarning]:
-        """See Remarking.remarks."""
-        return self._makes.remarks() if isinstance(self._makes, WarningSource) else ()
+    def warnings(self) -> Sequence[ProviderWarning]:
+        """See WarningSource.warnings."""
+        return self._creator.warnings() if isinstance(self._creator, WarningSource) else ()
 
     def notices(self) -> Sequence[Notice]:
         """See Provider.notices."""
-        return self._makes.notices()
+        return self._creator.notices()
 
     def renew(self, instance_id: str, expires_at_us: int) -> None:
         """See Provider.renew."""
-        self._makes.renew(instance_id, expires_at_us)
+        self._creator.renew(instance_id, expires_at_us)
 
     def leftovers(self) -> Sequence[Leftover]:
         """See Provider.leftovers."""
-        return self._makes.leftovers()
+        return self._creator.leftovers()
 
     def discard(self, leftover_id: str) -> None:
         """See Provider.discard."""
-        self._makes.discard(leftover_id)
+        self._creator.discard(leftover_id)
 
 
 class SplitImageMaker(SplitProvider):
-    """Of a cloud that makes images of machines: made and removed with the credentials that make."""
+    """A SplitProvider that creates and removes images with the creating credentials."""
 
-    def __init__(self, makes: Provider, images: ImageMaker, ends: Provider) -> None:
-        super().__init__(makes, ends)
+    def __init__(self, creator: Provider, images: ImageMaker, terminator: Provider) -> None:
+        super().__init__(creator, terminator)
         self._images = images
 
     def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
@@ -142,8 +150,8 @@ class SplitImageMaker(SplitProvider):
         self._images.remove_image(image_id)
 
 
-def divided(makes: Provider, ends: Provider) -> SplitProvider:
-    """One of the two, by what the cloud can do."""
-    if isinstance(makes, ImageMaker):
-        return SplitImageMaker(makes, makes, ends)
-    return SplitProvider(makes, ends)
+def split_provider(creator: Provider, terminator: Provider) -> SplitProvider:
+    """Return a SplitImageMaker where the cloud can create images, else a SplitProvider."""
+    if isinstance(creator, ImageMaker):
+        return SplitImageMaker(creator, creator, terminator)
+    return SplitProvider(creator, terminator)

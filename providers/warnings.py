@@ -1,4 +1,4 @@
-"""A verb that not every provider has: what its adapter came upon that a person should know of."""
+"""Optional provider capability: report findings of the adapter that need a person's attention."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True)
 class ProviderWarning:
-    """`key` names it, with the make of cloud where that is what it is about; `times` says how often
-    it was come upon, by this process."""
+    """`key` identifies the warning and names the cloud where it is about one; `times` counts its
+    occurrences in this process."""
 
     key: str
     text: str
@@ -19,8 +19,7 @@ class ProviderWarning:
 
 @runtime_checkable
 class WarningSource(Protocol):
-    """What a provider can also be asked, without a call to its cloud."""
-
-    def remarks(self) -> Sequence[ProviderWarning]:
-        """Everything since this process began, each by its first text. Raises nothing."""
+    def warnings(self) -> Sequence[ProviderWarning]:
+        """Return all warnings since this process started, each with its first text. Calls no cloud
+        and raises nothing."""
         ...

@@ -1,14 +1,15 @@
-"""Who may write a job's checkpoints: the protocol around `HEAD`.
+"""Fencing of checkpoint writers: the protocol around a job's `HEAD` object.
 
-`HEAD` is one small object, moved by compare-and-swap only. A generation *claims* it before it reads
-where to resume; from then on every older writer holds a version that is gone, so that its commits
-fail, however long it lives. A commit writes the manifest under a key of its own and then moves
-`HEAD` to it; what `HEAD` does not name was never committed.
+`HEAD` is one small object that is only moved by compare-and-swap. A generation *claims* it before
+it reads where to resume. After that every older writer holds an outdated version tag, so its
+commits fail no matter how long it lives. A commit writes the manifest under a new key and then
+moves `HEAD` to it; a manifest that `HEAD` never named was not committed.
 
-A conditional write may succeed and its answer be lost. Every version carries a fresh nonce, and we
-remember the nonces that we have sent: reading back tells our own write from a stranger's.
+A conditional write may succeed although its response is lost. Every version of `HEAD` has a fresh
+nonce, and a writer remembers the nonces it sent, so that on reading back it recognizes its own
+write.
 
-Standard library only, Python >= 3.10: the node agent runs this too.
+Standard library only, Python >= 3.10, because the node agent runs this too.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ from spotd.wire import (
     sha256,
 )
 
-PREDECESSORS = 8  # how far back HEAD remembers at least
+PREDECESSORS = 8  # HEAD lists at least this many previous checkpoints
 ATTEMPTS = 6
 FIRST_PAUSE_S = 0.05
 
 
 class HeadLostError(StoreError):
-    """HEAD is missing, or older than it is known to have been: this is not the job's store."""
+    """HEAD is missing or older than it once was: this is not the job's store, or it lost data."""
 
 
 class FencedError(Exception):
-    """Another writer owns HEAD: stop, write nothing more. `head_generation` is the owner's."""
+    """Another writer owns HEAD, so this one must stop. `head_generation` is the owner's."""
 
     def __init__(self, head_generation: int, ours: int, owner: str) -> None:
         super().__init__(
@@ -58,12 +59,14 @@ class FencedError(Exception):
 
 
 class StaleCommitError(ValueError):
-    """An earlier write of this writer, whose outcome was unknown, landed while a later commit was
-    under way, and that commit may not follow it. `Fence.head` is HEAD with the earlier write."""
+    """The commit may not follow an earlier write of this writer that landed late.
+
+    The outcome of the earlier write had been unknown. `Fence.head` is HEAD with that write.
+    """
 
 
 def read_head(store: ObjectStore, job_id: str) -> tuple[Head, str] | None:
-    """HEAD and its version tag, or None when nobody has claimed the job yet. Raises WireError."""
+    """HEAD and its version tag; None if the job was never claimed. Raises WireError, StoreError."""
     try:
         data, tag = store.get(head_key(job_id))
     except NotFoundError:
@@ -72,14 +75,14 @@ def read_head(store: ObjectStore, job_id: str) -> tuple[Head, str] | None:
 
 
 class Fence:
-    """One writer's hold on a job: `claim`, then `commit`s, then perhaps `release`.
+    """One writer of a job's checkpoints: `claim`, then `commit`s, then possibly `release`.
 
-    `owner` is the node's token. Every call may raise FencedError, and then always will, and the
-    store's errors; after StoreUnavailableError the same call may be made again. Safe to use from
-    several threads.
+    `owner` is the node's token. Every call may raise FencedError, after which all calls raise it,
+    and StoreError; after StoreUnavailableError the call may be repeated. Thread-safe.
 
-    `known_generation` is the newest that HEAD is known to have had (0: none). A claim of a HEAD
-    that is missing or older raises HeadLostError: to start afresh would throw the job's work away.
+    `known_generation` is the newest generation that HEAD is known to have had (0: none). Claiming a
+    HEAD that is missing or older raises HeadLostError because starting over would discard the job's
+    work.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class Fence:
         self._sleep = sleep
         self._head: Head | None = None
         self._tag: str | None = None
-        # Every version that we tried to write, and the checkpoint that it stands on.
+        # Nonces of the versions we tried to write, and the checkpoint that the next commit follows.
         self._sent: dict[str, HeadRef | None] = {}
         self._fenced: FencedError | None = None
         self._claimed_seq = 0
@@ -110,44 +113,50 @@ class Fence:
 
     @property
     def head(self) -> Head | None:
-        """HEAD as this writer last moved it; None before the claim."""
+        """HEAD as last moved by this writer; None before the claim."""
         return self._head
 
     @property
     def claimed_seq(self) -> int:
-        """The number of HEAD that our newest claim wrote. Whoever claims may go on from an older
-        checkpoint: until the next commit nobody knows which of HEAD's are its past."""
+        """The sequence number of HEAD that our latest claim wrote.
+
+        A writer may resume from an older checkpoint than HEAD's current one, so until its first
+        commit after a claim it is open which of HEAD's checkpoints are its history.
+        """
         return self._claimed_seq
 
     def check(self) -> None:
-        """Raises FencedError unless HEAD, as it is in the store, is one that we wrote and no older
-        than `head`; and store errors. A commit may be under way."""
-        known, entry = self._held(), read_head(self.store, self.job_id)
+        """Check that HEAD in the store is still ours and not older than `head`.
+
+        May be called during a commit. Raises FencedError, StoreError.
+        """
+        known, entry = self._require_head(), read_head(self.store, self.job_id)
         if entry is None:
             raise FencedError(0, self.generation, "nobody: HEAD is gone")
-        found = entry[0]
-        if found.nonce not in self._sent or found.seq < known.seq:
-            raise FencedError(found.generation, self.generation, found.owner)
+        head = entry[0]
+        if head.nonce not in self._sent or head.seq < known.seq:
+            raise FencedError(head.generation, self.generation, head.owner)
 
     def claim(self) -> Head:
-        """Take HEAD for our generation; the resume point is in the returned Head.
+        """Claim HEAD for our generation; the returned Head has the resume point.
 
-        Claiming again with the same owner works and shuts out the earlier process of that owner. A
-        finished job stays `final`: the caller looks at it and goes home.
+        The same owner may claim again, which fences its earlier process. The HEAD of a finished job
+        stays `final`, and the caller must check for that.
         """
         with self._lock:
-            self._alive()
+            self._check_not_fenced()
             head = self._move(self._claimed, claiming=True)
-            self._claimed_seq = head.seq  # first, for those who look at both without the lock
+            self._claimed_seq = head.seq  # before `_head`, for readers of both without the lock
             self._head = head
             return head
 
     def resume_from(self, ref: HeadRef | None) -> None:
-        """Say which of HEAD's checkpoints was restored, when the newer ones were not usable.
+        """Record which of HEAD's checkpoints was restored, if newer ones were unusable.
 
-        The next commit is chained behind it, so that unusable ones leave the chain.
+        The next commit follows it, which drops the unusable ones from the chain. Raises ValueError
+        if it is not in the chain.
         """
-        head = self._held()
+        head = self._require_head()
         if ref not in (None, head.current, *head.previous):
             raise ValueError(f"{ref} is not in the chain of HEAD")
         self._sent[head.nonce] = ref
@@ -155,17 +164,18 @@ class Fence:
     def commit(
         self, manifest: Manifest, *, key: str = "", released: bool = False, keep: int = 0
     ) -> Head:
-        """Write the manifest, then move HEAD to it; `released` says that it is our last.
+        """Write the manifest and move HEAD to it. `released` marks it as our last commit.
 
-        `key` is where the manifest goes (default: a fresh one); it must be one that no other save
-        uses. HEAD remembers `keep` checkpoints, this one included, and some even if fewer are kept.
-        A commit that HEAD already names as released or final is not repeated. Raises ValueError for
-        a manifest of another job or generation, for one whose step lies before the checkpoint that
-        it follows, and for any after release or the final manifest; StaleCommitError where that
-        comes to light only when HEAD is moved.
+        `key` is the manifest's key, used by no other save; by default a new one. HEAD lists the
+        latest `keep` checkpoints including this one, but at least 1 + PREDECESSORS. Repeating the
+        last commit is harmless.
+
+        Raises ValueError for a manifest of another job or generation, for a step before that of the
+        checkpoint it follows, and for any commit after release or the final manifest; the
+        subclass StaleCommitError if this shows only while HEAD is moved.
         """
         with self._lock:
-            head = self._held()
+            head = self._require_head()
             if (manifest.job, manifest.generation) != (self.job_id, self.generation):
                 raise ValueError("the manifest is of another job or generation")
             if head.released or head.final:
@@ -180,17 +190,17 @@ class Fence:
             self._create(key, data)
             ref = HeadRef(self.generation, manifest.step, key, sha256(data))
 
-            def committed(found: Head | None) -> Head:
-                assert found is not None  # noqa: S101 - `_move` checked that it is ours
-                base = self._sent[found.nonce]
-                if found.released or found.final:
+            def committed(head: Head | None) -> Head:
+                assert head is not None  # noqa: S101 - `_move` checked that it is ours
+                base = self._sent[head.nonce]
+                if head.released or head.final:
                     raise StaleCommitError("HEAD was released, or the job finished, meanwhile")
                 if base is not None and ref.step < base.step:
                     raise StaleCommitError(f"step {ref.step} lies before step {base.step}")
                 return replace(
-                    found,
+                    head,
                     current=ref,
-                    previous=_chain(found, base)[: max(PREDECESSORS, keep - 1)],
+                    previous=_chain(head, base)[: max(PREDECESSORS, keep - 1)],
                     released=released or manifest.final,
                     final=manifest.final,
                 )
@@ -198,65 +208,68 @@ class Fence:
             try:
                 self._head = self._move(committed)
             except StaleCommitError:
-                # The same call was made before, and its write landed late: it is done.
-                if not _names(self._held(), ref, released=released, final=manifest.final):
+                # An earlier attempt of this same call landed late: it is done.
+                if not _is_committed(
+                    self._require_head(), ref, released=released, final=manifest.final
+                ):
                     raise
-            return self._held()
+            return self._require_head()
 
     def release(self) -> Head:
-        """Say that nothing more will come from us. Doing it twice is doing it once."""
+        """Mark HEAD as released: this writer will commit no more. Idempotent."""
         with self._lock:
-            head = self._held()
+            head = self._require_head()
             if not head.released:
                 self._head = self._move(_released)
-            return self._held()
+            return self._require_head()
 
-    def _alive(self) -> None:
+    def _check_not_fenced(self) -> None:
         if self._fenced is not None:
             raise self._fenced
 
-    def _held(self) -> Head:
-        self._alive()
+    def _require_head(self) -> Head:
+        self._check_not_fenced()
         if self._head is None:
             raise ValueError("HEAD was not claimed: call claim() first")
         return self._head
 
-    def _claimed(self, found: Head | None) -> Head:
-        if found is None:
-            found = Head(self.job_id, self.generation, 0, "", self.owner)
-        return replace(found, generation=self.generation, owner=self.owner, released=False)
+    def _claimed(self, head: Head | None) -> Head:
+        if head is None:
+            head = Head(self.job_id, self.generation, 0, "", self.owner)
+        return replace(head, generation=self.generation, owner=self.owner, released=False)
 
     def _move(self, change: Callable[[Head | None], Head], *, claiming: bool = False) -> Head:
-        """Compare-and-swap HEAD to `change(HEAD)` until it is known to have happened, or not.
+        """Compare-and-swap HEAD to `change(HEAD)`, retrying until the outcome is known.
 
-        A retry sends the same bytes as long as it goes against the same version.
+        Retries against the same version send the same bytes. Raises StoreUnavailableError after
+        ATTEMPTS.
         """
-        found, tag = self._head, self._tag
-        wanted = None if claiming else self._stamped(change, found)
+        tag = self._tag
+        new = None if claiming else self._stamped(change, self._head)
         trouble: StoreError | None = None
         for attempt in range(ATTEMPTS):
             if attempt > 1 or isinstance(trouble, StoreUnavailableError):
                 self._sleep(FIRST_PAUSE_S * 2**attempt)
             try:
-                if trouble or wanted is None:
-                    now, now_tag = self._look(claiming=claiming)
-                    if wanted and now and now.nonce == wanted.nonce:
-                        self._tag = now_tag
-                        return wanted
-                    if wanted is None or now_tag != tag:
+                if trouble or new is None:
+                    stored, stored_tag = self._read_movable(claiming=claiming)
+                    if new and stored and stored.nonce == new.nonce:
+                        self._tag = stored_tag
+                        return new
+                    if new is None or stored_tag != tag:
                         # An earlier write of ours landed late, or an older writer was faster.
                         if not claiming:
-                            self._head, self._tag = now, now_tag
-                        tag, wanted = now_tag, self._stamped(change, now)
-                self._tag = self.store.put_if(head_key(self.job_id), wanted.to_bytes(), tag)
+                            self._head, self._tag = stored, stored_tag
+                        tag, new = stored_tag, self._stamped(change, stored)
+                self._tag = self.store.put_if(head_key(self.job_id), new.to_bytes(), tag)
             except (ConflictError, StoreUnavailableError) as error:
                 trouble = error
             else:
-                return wanted
+                return new
         raise StoreUnavailableError(f"HEAD of job {self.job_id} could not be moved: {trouble}")
 
-    def _look(self, *, claiming: bool) -> tuple[Head | None, str | None]:
-        """HEAD as it is now, if we may still move it. Raises FencedError."""
+    def _read_movable(self, *, claiming: bool) -> tuple[Head | None, str | None]:
+        """Read HEAD and its tag. Raises FencedError if we may not move it, HeadLostError."""
         entry = read_head(self.store, self.job_id)
         if claiming:
             self._check_known(entry)
@@ -265,23 +278,23 @@ class Fence:
                 return None, None
             raise self._fence_off(0, "nobody: HEAD is gone")
         head, tag = entry
-        ours = (head.generation, head.owner) == (self.generation, self.owner)
+        owned = (head.generation, head.owner) == (self.generation, self.owner)
         if claiming:
-            may = ours or head.generation < self.generation
+            allowed = owned or head.generation < self.generation
         else:
-            may = ours and head.nonce in self._sent
-        if not may:
+            allowed = owned and head.nonce in self._sent
+        if not allowed:
             raise self._fence_off(head.generation, head.owner)
         return head, tag
 
     def _check_known(self, entry: tuple[Head, str] | None) -> None:
         """Raises HeadLostError."""
-        found = 0 if entry is None else entry[0].generation
-        if found >= self._known_generation:
+        generation = 0 if entry is None else entry[0].generation
+        if generation >= self._known_generation:
             return
-        seen = "is missing" if entry is None else f"is of generation {found}"
+        state = "is missing" if entry is None else f"is of generation {generation}"
         raise HeadLostError(
-            f"HEAD of job {self.job_id} {seen} in {self.store.url}, though generation "
+            f"HEAD of job {self.job_id} {state} in {self.store.url}, though generation "
             f"{self._known_generation} had it: put the store back, or start a new job"
         )
 
@@ -289,14 +302,15 @@ class Fence:
         self._fenced = FencedError(generation, self.generation, owner)
         return self._fenced
 
-    def _stamped(self, change: Callable[[Head | None], Head], found: Head | None) -> Head:
-        seq = 1 if found is None else found.seq + 1
-        head = replace(change(found), seq=seq, nonce=self._make_nonce())
-        self._sent[head.nonce] = head.current
-        return head
+    def _stamped(self, change: Callable[[Head | None], Head], old: Head | None) -> Head:
+        seq = 1 if old is None else old.seq + 1
+        new = replace(change(old), seq=seq, nonce=self._make_nonce())
+        self._sent[new.nonce] = new.current
+        return new
 
     def _create(self, key: str, data: bytes) -> None:
-        """Write a manifest once; an unknown outcome is read back."""
+        """Create an object; retried until the outcome is known. Raises ValueError if it exists with
+        other content."""
         for attempt in range(ATTEMPTS):
             if attempt:
                 self._sleep(FIRST_PAUSE_S * 2**attempt)
@@ -322,27 +336,27 @@ class Fence:
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> str:
-        """Wait until HEAD may be claimed; the reason: now, ours, released or deadline.
+        """Wait until HEAD may be claimed; return the reason: now, ours, released or deadline.
 
-        `claim_of()` gives how the daemon wants it claimed at this moment, and the seconds that are
-        left, at this moment, until HEAD may be taken from an owner who did not release it. Waiting
-        keeps the owner's last work; safety does not depend on it. Nor is a HEAD taken early that
-        nobody has claimed yet: its owner may be on the way. Raises FencedError, HeadLostError.
+        `claim_of()` returns the daemon's current claim mode, and the seconds until HEAD may be
+        taken from an owner that has not released it. Waiting preserves the owner's last work;
+        safety does not depend on it. An unclaimed HEAD is not taken early either, because its owner
+        may be about to claim it. Raises FencedError, HeadLostError.
         """
         while True:
-            asked_at = monotonic()
+            read_at = monotonic()
             claim, left_s = claim_of()
             if claim == CLAIM_NOW:
                 return "now"
             try:
                 entry = read_head(self.store, self.job_id)
             except StoreUnavailableError:
-                entry = None  # a store that is down is no reason to claim early
+                entry = None  # an unavailable store is no reason to claim early
             else:
                 reason = self._claimable(entry)
                 if reason:
                     return reason
-            left_s -= monotonic() - asked_at
+            left_s -= monotonic() - read_at
             if left_s <= 0:
                 return "deadline"
             sleep(min(poll_s, left_s))
@@ -359,13 +373,13 @@ class Fence:
         return "released" if head.released or head.final else ""
 
 
-def _released(found: Head | None) -> Head:
-    assert found is not None  # noqa: S101 - `_move` checked that it is ours
-    return replace(found, released=True)
+def _released(head: Head | None) -> Head:
+    assert head is not None  # noqa: S101 - `_move` checked that it is ours
+    return replace(head, released=True)
 
 
-def _names(head: Head, ref: HeadRef, *, released: bool, final: bool) -> bool:
-    """Whether HEAD names this very checkpoint (under whatever key), and says as much of the end."""
+def _is_committed(head: Head, ref: HeadRef, *, released: bool, final: bool) -> bool:
+    """Whether HEAD has this checkpoint (under any key) with the same released and final flags."""
     current = head.current
     return (
         current is not None
@@ -375,6 +389,6 @@ def _names(head: Head, ref: HeadRef, *, released: bool, final: bool) -> bool:
 
 
 def _chain(head: Head, base: HeadRef | None) -> tuple[HeadRef, ...]:
-    """HEAD's checkpoints, newest first, from `base` on."""
+    """HEAD's checkpoints from `base` on, newest first; none if it does not list `base`."""
     refs = (head.current, *head.previous)
     return tuple(ref for ref in refs[refs.index(base) :] if ref) if base in refs else ()

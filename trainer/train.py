@@ -1,14 +1,14 @@
-"""Trains a byte-level GPT, and survives whatever happens to the machine.
+"""Train a byte-level GPT that survives preemption of its machine.
 
     python -m trainer.train --steps 1000                          one process
     torchrun --nproc-per-node 2 -m trainer.train --steps 1000     data-parallel
 
-Under spotd the environment says where checkpoints go and how often; started by hand they go to
-./checkpoints and running the same command again resumes. SIGUSR1 saves and goes on; SIGTERM saves
-and leaves. Exit codes: 0 finished, 75 saved and released, 76 fenced, 1 an error.
+Under spotd environment variables set where checkpoints go and how often. Started by hand they go to
+./checkpoints, and running the same command again resumes. SIGUSR1 saves and continues, SIGTERM
+saves and exits. Exit codes: 0 finished, 75 saved and released, 76 fenced, 1 error.
 """
 
-# ruff: noqa: E402 - signals first: importing torch takes a second, and must not be killed by one
+# ruff: noqa: E402 - install signal handlers first: importing torch takes a second
 from __future__ import annotations
 
 from trainer.hook.spotd_hook.stop import StopRequests
@@ -27,11 +27,11 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-_BEGAN_S = time.perf_counter()
+_STARTED_S = time.perf_counter()
 
 import torch
 
-_IMPORT_S = time.perf_counter() - _BEGAN_S
+_IMPORT_S = time.perf_counter() - _STARTED_S
 
 from spotd.wire import (
     CLAIMED,
@@ -57,7 +57,7 @@ from trainer.hook.spotd_hook.tensor_copy import pin
 from trainer.reference.arguments import parse_arguments
 from trainer.reference.data import Order, load_corpus
 from trainer.reference.model import Gpt, Shape, make_model
-from trainer.reference.numbers import Numbers
+from trainer.reference.numbers import DivergenceGuard
 from trainer.reference.run import Run
 from trainer.reference.state import Schedule, TrainState
 from trainer.reference.virtual_ranks import shares_of
@@ -66,20 +66,20 @@ from trainer.reference.world import World
 if TYPE_CHECKING:
     from trainer.reference.sharded import ShardedState
 
-SAVER_S = 2.0  # for a saver of our own to end: what is to be waited for was waited for before
+SAVER_S = 2.0  # time for a saver that we started to exit; saves have been waited for before
 
 
 def prepare(
-    args: argparse.Namespace, job: Job, world: World, link: AgentClient, dial: SaverConnector
+    args: argparse.Namespace, job: Job, world: World, link: AgentClient, connector: SaverConnector
 ) -> Run:
-    """Everything that can be done before we know where to resume, first touches included."""
+    """Prepare everything that does not depend on the resume point, including a warm-up pass."""
     if args.threads:
         torch.set_num_threads(args.threads)
     shape = Shape(args.layers, args.heads, args.width, args.block, args.dropout)
     schedule = Schedule(args.lr, args.warmup, args.steps)
     parts = args.virtual_ranks or args.shares or world.size
     option = "--shares" if args.shares else "--virtual-ranks"
-    shares_of(world.rank, world.size, parts, option)  # or this cannot be
+    shares_of(world.rank, world.size, parts, option)  # raises if there are too few shares
     order = Order(args.seed, args.block, args.batch, parts)
     corpus = load_corpus(args.data)
     model = make_model(shape, args.seed).to(world.device)
@@ -88,50 +88,58 @@ def prepare(
     ranks = Ranks.join() if args.shard else None
     checkpointer = None
     if world.rank == 0 or ranks is not None:
-        seat, line = (
-            (RankGroup(), dial.line) if ranks is None else take_seat(job, ranks, link, dial)
+        group, connect = (
+            (RankGroup(), connector.connect)
+            if ranks is None
+            else join_rank_group(job, ranks, link, connector)
         )
         checkpointer = Checkpointer(
-            line,
+            connect,
             job_id=job.job_id,
             generation=job.generation,
             pieces=state.pieces,
             size=state.size,
             report=link.send,
-            seat=replace(seat, pin=partial(pin, say=complain(link))),
+            group=replace(group, pin=partial(pin, warn=make_warner(link))),
         )
-    saver = None if world.rank else checkpointer  # whose times count: it waits for all of them
-    planning = SavePlanner(job, saver, STOP, link.send, speaks=world.local_rank == 0)
+    # Rank 0 measures the save times because it waits for all ranks.
+    saver = None if world.rank else checkpointer
+    planner = SavePlanner(job, saver, STOP, link.send, reports=world.local_rank == 0)
     run = Run(
-        args,
-        world,
-        link,
-        corpus,
-        order,
-        schedule,
-        model,
-        state,
-        checkpointer,
-        config,
-        job,
-        planning,
+        args=args,
+        world=world,
+        link=link,
+        corpus=corpus,
+        order=order,
+        schedule=schedule,
+        model=model,
+        state=state,
+        checkpointer=checkpointer,
+        config=config,
+        job=job,
+        save_planner=planner,
     )
-    run.compute(0, world.rank)  # the first pass allocates, starts threads and picks kernels
-    state.clear()
+    run.compute(0, world.rank)  # warm-up: allocates memory, starts threads, selects kernels
+    state.clear_gradients()
     if checkpointer is not None:
-        save = run.save
-        if ranks is not None and not isinstance(state, TrainState):
-            load = partial(state.load, checkpointer)
-            run.together = MultiRankSaver(ranks, checkpointer, load, run.save, complain(link))
-            save = run.together.save
-        tenure = HeadOwnership(link, STOP, checkpointer, planning, save)
-        tenure.patiently(checkpointer.open, "the store cannot be opened yet")
-        run.tenure = None if world.rank else tenure
+        _set_up_saving(run, checkpointer, ranks)
     return run
 
 
+def _set_up_saving(run: Run, checkpointer: Checkpointer, ranks: Ranks | None) -> None:
+    """Open the store, waiting while it is unavailable, and prepare claiming and saving."""
+    save = run.save
+    if ranks is not None and not isinstance(run.state, TrainState):
+        load, warn = partial(run.state.load, checkpointer), make_warner(run.link)
+        run.multi_rank_saver = MultiRankSaver(ranks, checkpointer, load, run.save, warn)
+        save = run.multi_rank_saver.save
+    ownership = HeadOwnership(run.link, STOP, checkpointer, run.save_planner, save)
+    ownership.retry_while_away(checkpointer.open, "the store cannot be opened yet")
+    run.head_ownership = None if run.world.rank else ownership
+
+
 def make_state(args: argparse.Namespace, model: Gpt, world: World) -> TrainState | ShardedState:
-    """On every rank all of it, or its shards."""
+    """The training state: complete on every rank, or with --shard this rank's shards."""
     if not args.shard:
         return TrainState(model, world.device)
     from trainer.reference.sharded import ShardedState  # noqa: PLC0415 - a second to load
@@ -139,13 +147,13 @@ def make_state(args: argparse.Namespace, model: Gpt, world: World) -> TrainState
     return ShardedState(model, world, ordered=bool(args.virtual_ranks))
 
 
-def take_seat(
-    job: Job, ranks: Ranks, link: AgentClient, dial: SaverConnector
+def join_rank_group(
+    job: Job, ranks: Ranks, link: AgentClient, connector: SaverConnector
 ) -> tuple[RankGroup, Callable[[], SaverClient]]:
-    """Where each rank saves its own part: by its machine's saver. Raises ValueError, by hand on
-    several machines."""
+    """The rank group for saving shards by the saver of each machine, and a function that connects
+    to that saver. Raises ValueError on several machines without a node agent."""
     size, per_node = ranks.size, ranks.per_node or ranks.size
-    name, socket = ranks.follow([secrets.token_hex(6), dial.socket])
+    name, socket = ranks.broadcast([secrets.token_hex(6), connector.socket])
     if not os.environ.get("SPOTD_SAVER"):
         if per_node < size:
             raise ValueError(
@@ -153,85 +161,92 @@ def take_seat(
                 "submit the job with spotctl run, or start all ranks on one machine"
             )
         if ranks.rank:
-            dial = SaverConnector(job, link, {"SPOTD_SAVER": socket}, alone=False)
+            connector = SaverConnector(job, link, {"SPOTD_SAVER": socket}, may_spawn=False)
     first = ranks.rank - ranks.local_rank
-    return RankGroup(ranks.rank, tuple(range(first, first + per_node)), size, name), dial.line
+    return RankGroup(
+        ranks.rank, tuple(range(first, first + per_node)), size, name
+    ), connector.connect
 
 
-def complain(link: AgentClient) -> Callable[[str], None]:
-    """Says it to whoever reads the log, and to the agent."""
+def make_warner(link: AgentClient) -> Callable[[str], None]:
+    """A function that prints a warning and reports it to the agent."""
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-        link.send(WARNING, {"text": text})
+    def warn(message: str) -> None:
+        print(message, file=sys.stderr, flush=True)
+        link.send(WARNING, {"text": message})
 
-    return say
+    return warn
 
 
-def take_over(run: Run) -> int:
-    """Wait until HEAD may be claimed, claim it, restore; the number of steps already done.
+def claim_and_restore(run: Run) -> int:
+    """Wait until HEAD may be claimed, claim it and restore; return the number of steps done.
 
-    -1 when the job turns out to be finished. Raises StoppedError, FencedError, and SaverError for
-    what waiting does not help. On rank 0 only.
+    Returns -1 if the job is finished already. Call on rank 0 only. Raises StoppedError,
+    FencedError, and SaverError for errors that retries cannot solve.
     """
     checkpointer = run.checkpointer
-    tenure = run.tenure
-    assert checkpointer is not None and tenure is not None  # noqa: S101, PT018 - rank 0 has both
-    if tenure.claim()["final"]:
+    ownership = run.head_ownership
+    assert checkpointer is not None and ownership is not None  # noqa: S101, PT018 - rank 0 has both
+    if ownership.claim()["final"]:
         print(f"job {run.job.job_id} is finished: nothing to do", flush=True)
         return -1
-    began_s = time.perf_counter()
-    found = tenure.patiently(run.restore, "the checkpoint cannot be read yet")
-    restore_s = time.perf_counter() - began_s
+    restore_started_s = time.perf_counter()
+    found = ownership.retry_while_away(run.restore, "the checkpoint cannot be read yet")
+    restore_s = time.perf_counter() - restore_started_s
     if found is not None:
-        compute_as_before(run, found.state)
+        match_numerics(run, found.state)
     step, manifest = (found.step, found.ref["manifest"]) if found else (0, "")
     run.link.send(CLAIMED, {"step": step, "manifest": manifest, "restore_s": round(restore_s, 6)})
     source = f" from {' and '.join(checkpointer.sources)}" if checkpointer.sources else ""
-    words = f"goes on after step {step}, restored in {restore_s:.3f} s{source}"
-    print(f"generation {run.job.generation} {words}", flush=True)
+    message = f"goes on after step {step}, restored in {restore_s:.3f} s{source}"
+    print(f"generation {run.job.generation} {message}", flush=True)
     return step
 
 
-def compute_as_before(run: Run, before: Mapping[str, Any]) -> None:
-    """Take over the number of threads, on which the last bits of parallel sums depend. That torch
-    or the kind of device is another one can only be told."""
-    if not run.args.threads and before.get("threads"):
-        torch.set_num_threads(before["threads"])
-    now = {"torch": torch.__version__, "device": run.world.device.type}
-    for name, value in now.items():
-        if before.get(name, value) != value:
-            text = f"the checkpoint was made with {name} {before[name]}, and here it is {value}"
-            run.link.send(WARNING, {"text": f"{text}: results may differ in their last bits"})
+def match_numerics(run: Run, saved_state: Mapping[str, Any]) -> None:
+    """Use the checkpoint's number of threads, on which the last bits of parallel sums depend. Warn
+    if the torch version or the device type differs."""
+    if not run.args.threads and saved_state.get("threads"):
+        torch.set_num_threads(saved_state["threads"])
+    current = {"torch": torch.__version__, "device": run.world.device.type}
+    for name, value in current.items():
+        if saved_state.get(name, value) != value:
+            message = (
+                f"the checkpoint was made with {name} {saved_state[name]}, and here it is {value}"
+            )
+            run.link.send(WARNING, {"text": f"{message}: results may differ in their last bits"})
 
 
-def begin(run: Run) -> int:
-    """`take_over` on rank 0, its result and the restored state on all. Negative: -1 - exit code."""
+def resume(run: Run) -> int:
+    """Claim and restore on rank 0, and share the state and the number of steps done with all ranks.
+
+    A negative result is -1 - exit code.
+    """
     outcome = -1 - EXIT_ERROR
     try:
         if run.world.rank == 0:
-            outcome = take_over(run)
+            outcome = claim_and_restore(run)
     except StoppedError:
         # Before the claim there is nothing to release.
         checkpointer = run.checkpointer
         claimed = checkpointer is not None and checkpointer.claimed
-        held = run.tenure if claimed else None
-        outcome = -1 - (EXIT_RELEASED if held is None else held.release())
+        ownership = run.head_ownership if claimed else None
+        outcome = -1 - (EXIT_RELEASED if ownership is None else ownership.release())
     except FencedError as error:
         print(error, file=sys.stderr, flush=True)
         outcome = -1 - EXIT_FENCED
     finally:
-        outcome = run.hear(outcome)
-    if outcome >= 0:  # whatever machines the other ranks are on
-        torch.set_num_threads(run.world.follow(torch.get_num_threads()))
+        outcome = run.sync_outcome(outcome)
+    if outcome >= 0:  # the same on all machines, whatever their size
+        torch.set_num_threads(run.world.broadcast(torch.get_num_threads()))
     if outcome > 0:
-        run.spread()
+        run.broadcast_state()
     return outcome
 
 
 def train(run: Run) -> int:
-    """The loop, from the claim to the exit code."""
-    done = begin(run)
+    """Run the training loop, from the claim to the exit code."""
+    done = resume(run)
     if done < 0:
         return -1 - done
     args, world, parts = run.args, run.world, run.order.world_size
@@ -239,105 +254,106 @@ def train(run: Run) -> int:
         run.link.send,
         every_s=run.job.progress_every_s,
         steps=args.steps,
-        silent=world.rank > 0,
-        per_node=world.per_node,
+        disabled=world.rank > 0,
+        per_node=world.ranks_per_node,
     )
-    numbers = Numbers(run)
-    run.load_ahead(done)
+    guard = DivergenceGuard(run)
+    run.start_batch_loader(done)
     saved_step, saved_at = done, time.monotonic()
     for step in range(done, args.steps):
         started = time.perf_counter()
-        losses_here, alone_s = run.learn(step)
+        local_losses, alone_s = run.compute_gradients(step)
         applied = run.update(step)
         STOP.sleep(args.step_time_ms / 1000 - (time.perf_counter() - started))
-        busy_s = time.perf_counter() - started - run.held_s
+        busy_s = time.perf_counter() - started - run.copy_wait_s
 
         done = step + 1
         fenced = run.checkpointer is not None and run.checkpointer.fenced is not None
-        due = run.planning.is_due(done - saved_step, time.monotonic() - saved_at)
-        asked = STOP.take_saves()
-        words = run.planning.words(world.rank, world.size, busy_s)
-        stops, fences, dues, saves, *said = world.add_up(
-            [STOP.stopping, fenced, due, asked, *words, *losses_here, *world.one_of_all(alone_s)]
-        )
-        said, heard = said[: len(words)], said[len(words) :]
-        losses, ranks_s = sum(heard[: len(losses_here)]), heard[len(losses_here) :]
+        due = run.save_planner.is_due(done - saved_step, time.monotonic() - saved_at)
+        flags = [STOP.stopping, fenced, due, STOP.take_save_requests()]
+        words = run.save_planner.rank_values(world.rank, world.size, busy_s)
+        numbers = [*flags, *words, *local_losses, *world.rank_vector(alone_s)]
+        stops, fences, dues, saves, *sums = world.sum_numbers(numbers)
+        plan_sums, sums = sums[: len(words)], sums[len(words) :]
+        losses, ranks_s = sum(sums[: len(local_losses)]), sums[len(local_losses) :]
         tokens = args.batch * args.block * parts
-        progress.waited(run.data_s)
+        progress.add_data_wait(run.data_s)
         progress.add(done, losses / parts, tokens, busy_s, ranks_s=ranks_s)
-        progress.held_up(run.held_s)
-        run.link.at(done)
+        progress.add_save_time(run.copy_wait_s)
+        run.link.set_step(done)
         if fences:
-            return _leave_fenced(run, progress)
-        if not numbers.accept(done, losses, applied=applied):
-            return _leave_diverged(progress, done)
+            return _exit_fenced(run, progress)
+        if not guard.accept(done, losses, applied=applied):
+            return _exit_diverged(progress, done)
         if done == args.steps:
             break
-        plan = run.planning.agree(said, done)
-        if stops or (plan is not None and plan.leaves):
-            return leave(run, progress, done)
-        if (dues and numbers.good) or saves:
-            progress.flush()  # before the save is durable: no step survives whose loss is unknown
-            began = time.perf_counter()
+        plan = run.save_planner.plan_for(plan_sums, done)
+        if stops or (plan is not None and plan.ends_training):
+            return save_and_release(run, progress, done)
+        if (dues and guard.is_finite) or saves:
+            progress.flush()  # so that the loss of every saved step is known
+            save_started = time.perf_counter()
             run.save(done, "asked" if saves else "cadence")
-            progress.held_up(time.perf_counter() - began)
+            progress.add_save_time(time.perf_counter() - save_started)
             saved_step, saved_at = done, time.monotonic()
     return finish(run, progress)
 
 
-def _leave_fenced(run: Run, progress: Progress) -> int:
+def _exit_fenced(run: Run, progress: Progress) -> int:
     if run.checkpointer is not None:
         print(run.checkpointer.fenced, file=sys.stderr, flush=True)
     progress.flush()
     return EXIT_FENCED
 
 
-def _leave_diverged(progress: Progress, step: int) -> int:
+def _exit_diverged(progress: Progress, step: int) -> int:
     print(f"error: training has diverged for good at step {step}", file=sys.stderr, flush=True)
     progress.flush()
     return EXIT_DIVERGED
 
 
-def leave(run: Run, progress: Progress, step: int) -> int:
-    """Save and release within the time that is left, then exit 75."""
+def save_and_release(run: Run, progress: Progress, step: int) -> int:
+    """Save and release HEAD within the remaining notice time; returns the exit code."""
     progress.flush()
-    code = run.conclude(lambda: run.tenure.leave(step) if run.tenure else EXIT_RELEASED)
-    run.planning.await_agent()
+    code = run.finish_all(
+        lambda: run.head_ownership.save_and_release(step) if run.head_ownership else EXIT_RELEASED
+    )
+    run.save_planner.wait_for_agent()
     return code
 
 
 def finish(run: Run, progress: Progress) -> int:
-    """Commit the final manifest: only then is the job done."""
+    """Commit the final manifest, which completes the job; returns the exit code."""
     progress.flush()
-    run.link.excuse(FINAL_GRACE_S)  # no step comes any more, of any rank
+    run.link.report_busy(FINAL_GRACE_S)  # the watchdog must expect no more steps
 
     def end() -> int:
-        if run.tenure is None:
+        if run.head_ownership is None:
             return EXIT_FINISHED
-        code = run.tenure.finish(run.args.steps)
-        return _leave_diverged(progress, run.args.steps) if code is None else code
+        code = run.head_ownership.finish(run.args.steps)
+        return _exit_diverged(progress, run.args.steps) if code is None else code
 
-    return run.conclude(end)
+    return run.finish_all(end)
 
 
 def main() -> int:
-    """Run, report how it ended, and return the exit code."""
+    """Run the training, report its end to the agent, and return the exit code."""
     args, rank = parse_arguments(__doc__ or ""), int(os.environ.get("RANK", "0"))
     link = AgentClient.connect(os.environ, rank)
     STOP.listen(link)
-    code, world, run, dial = EXIT_ERROR, None, None, None
+    code, world, run, connector = EXIT_ERROR, None, None, None
     try:
         job = Job.from_env(os.environ)
-        dial = SaverConnector(
-            job, link, os.environ, alone=not (args.shard and os.environ.get("SPOTD_SAVER"))
+        connector = SaverConnector(
+            job, link, os.environ, may_spawn=not (args.shard and os.environ.get("SPOTD_SAVER"))
         )
         if rank == 0:
-            dial.start()
+            connector.start()
         timeout_s = job.peer_timeout_s
         world = World.join(os.environ, args.device, group=args.shard, timeout_s=timeout_s)
-        run = prepare(args, job, world, link, dial)
+        run = prepare(args, job, world, link, connector)
         if world.rank == 0:
-            ready_s = time.perf_counter() - _BEGAN_S
+            ready_s = time.perf_counter() - _STARTED_S
             print(f"ready in {ready_s:.3f} s, {_IMPORT_S:.3f} s of it to import torch", flush=True)
         if world.local_rank == 0:
             link.send(READY, {"prepared": "model, data and first pass", "plans": True})
@@ -347,16 +363,17 @@ def main() -> int:
     except (ValueError, SaverError, OSError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
     finally:
-        if run is not None and run.loading is not None:
-            run.loading.close()
+        if run is not None and run.batch_loader is not None:
+            run.batch_loader.close()
         if run is not None and run.checkpointer is not None:
             run.checkpointer.close()
-        if dial is not None:
-            dial.close(SAVER_S)
+        if connector is not None:
+            connector.close(SAVER_S)
         link.close(exit_code=code)
-        code = EXIT_ERROR if code == EXIT_DIVERGED else code  # which no process can end with
+        # EXIT_DIVERGED is outside the range of process exit codes.
+        code = EXIT_ERROR if code == EXIT_DIVERGED else code
         if world is not None:
-            world.leave()
+            world.close()
     return code
 
 

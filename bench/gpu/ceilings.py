@@ -32,7 +32,7 @@ def ceilings(device: torch.device, size: int, rounds: int) -> dict[str, list[flo
         registered = SharedMemory(alone, size, 1)
         os.close(alone)
         registered.fault_in()
-        unpin = pin(registered.room, _refuse)
+        unpin = pin(registered.slot_area, _refuse)
         targets = {
             PINNED: torch.empty(size // 4, pin_memory=True),
             REGISTERED: _over(registered.slot(0)),

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from trainer.hook.spotd_hook.checkpointer import Checkpointer, RankGroup
 from trainer.hook.spotd_hook.saver_client import SaverClient
-from trainer.hook.spotd_hook.spawned import Spawned
-from trainer.hook.spotd_hook.tensor_copy import CHUNK, copying_beside, pin
+from trainer.hook.spotd_hook.spawned import SpawnedSaver
+from trainer.hook.spotd_hook.tensor_copy import CHUNK, background_copy, pin
 from trainer.reference.model import VOCABULARY, Shape, make_model
 from trainer.reference.state import Schedule, TrainState
 
@@ -27,7 +27,7 @@ BETWEEN = 2  # steps without a save before each that is measured: what is left o
 
 class Training:
     """Of a model of `shape` (layers, heads, width, context) with random bytes, whose batch is a
-    function of the step's number. `say` hears warnings. Enter it, and it has a saver."""
+    function of the step's number. `warn` hears warnings. Enter it, and it has a saver."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Training:
         batch: int,
         device: torch.device,
         folder: Path,
-        say: Callable[[str], None],
+        warn: Callable[[str], None],
         generation: int = 1,
     ) -> None:
         self.shape, self.device, self.batch, self.folder, self.say = (
@@ -43,7 +43,7 @@ class Training:
             device,
             batch,
             folder,
-            say,
+            warn,
         )
         self._generation = generation
         layers, heads, width, block = shape
@@ -58,7 +58,9 @@ class Training:
 
     def __enter__(self) -> Training:
         job = {"SPOTD_JOB_ID": "bench", "SPOTD_STORE_URL": (self.folder / "store").as_uri()}
-        self._saver = Spawned({**job, "SPOTD_GENERATION": str(self._generation), "SPOTD_KEEP": "1"})
+        self._saver = SpawnedSaver(
+            {**job, "SPOTD_GENERATION": str(self._generation), "SPOTD_KEEP": "1"}
+        )
         self._saver.wait_ready()
         self._checkpointer = Checkpointer(
             lambda: SaverClient(self._saver.socket),
@@ -67,7 +69,7 @@ class Training:
             pieces=self._state.pieces,
             size=self.size,
             report=self._heard,
-            seat=RankGroup(pin=partial(pin, say=self.say)),
+            group=RankGroup(pin=partial(pin, warn=self.say)),
         )
         self._checkpointer.claim("now", 0.0)
         return self
@@ -89,16 +91,16 @@ class Training:
         shape = (self.batch, self.shape[3] + 1)
         rows = torch.randint(VOCABULARY, shape, generator=drawn).to(self.device)
         torch.autograd.backward(self._model(rows[:, :-1], rows[:, 1:]))
-        waited_s = self._checkpointer.fence()
+        waited_s = self._checkpointer.wait_for_copy()
         self._state.update(self._schedule.rate(self.position), self.position)
         self.position += 1
         return waited_s
 
     def warm_up(self) -> None:
         """Kernels are chosen, and both slots of memory written to."""
-        for beside in (True, False):
+        for background in (True, False):
             self.step()
-            self._save(beside=beside)
+            self._save(background=background)
             self._commit()
 
     def one_round(self, kind: str) -> dict[str, float]:
@@ -109,7 +111,7 @@ class Training:
         began_s = time.perf_counter()
         stall_s = 0.0
         if kind != NONE:
-            self._save(beside=kind == BESIDE)
+            self._save(background=kind == BESIDE)
             stall_s = time.perf_counter() - began_s
         stall_s += self.step()
         self._wait()
@@ -119,8 +121,8 @@ class Training:
             found["copy_s"] = self._copy_s
         return found
 
-    def _save(self, *, beside: bool) -> None:
-        way = copying_beside(self.device)
+    def _save(self, *, background: bool) -> None:
+        way = background_copy(self.device)
         way.begin()
 
         def stage(memory: memoryview, filled: Callable[[int], None]) -> None:
@@ -129,7 +131,7 @@ class Training:
             self._copy_s = time.perf_counter() - began_s
 
         state: dict[str, Any] = {"config": {}}
-        self._checkpointer.save(self.position, stage, state, trigger="bench", beside=beside)
+        self._checkpointer.save(self.position, stage, state, trigger="bench", background=background)
 
     def _commit(self) -> None:
         if not self._checkpointer.drain(COMMIT_S) or self.failures:
@@ -154,7 +156,7 @@ class Training:
 
     def go_on(self, steps: int) -> tuple[int, str]:
         """Save, and do so many steps more; where that was saved, and what has become of it."""
-        self._save(beside=True)
+        self._save(background=True)
         self._commit()
         saved = self.position
         for _ in range(steps):
@@ -177,7 +179,7 @@ class Training:
     def digest(self) -> str:
         """Of every bit of weights and moments."""
         found = xxhash.xxh3_128()
-        for flat in self._state.flats():
+        for flat in self._state.flat_tensors():
             for part in flat.split(CHUNK // 4):
                 found.update(_host_bytes(part))
         return found.hexdigest()

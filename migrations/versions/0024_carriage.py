@@ -10,7 +10,7 @@ import json
 import sqlalchemy as sa
 from alembic import op
 
-from spotd.store.interface import StoreError
+from spotd.store.errors import StoreError
 
 revision = "0024"
 down_revision = "0023"

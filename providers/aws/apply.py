@@ -1,4 +1,4 @@
-"""Asks AWS for one call of a step."""
+"""Execute one call of a set-up step on AWS."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 from providers.aws.clients import Clients
 from providers.base import ProviderError
-from providers.iam.setup import Call, search
+from providers.iam.setup import Call, select_jmespath
 
-# What AWS says of something that does not exist.
-_ABSENT = (
+# Error codes for a missing resource.
+_MISSING_CODES = (
     "NoSuchEntity",
     "ResourceNotFoundException",
     "AWS.SimpleQueueService.NonExistentQueue",
@@ -18,20 +18,20 @@ _ABSENT = (
 
 
 class Account:
-    """An AWS account, by a profile of the SDK's configuration, or by clients that stand."""
+    """An AWS account, through a profile of the SDK's configuration or through existing clients."""
 
     def __init__(self, profile: str = "", clients: Clients | None = None) -> None:
         self._clients = clients or Clients(profile)
 
-    def ask(self, call: Call) -> Any:
-        """The part of the answer that is wanted, None for what does not exist; an answer of which
-        nothing is wanted is true. Raises ProviderError."""
+    def execute(self, call: Call) -> Any:
+        """Return the queried part of the answer, None for a missing resource, True without a query.
+        Raises ProviderError."""
         try:
             answer = self._clients.call(
                 call.region, call.operation, service=call.service, **call.parameters
             )
         except ProviderError as error:
-            if error.code in _ABSENT:
+            if error.code in _MISSING_CODES:
                 return None
             raise
-        return search(call.answer, answer) if call.answer else True
+        return select_jmespath(call.answer, answer) if call.answer else True

@@ -1,5 +1,7 @@
-"""Calls to AWS: one client for each service and region, and one place where its failures are
-translated. botocore is imported with the first of them."""
+"""AWS API clients, one for each service and region, and the translation of their errors.
+
+botocore is imported with the first call.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +20,27 @@ from providers.base import (
     UnpreparedError,
 )
 
-CONNECT_S = 3.0
-SIDE_BY_SIDE = 8  # regions that one question goes to at once
+CONNECT_TIMEOUT_S = 3.0
+MAX_PARALLEL = 8  # regions that are called at the same time
 
-# Refusals that other credentials do not help against: a right is missing, or the account is held.
-_RIGHTS = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
-_ACCOUNT = ("PendingVerification", "Blocked")
-_CREDENTIALS = "see that `aws sts get-caller-identity` works as the user that runs spotd"
-_POLICY = "`spotctl doctor --policy aws` prints the rights that it needs"
+# Refusals for which other credentials do not help: a missing permission, or a blocked account.
+_PERMISSION_CODES = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
+_ACCOUNT_CODES = ("PendingVerification", "Blocked")
+_CREDENTIALS_FIX = "check that `aws sts get-caller-identity` works as the user that runs spotd"
+_POLICY_FIX = "`spotctl doctor --policy aws` prints the rights that it needs"
 
-# Regions that are in every account of their partition (AWS's endpoints file names the partitions).
-_HOMES = {"aws": "us-east-1", "aws-cn": "cn-north-1", "aws-us-gov": "us-gov-west-1"}
+# A region that every account of the partition has (partitions: AWS's endpoints file).
+_HOME_REGIONS = {"aws": "us-east-1", "aws-cn": "cn-north-1", "aws-us-gov": "us-gov-west-1"}
 
 T = TypeVar("T")
 
 
 class Clients:
-    """Clients of one profile, made when first used. Credentials come through the SDK's own chain
-    alone, which renews what expires.
+    """Clients of one profile, created on first use.
 
-    Nothing is tried twice down here (`total_max_attempts=1`): botocore repeats what EC2 refuses
-    for want of capacity, which it says with HTTP 500, and the daemon repeats everything else.
+    Credentials come only through the SDK's own chain, which renews them. Nothing is retried here
+    (`total_max_attempts=1`): botocore would retry capacity refusals, which EC2 reports with HTTP
+    500, and the daemon retries everything else.
     """
 
     def __init__(self, profile: str = "", timeout_s: float = 10.0) -> None:
@@ -47,12 +49,12 @@ class Clients:
         self._lock = threading.Lock()
         self._session: Any = None
         self._clients: dict[tuple[str, str], Any] = {}
-        self._pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="aws")
+        self._pool = ThreadPoolExecutor(MAX_PARALLEL, thread_name_prefix="aws")
 
     def call(
         self, region: str, operation: str, service: str = "ec2", **parameters: Any
     ) -> dict[str, Any]:
-        """One call (`operation` as a method of the client: "run_instances"). Raises
+        """Make one call; `operation` is a method name of the client ("run_instances"). Raises
         ProviderError."""
         import botocore.exceptions as failures
         import botocore.parsers
@@ -61,7 +63,7 @@ class Clients:
             client = self._client(service, region)
             return dict(getattr(client, operation)(**parameters))
         except failures.ClientError as error:
-            raise self._refusal(error.response, region) from None
+            raise self._translate_refusal(error.response, region) from None
         except (
             failures.CredentialRetrievalError,
             failures.NoCredentialsError,
@@ -72,110 +74,118 @@ class Clients:
             failures.TokenRetrievalError,
             failures.InvalidConfigError,
         ) as error:
-            self._forget()
-            raise AuthError(f"no credentials for AWS: {error}; {_CREDENTIALS}") from None
+            self._reset()
+            raise AuthError(f"no credentials for AWS: {error}; {_CREDENTIALS_FIX}") from None
         except failures.ParamValidationError as error:
             raise RejectedError(f"{region}: {error}") from None
         except failures.InvalidRegionError:
-            raise UnpreparedError(_no_region(region)) from None
+            raise UnpreparedError(_unknown_region(region)) from None
         except failures.EndpointConnectionError as error:
-            if not self._known(region):
-                raise UnpreparedError(_no_region(region)) from None
+            if not self._is_known_region(region):
+                raise UnpreparedError(_unknown_region(region)) from None
             raise UnknownOutcome(f"{region}: {error}") from error
         except (
             failures.BotoCoreError,
             botocore.parsers.ResponseParserError,
-            ValueError,  # of an answer that cannot be read
+            ValueError,  # an unreadable answer
         ) as error:
             raise UnknownOutcome(f"{region}: {error}") from error
 
     def pages(
         self, region: str, operation: str, rows: str, service: str = "ec2", **parameters: Any
     ) -> list[dict[str, Any]]:
-        """All rows of a paginated answer. Raises ProviderError; half an answer is none."""
-        found: list[dict[str, Any]] = []
-        token = ""
+        """Return all rows of a paginated answer. Raises ProviderError rather than returning part of
+        them."""
+        result: list[dict[str, Any]] = []
+        next_token = ""
         while True:
-            more = {"NextToken": token} if token else {}
-            answer = self.call(region, operation, service, **parameters, **more)
-            found.extend(answer.get(rows) or ())
-            token = answer.get("NextToken") or ""
-            if not token:
-                return found
+            page = {"NextToken": next_token} if next_token else {}
+            answer = self.call(region, operation, service, **parameters, **page)
+            result.extend(answer.get(rows) or ())
+            next_token = answer.get("NextToken") or ""
+            if not next_token:
+                return result
 
-    def everywhere(
-        self, regions: Sequence[str], ask: Callable[[str], Iterable[T]]
+    def for_all_regions(
+        self, regions: Sequence[str], fetch: Callable[[str], Iterable[T]]
     ) -> list[tuple[str, list[T]]]:
-        """What `ask` answers for each region, side by side: of all of them, or the first error.
-        When this is over no call is on its way any more."""
-        answers, failed = self.wherever(regions, ask)
+        """Call `fetch` for each region in parallel and return all results, or raise the first
+        error.
+
+        No call is in flight any more when it returns.
+        """
+        results, failed = self.for_each_region(regions, fetch)
         for error in failed.values():
             raise error
-        return answers
+        return results
 
-    def wherever(
-        self, regions: Sequence[str], ask: Callable[[str], Iterable[T]]
+    def for_each_region(
+        self, regions: Sequence[str], fetch: Callable[[str], Iterable[T]]
     ) -> tuple[list[tuple[str, list[T]]], dict[str, ProviderError]]:
-        """The same, of those regions that answer, and the errors of the others."""
+        """Call `fetch` for each region in parallel; return the results, and the errors by
+        region."""
 
-        def one(region: str) -> list[T] | ProviderError:
+        def fetch_region(region: str) -> list[T] | ProviderError:
             try:
-                return list(ask(region))
+                return list(fetch(region))
             except ProviderError as error:
                 return error
 
         if len(regions) == 1:
-            found = [one(regions[0])]
+            outcomes = [fetch_region(regions[0])]
         else:
-            calls = [self._pool.submit(one, region) for region in regions]
+            calls = [self._pool.submit(fetch_region, region) for region in regions]
             wait(calls)
-            found = [call.result() for call in calls]
-        answers: list[tuple[str, list[T]]] = []
+            outcomes = [call.result() for call in calls]
+        results: list[tuple[str, list[T]]] = []
         failed: dict[str, ProviderError] = {}
-        for region, told in zip(regions, found, strict=True):
-            if isinstance(told, ProviderError):
-                failed[region] = told
+        for region, outcome in zip(regions, outcomes, strict=True):
+            if isinstance(outcome, ProviderError):
+                failed[region] = outcome
             else:
-                answers.append((region, told))
-        return answers, failed
+                results.append((region, outcome))
+        return results, failed
 
     def credentials(self) -> tuple[str, bool]:
-        """(how they were found, whether they last or are renewed), once a call has used them."""
+        """Return (how they were found, whether they are permanent or renewed), after a first
+        call."""
         from botocore.credentials import RefreshableCredentials
 
         with self._lock:
-            found = self._session.get_credentials() if self._session is not None else None
-        if found is None:
-            return "nobody knows", True
-        return str(found.method), isinstance(found, RefreshableCredentials) or not found.token
+            credentials = self._session.get_credentials() if self._session is not None else None
+        if credentials is None:
+            return "unknown", True
+        return str(credentials.method), isinstance(
+            credentials, RefreshableCredentials
+        ) or not credentials.token
 
-    def _refusal(self, response: Mapping[str, Any], region: str) -> ProviderError:
-        found = _translated(response, region)
-        if not isinstance(found, AuthError) or found.code in _ACCOUNT:
-            return found
-        if found.code in _RIGHTS:
-            return AuthError(f"{found}; {_POLICY}", code=found.code)
-        # So EC2 calls it, too, when the account has not opted in to a region.
-        enabled = f"that {region} is enabled: `aws account list-regions`"
-        if found.code != "AuthFailure":
-            enabled = ""
-        elif self._good_beside(region):
-            words = f"{found}; the credentials are good elsewhere: see {enabled}"
-            return UnpreparedError(words, code=found.code)
-        self._forget()
-        more = f", and {enabled}" if enabled else ""
-        return AuthError(f"{found}; {_CREDENTIALS}{more}", code=found.code)
+    def _translate_refusal(self, response: Mapping[str, Any], region: str) -> ProviderError:
+        error = _translate_error(response, region)
+        if not isinstance(error, AuthError) or error.code in _ACCOUNT_CODES:
+            return error
+        if error.code in _PERMISSION_CODES:
+            return AuthError(f"{error}; {_POLICY_FIX}", code=error.code)
+        # EC2 also uses AuthFailure when the account has not opted in to a region.
+        enabled_hint = f"that {region} is enabled: `aws account list-regions`"
+        if error.code != "AuthFailure":
+            enabled_hint = ""
+        elif self._valid_elsewhere(region):
+            message = f"{error}; the credentials are valid in other regions: check {enabled_hint}"
+            return UnpreparedError(message, code=error.code)
+        self._reset()
+        hint = f", and {enabled_hint}" if enabled_hint else ""
+        return AuthError(f"{error}; {_CREDENTIALS_FIX}{hint}", code=error.code)
 
-    def _good_beside(self, region: str) -> bool:
-        """Whether STS takes the credentials in a region that no account can do without: those that
-        were refused, before anybody looks for new ones."""
+    def _valid_elsewhere(self, region: str) -> bool:
+        """Whether STS accepts the refused credentials in the partition's home region, which every
+        account has enabled."""
         import botocore.exceptions as failures
 
         try:
-            home = _HOMES.get(self._partition(region), region)
-            if home == region:
+            home_region = _HOME_REGIONS.get(self._partition(region), region)
+            if home_region == region:
                 return False
-            self._client("sts", home).get_caller_identity()
+            self._client("sts", home_region).get_caller_identity()
         except (failures.BotoCoreError, failures.ClientError, ValueError):
             return False
         return True
@@ -183,17 +193,17 @@ class Clients:
     def _partition(self, region: str) -> str:
         """Raises botocore's errors."""
         with self._lock:
-            session = self._opened()
+            session = self._open_session()
             return str(session.get_partition_for_region(region))
 
-    def _forget(self) -> None:
-        """The next call looks for credentials anew: those in a file may have been changed."""
+    def _reset(self) -> None:
+        """Have the next call load credentials again: a credentials file may have changed."""
         with self._lock:
             self._session = None
             self._clients.clear()
 
-    def _known(self, region: str) -> bool:
-        """Whether the SDK has heard of it; a region may be newer than the SDK."""
+    def _is_known_region(self, region: str) -> bool:
+        """Whether the SDK knows the region; a region may be newer than the SDK."""
         import botocore.session
 
         session = botocore.session.Session()
@@ -203,52 +213,51 @@ class Clients:
         )
 
     def _client(self, service: str, region: str) -> Any:
-        """Raises botocore's errors. A session may be used by one thread at a time, a client by
-        many."""
+        """Return a client; raises botocore's errors. A session is not thread-safe, a client is."""
         with self._lock:
             client = self._clients.get((service, region))
             if client is None:
-                client = self._clients[service, region] = self._make(service, region)
+                client = self._clients[service, region] = self._create_client(service, region)
             return client
 
-    def _make(self, service: str, region: str) -> Any:
+    def _create_client(self, service: str, region: str) -> Any:
         import botocore.config
 
         config = botocore.config.Config(
-            connect_timeout=min(CONNECT_S, self._timeout_s),
+            connect_timeout=min(CONNECT_TIMEOUT_S, self._timeout_s),
             read_timeout=self._timeout_s,
             retries={"total_max_attempts": 1},
-            max_pool_connections=SIDE_BY_SIDE,
+            max_pool_connections=MAX_PARALLEL,
             user_agent_extra="spotd",
         )
-        return self._opened().create_client(service, region_name=region, config=config)
+        return self._open_session().create_client(service, region_name=region, config=config)
 
-    def _opened(self) -> Any:
+    def _open_session(self) -> Any:
         import botocore.session
 
         if self._session is None:
             self._session = botocore.session.Session(profile=self._profile or None)
-            self._session.register_component("data_loader", _models())
+            self._session.register_component("data_loader", _data_loader())
         return self._session
 
 
-def _no_region(region: str) -> str:
+def _unknown_region(region: str) -> str:
     return f"AWS has no region {region!r} that can be reached: see `aws ec2 describe-regions`"
 
 
 @cache
-def _models() -> Any:
-    """EC2's model is large; one copy is enough for all providers of this make."""
+def _data_loader() -> Any:
+    """Share one loader: EC2's API model is large, and one copy is enough for all AWS providers."""
     import botocore.loaders
 
     return botocore.loaders.create_loader()
 
 
-def _translated(response: Mapping[str, Any], region: str) -> ProviderError:
-    error, meta = response.get("Error") or {}, response.get("ResponseMetadata") or {}
-    code, words = str(error.get("Code", "")), str(error.get("Message", ""))
-    if not code or code.isdecimal():  # a proxy's page, or nothing: the status is all there is
-        status = meta.get("HTTPStatusCode", code)
-        return UnknownOutcome(f"{region}: HTTP {status} without a reason that can be read: {words}")
-    text = f"{region}: {words}" if words else region
-    return CODES.error(code, text)
+def _translate_error(response: Mapping[str, Any], region: str) -> ProviderError:
+    error, metadata = response.get("Error") or {}, response.get("ResponseMetadata") or {}
+    code, message = str(error.get("Code", "")), str(error.get("Message", ""))
+    if not code or code.isdecimal():  # not an answer of AWS, perhaps a proxy's page
+        status = metadata.get("HTTPStatusCode", code)
+        return UnknownOutcome(f"{region}: HTTP {status} without an error code: {message}")
+    described = f"{region}: {message}" if message else region
+    return CODES.error(code, described)

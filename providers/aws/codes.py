@@ -1,7 +1,7 @@
-"""What EC2's error codes mean to us.
+"""The meaning of EC2's error codes.
 
-Sources: the error codes of the EC2 API reference; which of them refuse a pool, a region or an
-account is as Karpenter, SkyPilot and dstack treat them.
+Sources: the error codes of the EC2 API reference; the affected scope (pool, region or account)
+follows Karpenter, SkyPilot and dstack.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from providers.base import (
 )
 from providers.error_codes import CodeRule, CodeTable
 
-MISMATCH = "IdempotentParameterMismatch"
-# Of something that nobody has, or that the vendor could never have named so.
-NOBODYS = frozenset(
+PARAMETER_MISMATCH = "IdempotentParameterMismatch"
+# A resource that does not exist, or an id that is malformed.
+NOT_FOUND = frozenset(
     {
         "InvalidInstanceID.NotFound",
         "InvalidInstanceID.Malformed",
@@ -43,12 +43,12 @@ IN_USE = frozenset(
         "InvalidPlacementGroup.InUse",
     }
 )
-# Of images and what is behind them.
+# Images and their snapshots.
 NAME_TAKEN = "InvalidAMIName.Duplicate"
 IMAGE_GONE = frozenset({"InvalidAMIID.NotFound", "InvalidAMIID.Unavailable"})
 SNAPSHOT_IN_USE = "InvalidSnapshot.InUse"
-NOT_LIVE = "UnsupportedOperation"  # of a console, where the type tells it with its end alone
-BAD_VALUE = "InvalidParameterValue"  # of an interface in use, too: its words alone say that
+NO_LIVE_CONSOLE = "UnsupportedOperation"  # the type has no live console
+BAD_VALUE = "InvalidParameterValue"  # also an interface in use: only the message tells
 
 CODES = CodeTable(
     "AWS",
@@ -75,7 +75,9 @@ CODES = CodeTable(
         CodeRule("TooManyRequestsException", ThrottledError),
         CodeRule("UnauthorizedOperation", AuthError),
         CodeRule("AccessDenied*", AuthError),
-        CodeRule("AuthFailure", UnpreparedError, text="not authorized for images?:"),  # others' AMI
+        CodeRule(
+            "AuthFailure", UnpreparedError, text="not authorized for images?:"
+        ),  # another account's AMI
         CodeRule("AuthFailure*", AuthError),
         CodeRule("ExpiredToken*", AuthError),
         CodeRule("RequestExpired", AuthError),
@@ -90,7 +92,7 @@ CODES = CodeTable(
         CodeRule("InvalidSubnetID.*", UnpreparedError),
         CodeRule("InvalidGroup.*", UnpreparedError),
         CodeRule("InvalidSecurityGroupID.*", UnpreparedError),
-        # Of a gang that was given up meanwhile; whoever asks again makes it again.
+        # The group of an abandoned gang was deleted; a retry creates it again.
         CodeRule("InvalidPlacementGroup.Unknown", UnknownOutcome),
         CodeRule("InvalidPlacementGroup.*", UnpreparedError),
         CodeRule("PlacementGroupLimitExceeded", QuotaError),
@@ -101,10 +103,8 @@ CODES = CodeTable(
         CodeRule("ResourceNotFoundException", UnpreparedError),
         CodeRule(BAD_VALUE, UnpreparedError, text="instance profile"),
         CodeRule("InvalidCapacityReservationId.*", CapacityError),
-        CodeRule(MISMATCH, RejectedError),
-        CodeRule(
-            "DryRunOperation", RejectedError
-        ),  # it would have been taken: nothing was to be done
+        CodeRule(PARAMETER_MISMATCH, RejectedError),
+        CodeRule("DryRunOperation", RejectedError),  # a dry run that would have succeeded
         CodeRule("InvalidAMIName.*", RejectedError),
         CodeRule(SNAPSHOT_IN_USE, RejectedError),
         CodeRule("IncorrectInstanceState", RejectedError),
@@ -115,7 +115,7 @@ CODES = CodeTable(
         CodeRule("UnknownParameter", RejectedError),
         CodeRule("UnsupportedOperation", RejectedError),
         CodeRule("ValidationError", RejectedError),
-        # The vendor's own trouble: it may have happened.
+        # Failures inside AWS: the call may have taken effect.
         CodeRule("ServerInternal", UnknownOutcome),
         CodeRule("InternalError", UnknownOutcome),
         CodeRule("InternalFailure", UnknownOutcome),
@@ -123,9 +123,9 @@ CODES = CodeTable(
         CodeRule("ServiceUnavailable*", UnknownOutcome),
         CodeRule("Unavailable", UnknownOutcome),
         CodeRule("RequestTimeout*", UnknownOutcome),
-        # Nobody's: of something that has gone, or is not visible yet.
-        *(CodeRule(code, UnknownOutcome) for code in sorted(NOBODYS)),
-        # Why a create that was accepted came to nothing (StateReason).
+        # A resource that is gone, or not visible yet.
+        *(CodeRule(code, UnknownOutcome) for code in sorted(NOT_FOUND)),
+        # StateReason of an accepted create that failed later.
         CodeRule("Server.InsufficientInstanceCapacity", CapacityError),
         CodeRule("Server.SpotInstanceTermination", CapacityError),
         CodeRule("Client.VolumeLimitExceeded", QuotaError),

@@ -1,9 +1,8 @@
-"""A spot machine that AWS takes back on request: an experiment of its Fault Injection Service
-(FIS), of one action on one machine.
+"""Preempt a spot machine on request, by an experiment of AWS's Fault Injection Service (FIS).
 
-What an experiment may do, it does by a role of its own (policy.py), which reaches spot machines of
-our deployment alone. The template that FIS wants first is removed as soon as its experiment runs.
-Reference: FIS User Guide, action aws:ec2:send-spot-instance-interruptions.
+The experiment acts by a role of its own (policy.py), which can reach only spot machines of this
+deployment. The template that FIS requires is deleted as soon as the experiment runs. Reference: FIS
+User Guide, action aws:ec2:send-spot-instance-interruptions.
 """
 
 from __future__ import annotations
@@ -20,20 +19,19 @@ from providers.fault_injection import Interruption
 from providers.iam.policy import INTERRUPT
 
 ACTION = "aws:ec2:send-spot-instance-interruptions"
-NOTICE = "PT2M"  # the least that FIS takes, and what EC2 gives
-# By FIS's price list of 2026-11-23 (aws.amazon.com/fis/pricing; GovCloud: 0.12): 0.10 USD for each
-# minute that an action lasts, rounded to minutes. This one lasts as long as its notice; a minute
-# more is for its beginning.
-MOST_USD = 3 * 0.10
-HEARD_S = 300.0  # ours: FIS promises nothing
-BEGUN_S = 60.0  # for an experiment to have begun
-ASK_S = 1.0
+NOTICE_DURATION = "PT2M"  # the minimum of FIS, and EC2's notice time
+# FIS price list of 2026-11-23 (aws.amazon.com/fis/pricing; GovCloud: 0.12): 0.10 USD per action
+# minute, rounded to minutes. This action lasts as long as its notice, plus a minute for its start.
+MAX_FEE_USD = 3 * 0.10
+NOTICE_WITHIN_S = 300.0  # our estimate: FIS guarantees nothing
+START_TIMEOUT_S = 60.0  # for an experiment to start
+POLL_S = 1.0
 _WAITING = ("pending", "initiating")
 _FAILED = ("failed", "stopped", "cancelled")
 
 
-def template(machine: str, role: str, deployment: str) -> dict[str, Any]:
-    """The parameters of CreateExperimentTemplate; `machine` and `role` are ARNs."""
+def experiment_template(machine: str, role: str, deployment: str) -> dict[str, Any]:
+    """Return the parameters of CreateExperimentTemplate; `machine` and `role` are ARNs."""
     return {
         "description": f"spotd deployment {deployment}: a spot interruption that was asked for",
         "targets": {
@@ -46,7 +44,7 @@ def template(machine: str, role: str, deployment: str) -> dict[str, Any]:
         "actions": {
             "interrupt": {
                 "actionId": ACTION,
-                "parameters": {"durationBeforeInterruption": NOTICE},
+                "parameters": {"durationBeforeInterruption": NOTICE_DURATION},
                 "targets": {"SpotInstances": "machine"},
             }
         },
@@ -57,7 +55,7 @@ def template(machine: str, role: str, deployment: str) -> dict[str, Any]:
 
 
 def interrupt(clients: Clients, deployment: str, region: str, instance: str) -> Interruption:
-    """Back when the experiment has begun. Raises ProviderError."""
+    """Start the experiment; returns when it runs. Raises ProviderError."""
 
     def fis(operation: str, **parameters: Any) -> dict[str, Any]:
         return clients.call(region, operation, service="fis", **parameters)
@@ -68,23 +66,25 @@ def interrupt(clients: Clients, deployment: str, region: str, instance: str) -> 
     ).split(":", 5)
     machine = f"arn:{partition}:ec2:{region}:{account}:instance/{instance}"
     role = f"arn:{partition}:iam::{account}:role/spotd-{INTERRUPT}-{deployment}"
-    made = fis("create_experiment_template", **template(machine, role, deployment))
-    ident = str(made["experimentTemplate"]["id"])
+    created = fis("create_experiment_template", **experiment_template(machine, role, deployment))
+    template_id = str(created["experimentTemplate"]["id"])
     try:
-        begun = fis(
-            "start_experiment", experimentTemplateId=ident, tags={DEPLOYMENT_TAG: deployment}
+        started = fis(
+            "start_experiment", experimentTemplateId=template_id, tags={DEPLOYMENT_TAG: deployment}
         )
-        experiment = _begun(fis, str(begun["experiment"]["id"]))
+        experiment = _wait_for_start(fis, str(started["experiment"]["id"]))
     finally:
-        with suppress(ProviderError):  # a template does nothing by itself, and costs nothing
-            fis("delete_experiment_template", id=ident)
-    return Interruption(f"FIS experiment {experiment} of {ACTION}, {NOTICE}", HEARD_S)
+        with suppress(ProviderError):  # a template has no effect by itself, and costs nothing
+            fis("delete_experiment_template", id=template_id)
+    return Interruption(
+        f"FIS experiment {experiment} of {ACTION}, {NOTICE_DURATION}", NOTICE_WITHIN_S
+    )
 
 
-def _begun(fis: Any, experiment: str) -> str:
-    """The experiment once it runs or is over. Raises RejectedError with FIS's reason for one that
+def _wait_for_start(fis: Any, experiment: str) -> str:
+    """Return the experiment once it runs or is over. Raises RejectedError with FIS's reason when it
     failed."""
-    end_s = time.monotonic() + BEGUN_S
+    deadline_s = time.monotonic() + START_TIMEOUT_S
     while True:
         state: Mapping[str, Any] = fis("get_experiment", id=experiment)["experiment"]["state"]
         status, reason = str(state.get("status")), str(state.get("reason", ""))
@@ -92,6 +92,8 @@ def _begun(fis: Any, experiment: str) -> str:
             raise RejectedError(f"FIS experiment {experiment} {status}: {reason}", code=status)
         if status not in _WAITING:
             return experiment
-        if time.monotonic() > end_s:
-            raise UnknownOutcome(f"FIS experiment {experiment} is {status} after {BEGUN_S:.0f} s")
-        time.sleep(ASK_S)
+        if time.monotonic() > deadline_s:
+            raise UnknownOutcome(
+                f"FIS experiment {experiment} is {status} after {START_TIMEOUT_S:.0f} s"
+            )
+        time.sleep(POLL_S)

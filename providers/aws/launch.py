@@ -1,4 +1,5 @@
-"""The body of RunInstances, made of a request alone: the same request is the same bytes."""
+"""The parameters of RunInstances, derived from the request alone: equal requests give equal
+bytes."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from typing import Any
 from providers.base import CapacityType, LaunchRequest
 
 ROOT_DEVICE = "/dev/sda1"
-LEAST_DISK_GIB = 200  # drivers, a container and a copy of the code
-TAGGED = ("instance", "volume", "network-interface")
+MIN_DISK_GIB = 200  # drivers, a container and a copy of the code
+TAGGED_RESOURCES = ("instance", "volume", "network-interface")
 
 
 @dataclass(frozen=True)
 class ZoneSetup:
-    """What a zone has for our machines."""
+    """The prerequisites of our machines in one zone."""
 
     image_id: str
     subnet_id: str
@@ -27,7 +28,7 @@ class ZoneSetup:
 
 @dataclass(frozen=True)
 class Fabric:
-    """How many network cards of a type carry EFA; 0 cards: none."""
+    """The number of a type's network cards with EFA; 0 for none."""
 
     cards: int = 0
 
@@ -35,32 +36,35 @@ class Fabric:
 def run_instances(
     request: LaunchRequest,
     tags: Mapping[str, str],
-    site: ZoneSetup,
+    zone_setup: ZoneSetup,
     user_data: str,
     fabric: Fabric,
     group: str = "",
 ) -> dict[str, Any]:
-    """Parameters of RunInstances: one machine, in one subnet and so in one zone, where its client
-    token is idempotent; nothing of it outlives it, and all of it has the `tags` from its start.
-    `group` is the placement group that it goes into."""
+    """Return the parameters of RunInstances for one machine in one subnet, and so in one zone,
+    where its client token is idempotent.
+
+    Nothing that it creates outlives the machine, and everything has `tags` from the start. `group`
+    is the placement group.
+    """
     pairs = [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
     body: dict[str, Any] = {
         "ClientToken": request.token,
-        "ImageId": site.image_id,
+        "ImageId": zone_setup.image_id,
         "InstanceType": request.instance_type,
         "MinCount": 1,
         "MaxCount": 1,
-        "NetworkInterfaces": _interfaces(request, site, fabric),
-        "UserData": user_data,  # in base64 on the wire: botocore does that
-        # Two hops, so that a container on the machine hears its notice.
+        "NetworkInterfaces": _interfaces(request, zone_setup, fabric),
+        "UserData": user_data,  # botocore encodes it in base64
+        # Two hops, so that a container on the machine can read its notice.
         "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 2},
-        # The machine's own way out, and the dead-man's: off is gone.
+        # Power-off, by the machine itself or by its dead-man switch, terminates it.
         "InstanceInitiatedShutdownBehavior": "terminate",
         "BlockDeviceMappings": [
             {
-                "DeviceName": site.root_device,
+                "DeviceName": zone_setup.root_device,
                 "Ebs": {
-                    "VolumeSize": max(request.disk_gib, LEAST_DISK_GIB),
+                    "VolumeSize": max(request.disk_gib, MIN_DISK_GIB),
                     "VolumeType": "gp3",
                     "DeleteOnTermination": True,
                     "Encrypted": True,
@@ -68,21 +72,23 @@ def run_instances(
             }
         ],
     }
-    tagged = [*TAGGED]
+    tagged_resources = [*TAGGED_RESOURCES]
     market = _market(request)
     if market:
         body["InstanceMarketOptions"] = market
     if request.capacity_type is CapacityType.SPOT:
-        tagged.append("spot-instances-request")
-    if site.role:
-        body["IamInstanceProfile"] = {"Name": site.role}
+        tagged_resources.append("spot-instances-request")
+    if zone_setup.role:
+        body["IamInstanceProfile"] = {"Name": zone_setup.role}
     if request.reservation:
         body["CapacityReservationSpecification"] = {
             "CapacityReservationTarget": {"CapacityReservationId": request.reservation}
         }
     if group:
         body["Placement"] = {"GroupName": group}
-    body["TagSpecifications"] = [{"ResourceType": kind, "Tags": pairs} for kind in tagged]
+    body["TagSpecifications"] = [
+        {"ResourceType": resource_type, "Tags": pairs} for resource_type in tagged_resources
+    ]
     return body
 
 
@@ -97,29 +103,33 @@ def _market(request: LaunchRequest) -> dict[str, Any]:
     return {"MarketType": "spot", "SpotOptions": options}
 
 
-def _interfaces(request: LaunchRequest, site: ZoneSetup, fabric: Fabric) -> list[dict[str, Any]]:
-    """One card, or with EFA all of them: EC2 gives a public address to a machine of one card only
-    (InvalidParameterCombination)."""
+def _interfaces(
+    request: LaunchRequest, zone_setup: ZoneSetup, fabric: Fabric
+) -> list[dict[str, Any]]:
+    """Return one network interface, or with EFA one per card.
+
+    EC2 gives a public address only to a machine with a single card (InvalidParameterCombination).
+    """
     first = {
         "DeviceIndex": 0,
-        "SubnetId": site.subnet_id,
-        "Groups": [*site.group_ids],
-        "AssociatePublicIpAddress": site.public,
+        "SubnetId": zone_setup.subnet_id,
+        "Groups": [*zone_setup.group_ids],
+        "AssociatePublicIpAddress": zone_setup.public,
         "DeleteOnTermination": True,
     }
     if request.interconnect != "efa" or not fabric.cards:
         return [first]
     if fabric.cards > 1:
         first = first | {"AssociatePublicIpAddress": False}
-    more = [
+    others = [
         {
             "DeviceIndex": 1,
             "NetworkCardIndex": card,
-            "SubnetId": site.subnet_id,
-            "Groups": [*site.group_ids],
+            "SubnetId": zone_setup.subnet_id,
+            "Groups": [*zone_setup.group_ids],
             "InterfaceType": "efa-only",
             "DeleteOnTermination": True,
         }
         for card in range(1, fabric.cards)
     ]
-    return [first | {"InterfaceType": "efa"}, *more]
+    return [first | {"InterfaceType": "efa"}, *others]

@@ -1,4 +1,4 @@
-"""What machines of ours left behind in a region."""
+"""Resources that outlived their machines in a region."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from providers.aws import groups
 from providers.aws.clients import Clients
-from providers.aws.codes import BAD_VALUE, IN_USE, NOBODYS
-from providers.aws.listing import name_of, tag_filter, tags_of, us_of
+from providers.aws.codes import BAD_VALUE, IN_USE, NOT_FOUND
+from providers.aws.listing import qualified_name, tag_filter, tags_of, timestamp_us
 from providers.base import Leftover, LeftoverKind, ProviderError, RejectedError
 
 _DELETES = {
@@ -19,46 +19,49 @@ _DELETES = {
 
 
 def find(clients: Clients, region: str, deployment: str) -> Iterator[Leftover]:
-    """Volumes that are available, cards and addresses without an association, placement groups
-    without a machine. Raises ProviderError."""
-    ours = tag_filter(deployment)
-    loose = [ours, {"Name": "status", "Values": ["available"]}]
-    for row in clients.pages(region, "describe_volumes", "Volumes", Filters=loose):
+    """Yield available volumes, unassociated interfaces and addresses, and placement groups without
+    a machine. Raises ProviderError."""
+    own_filter = tag_filter(deployment)
+    available = [own_filter, {"Name": "status", "Values": ["available"]}]
+    for row in clients.pages(region, "describe_volumes", "Volumes", Filters=available):
         yield Leftover(
-            name_of(region, row["VolumeId"]),
+            qualified_name(region, row["VolumeId"]),
             LeftoverKind.DISK,
             tags_of(row),
             region,
             row.get("AvailabilityZone", ""),
-            us_of(row.get("CreateTime")),
+            timestamp_us(row.get("CreateTime")),
         )
     for row in clients.pages(
-        region, "describe_network_interfaces", "NetworkInterfaces", Filters=loose
+        region, "describe_network_interfaces", "NetworkInterfaces", Filters=available
     ):
         yield Leftover(
-            name_of(region, row["NetworkInterfaceId"]),
-            LeftoverKind.CARD,
+            qualified_name(region, row["NetworkInterfaceId"]),
+            LeftoverKind.NETWORK_INTERFACE,
             tags_of(row, "TagSet"),
             region,
             row.get("AvailabilityZone", ""),
         )
-    for row in clients.call(region, "describe_addresses", Filters=[ours])["Addresses"]:
+    for row in clients.call(region, "describe_addresses", Filters=[own_filter])["Addresses"]:
         if row.get("AllocationId") and not (row.get("AssociationId") or row.get("InstanceId")):
             yield Leftover(
-                name_of(region, row["AllocationId"]), LeftoverKind.ADDRESS, tags_of(row), region
+                qualified_name(region, row["AllocationId"]),
+                LeftoverKind.ADDRESS,
+                tags_of(row),
+                region,
             )
-    yield from groups.find(clients, region, deployment)
+    yield from groups.find_unused(clients, region, deployment)
 
 
 def discard(clients: Clients, region: str, resource: str) -> None:
-    """Delete one. An unknown id is success; raises RejectedError for what is in use."""
+    """Delete a leftover. An unknown id is success; raises RejectedError for one in use."""
     for prefix, (operation, parameter) in _DELETES.items():
         if resource.startswith(prefix):
             try:
                 clients.call(region, operation, **{parameter: resource})
             except ProviderError as error:
-                bad = error.code == BAD_VALUE
-                if error.code in IN_USE or (bad and "in use" in str(error)):
+                bad_value = error.code == BAD_VALUE
+                if error.code in IN_USE or (bad_value and "in use" in str(error)):
                     raise RejectedError(str(error), code=error.code) from None
-                if error.code not in NOBODYS and not bad:
+                if error.code not in NOT_FOUND and not bad_value:
                     raise

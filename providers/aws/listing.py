@@ -1,4 +1,4 @@
-"""What EC2 says of a machine, in our words."""
+"""Parse EC2's descriptions of machines into the port's types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STATES = {
     "running": InstanceState.RUNNING,
     "shutting-down": InstanceState.STOPPING,
     "stopping": InstanceState.STOPPING,
-    # Never ours to keep: behaviour at shutdown is terminate, but its disk bills until it is ended.
+    # Not usable: machines terminate at shutdown, and a stopped one's disk is billed until then.
     "stopped": InstanceState.STOPPING,
     "terminated": InstanceState.TERMINATED,
 }
@@ -26,8 +26,8 @@ _LIFECYCLES = {
     "scheduled": CapacityType.RESERVED,
     "capacity-block": CapacityType.BLOCK,
 }
-# Ends that a create came to which EC2 had accepted, as against the ends of machines that ran.
-_STILLBORN = (
+# State reasons of creates that failed after EC2 had accepted them, as against machines that ran.
+_FAILED_CREATE_REASONS = (
     "Server.InsufficientInstanceCapacity",
     "Server.InternalError",
     "Client.VolumeLimitExceeded",
@@ -37,27 +37,27 @@ _STILLBORN = (
 INTERRUPTED = "Server.SpotInstanceTermination"
 
 
-def name_of(region: str, resource_id: str) -> str:
-    """Our name of something in a region: whoever has it can end it, with no other memory."""
+def qualified_name(region: str, resource_id: str) -> str:
+    """Return "REGION/ID": with the region in the id, terminating a machine needs no other state."""
     return f"{region}/{resource_id}"
 
 
-def parted(name: str) -> tuple[str, str]:
-    """(region, id) of such a name; ("", "") of what is none."""
+def split_name(name: str) -> tuple[str, str]:
+    """Return (region, id) of a qualified name; ("", "") for anything else."""
     region, slash, resource_id = name.partition("/")
     return (region, resource_id) if slash else ("", "")
 
 
 def read_instance(region: str, row: Mapping[str, Any]) -> Instance:
-    """One machine of DescribeInstances."""
+    """Parse an instance of DescribeInstances."""
     tags = tags_of(row)
     reason = row.get("StateReason") or {}
     code, text = str(reason.get("Code") or ""), str(reason.get("Message") or "")
     state = _STATES.get((row.get("State") or {}).get("Name", ""), InstanceState.PENDING)
-    failed = state is InstanceState.TERMINATED and code in _STILLBORN
+    failed = state is InstanceState.TERMINATED and code in _FAILED_CREATE_REASONS
     ended = state in (InstanceState.STOPPING, InstanceState.TERMINATED)
     return Instance(
-        instance_id=name_of(region, row["InstanceId"]),
+        instance_id=qualified_name(region, row["InstanceId"]),
         token=tags.get("spotd-token") or row.get("ClientToken") or "",
         tags=tags,
         state=InstanceState.FAILED if failed else state,
@@ -68,29 +68,29 @@ def read_instance(region: str, row: Mapping[str, Any]) -> Instance:
         host=row.get("PublicIpAddress") or row.get("PrivateIpAddress") or "",
         private_host=row.get("PrivateIpAddress") or "",
         ssh_user=USER,
-        launched_at_us=us_of(row.get("LaunchTime")),
+        launched_at_us=timestamp_us(row.get("LaunchTime")),
         error=(text or code) if ended and code else "",
         error_code=type(CODES.error(code, text)).__name__ if failed else "",
     )
 
 
 def tags_of(row: Mapping[str, Any], key: str = "Tags") -> dict[str, str]:
-    """AWS's list of pairs as a dictionary."""
+    """Return AWS's list of tags as a dictionary."""
     return {tag["Key"]: tag["Value"] for tag in row.get(key) or ()}
 
 
 def tag_filter(deployment: str) -> dict[str, Any]:
-    """What is of a deployment."""
+    """Return a filter for the resources of a deployment."""
     return {"Name": f"tag:{DEPLOYMENT_TAG}", "Values": [deployment]}
 
 
-def us_of(moment: datetime | None) -> int:
-    """Microseconds since the epoch; 0 for none."""
+def timestamp_us(moment: datetime | None) -> int:
+    """Return microseconds since the epoch; 0 for None."""
     return int(moment.timestamp() * 1_000_000) if moment is not None else 0
 
 
 def instances_of(reservations: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    """The machines of DescribeInstances' reservations."""
+    """Yield the instances in the reservations of DescribeInstances."""
     for reservation in reservations:
         yield from reservation.get("Instances") or ()
 

@@ -1,5 +1,4 @@
-"""What EC2 has on sale: machine types, the zones that offer them, spot and on-demand prices,
-reservations."""
+"""EC2's offers: machine types and their zones, spot and on-demand prices, reservations."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from providers.aws.clients import Clients
-from providers.aws.listing import us_of
+from providers.aws.listing import timestamp_us
 from providers.aws.scores import read_scores
 from providers.aws.types import MachineType, read_type
 from providers.base import (
@@ -27,36 +26,41 @@ from providers.base import (
     UnknownOutcome,
 )
 from providers.catalogs.prices import price_file
-from providers.market_signals import Scores
+from providers.market_signals import MarketSignal
 from providers.warnings import ProviderWarning
 
 log = logging.getLogger(__name__)
 
-HICCUPS = 3  # times in a row that a region may give no answer before a person is told
-CATALOG_S = 24 * 3600.0  # types, zones and on-demand prices are asked for so often
-PRICES_REGION = "us-east-1"  # the Price List API is in few regions, and answers for all
+WARN_AFTER_FAILURES = 3  # consecutive failures of a region
+CATALOG_S = 24 * 3600.0  # cache time of types, zones and on-demand prices
+PRICE_LIST_REGION = "us-east-1"  # the Price List API runs in few regions, for all of them
 PRODUCT = "Linux/UNIX"
-TYPES_A_QUESTION = 100
+TYPES_PER_CALL = 100
 BLOCK_TAIL_US = 1800 * 1_000_000
-_SPOT, _PLAIN = CapacityType.SPOT, CapacityType.ON_DEMAND
+_SPOT, _ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """What changes seldom, of one region. `zones` is machine type -> zone -> zone id, `listed`
-    machine type -> on-demand price in micro-USD per hour where it is known."""
+    """Slowly changing facts of one region.
+
+    `zones` maps machine type -> zone -> zone id, `list_prices` machine type -> on-demand price in
+    micro-USD per hour where it is known.
+    """
 
     types: Mapping[str, MachineType] = field(default_factory=dict)
     zones: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    listed: Mapping[str, int] = field(default_factory=dict)
+    list_prices: Mapping[str, int] = field(default_factory=dict)
 
 
 class Market:
-    """Offers of some regions. `patterns` are shell patterns of machine types ("p5.*"): thousands
-    of pools that no job asks for cost calls and memory. `many_cards` says that machines may have
-    several network cards, which EC2 gives no public address: without, those that need them for EFA
-    are offered without it. `reservations` are those whose machines are offered, with what an hour
-    costs on top of what is paid already."""
+    """Offers of some regions.
+
+    `patterns` are shell patterns of machine types ("p5.*"); they keep out thousands of pools that
+    no job asks for. `multi_card` allows machines with several network cards, which cannot have a
+    public address; without it, types that need them for EFA are offered without EFA. `reservations`
+    maps each usable reservation to its extra cost per hour in micro-USD.
+    """
 
     def __init__(
         self,
@@ -66,11 +70,11 @@ class Market:
         patterns: Sequence[str],
         monotonic_s: Callable[[], float] = time.monotonic,
         *,
-        many_cards: bool = True,
+        multi_card: bool = True,
         reservations: Mapping[str, int] | None = None,
     ) -> None:
         self._clients = clients
-        self._many_cards = many_cards
+        self._multi_card = multi_card
         self._reservations = reservations or {}
         self._name = name
         self._regions = regions
@@ -78,131 +82,143 @@ class Market:
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._catalogs: dict[str, tuple[float, Catalog]] = {}
-        ask = partial(read_scores, clients)
-        self._failing: dict[str, int] = {}  # region -> how often, up to now
-        self._left_out: dict[str, tuple[str, int]] = {}  # region -> first words, and how often
-        self.scores = Scores("aws", "spot placement scores", ask, monotonic_s)
+        fetch = partial(read_scores, clients)
+        self._failures_in_row: dict[str, int] = {}  # region -> consecutive failures
+        self._unavailable: dict[str, tuple[str, int]] = {}  # region -> (first message, count)
+        self.scores = MarketSignal("aws", "spot placement scores", fetch, monotonic_s)
 
     def offers(self) -> list[Offer]:
-        """Everything on sale now, in the regions that answer; of the others `remarks` tells. Raises
-        ProviderError when none does, and half a region is none."""
-        answers, failed = self._clients.wherever(self._regions, self._offers_in)
+        """Return all offers of the regions that answer; `warnings` reports the others.
+
+        Raises ProviderError when no region answers. A region is returned completely or not at all.
+        """
+        answers, failed = self._clients.for_each_region(self._regions, self._offers_in)
         if not answers:
             for error in failed.values():
                 raise error
-        self._note(failed)
-        return self.scores.fill_in([offer for _, offers in answers for offer in offers])
+        self._record_failures(failed)
+        return self.scores.annotate([offer for _, offers in answers for offer in offers])
 
     def machine_type(self, region: str, name: str) -> MachineType | None:
-        """What a type has; None for one that the region has not, or that no pattern names. Raises
-        ProviderError."""
+        """Return a machine type; None for one that the region does not have or that no pattern
+        matches. Raises ProviderError."""
         return self._catalog(region).types.get(name)
 
-    def remarks(self) -> list[ProviderWarning]:
-        """See Remarking.remarks."""
+    def warnings(self) -> list[ProviderWarning]:
+        """See WarningSource.warnings."""
         with self._lock:
-            left_out = [
-                ProviderWarning(f"region/{self._name}/{region}", text, times)
-                for region, (text, times) in self._left_out.items()
+            unavailable = [
+                ProviderWarning(f"region/{self._name}/{region}", message, count)
+                for region, (message, count) in self._unavailable.items()
             ]
-        return [*self.scores.remarks(), *left_out]
+        return [*self.scores.warnings(), *unavailable]
 
-    def _note(self, failed: Mapping[str, ProviderError]) -> None:
-        """What a person should mend is told at once; what may be a hiccup when it lasts."""
+    def _record_failures(self, failed: Mapping[str, ProviderError]) -> None:
+        """Report an error that somebody has to fix at once, a possibly transient one when it
+        persists."""
         with self._lock:
-            self._failing = {region: self._failing.get(region, 0) + 1 for region in failed}
+            self._failures_in_row = {
+                region: self._failures_in_row.get(region, 0) + 1 for region in failed
+            }
             for region, error in failed.items():
                 log.warning("%s: no offers of %s: %s", self._name, region, error)
-                passing = isinstance(error, (UnknownOutcome, ThrottledError))
-                if passing and self._failing[region] < HICCUPS:
+                transient = isinstance(error, (UnknownOutcome, ThrottledError))
+                if transient and self._failures_in_row[region] < WARN_AFTER_FAILURES:
                     continue
-                text = (
-                    f"{region} does not say what it sells, and no machine is asked for there, "
-                    f"while other regions are as good as ever: {error}"
+                new_message = (
+                    f"{region} returns no offers, so no machine is launched there; "
+                    f"other regions are not affected: {error}"
                 )
-                told, times = self._left_out.get(region, (text, 0))
-                self._left_out[region] = (told, times + 1)
+                message, count = self._unavailable.get(region, (new_message, 0))
+                self._unavailable[region] = (message, count + 1)
 
     def _offers_in(self, region: str) -> Iterator[Offer]:
         catalog = self._catalog(region)
         if not catalog.types:
             return
         offer = partial(self._offer, region, catalog)
-        for (kind, zone), (microusd, zone_id) in self._spot_prices(region, catalog).items():
-            yield offer(kind, zone, zone_id, _SPOT, microusd)
-        for kind, zones in catalog.zones.items():
-            listed = catalog.listed.get(kind, 0)
-            for zone, zone_id in zones.items() if listed else ():
-                yield offer(kind, zone, zone_id, _PLAIN, listed)
+        for (instance_type, zone), (microusd, zone_id) in self._spot_prices(
+            region, catalog
+        ).items():
+            yield offer(instance_type, zone, zone_id, _SPOT, microusd)
+        for instance_type, zones in catalog.zones.items():
+            list_microusd = catalog.list_prices.get(instance_type, 0)
+            for zone, zone_id in zones.items() if list_microusd else ():
+                yield offer(instance_type, zone, zone_id, _ON_DEMAND, list_microusd)
         yield from self._reserved(region, catalog)
 
     def _reserved(self, region: str, catalog: Catalog) -> Iterator[Offer]:
-        """Of each pool the first reservation with a machine to spare: a pool is one offer. Those of
-        others in the account are none of ours to use up."""
-        found: dict[str, Offer] = {}
-        rows = self._active(region) if self._reservations else ()
+        """Yield, for each pool, the first usable reservation with a free machine: a pool has one
+        offer."""
+        offers: dict[str, Offer] = {}
+        rows = self._active_reservations(region) if self._reservations else ()
         for row in sorted(rows, key=lambda row: str(row["CapacityReservationId"])):
-            kind, ident = row["InstanceType"], row["CapacityReservationId"]
-            known = ident in self._reservations and kind in catalog.types
-            if known and row.get("AvailableInstanceCount"):
+            instance_type, reservation_id = row["InstanceType"], row["CapacityReservationId"]
+            wanted = reservation_id in self._reservations and instance_type in catalog.types
+            if wanted and row.get("AvailableInstanceCount"):
                 block = row.get("ReservationType") == "capacity-block"
-                capacity = CapacityType.BLOCK if block else CapacityType.RESERVED
-                place = (row["AvailabilityZone"], row.get("AvailabilityZoneId", ""))
-                microusd = self._reservations[ident]
+                capacity_type = CapacityType.BLOCK if block else CapacityType.RESERVED
+                zone_and_id = (row["AvailabilityZone"], row.get("AvailabilityZoneId", ""))
+                microusd = self._reservations[reservation_id]
                 offer = replace(
-                    self._offer(region, catalog, kind, *place, capacity, microusd),
-                    reservation=ident,
+                    self._offer(
+                        region, catalog, instance_type, *zone_and_id, capacity_type, microusd
+                    ),
+                    reservation=reservation_id,
                     price_source=CONFIGURED if microusd else PREPAID,
-                    list_microusd_per_h=catalog.listed.get(kind, 0),
+                    list_microusd_per_h=catalog.list_prices.get(instance_type, 0),
                     ends_at_us=ends_us(row, block=block),
                 )
-                found.setdefault(offer.key, offer)
-        yield from found.values()
+                offers.setdefault(offer.key, offer)
+        yield from offers.values()
 
     def _offer(
         self,
         region: str,
         catalog: Catalog,
-        kind: str,
+        instance_type: str,
         zone: str,
         zone_id: str,
-        capacity: CapacityType,
+        capacity_type: CapacityType,
         microusd: int,
     ) -> Offer:
-        machine, listed = catalog.types[kind], catalog.listed.get(kind, 0)
-        # EC2 gives a machine of several cards no public address, when it is launched or later.
-        cards = machine.efa_cards
-        joined = cards == 1 or (cards > 1 and self._many_cards)
-        needs = f'network = "private" or "jump" in [providers.{self._name}]'
+        machine_type, list_microusd = (
+            catalog.types[instance_type],
+            catalog.list_prices.get(instance_type, 0),
+        )
+        # A machine with several cards can never have a public address.
+        cards = machine_type.efa_cards
+        connected = cards == 1 or (cards > 1 and self._multi_card)
+        fix = f'network = "private" or "jump" in [providers.{self._name}]'
         return Offer(
             provider=self._name,
             region=region,
             zone=zone,
-            instance_type=kind,
-            capacity_type=capacity,
+            instance_type=instance_type,
+            capacity_type=capacity_type,
             price_microusd_per_h=microusd,
-            list_microusd_per_h=max(listed, microusd) if listed else 0,
-            accelerator=machine.accelerator,
-            accelerator_count=machine.accelerator_count,
-            cpus=machine.cpus,
-            memory_gib=machine.memory_gib,
+            list_microusd_per_h=max(list_microusd, microusd) if list_microusd else 0,
+            accelerator=machine_type.accelerator,
+            accelerator_count=machine_type.accelerator_count,
+            cpus=machine_type.cpus,
+            memory_gib=machine_type.memory_gib,
             cloud="aws",
             zone_id=zone_id,
-            interconnect="efa" if joined else "",
-            joins_with=needs if cards and not joined else "",
+            interconnect="efa" if connected else "",
+            joins_with=fix if cards and not connected else "",
         )
 
     def _spot_prices(self, region: str, catalog: Catalog) -> dict[tuple[str, str], tuple[int, str]]:
-        """(type, zone) -> (micro-USD per hour, zone id): the price in effect, which is what a
-        history that begins now tells. The order of rows is not guaranteed."""
-        found: dict[tuple[str, str], tuple[datetime, int, str]] = {}
-        kinds = sorted(catalog.types)
-        for start in range(0, len(kinds), TYPES_A_QUESTION):
+        """Return (type, zone) -> (micro-USD per hour, zone id): the current price, which is what a
+        price history that starts now contains. The order of rows is not guaranteed."""
+        latest: dict[tuple[str, str], tuple[datetime, int, str]] = {}
+        types = sorted(catalog.types)
+        for start in range(0, len(types), TYPES_PER_CALL):
             rows = self._clients.pages(
                 region,
                 "describe_spot_price_history",
                 "SpotPriceHistory",
-                InstanceTypes=kinds[start : start + TYPES_A_QUESTION],
+                InstanceTypes=types[start : start + TYPES_PER_CALL],
                 ProductDescriptions=[PRODUCT],
                 StartTime=datetime.now(UTC),
             )
@@ -210,11 +226,11 @@ class Market:
                 key = (row["InstanceType"], row["AvailabilityZone"])
                 zone_id = row.get("AvailabilityZoneId") or ""
                 price = (row["Timestamp"], microusd_of(row["SpotPrice"]), zone_id)
-                if key[0] in catalog.types and (key not in found or found[key][0] < price[0]):
-                    found[key] = price
-        return {key: (microusd, zone_id) for key, (_, microusd, zone_id) in found.items()}
+                if key[0] in catalog.types and (key not in latest or latest[key][0] < price[0]):
+                    latest[key] = price
+        return {key: (microusd, zone_id) for key, (_, microusd, zone_id) in latest.items()}
 
-    def _active(self, region: str) -> list[dict[str, Any]]:
+    def _active_reservations(self, region: str) -> list[dict[str, Any]]:
         return self._clients.pages(
             region,
             "describe_capacity_reservations",
@@ -223,44 +239,55 @@ class Market:
         )
 
     def _catalog(self, region: str) -> Catalog:
-        """Of a region, no older than a day. While prices are not told it is asked for again with
-        the next offers. Raises ProviderError."""
+        """Return the catalog of a region, at most a day old; without list prices, it is read again
+        next time. Raises ProviderError."""
         now_s = self._monotonic_s()
         with self._lock:
             until_s, catalog = self._catalogs.get(region, (0.0, None))
         if catalog is None or now_s >= until_s:
-            catalog, whole = self._read_catalog(region)
+            catalog, complete = self._read_catalog(region)
             with self._lock:
-                self._catalogs[region] = (now_s + (CATALOG_S if whole else 0.0), catalog)
+                self._catalogs[region] = (now_s + (CATALOG_S if complete else 0.0), catalog)
         return catalog
 
     def _read_catalog(self, region: str) -> tuple[Catalog, bool]:
-        like = [{"Name": "instance-type", "Values": [*self._patterns]}]
-        rows = self._clients.pages(region, "describe_instance_types", "InstanceTypes", Filters=like)
+        filters = [{"Name": "instance-type", "Values": [*self._patterns]}]
+        rows = self._clients.pages(
+            region, "describe_instance_types", "InstanceTypes", Filters=filters
+        )
         types = {row["InstanceType"]: read_type(row) for row in rows}
-        named = self._clients.call(region, "describe_availability_zones")["AvailabilityZones"]
-        ids = {zone["ZoneName"]: zone.get("ZoneId", "") for zone in named}
-        places = self._clients.pages(
+        zone_rows = self._clients.call(region, "describe_availability_zones")["AvailabilityZones"]
+        zone_ids = {zone["ZoneName"]: zone.get("ZoneId", "") for zone in zone_rows}
+        offerings = self._clients.pages(
             region,
             "describe_instance_type_offerings",
             "InstanceTypeOfferings",
             LocationType="availability-zone",
-            Filters=like,
+            Filters=filters,
         )
         zones: dict[str, dict[str, str]] = {}
-        for row in places:
-            if row["InstanceType"] in types and row["Location"] in ids:
-                zones.setdefault(row["InstanceType"], {})[row["Location"]] = ids[row["Location"]]
-        told = {kind: places.get(region, 0) for kind, places in price_file("aws").on_demand.items()}
-        known = {kind: microusd for kind, microusd in told.items() if microusd and kind in types}
+        for row in offerings:
+            if row["InstanceType"] in types and row["Location"] in zone_ids:
+                zones.setdefault(row["InstanceType"], {})[row["Location"]] = zone_ids[
+                    row["Location"]
+                ]
+        dated = {
+            instance_type: regions.get(region, 0)
+            for instance_type, regions in price_file("aws").on_demand.items()
+        }
+        list_prices = {
+            instance_type: microusd
+            for instance_type, microusd in dated.items()
+            if microusd and instance_type in types
+        }
         try:
-            known |= self._list_prices(region, sorted(types))
+            list_prices |= self._list_prices(region, sorted(types))
         except ProviderError:
-            return Catalog(types, zones, known), False
-        return Catalog(types, zones, known), True
+            return Catalog(types, zones, list_prices), False
+        return Catalog(types, zones, list_prices), True
 
-    def _list_prices(self, region: str, kinds: Sequence[str]) -> dict[str, int]:
-        """On-demand prices by type, from the Price List API."""
+    def _list_prices(self, region: str, types: Sequence[str]) -> dict[str, int]:
+        """Return on-demand prices by type, from the Price List API."""
         fixed = {
             "regionCode": region,
             "operatingSystem": "Linux",
@@ -268,15 +295,15 @@ class Market:
             "preInstalledSw": "NA",
             "capacitystatus": "Used",
         }
-        found: dict[str, int] = {}
-        for start in range(0, len(kinds), TYPES_A_QUESTION):
-            some = ",".join(kinds[start : start + TYPES_A_QUESTION])
+        prices: dict[str, int] = {}
+        for start in range(0, len(types), TYPES_PER_CALL):
+            batch = ",".join(types[start : start + TYPES_PER_CALL])
             filters = [
                 *({"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fixed.items()),
-                {"Type": "ANY_OF", "Field": "instanceType", "Value": some},
+                {"Type": "ANY_OF", "Field": "instanceType", "Value": batch},
             ]
             rows = self._clients.pages(
-                PRICES_REGION,
+                PRICE_LIST_REGION,
                 "get_products",
                 "PriceList",
                 service="pricing",
@@ -284,31 +311,33 @@ class Market:
                 Filters=filters,
             )
             for row in rows:
-                found.update(read_product(json.loads(str(row))))
-        return found
+                prices.update(read_product(json.loads(str(row))))
+        return prices
 
 
 def ends_us(row: Mapping[str, Any], *, block: bool) -> int:
-    """When a machine out of it is to be gone; 0 for one without an end. EC2 begins to end those of
-    a capacity block half an hour before its EndDate (EC2 user guide, "Monitor Capacity Blocks": it
-    warns 40 minutes before the end that they end in 10). Those of an on-demand reservation that
-    ends would go on, and cost what they cost on demand."""
+    """Return when the machines of a reservation are terminated; 0 for no end.
+
+    EC2 starts to terminate machines of a capacity block 30 minutes before its EndDate (EC2 user
+    guide, "Monitor Capacity Blocks": 40 minutes before the end it warns that they end in 10).
+    Machines of an on-demand reservation would continue after its end, at the on-demand price.
+    """
     moment = row.get("EndDate")
-    return us_of(moment) - (BLOCK_TAIL_US if block else 0) if moment else 0
+    return timestamp_us(moment) - (BLOCK_TAIL_US if block else 0) if moment else 0
 
 
 def read_product(product: Mapping[str, Any]) -> dict[str, int]:
-    """{instance type: micro-USD per hour} of one product of the Price List; empty where it has no
+    """Return {instance type: micro-USD per hour} of a product in the Price List; {} without an
     hourly price in US dollars."""
-    kind = product["product"]["attributes"].get("instanceType", "")
+    instance_type = product["product"]["attributes"].get("instanceType", "")
     for term in product.get("terms", {}).get("OnDemand", {}).values():
         for dimension in term.get("priceDimensions", {}).values():
             usd = dimension.get("pricePerUnit", {}).get("USD")
-            if kind and usd and dimension.get("unit") == "Hrs" and microusd_of(usd):
-                return {kind: microusd_of(usd)}
+            if instance_type and usd and dimension.get("unit") == "Hrs" and microusd_of(usd):
+                return {instance_type: microusd_of(usd)}
     return {}
 
 
 def microusd_of(usd: str) -> int:
-    """A price as AWS writes it ("11.562300"), in micro-USD."""
+    """Convert a price as AWS writes it ("11.562300") to micro-USD."""
     return round(float(usd) * 1_000_000)

@@ -1,5 +1,7 @@
-"""What our machines need in a region and find there: image, subnets, firewall. Found by tag, as
-`spotctl init aws` made them: the tag's value is the kind of network."""
+"""Prerequisites of machines in a region: image, subnets, security groups.
+
+They are found by the tag that `spotctl init aws` sets; its value is the kind of network.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ NETWORK_TAG = "spotd-network"
 IMAGE = (
     "ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
 )
-FRESH_S = 600.0  # a network that somebody has just mended is found within that
+CACHE_S = 600.0  # a network that has just been repaired is found within this time
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class _Network:
 
 
 class ZoneSetups:
-    """Of all regions of one provider. `network` is "public", or "private" and "jump", where
-    machines have no address of the internet."""
+    """The prerequisites in all regions of one provider. `network` is "public", or "private" or
+    "jump", where machines have no public address."""
 
     def __init__(
         self,
@@ -44,25 +46,30 @@ class ZoneSetups:
         self._role = role
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
-        self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
+        self._cache: dict[tuple[str, str], tuple[float, Any]] = {}
 
-    def site(self, region: str, zone: str, image: str = "") -> ZoneSetup:
-        """Where a machine of that zone goes; `image` is an AMI or "ssm:PARAMETER", the provider's
-        own when empty. Raises ProviderError, UnpreparedError with what is missing."""
-        network = self._fresh(("network", region), lambda: self._look(region))
+    def for_zone(self, region: str, zone: str, image: str = "") -> ZoneSetup:
+        """Return the prerequisites for a machine in a zone.
+
+        `image` is an AMI or "ssm:PARAMETER"; "" for the provider's own. Raises ProviderError,
+        UnpreparedError when something is missing.
+        """
+        network = self._cached(("network", region), lambda: self._read_network(region))
         subnet = network.subnets.get(zone)
         if subnet is None:
-            have = ", ".join(sorted(network.subnets)) or "no zone"
+            zones = ", ".join(sorted(network.subnets)) or "no zone"
             raise UnpreparedError(
-                f"{zone} has no subnet with the tag {self._tag} ({have} of {region} has one): "
+                f"{zone} has no subnet with the tag {self._tag} ({zones} of {region} has one): "
                 f"{self._fix(region)}"
             )
         if not network.groups:
             raise UnpreparedError(
                 f"{region} has no security group with the tag {self._tag}: {self._fix(region)}"
             )
-        named = image or self._image
-        ami, device = self._fresh((named, region), lambda: self._ami(region, named))
+        image_name = image or self._image
+        ami, device = self._cached(
+            (image_name, region), lambda: self._resolve_image(region, image_name)
+        )
         return ZoneSetup(ami, subnet, network.groups, self._network == "public", self._role, device)
 
     @property
@@ -72,11 +79,11 @@ class ZoneSetups:
     def _fix(self, region: str) -> str:
         return f"run `spotctl init aws --network {self._network} --region {region}`"
 
-    def _look(self, region: str) -> _Network:
+    def _read_network(self, region: str) -> _Network:
         tagged = [{"Name": f"tag:{NETWORK_TAG}", "Values": [self._network]}]
         rows = self._clients.pages(region, "describe_subnets", "Subnets", Filters=tagged)
         subnets: dict[str, str] = {}
-        # The first by name, so that a replay of a launch asks for the same one.
+        # The first by id, so that a repeated launch uses the same subnet.
         for row in sorted(rows, key=lambda row: str(row["SubnetId"])):
             subnets.setdefault(row["AvailabilityZone"], row["SubnetId"])
         groups = self._clients.pages(
@@ -84,37 +91,37 @@ class ZoneSetups:
         )
         return _Network(subnets, tuple(sorted(row["GroupId"] for row in groups)))
 
-    def _ami(self, region: str, named: str) -> tuple[str, str]:
-        """(AMI, its root device)."""
-        ami = named
+    def _resolve_image(self, region: str, image_name: str) -> tuple[str, str]:
+        """Return (AMI, its root device)."""
+        ami = image_name
         try:
-            if named.startswith("ssm:"):
-                parameter = named.removeprefix("ssm:")
+            if image_name.startswith("ssm:"):
+                parameter = image_name.removeprefix("ssm:")
                 answer = self._clients.call(region, "get_parameter", service="ssm", Name=parameter)
                 ami = str(answer["Parameter"]["Value"])
             images = self._clients.pages(region, "describe_images", "Images", ImageIds=[ami])
         except UnpreparedError as error:
             raise UnpreparedError(
-                f"{_no_image(region, named)} ({error})", code=error.code
+                f"{_missing_image(region, image_name)} ({error})", code=error.code
             ) from None
         if not images:
-            raise UnpreparedError(_no_image(region, named))
+            raise UnpreparedError(_missing_image(region, image_name))
         return ami, str(images[0].get("RootDeviceName") or ROOT_DEVICE)
 
-    def _fresh(self, key: tuple[str, str], read: Callable[[], Any]) -> Any:
+    def _cached(self, key: tuple[str, str], read: Callable[[], Any]) -> Any:
         now_s = self._monotonic_s()
         with self._lock:
-            until_s, value = self._kept.get(key, (0.0, None))
+            until_s, value = self._cache.get(key, (0.0, None))
         if now_s < until_s:
             return value
         value = read()
         with self._lock:
-            self._kept[key] = (now_s + FRESH_S, value)
+            self._cache[key] = (now_s + CACHE_S, value)
         return value
 
 
-def _no_image(region: str, named: str) -> str:
+def _missing_image(region: str, image_name: str) -> str:
     return (
-        f"{region} has no image {named} that this account may use: "
+        f"{region} has no image {image_name} that this account may use: "
         "name one that it has, by `image` of the provider or image_id of the job"
     )

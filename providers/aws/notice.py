@@ -1,4 +1,4 @@
-"""EC2's warnings, read on the machine itself over IMDSv2 (never IMDSv1)."""
+"""EC2's notices, read on the machine itself over IMDSv2 (never IMDSv1)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from datetime import datetime, timezone
 from typing import Any
 
 from providers.base import MetadataError, Notice, NoticeKind
-from providers.link_local import Answer, ask, refuse
+from providers.link_local import MetadataResponse, request, unexpected_status
 
 LINK_LOCAL = "http://169.254.169.254"
 _META = "/latest/meta-data"
 _ACTIONS = frozenset({"terminate", "stop", "hibernate"})
 _REFRESH_BEFORE_S = 15.0
-_SLOW_S = 0.25  # an answer that took longer may have hidden a preemption
+_SLOW_RESPONSE_S = 0.25  # a preemption may have arrived during a slower request
 
 
-def _moment_us(text: str, layout: str) -> int:
+def _parse_time_us(text: str, layout: str) -> int:
     try:
         moment = datetime.strptime(text, layout).replace(tzinfo=timezone.utc)
     except ValueError as error:
@@ -36,8 +36,8 @@ def _parse(body: bytes, kind: type, path: str) -> Any:
     return value
 
 
-def _maintenance(event: Any) -> Notice | None:
-    """One scheduled event; None for one that is over. Raises MetadataError."""
+def _maintenance_notice(event: Any) -> Notice | None:
+    """Parse a scheduled event; None for a completed one. Raises MetadataError."""
     if not isinstance(event, dict) or not isinstance(event.get("EventId"), str):
         raise MetadataError(f"not a scheduled event: {event!r}")
     if event.get("State", "active") != "active":
@@ -45,7 +45,7 @@ def _maintenance(event: Any) -> Notice | None:
     return Notice(
         notice_id=f"aws-event-{event['EventId']}",
         kind=NoticeKind.MAINTENANCE,
-        deadline_us=_moment_us(str(event.get("NotBefore")), "%d %b %Y %H:%M:%S %Z"),
+        deadline_us=_parse_time_us(str(event.get("NotBefore")), "%d %b %Y %H:%M:%S %Z"),
         source="events/maintenance/scheduled",
         text=f"{event.get('Code', '')}: {event.get('Description', '')}",
     )
@@ -53,11 +53,12 @@ def _maintenance(event: Any) -> Notice | None:
 
 class Watcher:
     """Polls once a second; advisories (rebalance, maintenance) only every `advisories_every` polls.
-    Nobody waits for them to hear of a preemption: where one is, they are not asked for, and an
-    answer of theirs that is slow or wrong is followed by another look.
 
-    A 404 says "no warning". Anything that is neither that nor a well-formed document raises
-    MetadataError, and is never taken for a preemption.
+    Advisories never delay a preemption: while there is one, they are not read, and after a slow or
+    failed advisory request the preemption is checked again.
+
+    A 404 means "no notice". Any other answer that is not a well-formed document raises
+    MetadataError and is never taken for a preemption.
     """
 
     interval_s = 1.0
@@ -82,7 +83,7 @@ class Watcher:
         self._until_advisories = 0
 
     def poll(self) -> Sequence[Notice]:
-        """Every warning in force now. Raises MetadataError."""
+        """Return every notice in force now. Raises MetadataError."""
         urgent = self._instance_action()
         if not urgent and self._until_advisories == 0:
             urgent = self._renew_advisories()
@@ -90,104 +91,107 @@ class Watcher:
         return [*urgent, *self._advisories]
 
     def _renew_advisories(self) -> list[Notice]:
-        """What became urgent meanwhile. Raises MetadataError, but not where something did."""
-        found: list[Notice] = []
-        for read in (self._rebalance, self._scheduled):
-            asked_at, trouble = self._monotonic(), None
+        """Read the advisories. Returns a preemption that arrived in the meantime.
+
+        Raises MetadataError unless there is one.
+        """
+        advisories: list[Notice] = []
+        for read in (self._rebalance, self._maintenance_events):
+            started_s, failure = self._monotonic(), None
             try:
-                found += read()
+                advisories += read()
             except MetadataError as error:
-                trouble = error
-            if trouble is not None or self._monotonic() - asked_at > _SLOW_S:
+                failure = error
+            if failure is not None or self._monotonic() - started_s > _SLOW_RESPONSE_S:
                 urgent = self._instance_action()
                 if urgent:
                     return urgent
-            if trouble is not None:
-                raise trouble
-        self._advisories, self._until_advisories = found, self._advisories_every
+            if failure is not None:
+                raise failure
+        self._advisories, self._until_advisories = advisories, self._advisories_every
         return []
 
     def acknowledge(self, notice: Notice) -> None:
-        """EC2 has no such call."""
+        """Do nothing: EC2 has no such call."""
 
     def _instance_action(self) -> list[Notice]:
         path = f"{_META}/spot/instance-action"
-        answer = self._get(path)
-        if answer is None:
+        response = self._get(path)
+        if response is None:
             return []
-        value = _parse(answer.body, dict, path)
-        action, at = value.get("action"), value.get("time")
-        if action not in _ACTIONS or not isinstance(at, str):
-            raise MetadataError(f"{path}: not an instance action: {answer.text[:200]!r}")
+        value = _parse(response.body, dict, path)
+        action, time_text = value.get("action"), value.get("time")
+        if action not in _ACTIONS or not isinstance(time_text, str):
+            raise MetadataError(f"{path}: not an instance action: {response.text[:200]!r}")
         return [
             Notice(
-                notice_id=f"aws-{action}-{at}",
+                notice_id=f"aws-{action}-{time_text}",
                 kind=NoticeKind.PREEMPT,
-                deadline_us=_moment_us(at, "%Y-%m-%dT%H:%M:%SZ"),
+                deadline_us=_parse_time_us(time_text, "%Y-%m-%dT%H:%M:%SZ"),
                 source="spot/instance-action",
-                text=f"EC2 will {action} this spot instance at {at}",
+                text=f"EC2 will {action} this spot instance at {time_text}",
             )
         ]
 
     def _rebalance(self) -> list[Notice]:
         path = f"{_META}/events/recommendations/rebalance"
-        answer = self._get(path)
-        if answer is None:
+        response = self._get(path)
+        if response is None:
             return []
-        at = _parse(answer.body, dict, path).get("noticeTime")
-        if not isinstance(at, str):
-            raise MetadataError(f"{path}: no noticeTime: {answer.text[:200]!r}")
+        time_text = _parse(response.body, dict, path).get("noticeTime")
+        if not isinstance(time_text, str):
+            raise MetadataError(f"{path}: no noticeTime: {response.text[:200]!r}")
         return [
             Notice(
-                notice_id=f"aws-rebalance-{at}",
+                notice_id=f"aws-rebalance-{time_text}",
                 kind=NoticeKind.REBALANCE,
                 source="events/recommendations/rebalance",
-                text=f"EC2 rebalance recommendation of {at}",
+                text=f"EC2 rebalance recommendation of {time_text}",
             )
         ]
 
-    def _scheduled(self) -> list[Notice]:
+    def _maintenance_events(self) -> list[Notice]:
         path = f"{_META}/events/maintenance/scheduled"
-        answer = self._get(path)
-        if answer is None:
+        response = self._get(path)
+        if response is None:
             return []
-        found = (_maintenance(event) for event in _parse(answer.body, list, path))
-        return [notice for notice in found if notice is not None]
+        notices = (_maintenance_notice(event) for event in _parse(response.body, list, path))
+        return [notice for notice in notices if notice is not None]
 
-    def _get(self, path: str) -> Answer | None:
-        """The document, or None for 404. A refused token is renewed once."""
+    def _get(self, path: str) -> MetadataResponse | None:
+        """Return the document, or None for 404. A refused token is renewed once."""
         if self._monotonic() >= self._token_until - _REFRESH_BEFORE_S:
             self._renew_token()
-        answer = self._ask_with_token(path)
-        if answer.status == 401:
+        response = self._request_with_token(path)
+        if response.status == 401:
             self._renew_token()
-            answer = self._ask_with_token(path)
-        if answer.status == 404:
+            response = self._request_with_token(path)
+        if response.status == 404:
             return None
-        if answer.status != 200:
-            raise refuse(answer, path)
-        return answer
+        if response.status != 200:
+            raise unexpected_status(response, path)
+        return response
 
-    def _ask_with_token(self, path: str) -> Answer:
+    def _request_with_token(self, path: str) -> MetadataResponse:
         headers = {"X-aws-ec2-metadata-token": self._token}
-        return ask(self._base_url, path, timeout_s=self._timeout_s, headers=headers)
+        return request(self._base_url, path, timeout_s=self._timeout_s, headers=headers)
 
     def _renew_token(self) -> None:
         path = "/latest/api/token"
-        asked_at = self._monotonic()
-        answer = ask(
+        requested_s = self._monotonic()
+        response = request(
             self._base_url,
             path,
             timeout_s=self._timeout_s,
             method="PUT",
             headers={"X-aws-ec2-metadata-token-ttl-seconds": str(self._token_ttl_s)},
         )
-        if answer.status != 200 or not answer.text:
-            raise refuse(answer, path)
-        if not (answer.text.isascii() and answer.text.isprintable()):
-            # Kept, it would be refused for as long as it is valid, which is hours.
-            raise MetadataError(f"{path}: not a token: {answer.text[:40]!r}")
-        granted = answer.headers.get("x-aws-ec2-metadata-token-ttl-seconds", "")
-        known = granted.isdecimal() and len(granted) < 10
-        ttl_s = int(granted) if known else self._token_ttl_s
-        self._token, self._token_until = answer.text, asked_at + ttl_s
+        if response.status != 200 or not response.text:
+            raise unexpected_status(response, path)
+        if not (response.text.isascii() and response.text.isprintable()):
+            # Stored, it would make every request fail for hours.
+            raise MetadataError(f"{path}: not a token: {response.text[:40]!r}")
+        granted_ttl = response.headers.get("x-aws-ec2-metadata-token-ttl-seconds", "")
+        valid = granted_ttl.isdecimal() and len(granted_ttl) < 10
+        ttl_s = int(granted_ttl) if valid else self._token_ttl_s
+        self._token, self._token_until = response.text, requested_s + ttl_s

@@ -1,5 +1,5 @@
-"""Who may do what in an AWS account: roles with their policies, and the instance profiles by which
-machines have them."""
+"""IAM roles in an AWS account with their policies, and the instance profiles that give them to
+machines."""
 
 from __future__ import annotations
 
@@ -11,49 +11,57 @@ from providers.aws.policy import policies
 from providers.iam.policy import CONTROL, INTERRUPT, NODE, REAPER, REHEARSE, Document
 from providers.iam.setup import Call, SetupFacts, Step
 
-WEB = "web"  # of machines of other clouds: what machines here may do
-HOME = "us-east-1"  # of IAM and STS, which have no region
-# Role -> policies that it has beside its own.
+WEB_IDENTITY = "web"  # the role of other clouds' machines, with the permissions of nodes
+HOME_REGION = "us-east-1"  # for IAM and STS, which are global
+# Role -> policies that it has in addition to its own.
 _ROLES = {CONTROL: (REHEARSE,), REAPER: (), NODE: (), INTERRUPT: ()}
 
 
 def role_steps(facts: SetupFacts) -> Iterator[Step]:
-    """All of them."""
+    """Yield the steps of all roles."""
     yield from _issuer(facts)
     for name, (trusted, documents) in roles(facts).items():
         yield from _role(name, trusted, documents)
-        if is_of_machines(name):
+        if has_instance_profile(name):
             yield from _profile(name)
 
 
 def roles(facts: SetupFacts) -> dict[str, tuple[Document, dict[str, Document]]]:
-    """Name -> (who may have it, what it may do by the names of its policies)."""
+    """Return role name -> (trust policy, permission policies by name)."""
     name, documents = facts.policy.name, policies(facts.policy)
-    found = {
-        name(role): (_trust(role), {name(one): documents[name(one)] for one in (role, *more)})
-        for role, more in _ROLES.items()
+    result = {
+        name(role): (
+            _trust(role),
+            {name(policy_name): documents[name(policy_name)] for policy_name in (role, *extra)},
+        )
+        for role, extra in _ROLES.items()
     }
     if facts.trusts:
-        found[name(WEB)] = (_web_trust(facts), {name(WEB): documents[name(NODE)]})
-    return found
+        result[name(WEB_IDENTITY)] = (
+            _web_trust(facts),
+            {name(WEB_IDENTITY): documents[name(NODE)]},
+        )
+    return result
 
 
-def entra(facts: SetupFacts) -> tuple[str, str]:
-    """(issuer, audience) of the tokens of Azure's machines; "" where none are trusted."""
+def entra_issuer(facts: SetupFacts) -> tuple[str, str]:
+    """Return (issuer, audience) of the tokens of Azure's machines; "" where they are not
+    trusted."""
     if "azure" not in facts.trusts:
         return "", ""
     tenant, _, audience = facts.trusts["azure"]
     return f"sts.windows.net/{tenant}/", audience
 
 
-def is_of_machines(name: str) -> bool:
-    """Whether machines have the role, the box being one, and not a service of AWS's."""
-    return not name.startswith((f"spotd-{INTERRUPT}-", f"spotd-{WEB}-"))
+def has_instance_profile(name: str) -> bool:
+    """Whether EC2 machines have the role, the box included; others are for AWS services or other
+    clouds."""
+    return not name.startswith((f"spotd-{INTERRUPT}-", f"spotd-{WEB_IDENTITY}-"))
 
 
 def _trust(role: str) -> Document:
-    """Machines of EC2; the box's roles, too, whoever in the account is allowed to take them; that
-    of experiments FIS alone, for experiments of this account."""
+    """Trust EC2 machines; for the box's roles also principals of the account that are allowed to
+    assume them; for experiments only FIS, for experiments of this account."""
     principal: dict[str, str] = {"Service": "ec2.amazonaws.com"}
     statement: Document = {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
     if role == INTERRUPT:
@@ -65,14 +73,14 @@ def _trust(role: str) -> Document:
 
 
 def _web_trust(facts: SetupFacts) -> Document:
-    """Machines of other clouds, by the tokens that these sign for them."""
+    """Trust machines of other clouds, by their identity tokens."""
     statements = []
-    for cloud, words in facts.trusts.items():
+    for cloud, arguments in facts.trusts.items():
         if cloud == "gcp":
-            issuer, equals = "accounts.google.com", {"oaud": words[1], "sub": words[0]}
+            issuer, equals = "accounts.google.com", {"oaud": arguments[1], "sub": arguments[0]}
             principal = issuer
         else:
-            issuer, equals = entra(facts)[0], {"aud": words[2], "sub": words[1]}
+            issuer, equals = entra_issuer(facts)[0], {"aud": arguments[2], "sub": arguments[1]}
             principal = f"arn:aws:iam::$ACCOUNT:oidc-provider/{issuer}"
         condition = {f"{issuer}:{key}": value for key, value in equals.items()}
         statements.append(
@@ -87,50 +95,50 @@ def _web_trust(facts: SetupFacts) -> Document:
 
 
 def _issuer(facts: SetupFacts) -> Iterator[Step]:
-    """Entra is nobody to AWS before it is told; Google is known."""
-    issuer, audience = entra(facts)
+    """Register Entra as an identity provider; AWS already knows Google."""
+    issuer, audience = entra_issuer(facts)
     if issuer:
         arn = f"arn:aws:iam::$ACCOUNT:oidc-provider/{issuer}"
-        look, make = "get_open_id_connect_provider", "create_open_id_connect_provider"
-        told = {"Url": f"https://{issuer}", "ClientIDList": [audience]}
+        get, create = "get_open_id_connect_provider", "create_open_id_connect_provider"
+        parameters = {"Url": f"https://{issuer}", "ClientIDList": [audience]}
         yield Step(
             f"the identity provider {issuer}",
-            Call(HOME, "iam", look, {"OpenIDConnectProviderArn": arn}, "Url"),
-            Call(HOME, "iam", make, told, "OpenIDConnectProviderArn"),
+            Call(HOME_REGION, "iam", get, {"OpenIDConnectProviderArn": arn}, "Url"),
+            Call(HOME_REGION, "iam", create, parameters, "OpenIDConnectProviderArn"),
         )
 
 
 def _role(name: str, trusted: Document, documents: Mapping[str, Document]) -> Iterator[Step]:
-    def iam(operation: str, answer: str, **parameters: Any) -> Call:
-        return Call(HOME, "iam", operation, parameters, answer)
+    def iam(operation: str, query: str, **parameters: Any) -> Call:
+        return Call(HOME_REGION, "iam", operation, parameters, query)
 
     yield Step(
         f"the role {name}",
         iam("get_role", "Role.Arn", RoleName=name),
         iam("create_role", "Role.Arn", RoleName=name, AssumeRolePolicyDocument=json.dumps(trusted)),
     )
-    if name.startswith(f"spotd-{WEB}-"):  # which others a set-up names may change
+    if name.startswith(f"spotd-{WEB_IDENTITY}-"):  # the trusted clouds may change between runs
         as_text = json.dumps(trusted)
         yield Step(
             f"who may have the role {name}",
             iam("get_role", f"Role.AssumeRolePolicyDocument == `{as_text}`", RoleName=name),
             iam("update_assume_role_policy", "", RoleName=name, PolicyDocument=as_text),
         )
-    for called, document in documents.items():
-        policy, as_text = {"RoleName": name, "PolicyName": called}, json.dumps(document)
-        besides = "" if called == name else f", by {called}"
+    for policy_name, document in documents.items():
+        policy, as_text = {"RoleName": name, "PolicyName": policy_name}, json.dumps(document)
+        suffix = "" if policy_name == name else f", by {policy_name}"
         yield Step(
-            f"what the role {name} may do{besides}",
+            f"what the role {name} may do{suffix}",
             iam("get_role_policy", f"PolicyDocument == `{as_text}`", **policy),
             iam("put_role_policy", "", **policy, PolicyDocument=as_text),
         )
 
 
 def _profile(name: str) -> Iterator[Step]:
-    """By which machines have the role of that name."""
+    """Create the instance profile that gives machines the role of that name."""
 
-    def iam(operation: str, answer: str, **parameters: Any) -> Call:
-        return Call(HOME, "iam", operation, parameters, answer)
+    def iam(operation: str, query: str, **parameters: Any) -> Call:
+        return Call(HOME_REGION, "iam", operation, parameters, query)
 
     profile = {"InstanceProfileName": name}
     yield Step(

@@ -1,7 +1,7 @@
-"""EC2's spot placement scores: how likely a request for one machine is to be fulfilled in a zone.
+"""EC2's spot placement scores: the likelihood that a request for one machine succeeds in a zone.
 
-EC2 says that the score of a single type is always low; zones of one type can be held against each
-other all the same, and no more is made of it.
+EC2 documents that the score of a single type is always low. Zones of one type can still be
+compared, and the scores are used for nothing else.
 """
 
 from __future__ import annotations
@@ -11,33 +11,38 @@ from collections.abc import Sequence
 from providers.aws.clients import Clients
 from providers.base import Offer
 
-# EC2 limits how many different questions an account may ask in a day: always the same few.
-MOST_TYPES = 10
-REGIONS_A_QUESTION = 10  # the most that EC2 takes
-MOST_ROWS = 1000
+# EC2 limits how many different queries an account may make per day, so always make the same few.
+MAX_TYPES = 10
+REGIONS_PER_CALL = 10  # maximum of EC2
+MAX_ROWS = 1000
 
 
 def read_scores(clients: Clients, offers: Sequence[Offer]) -> dict[str, int]:
-    """Score by offer key, of the types with the most accelerators. Raises ProviderError."""
-    kinds = {offer.instance_type: offer.accelerator_count for offer in offers}
-    asked = sorted(kinds, key=lambda kind: (-kinds[kind], kind))[:MOST_TYPES]
-    found: dict[tuple[str, str], int] = {}
-    for kind in asked:
-        regions = sorted({offer.region for offer in offers if offer.instance_type == kind})
-        for start in range(0, len(regions), REGIONS_A_QUESTION):
-            some = regions[start : start + REGIONS_A_QUESTION]
+    """Return scores by offer key, for the types with the most accelerators. Raises
+    ProviderError."""
+    gpus_by_type = {offer.instance_type: offer.accelerator_count for offer in offers}
+    types = sorted(
+        gpus_by_type, key=lambda instance_type: (-gpus_by_type[instance_type], instance_type)
+    )[:MAX_TYPES]
+    score_by_zone: dict[tuple[str, str], int] = {}
+    for instance_type in types:
+        regions = sorted({offer.region for offer in offers if offer.instance_type == instance_type})
+        for start in range(0, len(regions), REGIONS_PER_CALL):
+            batch = regions[start : start + REGIONS_PER_CALL]
             rows = clients.pages(
-                some[0],
+                batch[0],
                 "get_spot_placement_scores",
                 "SpotPlacementScores",
-                InstanceTypes=[kind],
+                InstanceTypes=[instance_type],
                 TargetCapacity=1,
                 TargetCapacityUnitType="units",
                 SingleAvailabilityZone=True,
-                RegionNames=some,
-                MaxResults=MOST_ROWS,
+                RegionNames=batch,
+                MaxResults=MAX_ROWS,
             )
             for row in rows:
-                found[kind, row["AvailabilityZoneId"]] = int(row["Score"])
-    scores = {offer.key: found.get((offer.instance_type, offer.zone_id), 0) for offer in offers}
+                score_by_zone[instance_type, row["AvailabilityZoneId"]] = int(row["Score"])
+    scores = {
+        offer.key: score_by_zone.get((offer.instance_type, offer.zone_id), 0) for offer in offers
+    }
     return {key: score for key, score in scores.items() if 1 <= score <= 10}

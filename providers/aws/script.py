@@ -1,4 +1,4 @@
-"""Steps as a script for bash and the AWS command line."""
+"""Render set-up steps as a bash script with the AWS command line."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ ask() {
 
 
 def script(steps: Sequence[Step]) -> str:
-    """Each step once: looked for, and made if it is not there."""
+    """Return a script that checks each step and creates what is missing."""
     return lines(_HEAD + ABSENT, steps, _command)
 
 
 def _command(call: Call) -> str:
-    words = ["ask", call.service, call.operation.replace("_", "-"), "--region", call.region]
-    line = " ".join(words)
+    parts = ["ask", call.service, call.operation.replace("_", "-"), "--region", call.region]
+    line = " ".join(parts)
     if call.answer:
         line += f" --query {quoted(call.answer)}"
     if call.parameters:

@@ -1,4 +1,4 @@
-"""[providers.NAME] of the configuration, of kind "aws"."""
+"""The [providers.NAME] section of the configuration for kind "aws"."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 
 from providers.aws.network import IMAGE
 
-# Machine types that a job for GPUs may run on; others are named in the configuration.
+# Default machine types for GPU jobs; the configuration can name others.
 PATTERNS = ("p3*", "p4*", "p5*", "p6*", "g4dn*", "g5*", "g6*")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """[providers.NAME] of the configuration. `image` is an AMI or "ssm:PARAMETER"; `network` is
-    "public", or "private" and "jump", where machines have no address of the internet; `queue` is
-    the SQS queue of each region that EventBridge fills; `reservations` are the capacity
-    reservations and blocks whose machines may be used, with what an hour of one costs on top of
-    what is paid already, in micro-USD."""
+    """Fields of [providers.NAME].
+
+    `image` is an AMI or "ssm:PARAMETER"; `network` is "public", or "private" or "jump", where
+    machines have no public address; `queue` is the SQS queue in each region that EventBridge fills;
+    `reservations` maps usable capacity reservations and blocks to their extra cost per hour in
+    micro-USD.
+    """
 
     regions: Sequence[str]
     profile: str = ""

@@ -1,5 +1,5 @@
-"""What spotd needs in an AWS account: a network in each region, four roles, and a queue of
-warnings where one is wanted. `spotctl init aws` prints or applies it."""
+"""Set-up of an AWS account: a network in each region, four roles, and optionally a queue of
+warnings. `spotctl init aws` prints or applies it."""
 
 from __future__ import annotations
 
@@ -7,53 +7,59 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from providers.aws.roles import HOME, WEB, role_steps
+from providers.aws.roles import HOME_REGION, WEB_IDENTITY, role_steps
 from providers.iam.policy import NODE, Document
 from providers.iam.setup import Call, SetupFacts, Step
 
-# What says who the machines of another cloud are; AUDIENCE is that of [stores.NAME.federate].
-TRUSTS = {"gcp": ("UNIQUE-ID", "AUDIENCE"), "azure": ("TENANT", "OBJECT-ID", "AUDIENCE")}
+# Arguments that identify another cloud's machines; AUDIENCE as in [stores.NAME.federate].
+TRUST_ARGUMENTS = {"gcp": ("UNIQUE-ID", "AUDIENCE"), "azure": ("TENANT", "OBJECT-ID", "AUDIENCE")}
 NETWORK_TAG = "spotd-network"
-JUMP_TAG = "spotd-jump"  # of what is not for machines
-BLOCK = "10.213.{}/{}"  # of the network; a zone has a sixteenth of it
+JUMP_TAG = "spotd-jump"  # of resources that are not for nodes
+CIDR = "10.213.{}/{}"  # of the network; each zone gets a sixteenth
 GROUP, JUMP_GROUP = "spotd", "spotd-jump"
-RULE = "spotd-warnings"
+EVENT_RULE = "spotd-warnings"
 DETAIL_TYPES = ("EC2 Spot Instance Interruption Warning", "EC2 Instance Rebalance Recommendation")
 ANYWHERE = "0.0.0.0/0"
 
 
 def steps(facts: SetupFacts) -> list[Step]:
-    """In an order in which each finds what it needs."""
-    found = [
-        Step("the account", Call(HOME, "sts", "get_caller_identity", {}, "Account"), name="ACCOUNT")
+    """Return the steps in dependency order."""
+    result = [
+        Step(
+            "the account",
+            Call(HOME_REGION, "sts", "get_caller_identity", {}, "Account"),
+            name="ACCOUNT",
+        )
     ]
-    found.extend(role_steps(facts))
+    result.extend(role_steps(facts))
     for region in facts.policy.regions:
-        found.extend(_Network(region, facts.network, facts.box).steps())
+        result.extend(_Network(region, facts.network, facts.box).steps())
         if facts.queue:
-            found.extend(_queue(region, facts.queue))
-    return found
+            result.extend(_queue(region, facts.queue))
+    return result
 
 
-def machines_are(facts: SetupFacts) -> dict[str, str]:
-    """What the configuration says of who machines are."""
+def node_identity_settings(facts: SetupFacts) -> dict[str, str]:
+    """Return the configuration settings for the identity of machines."""
     return {"node_role": facts.policy.name(NODE)}
 
 
-def federate(facts: SetupFacts) -> dict[str, Any]:
-    """What [stores.NAME.federate] says of whom `trusts` are. Raises ValueError for tokens of two
-    audiences: it has one."""
-    audiences = {cloud: words[-1] for cloud, words in facts.trusts.items()}
+def federation_settings(facts: SetupFacts) -> dict[str, Any]:
+    """Return the [stores.NAME.federate] settings for the trusted clouds. Raises ValueError for
+    tokens with two audiences: the section has one."""
+    audiences = {cloud: arguments[-1] for cloud, arguments in facts.trusts.items()}
     if len(set(audiences.values())) > 1:
-        told = " and ".join(f"{cloud}'s is {word!r}" for cloud, word in audiences.items())
-        raise ValueError(f"a store has one AUDIENCE, and {told}")
-    role = f"arn:aws:iam::$ACCOUNT:role/{facts.policy.name(WEB)}"
+        described = " and ".join(
+            f"{cloud}'s is {audience_!r}" for cloud, audience_ in audiences.items()
+        )
+        raise ValueError(f"a store has one AUDIENCE, and {described}")
+    role = f"arn:aws:iam::$ACCOUNT:role/{facts.policy.name(WEB_IDENTITY)}"
     [audience] = set(audiences.values())
     return {"kind": "aws", "clouds": [*audiences], "role": role, "audience": audience}
 
 
 class _Network:
-    """Of one region."""
+    """The network of one region."""
 
     def __init__(self, region: str, kind: str, box: str) -> None:
         self._region = region
@@ -72,33 +78,35 @@ class _Network:
         )
         yield self._tagged(
             "VPC", "vpc", "describe_vpcs", "Vpcs[0].VpcId", "create_vpc", "Vpc.VpcId",
-            {"CidrBlock": BLOCK.format("0.0", 16)},
+            {"CidrBlock": CIDR.format("0.0", 16)},
         )  # fmt: skip
-        main = {"vpc-id": self._value("VPC"), "association.main": "true"}
-        table = self._ec2(
-            "describe_route_tables", "RouteTables[0].RouteTableId", Filters=_filters(main)
+        main_table_filter = {"vpc-id": self._placeholder("VPC"), "association.main": "true"}
+        find_table = self._ec2(
+            "describe_route_tables",
+            "RouteTables[0].RouteTableId",
+            Filters=_filters(main_table_filter),
         )
-        yield Step(f"{self._region}: its main route table", table, name=self._name("TABLE"))
+        yield Step(f"{self._region}: its main route table", find_table, name=self._name("TABLE"))
         if self._kind == "public":
             yield from self._gateway("TABLE")
         else:
-            yield self._objects()
+            yield self._s3_endpoint()
         yield self._subnets()
-        yield from self._group("SG", GROUP, NETWORK_TAG)
-        yield from self._among_themselves()
+        yield from self._security_group("SG", GROUP, NETWORK_TAG)
+        yield from self._internal_traffic()
         if self._kind == "jump":
-            yield from self._jump()
+            yield from self._jump_network()
         else:
-            yield self._login("SG", {"CidrIp": self._box}, f"CidrIpv4=='{self._box}'", self._box)
+            yield self._ssh_rule("SG", {"CidrIp": self._box}, f"CidrIpv4=='{self._box}'", self._box)
 
     def _gateway(self, table: str) -> Iterator[Step]:
-        """A way to the internet and from it, for the subnets of a route table."""
+        """Internet access for the subnets of a route table."""
         yield self._tagged(
             "IGW", "internet-gateway", "describe_internet_gateways",
             "InternetGateways[0].InternetGatewayId", "create_internet_gateway",
             "InternetGateway.InternetGatewayId", {},
         )  # fmt: skip
-        gateway, vpc = self._value("IGW"), self._value("VPC")
+        gateway, vpc = self._placeholder("IGW"), self._placeholder("VPC")
         attached = _filters({"internet-gateway-id": gateway, "attachment.vpc-id": vpc})
         yield Step(
             f"{self._region}: its internet gateway, attached",
@@ -114,21 +122,21 @@ class _Network:
             self._ec2(
                 "describe_route_tables",
                 f"RouteTables[0].Routes[?DestinationCidrBlock=='{ANYWHERE}'].GatewayId | [0]",
-                RouteTableIds=[self._value(table)],
+                RouteTableIds=[self._placeholder(table)],
             ),
             self._ec2(
                 "create_route",
                 "Return",
-                RouteTableId=self._value(table),
+                RouteTableId=self._placeholder(table),
                 DestinationCidrBlock=ANYWHERE,
                 GatewayId=gateway,
             ),
         )
 
-    def _objects(self) -> Step:
-        """S3, without which a machine that reaches nothing else could not save."""
+    def _s3_endpoint(self) -> Step:
+        """Access to S3, which machines without internet access need for checkpoints."""
         service = f"com.amazonaws.{self._region}.s3"
-        vpc = self._value("VPC")
+        vpc = self._placeholder("VPC")
         return Step(
             f"{self._region}: a way to S3",
             self._ec2(
@@ -142,41 +150,41 @@ class _Network:
                 VpcId=vpc,
                 ServiceName=service,
                 VpcEndpointType="Gateway",
-                RouteTableIds=[self._value("TABLE")],
+                RouteTableIds=[self._placeholder("TABLE")],
                 TagSpecifications=self._tags("vpc-endpoint", NETWORK_TAG),
             ),
         )
 
     def _subnets(self) -> Step:
-        vpc = self._value("VPC")
-        here = {"vpc-id": vpc, "availability-zone": "$ZONE", f"tag:{NETWORK_TAG}": self._kind}
+        vpc = self._placeholder("VPC")
+        filters = {"vpc-id": vpc, "availability-zone": "$ZONE", f"tag:{NETWORK_TAG}": self._kind}
         return Step(
             "the subnet of $ZONE",
-            self._ec2("describe_subnets", "Subnets[0].SubnetId", Filters=_filters(here)),
+            self._ec2("describe_subnets", "Subnets[0].SubnetId", Filters=_filters(filters)),
             self._ec2(
                 "create_subnet",
                 "Subnet.SubnetId",
                 VpcId=vpc,
                 AvailabilityZone="$ZONE",
-                CidrBlock=BLOCK.format("$NET.0", 20),
+                CidrBlock=CIDR.format("$NET.0", 20),
                 TagSpecifications=self._tags("subnet", NETWORK_TAG),
             ),
             each=self._name("ZONES"),
         )
 
-    def _group(self, name: str, called: str, tag: str) -> Iterator[Step]:
-        vpc = self._value("VPC")
+    def _security_group(self, name: str, group_name: str, tag: str) -> Iterator[Step]:
+        vpc = self._placeholder("VPC")
         yield Step(
-            f"{self._region}: the security group {called}",
+            f"{self._region}: the security group {group_name}",
             self._ec2(
                 "describe_security_groups",
                 "SecurityGroups[0].GroupId",
-                Filters=_filters({"vpc-id": vpc, "group-name": called}),
+                Filters=_filters({"vpc-id": vpc, "group-name": group_name}),
             ),
             self._ec2(
                 "create_security_group",
                 "GroupId",
-                GroupName=called,
+                GroupName=group_name,
                 Description="Made for spotd",
                 VpcId=vpc,
                 TagSpecifications=self._tags("security-group", tag),
@@ -184,33 +192,39 @@ class _Network:
             name=self._name(name),
         )
 
-    def _login(self, group: str, source: Mapping[str, str], fits: str, words: str) -> Step:
-        """SSH, from one place."""
-        pair = {"UserIdGroupPairs": [source]} if "GroupId" in source else {"IpRanges": [source]}
-        permission = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, **pair}
-        query = f"SecurityGroupRules[?!IsEgress && FromPort==`22` && {fits}].SecurityGroupRuleId"
+    def _ssh_rule(
+        self, group: str, source: Mapping[str, str], condition: str, source_text: str
+    ) -> Step:
+        """Allow SSH from one source."""
+        source_range = (
+            {"UserIdGroupPairs": [source]} if "GroupId" in source else {"IpRanges": [source]}
+        )
+        permission = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, **source_range}
+        query = (
+            f"SecurityGroupRules[?!IsEgress && FromPort==`22` && {condition}].SecurityGroupRuleId"
+        )
         return Step(
-            f"{self._region}: SSH to the security group from {words} alone",
+            f"{self._region}: SSH to the security group from {source_text} alone",
             self._rules(group, query),
             self._ec2(
                 "authorize_security_group_ingress",
                 "Return",
-                GroupId=self._value(group),
+                GroupId=self._placeholder(group),
                 IpPermissions=[permission],
             ),
         )
 
-    def _among_themselves(self) -> Iterator[Step]:
-        """The ranks of a gang; EFA wants both ways named."""
-        group = self._value("SG")
+    def _internal_traffic(self) -> Iterator[Step]:
+        """Allow traffic between the ranks of a gang; EFA requires rules for both directions."""
+        group = self._placeholder("SG")
         permission = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}
-        for way, egress in (("ingress", "!IsEgress"), ("egress", "IsEgress")):
-            fits = f"{egress} && ReferencedGroupInfo.GroupId=='{group}'"
+        for direction, egress in (("ingress", "!IsEgress"), ("egress", "IsEgress")):
+            condition = f"{egress} && ReferencedGroupInfo.GroupId=='{group}'"
             yield Step(
-                f"{self._region}: {way} of machines among themselves",
-                self._rules("SG", f"SecurityGroupRules[?{fits}].SecurityGroupRuleId"),
+                f"{self._region}: {direction} of machines among themselves",
+                self._rules("SG", f"SecurityGroupRules[?{condition}].SecurityGroupRuleId"),
                 self._ec2(
-                    f"authorize_security_group_{way}",
+                    f"authorize_security_group_{direction}",
                     "Return",
                     GroupId=group,
                     IpPermissions=[permission],
@@ -218,23 +232,27 @@ class _Network:
             )
 
     def _rules(self, group: str, query: str) -> Call:
-        filters = _filters({"group-id": self._value(group)})
+        filters = _filters({"group-id": self._placeholder(group)})
         return self._ec2("describe_security_group_rules", f"{query} | [0]", Filters=filters)
 
-    def _jump(self) -> Iterator[Step]:
-        """Where a host with a public address goes, the only one that machines let in."""
+    def _jump_network(self) -> Iterator[Step]:
+        """A subnet for a jump host with a public address, the only source from which machines
+        accept SSH."""
         yield self._tagged(
             "JUMP_TABLE", "route-table", "describe_route_tables", "RouteTables[0].RouteTableId",
-            "create_route_table", "RouteTable.RouteTableId", {"VpcId": self._value("VPC")},
+            "create_route_table", "RouteTable.RouteTableId", {"VpcId": self._placeholder("VPC")},
             tag=JUMP_TAG,
         )  # fmt: skip
         yield from self._gateway("JUMP_TABLE")
-        place = {"VpcId": self._value("VPC"), "CidrBlock": BLOCK.format("255.0", 24)}
+        subnet_parameters = {
+            "VpcId": self._placeholder("VPC"),
+            "CidrBlock": CIDR.format("255.0", 24),
+        }
         yield self._tagged(
             "JUMP_SUBNET", "subnet", "describe_subnets", "Subnets[0].SubnetId",
-            "create_subnet", "Subnet.SubnetId", place, tag=JUMP_TAG,
+            "create_subnet", "Subnet.SubnetId", subnet_parameters, tag=JUMP_TAG,
         )  # fmt: skip
-        table, subnet = self._value("JUMP_TABLE"), self._value("JUMP_SUBNET")
+        table, subnet = self._placeholder("JUMP_TABLE"), self._placeholder("JUMP_SUBNET")
         yield Step(
             f"{self._region}: the route of the jump host's subnet",
             self._ec2(
@@ -246,25 +264,26 @@ class _Network:
                 "associate_route_table", "AssociationId", RouteTableId=table, SubnetId=subnet
             ),
         )
-        yield from self._group("JUMP_SG", JUMP_GROUP, JUMP_TAG)
+        yield from self._security_group("JUMP_SG", JUMP_GROUP, JUMP_TAG)
         box = self._box
-        yield self._login("JUMP_SG", {"CidrIp": box}, f"CidrIpv4=='{box}'", box)
-        jump = self._value("JUMP_SG")
-        fits = f"ReferencedGroupInfo.GroupId=='{jump}'"
-        yield self._login("SG", {"GroupId": jump}, fits, "the jump host")
+        yield self._ssh_rule("JUMP_SG", {"CidrIp": box}, f"CidrIpv4=='{box}'", box)
+        jump = self._placeholder("JUMP_SG")
+        condition = f"ReferencedGroupInfo.GroupId=='{jump}'"
+        yield self._ssh_rule("SG", {"GroupId": jump}, condition, "the jump host")
 
     def _tagged(
-        self, name: str, kind: str, look: str, seen: str, make: str, made: str,
-        parameters: Mapping[str, Any], tag: str = NETWORK_TAG,
+        self, name: str, kind: str, check_operation: str, check_query: str,
+        create_operation: str, create_query: str, parameters: Mapping[str, Any],
+        tag: str = NETWORK_TAG,
     ) -> Step:  # fmt: skip
-        """Something that is known by its tag."""
+        """A resource that is found by its tag."""
         tagged = _filters({f"tag:{tag}": self._kind})
         tags = self._tags(kind, tag)
-        whose = " of the jump host" if tag == JUMP_TAG else ""
+        suffix = " of the jump host" if tag == JUMP_TAG else ""
         return Step(
-            f"{self._region}: its {kind.replace('-', ' ')}{whose}",
-            self._ec2(look, seen, Filters=tagged),
-            self._ec2(make, made, **parameters, TagSpecifications=tags),
+            f"{self._region}: its {kind.replace('-', ' ')}{suffix}",
+            self._ec2(check_operation, check_query, Filters=tagged),
+            self._ec2(create_operation, create_query, **parameters, TagSpecifications=tags),
             name=self._name(name),
         )
 
@@ -272,44 +291,46 @@ class _Network:
         pairs = [{"Key": tag, "Value": self._kind}, {"Key": "Name", "Value": "spotd"}]
         return [{"ResourceType": kind, "Tags": pairs}]
 
-    def _ec2(self, operation: str, answer: str, **parameters: Any) -> Call:
-        return Call(self._region, "ec2", operation, parameters, answer)
+    def _ec2(self, operation: str, query: str, **parameters: Any) -> Call:
+        return Call(self._region, "ec2", operation, parameters, query)
 
     def _name(self, name: str) -> str:
-        return name_in(self._region, name)
+        return regional_name(self._region, name)
 
-    def _value(self, name: str) -> str:
+    def _placeholder(self, name: str) -> str:
         return f"${self._name(name)}"
 
 
 def _queue(region: str, name: str) -> Iterator[Step]:
-    """A queue, and the rule that fills it: of every machine of the account, for rules cannot be
-    limited to a tag."""
-    url, arn, rule = (f"${name_in(region, one)}" for one in ("QUEUE", "QUEUE_ARN", "RULE"))
+    """A queue, and the rule that fills it with events of every machine in the account: rules cannot
+    be limited to a tag."""
+    url, arn, rule = (
+        f"${regional_name(region, name_)}" for name_ in ("QUEUE", "QUEUE_ARN", "RULE")
+    )
 
-    def sqs(operation: str, answer: str, **parameters: Any) -> Call:
-        return Call(region, "sqs", operation, parameters, answer)
+    def sqs(operation: str, query: str, **parameters: Any) -> Call:
+        return Call(region, "sqs", operation, parameters, query)
 
-    def events(operation: str, answer: str, **parameters: Any) -> Call:
-        return Call(region, "events", operation, parameters, answer)
+    def events(operation: str, query: str, **parameters: Any) -> Call:
+        return Call(region, "events", operation, parameters, query)
 
-    # An hour: a warning is of no use to anybody after two minutes.
-    kept = {"MessageRetentionPeriod": "3600"}
+    # One hour is enough: a warning is useless after two minutes.
+    attributes_ = {"MessageRetentionPeriod": "3600"}
     yield Step(
         f"{region}: the queue {name}",
         sqs("get_queue_url", "QueueUrl", QueueName=name),
-        sqs("create_queue", "QueueUrl", QueueName=name, Attributes=kept),
-        name=name_in(region, "QUEUE"),
+        sqs("create_queue", "QueueUrl", QueueName=name, Attributes=attributes_),
+        name=regional_name(region, "QUEUE"),
     )
     attributes = {"QueueUrl": url, "AttributeNames": ["QueueArn", "Policy"]}
-    look = sqs("get_queue_attributes", "Attributes.QueueArn", **attributes)
-    yield Step(f"{region}: the queue's ARN", look, name=name_in(region, "QUEUE_ARN"))
+    get_arn = sqs("get_queue_attributes", "Attributes.QueueArn", **attributes)
+    yield Step(f"{region}: the queue's ARN", get_arn, name=regional_name(region, "QUEUE_ARN"))
     pattern = json.dumps({"source": ["aws.ec2"], "detail-type": [*DETAIL_TYPES]})
     yield Step(
-        f"{region}: the rule {RULE} for warnings of interruptions",
-        events("describe_rule", "Arn", Name=RULE),
-        events("put_rule", "RuleArn", Name=RULE, EventPattern=pattern, State="ENABLED"),
-        name=name_in(region, "RULE"),
+        f"{region}: the rule {EVENT_RULE} for warnings of interruptions",
+        events("describe_rule", "Arn", Name=EVENT_RULE),
+        events("put_rule", "RuleArn", Name=EVENT_RULE, EventPattern=pattern, State="ENABLED"),
+        name=regional_name(region, "RULE"),
     )
     policy = json.dumps(queue_policy(arn, rule))
     yield Step(
@@ -323,13 +344,13 @@ def _queue(region: str, name: str) -> Iterator[Step]:
     )
     yield Step(
         f"{region}: that the rule fills the queue",
-        events("list_targets_by_rule", f"Targets[?Arn=='{arn}'].Id | [0]", Rule=RULE),
-        events("put_targets", "", Rule=RULE, Targets=[{"Id": "spotd", "Arn": arn}]),
+        events("list_targets_by_rule", f"Targets[?Arn=='{arn}'].Id | [0]", Rule=EVENT_RULE),
+        events("put_targets", "", Rule=EVENT_RULE, Targets=[{"Id": "spotd", "Arn": arn}]),
     )
 
 
 def queue_policy(queue_arn: str, rule_arn: str) -> Document:
-    """EventBridge may send what that rule found."""
+    """Allow EventBridge to send the events of a rule to the queue."""
     statement = {
         "Effect": "Allow",
         "Principal": {"Service": "events.amazonaws.com"},
@@ -340,10 +361,10 @@ def queue_policy(queue_arn: str, rule_arn: str) -> Document:
     return {"Version": "2012-10-17", "Statement": [statement]}
 
 
-def name_in(region: str, name: str) -> str:
-    """What something of a region is called in steps: VPC_US_EAST_1."""
+def regional_name(region: str, name: str) -> str:
+    """Return the name of a region's resource in steps, like VPC_US_EAST_1."""
     return f"{name}_{region.upper().replace('-', '_')}"
 
 
-def _filters(wanted: Mapping[str, str]) -> Sequence[dict[str, Any]]:
-    return [{"Name": name, "Values": [value]} for name, value in wanted.items()]
+def _filters(conditions: Mapping[str, str]) -> Sequence[dict[str, Any]]:
+    return [{"Name": name, "Values": [value]} for name, value in conditions.items()]

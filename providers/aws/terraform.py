@@ -1,4 +1,4 @@
-"""The same as the steps of setup.py, for Terraform with AWS's provider."""
+"""Render the set-up of setup.py for Terraform with AWS's provider."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from providers.aws.roles import entra, is_of_machines, roles
+from providers.aws.roles import entra_issuer, has_instance_profile, roles
 from providers.aws.setup import (
     ANYWHERE,
-    BLOCK,
+    CIDR,
     DETAIL_TYPES,
+    EVENT_RULE,
     GROUP,
     JUMP_GROUP,
     JUMP_TAG,
     NETWORK_TAG,
-    RULE,
-    federate,
+    federation_settings,
     queue_policy,
 )
-from providers.federated_stores import output
+from providers.federated_stores import terraform_output
 from providers.iam.hcl import Raw, block, heredoc, label_of
 from providers.iam.setup import SetupFacts
 
@@ -37,7 +37,7 @@ terraform {
 
 
 def terraform(facts: SetupFacts) -> str:
-    """A root module."""
+    """Return a root module."""
     parts = [_HEAD]
     parts += [
         block("provider", ["aws"], {"alias": label_of(region), "region": region})
@@ -45,7 +45,7 @@ def terraform(facts: SetupFacts) -> str:
     ]
     home = {"provider": _provider(facts.policy.regions[0])}
     parts.append(block("data", ["aws_caller_identity", "here"], home))
-    issuer, audience = entra(facts)
+    issuer, audience = entra_issuer(facts)
     if issuer:
         body = {**home, "url": f"https://{issuer}", "client_id_list": [audience]}
         parts.append(block("resource", ["aws_iam_openid_connect_provider", "entra"], body))
@@ -57,7 +57,7 @@ def terraform(facts: SetupFacts) -> str:
             parts.extend(_queue(region, facts.queue))
     if facts.trusts:
         names = {"ACCOUNT": "data.aws_caller_identity.here.account_id"}
-        parts.append(output(facts.policy, federate(facts), names))
+        parts.append(terraform_output(facts.policy, federation_settings(facts), names))
     return "\n".join(parts)
 
 
@@ -76,14 +76,14 @@ def _role(
         {**home, "name": name, "assume_role_policy": heredoc(trust)},
     )
     role = Raw(f"aws_iam_role.{label}.name")
-    for called, document in documents.items():
+    for policy_name, document in documents.items():
         text = heredoc(json.dumps(document, indent=2))
         yield block(
             "resource",
-            ["aws_iam_role_policy", label_of(called)],
-            {**home, "name": called, "role": role, "policy": text},
+            ["aws_iam_role_policy", label_of(policy_name)],
+            {**home, "name": policy_name, "role": role, "policy": text},
         )
-    if is_of_machines(name):
+    if has_instance_profile(name):
         yield block(
             "resource", ["aws_iam_instance_profile", label], {**home, "name": name, "role": role}
         )
@@ -91,14 +91,14 @@ def _role(
 
 def _network(region: str, facts: SetupFacts) -> Iterator[str]:
     label, kind = label_of(region), facts.network
-    here = {"provider": _provider(region)}
+    region_provider = {"provider": _provider(region)}
     tags = {"tags": {NETWORK_TAG: kind, "Name": "spotd"}}
     vpc = Raw(f"aws_vpc.{label}.id")
     filters = [{"name": "zone-type", "values": ["availability-zone"]}]
     zones = {"state": "available", "filter": filters}
-    yield block("data", ["aws_availability_zones", label], here | zones)
-    addresses = BLOCK.format("0.0", 16)
-    yield block("resource", ["aws_vpc", label], here | {"cidr_block": addresses} | tags)
+    yield block("data", ["aws_availability_zones", label], region_provider | zones)
+    addresses = CIDR.format("0.0", 16)
+    yield block("resource", ["aws_vpc", label], region_provider | {"cidr_block": addresses} | tags)
     letter = "substr(each.key, -1, 1)"
     number = f'index(["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o"], {letter})'
     subnet = {
@@ -107,7 +107,7 @@ def _network(region: str, facts: SetupFacts) -> Iterator[str]:
         "availability_zone": Raw("each.key"),
         "cidr_block": Raw(f"cidrsubnet(aws_vpc.{label}.cidr_block, 4, {number})"),
     }
-    yield block("resource", ["aws_subnet", label], here | subnet | tags)
+    yield block("resource", ["aws_subnet", label], region_provider | subnet | tags)
     table = Raw(f"aws_vpc.{label}.main_route_table_id")
     if kind == "public":
         yield from _gateway(region, table, kind)
@@ -118,29 +118,29 @@ def _network(region: str, facts: SetupFacts) -> Iterator[str]:
             "vpc_endpoint_type": "Gateway",
             "route_table_ids": [table],
         }
-        yield block("resource", ["aws_vpc_endpoint", label], here | endpoint | tags)
+        yield block("resource", ["aws_vpc_endpoint", label], region_provider | endpoint | tags)
     yield from _groups(region, facts)
     if kind == "jump":
         yield from _jump(region)
 
 
 def _gateway(region: str, table: Raw, kind: str) -> Iterator[str]:
-    label, here = label_of(region), {"provider": _provider(region)}
+    label, region_provider = label_of(region), {"provider": _provider(region)}
     tags = {NETWORK_TAG: kind, "Name": "spotd"}
     vpc = {"vpc_id": Raw(f"aws_vpc.{label}.id"), "tags": tags}
-    yield block("resource", ["aws_internet_gateway", label], here | vpc)
+    yield block("resource", ["aws_internet_gateway", label], region_provider | vpc)
     route = {
         "route_table_id": table,
         "destination_cidr_block": ANYWHERE,
         "gateway_id": Raw(f"aws_internet_gateway.{label}.id"),
     }
-    yield block("resource", ["aws_route", label], here | route)
+    yield block("resource", ["aws_route", label], region_provider | route)
 
 
 def _groups(region: str, facts: SetupFacts) -> Iterator[str]:
-    label, here = label_of(region), {"provider": _provider(region)}
+    label, region_provider = label_of(region), {"provider": _provider(region)}
     vpc = Raw(f"aws_vpc.{label}.id")
-    all_out = {"from_port": 0, "to_port": 0, "protocol": "-1"}
+    all_ports = {"from_port": 0, "to_port": 0, "protocol": "-1"}
     box = {"from_port": 22, "to_port": 22, "protocol": "tcp", "cidr_blocks": [facts.box]}
     login = box
     if facts.network == "jump":
@@ -151,43 +151,43 @@ def _groups(region: str, facts: SetupFacts) -> Iterator[str]:
             "description": "Made for spotd",
             "vpc_id": vpc,
             "ingress": [box],
-            "egress": [all_out | {"cidr_blocks": [ANYWHERE]}],
+            "egress": [all_ports | {"cidr_blocks": [ANYWHERE]}],
             "tags": {JUMP_TAG: facts.network, "Name": "spotd"},
         }
-        yield block("resource", ["aws_security_group", f"{label}_jump"], here | group)
+        yield block("resource", ["aws_security_group", f"{label}_jump"], region_provider | group)
     group = {
         "name": GROUP,
         "description": "Made for spotd",
         "vpc_id": vpc,
-        "ingress": [login, all_out | {"self": True}],
-        "egress": [all_out | {"cidr_blocks": [ANYWHERE]}, all_out | {"self": True}],
+        "ingress": [login, all_ports | {"self": True}],
+        "egress": [all_ports | {"cidr_blocks": [ANYWHERE]}, all_ports | {"self": True}],
         "tags": {NETWORK_TAG: facts.network, "Name": "spotd"},
     }
-    yield block("resource", ["aws_security_group", label], here | group)
+    yield block("resource", ["aws_security_group", label], region_provider | group)
 
 
 def _jump(region: str) -> Iterator[str]:
-    label, here = f"{label_of(region)}_jump", {"provider": _provider(region)}
+    label, region_provider = f"{label_of(region)}_jump", {"provider": _provider(region)}
     vpc = {"vpc_id": Raw(f"aws_vpc.{label_of(region)}.id")}
     tags = {"tags": {JUMP_TAG: "jump", "Name": "spotd"}}
-    yield block("resource", ["aws_route_table", label], here | vpc | tags)
+    yield block("resource", ["aws_route_table", label], region_provider | vpc | tags)
     yield from _gateway(region, Raw(f"aws_route_table.{label}.id"), "jump")
-    place = {"cidr_block": BLOCK.format("255.0", 24)}
-    yield block("resource", ["aws_subnet", label], here | vpc | place | tags)
-    joined = {
+    cidr = {"cidr_block": CIDR.format("255.0", 24)}
+    yield block("resource", ["aws_subnet", label], region_provider | vpc | cidr | tags)
+    association = {
         "route_table_id": Raw(f"aws_route_table.{label}.id"),
         "subnet_id": Raw(f"aws_subnet.{label}.id"),
     }
-    yield block("resource", ["aws_route_table_association", label], here | joined)
+    yield block("resource", ["aws_route_table_association", label], region_provider | association)
 
 
 def _queue(region: str, name: str) -> Iterator[str]:
-    label, here = label_of(region), {"provider": _provider(region)}
-    kept = {"name": name, "message_retention_seconds": 3600}
-    yield block("resource", ["aws_sqs_queue", label], here | kept)
+    label, region_provider = label_of(region), {"provider": _provider(region)}
+    queue = {"name": name, "message_retention_seconds": 3600}
+    yield block("resource", ["aws_sqs_queue", label], region_provider | queue)
     pattern = json.dumps({"source": ["aws.ec2"], "detail-type": [*DETAIL_TYPES]}, indent=2)
-    rule = {"name": RULE, "event_pattern": heredoc(pattern)}
-    yield block("resource", ["aws_cloudwatch_event_rule", label], here | rule)
+    rule = {"name": EVENT_RULE, "event_pattern": heredoc(pattern)}
+    yield block("resource", ["aws_cloudwatch_event_rule", label], region_provider | rule)
     queue_arn = f"aws_sqs_queue.{label}.arn"
     rule_arn = f"aws_cloudwatch_event_rule.{label}.arn"
     document = queue_policy(f"${{{queue_arn}}}", f"${{{rule_arn}}}")
@@ -195,13 +195,13 @@ def _queue(region: str, name: str) -> Iterator[str]:
         "queue_url": Raw(f"aws_sqs_queue.{label}.url"),
         "policy": heredoc(json.dumps(document, indent=2)),
     }
-    yield block("resource", ["aws_sqs_queue_policy", label], here | policy)
+    yield block("resource", ["aws_sqs_queue_policy", label], region_provider | policy)
     target = {
         "rule": Raw(f"aws_cloudwatch_event_rule.{label}.name"),
         "target_id": "spotd",
         "arn": Raw(queue_arn),
     }
-    yield block("resource", ["aws_cloudwatch_event_target", label], here | target)
+    yield block("resource", ["aws_cloudwatch_event_target", label], region_provider | target)
 
 
 def _provider(region: str) -> Raw:

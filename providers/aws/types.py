@@ -1,4 +1,4 @@
-"""What EC2's machine types have, from DescribeInstanceTypes, in the words of job specs."""
+"""Parse EC2's machine types (DescribeInstanceTypes) into the terms of job specs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 _MIB_PER_GIB = 1024
-_BIG_A100_MIB = 80 * _MIB_PER_GIB  # p4de has the name of p4d's, and twice the memory
+_A100_80GB_MIB = (
+    80 * _MIB_PER_GIB
+)  # the GPU of p4de has the same name as that of p4d, and twice the memory
 
 
 @dataclass(frozen=True)
 class MachineType:
-    """`efa_cards` is how many network cards may carry EFA."""
+    """`efa_cards` is the number of network cards that support EFA."""
 
     name: str
     cpus: float
@@ -23,7 +25,7 @@ class MachineType:
 
 
 def read_type(row: Mapping[str, Any]) -> MachineType:
-    """One row of DescribeInstanceTypes."""
+    """Parse a row of DescribeInstanceTypes."""
     gpus = (row.get("GpuInfo") or {}).get("Gpus") or ()
     neurons = (row.get("NeuronInfo") or {}).get("NeuronDevices") or ()
     name, count = "", 0
@@ -46,4 +48,4 @@ def read_type(row: Mapping[str, Any]) -> MachineType:
 def _accelerator(gpu: Mapping[str, Any]) -> str:
     name = str(gpu.get("Name") or "")
     memory_mib = (gpu.get("MemoryInfo") or {}).get("SizeInMiB") or 0
-    return "A100-80GB" if name == "A100" and memory_mib >= _BIG_A100_MIB else name
+    return "A100-80GB" if name == "A100" and memory_mib >= _A100_80GB_MIB else name

@@ -1,4 +1,5 @@
-"""Where the machines of a resource group are reached, by us and by each other: by their cards."""
+"""Addresses of machines in a resource group, for the daemon and for other machines, by their
+network interfaces."""
 
 from __future__ import annotations
 
@@ -12,9 +13,11 @@ Row = Mapping[str, Any]
 
 
 class Addresses:
-    """`public` machines are reached by us at a public address, others at the one of their network,
-    which each has. That one is a card's for as long as it lives: of public machines it is asked for
-    when one is not known, and no more."""
+    """`public` machines are reached at a public address, others at their private one.
+
+    A private address belongs to an interface for its whole life, so for public machines it is read
+    only when one is unknown.
+    """
 
     def __init__(self, clients: Clients, group: str, *, public: bool) -> None:
         self._clients = clients
@@ -23,55 +26,65 @@ class Addresses:
         self._private: dict[str, str] = {}
 
     def of(self, rows: Sequence[Row]) -> list[tuple[str, str]]:
-        """(ours, each other's) of each machine; "" for what it has not yet."""
+        """Return (address for the daemon, private address) of each machine; "" for a missing
+        one."""
         if not rows:
             return []
         if not self._public:
-            self._private = self._cards()
+            self._private = self._read_interfaces()
             return [(host, host) for host in (host_of(row, self._private) for row in rows)]
         public = public_hosts(
             self._clients.network(
-                lambda c: [one.as_dict() for one in c.public_ip_addresses.list(self._group)]
+                lambda client: [
+                    address.as_dict() for address in client.public_ip_addresses.list(self._group)
+                ]
             )
         )
         hosts = [host_of(row, public) for row in rows]
         known = self._private
         if any(host and not host_of(row, known) for row, host in zip(rows, hosts, strict=True)):
-            known = self._private = self._cards()
+            known = self._private = self._read_interfaces()
         return [(host, host_of(row, known)) for row, host in zip(rows, hosts, strict=True)]
 
-    def _cards(self) -> dict[str, str]:
+    def _read_interfaces(self) -> dict[str, str]:
         return private_hosts(
             self._clients.network(
-                lambda c: [one.as_dict() for one in c.network_interfaces.list(self._group)]
+                lambda client: [
+                    interface.as_dict() for interface in client.network_interfaces.list(self._group)
+                ]
             )
         )
 
 
 def public_hosts(rows: Iterable[Row]) -> dict[str, str]:
-    """Key of a card -> its address, of public IP addresses."""
-    found = {}
+    """Return interface key -> address, from public IP addresses."""
+    hosts = {}
     for row in rows:
         properties = row.get("properties") or {}
-        where = str((properties.get("ipConfiguration") or {}).get("id") or "").lower()
-        if where and properties.get("ipAddress"):
-            found[where.partition("/ipconfigurations/")[0]] = str(properties["ipAddress"])
-    return found
+        ip_configuration = str((properties.get("ipConfiguration") or {}).get("id") or "").lower()
+        if ip_configuration and properties.get("ipAddress"):
+            hosts[ip_configuration.partition("/ipconfigurations/")[0]] = str(
+                properties["ipAddress"]
+            )
+    return hosts
 
 
 def private_hosts(rows: Iterable[Row]) -> dict[str, str]:
-    """Key of a card -> its address, of network interfaces."""
-    found: dict[str, str] = {}
+    """Return interface key -> address, from network interfaces."""
+    hosts: dict[str, str] = {}
     for row in rows:
-        for ip in (row.get("properties") or {}).get("ipConfigurations") or ():
-            address = (ip.get("properties") or {}).get("privateIPAddress")
+        for ip_configuration in (row.get("properties") or {}).get("ipConfigurations") or ():
+            address = (ip_configuration.get("properties") or {}).get("privateIPAddress")
             if address:
-                found.setdefault(key_of(row), str(address))
-    return found
+                hosts.setdefault(key_of(row), str(address))
+    return hosts
 
 
 def host_of(row: Row, hosts: Mapping[str, str]) -> str:
-    """The address of a machine, by its cards; "" when it has none yet."""
+    """Return the address of a machine by its interfaces; "" when it has none yet."""
     network = (row.get("properties") or {}).get("networkProfile") or {}
-    keys = [str(card.get("id") or "").lower() for card in network.get("networkInterfaces") or ()]
+    keys = [
+        str(interface.get("id") or "").lower()
+        for interface in network.get("networkInterfaces") or ()
+    ]
     return next((hosts[key] for key in keys if key in hosts), "")

@@ -1,4 +1,4 @@
-"""Asks Azure for one call of a step."""
+"""Execute one call of a set-up step on Azure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from providers.azure.clients import Clients
 from providers.base import ProviderError, UnknownOutcome
-from providers.iam.setup import Call, search
+from providers.iam.setup import Call, select_jmespath
 
-# Of what is not there; of a role that names an identity which Azure does not know everywhere yet.
-_ABSENT = (
+# Error codes for a missing resource, and for an identity that is not known everywhere yet.
+_MISSING_CODES = (
     "ResourceNotFound",
     "NotFound",
     "ResourceGroupNotFound",
@@ -20,57 +20,57 @@ _ABSENT = (
     "RoleAssignmentNotFound",
     "ParentResourceNotFound",
 )
-_NOT_YET = ("PrincipalNotFound",)
-PATIENCE_S, PAUSE_S = 120.0, 2.0
+_TRANSIENT_CODES = ("PrincipalNotFound",)
+TIMEOUT_S, PAUSE_S = 120.0, 2.0
 
 
 class Account:
-    """By what azure-identity finds by itself: there are no profiles."""
+    """An Azure account, by the credentials that azure-identity finds: there are no profiles."""
 
     def __init__(self, profile: str = "", endpoint: str = "", authority: str = "") -> None:
         if profile:
             raise UnknownOutcome("Azure has no profiles: `az login`, or AZURE_CLIENT_ID and others")
         self._clients = Clients("", endpoint, authority)
 
-    def ask(self, call: Call) -> Any:
-        """The part of the answer that is wanted, None for what does not exist; an answer of which
-        nothing is wanted is true. Raises ProviderError."""
+    def execute(self, call: Call) -> Any:
+        """Return the queried part of the answer, None for a missing resource, True without a query.
+        Raises ProviderError."""
         path, version = str(call.parameters["path"]), str(call.parameters["version"])
         if call.operation == "GET":
             answer = self._get(path, version)
         else:
             self._put(path, version, call.parameters["body"])
-            answer = self._settled(path, version)
+            answer = self._wait_until_provisioned(path, version)
         if answer is None:
             return None
-        return search(call.answer, answer) if call.answer else True
+        return select_jmespath(call.answer, answer) if call.answer else True
 
     def _get(self, path: str, version: str) -> Mapping[str, Any] | None:
         try:
             return self._clients.document(path, version)[0]
         except ProviderError as error:
-            if error.code in _ABSENT:
+            if error.code in _MISSING_CODES:
                 return None
             raise
 
     def _put(self, path: str, version: str, body: Mapping[str, Any]) -> None:
-        until_s = time.monotonic() + PATIENCE_S
+        deadline_s = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 self._clients.document(path, version, body)
                 return
             except ProviderError as error:
-                if error.code not in _NOT_YET or time.monotonic() > until_s:
+                if error.code not in _TRANSIENT_CODES or time.monotonic() > deadline_s:
                     raise
             time.sleep(PAUSE_S)
 
-    def _settled(self, path: str, version: str) -> Mapping[str, Any]:
-        until_s = time.monotonic() + PATIENCE_S
+    def _wait_until_provisioned(self, path: str, version: str) -> Mapping[str, Any]:
+        deadline_s = time.monotonic() + TIMEOUT_S
         while True:
             answer = self._get(path, version) or {}
             state = (answer.get("properties") or {}).get("provisioningState", "Succeeded")
             if answer and state == "Succeeded":
                 return answer
-            if state in ("Failed", "Canceled") or time.monotonic() > until_s:
+            if state in ("Failed", "Canceled") or time.monotonic() > deadline_s:
                 raise UnknownOutcome(f"{path} is {state}")
             time.sleep(PAUSE_S)

@@ -1,8 +1,8 @@
-"""What Azure's error codes mean to us.
+"""The meaning of Azure's error codes.
 
-Sources: the error codes of Azure's documentation for Spot machines, allocation and quotas; which of
-them refuse a pool, a region or an account is as Karpenter, SkyPilot and dstack treat them. One code
-may mean two things (OperationNotAllowed is quota and much else), so the words count as well.
+Sources: Azure's documentation of Spot machines, allocation and quotas; the affected scope (pool,
+region or account) follows Karpenter, SkyPilot and dstack. One code can have several meanings
+(OperationNotAllowed is quota and much else), so the message counts as well.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from providers.base import (
 )
 from providers.error_codes import CodeRule, CodeTable
 
-# Of something that is not there; a missing group or subscription is another matter.
-NOBODYS = frozenset({"ResourceNotFound", "NotFound"})
-# Of something that hangs on a machine: Azure does not delete it.
+# A missing resource. A missing resource group or subscription has other codes.
+NOT_FOUND = frozenset({"ResourceNotFound", "NotFound"})
+# A resource that is attached to a machine, which Azure does not delete.
 IN_USE = frozenset(
     {
         "OperationNotAllowed",
@@ -38,9 +38,9 @@ IN_USE = frozenset(
 )
 EXISTS = "PreconditionFailed"  # If-None-Match: the name is taken
 
-_ALL_SPOT = r"LowPriorityCores|Total Regional (Spot|Low-priority)"
-_REGION = r"Total Regional Cores|approved Cores quota"
-_NONE = r"(Current|Regional) Limit: 0\b"
+_SPOT_QUOTA = r"LowPriorityCores|Total Regional (Spot|Low-priority)"
+_REGIONAL_QUOTA = r"Total Regional Cores|approved Cores quota"
+_ZERO_LIMIT = r"(Current|Regional) Limit: 0\b"
 _QUOTA = r"quota|Current Limit"
 _BUSY = r"being (deleted|modified|used)|in progress|conflict|another operation|try again"
 _LINKED = "LinkedAuthorizationFailed"
@@ -48,7 +48,7 @@ _LINKED = "LinkedAuthorizationFailed"
 CODES = CodeTable(
     "Azure",
     (
-        # "Not to be had for this subscription" and "no Spot capacity" have one code.
+        # "Not available for this subscription" and "no Spot capacity" have the same code.
         CodeRule("SkuNotAvailable", CapacityError),
         CodeRule("AllocationFailed", CapacityError),
         CodeRule("ZonalAllocationFailed", CapacityError),
@@ -58,14 +58,18 @@ CODES = CodeTable(
         CodeRule("CapacityReservation*", CapacityError),
         CodeRule("SubnetIsFull", CapacityError, Scope.REGION),
         CodeRule("SpotPriceGreaterThanProvidedMaxPrice", PriceError),
-        # Spot machines of all sizes share one quota in a region; others have one for each family.
+        # Spot machines of all sizes share one quota in a region; others have one per family.
         *(
             row
             for code in ("OperationNotAllowed", "QuotaExceeded")
             for row in (
-                CodeRule(code, NoQuotaError, text=rf"({_ALL_SPOT}|{_REGION})[\s\S]*{_NONE}"),
-                CodeRule(code, QuotaError, text=rf"{_ALL_SPOT}|{_REGION}"),
-                CodeRule(code, NoQuotaError, Scope.OFFER, text=rf"quota[\s\S]*{_NONE}"),
+                CodeRule(
+                    code,
+                    NoQuotaError,
+                    text=rf"({_SPOT_QUOTA}|{_REGIONAL_QUOTA})[\s\S]*{_ZERO_LIMIT}",
+                ),
+                CodeRule(code, QuotaError, text=rf"{_SPOT_QUOTA}|{_REGIONAL_QUOTA}"),
+                CodeRule(code, NoQuotaError, Scope.OFFER, text=rf"quota[\s\S]*{_ZERO_LIMIT}"),
                 CodeRule(code, QuotaError, Scope.OFFER, text=_QUOTA),
             )
         ),
@@ -81,12 +85,12 @@ CODES = CodeTable(
         CodeRule("TooManyRequests", ThrottledError),
         CodeRule("*RequestsThrottled", ThrottledError),
         CodeRule("RetryableError*", ThrottledError),
-        # Who we are, and what we may.
+        # Credentials and permissions.
         CodeRule("ExpiredAuthenticationToken", AuthError),
         CodeRule("InvalidAuthenticationToken*", AuthError),
         CodeRule("AuthenticationFailed*", AuthError),
         CodeRule("AuthorizationFailed", AuthError),
-        # Of what one request names: others' images, and reservations that we may not use.
+        # A resource named by the request: another account's image, or a reservation without access.
         CodeRule(
             _LINKED, UnpreparedError, text=r"linked scope.*Microsoft\.Compute/(images|galleries)/"
         ),
@@ -101,13 +105,13 @@ CODES = CodeTable(
         CodeRule("ReadOnlyDisabledSubscription", AuthError),
         CodeRule("DisabledSubscription", AuthError),
         CodeRule("AzureSpotFeatureNotEnabledForSubscription", AuthError),
-        # What `spotctl init azure` makes, and the image.
+        # Missing prerequisites: the resources of `spotctl init azure`, and the image.
         CodeRule("ResourceGroupNotFound", UnpreparedError, Scope.PROVIDER),
         CodeRule("InvalidResourceReference", UnpreparedError),
         CodeRule("*SubnetNotFound", UnpreparedError),
         CodeRule("ParentResourceNotFound", UnpreparedError),
         CodeRule("FailedIdentityOperation", UnpreparedError),
-        CodeRule("RequestDisallowedByPolicy", UnpreparedError),  # of the subscription, on a place
+        CodeRule("RequestDisallowedByPolicy", UnpreparedError),  # a policy of the subscription
         CodeRule("*ImageNotFound", UnpreparedError),
         CodeRule("*ImageVersionNotFound", UnpreparedError),
         CodeRule("ImageVersionDeprecated", UnpreparedError),
@@ -117,7 +121,7 @@ CODES = CodeTable(
         CodeRule("LocationNotAvailableForResourceType", UnpreparedError),
         CodeRule("NoRegisteredProviderFound", UnpreparedError),
         CodeRule("InvalidParameter", UnpreparedError, text=r"image.*(not found|does not exist)"),
-        # Our request is wrong.
+        # A wrong request.
         CodeRule("InvalidParameter", RejectedError),
         CodeRule("InvalidRequestContent", RejectedError),
         CodeRule("InvalidRequestFormat", RejectedError),
@@ -134,13 +138,13 @@ CODES = CodeTable(
         CodeRule("RequestDisallowedByAzure", RejectedError),
         CodeRule("ScopeLocked", RejectedError),
         CodeRule(EXISTS, UnknownOutcome),
-        # It may have happened, or somebody is at it.
+        # The call may have taken effect, or another one is in progress.
         CodeRule("Conflict", UnknownOutcome),
         CodeRule("AnotherOperationInProgress", UnknownOutcome),
         CodeRule("OperationPreempted", UnknownOutcome),
         CodeRule("OperationCanceled", UnknownOutcome),
         CodeRule("Canceled", UnknownOutcome),
-        CodeRule("ResourceNotFound", UnknownOutcome),  # of a create that is not visible yet
+        CodeRule("ResourceNotFound", UnknownOutcome),  # perhaps a create that is not visible yet
         CodeRule("NotFound", UnknownOutcome),
         CodeRule("InternalServerError", UnknownOutcome),
         CodeRule("InternalExecutionError", UnknownOutcome),

@@ -1,9 +1,9 @@
-"""Lending what lies below one directory of a container of Azure storage.
+"""Issue credentials for one directory in a container of Azure storage.
 
-A user-delegation SAS: signed with a key that Entra gives the box for at most seven days (it needs
-`Microsoft.Storage/storageAccounts/blobServices/generateUserDelegationKey/action`, and may not give
-what its own role at the container lacks). Directories are of accounts with a hierarchical
-namespace; without one, a SAS is for a whole container, and none is made. (Limits: Microsoft's
+A user delegation SAS, signed with a key that Entra gives the box for at most seven days (this needs
+`Microsoft.Storage/storageAccounts/blobServices/generateUserDelegationKey/action`; the SAS cannot
+exceed the box's own role on the container). Directories need an account with a hierarchical
+namespace; without one, a SAS covers a whole container, and none is issued. (Limits: Microsoft's
 references of Get User Delegation Key and of user delegation SAS.)
 """
 
@@ -13,16 +13,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from providers.azure.clients import Clients
-from providers.credential_leases import LeasedCredentials, micros
-from providers.iam.policy import Place
+from providers.credential_leases import LeasedCredentials, timestamp_us
+from providers.iam.policy import StorePrefix
 
-LONGEST = timedelta(days=7)
-SKEW = timedelta(minutes=15)  # that the clocks of others may be behind ours
+MAX_LIFETIME = timedelta(days=7)
+CLOCK_SKEW = timedelta(minutes=15)  # tolerated for servers whose clock is behind
 
 
 class AzureCredentialIssuer:
-    """Keeps `providers.credential_leases.CredentialIssuer`. `endpoint` and `authority` are for
-    clouds other than the public one."""
+    """Implements CredentialIssuer. `endpoint` and `authority` are for clouds other than the public
+    one."""
 
     def __init__(
         self, account: str, lifetime_s: float = 0.0, endpoint: str = "", authority: str = ""
@@ -30,13 +30,13 @@ class AzureCredentialIssuer:
         self._account = account
         self._endpoint = endpoint or f"https://{account}.dfs.core.windows.net"
         self._clients = Clients("", authority=authority)
-        wanted = timedelta(seconds=lifetime_s) if lifetime_s else LONGEST
-        self._lifetime = min(LONGEST - SKEW, wanted)
+        requested = timedelta(seconds=lifetime_s) if lifetime_s else MAX_LIFETIME
+        self._lifetime = min(MAX_LIFETIME - CLOCK_SKEW, requested)
 
-    def lend(self, place: Place, name: str) -> LeasedCredentials:  # noqa: ARG002 - Azure names who signs
-        """See Lender."""
+    def issue(self, prefix: StorePrefix, session_name: str) -> LeasedCredentials:  # noqa: ARG002 - Azure names who signs
+        """See CredentialIssuer.issue. Azure's logs name the signer, so `session_name` is unused."""
         now = datetime.now(UTC).replace(microsecond=0)
-        start, expires = now - SKEW, now + self._lifetime
+        start, expires = now - CLOCK_SKEW, now + self._lifetime
 
         def sign(client: Any) -> str:
             from azure.storage.filedatalake import (
@@ -45,20 +45,20 @@ class AzureCredentialIssuer:
             )
 
             key = client.get_user_delegation_key(start, expires)
-            rights = DirectorySasPermissions(
+            permissions = DirectorySasPermissions(
                 read=True, write=True, create=True, delete=True, list=True
             )
             return generate_directory_sas(
                 self._account,
-                place.bucket,
-                place.prefix.rstrip("/"),
+                prefix.bucket,
+                prefix.prefix.rstrip("/"),
                 key,
-                permission=rights,
+                permission=permissions,
                 start=start,
                 expiry=expires,
                 protocol="https",
             )
 
         return LeasedCredentials(
-            "azure", self._clients.storage(self._endpoint, sign), micros(expires)
+            "azure", self._clients.storage(self._endpoint, sign), timestamp_us(expires)
         )

@@ -1,5 +1,8 @@
-"""The expiry tag of a machine, moved on. Azure replaces all tags of a machine at once, so the
-change is made of what was read, and counts only where nobody has changed it since (ETag)."""
+"""Extend the expiry tag of a machine.
+
+Azure replaces all tags at once, so the new tags are computed from the read ones, and the update is
+conditional on the ETag.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from providers.azure.clients import Clients
-from providers.azure.codes import EXISTS, NOBODYS
+from providers.azure.codes import EXISTS, NOT_FOUND
 from providers.azure.listing import read_instance, state_of, tags_of
 from providers.base import EXPIRES_TAG, InstanceState, ProviderError, UnknownOutcome
 
-TRIES = 3  # as many callers may be before us
+ATTEMPTS = 3  # concurrent updates that are tolerated
 
 
 def renew(
@@ -21,11 +24,12 @@ def renew(
     name: str,
     expires_at_us: int,
 ) -> None:
-    """Move the expiry of a machine on, never back; one that is not there, or ends, is success.
+    """Extend the expiry of a machine, never shorten it; a missing and a terminating machine are
+    success.
 
-    Raises UnknownOutcome for one that is being made: a change would take the place of its create.
+    Raises UnknownOutcome while the machine is being created: an update would replace its create.
     """
-    for _ in range(TRIES):
+    for _ in range(ATTEMPTS):
         row = find(name)
         if row is None:
             return
@@ -35,16 +39,18 @@ def renew(
         if read_instance(row).expires_at_us >= expires_at_us:
             return
         if (row.get("properties") or {}).get("provisioningState") == "Creating":
-            raise UnknownOutcome(f"{name} is being made; its tags can be changed when it is there")
+            raise UnknownOutcome(
+                f"{name} is still being created; its tags cannot be changed before that is done"
+            )
         if _patch(clients, group, name, row, expires_at_us):
             return
-    raise UnknownOutcome(f"{name}: others change it all the time")
+    raise UnknownOutcome(f"{name}: too many concurrent changes")
 
 
 def _patch(
     clients: Clients, group: str, name: str, row: Mapping[str, Any], expires_at_us: int
 ) -> bool:
-    """False where somebody has changed the machine since it was read."""
+    """Return False when somebody changed the machine since it was read."""
     tags = tags_of(row) | {EXPIRES_TAG: str(expires_at_us // 1_000_000)}
     unchanged = {"If-Match": str(row["etag"])} if row.get("etag") else {}
     try:
@@ -54,7 +60,7 @@ def _patch(
             )
         )
     except ProviderError as error:
-        if error.code in NOBODYS:
+        if error.code in NOT_FOUND:
             return True
         if error.code == EXISTS:
             return False

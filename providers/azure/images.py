@@ -1,11 +1,11 @@
-"""Images of machines: managed images, each made of a snapshot of the disk that a machine started
-from.
+"""Machine images: managed images, each made from a snapshot of a machine's boot disk.
 
-Azure makes an image of a machine itself only once it is off and marked as generalized, after which
-it never starts again; a Spot machine that is to be off may be deleted with its disk. A snapshot is
-taken of a disk in use, and the image of that: the machine is not touched. What the image is to have
-is on the disk when the call comes. That it is generalized is ours to say: see docs/images.md for
-what was taken off. The snapshot stays with its image, because nothing says that one may go.
+Azure creates an image from a machine itself only when it is stopped and marked as generalized,
+after which it never starts again, and a stopped Spot machine may be deleted with its disk. A
+snapshot works on a disk in use, so the machine is not touched. Everything that belongs into the
+image has to be on the disk before the call. That the image is generalized is spotd's claim:
+docs/images.md lists what is removed. The snapshot stays with its image, because Azure does not
+document that it can be deleted.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dataclasses import replace
 from typing import Any
 
 from providers.azure.clients import Clients
-from providers.azure.codes import NOBODYS
-from providers.azure.listing import DEPLOYMENT_TAG, region_of, tags_of, us_of
+from providers.azure.codes import NOT_FOUND
+from providers.azure.listing import DEPLOYMENT_TAG, region_of, tags_of, timestamp_us
 from providers.base import ProviderError, RejectedError
-from providers.images import NAME_TAG, Image, ImageState, check_name, not_ours
+from providers.images import NAME_TAG, Image, ImageState, check_name, name_taken
 
 Row = Mapping[str, Any]
 _FAILED = ("Failed", "Canceled")
 
 
 class Images:
-    """Those of one deployment in one resource group, each in the region of its machine. `find`
-    finds a machine."""
+    """The images of one deployment in one resource group, each in the region of its machine. `find`
+    looks up a machine."""
 
     def __init__(
         self,
@@ -43,98 +43,104 @@ class Images:
         self._find = find
 
     def make(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
-        """See ImageMaker.make_image. One call begins the snapshot, one that finds it done the
-        image."""
+        """See ImageMaker.make_image. The first call starts the snapshot; a call that finds it
+        complete starts the image."""
         check_name(name)
         row = self._get("images", name)
         if row is not None:
             return self._read(row)
         snapshot = self._get("snapshots", name)
         if snapshot is None:
-            marks = {**tags, DEPLOYMENT_TAG: self._deployment, NAME_TAG: name}
-            return self._begin(instance_id, name, marks)
-        found = self._read(snapshot)
-        if found.state is ImageState.AVAILABLE:
-            self._put("images", name, image(snapshot))
-        return self._making(found)
+            all_tags = {**tags, DEPLOYMENT_TAG: self._deployment, NAME_TAG: name}
+            return self._begin_snapshot(instance_id, name, all_tags)
+        snapshot_state = self._read(snapshot)
+        if snapshot_state.state is ImageState.AVAILABLE:
+            self._put("images", name, image_body(snapshot))
+        return self._as_pending(snapshot_state)
 
     def all(self) -> list[Image]:
-        """Raises ProviderError. A snapshot of ours without an image is one that is being made, or
-        was left at that."""
-        found = {one.name: self._making(one) for one in self._ours("snapshots")}
-        found |= {one.name: one for one in self._ours("images")}
-        return [*found.values()]
+        """Return all images. A snapshot without an image is one in progress or abandoned. Raises
+        ProviderError."""
+        images = {image_.name: self._as_pending(image_) for image_ in self._list_own("snapshots")}
+        images |= {image_.name: image_ for image_ in self._list_own("images")}
+        return [*images.values()]
 
     def remove(self, image_id: str) -> None:
-        """The image and its snapshot, which is found by the same name when the image has gone."""
+        """Delete the image and its snapshot, which has the same name and may have outlived the
+        image."""
         name = image_id.rpartition("/")[2]
         if image_id.lower() != self._id(name).lower():
             return
         for kind in ("images", "snapshots"):
-            if any(one.name == name for one in self._ours(kind)):
+            if any(image_.name == name for image_ in self._list_own(kind)):
                 self._delete(kind, name)
 
-    def _begin(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
+    def _begin_snapshot(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
         machine = self._find(instance_id)
         if machine is None:
             raise RejectedError(f"{instance_id} is gone, and no image can be made of it")
-        body = snapshot_of(machine, tags)
+        body = snapshot_body(machine, tags)
         self._put("snapshots", name, body)
         return Image(self._id(name), name, ImageState.MAKING, body["location"], body["tags"])
 
-    def _making(self, snapshot: Image) -> Image:
-        """What a snapshot is as an image: not there yet, at best."""
+    def _as_pending(self, snapshot: Image) -> Image:
+        """Return a snapshot as an image, which is not available yet."""
         if snapshot.state is ImageState.FAILED:
             return snapshot
         return replace(snapshot, state=ImageState.MAKING)
 
     def _read(self, row: Row) -> Image:
-        """An image, or a snapshot. Raises RejectedError for one of somebody else."""
+        """Parse an image or a snapshot. Raises RejectedError for one of another deployment."""
         name, tags = str(row["name"]), tags_of(row)
         if tags.get(DEPLOYMENT_TAG) != self._deployment:
-            raise not_ours(name, self._group)
+            raise name_taken(name, self._group)
         properties = row.get("properties") or {}
-        told = str(properties.get("provisioningState") or "")
+        provisioning_state = str(properties.get("provisioningState") or "")
         percent = properties.get("completionPercent")
         state = ImageState.MAKING
-        if told in _FAILED:
+        if provisioning_state in _FAILED:
             state = ImageState.FAILED
-        elif told == "Succeeded" and percent in (None, 100):
+        elif provisioning_state == "Succeeded" and percent in (None, 100):
             state = ImageState.AVAILABLE
-        made_us = us_of(properties.get("timeCreated"))
-        error = f"{row.get('type') or name} is {told}" if state is ImageState.FAILED else ""
+        created_us = timestamp_us(properties.get("timeCreated"))
+        error = (
+            f"{row.get('type') or name} is {provisioning_state}"
+            if state is ImageState.FAILED
+            else ""
+        )
         disk = (properties.get("storageProfile") or {}).get("osDisk") or {}
         size = properties.get("diskSizeGB") or disk.get("diskSizeGB") or 0
-        return Image(self._id(name), name, state, region_of(row), tags, made_us, error, size)
+        return Image(self._id(name), name, state, region_of(row), tags, created_us, error, size)
 
-    def _ours(self, kind: str) -> list[Image]:
+    def _list_own(self, kind: str) -> list[Image]:
         rows = self._clients.compute(
-            lambda c: [
-                one.as_dict() for one in getattr(c, kind).list_by_resource_group(self._group)
+            lambda client: [
+                resource.as_dict()
+                for resource in getattr(client, kind).list_by_resource_group(self._group)
             ]
         )
-        marked = [row for row in rows if NAME_TAG in tags_of(row)]
+        tagged = [row for row in rows if NAME_TAG in tags_of(row)]
         return [
             self._read(row)
-            for row in marked
+            for row in tagged
             if tags_of(row).get(DEPLOYMENT_TAG) == self._deployment
         ]
 
     def _get(self, kind: str, name: str) -> Row | None:
         try:
             row: Row = self._clients.compute(
-                lambda c: getattr(c, kind).get(self._group, name).as_dict()
+                lambda client: getattr(client, kind).get(self._group, name).as_dict()
             )
         except ProviderError as error:
-            if error.code in NOBODYS:
+            if error.code in NOT_FOUND:
                 return None
             raise
         return row
 
     def _put(self, kind: str, name: str, body: dict[str, Any]) -> None:
-        """The same body a second time changes nothing."""
+        """Repeating the same body changes nothing."""
         self._clients.compute(
-            lambda c: getattr(c, kind).begin_create_or_update(
+            lambda client: getattr(client, kind).begin_create_or_update(
                 self._group, name, body, polling=False
             )
         )
@@ -142,10 +148,10 @@ class Images:
     def _delete(self, kind: str, name: str) -> None:
         try:
             self._clients.compute(
-                lambda c: getattr(c, kind).begin_delete(self._group, name, polling=False)
+                lambda client: getattr(client, kind).begin_delete(self._group, name, polling=False)
             )
         except ProviderError as error:
-            if error.code not in NOBODYS:
+            if error.code not in NOT_FOUND:
                 raise
 
     def _id(self, name: str) -> str:
@@ -153,8 +159,8 @@ class Images:
         return f"{group}/providers/Microsoft.Compute/images/{name}"
 
 
-def snapshot_of(machine: Row, tags: Mapping[str, str]) -> dict[str, Any]:
-    """The body of a snapshot of a machine's disk: a whole one, which needs no other."""
+def snapshot_body(machine: Row, tags: Mapping[str, str]) -> dict[str, Any]:
+    """Return the body of a full, independent snapshot of a machine's disk."""
     disk = machine["properties"]["storageProfile"]["osDisk"]["managedDisk"]["id"]
     return {
         "location": machine["location"],
@@ -167,9 +173,9 @@ def snapshot_of(machine: Row, tags: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def image(snapshot: Row) -> dict[str, Any]:
-    """The body of an image of a snapshot, with its tags. Of a disk of the second generation a
-    machine of the first does not boot."""
+def image_body(snapshot: Row) -> dict[str, Any]:
+    """Return the body of an image of a snapshot, with its tags. The generation must match: a
+    machine of the first does not boot from a disk of the second."""
     properties = snapshot["properties"]
     return {
         "location": snapshot["location"],

@@ -1,5 +1,5 @@
-"""What Azure says of a machine, in our words: the machine itself, its run time status, which comes
-by another list, and its address, which is another resource."""
+"""Parse Azure's descriptions of machines into the port's types. The run-time status and the address
+come from separate lists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 def read_instance(
     row: Row, view: Row | None = None, host: str = "", private_host: str = ""
 ) -> Instance:
-    """One machine: as it is listed, with its instance view where that is known."""
+    """Parse a listed machine, with its instance view where that is known."""
     tags, region = tags_of(row), region_of(row)
     state = state_of(row, view)
     error, error_code = failure_of(view) if state is InstanceState.FAILED else ("", "")
@@ -40,16 +40,19 @@ def read_instance(
         host=host,
         private_host=private_host,
         ssh_user=(properties.get("osProfile") or {}).get("adminUsername") or "",
-        launched_at_us=us_of(properties.get("timeCreated")),
+        launched_at_us=timestamp_us(properties.get("timeCreated")),
         error=error,
         error_code=error_code,
     )
 
 
 def state_of(row: Row, view: Row | None) -> InstanceState:
-    """A machine on which some operation failed (its tags, say) may train on: what has no power is a
-    create that failed, and nothing is where nobody tells of its power. One that is off is as good
-    as ending, but it is paid for until it ends."""
+    """Return the state of a machine.
+
+    A machine with a failed operation (on its tags, say) may still train: only one without power is
+    a failed create, and none is while the power state is unknown. A powered-off machine counts as
+    stopping, but is billed until it is deleted.
+    """
     provisioning = str((row.get("properties") or {}).get("provisioningState") or "")
     power = power_of(view)
     if provisioning == "Deleting":
@@ -62,7 +65,7 @@ def state_of(row: Row, view: Row | None) -> InstanceState:
 
 
 def power_of(view: Row | None) -> str:
-    """ "running", "deallocated", ...; "" where nobody says."""
+    """Return the power state ("running", "deallocated", ...); "" where it is unknown."""
     for status in _statuses(view):
         kind, _, power = str(status.get("code") or "").partition("/")
         if kind == "PowerState":
@@ -71,7 +74,7 @@ def power_of(view: Row | None) -> str:
 
 
 def reason_of(view: Row | None) -> tuple[str, str]:
-    """(code, words) of what a create came to; no code where Azure does not say."""
+    """Return (code, message) of a failed create; "" as code where Azure gives none."""
     for status in _statuses(view):
         code = str(status.get("code") or "")
         reason = code[len(_FAILED) :].strip("/")
@@ -81,34 +84,34 @@ def reason_of(view: Row | None) -> tuple[str, str]:
 
 
 def failure_of(view: Row | None) -> tuple[str, str]:
-    """(words, name of our error) of a create that failed."""
-    code, words = reason_of(view)
-    return words, type(CODES.error(code, words)).__name__ if code else ""
+    """Return (message, name of the error class) of a failed create."""
+    code, message = reason_of(view)
+    return message, type(CODES.error(code, message)).__name__ if code else ""
 
 
 def views_of(rows: Iterable[Row]) -> dict[str, Row]:
-    """Instance views by the key of their machine."""
-    found = ((row, (row.get("properties") or {}).get("instanceView")) for row in rows)
-    return {key_of(row): view for row, view in found if view}
+    """Return instance views by machine key."""
+    pairs = ((row, (row.get("properties") or {}).get("instanceView")) for row in rows)
+    return {key_of(row): view for row, view in pairs if view}
 
 
 def key_of(row: Row) -> str:
-    """Azure writes one id now in capitals and now not."""
+    """Return the id in lower case: Azure's capitalisation of ids varies."""
     return str(row.get("id") or "").lower()
 
 
 def region_of(row: Row) -> str:
-    """The region of something: Azure writes "eastus", and at times "East US"."""
+    """Return the region: Azure writes "eastus", and sometimes "East US"."""
     return str(row.get("location") or "").replace(" ", "").lower()
 
 
 def tags_of(row: Row) -> dict[str, str]:
-    """The tags; {} for none."""
+    """Return the tags; {} for none."""
     return dict(row.get("tags") or {})
 
 
-def us_of(text: Any) -> int:
-    """Microseconds since the epoch of an ISO 8601 time; 0 for none, and for what is none."""
+def timestamp_us(text: Any) -> int:
+    """Convert an ISO 8601 time to microseconds since the epoch; 0 for an invalid one."""
     try:
         # Azure writes up to seven decimals.
         return int(datetime.fromisoformat(str(text)).timestamp() * 1_000_000)

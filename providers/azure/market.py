@@ -1,4 +1,4 @@
-"""What Azure has on sale: the sizes that the subscription may have, and their retail prices."""
+"""Azure's offers: the sizes that the subscription may use, and their retail prices."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from providers.azure.clients import Clients
 from providers.azure.evictions import read_evictions
 from providers.azure.launch import INFINIBAND, zone_name
-from providers.azure.reservations import NOT_OURS, Reserved, free
-from providers.azure.retail import Prices, questions, read_prices
+from providers.azure.reservations import INACCESSIBLE, FreeReservation, free_reservations
+from providers.azure.retail import Prices, price_queries, read_prices
 from providers.azure.scores import read_scores
 from providers.azure.sizes import Size, read_size
 from providers.base import (
@@ -27,15 +27,15 @@ from providers.base import (
     UnpreparedError,
 )
 from providers.catalogs.prices import price_file
-from providers.market_signals import Scores
+from providers.market_signals import MarketSignal
 from providers.warnings import ProviderWarning
 
 SIZES_S = 24 * 3600.0
 PRICES_S = 3600.0  # Azure changes them at most daily
-MOST_PAGES = 100  # of one answer: whoever tells more, tells the same again
-_SPOT, _PLAIN = CapacityType.SPOT, CapacityType.ON_DEMAND
-# Machines share InfiniBand in an availability set, and what Azure takes into none has none.
-ALONE = (
+MAX_PAGES = 100  # per query; a longer answer repeats itself
+_SPOT, _ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
+# InfiniBand needs an availability set; machines that cannot be in one have no InfiniBand.
+NO_INFINIBAND = (
     "on-demand capacity of no zone: use_spot: false, and infra: PROVIDER/REGION without a zone "
     "(spot, reserved and zonal machines share no InfiniBand, and scale sets are not used)"
 )
@@ -44,9 +44,12 @@ T = TypeVar("T")
 
 
 class Market:
-    """Offers of some regions. `patterns` are shell patterns of sizes ("Standard_ND*"). A machine
-    whose price is not known is not offered. `reservations` are the ids of capacity reservation
-    groups, with what an hour in one costs on top of what is paid already, in micro-USD."""
+    """Offers of some regions.
+
+    `patterns` are shell patterns of sizes ("Standard_ND*"). A size without a known price is not
+    offered. `reservations` maps ids of capacity reservation groups to the extra cost per hour in
+    micro-USD.
+    """
 
     def __init__(
         self,
@@ -64,123 +67,137 @@ class Market:
         self._patterns = patterns
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
-        self._kept: dict[tuple[str, str], tuple[float, object]] = {}
-        ask = partial(read_scores, clients)
-        self._refused: dict[str, ProviderWarning] = {}  # by the id of a group
-        self.scores = Scores("azure", "spot placement scores", ask, monotonic_s)
-        ask = partial(read_evictions, clients)
-        self.evictions = Scores("azure", "eviction rates", ask, monotonic_s, "evicted_pct")
+        self._cache: dict[tuple[str, str], tuple[float, object]] = {}
+        fetch = partial(read_scores, clients)
+        self._inaccessible: dict[str, ProviderWarning] = {}  # by group id
+        self.scores = MarketSignal("azure", "spot placement scores", fetch, monotonic_s)
+        fetch = partial(read_evictions, clients)
+        self.evictions = MarketSignal("azure", "eviction rates", fetch, monotonic_s, "evicted_pct")
 
     def offers(self) -> list[Offer]:
-        """Everything on sale now. Raises ProviderError: half a market is none."""
+        """Return all offers. Raises ProviderError rather than returning part of them."""
         pools = [offer for region in self._regions for offer in self._offers_in(region)]
-        return self.evictions.fill_in(self.scores.fill_in([*pools, *self._reserved()]))
+        return self.evictions.annotate(self.scores.annotate([*pools, *self._reserved()]))
 
-    def remarks(self) -> list[ProviderWarning]:
-        """See Remarking.remarks."""
+    def warnings(self) -> list[ProviderWarning]:
+        """See WarningSource.warnings."""
         with self._lock:
-            signals = (*self.scores.remarks(), *self.evictions.remarks())
-            return [*signals, *self._refused.values()]
+            signals = (*self.scores.warnings(), *self.evictions.warnings())
+            return [*signals, *self._inaccessible.values()]
 
-    def _free(self, ident: str) -> list[Reserved]:
-        """Of one group. One that is gone, or not ours to read, spoils nothing else."""
+    def _read_group(self, group_id: str) -> list[FreeReservation]:
+        """Return the free reservations of a group. An inaccessible group is reported and does not
+        affect others."""
         try:
-            return [*free(self._clients, ident)]
+            return [*free_reservations(self._clients, group_id)]
         except ProviderError as error:
-            if error.code not in NOT_OURS:
+            if error.code not in INACCESSIBLE:
                 raise
-            text = f"{ident} is not to be had, and its machines are not offered: {error}"
-            key = f"reservation/{ident}"
+            message = f"{group_id} is not accessible, so its machines are not offered: {error}"
+            key = f"reservation/{group_id}"
             with self._lock:
-                before = self._refused.get(ident, ProviderWarning(key, text, 0))
-                self._refused[ident] = replace(before, times=before.times + 1)
+                previous = self._inaccessible.get(group_id, ProviderWarning(key, message, 0))
+                self._inaccessible[group_id] = replace(previous, times=previous.times + 1)
             return []
 
     def _reserved(self) -> list[Offer]:
-        """Of each pool the first group with a machine to spare: a pool is one offer."""
-        found: dict[str, Offer] = {}
-        for ident, microusd in sorted(self._reservations.items()):
-            for one in self._free(ident):
-                if one.region not in self._regions:
+        """Return, for each pool, the first group with a free machine: a pool has one offer."""
+        offers: dict[str, Offer] = {}
+        for group_id, microusd in sorted(self._reservations.items()):
+            for reservation in self._read_group(group_id):
+                if reservation.region not in self._regions:
                     continue
-                size = self._sizes(one.region).get(one.size)
+                size = self._sizes(reservation.region).get(reservation.size)
                 if size is not None:
-                    listed = self._listed(one.region, one.size)
-                    capacity = CapacityType.RESERVED
+                    list_microusd = self._list_price(reservation.region, reservation.size)
+                    capacity_type = CapacityType.RESERVED
                     offer = replace(
-                        self._offer(one.region, size, one.zone, capacity, microusd, listed),
-                        reservation=one.group,
+                        self._offer(
+                            reservation.region,
+                            size,
+                            reservation.zone,
+                            capacity_type,
+                            microusd,
+                            list_microusd,
+                        ),
+                        reservation=reservation.group,
                         price_source=CONFIGURED if microusd else PREPAID,
-                        list_microusd_per_h=listed,
+                        list_microusd_per_h=list_microusd,
                     )
-                    found.setdefault(offer.key, offer)
-        return [*found.values()]
+                    offers.setdefault(offer.key, offer)
+        return [*offers.values()]
 
     def _sizes(self, region: str) -> dict[str, Size]:
-        return self._fresh(("sizes", region), SIZES_S, lambda: self._read_sizes(region))
+        return self._cached(("sizes", region), SIZES_S, lambda: self._read_sizes(region))
 
     def _prices(self, region: str) -> Prices:
         names = sorted(self._sizes(region))
-        return self._fresh(("prices", region), PRICES_S, lambda: self._read_prices(region, names))
+        return self._cached(("prices", region), PRICES_S, lambda: self._read_prices(region, names))
 
-    def _listed(self, region: str, name: str) -> int:
+    def _list_price(self, region: str, name: str) -> int:
         dated = price_file("azure").on_demand
-        return self._prices(region).listed.get(name) or dated.get(name, {}).get(region, 0)
+        return self._prices(region).list_price.get(name) or dated.get(name, {}).get(region, 0)
 
     def _offers_in(self, region: str) -> Iterator[Offer]:
         sizes, prices = self._sizes(region), self._prices(region)
         for name, size in sizes.items():
-            listed = self._listed(region, name)
-            spot = prices.spot.get(name, 0) if size.spot else 0
-            # The regional pool is one of its own: what it has is in no zone that we could name.
+            list_microusd = self._list_price(region, name)
+            spot_microusd = prices.spot.get(name, 0) if size.spot else 0
+            # The regional pool is separate: its capacity cannot be requested by zone.
             for zone in ("", *size.zones):
-                if spot:
-                    yield self._offer(region, size, zone, _SPOT, spot, listed)
-                if listed:
-                    yield self._offer(region, size, zone, _PLAIN, listed, listed)
+                if spot_microusd:
+                    yield self._offer(region, size, zone, _SPOT, spot_microusd, list_microusd)
+                if list_microusd:
+                    yield self._offer(region, size, zone, _ON_DEMAND, list_microusd, list_microusd)
 
     def _offer(
-        self, region: str, size: Size, zone: str, capacity: CapacityType, microusd: int, listed: int
+        self,
+        region: str,
+        size: Size,
+        zone: str,
+        capacity_type: CapacityType,
+        microusd: int,
+        list_microusd: int,
     ) -> Offer:
-        joined = size.infiniband and capacity is _PLAIN and not zone
+        connected = size.infiniband and capacity_type is _ON_DEMAND and not zone
         return Offer(
             provider=self._name,
             region=region,
             zone=zone_name(region, zone),
             instance_type=size.name,
-            capacity_type=capacity,
+            capacity_type=capacity_type,
             price_microusd_per_h=microusd,
-            list_microusd_per_h=max(listed, microusd) if listed else 0,
+            list_microusd_per_h=max(list_microusd, microusd) if list_microusd else 0,
             accelerator=size.accelerator,
             accelerator_count=size.accelerator_count,
             cpus=size.cpus,
             memory_gib=size.memory_gib,
             cloud="azure",
-            interconnect=INFINIBAND if joined else "",
-            joins_with=ALONE if size.infiniband and not joined else "",
+            interconnect=INFINIBAND if connected else "",
+            joins_with=NO_INFINIBAND if size.infiniband and not connected else "",
         )
 
     def _read_sizes(self, region: str) -> dict[str, Size]:
-        only = f"location eq '{region}'"
+        filter_ = f"location eq '{region}'"
         rows = self._clients.compute(
-            lambda client: [row.as_dict() for row in client.resource_skus.list(filter=only)]
+            lambda client: [row.as_dict() for row in client.resource_skus.list(filter=filter_)]
         )
         if not rows:
             raise UnpreparedError(
                 f"Azure has no region {region!r} that this subscription may use: "
                 "see `az account list-locations -o table`"
             )
-        found = (read_size(row, region) for row in rows if self._wanted(str(row.get("name"))))
-        return {size.name: size for size in found if size is not None}
+        sizes = (read_size(row, region) for row in rows if self._matches(str(row.get("name"))))
+        return {size.name: size for size in sizes if size is not None}
 
-    def _wanted(self, name: str) -> bool:
+    def _matches(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self._patterns)
 
     def _read_prices(self, region: str, sizes: Sequence[str]) -> Prices:
         rows: list[Mapping[str, Any]] = []
-        for question in questions(region, sizes):
-            page: str | dict[str, str] = question
-            for _ in range(MOST_PAGES):
+        for query in price_queries(region, sizes):
+            page: str | dict[str, str] = query
+            for _ in range(MAX_PAGES):
                 answer = self._clients.prices(page)
                 rows += answer.get("Items") or ()
                 page = answer.get("NextPageLink") or ""
@@ -188,12 +205,12 @@ class Market:
                     break
         return read_prices(rows, datetime.now(UTC))
 
-    def _fresh(self, key: tuple[str, str], fresh_s: float, read: Callable[[], T]) -> T:
+    def _cached(self, key: tuple[str, str], ttl_s: float, read: Callable[[], T]) -> T:
         now_s = self._monotonic_s()
         with self._lock:
-            until_s, value = self._kept.get(key, (0.0, None))
+            until_s, value = self._cache.get(key, (0.0, None))
         if value is None or now_s >= until_s:
             value = read()
             with self._lock:
-                self._kept[key] = (now_s + fresh_s, value)
+                self._cache[key] = (now_s + ttl_s, value)
         return value  # type: ignore[return-value]

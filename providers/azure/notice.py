@@ -8,12 +8,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from providers.base import MetadataError, Notice, NoticeKind
-from providers.link_local import Answer, ask, refuse
+from providers.link_local import MetadataResponse, request, unexpected_status
 
 LINK_LOCAL = "http://169.254.169.254"
 _PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 _HEADERS = {"Metadata": "true"}
-# What is not here leaves the machine where it is: Freeze is a pause of seconds.
+# Other events keep the machine: Freeze is a pause of seconds.
 _KINDS = {
     "Preempt": NoticeKind.PREEMPT,
     "Terminate": NoticeKind.MAINTENANCE,
@@ -23,7 +23,7 @@ _KINDS = {
 
 
 def _deadline_us(event: dict[str, Any]) -> int | None:
-    """None once the event has started: it may end the machine at any moment."""
+    """Return None once the event has started: it may end the machine at any moment."""
     text = event.get("NotBefore")
     if event.get("EventStatus") == "Started" or text == "":
         return None
@@ -37,10 +37,11 @@ def _deadline_us(event: dict[str, Any]) -> int | None:
 
 
 class Watcher:
-    """Polls once a second, which also keeps the feature on (it sleeps after a day without calls).
+    """Polls once a second, which also keeps the feature enabled (it is disabled after a day without
+    calls).
 
-    The very first call of a machine may take two minutes (`first_timeout_s`). `vm_name` leaves out
-    the events of peers in the same set. An event that is gone has been withdrawn.
+    The first call of a machine may take two minutes (`first_timeout_s`). `vm_name` filters out
+    events of other machines in the same set. An event that is gone has been withdrawn.
     """
 
     interval_s = 1.0
@@ -60,44 +61,49 @@ class Watcher:
         self._answered = False
 
     def poll(self) -> Sequence[Notice]:
-        """Every event in force now. Raises MetadataError, also for one event that means nothing;
-        but that must not hide that the machine is being taken away."""
-        answer = self._ask("GET")
+        """Return every event in force now.
+
+        Raises MetadataError, also for a single malformed event, unless another event is a
+        preemption.
+        """
+        response = self._request("GET")
         self._answered = True
         try:
-            document = json.loads(answer.body)
+            document = json.loads(response.body)
         except (ValueError, RecursionError):
             document = None
         events = document.get("Events") if isinstance(document, dict) else None
         if not isinstance(events, list):
-            raise MetadataError(f"no list of events: {answer.text[:200]!r}")
-        found: list[Notice] = []
-        trouble: MetadataError | None = None
+            raise MetadataError(f"no list of events: {response.text[:200]!r}")
+        notices: list[Notice] = []
+        failure: MetadataError | None = None
         for event in events:
             try:
                 notice = self._notice(event)
             except MetadataError as error:
-                trouble = error
+                failure = error
                 continue
             if notice is not None:
-                found.append(notice)
-        if trouble is not None and all(n.kind is not NoticeKind.PREEMPT for n in found):
-            raise trouble
-        return found
+                notices.append(notice)
+        if failure is not None and all(
+            notice_.kind is not NoticeKind.PREEMPT for notice_ in notices
+        ):
+            raise failure
+        return notices
 
     def acknowledge(self, notice: Notice) -> None:
-        """Let Azure start the event now, because nothing here needs the time any more."""
+        """Let Azure start the event now, because the machine needs no more time."""
         body = json.dumps({"StartRequests": [{"EventId": notice.notice_id}]}).encode()
-        self._ask("POST", body)
+        self._request("POST", body)
 
-    def _ask(self, method: str, body: bytes | None = None) -> Answer:
+    def _request(self, method: str, body: bytes | None = None) -> MetadataResponse:
         timeout_s = self._timeout_s if self._answered else self._first_timeout_s
-        answer = ask(
+        response = request(
             self._base_url, _PATH, timeout_s=timeout_s, method=method, headers=_HEADERS, body=body
         )
-        if answer.status != 200:
-            raise refuse(answer, _PATH)
-        return answer
+        if response.status != 200:
+            raise unexpected_status(response, _PATH)
+        return response
 
     def _notice(self, event: Any) -> Notice | None:
         if not isinstance(event, dict) or not isinstance(event.get("EventId"), str):

@@ -1,28 +1,27 @@
-"""Role definitions for Azure: of the control box, of the reaper, and of the machines.
+"""Role definitions for Azure: of the control box, of spot-reaper, and of the machines.
 
-What they apply to is their scope: the deployment's resource group, which must be its own, because
-Azure's roles cannot ask for tags. What Azure tells for a whole subscription only, the control box
-may read there by a role of its own ("market"), which changes nothing. Users cannot write deny
-assignments, so what a machine must not do is what its role does not have; its identity gets no
-other role. Actions and attributes: Azure's resource provider operations, and its format of role
-assignment conditions.
+Their scope is the deployment's own resource group, because Azure's roles cannot use tags. For what
+Azure reports only for a whole subscription, the control box has a read-only role there ("market").
+Users cannot create deny assignments, so machines are limited by what their role does not contain;
+their identity gets no other role. Sources of actions and attributes: Azure's resource provider
+operations, and its format of role assignment conditions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from providers.iam.policy import CONTROL, NODE, REAPER, Document, Place, PolicyFacts
+from providers.iam.policy import CONTROL, NODE, REAPER, Document, PolicyFacts, StorePrefix
 
 _MACHINES = "Microsoft.Compute/virtualMachines"
 MARKET = "market"
-_LOOK = (
+_READ = (
     f"{_MACHINES}/read",
     f"{_MACHINES}/instanceView/read",
-    f"{_MACHINES}/retrieveBootDiagnosticsData/action",  # what a console says
+    f"{_MACHINES}/retrieveBootDiagnosticsData/action",  # serial console
 )
-# Sizes, quotas, placement scores, how far an operation is, and the run time statuses of machines.
-_LOOK_EVERYWHERE = (
+# Sizes, quotas, placement scores, operations, and the run-time status of machines.
+_READ_SUBSCRIPTION = (
     "Microsoft.Compute/skus/read",
     "Microsoft.Compute/locations/usages/read",
     "Microsoft.Compute/locations/operations/read",
@@ -30,21 +29,25 @@ _LOOK_EVERYWHERE = (
     "Microsoft.Compute/locations/placementScores/generate/action",
     "Microsoft.ResourceGraph/resources/read",  # eviction rates
 )
-# Machines out of capacity reservation groups that the configuration names.
+# Use of the capacity reservation groups that the configuration names.
 _GROUPS = "Microsoft.Compute/capacityReservationGroups"
-_RESERVED = (f"{_GROUPS}/read", f"{_GROUPS}/capacityReservations/read", f"{_GROUPS}/deploy/action")
-# For `spotctl doctor`: what we may, and what there is for machines.
-_EXAMINE = (
+_USE_RESERVATIONS = (
+    f"{_GROUPS}/read",
+    f"{_GROUPS}/capacityReservations/read",
+    f"{_GROUPS}/deploy/action",
+)
+# For `spotctl doctor`: permissions and prerequisites.
+_CHECK_READINESS = (
     "Microsoft.Authorization/permissions/read",
     "Microsoft.Network/virtualNetworks/subnets/read",
     "Microsoft.Network/networkSecurityGroups/read",
 )
-_EXAMINE_EVERYWHERE = (
+_CHECK_READINESS_SUBSCRIPTION = (
     "Microsoft.Resources/subscriptions/read",
     "Microsoft.Authorization/permissions/read",
     "Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions/read",
 )
-_MAKE = (
+_CREATE = (
     f"{_MACHINES}/write",
     "Microsoft.Compute/disks/write",
     "Microsoft.Network/networkInterfaces/write",
@@ -55,22 +58,22 @@ _MAKE = (
     "Microsoft.Network/publicIPAddresses/read",
     "Microsoft.Network/publicIPAddresses/join/action",
     "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action",
-    # The ranks of a gang, joined by InfiniBand.
+    # Gangs with InfiniBand.
     "Microsoft.Compute/availabilitySets/write",
     "Microsoft.Compute/availabilitySets/read",
 )
-# Cards and addresses are read as they are made (above); Azure refuses to delete what is in use.
-_LOOK_FOR_LEFTOVERS = ("Microsoft.Compute/disks/read",)
-# A machine with what hangs on it, and what machines left behind.
-_END = (
+# Reading interfaces and addresses is in _CREATE. Azure refuses to delete attached resources.
+_READ_LEFTOVERS = ("Microsoft.Compute/disks/read",)
+# A machine with its resources, and leftovers.
+_TERMINATE = (
     f"{_MACHINES}/delete",
     "Microsoft.Compute/disks/delete",
     "Microsoft.Network/networkInterfaces/delete",
     "Microsoft.Network/publicIPAddresses/delete",
 )
-_REHEARSE = (f"{_MACHINES}/simulateEviction/action",)  # for `spotctl doctor --live --gpu`
+_INTERRUPT = (f"{_MACHINES}/simulateEviction/action",)  # for `spotctl doctor --live --gpu`
 _DISCARD = ("Microsoft.Compute/availabilitySets/delete",)
-# Images of machines, by snapshots of their disks, which are read as if for somebody outside.
+# Images of machines, by snapshots of their disks, which need export access to the disk.
 _IMAGES = (
     "Microsoft.Compute/images/read",
     "Microsoft.Compute/images/write",
@@ -85,16 +88,21 @@ _OBJECTS = (f"{_BLOBS}/read", f"{_BLOBS}/write", f"{_BLOBS}/delete", f"{_BLOBS}/
 
 
 def policies(facts: PolicyFacts) -> dict[str, Document]:
-    """Name -> role definition, with the condition of its assignment where it has data actions."""
-    control, node = facts.own_places("az"), facts.node_places("az")
-    look = (*_LOOK, *_LOOK_FOR_LEFTOVERS, *_EXAMINE)
-    may = (*look, *_RESERVED, *_MAKE, *_END, *_DISCARD, *_IMAGES, *_REHEARSE)
+    """Return name -> role definition, with the condition of its assignment where it has data
+    actions."""
+    control, node = facts.control_prefixes("az"), facts.node_prefixes("az")
+    read = (*_READ, *_READ_LEFTOVERS, *_CHECK_READINESS)
+    actions = (*read, *_USE_RESERVATIONS, *_CREATE, *_TERMINATE, *_DISCARD, *_IMAGES, *_INTERRUPT)
     return {
-        facts.name(CONTROL): _role(facts, CONTROL, may, control),
+        facts.name(CONTROL): _role(facts, CONTROL, actions, control),
         facts.name(MARKET): _role(
-            facts, MARKET, (*_LOOK_EVERYWHERE, *_EXAMINE_EVERYWHERE), [], everywhere=True
+            facts,
+            MARKET,
+            (*_READ_SUBSCRIPTION, *_CHECK_READINESS_SUBSCRIPTION),
+            [],
+            subscription_wide=True,
         ),
-        facts.name(REAPER): _role(facts, REAPER, (f"{_MACHINES}/read", *_END), []),
+        facts.name(REAPER): _role(facts, REAPER, (f"{_MACHINES}/read", *_TERMINATE), []),
         facts.name(NODE): _role(facts, NODE, (), node),
     }
 
@@ -103,30 +111,30 @@ def _role(
     facts: PolicyFacts,
     role: str,
     actions: Sequence[str],
-    places: Sequence[Place],
+    prefixes: Sequence[StorePrefix],
     *,
-    everywhere: bool = False,
+    subscription_wide: bool = False,
 ) -> Document:
     account = facts.account
     scope = f"/subscriptions/{account.get('subscription_id', 'SUBSCRIPTION')}"
-    if not everywhere:
+    if not subscription_wide:
         scope += f"/resourceGroups/{account.get('resource_group', 'GROUP')}"
-    found: Document = {
+    definition: Document = {
         "Name": facts.name(role),
         "IsCustom": True,
         "Description": f"spotd deployment {facts.deployment}: {role}",
         "Actions": [*actions],
         "NotActions": [],
-        "DataActions": [*_OBJECTS] if places else [],
+        "DataActions": [*_OBJECTS] if prefixes else [],
         "NotDataActions": [],
         "AssignableScopes": [scope],
     }
-    condition = " OR ".join(_below(place) for place in places)
-    return found | ({"AssignmentCondition": condition} if condition else {})
+    condition = " OR ".join(_prefix_condition(prefix) for prefix in prefixes)
+    return definition | ({"AssignmentCondition": condition} if condition else {})
 
 
-def _below(place: Place) -> str:
-    """Blobs of a container below a prefix."""
+def _prefix_condition(prefix: StorePrefix) -> str:
+    """Limit to blobs of a container below a prefix."""
     container = "@Resource[Microsoft.Storage/storageAccounts/blobServices/containers:name]"
     path = f"@Resource[{_BLOBS}:path]"
-    return f"({container} StringEquals '{place.bucket}' AND {path} StringLike '{place.prefix}*')"
+    return f"({container} StringEquals '{prefix.bucket}' AND {path} StringLike '{prefix.prefix}*')"

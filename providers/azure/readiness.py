@@ -1,5 +1,6 @@
-"""Whether Azure would let us do our work: what our roles allow, held against what we do; quotas,
-image and network as they are now. Azure has no dry run that asks for fewer rights than the run."""
+"""Readiness checks for Azure: the granted permissions compared with the required ones; quotas,
+image and network as they are now. Azure has no dry run that needs fewer permissions than the real
+call."""
 
 from __future__ import annotations
 
@@ -20,28 +21,28 @@ from providers.readiness import (
     CapacityNeed,
     Finding,
     Grade,
-    bad,
-    clock,
-    doubtful,
-    good,
-    login,
-    quota,
-    side_by_side,
-    tried,
+    check_clock,
+    check_quota,
+    check_ssh_access,
+    failed,
+    passed,
+    run_check,
+    run_parallel,
+    warning,
 )
 
 SUBSCRIPTIONS, PERMISSIONS = "2022-12-01", "2022-04-01"  # versions of their APIs
 SPOT_CORES, ALL_CORES = "lowPriorityCores", "cores"
-_SPOT, _PLAIN = CapacityType.SPOT, CapacityType.ON_DEMAND
-_FIX = "see that `az account get-access-token` works as the user that runs spotd"
-_POLICY = "give the box the roles of `spotctl doctor --policy azure`"
-_QUOTAS = "https://portal.azure.com/#view/Microsoft_Azure_Capacity/QuotaMenuBlade/~/myQuotas"
+_SPOT, _ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
+_CREDENTIALS_FIX = "check that `az account get-access-token` works as the user that runs spotd"
+_POLICY_FIX = "give the box the roles of `spotctl doctor --policy azure`"
+_QUOTAS_URL = "https://portal.azure.com/#view/Microsoft_Azure_Capacity/QuotaMenuBlade/~/myQuotas"
 
 Row = Mapping[str, Any]
 
 
 class ReadinessCheck:
-    """Of one provider."""
+    """The checks of one provider."""
 
     def __init__(self, clients: Clients, settings: Settings, deployment: str) -> None:
         self._clients = clients
@@ -53,32 +54,43 @@ class ReadinessCheck:
         }
         facts = PolicyFacts(deployment, settings.regions, "", "", account=account)
         roles = policies(facts)
-        self._needed = {
+        self._required_roles = {
             f"{self._scope}/resourceGroups/{settings.resource_group}": roles[facts.name(CONTROL)],
             self._scope: roles[facts.name(MARKET)],
         }
 
     def run(self, needs: Sequence[CapacityNeed]) -> list[Finding]:
-        """Who we are first: whoever is nobody may do nothing."""
-        who = tried("credentials", _FIX, self._credentials)
-        if who[0].grade is Grade.FAIL:
-            return who
-        looks = [
-            partial(tried, "permissions", _POLICY, partial(self._rights, scope, role["Actions"]))
-            for scope, role in self._needed.items()
+        """Run all checks; without valid credentials, only that one."""
+        credentials = run_check("credentials", _CREDENTIALS_FIX, self._credentials)
+        if credentials[0].grade is Grade.FAIL:
+            return credentials
+        checks = [
+            partial(
+                run_check,
+                "permissions",
+                _POLICY_FIX,
+                partial(self._permissions, scope, role["Actions"]),
+            )
+            for scope, role in self._required_roles.items()
         ]
         image_fix = "set `image` of the provider to one that the region has"
         network_fix = "run `spotctl init azure --network {} --region {}`"
         for region in self._settings.regions:
-            here = [need for need in needs if need.region == region]
+            regional_needs = [need for need in needs if need.region == region]
             fix = network_fix.format(self._settings.network, region)
             network = partial(self._network, region, fix)
-            looks += [
-                partial(tried, "quota", _POLICY, partial(self._quotas, region, here), region),
-                partial(tried, "image", image_fix, partial(self._image, region), region),
-                partial(tried, "network", fix, network, region),
+            checks += [
+                partial(
+                    run_check,
+                    "quota",
+                    _POLICY_FIX,
+                    partial(self._quotas, region, regional_needs),
+                    region,
+                ),
+                partial(run_check, "image", image_fix, partial(self._image, region), region),
+                partial(run_check, "network", fix, network, region),
             ]
-        return [*who, *side_by_side(looks)]
+        return [*credentials, *run_parallel(checks)]
 
     def _credentials(self) -> Iterator[Finding]:
         before_s = time.time()
@@ -88,22 +100,22 @@ class ReadinessCheck:
         text = f"subscription {answer.get('displayName')} is {state}"
         fix = "put it right in the portal: only an enabled subscription has machines"
         if state == "Enabled":
-            yield good("credentials", text)
+            yield passed("credentials", text)
         else:
-            yield bad("credentials", text, fix)
-        yield from clock("Azure", str(headers.get("Date", "")), before_s, after_s)
+            yield failed("credentials", text, fix)
+        yield from check_clock("Azure", str(headers.get("Date", "")), before_s, after_s)
 
-    def _rights(self, scope: str, needed: Sequence[str]) -> Iterator[Finding]:
+    def _permissions(self, scope: str, required: Sequence[str]) -> Iterator[Finding]:
         path = f"{scope}/providers/Microsoft.Authorization/permissions"
         answer, _ = self._clients.document(path, PERMISSIONS)
         rows = answer.get("value") or ()
-        lacking = [action for action in needed if not allows(rows, action)]
-        where = "the resource group" if "/resourceGroups/" in scope else "the subscription"
-        told = f"{len(needed) - len(lacking)} of {len(needed)} actions in {where}"
-        if lacking:
-            yield bad("permissions", f"lacking: {', '.join(lacking)}; {told}", _POLICY)
+        missing = [action for action in required if not allows(rows, action)]
+        scope_name = "the resource group" if "/resourceGroups/" in scope else "the subscription"
+        message = f"{len(required) - len(missing)} of {len(required)} actions in {scope_name}"
+        if missing:
+            yield failed("permissions", f"missing: {', '.join(missing)}; {message}", _POLICY_FIX)
         else:
-            yield good("permissions", told)
+            yield passed("permissions", message)
 
     # --- quotas
 
@@ -113,54 +125,62 @@ class ReadinessCheck:
         usages = {
             str((row.get("name") or {}).get("value", "")).lower(): row
             for row in self._clients.compute(
-                lambda client: [one.as_dict() for one in client.usage.list(region)]
+                lambda client: [usage.as_dict() for usage in client.usage.list(region)]
             )
         }
-        for name, some in self._counted(region, needs).items():
+        for name, counted in self._needs_by_quota(region, needs).items():
             row = usages.get(name.lower())
             if row is None:
-                text = f"{region} tells of no quota {name}"
-                yield doubtful("quota", text, _QUOTAS, region)
+                text = f"{region} has no quota {name}"
+                yield warning("quota", text, _QUOTAS_URL, region)
                 continue
-            words = (row.get("name") or {}).get("localizedValue") or name
-            asked = max(need.cpus * need.count for need in some)
+            display_name = (row.get("name") or {}).get("localizedValue") or name
+            needed = max(need.cpus * need.count for need in counted)
             kind = "lowPriority" if name == SPOT_CORES else "dedicated"
             fix = (
                 f"az quota update --resource-name {name!r} --resource-type {kind} --limit-object "
-                f"value={asked:g} --scope {self._scope}/providers/Microsoft.Compute/locations/"
-                f"{region}, or {_QUOTAS}"
+                f"value={needed:g} --scope {self._scope}/providers/Microsoft.Compute/locations/"
+                f"{region}, or {_QUOTAS_URL}"
             )
-            called = f"{words} ({row.get('currentValue', 0)} in use)"
+            quota_name = f"{display_name} ({row.get('currentValue', 0)} in use)"
             limit = float(row.get("limit") or 0)
-            yield quota(called, limit, "vCPUs", some, lambda need: need.cpus, fix, region)
+            yield check_quota(
+                quota_name, limit, "vCPUs", counted, lambda need: need.cpus, fix, region
+            )
 
-    def _counted(self, region: str, needs: Sequence[CapacityNeed]) -> dict[str, list[CapacityNeed]]:
-        """By the quota that counts them: Spot machines of all sizes together, others in all and by
-        their family."""
-        found: defaultdict[str, list[CapacityNeed]] = defaultdict(list)
-        families = self._families(region) if any(n.capacity_type is _PLAIN for n in needs) else {}
+    def _needs_by_quota(
+        self, region: str, needs: Sequence[CapacityNeed]
+    ) -> dict[str, list[CapacityNeed]]:
+        """Group needs by the quotas that count them: Spot machines of all sizes together; others in
+        total and by family."""
+        result: defaultdict[str, list[CapacityNeed]] = defaultdict(list)
+        families = (
+            self._families(region)
+            if any(need_.capacity_type is _ON_DEMAND for need_ in needs)
+            else {}
+        )
         for need in needs:
             if need.capacity_type is _SPOT:
-                found[SPOT_CORES].append(need)
-            elif need.capacity_type is _PLAIN:
-                found[ALL_CORES].append(need)
-                found[families.get(need.instance_type, f"of {need.instance_type}")].append(need)
-        return dict(found)
+                result[SPOT_CORES].append(need)
+            elif need.capacity_type is _ON_DEMAND:
+                result[ALL_CORES].append(need)
+                result[families.get(need.instance_type, f"of {need.instance_type}")].append(need)
+        return dict(result)
 
     def _families(self, region: str) -> dict[str, str]:
-        only = f"location eq '{region}'"
+        filter_ = f"location eq '{region}'"
         rows = self._clients.compute(
-            lambda client: [row.as_dict() for row in client.resource_skus.list(filter=only)]
+            lambda client: [row.as_dict() for row in client.resource_skus.list(filter=filter_)]
         )
         return {str(row.get("name")): str(row.get("family")) for row in rows if row.get("family")}
 
     # --- image and network
 
     def _image(self, region: str) -> Iterator[Finding]:
-        named = self._settings.image
-        parts = named.split(":")
+        configured = self._settings.image
+        parts = configured.split(":")
         if len(parts) != 4:
-            yield good("image", f"{named}: an id of its own is not looked at", region)
+            yield passed("image", f"{configured}: images by id are not checked", region)
             return
         publisher, offer, sku, version = parts
         if version == "latest":
@@ -171,19 +191,19 @@ class ReadinessCheck:
             )
             version = str(rows[0].name) if rows else ""
         if not version:
-            raise UnpreparedError(f"{region} has no image {named}")
+            raise UnpreparedError(f"{region} has no image {configured}")
         image = self._clients.compute(
             lambda client: client.virtual_machine_images.get(
                 region, publisher, offer, sku, version
             ).as_dict()
         )
-        made_for = str((image.get("properties") or {}).get("architecture") or "x64")
-        text = f"{publisher}:{offer}:{sku}:{version}, {made_for}"
-        if made_for.lower() == "arm64":
+        architecture = str((image.get("properties") or {}).get("architecture") or "x64")
+        text = f"{publisher}:{offer}:{sku}:{version}, {architecture}"
+        if architecture.lower() == "arm64":
             fix = "name an image for x64 machines by `image` of the provider"
-            yield bad("image", text, fix, region)
+            yield failed("image", text, fix, region)
         else:
-            yield good("image", text, region)
+            yield passed("image", text, region)
 
     def _network(self, region: str, fix: str) -> Iterator[Finding]:
         group = self._settings.resource_group
@@ -194,58 +214,62 @@ class ReadinessCheck:
         except UnknownOutcome as error:
             if error.code not in ("ResourceNotFound", "NotFound"):
                 raise
-            where = RegionSetup(self._settings.subscription_id, group).subnet_id(region)
-            yield bad("network", f"{region} has no {where}", fix, region)
+            subnet_id = RegionSetup(self._settings.subscription_id, group).subnet_id(region)
+            yield failed("network", f"{region} has no {subnet_id}", fix, region)
             return
         firewall = ((subnet.get("properties") or {}).get("networkSecurityGroup") or {}).get("id")
         if not firewall:
-            yield bad("network", "no firewall hangs on the machines' subnet", fix, region)
+            yield failed("network", "the machines' subnet has no firewall", fix, region)
             return
-        owner, name = _group_of(str(firewall)), str(firewall).rpartition("/")[2]
+        firewall_group, name = _group_of(str(firewall)), str(firewall).rpartition("/")[2]
         rules = self._clients.network(
-            lambda client: client.network_security_groups.get(owner, name).as_dict()
+            lambda client: client.network_security_groups.get(firewall_group, name).as_dict()
         )
         sources = sorted(
-            {*_who_logs_in((rules.get("properties") or {}).get("securityRules") or ())}
+            {*_ssh_sources((rules.get("properties") or {}).get("securityRules") or ())}
         )
-        narrower = f"take that rule out of {name}"
-        yield login(sources, f"spotd-{region}/nodes", fix, narrower, region)
+        narrow_fix = f"take that rule out of {name}"
+        yield check_ssh_access(sources, f"spotd-{region}/nodes", fix, narrow_fix, region)
 
 
 def allows(permissions: Sequence[Row], action: str) -> bool:
-    """Whether one of the roles in force has the action, and does not take it away again."""
+    """Whether a role grants the action and does not exclude it."""
     return any(
-        _names(row.get("actions") or (), action) and not _names(row.get("notActions") or (), action)
+        _matches_any(row.get("actions") or (), action)
+        and not _matches_any(row.get("notActions") or (), action)
         for row in permissions
     )
 
 
-def _names(patterns: Sequence[str], action: str) -> bool:
+def _matches_any(patterns: Sequence[str], action: str) -> bool:
     return any(fnmatchcase(action.lower(), pattern.lower()) for pattern in patterns)
 
 
-def _group_of(ident: str) -> str:
-    parts = ident.split("/")
+def _group_of(resource_id: str) -> str:
+    parts = resource_id.split("/")
     return parts[[part.lower() for part in parts].index("resourcegroups") + 1]
 
 
-def _who_logs_in(rules: Sequence[Row]) -> Iterator[str]:
-    """From where a rule lets TCP 22 in."""
+def _ssh_sources(rules: Sequence[Row]) -> Iterator[str]:
+    """Yield the sources that may use TCP 22."""
     for rule in rules:
-        told = rule.get("properties") or {}
-        ports = [told.get("destinationPortRange") or "", *(told.get("destinationPortRanges") or ())]
+        properties = rule.get("properties") or {}
+        ports = [
+            properties.get("destinationPortRange") or "",
+            *(properties.get("destinationPortRanges") or ()),
+        ]
         if (
-            told.get("direction") != "Inbound"
-            or told.get("access") != "Allow"
-            or str(told.get("protocol")).lower() not in ("tcp", "*")
-            or not any(map(_has_22, ports))
+            properties.get("direction") != "Inbound"
+            or properties.get("access") != "Allow"
+            or str(properties.get("protocol")).lower() not in ("tcp", "*")
+            or not any(map(_includes_22, ports))
         ):
             continue
-        yield from filter(None, [told.get("sourceAddressPrefix")])
-        yield from told.get("sourceAddressPrefixes") or ()
+        yield from filter(None, [properties.get("sourceAddressPrefix")])
+        yield from properties.get("sourceAddressPrefixes") or ()
 
 
-def _has_22(ports: str) -> bool:
+def _includes_22(ports: str) -> bool:
     first, _, last = ports.partition("-")
     if not first.isdecimal():
         return first == "*"

@@ -1,4 +1,4 @@
-"""Azure's retail prices: what a row of them is the price of."""
+"""Query and parse Azure's retail prices."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from datetime import UTC, datetime
 from typing import Any
 
 API = "2023-01-01-preview"
-SIZES_A_QUESTION = 15  # so that the address stays below 2,000 characters
+SIZES_PER_QUERY = 15  # keeps the URL below 2,000 characters
 _OTHERS = ("Windows", " Win ", "Cloud Services", "Dedicated")
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Micro-USD per hour by size, of one region."""
+    """Micro-USD per hour by size, in one region."""
 
     spot: Mapping[str, int] = field(default_factory=dict)
-    listed: Mapping[str, int] = field(default_factory=dict)
+    list_price: Mapping[str, int] = field(default_factory=dict)
 
 
-def questions(region: str, sizes: Sequence[str]) -> list[dict[str, str]]:
-    """The parameters of the questions for these sizes."""
-    found = []
-    for start in range(0, len(sizes), SIZES_A_QUESTION):
-        some = sizes[start : start + SIZES_A_QUESTION]
-        named = " or ".join(f"armSkuName eq '{size}'" for size in some)
-        text = (
+def price_queries(region: str, sizes: Sequence[str]) -> list[dict[str, str]]:
+    """Return the parameters of the queries for these sizes."""
+    queries = []
+    for start in range(0, len(sizes), SIZES_PER_QUERY):
+        batch = sizes[start : start + SIZES_PER_QUERY]
+        names = " or ".join(f"armSkuName eq '{size}'" for size in batch)
+        filter_ = (
             f"serviceName eq 'Virtual Machines' and armRegionName eq '{region}' "
-            f"and priceType eq 'Consumption' and ({named})"
+            f"and priceType eq 'Consumption' and ({names})"
         )
-        found.append({"api-version": API, "$filter": text})
-    return found
+        queries.append({"api-version": API, "$filter": filter_})
+    return queries
 
 
 def read_prices(rows: Iterable[Mapping[str, Any]], now: datetime) -> Prices:
-    """The prices of Linux in effect at `now`, spot and on demand."""
+    """Return the Linux prices in effect at `now`, spot and on demand."""
     spot: dict[str, tuple[datetime, int]] = {}
-    listed: dict[str, tuple[datetime, int]] = {}
+    on_demand: dict[str, tuple[datetime, int]] = {}
     for row in rows:
         meter = f"{row.get('meterName', '')}|{row.get('skuName', '')}"
         if not _is_plain(row, meter):
@@ -46,13 +46,13 @@ def read_prices(rows: Iterable[Mapping[str, Any]], now: datetime) -> Prices:
         microusd = _microusd(row.get("retailPrice"))
         if since > now or not microusd:
             continue
-        side = spot if any(part.endswith(" Spot") for part in meter.split("|")) else listed
+        prices = spot if any(part.endswith(" Spot") for part in meter.split("|")) else on_demand
         size = str(row.get("armSkuName") or "")
-        if size and (size not in side or side[size][0] < since):
-            side[size] = (since, microusd)
+        if size and (size not in prices or prices[size][0] < since):
+            prices[size] = (since, microusd)
     return Prices(
         {size: microusd for size, (_, microusd) in spot.items()},
-        {size: microusd for size, (_, microusd) in listed.items()},
+        {size: microusd for size, (_, microusd) in on_demand.items()},
     )
 
 

@@ -1,7 +1,8 @@
-"""Azure's spot placement scores: how likely a request for one machine is to be fulfilled, in a zone
-or in a region's own pool. Asked for by plain requests: the SDK for it is a preview of its own.
+"""Azure's spot placement scores: the likelihood that a request for one machine succeeds, in a zone
+or in a region's own pool.
 
-Reference: Microsoft.Compute/locations/placementScores/spot/generate, api-version 2025-06-05.
+Uses plain requests: the SDK for it is a separate preview. Reference:
+Microsoft.Compute/locations/placementScores/spot/generate, api-version 2025-06-05.
 """
 
 from __future__ import annotations
@@ -14,33 +15,37 @@ from providers.azure.launch import zone_name
 from providers.base import Offer
 
 API = "2025-06-05"
-MOST_SIZES = 10
-SIZES_A_QUESTION, REGIONS_A_QUESTION = 5, 8  # the most that Azure takes
-# Azure says one of three words; where they lie between 1 and 10 is ours to say, and only their
-# order is made use of.
+MAX_SIZES = 10
+SIZES_PER_QUERY, REGIONS_PER_QUERY = 5, 8  # maximum of Azure
+# Azure reports three levels. Their numbers are our choice; only their order is used.
 SCORES = {"high": 9, "medium": 5, "low": 1}
 
 
 def read_scores(clients: Clients, offers: Sequence[Offer]) -> dict[str, int]:
-    """Score by offer key, of the sizes with the most accelerators. Raises ProviderError."""
+    """Return scores by offer key, for the sizes with the most accelerators. Raises
+    ProviderError."""
     sizes = {offer.instance_type: offer.accelerator_count for offer in offers}
-    asked = sorted(sizes, key=lambda size: (-sizes[size], size))[:MOST_SIZES]
-    found: dict[tuple[str, str], int] = {}
-    for question in _questions(asked, sorted({offer.region for offer in offers})):
-        for row in clients.placement_scores(API, question).get("placementScores") or ():
+    queried = sorted(sizes, key=lambda size: (-sizes[size], size))[:MAX_SIZES]
+    score_by_pool: dict[tuple[str, str], int] = {}
+    for query in _queries(queried, sorted({offer.region for offer in offers})):
+        for row in clients.placement_scores(API, query).get("placementScores") or ():
             zone = zone_name(str(row["region"]), str(row.get("availabilityZone") or ""))
-            found[str(row["sku"]), zone] = SCORES.get(str(row.get("score")).lower(), 0)
-    scores = {offer.key: found.get((offer.instance_type, offer.zone), 0) for offer in offers}
+            score_by_pool[str(row["sku"]), zone] = SCORES.get(str(row.get("score")).lower(), 0)
+    scores = {
+        offer.key: score_by_pool.get((offer.instance_type, offer.zone), 0) for offer in offers
+    }
     return {key: score for key, score in scores.items() if score}
 
 
-def _questions(sizes: Sequence[str], regions: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _queries(sizes: Sequence[str], regions: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     for zonal in (True, False):
-        for at in range(0, len(sizes), SIZES_A_QUESTION):
-            for start in range(0, len(regions), REGIONS_A_QUESTION):
+        for size_start in range(0, len(sizes), SIZES_PER_QUERY):
+            for region_start in range(0, len(regions), REGIONS_PER_QUERY):
                 yield {
-                    "desiredLocations": [*regions[start : start + REGIONS_A_QUESTION]],
-                    "desiredSizes": [{"sku": size} for size in sizes[at : at + SIZES_A_QUESTION]],
+                    "desiredLocations": [*regions[region_start : region_start + REGIONS_PER_QUERY]],
+                    "desiredSizes": [
+                        {"sku": size} for size in sizes[size_start : size_start + SIZES_PER_QUERY]
+                    ],
                     "desiredCount": 1,
                     "availabilityZones": zonal,
                 }

@@ -1,4 +1,4 @@
-"""Steps as a script for bash and the az command line."""
+"""Render set-up steps as a bash script with the az command line."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ask() {
 
 
 def script(steps: Sequence[Step]) -> str:
-    """Each step once: looked for, and made if it is not there."""
+    """Return a script that checks each step and creates what is missing."""
     return lines(_HEAD + ABSENT, steps, _command)
 
 

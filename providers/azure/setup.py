@@ -1,8 +1,8 @@
-"""What spotd needs in an Azure subscription: a resource group of its own, a network in each region,
-three identities and what they may do. `spotctl init azure` prints or applies it.
+"""Set-up of an Azure subscription: a resource group of its own, a network in each region, three
+identities and their roles. `spotctl init azure` prints or applies it.
 
-`Call.operation` is a verb, `parameters` have "path", "version" and, where there is one, "body". A
-PUT makes what is not there and is over when what it made has been provisioned.
+`Call.operation` is an HTTP verb, `parameters` have "path", "version" and optionally "body". A PUT
+creates a missing resource and is complete when the resource is provisioned.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from providers.iam.setup import Call, SetupFacts, Step
 
 GROUPS, NETWORK = "2021-04-01", "2024-05-01"
 IDENTITIES, AUTHORIZATION = "2023-01-31", "2022-04-01"
-# What says who the machines of another cloud are: of AWS, what
-# `aws iam enable-outbound-web-identity-federation` answered, and their role.
-TRUSTS = {"aws": ("ISSUER", "ROLE-ARN"), "gcp": ("UNIQUE-ID",)}
-EXCHANGE, GOOGLE = "api://AzureADTokenExchange", "https://accounts.google.com"
-# Who gets which roles.
+# Arguments that identify another cloud's machines. AWS: the issuer that
+# `aws iam enable-outbound-web-identity-federation` returned, and their role.
+TRUST_ARGUMENTS = {"aws": ("ISSUER", "ROLE-ARN"), "gcp": ("UNIQUE-ID",)}
+EXCHANGE_AUDIENCE, GOOGLE_ISSUER = "api://AzureADTokenExchange", "https://accounts.google.com"
+# Identity -> its roles.
 HOLDERS = {CONTROL: (CONTROL, MARKET), REAPER: (REAPER,), NODE: (NODE,)}
 
-# Of a role definition, as a JMESPath.
-_RIGHTS = "properties.permissions[0].[sort(actions), sort(not_null(dataActions, `[]`))]"
+# JMESPath of a role definition's permissions.
+_PERMISSIONS_QUERY = "properties.permissions[0].[sort(actions), sort(not_null(dataActions, `[]`))]"
 
 
 def steps(facts: SetupFacts) -> list[Step]:
-    """In an order in which each finds what it needs."""
+    """Return the steps in dependency order."""
     home = facts.policy.regions[0]
     group = Step(
         f"the resource group {group_of(facts)}",
@@ -39,36 +39,39 @@ def steps(facts: SetupFacts) -> list[Step]:
             f"{_subscription(facts)}/resourcegroups/{group_of(facts)}", GROUPS, {"location": home}
         ),
     )
-    found = [group]
+    result = [group]
     for region, block in blocks(facts.policy.regions).items():
-        found += _network(facts, region, block)
+        result += _network(facts, region, block)
     for holder, roles in HOLDERS.items():
-        found.append(_identity(facts, holder, home))
+        result.append(_identity(facts, holder, home))
         for role in roles:
-            found += _role(facts, holder, role)
-    for cloud, (issuer, subject) in trusted(facts).items():
-        found.append(_trust(facts, cloud, issuer, subject))
+            result += _role(facts, holder, role)
+    for cloud, (issuer, subject) in trusted_tokens(facts).items():
+        result.append(_trust(facts, cloud, issuer, subject))
     if facts.trusts:
-        found += [_told(facts, "TENANT", "tenantId"), _told(facts, "CLIENT", "clientId")]
-    return found
+        result += [
+            _identity_property(facts, "TENANT", "tenantId"),
+            _identity_property(facts, "CLIENT", "clientId"),
+        ]
+    return result
 
 
-def trusted(facts: SetupFacts) -> dict[str, tuple[str, str]]:
-    """Cloud -> (issuer, subject) of the tokens that its machines show."""
+def trusted_tokens(facts: SetupFacts) -> dict[str, tuple[str, str]]:
+    """Return cloud -> (issuer, subject) of its machines' tokens."""
     return {
-        cloud: (GOOGLE, words[0]) if cloud == "gcp" else (words[0], words[1])
-        for cloud, words in facts.trusts.items()
+        cloud: (GOOGLE_ISSUER, arguments[0]) if cloud == "gcp" else (arguments[0], arguments[1])
+        for cloud, arguments in facts.trusts.items()
     }
 
 
-def machines_are(facts: SetupFacts) -> dict[str, str]:
-    """What the configuration says of who machines are."""
+def node_identity_settings(facts: SetupFacts) -> dict[str, str]:
+    """Return the configuration settings for the identity of machines."""
     kind = "Microsoft.ManagedIdentity/userAssignedIdentities"
     return {"node_identity": f"{_group(facts)}/providers/{kind}/{facts.policy.name(NODE)}"}
 
 
-def federate(facts: SetupFacts) -> dict[str, Any]:
-    """What [stores.NAME.federate] says of whom `trusts` are."""
+def federation_settings(facts: SetupFacts) -> dict[str, Any]:
+    """Return the [stores.NAME.federate] settings for the trusted clouds."""
     return {
         "kind": "azure",
         "clouds": [*facts.trusts],
@@ -86,24 +89,24 @@ def subscription_of(facts: SetupFacts) -> str:
 
 
 def blocks(regions: Sequence[str]) -> dict[str, tuple[str, str, str]]:
-    """Region -> the addresses of its network, of its machines, and of the jump host."""
-    places = [(213 + number // 16, number % 16 * 16) for number in range(len(regions))]
+    """Return region -> CIDRs of its network, its machines, and its jump host."""
+    offsets = [(213 + number // 16, number % 16 * 16) for number in range(len(regions))]
     return {
         region: (f"10.{a}.{b}.0/20", f"10.{a}.{b}.0/21", f"10.{a}.{b + 8}.0/24")
-        for region, (a, b) in zip(regions, places, strict=True)
+        for region, (a, b) in zip(regions, offsets, strict=True)
     }
 
 
-def login(facts: SetupFacts, block: tuple[str, str, str]) -> dict[str, str]:
-    """Subnet -> from where TCP 22 is let in: nobody else's is, the network's own included."""
+def ssh_sources(facts: SetupFacts, block: tuple[str, str, str]) -> dict[str, str]:
+    """Return subnet -> the only source that may use TCP 22, also within the network."""
     if facts.network == "jump":
         return {"nodes": block[2], "jump": facts.box}
     return {"nodes": facts.box}
 
 
 def rules(source: str, own: str) -> list[dict[str, Any]]:
-    """Of a firewall: (name, priority, from where, ports, whether it lets in). Machines of a gang
-    reach each other on all ports, and nobody else of the network reaches them."""
+    """Return the rules of a firewall. Machines of a gang reach each other on all ports; nothing
+    else in the network reaches them."""
     return [
         _rule("login", 100, source, "22", "Tcp"),
         _rule("among-themselves", 110, own, "*", "*"),
@@ -112,24 +115,28 @@ def rules(source: str, own: str) -> list[dict[str, Any]]:
 
 
 def role_documents(facts: SetupFacts) -> dict[str, Document]:
-    """Role -> its definition; one that grants nothing is none."""
-    found = {
+    """Return role -> definition, without roles that grant nothing."""
+    documents = {
         role: policies(facts.policy)[facts.policy.name(role)]
         for roles in HOLDERS.values()
         for role in roles
     }
-    return {role: one for role, one in found.items() if one["Actions"] or one["DataActions"]}
+    return {
+        role: document
+        for role, document in documents.items()
+        if document["Actions"] or document["DataActions"]
+    }
 
 
-def ident_of(*parts: str) -> str:
-    """The same name for the same thing: Azure wants a UUID."""
+def stable_uuid(*parts: str) -> str:
+    """Return the same UUID for the same parts: Azure requires UUIDs as names."""
     return str(uuid5(NAMESPACE_URL, "/".join(("spotd", *parts))))
 
 
 def _network(facts: SetupFacts, region: str, block: tuple[str, str, str]) -> Iterator[Step]:
     root = f"{_group(facts)}/providers/Microsoft.Network"
     subnets = []
-    for subnet, source in login(facts, block).items():
+    for subnet, source in ssh_sources(facts, block).items():
         name = f"spotd-{region}" if subnet == "nodes" else f"spotd-{subnet}-{region}"
         addresses = block[1] if subnet == "nodes" else block[2]
         firewall = f"{root}/networkSecurityGroups/{name}"
@@ -145,13 +152,13 @@ def _network(facts: SetupFacts, region: str, block: tuple[str, str, str]) -> Ite
                 },
             ),
         )
-        told: dict[str, Any] = {
+        properties: dict[str, Any] = {
             "addressPrefix": addresses,
             "networkSecurityGroup": {"id": firewall},
         }
         if facts.network != "public":
-            told["serviceEndpoints"] = [{"service": "Microsoft.Storage"}]
-        subnets.append({"name": subnet, "properties": told})
+            properties["serviceEndpoints"] = [{"service": "Microsoft.Storage"}]
+        subnets.append({"name": subnet, "properties": properties})
     network = f"{root}/virtualNetworks/spotd-{region}"
     body = {
         "location": region,
@@ -192,21 +199,22 @@ def _identity(facts: SetupFacts, holder: str, home: str) -> Step:
 
 
 def _trust(facts: SetupFacts, cloud: str, issuer: str, subject: str) -> Step:
-    path = f"{machines_are(facts)['node_identity']}/federatedIdentityCredentials/{cloud}"
-    told = {"issuer": issuer, "subject": subject, "audiences": [EXCHANGE]}
-    wanted = json.dumps([*told.values()])
-    answer = f"properties.[issuer, subject, audiences] == `{wanted}`"
+    path = f"{node_identity_settings(facts)['node_identity']}/federatedIdentityCredentials/{cloud}"
+    credential = {"issuer": issuer, "subject": subject, "audiences": [EXCHANGE_AUDIENCE]}
+    expected = json.dumps([*credential.values()])
+    answer = f"properties.[issuer, subject, audiences] == `{expected}`"
     return Step(
         f"that machines of {cloud} may be {facts.policy.name(NODE)}",
         _get(path, IDENTITIES, answer),
-        _put(path, IDENTITIES, {"properties": told}),
+        _put(path, IDENTITIES, {"properties": credential}),
     )
 
 
-def _told(facts: SetupFacts, name: str, key: str) -> Step:
-    """What is known of the machines' identity once it is made, which naming it here waits for."""
+def _identity_property(facts: SetupFacts, name: str, key: str) -> Step:
+    """A property of the machines' identity, which is known once the identity exists; the reference
+    to its principal orders the steps."""
     answer = f"properties.principalId == '${_principal(NODE)}' && properties.{key}"
-    look = _get(machines_are(facts)["node_identity"], IDENTITIES, answer)
+    look = _get(node_identity_settings(facts)["node_identity"], IDENTITIES, answer)
     return Step(f"the {key} of {facts.policy.name(NODE)}", look, name=name)
 
 
@@ -216,7 +224,7 @@ def _role(facts: SetupFacts, holder: str, role: str) -> Iterator[Step]:
         return
     scope, name = document["AssignableScopes"][0], document["Name"]
     definition = (
-        f"{scope}/providers/Microsoft.Authorization/roleDefinitions/{ident_of(scope, name)}"
+        f"{scope}/providers/Microsoft.Authorization/roleDefinitions/{stable_uuid(scope, name)}"
     )
     permission = {
         "actions": document["Actions"],
@@ -224,10 +232,10 @@ def _role(facts: SetupFacts, holder: str, role: str) -> Iterator[Step]:
         "dataActions": document["DataActions"],
         "notDataActions": [],
     }
-    rights = json.dumps([sorted(document["Actions"]), sorted(document["DataActions"])])
+    expected = json.dumps([sorted(document["Actions"]), sorted(document["DataActions"])])
     yield Step(
         f"the role {name}",
-        _get(definition, AUTHORIZATION, f"{_RIGHTS} == `{rights}`"),
+        _get(definition, AUTHORIZATION, f"{_PERMISSIONS_QUERY} == `{expected}`"),
         _put(
             definition,
             AUTHORIZATION,
@@ -242,9 +250,9 @@ def _role(facts: SetupFacts, holder: str, role: str) -> Iterator[Step]:
             },
         ),
     )
-    assigned = ident_of(scope, name, holder)
-    path = f"{scope}/providers/Microsoft.Authorization/roleAssignments/{assigned}"
-    told: dict[str, Any] = {
+    assignment_id = stable_uuid(scope, name, holder)
+    path = f"{scope}/providers/Microsoft.Authorization/roleAssignments/{assignment_id}"
+    assignment: dict[str, Any] = {
         "roleDefinitionId": definition,
         "principalId": f"${_principal(holder)}",
         "principalType": "ServicePrincipal",
@@ -252,12 +260,12 @@ def _role(facts: SetupFacts, holder: str, role: str) -> Iterator[Step]:
     answer = "id"
     if "AssignmentCondition" in document:
         condition = document["AssignmentCondition"]
-        told |= {"condition": condition, "conditionVersion": "2.0"}
+        assignment |= {"condition": condition, "conditionVersion": "2.0"}
         answer = f"properties.condition == `{json.dumps(condition)}`"
     yield Step(
         f"that {facts.policy.name(holder)} has the role {name}",
         _get(path, AUTHORIZATION, answer),
-        _put(path, AUTHORIZATION, {"properties": told}),
+        _put(path, AUTHORIZATION, {"properties": assignment}),
     )
 
 
@@ -273,9 +281,9 @@ def _group(facts: SetupFacts) -> str:
     return f"{_subscription(facts)}/resourceGroups/{group_of(facts)}"
 
 
-def _get(path: str, version: str, answer: str = "id") -> Call:
-    return Call("", "arm", "GET", {"path": path, "version": version}, answer)
+def _get(path: str, version: str, query: str = "id") -> Call:
+    return Call("", "arm", "GET", {"path": path, "version": version}, query)
 
 
-def _put(path: str, version: str, body: Mapping[str, Any], answer: str = "") -> Call:
-    return Call("", "arm", "PUT", {"path": path, "version": version, "body": body}, answer)
+def _put(path: str, version: str, body: Mapping[str, Any], query: str = "") -> Call:
+    return Call("", "arm", "PUT", {"path": path, "version": version, "body": body}, query)

@@ -1,4 +1,4 @@
-"""Machines with GPUs as a guide lists them, and as they are: dated rows of machines.toml."""
+"""GPU machines as a guide lists them and as they are: dated rows of machines.toml."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ __all__ = ["Machine", "MachineList", "PriceFileError", "machine_lists", "read_ma
 
 @dataclass(frozen=True)
 class Machine:
-    """`memory_gb` and `tflops` are of all its GPUs; `tflops` as somebody says, else None."""
+    """`memory_gb` and `tflops` are totals of all GPUs; `tflops` is the guide's figure, else
+    None."""
 
     name: str
     accelerator: str
@@ -27,7 +28,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class MachineList:
-    """Of one source, in its order."""
+    """The machines of one source, in its order."""
 
     dated: str
     source: str
@@ -36,20 +37,20 @@ class MachineList:
 
 @cache
 def machine_lists() -> Mapping[str, MachineList]:
-    """ "said" and "known", of the file that comes with us. Raises PriceFileError."""
+    """Return "said" (the guide) and "known" of the packaged file. Raises PriceFileError."""
     return read_machines(files("providers.catalogs").joinpath("machines.toml").read_text())
 
 
 def read_machines(text: str) -> Mapping[str, MachineList]:
-    """Raises PriceFileError."""
-    found = read_tables(text, _list)
-    if found.keys() != {"said", "known"}:
-        raise PriceFileError(f"tables are said and known, not {', '.join(sorted(found))}")
-    if [one.name for one in found["said"].machines] != [
-        one.name for one in found["known"].machines
+    """Parse the TOML. Raises PriceFileError."""
+    lists = read_tables(text, _list)
+    if lists.keys() != {"said", "known"}:
+        raise PriceFileError(f"tables are said and known, not {', '.join(sorted(lists))}")
+    if [machine.name for machine in lists["said"].machines] != [
+        machine.name for machine in lists["known"].machines
     ]:
         raise PriceFileError("known.machines: not the types of said, in their order")
-    return found
+    return lists
 
 
 def _list(name: str, table: Mapping[str, Any]) -> MachineList:
@@ -61,10 +62,12 @@ def _list(name: str, table: Mapping[str, Any]) -> MachineList:
 
 
 def _machine(name: str, row: Any) -> Machine:
-    width = 6 if name == "said" else 5
-    good = isinstance(row, list) and len(row) == width and all(isinstance(t, str) for t in row[:2])
-    if not good or not all(type(value) in (int, float) and value > 0 for value in row[2:]):
-        raise PriceFileError(f"{name}.machines: {row!r} is no machine")
-    kind, gpu, gpus, memory_gb, *rest = row
+    columns = 6 if name == "said" else 5
+    valid = (
+        isinstance(row, list) and len(row) == columns and all(isinstance(t, str) for t in row[:2])
+    )
+    if not valid or not all(type(value) in (int, float) and value > 0 for value in row[2:]):
+        raise PriceFileError(f"{name}.machines: {row!r} is not a valid machine")
+    instance_type, gpu, gpus, memory_gb, *rest = row
     tflops = float(rest[0]) if name == "said" else None
-    return Machine(kind, gpu, int(gpus), float(memory_gb), float(rest[-1]), tflops)
+    return Machine(instance_type, gpu, int(gpus), float(memory_gb), float(rest[-1]), tflops)

@@ -1,4 +1,4 @@
-"""Where the regions of each cloud stand, and where who runs them is at home: dated data of
+"""Countries of cloud regions and home countries of cloud operators: dated data of
 providers/catalogs/places.toml, each with its source."""
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from typing import Any
 
 from providers.catalogs.price_file import PriceFileError, read_origin, read_tables
 
-__all__ = ["Places", "PriceFileError", "places", "read_places"]
+__all__ = ["Geography", "PriceFileError", "places", "read_places"]
 
 _ABOUT = frozenset({"dated", "source"})
 
 
 @dataclass(frozen=True)
-class Places:
-    """`countries` is "cloud/region" to an ISO country, `operators` a cloud to one, `groups` a name
-    ("EU") to countries."""
+class Geography:
+    """`countries` maps "cloud/region" to an ISO country code, `operators` a cloud to one, and
+    `groups` a name ("EU") to country codes."""
 
     countries: Mapping[str, str]
     operators: Mapping[str, str]
     groups: Mapping[str, frozenset[str]]
 
     def members(self, name: str) -> frozenset[str]:
-        """The countries of a group, or the one country; nothing for what is neither."""
+        """Return the countries of a group, or the one country; empty for an unknown name."""
         upper = name.upper()
         if upper in self.groups:
             return self.groups[upper]
@@ -35,38 +35,40 @@ class Places:
 
 
 @cache
-def places() -> Places:
-    """Of the file that comes with us. Raises PriceFileError."""
+def places() -> Geography:
+    """Return the data of the packaged file. Raises PriceFileError."""
     return read_places(files("providers.catalogs").joinpath("places.toml").read_text())
 
 
-def read_places(text: str) -> Places:
-    """Raises PriceFileError."""
+def read_places(text: str) -> Geography:
+    """Parse the TOML. Raises PriceFileError."""
     tables = read_tables(text, lambda _name, table: table)
-    operators, groups = _told("operators", tables), _told("groups", tables)
+    operators, groups = _string_table("operators", tables), _string_table("groups", tables)
     countries: dict[str, str] = {}
     for cloud in tables.keys() - {"operators", "groups"}:
-        for country, regions in _told(cloud, tables).items():
+        for country, regions in _string_table(cloud, tables).items():
             for region in regions.split():
                 if f"{cloud}/{region}" in countries:
-                    raise PriceFileError(f"{cloud}.{country}: {region} stands in two countries")
+                    raise PriceFileError(
+                        f"{cloud}.{country}: {region} is listed under two countries"
+                    )
                 countries[f"{cloud}/{region}"] = country
-    known: dict[str, frozenset[str]] = {}
-    for name, members in groups.items():  # one that another is part of comes first
-        known[name] = frozenset(_spread(members.split(), known))
-    return Places(countries, operators, known)
+    known_groups: dict[str, frozenset[str]] = {}
+    for name, members in groups.items():  # a group comes after the groups that it contains
+        known_groups[name] = frozenset(_expand(members.split(), known_groups))
+    return Geography(countries, operators, known_groups)
 
 
-def _told(name: str, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def _string_table(name: str, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     table = tables.get(name, {})
     read_origin(name, table, tuple(table))
-    found = {key: value for key, value in table.items() if key not in _ABOUT}
-    for key, value in found.items():
+    values = {key: value for key, value in table.items() if key not in _ABOUT}
+    for key, value in values.items():
         if not isinstance(value, str):
-            raise PriceFileError(f"{name}.{key}: {value!r} is no text")
-    return found
+            raise PriceFileError(f"{name}.{key}: {value!r} is not text")
+    return values
 
 
-def _spread(names: Iterable[str], known: Mapping[str, frozenset[str]]) -> Iterable[str]:
+def _expand(names: Iterable[str], known_groups: Mapping[str, frozenset[str]]) -> Iterable[str]:
     for name in names:
-        yield from known.get(name, (name,))
+        yield from known_groups.get(name, (name,))

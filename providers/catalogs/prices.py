@@ -1,5 +1,7 @@
-"""Dated prices that no API of the vendor tells, or that stand in while one does not answer: data
-files beside each adapter, each with its source and its day."""
+"""Dated machine prices, for what no vendor API reports or while one does not answer.
+
+Each adapter has a `prices.toml` with sources and dates.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PriceFile:
-    """`on_demand` is instance type -> region -> micro-USD per hour; so is `spot`, a snapshot of
-    another day (`spot_dated`, "" for none): what places cost beside each other, and never what one
-    costs now."""
+    """`on_demand` is instance type -> region -> micro-USD per hour.
+
+    `spot` has the same shape: a snapshot of `spot_dated` ("" for none), for comparing regions only,
+    never as a current price.
+    """
 
     dated: str
     source: str
@@ -27,20 +31,20 @@ class PriceFile:
 
 @cache
 def price_file(cloud: str) -> PriceFile:
-    """The file of "aws", "gcp" or "azure"."""
+    """Return the file of "aws", "gcp" or "azure"."""
     text = files(f"providers.{cloud}").joinpath("prices.toml").read_text()
     document = tomllib.loads(text)
-    plain, spot = document["on_demand"], document.get("spot")
-    found = PriceFile(str(plain["dated"]), plain["source"], _prices(plain))
+    on_demand, spot = document["on_demand"], document.get("spot")
+    prices = PriceFile(str(on_demand["dated"]), on_demand["source"], _prices(on_demand))
     if spot is None:
-        return found
+        return prices
     return replace(
-        found, spot=_prices(spot), spot_dated=str(spot["dated"]), spot_source=spot["source"]
+        prices, spot=_prices(spot), spot_dated=str(spot["dated"]), spot_source=spot["source"]
     )
 
 
 def _prices(section: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     return {
-        kind: {region: round(usd * 1_000_000) for region, usd in places.items()}
-        for kind, places in section["usd_per_hour"].items()
+        instance_type: {region: round(usd * 1_000_000) for region, usd in regions.items()}
+        for instance_type, regions in section["usd_per_hour"].items()
     }

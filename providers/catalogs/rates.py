@@ -1,6 +1,9 @@
-"""How often guides say that spot machines are taken away: dated claims of
-providers/catalogs/rates.toml, all in one unit. The same "5 %" is 461 times as often in one source
-as in another, by its period."""
+"""Spot interruption rates claimed by guides: dated data of providers/catalogs/rates.toml, in one
+unit.
+
+The unit matters: the same "5 %" is 461 times as often in one source as in another, because of its
+period.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ _KEYS = ("period", "share", "count", "sellers")
 
 @dataclass(frozen=True)
 class RateClaim:
-    """Of `what`: `claimed` in the source's own words and unit, from `low` to `high` in losses of
-    one machine-hour. `note`: why it is not to be believed, or ""."""
+    """A claim about `what`. `claimed` is in the source's own words and unit; `low` to `high` are
+    losses per machine-hour. `note` says why the claim is doubtful, or ""."""
 
     source_name: str
     what: str
@@ -36,8 +39,8 @@ class RateClaim:
 
 
 def per_hour(share: float, period_h: float) -> float:
-    """Losses per machine-hour at which that share of machines, below 1, is lost within
-    `period_h`, each at any time as likely: -ln(1 - share) / period. Raises ValueError."""
+    """Return the losses per machine-hour at which a fraction `share` < 1 of machines is lost within
+    `period_h`, for a constant hazard: -ln(1 - share) / period. Raises ValueError."""
     if not 0 <= share < 1 or period_h <= 0:
         raise ValueError(f"a share of {share} in {period_h} h is no rate")
     return -log1p(-share) / period_h
@@ -45,18 +48,18 @@ def per_hour(share: float, period_h: float) -> float:
 
 @cache
 def rate_claims() -> tuple[RateClaim, ...]:
-    """Of the file that comes with us, in its order. Raises PriceFileError."""
+    """Return the claims of the packaged file, in its order. Raises PriceFileError."""
     return read_rates(files("providers.catalogs").joinpath("rates.toml").read_text())
 
 
 def read_rates(text: str) -> tuple[RateClaim, ...]:
-    """Raises PriceFileError."""
+    """Parse the TOML. Raises PriceFileError."""
     tables = read_tables(text, lambda _name, table: table)
-    without = tables.pop("no-spot", {}).get("sellers", [])
-    return tuple(row for name, table in tables.items() for row in _rows(name, table, without))
+    no_spot = tables.pop("no-spot", {}).get("sellers", [])
+    return tuple(row for name, table in tables.items() for row in _rows(name, table, no_spot))
 
 
-def _rows(name: str, table: Mapping[str, Any], without: Iterable[str]) -> Iterable[RateClaim]:
+def _rows(name: str, table: Mapping[str, Any], no_spot: Iterable[str]) -> Iterable[RateClaim]:
     dated, source = read_origin(name, table, _KEYS)
     shares, counts = table.get("share", {}), table.get("count", {})
     period = table.get("period")
@@ -69,18 +72,18 @@ def _rows(name: str, table: Mapping[str, Any], without: Iterable[str]) -> Iterab
         span = f"{high * 100:.0f} %" if low == high else f"{low * 100:.0f} to {high * 100:.0f} %"
         hours = PERIODS_H[str(period)]
         rates = per_hour(low, hours), per_hour(high, hours)
-        note = NO_SPOT if what in without else ""
+        note = NO_SPOT if what in no_spot else ""
         yield RateClaim(name, what, f"{span} a {period}", *rates, dated, source, note)
     for what, pair in counts.items():
-        lost, hours = _pair(f"{name}.count", what, pair)
+        losses, hours = _pair(f"{name}.count", what, pair)
         if not hours:
             raise PriceFileError(f"{name}.count: {what!r} is no [losses, hours]")
-        words = f"{lost:g} in {hours:g} h"
-        yield RateClaim(name, what, words, lost / hours, lost / hours, dated, source)
+        claimed = f"{losses:g} in {hours:g} h"
+        yield RateClaim(name, what, claimed, losses / hours, losses / hours, dated, source)
 
 
 def _pair(where: str, what: str, pair: Any) -> tuple[float, float]:
-    good = isinstance(pair, list) and len(pair) == 2
-    if not good or not all(type(n) in (int, float) and n >= 0 for n in pair):
-        raise PriceFileError(f"{where}: {what!r} is no list of two numbers of 0 or more")
+    valid = isinstance(pair, list) and len(pair) == 2
+    if not valid or not all(type(n) in (int, float) and n >= 0 for n in pair):
+        raise PriceFileError(f"{where}: {what!r} must be a list of two numbers of 0 or more")
     return float(pair[0]), float(pair[1])

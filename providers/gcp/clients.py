@@ -1,5 +1,8 @@
-"""Calls to Compute Engine and to the Cloud Billing Catalog: one client for each collection, and one
-place where their failures are translated. Google's SDK is imported with the first of them."""
+"""Google Cloud API clients, one for each Compute Engine collection, and the translation of their
+errors.
+
+Google's SDK is imported with the first call.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,14 @@ from providers.base import AuthError, ProviderError, RejectedError, UnknownOutco
 from providers.gcp.codes import http_error
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-COMPUTE_PRODUCTS = "6F81-5844-456A"  # Compute Engine's number in the Cloud Billing Catalog
-A_PAGE, A_PAGE_OF_SKUS = 500, 5000  # the most that each gives at once
-SIDE_BY_SIDE = 8
-FIX = "see that `gcloud auth application-default print-access-token` works as the user of spotd"
-# A scope that has nothing says so by a warning; any other warning means that something is missing.
+COMPUTE_SERVICE_ID = "6F81-5844-456A"  # Compute Engine in the Cloud Billing Catalog
+PAGE_SIZE, SKU_PAGE_SIZE = 500, 5000  # maximum of each API
+MAX_PARALLEL = 8
+CREDENTIALS_FIX = (
+    "check that `gcloud auth application-default print-access-token` works as the user that "
+    "runs spotd"
+)
+# The warning of an empty scope; any other warning means that rows are missing.
 _EMPTY = "NO_RESULTS_ON_PAGE"
 
 T = TypeVar("T")
@@ -29,10 +35,13 @@ R = TypeVar("R")
 
 
 class Clients:
-    """Clients of one project, made when first used, with plain REST and without retries: the
-    daemon repeats what is worth it. Credentials come from `credentials_file` or through the SDK's
-    own chain, which renews what expires. `endpoints` are addresses other than Google's own, of
-    "compute" and of other services by their names (Private Service Connect)."""
+    """Clients of one project, created on first use, over REST and without retries: the daemon
+    retries.
+
+    Credentials come from `credentials_file` or through the SDK's own chain, which renews them.
+    `endpoints` are addresses other than Google's own, for "compute" and for other services by name
+    (Private Service Connect).
+    """
 
     def __init__(
         self,
@@ -49,91 +58,100 @@ class Clients:
         self._credentials: Any = None
         self._session: Any = None
         self._clients: dict[str, Any] = {}
-        self._pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="gcp")
+        self._pool = ThreadPoolExecutor(MAX_PARALLEL, thread_name_prefix="gcp")
 
     def call(
         self, collection: str, method: str, *, timeout_s: float | None = None, **fields: Any
     ) -> Any:
-        """One call ("Instances", "delete_unary"); `fields` are those of its request, but for the
+        """Make one call ("Instances", "delete_unary"). `fields` are those of its request except the
         project. Raises ProviderError."""
-        with _translating():
-            ask = getattr(self._client(collection), method)
-            request = {"project": self.project, **fields}
-            return ask(request=request, retry=None, timeout=self._time_s(timeout_s))
+        with _translate_errors():
+            bound_method = getattr(self._client(collection), method)
+            fields_ = {"project": self.project, **fields}
+            return bound_method(
+                request=fields_, retry=None, timeout=self._call_timeout_s(timeout_s)
+            )
 
     def insert(
         self, zone: str, body: Mapping[str, Any], request_id: str, timeout_s: float | None = None
     ) -> Any:
-        """The operation of `instances.insert`; `body` is an Instance as it goes over the wire."""
+        """Return the operation of `instances.insert`; `body` is an Instance in JSON form."""
         return self.call(
             "Instances",
             "insert_unary",
             timeout_s=timeout_s,
             zone=zone,
-            instance_resource=_message("Instance", body),
+            instance_resource=_to_message("Instance", body),
             request_id=request_id,
         )
 
     def insert_image(self, body: Mapping[str, Any], request_id: str) -> Any:
-        """The operation of `images.insert`, of a disk that may be in use; `body` is an Image as it
-        goes over the wire."""
+        """Return the operation of `images.insert` for a disk that may be in use; `body` is an Image
+        in JSON form."""
         return self.call(
             "Images",
             "insert_unary",
-            image_resource=_message("Image", body),
+            image_resource=_to_message("Image", body),
             force_create=True,
             request_id=request_id,
         )
 
     def aggregated(
-        self, collection: str, rows: str, only: str = "", of: str = "zones", **fields: Any
+        self,
+        collection: str,
+        field: str,
+        filter_: str = "",
+        scope_kind: str = "zones",
+        **fields: Any,
     ) -> list[tuple[str, list[Any]]]:
-        """(zone, its rows) of all zones, or `of` all "regions", and pages; `only` is a filter. With
-        `include_all_scopes=True` also those that have none. Raises ProviderError: half an answer is
-        none."""
-        fields |= {"filter": only} if only else {}
-        found: list[tuple[str, list[Any]]] = []
-        with _translating():
-            pages = self._client(collection).aggregated_list(
-                request={"project": self.project, "max_results": A_PAGE, **fields},
-                retry=None,
-                timeout=self._timeout_s,
-            )
-            for page in pages.pages:
-                _check_whole(collection, page.warning, page.unreachables)
-                for scope, scoped in page.items.items():
-                    _check_whole(f"{collection} of {scope}", scoped.warning, ())
-                    kind, _, zone = scope.partition("/")
-                    if kind == of:
-                        found.append((zone, list(getattr(scoped, rows))))
-        return found
+        """Return (zone, its rows) for all zones, or for all regions with `scope_kind` "regions".
 
-    def listed(self, collection: str, only: str) -> list[Any]:
-        """The rows of what is in no zone; `only` is a filter. Raises ProviderError: half an answer
-        is none."""
-        found: list[Any] = []
-        with _translating():
-            pages = self._client(collection).list(
-                request={"project": self.project, "max_results": A_PAGE, "filter": only},
+        With `include_all_scopes=True`, scopes without rows are included. Raises ProviderError
+        rather than returning part of the rows.
+        """
+        fields |= {"filter": filter_} if filter_ else {}
+        result: list[tuple[str, list[Any]]] = []
+        with _translate_errors():
+            pages = self._client(collection).aggregated_list(
+                request={"project": self.project, "max_results": PAGE_SIZE, **fields},
                 retry=None,
                 timeout=self._timeout_s,
             )
             for page in pages.pages:
-                _check_whole(collection, page.warning, ())
-                found.extend(page.items)
-        return found
+                _check_complete(collection, page.warning, page.unreachables)
+                for scope, scoped in page.items.items():
+                    _check_complete(f"{collection} of {scope}", scoped.warning, ())
+                    kind, _, zone = scope.partition("/")
+                    if kind == scope_kind:
+                        result.append((zone, list(getattr(scoped, field))))
+        return result
+
+    def list_filtered(self, collection: str, filter_: str) -> list[Any]:
+        """Return the rows of a global collection. Raises ProviderError rather than returning part
+        of them."""
+        result: list[Any] = []
+        with _translate_errors():
+            pages = self._client(collection).list(
+                request={"project": self.project, "max_results": PAGE_SIZE, "filter": filter_},
+                retry=None,
+                timeout=self._timeout_s,
+            )
+            for page in pages.pages:
+                _check_complete(collection, page.warning, ())
+                result.extend(page.items)
+        return result
 
     def skus(self) -> Iterator[dict[str, Any]]:
-        """Every price of Compute Engine's parts, of the Cloud Billing Catalog, in US dollars.
-        Raises ProviderError."""
+        """Yield the prices of Compute Engine's components in US dollars, from the Cloud Billing
+        Catalog. Raises ProviderError."""
         token = ""
         while True:
-            parameters = {"currencyCode": "USD", "pageSize": A_PAGE_OF_SKUS, "pageToken": token}
-            with _translating():
-                page, _ = self._ask(
+            parameters = {"currencyCode": "USD", "pageSize": SKU_PAGE_SIZE, "pageToken": token}
+            with _translate_errors():
+                page, _ = self._request(
                     "cloudbilling",
                     "GET",
-                    f"/v1/services/{COMPUTE_PRODUCTS}/skus",
+                    f"/v1/services/{COMPUTE_SERVICE_ID}/skus",
                     params={key: value for key, value in parameters.items() if value},
                 )
             yield from page.get("skus") or ()
@@ -141,46 +159,48 @@ class Clients:
             if not token:
                 return
 
-    def with_credentials(self, ask: Callable[[Any, Any], T]) -> T:
-        """What `ask` makes of the credentials themselves and of a transport for the SDK's own
-        questions about them. Raises ProviderError."""
-        with _translating():
+    def with_credentials(self, use: Callable[[Any, Any], T]) -> T:
+        """Call `use` with the credentials and a transport for the SDK's own token requests. Raises
+        ProviderError."""
+        with _translate_errors():
             from google.auth.transport.requests import Request
 
             with self._lock:
-                credentials = self._load()
-            return ask(credentials, partial(Request(), timeout=self._timeout_s))
+                credentials = self._load_credentials()
+            return use(credentials, partial(Request(), timeout=self._timeout_s))
 
     def rows(self, collection: str, **fields: Any) -> list[Any]:
-        """All rows of a plain list. Raises ProviderError."""
-        with _translating():
+        """Return all rows of a plain list. Raises ProviderError."""
+        with _translate_errors():
             request = {"project": self.project, **fields}
             pager = self._client(collection).list(
                 request=request, retry=None, timeout=self._timeout_s
             )
             return [*pager]
 
-    def ask(
+    def request(
         self, service: str, verb: str, path: str, body: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Any], Mapping[str, str]]:
-        """(answer, its headers) of another service of Google's ("cloudquotas"). Raises
+        """Return (answer, headers) of a request to another Google service ("cloudquotas"). Raises
         ProviderError."""
-        with _translating():
-            return self._ask(service, verb, path, json=body)
+        with _translate_errors():
+            return self._request(service, verb, path, json=body)
 
-    def who(self) -> str:
-        """The account that the credentials are, as far as they say. Raises ProviderError."""
-        with _translating(), self._lock:
-            found = self._load()
-        email = getattr(found, "service_account_email", "") or getattr(found, "account", "")
-        return str(email or type(found).__module__.rpartition(".")[2])
+    def identity(self) -> str:
+        """Return the account of the credentials, as far as they name it. Raises ProviderError."""
+        with _translate_errors(), self._lock:
+            credentials = self._load_credentials()
+        email = getattr(credentials, "service_account_email", "") or getattr(
+            credentials, "account", ""
+        )
+        return str(email or type(credentials).__module__.rpartition(".")[2])
 
-    def _ask(
+    def _request(
         self, service: str, verb: str, path: str, **more: Any
     ) -> tuple[dict[str, Any], Mapping[str, str]]:
         from google.api_core import exceptions
 
-        session, universe = self._authorized()
+        session, universe = self._open_session()
         host = self._endpoints.get(service) or f"https://{service}.{universe}"
         answer = session.request(verb, f"{host}{path}", timeout=self._timeout_s, **more)
         if answer.status_code >= 400:
@@ -190,15 +210,18 @@ class Clients:
             raise ValueError(f"{service} answers with no object")
         return document, answer.headers
 
-    def side_by_side(self, things: Sequence[T], ask: Callable[[T], R]) -> list[R]:
-        """`ask` of each, some at once; the first error. None is on its way when this is over."""
-        answers = [self._pool.submit(ask, thing) for thing in things]
-        for answer in answers:
-            answer.exception()
-        return [answer.result() for answer in answers]
+    def map_parallel(self, items: Sequence[T], function: Callable[[T], R]) -> list[R]:
+        """Call `function` for each item in parallel; raise the first error. No call is in flight
+        any more when it returns."""
+        futures = [self._pool.submit(function, item) for item in items]
+        for future in futures:
+            future.exception()
+        return [future.result() for future in futures]
 
-    def _time_s(self, asked_s: float | None) -> float:
-        return self._timeout_s if asked_s is None else max(0.1, min(asked_s, self._timeout_s))
+    def _call_timeout_s(self, requested_s: float | None) -> float:
+        return (
+            self._timeout_s if requested_s is None else max(0.1, min(requested_s, self._timeout_s))
+        )
 
     def _client(self, collection: str) -> Any:
         with self._lock:
@@ -208,7 +231,7 @@ class Clients:
                 from google.cloud import compute_v1
 
                 make = getattr(compute_v1, f"{collection}Client")
-                credentials = self._load()
+                credentials = self._load_credentials()
                 options = ClientOptions(
                     api_endpoint=self._endpoints.get("compute") or None,
                     universe_domain=credentials.universe_domain,
@@ -218,46 +241,46 @@ class Clients:
                 )
             return client
 
-    def _authorized(self) -> tuple[Any, str]:
-        """(session, the domain that the credentials are good for)."""
+    def _open_session(self) -> tuple[Any, str]:
+        """Return (session, universe domain of the credentials)."""
         with self._lock:
             if self._session is None:
                 from google.auth.transport.requests import AuthorizedSession
 
-                self._session = AuthorizedSession(self._load())
-            return self._session, self._load().universe_domain
+                self._session = AuthorizedSession(self._load_credentials())
+            return self._session, self._load_credentials().universe_domain
 
-    def _load(self) -> Any:
-        """The credentials, with the lock held."""
+    def _load_credentials(self) -> Any:
+        """Load the credentials; the lock must be held."""
         if self._credentials is None:
             import google.auth
 
             if self._credentials_file:
                 path = str(self._credentials_file)
-                # The SDK warns of files from strangers; this one is named by who runs spotd.
+                # The SDK warns about files from untrusted sources; this one is configured.
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", DeprecationWarning)
-                    found, _ = google.auth.load_credentials_from_file(path, scopes=[SCOPE])
+                    credentials, _ = google.auth.load_credentials_from_file(path, scopes=[SCOPE])
             else:
-                found, _ = google.auth.default(scopes=[SCOPE])
-            self._credentials = found
+                credentials, _ = google.auth.default(scopes=[SCOPE])
+            self._credentials = credentials
         return self._credentials
 
 
-def _message(name: str, body: Mapping[str, Any]) -> Any:
-    """A message of the SDK. Raises RejectedError for what it has no words for."""
+def _to_message(name: str, body: Mapping[str, Any]) -> Any:
+    """Convert JSON to a message of the SDK. Raises RejectedError for unknown fields."""
     from google.cloud import compute_v1
     from google.protobuf.json_format import ParseError
 
     try:
         return getattr(compute_v1, name).from_json(json.dumps(body), ignore_unknown_fields=False)
     except ParseError as error:
-        raise RejectedError(f"the SDK cannot say what is asked for: {error}") from None
+        raise RejectedError(f"the SDK does not support the request: {error}") from None
 
 
 @contextmanager
-def _translating() -> Iterator[None]:
-    """The SDK's failures as ours."""
+def _translate_errors() -> Iterator[None]:
+    """Translate the SDK's exceptions into ProviderErrors."""
     import requests.exceptions
     from google.api_core import exceptions as failures
     from google.auth import exceptions as credentials
@@ -268,50 +291,54 @@ def _translating() -> Iterator[None]:
     except ProviderError:
         raise
     except failures.GoogleAPICallError as error:
-        raise _translated(error) from None
-    except credentials.TransportError as error:  # of the way to whoever gives tokens
+        raise _translate_error(error) from None
+    except credentials.TransportError as error:  # no connection to the token service
         raise UnknownOutcome(f"Google Cloud: {error}") from error
     except credentials.GoogleAuthError as error:
         if getattr(error, "retryable", False):
             raise UnknownOutcome(f"Google Cloud: {error}") from error
-        raise AuthError(f"no credentials for Google Cloud: {_words(error)}; {FIX}") from None
+        raise AuthError(
+            f"no credentials for Google Cloud: {_error_message(error)}; {CREDENTIALS_FIX}"
+        ) from None
     except (
         failures.GoogleAPIError,
         requests.exceptions.RequestException,
         ParseError,
-        ValueError,  # of an answer that cannot be read
+        ValueError,  # an unreadable answer
     ) as error:
         raise UnknownOutcome(f"Google Cloud: {error}") from error
 
 
-def _translated(error: Any) -> ProviderError:
-    """Of an answer with an HTTP error."""
-    reasons = [str(one.get("reason", "")) for one in error.errors or () if isinstance(one, dict)]
+def _translate_error(error: Any) -> ProviderError:
+    """Translate an HTTP error answer."""
+    reasons = [
+        str(detail.get("reason", "")) for detail in error.errors or () if isinstance(detail, dict)
+    ]
     headers: Mapping[str, str] = getattr(error.response, "headers", None) or {}
-    asked = str(headers.get("Retry-After", ""))
-    words = str(error.message).partition(": ")  # "POST https://…: what it says"
+    retry_after = str(headers.get("Retry-After", ""))
+    prefix_and_text = str(error.message).partition(": ")  # "POST https://…: message"
     text = (
-        words[2]
-        if words[0].startswith(("GET ", "POST ", "PATCH ", "DELETE "))
+        prefix_and_text[2]
+        if prefix_and_text[0].startswith(("GET ", "POST ", "PATCH ", "DELETE "))
         else str(error.message)
     )
-    reason = getattr(error, "reason", None)  # of google.rpc.ErrorInfo
-    found = [*reasons, str(reason or "")]
-    pause_s = float(asked) if asked.isdecimal() else None
-    told = http_error(int(error.code or 0), found, text, pause_s)
-    if isinstance(told, AuthError) and int(error.code or 0) == 401:
-        return AuthError(f"{told}; {FIX}", code=told.code)
-    return told
+    reason = getattr(error, "reason", None)  # from google.rpc.ErrorInfo
+    codes = [*reasons, str(reason or "")]
+    pause_s = float(retry_after) if retry_after.isdecimal() else None
+    translated = http_error(int(error.code or 0), codes, text, pause_s)
+    if isinstance(translated, AuthError) and int(error.code or 0) == 401:
+        return AuthError(f"{translated}; {CREDENTIALS_FIX}", code=translated.code)
+    return translated
 
 
-def _words(error: Exception) -> str:
-    """What an error of the credentials says: the first of its arguments is in words."""
+def _error_message(error: Exception) -> str:
+    """Return the readable part of a credentials error: its first argument."""
     return str(error.args[0]) if error.args else type(error).__name__
 
 
-def _check_whole(what: str, warning: Any, unreachable: Iterable[str]) -> None:
+def _check_complete(description: str, warning: Any, unreachable: Iterable[str]) -> None:
     missing = ", ".join(unreachable)
     code = warning.code if warning else ""
     if missing or code not in ("", _EMPTY):
-        told = f"{code} {warning.message}".strip() if code else f"no answer of {missing}"
-        raise UnknownOutcome(f"{what}: the list is not complete: {told}")
+        problem = f"{code} {warning.message}".strip() if code else f"no answer from {missing}"
+        raise UnknownOutcome(f"{description}: the list is incomplete: {problem}")

@@ -1,8 +1,8 @@
-"""What Google Cloud's codes mean to us: of operations ("ZONE_RESOURCE_POOL_EXHAUSTED") and reasons
-of HTTP errors ("quotaExceeded"); "HTTP 503" is an error without a reason.
+"""The meaning of Google Cloud's error codes: of operations ("ZONE_RESOURCE_POOL_EXHAUSTED") and
+reasons of HTTP errors ("quotaExceeded"). "HTTP 503" stands for an error without a reason.
 
-Sources: Compute Engine's troubleshooting pages, recorded replies (tests/fixtures/recorded/gce);
-what refuses a zone, a region or a project is as SkyPilot, dstack and Karpenter treat it.
+Sources: Compute Engine's troubleshooting pages, recorded replies (tests/fixtures/recorded/gce); the
+affected scope (zone, region or project) follows SkyPilot, dstack and Karpenter.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from providers.error_codes import CodeRule, CodeTable
 
 NOT_FOUND = frozenset({"notFound", "RESOURCE_NOT_FOUND"})
 EXISTS = frozenset({"alreadyExists", "RESOURCE_ALREADY_EXISTS"})
-CHANGED = frozenset({"conditionNotMet", "CONDITION_NOT_MET", "HTTP 412"})
+MODIFIED = frozenset({"conditionNotMet", "CONDITION_NOT_MET", "HTTP 412"})
 
-_NONE = r"limit: 0(\.0+)?(?![.\d])"
+_ZERO_LIMIT = r"limit: 0(\.0+)?(?![.\d])"
 _ALL_REGIONS = r"GPUS[_-]ALL[_-]REGIONS|globally"
-# What `spotctl init gcp` makes, and the image: missing, or not ours to use.
-_SITE = r"subnetwork|/networks/|/images/|sourceImage|service ?account"
-_PROJECT = r"'projects/[^/']+' was not found"
-_ZONE = r"unknown zone|location .* is not found or access is unauthorized"
+# Resources made by `spotctl init gcp`, and the image: missing, or not permitted.
+_PREREQUISITE = r"subnetwork|/networks/|/images/|sourceImage|service ?account"
+_UNKNOWN_PROJECT = r"'projects/[^/']+' was not found"
+_UNKNOWN_ZONE = r"unknown zone|location .* is not found or access is unauthorized"
 
 CODES = CodeTable(
     "GCP",
@@ -45,7 +45,7 @@ CODES = CodeTable(
         CodeRule("insufficientCapacity", CapacityError),
         CodeRule("GPU_STOCKOUT", CapacityError),
         CodeRule("VM_MIN_COUNT_NOT_REACHED", CapacityError),
-        CodeRule("UNSUPPORTED_OPERATION", CapacityError),  # preempted while it was made
+        CodeRule("UNSUPPORTED_OPERATION", CapacityError),  # preempted during its creation
         CodeRule("RESOURCE_NOT_READY", CapacityError),
         CodeRule("IP_SPACE_EXHAUSTED*", CapacityError, Scope.REGION),  # subnets are regional
         # Quota. The message has the metric, its limit, and "in region X" or "globally".
@@ -53,10 +53,10 @@ CODES = CodeTable(
             row
             for code in ("QUOTA_EXCEEDED", "quotaExceeded")
             for row in (
-                CodeRule(code, NoQuotaError, Scope.PROVIDER, rf"({_ALL_REGIONS}).*{_NONE}"),
-                CodeRule(code, NoQuotaError, Scope.PROVIDER, rf"{_NONE}.*({_ALL_REGIONS})"),
+                CodeRule(code, NoQuotaError, Scope.PROVIDER, rf"({_ALL_REGIONS}).*{_ZERO_LIMIT}"),
+                CodeRule(code, NoQuotaError, Scope.PROVIDER, rf"{_ZERO_LIMIT}.*({_ALL_REGIONS})"),
                 CodeRule(code, QuotaError, Scope.PROVIDER, _ALL_REGIONS),
-                CodeRule(code, NoQuotaError, text=_NONE),
+                CodeRule(code, NoQuotaError, text=_ZERO_LIMIT),
                 CodeRule(code, QuotaError),
             )
         ),
@@ -66,9 +66,11 @@ CODES = CodeTable(
         CodeRule("RESOURCE_OPERATION_RATE_EXCEEDED", ThrottledError),
         CodeRule("RATE_LIMIT_EXCEEDED", ThrottledError),
         CodeRule("HTTP 429", ThrottledError),
-        # Credentials, and what they are worth.
-        CodeRule("*", UnpreparedError, Scope.ZONE, _ZONE),
-        CodeRule("forbidden", UnpreparedError, text=r"images\.useReadOnly"),  # others' image
+        # Credentials and permissions.
+        CodeRule("*", UnpreparedError, Scope.ZONE, _UNKNOWN_ZONE),
+        CodeRule(
+            "forbidden", UnpreparedError, text=r"images\.useReadOnly"
+        ),  # another project's image
         CodeRule("authError", AuthError),
         CodeRule("HTTP 401", AuthError),
         CodeRule("forbidden", AuthError),
@@ -79,15 +81,15 @@ CODES = CodeTable(
         CodeRule("accessNotConfigured", AuthError),
         CodeRule("SERVICE_DISABLED", AuthError),
         CodeRule("billingNotEnabled", AuthError),
-        CodeRule("notFound", AuthError, text=_PROJECT),
-        # What the place lacks.
+        CodeRule("notFound", AuthError, text=_UNKNOWN_PROJECT),
+        # Missing prerequisites.
         CodeRule("VPC_NOT_FOUND", UnpreparedError, Scope.PROVIDER),  # networks are global
         CodeRule("SUBNET_NOT_FOUND_FOR_VPC", UnpreparedError),
-        CodeRule("notFound", UnpreparedError, text=_SITE),
-        CodeRule("RESOURCE_NOT_FOUND", UnpreparedError, text=_SITE),
-        CodeRule("invalid", UnpreparedError, text=_SITE),
-        CodeRule("INVALID_FIELD_VALUE", UnpreparedError, text=_SITE),
-        # What is wrong with our request.
+        CodeRule("notFound", UnpreparedError, text=_PREREQUISITE),
+        CodeRule("RESOURCE_NOT_FOUND", UnpreparedError, text=_PREREQUISITE),
+        CodeRule("invalid", UnpreparedError, text=_PREREQUISITE),
+        CodeRule("INVALID_FIELD_VALUE", UnpreparedError, text=_PREREQUISITE),
+        # A wrong request.
         CodeRule("invalid*", RejectedError),
         CodeRule("badRequest", RejectedError),
         CodeRule("required", RejectedError),
@@ -98,11 +100,11 @@ CODES = CodeTable(
         CodeRule("RESOURCE_ALREADY_EXISTS", RejectedError),
         CodeRule("resourceInUseByAnotherResource", RejectedError),
         CodeRule("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", RejectedError),
-        # A machine that vanished while it was made; elsewhere, nobody's name.
+        # A machine that vanished during its creation; elsewhere, an unknown name.
         CodeRule("RESOURCE_NOT_FOUND", CapacityError),
         CodeRule("notFound", UnknownOutcome),
-        # Somebody changed it meanwhile, or the vendor's own trouble: it may have happened.
-        *(CodeRule(code, UnknownOutcome) for code in sorted(CHANGED)),
+        # A concurrent change, or a failure inside Google Cloud: the call may have taken effect.
+        *(CodeRule(code, UnknownOutcome) for code in sorted(MODIFIED)),
         CodeRule("resourceNotReady", UnknownOutcome),
         CodeRule("backendError", UnknownOutcome),
         CodeRule("internalError", UnknownOutcome),
@@ -113,24 +115,25 @@ CODES = CodeTable(
 )
 
 
-def nobodys(error: ProviderError) -> bool:
-    """Whether it says that there is no such machine or disk, and not that there is no project."""
+def is_not_found(error: ProviderError) -> bool:
+    """Whether the error means a missing machine or disk, and not a missing project."""
     return error.code in NOT_FOUND and isinstance(error, UnknownOutcome)
 
 
 def http_error(
-    status: int, reasons: Sequence[str], words: str, retry_after_s: float | None = None
+    status: int, reasons: Sequence[str], message: str, retry_after_s: float | None = None
 ) -> ProviderError:
-    """What an HTTP error means; `reasons` are those of its list of errors, the first counts."""
+    """Return the error for an HTTP error. `reasons` are those of its list of errors; the first
+    counts."""
     code = next((reason for reason in reasons if reason), f"HTTP {status}")
-    return CODES.error(code, words, retry_after_s)
+    return CODES.error(code, message, retry_after_s)
 
 
 def operation_error(operation: Any) -> ProviderError | None:
-    """What the error of an operation means; None for one without. Of several the first counts."""
+    """Return the error of an operation; None without one. Of several, the first counts."""
     for error in operation.error.errors:
         return CODES.error(error.code, error.message or operation.http_error_message)
     if operation.http_error_status_code >= 400:
-        words = operation.http_error_message or "an operation failed without a reason"
-        return http_error(operation.http_error_status_code, (), words)
+        message = operation.http_error_message or "an operation failed without a reason"
+        return http_error(operation.http_error_status_code, (), message)
     return None

@@ -1,9 +1,9 @@
-"""Lending what lies below one prefix of a bucket of Google Cloud Storage.
+"""Issue credentials for one prefix of a Google Cloud Storage bucket.
 
-The box takes an access token of a service account that may use the bucket (it needs
-`iam.serviceAccounts.getAccessToken` of it), and has Google's token service limit that by a
-Credential Access Boundary. What comes out lasts as long as the token: an hour, or twelve where the
-organisation's policy iam.allowServiceAccountCredentialLifetimeExtension names the account. (Limits:
+The box gets an access token of a service account that may use the bucket (this needs
+`iam.serviceAccounts.getAccessToken` on it), and has Google's token service limit the token by a
+Credential Access Boundary. The result lasts as long as the token: an hour, or twelve where the
+organisation policy iam.allowServiceAccountCredentialLifetimeExtension names the account. (Limits:
 Google's IAM references of generateAccessToken and of Credential Access Boundaries.)
 """
 
@@ -15,21 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from providers.base import AuthError
-from providers.credential_leases import LeasedCredentials, micros
+from providers.credential_leases import LeasedCredentials, timestamp_us
 from providers.gcp.clients import Clients
-from providers.gcp.policy import below
-from providers.iam.policy import Place
+from providers.gcp.policy import prefix_condition
+from providers.iam.policy import StorePrefix
 
 TIMES_S = (43_200, 3_600)
-ROLE = "inRole:roles/storage.objectAdmin"  # of objects; never more than the account itself may
+ROLE = "inRole:roles/storage.objectAdmin"  # an upper bound, on top of the account's own permissions
 IAM = "https://iamcredentials.googleapis.com"
 TOKENS = "https://sts.googleapis.com/v1/token"
 
 
 class GcpCredentialIssuer:
-    """Keeps `providers.credential_leases.CredentialIssuer`. `lifetime_s` 0 asks for the longest;
-    what is refused as too long is not asked for again. `endpoints` are addresses other than
-    Google's own, of "iam" and "tokens"."""
+    """Implements CredentialIssuer.
+
+    `lifetime_s` 0 asks for the longest lifetime; one that is refused as too long is not tried
+    again. `endpoints` are addresses other than Google's own, for "iam" and "tokens".
+    """
 
     def __init__(
         self,
@@ -41,33 +43,37 @@ class GcpCredentialIssuer:
         self._clients = Clients("", credentials_file)
         self._account = service_account
         self._endpoints = {"iam": IAM, "tokens": TOKENS} | (endpoints or {})
-        wanted_s = int(lifetime_s or TIMES_S[0])
-        self._times = [wanted_s, *(seconds for seconds in TIMES_S if seconds < wanted_s)]
+        requested_s = int(lifetime_s or TIMES_S[0])
+        self._durations_s = [
+            requested_s,
+            *(seconds for seconds in TIMES_S if seconds < requested_s),
+        ]
 
-    def lend(self, place: Place, name: str) -> LeasedCredentials:  # noqa: ARG002 - Google names the account
-        """See Lender."""
+    def issue(self, prefix: StorePrefix, session_name: str) -> LeasedCredentials:  # noqa: ARG002 - Google names the account
+        """See CredentialIssuer.issue. Google's audit log names the account, so `session_name` is
+        unused."""
         while True:
-            seconds = self._times[0]
+            longest_s = self._durations_s[0]
             try:
-                token, expires = self._account_token(seconds)
+                token, expires = self._account_token(longest_s)
                 break
             except AuthError as error:
-                shorter = [other for other in self._times if other < seconds]
+                shorter = [duration_s for duration_s in self._durations_s if duration_s < longest_s]
                 if "lifetime" not in str(error).lower() or not shorter:
                     raise
-                self._times = shorter
-        answer = self._limited(token, boundary(place))
-        if "expires_in" in answer:  # said of tokens of some kinds only; never more than the token
-            expires = min(expires, _now() + timedelta(seconds=int(answer["expires_in"])))
-        document = {"access_token": answer["access_token"], "expiry": expires.isoformat()}
-        return LeasedCredentials("gcp", json.dumps(document), micros(expires))
+                self._durations_s = shorter
+        limited = self._limited(token, boundary(prefix))
+        if "expires_in" in limited:  # only some kinds of tokens report it
+            expires = min(expires, _now() + timedelta(seconds=int(limited["expires_in"])))
+        document = {"access_token": limited["access_token"], "expiry": expires.isoformat()}
+        return LeasedCredentials("gcp", json.dumps(document), timestamp_us(expires))
 
     def _account_token(self, seconds: int) -> tuple[str, datetime]:
-        def ask(source: Any, request: Any) -> tuple[str, datetime]:
+        def fetch(source: Any, request: Any) -> tuple[str, datetime]:
             from google.auth import exceptions, impersonated_credentials
 
             account = f"/v1/projects/-/serviceAccounts/{self._account}:generateAccessToken"
-            found = impersonated_credentials.Credentials(
+            credentials = impersonated_credentials.Credentials(
                 source_credentials=source,
                 target_principal=self._account,
                 target_scopes=["https://www.googleapis.com/auth/devstorage.read_write"],
@@ -75,16 +81,16 @@ class GcpCredentialIssuer:
                 iam_endpoint_override=self._endpoints["iam"] + account,
             )
             try:
-                found.refresh(request)
-            except exceptions.RefreshError as error:  # the reason is in the second of its arguments
+                credentials.refresh(request)
+            except exceptions.RefreshError as error:  # the reason is in the second argument
                 raise exceptions.RefreshError(": ".join(str(arg) for arg in error.args)) from None
-            expiry: Any = found.expiry  # without a zone, and UTC
-            return str(found.token), expiry.replace(tzinfo=UTC)
+            expiry: Any = credentials.expiry  # naive, in UTC
+            return str(credentials.token), expiry.replace(tzinfo=UTC)
 
-        return self._clients.with_credentials(ask)
+        return self._clients.with_credentials(fetch)
 
     def _limited(self, token: str, limits: dict[str, Any]) -> dict[str, Any]:
-        def ask(_source: Any, request: Any) -> dict[str, Any]:
+        def exchange(_source: Any, request: Any) -> dict[str, Any]:
             from google.oauth2 import sts
 
             kind = "urn:ietf:params:oauth:token-type:access_token"
@@ -98,15 +104,15 @@ class GcpCredentialIssuer:
             )
             return dict(answer)
 
-        return self._clients.with_credentials(ask)
+        return self._clients.with_credentials(exchange)
 
 
-def boundary(place: Place) -> dict[str, Any]:
-    """A Credential Access Boundary: the objects below one prefix."""
+def boundary(prefix: StorePrefix) -> dict[str, Any]:
+    """Return a Credential Access Boundary for the objects below one prefix."""
     rule = {
-        "availableResource": f"//storage.googleapis.com/projects/_/buckets/{place.bucket}",
+        "availableResource": f"//storage.googleapis.com/projects/_/buckets/{prefix.bucket}",
         "availablePermissions": [ROLE],
-        "availabilityCondition": {"expression": below(place)},
+        "availabilityCondition": {"expression": prefix_condition(prefix)},
     }
     return {"accessBoundary": {"accessBoundaryRules": [rule]}}
 

@@ -1,10 +1,13 @@
-"""What joins the machines of a gang: cards for GPUDirect, each in a network of its own, and one
-compact placement policy, made by whichever rank asks first and left behind when the gang is gone.
+"""Interconnect and placement of a gang: GPUDirect network interfaces, each in a network of its own,
+and a compact placement policy.
 
-Cards of each type: Google's page on the network bandwidth of GPU machines (A3 High 1 + 4 for
+The first rank that launches creates the policy; it becomes a leftover when the gang is gone.
+
+Interfaces of each type: Google's page on the network bandwidth of GPU machines (A3 High 1 + 4 for
 GPUDirect-TCPX, A3 Mega 1 + 8 for TCPXO, A3 Ultra and A4 2 + 8 for RDMA). Types that may have a
-placement policy, and that booked time is close together already: Google's page on compact placement
-policies. What runs on the machine (NCCL's plugin for the type) is the image's or the job's setup.
+placement policy, and that calendar-mode capacity is close together already: Google's page on
+compact placement policies. The software on the machine (NCCL's plugin for the type) belongs to the
+image or the job's set-up.
 """
 
 from __future__ import annotations
@@ -22,54 +25,59 @@ from providers.base import (
     UnknownOutcome,
 )
 from providers.gcp.clients import Clients
-from providers.gcp.codes import EXISTS, nobodys
-from providers.gcp.names import DEPLOYMENT_TAG, last
-from providers.gcp.operations import us_of
+from providers.gcp.codes import EXISTS, is_not_found
+from providers.gcp.names import DEPLOYMENT_TAG, link_name
+from providers.gcp.operations import timestamp_us
 
 GPUDIRECT = "gpudirect"
-# type -> (cards beside the first in plain networks, cards in a network with an RDMA profile)
+# type -> (interfaces after the first in plain networks, interfaces in an RDMA network)
 CARDS = {
     "a3-highgpu-8g": (4, 0),
     "a3-megagpu-8g": (8, 0),
     "a3-ultragpu-8g": (1, 8),
     "a4-highgpu-8g": (1, 8),
 }
-PREFIX = "spotd-"  # of every policy, as of every machine
-MADE_S = 4.0  # for a policy to be ready; one that takes longer is there at the next try
+PREFIX = "spotd-"  # of all policies and machines
+READY_TIMEOUT_S = 4.0  # a policy that takes longer is ready at the next try
 POLL_S = 0.25
-_PLACED = (CapacityType.RESERVED, CapacityType.BLOCK)
+_UNGROUPED = (CapacityType.RESERVED, CapacityType.BLOCK)
 
 
-def cards(request: LaunchRequest, project: str, fabric: str) -> list[dict[str, str]]:
-    """The cards beside the first: of the subnetworks FABRIC-1, FABRIC-2, ... of the region, and,
-    with RDMA, whose networks are of one zone, FABRIC-rdma-ZONE-1 to -8."""
+def extra_cards(request: LaunchRequest, project: str, fabric: str) -> list[dict[str, str]]:
+    """Return the interfaces after the first: in the region's subnetworks FABRIC-1, FABRIC-2, ...
+    and for RDMA, whose networks belong to one zone, FABRIC-rdma-ZONE-1 to -8."""
     if request.interconnect != GPUDIRECT:
         return []
     plain, rdma = CARDS.get(request.instance_type, (0, 0))
-    where = f"projects/{project}/regions/{request.region}/subnetworks/{fabric}"
+    subnetwork_prefix = f"projects/{project}/regions/{request.region}/subnetworks/{fabric}"
     return [
-        *({"subnetwork": f"{where}-{n}", "nicType": "GVNIC"} for n in range(1, plain + 1)),
         *(
-            {"subnetwork": f"{where}-rdma-{request.zone}-{n}", "nicType": "MRDMA"}
+            {"subnetwork": f"{subnetwork_prefix}-{n}", "nicType": "GVNIC"}
+            for n in range(1, plain + 1)
+        ),
+        *(
+            {"subnetwork": f"{subnetwork_prefix}-rdma-{request.zone}-{n}", "nicType": "MRDMA"}
             for n in range(1, rdma + 1)
         ),
     ]
 
 
 def policy_of(request: LaunchRequest) -> str:
-    """The name of the placement policy that the machine gets; "" for none."""
-    return "" if request.capacity_type in _PLACED else request.gang
+    """Return the name of the machine's placement policy; "" for none."""
+    return "" if request.capacity_type in _UNGROUPED else request.gang
 
 
 def make_policy(
     clients: Clients, request: LaunchRequest, tags: Mapping[str, str], deadline_s: float
 ) -> None:
-    """See to the policy, until `deadline_s` (monotonic): policies have no labels, so that its
-    description has the `tags` of the first who asks. Raises ProviderError; UnknownOutcome while it
-    is being made."""
+    """Create the placement policy unless it exists, and wait for it until `deadline_s` (monotonic).
+
+    Policies have no labels, so `tags` go into the description. Raises ProviderError; UnknownOutcome
+    while the policy is not ready.
+    """
     name, region = policy_of(request), request.region
-    until_s = min(time.monotonic() + MADE_S, deadline_s)
-    row = _get(clients, region, name)
+    stop_s = min(time.monotonic() + READY_TIMEOUT_S, deadline_s)
+    row = _get_policy(clients, region, name)
     if row is None:
         body = {
             "name": name,
@@ -84,55 +92,60 @@ def make_policy(
             if error.code not in EXISTS:
                 raise
     while row is None or row.status != "READY":
-        if time.monotonic() >= until_s:
-            raise UnknownOutcome(f"{region}: the placement policy {name} is still being made")
+        if time.monotonic() >= stop_s:
+            raise UnknownOutcome(f"{region}: the placement policy {name} is still being created")
         time.sleep(POLL_S)
-        row = _get(clients, region, name)
+        row = _get_policy(clients, region, name)
 
 
 def find_policies(clients: Clients, deployment: str) -> dict[tuple[str, str], Leftover]:
-    """The deployment's, by place, used or not. Raises ProviderError."""
-    answers = clients.aggregated(
-        "ResourcePolicies", "resource_policies", f'name eq "{PREFIX}.*"', of="regions"
+    """Return the deployment's policies by (region, name), used or not. Raises ProviderError."""
+    rows_by_region = clients.aggregated(
+        "ResourcePolicies", "resource_policies", f'name eq "{PREFIX}.*"', scope_kind="regions"
     )
-    found = {}
-    for region, rows in answers:
+    policies = {}
+    for region, rows in rows_by_region:
         for row in rows:
-            tags = _tags(row.description)
+            tags = _parse_tags(row.description)
             if tags.get(DEPLOYMENT_TAG) == deployment:
-                ident, since_us = f"{region}/policy/{row.name}", us_of(row.creation_timestamp)
-                left = Leftover(ident, LeftoverKind.GROUP, tags, region, since_us=since_us)
-                found[region, row.name] = left
-    return found
+                leftover_id, since_us = (
+                    f"{region}/policy/{row.name}",
+                    timestamp_us(row.creation_timestamp),
+                )
+                leftover = Leftover(
+                    leftover_id, LeftoverKind.GROUP, tags, region, since_us=since_us
+                )
+                policies[region, row.name] = leftover
+    return policies
 
 
-def place_of(link: str) -> tuple[str, str]:
-    """(region, name) of ".../regions/REGION/resourcePolicies/NAME"."""
-    return last(link.rpartition("/resourcePolicies/")[0]), last(link)
+def policy_location(link: str) -> tuple[str, str]:
+    """Return (region, name) of ".../regions/REGION/resourcePolicies/NAME"."""
+    return link_name(link.rpartition("/resourcePolicies/")[0]), link_name(link)
 
 
 def discard_policy(clients: Clients, leftover_id: str) -> bool:
-    """Delete one; False when that is the name of none. Raises ProviderError."""
+    """Delete a placement policy; False when the id is not one of a policy. Raises ProviderError."""
     parts = leftover_id.split("/")
     if len(parts) != 3 or parts[1] != "policy":
         return False
     try:
         clients.call("ResourcePolicies", "delete_unary", region=parts[0], resource_policy=parts[2])
     except ProviderError as error:
-        if not nobodys(error):
+        if not is_not_found(error):
             raise
     return True
 
 
-def _get(clients: Clients, region: str, name: str) -> Any:
+def _get_policy(clients: Clients, region: str, name: str) -> Any:
     try:
         return clients.call("ResourcePolicies", "get", region=region, resource_policy=name)
     except ProviderError as error:
-        if nobodys(error):
+        if is_not_found(error):
             return None
         raise
 
 
-def _tags(text: str) -> dict[str, str]:
+def _parse_tags(text: str) -> dict[str, str]:
     pairs = (word.partition("=") for word in text.split())
     return {key: value for key, equals, value in pairs if equals}

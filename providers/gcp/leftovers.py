@@ -1,5 +1,5 @@
-"""What machines of ours left behind. Their cards, and the addresses on those, are parts of them and
-go with them; a disk is all that can be left, and the placement policy of a gang."""
+"""Resources that outlived their machines: disks, and placement policies of gangs. Interfaces and
+addresses are part of a machine and are deleted with it."""
 
 from __future__ import annotations
 
@@ -7,47 +7,56 @@ from typing import Any
 
 from providers.base import Leftover, LeftoverKind, ProviderError
 from providers.gcp.clients import Clients
-from providers.gcp.codes import nobodys
-from providers.gcp.fabric import discard_policy, find_policies, place_of
-from providers.gcp.names import labelled, name_of, parted, region_of
-from providers.gcp.operations import us_of
+from providers.gcp.codes import is_not_found
+from providers.gcp.fabric import discard_policy, find_policies, policy_location
+from providers.gcp.names import label_filter, qualified_name, region_of, split_name
+from providers.gcp.operations import timestamp_us
 
 
 def find(clients: Clients, deployment: str) -> list[Leftover]:
-    """Disks and policies of ours that no machine uses. Raises ProviderError."""
-    ours = labelled(deployment)
-    answers = clients.aggregated("Disks", "disks", ours)
-    loose = [read_disk(zone, row) for zone, rows in answers for row in rows if not row.users]
+    """Return disks and policies of the deployment that no machine uses. Raises ProviderError."""
+    own_filter = label_filter(deployment)
+    rows_by_zone = clients.aggregated("Disks", "disks", own_filter)
+    unattached = [
+        read_disk(zone, row) for zone, rows in rows_by_zone for row in rows if not row.users
+    ]
     policies = find_policies(clients, deployment)
     if not policies:
-        return loose
-    machines = clients.aggregated("Instances", "instances", ours)
+        return unattached
+    machines = clients.aggregated("Instances", "instances", own_filter)
     used = {
-        place_of(link) for _, rows in machines for row in rows for link in row.resource_policies
+        policy_location(link)
+        for _, rows in machines
+        for row in rows
+        for link in row.resource_policies
     }
-    return [*loose, *(left for place, left in policies.items() if place not in used)]
+    return [
+        *unattached,
+        *(leftover for location, leftover in policies.items() if location not in used),
+    ]
 
 
 def read_disk(zone: str, row: Any) -> Leftover:
-    """One Disk of the API."""
+    """Parse a Disk of the API."""
     since = row.last_detach_timestamp or row.creation_timestamp
     return Leftover(
-        name_of(zone, row.name),
+        qualified_name(zone, row.name),
         LeftoverKind.DISK,
         dict(row.labels),
         region_of(zone),
         zone,
-        us_of(since),
+        timestamp_us(since),
     )
 
 
 def discard(clients: Clients, leftover_id: str) -> None:
-    """Delete one. An unknown id is success; raises RejectedError for what a machine uses."""
-    zone, disk = parted(leftover_id)
+    """Delete a leftover. An unknown id is success; raises RejectedError for one that a machine
+    uses."""
+    zone, disk = split_name(leftover_id)
     if discard_policy(clients, leftover_id) or not zone:
         return
     try:
         clients.call("Disks", "delete_unary", zone=zone, disk=disk)
     except ProviderError as error:
-        if not nobodys(error):
+        if not is_not_found(error):
             raise

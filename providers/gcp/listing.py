@@ -1,4 +1,4 @@
-"""What Compute Engine says of a machine, in our words."""
+"""Parse Compute Engine's descriptions of machines into the port's types."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from providers.base import CapacityType, Instance, InstanceState
-from providers.gcp.names import TOKEN_TAG, last, name_of, region_of
-from providers.gcp.operations import us_of
+from providers.gcp.names import TOKEN_TAG, link_name, qualified_name, region_of
+from providers.gcp.operations import timestamp_us
 
 USER = "spotd"  # made by cloud-init, see providers/cloud_init.py
 
 _STATES = {
-    "PENDING": InstanceState.PENDING,  # flex-start, waiting for its turn
+    "PENDING": InstanceState.PENDING,  # flex-start, waiting for capacity
     "PROVISIONING": InstanceState.PENDING,
     "STAGING": InstanceState.PENDING,
     "RUNNING": InstanceState.RUNNING,
     "REPAIRING": InstanceState.RUNNING,
-    # What is stopped is never ours to keep: its disk bills until it is deleted.
+    # A stopped machine is of no use, and its disk is billed until it is deleted.
     **dict.fromkeys(
         (
             "STOPPING",
@@ -39,43 +39,42 @@ _MODELS = {
 
 
 def read_instance(row: Any, host_key: str = "") -> Instance:
-    """One Instance of the API."""
-    zone = last(row.zone)
+    """Parse an Instance of the API."""
+    zone = link_name(row.zone)
     labels = dict(row.labels)
     state = _STATES.get(row.status, InstanceState.PENDING)
     return Instance(
-        instance_id=name_of(zone, row.name),
+        instance_id=qualified_name(zone, row.name),
         token=labels.get(TOKEN_TAG, row.name),
         tags=labels,
         state=state,
         region=region_of(zone),
         zone=zone,
-        instance_type=last(row.machine_type),
+        instance_type=link_name(row.machine_type),
         capacity_type=_capacity(row),
-        host=_host(row) if host_key else "",  # nobody is to log in before that is known
+        host=_host(row) if host_key else "",  # no login before the key is known
         private_host=next((str(c.network_i_p) for c in row.network_interfaces), ""),
         ssh_user=USER,
         host_public_key=host_key,
-        launched_at_us=us_of(row.creation_timestamp),
+        launched_at_us=timestamp_us(row.creation_timestamp),
         error=row.status_message,
     )
 
 
-def alive(row: Any) -> bool:
-    """Whether it may still come to something."""
+def is_alive(row: Any) -> bool:
+    """Whether the machine is not stopping or stopped."""
     return _STATES.get(row.status) is not InstanceState.STOPPING
 
 
 def same_machine(row: Any, labels: Mapping[str, str], instance_type: str, moving: str) -> bool:
-    """Whether a machine is what a request asks for; the label `moving` is moved on after it was
-    made."""
-    theirs = {key: value for key, value in row.labels.items() if key != moving}
-    ours = {key: value for key, value in labels.items() if key != moving}
-    return theirs == ours and last(row.machine_type) == instance_type
+    """Whether a machine matches a request; the label `moving` may differ, it changes later."""
+    actual = {key: value for key, value in row.labels.items() if key != moving}
+    expected = {key: value for key, value in labels.items() if key != moving}
+    return actual == expected and link_name(row.machine_type) == instance_type
 
 
 def _host(row: Any) -> str:
-    """Its address of the internet, else of its network."""
+    """Return the public address, else the internal one."""
     for card in row.network_interfaces:
         for access in card.access_configs:
             if access.nat_i_p:

@@ -1,9 +1,9 @@
-"""Compute Engine's warnings, read on the machine itself.
+"""Compute Engine's notices, read on the machine itself.
 
-`instance/preempted` is watched by long poll, so that a preemption is heard the moment it is
+`instance/preempted` is read by long poll, so that a preemption is received at the moment it is
 published. `instance/maintenance-event` is read plainly between two long polls: it warns an hour
-ahead on machines that are ended by maintenance, so that a second thread, or a recursive long poll
-that wakes at every change of any attribute, would buy nothing.
+ahead on machines that maintenance terminates, so that a second thread, or a recursive long poll
+that wakes at every change of any attribute, would gain nothing.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
 from providers.base import MetadataError, Notice, NoticeKind
-from providers.link_local import Answer, ask, refuse
+from providers.link_local import MetadataResponse, request, unexpected_status
 
 LINK_LOCAL = "http://169.254.169.254"
 _META = "/computeMetadata/v1/instance"
-# A custom attribute of the machine, set at its creation: its preemptionNoticeDuration in seconds.
-# The metadata server has no key of its own for that.
+# A custom attribute that launch.py sets to preemptionNoticeDuration in seconds: the metadata server
+# has no key of its own for it.
 NOTICE_ATTRIBUTE = "spotd-notice-s"
-LEAST_S = 30.0  # what a machine without one has, and one with it when the notice is over
+MIN_NOTICE_S = 30.0  # of a machine without the attribute, and the time left after the notice
 _MOST_S = 3600
 _HEADERS = {"Metadata-Flavor": "Google"}
 _MAINTENANCE_NOTICE_S = 3600
-# Live migration does not take the machine away: it is no notice.
+# Live migration keeps the machine: not a notice.
 _HARMLESS = frozenset({"NONE", "MIGRATE_ON_HOST_MAINTENANCE"})
 
 
 class Watcher:
-    """Answers at a change, or after `wait_s` without one.
+    """Returns at a change, or after `wait_s` without one.
 
-    `notice_s` is what the platform gives between `preempted` and the end; without, the machine's
-    own NOTICE_ATTRIBUTE says it (120 s, its preemptionNoticeDuration), and where there is none it
-    is LEAST_S. So it is for a preemption that may have begun before it was first looked for. A 503,
-    which the server answers during maintenance, is an outage like any other (MetadataError).
+    `notice_s` is the time between `preempted` and the end. By default it comes from the machine's
+    NOTICE_ATTRIBUTE (120 s, its preemptionNoticeDuration), and is MIN_NOTICE_S without one, or for
+    a preemption that may have begun before the first poll. A 503, which the server returns during
+    maintenance, is an outage like any other (MetadataError).
     """
 
     interval_s = 0.0
@@ -58,13 +58,13 @@ class Watcher:
         self._maintenance: Notice | None = None
 
     def poll(self) -> Sequence[Notice]:
-        """Every warning in force now. Raises MetadataError."""
+        """Return every notice in force now. Raises MetadataError."""
         if self._notice_s is None:
             self._notice_s = self._read_notice_s()
         try:
             self._read_preempted()
         except MetadataError:
-            # What changed meanwhile is unknown, and a long poll with an old etag may hang on it.
+            # The state is unknown now, and a long poll with an old etag might hang.
             self._etag = ""
             raise
         if self._preempted is None:
@@ -72,20 +72,20 @@ class Watcher:
         return [notice for notice in (self._preempted, self._maintenance) if notice is not None]
 
     def acknowledge(self, notice: Notice) -> None:
-        """Compute Engine has no such call."""
+        """Do nothing: Compute Engine has no such call."""
 
     def _read_notice_s(self) -> float | None:
-        """None while nobody answers: what is in force matters more."""
+        """Return None while the server does not answer: current notices matter more."""
         path = f"{_META}/attributes/{NOTICE_ATTRIBUTE}"
         try:
-            answer = ask(self._base_url, path, timeout_s=self._timeout_s, headers=_HEADERS)
+            answer = request(self._base_url, path, timeout_s=self._timeout_s, headers=_HEADERS)
         except MetadataError:
             return None
         if answer.status not in (200, 404):
             return None
-        told = answer.text if answer.status == 200 else ""
-        seconds = int(told) if told.isascii() and told.isdecimal() and len(told) < 6 else 0
-        return max(LEAST_S, float(min(seconds, _MOST_S)))
+        text = answer.text if answer.status == 200 else ""
+        seconds = int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else 0
+        return max(MIN_NOTICE_S, float(min(seconds, _MOST_S)))
 
     def _read_preempted(self) -> None:
         path = f"{_META}/preempted"
@@ -99,19 +99,19 @@ class Watcher:
         value = answer.text.upper()
         if value not in {"TRUE", "FALSE"}:
             raise MetadataError(f"{path}: neither TRUE nor FALSE: {answer.text[:200]!r}")
-        # Without an etag the next round cannot wait at the server, and must not spin either.
+        # Without an etag the next poll cannot wait at the server, and must not spin either.
         self._etag = answer.headers.get("etag", "")
         self.interval_s = 0.0 if self._etag else 1.0
         if value == "FALSE":
             self._preempted = None
         elif self._preempted is None:
-            left_s = (self._notice_s or LEAST_S) if waited else LEAST_S
+            notice_s = (self._notice_s or MIN_NOTICE_S) if waited else MIN_NOTICE_S
             self._preempted = Notice(
                 notice_id="gcp-preempted",
                 kind=NoticeKind.PREEMPT,
-                deadline_us=self._from_now_us(left_s),
+                deadline_us=self._from_now_us(notice_s),
                 source="instance/preempted",
-                text=f"Compute Engine preempts this instance within {left_s:g} s",
+                text=f"Compute Engine preempts this instance within {notice_s:g} s",
             )
 
     def _read_maintenance(self) -> None:
@@ -122,7 +122,7 @@ class Watcher:
         elif answer.text != "TERMINATE_ON_HOST_MAINTENANCE":
             raise MetadataError(f"{path}: unknown event {answer.text[:200]!r}")
         else:
-            # The etag tells this event from a later one, also after a restart of the agent.
+            # The etag distinguishes events, also after a restart of the agent.
             notice_id = f"gcp-maintenance-{answer.headers.get('etag', '')}"
             if self._maintenance is None or self._maintenance.notice_id != notice_id:
                 self._maintenance = Notice(
@@ -133,10 +133,10 @@ class Watcher:
                     text="Compute Engine ends this instance for host maintenance within the hour",
                 )
 
-    def _get(self, path: str, timeout_s: float) -> Answer:
-        answer = ask(self._base_url, path, timeout_s=timeout_s, headers=_HEADERS)
+    def _get(self, path: str, timeout_s: float) -> MetadataResponse:
+        answer = request(self._base_url, path, timeout_s=timeout_s, headers=_HEADERS)
         if answer.status != 200 or answer.headers.get("metadata-flavor", "Google") != "Google":
-            raise refuse(answer, path)
+            raise unexpected_status(answer, path)
         return answer
 
     def _from_now_us(self, seconds: float) -> int:

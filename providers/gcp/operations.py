@@ -1,8 +1,8 @@
-"""What Compute Engine's operations tell: which creates are ours, and what became of them.
+"""Compute Engine's operations: the deployment's creates and their outcomes.
 
-A create is accepted at once and fails up to half a minute later; nothing but its operation says so.
-Operations carry no labels. What proves that one is ours is its request id, which it echoes: nobody
-else can derive the same from the name of the machine.
+A create is accepted at once and may fail up to half a minute later; only its operation shows this.
+Operations have no labels. The request id, which the operation repeats, proves that it belongs to
+this deployment: nobody else can derive it from the name of the machine.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from typing import Any
 from providers.base import CapacityType, Instance, InstanceState
 from providers.gcp.clients import Clients
 from providers.gcp.codes import EXISTS, operation_error
-from providers.gcp.names import DEPLOYMENT_TAG, TOKEN_TAG, parted, region_of, target_of
+from providers.gcp.names import DEPLOYMENT_TAG, TOKEN_TAG, region_of, split_name, target_of
 
-# The same request id means the same request, also one that failed. A create that is asked for again
-# after that is another one, with the next id; after so many its last answer stands.
+# A request id identifies a request for ever, also a failed one. A retried create therefore uses the
+# next id; after this many attempts, the last answer is final.
 ATTEMPTS = 5
-KEPT = timedelta(hours=1)  # how long a failed create is listed
+LISTED_FOR = timedelta(hours=1)  # how long a failed create is listed
 _NAMESPACE = uuid.UUID("5bd1d4f9-9a3e-5b0c-8f5d-3f3f4d3f6a11")
 
 
 @dataclass(frozen=True)
 class Create:
-    """One of our creates that did not make a machine, or has not yet: `error` None while it is on
-    its way."""
+    """A create of the deployment without a machine: `error` is None while it is in progress."""
 
     instance_id: str
     token: str
     since_us: int
-    error: tuple[str, str] | None  # the vendor's text, the class of error
+    error: tuple[str, str] | None  # (vendor's message, name of the error class)
 
     def to_instance(self, deployment: str) -> Instance:
-        """As it is listed. Of the machine that is not there no more is known."""
-        zone, _ = parted(self.instance_id)
+        """Return it as a listed instance; nothing more is known of the missing machine."""
+        zone, _ = split_name(self.instance_id)
         text, code = self.error or ("", "")
         return Instance(
             instance_id=self.instance_id,
@@ -55,56 +54,56 @@ class Create:
 
 
 def request_id(deployment: str, token: str, attempt: int = 0) -> str:
-    """The request id of a create: a UUID of who asks for what."""
+    """Return the request id of a create: a UUID derived from deployment, token and attempt."""
     return str(uuid.uuid5(_NAMESPACE, f"{deployment}\n{token}\n{attempt}"))
 
 
-def done(operation: Any) -> bool:
-    """Whether an operation is over, with an error or without."""
+def is_done(operation: Any) -> bool:
+    """Whether an operation has finished, with or without an error."""
     return bool(operation.status == type(operation).Status.DONE)
 
 
-def us_of(moment: str) -> int:
-    """Microseconds since the epoch of RFC 3339; 0 for none."""
+def timestamp_us(moment: str) -> int:
+    """Convert RFC 3339 to microseconds since the epoch; 0 for none."""
     try:
         return int(datetime.fromisoformat(moment).timestamp() * 1_000_000)
     except ValueError:
         return 0
 
 
-def since(now_s: float, span: timedelta) -> str:
-    """That long before now, as filters want it."""
-    moment = datetime.fromtimestamp(now_s, UTC) - span
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+def time_before(now_s: float, span: timedelta) -> str:
+    """Return the time `span` before `now_s` in the format of filters."""
+    time_ = datetime.fromtimestamp(now_s, UTC) - span
+    return time_.strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
 def unfinished_creates(clients: Clients, deployment: str, now_s: float) -> list[Create]:
-    """Ours of the last hour that made no machine, or have not yet. One call, whatever the number
-    of machines. Raises ProviderError."""
-    # A filter by target finds nothing (facts of others), so that all inserts are asked for.
-    after = f'(operationType = "insert") (insertTime > "{since(now_s, KEPT)}")'
-    answers = clients.aggregated("GlobalOperations", "operations", after)
-    return read_creates(deployment, (row for _, rows in answers for row in rows))
+    """Return the deployment's creates of the last hour without a machine, in one call. Raises
+    ProviderError."""
+    # A filter by target finds nothing (reported by others), so fetch all inserts.
+    filter_ = f'(operationType = "insert") (insertTime > "{time_before(now_s, LISTED_FOR)}")'
+    rows_by_scope = clients.aggregated("GlobalOperations", "operations", filter_)
+    return read_creates(deployment, (row for _, rows in rows_by_scope for row in rows))
 
 
 def read_creates(deployment: str, operations: Iterable[Any]) -> list[Create]:
-    """Those of `operations` that are creates of this deployment and made no machine, the last of
-    each machine: one that is asked for again is not the one that failed."""
+    """Return the creates of this deployment without a machine, the latest for each machine: a
+    retried create replaces the failed one."""
     latest: dict[str, tuple[int, int, Any]] = {}
     for row in operations:
         instance_id = target_of(row.target_link)
-        token = parted(instance_id)[1]  # the product's names are its tokens
-        ids = [request_id(deployment, token, n) for n in range(ATTEMPTS)] if token else []
-        if row.operation_type != "insert" or row.client_operation_id not in ids:
+        token = split_name(instance_id)[1]  # machines are named after their tokens
+        request_ids = [request_id(deployment, token, n) for n in range(ATTEMPTS)] if token else []
+        if row.operation_type != "insert" or row.client_operation_id not in request_ids:
             continue
-        order = (us_of(row.insert_time), ids.index(row.client_operation_id))
+        order = (timestamp_us(row.insert_time), request_ids.index(row.client_operation_id))
         if instance_id not in latest or latest[instance_id][:2] < order:
             latest[instance_id] = (*order, row)
-    found = []
+    creates = []
     for instance_id, (since_us, _, row) in latest.items():
         error = operation_error(row)
-        if done(row) and (error is None or error.code in EXISTS):
+        if is_done(row) and (error is None or error.code in EXISTS):
             continue
-        told = (str(error), type(error).__name__) if error else None
-        found.append(Create(instance_id, parted(instance_id)[1], since_us, told))
-    return found
+        failure = (str(error), type(error).__name__) if error else None
+        creates.append(Create(instance_id, split_name(instance_id)[1], since_us, failure))
+    return creates

@@ -1,23 +1,31 @@
-"""Roles and bindings for Google Cloud: of the control box, of the reaper, and of the machines.
+"""Roles and bindings for Google Cloud: of the control box, of spot-reaper, and of the machines.
 
-Each document has a custom role (what it may do), bindings of it with a condition (on what), and for
-the machines a deny policy, which no binding made later overrides. Permissions and attributes of
-conditions: Google's IAM permission and condition references. Conditions cannot ask for labels: give
-each deployment a project of its own where others run machines called "spotd-..." too.
+Each document has a custom role (the permissions), conditional bindings of it (the resources), and
+for the machines a deny policy, which no later binding overrides. Permissions and condition
+attributes: Google's IAM permission and condition references. Conditions cannot use labels: give
+each deployment a project of its own where others also run machines called "spotd-...".
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from providers.iam.policy import CONTROL, NAME_PREFIX, NODE, REAPER, Document, Place, PolicyFacts
+from providers.iam.policy import (
+    CONTROL,
+    NAME_PREFIX,
+    NODE,
+    REAPER,
+    Document,
+    PolicyFacts,
+    StorePrefix,
+)
 
-_LIST = (  # machines, and what became of creates
+_LIST = (  # machines and operations
     "compute.instances.list",
     "compute.globalOperations.list",
     "compute.zoneOperations.list",
 )
-_LOOK = (
+_READ_ALL = (
     *_LIST,
     "compute.zoneOperations.get",
     "compute.disks.list",
@@ -28,15 +36,15 @@ _LOOK = (
     "compute.advice.capacity",
     "compute.resourcePolicies.list",
 )
-# Quotas, image and network, before anything needs them.
-_EXAMINE = (
+# For the readiness checks: quotas, image and network.
+_CHECK_READINESS = (
     "cloudquotas.quotas.get",
     "compute.subnetworks.get",
     "compute.firewalls.list",
     "compute.images.get",
     "compute.images.getFromFamily",
 )
-_MAKE = (
+_CREATE = (
     "compute.instances.create",
     "compute.instances.setLabels",
     "compute.instances.setMetadata",
@@ -45,9 +53,9 @@ _MAKE = (
     "compute.disks.create",
     "compute.disks.setLabels",
 )
-# One by one: what is there under a name that is taken, the host key that it published, and what the
-# console of one that did not come up says.
-_SEE = (
+# Reading a single machine: one with a conflicting name, its published host key, and its serial
+# console.
+_READ_MACHINE = (
     "compute.instances.get",
     "compute.instances.getGuestAttributes",
     "compute.instances.getSerialPortOutput",
@@ -57,22 +65,22 @@ _USE = (
     "compute.subnetworks.useExternalIp",
     "compute.images.useReadOnly",
 )
-_END = ("compute.instances.delete",)
+_TERMINATE = ("compute.instances.delete",)
 # For `spotctl doctor --live --gpu`.
-_REHEARSE = ("compute.instances.simulateMaintenanceEvent",)
-# A disk is all that a machine can leave behind: its card is a part of it, and so is its address,
-# because nobody here may reserve one. Google refuses to delete a disk that a machine uses.
+_INTERRUPT = ("compute.instances.simulateMaintenanceEvent",)
+# Images of machines, and the disks that they are read from (_CHECK_READINESS: reading images).
+# to delete a disk that a machine uses.
 _DISCARD = ("compute.disks.delete",)
-# What puts the machines of a gang close to each other.
-_GROUP = (
+# Placement policies of gangs.
+_PLACEMENT = (
     "compute.resourcePolicies.create",
     "compute.resourcePolicies.get",
     "compute.resourcePolicies.use",
     "compute.resourcePolicies.delete",
 )
-# Images of machines, and the disks that they are read from; to see them is among _EXAMINE.
+# Images of machines, and the disks that they are read from. _CHECK_READINESS includes reading them.
 _IMAGES = ("compute.images.create", "compute.images.setLabels", "compute.images.delete")
-_READ = ("compute.disks.useReadOnly",)
+_READ_DISKS = ("compute.disks.useReadOnly",)
 _OBJECTS = (
     "storage.objects.get",
     "storage.objects.create",
@@ -94,24 +102,27 @@ _NEVER_ON_NODES = (
 
 
 def policies(facts: PolicyFacts) -> dict[str, Document]:
-    """Name -> role, bindings and, of the machines, what is denied."""
+    """Return name -> role and bindings, and for machines the denied permissions."""
     account = facts.account.get("project", "PROJECT")
     nodes = f"serviceAccount:{facts.name(NODE)}@{account}.iam.gserviceaccount.com"
     as_node = f"projects/{account}/serviceAccounts/{nodes.removeprefix('serviceAccount:')}"
     control = [
-        _grant((*_LOOK, *_EXAMINE), ""),
-        _grant((*_MAKE, *_SEE, *_END, *_DISCARD, *_READ, *_REHEARSE), _machines(facts)),
+        _grant((*_READ_ALL, *_CHECK_READINESS), ""),
+        _grant(
+            (*_CREATE, *_READ_MACHINE, *_TERMINATE, *_DISCARD, *_READ_DISKS, *_INTERRUPT),
+            _own_machines(facts),
+        ),
         _grant(_IMAGES, _OWN_IMAGES),
         _grant(_USE, ""),
-        _grant(_GROUP, _policies()),
+        _grant(_PLACEMENT, _own_policies()),
         _grant(("iam.serviceAccounts.actAs",), f'resource.name == "{as_node}"'),
-        *(_grant(_OBJECTS, below(place)) for place in facts.own_places("gs")),
+        *(_grant(_OBJECTS, prefix_condition(prefix)) for prefix in facts.control_prefixes("gs")),
     ]
     reaper = [
         _grant(_LIST, ""),
-        _grant(_END, _machines(facts)),
+        _grant(_TERMINATE, _own_machines(facts)),
     ]
-    node = [_grant(_OBJECTS, below(place)) for place in facts.node_places("gs")]
+    node = [_grant(_OBJECTS, prefix_condition(prefix)) for prefix in facts.node_prefixes("gs")]
     denied = {"deniedPrincipals": [nodes], "deniedPermissions": [*_NEVER_ON_NODES]}
     return {
         facts.name(CONTROL): {"grants": control},
@@ -121,34 +132,37 @@ def policies(facts: PolicyFacts) -> dict[str, Document]:
 
 
 def _grant(permissions: Sequence[str], condition: str) -> Document:
-    found: Document = {"includedPermissions": [*permissions]}
-    return found | ({"condition": {"expression": condition}} if condition else {})
+    grant: Document = {"includedPermissions": [*permissions]}
+    return grant | ({"condition": {"expression": condition}} if condition else {})
 
 
-def _machines(facts: PolicyFacts) -> str:
-    """Machines (and their disks) by name, in the zones of the regions."""
+def _own_machines(facts: PolicyFacts) -> str:
+    """Limit to machines and disks by name, in the zones of the regions."""
     name = 'resource.name.extract("/zones/{zone}/")'
     zones = " || ".join(f'{name}.startsWith("{region}-")' for region in facts.regions)
-    ours = " || ".join(
+    own = " || ".join(
         f'resource.name.extract("/{kind}/{{name}}").startsWith("{NAME_PREFIX}")'
         for kind in ("instances", "disks")
     )
-    return f"({ours}) && ({zones})" if "*" not in facts.regions else f"({ours})"
+    return f"({own}) && ({zones})" if "*" not in facts.regions else f"({own})"
 
 
-def _policies() -> str:
-    """Placement policies by name."""
+def _own_policies() -> str:
+    """Limit to placement policies by name."""
     return f'resource.name.extract("/resourcePolicies/{{name}}").startsWith("{NAME_PREFIX}")'
 
 
-# By name: they are in no region.
+# Limit to images by name: they are global.
 _OWN_IMAGES = f'resource.name.extract("/images/{{name}}").startsWith("{NAME_PREFIX}")'
 
 
-def below(place: Place) -> str:
-    """Objects below a prefix, and the listing of it: where nothing is listed the attribute is "",
-    which a prefix of "" would be true of in every bucket."""
-    bucket = f"projects/_/buckets/{place.bucket}"
-    listed = 'api.getAttribute("storage.googleapis.com/objectListPrefix", "")'
-    listing = f'resource.name == "{bucket}" && {listed}.startsWith("{place.prefix}")'
-    return f'resource.name.startsWith("{bucket}/objects/{place.prefix}") || ({listing})'
+def prefix_condition(prefix: StorePrefix) -> str:
+    """Limit to objects below a prefix, and to listing them.
+
+    Outside a listing the attribute is "", which would match a prefix of "" in every bucket; so the
+    bucket is checked too.
+    """
+    bucket = f"projects/_/buckets/{prefix.bucket}"
+    list_prefix = 'api.getAttribute("storage.googleapis.com/objectListPrefix", "")'
+    listing = f'resource.name == "{bucket}" && {list_prefix}.startsWith("{prefix.prefix}")'
+    return f'resource.name.startsWith("{bucket}/objects/{prefix.prefix}") || ({listing})'

@@ -1,5 +1,5 @@
-"""Whether Google Cloud would let us do our work: rights that hold for the whole project, quotas,
-image and network as they are now. Compute Engine has no dry run of a create."""
+"""Readiness checks for Google Cloud: permissions on the whole project; quotas, image and network as
+they are now. Compute Engine has no dry run of a create."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from providers.base import CapacityType, ProviderError
-from providers.gcp.clients import FIX, Clients
+from providers.gcp.clients import CREDENTIALS_FIX, Clients
 from providers.gcp.codes import NOT_FOUND
 from providers.gcp.launch import FIREWALL_TAG
 from providers.gcp.policy import policies
@@ -22,24 +22,24 @@ from providers.readiness import (
     CapacityNeed,
     Finding,
     Grade,
-    bad,
-    clock,
-    doubtful,
-    good,
-    login,
-    quota,
-    side_by_side,
-    tried,
+    check_clock,
+    check_quota,
+    check_ssh_access,
+    failed,
+    passed,
+    run_check,
+    run_parallel,
+    warning,
 )
 
 SERVICES = tuple(
     f"{name}.googleapis.com"
     for name in ("compute", "cloudbilling", "cloudquotas", "cloudresourcemanager")
 )
-_SPOT, _PLAIN = CapacityType.SPOT, CapacityType.ON_DEMAND
-# Types -> what Cloud Quotas calls their accelerator, and their family where the quota of machines
-# on demand is one of families.
-_CARDS = (
+_SPOT, _ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
+# Type pattern -> the accelerator's name in Cloud Quotas, and its family where the on-demand quota
+# is per family.
+_QUOTA_NAMES = (
     ("a3-highgpu-*", "H100", "NVIDIA_H100"),
     ("a3-edgegpu-*", "H100", "NVIDIA_H100"),
     ("a3-megagpu-*", "H100-MEGA", "NVIDIA_H100_MEGA"),
@@ -49,15 +49,15 @@ _CARDS = (
     ("a2-*", "A100", ""),
     ("g2-*", "L4", ""),
 )
-_OF_FAMILIES = "GPUS-PER-GPU-FAMILY-per-project-region"
-_EVERYWHERE = "GPUS-ALL-REGIONS-per-project"
+_FAMILY_QUOTA = "GPUS-PER-GPU-FAMILY-per-project-region"
+_GLOBAL_QUOTA = "GPUS-ALL-REGIONS-per-project"
 _IMAGE = re.compile(r"projects/([^/]+)/global/images/(family/)?([^/]+)")
 
-Counted = tuple[str, str, str]  # quota, region ("" for all together), family
+QuotaKey = tuple[str, str, str]  # quota, region ("" for global), family
 
 
 class ReadinessCheck:
-    """Of one provider."""
+    """The checks of one provider."""
 
     def __init__(self, clients: Clients, settings: Settings, deployment: str) -> None:
         self._clients = clients
@@ -76,95 +76,109 @@ class ReadinessCheck:
         return self._settings.project
 
     def run(self, needs: Sequence[CapacityNeed]) -> list[Finding]:
-        """Who we are first: whoever is nobody may do nothing."""
-        who = tried("credentials", f"{FIX}; {self._policy}", self._credentials)
-        if who[0].grade is Grade.FAIL:
-            return who
-        looks = [
-            partial(tried, "image", "set `image` of the provider to one that is there", self._image)
+        """Run all checks; without valid credentials, only that one."""
+        credentials = run_check(
+            "credentials", f"{CREDENTIALS_FIX}; {self._policy}", self._credentials
+        )
+        if credentials[0].grade is Grade.FAIL:
+            return credentials
+        checks = [
+            partial(
+                run_check, "image", "set `image` of the provider to one that is there", self._image
+            )
         ]
-        for asked, some in _counted(needs).items():
-            look = partial(self._quota, asked, some)
-            looks.append(partial(tried, "quota", self._policy, look, asked[1]))
+        for key, counted in _needs_by_quota(needs).items():
+            check = partial(self._quota, key, counted)
+            checks.append(partial(run_check, "quota", self._policy, check, key[1]))
         for region in self._settings.regions:
-            look = partial(self._network, region)
-            looks.append(partial(tried, "network", self._policy, look, region))
-        return [*who, *_unknown(needs), *side_by_side(looks)]
+            check = partial(self._network, region)
+            checks.append(partial(run_check, "network", self._policy, check, region))
+        return [*credentials, *_unknown_quotas(needs), *run_parallel(checks)]
 
     def _credentials(self) -> Iterator[Finding]:
-        """Rights of the whole project are all that can be asked for without a machine."""
-        everywhere = [_rights(grant) for grant in self._grants if "condition" not in grant]
-        asked = [right for rights in everywhere for right in rights]
-        bound = sum(len(_rights(grant)) for grant in self._grants if "condition" in grant)
+        """Check credentials, clock and permissions; only project-wide permissions can be tested
+        without a machine."""
+        unconditional = [_permissions(grant) for grant in self._grants if "condition" not in grant]
+        permissions = [permission for group in unconditional for permission in group]
+        conditional_count = sum(
+            len(_permissions(grant)) for grant in self._grants if "condition" in grant
+        )
         before_s = time.time()
-        answer, headers = self._clients.ask(
+        answer, headers = self._clients.request(
             "cloudresourcemanager",
             "POST",
             f"/v3/projects/{self._project}:testIamPermissions",
-            {"permissions": asked},
+            {"permissions": permissions},
         )
         after_s = time.time()
-        yield good("credentials", f"{self._clients.who()}, in project {self._project}")
-        yield from clock("Google Cloud", str(headers.get("Date", "")), before_s, after_s)
-        has = set(answer.get("permissions") or ())
-        lacking = [right for right in asked if right not in has]
-        told = f"{len(asked) - len(lacking)} of {len(asked)} rights in the project"
-        told += f"; not tried: {bound} on things of ours alone, before there are any"
-        if lacking:
-            text = f"lacking: {', '.join(lacking)}; {told}"
-            yield bad("permissions", text, self._policy)
+        yield passed("credentials", f"{self._clients.identity()}, in project {self._project}")
+        yield from check_clock("Google Cloud", str(headers.get("Date", "")), before_s, after_s)
+        granted = set(answer.get("permissions") or ())
+        missing = [permission for permission in permissions if permission not in granted]
+        message = (
+            f"{len(permissions) - len(missing)} of {len(permissions)} permissions in the project"
+        )
+        message += (
+            f"; not tried: {conditional_count} that apply only to spotd's own resources, "
+            "which do not exist yet"
+        )
+        if missing:
+            text = f"missing: {', '.join(missing)}; {message}"
+            yield failed("permissions", text, self._policy)
         else:
-            yield good("permissions", told)
+            yield passed("permissions", message)
 
-    def _quota(self, asked: Counted, needs: Sequence[CapacityNeed]) -> Iterator[Finding]:
-        name, region, family = asked
+    def _quota(self, key: QuotaKey, needs: Sequence[CapacityNeed]) -> Iterator[Finding]:
+        name, region, family = key
         path = (
             f"/v1/projects/{self._project}/locations/global/services/compute.googleapis.com"
             f"/quotaInfos/{name}"
         )
         try:
-            answer, _ = self._clients.ask("cloudquotas", "GET", path)
+            answer, _ = self._clients.request("cloudquotas", "GET", path)
         except ProviderError as error:
             if error.code not in NOT_FOUND and error.code != "HTTP 404":
                 raise
-            yield doubtful("quota", f"Cloud Quotas knows no {name}", self._console(), region)
+            yield warning("quota", f"Cloud Quotas knows no {name}", self._console(), region)
             return
         limit = limit_of(answer, region, family)
         if limit is None:
-            yield doubtful("quota", f"{name} tells nothing of {region}", self._console(), region)
+            yield warning("quota", f"{name} has no limit for {region}", self._console(), region)
             return
         per_gpu = name != "CPUS-per-project-region"
-        most = max(needs, key=lambda need: _units(need, per_gpu) * need.count)
-        where = f" --dimensions=region={region}" if region else ""
-        where += f",gpu_family={family}" if family else ""
+        largest = max(needs, key=lambda need: _units_per_machine(need, per_gpu) * need.count)
+        dimensions = f" --dimensions=region={region}" if region else ""
+        dimensions += f",gpu_family={family}" if family else ""
+        needed = _units_per_machine(largest, per_gpu) * largest.count
         fix = (
             "gcloud beta quotas preferences create --service=compute.googleapis.com "
-            f"--quota-id={name} --preferred-value={_units(most, per_gpu) * most.count:g}{where} "
+            f"--quota-id={name} --preferred-value={needed:g}{dimensions} "
             f"--project={self._project}, or {self._console()}"
         )
-        unit, of_one = "GPUs" if per_gpu else "vCPUs", partial(_units, per_gpu=per_gpu)
-        yield quota(name, limit, unit, needs, of_one, fix, region)
+        unit = "GPUs" if per_gpu else "vCPUs"
+        units_per_machine = partial(_units_per_machine, per_gpu=per_gpu)
+        yield check_quota(name, limit, unit, needs, units_per_machine, fix, region)
 
     def _console(self) -> str:
         return f"https://console.cloud.google.com/iam-admin/quotas?project={self._project}"
 
     def _image(self) -> Iterator[Finding]:
-        named = self._settings.image
-        parts = _IMAGE.fullmatch(named)
+        configured = self._settings.image
+        parts = _IMAGE.fullmatch(configured)
         fix = "set `image` to projects/PROJECT/global/images/NAME, or .../images/family/NAME"
         if parts is None:
-            yield bad("image", f"{named} is no image", fix)
+            yield failed("image", f"{configured} is not an image", fix)
             return
         project, by_family, name = parts.groups()
         field, method = ("family", "get_from_family") if by_family else ("image", "get")
         fields: dict[str, Any] = {"project": project, field: name}
         image = self._clients.call("Images", method, **fields)
         if image.status not in ("", "READY") or image.architecture == "ARM64":
-            yield bad("image", f"{image.name} is {image.status} {image.architecture}", fix)
+            yield failed("image", f"{image.name} is {image.status} {image.architecture}", fix)
         elif image.deprecated.state in ("OBSOLETE", "DELETED"):
-            yield bad("image", f"{image.name} is {image.deprecated.state}", fix)
+            yield failed("image", f"{image.name} is {image.deprecated.state}", fix)
         else:
-            yield good("image", f"{image.name}, {(image.architecture or 'X86_64').lower()}")
+            yield passed("image", f"{image.name}, {(image.architecture or 'X86_64').lower()}")
 
     def _network(self, region: str) -> Iterator[Finding]:
         settings = self._settings
@@ -177,94 +191,103 @@ class ReadinessCheck:
             if error.code not in NOT_FOUND:
                 raise
             text = f"{region} has no subnetwork {settings.subnetwork}"
-            yield bad("network", text, fix, region)
+            yield failed("network", text, fix, region)
             return
         if settings.network != "public" and not subnet.private_ip_google_access:
             text = f"machines of {settings.subnetwork} reach no store: no private Google access"
-            yield bad("network", text, fix, region)
+            yield failed("network", text, fix, region)
         sources = sorted(
             {
                 source
                 for rule in self._clients.rows("Firewalls")
-                if _tail(rule.network) == _tail(subnet.network) and _lets_log_in(rule)
+                if _resource_path(rule.network) == _resource_path(subnet.network)
+                and _allows_ssh(rule)
                 for source in (*rule.source_ranges, *rule.source_tags)
             }
         )
-        where, narrower = f"subnetwork {settings.subnetwork}", "take 0.0.0.0/0 out of its rules"
-        yield login(sources, where, fix, narrower, region)
+        location, narrow_fix = (
+            f"subnetwork {settings.subnetwork}",
+            "take 0.0.0.0/0 out of its rules",
+        )
+        yield check_ssh_access(sources, location, fix, narrow_fix, region)
 
 
 def limit_of(answer: Mapping[str, Any], region: str, family: str = "") -> float | None:
-    """The limit that holds there, of a QuotaInfo; of several that fit, the one that names more.
-    None where none does. Below 0 is no limit."""
-    wanted = {"region": region, "gpu_family": family}
-    fits: list[tuple[int, float]] = []
+    """Return the limit of a QuotaInfo that applies there; None without one, below 0 for unlimited.
+
+    Of several matches, the one with the most dimensions counts.
+    """
+    dimensions = {"region": region, "gpu_family": family}
+    matches: list[tuple[int, float]] = []
     for info in answer.get("dimensionsInfos") or ():
-        named = info.get("dimensions") or {}
+        info_dimensions = info.get("dimensions") or {}
         value = (info.get("details") or {}).get("value")
-        if value is not None and all(wanted.get(key) == told for key, told in named.items()):
-            fits.append((len(named), float(value)))
-    return max(fits)[1] if fits else None
+        if value is not None and all(
+            dimensions.get(key) == value_ for key, value_ in info_dimensions.items()
+        ):
+            matches.append((len(info_dimensions), float(value)))
+    return max(matches)[1] if matches else None
 
 
-def _counted(needs: Sequence[CapacityNeed]) -> dict[Counted, list[CapacityNeed]]:
-    """By the quota that counts them. A machine on demand with GPUs is counted twice."""
-    found: defaultdict[Counted, list[CapacityNeed]] = defaultdict(list)
+def _needs_by_quota(needs: Sequence[CapacityNeed]) -> dict[QuotaKey, list[CapacityNeed]]:
+    """Group needs by the quotas that count them. On-demand machines with GPUs count against two."""
+    result: defaultdict[QuotaKey, list[CapacityNeed]] = defaultdict(list)
     for need in needs:
-        for name, everywhere, family in _quotas_of(need):
-            found[name, "" if everywhere else need.region, family].append(need)
-    return dict(found)
+        for name, is_global, family in _quotas_of(need):
+            result[name, "" if is_global else need.region, family].append(need)
+    return dict(result)
 
 
 def _quotas_of(need: CapacityNeed) -> Iterator[tuple[str, bool, str]]:
-    """(quota, whether it is one of all regions together, family)."""
-    card, family = next(
-        (found[1:] for found in _CARDS if fnmatchcase(need.instance_type, found[0])), ("", "")
+    """Yield (quota, whether it is global, GPU family)."""
+    accelerator, family = next(
+        (row[1:] for row in _QUOTA_NAMES if fnmatchcase(need.instance_type, row[0])), ("", "")
     )
-    if need.capacity_type not in (_SPOT, _PLAIN):
+    if need.capacity_type not in (_SPOT, _ON_DEMAND):
         return
     if not need.accelerator_count and fnmatchcase(need.instance_type, "[en][12]-*"):
         yield "CPUS-per-project-region", False, ""
-    elif card and need.capacity_type is _SPOT:
-        yield f"PREEMPTIBLE-NVIDIA-{card}-GPUS-per-project-region", False, ""
-    elif card:
-        name = _OF_FAMILIES if family else f"NVIDIA-{card}-GPUS-per-project-region"
+    elif accelerator and need.capacity_type is _SPOT:
+        yield f"PREEMPTIBLE-NVIDIA-{accelerator}-GPUS-per-project-region", False, ""
+    elif accelerator:
+        name = _FAMILY_QUOTA if family else f"NVIDIA-{accelerator}-GPUS-per-project-region"
         yield name, False, family
-        yield _EVERYWHERE, True, ""
+        yield _GLOBAL_QUOTA, True, ""
 
 
-def _unknown(needs: Sequence[CapacityNeed]) -> Iterator[Finding]:
-    kinds = {need.instance_type for need in needs if not [*_quotas_of(need)]}
-    if kinds:
-        text = f"which quota counts {', '.join(sorted(kinds))} is not known here"
-        yield doubtful("quota", text, "look at the quotas of Compute Engine")
+def _unknown_quotas(needs: Sequence[CapacityNeed]) -> Iterator[Finding]:
+    types = {need.instance_type for need in needs if not [*_quotas_of(need)]}
+    if types:
+        text = f"spotd does not know the quota of {', '.join(sorted(types))}"
+        yield warning("quota", text, "check the quotas of Compute Engine")
 
 
-def _units(need: CapacityNeed, per_gpu: bool) -> float:
+def _units_per_machine(need: CapacityNeed, per_gpu: bool) -> float:
     return need.accelerator_count if per_gpu else need.cpus
 
 
-def _rights(grant: Mapping[str, Any]) -> list[str]:
-    """Those of machines: what stores let us do is tried with the stores."""
+def _permissions(grant: Mapping[str, Any]) -> list[str]:
+    """Return the compute permissions: storage permissions are tested with the stores."""
     return [r for r in grant["includedPermissions"] if not r.startswith("storage.")]
 
 
-def _lets_log_in(rule: Any) -> bool:
-    """Whether a rule is one that lets TCP 22 in to our machines."""
+def _allows_ssh(rule: Any) -> bool:
+    """Whether a firewall rule allows TCP 22 to our machines."""
     if rule.direction == "EGRESS" or rule.disabled:
         return False
     if rule.target_tags and FIREWALL_TAG not in rule.target_tags:
         return False
     return any(
-        one.I_p_protocol in ("all", "tcp", "6") and (not one.ports or any(map(_has_22, one.ports)))
-        for one in rule.allowed
+        allowed.I_p_protocol in ("all", "tcp", "6")
+        and (not allowed.ports or any(map(_includes_22, allowed.ports)))
+        for allowed in rule.allowed
     )
 
 
-def _has_22(ports: str) -> bool:
+def _includes_22(ports: str) -> bool:
     first, _, last = ports.partition("-")
     return int(first) <= 22 <= int(last or first)
 
 
-def _tail(link: str) -> str:
+def _resource_path(link: str) -> str:
     return link.rpartition("/projects/")[2]

@@ -1,7 +1,7 @@
-"""Google's capacity advice: how likely a Spot machine is to be obtained in a zone.
+"""Google's capacity advice: the likelihood of obtaining a Spot machine in a zone.
 
-Reference: compute v1, advice.capacity. Not every client of Google's has it, nor knows every machine
-type; where it is not told, there is no score.
+Reference: compute v1, advice.capacity. Not every project has access, and not every machine type is
+known; then there is no score.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any
 from providers.base import Offer
 from providers.gcp.clients import Clients
 
-MOST_POOLS = 40  # one call each
+MAX_POOLS = 40  # one call each
 
 
 def read_scores(clients: Clients, offers: Sequence[Offer]) -> dict[str, int]:
-    """Score by offer key, of the pools whose machines have the most accelerators. Raises
+    """Return scores by offer key, for the pools with the most accelerators. Raises
     ProviderError."""
-    pools = sorted(offers, key=lambda offer: (-offer.accelerator_count, offer.key))[:MOST_POOLS]
-    # The first one alone: a right that is missing, and an API that hangs, cost one call.
-    told = [
+    pools = sorted(offers, key=lambda offer: (-offer.accelerator_count, offer.key))[:MAX_POOLS]
+    # The first one alone: with a missing permission or a hanging API, only one call is wasted.
+    scores = [
         score
-        for some in (pools[:1], pools[1:])
-        for score in clients.side_by_side(some, partial(_ask, clients))
+        for batch in (pools[:1], pools[1:])
+        for score in clients.map_parallel(batch, partial(_fetch_score, clients))
     ]
-    return {offer.key: score for offer, score in zip(pools, told, strict=True) if score}
+    return {offer.key: score for offer, score in zip(pools, scores, strict=True) if score}
 
 
-def _ask(clients: Clients, offer: Offer) -> int:
-    wanted = {
+def _fetch_score(clients: Clients, offer: Offer) -> int:
+    request = {
         "size": 1,
         "instance_properties": {"scheduling": {"provisioning_model": "SPOT"}},
         "instance_flexibility_policy": {
@@ -42,12 +42,16 @@ def _ask(clients: Clients, offer: Offer) -> int:
         },
     }
     answer = clients.call(
-        "Advice", "capacity", region=offer.region, capacity_advice_request_resource=wanted
+        "Advice", "capacity", region=offer.region, capacity_advice_request_resource=request
     )
     return score_of(answer)
 
 
 def score_of(answer: Any) -> int:
-    """The best recommendation's obtainability, from 0 to 1, as 1 to 10; 0 where there is none."""
-    shares = [one.scores.obtainability for one in answer.recommendations if one.scores]
-    return max(1, min(10, round(max(shares) * 10))) if shares else 0
+    """Convert the best recommendation's obtainability, from 0 to 1, to 1 to 10; 0 without one."""
+    probabilities = [
+        recommendation.scores.obtainability
+        for recommendation in answer.recommendations
+        if recommendation.scores
+    ]
+    return max(1, min(10, round(max(probabilities) * 10))) if probabilities else 0

@@ -1,4 +1,4 @@
-"""Steps as a script for bash and the gcloud command line."""
+"""Render set-up steps as a bash script with the gcloud command line."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ only() {
 
 
 def script(steps: Sequence[Step]) -> str:
-    """Each step once: looked for, and made if it is not there."""
+    """Return a script that checks each step and creates what is missing."""
     return "\n".join([_HEAD, *(_step(step) for step in steps)])
 
 
 def _step(step: Step) -> str:
-    look, make = step.commands
-    said = step.text.replace("'", "")
+    check, create = step.commands
+    safe_text = step.text.replace("'", "")
     lines = [f"# {step.text}"]
-    if look == "false":
-        return "\n".join([*lines, f"bind {make}", ""])
-    lines += [f"look=$(cat <<'LOOK'\n{look}\nLOOK\n)", 'if ! there "$look"; then', f"  {make}"]
-    told = [f"{step.name}=$({look})"] if step.name else []
-    return "\n".join([*lines, f"  echo 'made: {said}'", "fi", *told, ""])
+    if check == "false":
+        return "\n".join([*lines, f"bind {create}", ""])
+    lines += [f"look=$(cat <<'LOOK'\n{check}\nLOOK\n)", 'if ! there "$look"; then', f"  {create}"]
+    assignment = [f"{step.name}=$({check})"] if step.name else []
+    return "\n".join([*lines, f"  echo 'made: {safe_text}'", "fi", *assignment, ""])

@@ -1,4 +1,4 @@
-"""[providers.NAME] of the configuration, of kind "gcp"."""
+"""The [providers.NAME] section of the configuration for kind "gcp"."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ IMAGE = (
     "projects/ubuntu-os-accelerator-images/global/images/family/"
     "ubuntu-accelerator-2404-amd64-with-nvidia-580"
 )
-# Machine types with GPUs of their own; others are named in the configuration.
+# Default machine types: those with built-in GPUs; the configuration can name others.
 PATTERNS = ("a2*", "a3*", "a4*", "g2*")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """[providers.NAME] of the configuration. `image` is a link without its host; `network` is
-    "public", or "private" and "jump", where machines have no address of the internet; `subnetwork`
-    is its name in each region, and `fabric` what the names of those for GPUDirect begin with, ""
-    where there are none; `reservations` are those ("ZONE/NAME") whose machines may be used, with
-    what an hour of one costs on top of what is paid already, in micro-USD; `patience_s` is how long
-    a launch waits for its operation."""
+    """Fields of [providers.NAME].
+
+    `image` is a link without its host; `network` is "public", or "private" or "jump", where
+    machines have no public address; `subnetwork` is the name in each region; `fabric` is the name
+    prefix of GPUDirect subnetworks, "" without them; `reservations` maps usable reservations
+    ("ZONE/NAME") to their extra cost per hour in micro-USD; `patience_s` is how long a launch waits
+    for its operation.
+    """
 
     project: str
     regions: Sequence[str]
@@ -36,12 +38,12 @@ class Settings:
     node_service_account: str = ""
     compute_endpoint: str = ""
     billing_endpoint: str = ""
-    services_endpoint: str = ""  # of quotas and of the project's rights
+    services_endpoint: str = ""  # of Cloud Quotas and Cloud Resource Manager
     timeout_s: float = 10.0
     patience_s: float = 5.0
 
     def endpoints(self) -> dict[str, str]:
-        """Service -> its address, where that is not Google's own."""
+        """Return service -> address, "" for Google's own."""
         return {
             "compute": self.compute_endpoint,
             "cloudbilling": self.billing_endpoint,

@@ -1,5 +1,5 @@
-"""Prices of machines, put together from those of their parts: the Cloud Billing Catalog knows no
-machine, only a vCPU, a GiB and a GPU of each family in each region."""
+"""Machine prices computed from component prices: the Cloud Billing Catalog has no machines, only
+vCPU, GiB and GPU prices by family and region."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from providers.gcp.types import MachineType
 
-HOURS_A_MONTH = 730  # as Google counts them; local disks are sold by the month
+HOURS_A_MONTH = 730  # Google's figure; local disks are priced by the month
 NANO = 1_000_000_000
-# Other ways to pay for the same part: booked, committed, waiting for its turn, with a host of one's
-# own, in pieces of one's own choice.
-_OTHER_DEALS = re.compile(
+# Other purchase options for the same component: reserved, committed, flex-start, sole tenancy,
+# custom machine types.
+_OTHER_PURCHASE_OPTIONS = re.compile(
     r"dws|reserved|commit|custom|sole tenancy|premium|suspended|calendar|flex", re.IGNORECASE
 )
 _PART = re.compile(
@@ -23,8 +23,8 @@ _PART = re.compile(
     re.IGNORECASE,
 )
 _LOCAL = re.compile(r"^ssd backed local storage", re.IGNORECASE)
-# Machine types -> what the SKUs of their vCPUs and memory are called.
-_HOSTS = (
+# Machine type pattern -> name of its vCPU and memory SKUs.
+_HOST_SKUS = (
     ("a2-*", "a2 instance"),
     ("a3-megagpu-*", "a3plus instance"),
     ("a3-ultragpu-*", "a3ultra instance"),
@@ -32,8 +32,8 @@ _HOSTS = (
     ("a4*", "a4 instance"),
     ("g2-*", "g2 instance"),
 )
-# guestAcceleratorType -> what its SKU is called, without the maker; the mega has had three names.
-_CARDS = {
+# guestAcceleratorType -> names of its SKU, without the manufacturer; the mega has had three.
+_GPU_SKUS = {
     "nvidia-l4": ("l4",),
     "nvidia-tesla-a100": ("a100",),
     "nvidia-a100-80gb": ("a100 80gb",),
@@ -42,59 +42,63 @@ _CARDS = {
     "nvidia-h200-141gb": ("h200 141gb",),
     "nvidia-b200": ("b200",),
 }
-_SOLD = {"OnDemand": False, "Preemptible": True}  # usageType -> whether it is spot
+_IS_SPOT = {"OnDemand": False, "Preemptible": True}  # usageType -> whether it is spot
 
 Part = tuple[str, str, bool]  # (region, "family core" and the like, spot)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Nano-USD per hour of one part: a vCPU, a GiB of memory or of local disk, a GPU."""
+    """Nano-USD per hour for a vCPU, a GiB of memory or of local disk, or a GPU."""
 
     parts: Mapping[Part, float] = field(default_factory=dict)
 
-    def price(self, machine: MachineType, region: str, *, spot: bool) -> int:
-        """Micro-USD per hour of the whole machine; 0 when a part of it has no price."""
-        host = next((name for like, name in _HOSTS if fnmatchcase(machine.name, like)), "")
-        needed: list[tuple[float, tuple[str, ...]]] = [
-            (machine.cpus, (f"{host} core",)),
-            (machine.memory_gib, (f"{host} ram",)),
+    def price(self, machine_type: MachineType, region: str, *, spot: bool) -> int:
+        """Return micro-USD per hour of the whole machine; 0 when a component has no price."""
+        host = next(
+            (name for pattern, name in _HOST_SKUS if fnmatchcase(machine_type.name, pattern)), ""
+        )
+        components: list[tuple[float, tuple[str, ...]]] = [
+            (machine_type.cpus, (f"{host} core",)),
+            (machine_type.memory_gib, (f"{host} ram",)),
         ]
-        if machine.accelerator_count:
-            names = _CARDS.get(machine.card, ())
-            needed.append((machine.accelerator_count, tuple(f"{name} gpu" for name in names)))
-        if machine.local_gib:
-            needed.append((machine.local_gib, ("local disk",)))
+        if machine_type.accelerator_count:
+            names = _GPU_SKUS.get(machine_type.card, ())
+            components.append(
+                (machine_type.accelerator_count, tuple(f"{name} gpu" for name in names))
+            )
+        if machine_type.local_gib:
+            components.append((machine_type.local_gib, ("local disk",)))
         total = 0.0
-        for count, names in needed:
-            known = (self.parts.get((region, name, spot), 0.0) for name in names)
-            each = next((nano for nano in known if nano), 0.0)
-            if not each:
+        for count, names in components:
+            candidates = (self.parts.get((region, name, spot), 0.0) for name in names)
+            nano_usd = next((value for value in candidates if value), 0.0)
+            if not nano_usd:
                 return 0
-            total += count * each
+            total += count * nano_usd
         return round(total / 1000)
 
 
 def read_skus(skus: Iterable[Mapping[str, Any]]) -> Rates:
-    """Of the rows of the catalog; of two for the same part the dearer one counts, so that nothing
-    is promised that is billed higher."""
-    found: dict[Part, float] = {}
+    """Parse rows of the catalog. Of two prices for the same component the higher one counts, so
+    that no bill is higher than the offer."""
+    parts: dict[Part, float] = {}
     for sku in skus:
         category = sku.get("category") or {}
-        name = _name(str(sku.get("description", "")), str(category.get("resourceFamily", "")))
-        spot = _SOLD.get(str(category.get("usageType", "")))
-        nano = _nano(sku) if name and spot is not None else 0.0
-        if spot is None or not nano:
+        name = _part_name(str(sku.get("description", "")), str(category.get("resourceFamily", "")))
+        spot = _IS_SPOT.get(str(category.get("usageType", "")))
+        nano_usd = _nano_usd(sku) if name and spot is not None else 0.0
+        if spot is None or not nano_usd:
             continue
         for region in sku.get("serviceRegions") or ():
             key = (str(region), name, spot)
-            found[key] = max(nano, found.get(key, 0.0))
-    return Rates(found)
+            parts[key] = max(nano_usd, parts.get(key, 0.0))
+    return Rates(parts)
 
 
-def _name(description: str, family: str) -> str:
-    """The part that a SKU is for; "" for what is of no use here."""
-    if _OTHER_DEALS.search(description):
+def _part_name(description: str, family: str) -> str:
+    """Return the component that a SKU prices; "" for an irrelevant one."""
+    if _OTHER_PURCHASE_OPTIONS.search(description):
         return ""
     if family == "Storage" and _LOCAL.match(description):
         return "local disk"
@@ -102,9 +106,9 @@ def _name(description: str, family: str) -> str:
     return f"{match['family']} {match['part']}".lower() if match else ""
 
 
-def _nano(sku: Mapping[str, Any]) -> float:
-    """Nano-USD per hour; 0 for a price that cannot be read. The last of the rates counts: the ones
-    before it are what is free each month."""
+def _nano_usd(sku: Mapping[str, Any]) -> float:
+    """Return nano-USD per hour; 0 for an unreadable price. The last tier counts: earlier ones are
+    the free monthly amount."""
     for info in sku.get("pricingInfo") or ():
         expression = info.get("pricingExpression") or {}
         unit = str(expression.get("usageUnit", ""))
@@ -118,5 +122,5 @@ def _nano(sku: Mapping[str, Any]) -> float:
 
 
 def usd_micro(units: int, nanos: int) -> int:
-    """Google's Money in micro-USD."""
+    """Convert Google's Money to micro-USD."""
     return units * 1_000_000 + round(nanos / 1000)

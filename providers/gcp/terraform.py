@@ -1,24 +1,24 @@
-"""The same as the steps of setup.py, for Terraform with Google's provider."""
+"""Render the set-up of setup.py for Terraform with Google's provider."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from providers.federated_stores import output
+from providers.federated_stores import terraform_output
 from providers.gcp.setup import (
     NETWORK,
     ROLES,
-    USER,
-    believed,
+    WORKLOAD_IDENTITY_USER,
     blocks,
-    federate,
+    federation_settings,
     grants,
     member_of,
     pool_of,
     project_of,
     rules,
     services,
+    trusted_providers,
 )
 from providers.iam.hcl import Raw, block, label_of
 from providers.iam.policy import NODE
@@ -38,7 +38,7 @@ terraform {
 
 
 def terraform(facts: SetupFacts) -> str:
-    """A root module."""
+    """Return a root module."""
     project = project_of(facts)
     parts = [_HEAD, block("provider", ["google"], {"project": project})]
     for name in services(facts):
@@ -87,8 +87,11 @@ def _rule(rule: Mapping[str, Any]) -> dict[str, Any]:
         "targetTags": "target_tags",
     }
     allowed = [
-        {"protocol": one["IPProtocol"], **({"ports": one["ports"]} if "ports" in one else {})}
-        for one in rule["allowed"]
+        {
+            "protocol": entry["IPProtocol"],
+            **({"ports": entry["ports"]} if "ports" in entry else {}),
+        }
+        for entry in rule["allowed"]
     ]
     return {names[key]: rule[key] for key in names if key in rule} | {"allow": allowed}
 
@@ -96,29 +99,31 @@ def _rule(rule: Mapping[str, Any]) -> dict[str, Any]:
 def _trusts(facts: SetupFacts) -> Iterator[str]:
     pool = {"workload_identity_pool_id": pool_of(facts)}
     yield block("resource", ["google_iam_workload_identity_pool", "spotd"], pool)
-    named = "google_iam_workload_identity_pool.spotd"
+    pool_resource = "google_iam_workload_identity_pool.spotd"
     label = label_of(facts.policy.name(NODE))
-    for cloud, (name, told, who) in believed(facts).items():
+    for cloud, (name, settings, principal) in trusted_providers(facts).items():
         body: dict[str, Any] = {
-            "workload_identity_pool_id": Raw(f"{named}.workload_identity_pool_id"),
+            "workload_identity_pool_id": Raw(f"{pool_resource}.workload_identity_pool_id"),
             "workload_identity_pool_provider_id": name,
         }
-        if "aws" in told:
-            body["aws"] = [{"account_id": told["aws"]["accountId"]}]
+        if "aws" in settings:
+            body["aws"] = [{"account_id": settings["aws"]["accountId"]}]
         else:
-            oidc = told["oidc"]
-            body["attribute_mapping"] = told["attributeMapping"]
+            oidc = settings["oidc"]
+            body["attribute_mapping"] = settings["attributeMapping"]
             body["oidc"] = [
                 {"issuer_uri": oidc["issuerUri"], "allowed_audiences": oidc["allowedAudiences"]}
             ]
         yield block("resource", ["google_iam_workload_identity_pool_provider", cloud], body)
         member = {
             "service_account_id": Raw(f"google_service_account.{label}.name"),
-            "role": USER,
-            "member": member_of(f"${{{named}.name}}", who),
+            "role": WORKLOAD_IDENTITY_USER,
+            "member": member_of(f"${{{pool_resource}.name}}", principal),
         }
         yield block("resource", ["google_service_account_iam_member", cloud], member)
-    yield output(facts.policy, federate(facts), {"POOL": f"{named}.name"})
+    yield terraform_output(
+        facts.policy, federation_settings(facts), {"POOL": f"{pool_resource}.name"}
+    )
 
 
 def _account(project: str, facts: SetupFacts, role: str) -> Iterator[str]:
@@ -126,17 +131,17 @@ def _account(project: str, facts: SetupFacts, role: str) -> Iterator[str]:
     label = label_of(name)
     body: dict[str, Any] = {"account_id": name, "display_name": name}
     yield block("resource", ["google_service_account", label], body)
-    for ident, grant in grants(facts, role).items():
+    for role_id, grant in grants(facts, role).items():
         body = {
-            "role_id": ident,
-            "title": ident,
+            "role_id": role_id,
+            "title": role_id,
             "stage": "GA",
             "permissions": grant["includedPermissions"],
         }
-        yield block("resource", ["google_project_iam_custom_role", ident], body)
+        yield block("resource", ["google_project_iam_custom_role", role_id], body)
         member = Raw(f"google_service_account.{label}.member")
-        role_id = Raw(f"google_project_iam_custom_role.{ident}.id")
-        body = {"project": project, "role": role_id, "member": member}
+        custom_role = Raw(f"google_project_iam_custom_role.{role_id}.id")
+        body = {"project": project, "role": custom_role, "member": member}
         if "condition" in grant:
-            body["condition"] = [{"title": ident, **grant["condition"]}]
-        yield block("resource", ["google_project_iam_member", ident], body)
+            body["condition"] = [{"title": role_id, **grant["condition"]}]
+        yield block("resource", ["google_project_iam_member", role_id], body)

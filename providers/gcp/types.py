@@ -1,4 +1,4 @@
-"""What Compute Engine's machine types have, in the words of job specs."""
+"""Parse Compute Engine's machine types into the terms of job specs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _MIB_PER_GIB = 1024
-LOCAL_DISK_GIB = 375  # each of the local SSDs that come with a type
-# guestAcceleratorType -> the name in job specs. Others keep the vendor's.
+LOCAL_DISK_GIB = 375  # size of each included local SSD
+# guestAcceleratorType -> name in job specs. Others keep the vendor's name.
 _ACCELERATORS = {
     "nvidia-l4": "L4",
     "nvidia-tesla-t4": "T4",
@@ -24,7 +24,8 @@ _ACCELERATORS = {
 
 @dataclass(frozen=True)
 class MachineType:
-    """`card` is Google's name of the accelerator, `local_gib` the local disks that come with it."""
+    """`card` is Google's name of the accelerator, `local_gib` the size of the included local
+    disks."""
 
     name: str
     cpus: int
@@ -36,8 +37,8 @@ class MachineType:
 
 
 def read_type(row: Any) -> MachineType:
-    """One MachineType of the API. Accelerators that are put into it at creation (N1) are none of
-    its own."""
+    """Parse a MachineType of the API. Accelerators that are attached at creation (N1) do not
+    count."""
     card, count = "", 0
     for accelerator in row.accelerators:
         card = accelerator.guest_accelerator_type

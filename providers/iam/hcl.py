@@ -1,4 +1,4 @@
-"""Terraform's language, as far as modules of ours are written in it."""
+"""Write Terraform's configuration language (HCL), as far as the generated modules need it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 
 class Raw(str):
-    """An expression, written as it is."""
+    """An expression that is written without quotes."""
 
     __slots__ = ()
 
 
 def block(kind: str, labels: list[str], body: Mapping[str, Any]) -> str:
-    """One block; a list of mappings among its values is as many blocks of that name."""
-    head = " ".join([kind, *(json.dumps(label) for label in labels)])
-    return f"{head} {{\n" + "".join(_lines(body, "  ")) + "}\n"
+    """Format one block. A list of mappings among the values becomes nested blocks of that name."""
+    header = " ".join([kind, *(json.dumps(label) for label in labels)])
+    return f"{header} {{\n" + "".join(_lines(body, "  ")) + "}\n"
 
 
 def _lines(body: Mapping[str, Any], indent: str) -> Iterator[str]:
@@ -46,10 +46,10 @@ def _value(value: Any) -> str:
 
 
 def heredoc(text: str) -> Raw:
-    """JSON, as it is."""
+    """Format JSON as a heredoc."""
     return Raw(f"<<-JSON\n{text}\nJSON")
 
 
 def label_of(name: str) -> str:
-    """What a thing is called in a module."""
+    """Return the Terraform label of a name."""
     return name.replace("-", "_")

@@ -1,4 +1,5 @@
-"""What policy documents are made of: a deployment, its regions and its places in object stores."""
+"""The inputs of IAM policy documents: a deployment, its regions and its prefixes in object
+stores."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 CONTROL, REAPER, NODE = "control", "reaper", "node"
-# What asks AWS to take a spot machine of ours back (a policy more of the control box's), and what
-# AWS does that with.
+# On AWS: an additional policy of the control box for requesting spot interruptions, and the role
+# with which AWS carries them out.
 REHEARSE, INTERRUPT = "rehearse", "interrupt"
-# What nodes write lies below this; packages and logs of the deployment do not.
+# Nodes write below this folder; packages and logs of the deployment are outside it.
 NODE_FOLDER = "jobs/"
 DEPLOYMENT_TAG = "spotd-deployment"
 NAME_PREFIX = "spotd-"  # of every machine
@@ -20,8 +21,8 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Place:
-    """A prefix in a bucket; "" is all of it, any other ends with a slash."""
+class StorePrefix:
+    """A prefix in a bucket: "" for the whole bucket, any other ends with a slash."""
 
     bucket: str
     prefix: str = ""
@@ -29,9 +30,12 @@ class Place:
 
 @dataclass(frozen=True)
 class PolicyFacts:
-    """`stores` are URLs of the deployment's own store and of checkpoints, which nodes write to.
-    `account` is what else the cloud's names need (AWS: queue, lend, prove; GCP: project; Azure:
-    subscription_id, resource_group)."""
+    """The deployment that policies are written for.
+
+    `own_store` and `checkpoint_store` are URLs; nodes write to the latter. `account` has what else
+    the names of the cloud's resources need (AWS: queue, lend, prove; GCP: project; Azure:
+    subscription_id, resource_group).
+    """
 
     deployment: str
     regions: Sequence[str]
@@ -40,30 +44,30 @@ class PolicyFacts:
     instance_types: Sequence[str] = ("*",)
     spot_only: bool = False
     account: Mapping[str, str] = field(default_factory=dict)
-    job_stores: Sequence[str] = ()  # others that jobs may name for their checkpoints
+    job_stores: Sequence[str] = ()  # further stores that jobs may name for their checkpoints
 
     def name(self, role: str) -> str:
-        """What the policy of a role is called."""
+        """Return the name of a role's policy."""
         return f"spotd-{role}-{self.deployment}"
 
-    def own_places(self, scheme: str) -> list[Place]:
-        """Where the daemon reads and writes, of this cloud's stores."""
+    def control_prefixes(self, scheme: str) -> list[StorePrefix]:
+        """Return the prefixes in this cloud's stores that the daemon reads and writes."""
         urls = dict.fromkeys((self.own_store, self.checkpoint_store, *self.job_stores))
-        return [place for url in urls if (place := _place(url, scheme)) is not None]
+        return [prefix for url in urls if (prefix := _prefix_on(url, scheme)) is not None]
 
-    def node_places(self, scheme: str) -> list[Place]:
-        """Where nodes read and write: the folder of jobs alone."""
+    def node_prefixes(self, scheme: str) -> list[StorePrefix]:
+        """Return the prefixes that nodes read and write: only the folder of jobs."""
         urls = dict.fromkeys((self.checkpoint_store, *self.job_stores))
-        places = [place for url in urls if (place := _place(url, scheme)) is not None]
-        return [Place(place.bucket, place.prefix + NODE_FOLDER) for place in places]
+        prefixes = [prefix for url in urls if (prefix := _prefix_on(url, scheme)) is not None]
+        return [StorePrefix(prefix.bucket, prefix.prefix + NODE_FOLDER) for prefix in prefixes]
 
 
-def place_of(url: str) -> Place:
-    """Of an object store by its URL, like s3://bucket/prefix."""
+def parse_store_url(url: str) -> StorePrefix:
+    """Split the URL of an object store, like s3://bucket/prefix."""
     parts = urlsplit(url)
     prefix = parts.path.strip("/")
-    return Place(parts.netloc, f"{prefix}/" if prefix else "")
+    return StorePrefix(parts.netloc, f"{prefix}/" if prefix else "")
 
 
-def _place(url: str, scheme: str) -> Place | None:
-    return place_of(url) if urlsplit(url).scheme == scheme else None
+def _prefix_on(url: str, scheme: str) -> StorePrefix | None:
+    return parse_store_url(url) if urlsplit(url).scheme == scheme else None

@@ -1,27 +1,27 @@
-"""Steps as a script for bash; how a call is written, each cloud's command line says."""
+"""Render set-up steps as a bash script; each cloud formats its own calls."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
 
-from providers.iam.setup import EACH, Call, Step, names_in
+from providers.iam.setup import EACH, Call, Step, placeholders_in
 
-# What every script has: "null" stands for what does not exist.
+# Part of every script: "null" stands for a missing resource.
 ABSENT = """\
 absent() { case "$1" in null | false | "") return 0 ;; *) return 1 ;; esac; }
 """
 
 
-def script(head: str, steps: Sequence[Step], command: Callable[[Call], str]) -> str:
-    """Each step once: looked for, and made if it is not there. `head` defines what the lines that
-    `command` makes of calls use."""
-    return "\n".join([head, *(_step(step, command) for step in steps)])
+def script(header: str, steps: Sequence[Step], command: Callable[[Call], str]) -> str:
+    """Render a script that checks each step and creates what is missing. `header` defines the
+    functions that the lines made by `command` use."""
+    return "\n".join([header, *(_step(step, command) for step in steps)])
 
 
 def quoted(text: str) -> str:
-    """For bash; names of ours are filled in, nothing else is."""
-    if not names_in(text):
+    """Quote for bash; only $NAMEs of set-up steps are expanded."""
+    if not placeholders_in(text):
         return shlex.quote(text)
     for special in ("\\", '"', "`"):
         text = text.replace(special, "\\" + special)
@@ -41,9 +41,14 @@ def _step(step: Step, command: Callable[[Call], str]) -> str:
             "fi",
         ]
     if step.each:
-        letter = f'"\'${{{EACH}: -1}}"'
-        net = f"  NET=$(( ($(printf %d {letter}) - 97) % 16 * 16 ))"
-        lines = [f"for {EACH} in ${step.each}; do", net, *(f"  {line}" for line in body), "done"]
+        last_letter = f'"\'${{{EACH}: -1}}"'
+        net_line = f"  NET=$(( ($(printf %d {last_letter}) - 97) % 16 * 16 ))"
+        lines = [
+            f"for {EACH} in ${step.each}; do",
+            net_line,
+            *(f"  {line}" for line in body),
+            "done",
+        ]
     else:
         lines = body
     return "\n".join([f"# {step.text}", *lines, ""])

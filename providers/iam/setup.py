@@ -1,6 +1,5 @@
-"""What a cloud account needs before spotd can use it, as a list of steps: data, so that it can be
-printed as commands, applied, and compared with what is there. Each cloud makes its own in
-`providers/<cloud>/setup.py`."""
+"""Cloud account set-up as a list of steps: data that can be printed as commands, applied, and
+compared with the account. Each cloud has its own steps in `providers/<cloud>/setup.py`."""
 
 from __future__ import annotations
 
@@ -12,15 +11,15 @@ from typing import Any
 from providers.iam.policy import PolicyFacts
 
 NETWORKS = ("public", "private", "jump")
-EACH = "ZONE"  # in a step for each of several words, the name of the one
+EACH = "ZONE"  # the name of the current word in a step with `each`
 _NAME = re.compile(r"\$([A-Z][A-Z0-9_]*)")
 
 
 @dataclass(frozen=True)
 class SetupFacts:
-    """`box` is the only CIDR that machines are logged in to from; `network` is one of NETWORKS;
-    `queue`, if any, is what the cloud's own warnings go to. `trusts` are the clouds whose machines
-    may be who machines are here, with what tells them: as TRUSTS of that cloud's set-up says."""
+    """`box` is the only CIDR from which machines accept SSH; `network` is one of NETWORKS; `queue`,
+    if not empty, receives the cloud's own warnings. `trusts` maps a trusted cloud to the arguments
+    that identify its machines, as TRUST_ARGUMENTS of the set-up lists them."""
 
     policy: PolicyFacts
     box: str
@@ -31,8 +30,12 @@ class SetupFacts:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of the cloud's API. In `parameters` and `answer`, $NAME stands for what a step
-    before this one found or made; `answer` is the JMESPath of what is wanted of the answer."""
+    """One call of the cloud's API.
+
+    $NAME in `parameters` and `answer` stands for the result of an earlier step. `answer` is a
+    JMESPath that selects the wanted part of the answer. The field names are part of the output of
+    `spotctl init -o json`.
+    """
 
     region: str
     service: str
@@ -43,10 +46,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Step:
-    """Something that has to be there: `look` says whether it is (null, false and "" are no), and
-    `make` makes it. Without `make` it is looked up only. What either answers is $`name` from then
-    on. With `each`, once for every word of that name, as $ZONE, and nothing is kept. `commands` are
-    (look, make) for a cloud whose command line does not speak its API."""
+    """A resource that has to exist.
+
+    `look` tests whether it does (null, false and "" mean no), and `make` creates it; without `make`
+    it is only looked up. The result becomes $`name` for later steps. With `each`, the step runs
+    once for every word of that name, as $ZONE, and stores no result. `commands` are shell commands
+    (look, make) for a cloud whose command line does not call its API directly. The field names are
+    part of the output of `spotctl init -o json`.
+    """
 
     text: str
     look: Call
@@ -57,77 +64,84 @@ class Step:
 
 
 class MissingError(Exception):
-    """What is looked up and not made is not there."""
+    """A resource that is looked up and not created does not exist."""
 
 
-Ask = Callable[[Call], Any]  # the answer, None for what does not exist
+Execute = Callable[[Call], Any]  # returns the answer, None for a missing resource
 
 
-def missing(steps: Sequence[Step], ask: Ask, names: dict[str, str] | None = None) -> list[str]:
-    """What would be made, in words; nothing is changed. What steps answer goes into `names`."""
-    return [text for text, there in _walk(steps, ask, names, make=False) if not there]
+def find_missing_steps(
+    steps: Sequence[Step], execute: Execute, names: dict[str, str] | None = None
+) -> list[str]:
+    """Return descriptions of what `apply` would create; changes nothing. Results of steps go into
+    `names`."""
+    return [
+        description
+        for description, exists in _walk(steps, execute, names, create=False)
+        if not exists
+    ]
 
 
 def apply(
-    steps: Sequence[Step], ask: Ask, names: dict[str, str] | None = None
+    steps: Sequence[Step], execute: Execute, names: dict[str, str] | None = None
 ) -> Iterator[tuple[str, bool]]:
-    """Make what is not there: (what, whether it was there); `names` as above."""
-    return _walk(steps, ask, names, make=True)
+    """Create what is missing; yields (description, whether it existed). `names` as above."""
+    return _walk(steps, execute, names, create=True)
 
 
-def search(query: str, answer: Mapping[str, Any]) -> Any:
-    """The part of an answer that a JMESPath names, as the command lines' `--query` does it."""
+def select_jmespath(query: str, answer: Mapping[str, Any]) -> Any:
+    """Return the part of an answer that a JMESPath selects, like the command lines' `--query`."""
     import jmespath  # type: ignore[import-untyped] # noqa: PLC0415 - for set-ups alone
 
     return jmespath.search(query, answer)
 
 
-def filled(value: Any, names: Mapping[str, str]) -> Any:
-    """`value` with what its names stand for. Raises KeyError for one that is not known."""
+def substitute(value: Any, names: Mapping[str, str]) -> Any:
+    """Replace the $NAMEs in `value`. Raises KeyError for an unknown one."""
     if isinstance(value, str):
-        return _NAME.sub(lambda found: names[found[1]], value)
+        return _NAME.sub(lambda match: names[match[1]], value)
     if isinstance(value, Mapping):
-        return {key: filled(item, names) for key, item in value.items()}
+        return {key: substitute(item, names) for key, item in value.items()}
     if isinstance(value, Sequence):
-        return [filled(item, names) for item in value]
+        return [substitute(item, names) for item in value]
     return value
 
 
-def names_in(text: str) -> list[str]:
-    """The $NAMEs of a text, without the dollar."""
+def placeholders_in(text: str) -> list[str]:
+    """Return the $NAMEs in a text, without the dollar."""
     return _NAME.findall(text)
 
 
 def _walk(
-    steps: Sequence[Step], ask: Ask, found: dict[str, str] | None, *, make: bool
+    steps: Sequence[Step], execute: Execute, captured: dict[str, str] | None, *, create: bool
 ) -> Iterator[tuple[str, bool]]:
-    names = {} if found is None else found
+    names = {} if captured is None else captured
     for step in steps:
-        for one in names[step.each].split() if step.each else [""]:
-            here = names | zone_names(one)
+        for item in names[step.each].split() if step.each else [""]:
+            values = names | zone_names(item)
             try:
-                look = _call(step.look, here)
-            except KeyError:  # of something that is not made yet
+                check = _call(step.look, values)
+            except KeyError:  # it needs a resource that does not exist yet
                 if step.make is not None:
-                    yield filled(step.text, here), False
+                    yield substitute(step.text, values), False
                 continue
-            answer = ask(look)
-            there = bool(answer)
-            if not there and step.make is None:
-                raise MissingError(f"{filled(step.text, here)} is not there")
-            if not there and make and step.make is not None:
-                answer = ask(_call(step.make, here))
-            if step.name and answer:
-                names[step.name] = str(answer)
+            result = execute(check)
+            exists = bool(result)
+            if not exists and step.make is None:
+                raise MissingError(f"{substitute(step.text, values)} is not there")
+            if not exists and create and step.make is not None:
+                result = execute(_call(step.make, values))
+            if step.name and result:
+                names[step.name] = str(result)
             if step.make is not None:
-                yield filled(step.text, here), there
+                yield substitute(step.text, values), exists
 
 
 def zone_names(zone: str) -> dict[str, str]:
-    """$ZONE, and $NET: which sixteenth of the network is its own, by the letter it ends with."""
+    """Return $ZONE and $NET, the zone's sixteenth of the network, by the zone's last letter."""
     return {EACH: zone, "NET": str((ord(zone[-1]) - ord("a")) % 16 * 16)} if zone else {}
 
 
 def _call(call: Call, names: Mapping[str, str]) -> Call:
-    parameters, answer = filled(call.parameters, names), filled(call.answer, names)
-    return Call(call.region, call.service, call.operation, parameters, answer)
+    parameters, query = substitute(call.parameters, names), substitute(call.answer, names)
+    return Call(call.region, call.service, call.operation, parameters, query)

@@ -1,4 +1,5 @@
-"""A cloud on this machine: real processes, real SSH, real metadata documents, nothing to rent.
+"""A simulated cloud on this machine, with real processes, SSH and metadata services.
 
-`server` is the program, `cloud` the adapter, `control` the client of tests, benches and `spotctl`.
+`server` is its server program, `cloud` the provider adapter, and `control` the client for tests,
+benchmarks and `spotctl`.
 """

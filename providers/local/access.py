@@ -1,7 +1,7 @@
-"""Who may give the cloud orders: whoever can read its token, which lies in its folder.
+"""The bearer token of the local cloud: only users who can read it may call the API.
 
-Everybody on this machine reaches 127.0.0.1, a page in a browser included, and a launch runs
-commands as the cloud's owner.
+Every user of this machine can reach 127.0.0.1, and so can a page in a browser, but a launch runs
+commands as the owner of the cloud. The token is a file in the cloud's folder.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _NAME = "token"
 
 
 class NoTokenError(Exception):
-    """There is no token to show; the text says which file was looked for."""
+    """The token cannot be read; the message names the file."""
 
 
 def token_file(folder: Path) -> Path:
-    """Where the token of the cloud in `folder` lies."""
+    """The token file of the cloud in `folder`."""
     return folder.absolute() / _NAME
 
 
-def keep_token(folder: Path) -> str:
-    """The folder's token: made once, for its owner's eyes, and kept for later starts."""
+def load_or_create_token(folder: Path) -> str:
+    """Return the folder's token, created on the first start and readable by the owner only."""
     path = token_file(folder)
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -33,16 +33,18 @@ def keep_token(folder: Path) -> str:
         path.chmod(0o600)
         if token := path.read_text("ascii").strip():
             return token
-        fd = os.open(path, os.O_WRONLY)  # whoever made it died before a word
+        fd = os.open(path, os.O_WRONLY)  # its creator died before writing the token
     token = secrets.token_hex(32)
     with os.fdopen(fd, "w", encoding="ascii") as file:
         file.write(token + "\n")
     return token
 
 
-def credentials(path: Path | None) -> dict[str, str]:
-    """The header that shows the token in `path`, read anew each time: the cloud may be a new one.
-    Raises NoTokenError."""
+def auth_header(path: Path | None) -> dict[str, str]:
+    """The Authorization header with the token in `path`. Raises NoTokenError.
+
+    The file is read on every call because the cloud may have been replaced by a new one.
+    """
     if path is None:
         raise NoTokenError("no token_file is given; `spotctl cloud up` prints which one it is")
     try:
@@ -52,8 +54,8 @@ def credentials(path: Path | None) -> dict[str, str]:
     return {HEADER: f"Bearer {token}"}
 
 
-def admits(token: str, shown: str | None) -> bool:
-    """Whether the header's value shows this token."""
+def is_authorized(token: str, header: str | None) -> bool:
+    """Whether the value of the Authorization header holds this token."""
     return hmac.compare_digest(
-        f"Bearer {token}".encode(), (shown or "").encode("latin-1", "replace")
+        f"Bearer {token}".encode(), (header or "").encode("latin-1", "replace")
     )

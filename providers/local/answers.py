@@ -1,4 +1,4 @@
-"""What the local cloud's answers mean: rows become the port's values, or an UnknownOutcome."""
+"""Parse the local cloud's responses into the port's types; UnknownOutcome if they are malformed."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ T = TypeVar("T")
 MAX_NUMBER = 1 << 53
 
 
-def rows_of(answer: Mapping[str, Any], name: str, read: Callable[[Any], T]) -> list[T]:
-    """The list `name` of an answer, each row understood. Raises UnknownOutcome."""
-    rows = answer.get(name)
+def parse_rows(response: Mapping[str, Any], name: str, parse_row: Callable[[Any], T]) -> list[T]:
+    """Parse each row of the list `name` in a response. Raises UnknownOutcome."""
+    rows = response.get(name)
     if not isinstance(rows, list):
-        raise _unreadable(f"no list of {name}")
-    return [read(row) for row in rows]
+        raise _malformed(f"no list of {name}")
+    return [parse_row(row) for row in rows]
 
 
-def read_offer(row: Any, provider: str) -> Offer:
+def parse_offer(row: Any, provider: str) -> Offer:
     """Raises UnknownOutcome."""
-    return _record(Offer, {**_mapping(row), "provider": provider})
+    return _parse_record(Offer, {**_check_mapping(row), "provider": provider})
 
 
-def read_instance(row: Any) -> Instance:
+def parse_instance(row: Any) -> Instance:
     """Raises UnknownOutcome."""
-    return _record(Instance, _mapping(row))
+    return _parse_record(Instance, _check_mapping(row))
 
 
-def read_leftover(row: Any) -> Leftover:
+def parse_leftover(row: Any) -> Leftover:
     """Raises UnknownOutcome."""
-    return _record(Leftover, _mapping(row))
+    return _parse_record(Leftover, _check_mapping(row))
 
 
-def read_notice(row: Any) -> tuple[int, Notice]:
-    """The notice and its number in the queue. Raises UnknownOutcome."""
-    row = _mapping(row)
-    kind = _typed(row.get("kind"), NoticeKind)
-    deadline_us = None if kind is NoticeKind.REBALANCE else _typed(row.get("deadline_us"), int)
+def parse_notice(row: Any) -> tuple[int, Notice]:
+    """The notice and its sequence number in the queue. Raises UnknownOutcome."""
+    row = _check_mapping(row)
+    kind = _check_type(row.get("kind"), NoticeKind)
+    deadline_us = None if kind is NoticeKind.REBALANCE else _check_type(row.get("deadline_us"), int)
     notice = Notice(
-        notice_id=_typed(row.get("notice_id"), str),
+        notice_id=_check_type(row.get("notice_id"), str),
         kind=kind,
         deadline_us=deadline_us,
         source="local cloud queue",
-        instance_id=_typed(row.get("instance_id"), str),
+        instance_id=_check_type(row.get("instance_id"), str),
         text=f"local cloud: {kind.value}",
     )
-    return _typed(row.get("seq"), int), notice
+    return _check_type(row.get("seq"), int), notice
 
 
-def read_text(answer: Mapping[str, Any], name: str) -> str:
+def parse_text(response: Mapping[str, Any], name: str) -> str:
     """Raises UnknownOutcome."""
-    text: str = _typed(answer.get(name), str)
+    text: str = _check_type(response.get(name), str)
     return text
 
 
-def read_seconds(value: Any, default: float) -> float:
-    """A time that the cloud tells, of at most a day; `default` for what is none."""
+def parse_seconds(value: Any, default: float) -> float:
+    """A duration of at most a day; `default` if the value is not one."""
     try:
         seconds = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -68,14 +68,14 @@ def read_seconds(value: Any, default: float) -> float:
     return seconds if 0 <= seconds <= 86_400 else default
 
 
-def _record(kind: Callable[..., T], row: Mapping[str, Any]) -> T:
-    """A dataclass of the port: its fields, of their types, and what else is told is passed over."""
+def _parse_record(kind: Callable[..., T], row: Mapping[str, Any]) -> T:
+    """Build a dataclass of the port from a row; keys that are not fields are ignored."""
     hints = _hints(kind)
-    given = {name: _typed(row[name], hint) for name, hint in hints.items() if name in row}
+    values = {name: _check_type(row[name], hint) for name, hint in hints.items() if name in row}
     try:
-        return kind(**given)
+        return kind(**values)
     except TypeError as error:
-        raise _unreadable(str(error)) from None
+        raise _malformed(str(error)) from None
 
 
 @cache
@@ -84,27 +84,27 @@ def _hints(kind: Any) -> dict[str, Any]:
     return {item.name: hints[item.name] for item in fields(kind)}
 
 
-def _mapping(row: Any) -> Mapping[str, Any]:
+def _check_mapping(row: Any) -> Mapping[str, Any]:
     if not isinstance(row, dict):
-        raise _unreadable(f"{str(row)[:60]!r} is no row")
+        raise _malformed(f"{str(row)[:60]!r} is no row")
     return row
 
 
-def _typed(value: Any, kind: Any) -> Any:
-    """`value` if it is of the kind; numbers are those that can be counted with."""
+def _check_type(value: Any, kind: Any) -> Any:
+    """Return `value` if it has the type `kind`. Numbers must be finite and below 2**53."""
     if isinstance(kind, type) and issubclass(kind, Enum):
         try:
             return kind(value)
         except ValueError as error:
-            raise _unreadable(str(error)) from None
-    plain = (int, float) if kind is float else dict if not isinstance(kind, type) else kind
-    fits = isinstance(value, plain) and (kind is bool or not isinstance(value, bool))
-    if fits and isinstance(value, (int, float)):
-        fits = abs(value) <= MAX_NUMBER  # nan compares false
-    if not fits:
-        raise _unreadable(f"{str(value)[:60]!r} is no {getattr(kind, '__name__', kind)}")
+            raise _malformed(str(error)) from None
+    expected = (int, float) if kind is float else dict if not isinstance(kind, type) else kind
+    valid = isinstance(value, expected) and (kind is bool or not isinstance(value, bool))
+    if valid and isinstance(value, (int, float)):
+        valid = abs(value) <= MAX_NUMBER  # nan compares false
+    if not valid:
+        raise _malformed(f"{str(value)[:60]!r} is no {getattr(kind, '__name__', kind)}")
     return value
 
 
-def _unreadable(text: str) -> UnknownOutcome:
+def _malformed(text: str) -> UnknownOutcome:
     return UnknownOutcome(f"the local cloud answered what cannot be read: {text}")

@@ -1,4 +1,4 @@
-"""The cloud's HTTP door: `/v1/<personality>/` for its customers, `/control/` for its owner."""
+"""The local cloud's HTTP API: `/v1/<personality>/` for spotd, `/control/` for the cloud's owner."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlsplit
 
 from providers.base import CapacityType, LaunchRequest
-from providers.local.access import HEADER, admits
-from providers.local.api_errors import STATUS, Garble, HangUp, NotVisible, Refusal
+from providers.local.access import HEADER, is_authorized
+from providers.local.api_errors import STATUS, GarbledReply, LostReply, NotVisible, Refusal
 from providers.local.blocking_http import BlockingHandler, BlockingServer
 from providers.local.cloud_state import CloudState
 from providers.local.control_api import ControlApi
-from providers.local.preemption import Taker
+from providers.local.preemption import Preemptor
 from providers.local.process_pool import ProcessPoolError
 from providers.local.scenario import PERSONALITIES
 from providers.local.scenario_fields import ScenarioError
 
 _BODY_MAX_BYTES = 1_000_000
-_STRANGER = (
+_UNAUTHORIZED = (
     "the token is missing or not this cloud's: give the token_file that `spotctl cloud up` names"
 )
 
 
 class Api:
-    """Answers requests with plain JSON values; raises what the verbs raise."""
+    """Routes requests. Returns JSON values; raises the errors of CloudState and ControlApi."""
 
-    def __init__(self, world: CloudState, taker: Taker) -> None:
-        self._world = world
-        self._taker = taker
-        self._control = ControlApi(world, taker)
-        self.visibility_s = world.market.scenario.visibility_s
+    def __init__(self, cloud: CloudState, preemptor: Preemptor) -> None:
+        self._cloud = cloud
+        self._preemptor = preemptor
+        self._control = ControlApi(cloud, preemptor)
+        self.visibility_s = cloud.market.scenario.visibility_s
 
     def answer(
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, object]
     ) -> object:
-        """One call."""
+        """Handle one request."""
         match path.strip("/").split("/"):
             case ["v1", personality, verb] if personality in PERSONALITIES:
                 return self._serve(method, personality, verb, query, body)
@@ -59,32 +59,32 @@ class Api:
     ) -> object:
         match method, verb:
             case "POST", "launch":
-                return self._world.launch(personality, request_from(body))
+                return self._cloud.launch(personality, parse_launch_request(body))
             case "POST", "terminate":
-                self._world.terminate(personality, str(body.get("instance_id", "")))
+                self._cloud.terminate(personality, str(body.get("instance_id", "")))
                 return {}
             case "POST", "renew":
                 expires_at_s = body.get("expires_at_s")
                 if not isinstance(expires_at_s, int) or isinstance(expires_at_s, bool):
                     raise Refusal("rejected", f"expires_at_s is {expires_at_s!r}: unix seconds")
                 ident = str(body.get("instance_id", ""))
-                self._world.renew(personality, ident, expires_at_s)
+                self._cloud.renew(personality, ident, expires_at_s)
                 return {}
             case "GET", "leftovers":
-                return {"leftovers": self._world.left(personality, _deployment(query))}
+                return {"leftovers": self._cloud.list_leftovers(personality, _deployment(query))}
             case "POST", "discard":
-                self._world.discard(personality, str(body.get("leftover_id", "")))
+                self._cloud.discard(personality, str(body.get("leftover_id", "")))
                 return {}
             case "GET", "offers":
-                return {"offers": self._world.offers(personality)}
+                return {"offers": self._cloud.offers(personality)}
             case "GET", "instances":
-                return {"instances": self._world.list(personality, _deployment(query))}
+                return {"instances": self._cloud.list(personality, _deployment(query))}
             case "GET", "notices":
                 after = query.get("after", "0")
                 if not after.isdecimal():
                     raise Refusal("rejected", f"after is {after!r}; it must be a number")
-                rows = self._taker.queue(personality, _deployment(query), int(after))
-                return {"notices": rows, "queue": self._taker.queue_id}
+                rows = self._preemptor.queued_notices(personality, _deployment(query), int(after))
+                return {"notices": rows, "queue": self._preemptor.queue_id}
         raise Refusal("not_found", f"no such call: {method} {verb}")
 
 
@@ -94,43 +94,43 @@ def _deployment(query: Mapping[str, str]) -> str:
     return query["deployment"]
 
 
-_LATER = frozenset({"reservation", "interconnect", "gang"})  # than the first version of this API
+_OPTIONAL = frozenset({"reservation", "interconnect", "gang"})  # added after the first API version
 
 
-def request_from(body: Mapping[str, object]) -> LaunchRequest:
-    """A launch request from JSON; of a spotd that does not know a field yet, its default. Raises
-    Refusal naming the field that is wrong."""
+def parse_launch_request(body: Mapping[str, object]) -> LaunchRequest:
+    """Parse a launch request. A field that an older spotd does not send gets its default. Raises
+    Refusal, which names the invalid field."""
     fields = LaunchRequest.__dataclass_fields__
     if unknown := sorted(set(body) - set(fields)):
         raise Refusal("rejected", f"unknown field {unknown[0]!r}")
     values: dict[str, object] = {}
     for name, field in fields.items():
-        if name in _LATER and name not in body:
+        if name in _OPTIONAL and name not in body:
             continue
         value = body.get(name)
         if name == "tags":
-            ok = isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+            valid = isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
         elif name == "capacity_type":
-            ok = value in ("spot", "on_demand")
-            value = CapacityType(value) if ok else value
+            valid = value in ("spot", "on_demand")
+            value = CapacityType(value) if valid else value
         else:
-            ok = isinstance(value, str if field.type == "str" else int)
-        if not ok:
+            valid = isinstance(value, str if field.type == "str" else int)
+        if not valid:
             raise Refusal("rejected", f"field {name!r} is missing or not a {field.type}")
         values[name] = value
     return LaunchRequest(**values)  # type: ignore[arg-type]  # checked above, field by field
 
 
 class Server(BlockingServer):
-    """The door itself; opens to whoever shows `token`."""
+    """The HTTP server; requests need `token`."""
 
     def __init__(self, bound: socket.socket, api: Api, token: str) -> None:
         self.api = api
         self.token = token
-        super().__init__(bound, _Conversation)
+        super().__init__(bound, _Handler)
 
 
-class _Conversation(BlockingHandler):
+class _Handler(BlockingHandler):
     server: Server
 
     def _serve(self) -> None:
@@ -144,34 +144,34 @@ class _Conversation(BlockingHandler):
             status, document = 400, Refusal("rejected", "; ".join(error.mistakes)).to_data()
         except ProcessPoolError as error:
             status, document = 500, Refusal("internal", str(error)).to_data()
-        except HangUp:
+        except LostReply:
             self.close_connection = True
             return
-        except Garble:
-            self._send(200, b"<html>\xff this is not what you were told")
+        except GarbledReply:
+            self._send(200, b"<html>\xff this is not JSON")
             return
-        except Exception as error:  # noqa: BLE001  one bad call must not end the cloud
+        except Exception as error:  # noqa: BLE001  one failed call must not stop the cloud
             traceback.print_exc(file=sys.stderr)
             status, document = 500, Refusal("internal", repr(error)).to_data()
         self._send(status, json.dumps(document).encode())
 
     def _answer(self) -> object:
-        split = urlsplit(self.path)
+        url = urlsplit(self.path)
         length = int(self.headers.get("Content-Length") or 0)
         if length > _BODY_MAX_BYTES:
             self.close_connection = True
             raise Refusal("rejected", f"the body has more than {_BODY_MAX_BYTES} bytes")
         raw = self.rfile.read(length)
-        if not admits(self.server.token, self.headers.get(HEADER)):
-            raise Refusal("unauthorized", _STRANGER)
+        if not is_authorized(self.server.token, self.headers.get(HEADER)):
+            raise Refusal("unauthorized", _UNAUTHORIZED)
         try:
             body = json.loads(raw) if raw else {}
         except ValueError as error:
             raise Refusal("rejected", f"the body is not JSON: {error}") from None
         if not isinstance(body, dict):
             raise Refusal("rejected", "the body is not a JSON object")
-        query = dict(parse_qsl(split.query, keep_blank_values=True))
-        return self.server.api.answer(self.command, split.path, query, body)
+        query = dict(parse_qsl(url.query, keep_blank_values=True))
+        return self.server.api.answer(self.command, url.path, query, body)
 
     def _send(self, status: int, body: bytes) -> None:
         headers = {

@@ -1,4 +1,4 @@
-"""How this cloud says no: a code of its own, a text, and an HTTP status."""
+"""Errors of the local cloud's API: a code, a message and an HTTP status."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ STATUS = {
 
 
 class Refusal(Exception):
-    """A call that was not done. `code` is a key of STATUS."""
+    """A call was refused and had no effect. `code` is a key of STATUS."""
 
-    def __init__(self, code: str, text: str, retry_after_s: float = 0.0) -> None:
-        super().__init__(text)
+    def __init__(self, code: str, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
         self.code = code
-        self.text = text
+        self.message = message
         self.retry_after_s = retry_after_s
 
     def to_data(self) -> dict[str, object]:
-        """The body of the answer."""
+        """The JSON body of the response."""
         return {
             "error": {
                 "code": self.code,
-                "text": f"local cloud: {self.text}",
+                "text": f"local cloud: {self.message}",
                 "retry_after_s": self.retry_after_s,
             }
         }
 
 
-class HangUp(Exception):
-    """The call was done and its answer is to be lost."""
+class LostReply(Exception):
+    """The call took effect; drop the connection instead of responding."""
 
 
 class NotVisible(Exception):
-    """As far as this call can see nothing is there."""
+    """Respond as if there were no machines."""
 
 
-class Garble(Exception):
-    """The call was done and its answer is to be unreadable."""
+class GarbledReply(Exception):
+    """The call took effect; respond with a malformed body."""

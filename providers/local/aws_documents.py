@@ -1,4 +1,4 @@
-"""EC2's instance metadata service, version 2 only: no token, no answer."""
+"""EC2's instance metadata service. Only version 2 (IMDSv2): requests need a session token."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _error(status: int, title: str) -> MetadataReply:
 
 
 def timestamp(at_us: int | None) -> str:
-    """Whole seconds, rounded down, so that nobody is promised more time than there is."""
+    """UTC time in whole seconds, rounded down so that a deadline is never later than promised."""
     return datetime.fromtimestamp((at_us or 0) // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -64,33 +64,35 @@ class AwsDocuments:
             self._notices[notice.notice_id] = (notice, self._wall_us())
 
     def withdraw(self, notice_id: str) -> None:
-        """Show it no more."""
+        """Stop showing the notice."""
         with self._lock:
             self._notices.pop(notice_id, None)
 
-    def forget_tokens(self) -> None:
-        """Let every token expire now."""
+    def expire_tokens(self) -> None:
+        """Invalidate all session tokens."""
         with self._lock:
             self._tokens.clear()
 
-    def respond(self, ask: MetadataRequest) -> MetadataReply:
+    def respond(self, request: MetadataRequest) -> MetadataReply:
         """Answer one request; never blocks."""
-        if "x-forwarded-for" in ask.headers:
+        if "x-forwarded-for" in request.headers:
             return _error(403, "Forbidden")
         with self._lock:
-            if ask.path == "/latest/api/token":
-                return self._issue(ask) if ask.method == "PUT" else _error(405, "Not Allowed")
-            until = self._tokens.get(ask.headers.get(_TOKEN_HEADER, ""), 0.0)
+            if request.path == "/latest/api/token":
+                return (
+                    self._issue(request) if request.method == "PUT" else _error(405, "Not Allowed")
+                )
+            until = self._tokens.get(request.headers.get(_TOKEN_HEADER, ""), 0.0)
             if until <= self._monotonic():
                 return _error(401, "Unauthorized")
-            if ask.method != "GET":
+            if request.method != "GET":
                 return _error(405, "Not Allowed")
-            if not ask.path.startswith(_META):
+            if not request.path.startswith(_META):
                 return _error(404, "Not Found")
-            return self._read(ask.path.removeprefix(_META).rstrip("/"))
+            return self._read(request.path.removeprefix(_META).rstrip("/"))
 
-    def _issue(self, ask: MetadataRequest) -> MetadataReply:
-        text = ask.headers.get(_TTL_HEADER, "")
+    def _issue(self, request: MetadataRequest) -> MetadataReply:
+        text = request.headers.get(_TTL_HEADER, "")
         if not text.isdecimal() or not 1 <= int(text) <= _TTL_MAX_S:
             return _error(400, "Bad Request")
         token = self._new_token()
@@ -125,8 +127,8 @@ class AwsDocuments:
         return [pair for pair in self._notices.values() if pair[0].kind is kind]
 
     def _first(self, kind: NoticeKind) -> tuple[Notice, int] | None:
-        found = self._of(kind)
-        return found[0] if found else None
+        notices = self._of(kind)
+        return notices[0] if notices else None
 
     @staticmethod
     def _event(notice: Notice) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Azure's Scheduled Events, and the little of the instance document that a machine needs."""
+"""Azure's Scheduled Events and the parts of the instance document that machines need."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ class _Event:
     started: bool = False
 
 
-def _refuse(status: int, text: str) -> MetadataReply:
+def _error(status: int, text: str) -> MetadataReply:
     body = json.dumps({"error": text}, separators=(",", ":")).encode()
     return MetadataReply(status, body, "application/json")
 
 
 class AzureDocuments:
-    """The events of one Azure machine; `acknowledged` hears which the machine has agreed to."""
+    """The events of one Azure machine. `acknowledged` is called with the id of each event that the
+    machine approves."""
 
     def __init__(
         self,
@@ -57,25 +58,28 @@ class AzureDocuments:
             self._incarnation += 1
 
     def withdraw(self, notice_id: str) -> None:
-        """Show it no more."""
+        """Stop showing the notice."""
         with self._lock:
             if self._events.pop(notice_id, None):
                 self._incarnation += 1
 
-    def forget_tokens(self) -> None:
-        """There are none."""
+    def expire_tokens(self) -> None:
+        """Azure has no session tokens."""
 
-    def respond(self, ask: MetadataRequest) -> MetadataReply:
-        """Answer one request; the first one of a machine's life may be slow."""
-        if ask.headers.get("metadata", "").lower() != "true" or "x-forwarded-for" in ask.headers:
-            return _refuse(400, "Bad request. Required metadata header not specified")
-        if not ask.query.get("api-version", "").startswith(_VERSIONS):
-            return _refuse(400, "Bad request. api-version is invalid or was not specified")
-        if self._too_often():
-            return _refuse(429, "Too many requests")
-        return self._route(ask)
+    def respond(self, request: MetadataRequest) -> MetadataReply:
+        """Answer one request. The first one enables the service and may be slow."""
+        if (
+            request.headers.get("metadata", "").lower() != "true"
+            or "x-forwarded-for" in request.headers
+        ):
+            return _error(400, "Bad request. Required metadata header not specified")
+        if not request.query.get("api-version", "").startswith(_VERSIONS):
+            return _error(400, "Bad request. api-version is invalid or was not specified")
+        if self._is_throttled():
+            return _error(429, "Too many requests")
+        return self._route(request)
 
-    def _too_often(self) -> bool:
+    def _is_throttled(self) -> bool:
         with self._lock:
             now = self._monotonic()
             if len(self._calls) == _CALLS_PER_S and now - self._calls[0] < 1.0:
@@ -83,22 +87,22 @@ class AzureDocuments:
             self._calls.append(now)
             return False
 
-    def _route(self, ask: MetadataRequest) -> MetadataReply:
-        match ask.method, ask.path.rstrip("/"):
+    def _route(self, request: MetadataRequest) -> MetadataReply:
+        match request.method, request.path.rstrip("/"):
             case "GET", "/metadata/scheduledevents":
-                self._wake()
-                return self._scheduled()
+                self._enable()
+                return self._list_events()
             case "POST", "/metadata/scheduledevents":
-                self._wake()
-                return self._start(ask.body)
+                self._enable()
+                return self._approve_events(request.body)
             case "GET", "/metadata/instance/compute":
                 return json_reply(self._compute())
             case "GET", "/metadata/instance/compute/name":
                 return MetadataReply(200, self._facts.name.encode())
-        return _refuse(404, "Not found")
+        return _error(404, "Not found")
 
-    def _wake(self) -> None:
-        """The feature is switched on by the first call, which takes its time."""
+    def _enable(self) -> None:
+        """Wait until the service is enabled, which the first call starts."""
         with self._lock:
             if self._ready_at is None:
                 self._ready_at = self._monotonic() + self._facts.first_call_delay_s
@@ -106,7 +110,7 @@ class AzureDocuments:
         if wait_s > 0:
             self._sleep(wait_s)
 
-    def _scheduled(self) -> MetadataReply:
+    def _list_events(self) -> MetadataReply:
         with self._lock:
             events = [self._event(event) for event in self._events.values()]
             return json_reply({"DocumentIncarnation": self._incarnation, "Events": events})
@@ -126,17 +130,17 @@ class AzureDocuments:
             "DurationInSeconds": -1,
         }
 
-    def _start(self, body: bytes) -> MetadataReply:
+    def _approve_events(self, body: bytes) -> MetadataReply:
         try:
-            wanted = [str(row["EventId"]) for row in json.loads(body)["StartRequests"]]
+            approved = [str(row["EventId"]) for row in json.loads(body)["StartRequests"]]
         except (ValueError, TypeError, KeyError):
-            return _refuse(400, "Bad request. The body is not a list of StartRequests")
+            return _error(400, "Bad request. The body is not a list of StartRequests")
         with self._lock:
-            fresh = [i for i in wanted if i in self._events and not self._events[i].started]
-            for notice_id in fresh:
+            new = [i for i in approved if i in self._events and not self._events[i].started]
+            for notice_id in new:
                 self._events[notice_id].started = True
                 self._incarnation += 1
-        for notice_id in fresh:
+        for notice_id in new:
             self._acknowledged(notice_id)
         return MetadataReply(200)
 

@@ -1,4 +1,4 @@
-"""An HTTP server for loopback that sleeps in `accept`: no polling, however many there are."""
+"""A loopback HTTP server that blocks in `accept` instead of polling, so that many are cheap."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class BlockingServer(ThreadingHTTPServer):
-    """One daemon thread a connection. Give it a socket that is bound, listening or not."""
+    """Serves each connection on a daemon thread. `bound` is a bound socket, listening or not."""
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, bound: socket.socket, conversation: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, bound: socket.socket, handler: type[BaseHTTPRequestHandler]) -> None:
         address: tuple[str, int] = bound.getsockname()
-        super().__init__(address, conversation, bind_and_activate=False)
+        super().__init__(address, handler, bind_and_activate=False)
         self.socket.close()
         self.socket = bound
         self.url = f"http://{address[0]}:{address[1]}"
         self._accepting = threading.Thread(target=self._accept, name=self.url, daemon=True)
 
     def start(self) -> None:
-        """Listen and serve."""
         self.server_activate()
         self._accepting.start()
 
     def stop(self) -> None:
-        """Take no more connections; those that are open end with the process."""
+        """Accept no more connections. Open ones end with the process."""
         self.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept
         self._accepting.join()
         self.server_close()
@@ -42,14 +41,14 @@ class BlockingServer(ThreadingHTTPServer):
 
 
 class BlockingHandler(BaseHTTPRequestHandler):
-    """Keeps connections alive, sends an answer as one packet, and logs nothing."""
+    """Keeps connections alive, sends each response as one packet, and logs nothing."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = -1
 
     def send(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        """A whole answer."""
+        """Send a complete response."""
         self.send_response_only(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -58,11 +57,11 @@ class BlockingHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
-        """No access log: the ledger and the control API say what happened."""
+        """No access log: the ledger and the control API record what happened."""
 
 
 def bind(host: str, port: int = 0) -> socket.socket:
-    """A bound TCP socket. Raises OSError when the port is taken."""
+    """Bind a TCP socket; port 0 picks a free one. Raises OSError if the port is taken."""
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""HTTP to the local cloud: one short connection a call, never through a proxy."""
+"""HTTP client of the local cloud: one connection per call, never through a proxy."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from providers.http_request import exchange
-from providers.local.access import credentials
+from providers.http_request import send_request
+from providers.local.access import auth_header
 
 _BODY_LIMIT_BYTES = 64 << 20
 
 
-class NoAnswer(Exception):
-    """Nothing readable came back; the call may or may not have been done."""
+class NoResponseError(Exception):
+    """There was no readable response; the call may or may not have taken effect."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A JSON object that came back, whatever the status."""
+class Response:
+    """A JSON response with any HTTP status."""
 
     status: int
     document: dict[str, Any]
@@ -30,7 +30,7 @@ class Answer:
 
 
 class Client:
-    """Calls of one local cloud; safe to share between threads."""
+    """Calls the API of one local cloud. Thread-safe."""
 
     def __init__(self, url: str, timeout_s: float, token_file: Path | None) -> None:
         split = urlsplit(url)
@@ -48,13 +48,13 @@ class Client:
         *,
         query: Mapping[str, object] | None = None,
         body: Mapping[str, object] | None = None,
-    ) -> Answer:
-        """One call. Raises NoAnswer, NoTokenError."""
-        headers = credentials(self._token_file)
+    ) -> Response:
+        """Send one request. Raises NoResponseError, NoTokenError."""
+        headers = auth_header(self._token_file)
         target = f"{path}?{urlencode(query)}" if query else path
         data = json.dumps(body).encode() if body is not None else None
         try:
-            heard = exchange(
+            response = send_request(
                 (self._host, self._port),
                 method,
                 target,
@@ -64,13 +64,13 @@ class Client:
                 body=data,
             )
         except (OSError, ValueError, http.client.HTTPException) as error:
-            text = f"{method} {path} on the local cloud at {self.url}: no answer: {error!r}"
-            raise NoAnswer(text) from error
+            message = f"{method} {path} on the local cloud at {self.url}: no answer: {error!r}"
+            raise NoResponseError(message) from error
         try:
-            document = json.loads(heard.body)
+            document = json.loads(response.body)
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
-            shown = f"({heard.status}) is no JSON: {heard.body[:80]!r}"
-            raise NoAnswer(f"{method} {path}: the answer {shown}")
-        return Answer(heard.status, document, heard.headers)
+            message = f"{method} {path}: the answer ({response.status}) is no JSON: "
+            raise NoResponseError(f"{message}{response.body[:80]!r}")
+        return Response(response.status, document, response.headers)

@@ -1,4 +1,4 @@
-"""The cloud itself: machines asked for, listed and ended. Taking them away is `taking.py`."""
+"""State of the local cloud: launch, list and terminate machines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from providers.base import InstanceState, LaunchRequest
-from providers.local.api_errors import Garble, HangUp, NotVisible, Refusal
-from providers.local.launch_validation import DEPLOYMENT_TAG, check, digest_of, prepare
+from providers.local.api_errors import GarbledReply, LostReply, NotVisible, Refusal
+from providers.local.launch_validation import DEPLOYMENT_TAG, prepare, request_digest, validate
 from providers.local.ledger import Ledger, MachineEnd
 from providers.local.leftovers import Leftovers
 from providers.local.machine import Machine
@@ -22,18 +22,18 @@ from providers.local.site import MachineSite, SiteError
 from providers.local.timeline import Timeline
 
 _TERMINATED_VISIBLE_US = 3600 * 1_000_000
-_OUTRIGHT = {  # faults that answer in place of the call
+_CALL_ERRORS = {  # faults that replace any call by an error
     "http_500": ("internal", "internal error (fault of the scenario)"),
     "throttled": ("throttled", "too many calls (fault of the scenario)"),
     "unauthorized": ("unauthorized", "credentials refused (fault of the scenario)"),
 }
-_INSTEAD = {  # faults that refuse a launch which is not a replay
+_LAUNCH_ERRORS = {  # faults that refuse a launch, unless its token is known already
     "no_capacity": ("no_capacity", "no capacity in this zone (fault of the scenario)"),
     "quota": ("quota", "quota of this region is used up (fault of the scenario)"),
     "price": ("price", "the price is above the cap (fault of the scenario)"),
     "rejected": ("rejected", "the request is wrong (fault of the scenario)"),
 }
-_ANY_OTHER = {"rejected": _INSTEAD["rejected"]}
+_REJECTED_ERROR = {"rejected": _LAUNCH_ERRORS["rejected"]}
 
 Faults: TypeAlias = list[Fault]
 Rows: TypeAlias = list[dict[str, object]]
@@ -41,101 +41,103 @@ Listener: TypeAlias = Callable[[Machine, Mapping[str, object]], None]
 
 
 class CloudState:
-    """Every verb may raise Refusal, HangUp or Garble; safe to call from several threads.
+    """The machines and their market. Thread-safe.
 
-    `listener` hears what machines report ("launched", "exec", "acknowledged"); no lock is held.
+    Every API call may raise Refusal, NotVisible, LostReply or GarbledReply. `listener(machine,
+    event)` is called without the lock for each event a machine reports ("launched", "exec", ...).
+    `on_death` is called if the fork server dies.
     """
 
     def __init__(
         self,
         folder: Path,
         scenario: Scenario,
-        lost: Callable[[], None],
+        on_death: Callable[[], None],
         site: MachineSite | None = None,
     ) -> None:
         self._site = site
-        self._began_s = time.monotonic()
+        self._started_s = time.monotonic()
         self.market = Market(scenario, self.elapsed_s)
         self.timeline = Timeline()
-        # First, because it makes the folder ours alone.
-        self.nursery = ProcessPool(folder, lost, site.program if site else None)
+        # First, because it takes the lock of the folder.
+        self.pool = ProcessPool(folder, on_death, site.program if site else None)
         self.ledger = Ledger(folder)
         self.leftovers = Leftovers()
         self.lock = threading.RLock()
         self.machines: dict[str, Machine] = {}
         self.listener: Listener = lambda _machine, _event: None
         self._tokens: dict[tuple[str, str], Machine] = {}
-        self._born = 0
+        self._launch_count = 0
         self._restore()
 
     def elapsed_s(self) -> float:
-        """Time since the start, by which the scenario counts."""
-        return time.monotonic() - self._began_s
+        """Seconds since the start, the time base of the scenario."""
+        return time.monotonic() - self._started_s
 
     def _restore(self) -> None:
-        books = self.ledger.books
-        for ident, launch in books.launches.items():
-            end = books.ends[ident]
+        contents = self.ledger.contents
+        for ident, launch in contents.launches.items():
+            end = contents.ends[ident]
             state = InstanceState.FAILED if end.error_code else InstanceState.TERMINATED
-            self._keep(Machine(launch, state, end))
-        self.nursery.discard(list(books.launches))
+            self._add(Machine(launch, state, end))
+        self.pool.discard(list(contents.launches))
 
-    def _keep(self, machine: Machine) -> None:
+    def _add(self, machine: Machine) -> None:
         self.machines[machine.ident] = machine
         self._tokens[machine.launch.personality, machine.launch.token] = machine
 
-    # --- the verbs
+    # --- API calls
 
     def launch(self, personality: str, request: LaunchRequest) -> dict[str, object]:
-        """One machine for one token: asked again, the same machine, ended or not."""
-        faults = self.suffer("launch", personality, request.zone)
+        """Launch a machine, or return the one launched with this token, even if it has ended."""
+        faults = self.inject_faults("launch", personality, request.zone)
         with self.lock:
-            known = self._tokens.get((personality, request.token))
-            if known is None:
+            existing = self._tokens.get((personality, request.token))
+            if existing is None:
                 zone = self._admit(personality, request, faults)
-                machine, birth = self._reserve(personality, request, zone)
-        if known is not None:
-            if known.launch.digest != digest_of(request):
-                text = f"token {request.token} was used for another request"
-                raise Refusal("token_mismatch", text)
-            self.lose(faults)
-            return {"instance_id": known.ident}
-        late_s = [f.seconds for f in faults if f.kind == "fails_later"]
-        if late_s:
-            birth.close()
-            self.timeline.after(late_s[0], lambda: self._fail(machine))
+                machine, spawn_request = self._reserve(personality, request, zone)
+        if existing is not None:
+            if existing.launch.digest != request_digest(request):
+                message = f"token {request.token} was used for another request"
+                raise Refusal("token_mismatch", message)
+            self.apply_reply_faults(faults)
+            return {"instance_id": existing.ident}
+        failures = [fault for fault in faults if fault.kind == "fails_later"]
+        if failures:
+            spawn_request.close()
+            self.timeline.after(failures[0].seconds, lambda: self._fail_launch(machine))
         else:
-            self._start(machine, birth)
-        self.lose(faults)
-        if any(f.kind == "pending" for f in faults):
+            self._start(machine, spawn_request)
+        self.apply_reply_faults(faults)
+        if any(fault.kind == "pending" for fault in faults):
             return {"operation": f"operation-{machine.ident}"}
         return {"instance_id": machine.ident}
 
     def terminate(self, personality: str, instance_id: str) -> None:
-        """End a machine; one that is not there or has ended is fine."""
-        faults = self.suffer("terminate", personality)
+        """Terminate a machine. Unknown and ended machines are ignored."""
+        faults = self.inject_faults("terminate", personality)
         with self.lock:
             machine = self.machines.get(instance_id)
-            known = machine is not None and machine.launch.personality == personality
-        if machine is not None and known:
+            owned = machine is not None and machine.launch.personality == personality
+        if machine is not None and owned:
             self.end(machine, "terminated_by_user")
-            if any(f.kind == "leftovers" for f in faults):
-                self.leftovers.leave(machine.launch, time.time_ns() // 1000)
-        self.lose(faults)
+            if any(fault.kind == "leftovers" for fault in faults):
+                self.leftovers.add(machine.launch, time.time_ns() // 1000)
+        self.apply_reply_faults(faults)
 
     def renew(self, personality: str, instance_id: str, expires_at_s: int) -> None:
-        """Move the expiry tag of a living machine on, never back; one that is not there or has
-        ended is fine."""
-        faults = self.suffer("renew", personality)
+        """Move the expiry tag of a live machine to a later time, never back. Unknown and ended
+        machines are ignored."""
+        faults = self.inject_faults("renew", personality)
         with self.lock:
             machine = self.machines.get(instance_id)
             if machine is not None and machine.launch.personality == personality:
                 machine.renew(expires_at_s)
-        self.lose(faults)
+        self.apply_reply_faults(faults)
 
     def list(self, personality: str, deployment: str) -> Rows:
-        """The deployment's machines, those that ended within the last hour included."""
-        faults = self.suffer("list", personality)
+        """The deployment's machines, including those that ended within the last hour."""
+        faults = self.inject_faults("list", personality)
         since_us = time.time_ns() // 1000 - _TERMINATED_VISIBLE_US
         now_s = time.monotonic()
         with self.lock:
@@ -147,34 +149,34 @@ class CloudState:
                 and machine.visible_at_s <= now_s
                 and (machine.end is None or machine.end.ended_at_us > since_us)
             ]
-        self.lose(faults)
+        self.apply_reply_faults(faults)
         return rows
 
-    def left(self, personality: str, deployment: str) -> Rows:
-        """What the deployment's machines left behind."""
-        faults = self.suffer("leftovers", personality)
+    def list_leftovers(self, personality: str, deployment: str) -> Rows:
+        """Resources that the deployment's machines left behind."""
+        faults = self.inject_faults("leftovers", personality)
         rows = self.leftovers.rows(personality, deployment)
-        self.lose(faults)
+        self.apply_reply_faults(faults)
         return rows
 
     def discard(self, personality: str, leftover_id: str) -> None:
-        """Delete one of those; one that is not there is fine."""
-        faults = self.suffer("discard", personality)
+        """Delete a leftover. Unknown ids are ignored."""
+        faults = self.inject_faults("discard", personality)
         self.leftovers.discard(personality, leftover_id)
-        self.lose(faults)
+        self.apply_reply_faults(faults)
 
     def offers(self, personality: str) -> Rows:
-        """Everything on sale."""
-        faults = self.suffer("offers", personality)
+        """All offers of a personality."""
+        faults = self.inject_faults("offers", personality)
         rows = [
             {**vars(offer), "capacity_type": offer.capacity_type.value}
             for offer in self.market.offers(personality)
         ]
-        self.lose(faults)
+        self.apply_reply_faults(faults)
         return rows
 
     def meter(self) -> Rows:
-        """Machine-seconds by token, running ones up to now. Failed creates count as nothing."""
+        """Machine-seconds by token, up to now for running ones. Failed launches count as zero."""
         now_us = time.time_ns() // 1000
         rows: Rows = []
         with self.lock:
@@ -200,33 +202,33 @@ class CloudState:
                 )
         return rows
 
-    # --- ends
+    # --- termination
 
     def end(self, machine: Machine, reason: str, error: str = "") -> None:
-        """Kill a machine and stop billing, in the background; at most once a machine."""
+        """Kill a machine and stop billing it, in the background. Later calls have no effect."""
         with self.lock:
             if machine.state is InstanceState.STOPPING:
                 return
             was_alive = machine.alive
             if was_alive:
                 machine.state = InstanceState.STOPPING
-        body = machine.body
+        process = machine.process
         if was_alive:
             threading.Thread(target=self._kill, args=(machine, reason, error)).start()
-        elif body is not None and body.stopped and not machine.zombie:
+        elif process is not None and process.stopped and not machine.zombie:
             retention_s = self.market.scenario.silent_retention_s
-            self.timeline.after(retention_s, body.kill)
+            self.timeline.after(retention_s, process.kill)
 
     def _kill(self, machine: Machine, reason: str, error: str) -> None:
         try:
-            if machine.body is not None:
-                machine.body.kill()
-        except Exception:  # noqa: BLE001  it costs nothing more, but somebody must look at this
+            if machine.process is not None:
+                machine.process.kill()
+        except Exception:  # noqa: BLE001  billing must stop in any case
             traceback.print_exc()
         self.close(machine, reason, error)
 
     def close(self, machine: Machine, reason: str, error: str = "", error_code: str = "") -> None:
-        """Stop billing now; only the first end counts."""
+        """Record the end of a machine and stop billing. Only the first end counts."""
         with self.lock:
             if machine.end is None:
                 at_us = time.time_ns() // 1000
@@ -236,36 +238,38 @@ class CloudState:
                 self.ledger.end(machine.end)
 
     def shutdown(self) -> None:
-        """End everything and leave nothing running."""
+        """Kill all machines and the fork server."""
         self.timeline.close()
         with self.lock:
-            machines = [m for m in self.machines.values() if m.body is not None]
+            machines = [
+                machine for machine in self.machines.values() if machine.process is not None
+            ]
         threads = [
             threading.Thread(
-                target=self._kill, args=(m, "server_gone", "the local cloud was stopped")
+                target=self._kill, args=(machine, "server_gone", "the local cloud was stopped")
             )
-            for m in machines
+            for machine in machines
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        self.nursery.close()
+        self.pool.close()
         self.ledger.close()
 
     # --- parts of a launch
 
     def _admit(self, personality: str, request: LaunchRequest, faults: Faults) -> Zone:
         for fault in faults:
-            if fault.kind in _INSTEAD:
-                raise Refusal(*_INSTEAD[fault.kind])
-        zone = check(self.market, personality, request)
+            if fault.kind in _LAUNCH_ERRORS:
+                raise Refusal(*_LAUNCH_ERRORS[fault.kind])
+        zone = validate(self.market, personality, request)
         used = sum(
-            m.alive
-            and m.launch.zone == zone.name
-            and m.launch.personality == personality
-            and m.launch.capacity_type is request.capacity_type
-            for m in self.machines.values()
+            machine.alive
+            and machine.launch.zone == zone.name
+            and machine.launch.personality == personality
+            and machine.launch.capacity_type is request.capacity_type
+            for machine in self.machines.values()
         )
         if used >= self.market.capacity(zone, request.capacity_type):
             raise Refusal(
@@ -276,14 +280,14 @@ class CloudState:
     def _reserve(
         self, personality: str, request: LaunchRequest, zone: Zone
     ) -> tuple[Machine, SpawnRequest]:
-        self._born += 1
+        self._launch_count += 1
         scenario = self.market.scenario
         try:
-            launch, birth = prepare(
+            launch, spawn_request = prepare(
                 personality=personality,
                 request=request,
                 zone=zone,
-                number=self._born,
+                number=self._launch_count,
                 first_call_delay_s=scenario.azure_first_call_delay_s,
                 site=self._site,
             )
@@ -291,34 +295,34 @@ class CloudState:
             raise Refusal("no_capacity", str(error)) from None
         machine = Machine(launch, InstanceState.PENDING)
         machine.visible_at_s = time.monotonic() + scenario.visibility_s
-        self._keep(machine)
+        self._add(machine)
         self.ledger.launch(launch)
         if request.max_run_s:
             self.timeline.after(request.max_run_s, lambda: self.end(machine, "max_run"))
-        return machine, birth
+        return machine, spawn_request
 
-    def _start(self, machine: Machine, birth: SpawnRequest) -> None:
+    def _start(self, machine: Machine, spawn_request: SpawnRequest) -> None:
         try:
-            body = self.nursery.bear(birth, lambda event: self._hear(machine, event))
+            process = self.pool.spawn(spawn_request, lambda event: self._on_event(machine, event))
         except (ProcessPoolError, OSError) as error:
             self.close(machine, "failed", str(error), "UnknownOutcome")
             raise Refusal("internal", str(error)) from None
         with self.lock:
-            machine.body = body
+            machine.process = process
             ended = not machine.alive or machine.state is InstanceState.STOPPING
             if not ended:
                 machine.state = InstanceState.RUNNING
-        if ended:  # terminated while it was being born
-            body.kill()
+        if ended:  # terminated while it was starting
+            process.kill()
         else:
             self.listener(machine, {"event": "launched"})
 
-    def _fail(self, machine: Machine) -> None:
+    def _fail_launch(self, machine: Machine) -> None:
         launch = machine.launch
-        text = f"no capacity for {launch.instance_type} in {launch.zone} after all"
-        self.close(machine, "failed", text, "CapacityError")
+        message = f"no capacity for {launch.instance_type} in {launch.zone} after all"
+        self.close(machine, "failed", message, "CapacityError")
 
-    def _hear(self, machine: Machine, event: Mapping[str, object]) -> None:
+    def _on_event(self, machine: Machine, event: Mapping[str, object]) -> None:
         with self.lock:
             match event:
                 case {"event": "booted", "at_us": int(at_us)}:
@@ -333,26 +337,26 @@ class CloudState:
 
     # --- faults
 
-    def suffer(self, operation: str, personality: str, zone: str = "") -> Faults:
-        """The faults that hit this call, once those that answer in its place have done so."""
+    def inject_faults(self, operation: str, personality: str, zone: str = "") -> Faults:
+        """Apply the faults that delay or replace this call; return the others that hit it."""
         faults = self.market.take_faults(operation, personality, zone)
-        # A launch is looked at for what it asks; a replay asks for nothing.
-        outright = _OUTRIGHT if operation == "launch" else _OUTRIGHT | _ANY_OTHER
+        # "rejected" refuses new launches only, so `_admit` checks it.
+        errors = _CALL_ERRORS if operation == "launch" else _CALL_ERRORS | _REJECTED_ERROR
         for fault in faults:
             if fault.kind == "delay":
                 time.sleep(fault.seconds)
-            elif fault.kind in outright:
-                code, text = outright[fault.kind]
-                raise Refusal(code, text, fault.seconds)
+            elif fault.kind in errors:
+                code, message = errors[fault.kind]
+                raise Refusal(code, message, fault.seconds)
             elif fault.kind == "invisible":
                 raise NotVisible
         return faults
 
     @staticmethod
-    def lose(faults: Faults) -> None:
-        """What was done is answered in a way that nobody can use, where a fault says so."""
+    def apply_reply_faults(faults: Faults) -> None:
+        """Raise LostReply or GarbledReply if a fault says that the response gets lost."""
         kinds = {fault.kind for fault in faults}
         if "lost_reply" in kinds:
-            raise HangUp
+            raise LostReply
         if "garbage" in kinds:
-            raise Garble
+            raise GarbledReply

@@ -1,4 +1,4 @@
-"""What the local cloud's codes mean to spotd: data, so that a new code is a new line."""
+"""The local cloud's error codes as errors of the port."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from providers.base import (
     RejectedError,
 )
 
-# Throttling carries a time and is built apart; a code that is not here is an unknown outcome.
+# Not listed: throttling, which carries a retry time. Any other code is an unknown outcome.
 ERRORS: dict[str, type[ProviderError]] = {
     "no_capacity": CapacityError,
     "quota": QuotaError,

@@ -1,4 +1,4 @@
-"""What the owner of the cloud can do to it: prices, capacity, faults, preemptions, the meter."""
+"""The owner's API of the local cloud: prices, capacity, faults, preemptions, usage."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from providers.base import CapacityType
 from providers.local.api_errors import Refusal
 from providers.local.cloud_state import CloudState
 from providers.local.metadata import FAULTS
-from providers.local.preemption import Taker
+from providers.local.preemption import Preemptor
 from providers.local.scenario import PERSONALITIES, CapacityChange, PriceChange
 from providers.local.scenario_fields import Row, ScenarioError
-from providers.local.scenario_file import fault_from, preemption_from
+from providers.local.scenario_file import parse_fault, parse_preemption
 
 
 class ControlApi:
-    """Calls of `/control/<verb>`. Raises Refusal or ScenarioError, having done nothing."""
+    """Handles `/control/<verb>`. Raises Refusal or ScenarioError before changing anything."""
 
-    def __init__(self, world: CloudState, taker: Taker) -> None:
-        self._world = world
-        self._taker = taker
+    def __init__(self, cloud: CloudState, preemptor: Preemptor) -> None:
+        self._cloud = cloud
+        self._preemptor = preemptor
 
     def answer(self, method: str, verb: str, body: Mapping[str, object]) -> object:
-        """One call."""
+        """Handle one request."""
         errors: list[str] = []
         row = Row(body, verb, errors)
         match method, verb:
             case "GET", "meter":
-                return {"meter": self._world.meter()}
+                return {"meter": self._cloud.meter()}
             case "GET", "state":
                 return self._state()
             case "POST", "preempt":
                 return self._preempt(row)
             case "POST", "withdraw":
-                taking = self._taker.withdraw(row.text("notice_id"))
-                return taking.to_data()
+                preemption = self._preemptor.withdraw(row.text("notice_id"))
+                return preemption.to_data()
             case "POST", "fault":
-                fault = fault_from(row)
-                _refuse(errors)
-                self._world.market.arm(fault)
+                fault = parse_fault(row)
+                _raise_if_any(errors)
+                self._cloud.market.add_fault(fault)
             case "POST", "shutdown":
                 os.kill(os.getpid(), signal.SIGTERM)
             case "POST", "clear_faults":
-                self._world.market.disarm()
+                self._cloud.market.clear_faults()
             case "POST", "price":
                 self._price(row)
             case "POST", "capacity":
@@ -57,64 +57,64 @@ class ControlApi:
         return {}
 
     def _state(self) -> dict[str, object]:
-        world = self._world
-        with world.lock:
-            machines = [machine.to_data() for machine in world.machines.values()]
-            notices = [taking.to_data() for taking in self._taker.takings]
+        cloud = self._cloud
+        with cloud.lock:
+            machines = [machine.to_data() for machine in cloud.machines.values()]
+            notices = [preemption.to_data() for preemption in self._preemptor.preemptions]
         return {
             "local": True,
-            "elapsed_s": world.elapsed_s(),
+            "elapsed_s": cloud.elapsed_s(),
             "now_us": time.time_ns() // 1000,
             "instances": machines,
             "notices": notices,
         }
 
     def _preempt(self, row: Row) -> dict[str, object]:
-        rule = preemption_from(row)
+        rule = parse_preemption(row)
         if not (rule.instance or rule.zone or rule.personality):
             row.errors.append("preempt: name an instance, a zone or a personality")
         if rule.at_s is not None or rule.nth:
             row.errors.append("preempt: at_s and nth are for scenario files; this happens now")
-        _refuse(row.errors)
-        return {"notices": [taking.to_data() for taking in self._taker.take(rule)]}
+        _raise_if_any(row.errors)
+        return {"notices": [preemption.to_data() for preemption in self._preemptor.preempt(rule)]}
 
     def _price(self, row: Row) -> None:
         change = PriceChange(
-            at_s=self._world.elapsed_s(),
+            at_s=self._cloud.elapsed_s(),
             microusd_per_h=row.usd("usd_per_hour"),
             personality=row.one_of("personality", PERSONALITIES, ""),
             zone=row.text("zone", ""),
             instance_type=row.text("instance_type", ""),
             capacity_type=CapacityType(row.one_of("capacity_type", ("spot", "on_demand"), "spot")),
         )
-        row.done()
-        _refuse(row.errors)
-        self._world.market.set_price(change)
+        row.check_unknown_keys()
+        _raise_if_any(row.errors)
+        self._cloud.market.set_price(change)
 
     def _capacity(self, row: Row) -> None:
         change = CapacityChange(
-            at_s=self._world.elapsed_s(),
+            at_s=self._cloud.elapsed_s(),
             count=row.count("count"),
             personality=row.one_of("personality", PERSONALITIES, ""),
             zone=row.text("zone", ""),
             capacity_type=CapacityType(row.one_of("capacity_type", ("spot", "on_demand"), "spot")),
         )
-        row.done()
-        _refuse(row.errors)
-        self._world.market.set_capacity(change)
+        row.check_unknown_keys()
+        _raise_if_any(row.errors)
+        self._cloud.market.set_capacity(change)
 
     def _metadata(self, row: Row) -> None:
         ident = row.text("instance")
         fault = {"kind": row.one_of("kind", FAULTS), "seconds": row.seconds("seconds", 0.0)}
-        row.done()
-        _refuse(row.errors)
-        with self._world.lock:
-            machine = self._world.machines.get(ident)
-        if machine is None or machine.body is None or not machine.alive:
+        row.check_unknown_keys()
+        _raise_if_any(row.errors)
+        with self._cloud.lock:
+            machine = self._cloud.machines.get(ident)
+        if machine is None or machine.process is None or not machine.alive:
             raise Refusal("not_found", f"no running machine {ident!r}")
-        machine.body.ask({"fault": fault}, "faulted")
+        machine.process.request({"fault": fault}, "faulted")
 
 
-def _refuse(errors: list[str]) -> None:
+def _raise_if_any(errors: list[str]) -> None:
     if errors:
         raise ScenarioError(errors)

@@ -1,5 +1,7 @@
-"""The disk of a machine that is gone, with what programs of its had mounted there: on a rented
-machine that goes with the machine's kernel, and here the kernel stays."""
+"""Delete the disk of an ended machine, including file systems that its programs mounted there.
+
+A real machine's mounts end with its kernel; here the kernel stays, so they have to be unmounted.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ import subprocess
 from pathlib import Path
 
 _MOUNTS = Path("/proc/self/mountinfo")
-_MNT_DETACH = 2  # at once, in use or not: linux/fs.h
+_MNT_DETACH = 2  # lazy unmount, even if in use: linux/fs.h
 
 
 def discard(folder: Path) -> None:
-    """Delete it. Raises OSError; FileNotFoundError where it is not there."""
+    """Unmount everything below `folder` and delete it. Raises OSError."""
     with contextlib.suppress(OSError):
         for line in _MOUNTS.read_text("utf-8", "surrogateescape").splitlines():
             point = line.split()[4].replace("\\040", " ")
@@ -25,7 +27,7 @@ def discard(folder: Path) -> None:
 
 
 def _unmount(point: str) -> None:
-    """Only root may, but for what a user has mounted by FUSE: its own program does that."""
+    """Only root may call umount2; a user's FUSE mounts are unmounted by fusermount."""
     libc = ctypes.CDLL(None, use_errno=True)
     program = shutil.which("fusermount3") or shutil.which("fusermount")
     if libc.umount2(os.fsencode(point), _MNT_DETACH) and program is not None:

@@ -1,4 +1,4 @@
-"""What a metadata service answers, without the sockets: the types its three dialects share."""
+"""Types shared by the three metadata service dialects: machine facts, requests and replies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from providers.base import Notice
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What a machine may know about itself."""
+    """Facts that a machine's metadata service reports about it."""
 
     instance_id: str
     personality: str
@@ -21,11 +21,11 @@ class MachineFacts:
     zone: str
     instance_type: str
     spot: bool
-    first_call_delay_s: float = 0.0  # azure: how long the very first call takes
+    first_call_delay_s: float = 0.0  # azure: duration of the very first call
 
     @classmethod
     def from_data(cls, data: Mapping[str, object]) -> MachineFacts:
-        """Back from `to_data`. Raises KeyError for what is missing."""
+        """Inverse of `to_data`. Raises KeyError for a missing field."""
         return cls(
             instance_id=str(data["instance_id"]),
             personality=str(data["personality"]),
@@ -38,7 +38,7 @@ class MachineFacts:
         )
 
     def to_data(self) -> dict[str, object]:
-        """Plain JSON."""
+        """As JSON values."""
         return asdict(self)
 
 
@@ -55,7 +55,7 @@ class MetadataRequest:
 
 @dataclass(frozen=True)
 class MetadataReply:
-    """One answer."""
+    """One response of the metadata service."""
 
     status: int
     body: bytes = b""
@@ -64,12 +64,12 @@ class MetadataReply:
 
 
 class NoticeDocument(Protocol):
-    """One dialect. Safe to call from several threads; `respond` may block (long poll).
+    """One cloud's dialect. Thread-safe; `respond` may block (long poll).
 
-    A notice to be shown has a deadline: when the machine goes, wall time.
+    The deadline of a published notice is the wall time at which the machine ends.
     """
 
-    def respond(self, ask: MetadataRequest) -> MetadataReply:
+    def respond(self, request: MetadataRequest) -> MetadataReply:
         """Answer one request."""
         ...
 
@@ -78,11 +78,11 @@ class NoticeDocument(Protocol):
         ...
 
     def withdraw(self, notice_id: str) -> None:
-        """Show it no more."""
+        """Stop showing the notice."""
         ...
 
-    def forget_tokens(self) -> None:
-        """Let every session token expire now; nothing where there are none."""
+    def expire_tokens(self) -> None:
+        """Invalidate all session tokens, if the dialect has any."""
         ...
 
 

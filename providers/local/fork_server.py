@@ -1,11 +1,13 @@
-"""Forks machines quickly: one single-threaded process that has everything imported.
+"""The fork server: a single-threaded process with all imports loaded that forks machines quickly.
 
 `python -m providers.local.fork_server LINK LOCK ALIVE` serves the socket LINK (a file descriptor)
-of the server that started it: each request is one JSON document with three file descriptors
-(control link, SSH listener, metadata listener), or with the first of them alone for a machine that
-has a program of its own (see site.py), each answer `{"pid": N}`. When the server is gone, however
-it went, the socket reads end-of-file and everything below is killed, stopped machines included.
-Then the file ALIVE is touched, which says when the machines ended, and LOCK is let go.
+of the cloud server that started it. A request is one JSON document with three file descriptors
+(control link, SSH listener, metadata listener), or only the control link for a machine with its own
+program (see site.py). The response is `{"pid": N}`.
+
+When the cloud server ends for any reason, LINK reads end-of-file and all machines are killed,
+stopped ones included. Then the file ALIVE is touched to record when the machines ended, and the
+lock LOCK is released.
 """
 
 from __future__ import annotations
@@ -23,18 +25,18 @@ from typing import Any
 
 from providers.local import disks, instance, process_tree
 
-_MAX_BYTES = 150_000  # of one message on a sequenced-packet socket
+_MAX_BYTES = 150_000  # upper limit of one message
 _FDS = 3
 
 
 def send_message(link: socket.socket, document: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-    """One JSON document as one packet, with file descriptors riding along."""
+    """Send one JSON document as one packet, with file descriptors attached."""
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     link.sendmsg([json.dumps(document).encode()], ancillary)
 
 
 def receive_message(link: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """The next document and its file descriptors; None at the end."""
+    """Receive the next document and its file descriptors; None at end-of-file."""
     data, ancillary, _flags, _address = link.recvmsg(_MAX_BYTES, socket.CMSG_SPACE(_FDS * 4))
     fds = array.array("i")
     for level, kind, payload in ancillary:
@@ -46,12 +48,12 @@ def receive_message(link: socket.socket) -> tuple[dict[str, Any], list[int]] | N
 
 
 def main(argv: list[str]) -> int:
-    """Serve fork requests until the server is gone, then leave nothing behind."""
+    """Serve fork requests until the cloud server ends, then kill all machines."""
     link, lock_fd, alive = socket.socket(fileno=int(argv[0])), int(argv[1]), Path(argv[2])
     link.set_inheritable(False)
     process_tree.become_root("spotd-local-zyg")
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on the terminal is the server's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on the terminal is for the cloud server
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # machines are reaped by the kernel
     send_message(link, {"ready": True})
     scratch: list[str] = []
@@ -62,14 +64,17 @@ def main(argv: list[str]) -> int:
             send_message(link, {"pid": _fork((link.fileno(), lock_fd), config, fds)})
     except ConnectionError as error:
         print(f"local cloud: the server is gone: {error}", file=sys.stderr)
-    _end_all(scratch)
+    _kill_all(scratch)
     alive.touch()
     return 0
 
 
-def _end_all(scratch: list[str]) -> None:
+def _kill_all(scratch: list[str]) -> None:
     me = os.getpid()
-    while any(p.state not in "ZX" for p in process_tree.descendants(me, thorough=True).values()):
+    while any(
+        process.state not in "ZX"
+        for process in process_tree.descendants(me, thorough=True).values()
+    ):
         process_tree.stop_tree(me, with_root=False)
         process_tree.kill_below(me)
     for folder in scratch:
@@ -77,7 +82,7 @@ def _end_all(scratch: list[str]) -> None:
             disks.discard(Path(folder))
 
 
-def _fork(own: tuple[int, ...], config: dict[str, Any], fds: list[int]) -> int:
+def _fork(inherited_fds: tuple[int, ...], config: dict[str, Any], fds: list[int]) -> int:
     pid = os.fork()
     if pid:
         for fd in fds:
@@ -85,7 +90,7 @@ def _fork(own: tuple[int, ...], config: dict[str, Any], fds: list[int]) -> int:
         return pid
     status = 1
     try:
-        for fd in own:
+        for fd in inherited_fds:
             os.close(fd)
         for number in (
             signal.SIGINT,
@@ -94,24 +99,24 @@ def _fork(own: tuple[int, ...], config: dict[str, Any], fds: list[int]) -> int:
             signal.SIGTERM,
             signal.SIGQUIT,
         ):
-            signal.signal(number, signal.SIG_DFL)  # whoever started the cloud may ignore some
+            signal.signal(number, signal.SIG_DFL)  # the parent may have ignored some of them
         os.setsid()
         log = os.open(Path(str(config["log"])), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
         if config["program"]:
-            _become(config, fds[0])
+            _exec_program(config, fds[0])
         status = instance.run(config, *fds)
-    except BaseException:  # noqa: BLE001  the copy must never return into the zygote's loop
+    except BaseException:  # noqa: BLE001  the child must never return into the fork loop
         traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(status)
 
 
-def _become(config: dict[str, Any], control_fd: int) -> None:
-    """Be the machine's own program, with the configuration on its stdin. Does not return."""
+def _exec_program(config: dict[str, Any], control_fd: int) -> None:
+    """Execute the machine's own program with the configuration on its stdin. Does not return."""
     stdin = os.memfd_create("machine")
     os.write(stdin, json.dumps(config).encode())
     os.lseek(stdin, 0, os.SEEK_SET)

@@ -1,4 +1,4 @@
-"""Compute Engine's metadata server: a tree of values, and calls that wait for a change."""
+"""Compute Engine's metadata server: a tree of values, with calls that wait for a change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _camel(key: str) -> str:
 
 
 class Attributes(dict[str, "str | int | Tree"]):
-    """Of a machine's or a project's metadata: their names are people's own, and stay."""
+    """Custom metadata of a machine or project. Its keys keep their spelling in JSON."""
 
 
 def _as_json(value: str | int | Tree) -> object:
@@ -40,7 +40,7 @@ def _listing(tree: Tree) -> str:
 
 
 class GcpDocuments:
-    """The values of one Compute Engine machine."""
+    """The metadata of one Compute Engine machine."""
 
     def __init__(self, facts: MachineFacts) -> None:
         self._facts = facts
@@ -49,56 +49,63 @@ class GcpDocuments:
         self._preempted = False
 
     def publish(self, notice: Notice) -> None:
-        """Show the notice from now on, and wake those who wait."""
+        """Show the notice from now on and wake waiting requests."""
         with self._changed:
             self._notices[notice.notice_id] = notice
             self._preempted |= notice.kind is NoticeKind.PREEMPT
             self._changed.notify_all()
 
     def withdraw(self, notice_id: str) -> None:
-        """Show it no more; a preemption is never taken back."""
+        """Stop showing the notice. A preemption stays visible: Google never withdraws one."""
         with self._changed:
             self._notices.pop(notice_id, None)
             self._changed.notify_all()
 
-    def forget_tokens(self) -> None:
-        """There are none."""
+    def expire_tokens(self) -> None:
+        """Google has no session tokens."""
 
-    def respond(self, ask: MetadataRequest) -> MetadataReply:
-        """Answer one request; with `wait_for_change` that may take until something changes."""
-        if ask.headers.get("metadata-flavor") != "Google" or "x-forwarded-for" in ask.headers:
+    def respond(self, request: MetadataRequest) -> MetadataReply:
+        """Answer one request; with `wait_for_change`, once the value changes."""
+        if (
+            request.headers.get("metadata-flavor") != "Google"
+            or "x-forwarded-for" in request.headers
+        ):
             page = b"Missing Metadata-Flavor:Google header."
             return MetadataReply(403, page, "text/html; charset=UTF-8", _GOOGLE)
-        if ask.method != "GET":
+        if request.method != "GET":
             return MetadataReply(405, b"", "text/html; charset=UTF-8", _GOOGLE)
-        if not ask.path.startswith(_ROOT):
+        if not request.path.startswith(_ROOT):
             return self._missing()
         with self._changed:
-            seen = self._render(ask)
-            if ask.query.get("wait_for_change", "").lower() != "true" or seen.status != 200:
-                return seen
-            known = ask.query.get("last_etag", seen.headers["ETag"])
-            timeout = ask.query.get("timeout_sec", "")
+            reply = self._render(request)
+            if request.query.get("wait_for_change", "").lower() != "true" or reply.status != 200:
+                return reply
+            last_etag = request.query.get("last_etag", reply.headers["ETag"])
+            timeout = request.query.get("timeout_sec", "")
             limit_s = min(float(timeout), _WAIT_MAX_S) if timeout.isdecimal() else _WAIT_MAX_S
-            self._changed.wait_for(lambda: self._render(ask).headers["ETag"] != known, limit_s)
-            return self._render(ask)
+            self._changed.wait_for(
+                lambda: self._render(request).headers["ETag"] != last_etag, limit_s
+            )
+            return self._render(request)
 
     def _missing(self) -> MetadataReply:
         return MetadataReply(404, b"", "text/html; charset=UTF-8", _GOOGLE)
 
-    def _render(self, ask: MetadataRequest) -> MetadataReply:
-        path = ask.path.removeprefix(_ROOT)
+    def _render(self, request: MetadataRequest) -> MetadataReply:
+        path = request.path.removeprefix(_ROOT)
         value: str | int | Tree = self._values()
         for key in filter(None, path.split("/")):
             if not isinstance(value, dict) or key not in value:
                 return self._missing()
             value = value[key]
-        recursive = ask.query.get("recursive", "").lower() == "true"
+        recursive = request.query.get("recursive", "").lower() == "true"
         if isinstance(value, dict) and path and not path.endswith("/"):
-            return MetadataReply(301, b"", headers={"Location": f"{ask.path}/", **_GOOGLE})
-        if ask.query.get("alt", "json" if recursive else "text") == "json":
-            shown = _as_json(value) if recursive or not isinstance(value, dict) else sorted(value)
-            body, kind = json.dumps(shown, separators=(",", ":")), "application/json"
+            return MetadataReply(301, b"", headers={"Location": f"{request.path}/", **_GOOGLE})
+        if request.query.get("alt", "json" if recursive else "text") == "json":
+            document = (
+                _as_json(value) if recursive or not isinstance(value, dict) else sorted(value)
+            )
+            body, kind = json.dumps(document, separators=(",", ":")), "application/json"
         else:
             body = _listing(value) if isinstance(value, dict) else str(value)
             kind = "application/text"
@@ -106,8 +113,8 @@ class GcpDocuments:
         return MetadataReply(200, body.encode(), kind, {"ETag": etag, **_GOOGLE})
 
     def _values(self) -> Tree:
-        kinds = {w.kind for w in self._notices.values()}
-        ends = NoticeKind.MAINTENANCE in kinds
+        kinds = {notice.kind for notice in self._notices.values()}
+        under_maintenance = NoticeKind.MAINTENANCE in kinds
         facts = self._facts
         number = int(hashlib.sha256(facts.instance_id.encode()).hexdigest()[:15], 16)
         return {
@@ -117,7 +124,9 @@ class GcpDocuments:
                 "zone": f"projects/1/zones/{facts.zone}",
                 "machine-type": f"projects/1/machineTypes/{facts.instance_type}",
                 "preempted": "TRUE" if self._preempted else "FALSE",
-                "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE" if ends else "NONE",
+                "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE"
+                if under_maintenance
+                else "NONE",
                 "scheduling": {
                     "automatic-restart": "FALSE",
                     "on-host-maintenance": "TERMINATE",

@@ -1,4 +1,4 @@
-"""Is a launch request one that this cloud can serve, and what would its machine be?"""
+"""Validate a launch request and prepare its machine."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from providers.local.site import SSH_PORT, MachineSite
 DEPLOYMENT_TAG = "spotd-deployment"
 
 
-def digest_of(request: LaunchRequest) -> str:
-    """The same for the same request, to the byte."""
+def request_digest(request: LaunchRequest) -> str:
+    """SHA-256 of the request, to detect a token that is reused for another request."""
     row = {
         **vars(request),
         "tags": dict(request.tags),
@@ -40,13 +40,13 @@ def digest_of(request: LaunchRequest) -> str:
     return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
 
 
-def check(market: Market, personality: str, request: LaunchRequest) -> Zone:
-    """Everything but capacity. Raises Refusal."""
+def validate(market: Market, personality: str, request: LaunchRequest) -> Zone:
+    """Check everything except capacity; return the zone. Raises Refusal."""
     zone = market.zone(personality, request.region, request.zone)
-    kind = market.machine_type(personality, request.instance_type)
+    machine_type = market.machine_type(personality, request.instance_type)
     if zone is None:
         raise Refusal("rejected", f"there is no zone {request.region}/{request.zone}")
-    if kind is None:
+    if machine_type is None:
         raise Refusal("rejected", f"there is no machine type {request.instance_type!r}")
     for name in ("token", "name", "ssh_user"):
         if not getattr(request, name):
@@ -54,7 +54,7 @@ def check(market: Market, personality: str, request: LaunchRequest) -> Zone:
     if not request.tags.get(DEPLOYMENT_TAG):
         raise Refusal("rejected", f"the tag {DEPLOYMENT_TAG} is missing")
     _check_keys(request)
-    price = market.price_microusd_per_h(zone, kind, request.capacity_type)
+    price = market.price_microusd_per_h(zone, machine_type, request.capacity_type)
     if 0 < request.max_price_microusd_per_h < price:
         raise Refusal("price", f"the price is {price / 1e6:.4f} USD/h, above the cap")
     return zone
@@ -79,17 +79,17 @@ def prepare(
     first_call_delay_s: float,
     site: MachineSite | None = None,
 ) -> tuple[Launch, SpawnRequest]:
-    """The `number`th machine of this server: its place in the books, and what it needs to start.
+    """Prepare the `number`th machine of this server: its ledger entry and what starts it.
 
-    Each machine has an address of its own, so that the machines of a gang can use the same ports as
-    they would anywhere. Raises SiteError, OSError.
+    Each machine has its own address, so that the machines of a gang can use the same ports. Raises
+    SiteError, OSError.
     """
     ident = f"i-{secrets.token_hex(6)}"
-    host, ssh_port, sockets = _place(site, number, listening=not zone.boot_delay_s)
+    host, ssh_port, sockets = _allocate_address(site, number, listening=not zone.boot_delay_s)
     launch = Launch(
         instance_id=ident,
         token=request.token,
-        digest=digest_of(request),
+        digest=request_digest(request),
         personality=personality,
         region=zone.region,
         zone=zone.name,
@@ -113,7 +113,7 @@ def prepare(
         spot=request.capacity_type is CapacityType.SPOT,
         first_call_delay_s=first_call_delay_s,
     )
-    birth = SpawnRequest(
+    spawn_request = SpawnRequest(
         facts=facts,
         ssh_user=request.ssh_user,
         ssh_public_key=request.ssh_public_key,
@@ -122,14 +122,17 @@ def prepare(
         host=host,
         sockets=sockets,
     )
-    return launch, birth
+    return launch, spawn_request
 
 
-def _place(
+def _allocate_address(
     site: MachineSite | None, number: int, *, listening: bool
 ) -> tuple[str, int, tuple[socket.socket, ...]]:
-    """Address, SSH port and sockets. A machine that boots listens when it has done so, and refuses
-    until then; one without a boot delay lets the first connection wait its turn."""
+    """Return address, SSH port and bound sockets.
+
+    With `listening` early connections wait in the backlog; otherwise they are refused until the
+    machine has booted and listens itself.
+    """
     if site is not None:
         return site.host(number), SSH_PORT, ()
     host = f"127.{64 + os.getpid() % 128}.{number // 250 % 250}.{number % 250 + 1}"

@@ -1,7 +1,7 @@
-"""The cloud's own record of who had which machine for how long: an append-only file.
+"""The cloud's own append-only record of launches and ends of machines.
 
-It is the independent witness against leaks, so it knows nothing of spotd: launches, ends, and the
-last moment at which the server was alive, by which machines are closed whose server was killed.
+Tests use it as independent evidence against leaked machines, so it knows nothing about spotd. It
+also records when the server was last alive: machines of a killed server ended at that time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from providers.base import CapacityType
 
 @dataclass(frozen=True)
 class Launch:
-    """One machine as it was asked for; no private keys. `digest` is of the whole request."""
+    """A launched machine, without private keys. `digest` is the hash of the launch request."""
 
     instance_id: str
     token: str
@@ -38,14 +38,14 @@ class Launch:
 
     @classmethod
     def from_data(cls, data: Mapping[str, object]) -> Launch:
-        """Back from JSON. Raises TypeError or ValueError when the file is of another version."""
+        """Parse a ledger row. Raises TypeError or ValueError if another version wrote it."""
         row = dict(data)
         return cls(**{**row, "capacity_type": CapacityType(row["capacity_type"])})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class MachineEnd:
-    """How and when a machine ended; `error_code` for a create that failed after all."""
+    """When and why a machine ended. `error_code` is set if the launch itself failed."""
 
     instance_id: str
     ended_at_us: int
@@ -56,39 +56,39 @@ class MachineEnd:
 
 @dataclass
 class LedgerContents:
-    """What a ledger file says."""
+    """The launches and ends in a ledger file, by instance id."""
 
     launches: dict[str, Launch] = field(default_factory=dict)
     ends: dict[str, MachineEnd] = field(default_factory=dict)
 
 
 class Ledger:
-    """`folder`/ledger.jsonl and `folder`/alive. Writes reach the kernel before they return."""
+    """Writes `folder`/ledger.jsonl and `folder`/alive. Writes are unbuffered."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "ledger.jsonl"
         self._alive = folder / "alive"
         self._lock = threading.Lock()
-        self.books = self._read()
+        self.contents = self._read()
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._close_open_machines()
-        self.beat()
+        self.heartbeat()
 
     def launch(self, launch: Launch) -> None:
-        """A machine begins to cost."""
+        """Record a launch: billing starts."""
         self._write({"launch": asdict(launch)})
 
     def end(self, end: MachineEnd) -> None:
-        """It costs no more. Only the first end of a machine counts."""
+        """Record an end: billing stops. Only the first end of a machine counts."""
         self._write({"end": asdict(end)})
 
-    def beat(self) -> None:
-        """The server is alive now."""
+    def heartbeat(self) -> None:
+        """Record that the server is alive."""
         self._alive.touch(mode=0o600)
 
     def close(self) -> None:
-        """Write no more."""
-        self.beat()
+        """Record the last heartbeat and close the file."""
+        self.heartbeat()
         os.close(self._file)
 
     def _write(self, row: dict[str, object]) -> None:
@@ -96,29 +96,29 @@ class Ledger:
             os.write(self._file, (json.dumps(row) + "\n").encode())
 
     def _read(self) -> LedgerContents:
-        books = LedgerContents()
+        contents = LedgerContents()
         if not self._path.exists():
-            return books
+            return contents
         data = self._path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):  # the server died in the middle of a line
-            os.truncate(self._path, whole)
-        for line in data[:whole].splitlines():
+        complete = data.rfind(b"\n") + 1
+        if complete < len(data):  # the server died in the middle of a line
+            os.truncate(self._path, complete)
+        for line in data[:complete].splitlines():
             match json.loads(line):
                 case {"launch": dict(row)}:
                     launch = Launch.from_data(row)
-                    books.launches[launch.instance_id] = launch
+                    contents.launches[launch.instance_id] = launch
                 case {"end": dict(row)}:
                     end = MachineEnd(**row)
-                    books.ends.setdefault(end.instance_id, end)
-        return books
+                    contents.ends.setdefault(end.instance_id, end)
+        return contents
 
     def _close_open_machines(self) -> None:
-        """Machines die with their server: they ended when it was last seen alive."""
-        seen_us = self._alive.stat().st_mtime_ns // 1000 if self._alive.exists() else 0
-        for ident, launch in self.books.launches.items():
-            if ident not in self.books.ends:
-                at_us = max(seen_us, launch.launched_at_us)
+        """Machines end with their server, so close those left open at its last heartbeat."""
+        last_alive_us = self._alive.stat().st_mtime_ns // 1000 if self._alive.exists() else 0
+        for ident, launch in self.contents.launches.items():
+            if ident not in self.contents.ends:
+                at_us = max(last_alive_us, launch.launched_at_us)
                 end = MachineEnd(ident, at_us, "server_gone", "the local cloud was stopped")
-                self.books.ends[ident] = end
+                self.contents.ends[ident] = end
                 self.end(end)

@@ -1,4 +1,4 @@
-"""What machines leave behind when a cloud does not clear up after them: it goes on to bill."""
+"""Resources that outlive their terminated machine and continue to be billed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Rows = list[dict[str, object]]
 
 
 class Leftovers:
-    """Disks, addresses and cards that hang on no machine; safe to call from several threads."""
+    """Unattached disks, addresses and network interfaces. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._left: dict[str, tuple[str, dict[str, object]]] = {}  # id -> (personality, row)
+        self._leftovers: dict[str, tuple[str, dict[str, object]]] = {}  # id -> (personality, row)
 
-    def leave(self, launch: Launch, at_us: int) -> None:
-        """One of each kind, of a machine that ends."""
+    def add(self, launch: Launch, at_us: int) -> None:
+        """Leave one leftover of each kind behind an ended machine."""
         with self._lock:
             for kind in LeftoverKind:
                 ident = f"{kind.value}-of-{launch.instance_id}"
@@ -31,19 +31,19 @@ class Leftovers:
                     "zone": launch.zone,
                     "since_us": at_us,
                 }
-                self._left.setdefault(ident, (launch.personality, row))
+                self._leftovers.setdefault(ident, (launch.personality, row))
 
     def rows(self, personality: str, deployment: str) -> Rows:
-        """A deployment's."""
+        """The leftovers of a deployment."""
         with self._lock:
-            found = [row for owner, row in self._left.values() if owner == personality]
-        return [row for row in found if _tags(row).get(DEPLOYMENT_TAG) == deployment]
+            rows = [row for owner, row in self._leftovers.values() if owner == personality]
+        return [row for row in rows if _tags(row).get(DEPLOYMENT_TAG) == deployment]
 
     def discard(self, personality: str, ident: str) -> None:
-        """Delete one; another personality's, and one that is not there, are passed over."""
+        """Delete a leftover. Ids that are unknown or of another personality are ignored."""
         with self._lock:
-            if self._left.get(ident, ("", {}))[0] == personality:
-                del self._left[ident]
+            if self._leftovers.get(ident, ("", {}))[0] == personality:
+                del self._leftovers[ident]
 
 
 def _tags(row: dict[str, object]) -> dict[str, object]:

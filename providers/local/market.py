@@ -1,4 +1,4 @@
-"""What is on sale now, for how much, and what goes wrong with the next call."""
+"""Current offers, prices and capacity of the local cloud, and the faults of its API calls."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from providers.local.scenario import (
     Zone,
 )
 
-_SOLD = (CapacityType.SPOT, CapacityType.ON_DEMAND)
+_CAPACITY_TYPES = (CapacityType.SPOT, CapacityType.ON_DEMAND)
 
 
 @dataclass
-class _Armed:
+class _ActiveFault:
     fault: Fault
-    left: int  # how often it still fires; -1 for ever
+    remaining: int  # how many more times it fires; -1 without limit
 
 
 class Market:
-    """Prices and capacities as functions of the time since the start, and faults that wear off.
+    """Prices and capacities as functions of the time since the start, and faults that expire.
 
-    `elapsed_s` says how long the server has been running. Safe to call from several threads.
+    `elapsed_s` returns the seconds since the server's start. Thread-safe.
     """
 
     def __init__(self, scenario: Scenario, elapsed_s: Callable[[], float]) -> None:
@@ -37,27 +37,27 @@ class Market:
         self._lock = threading.Lock()
         self._prices = sorted(scenario.prices, key=lambda change: change.at_s)
         self._capacities = sorted(scenario.capacities, key=lambda change: change.at_s)
-        self._faults = [_Armed(fault, fault.count or -1) for fault in scenario.faults]
+        self._faults = [_ActiveFault(fault, fault.count or -1) for fault in scenario.faults]
 
     def zone(self, personality: str, region: str, name: str) -> Zone | None:
-        """The zone of that name, or None."""
         for zone in self.scenario.zones:
             if (zone.personality, zone.region, zone.name) == (personality, region, name):
                 return zone
         return None
 
     def machine_type(self, personality: str, name: str) -> MachineType | None:
-        """The machine type of that name, or None."""
         for machine in self.scenario.types:
             if (machine.personality, machine.name) == (personality, name):
                 return machine
         return None
 
-    def price_microusd_per_h(self, zone: Zone, kind: MachineType, sold: CapacityType) -> int:
-        """What one machine costs there now."""
-        base = kind.spot_microusd_per_h
-        if sold is CapacityType.ON_DEMAND:
-            base = kind.on_demand_microusd_per_h
+    def price_microusd_per_h(
+        self, zone: Zone, machine_type: MachineType, capacity_type: CapacityType
+    ) -> int:
+        """The current price of one machine in the zone."""
+        base = machine_type.spot_microusd_per_h
+        if capacity_type is CapacityType.ON_DEMAND:
+            base = machine_type.on_demand_microusd_per_h
         price = int(base * zone.price_factor)
         now_s = self._elapsed_s()
         with self._lock:
@@ -67,15 +67,17 @@ class Market:
                 if (
                     change.personality in ("", zone.personality)
                     and change.zone in ("", zone.name)
-                    and change.instance_type in ("", kind.name)
-                    and change.capacity_type is sold
+                    and change.instance_type in ("", machine_type.name)
+                    and change.capacity_type is capacity_type
                 ):
                     price = change.microusd_per_h
         return price
 
-    def capacity(self, zone: Zone, sold: CapacityType) -> int:
-        """How many machines fit into the zone now."""
-        count = zone.spot_capacity if sold is CapacityType.SPOT else zone.on_demand_capacity
+    def capacity(self, zone: Zone, capacity_type: CapacityType) -> int:
+        """The current number of machines that fit into the zone."""
+        count = (
+            zone.spot_capacity if capacity_type is CapacityType.SPOT else zone.on_demand_capacity
+        )
         now_s = self._elapsed_s()
         with self._lock:
             for change in self._capacities:
@@ -84,69 +86,71 @@ class Market:
                 if (
                     change.personality in ("", zone.personality)
                     and change.zone in ("", zone.name)
-                    and change.capacity_type is sold
+                    and change.capacity_type is capacity_type
                 ):
                     count = change.count
         return count
 
     def set_price(self, change: PriceChange) -> None:
-        """A price change from now on, whatever its `at_s` says."""
+        """Add a price change."""
         self._insert(self._prices, change)
 
     def set_capacity(self, change: CapacityChange) -> None:
-        """A capacity change from now on."""
+        """Add a capacity change."""
         self._insert(self._capacities, change)
 
-    def arm(self, fault: Fault) -> None:
-        """Let something go wrong; its times count from the start of the server."""
+    def add_fault(self, fault: Fault) -> None:
+        """Add a fault. Its times count from the start of the server."""
         with self._lock:
-            self._faults.append(_Armed(fault, fault.count or -1))
+            self._faults.append(_ActiveFault(fault, fault.count or -1))
 
-    def disarm(self) -> None:
-        """No more faults."""
+    def clear_faults(self) -> None:
+        """Remove all faults."""
         with self._lock:
             self._faults.clear()
 
     def take_faults(self, operation: str, personality: str, zone: str = "") -> list[Fault]:
-        """The faults that hit this call; each that counts has one less to go."""
+        """The faults that hit this call. Counted faults have one use less afterwards."""
         now_s = self._elapsed_s()
         with self._lock:
             hit = [
-                armed
-                for armed in self._faults
-                if armed.left
-                and armed.fault.operation == operation
-                and armed.fault.personality in ("", personality)
-                and armed.fault.zone in ("", zone)
-                and armed.fault.from_s <= now_s < armed.fault.until_s
+                active
+                for active in self._faults
+                if active.remaining
+                and active.fault.operation == operation
+                and active.fault.personality in ("", personality)
+                and active.fault.zone in ("", zone)
+                and active.fault.from_s <= now_s < active.fault.until_s
             ]
-            for armed in hit:
-                armed.left = max(-1, armed.left - 1) if armed.left > 0 else -1
-            return [armed.fault for armed in hit]
+            for active in hit:
+                active.remaining = max(-1, active.remaining - 1) if active.remaining > 0 else -1
+            return [active.fault for active in hit]
 
     def offers(self, personality: str) -> list[Offer]:
-        """Everything this cloud sells, sold out or not: no cloud says that beforehand."""
+        """All offers, even without free capacity: no cloud announces that before a launch."""
         return [
-            self._offer(zone, kind, sold)
+            self._offer(zone, machine_type, capacity_type)
             for zone in self.scenario.zones
-            for kind in self.scenario.types
-            for sold in _SOLD
-            if zone.personality == kind.personality == personality
+            for machine_type in self.scenario.types
+            for capacity_type in _CAPACITY_TYPES
+            if zone.personality == machine_type.personality == personality
         ]
 
-    def _offer(self, zone: Zone, kind: MachineType, sold: CapacityType) -> Offer:
+    def _offer(self, zone: Zone, machine_type: MachineType, capacity_type: CapacityType) -> Offer:
         return Offer(
-            provider="",  # the customer's own name for us
+            provider="",  # filled in by the client
             region=zone.region,
             zone=zone.name,
-            instance_type=kind.name,
-            capacity_type=sold,
-            price_microusd_per_h=self.price_microusd_per_h(zone, kind, sold),
-            list_microusd_per_h=self.price_microusd_per_h(zone, kind, CapacityType.ON_DEMAND),
-            accelerator=kind.accelerator,
-            accelerator_count=kind.accelerator_count,
-            cpus=kind.cpus,
-            memory_gib=kind.memory_gib,
+            instance_type=machine_type.name,
+            capacity_type=capacity_type,
+            price_microusd_per_h=self.price_microusd_per_h(zone, machine_type, capacity_type),
+            list_microusd_per_h=self.price_microusd_per_h(
+                zone, machine_type, CapacityType.ON_DEMAND
+            ),
+            accelerator=machine_type.accelerator,
+            accelerator_count=machine_type.accelerator_count,
+            cpus=machine_type.cpus,
+            memory_gib=machine_type.memory_gib,
             cloud=zone.personality,
             local=True,
         )

@@ -1,4 +1,4 @@
-"""The metadata service's sockets, and its faults: down, 503, garbage, slow."""
+"""HTTP server of a machine's metadata service, with faults: down, 503, garbage, slow."""
 
 from __future__ import annotations
 
@@ -9,58 +9,85 @@ from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from providers.base import Notice, NoticeKind
+from providers.local.aws_documents import AwsDocuments
+from providers.local.azure_documents import AzureDocuments
 from providers.local.blocking_http import BlockingHandler, BlockingServer
-from providers.local.documents import MetadataReply, MetadataRequest, NoticeDocument
+from providers.local.documents import (
+    MachineFacts,
+    MetadataReply,
+    MetadataRequest,
+    NoticeDocument,
+)
+from providers.local.gcp_documents import GcpDocuments
 
 FAULTS = ("down", "error_503", "garbage", "slow", "expire_tokens")
 
 
 class EventReporter(Protocol):
-    """How the machine reports to its cloud."""
+    """Sends an event of the machine to its cloud."""
 
     def __call__(self, event: str, **data: object) -> None: ...
 
 
-class MetadataServer:
-    """Serves one `NoticeDocument` on a socket that is bound but does not listen yet."""
+def document_for(
+    facts: MachineFacts, acknowledged: Callable[[str], None] = lambda _notice_id: None
+) -> NoticeDocument:
+    """The dialect of the machine's cloud. Raises ValueError for an unknown personality.
 
-    def __init__(self, bound: socket.socket, document: NoticeDocument, tell: EventReporter) -> None:
+    `acknowledged` is called with the id of each notice that the machine approves.
+    """
+    match facts.personality:
+        case "aws":
+            return AwsDocuments(facts)
+        case "gcp":
+            return GcpDocuments(facts)
+        case "azure":
+            return AzureDocuments(facts, acknowledged)
+    raise ValueError(f"no metadata dialect called {facts.personality!r}: use aws, gcp or azure")
+
+
+class MetadataServer:
+    """Serves a `NoticeDocument` on a socket that is bound but not listening."""
+
+    def __init__(
+        self, bound: socket.socket, document: NoticeDocument, report: EventReporter
+    ) -> None:
         self._document = document
-        self._tell = tell
+        self._report = report
         self._fault = ""
         self._fault_until = 0.0
-        self._server = _Server(bound, _Conversation)
+        self._server = _Server(bound, _Handler)
         self._server.answer = self._answer
         self.url = self._server.url
         self.start = self._server.start
         self.stop = self._server.stop
 
-    def obey(self, order: Mapping[str, object]) -> None:
-        """One order of the cloud: publish, withdraw, or fault. Reports when it is done."""
+    def handle_order(self, order: Mapping[str, object]) -> None:
+        """Execute an order of the cloud (publish, withdraw, fault) and report it done."""
         match order:
             case {"publish": {"notice_id": str(name), "kind": str(kind), "deadline_us": int(at)}}:
-                published_us = time.time_ns() // 1000  # before, so that nobody can be earlier
+                published_us = time.time_ns() // 1000  # first: no reader can have seen it earlier
                 self._document.publish(Notice(name, NoticeKind(kind), at))
-                self._tell("published", notice_id=name, at_us=published_us)
+                self._report("published", notice_id=name, at_us=published_us)
             case {"withdraw": str(name)}:
                 self._document.withdraw(name)
-                self._tell("withdrawn", notice_id=name)
+                self._report("withdrawn", notice_id=name)
             case {"fault": {"kind": "expire_tokens"}}:
-                self._document.forget_tokens()
-                self._tell("faulted", kind="expire_tokens")
+                self._document.expire_tokens()
+                self._report("faulted", kind="expire_tokens")
             case {"fault": {"kind": str(kind), "seconds": int() | float() as seconds}}:
                 self._fault, self._fault_until = kind, time.monotonic() + seconds
-                self._tell("faulted", kind=kind)
+                self._report("faulted", kind=kind)
             case _:
                 raise ValueError(f"not an order: {order!r}")
 
-    def _answer(self, ask: MetadataRequest) -> MetadataReply | None:
-        """The reply; None means: hang up without one."""
+    def _answer(self, request: MetadataRequest) -> MetadataReply | None:
+        """The reply; None closes the connection without one."""
         if self._faulty("slow"):
             time.sleep(max(0.0, self._fault_until - time.monotonic()))
         if self._faulty("error_503"):
             return MetadataReply(503, b"Service Unavailable")
-        reply = None if self._faulty("down") else self._document.respond(ask)
+        reply = None if self._faulty("down") else self._document.respond(request)
         if self._faulty("garbage"):
             return MetadataReply(200, b"<html><body>\xff{not json", "text/html")
         return None if self._faulty("down") else reply
@@ -73,20 +100,20 @@ class _Server(BlockingServer):
     answer: Callable[[MetadataRequest], MetadataReply | None]
 
 
-class _Conversation(BlockingHandler):
+class _Handler(BlockingHandler):
     server: _Server
 
     def _serve(self) -> None:
-        split = urlsplit(self.path)
+        url = urlsplit(self.path)
         length = int(self.headers.get("Content-Length") or 0)
-        ask = MetadataRequest(
+        request = MetadataRequest(
             self.command,
-            split.path,
-            dict(parse_qsl(split.query, keep_blank_values=True)),
+            url.path,
+            dict(parse_qsl(url.query, keep_blank_values=True)),
             {name.lower(): value for name, value in self.headers.items()},
             self.rfile.read(length),
         )
-        reply = self.server.answer(ask)
+        reply = self.server.answer(request)
         if reply is None:
             self.close_connection = True
             return

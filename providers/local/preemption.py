@@ -1,4 +1,4 @@
-"""Taking machines away: warnings, withdrawals, reclaims with or without a last word, zombies."""
+"""Preempt machines: publish and withdraw notices, reclaim, freeze and resume machines."""
 
 from __future__ import annotations
 
@@ -13,132 +13,135 @@ from providers.local.api_errors import Refusal
 from providers.local.aws_documents import timestamp
 from providers.local.cloud_state import CloudState
 from providers.local.launch_validation import DEPLOYMENT_TAG
-from providers.local.machine import Machine, PlannedPreemption, order_of
+from providers.local.machine import Machine, PlannedPreemption, publish_order
 from providers.local.process_pool import MachineProcess, ProcessPoolError
 from providers.local.process_tree import TreeError
 from providers.local.scenario import Preemption
 
-_AGREED_S = 0.5  # from a machine's agreement to its end: its call is answered first
-_SPEAKS = {  # which warnings a cloud's documents have words for
+_ACKNOWLEDGED_S = 0.5  # from a machine's approval to its end, so that its call is answered first
+_NOTICE_KINDS = {  # that the metadata service of each cloud can express
     "aws": ("preempt", "rebalance", "maintenance"),
     "gcp": ("preempt", "maintenance"),
     "azure": ("preempt", "maintenance"),
 }
 
 
-class Taker:
-    """Plays the scenario's preemptions and those ordered through the control API."""
+class Preemptor:
+    """Executes the preemptions of the scenario and of the control API."""
 
-    def __init__(self, world: CloudState) -> None:
-        self._world = world
-        self.takings: list[PlannedPreemption] = []
-        self.queue_id = uuid.uuid4().hex  # of the numbers in the queue, which begin anew with us
+    def __init__(self, cloud: CloudState) -> None:
+        self._cloud = cloud
+        self.preemptions: list[PlannedPreemption] = []
+        # Changes with each server start, because sequence numbers start over then.
+        self.queue_id = uuid.uuid4().hex
         self._counts: dict[tuple[int, str], int] = {}
-        world.listener = self.hear
-        for rule in world.market.scenario.preemptions:
+        cloud.listener = self.on_event
+        for rule in cloud.market.scenario.preemptions:
             if rule.at_s is not None:
-                world.timeline.after(rule.at_s, partial(self._take_matching, rule))
+                cloud.timeline.after(rule.at_s, partial(self._preempt_matching, rule))
 
-    def take(self, rule: Preemption) -> list[PlannedPreemption]:
-        """Take away one machine, or all of a zone that match, now. Raises Refusal."""
+    def preempt(self, rule: Preemption) -> list[PlannedPreemption]:
+        """Preempt one machine, or all that match the rule, now. Raises Refusal."""
         if not rule.instance:
-            return self._take_matching(rule)
-        with self._world.lock:
-            machine = self._world.machines.get(rule.instance)
+            return self._preempt_matching(rule)
+        with self._cloud.lock:
+            machine = self._cloud.machines.get(rule.instance)
             if machine is None or machine.state is not InstanceState.RUNNING:
                 raise Refusal("not_found", f"no running machine {rule.instance!r}")
         if not machine.spot and rule.kind in ("preempt", "rebalance"):
             raise Refusal("conflict", f"{rule.instance} is on demand: it is not preempted")
-        return [self._take(machine, rule)]
+        return [self._preempt(machine, rule)]
 
     def withdraw(self, notice_id: str) -> PlannedPreemption:
-        """Take a notice back before its time is up. Raises Refusal."""
-        taking = self._find(notice_id)
-        machine = self._world.machines[taking.instance_id]
-        if machine.launch.personality == "gcp" and taking.kind == "preempt":
+        """Withdraw a notice before its deadline. Raises Refusal."""
+        preemption = self._find(notice_id)
+        machine = self._cloud.machines[preemption.instance_id]
+        if machine.launch.personality == "gcp" and preemption.kind == "preempt":
             raise Refusal("conflict", "gcp never takes a preemption back")
-        if taking.appointment is not None and not taking.appointment.cancel():
+        if preemption.scheduled is not None and not preemption.scheduled.cancel():
             raise Refusal("conflict", f"it is too late: {notice_id} is being carried out")
-        if machine.body is not None:
-            report = machine.body.ask({"withdraw": notice_id}, "withdrawn")
-            taking.withdrawn_at_us = int(str(report["at_us"]))
-        return taking
+        if machine.process is not None:
+            report = machine.process.request({"withdraw": notice_id}, "withdrawn")
+            preemption.withdrawn_at_us = int(str(report["at_us"]))
+        return preemption
 
-    def queue(self, personality: str, deployment: str, after: int) -> list[dict[str, object]]:
-        """The cloud-side warnings with a number above `after`; only aws has such a queue."""
-        self._world.lose(self._world.suffer("notices", personality))
+    def queued_notices(
+        self, personality: str, deployment: str, after: int
+    ) -> list[dict[str, object]]:
+        """Queued notices with a sequence number above `after`. Only aws has such a queue."""
+        self._cloud.apply_reply_faults(self._cloud.inject_faults("notices", personality))
         if personality != "aws":
             return []
-        delay_us = int(self._world.market.scenario.aws_queue_delay_s * 1e6)
+        delay_us = int(self._cloud.market.scenario.aws_queue_delay_s * 1e6)
         now_us = time.time_ns() // 1000
-        with self._world.lock:
+        with self._cloud.lock:
             return [
-                taking.to_data()
-                for taking in self.takings
-                if taking.seq > after
-                and 0 < taking.published_at_us <= now_us - delay_us
-                and not taking.withdrawn_at_us
-                and self._is_of(taking, personality, deployment)
+                preemption.to_data()
+                for preemption in self.preemptions
+                if preemption.seq > after
+                and 0 < preemption.published_at_us <= now_us - delay_us
+                and not preemption.withdrawn_at_us
+                and self._belongs_to(preemption, personality, deployment)
             ]
 
-    def hear(self, machine: Machine, event: Mapping[str, object]) -> None:
-        """Something happened on a machine: rules that count it, and events it agreed to."""
+    def on_event(self, machine: Machine, event: Mapping[str, object]) -> None:
+        """Handle an event of a machine: count it for the rules, or execute an approved notice."""
         match event:
-            case {"event": "launched" | "exec" as what}:
-                self._count(machine, str(what).removesuffix("ed"))
-            case {"event": "acknowledged", "notice_id": str(name), "at_us": int(at_us)}:
-                taking = self._find(name)
-                taking.acknowledged_at_us = at_us
-                if taking.appointment is not None:
-                    self._world.timeline.after(_AGREED_S, taking.appointment.begin)
+            case {"event": "launched" | "exec" as name}:
+                self._count_event(machine, str(name).removesuffix("ed"))
+            case {"event": "acknowledged", "notice_id": str(notice_id), "at_us": int(at_us)}:
+                preemption = self._find(notice_id)
+                preemption.acknowledged_at_us = at_us
+                if preemption.scheduled is not None:
+                    self._cloud.timeline.after(_ACKNOWLEDGED_S, preemption.scheduled.run)
 
     def _find(self, notice_id: str) -> PlannedPreemption:
-        with self._world.lock:
-            for taking in reversed(self.takings):
-                if taking.notice_id == notice_id:
-                    return taking
+        with self._cloud.lock:
+            for preemption in reversed(self.preemptions):
+                if preemption.notice_id == notice_id:
+                    return preemption
         raise Refusal("not_found", f"no notice {notice_id!r}")
 
-    def _is_of(self, taking: PlannedPreemption, personality: str, deployment: str) -> bool:
-        launch = self._world.machines[taking.instance_id].launch
+    def _belongs_to(self, preemption: PlannedPreemption, personality: str, deployment: str) -> bool:
+        launch = self._cloud.machines[preemption.instance_id].launch
         return launch.personality == personality and launch.tags.get(DEPLOYMENT_TAG) == deployment
 
-    def _count(self, machine: Machine, what: str) -> None:
-        for number, rule in enumerate(self._world.market.scenario.preemptions):
-            if not rule.nth or rule.after != what or not _matches(rule, machine):
+    def _count_event(self, machine: Machine, event: str) -> None:
+        for number, rule in enumerate(self._cloud.market.scenario.preemptions):
+            if not rule.nth or rule.after != event or not _matches(rule, machine):
                 continue
-            with self._world.lock:
-                count = self._counts[number, what] = self._counts.get((number, what), 0) + 1
+            with self._cloud.lock:
+                count = self._counts[number, event] = self._counts.get((number, event), 0) + 1
             if count == rule.nth:
-                self._world.timeline.after(rule.after_s, partial(self._take_quietly, machine, rule))
+                self._cloud.timeline.after(rule.after_s, partial(self._try_preempt, machine, rule))
 
-    def _take_matching(self, rule: Preemption) -> list[PlannedPreemption]:
-        with self._world.lock:
-            found = [
+    def _preempt_matching(self, rule: Preemption) -> list[PlannedPreemption]:
+        with self._cloud.lock:
+            machines = [
                 machine
-                for machine in self._world.machines.values()
+                for machine in self._cloud.machines.values()
                 if machine.state is InstanceState.RUNNING and _matches(rule, machine)
             ]
-        taken = [self._take_quietly(machine, rule) for machine in found]
-        return [taking for taking in taken if taking is not None]
+        started = [self._try_preempt(machine, rule) for machine in machines]
+        return [preemption for preemption in started if preemption is not None]
 
-    def _take_quietly(self, machine: Machine, rule: Preemption) -> PlannedPreemption | None:
-        """As `_take`, for machines that may have ended meanwhile."""
+    def _try_preempt(self, machine: Machine, rule: Preemption) -> PlannedPreemption | None:
+        """Like `_preempt`, but None if it fails, as for a machine that has ended meanwhile."""
         try:
-            return self._take(machine, rule)
+            return self._preempt(machine, rule)
         except (Refusal, ProcessPoolError) as error:
             print(f"local cloud: not taken away: {machine.ident}: {error}", file=sys.stderr)
             return None
 
-    def _take(self, machine: Machine, rule: Preemption) -> PlannedPreemption:
+    def _preempt(self, machine: Machine, rule: Preemption) -> PlannedPreemption:
         launch = machine.launch
-        if rule.kind != "none" and rule.kind not in _SPEAKS[launch.personality]:
+        if rule.kind != "none" and rule.kind not in _NOTICE_KINDS[launch.personality]:
             raise Refusal("conflict", f"{launch.personality} has no {rule.kind} warning")
         deadline_us = time.time_ns() // 1000 + int(rule.notice_s * 1e6)
-        with self._world.lock:
-            taking = PlannedPreemption(
-                notice_id=_name(machine, rule.kind, deadline_us),
-                seq=len(self.takings) + 1,
+        with self._cloud.lock:
+            preemption = PlannedPreemption(
+                notice_id=_notice_id(machine, rule.kind, deadline_us),
+                seq=len(self.preemptions) + 1,
                 instance_id=machine.ident,
                 token=launch.token,
                 kind=rule.kind,
@@ -148,65 +151,67 @@ class Taker:
                 thaw_after_s=rule.thaw_after_s,
                 zombie_s=rule.zombie_s,
             )
-            self.takings.append(taking)
+            self.preemptions.append(preemption)
         if rule.kind == "none":
-            self._reclaim(machine, taking)
-            return taking
-        body = machine.body
-        if body is None:
+            self._reclaim(machine, preemption)
+            return preemption
+        process = machine.process
+        if process is None:
             raise Refusal("not_found", f"machine {machine.ident} has not started")
-        report = body.ask(order_of(taking), "published")
-        taking.published_at_us = int(str(report["at_us"]))
+        report = process.request(publish_order(preemption), "published")
+        preemption.published_at_us = int(str(report["at_us"]))
         if rule.kind != "rebalance":
             left_s = (deadline_us - time.time_ns() // 1000) / 1e6
-            taking.appointment = self._world.timeline.after(
-                left_s, lambda: self._reclaim(machine, taking)
+            preemption.scheduled = self._cloud.timeline.after(
+                left_s, lambda: self._reclaim(machine, preemption)
             )
-        return taking
+        return preemption
 
-    def _reclaim(self, machine: Machine, taking: PlannedPreemption) -> None:
-        """Stop the whole machine first, so that it tells nobody; then kill what is to die."""
-        with self._world.lock:
-            if machine.state is not InstanceState.RUNNING or machine.body is None:
+    def _reclaim(self, machine: Machine, preemption: PlannedPreemption) -> None:
+        """End a machine. Stop all of it first so that it can send nothing more, then kill it."""
+        with self._cloud.lock:
+            if machine.state is not InstanceState.RUNNING or machine.process is None:
                 return
-            body = machine.body
-            frozen = taking.mode == "frozen"
+            process = machine.process
+            frozen = preemption.mode == "frozen"
             if not frozen:
                 machine.state = InstanceState.STOPPING
-                machine.zombie = taking.thaw_after_s is not None
+                machine.zombie = preemption.thaw_after_s is not None
         if frozen:
-            self._freeze(body, taking)
+            self._freeze(process, preemption)
             return
         try:
-            body.stop()
-            taking.reclaimed_at_us = time.time_ns() // 1000
-            if taking.thaw_after_s is not None:
-                self._world.timeline.after(taking.thaw_after_s, lambda: self._thaw(machine, taking))
-            elif taking.mode == "silent":
-                body.kill_below()
+            process.stop()
+            preemption.reclaimed_at_us = time.time_ns() // 1000
+            if preemption.thaw_after_s is not None:
+                self._cloud.timeline.after(
+                    preemption.thaw_after_s, lambda: self._thaw(machine, preemption)
+                )
+            elif preemption.mode == "silent":
+                process.kill_below()
             else:
-                body.kill()
+                process.kill()
         except TreeError as error:
             print(f"local cloud: {machine.ident}: {error}", file=sys.stderr)
-        text = f"reclaimed by the cloud ({taking.kind}, {taking.mode})"
-        self._world.close(machine, "reclaimed", text)
+        message = f"reclaimed by the cloud ({preemption.kind}, {preemption.mode})"
+        self._cloud.close(machine, "reclaimed", message)
 
-    def _freeze(self, body: MachineProcess, taking: PlannedPreemption) -> None:
-        """Stop the whole machine and tell nobody: its cloud does not know. Terminate ends it."""
+    def _freeze(self, process: MachineProcess, preemption: PlannedPreemption) -> None:
+        """Stop the whole machine; the cloud still lists it as running until it is terminated."""
         try:
-            body.stop()
+            process.stop()
         except TreeError as error:
-            print(f"local cloud: {body.ident}: {error}", file=sys.stderr)
-        taking.reclaimed_at_us = time.time_ns() // 1000
-        if taking.thaw_after_s is not None:
-            self._world.timeline.after(taking.thaw_after_s, body.thaw)
+            print(f"local cloud: {process.ident}: {error}", file=sys.stderr)
+        preemption.reclaimed_at_us = time.time_ns() // 1000
+        if preemption.thaw_after_s is not None:
+            self._cloud.timeline.after(preemption.thaw_after_s, process.thaw)
 
-    def _thaw(self, machine: Machine, taking: PlannedPreemption) -> None:
-        """The zombie: long gone for the cloud, it runs once more."""
-        assert machine.body is not None  # noqa: S101  only machines with one are reclaimed
-        machine.body.thaw()
-        taking.thawed_at_us = time.time_ns() // 1000
-        self._world.timeline.after(taking.zombie_s, machine.body.kill)
+    def _thaw(self, machine: Machine, preemption: PlannedPreemption) -> None:
+        """Resume a machine that the cloud lists as ended: a zombie."""
+        assert machine.process is not None  # noqa: S101  only machines with a process are reclaimed
+        machine.process.thaw()
+        preemption.thawed_at_us = time.time_ns() // 1000
+        self._cloud.timeline.after(preemption.zombie_s, machine.process.kill)
 
 
 def _matches(rule: Preemption, machine: Machine) -> bool:
@@ -219,8 +224,8 @@ def _matches(rule: Preemption, machine: Machine) -> bool:
     )
 
 
-def _name(machine: Machine, kind: str, deadline_us: int) -> str:
-    """The id under which the machine itself sees the notice, where its documents carry one."""
+def _notice_id(machine: Machine, kind: str, deadline_us: int) -> str:
+    """The notice's id, as the machine's metadata service shows it if it shows ids."""
     match machine.launch.personality, kind:
         case "aws", "preempt":
             return f"aws-terminate-{timestamp(deadline_us)}"

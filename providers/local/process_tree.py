@@ -1,7 +1,7 @@
-"""The processes of one machine: find them all, stop them, kill them, and see that none is left.
+"""Find, stop and kill all processes of a machine. Linux only.
 
-A machine's root process is a child subreaper, so that whatever detaches itself (double fork, new
-session) still hangs below the root and is found by walking parent ids in /proc. Linux only.
+A machine's root process is a child subreaper: detached processes (double fork, new session) remain
+its descendants and are found by walking parent ids in /proc.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _DEAD = frozenset("ZX")
 _STOPPED = frozenset("Tt")
-_STILL = _STOPPED | _DEAD
-_CHILDREN = Path("/proc/thread-self/children")  # not in every kernel
+_NOT_RUNNING = _STOPPED | _DEAD
+_CHILDREN = Path("/proc/thread-self/children")  # not every kernel has it
 
 
 class TreeError(Exception):
@@ -29,7 +29,7 @@ class TreeError(Exception):
 
 @dataclass(frozen=True)
 class Process:
-    """One row of /proc. `started` (clock ticks since boot) tells a reused id apart."""
+    """A process in /proc. `started` (clock ticks since boot) distinguishes a reused id."""
 
     pid: int
     parent: int
@@ -38,7 +38,10 @@ class Process:
 
 
 def become_root(name: str) -> None:
-    """Make the calling process the root of a machine: adopt orphans, and be called `name` in ps."""
+    """Make the calling process the root of a machine: adopt orphans, and set its name for ps.
+
+    Raises OSError.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         number = ctypes.get_errno()
@@ -47,40 +50,40 @@ def become_root(name: str) -> None:
 
 
 def read_process(pid: int) -> Process | None:
-    """One process, or None when there is none by that id."""
+    """The process, or None if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    rest = text[text.rindex(")") + 2 :].split()  # the name may hold spaces and brackets
+    rest = text[text.rindex(")") + 2 :].split()  # the name may contain spaces and parentheses
     return Process(pid, int(rest[1]), rest[0], int(rest[19]))
 
 
 def descendants(root: int, *, thorough: bool = False) -> dict[int, Process]:
-    """Every process below `root`, without `root` itself.
+    """All descendants of `root`, without `root` itself.
 
-    The quick way reads the kernel's lists of children, which are exact for what is stopped; the
-    thorough way reads the whole process table, and is exact however much is going on.
+    By default reads the kernel's lists of children, which are exact only for stopped processes;
+    with `thorough` reads the whole process table, which is always exact.
     """
-    found: dict[int, Process] = {}
+    tree: dict[int, Process] = {}
     table = _children_by_parent() if thorough or not _CHILDREN.exists() else None
     todo = [root]
     while todo:
         pid = todo.pop()
         for process in _children(pid) if table is None else table.get(pid, ()):
-            found[process.pid] = process
+            tree[process.pid] = process
             todo.append(process.pid)
-    return found
+    return tree
 
 
 def _children(pid: int) -> list[Process]:
-    found = []
+    children = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  there are many to read
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 row = Path(f"/proc/{pid}/task/{thread}/children").read_text("ascii")
-                found += [p for child in row.split() if (p := read_process(int(child)))]
-    return found
+                children += [p for child in row.split() if (p := read_process(int(child)))]
+    return children
 
 
 def _children_by_parent() -> dict[int, list[Process]]:
@@ -91,10 +94,10 @@ def _children_by_parent() -> dict[int, list[Process]]:
     return table
 
 
-def marked(variable: str, value: str) -> dict[int, Process]:
-    """Every process of ours whose environment carries `variable=value`: for a tree without root."""
+def find_with_environment(variable: str, value: str) -> dict[int, Process]:
+    """All our processes with `variable=value` in their environment; works without a tree root."""
     wanted = f"{variable}={value}".encode()
-    found = {}
+    processes = {}
     for name in os.listdir("/proc"):  # noqa: PTH208
         if not name.isdigit():
             continue
@@ -102,58 +105,58 @@ def marked(variable: str, value: str) -> dict[int, Process]:
             if wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
                 process = read_process(int(name))
                 if process and process.state not in _DEAD:
-                    found[process.pid] = process
-    return found
+                    processes[process.pid] = process
+    return processes
 
 
 def send(pids: Iterable[int], number: int) -> None:
-    """Signal each process; one that is gone already is fine."""
+    """Signal each process; ended ones are ignored."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def stop_tree(root: int, *, with_root: bool = True, timeout_s: float = 5.0) -> set[int]:
-    """SIGSTOP everything until nothing new appears and nothing runs. Returns the stopped ids.
+    """SIGSTOP the whole tree; return the ids of its live processes.
 
-    A process that is being stopped may still finish one fork, so the walk is repeated until two
-    rounds agree. Raises TreeError when that takes longer than `timeout_s`.
+    A process may still finish a fork while being stopped, so repeat until two rounds agree. Raises
+    TreeError after `timeout_s`.
     """
-    end = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + timeout_s
     before: set[int] = set()
     while True:
         tree = descendants(root)
         if with_root and (top := read_process(root)):
             tree[root] = top
-        running = {pid for pid, p in tree.items() if p.state not in _STILL}
-        # One that waits for a child which is stopped before it came to its own program (vfork)
-        # stops before it does anything, and not earlier.
-        parents = {p.parent for p in tree.values() if p.state in _STOPPED}
+        running = {pid for pid, process in tree.items() if process.state not in _NOT_RUNNING}
+        # A parent in vfork whose child is stopped before exec cannot stop yet, but it will stop
+        # before it runs again.
+        parents = {process.parent for process in tree.values() if process.state in _STOPPED}
         waiting = {pid for pid in running & parents if tree[pid].state == "D"}
         send(waiting, signal.SIGSTOP)
         running -= waiting
-        alive = {pid for pid, p in tree.items() if p.state not in _DEAD}
+        alive = {pid for pid, process in tree.items() if process.state not in _DEAD}
         if not running and alive == before:
             return alive
         send(running, signal.SIGSTOP)
         before = alive
-        if time.monotonic() > end:
+        if time.monotonic() > deadline_s:
             raise TreeError(f"processes under {root} do not stop: {sorted(running)}")
         if running:
             time.sleep(0.001)
 
 
 def continue_tree(root: int) -> None:
-    """Let a stopped tree run again."""
+    """Resume a stopped tree."""
     send([*descendants(root), root], signal.SIGCONT)
 
 
 def kill_below(root: int, *, timeout_s: float = 10.0) -> None:
-    """SIGKILL everything below `root` until nothing is left alive. Raises TreeError on time-out.
+    """SIGKILL all descendants of `root` until none is alive. Raises TreeError on timeout.
 
-    The dead are not waited for here: `root`, or who adopts from it, reaps them.
+    Does not reap them: that is up to `root` or whoever adopts its children.
     """
-    end = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + timeout_s
     thorough = False
     while True:
         tree = descendants(root, thorough=thorough).values()
@@ -161,39 +164,40 @@ def kill_below(root: int, *, timeout_s: float = 10.0) -> None:
         if not alive and thorough:
             return
         send(alive, signal.SIGKILL)
-        if time.monotonic() > end:
+        if time.monotonic() > deadline_s:
             raise TreeError(f"processes under {root} do not die: {sorted(alive)}")
         thorough = not alive
         time.sleep(0.002 if alive else 0.0)
 
 
 def kill_tree(root: int, *, timeout_s: float = 10.0) -> bool:
-    """Stop, then kill everything below `root`, then `root`; returns when `root` is dead too.
+    """Stop the tree, then kill all descendants and `root`; return when `root` is dead.
 
-    False when `root` had died before: then what was below it hangs elsewhere.
+    Returns False if `root` was dead before, so that its descendants have other parents. Raises
+    TreeError on timeout.
     """
-    there = root in stop_tree(root)
+    alive = root in stop_tree(root)
     kill_below(root, timeout_s=timeout_s)
     send([root], signal.SIGKILL)
     wait_dead([root], timeout_s=timeout_s)
-    return there
+    return alive
 
 
-def kill_marked(variable: str, value: str, *, timeout_s: float = 10.0) -> None:
-    """Kill what a machine left behind whose root died by itself. Raises TreeError on time-out."""
-    end = time.monotonic() + timeout_s
-    while found := marked(variable, value):
-        send(found, signal.SIGKILL)
-        if time.monotonic() > end:
-            raise TreeError(f"processes with {variable}={value} do not die: {sorted(found)}")
+def kill_with_environment(variable: str, value: str, *, timeout_s: float = 10.0) -> None:
+    """Kill the processes of a machine whose root died. Raises TreeError on timeout."""
+    deadline_s = time.monotonic() + timeout_s
+    while processes := find_with_environment(variable, value):
+        send(processes, signal.SIGKILL)
+        if time.monotonic() > deadline_s:
+            raise TreeError(f"processes with {variable}={value} do not die: {sorted(processes)}")
         time.sleep(0.002)
 
 
 def wait_dead(pids: Iterable[int], *, timeout_s: float) -> None:
-    """Return when each process is gone or a zombie waiting to be reaped, else raise TreeError."""
-    end = time.monotonic() + timeout_s
+    """Wait until each process is gone or a zombie. Raises TreeError on timeout."""
+    deadline_s = time.monotonic() + timeout_s
     for pid in pids:
         while (process := read_process(pid)) and process.state not in _DEAD:
-            if time.monotonic() > end:
+            if time.monotonic() > deadline_s:
                 raise TreeError(f"process {pid} does not die (state {process.state})")
             time.sleep(0.002)

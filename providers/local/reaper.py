@@ -1,7 +1,7 @@
-"""Waits for every child, adopted orphans included, and hands out exit codes.
+"""Reap all child processes of a machine, adopted orphans included.
 
-A subreaper gets orphans that it never started. One thread waits for all, so nobody else may:
-processes started through `spawn` are waited for with `wait`, never with `Popen.wait`.
+A subreaper also gets orphans that it did not start. One thread waits for all children, so other
+code must not: wait for processes started with `Reaper.spawn` by `Reaper.wait`, never `Popen.wait`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Reaper:
-    """Starts processes and reaps everything; one thread, asleep while there are no children."""
+    """Starts processes and reaps all children on one thread, which sleeps while there are none."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -23,15 +23,15 @@ class Reaper:
         threading.Thread(target=self._reap, name="reaper", daemon=True).start()
 
     def spawn(self, argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        """Start a process. Raises OSError when there is no such program."""
-        with self._changed:  # so that it cannot be reaped before it is known
+        """Start a process. Raises OSError if the program does not exist."""
+        with self._changed:  # so that it cannot be reaped before it is registered
             process = subprocess.Popen(argv, **options)
             self._running[process.pid] = process
         self._children.set()
         return process
 
     def wait(self, process: subprocess.Popen[bytes]) -> int:
-        """The exit code, negative for a signal as in subprocess."""
+        """Wait for the process; return its exit code, negative for a signal as in subprocess."""
         with self._changed:
             self._changed.wait_for(lambda: process.pid in self._codes)
             return self._codes.pop(process.pid)
@@ -41,7 +41,7 @@ class Reaper:
             try:
                 pid, status = os.waitpid(-1, 0)
             except ChildProcessError:
-                # No child means no descendant either: nothing can be adopted until the next spawn.
+                # No children means no descendants: nothing to adopt until the next spawn.
                 self._children.wait()
                 self._children.clear()
                 continue

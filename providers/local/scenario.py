@@ -1,6 +1,7 @@
-"""The world a local cloud plays: zones, machine types, prices, capacity, faults, preemptions.
+"""Scenarios of the local cloud: zones, machine types, prices, capacity, faults and preemptions.
 
-Times (`at_s`, `after_s`) count from the start of the server. `scenario_file` reads them from TOML.
+Times (`at_s`, `from_s`, `until_s`) are seconds since the start of the server. `scenario_file` reads
+scenarios from TOML.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from providers.base import CapacityType
 
 PERSONALITIES = ("aws", "gcp", "azure")
 FAULT_KINDS = (
-    "delay",  # before the call is served
-    "lost_reply",  # it is done, the answer is not sent
-    "http_500",  # it is not done
+    "delay",  # the call is served late
+    "lost_reply",  # the call takes effect, the connection is dropped
+    "http_500",  # the call has no effect
     "throttled",
     "unauthorized",
     "no_capacity",
@@ -23,9 +24,9 @@ FAULT_KINDS = (
     "rejected",
     "fails_later",  # accepted, then listed as a failed create
     "pending",  # answered with an operation instead of an instance
-    "leftovers",  # the machine ends, and its disk, address and card stay
-    "invisible",  # nothing is there, as far as this call can see
-    "garbage",  # done, answered with something that is not JSON
+    "leftovers",  # the machine ends; its disk, address and network interface remain
+    "invisible",  # the response lists nothing
+    "garbage",  # the call takes effect, the response is not JSON
 )
 OPERATIONS = (
     "launch",
@@ -43,7 +44,7 @@ MODES = ("notice", "reset", "silent", "frozen")
 
 @dataclass(frozen=True)
 class MachineType:
-    """Something a zone rents out. The accelerator is a label: there is none on this machine."""
+    """A rentable machine type. The accelerator is only a label."""
 
     personality: str
     name: str
@@ -57,7 +58,7 @@ class MachineType:
 
 @dataclass(frozen=True)
 class Zone:
-    """A place to rent. `price_factor` makes one zone dearer than another."""
+    """A zone of one cloud. Prices are multiplied by `price_factor`."""
 
     personality: str
     region: str
@@ -70,7 +71,7 @@ class Zone:
 
 @dataclass(frozen=True)
 class PriceChange:
-    """From `at_s` on, machines of this type cost this in this zone ("" matches all)."""
+    """The price of matching machine types and zones from `at_s` on ("" matches all)."""
 
     at_s: float
     microusd_per_h: int
@@ -82,7 +83,7 @@ class PriceChange:
 
 @dataclass(frozen=True)
 class CapacityChange:
-    """From `at_s` on, this many machines fit into the zone ("" matches all)."""
+    """The capacity in machines of matching zones from `at_s` on ("" matches all)."""
 
     at_s: float
     count: int
@@ -93,7 +94,7 @@ class CapacityChange:
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with calls that match, `count` times (0: always) in [from_s, until_s)."""
+    """A fault of matching API calls, `count` times (0: always) in [from_s, until_s)."""
 
     operation: str
     kind: str
@@ -102,19 +103,22 @@ class Fault:
     count: int = 1
     from_s: float = 0.0
     until_s: float = 1e12
-    seconds: float = 1.0  # of a delay; retry-after of throttling; until a create fails
+    seconds: float = (
+        1.0  # duration of a delay, retry-after of throttling, or time until a create fails
+    )
 
 
 @dataclass(frozen=True)
 class Preemption:
-    """A machine or a zone is taken away.
+    """A rule that preempts one machine, or all machines of a zone.
 
-    Either at `at_s`, or `after_s` seconds after the `nth` machine that matches was launched
-    (`after = "launch"`) or was given its first command (`after = "exec"`). `mode` says how it ends:
-    "notice" and "reset" kill and drop the connections, "silent" cuts off without a last word, and
-    "frozen" does so while the cloud goes on listing (and billing) the machine as running. With
-    `thaw_after_s` the machine is only stopped, and comes back that long afterwards: for `zombie_s`,
-    or, a frozen one, for good.
+    It applies at `at_s`, or `after_s` seconds after the `nth` matching machine was launched
+    (`after = "launch"`) or ran its first command (`after = "exec"`).
+
+    `mode` is how the machine ends: "notice" and "reset" kill it, which resets its connections;
+    "silent" stops it so that connections just go quiet; "frozen" does the same while the cloud
+    still lists and bills the machine as running. With `thaw_after_s` the machine is only stopped
+    and runs again after that time: for `zombie_s`, or for good if frozen.
     """
 
     kind: str = "preempt"
@@ -133,7 +137,7 @@ class Preemption:
 
 @dataclass(frozen=True)
 class Scenario:
-    """All of it."""
+    """A complete scenario."""
 
     zones: tuple[Zone, ...]
     types: tuple[MachineType, ...]
@@ -141,10 +145,12 @@ class Scenario:
     capacities: tuple[CapacityChange, ...] = ()
     faults: tuple[Fault, ...] = ()
     preemptions: tuple[Preemption, ...] = ()
-    visibility_s: float = 0.0  # how long a fresh machine stays out of lists
-    aws_queue_delay_s: float = 15.0  # how far the cloud-side queue is behind the machine
+    visibility_s: float = 0.0  # until a new machine appears in lists
+    aws_queue_delay_s: float = (
+        15.0  # delay of the cloud-side notice queue after the machine's own notice
+    )
     azure_first_call_delay_s: float = 0.0
-    silent_retention_s: float = 5.0  # how long a silent machine stays silent after terminate
+    silent_retention_s: float = 5.0  # how long a silent machine stays after terminate
 
 
 def _usd(text: str) -> int:

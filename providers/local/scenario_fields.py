@@ -1,4 +1,4 @@
-"""Reads rows of a scenario or of a control call, and collects what is wrong with them."""
+"""Read and validate rows of a scenario or of a control request, collecting all errors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from decimal import Decimal
 from typing import TypeGuard
 
 _MICRO = 1_000_000
-MOST = 10**15  # of anything: what is more is a slip of the pen
+MAX_NUMBER = 10**15  # anything above is a typing error
 
 
 class ScenarioError(Exception):
-    """Everything that is wrong, one text a mistake."""
+    """All errors found, one message each in `mistakes`."""
 
     def __init__(self, mistakes: list[str]) -> None:
         super().__init__("\n".join(mistakes))
@@ -20,87 +20,88 @@ class ScenarioError(Exception):
 
 
 class Row:
-    """One table. Every getter notes its key, so that `done` can name those nobody asked for.
+    """A table of values, read by typed getters.
 
-    A getter without a default makes the key required. After a mistake it returns a harmless value,
-    and reading goes on so that all mistakes are found at once.
+    A getter without a default makes its key required. For an invalid value it records an error and
+    returns a harmless value, so that all errors are found at once. `where` names the table in error
+    messages.
     """
 
     def __init__(self, data: Mapping[str, object], where: str, errors: list[str]) -> None:
         self.data = data
         self.where = where
         self.errors = errors
-        self._asked: list[str] = []
+        self._known_keys: list[str] = []
 
     def has(self, key: str) -> bool:
-        """Whether the key is there."""
-        self._asked.append(key)
+        """Whether the table has the key."""
+        self._known_keys.append(key)
         return key in self.data
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string; a required one must not be empty."""
+        """A string, not empty if required."""
         value = self._get(key, default)
         if isinstance(value, str) and (value or default is not None):
             return value
-        self._wrong(key, value, "a text")
+        self._add_error(key, value, "a text")
         return ""
 
     def one_of(self, key: str, choices: Sequence[str], default: str | None = None) -> str:
-        """One of a few strings."""
+        """One of the strings in `choices`."""
         value = self._get(key, default)
         if isinstance(value, str) and (value in choices or value == default):
             return value
-        self._wrong(key, value, "one of " + ", ".join(choices))
+        self._add_error(key, value, "one of " + ", ".join(choices))
         return choices[0]
 
     def number(self, key: str, default: Decimal | None = None) -> Decimal:
-        """A number, not below zero."""
+        """A number of at least 0."""
         value = self._get(key, default)
-        if _is_number(value) and 0 <= value <= MOST:
+        if _is_number(value) and 0 <= value <= MAX_NUMBER:
             return Decimal(str(value))
-        self._wrong(key, value, "a number of 0 or more")
+        self._add_error(key, value, "a number of 0 or more")
         return Decimal(0)
 
     def seconds(self, key: str, default: float | None = None) -> float:
-        """A duration."""
+        """A duration in seconds."""
         return float(self.number(key, None if default is None else Decimal(str(default))))
 
     def count(self, key: str, default: int | None = None) -> int:
-        """A whole number, not below zero."""
+        """An integer of at least 0."""
         value = self._get(key, default)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER:
             return value
-        self._wrong(key, value, "a whole number of 0 or more")
+        self._add_error(key, value, "a whole number of 0 or more")
         return 0
 
     def usd(self, key: str) -> int:
-        """A price in dollars, as micro-dollars; more than nothing."""
+        """A price above 0 in dollars, returned in micro-dollars."""
         value = int(self.number(key) * _MICRO)
         if key in self.data and value <= 0:
-            self._wrong(key, self.data[key], "a price above 0")
+            self._add_error(key, self.data[key], "a price above 0")
         return value
 
-    def done(self) -> None:
-        """Report keys that mean nothing here, with the nearest that does."""
+    def check_unknown_keys(self) -> None:
+        """Record an error for each key that no getter read, with the closest known key."""
         for key in self.data:
-            if key not in self._asked:
-                near = difflib.get_close_matches(key, self._asked, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+            if key not in self._known_keys:
+                matches = difflib.get_close_matches(key, self._known_keys, 1)
+                hint = f"; did you mean {matches[0]!r}?" if matches else ""
                 self.errors.append(f"{self.where}: unknown key {key!r}{hint}")
 
     def _get(self, key: str, default: object) -> object:
-        self._asked.append(key)
+        self._known_keys.append(key)
         return self.data.get(key, default)
 
-    def _wrong(self, key: str, value: object, wanted: str) -> None:
+    def _add_error(self, key: str, value: object, expected: str) -> None:
         if value is None:
-            self.errors.append(f"{self.where}: {key!r} is missing; give {wanted}")
+            self.errors.append(f"{self.where}: {key!r} is missing; give {expected}")
         else:
             try:
                 shown = str(value) if isinstance(value, Decimal) else repr(value)
             except ValueError:
-                shown = "too much"  # Python prints no number of any size
-            self.errors.append(f"{self.where}: {key!r} is {shown}; it must be {wanted}")
+                shown = "too much"  # Python limits the digits of integers it prints
+            self.errors.append(f"{self.where}: {key!r} is {shown}; it must be {expected}")
 
 
 def _is_number(value: object) -> TypeGuard[int | float | Decimal]:
@@ -110,7 +111,7 @@ def _is_number(value: object) -> TypeGuard[int | float | Decimal]:
 
 
 class Rows:
-    """An array of tables below a row."""
+    """The array of tables `key` in a row, as an iterable of rows."""
 
     def __init__(self, parent: Row, key: str) -> None:
         parent.has(key)

@@ -1,6 +1,6 @@
-"""Scenarios from TOML files, with everything wrong in one reported at once, by key.
+"""Read scenarios from TOML files, reporting all errors at once.
 
-See examples/scenarios/ for what a file looks like.
+For examples see examples/scenarios/.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from providers.local.scenario_fields import Row, Rows, ScenarioError
 
 
 def load(path: Path) -> Scenario:
-    """Read a file. Raises ScenarioError with every mistake in it."""
+    """Read a scenario file. Raises ScenarioError with all errors in it."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -38,11 +38,11 @@ def load(path: Path) -> Scenario:
 
 
 def parse(text: str, name: str = "scenario") -> Scenario:
-    """Read TOML; zones and types left out are the default ones. Raises ScenarioError."""
+    """Parse TOML. Without zones or types the default ones apply. Raises ScenarioError."""
     try:
         data = tomllib.loads(text, parse_float=Decimal)
     except (ValueError, ArithmeticError, RecursionError) as error:
-        # Not TOML, too deep, or a number beyond all measure.
+        # Invalid TOML, nested too deeply, or a number out of range.
         raise ScenarioError([f"{name}: not TOML: {error}"]) from None
     errors: list[str] = []
     top = Row(data, name, errors)
@@ -51,14 +51,14 @@ def parse(text: str, name: str = "scenario") -> Scenario:
         types=tuple(_type(row) for row in Rows(top, "type")) or DEFAULT.types,
         prices=tuple(_price(row) for row in Rows(top, "price")),
         capacities=tuple(_capacity(row) for row in Rows(top, "capacity")),
-        faults=tuple(fault_from(row) for row in Rows(top, "fault")),
-        preemptions=tuple(preemption_from(row) for row in Rows(top, "preempt")),
+        faults=tuple(parse_fault(row) for row in Rows(top, "fault")),
+        preemptions=tuple(parse_preemption(row) for row in Rows(top, "preempt")),
         visibility_s=top.seconds("visibility_s", 0.0),
         aws_queue_delay_s=top.seconds("aws_queue_delay_s", 15.0),
         azure_first_call_delay_s=top.seconds("azure_first_call_delay_s", 0.0),
         silent_retention_s=top.seconds("silent_retention_s", 5.0),
     )
-    top.done()
+    top.check_unknown_keys()
     _check(scenario, name, errors)
     if errors:
         raise ScenarioError(errors)
@@ -75,7 +75,7 @@ def _zone(row: Row) -> Zone:
         price_factor=row.number("price_factor", Decimal(1)),
         boot_delay_s=row.seconds("boot_delay_s", 0.0),
     )
-    row.done()
+    row.check_unknown_keys()
     return zone
 
 
@@ -90,7 +90,7 @@ def _type(row: Row) -> MachineType:
         cpus=float(row.number("cpus", Decimal(1))),
         memory_gib=float(row.number("memory_gib", Decimal(1))),
     )
-    row.done()
+    row.check_unknown_keys()
     return machine
 
 
@@ -103,7 +103,7 @@ def _price(row: Row) -> PriceChange:
         instance_type=row.text("instance_type", ""),
         capacity_type=_capacity_type(row),
     )
-    row.done()
+    row.check_unknown_keys()
     return change
 
 
@@ -115,7 +115,7 @@ def _capacity(row: Row) -> CapacityChange:
         zone=row.text("zone", ""),
         capacity_type=_capacity_type(row),
     )
-    row.done()
+    row.check_unknown_keys()
     return change
 
 
@@ -123,8 +123,8 @@ def _capacity_type(row: Row) -> CapacityType:
     return CapacityType(row.one_of("capacity_type", ("spot", "on_demand"), "spot"))
 
 
-def fault_from(row: Row) -> Fault:
-    """One fault, from a scenario or from the control API."""
+def parse_fault(row: Row) -> Fault:
+    """Parse a fault of a scenario or of the control API."""
     fault = Fault(
         operation=row.one_of("operation", OPERATIONS),
         kind=row.one_of("kind", FAULT_KINDS),
@@ -135,12 +135,12 @@ def fault_from(row: Row) -> Fault:
         until_s=row.seconds("until_s", 1e12),
         seconds=row.seconds("seconds", 1.0),
     )
-    row.done()
+    row.check_unknown_keys()
     return fault
 
 
-def preemption_from(row: Row) -> Preemption:
-    """One preemption, from a scenario or from the control API."""
+def parse_preemption(row: Row) -> Preemption:
+    """Parse a preemption rule of a scenario or of the control API."""
     kind = row.one_of("kind", PREEMPT_KINDS, "preempt")
     preemption = Preemption(
         kind=kind,
@@ -156,25 +156,28 @@ def preemption_from(row: Row) -> Preemption:
         thaw_after_s=row.seconds("thaw_after_s") if row.has("thaw_after_s") else None,
         zombie_s=row.seconds("zombie_s", 10.0),
     )
-    row.done()
+    row.check_unknown_keys()
     return preemption
 
 
 def _check(scenario: Scenario, name: str, errors: list[str]) -> None:
-    """What single rows cannot know."""
-    names = [(z.personality, z.name) for z in scenario.zones]
-    doubles = sorted({pair for pair in names if names.count(pair) > 1})
-    errors += [f"{name}: zone {zone!r} of {cloud} is there twice" for cloud, zone in doubles]
-    known = {z.name for z in scenario.zones}
-    named = {change.zone for change in scenario.prices} | {c.zone for c in scenario.capacities}
-    named |= {fault.zone for fault in scenario.faults} | {p.zone for p in scenario.preemptions}
-    for zone in sorted(named - known - {""}):
-        have = ", ".join(sorted(known))
-        errors.append(f"{name}: there is no zone {zone!r}; the zones are {have}")
-    for index, row in enumerate(scenario.preemptions):
-        if (row.at_s is None) == (row.nth == 0):
+    """Check consistency between rows."""
+    names = [(zone.personality, zone.name) for zone in scenario.zones]
+    duplicates = sorted({pair for pair in names if names.count(pair) > 1})
+    errors += [f"{name}: zone {zone!r} of {cloud} is there twice" for cloud, zone in duplicates]
+    known = {zone.name for zone in scenario.zones}
+    used = {price.zone for price in scenario.prices}
+    used |= {capacity.zone for capacity in scenario.capacities}
+    used |= {fault.zone for fault in scenario.faults}
+    used |= {rule.zone for rule in scenario.preemptions}
+    for zone in sorted(used - known - {""}):
+        zones = ", ".join(sorted(known))
+        errors.append(f"{name}: there is no zone {zone!r}; the zones are {zones}")
+    for index, rule in enumerate(scenario.preemptions):
+        if (rule.at_s is None) == (rule.nth == 0):
             errors.append(
                 f"{name}: preempt[{index}]: give either at_s, or nth (from 1) and after_s"
             )
-    bare = {z.personality for z in scenario.zones} - {t.personality for t in scenario.types}
-    errors += [f"{name}: {cloud} has zones but no machine types" for cloud in sorted(bare)]
+    without_types = {zone.personality for zone in scenario.zones}
+    without_types -= {machine.personality for machine in scenario.types}
+    errors += [f"{name}: {cloud} has zones but no machine types" for cloud in sorted(without_types)]

@@ -1,8 +1,8 @@
-"""`python -m providers.local.server --dir DIR`: the local cloud, until it is told to stop.
+"""`python -m providers.local.server --dir DIR`: run the local cloud until SIGTERM or SIGINT.
 
-Prints one JSON line, `{"url": "http://127.0.0.1:PORT", ...}`, when it is ready, and keeps it in
-DIR/server.json while it runs. Calls must show the token in DIR/token. SIGTERM or SIGINT ends it and
-every machine with it; so does SIGKILL.
+When ready it prints one JSON line, `{"url": "http://127.0.0.1:PORT", ...}`, and keeps it in
+DIR/server.json while it runs. Requests need the token in DIR/token. All machines end with the
+server, also on SIGKILL.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import sys
 import threading
 from pathlib import Path
 
-from providers.local.access import keep_token, token_file
+from providers.local.access import load_or_create_token, token_file
 from providers.local.api import Api, Server
 from providers.local.blocking_http import bind
 from providers.local.cloud_state import CloudState
-from providers.local.preemption import Taker
+from providers.local.preemption import Preemptor
 from providers.local.process_pool import ProcessPoolError
 from providers.local.scenario import DEFAULT, Scenario
 from providers.local.scenario_fields import ScenarioError
 from providers.local.scenario_file import load
-from providers.local.site import MachineSite, SiteError, site_from
+from providers.local.site import MachineSite, SiteError, parse_site
 
-_BEAT_S = 1.0
-_ENDS = {signal.SIGTERM, signal.SIGINT}
+_HEARTBEAT_S = 1.0
+_STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the server; 2 for bad arguments, 1 when it cannot start or lost its zygote."""
+    """Run the server. Returns 2 for bad arguments, 1 if it cannot start or its fork server died."""
     parser = argparse.ArgumentParser(prog="python -m providers.local.server", description=__doc__)
     parser.add_argument("--dir", type=Path, required=True, help="disks, ledger and logs")
     parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1; 0 takes a free one")
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     folder: Path = options.dir.absolute()
     try:
         scenario = load(options.scenario) if options.scenario else DEFAULT
-        site = site_from(options.machine, options.network)
+        site = parse_site(options.machine, options.network)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _serve(folder, options.port, scenario, site)
     except SiteError as error:
@@ -59,17 +59,17 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(folder: Path, port: int, scenario: Scenario, site: MachineSite | None) -> int:
-    # Blocked before any thread starts, so that they wait for `sigtimedwait` and nothing else.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-    trouble = threading.Event()
+    # Block them before any thread starts, so that only `sigtimedwait` gets them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    fork_server_died = threading.Event()
 
-    def lose() -> None:
-        trouble.set()
+    def on_death() -> None:
+        fork_server_died.set()
         os.kill(os.getpid(), signal.SIGTERM)
 
     bound = bind("127.0.0.1", port)
-    world = CloudState(folder, scenario, lose, site)
-    server = Server(bound, Api(world, Taker(world)), keep_token(folder))
+    cloud = CloudState(folder, scenario, on_death, site)
+    server = Server(bound, Api(cloud, Preemptor(cloud)), load_or_create_token(folder))
     try:
         server.start()
         token = str(token_file(folder))
@@ -78,13 +78,13 @@ def _serve(folder: Path, port: int, scenario: Scenario, site: MachineSite | None
         )
         (folder / "server.json").write_text(ready)
         print(ready, flush=True)
-        while signal.sigtimedwait(_ENDS, _BEAT_S) is None:
-            world.ledger.beat()
+        while signal.sigtimedwait(_STOP_SIGNALS, _HEARTBEAT_S) is None:
+            cloud.ledger.heartbeat()
         server.stop()
     finally:
         (folder / "server.json").unlink(missing_ok=True)
-        world.shutdown()
-    return 1 if trouble.is_set() else 0
+        cloud.shutdown()
+    return 1 if fork_server_died.is_set() else 0
 
 
 if __name__ == "__main__":

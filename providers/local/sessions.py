@@ -1,7 +1,7 @@
-"""One SSH session: a command between pipes, or a shell on a terminal.
+"""Run one SSH session: a command on pipes, or a command or shell on a terminal.
 
-As with any SSH server, a command without a terminal outlives the connection that started it, the
-exit status goes out when the command itself ends, and the channel closes at the end of its output.
+As with any SSH server, a command without a terminal outlives its connection, the exit status is
+sent when the command ends, and the channel closes at the end of its output.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import paramiko
 from providers.local.reaper import Reaper
 
 _CHUNK_BYTES = 32768
-_SIGNAL_BASE = 128  # exit status of a command that a signal ended, as shells give it
+_SIGNAL_BASE = 128  # exit status of a command killed by a signal, as in shells
 _NOT_FOUND = 127
-_HANGUPS = 25  # a shell that is told just before it reads goes on reading
+_HANGUPS = 25  # attempts, because a shell may miss a SIGHUP that arrives just before it reads
 
 
 @dataclass
 class Terminal:
-    """A pseudo terminal's kind and size; `master` once it is open."""
+    """A pseudo terminal: TERM value, size, and the open `master` (-1 if closed)."""
 
     kind: str
     width: int
@@ -41,7 +41,7 @@ class Terminal:
     master: int = field(default=-1, repr=False)
 
     def resize(self, width: int, height: int) -> None:
-        """Change the size, also under a running program."""
+        """Change the size, also while a program runs."""
         self.width, self.height = width, height
         if self.master >= 0:
             size = struct.pack("HHHH", height, width, 0, 0)
@@ -50,7 +50,7 @@ class Terminal:
 
 @dataclass(frozen=True)
 class Session:
-    """What to run, for whom."""
+    """A command to run on a channel."""
 
     channel: paramiko.Channel
     argv: list[str]
@@ -59,7 +59,7 @@ class Session:
 
 
 def run_piped(session: Session, reaper: Reaper) -> None:
-    """Run a command with its three streams on the channel; returns when both sides are done."""
+    """Run a command with its streams on the channel; return after the end of its output."""
     channel = session.channel
     try:
         process = reaper.spawn(
@@ -72,7 +72,7 @@ def run_piped(session: Session, reaper: Reaper) -> None:
             start_new_session=True,
         )
     except OSError as error:
-        _refuse(channel, error)
+        _report_start_failure(channel, error)
         return
     assert process.stdin  # noqa: S101  these three are for the type checker
     assert process.stdout  # noqa: S101
@@ -83,15 +83,15 @@ def run_piped(session: Session, reaper: Reaper) -> None:
     ]
     for pump in pumps:
         pump.start()
-    threading.Thread(target=_feed, args=(channel, process.stdin), daemon=True).start()
-    _report(channel, reaper.wait(process))
+    threading.Thread(target=_forward_input, args=(channel, process.stdin), daemon=True).start()
+    _send_exit_status(channel, reaper.wait(process))
     for pump in pumps:
         pump.join()
     channel.close()
 
 
 def run_terminal(session: Session, reaper: Reaper) -> None:
-    """Run a command or shell on a terminal of its own; a hang-up ends it."""
+    """Run a command or shell on its own terminal. A hang-up ends it."""
     channel, terminal = session.channel, session.terminal
     assert terminal is not None  # noqa: S101  for the type checker
     terminal.master, slave = pty.openpty()
@@ -107,23 +107,25 @@ def run_terminal(session: Session, reaper: Reaper) -> None:
         )
     except OSError as error:
         os.close(slave)
-        _refuse(channel, error)
+        _report_start_failure(channel, error)
         return
     os.close(slave)
     master = open(terminal.master, "rb+", buffering=0)  # noqa: PTH123, SIM115  closed below
     pump = threading.Thread(target=_pump, args=(master, channel.sendall, False), daemon=True)
     pump.start()
-    threading.Thread(target=_type, args=(channel, master, process), daemon=True).start()
-    _report(channel, reaper.wait(process))
-    pump.join(1.0)  # a background job may keep the terminal open; the shell is gone all the same
+    threading.Thread(
+        target=_forward_terminal_input, args=(channel, master, process), daemon=True
+    ).start()
+    _send_exit_status(channel, reaper.wait(process))
+    pump.join(1.0)  # a background job may keep the terminal open after the shell has ended
     terminal.master = -1
     master.close()
     channel.close()
 
 
 def _pump(source: IO[bytes], send: Callable[[bytes], object], close: bool = True) -> None:
-    """Copy a stream to the channel; when the client is gone the writer gets a broken pipe."""
-    # The client may be gone (OSError), and a terminal ends with EIO.
+    """Copy a stream to the channel; without a client the writer gets a broken pipe."""
+    # OSError: the client is gone, or the terminal ended (EIO).
     with contextlib.suppress(OSError, ValueError):
         while data := os.read(source.fileno(), _CHUNK_BYTES):
             send(data)
@@ -131,15 +133,17 @@ def _pump(source: IO[bytes], send: Callable[[bytes], object], close: bool = True
         source.close()
 
 
-def _feed(channel: paramiko.Channel, sink: IO[bytes]) -> None:
-    """Copy what the client sends to the program; the end of the one is the end of the other."""
+def _forward_input(channel: paramiko.Channel, sink: IO[bytes]) -> None:
+    """Copy the client's input to the program, and close the program's stdin at its end."""
     _copy_input(channel, sink)
     with contextlib.suppress(OSError):
         sink.close()
 
 
-def _type(channel: paramiko.Channel, master: IO[bytes], process: subprocess.Popen[bytes]) -> None:
-    """Copy what the client types; when it has hung up, so does the terminal."""
+def _forward_terminal_input(
+    channel: paramiko.Channel, master: IO[bytes], process: subprocess.Popen[bytes]
+) -> None:
+    """Copy the client's input to the terminal, and hang up when the client does."""
     _copy_input(channel, master)
     while not channel.closed and process.returncode is None:
         time.sleep(0.2)
@@ -152,7 +156,7 @@ def _type(channel: paramiko.Channel, master: IO[bytes], process: subprocess.Pope
 
 
 def _copy_input(channel: paramiko.Channel, sink: IO[bytes]) -> None:
-    # The program may have closed its input or ended: what comes later goes nowhere.
+    # The program may have closed its input or ended; later input is dropped.
     with contextlib.suppress(OSError, ValueError):
         while data := channel.recv(_CHUNK_BYTES):
             rest = memoryview(data)
@@ -160,13 +164,13 @@ def _copy_input(channel: paramiko.Channel, sink: IO[bytes]) -> None:
                 rest = rest[os.write(sink.fileno(), rest) :]
 
 
-def _report(channel: paramiko.Channel, code: int) -> None:
-    # The client may have hung up meanwhile; then nobody wants the status.
+def _send_exit_status(channel: paramiko.Channel, code: int) -> None:
+    # The client may have disconnected.
     with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
         channel.send_exit_status(code if code >= 0 else _SIGNAL_BASE - code)
 
 
-def _refuse(channel: paramiko.Channel, error: OSError) -> None:
+def _report_start_failure(channel: paramiko.Channel, error: OSError) -> None:
     print(f"ssh: cannot start: {error}", file=sys.stderr, flush=True)
-    _report(channel, _NOT_FOUND)
+    _send_exit_status(channel, _NOT_FOUND)
     channel.close()

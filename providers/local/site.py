@@ -1,11 +1,11 @@
-"""Where machines stand, and what they are made of.
+"""The option to run machines by an external program, each at its own network address.
 
-By default a machine is a process with loopback addresses of its own. With `--machine PROGRAM` and
-`--network CIDR` it is what that program makes of it, at an address of that network. The program is
-started once for each machine, as `PROGRAM CONTROL_FD`, with one JSON document on stdin: the
-machine's `id`, `host`, `home` (an empty folder), `login`, `facts` and `boot_delay_s`. The machine
-has SSH on port 22 of `host` and the metadata service at 169.254.169.254, obeys the control link
-(link.py), and is the program with every process below it.
+By default a machine is a process of ours with its own loopback address. With `--machine PROGRAM`
+and `--network CIDR` each machine is run as `PROGRAM CONTROL_FD`, with one JSON document on stdin:
+`id`, `host` (an address in the network), `home` (an empty folder), `login`, `facts` and
+`boot_delay_s`. The program must serve SSH on port 22 of `host` and the metadata service at
+169.254.169.254, and follow the orders on the control link (link.py). The machine consists of the
+program and its descendants.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ SSH_PORT = 22
 
 
 class SiteError(Exception):
-    """No machine can stand there; the text says why."""
+    """The options are invalid or the network is full; the message says why."""
 
 
 @dataclass(frozen=True)
 class MachineSite:
-    """A program that makes machines; the first address of `network` is its gateway's."""
+    """A program that runs machines. The first address of `network` is the gateway."""
 
     program: Path
     network: IPv4Network
 
     def host(self, number: int) -> str:
-        """The address of the `number`th machine, from 1. Raises SiteError past the last one."""
+        """Address of the `number`th machine, from 1. Raises SiteError if the network is full."""
         if number + 2 >= self.network.num_addresses:
             raise SiteError(f"{self.network} has no address left")
         return str(self.network[number + 1])
 
 
-def site_from(program: Path | None, network: str) -> MachineSite | None:
-    """From the command line; None is the default. Raises SiteError."""
+def parse_site(program: Path | None, network: str) -> MachineSite | None:
+    """Parse the command-line options; None if neither is set. Raises SiteError."""
     if program is None and not network:
         return None
     if program is None or not network:

@@ -1,6 +1,6 @@
-"""A machine's SSH server: public keys only, commands and shells as the user who runs the cloud.
+"""A machine's SSH server: public-key login, commands and shells as the user who runs the cloud.
 
-Not spoken: forwarding, SFTP, and the request to signal a running command.
+Not supported: forwarding, SFTP, and signal requests.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from providers.local.sessions import Session, Terminal, run_piped, run_terminal
 
 _BACKLOG = 128
 _ACCEPTED_ENV = ("LANG", "LC_")
-_LOOK_S = 1.0  # a login whose key was taken away ends within this
+_RECHECK_S = 1.0  # a connection whose key was removed is closed within this time
 
 
 @dataclass(frozen=True)
 class Login:
-    """Who may log in, and the machine's own key (OpenSSH private key format)."""
+    """The authorized user and key, and the host key (OpenSSH private key format)."""
 
     user: str
     public_key: str
@@ -40,12 +40,12 @@ class Login:
 
     @classmethod
     def from_data(cls, data: Mapping[str, object]) -> Login:
-        """Back from the plain JSON of a launch. Raises KeyError."""
+        """Parse the JSON of a launch. Raises KeyError."""
         return cls(str(data["user"]), str(data["public_key"]), str(data["host_private_key"]))
 
 
 def load_private_key(text: str) -> paramiko.PKey:
-    """An Ed25519, ECDSA or RSA key in OpenSSH format. Raises ValueError."""
+    """Load an Ed25519, ECDSA or RSA key in OpenSSH format. Raises ValueError."""
     for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
         try:
             return kind.from_private_key(io.StringIO(text))
@@ -55,7 +55,7 @@ def load_private_key(text: str) -> paramiko.PKey:
 
 
 class SshServer:
-    """Serves on a socket that is bound but does not listen yet."""
+    """Serves SSH on a bound socket that is not listening yet."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class SshServer:
         self._used = threading.Event()
 
     def start(self) -> None:
-        """Listen and serve, on threads that end with the process."""
+        """Listen and serve on daemon threads."""
         self._socket.listen(_BACKLOG)
         threading.Thread(target=self._accept, name="ssh", daemon=True).start()
 
-    def started_command(self) -> None:
-        """Report the machine's first command."""
+    def report_command(self) -> None:
+        """Report the machine's first command; later calls do nothing."""
         if not self._used.is_set():
             self._used.set()
             self._on_exec()
@@ -87,42 +87,42 @@ class SshServer:
     def _accept(self) -> None:
         while True:
             connection, _address = self._socket.accept()
-            threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._serve_connection, args=(connection,), daemon=True).start()
 
-    def _converse(self, connection: socket.socket) -> None:
+    def _serve_connection(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport = _Transport(connection)
         transport.daemon = True
         transport.add_server_key(self._host_key)
         try:
-            transport.start_server(server=_Rules(self, self._login, self._environment))
+            transport.start_server(server=_Interface(self, self._login, self._environment))
         except (paramiko.SSHException, EOFError, OSError) as error:
             print(f"ssh: no session: {error}", file=sys.stderr, flush=True)
             transport.close()
             return
-        # Sessions run from _Rules. A channel nobody refers to closes itself, so they are kept here.
+        # Sessions run from _Interface. Keep a reference: paramiko closes an unreferenced channel.
         channels: list[paramiko.Channel] = []
-        rules = transport.server_object
+        interface = transport.server_object
         while transport.is_active():
-            opened = transport.accept(_LOOK_S)
-            if isinstance(rules, _Rules) and not rules.is_welcome():
+            opened = transport.accept(_RECHECK_S)
+            if isinstance(interface, _Interface) and not interface.is_authorized():
                 transport.close()
             channels = [
                 channel for channel in [*channels, opened] if channel and not channel.closed
             ]
 
     def run(self, session: Session) -> None:
-        """Run one command or shell on a thread of its own."""
-        work = run_terminal if session.terminal else run_piped
-        threading.Thread(target=work, args=(session, self._reaper), daemon=True).start()
+        """Run one command or shell on a new thread."""
+        run_session = run_terminal if session.terminal else run_piped
+        threading.Thread(target=run_session, args=(session, self._reaper), daemon=True).start()
 
 
 def _answer_then_run(channel: paramiko.Channel, request: paramiko.Message) -> None:
-    """A command starts when its request is answered: a quick one would close the channel before."""
+    """Answer the request, then start the command: a quick one would close the channel before."""
     channel._handle_request(request)  # type: ignore[attr-defined]  # noqa: SLF001
-    rules = channel.get_transport().server_object
-    if isinstance(rules, _Rules):
-        rules.run_asked(channel)
+    interface = channel.get_transport().server_object
+    if isinstance(interface, _Interface):
+        interface.run_requested(channel)
 
 
 class _Transport(paramiko.Transport):
@@ -132,20 +132,20 @@ class _Transport(paramiko.Transport):
     }
 
 
-class _Rules(paramiko.ServerInterface):
-    """What one connection may do. Runs on the connection's thread, so it must not block."""
+class _Interface(paramiko.ServerInterface):
+    """Authorizes requests of one connection. Called on paramiko's thread, so it must not block."""
 
     def __init__(self, server: SshServer, login: Login, environment: Mapping[str, str]) -> None:
         self._server = server
         self._login = login
         self._environment = environment
-        self._visitor: str | None = None  # a key that is not that of the launch
-        self._asked: dict[int, dict[str, str]] = {}
+        self._other_key: str | None = None  # the key, unless it is the one of the launch
+        self._env: dict[int, dict[str, str]] = {}
         self._terminals: dict[int, Terminal] = {}
         self._sessions: dict[int, Session] = {}
 
-    def run_asked(self, channel: paramiko.Channel) -> None:
-        """Run what was asked for on this channel, if that was something to run."""
+    def run_requested(self, channel: paramiko.Channel) -> None:
+        """Run the command or shell requested on this channel, if any."""
         session = self._sessions.pop(channel.get_id(), None)
         if session is not None:
             self._server.run(session)
@@ -158,20 +158,19 @@ class _Rules(paramiko.ServerInterface):
         offered = [key.get_name(), key.get_base64()]
         if username != self._login.user:
             return AUTH_FAILED
-        self._visitor = None if offered == known else " ".join(offered)
-        return AUTH_SUCCESSFUL if self.is_welcome() else AUTH_FAILED
+        self._other_key = None if offered == known else " ".join(offered)
+        return AUTH_SUCCESSFUL if self.is_authorized() else AUTH_FAILED
 
-    def is_welcome(self) -> bool:
-        """Whether the key still opens this machine: the one of its launch, or one of the file that
-        OpenSSH looks into."""
-        if self._visitor is None:
+    def is_authorized(self) -> bool:
+        """Whether the key is still valid: that of the launch, or one in ~/.ssh/authorized_keys."""
+        if self._other_key is None:
             return True
         path = Path(self._environment["HOME"]) / ".ssh" / "authorized_keys"
         try:
             lines = path.read_text().splitlines()
         except OSError:
             return False
-        return any(f" {self._visitor} " in f" {line} " for line in lines)
+        return any(f" {self._other_key} " in f" {line} " for line in lines)
 
     def check_channel_request(self, kind: str, chanid: int) -> int:  # noqa: ARG002
         if kind == "session":
@@ -184,7 +183,7 @@ class _Rules(paramiko.ServerInterface):
         key = name.decode("utf-8", "replace")
         if not key.startswith(_ACCEPTED_ENV):
             return False
-        self._asked.setdefault(channel.get_id(), {})[key] = value.decode("utf-8", "replace")
+        self._env.setdefault(channel.get_id(), {})[key] = value.decode("utf-8", "replace")
         return True
 
     def check_channel_pty_request(
@@ -223,8 +222,8 @@ class _Rules(paramiko.ServerInterface):
 
     def _start(self, channel: paramiko.Channel, argv: list[str]) -> bool:
         number = channel.get_id()
-        environment = {**self._environment, **self._asked.pop(number, {})}
-        self._server.started_command()
+        environment = {**self._environment, **self._env.pop(number, {})}
+        self._server.report_command()
         terminal = self._terminals.get(number)
         self._sessions[number] = Session(channel, argv, environment, terminal)
         return True

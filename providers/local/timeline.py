@@ -1,4 +1,4 @@
-"""Things that are to happen later, each on a thread of its own when its time has come."""
+"""Run actions after a delay, each on its own thread."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ import time
 from collections.abc import Callable
 
 
-class Appointment:
-    """One thing to come; `cancel` is safe at any time and says whether it came in time."""
+class ScheduledAction:
+    """An action that runs at most once. Thread-safe."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         self._action = action
         self._lock = threading.Lock()
-        self._open = True
+        self._pending = True
 
     def cancel(self) -> bool:
-        """Do not let it happen. False when it has begun already."""
+        """Cancel the action. Returns False if it has already started or been cancelled."""
         with self._lock:
-            was_open, self._open = self._open, False
-            return was_open
+            was_pending, self._pending = self._pending, False
+            return was_pending
 
-    def begin(self) -> None:
-        """Let it happen now, at most once."""
+    def run(self) -> None:
+        """Run the action now, unless it has already started or been cancelled."""
         if self.cancel():
             self._action()
 
 
 class Timeline:
-    """One thread that waits; actions run beside it, so that a slow one delays no other."""
+    """A scheduler thread. Actions run on their own threads, so a slow one delays no other."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._changed = threading.Condition()
-        self._heap: list[tuple[float, int, Appointment]] = []
+        self._heap: list[tuple[float, int, ScheduledAction]] = []
         self._numbers = itertools.count()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="timeline", daemon=True)
         self._thread.start()
 
-    def after(self, delay_s: float, action: Callable[[], object]) -> Appointment:
-        """Do `action` in `delay_s` seconds."""
-        appointment = Appointment(action)
+    def after(self, delay_s: float, action: Callable[[], object]) -> ScheduledAction:
+        """Run `action` in `delay_s` seconds."""
+        scheduled = ScheduledAction(action)
         with self._changed:
             at = self._monotonic() + max(0.0, delay_s)
-            heapq.heappush(self._heap, (at, next(self._numbers), appointment))
+            heapq.heappush(self._heap, (at, next(self._numbers), scheduled))
             self._changed.notify()
-        return appointment
+        return scheduled
 
     def close(self) -> None:
-        """Nothing more happens; what has begun goes on."""
+        """Start no more actions. Running ones continue."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -67,5 +67,5 @@ class Timeline:
                 if wait_s > 0:
                     self._changed.wait(wait_s)
                     continue
-                appointment = heapq.heappop(self._heap)[2]
-                threading.Thread(target=appointment.begin, daemon=True).start()
+                scheduled = heapq.heappop(self._heap)[2]
+                threading.Thread(target=scheduled.run, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Object stores by URL: a folder, and buckets of S3, Google Cloud Storage and Azure Blob."""
+"""Open object stores by URL: a local folder, S3, Google Cloud Storage or Azure Blob."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from urllib.parse import unquote, urlsplit
 
 from providers.stores.base import ObjectStore, StoreConfigError
 
-__all__ = ["open_store", "proof_of"]
+__all__ = ["credential_provider", "open_store"]
 
-# scheme -> module:function, imported when used: obstore is an extra.
+# scheme -> module:function, imported on use because obstore is an optional dependency.
 _BUCKETS = {
     "s3": "providers.stores.s3:open_s3",
     "gs": "providers.stores.gcs:open_gcs",
@@ -22,35 +22,43 @@ _BUCKETS = {
 
 
 def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
-    """The store at `url`: `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or
-    `az://container/prefix`. Opening makes no network call.
+    """Open the store at `url`: `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or
+    `az://container/prefix`. Makes no network call.
 
-    Options of all but `file://`, which has none: endpoint, allow_http ("true" or "false"),
-    timeout_s, credentials_file (with lent ones, read again when they end), identity (the cloud
-    whose machine this is, which `providers.federation` exchanges for a right at the store). Of
-    `s3://` also region, access_key_id, secret_access_key, session_token, sign_bodies ("true" or
-    "false"), and with identity role and audience; of `gs://` service_account_key (the content of
-    the file), and with identity service_account, pool and audience; of `az://` account, which it
-    must have, account_key, sas_token, client_id (of a machine's identity), and with identity
-    tenant, application and audience. Raises StoreConfigError for an
-    unknown scheme, a malformed URL, an unknown option or a client library that is not installed.
+    Options by scheme:
+
+    * `file://`: none.
+    * all buckets: endpoint, allow_http ("true" or "false"), timeout_s, credentials_file (temporary
+      credentials, read again when they expire), identity (the cloud this machine belongs to; its
+      identity is exchanged for store credentials by `providers.federation`).
+    * `s3://`: region, access_key_id, secret_access_key, session_token, sign_bodies ("true" or
+      "false"); with identity also role and audience.
+    * `gs://`: service_account_key (the content of the key file); with identity also
+      service_account, pool and audience.
+    * `az://`: account (required), account_key, sas_token, client_id (of a managed identity); with
+      identity also tenant, application and audience.
+
+    Raises StoreConfigError for an unknown scheme, a malformed URL, an unknown option or a client
+    library that is not installed.
     """
     options = options or {}
     if not re.match(r"[a-z0-9]+://", url):
         raise StoreConfigError(
-            f"store {url!r} is no URL: write file:///folder, s3://bucket, gs://bucket or "
+            f"store {url!r} is not a URL: write file:///folder, s3://bucket, gs://bucket or "
             "az://container"
         )
     parts = urlsplit(url)
     if parts.query or parts.fragment:
-        raise StoreConfigError(f"store {url!r} has a ? or #: give options apart from the URL")
+        raise StoreConfigError(
+            f"store {url!r} has a ? or #: set options separately, not in the URL"
+        )
     if parts.scheme == "file":
         if parts.netloc or not parts.path.startswith("/"):
             raise StoreConfigError(f"store {url!r} needs an absolute path, as file:///data/spotd")
         if options:
-            named = ", ".join(sorted(options))
-            raise StoreConfigError(f"a file:// store has no options: leave out {named}")
-        from providers.stores.local import LocalStore  # noqa: PLC0415 - only what is used
+            names = ", ".join(sorted(options))
+            raise StoreConfigError(f"a file:// store has no options: leave out {names}")
+        from providers.stores.local import LocalStore  # noqa: PLC0415 - load only the store used
 
         return LocalStore(Path(unquote(parts.path)))
     if parts.scheme not in _BUCKETS:
@@ -63,18 +71,25 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
             f"store {url!r} names no bucket: write {parts.scheme}://bucket/prefix"
         )
     module, function = _BUCKETS[parts.scheme].split(":")
-    opened: ObjectStore = getattr(import_module(module), function)(
+    store: ObjectStore = getattr(import_module(module), function)(
         parts.netloc, parts.path.strip("/"), options
     )
-    return opened
+    return store
 
 
-def proof_of(url: str, options: Mapping[str, str]) -> Callable[[], dict[str, Any]] | None:
-    """Who exchanges what this machine is for what reads the store at `url`, where its options say
-    that one does: in the form that obstore takes, with `token` where it is one. Raises
-    StoreConfigError; what is returned raises `providers.federation.ExchangeError`."""
+def credential_provider(
+    url: str, options: Mapping[str, str]
+) -> Callable[[], dict[str, Any]] | None:
+    """A function that exchanges this machine's cloud identity for read-only credentials of the
+    store at `url`; None unless the options set `identity`.
+
+    It returns credentials in obstore's format, and raises `providers.federation.ExchangeError`.
+    Raises StoreConfigError.
+    """
     if not options.get("identity"):
         return None
     module, _, _ = _BUCKETS[urlsplit(url).scheme].partition(":")
-    made: Callable[[], dict[str, Any]] = import_module(module).proof_of(options, reading=True)
-    return made
+    provider: Callable[[], dict[str, Any]] = import_module(module).credential_provider(
+        options, read_only=True
+    )
+    return provider

@@ -1,5 +1,5 @@
-"""An object store in a container of Azure Blob storage, `az://container/prefix`, whose account is
-the option `account`. An ETag is new with every write."""
+"""Object store in an Azure Blob container, `az://container/prefix`, of the storage account in the
+option `account`. The version tag is the ETag, which changes with every write."""
 
 from __future__ import annotations
 
@@ -19,29 +19,36 @@ from providers.stores.bucket import (
     COMMON,
     BackendTerms,
     BucketStore,
-    client_of,
+    load_client_class,
     open_bucket,
-    read_line,
-    read_proof,
+    parse_client_options,
+    parse_identity,
 )
 
-WORDS = BackendTerms(
+TERMS = BackendTerms(
     "e_tag", "<Code>ContainerNotFound<", ("not valid in the specified time frame",)
 )
-# Of a machine that shows who it is: see providers/federation.py. Entra has no name for a session.
-_NEEDED = ("tenant", "application", "audience")
-_PROOF = frozenset({"identity", *_NEEDED, "session", "metadata", "sts", "tokens"})
-_OPTIONS = frozenset({*COMMON, *_PROOF, "account", "account_key", "sas_token", "client_id"})
-VERSION = "2021-12-02"  # of the REST API; with directories since 2020-02-10
+# Options for identity federation (providers/federation.py). Entra has no session names.
+_IDENTITY_OPTIONS = ("tenant", "application", "audience")
+_FEDERATION_OPTIONS = frozenset(
+    {"identity", *_IDENTITY_OPTIONS, "session", "metadata", "sts", "tokens"}
+)
+_OPTIONS = frozenset(
+    {*COMMON, *_FEDERATION_OPTIONS, "account", "account_key", "sas_token", "client_id"}
+)
+VERSION = "2021-12-02"  # of the REST API; directories need at least 2020-02-10
 _LIMIT_BYTES = 1 << 16
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 
 
 def open_azure(container: str, prefix: str, options: Mapping[str, str]) -> BucketStore:
-    """The store under `prefix` of `container`; options as `open_store` lists them. Without
-    credentials among them, as obstore finds some: the environment, then the machine's identity."""
-    client = client_of("az", "AzureStore")
-    line = read_line("az", options, _OPTIONS)
+    """Open the store under `prefix` of `container`; for the options see `open_store`.
+
+    Without credentials in the options obstore looks for them: in the environment, then in the
+    machine's managed identity.
+    """
+    client_class = load_client_class("az", "AzureStore")
+    client_options = parse_client_options("az", options, _OPTIONS)
     account = options.get("account", "")
     if not _ACCOUNT.fullmatch(account):
         raise StoreConfigError(
@@ -49,59 +56,71 @@ def open_azure(container: str, prefix: str, options: Mapping[str, str]) -> Bucke
             f"the container {container}, 3 to 24 of a-z and 0-9"
         )
     credentials: Any = {"account_name": account}
-    remove = None
+    delete_object = None
     for option, name in (("endpoint", "endpoint"), ("client_id", "client_id")):
         if options.get(option):
             credentials[name] = options[option]
     if file := options.get("credentials_file"):
         credentials["credential_provider"] = partial(read_sas, Path(file))
-        door = options.get("endpoint") or f"https://{account}.blob.core.windows.net"
-        root = "/".join(part for part in (door.rstrip("/"), container, prefix) if part)
-        remove = partial(_remove, root, Path(file), line.timeout_s)
+        endpoint = options.get("endpoint") or f"https://{account}.blob.core.windows.net"
+        root = "/".join(part for part in (endpoint.rstrip("/"), container, prefix) if part)
+        delete_object = partial(_delete_blob, root, Path(file), client_options.timeout_s)
     elif options.get("identity"):
-        credentials["credential_provider"] = proof_of(options)
+        credentials["credential_provider"] = credential_provider(options)
     elif key := options.get("account_key"):
         credentials["account_key"] = key
     elif sas := options.get("sas_token"):
         credentials["sas_key"] = sas.lstrip("?")
 
-    def make(max_retries: int) -> Any:
-        return client(container, prefix=prefix or None, **line.options(max_retries), **credentials)
+    def make_client(max_retries: int) -> Any:
+        return client_class(
+            container, prefix=prefix or None, **client_options.options(max_retries), **credentials
+        )
 
-    return open_bucket(f"az://{container}/{prefix}".rstrip("/"), prefix, make, WORDS, remove)
-
-
-def proof_of(options: Mapping[str, str], *, reading: bool = False) -> Callable[[], dict[str, Any]]:
-    """Who exchanges this machine's own identity for a token of the application. Entra makes none
-    that is for `reading` alone: what it is good for, the application's role says. Raises
-    StoreConfigError."""
-    del reading
-    allow_http = read_line("az", options, _OPTIONS).allow_http
-    cloud, doors = read_proof(options, ("aws", "gcp"), _NEEDED, allow_http)
-    tenant, application, audience = (options[name] for name in _NEEDED)
-    return partial(azure_token, cloud, tenant, application, audience, doors)
+    return open_bucket(
+        f"az://{container}/{prefix}".rstrip("/"), prefix, make_client, TERMS, delete_object
+    )
 
 
-def _remove(root: str, file: Path, timeout_s: float, key: str) -> None:
-    """obstore deletes by a batch, which is a request about the container: one that a SAS of a
-    directory is not good for. Raises OSError; FileNotFoundError is none where the blob is gone."""
+def credential_provider(
+    options: Mapping[str, str], *, read_only: bool = False
+) -> Callable[[], dict[str, Any]]:
+    """A function that exchanges this machine's identity for a token of the application.
+
+    Entra has no read-only tokens, so `read_only` is ignored: the application's role decides.
+    Raises StoreConfigError.
+    """
+    del read_only
+    allow_http = parse_client_options("az", options, _OPTIONS).allow_http
+    cloud, endpoints = parse_identity(options, ("aws", "gcp"), _IDENTITY_OPTIONS, allow_http)
+    tenant, application, audience = (options[name] for name in _IDENTITY_OPTIONS)
+    return partial(azure_token, cloud, tenant, application, audience, endpoints)
+
+
+def _delete_blob(root: str, file: Path, timeout_s: float, key: str) -> None:
+    """Delete one blob; a missing blob is not an error. Raises OSError.
+
+    obstore's own delete is a batch request on the container, which a directory SAS does not allow.
+    """
     url = f"{root}/{quote(key)}?{read_sas(file)['sas_token']}"
-    asked = urllib.request.Request(url, method="DELETE", headers={"x-ms-version": VERSION})  # noqa: S310 - the caller's
+    request = urllib.request.Request(url, method="DELETE", headers={"x-ms-version": VERSION})  # noqa: S310 - configured URL
     try:
-        with urllib.request.urlopen(asked, timeout=timeout_s):  # noqa: S310 - as above
+        with urllib.request.urlopen(request, timeout=timeout_s):  # noqa: S310 - as above
             return
     except urllib.error.HTTPError as error:
-        said = error.read(_LIMIT_BYTES).decode("utf-8", "replace")
-        if error.code != 404 or WORDS.no_bucket in said:
-            raise OSError(f"status code: {error.code}: {said}") from None
+        message = error.read(_LIMIT_BYTES).decode("utf-8", "replace")
+        if error.code != 404 or TERMS.no_bucket in message:
+            raise OSError(f"status code: {error.code}: {message}") from None
 
 
 def read_sas(file: Path) -> dict[str, Any]:
-    """What `providers.azure.credential_leases` wrote: asked for again by the client when less than
-    five minutes of it are left. Raises OSError, ValueError."""
+    """Read the SAS token that `providers.azure.credential_leases` wrote.
+
+    obstore calls this again when less than five minutes of it are left. Raises OSError, ValueError.
+    """
     text = file.read_text().strip()
-    [end] = parse_qs(text)["se"]
+    [expiry] = parse_qs(text)["se"]
     return {
         "sas_token": text,
-        "expires_at": datetime.fromisoformat(end.replace("Z", "+00:00")),
+        "expires_at": datetime.fromisoformat(expiry.replace("Z", "+00:00")),
     }

@@ -1,7 +1,7 @@
-"""The object store interface: small, conditional, the same on a folder and in a bucket.
+"""The object store interface, the same for a local folder and for a cloud bucket.
 
-Used by the daemon and on the node. Checkpoint safety rests on `put_if` alone: a create-only or
-compare-and-swap write that has exactly one winner.
+The daemon and the node both use it. Checkpoint safety depends on `put_if` alone: a create-only or
+compare-and-swap write that exactly one writer wins.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from typing import Protocol
 
 
 class StoreError(Exception):
-    """Base of the errors below."""
+    """Base class of all store errors."""
 
 
 class NotFoundError(StoreError):
-    """No object under that key."""
+    """There is no object with this key."""
 
 
 class ConflictError(StoreError):
-    """A conditional write lost: the object exists, or is not the version that was named."""
+    """A conditional write failed: the object exists already, or has another version."""
 
 
 class StoreUnavailableError(StoreError):
-    """It may have happened: time-out, 5xx, throttled. Try again, then read back."""
+    """The outcome is unknown (timeout, 5xx, throttling): retry, then read back."""
 
 
 class StoreDeniedError(StoreError):
-    """Credentials or bucket refused: trying again cannot help."""
+    """Credentials or bucket were refused; a retry cannot succeed."""
 
 
 class StoreConfigError(StoreError):
-    """The URL, an option or a key is wrong; the text says which and what to write instead."""
+    """The URL, an option or a key is invalid; the message says which and how to fix it."""
 
 
-# What is written: whole, of a file, or piece by piece as it comes.
+# Data to write: in memory, a file, or an iterator of chunks.
 Body = bytes | memoryview | Path | Iterator[bytes]
 
-# Of the options of a store: what is not to be seen, and not for machines that are lent credentials.
+# Store options that are secret. Machines that get temporary credentials never receive them.
 SECRET_OPTIONS = (
     "access_key_id",
     "secret_access_key",
@@ -53,15 +53,15 @@ _PART = re.compile(r"[A-Za-z0-9._=+@,:-]{1,255}")
 
 
 def check_key(key: str) -> str:
-    """The key itself, when every store can hold it. Raises StoreConfigError.
+    """Return `key` unchanged if every store can hold it. Raises StoreConfigError.
 
-    Letters, digits and `._=+@,:-` in parts joined by `/`, 1,000 bytes at most: what a folder and a
-    bucket both store unchanged. The part names `.` and `..` and a first part that starts with a
-    dot (the local store's own corner) are refused.
+    Allowed are letters, digits and `._=+@,:-` in parts joined by `/`, at most 1,000 bytes: folders
+    and buckets both store such keys unchanged. The parts `.` and `..` and a first part that starts
+    with a dot (the local store keeps its internal files there) are refused.
     """
     parts = key.split("/")
-    good = all(_PART.fullmatch(part) and part not in {".", ".."} for part in parts)
-    if not good or key.startswith(".") or len(key) > 1000:
+    valid = all(_PART.fullmatch(part) and part not in {".", ".."} for part in parts)
+    if not valid or key.startswith(".") or len(key) > 1000:
         raise StoreConfigError(
             f"key {key!r} cannot be stored: use letters, digits and ._=+@,:- in parts joined by /"
         )
@@ -70,7 +70,7 @@ def check_key(key: str) -> str:
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """One listed object; `tag` is another one when it was written anew, "" where no list says."""
+    """A listed object. `tag` changes with every write; "" where listings do not include one."""
 
     key: str
     size: int
@@ -78,36 +78,38 @@ class ObjectInfo:
 
 
 class ObjectStore(Protocol):
-    """Keys are relative paths with `/`; no key starts with `/` or contains `..`."""
+    """An object store. Keys are relative paths; see `check_key`."""
 
     url: str
 
     def get(self, key: str) -> tuple[bytes, str]:
-        """The whole object and its version tag. Raises NotFoundError."""
+        """Return the object's bytes and its version tag. Raises NotFoundError."""
         ...
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start` (fewer at the end of the object). Raises NotFoundError."""
+        """Read `length` bytes from `start`, fewer at the object's end. Raises NotFoundError."""
         ...
 
     def put(self, key: str, data: Body) -> None:
-        """Write under a key that no other writer uses; durable when it returns. Of pieces that end
-        with an error nothing is there under that key, and the error is raised as it is."""
+        """Write under a key that no other writer uses; durable on return.
+
+        If iterating over `data` raises, nothing is stored and that exception propagates.
+        """
         ...
 
     def put_if(self, key: str, data: bytes, tag: str | None) -> str:
-        """Conditional write of a small object; returns the new version tag.
+        """Write a small object conditionally; return its new version tag.
 
-        `tag=None`: only if the key does not exist. Otherwise only if the object still has that
-        version. Raises ConflictError when the condition fails, StoreUnavailableError when the
-        outcome is unknown (the caller reads back and compares its nonce).
+        With `tag=None` write only if the key does not exist, otherwise only if the object still has
+        that version. Raises ConflictError if the condition fails, and StoreUnavailableError if the
+        outcome is unknown: then read back and compare the nonce in the data.
         """
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object whose key starts with `prefix`, in key order, without a page limit."""
+        """Yield every object whose key starts with `prefix`, in key order, over all pages."""
         ...
 
     def delete(self, key: str) -> None:
-        """Remove; a missing key is success."""
+        """Delete the object. A missing key is not an error."""
         ...

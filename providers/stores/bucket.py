@@ -1,8 +1,7 @@
-"""An object store in a bucket of a cloud, through obstore: what S3, Google Cloud Storage and Azure
-Blob have in common. How each is opened is in its own module.
+"""The common part of the S3, Google Cloud Storage and Azure Blob stores, built on obstore.
 
-Conditional writes are single PUTs, sent once: the client library must not repeat them behind our
-back, because a repeated one that had already succeeded reports a conflict.
+Conditional writes are single PUTs that the client library must not retry: a retry of a write that
+had already succeeded would report a conflict.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from providers.federation import DOORS, Endpoints
+from providers.federation import ENDPOINT_NAMES, Endpoints
 from providers.stores.base import (
     Body,
     ConflictError,
@@ -32,26 +31,30 @@ from providers.stores.base import (
 
 PART_BYTES = 16 << 20
 PARTS_IN_FLIGHT = 8
-BULK_BYTES = 1 << 20  # from here on what a body takes to sign is felt
-COMMON = frozenset({"endpoint", "allow_http", "timeout_s", "credentials_file"})  # options of all
-_PROVIDER = re.compile(r"External \w+ credential provider")  # what the client calls our own code
+BULK_BYTES = 1 << 20  # from this size on, signing the body costs noticeable CPU time
+COMMON = frozenset({"endpoint", "allow_http", "timeout_s", "credentials_file"})
+# obstore's message when a credential provider written in Python fails.
+_PROVIDER_ERROR = re.compile(r"External \w+ credential provider")
 _STATUS = re.compile(r"status code: (\d{3})")
 
 
 @dataclass(frozen=True)
 class BackendTerms:
-    """What a cloud calls things. `tag` is which of an object's marks says its version, "e_tag" or
-    "version"; `no_bucket` is in the answer when there is no such bucket, one of `over` when it
-    refuses credentials because their time is over."""
+    """How one cloud reports versions and errors.
 
-    tag: str
+    `version_field` is the metadata field that holds an object's version, "e_tag" or "version".
+    `no_bucket` appears in the error when the bucket does not exist; one of `expired` appears when
+    credentials have expired.
+    """
+
+    version_field: str
     no_bucket: str
-    over: tuple[str, ...]
+    expired: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """How the two clients of a store speak."""
+    """Connection options of a store's obstore clients."""
 
     allow_http: bool
     timeout_s: float
@@ -70,8 +73,8 @@ class ClientOptions:
         }
 
 
-def client_of(scheme: str, name: str) -> Any:
-    """obstore's class of that name. Raises StoreConfigError where obstore is not installed."""
+def load_client_class(scheme: str, name: str) -> Any:
+    """Import the obstore class `name`. Raises StoreConfigError if obstore is not installed."""
     try:
         return getattr(import_module("obstore.store"), name)
     except ImportError:
@@ -81,8 +84,11 @@ def client_of(scheme: str, name: str) -> Any:
         ) from None
 
 
-def read_line(scheme: str, options: Mapping[str, str], known: Iterable[str]) -> ClientOptions:
-    """Raises StoreConfigError for an option that is not `known`, or whose value cannot be."""
+def parse_client_options(
+    scheme: str, options: Mapping[str, str], known: Iterable[str]
+) -> ClientOptions:
+    """Parse the connection options. Raises StoreConfigError for an option that is not `known` and
+    for an invalid value."""
     unknown = sorted(options.keys() - set(known))
     if unknown:
         raise StoreConfigError(f"unknown store options {unknown}: {scheme}:// has {sorted(known)}")
@@ -95,55 +101,60 @@ def read_line(scheme: str, options: Mapping[str, str], known: Iterable[str]) -> 
     try:
         timeout_s = float(options.get("timeout_s", "30"))
     except ValueError:
-        raise StoreConfigError("store option timeout_s is no number of seconds") from None
+        raise StoreConfigError("store option timeout_s is not a number of seconds") from None
     return ClientOptions(allow_http == "true", timeout_s)
 
 
-def read_proof(
+def parse_identity(
     options: Mapping[str, str], clouds: Sequence[str], needed: Sequence[str], allow_http: bool
 ) -> tuple[str, Endpoints]:
-    """Of a store's options: whose machine this is, and where to ask. Raises StoreConfigError, where
-    it is none of `clouds` or one of the options `needed` is not given."""
+    """Parse the identity options: the cloud of this machine and the token endpoints.
+
+    Raises StoreConfigError if the cloud is not in `clouds`, an option in `needed` is missing, or
+    an endpoint is plain HTTP without `allow_http`.
+    """
     cloud = options.get("identity", "")
     if cloud not in clouds or not all(options.get(name) for name in needed):
         raise StoreConfigError(
             f"store option identity is one of {', '.join(clouds)}, with {', '.join(needed)}"
         )
-    doors = Endpoints(**{name: options[name] for name in DOORS if options.get(name)})
-    for url in (doors.sts, doors.tokens, doors.iam):
+    endpoints = Endpoints(**{name: options[name] for name in ENDPOINT_NAMES if options.get(name)})
+    for url in (endpoints.sts, endpoints.tokens, endpoints.iam):
         if url and not url.startswith("https://") and not allow_http:
             raise StoreConfigError(f"{url} is not https: set allow_http to true if you mean it")
-    return cloud, doors
+    return cloud, endpoints
 
 
 def open_bucket(
     url: str,
     prefix: str,
-    make: Callable[[int], Any],
-    words: BackendTerms,
-    remove: Callable[[str], None] | None = None,
-    make_bulk: Callable[[int], Any] | None = None,
+    make_client: Callable[[int], Any],
+    terms: BackendTerms,
+    delete_object: Callable[[str], None] | None = None,
+    make_bulk_client: Callable[[int], Any] | None = None,
 ) -> BucketStore:
-    """`make(max_retries)` makes a client, `make_bulk` one for large bodies, where that is another;
-    `remove` deletes where the client's own way does not do. Raises StoreConfigError for what a
-    client cannot be made of."""
+    """Build the store from `make_client(max_retries)`.
+
+    `make_bulk_client` makes the client for large bodies if that needs another one; `delete_object`
+    replaces obstore's own delete. Raises StoreConfigError if obstore rejects the options.
+    """
     if prefix:
         check_key(prefix)
     try:
-        repeating = make(4)
-        bulk = make_bulk(4) if make_bulk else repeating
-        return BucketStore(url, repeating, make(0), bulk, words, remove)
+        retrying = make_client(4)
+        bulk = make_bulk_client(4) if make_bulk_client else retrying
+        return BucketStore(url, retrying, make_client(0), bulk, terms, delete_object)
     except Exception as error:
         raise StoreConfigError(f"{url}: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:
-    """The rest is the client's inner life."""
+    """obstore's message; the lines after the first are internal details."""
     return str(error).partition("\n")[0]
 
 
-class _Pieces:
-    """As an iterator, `data`; of its error the client tells only that there was one."""
+class _Chunks:
+    """Iterate over `data` and remember its exception: obstore replaces it with one of its own."""
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data
@@ -163,54 +174,52 @@ class _Pieces:
 
 
 class BucketStore:
-    """The bucket behind three clients: `repeating` for what may be repeated, `once` for `put_if`,
-    `bulk` for large bodies, which may be repeated too."""
+    """A bucket, accessed through three obstore clients: `retrying` for idempotent requests, `once`
+    (no retries) for `put_if`, and `bulk` (retrying) for large bodies."""
 
     def __init__(
         self,
         url: str,
-        repeating: Any,
+        retrying: Any,
         once: Any,
         bulk: Any,
-        words: BackendTerms,
-        remove: Callable[[str], None] | None = None,
+        terms: BackendTerms,
+        delete_object: Callable[[str], None] | None = None,
     ) -> None:
         import obstore  # noqa: PLC0415 - an extra
 
         self.url = url
         self._obstore = obstore
-        self._repeating = repeating
+        self._retrying = retrying
         self._once = once
         self._bulk = bulk
-        self._words = words
-        self._remove = remove or self._remove_plainly
+        self._terms = terms
+        self._delete_object = delete_object or self._obstore_delete
 
     def get(self, key: str) -> tuple[bytes, str]:
-        """The whole object and its version tag. Raises NotFoundError."""
         check_key(key)
         with self._errors(key):
-            found = self._obstore.get(self._repeating, key)
-            marks: Any = found.meta
-            return found.bytes().to_bytes(), str(marks[self._words.tag])
+            result = self._obstore.get(self._retrying, key)
+            meta: Any = result.meta
+            return result.bytes().to_bytes(), str(meta[self._terms.version_field])
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start` (fewer at the end of the object). Raises NotFoundError."""
         check_key(key)
         with self._errors(key):
-            size = self._obstore.head(self._repeating, key)["size"]
+            size = self._obstore.head(self._retrying, key)["size"]
             end = min(start + length, size)
             if start >= end:
                 return b""
-            return bytes(self._obstore.get_range(self._repeating, key, start=start, end=end))
+            return bytes(self._obstore.get_range(self._retrying, key, start=start, end=end))
 
     def put(self, key: str, data: Body) -> None:
-        """Write under a key that no other writer uses; durable when it returns.
+        """Write under a key that no other writer uses; durable on return.
 
-        More than 16 MiB go up in parts, eight in flight, from memory.
+        Bodies over 16 MiB are uploaded in parts, eight at a time.
         """
         check_key(key)
         if isinstance(data, Iterator):
-            self._put_pieces(key, _Pieces(data))
+            self._put_chunks(key, _Chunks(data))
             return
         with contextlib.ExitStack() as stack:
             if isinstance(data, Path):
@@ -222,39 +231,38 @@ class BucketStore:
                     data = stack.enter_context(memoryview(stack.enter_context(mapped)))
             with self._errors(key, writing=True):
                 self._obstore.put(
-                    self._repeating if len(data) < BULK_BYTES else self._bulk,
+                    self._retrying if len(data) < BULK_BYTES else self._bulk,
                     key,
                     data,
                     chunk_size=PART_BYTES,
                     max_concurrency=PARTS_IN_FLIGHT,
                 )
 
-    def _put_pieces(self, key: str, pieces: _Pieces) -> None:
-        """In parts; the client drops them all where `pieces` end with an error."""
+    def _put_chunks(self, key: str, chunks: _Chunks) -> None:
+        """Upload in parts; obstore discards them all if `chunks` raises."""
         try:
             with self._errors(key, writing=True):
                 self._obstore.put(
                     self._bulk,
                     key,
-                    pieces,
+                    chunks,
                     use_multipart=True,
                     chunk_size=PART_BYTES,
                     max_concurrency=PARTS_IN_FLIGHT,
                 )
         except StoreError:
-            if pieces.error is not None:
-                raise pieces.error from None
+            if chunks.error is not None:
+                raise chunks.error from None
             raise
 
     def put_if(self, key: str, data: bytes, tag: str | None) -> str:
-        """Conditional write; the new tag. Raises ConflictError, StoreUnavailableError."""
         check_key(key)
         errors = self._obstore.exceptions
-        mode: Any = "create" if tag is None else {self._words.tag: tag}
+        mode: Any = "create" if tag is None else {self._terms.version_field: tag}
         with self._errors(key, writing=True):
             try:
                 put: Any = self._obstore.put(self._once, key, data, mode=mode, use_multipart=False)
-                return str(put[self._words.tag])
+                return str(put[self._terms.version_field])
             except errors.PreconditionError as error:
                 raise ConflictError(f"{key}: {_first_line(error)}") from error
             except FileNotFoundError as error:
@@ -262,61 +270,62 @@ class BucketStore:
                     raise
                 raise ConflictError(f"{key}: {_first_line(error)}") from error
             except errors.AlreadyExistsError as error:
-                # What exists; and S3's 409 when two conditional writes meet: then nothing is
-                # decided yet, and the caller tries again.
+                # The object exists, or this is S3's 409 for concurrent conditional writes: then
+                # nothing is decided yet and the caller has to retry.
                 if tag is not None or not self._exists(key):
                     raise StoreUnavailableError(f"{key}: {error}") from error
                 raise ConflictError(f"{key} exists already") from error
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object whose key starts with `prefix`, in key order."""
         folder = prefix.rpartition("/")[0]  # the client lists whole folders only
         if folder:
             check_key(folder)
         with self._errors(prefix, writing=True):
-            for page in self._obstore.list(self._repeating, folder or None, chunk_size=1000):
-                for found in page:
-                    if found["path"].startswith(prefix):
-                        yield ObjectInfo(found["path"], found["size"], found.get("e_tag") or "")
+            for page in self._obstore.list(self._retrying, folder or None, chunk_size=1000):
+                for meta in page:
+                    if meta["path"].startswith(prefix):
+                        yield ObjectInfo(meta["path"], meta["size"], meta.get("e_tag") or "")
 
     def delete(self, key: str) -> None:
-        """Remove; a missing key is success."""
         check_key(key)
         with self._errors(key, writing=True), contextlib.suppress(FileNotFoundError):
-            self._remove(key)
+            self._delete_object(key)
 
-    def _remove_plainly(self, key: str) -> None:
-        self._obstore.delete(self._repeating, key)
+    def _obstore_delete(self, key: str) -> None:
+        self._obstore.delete(self._retrying, key)
 
     def _exists(self, key: str) -> bool:
         try:
-            self._obstore.head(self._repeating, key)
+            self._obstore.head(self._retrying, key)
         except FileNotFoundError:
             return False
         return True
 
     @contextlib.contextmanager
     def _errors(self, key: str, *, writing: bool = False) -> Iterator[None]:
-        text = f"{key} in {self.url}"
+        target = f"{key} in {self.url}"
         try:
             yield
         except FileNotFoundError as error:
-            if writing or self._words.no_bucket in str(error):
-                raise StoreDeniedError(f"{text}: no such bucket: create it") from error
-            raise NotFoundError(f"no object {text}") from error
+            if writing or self._terms.no_bucket in str(error):
+                raise StoreDeniedError(f"{target}: no such bucket: create it") from error
+            raise NotFoundError(f"no object {target}") from error
         except (self._obstore.exceptions.BaseError, OSError) as error:
-            said = _first_line(error)
-            # Where credentials come from is away, or what was lent is over: there may be more.
-            if _PROVIDER.search(said) or any(word in str(error) for word in self._words.over):
-                raise StoreUnavailableError(f"{text}: {said}") from error
-            # Lists and uploads in parts report a refusal as a generic error with the status in it.
-            status = _STATUS.search(said)
-            if isinstance(error, self._refusals()) or (status and status[1] in {"401", "403"}):
-                raise StoreDeniedError(f"{text}: {said} (check the keys and the policy)") from error
+            message = _first_line(error)
+            # The credential provider failed or the credentials expired: a retry may get new ones.
+            expired = any(marker in str(error) for marker in self._terms.expired)
+            if _PROVIDER_ERROR.search(message) or expired:
+                raise StoreUnavailableError(f"{target}: {message}") from error
+            # Lists and multipart uploads report a refusal as a generic error with a status in it.
+            status = _STATUS.search(message)
+            if isinstance(error, self._denied_errors()) or (status and status[1] in {"401", "403"}):
+                raise StoreDeniedError(
+                    f"{target}: {message} (check the keys and the policy)"
+                ) from error
             if status and status[1] == "404":
-                raise StoreDeniedError(f"{text}: no such bucket: create it") from error
-            raise StoreUnavailableError(f"{text}: {said}") from error
+                raise StoreDeniedError(f"{target}: no such bucket: create it") from error
+            raise StoreUnavailableError(f"{target}: {message}") from error
 
-    def _refusals(self) -> tuple[type[Exception], ...]:
+    def _denied_errors(self) -> tuple[type[Exception], ...]:
         errors = self._obstore.exceptions
         return (errors.PermissionDeniedError, errors.UnauthenticatedError)

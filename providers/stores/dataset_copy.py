@@ -1,8 +1,7 @@
-"""A data set brought from the store that it is declared in to another one, object by object and
-through memory alone: whole when the marker is there, which comes last.
+"""Copy a data set from its source store to another store, object by object and through memory.
 
-Whoever brings it has the turn: a lease in the copy that is moved by compare-and-swap. One that has
-died is followed by the next, which sends what is not there yet.
+A copy is complete when it has the marker object, which is written last. The writer holds a lease in
+the copy, moved by compare-and-swap; after a writer dies the next one sends what is still missing.
 """
 
 from __future__ import annotations
@@ -17,189 +16,203 @@ from contextlib import contextmanager, suppress
 
 from providers.stores.base import ConflictError, NotFoundError, ObjectInfo, ObjectStore, StoreError
 
-# Beside the data, and none of it. `ORIGIN` says of which state of the source the objects there are.
+# Bookkeeping objects beside the data. ORIGIN is a digest of the source listing being copied.
 MARKER, LEASE, ORIGIN = "SPOTD-STAGED", "SPOTD-STAGING", "SPOTD-ORIGIN"
-BEAT_S = 10.0
-GONE_AFTER_S = 60.0  # without a beat, and whoever brought it is gone
-PIECE_BYTES = 16 << 20  # that is in memory, and a part of what is written in parts
-BATCH_BYTES, BATCH_FILES = 64 << 20, 500  # that are permitted together, where objects are small
+RENEW_S = 10.0
+LEASE_EXPIRES_S = 60.0  # without a renewal
+CHUNK_BYTES = 16 << 20  # held in memory; also the part size of multipart uploads
+BATCH_BYTES, BATCH_FILES = 64 << 20, 500  # upper limits of one `permit` call
 
 
 class DatasetCopyError(Exception):
-    """It is not all there; the text says why, and what to do."""
+    """The copy is not complete; the message says why and what to do."""
 
 
 class CopyLock:
-    """Whose turn it is to write a copy. One object for each who wants it."""
+    """The lease to write a copy. Each writer has a CopyLock of its own."""
 
     def __init__(self, store: ObjectStore, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store, self._monotonic = store, monotonic
-        self._who = secrets.token_hex(8)
+        self._owner = secrets.token_hex(8)
         self._tag = ""
-        self._seen, self._since_s = "", monotonic()
+        self._last_tag, self._unchanged_since_s = "", monotonic()
 
-    def take(self) -> bool:
-        """Whether it is ours now. Asked for again and again it is, once whoever has it has not
-        been heard of for GONE_AFTER_S. Raises StoreError."""
-        gone = self._seen and self._monotonic() >= self._since_s + GONE_AFTER_S
-        if self._put(self._seen if gone else None):
+    def acquire(self) -> bool:
+        """Try to take the lease; True if we hold it now.
+
+        Call repeatedly: it succeeds once the holder has not renewed for LEASE_EXPIRES_S. Raises
+        StoreError.
+        """
+        expired = self._last_tag and self._monotonic() >= self._unchanged_since_s + LEASE_EXPIRES_S
+        if self._write(self._last_tag if expired else None):
             return True
-        now = self._found()
-        if now != self._seen:
-            self._seen, self._since_s = now, self._monotonic()
+        tag = self._current_tag()
+        if tag != self._last_tag:
+            self._last_tag, self._unchanged_since_s = tag, self._monotonic()
         return False
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Once it is ours: for the length of the block; then it is anybody's."""
+    def held(self) -> Iterator[None]:
+        """Renew the acquired lease during the block, then release it."""
         ended = threading.Event()
-        beats = threading.Thread(target=self._beat, args=(ended,), name="turn", daemon=True)
-        beats.start()
+        renewals = threading.Thread(target=self._renew, args=(ended,), name="lease", daemon=True)
+        renewals.start()
         try:
             yield
         finally:
             ended.set()
-            beats.join()
+            renewals.join()
             with suppress(StoreError):
-                if self._tag and self._found() == self._tag:
+                if self._tag and self._current_tag() == self._tag:
                     self._store.delete(LEASE)
 
-    def _beat(self, ended: threading.Event) -> None:
-        while not ended.wait(BEAT_S):
+    def _renew(self, ended: threading.Event) -> None:
+        while not ended.wait(RENEW_S):
             try:
-                mine = self._put(self._tag)
+                renewed = self._write(self._tag)
             except StoreError:
-                continue  # it may have happened: the next one says
-            if not mine:
+                continue  # the outcome is unknown; the next renewal shows it
+            if not renewed:
                 self._tag = ""
-                return  # somebody thought that we were gone: what both send is the same
+                return  # another writer took over; both send the same data, so that is harmless
 
-    def _put(self, tag: str | None) -> bool:
-        data = json.dumps({"who": self._who, "beat": secrets.token_hex(4)}).encode()
+    def _write(self, tag: str | None) -> bool:
+        data = json.dumps({"who": self._owner, "beat": secrets.token_hex(4)}).encode()
         try:
             self._tag = self._store.put_if(LEASE, data, tag)
         except (ConflictError, NotFoundError):
             return False
         return True
 
-    def _found(self) -> str:
+    def _current_tag(self) -> str:
         try:
             return self._store.get(LEASE)[1]
         except NotFoundError:
             return ""
 
 
-def is_data(one: ObjectInfo) -> bool:
-    """Whether it is of the data, and not what consoles make for folders, or what is beside it."""
-    return not one.key.endswith("/") and one.key not in (MARKER, LEASE, ORIGIN)
+def is_data(item: ObjectInfo) -> bool:
+    """Whether the object belongs to the data set: not a console's folder entry, nor bookkeeping."""
+    return not item.key.endswith("/") and item.key not in (MARKER, LEASE, ORIGIN)
 
 
-def is_whole(near: ObjectStore) -> bool:
-    """Whether all of it was brought there. Raises StoreError."""
+def is_complete(copy: ObjectStore) -> bool:
+    """Whether the whole data set has been copied there. Raises StoreError."""
     try:
-        near.get(MARKER)
+        copy.get(MARKER)
     except NotFoundError:
         return False
     return True
 
 
-def data_of(store: ObjectStore) -> list[ObjectInfo]:
-    """All that it has of the data. Raises StoreError."""
-    return [one for one in store.list("") if is_data(one)]
+def list_data(store: ObjectStore) -> list[ObjectInfo]:
+    """All objects of the data set in the store. Raises StoreError."""
+    return [item for item in store.list("") if is_data(item)]
 
 
-def lacking(wanted: Iterable[ObjectInfo], near: ObjectStore) -> list[ObjectInfo]:
-    """What of `wanted` is not there, by name and size. Raises StoreError."""
-    there = {one.key: one.size for one in data_of(near)}
-    return [one for one in wanted if there.get(one.key) != one.size]
+def missing_objects(wanted: Iterable[ObjectInfo], copy: ObjectStore) -> list[ObjectInfo]:
+    """Objects of `wanted` that the copy lacks, compared by key and size. Raises StoreError."""
+    sizes = {item.key: item.size for item in list_data(copy)}
+    return [item for item in wanted if sizes.get(item.key) != item.size]
 
 
-def begin(source: ObjectStore, wanted: Iterable[ObjectInfo], near: ObjectStore) -> None:
-    """Before objects are sent, by whoever has the turn: of a copy that somebody else began, those
-    that are there are no use where the source has changed since, and of the same name and size
-    they may be. Raises BringError, StoreError."""
-    told = sorted((one.key, one.size, one.tag) for one in wanted)
-    data = hashlib.sha256(json.dumps(told).encode()).hexdigest().encode()
+def record_origin(source: ObjectStore, wanted: Iterable[ObjectInfo], copy: ObjectStore) -> None:
+    """Record which state of the source is being copied. Call with the lease, before sending.
+
+    Raises DatasetCopyError if the copy has objects of an older state of the source: they may be
+    outdated even where key and size match. Raises StoreError.
+    """
+    listing = sorted((item.key, item.size, item.tag) for item in wanted)
+    data = hashlib.sha256(json.dumps(listing).encode()).hexdigest().encode()
     try:
-        known, tag = near.get(ORIGIN)
+        recorded, tag = copy.get(ORIGIN)
     except NotFoundError:
-        with suppress(ConflictError):  # the same of somebody who thought that we were gone
-            near.put_if(ORIGIN, data, None)
+        with suppress(ConflictError):  # a writer that took our lease wrote the same
+            copy.put_if(ORIGIN, data, None)
         return
-    if known == data:
+    if recorded == data:
         return
-    if data_of(near):
+    if list_data(copy):
         raise DatasetCopyError(
-            f"{source.url} changed since {near.url} was begun: empty that, or name new data anew"
+            f"{source.url} changed since the copy to {copy.url} started: delete that copy, or put "
+            "new data under a new URL"
         )
-    near.put_if(ORIGIN, data, tag)
+    copy.put_if(ORIGIN, data, tag)
 
 
-def requests_of(one: ObjectInfo) -> tuple[int, int]:
-    """Reads and writes that it takes to bring that object: for each piece a look and a read, and a
-    write; and two more writes around those of parts."""
-    pieces = max(1, -(-one.size // PIECE_BYTES))
-    return 2 * pieces, pieces + (2 if pieces > 1 else 0)
+def request_counts(item: ObjectInfo) -> tuple[int, int]:
+    """Reads and writes needed to copy the object: per chunk a HEAD, a GET and a PUT, plus two more
+    writes to begin and end a multipart upload."""
+    chunks = max(1, -(-item.size // CHUNK_BYTES))
+    return 2 * chunks, chunks + (2 if chunks > 1 else 0)
 
 
-def finish(source: ObjectStore, wanted: Sequence[ObjectInfo], near: ObjectStore) -> None:
-    """Leave the marker, if all that was wanted is there, and the source has it still. Raises
-    BringError, StoreError."""
-    now = {one.key: (one.size, one.tag) for one in data_of(source)}
-    if now != {one.key: (one.size, one.tag) for one in wanted}:
+def mark_complete(source: ObjectStore, wanted: Sequence[ObjectInfo], copy: ObjectStore) -> None:
+    """Write the marker if the copy has all of `wanted` and the source has not changed. Raises
+    DatasetCopyError, StoreError."""
+    current = {item.key: (item.size, item.tag) for item in list_data(source)}
+    if current != {item.key: (item.size, item.tag) for item in wanted}:
         raise DatasetCopyError(
-            f"{source.url} changed while it was brought to {near.url}: bring it when nobody "
-            "writes there"
+            f"{source.url} changed while it was copied to {copy.url}: copy it when nothing "
+            "writes to it"
         )
-    if differs := lacking(wanted, near):
-        raise DatasetCopyError(f"{differs[0].key} did not arrive in {near.url} as it was sent")
-    told = {"from": source.url, "objects": len(wanted), "bytes": sum(one.size for one in wanted)}
-    with suppress(ConflictError):  # another one that went on after us was faster
-        near.put_if(MARKER, json.dumps(told).encode(), None)
+    if missing := missing_objects(wanted, copy):
+        raise DatasetCopyError(f"{missing[0].key} is missing or has another size in {copy.url}")
+    summary = {
+        "from": source.url,
+        "objects": len(wanted),
+        "bytes": sum(item.size for item in wanted),
+    }
+    with suppress(ConflictError):  # a writer that took our lease was faster
+        copy.put_if(MARKER, json.dumps(summary).encode(), None)
 
 
-def bring(
+def copy_dataset(
     source: ObjectStore,
-    near: ObjectStore,
+    copy: ObjectStore,
     permit: Callable[[Sequence[ObjectInfo]], None] = lambda _batch: None,
-    came: Callable[[int], None] = lambda _size: None,
+    on_bytes: Callable[[int], None] = lambda _size: None,
 ) -> int:
-    """Bring what is not there yet, and leave the marker; how many bytes came. `permit(batch)` is
-    asked before each few objects, `came(size)` is told of each piece; what either raises ends it,
-    with the objects there that were sent whole. Whoever calls has the turn. Raises BringError,
-    StoreError; called again, it goes on."""
-    wanted = data_of(source)
+    """Copy the missing objects and write the marker; return the bytes copied.
+
+    Hold the lease when calling. `permit(batch)` is called before each batch, `on_bytes(size)`
+    after each chunk read; an exception from either ends the copy. Objects already copied stay, and
+    a later call continues. Raises DatasetCopyError, StoreError.
+    """
+    wanted = list_data(source)
     if not wanted:
-        raise DatasetCopyError(f"there is nothing below {source.url}: look at the address")
-    begin(source, wanted, near)
-    missing = lacking(wanted, near)
+        raise DatasetCopyError(f"there is nothing below {source.url}: check the URL")
+    record_origin(source, wanted, copy)
+    missing = missing_objects(wanted, copy)
     for batch in _batches(missing):
         permit(batch)
-        for one in batch:
-            pieces = _pieces(source, one, came)
-            near.put(one.key, pieces if one.size > PIECE_BYTES else b"".join(pieces))
-    finish(source, wanted, near)
-    return sum(one.size for one in missing)
+        for item in batch:
+            chunks = _chunks(source, item, on_bytes)
+            copy.put(item.key, chunks if item.size > CHUNK_BYTES else b"".join(chunks))
+    mark_complete(source, wanted, copy)
+    return sum(item.size for item in missing)
 
 
-def _pieces(source: ObjectStore, one: ObjectInfo, came: Callable[[int], None]) -> Iterator[bytes]:
-    for start in range(0, one.size, PIECE_BYTES):
-        size = min(PIECE_BYTES, one.size - start)
-        data = source.get_range(one.key, start, size)
+def _chunks(
+    source: ObjectStore, item: ObjectInfo, on_bytes: Callable[[int], None]
+) -> Iterator[bytes]:
+    for start in range(0, item.size, CHUNK_BYTES):
+        size = min(CHUNK_BYTES, item.size - start)
+        data = source.get_range(item.key, start, size)
         if len(data) != size:
-            raise DatasetCopyError(f"{one.key} of {source.url} became shorter")
-        came(size)
+            raise DatasetCopyError(f"{item.key} of {source.url} was truncated while it was copied")
+        on_bytes(size)
         yield data
 
 
-def _batches(files: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
+def _batches(items: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
     batch: list[ObjectInfo] = []
     size = 0
-    for one in files:
-        if batch and (size + one.size > BATCH_BYTES or len(batch) == BATCH_FILES):
+    for item in items:
+        if batch and (size + item.size > BATCH_BYTES or len(batch) == BATCH_FILES):
             yield batch
             batch, size = [], 0
-        batch.append(one)
-        size += one.size
+        batch.append(item)
+        size += item.size
     if batch:
         yield batch

@@ -1,7 +1,7 @@
-"""An object store in a bucket of Google Cloud Storage, `gs://bucket/prefix`.
+"""Object store in a Google Cloud Storage bucket, `gs://bucket/prefix`.
 
-A version is an object's generation, which never comes back. An object's name takes about one write
-in a second [from memory, not verified]: that is HEAD and nothing else.
+The version tag is the object's generation, which is never reused. One object name accepts about one
+write per second [from memory, not verified]; only HEAD is rewritten at all.
 """
 
 from __future__ import annotations
@@ -19,62 +19,73 @@ from providers.stores.bucket import (
     COMMON,
     BackendTerms,
     BucketStore,
-    client_of,
+    load_client_class,
     open_bucket,
-    read_line,
-    read_proof,
+    parse_client_options,
+    parse_identity,
 )
 
-WORDS = BackendTerms("version", "<Code>NoSuchBucket<", ())
-# Of a token that is over Google says what it says of one that never was. One that was lent, or made
-# for this machine, was good, and the next one may be.
-_LENT = replace(WORDS, over=("401 Unauthorized",))
-# Of a machine that shows who it is: see providers/federation.py. Google has no name for a session.
-_NEEDED = ("service_account", "pool")
-_PROOF = frozenset(
-    {"identity", *_NEEDED, "audience", "session", "metadata", "sts", "tokens", "iam"}
+TERMS = BackendTerms("version", "<Code>NoSuchBucket<", ())
+# Google answers 401 for expired tokens and for invalid ones. A temporary token was valid once, so
+# treat its 401 as expiry: the next token may work.
+_TEMPORARY_TERMS = replace(TERMS, expired=("401 Unauthorized",))
+# Options for identity federation (providers/federation.py). Google has no session names.
+_IDENTITY_OPTIONS = ("service_account", "pool")
+_FEDERATION_OPTIONS = frozenset(
+    {"identity", *_IDENTITY_OPTIONS, "audience", "session", "metadata", "sts", "tokens", "iam"}
 )
-_OPTIONS = frozenset({*COMMON, *_PROOF, "service_account_key"})
+_OPTIONS = frozenset({*COMMON, *_FEDERATION_OPTIONS, "service_account_key"})
 
 
 def open_gcs(bucket: str, prefix: str, options: Mapping[str, str]) -> BucketStore:
-    """The store under `prefix` of `bucket`; options as `open_store` lists them. Without any, as
-    Google's own tools find credentials: the environment, then the machine's service account."""
-    client = client_of("gs", "GCSStore")
-    line = read_line("gs", options, _OPTIONS)
-    passing = options.get("credentials_file") or options.get("identity")
-    words = _LENT if passing else WORDS
+    """Open the store under `prefix` of `bucket`; for the options see `open_store`.
+
+    Without credentials in the options obstore looks for them as Google's tools do: in the
+    environment, then in the machine's service account.
+    """
+    client_class = load_client_class("gs", "GCSStore")
+    client_options = parse_client_options("gs", options, _OPTIONS)
+    temporary = options.get("credentials_file") or options.get("identity")
+    terms = _TEMPORARY_TERMS if temporary else TERMS
     credentials: Any = {}
     if endpoint := options.get("endpoint"):
         credentials["base_url"] = endpoint
     if file := options.get("credentials_file"):
         credentials["credential_provider"] = partial(read_token, Path(file))
     elif options.get("identity"):
-        credentials["credential_provider"] = proof_of(options)
+        credentials["credential_provider"] = credential_provider(options)
     elif key := options.get("service_account_key"):
         credentials["service_account_key"] = key
 
-    def make(max_retries: int) -> Any:
-        return client(bucket, prefix=prefix or None, **line.options(max_retries), **credentials)
+    def make_client(max_retries: int) -> Any:
+        return client_class(
+            bucket, prefix=prefix or None, **client_options.options(max_retries), **credentials
+        )
 
-    return open_bucket(f"gs://{bucket}/{prefix}".rstrip("/"), prefix, make, words)
+    return open_bucket(f"gs://{bucket}/{prefix}".rstrip("/"), prefix, make_client, terms)
 
 
-def proof_of(options: Mapping[str, str], *, reading: bool = False) -> Callable[[], dict[str, Any]]:
-    """Who exchanges this machine's own identity for a token of the account, with `reading` for one
-    that can read alone. Raises StoreConfigError."""
-    allow_http = read_line("gs", options, _OPTIONS).allow_http
-    # A machine of AWS signs the provider's name, and no audience.
-    needed = _NEEDED if options["identity"] == "aws" else (*_NEEDED, "audience")
-    cloud, doors = read_proof(options, ("aws", "azure"), needed, allow_http)
-    account, pool = (options[name] for name in _NEEDED)
+def credential_provider(
+    options: Mapping[str, str], *, read_only: bool = False
+) -> Callable[[], dict[str, Any]]:
+    """A function that exchanges this machine's identity for a token of the service account,
+    limited to reading with `read_only`. Raises StoreConfigError."""
+    allow_http = parse_client_options("gs", options, _OPTIONS).allow_http
+    # AWS machines sign the name of the identity pool's provider instead of an audience.
+    required = (
+        _IDENTITY_OPTIONS if options["identity"] == "aws" else (*_IDENTITY_OPTIONS, "audience")
+    )
+    cloud, endpoints = parse_identity(options, ("aws", "azure"), required, allow_http)
+    account, pool = (options[name] for name in _IDENTITY_OPTIONS)
     audience = options.get("audience", "")
-    return partial(google_token, cloud, account, pool, audience, doors, reading=reading)
+    return partial(google_token, cloud, account, pool, audience, endpoints, reading=read_only)
 
 
 def read_token(file: Path) -> dict[str, Any]:
-    """What `providers.gcp.credential_leases` wrote: asked for again by the client when less than
-    five minutes of it are left. Raises OSError, ValueError."""
+    """Read the token that `providers.gcp.credential_leases` wrote. Raises OSError, ValueError.
+
+    obstore calls this again when less than five minutes of it are left.
+    """
     data = json.loads(file.read_bytes())
     return {
         "token": data["access_token"],

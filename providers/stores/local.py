@@ -1,11 +1,11 @@
-"""An object store in a folder. Standard library only, Python >= 3.10 (it runs on the node).
+"""An object store in a local folder. Standard library only, Python >= 3.10 (it runs on the node).
 
-Objects are plain files under the root. Every write is a temporary file, fsync, rename and an fsync
-of the folder, so that a reader or a crash sees the old object or the new one and nothing between.
-Temporary files and the lock lie in `.store/` under the root, where no key can point.
+Objects are plain files under the root. Each write goes to a temporary file, then fsync, rename, and
+fsync of the folder: readers and crashes see the old object or the new one, nothing in between.
+Temporary files and the lock are in `.store/` under the root, which no key can name.
 
-A version tag is the file's modification time, which every write makes larger than any before it,
-and a digest of the content: a version never comes back, even when the same bytes do.
+A version tag is the file's modification time, which every write increases, plus a digest of the
+content. A tag is therefore never reused, even if the same bytes are written again.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
 
 
 class LocalStore:
-    """The store rooted at the absolute folder `root`, which the first write creates.
+    """An object store in the absolute folder `root`, created by the first write.
 
-    `lock_wait_s` bounds the wait for another writer's conditional write (a stopped process may sit
-    on the lock); past it, StoreUnavailableError.
+    `lock_wait_s` limits the wait for another writer's lock, which a stopped process may hold
+    forever; after that, writes raise StoreUnavailableError.
     """
 
     def __init__(
@@ -55,25 +55,22 @@ class LocalStore:
     ) -> None:
         self.url = root.absolute().as_uri()
         self._root = Path(os.path.realpath(root))
-        self._corner = self._root / ".store"
+        self._internal_folder = self._root / ".store"
         self._lock_wait_s = lock_wait_s
         self._clock_ns = clock_ns
-        self._sweep()
+        self._remove_stale_temporaries()
 
     def get(self, key: str) -> tuple[bytes, str]:
-        """The whole object and its version tag. Raises NotFoundError."""
         with self._errors(key), self._open(key) as file:
             data = file.read()
             return data, _tag(data, os.fstat(file.fileno()).st_mtime_ns)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start` (fewer at the end of the object). Raises NotFoundError."""
         with self._errors(key), self._open(key) as file:
             file.seek(start)
             return file.read(length)
 
     def put(self, key: str, data: Body) -> None:
-        """Write under a key that no other writer uses; durable when it returns."""
         with self._errors(key):
             temporary = self._write_temporary(data)
             with _removed_on_error(temporary):
@@ -82,22 +79,20 @@ class LocalStore:
             _sync_folder(self._path(key).parent)
 
     def put_if(self, key: str, data: bytes, tag: str | None) -> str:
-        """Conditional write; the new tag. Raises ConflictError, StoreUnavailableError."""
         with self._errors(key):
             temporary = self._write_temporary(data)
             with _removed_on_error(temporary), self._lock() as lock:
                 if self._tag_of(key) != tag:
-                    raise ConflictError(f"{key} is not the version that was expected")
+                    raise ConflictError(f"{key} has another version than expected")
                 version_ns = max(self._clock_ns(), os.fstat(lock).st_mtime_ns + 1)
                 os.utime(lock, ns=(version_ns, version_ns))
                 os.utime(temporary, ns=(version_ns, version_ns))
-                kept_ns = temporary.stat().st_mtime_ns  # file systems keep it more or less exactly
+                stored_ns = temporary.stat().st_mtime_ns  # as rounded by the file system
                 self._move(temporary, key)
             _sync_folder(self._path(key).parent)
-            return _tag(data, kept_ns)
+            return _tag(data, stored_ns)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object whose key starts with `prefix`, in key order."""
         start = prefix.rpartition("/")[0]
         if start:
             check_key(start)
@@ -105,7 +100,7 @@ class LocalStore:
             yield from self._walk(start, prefix)
 
     def delete(self, key: str) -> None:
-        """Remove, with folders that become empty; a missing key is success."""
+        """Delete the object and any folders that become empty."""
         with self._errors(key), self._lock():
             path = self._path(key)
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -118,7 +113,9 @@ class LocalStore:
         path = self._root / check_key(key)
         folder = os.path.realpath(path.parent)
         if folder != str(path.parent):
-            raise StoreDeniedError(f"{key} leads out of {self.url} through a link: remove the link")
+            raise StoreDeniedError(
+                f"{key} is outside {self.url} because of a symbolic link: remove the link"
+            )
         return path
 
     def _open(self, key: str) -> FileIO:
@@ -137,7 +134,7 @@ class LocalStore:
             return None
 
     def _write_temporary(self, data: Body) -> Path:
-        folder = self._corner / "tmp"
+        folder = self._internal_folder / "tmp"
         _make_folder(folder)
         path = folder / secrets.token_hex(16)
         with _removed_on_error(path), path.open("xb", buffering=0) as file:
@@ -154,31 +151,33 @@ class LocalStore:
 
     def _move(self, temporary: Path, key: str) -> None:
         path = self._path(key)
-        for _ in range(100):  # a delete next door may take the empty folder away again
+        for _ in range(100):  # a concurrent delete may remove the empty folder again
             _make_folder(path.parent)
             try:
                 temporary.replace(path)
             except FileNotFoundError:
                 if not temporary.exists():
-                    raise StoreUnavailableError(f"{key}: this write took too long") from None
+                    raise StoreUnavailableError(
+                        f"{key}: the write took too long, and its temporary file was deleted"
+                    ) from None
             else:
                 return
-        raise StoreUnavailableError(f"{key}: its folder keeps vanishing")
+        raise StoreUnavailableError(f"{key}: another process keeps deleting its folder")
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[int]:
-        """The store's one lock, held by the open file and so freed by any death."""
-        _make_folder(self._corner)
-        lock = os.open(self._corner / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        """Hold the store's lock. It belongs to the open file, so a dying process releases it."""
+        _make_folder(self._internal_folder)
+        lock = os.open(self._internal_folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            give_up = time.monotonic() + self._lock_wait_s
+            deadline_s = time.monotonic() + self._lock_wait_s
             pause_s = 0.0005
             while True:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    if time.monotonic() > give_up:
+                    if time.monotonic() > deadline_s:
                         raise StoreUnavailableError(
                             f"another writer holds the lock of {self.url} for too long: "
                             "look for a stopped process"
@@ -192,8 +191,8 @@ class LocalStore:
     def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
         base = f"{folder}/" if folder else ""
         try:
-            with os.scandir(self._root / folder) as found:
-                entries = [(e, e.is_dir(follow_symlinks=False)) for e in found]
+            with os.scandir(self._root / folder) as scan:
+                entries = [(e, e.is_dir(follow_symlinks=False)) for e in scan]
         except (FileNotFoundError, NotADirectoryError):
             return
         # "a-b" comes before "a/b" in key order, though "a" comes before "a-b".
@@ -207,11 +206,11 @@ class LocalStore:
                 with contextlib.suppress(FileNotFoundError):
                     yield ObjectInfo(key, entry.stat(follow_symlinks=False).st_size)
 
-    def _sweep(self) -> None:
-        """Remove what killed writers left behind, long after any living one would be done."""
+    def _remove_stale_temporaries(self) -> None:
+        """Delete temporary files of killed writers, far older than any running write."""
         with self._errors(".store"), contextlib.suppress(FileNotFoundError):
             oldest_ns = self._clock_ns() - int(STALE_TEMPORARY_S * 1e9)
-            for path in (self._corner / "tmp").iterdir():
+            for path in (self._internal_folder / "tmp").iterdir():
                 with contextlib.suppress(FileNotFoundError):
                     if path.stat().st_mtime_ns < oldest_ns:
                         path.unlink()
@@ -224,12 +223,12 @@ class LocalStore:
             raise self._translate(key, error) from error
 
     def _translate(self, key: str, error: OSError) -> StoreError:
-        text = f"{key} in {self.url}: {error.strerror or error}"
+        message = f"{key} in {self.url}: {error.strerror or error}"
         if error.errno in _DENIED:
-            return StoreDeniedError(f"{text} (check the owner and the mode of the folder)")
+            return StoreDeniedError(f"{message} (check the owner and the mode of the folder)")
         if error.errno == errno.ENAMETOOLONG:
-            return StoreConfigError(text)
-        return StoreUnavailableError(text)
+            return StoreConfigError(message)
+        return StoreUnavailableError(message)
 
 
 def _tag(data: bytes, version_ns: int) -> str:
@@ -241,7 +240,7 @@ def _open_plain(path: str, flags: int) -> int:
 
 
 def _make_folder(folder: Path) -> None:
-    """Create with parents, each entry made durable in the folder above."""
+    """Create with parents, syncing each parent so that the new entry is durable."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)
@@ -251,7 +250,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    # The folder may have been removed again together with its last object: nothing to keep then.
+    # A concurrent delete may have removed the folder with its last object; nothing to sync then.
     with contextlib.suppress(FileNotFoundError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

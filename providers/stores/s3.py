@@ -1,10 +1,10 @@
-"""An object store in an S3 bucket, `s3://bucket/prefix`.
+"""Object store in an S3 bucket, `s3://bucket/prefix`.
 
-S3's tags are digests of the content, so a conditional body has to carry a nonce.
+S3's tags are digests of the content, so the data of a conditional write must contain a nonce.
 
-Of large bodies the request is signed and not the body: SHA-256 takes most of what an upload costs,
-and such a body is known by a digest in something small, which is signed whole. Where a bucket's
-policy wants bodies signed (`s3:x-amz-content-sha256`), the option `sign_bodies` does it.
+For large bodies only the request is signed, not the body: SHA-256 would take most of an upload's
+CPU time, and a small signed object (the manifest) holds a digest of the data anyway. If the bucket
+policy requires signed bodies (`s3:x-amz-content-sha256`), set the option `sign_bodies`.
 """
 
 from __future__ import annotations
@@ -23,55 +23,65 @@ from providers.stores.bucket import (
     COMMON,
     BackendTerms,
     BucketStore,
-    client_of,
+    load_client_class,
     open_bucket,
-    read_line,
-    read_proof,
+    parse_client_options,
+    parse_identity,
 )
 
-WORDS = BackendTerms("e_tag", "<Code>NoSuchBucket<", ("ExpiredToken",))
+TERMS = BackendTerms("e_tag", "<Code>NoSuchBucket<", ("ExpiredToken",))
 _CREDENTIALS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token")
-# Of a machine that shows who it is: see providers/federation.py.
-_PROOF = frozenset({"identity", "role", "audience", "session", "sts", "metadata"})
-_OPTIONS = frozenset({*COMMON, *_CREDENTIALS, *_PROOF, "sign_bodies"})
+# Options for identity federation (providers/federation.py).
+_FEDERATION_OPTIONS = frozenset({"identity", "role", "audience", "session", "sts", "metadata"})
+_OPTIONS = frozenset({*COMMON, *_CREDENTIALS, *_FEDERATION_OPTIONS, "sign_bodies"})
 
 
 def open_s3(bucket: str, prefix: str, options: Mapping[str, str]) -> BucketStore:
-    """The store under `prefix` of `bucket`; options as `open_store` lists them."""
-    client = client_of("s3", "S3Store")
-    line = read_line("s3", options, _OPTIONS)
+    """Open the store under `prefix` of `bucket`; for the options see `open_store`."""
+    client_class = load_client_class("s3", "S3Store")
+    client_options = parse_client_options("s3", options, _OPTIONS)
     credentials: Any = {name: options[name] for name in _CREDENTIALS if options.get(name)}
     if file := options.get("credentials_file"):
         credentials["credential_provider"] = partial(read_credentials, Path(file))
     elif options.get("identity"):
-        credentials["credential_provider"] = proof_of(options)
+        credentials["credential_provider"] = credential_provider(options)
 
-    def make(max_retries: int, **more: Any) -> Any:
-        said = line.options(max_retries)
-        return client(bucket, prefix=prefix or None, **said, **credentials, **more)
+    def make_client(max_retries: int, **more: Any) -> Any:
+        connection = client_options.options(max_retries)
+        return client_class(bucket, prefix=prefix or None, **connection, **credentials, **more)
 
     signed = options.get("sign_bodies", "false")
     if signed not in {"true", "false"}:
         raise StoreConfigError(f"store option sign_bodies is {signed!r}: write true or false")
-    bulk = partial(make, unsigned_payload=True) if signed == "false" else None
-    return open_bucket(f"s3://{bucket}/{prefix}".rstrip("/"), prefix, make, WORDS, make_bulk=bulk)
+    make_bulk_client = partial(make_client, unsigned_payload=True) if signed == "false" else None
+    return open_bucket(
+        f"s3://{bucket}/{prefix}".rstrip("/"),
+        prefix,
+        make_client,
+        TERMS,
+        make_bulk_client=make_bulk_client,
+    )
 
 
-def proof_of(options: Mapping[str, str], *, reading: bool = False) -> Callable[[], dict[str, Any]]:
-    """Who exchanges this machine's own identity for the role, with `reading` for as much of it as
-    reads. Raises StoreConfigError."""
-    allow_http = read_line("s3", options, _OPTIONS).allow_http
-    cloud, doors = read_proof(options, ("gcp", "azure"), ("role", "audience"), allow_http)
+def credential_provider(
+    options: Mapping[str, str], *, read_only: bool = False
+) -> Callable[[], dict[str, Any]]:
+    """A function that exchanges this machine's identity for credentials of the role, limited to
+    reading with `read_only`. Raises StoreConfigError."""
+    allow_http = parse_client_options("s3", options, _OPTIONS).allow_http
+    cloud, endpoints = parse_identity(options, ("gcp", "azure"), ("role", "audience"), allow_http)
     region = options.get("region") or "us-east-1"
-    doors = replace(doors, sts=doors.sts or f"https://sts.{region}.amazonaws.com")
-    name = options.get("session") or "spotd"
+    endpoints = replace(endpoints, sts=endpoints.sts or f"https://sts.{region}.amazonaws.com")
+    session = options.get("session") or "spotd"
     role, audience = options["role"], options["audience"]
-    return partial(aws_session, cloud, role, audience, name, doors, reading=reading)
+    return partial(aws_session, cloud, role, audience, session, endpoints, reading=read_only)
 
 
 def read_credentials(file: Path) -> dict[str, Any]:
-    """What a file has that looks like the output of a `credential_process`: asked for again by the
-    client when less than five minutes of it are left. Raises OSError, ValueError."""
+    """Read credentials in the format of a `credential_process`. Raises OSError, ValueError.
+
+    obstore calls this again when less than five minutes of them are left.
+    """
     data = json.loads(file.read_bytes())
     return {
         "access_key_id": data["AccessKeyId"],

@@ -18,7 +18,8 @@ import structlog
 from spotd.base.clock import Clock
 from spotd.domain.events import Event, Severity
 from spotd.domain.units import S
-from spotd.store.interface import AlertRow, Store
+from spotd.store.alerts import AlertRow
+from spotd.store.interface import Store
 
 log = structlog.get_logger(__name__)
 
@@ -199,7 +200,7 @@ class Delivery:
     def _deliver(self, store: Store) -> None:
         self._settle(store)
         waiting: dict[str, list[AlertRow]] = {}
-        for row in store.due_alerts(self._clock.now_us(), ROWS):
+        for row in store.alerts.due(self._clock.now_us(), ROWS):
             if not self._give_up(row, store):
                 waiting.setdefault(self._lane_of(row.route), []).append(row)
         for name, rows in waiting.items():
@@ -271,7 +272,7 @@ class Delivery:
         if not row.tries or now_us - row.at_us < GIVE_UP_S * S:
             return False
         log.error("alert not delivered for a day", route=row.route, number=row.id)
-        store.mark_alerts([row], now_us, 0, "not delivered for a day: given up")
+        store.alerts.mark([row], now_us, 0, "not delivered for a day: given up")
         return True
 
     def _send(self, lane: _SinkQueue, rows: list[AlertRow], store: Store) -> None:
@@ -280,10 +281,10 @@ class Delivery:
         wanted = [row for row in rows if _RANK[row.event.severity] >= lowest]
         quiet = [row for row in rows if _RANK[row.event.severity] < lowest]
         if quiet:
-            store.mark_alerts(quiet, now_us, 0, "below the route's min_severity")
+            store.alerts.mark(quiet, now_us, 0, "below the route's min_severity")
         if wanted and lane.ready(len(wanted), now_s):
             alerts = [Alert(row, self._spent(row, len(wanted), store)) for row in wanted]
-            store.hold_duty(self._clock.now_us())  # whoever was overtaken sends nothing
+            store.leases.check(self._clock.now_us())  # whoever was overtaken sends nothing
             lane.sending = _Sending(lane.route, alerts, now_s)
 
     def _spent(self, row: AlertRow, rows: int, store: Store) -> int:
@@ -335,10 +336,10 @@ class Delivery:
         self, store: Store, rows: Sequence[AlertRow], sent_at_us: int, pause_s: float, error: str
     ) -> None:
         next_at_us = self._clock.now_us() + int(pause_s * S)
-        store.mark_alerts(rows, sent_at_us, next_at_us, error)
+        store.alerts.mark(rows, sent_at_us, next_at_us, error)
 
     def _report(self, name: str, error: str, store: Store) -> None:
         text = f"alert route {name} is out of use: {error}"
         key = f"route:{name}"
         event = Event("alert_route", text, severity=Severity.ERROR, alert=True, key=key)
-        store.add_event("", event, self._clock.now_us())
+        store.events.add("", event, self._clock.now_us())

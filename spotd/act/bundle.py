@@ -28,7 +28,7 @@ SOURCES = (
     "providers/stores/gcs.py",
     "providers/stores/local.py",
     "providers/stores/s3.py",
-    "providers/stores/several.py",
+    "providers/stores/multi_store.py",
     "providers/aws/notice.py",
     "providers/azure/notice.py",
     "providers/gcp/notice.py",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from providers.catalogs.egress import first_prices
+from providers.catalogs.egress import first_tier_prices
 from providers.catalogs.storage import storage_prices
 from spotd.domain.job import Job
 from spotd.domain.node import Node
@@ -16,8 +16,8 @@ def terms_for(
     job: Job, node: Node, store: Store, place: StorePlace, now_us: int
 ) -> CheckpointTerms:
     """`place` is where the machine's shards go. Raises StoreError."""
-    lives = store.lives(now_us - int(WITHIN_S * S))
-    gb = gb_microusd(node.offer, place, first_prices())
+    lives = store.node_history.observed_lifetimes(now_us - int(WITHIN_S * S))
+    gb = gb_microusd(node.offer, place, first_tier_prices())
     kept = storage_prices().get(place.cloud)
     put = kept.microusd_per_1000_writes / 1000 if kept else None
     return terms_of(node.offer, lives, job.spec.num_nodes, gb, put)

@@ -3,7 +3,7 @@
 Only `digests_of` and `Shard` know what is in a manifest. HEAD, pins and manifests are written by
 machines with a right to their own job's folder alone, and read here with the box's rights to all
 folders. So a name outside of that folder counts as damage and is never touched, and so does a store
-that the job may not have shards in (SeveralStores).
+that the job may not have shards in (MultiStore).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from providers.stores.base import NotFoundError, ObjectStore, StoreConfigError, StoreDeniedError
 from providers.stores.base import StoreError as ObjectStoreError
-from providers.stores.several import others_of, store_at
+from providers.stores.multi_store import other_store_urls, store_at
 from spotd import wire
 from spotd.wire import Head, HeadRef, Manifest, Pin, Shard
 
@@ -283,7 +283,7 @@ def remove(objects: ObjectStore, job_id: str, saved: StoredCheckpoint) -> int:
         raise DamagedError(f"{saved.ref.manifest!r} is not in the job's folder")
     named = ("", *(saved.manifest.stores if saved.manifest else ()))
     found = []
-    for url in dict.fromkeys((*named, *others_of(objects))):
+    for url in dict.fromkeys((*named, *other_store_urls(objects))):
         try:
             store = store_at(objects, url)
             found.append((store, list(store.list(f"{saved.folder}/"))))

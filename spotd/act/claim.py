@@ -30,7 +30,8 @@ import structlog
 from providers.stores.base import ConflictError, NotFoundError, ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd.base.clock import Clock
-from spotd.store.interface import Store, StoreError
+from spotd.store.errors import StoreError
+from spotd.store.interface import Store
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +70,7 @@ class DeploymentClaim:
         self._holder = holder
         self._chance = chance
         self._every_s = every_s
-        self._key = f"claims/{store.deployment()}"
+        self._key = f"claims/{store.deployment.id()}"
         self._other: _OtherDatabase | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -106,10 +107,10 @@ class DeploymentClaim:
 
     def look(self) -> None:
         """Check the number. Raises StoreError and ObjectStoreError; then nothing is known."""
-        before = self._store.claims()
+        before = self._store.deployment.claims()
         number, holder, _ = self._read()
         # Whoever has the duty may have written and recorded between the two.
-        self._judge(number, holder, before, self._store.claims())
+        self._judge(number, holder, before, self._store.deployment.claims())
 
     def keep(self, store: Store) -> None:
         """Replace the number unless another living daemon's is there. Raises StoreError.
@@ -125,18 +126,18 @@ class DeploymentClaim:
 
     def _keep(self, store: Store) -> None:
         number, holder, tag = self._read()
-        known = store.claims()
+        known = store.deployment.claims()
         other = self._judge(number, holder, known)
         if other is not None:
             if self._clock.monotonic_s() - other.since_s < GONE_AFTER * self._every_s:
                 return
-            store.set_quarantine(NEWER, self._clock.now_us())
+            store.deployment.set_quarantine(NEWER, self._clock.now_us())
         fresh = self._next(max(number, *known))
         # On record before it is written: a daemon that dies in between must know its own number.
-        store.record_claim(max(number, known[0]), fresh)
+        store.deployment.record_claim(max(number, known[0]), fresh)
         data = json.dumps({"number": fresh, "holder": self._holder}).encode()
         self._objects.put_if(self._key, data, tag)
-        store.record_claim(fresh, fresh)
+        store.deployment.record_claim(fresh, fresh)
         with self._lock:
             self._other = None
 

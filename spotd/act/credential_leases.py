@@ -15,7 +15,7 @@ import structlog
 
 from providers.base import ProviderError
 from providers.credential_leases import CredentialIssuer, LeasedCredentials
-from providers.iam.policy import NODE_FOLDER, Place, place_of
+from providers.iam.policy import NODE_FOLDER, StorePrefix, parse_store_url
 from providers.stores.base import SECRET_OPTIONS, StoreUnavailableError
 from spotd.act.effects import LeaseRefusedError
 from spotd.act.lease_records import Lease, ShardLeases, first_to_end
@@ -23,7 +23,7 @@ from spotd.act.node_link import LinkError
 from spotd.base.clock import Clock
 from spotd.base.errors import UserError
 from spotd.domain.datasets import DataSet
-from spotd.domain.events import Event, Severity
+from spotd.domain.events import AuditOutcome, Event, Severity
 from spotd.domain.job import Job
 from spotd.domain.node import Node
 from spotd.domain.units import S
@@ -44,7 +44,8 @@ from spotd.planner.core.shard_stores import (
     way_of,
 )
 from spotd.security.secrets import JobKeys
-from spotd.store.interface import AuditOutcome, AuditRow, Store
+from spotd.store.audit import AuditRow
+from spotd.store.interface import Store
 from spotd.wire import Bucket, ShardStore
 
 log = structlog.get_logger(__name__)
@@ -128,7 +129,7 @@ class CredentialLeases:
         text = f"credentials of {job_place(access.url, job.id).prefix} to {node.id}"
         now_us = self._clock.now_us()
         row = AuditRow(now_us, -1, "spotd", "store lent", job.name, AuditOutcome.DONE, text)
-        store.add_audit(row)
+        store.audit.add(row)
         file, loan = self._lend(job, node, url, deadline_s)
         options = {**self._plain_options(access.url), "credentials_file": file}
         return Lease(options, loan.at_us, loan.until_us)
@@ -147,7 +148,7 @@ class CredentialLeases:
             return ShardLeases()
         before = {
             (one.offer.cloud or one.offer.provider, one.offer.region)
-            for one in store.job_nodes(job.id)
+            for one in store.nodes.of_job(job.id)
             if one.generation < node.generation
         }
 
@@ -165,7 +166,7 @@ class CredentialLeases:
         found = {}
         for url, one in given.items():
             if isinstance(one, StoreUnavailableError):
-                store.add_event(job.id, _without(node, url, one), self._clock.now_us())
+                store.events.add(job.id, _without(node, url, one), self._clock.now_us())
             else:
                 found[url] = one
         own = near_store(node.offer, job.spec, places, configured)[0]
@@ -233,7 +234,7 @@ class CredentialLeases:
         A failure is retried at the next call and delays no other lease.
         """
         now_us = self._clock.now_us()
-        nodes = store.active_nodes()
+        nodes = store.nodes.active()
         self._paged &= {node.id for node in nodes}
         # A machine that is not to be reached would keep its lane for long: after the others.
         due = [node for node in nodes if 0 < renew_us(node) <= now_us]
@@ -243,7 +244,7 @@ class CredentialLeases:
                 list(lanes.map(lambda node: self._renew(store, node), due))
 
     def _renew(self, store: Store, node: Node) -> None:
-        job = store.find_job(node.job_id)
+        job = store.jobs.find(node.job_id)
         if job is None:
             return
         try:
@@ -252,11 +253,11 @@ class CredentialLeases:
             log.warning("credentials not renewed", node=node.id, error=str(error))
             now_us = self._clock.now_us()
             if lent_late(node, now_us) and node.id not in self._paged:
-                store.add_event(node.job_id, _late(node, now_us, error), now_us)
+                store.events.add(node.job_id, _late(node, now_us, error), now_us)
                 self._paged.add(node.id)
             return
         if times := first_to_end(*loans):
-            store.record_lent(node.id, *times)
+            store.nodes.record_credential_lease(node.id, *times)
         self._paged.discard(node.id)
 
     def _lent_urls(self, job: Job, node: Node) -> list[str]:
@@ -281,7 +282,7 @@ class CredentialLeases:
         if lender is None:
             raise StoreUnavailableError(f"nobody lends credentials of {url} any more: see [stores]")
         try:
-            lent = lender.lend(job_place(url, job_id), job_id)
+            lent = lender.issue(job_place(url, job_id), job_id)
         except ProviderError as error:
             # The store's cloud says so, not the machine's.
             text = f"no credentials of {url} for the machine: {type(error).__name__}: {error}"
@@ -291,10 +292,10 @@ class CredentialLeases:
         return lent
 
 
-def job_place(url: str, job_id: str) -> Place:
+def job_place(url: str, job_id: str) -> StorePrefix:
     """Return the only place in a store that a machine of the job may touch."""
-    place = place_of(url)
-    return Place(place.bucket, f"{place.prefix}{NODE_FOLDER}{job_id}/")
+    place = parse_store_url(url)
+    return StorePrefix(place.bucket, f"{place.prefix}{NODE_FOLDER}{job_id}/")
 
 
 def _without(node: Node, url: str, error: Exception) -> Event:

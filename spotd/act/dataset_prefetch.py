@@ -19,12 +19,12 @@ from providers.stores.base import ObjectInfo, ObjectStore, StoreError
 from providers.stores.dataset_copy import (
     CopyLock,
     DatasetCopyError,
-    bring,
-    data_of,
+    copy_dataset,
+    is_complete,
     is_data,
-    is_whole,
-    lacking,
-    requests_of,
+    list_data,
+    missing_objects,
+    request_counts,
 )
 from spotd.base.clock import Clock
 from spotd.base.errors import UserError
@@ -43,10 +43,10 @@ from spotd.planner.rules.prefetch_datasets import (
     region_of,
     within,
 )
-from spotd.store import interface
+from spotd.store import errors
 from spotd.store.dataset_costs import month_microusd, paid_by_copy
 from spotd.store.interface import Store
-from spotd.store.invoice_records import DataTransfer
+from spotd.store.transfers import DataTransfer
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +103,7 @@ class DatasetPrefetch:
 
     def look(self, store: Store) -> None:
         """The duty: begin the next copy that is wanted, unless one is being made. Raises
-        spotd.store.interface.StoreError."""
+        spotd.store.errors.StoreError."""
         if self._stopped.is_set() or (self._thread is not None and self._thread.is_alive()):
             return
         market = self._market()
@@ -133,7 +133,7 @@ class DatasetPrefetch:
 
     def _next(self, store: Store, market: Market) -> _Work | None:
         now_us = self._clock.now_us()
-        for job in store.jobs(finished=False):
+        for job in store.jobs.rows(finished=False):
             if not job.spec.wishes.ahead.regions or job.desired is not Desired.RUN:
                 continue
             if job.spec.max_cost_microusd:
@@ -142,7 +142,7 @@ class DatasetPrefetch:
             if view is None:
                 continue
             left = left_of(view)
-            paid = paid_by_copy(store.shipments(job.id), market)
+            paid = paid_by_copy(store.transfers.rows(job.id), market)
             here = {region_of(node.offer) for node in view.nodes if node.active}
             offers = next_offers(view, market, now_us, here)
             for leg in within(legs(job.spec, market, offers, paid), paid, left):
@@ -166,9 +166,9 @@ class DatasetPrefetch:
         except (StoreError, DatasetCopyError, UserError) as error:
             self._pause(work)
             self._tell(store, job, leg, NOT, _not_brought(leg, str(error)), wrong=True)
-        except interface.LostLeaseError:
+        except errors.LostLeaseError:
             log.info("another daemon brings data now", copy=leg.copy)
-        except interface.StoreError as error:
+        except errors.StoreError as error:
             log.warning("the store does not answer", duty="stage", error=str(error))
         except Exception:
             self._pause(work)
@@ -181,29 +181,31 @@ class DatasetPrefetch:
         leg = work.leg
         source, near = self._open_store(leg.source), self._open_store(leg.copy)
         turn = self._turns.setdefault(leg.copy, CopyLock(near))
-        if is_whole(near):
+        if is_complete(near):
             self._note(leg.copy)
             return
-        if not turn.take():
+        if not turn.acquire():
             return  # a machine, or another box, that may be gone: the next looks will say
         del self._turns[leg.copy]
-        with turn.kept():
-            if is_whole(near):  # a machine finished it between the look above and the lock
+        with turn.held():
+            if is_complete(near):  # a machine finished it between the look above and the lock
                 self._note(leg.copy)
                 return
-            self._permit(work, lacking(data_of(source), near), begin=True)
+            self._permit(work, missing_objects(list_data(source), near), begin=True)
             text = f"{_named(leg)} is brought ahead of the job"
             self._tell(work.store, work.job, leg, BEGUN, text)
-            bring(source, near, lambda batch: self._permit(work, batch), self._pacing(work))
+            copy_dataset(source, near, lambda batch: self._permit(work, batch), self._pacing(work))
         now_us = self._clock.now_us()
-        work.store.add_shipment(self._shipment(work, staged_at_us=now_us, began_at_us=now_us))
+        work.store.transfers.add(self._shipment(work, staged_at_us=now_us, began_at_us=now_us))
         self._note(leg.copy)
-        spent = paid_by_copy(work.store.shipments(work.job.id), self._market()).get(leg.copy, 0)
+        spent = paid_by_copy(work.store.transfers.rows(work.job.id), self._market()).get(
+            leg.copy, 0
+        )
         text = (
             f"{_named(leg)} is there ahead of the job, for ${spent / 1e6:,.2f} with a month there"
         )
         self._tell(work.store, work.job, leg, DONE, text)
-        work.store.note_jobs([work.job.id])
+        work.store.jobs.mark_due([work.job.id])
 
     def _permit(self, work: _Work, batch: Sequence[ObjectInfo], *, begin: bool = False) -> None:
         """Record the cost of these objects if it is within the cap.
@@ -215,7 +217,7 @@ class DatasetPrefetch:
         size = sum(one.size for one in batch)
         egress = -(-size * leg.gb_microusd // 10**9)
         requests = self._requests_microusd(leg, market, batch)
-        rows = [row for row in store.shipments(work.job.id) if not row.node_id]
+        rows = [row for row in store.transfers.rows(work.job.id) if not row.node_id]
         adds = egress + requests + month_microusd(leg.copy, size, market)
         most = work.job.spec.wishes.ahead.max_microusd
         spent = sum(paid_by_copy(rows, market).values())
@@ -232,7 +234,7 @@ class DatasetPrefetch:
         if not begin:
             now_us = self._clock.now_us()
             told = {"bytes": size, "egress_microusd": egress, "requests_microusd": requests}
-            store.add_shipment(self._shipment(work, began_at_us=now_us, **told))
+            store.transfers.add(self._shipment(work, began_at_us=now_us, **told))
 
     def _shipment(self, work: _Work, **told: int) -> DataTransfer:
         month_us, _ = month_of(self._clock.now_us())
@@ -241,8 +243,8 @@ class DatasetPrefetch:
     def _requests_microusd(
         self, leg: PlannedCopy, market: Market, batch: Sequence[ObjectInfo]
     ) -> int:
-        reads = sum(requests_of(one)[0] for one in batch)
-        writes = sum(requests_of(one)[1] for one in batch)
+        reads = sum(request_counts(one)[0] for one in batch)
+        writes = sum(request_counts(one)[1] for one in batch)
         prices = storage_prices()
         read = prices.get(place_among(leg.source, market.places).cloud)
         written = prices.get(place_among(leg.copy, market.places).cloud)
@@ -254,7 +256,7 @@ class DatasetPrefetch:
         """Raise _EndedError if the copy is no longer wanted."""
         if self._stopped.is_set():
             raise _EndedError("this box stops")
-        leg, job = work.leg, work.store.find_job(work.job.id)
+        leg, job = work.leg, work.store.jobs.find(work.job.id)
         if job is None or job.outcome is not None or job.desired is not Desired.RUN:
             raise _EndedError("the job does not want it any more")
         market = self._market()
@@ -263,10 +265,10 @@ class DatasetPrefetch:
         data = market.datasets.get(leg.name)
         if data is None or data.url != leg.source or leg.copy not in data.copies:
             raise _EndedError("it is not declared any more")
-        for node in work.store.active_nodes():
+        for node in work.store.nodes.active():
             if way_of(data, node.offer, market.places).near != leg.copy:
                 continue
-            other = work.store.find_job(node.job_id)
+            other = work.store.jobs.find(node.job_id)
             if other and any(one.url == f"dataset://{leg.name}" for one in other.spec.buckets):
                 raise _EndedError("a machine there wants it, and brings it itself")
 
@@ -288,29 +290,29 @@ class DatasetPrefetch:
         if time.monotonic() < self._looked_s:
             return
         self._looked_s = time.monotonic() + 3600.0
-        rows = store.shipments()
+        rows = store.transfers.rows()
         lying = {(row.job_id, row.url) for row in rows if not row.node_id and not row.gone_at_us}
         for job_id, url in sorted(lying):
             try:
                 near = self._open_store(url)
-                if is_whole(near) or any(is_data(one) for one in near.list("")):
+                if is_complete(near) or any(is_data(one) for one in near.list("")):
                     continue
             except (StoreError, UserError) as error:
                 log.warning("a copy cannot be looked at", url=url, error=str(error))
                 continue
-            store.end_shipment(job_id, url, self._clock.now_us())
+            store.transfers.end(job_id, url, self._clock.now_us())
 
     def _tell(
         self, store: Store, job: Job, leg: PlannedCopy, kind: str, text: str, *, wrong: bool = False
     ) -> None:
         """Alert once on each copy until there is something new to say."""
-        rows = store.events_of(job.id, [kind])
+        rows = store.events.of_kinds(job.id, [kind])
         told = [row.event.text for row in rows if row.event.data.get("copy") == leg.copy]
         if told[-1:] != [text]:
             severity = Severity.WARNING if wrong else Severity.INFO
             about = {"copy": leg.copy}
             event = Event(kind, text, severity=severity, key=f"{kind}:{leg.copy}", data=about)
-            store.add_event(job.id, event, self._clock.now_us())
+            store.events.add(job.id, event, self._clock.now_us())
 
 
 def _named(leg: PlannedCopy) -> str:

@@ -73,7 +73,7 @@ class DrillRunner:
         """Take every open drill one step on."""
         if self._contested():
             return
-        for drill in store.drills(unfinished=True):
+        for drill in store.drills.rows(unfinished=True):
             view = store.load_view(drill.job_id, self._clock.now_us())
             try:
                 if view is not None:
@@ -92,7 +92,7 @@ class DrillRunner:
                 self._end(store, view, _called_off(drill, now_us, why))
                 return
             drill = replace(drill, node_id=node.id, aimed_at_us=now_us)
-            if not store.set_drill(drill):
+            if not store.drills.update(drill):
                 return
         if not drill.struck_at_us:
             drill = self._strike(store, drill, view, first=first)
@@ -110,7 +110,7 @@ class DrillRunner:
 
         `first`: the node was recorded in this very call.
         """
-        [node] = store.find_nodes([drill.node_id])
+        [node] = store.nodes.find([drill.node_id])
         at_us = self._clock.now_us()
         why: str | None
         if node.state in _LEFT or node.exit_code is not None:
@@ -129,7 +129,7 @@ class DrillRunner:
         # Told at an earlier look, it may have struck as early as that: no time is told too short.
         struck = replace(drill, struck_at_us=at_us if first else drill.aimed_at_us)
         text = f"a drill strikes {view.job.name} at step {node.last_step}: {drill.kind.value}"
-        return struck if store.set_drill(struck, Event(DRILLED, text, node.id)) else drill
+        return struck if store.drills.update(struck, Event(DRILLED, text, node.id)) else drill
 
     def _tell(self, drill: FaultDrill, view: View, node: Node, now_us: int) -> str | None:
         """Return why the fault was not injected, "" if it was, None if nobody knows yet.
@@ -157,10 +157,10 @@ class DrillRunner:
         return ""
 
     def _record(self, store: Store, view: View) -> DrillRecord:
-        job_id, nodes = view.job.id, store.job_nodes(view.job.id)
+        job_id, nodes = view.job.id, store.nodes.of_job(view.job.id)
         claims = {
             row.event.node_id: step
-            for row in store.events_of(job_id, ("claimed",))
+            for row in store.events.of_kinds(job_id, ("claimed",))
             if isinstance(step := row.event.data.get("step"), int)
         }
         pause_s = longest_pause_s(
@@ -171,16 +171,16 @@ class DrillRunner:
             nodes,
             [
                 Report(row.generation, row.from_step, row.to_step, row.losses, row.at_us)
-                for row in store.progress(job_id)
+                for row in store.progress.rows(job_id)
             ],
             [
                 Save(row.generation, row.step, row.committed_at_us, row.stage_s + row.write_s)
-                for row in store.checkpoints(job_id)
+                for row in store.checkpoints.rows(job_id)
             ],
             claims,
             [
                 (row.start_us, row.end_us, row.rate_microusd_per_h)
-                for row in store.segments(job_id)
+                for row in store.ledger.segments(job_id)
                 if row.state != "void"
             ],
             pause_s,
@@ -191,7 +191,7 @@ class DrillRunner:
         failed = drill.end is DrillEnd.FAILED
         severity = Severity.ERROR if failed else Severity.INFO
         data = {"drill": drill.id, "end": drill.end.value if drill.end else ""}
-        store.set_drill(drill, Event(DRILLED, text, drill.node_id, severity, failed, data=data))
+        store.drills.update(drill, Event(DRILLED, text, drill.node_id, severity, failed, data=data))
 
 
 def _own_end(node: Node) -> str:

@@ -38,6 +38,7 @@ from spotd.base.clock import Clock
 from spotd.base.errors import UserError
 from spotd.domain.container import container_of
 from spotd.domain.datasets import DataSet
+from spotd.domain.events import AuditOutcome
 from spotd.domain.images import baked_of
 from spotd.domain.job import HeadSnapshot, Job
 from spotd.domain.node import EffectKind, Node
@@ -53,7 +54,8 @@ from spotd.planner.core.reservation_end import with_ends
 from spotd.planner.core.shard_stores import StorePlace, place_among, place_of
 from spotd.planner.offers.cooldowns import refusal_code
 from spotd.security.secrets import JobKeys, host_key
-from spotd.store.interface import AuditOutcome, AuditRow, Store
+from spotd.store.audit import AuditRow
+from spotd.store.interface import Store
 from spotd.wire import Bucket, Command
 
 RECORD_S = 1.0  # of a call's time, for its outcome to be recorded
@@ -167,7 +169,7 @@ def call(effect: Effect, world: EffectContext) -> Record:
         text = f"{type(error).__name__}: {error}"
         asked_s = error.retry_after_s if isinstance(error, ThrottledError) else 0.0
         pause_s = min(asked_s, MAX_PAUSE_S)
-        return lambda: store.record_effect_failed(
+        return lambda: store.nodes.record_effect_failed(
             node.id, effect.kind, text, clock.now_us(), pause_s
         )
 
@@ -179,12 +181,12 @@ def _record_refusal(
 ) -> None:
     node, at_us = effect.node, world.clock.now_us()
     if isinstance(error, AuthError):
-        world.store.record_provider(node.offer.provider, str(error), at_us)
+        world.store.market.record_provider(node.offer.provider, str(error), at_us)
     if effect.kind is EffectKind.LAUNCH:
         code = refusal_code(type(error).__name__, effect.job.spec.image_id)
-        world.store.record_launch_refused(node.id, code, str(error), error.scope, at_us)
+        world.store.nodes.record_launch_refused(node.id, code, str(error), error.scope, at_us)
     else:
-        world.store.record_effect_failed(node.id, effect.kind, str(error), at_us)
+        world.store.nodes.record_effect_failed(node.id, effect.kind, str(error), at_us)
 
 
 def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequest:
@@ -246,7 +248,7 @@ def _launch(effect: Effect, world: EffectContext) -> Record:
 
     def record() -> None:
         if isinstance(outcome, Launched):
-            world.store.record_launched(node.id, outcome.instance_id, world.clock.now_us())
+            world.store.nodes.record_launched(node.id, outcome.instance_id, world.clock.now_us())
 
     return record
 
@@ -265,10 +267,10 @@ def _resolve(effect: Effect, world: EffectContext) -> Record:
     def record() -> None:
         now_us = world.clock.now_us()
         lag_s = provider.visibility_s
-        world.store.record_listing(provider.name, listed, asked_at_us, now_us, lag_s)
+        world.store.instances.record_listing(provider.name, listed, asked_at_us, now_us, lag_s)
         known = any(instance.token == node.token for instance in listed)
         if not known and asked_at_us - node.left_at_us > certain_s * S:
-            world.store.record_absent(node.id, now_us)
+            world.store.nodes.record_absent(node.id, now_us)
 
     return record
 
@@ -286,7 +288,7 @@ def _boot(effect: Effect, world: EffectContext) -> Record:
     node, provider = effect.node, _provider(effect, world)
     config = agent_config(world.deployment, effect.job, node, provider, world.clock.now_us())
     world.link.boot(node, world.keys(node.job_id), config, _left_s(effect, world))
-    return lambda: world.store.record_booted(node.id, world.clock.now_us())
+    return lambda: world.store.nodes.record_booted(node.id, world.clock.now_us())
 
 
 def _image(effect: Effect, world: EffectContext) -> Record:
@@ -304,7 +306,7 @@ def _start(effect: Effect, world: EffectContext) -> Record:
     loan = world.lend(job, node, _left_s(effect, world))
     options = loan.options if loan else world.store_options(job.spec.checkpoint.store)
     shards = world.shards_for(job, node, _left_s(effect, world))
-    digest = world.store.image_digest(job.id) if container_of(job.spec.image_id) else ""
+    digest = world.store.events.image_digest(job.id) if container_of(job.spec.image_id) else ""
     now_us, auto = world.clock.now_us(), job.spec.checkpoint.auto
     where = place_of(job.spec.checkpoint.store, options)
     place = place_among(shards.url, world.places()) if shards.url else where
@@ -322,8 +324,8 @@ def _start(effect: Effect, world: EffectContext) -> Record:
 
     def record() -> None:
         if times := first_to_end(loan, shards):
-            world.store.record_lent(node.id, *times)
-        world.store.record_told(node.id, effect.kind, world.clock.now_us(), claim)
+            world.store.nodes.record_credential_lease(node.id, *times)
+        world.store.nodes.record_acknowledged(node.id, effect.kind, world.clock.now_us(), claim)
 
     return record
 
@@ -336,7 +338,7 @@ def _secrets(effect: Effect, world: EffectContext) -> Mapping[str, str]:
         text = f"{', '.join(sorted(found))} to {node.id}"
         now_us = world.clock.now_us()
         row = AuditRow(now_us, -1, "spotd", "secrets read", job.name, AuditOutcome.DONE, text)
-        world.store.add_audit(row)
+        world.store.audit.add(row)
     return found
 
 
@@ -346,7 +348,7 @@ def _tell(name: str, effect: Effect, world: EffectContext) -> Record:
     if effect.kind is EffectKind.SAVE:
         data["final"] = node.exit_code == wire.EXIT_FINISHED  # the last word of a gang of scripts
     _send(effect, world, Command(name, node.generation, data))
-    return lambda: world.store.record_told(node.id, effect.kind, world.clock.now_us())
+    return lambda: world.store.nodes.record_acknowledged(node.id, effect.kind, world.clock.now_us())
 
 
 def _send(effect: Effect, world: EffectContext, command: Command) -> None:
@@ -366,7 +368,7 @@ def _read_head(effect: Effect, world: EffectContext) -> Record:
             raise  # it was there: this is the store's trouble
         times = {"seen_at_us": read_at_us, "read_at_us": read_at_us}
         nobody = HeadSnapshot(0, 0, "", released=False, final=False, **times)
-        return lambda: world.store.record_head(job.id, nobody)
+        return lambda: world.store.jobs.record_head(job.id, nobody)
     return partial(record_head, world.store, job, seen)
 
 
@@ -379,8 +381,8 @@ def _terminate(effect: Effect, world: EffectContext) -> Record:
 
     def record() -> None:
         if said is not None:
-            world.store.add_event(node.job_id, said, world.clock.now_us())
-        world.store.record_told(node.id, effect.kind, world.clock.now_us())
+            world.store.events.add(node.job_id, said, world.clock.now_us())
+        world.store.nodes.record_acknowledged(node.id, effect.kind, world.clock.now_us())
 
     return record
 

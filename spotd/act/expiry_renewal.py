@@ -24,7 +24,7 @@ def renew_expiries(
     A failure is retried at the next call and delays no other. `paged` remembers, from call to call,
     the nodes that were alerted.
     """
-    nodes = [node for node in store.active_nodes() if node.offer.provider == provider.name]
+    nodes = [node for node in store.nodes.active() if node.offer.provider == provider.name]
     paged &= {node.id for node in nodes}
     for node in nodes:
         now_us = clock.now_us()
@@ -36,10 +36,10 @@ def renew_expiries(
         except ProviderError as error:
             log.warning("not renewed", node=node.id, error=str(error))
             if renewed_late(node, timing, now_us) and node.id not in paged:
-                store.add_event(node.job_id, _late(node, now_us, error), now_us)
+                store.events.add(node.job_id, _late(node, now_us, error), now_us)
                 paged.add(node.id)
             continue
-        store.record_renewed(node.id, until_us)
+        store.nodes.record_renewed(node.id, until_us)
         paged.discard(node.id)
 
 

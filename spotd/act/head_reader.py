@@ -29,11 +29,11 @@ def record_head(store: Store, job: Job, seen: HeadSnapshot) -> None:
     A generation is recorded before anything is done for it, so a HEAD that is ahead means that the
     record is older than what runs.
     """
-    store.record_head(job.id, seen)
-    now = store.find_job(job.id)
+    store.jobs.record_head(job.id, seen)
+    now = store.jobs.find(job.id)
     if now is not None and seen.generation > now.generation:
         text = (
             f"HEAD of {job.name} is of generation {seen.generation}, and the record of the job "
             f"ends at {now.generation}: the database is older than the fleet"
         )
-        store.set_quarantine(text, seen.read_at_us)
+        store.deployment.set_quarantine(text, seen.read_at_us)

@@ -15,7 +15,7 @@ from spotd.domain.node import Node
 from spotd.domain.plan import Effect
 from spotd.planner.core.image_build import setup_digest, vendor_name
 from spotd.security.secrets import JobKeys
-from spotd.store.image_records import ImageRow
+from spotd.store.images import ImageRow
 from spotd.store.interface import Store
 
 NAME_TAG, SETUP_TAG, NODE_TAG = "spotd-baked", "spotd-setup", "spotd-node"
@@ -124,7 +124,7 @@ def _clean(job: Job, node: Node, provider: Provider, world: BuildContext, left_s
 
     def record() -> None:
         now_us = clock.now_us()
-        store.record_cleaned(replace(row_of(job, node), asked_at_us=now_us), now_us)
+        store.nodes.record_cleaned(replace(row_of(job, node), asked_at_us=now_us), now_us)
 
     return record
 
@@ -145,9 +145,11 @@ def _make_image(job: Job, node: Node, provider: Provider, world: BuildContext) -
     except (AuthError, QuotaError, RejectedError, UnpreparedError) as refused:
         text = f"{provider.name} makes no image: {refused}"
         return lambda: _record_never(store, node, text, clock.now_us())
-    return lambda: store.record_image(node.id, image, clock.now_us())
+    return lambda: store.nodes.record_image(node.id, image, clock.now_us())
 
 
 def _record_never(store: Store, node: Node, text: str, at_us: int) -> None:
     there = node.offer.region
-    store.record_image(node.id, Image("", "", ImageState.FAILED, there, {}, error=text), at_us)
+    store.nodes.record_image(
+        node.id, Image("", "", ImageState.FAILED, there, {}, error=text), at_us
+    )

@@ -12,10 +12,10 @@ def open_job_secrets(store: Store, vault: SecretBox, job_id: str) -> dict[str, s
 
     Raises MasterKeyError, also for a secret that no longer exists.
     """
-    own = open_secrets(vault, job_id, store.secrets(job_id))
-    job = store.find_job(job_id)
+    own = open_secrets(vault, job_id, store.jobs.secrets(job_id))
+    job = store.jobs.find(job_id)
     wanted = set(job.spec.secrets) - set(own) if job is not None else set()
-    kept = open_secrets(vault, "", store.kept_secret_values(wanted)) if wanted else {}
+    kept = open_secrets(vault, "", store.secrets.values(wanted)) if wanted else {}
     if gone := sorted(wanted - set(kept)):
         text = f"the secret {gone[0]} of job {job_id} is not kept any more"
         raise MasterKeyError(text, f"spotctl secret set {gone[0]}")

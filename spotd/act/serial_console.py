@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from providers.base import Provider
-from providers.serial_console import Console
+from providers.serial_console import SerialConsole
 from spotd import wire
 from spotd.domain.events import Event, Severity
 from spotd.domain.node import Node
@@ -40,10 +40,10 @@ def ask(node: Node, provider: Provider, secrets: Callable[[], Iterable[str]]) ->
     If they cannot be read, or shown without the job's `secrets`, only the log says so: nothing may
     delay the machine's end.
     """
-    if not isinstance(provider, Console):
+    if not isinstance(provider, SerialConsole):
         return None
     try:
-        said = tidy(provider.console(node.instance_id), secrets())
+        said = tidy(provider.read_serial_console(node.instance_id), secrets())
     except Exception as error:  # noqa: BLE001 - a bug as little as a cloud that does not answer
         log.warning("no console", node=node.id, error=f"{type(error).__name__}: {error}")
         return None

@@ -41,10 +41,10 @@ class SshAccess:
 
         A key that is not on record would never be removed.
         """
-        store.add_admission(node.id, user, self._clock.now_us())
+        store.users.add_admission(node.id, user, self._clock.now_us())
         self._link.admit(node, self._keys(node.job_id), user, public_key, CALL_S)
 
-    def put_out(self, store: Store) -> dict[str, str]:
+    def end_access_of_disabled_users(self, store: Store) -> dict[str, str]:
         """Revoke disabled users' access on every machine that may have it.
 
         Returns node id -> "", or why it failed; those are retried the next time. Someone waits for
@@ -52,7 +52,7 @@ class SshAccess:
         calls.
         """
         users = defaultdict[str, list[str]](list)
-        for node_id, user in store.shut_out():
+        for node_id, user in store.users.admitted_though_disabled():
             users[node_id].append(user)
 
         def put(node: Node) -> str:
@@ -60,7 +60,7 @@ class SshAccess:
                 filter(None, dict.fromkeys(self._dismiss(store, node, u) for u in users[node.id]))
             )
 
-        nodes = store.find_nodes(list(users))
+        nodes = store.nodes.find(list(users))
         with ThreadPoolExecutor(SIDE_BY_SIDE) as lanes:
             return {node.id: why for node, why in zip(nodes, lanes.map(put, nodes), strict=True)}
 
@@ -70,5 +70,5 @@ class SshAccess:
             self._link.dismiss(node, self._keys(node.job_id), user, CALL_S)
         except (LinkError, UserError) as error:
             return str(error)
-        store.record_dismissed(node.id, user, asked_at_us)
+        store.users.record_dismissed(node.id, user, asked_at_us)
         return ""

@@ -1,4 +1,4 @@
-"""The daemon as the command line sees it: JSON over a unix socket, standard library only."""
+"""HTTP client of the daemon's API: JSON over its unix socket, standard library only."""
 
 from __future__ import annotations
 
@@ -38,12 +38,15 @@ EXIT_CODES = {
 
 
 class UnavailableError(UserError):
-    """The daemon answers, but something that it needs itself is away for the moment."""
+    """The daemon answers, but something it depends on is temporarily unavailable."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Which daemon: of this machine, or of `host` over ssh. `socket` "" is the usual place."""
+    """Which daemon to talk to: the one on this machine, or the one on `host` over ssh.
+
+    An empty `socket` stands for the standard paths.
+    """
 
     host: str = ""
     socket: str = ""
@@ -62,36 +65,37 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class Client:
-    """Requests to one daemon, each on a connection of its own, so that none can be stale. Every
-    refusal becomes a UserError with its exit code. `reply_s` bounds the wait for a reply."""
+    """Requests to one daemon, each on a connection of its own, so that no connection is stale.
 
-    def __init__(self, path: Path, where: str = "", reply_s: float = _REPLY_TIMEOUT_S) -> None:
+    Every error reply becomes a UserError with its exit code. `reply_s` bounds the wait for a reply.
+    """
+
+    def __init__(self, path: Path, address: str = "", reply_s: float = _REPLY_TIMEOUT_S) -> None:
         self._path = path
-        self._where = where or str(path)
+        self._address = address or str(path)
         self._reply_s = reply_s
 
     @property
-    def where(self) -> str:
-        """Which daemon it is, for people."""
-        return self._where
+    def address(self) -> str:
+        """Name of the daemon for messages: its socket, after its host if it is remote."""
+        return self._address
 
     def get(self, path: str, **query: object) -> dict[str, Any]:
-        """GET with query parameters; those that are empty are left out."""
-        wanted = {name: str(value) for name, value in query.items() if value not in ("", None)}
-        return self._json("GET", f"{path}?{urlencode(wanted)}" if wanted else path, None)
+        """Send a GET with query parameters; empty ones are left out."""
+        parameters = {name: str(value) for name, value in query.items() if value not in ("", None)}
+        return self._json("GET", f"{path}?{urlencode(parameters)}" if parameters else path, None)
 
     def post(
         self, path: str, body: Mapping[str, Any] | None = None, reply_s: float = 0.0
     ) -> dict[str, Any]:
-        """POST a JSON object; `reply_s` is for what takes longer than others."""
+        """POST a JSON object; `reply_s` replaces the limit for a slow request."""
         return self._json("POST", path, json.dumps(body or {}).encode(), reply_s)
 
     def delete(self, path: str) -> dict[str, Any]:
-        """DELETE it."""
         return self._json("DELETE", path, None)
 
     def has_package(self, digest: str) -> bool:
-        """Whether the daemon has that upload already."""
+        """Return whether the daemon already has that upload."""
         status, _ = self._request("HEAD", f"/v1/packages/{digest}", None, {})
         return status == 200
 
@@ -103,19 +107,22 @@ class Client:
         self._check(status, data)
 
     def put(self, path: str, data: bytes) -> dict[str, Any]:
-        """PUT bytes."""
         headers = {"Content-Length": str(len(data))}
         return self._check(*self._request("PUT", path, data, headers, _UPLOAD_TIMEOUT_S))
 
-    def patiently(self, request: Callable[[], dict[str, Any]], patience_s: float) -> dict[str, Any]:
-        """`request()`, again and again while the daemon or its database is away (a restart), for
-        `patience_s`. Only for requests that may be repeated."""
-        end = time.monotonic() + patience_s
+    def with_retry(
+        self, request: Callable[[], dict[str, Any]], patience_s: float
+    ) -> dict[str, Any]:
+        """Call `request()`, and again while the daemon or its database is away, as in a restart.
+
+        Stops after `patience_s` seconds. Only for requests that may be repeated.
+        """
+        give_up_at = time.monotonic() + patience_s
         while True:
             try:
                 return request()
             except (UnreachableError, UnavailableError):
-                if time.monotonic() > end:
+                if time.monotonic() > give_up_at:
                     raise
                 time.sleep(_RETRY_S)
 
@@ -134,29 +141,29 @@ class Client:
         error = value.get("error", {}) if isinstance(value, dict) else None
         if not isinstance(value, dict) or not isinstance(error, dict):
             raise UserError(
-                f"what answers on {self._where} is not spotd (HTTP {status})",
+                f"the server on {self._address} is not spotd (HTTP {status})",
                 "check --socket and --host",
             )
         if status >= 400:
             code = EXIT_CODES.get(str(error.get("code", "")), ExitCode.FAILURE)
-            text = str(error.get("text", f"HTTP {status}"))
-            advice = str(error.get("try", "spotctl doctor"))
+            message = str(error.get("text", f"HTTP {status}"))
+            fix = str(error.get("try", "spotctl doctor"))
             if status == _UNAVAILABLE:
-                raise UnavailableError(text, advice, code)
-            raise UserError(text, advice, code)
+                raise UnavailableError(message, fix, code)
+            raise UserError(message, fix, code)
         return value
 
     def fetch(self, path: str, file: IO[bytes]) -> Message:
-        """GET into `file`, as much as comes; the reply's headers."""
-        with self._asked("GET", path, None, {}, _UPLOAD_TIMEOUT_S) as response:
+        """GET a reply into `file` as it arrives, and return its headers."""
+        with self._open_response("GET", path, None, {}, _UPLOAD_TIMEOUT_S) as response:
             if response.status >= 400:
                 self._check(response.status, response.read())
             while chunk := response.read1(_CHUNK_BYTES):
                 try:
                     file.write(chunk)
                 except OSError as error:
-                    text = f"the reply cannot be written: {error.strerror}"
-                    raise UserError(text, "look for room on the disk: df") from None
+                    message = f"the reply cannot be written: {error.strerror}"
+                    raise UserError(message, "free disk space: df") from None
             return response.headers
 
     def _request(
@@ -167,11 +174,11 @@ class Client:
         headers: dict[str, str],
         reply_s: float = 0.0,
     ) -> tuple[int, bytes]:
-        with self._asked(verb, path, body, headers, reply_s) as response:
+        with self._open_response(verb, path, body, headers, reply_s) as response:
             return response.status, response.read()
 
     @contextlib.contextmanager
-    def _asked(
+    def _open_response(
         self,
         verb: str,
         path: str,
@@ -179,7 +186,7 @@ class Client:
         headers: dict[str, str],
         reply_s: float,
     ) -> Iterator[http.client.HTTPResponse]:
-        """The reply, to be read in the block."""
+        """Send a request and yield its reply, which is read inside the block."""
         connection = _UnixConnection(self._path, reply_s or self._reply_s)
         try:
             # A refusal comes before an upload has been read to its end.
@@ -188,14 +195,14 @@ class Client:
             yield connection.getresponse()
         except PermissionError:
             raise UserError(
-                f"you may not open {self._where}",
+                f"you may not open {self._address}",
                 "sudo usermod -aG spotd $USER, then log in again",
                 ExitCode.AUTH,
             ) from None
         except (OSError, http.client.HTTPException) as error:
-            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise UnreachableError(
-                f"no daemon answers on {self._where}: {why}",
+                f"no daemon answers on {self._address}: {reason}",
                 "sudo systemctl start spotd (or: spotd run), or spotctl --host user@box",
             ) from None
         finally:
@@ -203,13 +210,13 @@ class Client:
 
 
 def job_path(job: str, rest: str = "") -> str:
-    """The API's path of a job, whatever characters its name has."""
+    """Return the API path of a job, whose name may have any characters."""
     return f"/v1/jobs/{quote(job, safe='')}{rest}"
 
 
 @contextlib.contextmanager
 def connect(ctx: typer.Context) -> Iterator[Client]:
-    """The daemon of the global options, for one command."""
+    """Yield a client for the daemon that the global options name, for one command."""
     target: Target = ctx.obj
     if not target.host:
         yield Client(local_socket(target.socket))
@@ -221,15 +228,15 @@ def connect(ctx: typer.Context) -> Iterator[Client]:
         yield Client(path, f"{target.host}:{remote}")
 
 
-def local_socket(given: str) -> Path:
-    """The socket named, else the first usual place that has one, else the machine's."""
-    if given:
-        return Path(given)
+def local_socket(path: str) -> Path:
+    """Return `path` if it is given, else the first standard socket that exists."""
+    if path:
+        return Path(path)
     return next(filter(present, client_sockets(os.environ)), SYSTEM_SOCKET)
 
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of jobs for shell completion; silence when the daemon is away."""
+    """Return names of jobs for shell completion; none when the daemon is away."""
     root = ctx.find_root().params
     ctx.obj = Target(host=root.get("host") or "", socket=root.get("socket") or "")
     try:

@@ -1,5 +1,7 @@
-"""A checkpoint that the daemon sends as one run of bytes: a line, the manifest, the shards. Every
-byte is verified before anything is made of it."""
+"""Download of a checkpoint from the daemon: one header line, the manifest, then the shards.
+
+Shards go to a `Sink` as they arrive; each is verified before `end_shard` is called.
+"""
 
 from __future__ import annotations
 
@@ -15,48 +17,51 @@ from spotd.wire import HeadRef, Manifest, Shard
 
 
 class Sink(Protocol):
-    """Where it goes. Methods raise OSError, StoreError and DamagedError."""
+    """Where a download goes. Methods may raise OSError, StoreError and DamagedError."""
 
-    def opened(self, ref: HeadRef, manifest: Manifest, data: bytes, /) -> None:
-        """Which checkpoint it is; `data` are the manifest's bytes."""
+    def begin_checkpoint(self, ref: HeadRef, manifest: Manifest, data: bytes, /) -> None:
+        """Start a checkpoint; `data` are the bytes of its manifest."""
         ...
 
-    def begin(self, number: int, shard: Shard, /) -> None:
-        """The next bytes are of this shard, the `number`-th of the manifest, from 0."""
+    def begin_shard(self, number: int, shard: Shard, /) -> None:
+        """Start a shard: the `number`-th of the manifest, from 0."""
         ...
 
-    def take(self, part: bytes, /) -> None:
-        """They are not verified before `end`."""
+    def write(self, part: bytes, /) -> None:
+        """Take the next bytes of the shard; they are not verified before `end_shard`."""
         ...
 
-    def end(self) -> None:
-        """The shard is there, all of it as it was saved."""
+    def end_shard(self) -> None:
+        """Finish the shard: all its bytes arrived and match their digests."""
         ...
 
 
 class CheckpointDownload(io.RawIOBase):
-    """Takes the run of bytes apart. The first `first` shards of the checkpoint whose manifest has
-    the digest `expected` do not come: they are there."""
+    """Parser of the download: feeds the sink shard by shard.
+
+    The reply leaves out the first `first` shards, which the caller already has. They belong to the
+    checkpoint whose manifest has the digest `expected`.
+    """
 
     def __init__(self, sink: Sink, first: int = 0, expected: str = "") -> None:
         super().__init__()
         self._sink = sink
-        self._held = b""
-        self._line: dict[str, Any] = {}
+        self._buffer = b""
+        self._header: dict[str, Any] = {}
         self._manifest: Manifest | None = None
         self._number = self._first = first
         self._expected = expected
-        self._left = 0
+        self._remaining = 0
         self._check: ShardCheck | None = None
 
     @property
-    def begun(self) -> bool:
-        """Something came."""
-        return bool(self._line)
+    def started(self) -> bool:
+        """Whether the header line arrived."""
+        return bool(self._header)
 
     @property
-    def whole(self) -> bool:
-        """All came."""
+    def complete(self) -> bool:
+        """Whether every shard arrived."""
         return self._manifest is not None and self._number == len(self._manifest.shards)
 
     def writable(self) -> bool:
@@ -65,81 +70,83 @@ class CheckpointDownload(io.RawIOBase):
     def write(self, data: Any) -> int:
         view = bytes(data)
         if self._manifest is None:
-            self._held += view
-            view = self._open()
+            self._buffer += view
+            view = self._read_manifest()
         while view and self._manifest is not None:
-            view = self._take(view)
+            view = self._write_shard(view)
         return len(data)
 
-    def _open(self) -> bytes:
-        """What is held beyond the manifest, once that is whole."""
-        if not self._line:
-            line, end, rest = self._held.partition(b"\n")
-            if not end:
+    def _read_manifest(self) -> bytes:
+        """Read the header line and the manifest; return the bytes after it, if it is complete."""
+        if not self._header:
+            line, newline, rest = self._buffer.partition(b"\n")
+            if not newline:
                 return b""
-            self._line, self._held = json.loads(line), rest
-        wanted = int(self._line["bytes"])
-        if len(self._held) < wanted:
+            self._header, self._buffer = json.loads(line), rest
+        manifest_bytes = int(self._header["bytes"])
+        if len(self._buffer) < manifest_bytes:
             return b""
         names = ("generation", "step", "manifest", "digest")
-        ref = HeadRef(*(self._line[name] for name in names))
+        ref = HeadRef(*(self._header[name] for name in names))
         if self._first and ref.digest != self._expected:
-            raise DamagedError(f"step {ref.step} was saved anew meanwhile: run it again")
-        data, rest = self._held[:wanted], self._held[wanted:]
-        self._manifest, self._held = parse_manifest(data, ref), b""
-        self._sink.opened(ref, self._manifest, data)
-        self._next()
+            raise DamagedError(f"step {ref.step} was saved again in the meantime: run it again")
+        data, rest = self._buffer[:manifest_bytes], self._buffer[manifest_bytes:]
+        self._manifest, self._buffer = parse_manifest(data, ref), b""
+        self._sink.begin_checkpoint(ref, self._manifest, data)
+        self._begin_next_shard()
         return rest
 
-    def _next(self) -> None:
-        """Empty shards have no bytes to come."""
+    def _begin_next_shard(self) -> None:
+        """Start the next shard that has bytes; empty shards end at once."""
         assert self._manifest is not None  # noqa: S101 - it came first
         shards = self._manifest.shards
         while self._number < len(shards):
             shard = shards[self._number]
-            self._check, self._left = ShardCheck(shard), shard.size
-            self._sink.begin(self._number, shard)
-            if self._left:
+            self._check, self._remaining = ShardCheck(shard), shard.size
+            self._sink.begin_shard(self._number, shard)
+            if self._remaining:
                 return
-            self._close()
+            self._end_shard()
 
-    def _take(self, view: bytes) -> bytes:
-        if self._check is None or not self._left:
-            raise DamagedError("there is more than its manifest says")
-        part, rest = view[: self._left], view[self._left :]
+    def _write_shard(self, view: bytes) -> bytes:
+        if self._check is None or not self._remaining:
+            raise DamagedError("there are more bytes than its manifest says")
+        part, rest = view[: self._remaining], view[self._remaining :]
         self._check.feed(part)
-        self._sink.take(part)
-        self._left -= len(part)
-        if not self._left:
-            self._close()
-            self._next()
+        self._sink.write(part)
+        self._remaining -= len(part)
+        if not self._remaining:
+            self._end_shard()
+            self._begin_next_shard()
         return rest
 
-    def _close(self) -> None:
+    def _end_shard(self) -> None:
         assert self._check is not None  # noqa: S101 - `_next` made it
         self._check.end()
-        self._sink.end()
+        self._sink.end_shard()
         self._number += 1
 
 
-def fetch_into(
+def fetch_checkpoint(
     sink: Sink, client: Client, job_id: str, which: str, first: int = 0, expected: str = ""
 ) -> None:
-    """Have the checkpoint `which` (a step, a pin, "" for the newest) come, from shard `first` on.
-    Raises UserError when it breaks off, DamagedError, and what `sink` raises."""
-    incoming = CheckpointDownload(sink, first, expected)
+    """Download the checkpoint `which` (a step, a pin, "" for the newest) from shard `first` on.
+
+    Raises UserError when the download is cut off, DamagedError, and the errors of `sink`.
+    """
+    download = CheckpointDownload(sink, first, expected)
     path = f"{job_path(job_id, '/checkpoints/data')}?{urlencode({'name': which, 'first': first})}"
     try:
-        client.fetch(path, cast("IO[bytes]", incoming))
+        client.fetch(path, cast("IO[bytes]", download))
     except UnreachableError:
-        if not incoming.begun:
+        if not download.started:
             raise
-    if not incoming.whole:
-        text = "the checkpoint broke off: the store may be away, or an object of it damaged"
-        raise UserError(text, "run it again; or: spotctl ckpt verify")
+    if not download.complete:
+        message = "the download was cut off: the store may be unavailable, or an object damaged"
+        raise UserError(message, "run it again; or: spotctl ckpt verify")
 
 
-def refused(error: DamagedError) -> UserError:
-    """What came is not what was saved."""
-    text = f"what came is not what was saved: {error}"
-    return UserError(text, "spotctl ckpt verify says more")
+def damage_error(error: DamagedError) -> UserError:
+    """Return the UserError for a checkpoint that does not match its digests."""
+    message = f"the download does not match the checkpoint: {error}"
+    return UserError(message, "spotctl ckpt verify says more")

@@ -1,6 +1,8 @@
-"""Imports that broke off, remembered on the user's machine: which id each has, and what of it the
-daemon has stored. The same import then goes on. What is not sent again is told by its digests, so
-that a source that changed meanwhile is no danger."""
+"""Checkpoint imports that can be resumed after an interruption.
+
+A file on the user's machine records each import's id and the shards that the daemon has stored.
+Shards are compared by digest, so a source that changed in between is uploaded again.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ from spotd.base.errors import UnreachableError, UserError
 from spotd.base.paths import imports_dir
 
 
-class UnfinishedImport:
-    """One import. `id`, `store` and `created_at_us` are those of its first attempt once it is
-    `open`. `file` has a line for each thing remembered; None remembers nothing."""
+class ResumableImport:
+    """One import. `open` sets `id`, `store` and `created_at_us` to those of its first attempt.
+
+    `file` has one JSON line for each recorded fact; with None nothing is recorded.
+    """
 
     def __init__(self, client: Client, store: str, file: IO[bytes] | None) -> None:
         self.client, self.store = client, store
@@ -30,7 +34,7 @@ class UnfinishedImport:
         self._sent: dict[str, list[str]] = {}
 
     def open(self) -> None:
-        """Find out how far it was, or begin. Raises UserError."""
+        """Read the progress of an earlier attempt, or start a new import. Raises UserError."""
         for line in self._lines():
             if "id" in line:
                 self.id, self.store = line["id"], line["store"]
@@ -38,32 +42,35 @@ class UnfinishedImport:
             else:
                 self._sent[line["key"]] = line["digests"]
         if not self.id:
-            said = self.client.post("/v1/imports", {"store": self.store})
-            self.id, self.store = said["id"], said["store"]
+            reply = self.client.post("/v1/imports", {"store": self.store})
+            self.id, self.store = reply["id"], reply["store"]
             self.created_at_us = time.time_ns() // 1000
             names = ("id", "store", "created_at_us")
             self._write({name: getattr(self, name) for name in names})
 
-    def has(self, key: str, digests: Sequence[str]) -> bool:
-        """Whether the daemon has stored exactly that."""
+    def is_stored(self, key: str, digests: Sequence[str]) -> bool:
+        """Return whether the daemon has stored exactly these bytes as `key`."""
         return self._sent.get(key) == list(digests)
 
-    def note(self, key: str, digests: Sequence[str]) -> None:
-        """The daemon has stored it."""
+    def mark_stored(self, key: str, digests: Sequence[str]) -> None:
+        """Record that the daemon has stored these bytes as `key`."""
         self._write({"key": key, "digests": list(digests)})
 
-    def ask(self, request: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """`request()`; an import of which something is refused never goes on. Raises UserError."""
+    def send(self, request: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Call `request()`; an import that the daemon rejects is never resumed.
+
+        Raises UserError.
+        """
         try:
             return request()
         except (UnreachableError, UnavailableError):
             raise
         except UserError:
-            self.forget()
+            self.discard()
             raise
 
-    def forget(self) -> None:
-        """The next one begins anew."""
+    def discard(self) -> None:
+        """Drop the record, so that the next attempt starts anew."""
         if self._file is not None:
             self._file.truncate(0)
 
@@ -74,7 +81,7 @@ class UnfinishedImport:
                 self._file.flush()
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        """A last one that was not written to its end counts as none."""
+        """Yield the recorded lines; a last line that was cut off is skipped."""
         if self._file is None:
             return
         self._file.seek(0)
@@ -85,21 +92,24 @@ class UnfinishedImport:
 
 
 @contextmanager
-def begin(client: Client, store: str, source: Sequence[str]) -> Iterator[UnfinishedImport]:
-    """The import of `source` into `store` ("" for the daemon's own); remembered until the block
-    ends well. Raises UserError when another program is at it now."""
-    name = hashlib.sha256(json.dumps([client.where, store, *source]).encode()).hexdigest()[:32]
+def open_import(client: Client, store: str, source: Sequence[str]) -> Iterator[ResumableImport]:
+    """Yield the import of `source` into `store` ("" for the daemon's default store).
+
+    The record is deleted when the block ends without an error. Raises UserError when another
+    process runs the same import.
+    """
+    name = hashlib.sha256(json.dumps([client.address, store, *source]).encode()).hexdigest()[:32]
     path = imports_dir() / f"{name}.jsonl"
-    with _opened(path) as file:
-        begun = UnfinishedImport(client, store, file)
-        yield begun
-        begun.forget()
+    with _locked_record(path) as file:
+        session = ResumableImport(client, store, file)
+        yield session
+        session.discard()
         path.unlink(missing_ok=True)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes] | None]:
-    """For this process alone; None where there is no room for it."""
+def _locked_record(path: Path) -> Iterator[IO[bytes] | None]:
+    """Yield the record, locked for this process; None where it cannot be opened."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b")
@@ -110,6 +120,6 @@ def _opened(path: Path) -> Iterator[IO[bytes] | None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            text = "another spotctl imports the same at the moment"
-            raise UserError(text, "wait until it has ended") from None
+            message = "another spotctl is importing the same checkpoint"
+            raise UserError(message, "wait until it ends") from None
         yield file

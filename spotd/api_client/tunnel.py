@@ -1,7 +1,7 @@
-"""The daemon's socket of another machine, forwarded by the user's own ssh.
+"""Forwarding of a remote daemon's socket by the user's own ssh.
 
-`ssh -N -L local:remote` does it with every OpenSSH since 6.7, with the user's own keys, agent,
-jump hosts and configuration; nothing listens but a socket in a private folder.
+`ssh -N -L local:remote` works with every OpenSSH since 6.7 and uses the user's own keys, agent,
+jump hosts and configuration. Only a socket in a private folder listens.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _START_TIMEOUT_S = 60.0  # a person may have to type a passphrase or touch a key
 
 
 def check_host(host: str) -> str:
-    """A destination for ssh that cannot be taken for one of its options. Raises UserError."""
+    """Return `host` if ssh cannot take it for an option. Raises UserError."""
     if not host or host.startswith("-") or any(char.isspace() for char in host):
-        raise UserError(f"{host!r} is no host", "--host user@box", ExitCode.USAGE)
+        raise UserError(f"{host!r} is not a host", "--host user@box", ExitCode.USAGE)
     return host
 
 
 @contextlib.contextmanager
 def forward(host: str, remote: str) -> Iterator[Path]:
-    """A local socket that leads to `remote` on `host`, as long as the block lasts.
+    """Yield a local socket that leads to `remote` on `host` while the block runs.
 
-    Raises UnreachableError with what ssh said.
+    Raises UnreachableError with the output of ssh.
     """
     check_host(host)
     # Not $TMPDIR: on macOS that is so long that a socket in it is not.
@@ -44,20 +44,22 @@ def forward(host: str, remote: str) -> Iterator[Path]:
             except FileNotFoundError:
                 raise UnreachableError("there is no ssh on this machine", "install it") from None
             try:
-                _await(process, local, host, Path(errors.name))
+                _wait_until_ready(process=process, local=local, host=host, errors=Path(errors.name))
                 yield local
             finally:
                 process.terminate()
                 process.wait()
 
 
-def _await(process: subprocess.Popen[bytes], local: Path, host: str, errors: Path) -> None:
-    end = time.monotonic() + _START_TIMEOUT_S
-    while time.monotonic() < end:
+def _wait_until_ready(
+    process: subprocess.Popen[bytes], local: Path, host: str, errors: Path
+) -> None:
+    give_up_at = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < give_up_at:
         if process.poll() is not None:
-            said = errors.read_text(errors="replace").strip() or f"exit {process.returncode}"
+            output = errors.read_text(errors="replace").strip() or f"exit {process.returncode}"
             raise UnreachableError(
-                f"ssh to {host} failed: {said}", f"ssh {host} true, until that works"
+                f"ssh to {host} failed: {output}", f"ssh {host} true, until that works"
             )
         if _accepts(local):
             return

@@ -1,4 +1,4 @@
-"""Words for what the API answers, shared by the command line and the dashboard."""
+"""Text for API replies, shared by the command line and the dashboard."""
 
 from __future__ import annotations
 
@@ -10,92 +10,97 @@ from spotd.base.text import money, percent, span
 Pairs = list[tuple[str, str]]
 
 
-def outlook_pairs(item: dict[str, Any]) -> Pairs:
-    """Of `spotctl cost JOB`: the burn rate, what is left, when it is done, and what it has cost
-    then, beside on demand. Nothing of a job that has ended but what a useful hour cost."""
-    found = item.get("outlook") or {}
-    pairs = [("per useful hour", _useful(item))]
-    if not found or found["unknown"] == "it has ended":
+def completion_pairs(item: dict[str, Any]) -> Pairs:
+    """Return the completion estimate of `spotctl cost JOB` as (label, text) pairs.
+
+    They are the burn rate, the remaining steps, the finish and the final cost beside on demand.
+    A job that has ended has only its cost of a useful hour.
+    """
+    estimate = item.get("outlook") or {}
+    pairs = [("per useful hour", _per_useful_hour(item))]
+    if not estimate or estimate["unknown"] == "it has ended":
         return pairs
     return [
-        ("now", _now(found)),
+        ("now", _burn_rate(estimate)),
         *pairs,
-        ("steps", _steps(found)),
-        ("finish", _finish(found)),
-        ("try", found["try"]),
-        ("at its end", _final(found)),
-        ("used up", _used_up(item, found)),
-        ("... on top", _on_top(found)),
-        ("... on demand", _on_demand(found)),
-        *(("by" if not n else "", text) for n, text in enumerate(found["by"])),
+        ("steps", _steps(estimate)),
+        ("finish", _finish_time(estimate)),
+        ("try", estimate["try"]),
+        ("at its end", _final_cost(estimate)),
+        ("used up", _used_up(item, estimate)),
+        ("... on top", _storage_and_egress(estimate)),
+        ("... on demand", _on_demand(estimate)),
+        *(("by" if not n else "", text) for n, text in enumerate(estimate["by"])),
     ]
 
 
-def _useful(item: dict[str, Any]) -> str:
+def _per_useful_hour(item: dict[str, Any]) -> str:
     useful = item["useful_hours"]
     return f"{money(item['spend_usd'] / useful)} a machine-hour of steps" if useful else ""
 
 
-def _now(found: dict[str, Any]) -> str:
-    return f"{money(found['usd_per_hour'])}/h; {money(found['mean_usd_per_hour'])}/h, 24 h mean"
+def _burn_rate(estimate: dict[str, Any]) -> str:
+    mean = money(estimate["mean_usd_per_hour"])
+    return f"{money(estimate['usd_per_hour'])}/h; {mean}/h, 24 h mean"
 
 
-def _steps(found: dict[str, Any]) -> str:
-    if not found["measured_steps"]:
+def _steps(estimate: dict[str, Any]) -> str:
+    if not estimate["measured_steps"]:
         return ""
-    whole = f" of {found['steps']:,}" if found["steps"] else ""
-    left = f"; {found['steps_left']:,} left" if found["steps"] else ""
-    pace = f"{found['step_s']:.3g} s each, by {found['measured_steps']:,} measured"
-    return f"{found['step']:,}{whole} ({found['saved_step']:,} saved){left}; {pace}"
+    total = f" of {estimate['steps']:,}" if estimate["steps"] else ""
+    remaining = f"; {estimate['steps_left']:,} left" if estimate["steps"] else ""
+    pace = f"{estimate['step_s']:.3g} s each, by {estimate['measured_steps']:,} measured"
+    return f"{estimate['step']:,}{total} ({estimate['saved_step']:,} saved){remaining}; {pace}"
 
 
-def _finish(found: dict[str, Any]) -> str:
-    if found["unknown"]:
-        return f"not known: {found['unknown']}"
-    hours = {name: span(value * 3600) for name, value in found["hours"].items()}
-    when = found["finish"]["middle"][:16].replace("T", " ")
-    share = f"{found['coverage'] * 100:.0f} %"
+def _finish_time(estimate: dict[str, Any]) -> str:
+    if estimate["unknown"]:
+        return f"not known: {estimate['unknown']}"
+    hours = {name: span(value * 3600) for name, value in estimate["hours"].items()}
+    when = estimate["finish"]["middle"][:16].replace("T", " ")
+    share = f"{estimate['coverage'] * 100:.0f} %"
     return f"in {hours['middle']}, {when} UTC; {share}: in {hours['low']} to {hours['high']}"
 
 
-def _final(found: dict[str, Any]) -> str:
-    ends = found["final_usd"]
-    if ends is None:
+def _final_cost(estimate: dict[str, Any]) -> str:
+    final = estimate["final_usd"]
+    if final is None:
         return ""
-    low, middle, high = (money(ends[name]) for name in ("low", "middle", "high"))
-    return f"{middle} of machines; {found['coverage'] * 100:.0f} %: {low} to {high}"
+    low, middle, high = (money(final[name]) for name in ("low", "middle", "high"))
+    return f"{middle} of machines; {estimate['coverage'] * 100:.0f} %: {low} to {high}"
 
 
-def _used_up(item: dict[str, Any], found: dict[str, Any]) -> str:
-    """Of a limit that it may come to."""
-    ends, cap = found["final_usd"], item["max_cost_usd"]
-    if not (ends and cap and found["used_up_at"]) or ends["high"] <= cap:
+def _used_up(item: dict[str, Any], estimate: dict[str, Any]) -> str:
+    """Return when the cost limit is used up, if the job may reach it."""
+    final, cap = estimate["final_usd"], item["max_cost_usd"]
+    if not (final and cap and estimate["used_up_at"]) or final["high"] <= cap:
         return ""
-    when = found["used_up_at"][:16].replace("T", " ")
+    when = estimate["used_up_at"][:16].replace("T", " ")
     return f"its max_cost_usd of {money(cap)} on {when} UTC, at the present rate"
 
 
-def _on_top(found: dict[str, Any]) -> str:
-    beside = (found["storage_left_usd"] or 0) + (found["egress_left_usd"] or 0)
-    return f"{money(beside)} of storage and egress until then" if beside else ""
+def _storage_and_egress(estimate: dict[str, Any]) -> str:
+    extra = (estimate["storage_left_usd"] or 0) + (estimate["egress_left_usd"] or 0)
+    return f"{money(extra)} of storage and egress until then" if extra else ""
 
 
-def _on_demand(found: dict[str, Any]) -> str:
-    other = found["on_demand"]
-    if other is None:
+def _on_demand(estimate: dict[str, Any]) -> str:
+    on_demand = estimate["on_demand"]
+    if on_demand is None:
         return ""
-    best = f", {money(other['best_final_usd'])} in the cheapest" if other["best_final_usd"] else ""
-    saved = f"{percent(other['saving'])} saved, {percent(other['discount'])} off"
-    return f"{money(other['final_usd'])} in the same place{best}: {saved}"
+    best_usd = on_demand["best_final_usd"]
+    best = f", {money(best_usd)} in the cheapest" if best_usd else ""
+    saved = f"{percent(on_demand['saving'])} saved, {percent(on_demand['discount'])} off"
+    return f"{money(on_demand['final_usd'])} in the same place{best}: {saved}"
 
 
 def share_text(share: float) -> str:
-    """In percent, never rounded up: 100 % are all."""
+    """Return a percentage that is never rounded up: 100 % means all."""
     return f"{math.floor(share * 10_000 + 1e-6) / 100:.2f} %"
 
 
 def result_text(data: dict[str, Any]) -> str:
-    """What was measured, in words."""
+    """Return the measurements of an evaluation as text."""
     parts = []
     if data["cases"]:
         share = share_text(data["passed"] / data["cases"])

@@ -1,8 +1,9 @@
-"""The folder of torch.distributed.checkpoint: where its tensors lie. Its index and what describes
-each tensor are pickles, which are read as what they say (spotd.checkpoint_convert.safe_pickle); a
-tensor's bytes stand plainly in the files, in a zip archive for each block.
+"""Find the tensors in a folder of torch.distributed.checkpoint (DCP), without unpickling.
 
-Written for what torch's own FileSystemWriter saves, uncompressed; tested with torch 2.13.0.
+The index and each tensor's description are pickles, read by `safe_pickle`, which executes nothing.
+A tensor's bytes are stored plainly, each block in a zip archive of its own inside a file.
+
+Supports the uncompressed output of torch's FileSystemWriter; tested with torch 2.13.0.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from spotd.checkpoint_convert.safe_pickle import (
     Pairs,
     ReducedObject,
     SafePickleError,
-    read_inert,
+    read_pickle,
 )
 from spotd.checkpoint_convert.safetensors_writer import DTYPES
 
 INDEX = ".metadata"
-MOST_BYTES = 1 << 28  # of an index, and of what describes a tensor
-_LOCAL = struct.Struct("<26xHH")  # of a zip archive: how long name and extra are
-# What zipfile raises for an archive that is none.
-_DAMAGED = (
+MAX_METADATA_BYTES = 1 << 28  # size limit of the index, and of a tensor's description
+_LOCAL_FILE_HEADER = struct.Struct("<26xHH")  # zip local header: lengths of name and extra field
+# Errors that zipfile raises for damaged archives.
+_ZIP_ERRORS = (
     zipfile.BadZipFile,
     struct.error,
     LookupError,
@@ -40,200 +41,232 @@ _DAMAGED = (
     RuntimeError,
 )
 _MODULE = "torch.distributed.checkpoint.metadata"
-_WHOLE = "look whether all of it was copied"
+_FIX = "look whether all of it was copied"
 
 
 @dataclass(frozen=True)
 class StoredBlock:
-    """A block of tensor `name`, from index `start` of the `whole`: `size` bytes of `file` from byte
-    `at` on, row by row."""
+    """One block of a tensor, as stored in a file.
+
+    `start` is the block's first index in the tensor, `shape` its shape. Its `size` bytes, in
+    row-major order, begin at byte `offset` of `file`.
+    """
 
     name: str
     dtype: str
-    whole: tuple[int, ...]
+    tensor_shape: tuple[int, ...]
     start: tuple[int, ...]
     shape: tuple[int, ...]
     file: Path
-    at: int
+    offset: int
     size: int
 
 
 def read_dcp(folder: Path) -> tuple[list[StoredBlock], list[str]]:
-    """All blocks of its tensors; and the names of what is no tensor. Raises UserError, which names
-    the tensor that is wrong, and OSError."""
+    """Return the blocks of all tensors, and the names of entries that are not tensors.
+
+    Raises UserError, which names the damaged tensor, and OSError.
+    """
     path = folder / INDEX
-    if path.stat().st_size > MOST_BYTES:
-        raise UserError(f"{INDEX} has more than {MOST_BYTES >> 20} MiB", _WHOLE)
+    if path.stat().st_size > MAX_METADATA_BYTES:
+        raise UserError(f"{INDEX} has more than {MAX_METADATA_BYTES >> 20} MiB", _FIX)
     try:
-        index = _fields(read_inert(path.read_bytes()), f"{_MODULE} Metadata")
-        described = _pairs(index.get("state_dict_metadata")).named()
-        places = _places(_pairs(index.get("storage_data")))
+        index = _fields(read_pickle(path.read_bytes()), f"{_MODULE} Metadata")
+        tensor_metadata = _pairs(index.get("state_dict_metadata")).text_keys()
+        locations = _locations(_pairs(index.get("storage_data")))
     except SafePickleError as error:
-        raise UserError(f"{INDEX} is none of torch's: {error}", _WHOLE) from None
-    found: list[StoredBlock] = []
-    rest: list[str] = []
-    for name, one in described.items():
-        if isinstance(one, ReducedObject) and one.of == GlobalName(
+        raise UserError(f"{INDEX} is none of torch's: {error}", _FIX) from None
+    blocks: list[StoredBlock] = []
+    left_out: list[str] = []
+    for name, metadata in tensor_metadata.items():
+        if isinstance(metadata, ReducedObject) and metadata.function == GlobalName(
             f"{_MODULE} TensorStorageMetadata"
         ):
             try:
-                found += _blocks(folder, name, one, places)
+                blocks += _tensor_blocks(folder, name, metadata, locations)
             except SafePickleError as error:
-                raise UserError(f"tensor {name} cannot be imported: {error}", _WHOLE) from None
+                raise UserError(f"tensor {name} cannot be imported: {error}", _FIX) from None
         else:
-            rest.append(name)
-    return found, rest
+            left_out.append(name)
+    return blocks, left_out
 
 
-_Places = Mapping[tuple[str, tuple[int, ...]], Mapping[str, Any]]
+_Locations = Mapping[tuple[str, tuple[int, ...]], Mapping[str, Any]]
 
 
-def _places(stored: Pairs) -> _Places:
-    """By name and by where a block begins."""
-    found = {}
+def _locations(stored: Pairs) -> _Locations:
+    """Return the storage location of each block, by tensor name and first index."""
+    locations = {}
     for key, value in stored.items:
         index = _fields(key, f"{_MODULE} MetadataIndex")
         name, start = index.get("fqn"), index.get("offset")
         if isinstance(name, str):
-            found[name, _size(start) if start is not None else ()] = _fields(value)
-    return found
+            locations[name, _size(start) if start is not None else ()] = _fields(value)
+    return locations
 
 
-def _blocks(folder: Path, name: str, tensor: ReducedObject, places: _Places) -> list[StoredBlock]:
+def _tensor_blocks(
+    folder: Path, name: str, tensor: ReducedObject, locations: _Locations
+) -> list[StoredBlock]:
     fields = _fields(tensor)
     properties = fields.get("properties")
     state = properties.state if isinstance(properties, ReducedObject) else None
-    kind = state[0] if isinstance(state, tuple) and state else None
-    dtype = kind.text.removeprefix("torch ") if isinstance(kind, GlobalName) else ""
+    dtype_name = state[0] if isinstance(state, tuple) and state else None
+    dtype = dtype_name.text.removeprefix("torch ") if isinstance(dtype_name, GlobalName) else ""
     if dtype not in DTYPES:
-        raise SafePickleError(f"it is of {dtype or 'no type'}, which is not known here")
+        raise SafePickleError(f"it is of {dtype or 'no type'}, which is not supported")
     chunks = fields.get("chunks")
     if not isinstance(chunks, list):
         raise SafePickleError("it has no blocks")
-    found = []
+    blocks = []
     for chunk in chunks:
-        about = _fields(chunk)
-        start, shape = _size(about.get("offsets")), _size(about.get("sizes"))
-        place = places.get((name, start))
-        if place is None:
-            raise SafePickleError(f"its block at {list(start)} is stored nowhere")
-        file, at = _bytes_at(folder, place, shape, DTYPES[dtype][0])
+        chunk_fields = _fields(chunk)
+        start, shape = _size(chunk_fields.get("offsets")), _size(chunk_fields.get("sizes"))
+        location = locations.get((name, start))
+        if location is None:
+            raise SafePickleError(f"its block at {list(start)} is not stored")
+        file, offset = _locate_bytes(folder, location, shape, DTYPES[dtype][0])
         size = prod(shape) * DTYPES[dtype][0]
-        whole = _size(fields.get("size"))
-        found.append(StoredBlock(name, dtype, whole, start, shape, file, at, size))
-    return found
+        tensor_shape = _size(fields.get("size"))
+        blocks.append(
+            StoredBlock(
+                name=name,
+                dtype=dtype,
+                tensor_shape=tensor_shape,
+                start=start,
+                shape=shape,
+                file=file,
+                offset=offset,
+                size=size,
+            )
+        )
+    return blocks
 
 
-def _bytes_at(
-    folder: Path, place: Mapping[str, Any], shape: tuple[int, ...], item: int
+def _locate_bytes(
+    folder: Path, location: Mapping[str, Any], shape: tuple[int, ...], item_bytes: int
 ) -> tuple[Path, int]:
-    """The file that has the block, and where its bytes begin there."""
-    name, at, length = (place.get(key) for key in ("relative_path", "offset", "length"))
+    """Return the file that holds a block, and the offset of its bytes."""
+    name, offset, length = (location.get(key) for key in ("relative_path", "offset", "length"))
     if not isinstance(name, str) or Path(name).name != name or name in {"", ".."}:
-        raise SafePickleError("its place is no file of the folder")
-    if not isinstance(at, int) or not isinstance(length, int) or at < 0 or length < 0:
-        raise SafePickleError("its place is none")
-    if place.get("transform_descriptors"):
+        raise SafePickleError("its location is not a file of the folder")
+    if not isinstance(offset, int) or not isinstance(length, int) or offset < 0 or length < 0:
+        raise SafePickleError("its location is invalid")
+    if location.get("transform_descriptors"):
         raise SafePickleError("it is compressed: save it without")
     file = folder / name
     if not file.is_file():
         raise SafePickleError(f"{name} is not there")
-    with file.open("rb") as opened:
-        window = _Window(opened, at, length)
+    with file.open("rb") as stream:
+        window = _Window(stream, offset, length)
         try:
             with zipfile.ZipFile(window) as archive:
-                inside = _inside(archive, shape, item)
+                inner_offset = _offset_in_archive(archive, shape, item_bytes)
         except SafePickleError:
             raise
-        except _DAMAGED as error:
-            raise SafePickleError(f"{name} is damaged at byte {at}: {error}") from None
-    return file, at + inside
+        except _ZIP_ERRORS as error:
+            raise SafePickleError(f"{name} is damaged at byte {offset}: {error}") from None
+    return file, offset + inner_offset
 
 
-def _inside(archive: zipfile.ZipFile, shape: tuple[int, ...], item: int) -> int:
-    """Where the block's bytes begin in torch's archive of it."""
-    about = next((one for one in archive.infolist() if one.filename.endswith("/data.pkl")), None)
-    if about is None or about.file_size > MOST_BYTES or about.compress_type:
+def _offset_in_archive(archive: zipfile.ZipFile, shape: tuple[int, ...], item_bytes: int) -> int:
+    """Return the offset of a block's bytes in its zip archive."""
+    pickle_info = next(
+        (info for info in archive.infolist() if info.filename.endswith("/data.pkl")), None
+    )
+    if (
+        pickle_info is None
+        or pickle_info.file_size > MAX_METADATA_BYTES
+        or pickle_info.compress_type
+    ):
         raise SafePickleError("nothing describes it")
-    top = about.filename.removesuffix("data.pkl")
-    key, first = _described(read_inert(archive.read(about)), shape)
-    order = f"{top}byteorder"
-    if order in archive.namelist():
-        small = archive.getinfo(order)
+    prefix = pickle_info.filename.removesuffix("data.pkl")
+    key, first_element = _tensor_storage(read_pickle(archive.read(pickle_info)), shape)
+    byteorder_name = f"{prefix}byteorder"
+    if byteorder_name in archive.namelist():
+        byteorder_info = archive.getinfo(byteorder_name)
         if (
-            small.file_size != len("little")
-            or small.compress_type
-            or archive.read(small) != b"little"
+            byteorder_info.file_size != len("little")
+            or byteorder_info.compress_type
+            or archive.read(byteorder_info) != b"little"
         ):
-            raise SafePickleError("its bytes are in the other order")
-    data = archive.getinfo(f"{top}data/{key}")
-    begin = data.header_offset
-    opened = archive.fp
-    if data.compress_type or opened is None:
+            raise SafePickleError("its byte order is not little-endian")
+    data_info = archive.getinfo(f"{prefix}data/{key}")
+    offset = data_info.header_offset
+    file = archive.fp
+    if data_info.compress_type or file is None:
         raise SafePickleError("it is compressed: save it without")
-    opened.seek(begin)
-    name_bytes, extra_bytes = _LOCAL.unpack(opened.read(_LOCAL.size))
-    begin += int(_LOCAL.size + name_bytes + extra_bytes) + first * item
-    if first * item + prod(shape) * item > data.file_size:
-        raise SafePickleError("its bytes are cut")
-    if not isinstance(opened, _Window) or begin + prod(shape) * item > opened.length:
-        raise SafePickleError("its bytes end outside of its place")
-    return begin
+    file.seek(offset)
+    name_bytes, extra_bytes = _LOCAL_FILE_HEADER.unpack(file.read(_LOCAL_FILE_HEADER.size))
+    offset += int(_LOCAL_FILE_HEADER.size + name_bytes + extra_bytes) + first_element * item_bytes
+    if first_element * item_bytes + prod(shape) * item_bytes > data_info.file_size:
+        raise SafePickleError("its bytes are incomplete")
+    if not isinstance(file, _Window) or offset + prod(shape) * item_bytes > file.length:
+        raise SafePickleError("its bytes end outside of its location")
+    return offset
 
 
-def _described(tensor: Any, shape: tuple[int, ...]) -> tuple[str, int]:
-    """The key of its storage, and the element of that with which it begins."""
-    if not isinstance(tensor, ReducedObject) or tensor.of != GlobalName(
+def _tensor_storage(tensor: Any, shape: tuple[int, ...]) -> tuple[str, int]:
+    """Return the key of the tensor's storage, and the index of its first element there."""
+    if not isinstance(tensor, ReducedObject) or tensor.function != GlobalName(
         "torch._utils _rebuild_tensor_v2"
     ):
         raise SafePickleError("it is no plain tensor")
     args = tensor.args
     if not isinstance(args, tuple) or len(args) < 4 or not isinstance(args[0], ReducedObject):
         raise SafePickleError("it is no plain tensor")
-    storage, first, size, strides = args[0].args, *args[1:4]
-    if size != shape or not isinstance(first, int) or first < 0:
+    storage, first_element, size, strides = args[0].args, *args[1:4]
+    if size != shape or not isinstance(first_element, int) or first_element < 0:
         raise SafePickleError(f"it is described as {size} and stored as {shape}")
     if not isinstance(strides, tuple) or len(strides) != len(shape):
         raise SafePickleError("it is no plain tensor")
-    wanted, step = [], 1
+    contiguous, stride = [], 1
     for count in reversed(shape):
-        wanted.append(step)
-        step *= count
-    rows = zip(shape, strides, reversed(wanted), strict=True)
-    if prod(shape) and any(count > 1 and have != want for count, have, want in rows):
-        raise SafePickleError("it does not lie row by row: save it as .contiguous()")
+        contiguous.append(stride)
+        stride *= count
+    dimensions = zip(shape, strides, reversed(contiguous), strict=True)
+    if prod(shape) and any(
+        count > 1 and actual != expected for count, actual, expected in dimensions
+    ):
+        raise SafePickleError("it is not stored in row-major order: save it as .contiguous()")
     if not isinstance(storage, tuple) or len(storage) < 3 or not isinstance(storage[2], str):
         raise SafePickleError("it has no storage")
-    return storage[2], first
+    return storage[2], first_element
 
 
-def _fields(one: Any, of: str = "") -> dict[str, Any]:
-    """What an object would be given."""
-    if not isinstance(one, ReducedObject) or (of and one.of != GlobalName(of)):
-        raise SafePickleError(f"there is no {of or 'object'} where one should be")
-    return _pairs(one.state).named()
+def _fields(value: Any, type_name: str = "") -> dict[str, Any]:
+    """Return the attributes that an object of the given type would get."""
+    if not isinstance(value, ReducedObject) or (
+        type_name and value.function != GlobalName(type_name)
+    ):
+        raise SafePickleError(f"there is no {type_name or 'object'} where one should be")
+    return _pairs(value.state).text_keys()
 
 
-def _pairs(one: Any) -> Pairs:
-    if not isinstance(one, Pairs):
+def _pairs(value: Any) -> Pairs:
+    if not isinstance(value, Pairs):
         raise SafePickleError("there is no dictionary where one should be")
-    return one
+    return value
 
 
-def _size(one: Any) -> tuple[int, ...]:
-    """Of a torch.Size."""
-    found = one.args[0] if isinstance(one, ReducedObject) and isinstance(one.args, tuple) else None
-    if not isinstance(found, tuple) or not all(type(n) is int and n >= 0 for n in found):
+def _size(value: Any) -> tuple[int, ...]:
+    """Return the dimensions of a torch.Size."""
+    sizes = (
+        value.args[0]
+        if isinstance(value, ReducedObject) and isinstance(value.args, tuple)
+        else None
+    )
+    if not isinstance(sizes, tuple) or not all(type(size) is int and size >= 0 for size in sizes):
         raise SafePickleError("there is no size where one should be")
-    return found
+    return sizes
 
 
 class _Window(io.RawIOBase):
-    """Part of a file, as one."""
+    """A read-only view of `length` bytes of a file, from `offset` on."""
 
-    def __init__(self, file: io.BufferedReader, at: int, length: int) -> None:
+    def __init__(self, file: io.BufferedReader, offset: int, length: int) -> None:
         super().__init__()
-        self._file, self._at, self.length, self._place = file, at, length, 0
+        self._file, self._offset, self.length, self._position = file, offset, length, 0
 
     def readable(self) -> bool:
         return True
@@ -242,19 +275,19 @@ class _Window(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self.length}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.length}[whence]
         if base + offset < 0:
             raise OSError("before the beginning")
-        self._place = base + offset
-        return self._place
+        self._position = base + offset
+        return self._position
 
     def tell(self) -> int:
-        return self._place
+        return self._position
 
-    def readinto(self, into: Any) -> int:
-        count = max(0, min(len(into), self.length - self._place))
-        self._file.seek(self._at + self._place)
+    def readinto(self, buffer: Any) -> int:
+        count = max(0, min(len(buffer), self.length - self._position))
+        self._file.seek(self._offset + self._position)
         data = self._file.read(count)
-        into[: len(data)] = data
-        self._place += len(data)
+        buffer[: len(data)] = data
+        self._position += len(data)
         return len(data)

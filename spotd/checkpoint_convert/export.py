@@ -1,7 +1,7 @@
-"""A checkpoint as other programs read it: safetensors, Hugging Face's folder, torch's own two.
+"""Export a checkpoint as safetensors, a Hugging Face folder, a torch file or a DCP folder.
 
-The daemon sends the bytes, each is verified, and what is not whole never has its name: all is made
-in a folder beside DIR, which is DIR at the end.
+The daemon sends the bytes, and their digests are verified. The export is written to `DIR.part`,
+which is renamed to DIR at the end, so that DIR is never incomplete.
 """
 
 from __future__ import annotations
@@ -16,66 +16,82 @@ from typing import Any
 
 from spotd.act.checkpoints import DamagedError
 from spotd.api_client.client import Client
-from spotd.api_client.download import fetch_into, refused
+from spotd.api_client.download import damage_error, fetch_checkpoint
 from spotd.base.errors import ExitCode, UserError
 from spotd.checkpoint_convert.formats import Format
-from spotd.checkpoint_convert.safetensors_writer import SafetensorsWriter, TensorFile, chosen, cut
+from spotd.checkpoint_convert.safetensors_writer import (
+    SafetensorsWriter,
+    TensorFile,
+    select_tensors,
+    split_files,
+)
 from spotd.checkpoint_convert.torch_files import require_torch, write_dcp, write_torch
 from spotd.wire import Manifest
 
-HF_BYTES = 5_000_000_000  # of a shard, as transformers cuts them by default
-WEIGHTS = "model."  # what the names of weights begin with, where other tensors are beside them
-NOTE = "spotd.json"  # in each export: which checkpoint it is, and its JSON part
-_ALL = "tensors.safetensors"
+HF_BYTES = 5_000_000_000  # maximum size of a shard, the default of transformers
+MODEL_PREFIX = "model."  # prefix of weights in a checkpoint that holds other tensors as well
+NOTE_FILE = "spotd.json"  # in each export: the checkpoint's origin and its JSON state
+_ALL_TENSORS = "tensors.safetensors"
 
 
 def export_into(
+    *,
     client: Client,
-    listed: dict[str, Any],
+    listing: dict[str, Any],
     which: str,
-    kind: Format,
+    export_format: Format,
     folder: Path,
-    only: str | None,
-    told: Callable[[int, int], None],
+    prefix: str | None,
+    on_progress: Callable[[int, int], None],
 ) -> dict[str, Any]:
-    """Have it in `folder`, which is not there yet, or empty. `only` is what names begin with, None
-    for the format's own choice. Raises UserError."""
-    if kind in (Format.DCP, Format.TORCH):
-        require_torch(kind.value)
+    """Export checkpoint `which` (a step, a pin, or "" for the newest) to `folder`.
+
+    `listing` is the daemon's list of the job's checkpoints. `folder` must not exist, or be empty.
+    Only tensors whose names begin with `prefix` are exported; None leaves the choice to the
+    format. `on_progress(done, total)` is called with bytes. Raises UserError.
+    """
+    if export_format in (Format.DCP, Format.TORCH):
+        require_torch(export_format.value)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there already", "name a new folder with --out")
-    item = next((one for one in listed["items"] if which in one["pins"]), None) if which else None
-    part = folder.absolute().with_name(f"{folder.absolute().name}.part")
+    item = (
+        next((item for item in listing["items"] if which in item["pins"]), None) if which else None
+    )
+    partial_folder = folder.absolute().with_name(f"{folder.absolute().name}.part")
     try:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        with SafetensorsWriter(part, partial(_plan, kind, only), told) as spread:
+        shutil.rmtree(partial_folder, ignore_errors=True)
+        partial_folder.mkdir(parents=True)
+        with SafetensorsWriter(
+            partial_folder, partial(_plan_files, export_format, prefix), on_progress
+        ) as writer:
             step = str(item["step"]) if item else which
-            fetch_into(spread, client, listed["id"], step)
-            spread.sync()
-        data = _finish(part, kind, listed, spread)
-        part.replace(folder.absolute())
+            fetch_checkpoint(writer, client, listing["id"], step)
+            writer.sync()
+        data = _finish(partial_folder, export_format, listing, writer)
+        partial_folder.replace(folder.absolute())
     except DamagedError as error:
-        raise refused(error) from None
+        raise damage_error(error) from None
     except OSError as error:
-        text = f"{folder} cannot be written: {error}"
-        raise UserError(text, "name another folder with --out") from None
+        message = f"{folder} cannot be written: {error}"
+        raise UserError(message, "name another folder with --out") from None
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(partial_folder, ignore_errors=True)
     return {**data, "out": str(folder.absolute())}
 
 
-def _plan(kind: Format, only: str | None, manifest: Manifest) -> list[TensorFile]:
+def _plan_files(export_format: Format, prefix: str | None, manifest: Manifest) -> list[TensorFile]:
     if not manifest.tensors:
-        text = f"step {manifest.step} has no tensors: it ends a job that saved nothing with spotd"
-        raise UserError(text, "spotctl ckpt ls names others", ExitCode.NOT_FOUND)
-    if only is None:
-        split = any(tensor.name.startswith(WEIGHTS) for tensor in manifest.tensors)
-        only = WEIGHTS if kind is Format.HF and split else ""
-    tensors = chosen(manifest, only)
-    if kind is not Format.HF:
-        return [TensorFile(_ALL, tuple(tensors))]
-    groups = cut(tensors, HF_BYTES)
+        message = (
+            f"step {manifest.step} has no tensors: it ends a job that saved nothing with spotd"
+        )
+        raise UserError(message, "spotctl ckpt ls names others", ExitCode.NOT_FOUND)
+    if prefix is None:
+        has_model = any(tensor.name.startswith(MODEL_PREFIX) for tensor in manifest.tensors)
+        prefix = MODEL_PREFIX if export_format is Format.HF and has_model else ""
+    tensors = select_tensors(manifest, prefix)
+    if export_format is not Format.HF:
+        return [TensorFile(_ALL_TENSORS, tuple(tensors))]
+    groups = split_files(tensors, HF_BYTES)
     return [
         TensorFile(f"model-{number:05d}-of-{len(groups):05d}.safetensors", tuple(group))
         for number, group in enumerate(groups, 1)
@@ -83,47 +99,52 @@ def _plan(kind: Format, only: str | None, manifest: Manifest) -> list[TensorFile
 
 
 def _finish(
-    part: Path, kind: Format, listed: dict[str, Any], spread: SafetensorsWriter
+    folder: Path, export_format: Format, listing: dict[str, Any], writer: SafetensorsWriter
 ) -> dict[str, Any]:
-    """All tensors are there: what else the format has."""
-    manifest, ref = spread.manifest, spread.ref
-    assert manifest is not None  # noqa: S101 - all came
-    assert ref is not None  # noqa: S101 - with it
-    source = part / _ALL
-    match kind:
+    """Complete the export after all tensors are written, and return its summary."""
+    manifest, ref = writer.manifest, writer.ref
+    assert manifest is not None  # noqa: S101 - set by `opened`
+    assert ref is not None  # noqa: S101 - set by `opened`
+    source = folder / _ALL_TENSORS
+    match export_format:
         case Format.HF:
-            _write_json(part / "model.safetensors.index.json", _index(spread.files))
+            _write_json(folder / "model.safetensors.index.json", _index(writer.files))
         case Format.TORCH:
-            write_torch(source, part / "checkpoint.pt")
+            write_torch(source, folder / "checkpoint.pt")
         case Format.DCP:
-            write_dcp(source, part)
+            write_dcp(source, folder)
         case Format.SAFETENSORS:
-            source.rename(part / "checkpoint.safetensors")
+            source.rename(folder / "checkpoint.safetensors")
     source.unlink(missing_ok=True)
-    count = sum(len(file.tensors) for file in spread.files)
-    size = sum(file.size for file in spread.files)
-    note = {"job": listed["job"], "job_id": listed["id"], **asdict(ref), "format": kind.value}
-    names = {one.name for file in spread.files for one in file.tensors}
+    count = sum(len(file.tensors) for file in writer.files)
+    size = sum(file.size for file in writer.files)
+    note = {
+        "job": listing["job"],
+        "job_id": listing["id"],
+        **asdict(ref),
+        "format": export_format.value,
+    }
+    names = {tensor.name for file in writer.files for tensor in file.tensors}
     note["complete"] = names == {tensor.name for tensor in manifest.tensors}
-    more = {"created_at_us": manifest.created_at_us, "state": dict(manifest.state)}
-    _write_json(part / NOTE, {**note, "tensors": count, "bytes": size, **more})
+    details = {"created_at_us": manifest.created_at_us, "state": dict(manifest.state)}
+    _write_json(folder / NOTE_FILE, {**note, "tensors": count, "bytes": size, **details})
     return {
         "apiVersion": "spotd/v1",
         "kind": "CheckpointExported",
         "step": ref.step,
         "generation": ref.generation,
-        "format": kind.value,
+        "format": export_format.value,
         "tensors": count,
         "bytes": size,
-        "files": sorted(path.name for path in part.iterdir()),
+        "files": sorted(path.name for path in folder.iterdir()),
     }
 
 
 def _index(files: Sequence[TensorFile]) -> dict[str, Any]:
-    """Which tensor is in which file, as transformers looks it up."""
-    places = {one.name: file.name for file in files for one in file.tensors}
-    total = sum(file.size for file in files)
-    return {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    """Return the index that transformers uses to find the file of each tensor."""
+    weight_map = {tensor.name: file.name for file in files for tensor in file.tensors}
+    total_bytes = sum(file.size for file in files)
+    return {"metadata": {"total_size": total_bytes}, "weight_map": dict(sorted(weight_map.items()))}
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Format(str, Enum):
-    """What comes out."""
+    """An export format, by its name on the command line."""
 
     HF = "hf"
     DCP = "dcp"

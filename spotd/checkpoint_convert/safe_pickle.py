@@ -1,7 +1,8 @@
-"""What a pickle says, without doing it: numbers, texts and lists as they are, everything else as a
-record of what would be called with what. Nothing is imported, made or called.
+"""Read a pickle without executing it.
 
-torch.distributed.checkpoint keeps its index in this format alone.
+Numbers, text and lists are returned as they are. Every other object is returned as a record of the
+function that would be called and its arguments; nothing is imported, constructed or called.
+torch.distributed.checkpoint stores its index as a pickle and in no other format.
 """
 
 from __future__ import annotations
@@ -11,66 +12,66 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-_VALUES = frozenset(
+_VALUE_OPCODES = frozenset(
     {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE"}
     | {"BINUNICODE8", "BINBYTES", "SHORT_BINBYTES"}
 )
-_NOTHING = frozenset({"PROTO", "FRAME"})
-_COUNTS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_NO_OP_OPCODES = frozenset({"PROTO", "FRAME"})
+_TUPLE_SIZES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _MARK = object()
 
 
 class SafePickleError(ValueError):
-    """It is no pickle, or has what is not known here."""
+    """The data is not a pickle, or uses an opcode that is not supported."""
 
 
 @dataclass(frozen=True)
 class GlobalName:
-    """Something of a module: "torch float32"."""
+    """A global of a module, as "module name", for example "torch float32"."""
 
     text: str
 
 
 @dataclass(eq=False)
 class ReducedObject:
-    """An object that would be made by calling `of` with `args`, and given `state`."""
+    """An object that would be made by calling `function` with `args` and setting `state`."""
 
-    of: Any
+    function: Any
     args: Any
     state: Any = None
 
 
 @dataclass(eq=False)
 class Pairs:
-    """A dictionary; keys are not hashed, which could take forever."""
+    """A dictionary as a list of items. Keys are not hashed, because hashing may never end."""
 
     items: list[tuple[Any, Any]] = field(default_factory=list)
 
-    def named(self) -> dict[str, Any]:
-        """Those with texts as keys."""
+    def text_keys(self) -> dict[str, Any]:
+        """Return the items whose keys are text."""
         return {key: value for key, value in self.items if isinstance(key, str)}
 
 
-def read_inert(data: bytes) -> Any:
-    """Raises InertError."""
-    reading = _PickleReader()
+def read_pickle(data: bytes) -> Any:
+    """Return the pickled value. Raises SafePickleError."""
+    reader = _PickleReader()
     try:
         for code, argument, _ in pickletools.genops(data):
             if code.name == "STOP":
-                return reading.stack.pop()
-            reading.take(code.name, argument)
+                return reader.stack.pop()
+            reader.execute(code.name, argument)
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError) as error:
         raise SafePickleError(f"it cannot be read: {error}") from None
     raise SafePickleError("it has no end")
 
 
 class _PickleReader:
-    """Raises what an unsound pickle leads to."""
+    """A pickle machine. A malformed pickle raises LookupError, ValueError, TypeError and others."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        self._made: dict[str, Callable[[], Any]] = {
+        self._push_opcodes: dict[str, Callable[[], Any]] = {
             "MARK": lambda: _MARK,
             "NONE": lambda: None,
             "NEWTRUE": lambda: True,
@@ -79,31 +80,31 @@ class _PickleReader:
             "EMPTY_LIST": list,
             "EMPTY_SET": list,
             "EMPTY_DICT": Pairs,
-            "TUPLE": lambda: tuple(self._marked()),
-            "STACK_GLOBAL": self._name,
-            "REDUCE": self._record,
-            "NEWOBJ": self._record,
+            "TUPLE": lambda: tuple(self._pop_to_mark()),
+            "STACK_GLOBAL": self._pop_global,
+            "REDUCE": self._pop_reduce,
+            "NEWOBJ": self._pop_reduce,
             "BINPERSID": lambda: ReducedObject("persistent", self.stack.pop()),
         }
-        self._done: dict[str, Callable[[], None]] = {
+        self._update_opcodes: dict[str, Callable[[], None]] = {
             "APPEND": lambda: self._extend([self.stack.pop()]),
-            "APPENDS": lambda: self._extend(self._marked()),
-            "ADDITEMS": lambda: self._extend(self._marked()),
-            "SETITEM": lambda: self._set([self.stack.pop(-2), self.stack.pop()]),
-            "SETITEMS": lambda: self._set(self._marked()),
+            "APPENDS": lambda: self._extend(self._pop_to_mark()),
+            "ADDITEMS": lambda: self._extend(self._pop_to_mark()),
+            "SETITEM": lambda: self._set_items([self.stack.pop(-2), self.stack.pop()]),
+            "SETITEMS": lambda: self._set_items(self._pop_to_mark()),
             "BUILD": self._build,
         }
 
-    def take(self, name: str, argument: Any) -> None:
+    def execute(self, name: str, argument: Any) -> None:
         stack, memo = self.stack, self._memo
-        if name in _VALUES:
+        if name in _VALUE_OPCODES:
             stack.append(argument)
-        elif name in self._made:
-            stack.append(self._made[name]())
-        elif name in self._done:
-            self._done[name]()
-        elif name in _COUNTS:
-            stack[-_COUNTS[name] :] = [tuple(self._last(_COUNTS[name]))]
+        elif name in self._push_opcodes:
+            stack.append(self._push_opcodes[name]())
+        elif name in self._update_opcodes:
+            self._update_opcodes[name]()
+        elif name in _TUPLE_SIZES:
+            stack[-_TUPLE_SIZES[name] :] = [tuple(self._peek(_TUPLE_SIZES[name]))]
         elif name == "MEMOIZE":
             memo[len(memo)] = stack[-1]
         elif name in ("BINPUT", "LONG_BINPUT"):
@@ -112,43 +113,43 @@ class _PickleReader:
             stack.append(memo[argument])
         elif name == "GLOBAL":
             stack.append(GlobalName(str(argument)))
-        elif name not in _NOTHING:
+        elif name not in _NO_OP_OPCODES:
             raise SafePickleError(f"{name} is not known here")
 
-    def _last(self, count: int) -> list[Any]:
+    def _peek(self, count: int) -> list[Any]:
         if len(self.stack) < count:
             raise IndexError("nothing is left")
         return self.stack[-count:]
 
-    def _marked(self) -> list[Any]:
-        """What came since the last mark."""
-        found: list[Any] = []
-        while (one := self.stack.pop()) is not _MARK:
-            found.append(one)
-        return found[::-1]
+    def _pop_to_mark(self) -> list[Any]:
+        """Pop and return the values above the last mark."""
+        values: list[Any] = []
+        while (value := self.stack.pop()) is not _MARK:
+            values.append(value)
+        return values[::-1]
 
-    def _name(self) -> GlobalName:
+    def _pop_global(self) -> GlobalName:
         module, name = self.stack.pop(-2), self.stack.pop()
         if not isinstance(module, str) or not isinstance(name, str):
             raise SafePickleError("a name is no text")
         return GlobalName(f"{module} {name}")
 
-    def _record(self) -> ReducedObject:
+    def _pop_reduce(self) -> ReducedObject:
         return ReducedObject(self.stack.pop(-2), self.stack.pop())
 
     def _extend(self, values: list[Any]) -> None:
         if not isinstance(self.stack[-1], list):
-            raise SafePickleError("what is added to is no list")
+            raise SafePickleError("items are appended to something that is not a list")
         self.stack[-1] += values
 
-    def _set(self, values: list[Any]) -> None:
-        one = self.stack[-1]
-        if isinstance(one, ReducedObject):
-            return  # an OrderedDict or the like: of no interest
-        one.items += list(zip(values[::2], values[1::2], strict=True))
+    def _set_items(self, values: list[Any]) -> None:
+        target = self.stack[-1]
+        if isinstance(target, ReducedObject):
+            return  # an OrderedDict or similar; its items are not needed
+        target.items += list(zip(values[::2], values[1::2], strict=True))
 
     def _build(self) -> None:
         state = self.stack.pop()
         if not isinstance(self.stack[-1], ReducedObject):
-            raise SafePickleError("a state is given to what is no object")
+            raise SafePickleError("a state is set on something that is not an object")
         self.stack[-1].state = state

@@ -1,7 +1,7 @@
-"""Tensors of a checkpoint into safetensors files, in the order in which their bytes come: written
-to where they belong at once, so that memory holds no more than what came last.
+"""Write the tensors of a checkpoint to safetensors files as a stream.
 
-The format is eight bytes of length, a header in JSON, the tensors without gaps:
+Bytes are written to their final position as they arrive, so that memory holds only one part. The
+format is eight bytes of header length, a JSON header, and the tensors without gaps:
 https://huggingface.co/docs/safetensors
 """
 
@@ -18,7 +18,7 @@ from spotd.act.checkpoints import DamagedError
 from spotd.base.errors import UserError
 from spotd.wire import Block, HeadRef, Manifest, Shard, TensorLayout
 
-# dtype as torch names it: bytes of an element, and its name in safetensors
+# torch's dtype name: (bytes per element, name in safetensors)
 DTYPES = {
     "float64": (8, "F64"),
     "float32": (4, "F32"),
@@ -37,125 +37,134 @@ DTYPES = {
     "bool": (1, "BOOL"),
     "complex64": (8, "C64"),
 }
-ALIGN = 8  # bytes: what the header is filled up to
+ALIGN = 8  # the header is padded to a multiple of this many bytes
 
 
 @dataclass(frozen=True)
 class NamedTensor:
-    """A tensor and what it is called in the file."""
+    """A tensor and its name in the file."""
 
     name: str
     tensor: TensorLayout
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return prod(self.tensor.shape) * DTYPES[self.tensor.dtype][0]
 
 
 @dataclass(frozen=True)
 class TensorFile:
-    """One file: its name and what is in it, in this order."""
+    """A file's name, and its tensors in order."""
 
     name: str
     tensors: tuple[NamedTensor, ...]
 
     @property
     def size(self) -> int:
-        """Bytes of its tensors."""
-        return sum(one.size for one in self.tensors)
+        """Size of all its tensors in bytes, without the header."""
+        return sum(tensor.size for tensor in self.tensors)
 
     def header(self, metadata: dict[str, str]) -> bytes:
-        """All that comes before the tensors."""
+        """Return the bytes that precede the tensors: the header with its length."""
         table: dict[str, object] = {"__metadata__": metadata}
-        at = 0
-        for one in self.tensors:
-            entry = {"dtype": DTYPES[one.tensor.dtype][1], "shape": list(one.tensor.shape)}
-            table[one.name] = {**entry, "data_offsets": [at, at + one.size]}
-            at += one.size
+        offset = 0
+        for tensor in self.tensors:
+            entry = {"dtype": DTYPES[tensor.tensor.dtype][1], "shape": list(tensor.tensor.shape)}
+            table[tensor.name] = {**entry, "data_offsets": [offset, offset + tensor.size]}
+            offset += tensor.size
         text = json.dumps(table, separators=(",", ":")).encode()
         text += b" " * (-len(text) % ALIGN)
         return len(text).to_bytes(8, "little") + text
 
 
-def chosen(manifest: Manifest, prefix: str) -> list[NamedTensor]:
-    """The tensors whose names begin with `prefix`, called what follows it; wide elements first, so
-    that each lies at a multiple of its own. Raises UserError, DamagedError."""
-    found = [
+def select_tensors(manifest: Manifest, prefix: str) -> list[NamedTensor]:
+    """Return the tensors whose names begin with `prefix`, named without it.
+
+    They are sorted by element size, largest first, so that every tensor is aligned to its element
+    size. Raises UserError if there is none, and the errors of `check_layout`.
+    """
+    selected = [
         NamedTensor(tensor.name.removeprefix(prefix), tensor)
         for tensor in manifest.tensors
         if tensor.name.startswith(prefix)
     ]
-    if not found:
-        begin = f" begins with {prefix!r}" if prefix else ""
+    if not selected:
+        condition = f" begins with {prefix!r}" if prefix else ""
         names = ", ".join(tensor.name for tensor in manifest.tensors[:3])
-        text = f"no tensor of step {manifest.step}{begin}"
-        raise UserError(text, f"give --only another beginning; there are {names} and others")
-    for one in found:
-        check_layout(manifest, one)
-    return sorted(found, key=lambda one: -DTYPES[one.tensor.dtype][0])
+        message = f"no tensor of step {manifest.step}{condition}"
+        raise UserError(message, f"give --only another beginning; there are {names} and others")
+    for named in selected:
+        check_layout(manifest, named)
+    return sorted(selected, key=lambda named: -DTYPES[named.tensor.dtype][0])
 
 
-def check_layout(manifest: Manifest, one: NamedTensor) -> None:
-    """Raises UserError for a type that no such file has, DamagedError for a layout that is none."""
-    tensor = one.tensor
+def check_layout(manifest: Manifest, named: NamedTensor) -> None:
+    """Check that a tensor can be written, and that its blocks cover it exactly.
+
+    Raises UserError for a dtype that safetensors does not have, and DamagedError for blocks outside
+    of their stream or tensor, or that do not cover the tensor.
+    """
+    tensor = named.tensor
     if tensor.dtype not in DTYPES:
-        text = f"tensor {tensor.name} is of {tensor.dtype}, which safetensors does not have"
-        raise UserError(text, "spotctl ckpt pull, and docs/read_checkpoint.py")
-    item, whole = DTYPES[tensor.dtype][0], 0
+        message = f"tensor {tensor.name} is of {tensor.dtype}, which safetensors does not have"
+        raise UserError(message, "spotctl ckpt pull, and docs/read_checkpoint.py")
+    item_bytes, total = DTYPES[tensor.dtype][0], 0
     for block in tensor.blocks:
         size = prod(block.shape)
         pairs = zip(block.at, block.shape, tensor.shape, strict=False)
-        good = len(block.at) == len(block.shape) == len(tensor.shape)
-        good = good and all(at + count <= most for at, count, most in pairs)
-        good = good and block.stream < len(manifest.streams)
-        if not good or block.offset + size * item > manifest.streams[block.stream].size:
+        valid = len(block.at) == len(block.shape) == len(tensor.shape)
+        valid = valid and all(at + count <= limit for at, count, limit in pairs)
+        valid = valid and block.stream < len(manifest.streams)
+        if not valid or block.offset + size * item_bytes > manifest.streams[block.stream].size:
             raise DamagedError(f"a block of tensor {tensor.name} lies outside of it")
-        whole += size
-    apart = len({block.at for block in tensor.blocks}) == len(tensor.blocks)
-    if whole != prod(tensor.shape) or not apart:
+        total += size
+    distinct = len({block.at for block in tensor.blocks}) == len(tensor.blocks)
+    if total != prod(tensor.shape) or not distinct:
         raise DamagedError(f"the blocks of tensor {tensor.name} are not all of it")
 
 
-def cut(tensors: Iterable[NamedTensor], most_bytes: int) -> list[list[NamedTensor]]:
-    """Into groups of at most so many bytes, but of one tensor at least."""
+def split_files(tensors: Iterable[NamedTensor], max_bytes: int) -> list[list[NamedTensor]]:
+    """Group tensors by file, at most `max_bytes` each but at least one tensor."""
     groups: list[list[NamedTensor]] = [[]]
     size = 0
-    for one in tensors:
-        if groups[-1] and size + one.size > most_bytes:
+    for tensor in tensors:
+        if groups[-1] and size + tensor.size > max_bytes:
             groups.append([])
             size = 0
-        groups[-1].append(one)
-        size += one.size
+        groups[-1].append(tensor)
+        size += tensor.size
     return groups
 
 
-def runs_of(
+def byte_runs(
     shape: Sequence[int], block: Block, item_bytes: int, begin: int, end: int
 ) -> Iterator[tuple[int, int]]:
-    """Where the bytes from `begin` to `end` of a block lie in the whole tensor: one behind the
-    other, (first byte there, how many)."""
-    lead = len(shape)  # the dimensions before it are gone through one by one
-    while lead and block.shape[lead - 1] == shape[lead - 1]:
-        lead -= 1
-    lead = max(lead - 1, 0)
-    strides = [item_bytes * prod(shape[d + 1 :]) for d in range(len(shape))]
-    base = sum(at * stride for at, stride in zip(block.at, strides, strict=True))
-    run = item_bytes * prod(block.shape[lead:])
+    """Yield (offset in the tensor, count) for each contiguous run of a block's bytes.
+
+    `begin` and `end` are byte positions in the block. Both are stored in row-major order.
+    """
+    outer = len(shape)  # number of dimensions that are iterated; the others are contiguous
+    while outer and block.shape[outer - 1] == shape[outer - 1]:
+        outer -= 1
+    outer = max(outer - 1, 0)
+    strides = [item_bytes * prod(shape[dim + 1 :]) for dim in range(len(shape))]
+    base_offset = sum(at * stride for at, stride in zip(block.at, strides, strict=True))
+    run_bytes = item_bytes * prod(block.shape[outer:])
     while begin < end:
-        number, into = divmod(begin, run)
-        place = base + into
-        for d in reversed(range(lead)):
-            number, index = divmod(number, block.shape[d])
-            place += index * strides[d]
-        count = min(run - into, end - begin)
-        yield place, count
+        run_index, run_offset = divmod(begin, run_bytes)
+        position = base_offset + run_offset
+        for dim in reversed(range(outer)):
+            run_index, index = divmod(run_index, block.shape[dim])
+            position += index * strides[dim]
+        count = min(run_bytes - run_offset, end - begin)
+        yield position, count
         begin += count
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """A block: its bytes in its stream, and where its tensor begins in which file."""
+class _BlockTarget:
+    """A block's byte range in its stream, and the file and offset of its tensor."""
 
     start: int
     end: int
@@ -166,23 +175,25 @@ class _Piece:
 
 
 class SafetensorsWriter:
-    """A sink (spotd.api_client.download). `plan(manifest)` says which files there are to be, in
-    `folder`; `told` hears how many bytes came, of how many."""
+    """A download sink (spotd.api_client.download) that writes safetensors files to `folder`.
+
+    `plan(manifest)` returns the files to write. `on_progress(done, total)` is called with bytes.
+    """
 
     def __init__(
         self,
         folder: Path,
         plan: Callable[[Manifest], Sequence[TensorFile]],
-        told: Callable[[int, int], None],
+        on_progress: Callable[[int, int], None],
     ) -> None:
-        self._folder, self._plan, self._told = folder, plan, told
+        self._folder, self._plan, self._on_progress = folder, plan, on_progress
         self.ref: HeadRef | None = None
         self.manifest: Manifest | None = None
         self.files: Sequence[TensorFile] = ()
         self._open: list[int] = []
-        self._pieces: dict[int, list[_Piece]] = {}  # by stream, the last in it first
-        self._begins: list[tuple[int, int]] = []  # of each shard: its stream and where in it
-        self._active: list[_Piece] = []
+        self._targets: dict[int, list[_BlockTarget]] = {}  # by stream, last first
+        self._shard_starts: list[tuple[int, int]] = []  # (stream, offset) of each shard
+        self._active_targets: list[_BlockTarget] = []
         self._stream = -1
         self._at = self._done = 0
 
@@ -194,72 +205,76 @@ class SafetensorsWriter:
             os.close(number)
         self._open = []
 
-    def opened(self, ref: HeadRef, manifest: Manifest, _data: bytes) -> None:
+    def begin_checkpoint(self, ref: HeadRef, manifest: Manifest, _data: bytes) -> None:
         self.ref, self.manifest, self.files = ref, manifest, self._plan(manifest)
         for number, stream in enumerate(manifest.streams):
             at = 0
             for shard in stream.shards:
-                self._begins.append((number, at))
+                self._shard_starts.append((number, at))
                 at += shard.size
         metadata = {"format": "pt", "step": str(manifest.step)}
         for number, file in enumerate(self.files):
             header = file.header(metadata)
-            opened = os.open(self._folder / file.name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-            self._open.append(opened)
-            os.pwrite(opened, header, 0)
-            os.truncate(opened, len(header) + file.size)
-            self._note(number, file, len(header))
-        for pieces in self._pieces.values():
-            pieces.sort(key=lambda piece: -piece.start)
+            descriptor = os.open(
+                self._folder / file.name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644
+            )
+            self._open.append(descriptor)
+            os.pwrite(descriptor, header, 0)
+            os.truncate(descriptor, len(header) + file.size)
+            self._add_targets(number, file, len(header))
+        for targets in self._targets.values():
+            targets.sort(key=lambda target: -target.start)
 
-    def _note(self, number: int, file: TensorFile, at: int) -> None:
-        for one in file.tensors:
-            item = DTYPES[one.tensor.dtype][0]
-            for block in one.tensor.blocks:
-                start, size = block.offset, prod(block.shape) * item
-                piece = _Piece(start, start + size, number, at, one.tensor, block)
+    def _add_targets(self, number: int, file: TensorFile, at: int) -> None:
+        for named in file.tensors:
+            item_bytes = DTYPES[named.tensor.dtype][0]
+            for block in named.tensor.blocks:
+                start, size = block.offset, prod(block.shape) * item_bytes
+                target = _BlockTarget(start, start + size, number, at, named.tensor, block)
                 if size:
-                    self._pieces.setdefault(block.stream, []).append(piece)
-            at += one.size
+                    self._targets.setdefault(block.stream, []).append(target)
+            at += named.size
 
-    def begin(self, number: int, _shard: Shard) -> None:
-        stream, self._at = self._begins[number]
+    def begin_shard(self, number: int, _shard: Shard) -> None:
+        stream, self._at = self._shard_starts[number]
         if stream != self._stream:
-            self._stream, self._active = stream, []
+            self._stream, self._active_targets = stream, []
 
-    def take(self, part: bytes) -> None:
+    def write(self, part: bytes) -> None:
         begin, end = self._at, self._at + len(part)
-        waiting = self._pieces.get(self._stream, [])
-        while waiting and waiting[-1].start < end:
-            self._active.append(waiting.pop())
-        self._active = [piece for piece in self._active if piece.end > begin]
+        pending = self._targets.get(self._stream, [])
+        while pending and pending[-1].start < end:
+            self._active_targets.append(pending.pop())
+        self._active_targets = [target for target in self._active_targets if target.end > begin]
         view = memoryview(part)
-        for piece in self._active:
-            self._write(piece, view, begin)
+        for target in self._active_targets:
+            self._write(target, view, begin)
         self._at = end
         self._done += len(part)
-        assert self.manifest is not None  # noqa: S101 - it came first
-        self._told(self._done, self.manifest.size)
+        assert self.manifest is not None  # noqa: S101 - set by `opened`
+        self._on_progress(self._done, self.manifest.size)
 
-    def _write(self, piece: _Piece, view: memoryview, begin: int) -> None:
-        """What of the piece is in `view`, which begins at `begin` of the stream."""
-        first, last = max(piece.start, begin), min(piece.end, begin + len(view))
-        item = DTYPES[piece.tensor.dtype][0]
-        ends = (first - piece.start, last - piece.start)
-        for place, count in runs_of(piece.tensor.shape, piece.block, item, *ends):
-            _write_all(self._open[piece.file], view[first - begin :][:count], piece.at + place)
+    def _write(self, target: _BlockTarget, view: memoryview, begin: int) -> None:
+        """Write the part of a block that is in `view`, which starts at `begin` of the stream."""
+        first, last = max(target.start, begin), min(target.end, begin + len(view))
+        item_bytes = DTYPES[target.tensor.dtype][0]
+        block_range = (first - target.start, last - target.start)
+        for position, count in byte_runs(
+            target.tensor.shape, target.block, item_bytes, *block_range
+        ):
+            _write_at(self._open[target.file], view[first - begin :][:count], target.at + position)
             first += count
 
-    def end(self) -> None:
-        """Nothing is known to be whole before all has come: `sync` then."""
+    def end_shard(self) -> None:
+        """Do nothing: files are synced once, after the last shard, by `sync`."""
 
     def sync(self) -> None:
-        """It is all there: on the disk as well."""
+        """Flush all files to disk; called when every shard has arrived."""
         for number in self._open:
             os.fsync(number)
 
 
-def _write_all(file: int, view: memoryview, at: int) -> None:
+def _write_at(file: int, view: memoryview, at: int) -> None:
     while view:
         count = os.pwrite(file, view, at)
         view, at = view[count:], at + count

@@ -1,4 +1,4 @@
-"""`spotctl advise`: spot or on demand for a job file, and the phases of a project."""
+"""`spotctl advise`: spot or on demand for a job file, and for the phases of a project."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import clean, money, percent, seconds_since, span
 from spotd.cli.durations import duration_s
 from spotd.cli.job_file import env_option, env_values, read_job_file
-from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
+from spotd.cli.render import Cell, Column, Output, emit, output_option, print_message, print_table
 
 _COLUMNS = (
     Column("PHASE"),
@@ -37,24 +37,25 @@ def _phase_option(name: str, text: str) -> Any:
 def advise(
     ctx: typer.Context,
     file: Path = typer.Argument(metavar="FILE", help="A job file, or - for stdin."),
-    search: str = _phase_option("search", "How long hyper-parameters are searched for, like 72h."),
-    train: str = _phase_option("train", "How long it trains, where the file does not say."),
-    validate: str = _phase_option("validate", "How long the result is evaluated, like 24h."),
+    search: str = _phase_option("search", "Length of the hyper-parameter search, like 72h."),
+    train: str = _phase_option("train", "Length of training, if the file does not say."),
+    validate: str = _phase_option("validate", "Length of the evaluation, like 24h."),
     parameters: str = typer.Option(
         "",
         "--parameters",
         metavar="N",
-        help="Of the model, like 70B; spotd.model says it, too.",
+        help="Size of the model, like 70B; default: spotd.model.",
     ),
     env: list[str] = env_option(),
     output: Output = output_option(),
 ) -> None:
-    """Say whether a job is one for spot today, by what was measured. Starts nothing.
+    """Advise spot or on-demand for a job, by measurements. Starts nothing.
 
-    The conditions are those that guides to spot name; each is told with its figure, and one that
-    fails speaks for machines on demand. "?" is not known, and decides nothing. Then the phases of a
-    project, by the model's size: which are on spot, and what each costs at today's prices with its
-    interruptions. A saving is computed, and never above the discount of the prices.
+    The conditions are those that guides to spot name. Each is shown with its measured value; one
+    that fails speaks for on-demand machines. "?" means unknown, and decides nothing. Then come the
+    phases of a project, by the model's size: which run on spot, and what each costs at today's
+    prices with its interruptions. A saving is computed, and never exceeds the discount of the
+    prices.
 
     \b
     Example:
@@ -73,7 +74,7 @@ def advise(
     with connect(ctx) as client:
         data = client.post("/v1/advise", body)
     for warning in data["warnings"]:
-        say(f"warning: {warning}")
+        print_message(f"warning: {warning}")
     emit(data, output, lambda: _print(data), "job")
 
 
@@ -87,16 +88,20 @@ def _parameters(text: str) -> int:
     try:
         return int(parse_count(text)) if text else 0
     except ValueError as error:
-        words, _, fix = str(error).partition("; ")
-        raise UserError(f"--parameters: {words}", fix, ExitCode.USAGE) from None
+        problem, _, fix = str(error).partition("; ")
+        raise UserError(f"--parameters: {problem}", fix, ExitCode.USAGE) from None
 
 
 def _print(data: Mapping[str, Any]) -> None:
     print(_verdict(data))
     columns = (Column("HOLDS"), Column("CONDITION"), Column("BY WHAT"))
     rows: list[list[Cell | str]] = [
-        [_MARKS[one["holds"]], _NAMES[one["name"]], _TEXTS[one["name"]](one["measured"])]
-        for one in data["conditions"]
+        [
+            _MARKS[condition["holds"]],
+            _NAMES[condition["name"]],
+            _TEXTS[condition["name"]](condition["measured"]),
+        ]
+        for condition in data["conditions"]
     ]
     print_table(columns, rows)
     print()
@@ -104,139 +109,151 @@ def _print(data: Mapping[str, Any]) -> None:
 
 
 def _verdict(data: Mapping[str, Any]) -> str:
-    deciding = [one for one in data["conditions"] if one["decides"]]
-    fails = [_NAMES[one["name"]] for one in deciding if one["holds"] is False]
-    unknown = sum(one["holds"] is None for one in deciding)
-    rest = f", {unknown} not known" if unknown else ""
+    deciding = [condition for condition in data["conditions"] if condition["decides"]]
+    fails = [_NAMES[condition["name"]] for condition in deciding if condition["holds"] is False]
+    unknown = sum(condition["holds"] is None for condition in deciding)
+    suffix = f", {unknown} not known" if unknown else ""
     if data["verdict"] == "spot":
-        held = len(deciding) - unknown
-        return f"advice: spot; {held} of {len(deciding)} conditions hold{rest}"
+        holding = len(deciding) - unknown
+        return f"advice: spot; {holding} of {len(deciding)} conditions hold{suffix}"
     if data["verdict"] == "unknown":
-        return f"advice: none; nothing speaks against spot, and nobody knows whether it pays{rest}"
-    return f"advice: on demand; what does not hold: {', '.join(fails)}{rest}{_price(data)}"
+        return f"advice: none; nothing speaks against spot, but whether it pays is unknown{suffix}"
+    return f"advice: on demand; what does not hold: {', '.join(fails)}{suffix}{_price(data)}"
 
 
 def _price(data: Mapping[str, Any]) -> str:
-    """What it costs to follow that advice, where spot would be cheaper all the same."""
-    found = next(one for one in data["conditions"] if one["name"] == "discount")
-    told = found["measured"]
-    if not found["holds"]:
+    """Return the price of following the advice, if spot would be cheaper all the same."""
+    discount = next(
+        condition for condition in data["conditions"] if condition["name"] == "discount"
+    )
+    measured = discount["measured"]
+    if not discount["holds"]:
         return ""
-    spot, other = money(told["spot_usd"]), money(told["on_demand_usd"])
-    return f"; by the money alone it would be spot: {spot} a useful hour, not {other}"
+    spot, on_demand = money(measured["spot_usd"]), money(measured["on_demand_usd"])
+    return f"; by the money alone it would be spot: {spot} a useful hour, not {on_demand}"
 
 
-# --- conditions in words
+# --- text of the conditions
 
 _NAMES = {
-    "checkpoints": "work is kept",
-    "tolerance": "it bears interruptions",
-    "recovery": "a recovery was seen",
-    "discount": "the discount pays",
-    "length": "it is long enough",
-    "deadline": "there is time",
-    "at_once": "spot is to be had",
-    "batch": "nobody waits for it",
-    "last_save": "a notice is enough",
+    "checkpoints": "checkpoints are saved",
+    "tolerance": "little time is lost",
+    "recovery": "recovery was observed",
+    "discount": "the discount pays off",
+    "length": "the run is long enough",
+    "deadline": "the deadline allows it",
+    "at_once": "spot is available",
+    "batch": "it is not interactive",
+    "last_save": "notice is long enough",
 }
 
 
-def _checkpoints(told: Mapping[str, Any]) -> str:
-    if told["engine"] == "none" and not told["directory"]:
+def _checkpoints(measured: Mapping[str, Any]) -> str:
+    if measured["engine"] == "none" and not measured["directory"]:
         return "no checkpoint is kept; try: spotd.checkpoint, docs/any-script.md"
-    of = f"the folder {clean(told['directory'])}" if told["directory"] else "spotd_hook"
-    return f"by {of}; {told['on_record']} on record of the last job of that name"
+    saved_by = (
+        f"the folder {clean(measured['directory'])}" if measured["directory"] else "spotd_hook"
+    )
+    return f"by {saved_by}; {measured['on_record']} on record of the last job of that name"
 
 
-def _tolerance(told: Mapping[str, Any]) -> str:
-    if "lost_share" not in told:
+def _tolerance(measured: Mapping[str, Any]) -> str:
+    if "lost_share" not in measured:
         return "not known without checkpoints, or without offers on spot and on demand"
     return (
-        f"{percent(told['lost_share'])} of the time is lost ({percent(told['low'])} to "
-        f"{percent(told['high'])}), at most {percent(told['most'])}: one each "
-        f"{span(told['mtbf_s'])}, {span(told['restart_s'])} of restart, saves each "
-        f"{span(told['pause_s'])}"
+        f"{percent(measured['lost_share'])} of the time is lost ({percent(measured['low'])} to "
+        f"{percent(measured['high'])}), limit {percent(measured['most'])}: one every "
+        f"{span(measured['mtbf_s'])}, {span(measured['restart_s'])} of restart, a save every "
+        f"{span(measured['pause_s'])}"
     )
 
 
-def _recovery(told: Mapping[str, Any]) -> str:
-    report, resumed = told["report"], told["resumed"]
+def _recovery(measured: Mapping[str, Any]) -> str:
+    report, resumed = measured["report"], measured["resumed"]
     times = "once" if resumed == 1 else f"{resumed} times"
     parts = [f"{times} by the last job of that name"] if resumed else []
     if report:
-        how = "shown" if report["ok"] else "FAILED"
-        parts.append(f"{how} on {report['cloud']} on {report['day']}")
+        result = "shown" if report["ok"] else "FAILED"
+        parts.append(f"{result} on {report['cloud']} on {report['day']}")
     return "; ".join(parts) or "none yet; try: spotctl doctor --live, or spotctl demo"
 
 
-def _discount(told: Mapping[str, Any]) -> str:
-    if not told:
+def _discount(measured: Mapping[str, Any]) -> str:
+    if not measured:
         return "not known without offers on both, or without checkpoints and spotd.work"
-    ends = {
+    outcomes = {
         "yes": "also at the upper end of interruptions",
         "likely": "not at the upper end of interruptions",
         "no": "interruptions cost more",
     }
-    spot = "endless" if told["spot_usd"] is None else money(told["spot_usd"])
+    spot = "unbounded" if measured["spot_usd"] is None else money(measured["spot_usd"])
     return (
-        f"a useful hour: {spot} on spot, {money(told['on_demand_usd'])} on demand, "
-        f"{percent(told['discount'])} off; {ends[told['verdict']]}"
+        f"a useful hour: {spot} on spot, {money(measured['on_demand_usd'])} on demand, "
+        f"{percent(measured['discount'])} off; {outcomes[measured['verdict']]}"
     )
 
 
-def _length(told: Mapping[str, Any]) -> str:
-    least = f"{told['least']:g} h"
-    if told["hours"] is None:
+def _length(measured: Mapping[str, Any]) -> str:
+    least = f"{measured['least']:g} h"
+    if measured["hours"] is None:
         return f"not known; try: spotd.work or --train, and {least} are enough"
-    return f"{told['hours']:,.1f} h, at least {least}"
+    return f"{measured['hours']:,.1f} h, at least {least}"
 
 
-def _deadline(told: Mapping[str, Any]) -> str:
-    if told["at"] is None:
+def _deadline(measured: Mapping[str, Any]) -> str:
+    if measured["at"] is None:
         return "no deadline"
-    if told["at"] == "not steered":
+    if measured["at"] == "not steered":
         return "not known how much there is to do; try: spotd.work"
-    if told["late_s"]:
-        late = span(told["late_s"])
-        return f"missed by {late} even on demand; the earliest is {told['earliest']}"
-    if told["guarded"]:
-        return "only on-demand from now on keeps it"
-    if told["spare_s"] is None:
-        return "nothing on demand is permitted and sold that could keep it"
-    left = span(max(-(seconds_since(told["at"]) or 0.0), 0.0))
-    return f"{left} until then; on-demand has to be asked for within {span(told['spare_s'])}"
+    if measured["late_s"]:
+        late_by = span(measured["late_s"])
+        return f"missed by {late_by} even on demand; the earliest is {measured['earliest']}"
+    if measured["guarded"]:
+        return "only on-demand from now on meets it"
+    if measured["spare_s"] is None:
+        return "no on-demand offer that could meet it is allowed and sold"
+    remaining = span(max(-(seconds_since(measured["at"]) or 0.0), 0.0))
+    return f"{remaining} until then; on-demand must be requested within {span(measured['spare_s'])}"
 
 
-def _at_once(told: Mapping[str, Any]) -> str:
-    if not told:
+def _at_once(measured: Mapping[str, Any]) -> str:
+    if not measured:
         return "no offer that fits on spot, or none on demand to compare with"
-    text = f"{told['offers']} offers"
-    if not told["answered"]:
-        return f"{text}; none was asked for in 30 days"
-    ends = f"{told['refused_low'] * 100:.0f} to {told['refused_high'] * 100:.0f} %"
-    up = told["hello_median_s"]
-    after = f", up after {up:.0f} s" if up is not None else ""
-    most = f", at most {told['most'] * 100:.0f} %" if told["refused"] else ""
-    other = told["elsewhere"]
-    pools = f"; {other} other pool{'s' * (other != 1)} that fit" if other and most else ""
-    refused = f"{told['refused']} of {told['answered']} requests refused ({ends}{most})"
-    return f"{text}; {refused}{after}{pools}"
+    text = f"{measured['offers']} offers"
+    if not measured["answered"]:
+        return f"{text}; none was requested in 30 days"
+    interval = f"{measured['refused_low'] * 100:.0f} to {measured['refused_high'] * 100:.0f} %"
+    up_after_s = measured["hello_median_s"]
+    startup = f", up after {up_after_s:.0f} s" if up_after_s is not None else ""
+    threshold = f", at most {measured['most'] * 100:.0f} %" if measured["refused"] else ""
+    other_pools = measured["elsewhere"]
+    pools = (
+        f"; {other_pools} other pool{'s' * (other_pools != 1)} that fit"
+        if other_pools and threshold
+        else ""
+    )
+    refused = (
+        f"{measured['refused']} of {measured['answered']} requests refused ({interval}{threshold})"
+    )
+    return f"{text}; {refused}{startup}{pools}"
 
 
-def _batch(told: Mapping[str, Any]) -> str:
-    return f"kind: {told['kind']}"
+def _batch(measured: Mapping[str, Any]) -> str:
+    return f"kind: {measured['kind']}"
 
 
-def _last_save(told: Mapping[str, Any]) -> str:
-    notice = told["notice_s"]
+def _last_save(measured: Mapping[str, Any]) -> str:
+    notice = measured["notice_s"]
     planned, p10 = notice["planned"], notice["observed_p10"]
-    seen = f"one of ten had {p10:.0f} s or less, {notice['count']} seen" if p10 is not None else ""
+    observed = (
+        f"one of ten had {p10:.0f} s or less, {notice['count']} seen" if p10 is not None else ""
+    )
     if planned is None:
         return "no notice time of that cloud is known"
-    known = f"{told['cloud']}: {planned:.0f} s ({seen or 'as documented'})"
-    if told["save_s"] is None:
+    known = f"{measured['cloud']}: {planned:.0f} s ({observed or 'as documented'})"
+    if measured["save_s"] is None:
         return f"{known}; no job of that name has saved three times"
-    return f"{told['save_s']:.0f} s a save, at most {told['part'] * 100:.0f} % of {known}"
+    return f"{measured['save_s']:.0f} s a save, at most {measured['part'] * 100:.0f} % of {known}"
 
 
 _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
@@ -262,45 +279,47 @@ def _print_phases(data: Mapping[str, Any]) -> None:
         return
     size = f"{data['parameters'] / 1e9:,.3g}B parameters: " if data["parameters"] else ""
     print(f"phases: {size}{mode['text']}")
-    rows = [_phase_row(one) for one in data["phases"]]
+    rows = [_phase_row(phase) for phase in data["phases"]]
     if total:
         rows.append(["all", "", "", "", *_dollar_cells(total), ""])
     print_table(_COLUMNS, rows)
     if total and mode["promised"]:
-        low, high = (f"{one * 100:.0f}" for one in mode["promised"])
+        low, high = (f"{share * 100:.0f}" for share in mode["promised"])
         print(
             f"computed {percent(total['saving'])}, at most the prices' {percent(total['discount'])}"
             f"; guides say {low} to {high} %"
         )
     if total:
         print()
-        print_table(_MODES, [_mode_row(one) for one in data["modes"]])
+        print_table(_MODES, [_mode_row(phase) for phase in data["modes"]])
 
 
-def _phase_row(one: Mapping[str, Any]) -> list[Cell | str]:
-    name, as_ = one["phase"], one["capacity"]
-    if one["hours"] is None:
-        return [name, as_, "-", "-", "-", "-", "-", _missing(one)]
-    if one["usd"] is None:
-        return [name, as_, f"{one['hours']:,.1f}", "-", "-", "-", "-", "no offers to price it by"]
-    takes = "-" if one["takes_hours"] is None else f"{one['takes_hours']:,.1f}"
-    return [name, as_, f"{one['hours']:,.1f}", takes, *_dollar_cells(one), one["why"]]
+def _phase_row(phase: Mapping[str, Any]) -> list[Cell | str]:
+    name, as_ = phase["phase"], phase["capacity"]
+    if phase["hours"] is None:
+        return [name, as_, "-", "-", "-", "-", "-", _missing(phase)]
+    if phase["usd"] is None:
+        return [name, as_, f"{phase['hours']:,.1f}", "-", "-", "-", "-", "no offers to price it by"]
+    takes = "-" if phase["takes_hours"] is None else f"{phase['takes_hours']:,.1f}"
+    return [name, as_, f"{phase['hours']:,.1f}", takes, *_dollar_cells(phase), phase["why"]]
 
 
-def _missing(one: Mapping[str, Any]) -> str:
-    option, usual = f"--{one['phase']}", one["usual_hours"]
+def _missing(phase: Mapping[str, Any]) -> str:
+    option, usual = f"--{phase['phase']}", phase["usual_hours"]
     if usual is None:
-        return f"not known; try: {option} 40h{', or spotd.work' if one['phase'] == 'train' else ''}"
+        return (
+            f"not known; try: {option} 40h{', or spotd.work' if phase['phase'] == 'train' else ''}"
+        )
     low, high = (f"{hours:,.0f}h" for hours in usual)
     guides = f" (guides: {low} to {high})" if low != high else ""
     return f"not known; try: {option} {high}{guides}"
 
 
-def _dollar_cells(of: Mapping[str, Any]) -> list[str]:
-    return [money(of["usd"]), money(of["on_demand_usd"]), percent(of["saving"])]
+def _dollar_cells(row: Mapping[str, Any]) -> list[str]:
+    return [money(row["usd"]), money(row["on_demand_usd"]), percent(row["saving"])]
 
 
-def _mode_row(one: Mapping[str, Any]) -> list[Cell | str]:
-    low, high = (f"{part * 100:.0f}" for part in one["promised"])
-    cells = _dollar_cells(one["total"]) if one["total"] else ["-", "-", "-"]
-    return [_SIZES[one["name"]], " and ".join(one["on_spot"]), *cells, f"{low} to {high} %"]
+def _mode_row(mode: Mapping[str, Any]) -> list[Cell | str]:
+    low, high = (f"{share * 100:.0f}" for share in mode["promised"])
+    cells = _dollar_cells(mode["total"]) if mode["total"] else ["-", "-", "-"]
+    return [_SIZES[mode["name"]], " and ".join(mode["on_spot"]), *cells, f"{low} to {high} %"]

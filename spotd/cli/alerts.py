@@ -1,4 +1,4 @@
-"""`spotctl alerts`."""
+"""`spotctl alerts`: test the alert routes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def alerts() -> None:
 @app.command("test")
 def send_test(
     ctx: typer.Context,
-    route: str = typer.Argument("", metavar="ROUTE", help="One route; without, every one."),
+    route: str = typer.Argument("", metavar="ROUTE", help="Route to test; default: all."),
     output: Output = output_option(),
 ) -> None:
-    """Send a test message and say what became of it.
+    """Send a test message and report whether it was delivered.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""The root command: global options and lazy sub-commands."""
+"""Root command of `spotctl`: global options and lazily imported sub-commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class LazyGroup(TyperGroup):
-    """Sub-commands from `commands.ENTRIES`; a module is imported when its command is used."""
+    """Group of the commands in `commands.ENTRIES`; a module is imported when it is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's signature
         return list(ENTRIES)
@@ -29,9 +29,9 @@ class LazyGroup(TyperGroup):
         if entry is None:
             return None
         module = importlib.import_module(f"spotd.cli.{entry.module}")
-        found = getattr(module, entry.attribute)
+        target = getattr(module, entry.attribute)
         command = typer.main.get_command(
-            found if isinstance(found, typer.Typer) else _single(found)
+            target if isinstance(target, typer.Typer) else _single_command_app(target)
         )
         command.name = cmd_name
         return command
@@ -49,7 +49,7 @@ class LazyGroup(TyperGroup):
                 formatter.write_dl([(name, entry.help) for name, entry in section.items()])
 
 
-def _single(function: Callable[..., Any]) -> typer.Typer:
+def _single_command_app(function: Callable[..., Any]) -> typer.Typer:
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     settings = getattr(function, "context_settings", {})
     app.command(context_settings=_CONTEXT | settings)(function)
@@ -63,8 +63,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"spotctl {version('spotd')}")
@@ -105,5 +105,5 @@ def root(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line of `spotctl`; returns the exit code."""
+    """Run one command line of `spotctl` and return the exit code."""
     return run_app(app, "spotctl", arguments)

@@ -1,4 +1,4 @@
-"""`spotctl audit`."""
+"""`spotctl audit`: who did what, and what was refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def audit(
     since: str = typer.Option("24h", "--since", metavar="DURATION", help="How far back."),
     output: Output = output_option(),
 ) -> None:
-    """Print who did what: changes, keys and secrets handed out, and what was refused.
+    """Print who did what: changes, keys and secrets that were handed out, and refused requests.
 
     \b
     Example:
@@ -27,7 +27,7 @@ def audit(
       spotctl audit --since 7d -o json
     """
     with connect(ctx) as client:
-        items = merge(_read_all(client, int(duration_s(since, "--since", "24h, or 7d"))))
+        items = merge_by_request(_read_all(client, int(duration_s(since, "--since", "24h, or 7d"))))
     data = {"apiVersion": "spotd/v1", "kind": "AuditList", "items": items}
     emit(data, output, lambda: _print(items), "action")
 
@@ -41,20 +41,22 @@ def _read_all(client: Client, since_s: int) -> list[dict[str, Any]]:
     return list(items)
 
 
-def merge(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One item a request: how it ended, at the time when it was asked for. One that nobody knows
-    the end of is "unknown"."""
-    found: dict[str, dict[str, Any]] = {}
+def merge_by_request(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Merge the lines of each request into one item: its outcome, at the time of the request.
+
+    The outcome of a request without a second line is "unknown".
+    """
+    items: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(lines):
         key = line["request"] or f"line {number}"
-        first = found.get(key)
-        if first is not None:
-            found[key] = {**line, "at": first["at"]}
+        earlier = items.get(key)
+        if earlier is not None:
+            items[key] = {**line, "at": earlier["at"]}
         elif line["outcome"] == "asked":
-            found[key] = {**line, "outcome": "unknown", "text": _UNKNOWN}
+            items[key] = {**line, "outcome": "unknown", "text": _UNKNOWN}
         else:
-            found[key] = line
-    return list(found.values())
+            items[key] = line
+    return list(items.values())
 
 
 def _print(items: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""`spotctl cost budget`."""
+"""`spotctl cost budget`: what each budget has spent, and its forecast."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from spotd.api_client.client import connect
 from spotd.base.text import money, percent
-from spotd.cli.render import Column, Output, emit, output_option, print_table, say
+from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
 
 _COLUMNS = (
     Column("BUDGET", cut=True),
@@ -21,10 +21,10 @@ _COLUMNS = (
 
 
 def budget(ctx: typer.Context, output: Output = output_option()) -> None:
-    """Show each budget of the configuration: what is spent this month, how fast, and where it ends.
+    """Show each budget's spending this month, its rate, and its forecast.
 
-    NOW and 24 H MEAN are dollars an hour. AT THE END is what will be spent by the end of the month
-    at the present rate; the interval is by the rates of the last days.
+    NOW and 24 H MEAN are dollars per hour. AT THE END is the forecast for the end of the month at
+    the present rate; its interval uses the rates of the last days.
 
     \b
     Example:
@@ -37,22 +37,22 @@ def budget(ctx: typer.Context, output: Output = output_option()) -> None:
 
 def _print(items: list[dict[str, Any]]) -> None:
     if not items:
-        say("no budget is configured: [budgets.NAME] in config.toml")
+        print_message("no budget is configured: [budgets.NAME] in config.toml")
         return
-    print_table(_COLUMNS, [_row(one) for one in items])
+    print_table(_COLUMNS, [_row(row) for row in items])
 
 
-def _row(one: dict[str, Any]) -> list[str]:
-    rates = (one["usd_per_hour"], one["mean_usd_per_hour"])
-    low, high = money(one["forecast_low_usd"]), money(one["forecast_high_usd"])
+def _row(row: dict[str, Any]) -> list[str]:
+    rates = (row["usd_per_hour"], row["mean_usd_per_hour"])
+    low, high = money(row["forecast_low_usd"]), money(row["forecast_high_usd"])
     return [
-        one["name"],
-        ", ".join(part for part in (one["user"], one["project"]) if part) or "all",
-        money(one["budget_usd"]),
-        money(one["spent_usd"]),
-        percent(one["spent_usd"] / one["budget_usd"]),
+        row["name"],
+        ", ".join(part for part in (row["user"], row["project"]) if part) or "all",
+        money(row["budget_usd"]),
+        money(row["spent_usd"]),
+        percent(row["spent_usd"] / row["budget_usd"]),
         *(f"{money(rate)}/h" for rate in rates),
-        money(one["forecast_usd"]),
+        money(row["forecast_usd"]),
         f"{low} to {high}",
-        (one["used_up_at"] or "not this month")[:16].replace("T", " "),
+        (row["used_up_at"] or "not this month")[:16].replace("T", " "),
     ]

@@ -1,4 +1,4 @@
-"""`spotctl ckpt`: what a job has saved: listed, verified, pulled, pinned, removed."""
+"""`spotctl ckpt`: list, verify, pull, export, import, pin and remove a job's checkpoints."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import size, span
 from spotd.checkpoint_convert.formats import Format
 from spotd.cli.progress import Progress
-from spotd.cli.render import HELP, Column, Output, emit, output_option, print_table, say
+from spotd.cli.render import HELP, Column, Output, emit, output_option, print_message, print_table
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 
 _WHICH = typer.Argument("", metavar="[STEP|PIN]", help="Default: the newest.")
 _PIN = typer.Argument(metavar="PIN", help="Its name, like best: a-z, 0-9 and -.")
-_READ_S = 1800.0  # for one shard
+_READ_S = 1800.0  # reply limit for one shard
 
 
 @app.callback()
 def ckpt() -> None:
-    """See, verify, fetch and keep what a job has saved.
+    """List, verify, download and pin a job's checkpoints.
 
-    The daemon reads the store, with its own rights. A pin keeps a checkpoint until it is unpinned,
-    however many newer ones there are.
+    The daemon reads the store with its own credentials. A pinned checkpoint is kept until it is
+    unpinned, however many newer ones there are.
 
     \b
     Example:
@@ -36,7 +36,7 @@ def ckpt() -> None:
 
 @app.command("ls")
 def list_(ctx: typer.Context, job: str = JOB, output: Output = output_option()) -> None:
-    """List what HEAD and the pins of a job name, the newest first.
+    """List the checkpoints that a job's HEAD and pins name, newest first.
 
     \b
     Example:
@@ -44,12 +44,12 @@ def list_(ctx: typer.Context, job: str = JOB, output: Output = output_option()) 
     """
     with connect(ctx) as client:
         data = client.get(job_path(job, "/checkpoints"))
-    emit(data, output, lambda: _print(data), "step")
+    emit(data, output, lambda: _print_checkpoints(data), "step")
 
 
-def _print(data: dict[str, Any]) -> None:
+def _print_checkpoints(data: dict[str, Any]) -> None:
     if not data["items"]:
-        say(f"nothing is saved yet in {data['store']}")
+        print_message(f"nothing is saved yet in {data['store']}")
         return
     columns = (
         Column("STEP", right=True),
@@ -61,13 +61,13 @@ def _print(data: dict[str, Any]) -> None:
     )
     rows = []
     for item in data["items"]:
-        words = ["newest"] if item["newest"] else []
-        words += [word for word in ("released", "final") if item["newest"] and data[word]]
-        words += [f"shards in {url}" for url in item.get("stores", ())]
-        state = f"damaged: {item['problem']}" if item["problem"] else ", ".join(words)
+        states = ["newest"] if item["newest"] else []
+        states += [flag for flag in ("released", "final") if item["newest"] and data[flag]]
+        states += [f"shards in {url}" for url in item.get("stores", ())]
+        state = f"damaged: {item['problem']}" if item["problem"] else ", ".join(states)
         age = span(item["age_s"])
-        row = [str(item["step"]), str(item["generation"]), age, size(item["bytes"])]
-        rows.append([*row, ", ".join(item["pins"]), state])
+        cells = [str(item["step"]), str(item["generation"]), age, size(item["bytes"])]
+        rows.append([*cells, ", ".join(item["pins"]), state])
     print_table(columns, rows)
 
 
@@ -75,10 +75,10 @@ def _print(data: dict[str, Any]) -> None:
 def verify(
     ctx: typer.Context, job: str = JOB, which: str = _WHICH, output: Output = output_option()
 ) -> None:
-    """Read a checkpoint whole, where the daemon is, and compare every byte with its digest.
+    """Read an entire checkpoint on the daemon's machine, and compare every byte with its digest.
 
-    It ends with 1 where something is missing or damaged, and names it. All of it is read from the
-    store: of a bucket in another cloud, that is paid for.
+    The exit code is 1 if something is missing or damaged, which is then named. All data is read
+    from the store: reading a bucket in another cloud costs egress.
 
     \b
     Example:
@@ -101,7 +101,7 @@ def _verify(client: Client, job: str, which: str) -> dict[str, Any]:
     while number < shards:
         body = {"name": which, "shard": number}
         reply = client.post(job_path(job, "/checkpoints/verify"), body, reply_s=_READ_S)
-        which = which or str(reply["step"])  # a newer one may come meanwhile
+        which = which or str(reply["step"])  # the newest may be another one by the next request
         damage += [reply["damage"]] if reply["damage"] else []
         done, shards, number = done + reply["bytes"], reply["shards"], number + 1
         progress.show(done, reply["total_bytes"])
@@ -116,9 +116,11 @@ def _verify(client: Client, job: str, which: str) -> dict[str, Any]:
 
 def _print_verified(data: dict[str, Any]) -> None:
     for line in data["damage"]:
-        say(line)
+        print_message(line)
     if not data["damage"]:
-        say(f"step {data['step']}: {size(data['total_bytes'])}, every byte as it was saved")
+        print_message(
+            f"step {data['step']}: {size(data['total_bytes'])}, every byte as it was saved"
+        )
 
 
 @app.command()
@@ -126,13 +128,15 @@ def pull(
     ctx: typer.Context,
     job: str = JOB,
     which: str = _WHICH,
-    into: Path = typer.Option(..., "--into", metavar="DIR", help="A folder; made if need be."),
+    into: Path = typer.Option(
+        ..., "--into", metavar="DIR", help="Target folder; created if missing."
+    ),
     output: Output = output_option(),
 ) -> None:
-    """Copy a checkpoint into a folder here, every byte verified on its way.
+    """Download a checkpoint into a folder, verifying every byte.
 
-    The folder is a store then, file://DIR, with this checkpoint alone. Called again after a break,
-    it goes on where it was.
+    The folder becomes a store, file://DIR, with this checkpoint alone. After an interruption, run
+    it again to resume.
 
     \b
     Example:
@@ -143,11 +147,13 @@ def pull(
 
     progress = Progress("pulled")
     with connect(ctx) as client:
-        found = client.get(job_path(job, "/checkpoints"))
-        data = pull_into(client, found, which, into, progress.show)
+        checkpoints = client.get(job_path(job, "/checkpoints"))
+        data = pull_into(
+            client=client, listed=checkpoints, which=which, folder=into, on_progress=progress.show
+        )
     progress.end()
-    text = f"step {data['step']}: {size(data['bytes'])} in {into}, every byte as it was saved"
-    emit(data, output, lambda: say(text), "manifest")
+    message = f"step {data['step']}: {size(data['bytes'])} in {into}, every byte as it was saved"
+    emit(data, output, lambda: print_message(message), "manifest")
 
 
 @app.command()
@@ -155,19 +161,19 @@ def export(
     ctx: typer.Context,
     job: str = JOB,
     out: Path = typer.Option(..., "--out", metavar="DIR", help="A new folder."),
-    kind: Format = typer.Option(..., "--format", help="What to make of it."),
+    kind: Format = typer.Option(..., "--format", help="Format of the export."),
     step: str = typer.Option("", metavar="STEP", help="Or a pin. Default: the newest."),
     only: str | None = typer.Option(
-        None, metavar="PREFIX", help="Tensors whose names begin so, named without it."
+        None, metavar="PREFIX", help="Only tensors with this prefix, which is removed."
     ),
     output: Output = output_option(),
 ) -> None:
-    """Write a checkpoint as other programs read it, every byte verified on its way.
+    """Convert a checkpoint for other programs, verifying every byte.
 
-    hf is safetensors with an index, of the weights alone (model.*, where there are such); dcp a
-    folder for torch.distributed.checkpoint.load; torch one file for torch.load(weights_only=True);
-    safetensors one file of everything. dcp and torch need torch here, and twice the room on the
-    disk; no GPU is needed, and little memory.
+    hf is safetensors with an index, of the weights alone (model.*, if there are any); dcp is a
+    folder for torch.distributed.checkpoint.load; torch is one file for
+    torch.load(weights_only=True); safetensors is one file of all tensors. dcp and torch need torch
+    here and twice the disk space; no GPU is needed, and little memory.
 
     \b
     Example:
@@ -178,63 +184,73 @@ def export(
 
     progress = Progress("exported")
     with connect(ctx) as client:
-        found = client.get(job_path(job, "/checkpoints"))
-        data = export_into(client, found, step, kind, out, only, progress.show)
+        checkpoints = client.get(job_path(job, "/checkpoints"))
+        data = export_into(
+            client=client,
+            listing=checkpoints,
+            which=step,
+            export_format=kind,
+            folder=out,
+            prefix=only,
+            on_progress=progress.show,
+        )
     progress.end()
-    text = f"step {data['step']}: {data['tensors']} tensors, {size(data['bytes'])} in {out}"
-    emit(data, output, lambda: say(text), "out")
+    message = f"step {data['step']}: {data['tensors']} tensors, {size(data['bytes'])} in {out}"
+    emit(data, output, lambda: print_message(message), "out")
 
 
 @app.command("import")
 def import_(
     ctx: typer.Context,
-    folder: Path = typer.Argument(None, metavar="[FOLDER]", help="Or a file of safetensors."),
-    job: str = typer.Option("", metavar="JOB", help="Instead: what this job has saved."),
-    step: str = typer.Option("", metavar="STEP", help="Of it, or a pin. Default: the newest."),
+    folder: Path = typer.Argument(
+        None, metavar="[FOLDER]", help="A folder, or a safetensors file."
+    ),
+    job: str = typer.Option("", metavar="JOB", help="Import a checkpoint of this job instead."),
+    step: str = typer.Option("", metavar="STEP", help="Step or pin of --job. Default: the newest."),
     only: str = typer.Option(
-        "", metavar="PREFIX", help="Tensors whose names begin so, named without it."
+        "", metavar="PREFIX", help="Only tensors with this prefix, which is removed."
     ),
-    store: str = typer.Option(
-        "", metavar="URL", help="Default: the one that spotd is set up with."
-    ),
+    store: str = typer.Option("", metavar="URL", help="Store. Default: spotd's own."),
     output: Output = output_option(),
 ) -> None:
-    """Have a new job begin with weights from elsewhere, or where another job is.
+    """Import a checkpoint for a new job: weights from elsewhere, or another job's checkpoint.
 
-    FOLDER is a model as Hugging Face keeps it (safetensors), a folder of torch's DCP, or what
-    `ckpt export` made: weights, with which training begins at step 0; all of a checkpoint, with
-    optimizer and step, where it was exported whole. Nothing is unpickled. It becomes the first
-    checkpoint of a job, verified as any other; the store must be that of the job file. What was
-    interrupted goes on where it was when it is run again.
+    FOLDER is a Hugging Face model (safetensors), a folder of torch's DCP, or the output of `ckpt
+    export`. Weights start training at step 0; an export of a complete checkpoint continues at its
+    step, with its optimizer. Nothing is unpickled. The import becomes the first checkpoint of a job
+    and is verified like any other; its store must be that of the job file. After an interruption,
+    run it again to resume.
 
     \b
     Example:
       spotctl ckpt import Llama-3.2-1B
       spotctl ckpt import --job gpt --step best
     """
-    from spotd.cli.import_job import imported
+    from spotd.cli.import_job import import_checkpoint
     from spotd.spec.sources import CheckpointOrigin
 
     if (folder is None) == (not job) or (step and not job) or (only and job):
-        text = "name a FOLDER, with --only or without; or a --job, with --step or without"
-        raise UserError(text, "spotctl ckpt import --help", ExitCode.USAGE)
+        message = "name either a FOLDER (with --only if needed) or a --job (with --step if needed)"
+        raise UserError(message, "spotctl ckpt import --help", ExitCode.USAGE)
     progress = Progress("imported")
     origin = CheckpointOrigin(job=job, which=step) if job else CheckpointOrigin(folder.absolute())
     with (
         connect(ctx) as client,
-        imported(client, origin, store, progress.show, only=only) as data,
+        import_checkpoint(
+            client=client, origin=origin, store=store, on_progress=progress.show, only=only
+        ) as data,
     ):
         progress.end()
     emit(data, output, lambda: _print_imported(data), "id")
 
 
 def _print_imported(data: dict[str, Any]) -> None:
-    what = "weights alone" if data["weights_only"] else f"all of step {data['step']}"
-    say(f"{what}: {data['tensors']} tensors, {size(data['bytes'])} in {data['store']}")
+    content = "weights alone" if data["weights_only"] else f"all of step {data['step']}"
+    print_message(f"{content}: {data['tensors']} tensors, {size(data['bytes'])} in {data['store']}")
     if data["left_out"]:
         names = ", ".join(data["left_out"][:5])
-        say(f"left out, for they are no tensors: {len(data['left_out'])} ({names})")
-    say(f"a job begins with them: spotctl run FILE --continue {data['id']}")
+        print_message(f"left out because they are not tensors: {len(data['left_out'])} ({names})")
+    print_message(f"to start a job with it: spotctl run FILE --continue {data['id']}")
 
 
 @app.command()
@@ -245,7 +261,8 @@ def pin(
     step: str = typer.Option("", metavar="STEP", help="Or another pin. Default: the newest."),
     output: Output = output_option(),
 ) -> None:
-    """Keep a checkpoint, whatever the job's `keep` is. A name that is given again moves.
+    """Pin a checkpoint, so that it is kept whatever the job's `keep` is. A pin that exists is
+    moved.
 
     \b
     Example:
@@ -254,14 +271,14 @@ def pin(
     """
     with connect(ctx) as client:
         data = client.post(job_path(job, "/checkpoints/pin"), {"pin": name, "name": step})
-    emit(data, output, lambda: say(f"step {data['step']} is kept as {name}"), "pin")
+    emit(data, output, lambda: print_message(f"step {data['step']} is pinned as {name}"), "pin")
 
 
 @app.command()
 def unpin(
     ctx: typer.Context, job: str = JOB, name: str = _PIN, output: Output = output_option()
 ) -> None:
-    """Let go of a checkpoint that was pinned: it goes when it is old.
+    """Unpin a checkpoint: it is deleted when it is old.
 
     \b
     Example:
@@ -269,7 +286,7 @@ def unpin(
     """
     with connect(ctx) as client:
         data = client.post(job_path(job, "/checkpoints/unpin"), {"pin": name})
-    emit(data, output, lambda: say(f"{name} keeps nothing any more"), "pin")
+    emit(data, output, lambda: print_message(f"{name} is unpinned"), "pin")
 
 
 @app.command("rm")
@@ -277,10 +294,12 @@ def remove(
     ctx: typer.Context,
     job: str = JOB,
     step: int = typer.Argument(min=0, metavar="STEP"),
-    last: bool = typer.Option(False, "--last", help="Also the newest of a job that has ended."),
+    last: bool = typer.Option(
+        False, "--last", help="Also delete the newest checkpoint of a job that has ended."
+    ),
     output: Output = output_option(),
 ) -> None:
-    """Delete one checkpoint from its store: no pinned one, and never that which a job goes on from.
+    """Delete one checkpoint from its store; never a pinned one, or the one that a job resumes from.
 
     \b
     Example:
@@ -289,5 +308,5 @@ def remove(
     with connect(ctx) as client:
         body: dict[str, Any] = {"name": str(step), "last": last}
         data = client.post(job_path(job, "/checkpoints/rm"), body)
-    text = f"step {data['step']} is removed ({data['objects']} objects)"
-    emit(data, output, lambda: say(text), "step")
+    message = f"step {data['step']} is removed ({data['objects']} objects)"
+    emit(data, output, lambda: print_message(message), "step")

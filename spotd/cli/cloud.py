@@ -15,13 +15,22 @@ from urllib.parse import urlsplit
 import typer
 
 from providers.local.access import token_file
-from providers.local.client import NoAnswer
+from providers.local.client import NoResponseError
 from providers.local.control import Control, ControlError, start
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.paths import state_dir
 from spotd.base.text import span
 from spotd.cli.durations import duration_s
-from spotd.cli.render import HELP, Cell, Column, Output, emit, output_option, print_table, say
+from spotd.cli.render import (
+    HELP,
+    Cell,
+    Column,
+    Output,
+    emit,
+    output_option,
+    print_message,
+    print_table,
+)
 
 _STOP_TIMEOUT_S = 30.0
 _COLUMNS = (
@@ -38,10 +47,10 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=
 
 @app.callback()
 def cloud() -> None:
-    """Run a small cloud on this machine, for trying and tests.
+    """Run a simulated cloud on this machine, for trials and tests.
 
-    Its machines are processes on this box, with real SSH servers and metadata services that speak
-    like those of AWS, GCP and Azure. Nothing leaves the machine, and nothing costs money.
+    Its machines are processes on this box, with real SSH servers and with metadata services like
+    those of AWS, GCP and Azure. Nothing leaves the machine, and nothing costs money.
 
     \b
     Example:
@@ -52,28 +61,32 @@ def cloud() -> None:
 
 def _folder_option() -> Any:
     return typer.Option(
-        None, "--dir", envvar="SPOTCTL_CLOUD_DIR", metavar="DIR", help="Where it keeps its things."
+        None,
+        "--dir",
+        envvar="SPOTCTL_CLOUD_DIR",
+        metavar="DIR",
+        help="Folder of the cloud's state.",
     )
 
 
 @dataclass(frozen=True)
 class _Cloud:
-    """A local cloud that was started earlier, as noted in its folder."""
+    """A local cloud that was started earlier, as recorded in its folder."""
 
     folder: Path
     url: str
     pid: int
 
     @classmethod
-    def find(cls, given: Path | None) -> _Cloud:
-        folder = _folder(given)
+    def find(cls, path: Path | None) -> _Cloud:
+        folder = _folder(path)
         try:
-            noted = json.loads((folder / "spotctl.json").read_text())
+            record = json.loads((folder / "spotctl.json").read_text())
         except FileNotFoundError:
             raise UserError(
                 f"no local cloud was started in {folder}", "spotctl cloud up", ExitCode.NOT_FOUND
             ) from None
-        return cls(folder, noted["url"], noted["pid"])
+        return cls(folder, record["url"], record["pid"])
 
     @property
     def alive(self) -> bool:
@@ -91,19 +104,19 @@ class _Cloud:
         return False
 
 
-def _folder(given: Path | None) -> Path:
-    return (given or state_dir(os.environ) / "cloud").absolute()
+def _folder(path: Path | None) -> Path:
+    return (path or state_dir(os.environ) / "cloud").absolute()
 
 
-def _control(given: Path | None) -> Control:
-    found = _Cloud.find(given)
-    if not found.alive:
+def _control(path: Path | None) -> Control:
+    running = _Cloud.find(path)
+    if not running.alive:
         raise UserError(
-            f"the local cloud of {found.folder} does not run",
-            f"spotctl cloud up --dir {found.folder}",
+            f"the local cloud of {running.folder} is not running",
+            f"spotctl cloud up --dir {running.folder}",
             ExitCode.UNREACHABLE,
         )
-    return Control(found.url, token_file(found.folder))
+    return Control(running.url, token_file(running.folder))
 
 
 @app.command()
@@ -114,83 +127,92 @@ def up(
         min=0,
         max=65535,
         metavar="PORT",
-        help="Of 127.0.0.1; 0 takes a free one. Default: the one it had, as config.toml has it.",
+        help="Port on 127.0.0.1; 0 takes a free one. Default: the earlier one, as in config.toml.",
     ),
     scenario: Path | None = typer.Option(None, metavar="FILE", help="TOML: prices, capacity, ..."),
     output: Output = output_option(),
 ) -> None:
-    """Start it, detached. Prints its address and what to put into config.toml.
+    """Start the cloud in the background, and print the configuration to put into config.toml.
 
     \b
     Example:
       spotctl cloud up
       spotctl cloud up --scenario examples/scenarios/rough.toml --dir /tmp/rough
     """
-    where = _folder(folder)
-    old = _Cloud.find(where) if (where / "spotctl.json").exists() else None
-    if old and old.alive:
-        say(f"it runs already: {old.url}")
-        url = old.url
+    cloud_dir = _folder(folder)
+    earlier = _Cloud.find(cloud_dir) if (cloud_dir / "spotctl.json").exists() else None
+    if earlier and earlier.alive:
+        print_message(f"it is already running: {earlier.url}")
+        url = earlier.url
     else:
-        url = _start(where, scenario, port, old.url if old else "")
-    token = str(token_file(where))
-    about = {"url": url, "dir": str(where), "token_file": token}
-    data = {"apiVersion": "spotd/v1", "kind": "LocalCloud", **about}
+        url = _start(
+            folder=cloud_dir, scenario=scenario, port=port, old_url=earlier.url if earlier else ""
+        )
+    token = str(token_file(cloud_dir))
+    location = {"url": url, "dir": str(cloud_dir), "token_file": token}
+    data = {"apiVersion": "spotd/v1", "kind": "LocalCloud", **location}
     emit(data, output, lambda: _print_config(url, token), "url")
 
 
-def _start(where: Path, scenario: Path | None, port: int | None, old_url: str) -> str:
-    """Start it on `port`, or else on the one of `old_url`, which stands in somebody's config.toml;
-    returns its URL. Raises UserError."""
-    wanted = port if port is not None else urlsplit(old_url).port or 0
+def _start(folder: Path, scenario: Path | None, port: int | None, old_url: str) -> str:
+    """Start the cloud and return its URL. Raises UserError.
+
+    Without `port` it takes the port of `old_url`, which the user's config.toml names.
+    """
+    wanted_port = port if port is not None else urlsplit(old_url).port or 0
     try:
-        running = start(where, scenario, wanted)
+        running = start(folder, scenario, wanted_port)
     except ControlError as error:
-        advice = f"see {where / 'server.log'}, or give another --dir"
-        if wanted:
-            advice += (
-                f"; if port {wanted} is taken: end what listens there, or --port 0 for another, "
-                "and write config.toml anew from what is then printed"
+        fix = f"see {folder / 'server.log'}, or give another --dir"
+        if wanted_port:
+            fix += (
+                f"; if port {wanted_port} is taken: end what listens there, or --port 0 for another"
+                ", and update config.toml with the configuration that is printed then"
             )
-        raise UserError(str(error), advice, ExitCode.FAILURE) from None
-    noted = json.dumps({"url": running.url, "pid": running.process.pid})
-    (where / "spotctl.json").write_text(noted)
+        raise UserError(str(error), fix, ExitCode.FAILURE) from None
+    record = json.dumps({"url": running.url, "pid": running.process.pid})
+    (folder / "spotctl.json").write_text(record)
     if old_url not in ("", running.url):
-        say(f"warning: it was {old_url} before: write config.toml anew, and restart spotd")
+        print_message(
+            f"warning: the address was {old_url} before: update config.toml, and restart spotd"
+        )
     return running.url
 
 
 def _print_config(url: str, token: str) -> None:
-    for make in ("aws", "gcp", "azure"):
-        print(f'[providers.local-{make}]\nkind = "local"\nurl = "{url}"\npersonality = "{make}"')
+    for personality in ("aws", "gcp", "azure"):
+        print(f'[providers.local-{personality}]\nkind = "local"\nurl = "{url}"')
+        print(f'personality = "{personality}"')
         print(f"token_file = {json.dumps(token)}\n")
     print('[alerts.routes.default]\nkind = "log"')
 
 
 @app.command()
 def down(folder: Path | None = _folder_option(), output: Output = output_option()) -> None:
-    """Stop it, and every machine in it. Its meter and its disks' folder stay.
+    """Stop the cloud and every machine in it. Its ledger and its disks' folder stay.
 
     \b
     Example:
       spotctl cloud down
     """
-    found = _Cloud.find(folder)
-    was_alive = found.alive
+    running = _Cloud.find(folder)
+    was_alive = running.alive
     if was_alive:
-        os.kill(found.pid, signal.SIGTERM)
-        if not _ends(found):
+        os.kill(running.pid, signal.SIGTERM)
+        if not _has_stopped(running):
             raise UserError(
-                f"the local cloud (process {found.pid}) does not stop", f"kill -9 {found.pid}"
+                f"the local cloud (process {running.pid}) does not stop", f"kill -9 {running.pid}"
             )
     head = {"apiVersion": "spotd/v1", "kind": "LocalCloud"}
-    data = {**head, "url": found.url, "dir": str(found.folder), "stopped": was_alive}
-    emit(data, output, lambda: say("stopped" if was_alive else "it does not run"), "dir")
+    data = {**head, "url": running.url, "dir": str(running.folder), "stopped": was_alive}
+    emit(
+        data, output, lambda: print_message("stopped" if was_alive else "it is not running"), "dir"
+    )
 
 
-def _ends(running: _Cloud) -> bool:
-    end = time.monotonic() + _STOP_TIMEOUT_S
-    while running.alive and time.monotonic() < end:
+def _has_stopped(running: _Cloud) -> bool:
+    give_up_at = time.monotonic() + _STOP_TIMEOUT_S
+    while running.alive and time.monotonic() < give_up_at:
         time.sleep(0.05)
     return not running.alive
 
@@ -198,16 +220,16 @@ def _ends(running: _Cloud) -> bool:
 @app.command()
 def status(
     folder: Path | None = _folder_option(),
-    everything: bool = typer.Option(False, "-a", "--all", help="Machines that ended as well."),
+    everything: bool = typer.Option(False, "-a", "--all", help="Include machines that have ended."),
     output: Output = output_option(),
 ) -> None:
-    """List its machines.
+    """List the cloud's machines.
 
     \b
     Example:
       spotctl cloud status --all
     """
-    state = _ask(_control(folder).state)
+    state = _call_cloud(_control(folder).state)
     alive = ("pending", "running", "stopping")
     items = [row for row in state["instances"] if everything or row["state"] in alive]
     head = {"apiVersion": "spotd/v1", "kind": "LocalInstanceList"}
@@ -217,7 +239,7 @@ def status(
 
 def _print_machines(items: list[dict[str, Any]]) -> None:
     if not items:
-        say("no machines")
+        print_message("no machines")
         return
     rows: list[list[Cell | str]] = [
         [
@@ -236,14 +258,16 @@ def _print_machines(items: list[dict[str, Any]]) -> None:
 @app.command()
 def preempt(
     instance: str = typer.Argument("", metavar="INSTANCE", help="One machine."),
-    zone: str = typer.Option("", metavar="ZONE", help="Every spot machine of a zone."),
-    notice: str = typer.Option("30s", metavar="DURATION", help="How long it is warned before."),
+    zone: str = typer.Option("", metavar="ZONE", help="Every spot machine in a zone."),
+    notice: str = typer.Option(
+        "30s", metavar="DURATION", help="Time between the notice and the end."
+    ),
     mode: str = typer.Option("notice", metavar="MODE", help="notice, reset, silent or frozen."),
     folder: Path | None = _folder_option(),
     output: Output = output_option(),
 ) -> None:
-    """Take machines away, as a cloud does: with a notice, by a reset, or in silence; or freeze
-    them while the cloud goes on listing them.
+    """Preempt machines as a cloud does: with a notice, by a reset, or silently; or freeze them
+    while the cloud still lists them.
 
     \b
     Example:
@@ -257,26 +281,24 @@ def preempt(
     notice_s = duration_s(notice, "--notice") if mode == "notice" else 0.0
     target = {"instance": instance} if instance else {"zone": zone}
     control = _control(folder)
-    taken = _ask(lambda: control.preempt(**target, notice_s=notice_s, mode=mode))
-    if not taken:
-        raise UserError(
-            "no spot machine was there to be taken", "spotctl cloud status", ExitCode.NOT_FOUND
-        )
-    data = {"apiVersion": "spotd/v1", "kind": "LocalNoticeList", "items": taken}
-    emit(data, output, lambda: _print_taken(taken), "instance_id")
+    preempted = _call_cloud(lambda: control.preempt(**target, notice_s=notice_s, mode=mode))
+    if not preempted:
+        raise UserError("no spot machine matches", "spotctl cloud status", ExitCode.NOT_FOUND)
+    data = {"apiVersion": "spotd/v1", "kind": "LocalNoticeList", "items": preempted}
+    emit(data, output, lambda: _print_preempted(preempted), "instance_id")
 
 
-def _print_taken(taken: list[dict[str, Any]]) -> None:
-    for item in taken:
+def _print_preempted(preempted: list[dict[str, Any]]) -> None:
+    for item in preempted:
         print(f"{item['instance_id']}  {item['mode']}  {item['notice_s']:.0f}s")
 
 
-def _ask(call: Any) -> Any:
+def _call_cloud(call: Any) -> Any:
     try:
         return call()
     except ControlError as error:
         raise UserError(str(error), "spotctl cloud status --all", ExitCode.USAGE) from None
-    except NoAnswer as error:
+    except NoResponseError as error:
         raise UserError(
             f"the local cloud does not answer: {error}", "spotctl cloud up", ExitCode.UNREACHABLE
         ) from None

@@ -1,6 +1,6 @@
-"""Every command of `spotctl` by name: where it is defined and its one line of help.
+"""Table of `spotctl` commands: where each is defined, and its one line of help.
 
-The lines are here, and not only in the modules, so that `spotctl --help` imports no command.
+The help lines stand here as well as in the modules, so that `spotctl --help` imports no command.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Entry:
-    """`spotd.cli.<module>` has the function `attribute`, or a sub-group called `app`."""
+    """One command: the function `attribute` of `spotd.cli.<module>`, or its sub-group `app`."""
 
     module: str
     attribute: str
@@ -22,61 +22,59 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "run": Entry("run", "run", "Submit a job file and follow it until it trains."),
         "ps": Entry("jobs", "ps", "List jobs."),
         "show": Entry("jobs", "show", "Show one job with its machines."),
-        "logs": Entry("logs", "logs", "Print a job's output, over all its machines."),
-        "results": Entry("results", "app", "Keep what an evaluation of a job's model measured."),
-        "drill": Entry("drill", "app", "Strike a running job on purpose; see that it comes back."),
-        "ckpt": Entry("checkpoints", "app", "List, verify, fetch and keep what a job has saved."),
-        "events": Entry("events", "events", "Print what happened, to one job or to all."),
-        "why": Entry("explain", "why", "Say why a job is where it is and what comes next."),
-        "plan": Entry("explain", "plan", "Rank where a job file would run. Starts nothing."),
-        "advise": Entry("advise", "advise", "Say whether a job is one for spot today, and why."),
+        "logs": Entry("logs", "logs", "Print a job's output from all its machines."),
+        "results": Entry("results", "app", "Store the results of evaluating a job's model."),
+        "drill": Entry("drill", "app", "Inject a fault into a job and check that it recovers."),
+        "ckpt": Entry("checkpoints", "app", "List, verify, download and pin a job's checkpoints."),
+        "events": Entry("events", "events", "Print the events of one job or of all."),
+        "why": Entry("explain", "why", "Explain a job's state and its next step."),
+        "plan": Entry("explain", "plan", "Rank the offers for a job file. Starts nothing."),
+        "advise": Entry("advise", "advise", "Advise spot or on-demand for a job, with reasons."),
         "rightsize": Entry(
-            "rightsize", "rightsize", "Foretell a training run's memory, time and cost."
+            "rightsize", "rightsize", "Estimate a training run's memory, time and cost."
         ),
         "dashboard": Entry(
-            "dashboard", "dashboard", "Show jobs, machines and money in a browser. Changes nothing."
+            "dashboard", "dashboard", "Show jobs, machines and costs in a browser. Read-only."
         ),
-        "wait": Entry("wait", "wait", "Wait until a job ends, or runs."),
-        "pause": Entry("job_control", "pause", "Save and give the machines back until resumed."),
+        "wait": Entry("wait", "wait", "Wait until a job ends, runs or is paused."),
+        "pause": Entry("job_control", "pause", "Save and release the machines until resumed."),
         "resume": Entry("job_control", "resume", "Run a paused job from its last checkpoint."),
-        "cancel": Entry("job_control", "cancel", "Save, give the machines back and end the job."),
+        "cancel": Entry("job_control", "cancel", "Save, release the machines and end the job."),
     },
     "Machines and money": {
         "nodes": Entry("jobs", "nodes", "List machines that cost money now, or all of one job."),
-        "orphans": Entry("orphans", "app", "List what no job wants, and end it."),
-        "image": Entry("image", "app", "Bake images that have setup done; list and remove them."),
+        "orphans": Entry("orphans", "app", "List and end resources that belong to no job."),
+        "image": Entry("image", "app", "Bake, list and remove images that have setup done."),
         "ssh": Entry("ssh", "ssh", "Log in to a job's machine, or run a command there."),
-        "offers": Entry("offers", "offers", "List what the clouds sell now, the cheapest first."),
-        "price": Entry("offers", "app", "Show how prices moved, and what guides claim."),
-        "stats": Entry("stats", "stats", "Show how machines fared: taken away, refused, up when."),
-        "trace": Entry("trace", "trace", "Write what was seen of spot as traces to score on."),
+        "offers": Entry("offers", "offers", "List current offers, cheapest first."),
+        "price": Entry("offers", "app", "Show price history, and prices that guides claim."),
+        "stats": Entry("stats", "stats", "Show interruption, refusal and startup statistics."),
+        "trace": Entry("trace", "trace", "Export recorded spot availability as trace files."),
         "providers": Entry(
-            "providers", "providers", "List clouds, the notice they give, and egress."
+            "providers", "providers", "List clouds with notice times and egress prices."
         ),
-        "shadow": Entry(
-            "shadow", "shadow", "Say what spotd would have saved on another's history."
-        ),
+        "shadow": Entry("shadow", "shadow", "Estimate spotd's savings on another scheduler's log."),
         "commitments": Entry(
-            "commitments", "commitments", "Say how many machines to commit to, and what to leave."
+            "commitments", "commitments", "Advise how many machines to commit to."
         ),
         "cost": Entry("cost", "app", "Show what jobs cost, and would have cost on demand."),
     },
     "The daemon": {
-        "init": Entry("init", "init", "Print or make what spotd needs in a cloud account."),
+        "init": Entry("init", "init", "Print or create what spotd needs in a cloud account."),
         "doctor": Entry("doctor", "doctor", "Check everything that spotd needs."),
-        "user": Entry("user", "app", "List users; shut one out of everything."),
-        "secret": Entry("secret", "app", "Keep secrets for jobs; change the key that seals them."),
+        "user": Entry("user", "app", "List, disable and enable users."),
+        "secret": Entry("secret", "app", "Store secrets for jobs; rotate the master key."),
         "audit": Entry("audit", "audit", "Print who did what, and what was refused."),
         "alerts": Entry("alerts", "app", "Test the alert routes."),
-        "metrics": Entry("metrics", "app", "Print metrics, alert rules and the board."),
+        "metrics": Entry("metrics", "app", "Print metrics, alert rules and the Grafana dashboard."),
         "quarantine": Entry(
-            "quarantine", "quarantine", "Hold back the end of unknown machines, or not."
+            "quarantine", "quarantine", "Show or release the quarantine of unknown machines."
         ),
         "safe-mode": Entry(
-            "quarantine", "safe_mode", "See or end what a daemon that crashed is held to."
+            "quarantine", "safe_mode", "Show or leave safe mode after repeated crashes."
         ),
-        "db": Entry("db", "app", "Copy the database, or bring it to a new schema."),
-        "cloud": Entry("cloud", "app", "Run a small cloud on this machine, for trying and tests."),
+        "db": Entry("db", "app", "Back up the database or upgrade its schema."),
+        "cloud": Entry("cloud", "app", "Run a simulated cloud on this machine, for tests."),
         "demo": Entry("demo", "demo", "Watch a real job survive three preemptions."),
     },
 }

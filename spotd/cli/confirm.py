@@ -1,4 +1,4 @@
-"""An order that ends many things at once is given with their number."""
+"""Confirmation of commands that end many things at once: the user types their number."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import typer
 from spotd.base.errors import ExitCode, UserError
 
 _SHOWN = 10
-YES = typer.Option(False, "--yes", "-y", help="Do not ask, however many there are.")
+YES = typer.Option(False, "--yes", "-y", help="Do not ask for confirmation.")
 
 
 def confirm_many(verb: str, noun: str, names: Sequence[str], *, yes: bool) -> None:
-    """Have the number of `names` typed in, if there are several. Raises UserError where that is
-    refused, or nobody is there to be asked."""
+    """Ask the user to type the number of `names` if there are several.
+
+    Raises UserError if the answer is another one, or if stdin is no terminal.
+    """
     count = len(names)
     if yes or count < 2:
         return
     if not sys.stdin.isatty():
         raise UserError(
-            f"{verb} of {count} {noun} was not confirmed, and nobody is here to be asked",
+            f"{verb} of {count} {noun} was not confirmed, and stdin is not a terminal",
             f"spotctl ... --yes, if all {count} are meant",
             ExitCode.USAGE,
         )
@@ -31,6 +33,6 @@ def confirm_many(verb: str, noun: str, names: Sequence[str], *, yes: bool) -> No
     if typed.strip() != str(count):
         raise UserError(
             f"nothing was done: {typed.strip() or 'nothing'!r} is not {count}",
-            f"the same again, and {count}",
+            f"run it again and type {count}",
             ExitCode.USAGE,
         )

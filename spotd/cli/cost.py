@@ -1,4 +1,4 @@
-"""`spotctl cost`: what jobs cost; and its sub-commands."""
+"""`spotctl cost`: the cost of jobs, and its sub-commands."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import typer
 from typer.core import TyperGroup
 
 from spotd.api_client.client import complete_job, connect, job_path
-from spotd.api_client.wording import outlook_pairs
+from spotd.api_client.wording import completion_pairs
 from spotd.base.text import money, percent, place, size, spent
 from spotd.cli import budgets, cost_compare, cost_export, cost_reconcile, cost_report
-from spotd.cli.diagnosis import idle_words
+from spotd.cli.diagnosis import idle_text
 from spotd.cli.render import (
     HELP,
     Column,
     Output,
     emit,
     output_option,
+    print_message,
     print_pairs,
     print_table,
-    say,
 )
 
 _COLUMNS = (
@@ -43,7 +43,7 @@ _NODE_COLUMNS = (
 
 
 class CostGroup(TyperGroup):
-    """What is no sub-command is a job of `show`."""
+    """A first argument that is no sub-command is a job of `show`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help")):
@@ -76,23 +76,25 @@ def cost() -> None:
 @app.command()
 def show(
     ctx: typer.Context,
-    job: str = typer.Argument("", metavar="JOB", help="In detail.", autocompletion=complete_job),
-    limit: int = typer.Option(100, min=1, metavar="N", help="Show so many jobs, the newest."),
+    job: str = typer.Argument(
+        "", metavar="JOB", help="Show this job in detail.", autocompletion=complete_job
+    ),
+    limit: int = typer.Option(100, min=1, metavar="N", help="Show at most N jobs, the newest."),
     output: Output = output_option(),
 ) -> None:
-    """Show what jobs cost, each with its machines.
+    """Show what jobs cost, and with JOB also its machines.
 
-    ON-DEMAND is what the steps that survive would have cost on demand in the same places: the time
-    that preemptions took is paid here, and would not have been paid there. So SAVED is never more
-    than PRICE OFF. With a job, the cheapest place that has such a machine is compared as well.
-    Hours out of a reservation that cost nothing more are "prepaid", and no saving.
-    Amounts are estimates from prices and times, until a bill says otherwise. IDLE, with a job, is
-    what its GPUs cost while they did nothing, as far as that was measured.
+    ON-DEMAND is what the surviving steps would have cost on demand in the same places. Time lost to
+    preemptions is paid here and would not be paid there, so SAVED never exceeds PRICE OFF. With
+    JOB, the cheapest place that has such a machine is compared as well. Hours from a reservation
+    without extra cost are "prepaid" and no saving. Amounts are estimates from prices and times
+    until a bill confirms them. IDLE, with JOB, is the cost of its GPUs while they did nothing,
+    where it was measured.
 
-    With a job that runs, also how it goes on: dollars an hour now and in the mean of 24 h, the
-    steps that are left, and when it is done at what cost, with what nine of ten outcomes lie
-    between; by its own steps, interruptions and prices, and how often such machines were taken
-    away here. Where the job file does not say how much there is to do, no end is foretold.
+    A running JOB also shows its forecast: dollars per hour now and in the mean of 24 h, the
+    remaining steps, and when it ends at what cost, with the range of nine of ten outcomes. It is
+    based on the job's own steps, interruptions and prices, and on the interruption rate of such
+    machines here. If the job file does not say how much work there is, no end is forecast.
 
     \b
     Example:
@@ -101,19 +103,19 @@ def show(
     """
     with connect(ctx) as client:
         data = client.get(job_path(job, "/cost")) if job else client.get("/v1/costs", limit=limit)
-    emit(data, output, lambda: _print_one(data) if job else _print_all(data), "job")
+    emit(data, output, lambda: _print_job_cost(data) if job else _print_jobs(data), "job")
 
 
-def _print_all(data: dict[str, Any]) -> None:
+def _print_jobs(data: dict[str, Any]) -> None:
     if not data["items"]:
-        say("no jobs")
+        print_message("no jobs")
         return
     print_table(_COLUMNS, [_row(item) for item in data["items"]])
-    say(f"{money(data['spend_usd'])} in all{_hidden(data)}")
+    print_message(f"{money(data['spend_usd'])} in all{_hidden_jobs(data)}")
 
 
-def _hidden(data: dict[str, Any]) -> str:
-    """What the sum has and the table has not."""
+def _hidden_jobs(data: dict[str, Any]) -> str:
+    """Return the note on jobs that the sum includes and the table does not show."""
     missing = data["total"] - len(data["items"])
     if not missing:
         return ""
@@ -121,36 +123,36 @@ def _hidden(data: dict[str, Any]) -> str:
 
 
 def _row(item: dict[str, Any]) -> list[str]:
-    about = "~" if item["estimated"] else ""
+    approximate = "~" if item["estimated"] else ""
     return [
         item["job"],
         f"{item['paid_hours']:.2f}",
-        about + money(item["spend_usd"]),
+        approximate + money(item["spend_usd"]),
         money(item["on_demand_usd"]),
         percent(item["saving"]),
         percent(item["discount"]),
     ]
 
 
-def _print_one(item: dict[str, Any]) -> None:
+def _print_job_cost(item: dict[str, Any]) -> None:
     useful = item["useful_hours"]
-    running = " so far" if item["estimated"] else ""
+    so_far = " so far" if item["estimated"] else ""
     print_pairs(
         [
             ("job", item["job"]),
-            ("cost", spent(item["spend_usd"], item["max_cost_usd"], running)),
-            ("checkpoints", _carried(item["carried_usd"])),
+            ("cost", spent(item["spend_usd"], item["max_cost_usd"], so_far)),
+            ("checkpoints", _storage_costs(item["carried_usd"])),
             ("paid", f"{item['paid_hours']:.3f} h"),
             ("prepaid", _prepaid(item)),
             ("useful", "" if useful is None else f"{useful:.3f} h of steps that survive"),
-            *outlook_pairs(item),
+            *completion_pairs(item),
             ("on demand", _on_demand(item)),
             ("list price", f"{money(item['list_usd'])} for the same hours, same place"),
             ("best on demand", f"{money(item['best_on_demand_usd'])} for the same hours"),
             ("saved", percent(item["saving"])),
             ("price off", percent(item["discount"])),
-            ("kept", _kept(item.get("kept") or {})),
-            ("idle", idle_words(item.get("use"))),
+            ("kept", _stored_checkpoints(item.get("kept") or {})),
+            ("idle", idle_text(item.get("use"))),
         ]
     )
     if item["nodes"]:
@@ -158,32 +160,32 @@ def _print_one(item: dict[str, Any]) -> None:
         print_table(_NODE_COLUMNS, [_node_row(node) for node in item["nodes"]])
 
 
-def _carried(usd: float) -> str:
+def _storage_costs(usd: float) -> str:
     return f"{money(usd)} on top for storage, requests and egress; limits count it" if usd else ""
 
 
 def _prepaid(item: dict[str, Any]) -> str:
-    """Hours out of reservations: "" for none."""
+    """Return the hours from reservations as text; empty for none."""
     hours = item["prepaid_hours"]
-    told = "out of reservations, which are on the cloud's own bill: no part of cost and savings"
-    return f"{hours:.3f} h of these {told}" if hours else ""
+    note = "out of reservations, which are on the cloud's own bill: no part of cost and savings"
+    return f"{hours:.3f} h of these {note}" if hours else ""
 
 
-def _kept(kept: dict[str, Any]) -> str:
-    """What the checkpoints that are kept cost on top; "" where that is not known, or nothing is."""
-    month = kept.get("usd_per_month")
-    if month is None or not kept["checkpoints"]:
+def _stored_checkpoints(stored: dict[str, Any]) -> str:
+    """Return the cost of stored checkpoints as text; empty if it is unknown or there are none."""
+    usd_per_month = stored.get("usd_per_month")
+    if usd_per_month is None or not stored["checkpoints"]:
         return ""
-    many = f"{kept['checkpoints']} checkpoint{'s' if kept['checkpoints'] > 1 else ''}"
-    each = f"{many}, {size(kept['bytes'])}: about {money(month)} a month on top"
-    return f"{each}, by list ({kept['price_of']})"
+    count = f"{stored['checkpoints']} checkpoint{'s' if stored['checkpoints'] > 1 else ''}"
+    summary = f"{count}, {size(stored['bytes'])}: about {money(usd_per_month)} a month on top"
+    return f"{summary}, by list ({stored['price_of']})"
 
 
 def _on_demand(item: dict[str, Any]) -> str:
     if item["on_demand_usd"] is None:
         return "not known: no report of the first steps (none made, or no longer kept)"
-    same, best = money(item["on_demand_usd"]), money(item["on_demand_best_usd"])
-    return f"{same} for the steps that survive, in the same places; {best} in the cheapest"
+    same_place, best = money(item["on_demand_usd"]), money(item["on_demand_best_usd"])
+    return f"{same_place} for the steps that survive, in the same places; {best} in the cheapest"
 
 
 def _node_row(node: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`spotctl cost compare`."""
+"""`spotctl cost compare`: a job as it ran beside the same work on demand."""
 
 from __future__ import annotations
 
@@ -24,16 +24,21 @@ _COLUMNS = (
 
 def compare(
     ctx: typer.Context,
-    job: str = typer.Argument("", metavar="[JOB]", help="One.", autocompletion=complete_job),
+    job: str = typer.Argument(
+        "", metavar="[JOB]", help="Compare this job.", autocompletion=complete_job
+    ),
     file: Path | None = typer.Option(
-        None, "--file", metavar="FILE", help="Line items of a TOML file instead of the ledger."
+        None,
+        "--file",
+        metavar="FILE",
+        help="Read the line items from a TOML file instead of the ledger.",
     ),
     output: Output = output_option(),
 ) -> None:
-    """Compare a job as it ran with the same work on demand, in eight rows.
+    """Compare a job as it ran with the same work on demand.
 
-    Hours, cost, cost of a GPU-hour, interruptions, hours lost, quality and time. What is not
-    measured is left open. docs/cost.md has the method.
+    The rows are hours, cost, cost per GPU-hour, interruptions, lost hours, quality and time. A
+    value that was not measured is "-". See docs/cost.md for the method.
 
     \b
     Example:
@@ -43,44 +48,44 @@ def compare(
     if bool(job) == bool(file):
         raise UserError("name one job, or --file", "spotctl cost compare gpt", ExitCode.USAGE)
     if file is not None:
-        data = {"apiVersion": "spotd/v1", **_of_file(file)}
+        data = {"apiVersion": "spotd/v1", **_file_comparison(file)}
     else:
         with connect(ctx) as client:
-            found = client.get(job_path(job, "/cost/report"))
-        data = {name: found[name] for name in ("apiVersion", "job", "provisional", "comparison")}
+            report = client.get(job_path(job, "/cost/report"))
+        data = {name: report[name] for name in ("apiVersion", "job", "provisional", "comparison")}
     data["kind"] = "CostComparison"
     emit(data, output, lambda: _print(data), "job")
 
 
-def _of_file(file: Path) -> dict[str, Any]:
+def _file_comparison(file: Path) -> dict[str, Any]:
     from spotd.cli.external_runs import read_case, read_facts
-    from spotd.money.compare import compare as compared
+    from spotd.money.compare import compare as compare_runs
     from spotd.money.compare import comparison_data
     from spotd.money.document import report_data
     from spotd.money.report import report_of
 
     account, claim = read_case(file)
     report = report_of(account)
-    told = report_data(report, claim)
-    told["comparison"] = comparison_data(compared(report, read_facts(file)))
-    wanted = ("job", "provisional", "claim", "comparison")
-    return {name: value for name, value in told.items() if name in wanted}
+    data = report_data(report, claim)
+    data["comparison"] = comparison_data(compare_runs(report, read_facts(file)))
+    fields = ("job", "provisional", "claim", "comparison")
+    return {name: value for name, value in data.items() if name in fields}
 
 
 def _print(data: dict[str, Any]) -> None:
-    print_table(_COLUMNS, [_row(one) for one in data["comparison"]])
+    print_table(_COLUMNS, [_row(row) for row in data["comparison"]])
     for line in claim_lines(data):
         print(line)
 
 
-def _row(one: dict[str, Any]) -> list[str]:
+def _row(row: dict[str, Any]) -> list[str]:
     def cell(value: float | None) -> str:
         if value is None:
             return "-"
-        if one["unit"] == "usd":
+        if row["unit"] == "usd":
             return money(value)
-        if one["unit"] == "share":
+        if row["unit"] == "share":
             return share_text(value)
-        return f"{value:,.1f}" if one["unit"] == "h" else f"{value:,.0f}"
+        return f"{value:,.1f}" if row["unit"] == "h" else f"{value:,.0f}"
 
-    return [one["name"], cell(one["on_demand"]), cell(one["actual"]), one["note"]]
+    return [row["name"], cell(row["on_demand"]), cell(row["actual"]), row["note"]]

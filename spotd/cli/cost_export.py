@@ -1,4 +1,4 @@
-"""`spotctl cost export`."""
+"""`spotctl cost export`: the ledger as FOCUS rows."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ import typer
 from spotd.api_client.client import connect
 from spotd.base.errors import ExitCode, UserError
 from spotd.cli.cost_report import when_us
-from spotd.cli.render import Output, emit, output_option, say
+from spotd.cli.render import Output, emit, output_option, print_message
 
 
 def export(
     ctx: typer.Context,
-    focus: Path = typer.Option(metavar="FILE", help="Where the rows go, as CSV."),
-    since: str = typer.Option("", metavar="WHEN", help="30d ago, or a day like 2026-11-01 (UTC)."),
-    until: str = typer.Option("", metavar="WHEN", help="Up to then; to now if not given."),
+    focus: Path = typer.Option(metavar="FILE", help="CSV file to write."),
+    since: str = typer.Option(
+        "", metavar="WHEN", help="Start: 30d ago, or a day like 2026-11-01 (UTC)."
+    ),
+    until: str = typer.Option("", metavar="WHEN", help="End. Default: now."),
     output: Output = output_option(),
 ) -> None:
-    """Write the ledger as FOCUS 1.2 rows, with the names of 1.3 beside, for tools of finance.
+    """Write the ledger as FOCUS 1.2 rows, with the column names of 1.3 as well, for finance tools.
 
-    FILE.metadata.json, beside it, says which version and columns these are. Rows are estimates
-    (x_Estimated) until a bill was reconciled. They are checked against the rules of the columns
-    before anything is written. docs/cost.md says what each column has.
+    FILE.metadata.json, beside it, describes the version and the columns. Rows are estimates
+    (x_Estimated) until a bill was reconciled. They are checked against the column rules before
+    anything is written. See docs/cost.md for the columns.
 
     \b
     Example:
@@ -39,19 +41,29 @@ def export(
     with connect(ctx) as client:
         data = client.get("/v1/costs/focus", **window)
     columns, items = data["columns"], data["items"]
-    wrong = problems(columns, [dict(zip(columns, item, strict=True)) for item in items])
-    if wrong:
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        text = f"the rows break the rules of FOCUS: {wrong[0]}{more}"
-        raise UserError(text, "nothing was written; report this as a fault of spotd")
-    beside = focus.with_name(focus.name + ".metadata.json")
+    violations = problems(columns, [dict(zip(columns, item, strict=True)) for item in items])
+    if violations:
+        more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+        message = f"the rows break the rules of FOCUS: {violations[0]}{more}"
+        raise UserError(message, "nothing was written; report this as a fault of spotd")
+    metadata_file = focus.with_name(focus.name + ".metadata.json")
     try:
         with focus.open("w", newline="", encoding="utf-8") as file:
-            lines = csv.writer(file)
-            lines.writerow(columns)
-            lines.writerows(items)
-        beside.write_text(json.dumps(data["metadata"], indent=2) + "\n")
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(items)
+        metadata_file.write_text(json.dumps(data["metadata"], indent=2) + "\n")
     except OSError as error:
         raise UserError(f"{focus} cannot be written: {error.strerror}", "name another") from None
-    done = {"apiVersion": "spotd/v1", "kind": "FocusExport", "file": str(focus), "rows": len(items)}
-    emit(done, output, lambda: say(f"{len(items)} rows in {focus}, {beside.name} beside"), "file")
+    summary = {
+        "apiVersion": "spotd/v1",
+        "kind": "FocusExport",
+        "file": str(focus),
+        "rows": len(items),
+    }
+    emit(
+        summary,
+        output,
+        lambda: print_message(f"{len(items)} rows in {focus}, {metadata_file.name} beside"),
+        "file",
+    )

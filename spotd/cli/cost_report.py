@@ -1,4 +1,4 @@
-"""`spotctl cost report`."""
+"""`spotctl cost report`: line items, hours by use and savings, from the ledger or from a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from spotd.api_client.client import complete_job, connect, job_path
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import money, percent
 from spotd.cli.durations import duration_s
-from spotd.cli.render import Column, Output, emit, output_option, print_pairs, print_table, say
+from spotd.cli.render import (
+    Column,
+    Output,
+    emit,
+    output_option,
+    print_message,
+    print_pairs,
+    print_table,
+)
 from spotd.money.formulas import payback
 
 _ITEMS = (
@@ -37,7 +45,7 @@ _USES = (
     *(Column(title, right=True) for title in ("MACHINES", "GPUS", "COST", "SHARE")),
 )
 _SAVINGS = (Column("SAVED BY"), Column("", right=True), Column("AGAINST", cut=True))
-_INSTEAD = (
+_ON_DEMAND = (
     Column("ON DEMAND"),
     Column("FOR THE", cut=True),
     *(Column(title, right=True) for title in ("HOURS", "COST", "SAVED", "PRICE OFF")),
@@ -45,7 +53,7 @@ _INSTEAD = (
 
 
 class By(str, Enum):
-    """What all jobs are summed up by."""
+    """The grouping of the totals of all jobs."""
 
     JOB = "job"
     USER = "user"
@@ -56,28 +64,35 @@ class By(str, Enum):
 
 def report(
     ctx: typer.Context,
-    job: str = typer.Argument("", metavar="[JOB]", help="One.", autocompletion=complete_job),
-    since: str = typer.Option("", metavar="WHEN", help="30d ago, or a day like 2026-11-01 (UTC)."),
-    until: str = typer.Option("", metavar="WHEN", help="Up to then; to now if not given."),
+    job: str = typer.Argument(
+        "", metavar="[JOB]", help="Report this job alone.", autocompletion=complete_job
+    ),
+    since: str = typer.Option(
+        "", metavar="WHEN", help="Start: 30d ago, or a day like 2026-11-01 (UTC)."
+    ),
+    until: str = typer.Option("", metavar="WHEN", help="End. Default: now."),
     file: Path | None = typer.Option(
-        None, "--file", metavar="FILE", help="Line items of a TOML file instead of the ledger."
+        None,
+        "--file",
+        metavar="FILE",
+        help="Read the line items from a TOML file instead of the ledger.",
     ),
     by: By | None = typer.Option(
-        None, "--by", help="The sums of all jobs by this alone; a day is one of UTC."
+        None, "--by", help="Only print the totals of all jobs by this; days are UTC."
     ),
     outlay: float = typer.Option(
         0.0,
         "--outlay",
         min=0.0,
         metavar="USD",
-        help="After how many such runs that is earned back.",
+        help="Show after how many such runs this outlay is earned back.",
     ),
     output: Output = output_option(),
 ) -> None:
-    """Report what was paid for: line items, hours by use, and two counterfactuals.
+    """Report what was paid for: line items, hours by use, and what on-demand would have cost.
 
-    Hours add up to the billed ones, line items to the ledger's total. A saving is never more than
-    the price discount. Until a bill was reconciled, amounts are estimates. docs/cost.md has the
+    Hours add up to the billed hours, line items to the ledger's total. A saving never exceeds the
+    price discount. Amounts are estimates until a bill was reconciled. See docs/cost.md for the
     method.
 
     \b
@@ -88,11 +103,13 @@ def report(
       spotctl cost report gpt --outlay 4800
     """
     if by and (job or file):
-        raise UserError("--by sums all jobs up", "leave out the job, or --file", ExitCode.USAGE)
+        raise UserError(
+            "--by reports the totals of all jobs", "leave out the job, or --file", ExitCode.USAGE
+        )
     if file is not None:
         if job or since or until:
             raise UserError("--file reports that file alone", "leave out the rest", ExitCode.USAGE)
-        data = {"apiVersion": "spotd/v1", "kind": "CostReport", **_of_file(file)}
+        data = {"apiVersion": "spotd/v1", "kind": "CostReport", **_file_report(file)}
     else:
         window = {"since_us": when_us(since, "--since"), "until_us": when_us(until, "--until")}
         with connect(ctx) as client:
@@ -103,24 +120,24 @@ def report(
 
 
 def _outlay(usd: float, data: dict[str, Any]) -> dict[str, Any]:
-    """After how many runs like these it is earned back; None for never."""
+    """Return after how many such runs the outlay is earned back; None for never."""
     saved = (data["savings"] or {}).get("total_usd") or 0.0
     return {"usd": usd, "runs": round(payback(usd, saved), 2) if saved > 0 else None}
 
 
 def _print_by(data: dict[str, Any], by: By) -> None:
-    """One table that comes to the total."""
+    """Print one table whose rows add up to the total."""
     rows = data["jobs"] if by is By.JOB else data[f"{by.value}s"]
     print_pairs([("total", f"{money(data['total_usd'])}, {_state(data)}")])
     if rows:
         print()
         columns = (Column(by.value.upper(), cut=True), Column("COST", right=True))
-        table = [[one[by.value] or "-", _cents(one["total_usd"])] for one in rows]
+        table = [[row[by.value] or "-", _cents(row["total_usd"])] for row in rows]
         print_table(columns, [*table, ["all", _cents(data["total_usd"])]])
 
 
 def when_us(text: str, option: str) -> int | str:
-    """Microseconds since the epoch; "" for no time. Raises UserError."""
+    """Return microseconds since the epoch; "" for an empty text. Raises UserError."""
     if not text:
         return ""
     if text[:4].isdecimal() and "-" in text:
@@ -129,12 +146,14 @@ def when_us(text: str, option: str) -> int | str:
         except ValueError:
             day = None
         if day is None:
-            raise UserError(f"{option}: {text!r} is no day", f"{option} 2026-11-01", ExitCode.USAGE)
+            raise UserError(
+                f"{option}: {text!r} is not a day", f"{option} 2026-11-01", ExitCode.USAGE
+            )
         return int((day if day.tzinfo else day.replace(tzinfo=UTC)).timestamp() * 1e6)
     return int((time.time() - duration_s(text, option, "30d, or 2026-11-01")) * 1e6)
 
 
-def _of_file(file: Path) -> dict[str, Any]:
+def _file_report(file: Path) -> dict[str, Any]:
     from spotd.cli.external_runs import read_case
     from spotd.money.document import report_data
     from spotd.money.report import report_of
@@ -144,17 +163,17 @@ def _of_file(file: Path) -> dict[str, Any]:
 
 
 def print_report(data: dict[str, Any]) -> None:
-    """For people."""
+    """Print the report as tables."""
     if not data.get("jobs", True):
-        say("no machines in that time")
+        print_message("no machines in that time")
     print_pairs(_head(data))
     for columns, rows in (
-        (_JOBS, [_job_row(one) for one in data.get("jobs", ())]),
+        (_JOBS, [_job_row(row) for row in data.get("jobs", ())]),
         (_USERS, _sum_rows(data, "user")),
         (_PROJECTS, _sum_rows(data, "project")),
-        (_ITEMS, [_item_row(one) for one in data.get("items", ())]),
-        (_USES, [_use_row(one, data) for one in data["hours"]]),
-        (_INSTEAD, [_instead_row(one) for one in data["on_demand"]]),
+        (_ITEMS, [_item_row(row) for row in data.get("items", ())]),
+        (_USES, [_use_row(row, data) for row in data["hours"]]),
+        (_ON_DEMAND, [_on_demand_row(row) for row in data["on_demand"]]),
         (_SAVINGS, _saving_rows(data["savings"])),
     ):
         if rows:
@@ -174,8 +193,11 @@ def _head(data: dict[str, Any]) -> list[tuple[str, str]]:
         f"{data['billed_node_hours']:,.3f} machine-hours, {data['billed_gpu_hours']:,.1f} of GPUs"
     )
     per_useful = money(data["usd_per_useful_gpu_hour"])
-    losers = data["hedge_losers"]
-    lost = f"{losers['machines']} of several asked for at once, not needed: {money(losers['usd'])}"
+    hedge_losers = data["hedge_losers"]
+    hedge_text = (
+        f"{hedge_losers['machines']} of several requested at once, not needed: "
+        f"{money(hedge_losers['usd'])}"
+    )
     prepaid = data["prepaid_node_hours"]
     return [
         ("job", data["job"]),
@@ -185,36 +207,37 @@ def _head(data: dict[str, Any]) -> list[tuple[str, str]]:
         ("billed", billed),
         ("prepaid", f"{prepaid:.3f} of these hours: no cost, and no saving" if prepaid else ""),
         ("goodput", percent(data["goodput"])),
-        ("hedge losers", lost if losers["machines"] else ""),
+        ("hedge losers", hedge_text if hedge_losers["machines"] else ""),
         ("saved", _saved(data)),
         ("price off", percent(data["discount"])),
         ("more such runs", _more_runs(data["savings"])),
-        ("kept by saves", _kept(data.get("protected"))),
-        ("outlay", _earned_back(data.get("outlay"))),
+        ("kept by saves", _protected_work(data.get("protected"))),
+        ("outlay", _outlay_text(data.get("outlay"))),
     ]
 
 
 def _more_runs(savings: dict[str, Any] | None) -> str:
-    """What the saving would pay for, at what these runs cost."""
+    """Return how many more such runs the saving would pay for."""
     if not savings or not savings["more_runs"]:
         return ""
     return f"{savings['more_runs']:.2f} for the {money(savings['total_usd'])} that were saved"
 
 
-def _kept(kept: dict[str, Any] | None) -> str:
-    if not kept or not kept["interruptions"]:
+def _protected_work(protected: dict[str, Any] | None) -> str:
+    if not protected or not protected["interruptions"]:
         return ""
-    times = "1 time" if kept["interruptions"] == 1 else f"{kept['interruptions']} times"
-    again = money(kept["replayed_usd"])
-    return f"{money(kept['usd'])} of work, taken away {times}; {again} were trained again"
+    count = protected["interruptions"]
+    replayed = money(protected["replayed_usd"])
+    work = f"{money(protected['usd'])} of work in {count} interruption{'s' * (count > 1)}"
+    return f"{work}; {replayed} was trained again"
 
 
-def _earned_back(outlay: dict[str, Any] | None) -> str:
+def _outlay_text(outlay: dict[str, Any] | None) -> str:
     if not outlay:
         return ""
     runs = outlay["runs"]
-    after = "never: nothing was saved" if runs is None else f"after {runs:,.2f} times this"
-    return f"{money(outlay['usd'])} are earned back {after}"
+    after = "never: nothing was saved" if runs is None else f"after {runs:,.2f} such runs"
+    return f"{money(outlay['usd'])} is earned back {after}"
 
 
 def _no_headline(data: dict[str, Any]) -> str:
@@ -225,8 +248,8 @@ def _state(data: dict[str, Any]) -> str:
     if not data["provisional"]:
         return "reconciled"
     confirmed = data["invoiced_usd"]
-    part = f"; {money(confirmed)} of it reconciled" if confirmed else ""
-    return f"provisional: by prices and times, not by a bill{part}"
+    reconciled_part = f"; {money(confirmed)} of it reconciled" if confirmed else ""
+    return f"provisional: by prices and times, not by a bill{reconciled_part}"
 
 
 def _saved(data: dict[str, Any]) -> str:
@@ -244,67 +267,68 @@ def _item_row(item: dict[str, Any]) -> list[str]:
 
 
 def _cents(usd: float) -> str:
-    """With cents, so that a column can be added up."""
+    """Format an amount with cents, so that a column adds up."""
     return f"-${-usd:,.2f}" if usd < 0 else f"${usd:,.2f}"
 
 
-def _job_row(one: dict[str, Any]) -> list[str]:
+def _job_row(row: dict[str, Any]) -> list[str]:
     names = ("compute", "storage", "egress", "control", "total")
     return [
-        one["job"],
-        *(_cents(one[f"{name}_usd"]) for name in names),
-        money(one["usd_per_useful_gpu_hour"]),
-        percent(one["saving"]),
-        percent(one["discount"]),
+        row["job"],
+        *(_cents(row[f"{name}_usd"]) for name in names),
+        money(row["usd_per_useful_gpu_hour"]),
+        percent(row["saving"]),
+        percent(row["discount"]),
     ]
 
 
 def _sum_rows(data: dict[str, Any], by: str) -> list[list[str]]:
-    """Nothing where there is one alone: that is the total."""
+    """Return one row for each group; none for a single group, which is the total."""
     rows = data.get(f"{by}s", ())
-    return [[one[by] or "-", _cents(one["total_usd"])] for one in rows] if len(rows) > 1 else []
+    return [[row[by] or "-", _cents(row["total_usd"])] for row in rows] if len(rows) > 1 else []
 
 
-def _use_row(one: dict[str, Any], data: dict[str, Any]) -> list[str]:
-    whole = data["billed_node_hours"]
-    share = one["node_hours"] / whole if whole else None
-    times = [f"{one[name]:,.3f}" for name in ("node_hours", "gpu_hours")]
-    return [one["use"], *times, _cents(one["cost_usd"]), percent(share)]
+def _use_row(row: dict[str, Any], data: dict[str, Any]) -> list[str]:
+    billed = data["billed_node_hours"]
+    share = row["node_hours"] / billed if billed else None
+    times = [f"{row[name]:,.3f}" for name in ("node_hours", "gpu_hours")]
+    return [row["use"], *times, _cents(row["cost_usd"]), percent(share)]
 
 
-def _instead_row(one: dict[str, Any]) -> list[str]:
-    told = [f"{one['node_hours']:,.3f}", money(one["total_usd"])]
-    return [one["name"], one["basis"], *told, percent(one["saving"]), percent(one["discount"])]
+def _on_demand_row(row: dict[str, Any]) -> list[str]:
+    amounts = [f"{row['node_hours']:,.3f}", money(row["total_usd"])]
+    return [row["name"], row["basis"], *amounts, percent(row["saving"]), percent(row["discount"])]
 
 
 def _saving_rows(savings: dict[str, Any] | None) -> list[list[str]]:
-    """Cause by cause; they add up."""
+    """Return one row for each cause of a saving; they add up."""
     if not savings:
         return []
     rows = [
-        [one["name"], "-" if one["usd"] is None else _cents(one["usd"]), one["against"]]
-        for one in savings["parts"]
+        [part["name"], "-" if part["usd"] is None else _cents(part["usd"]), part["against"]]
+        for part in savings["parts"]
     ]
     return [*rows, ["all", _cents(savings["total_usd"]), percent(savings["fraction"])]]
 
 
 def claim_lines(data: dict[str, Any]) -> list[str]:
-    """What somebody said of it, and what of that has no line item."""
+    """Return what the claim says, and how much of it has no line item."""
     claim = data.get("claim")
     if not claim:
         return []
-    total, none = claim["total_usd"], "has no line item"
-    rest = money(claim["without_line_item_usd"])
+    total, no_line_item = claim["total_usd"], "has no line item"
+    unexplained = money(claim["without_line_item_usd"])
     share = f"{claim['without_line_item'] * 100:.0f} %"
-    lines = [f"claimed in all: {money(total)}, of which {rest} ({share}) {none}"]
+    lines = [f"claimed in all: {money(total)}, of which {unexplained} ({share}) {no_line_item}"]
     if claim["baseline_usd"]:
-        rest = money(claim["baseline_without_line_item_usd"])
+        unexplained = money(claim["baseline_without_line_item_usd"])
         share = f"{claim['baseline_without_line_item'] * 100:.0f} %"
-        said = money(claim["baseline_usd"])
-        lines.append(f"claimed instead: {said}, of which {rest} ({share}) {none}")
+        claimed = money(claim["baseline_usd"])
+        lines.append(f"claimed instead: {claimed}, of which {unexplained} ({share}) {no_line_item}")
     if claim["saving"]:
-        shown = percent(claim["saving_by_line_items"])
+        by_line_items = percent(claim["saving_by_line_items"])
         lines.append(
-            f"claimed saving: {percent(claim['saving'])}; by line items {shown}, the rest {none}"
+            f"claimed saving: {percent(claim['saving'])}; by line items {by_line_items}, the rest "
+            f"{no_line_item}"
         )
     return lines

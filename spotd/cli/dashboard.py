@@ -1,4 +1,4 @@
-"""`spotctl dashboard`."""
+"""`spotctl dashboard`: serve the dashboard on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from spotd.base.errors import ExitCode, UserError
-from spotd.cli.render import Output, emit, say
+from spotd.cli.render import Output, emit, print_message
 
 if TYPE_CHECKING:
     from spotd.dashboard.server import DashboardServer
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 def dashboard(
     ctx: typer.Context,
     port: int = typer.Option(
-        0, min=0, max=65535, metavar="N", help="Of this machine; 0 is any free one."
+        0, min=0, max=65535, metavar="N", help="Port on this machine; 0 takes any free one."
     ),
-    no_browser: bool = typer.Option(False, "--no-browser", help="Print the address alone."),
+    no_browser: bool = typer.Option(False, "--no-browser", help="Only print the address."),
     output: Output = typer.Option(Output.TABLE, "-o", "--output", help="table, json or name."),
 ) -> None:
-    """Show jobs, machines and money in a browser, until Ctrl-C. It can look, and change nothing.
+    """Show jobs, machines and costs in a browser, until Ctrl-C. It is read-only.
 
-    The pages are served by this command on your own machine, and read what you may read. Their
-    address has a secret in it that is new each time: whoever has it sees what you see.
+    This command serves the pages on your own machine, and they show what you may read. Their
+    address contains a secret that is new each time: whoever has it sees what you see.
 
     \b
     Example:
@@ -37,43 +37,45 @@ def dashboard(
       spotctl --host me@box dashboard --port 8500 --no-browser
     """
     from spotd.dashboard.api_cache import ApiCache, PageData, Query
-    from spotd.dashboard.server import open_door
+    from spotd.dashboard.server import start_server
 
-    source = ApiCache(ctx.obj)
+    api = ApiCache(ctx.obj)
     try:
-        reading = PageData()
-        source.ask(reading, Query("/v1/health"))
-        for text, advice in filter(None, [reading.away, *reading.refused]):
-            code = ExitCode.UNREACHABLE if reading.away else ExitCode.AUTH
-            raise UserError(text, advice, code)
-        door = open_door(source, port)
+        health = PageData()
+        api.fetch(health, Query("/v1/health"))
+        for message, fix in filter(None, [health.away, *health.refused]):
+            code = ExitCode.UNREACHABLE if health.away else ExitCode.AUTH
+            raise UserError(message, fix, code)
+        server = start_server(api, port)
         try:
-            data = {"kind": "Dashboard", "url": door.url}
-            emit(data, output, lambda: print(door.url), "url")
+            data = {"kind": "Dashboard", "url": server.url}
+            emit(data, output, lambda: print(server.url), "url")
             sys.stdout.flush()
-            _show(door, browser=not no_browser and output is Output.TABLE)
+            _serve(server, browser=not no_browser and output is Output.TABLE)
         finally:
-            door.stop()
+            server.stop()
     finally:
-        source.close()
+        api.close()
 
 
-def _show(door: DashboardServer, *, browser: bool) -> None:
-    """Until the person has seen enough."""
-    say("Ctrl-C ends it")
+def _serve(server: DashboardServer, *, browser: bool) -> None:
+    """Open the browser if possible, and serve until Ctrl-C."""
+    print_message("Ctrl-C ends it")
     with tempfile.TemporaryDirectory(prefix="spotctl-") as folder:
-        if browser and _graphical():
-            webbrowser.open(_leading_to(Path(folder), door.url))
+        if browser and _has_display():
+            webbrowser.open(_write_redirect(Path(folder), server.url))
         try:
-            while door.thread.is_alive():
-                door.thread.join(3600)
+            while server.thread.is_alive():
+                server.thread.join(3600)
         except KeyboardInterrupt:
             return
 
 
-def _leading_to(folder: Path, url: str) -> str:
-    """A page of our own that leads there. All users of a machine see the arguments that a browser
-    is started with; the secret is not among them."""
+def _write_redirect(folder: Path, url: str) -> str:
+    """Write a page that redirects to the dashboard, and return its URL.
+
+    All users of a machine see the arguments of a browser; the secret address must not be one.
+    """
     path = folder / "dashboard.html"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(
@@ -83,7 +85,7 @@ def _leading_to(folder: Path, url: str) -> str:
     return path.as_uri()
 
 
-def _graphical() -> bool:
-    """A browser of the terminal would take the terminal."""
-    shown = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    return sys.platform == "darwin" or bool(shown)
+def _has_display() -> bool:
+    """Return whether a browser would open a window of its own, not take over the terminal."""
+    display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return sys.platform == "darwin" or bool(display)

@@ -1,4 +1,4 @@
-"""`spotctl db`."""
+"""`spotctl db`: back up and upgrade the daemon's database."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=
 
 @app.callback()
 def db() -> None:
-    """Copy the daemon's database, or bring it to a new version's schema.
+    """Back up the daemon's database, or upgrade its schema.
 
-    The way back needs the daemon stopped and its configuration: `spotd db restore` and `spotd db
-    downgrade` on the control box.
+    To restore or downgrade, stop the daemon and use `spotd db restore` and `spotd db downgrade` on
+    the control box.
 
     \b
     Example:
@@ -32,13 +32,15 @@ def db() -> None:
 @app.command()
 def backup(
     ctx: typer.Context,
-    file: Path = typer.Argument(None, metavar="[FILE]", help="A new file; else one named by time."),
+    file: Path = typer.Argument(
+        None, metavar="[FILE]", help="A new file; default: named by the time."
+    ),
     output: Output = output_option(),
 ) -> None:
-    """Copy the database into a new file here, while the daemon goes on.
+    """Copy the database into a new file here, while the daemon keeps running.
 
-    The copy is checked, and for your eyes alone: it holds the job files. Secrets in it are sealed
-    with the master key, which is not in it: keep `spotd-key` somewhere else.
+    The copy is verified and readable only by you: it contains the job files. Its secrets are sealed
+    with the master key, which is not included: keep `spotd-key` somewhere else.
 
     \b
     Example:
@@ -47,7 +49,7 @@ def backup(
     """
     path = file or Path(f"spotd-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.backup")
     with connect(ctx) as client:
-        size, digest = _receive(client, path)
+        size, digest = _download_backup(client, path)
     data = {
         "apiVersion": "spotd/v1",
         "kind": "Backup",
@@ -61,13 +63,15 @@ def backup(
 @app.command()
 def upgrade(
     ctx: typer.Context,
-    config: Path = typer.Option(None, "--config", "-c", help="config.toml; else the usual places."),
+    config: Path = typer.Option(
+        None, "--config", "-c", help="The daemon's config.toml; default: the standard paths."
+    ),
     output: Output = output_option(),
 ) -> None:
-    """Bring the database to this program's schema, on the box of a daemon that is stopped.
+    """Upgrade the database to this program's schema, on the box of a stopped daemon.
 
-    It needs the rights of the daemon's user, or root's. Make a backup before. The same as `spotd
-    db upgrade`.
+    It needs the rights of the daemon's user or of root. Make a backup first. The same as `spotd db
+    upgrade`.
 
     \b
     Example:
@@ -77,36 +81,41 @@ def upgrade(
     """
     target: Target = ctx.obj
     if target.host:
-        text = "an upgrade is made on the box of the daemon, while that is stopped"
-        raise UserError(text, f"ssh {target.host} spotctl db upgrade", ExitCode.USAGE)
-    from spotd.cli.schema import upgrade_here
-    from spotd.store.interface import StoreError
+        message = "an upgrade is made on the box of the daemon, while that is stopped"
+        raise UserError(message, f"ssh {target.host} spotctl db upgrade", ExitCode.USAGE)
+    from spotd.cli.schema import upgrade_database
+    from spotd.store.errors import StoreError
 
     try:
-        upgrade_here(config, output)
+        upgrade_database(config, output)
     except StoreError as error:
         raise UserError(str(error), "spotctl db upgrade --help") from None
 
 
-def _receive(client: Client, path: Path) -> tuple[int, str]:
-    """Raises UserError; then there is no such file."""
+def _download_backup(client: Client, path: Path) -> tuple[int, str]:
+    """Download a backup into a new file and verify it.
+
+    Raises UserError, and leaves no file then.
+    """
     try:
-        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise UserError(f"{path} exists already", "name a new file") from None
     except OSError as error:
-        text = f"{path} cannot be written: {error.strerror}"
-        raise UserError(text, "name a file in a folder of yours") from None
+        message = f"{path} cannot be written: {error.strerror}"
+        raise UserError(message, "name a file in a folder of yours") from None
     try:
-        with os.fdopen(number, "w+b") as opened:
-            headers = client.fetch("/v1/db/backup", opened)
-            opened.flush()
-            os.fsync(opened.fileno())
-            opened.seek(0)
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-            size = opened.tell()
+        with os.fdopen(descriptor, "w+b") as file:
+            headers = client.fetch("/v1/db/backup", file)
+            file.flush()
+            os.fsync(file.fileno())
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            size = file.tell()
         if headers.get("X-Spotd-Sha256") != digest:
-            raise UserError(f"only {size} bytes came, or others than were sent", "run it again")
+            raise UserError(
+                f"the backup does not match its digest ({size} bytes arrived)", "run it again"
+            )
     except BaseException:
         path.unlink()
         raise

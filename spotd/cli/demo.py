@@ -1,4 +1,4 @@
-"""`spotctl demo`."""
+"""`spotctl demo`: watch a real job survive three preemptions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 
 class Store(enum.StrEnum):
-    """What keeps the checkpoints."""
+    """Where the demo keeps its checkpoints."""
 
     S3 = "s3"
     FOLDER = "folder"
@@ -26,15 +26,15 @@ STORE = typer.Option(
 
 
 def demo(out: Path = OUT, steps: int | None = STEPS, store: Store = STORE) -> None:
-    """Watch a real job survive three preemptions on three small clouds on this machine.
+    """Watch a real job survive three preemptions on three simulated clouds on this machine.
 
-    The daemon, SSH and the training are real; the clouds are processes here, and nothing is rented.
-    Ends with 0 when everything that it is to prove was proven; report.json has it for programs.
+    The daemon, SSH and the training are real; the clouds are local processes, and nothing is
+    rented. The exit code is 0 if every claim was proven; report.json has the results for programs.
 
     \b
     Example:
       spotctl demo --out demo
     """
-    # By name: the demo stands above the command line, which it drives.
+    # Imported by name: the demo is a layer above the command line, which it drives.
     run = import_module("spotd.demo").main
     raise typer.Exit(run(out, steps, store.value))

@@ -1,4 +1,4 @@
-"""`spotctl doctor`: this machine first, then what the daemon finds."""
+"""`spotctl doctor`: checks of this machine, then those of the daemon."""
 
 from __future__ import annotations
 
@@ -13,43 +13,47 @@ import typer
 
 from spotd.api_client.client import Client, Target, connect
 from spotd.base.errors import ExitCode, UserError
-from spotd.cli.doctor_live import prove
-from spotd.cli.doctor_live_gpu import rehearse
-from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
+from spotd.cli.doctor_live import run_live_proof
+from spotd.cli.doctor_live_gpu import run_gpu_proof
+from spotd.cli.render import Cell, Column, Output, emit, output_option, print_message, print_table
 
-_LIVE = typer.Option(
-    False, "--live", help="Launch one small machine, log in to it, end it: this costs money."
+_POLICY = typer.Option(
+    "", "--policy", metavar="CLOUD", help="Print the roles for aws, gcp or azure instead."
 )
-_CLOUD = typer.Option("", "--cloud", metavar="CLOUD", help="With --live: where.")
+_TYPES = typer.Option(
+    "", "--types", metavar="TYPES", help="With --policy aws: only these, like p5.*,g6e.*"
+)
+_LIVE = typer.Option(
+    False, "--live", help="Launch one small machine, log in and end it. Costs money."
+)
+_CLOUD = typer.Option("", "--cloud", metavar="CLOUD", help="With --live: cloud to test.")
 _SPEND = typer.Option(
-    "", "--spend-up-to", metavar="USD", help="With --live: at most; 2usd is plenty."
+    "", "--spend-up-to", metavar="USD", help="With --live: spending limit, like 2usd."
 )
 _KIND = typer.Option(
-    "", "--type", metavar="TYPE", help="With --live: another machine than the smallest."
+    "", "--type", metavar="TYPE", help="With --live: instance type. Default: the smallest."
 )
 _CONFIG = typer.Option(
     None, "--config", metavar="FILE", help="With --live: the daemon's config.toml."
 )
 _DEPLOYMENT = typer.Option(
-    "", "--deployment", metavar="ID", help="With --live: asks no daemon for it."
+    "", "--deployment", metavar="ID", help="With --live: deployment id, to run without a daemon."
 )
 _REPORT = typer.Option(
-    None, "--report", metavar="FOLDER", help="With --live: where the report goes as well."
+    None, "--report", metavar="FOLDER", help="With --live: folder for a copy of the report."
 )
 _GPU = typer.Option(
-    None, "--gpu", metavar="FILE", help="With --live: run this job, and have its machine taken."
+    None, "--gpu", metavar="FILE", help="With --live: run this job and have its machine preempted."
 )
 
 
 def doctor(
     ctx: typer.Context,
-    policy: str = typer.Option(
-        "", "--policy", metavar="CLOUD", help="Print the roles for aws, gcp or azure instead."
+    policy: str = _POLICY,
+    types: str = _TYPES,
+    spot_only: bool = typer.Option(
+        False, "--spot-only", help="With --policy aws: allow spot only."
     ),
-    types: str = typer.Option(
-        "", "--types", metavar="TYPES", help="With --policy aws: only these, like p5.*,g6e.*"
-    ),
-    spot_only: bool = typer.Option(False, "--spot-only", help="With --policy aws: spot alone."),
     send: bool = typer.Option(False, "--send", help="Send a test message by every alert route."),
     live: bool = _LIVE,
     cloud: str = _CLOUD,
@@ -61,19 +65,19 @@ def doctor(
     gpu: Path | None = _GPU,
     output: Output = output_option(),
 ) -> None:
-    """Check everything that spotd needs, and say what to do about what is missing; or print what
-    the cloud's own access control should allow the control box, the reaper and the machines.
+    """Check everything that spotd needs and how to fix what is missing; or print the access policy
+    that the cloud should grant the control box, the reaper and the machines.
 
-    It ends with what pays, in that order, and no reason to fail: checkpoints, spot, scaling,
-    budgets, right-sizing.
+    The last part rates what saves money, in this order, and never fails: checkpoints, spot,
+    scaling, budgets, right-sizing.
 
-    Of a cloud that is who we are there, what we may do (by dry runs: nothing is made), quotas
-    against what the unfinished jobs need, image, network and clock. What needs a look is no
-    failure; an offer that was refused for a quota of zero is tried again where there is one now.
+    For each cloud it checks identity, permissions (by dry runs that create nothing), quotas against
+    the needs of unfinished jobs, image, network and clock. A doubt is no failure. An offer that was
+    refused for a quota of zero is tried again once there is quota.
 
-    With --live, as the user that runs spotd, one machine from the API to its end, and a report.
-    With --gpu as well, a job of yours on the machine that it is for: the cloud itself takes that
-    away once it trains, and the report says how the job went on, and what that cost.
+    With --live, run as the user of spotd, it takes one machine from launch to end and writes a
+    report. With --gpu as well, it runs your job on its own machine type: the cloud preempts the
+    machine once it trains, and the report says how the job recovered and what that cost.
 
     \b
     Example:
@@ -83,64 +87,101 @@ def doctor(
       spotctl doctor --live --cloud aws --spend-up-to 2usd
       spotctl doctor --live --gpu job.yaml --cloud aws --spend-up-to 60usd
     """
-    if live and gpu:
-        rehearse(ctx, gpu, cloud, spend, config, report, kind or deployment)
-        return
     if live:
-        prove(ctx, cloud, spend, kind, deployment, config, report)
+        _prove(
+            ctx,
+            file=gpu,
+            cloud=cloud,
+            spend=spend,
+            kind=kind,
+            deployment=deployment,
+            config=config,
+            folder=report,
+        )
         return
     if cloud or spend or kind or deployment or gpu:
-        raise UserError(
-            "--gpu, --cloud, --spend-up-to, --type and --deployment are for --live",
-            "the same with --live, which costs money",
-            ExitCode.USAGE,
-        )
+        message = "--gpu, --cloud, --spend-up-to, --type and --deployment are for --live"
+        raise UserError(message, "the same with --live, which costs money", ExitCode.USAGE)
     if policy:
-        _print_policy(ctx, policy, types, output, spot=spot_only)
+        _print_policy(ctx=ctx, cloud=policy, types=types, output=output, spot=spot_only)
         return
-    _look(ctx, output, send=send)
+    _run_checks(ctx, output, send=send)
 
 
-def _look(ctx: typer.Context, output: Output, *, send: bool) -> None:
-    """What is found here, and what the daemon finds."""
+def _prove(
+    ctx: typer.Context,
+    *,
+    file: Path | None,
+    cloud: str,
+    spend: str,
+    kind: str,
+    deployment: str,
+    config: Path | None,
+    folder: Path | None,
+) -> None:
+    """Run the GPU proof for a job file, else the proof with a small machine."""
+    if file:
+        run_gpu_proof(
+            ctx,
+            file=file,
+            cloud=cloud,
+            spend=spend,
+            config=config,
+            folder=folder,
+            unsupported=kind or deployment,
+        )
+    else:
+        run_live_proof(
+            ctx,
+            cloud=cloud,
+            spend=spend,
+            kind=kind,
+            deployment=deployment,
+            config=config,
+            folder=folder,
+        )
+
+
+def _run_checks(ctx: typer.Context, output: Output, *, send: bool) -> None:
+    """Run the checks on this machine and those of the daemon."""
     checks = _local_checks(ctx.obj)
-    code, score = ExitCode.OK, []
+    exit_code, score = ExitCode.OK, []
     try:
         with connect(ctx) as client:
             checks.append(_check("daemon", True, f"spotd {client.get('/v1/health')['version']}"))
-            sent = _send(client) if send else []
-            found = client.get("/v1/doctor")
-            checks += [*found["checks"], *sent]
-            score = found.get("score", [])
+            alert_checks = _test_alerts(client) if send else []
+            reply = client.get("/v1/doctor")
+            checks += [*reply["checks"], *alert_checks]
+            score = reply.get("score", [])
     except UserError as error:
-        checks.append(_check("daemon", False, error.text, error.try_))
-        code = error.exit_code
-    good = all(check["ok"] for check in checks)
-    data = {"apiVersion": "spotd/v1", "kind": "Doctor", "ok": good, "checks": checks}
+        checks.append(_check(name="daemon", ok=False, text=error.text, try_=error.try_))
+        exit_code = error.exit_code
+    all_ok = all(check["ok"] for check in checks)
+    data = {"apiVersion": "spotd/v1", "kind": "Doctor", "ok": all_ok, "checks": checks}
     data["score"] = score
     emit(data, output, lambda: _print(checks, score), "kind")
-    if not good:
-        raise typer.Exit(code or ExitCode.FAILURE)
+    if not all_ok:
+        raise typer.Exit(exit_code or ExitCode.FAILURE)
 
 
 def _print_policy(
     ctx: typer.Context, cloud: str, types: str, output: Output, *, spot: bool
 ) -> None:
-    """The documents by their names; they are JSON, whatever form is asked for."""
+    """Print the policy documents by name, as JSON in every output form but `name`."""
     with connect(ctx) as client:
         path = f"/v1/policy/{quote(cloud, safe='')}"
         data = client.get(path, types=types, spot="1" if spot else "")
     emit(data, output, lambda: print(json.dumps(data["documents"], indent=2)), "cloud")
 
 
-def _send(client: Client) -> list[dict[str, Any]]:
-    """A test message by every route, and what became of it."""
+def _test_alerts(client: Client) -> list[dict[str, Any]]:
+    """Send a test message by every alert route, and return the results as checks."""
     return [
         _check(
-            f"message to {item['route']}",
-            item["ok"],
-            item["error"] or "delivered",
-            f"spotctl alerts test {item['route']}",
+            name=f"message to {item['route']}",
+            ok=item["ok"],
+            text=item["error"] or "delivered",
+            try_=f"spotctl alerts test {item['route']}",
         )
         for item in client.post("/v1/alerts/test", {"route": ""})["items"]
     ]
@@ -155,8 +196,15 @@ def _local_checks(target: Target) -> list[dict[str, Any]]:
     ssh = shutil.which("ssh")
     needed = "spotctl ssh" + (" and --host" if target.host else "")
     return [
-        _check("python", sys.version_info >= (3, 11), version, "Python 3.11 or newer"),
-        _check("ssh", ssh is not None, ssh or f"not found; {needed} need it", "install OpenSSH"),
+        _check(
+            name="python", ok=sys.version_info >= (3, 11), text=version, try_="Python 3.11 or newer"
+        ),
+        _check(
+            name="ssh",
+            ok=ssh is not None,
+            text=ssh or f"not found; {needed} need it",
+            try_="install OpenSSH",
+        ),
     ]
 
 
@@ -172,11 +220,11 @@ def _print(checks: list[dict[str, Any]], score: list[dict[str, Any]]) -> None:
     if score:
         print()
         marks = {True: Cell("good", "green"), False: Cell("look", "yellow"), None: Cell("-")}
-        lines = [[marks[one["good"]], one["pillar"], one["text"]] for one in score]
-        print_table((Column(""), Column("WHAT PAYS"), Column("AS IT IS")), lines)
+        score_rows = [[marks[pillar["good"]], pillar["pillar"], pillar["text"]] for pillar in score]
+        print_table((Column(""), Column("WHAT PAYS"), Column("AS IT IS")), score_rows)
     for check in checks:
         if not check["ok"] or check["doubtful"]:
-            say(f"{check['name']}: try: {check['try']}")
-    for one in score:
-        if one["good"] is False and one["try"]:
-            say(f"{one['pillar']}: try: {one['try']}")
+            print_message(f"{check['name']}: try: {check['try']}")
+    for pillar in score:
+        if pillar["good"] is False and pillar["try"]:
+            print_message(f"{pillar['pillar']}: try: {pillar['try']}")

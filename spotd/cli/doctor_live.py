@@ -1,4 +1,4 @@
-"""`spotctl doctor --live`: one machine of a real cloud, from the API to its end, and a report."""
+"""`spotctl doctor --live`: one machine of a real cloud, from launch to end, and a report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from providers.base import OfferRequest, Provider, ProviderError
 from spotd.api_client.client import connect
 from spotd.base.errors import ExitCode, UserError, suggest
 from spotd.base.live_reports import FOLDER
-from spotd.cli.render import say
+from spotd.cli.render import print_message
 from spotd.spec.quantities import parse_usd
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spotd.verify.live_proof import Proof
 
 CLOUDS = ("aws", "gcp", "azure")
-# The smallest machines that the preparation of ours is at home on.
+# The smallest machines that spotd's boot script supports.
 SMALLEST = {
     "aws": ("t3.small", "c5.large", "c5.xlarge", "m5.large"),
     "gcp": ("e2-small", "e2-medium", "e2-standard-2", "e2-standard-4"),
@@ -37,7 +37,7 @@ SMALLEST = {
 _USD = re.compile(r"\s*\$?([0-9.]+)\s*(usd)?\s*", re.IGNORECASE)
 
 
-def prove(
+def run_live_proof(
     ctx: typer.Context,
     cloud: str,
     spend: str,
@@ -46,42 +46,59 @@ def prove(
     config: Path | None,
     folder: Path | None,
 ) -> None:
-    """Launch, log in, hear the agent, end; raises UserError, also where the proof fails."""
-    cap_usd = check(cloud, spend)
-    deployment = deployment or _deployment(ctx)
-    found = section_of(cloud, config)
-    folders = folders_of(found, folder)
-    provider, link = _provider(found, deployment, kind)
-    proof = _prepared(provider, link, deployment, cap_usd, kind)
-    say(f"{proof.offer.key} at ${proof.offer.price_microusd_per_h / 1e6:.4f}/h, as {proof.token}")
-    from spotd.verify.live_proof import LiveError, page_of, report_of
+    """Launch a machine, log in, wait for its agent, end it, and write the report.
 
-    failed = ""
-    with ends_on_signals():
+    Raises UserError, also if the proof fails.
+    """
+    cap_usd = spending_cap(cloud, spend)
+    deployment = deployment or _deployment(ctx)
+    section = find_section(cloud, config)
+    folders = report_folders(section, folder)
+    provider, link = _provider_and_link(section, deployment, kind)
+    proof = _prepare_proof(
+        provider=provider, link=link, deployment=deployment, cap_usd=cap_usd, kind=kind
+    )
+    print_message(
+        f"{proof.offer.key} at ${proof.offer.price_microusd_per_h / 1e6:.4f}/h, as {proof.token}"
+    )
+    from spotd.verify.live_proof import LiveError, build_report, render_markdown
+
+    failure = ""
+    with interrupt_on_signals():
         try:
             proof.run()
         except LiveError as error:
-            failed = str(error)
+            failure = str(error)
         finally:
-            at = datetime.now(UTC)
-            report = report_of(proof, cloud, f"{at:%Y-%m-%dT%H:%M:%SZ}")
-            name = write(folders, cloud, at, report, page_of(report))
-    if failed or not proof.ok:
-        said = failed or "the machine is still there"
-        raise UserError(said, f"see {name}.md, and `spotctl orphans` for what is left")
+            ended_at = datetime.now(UTC)
+            report = build_report(proof, cloud, f"{ended_at:%Y-%m-%dT%H:%M:%SZ}")
+            name = write_report(
+                folders=folders,
+                cloud=cloud,
+                at=ended_at,
+                report=report,
+                page=render_markdown(report),
+            )
+    if failure or not proof.ok:
+        message = failure or "the machine is still there"
+        raise UserError(message, f"see {name}.md, and `spotctl orphans` for what is left")
 
 
-def check(cloud: str, spend: str) -> float:
-    """What may be spent, in US dollars."""
+def spending_cap(cloud: str, spend: str) -> float:
+    """Check the cloud and return the spending cap in US dollars. Raises UserError."""
     if cloud not in CLOUDS:
         fix = suggest(cloud, CLOUDS) if cloud else "--cloud aws, gcp or azure"
-        raise UserError(f"--cloud: {cloud!r} is none to be proven live", fix, ExitCode.USAGE)
-    found = _USD.fullmatch(spend)
+        raise UserError(
+            f"--cloud: {cloud!r} is not a cloud that can be tested live", fix, ExitCode.USAGE
+        )
+    amount = _USD.fullmatch(spend)
     try:
-        return parse_usd(found[1] if found else spend) / 1e6
+        return parse_usd(amount[1] if amount else spend) / 1e6
     except ValueError:
-        text = f"--spend-up-to: {spend!r} is no amount" if spend else "--spend-up-to is missing"
-        raise UserError(text, "--spend-up-to 2usd", ExitCode.USAGE) from None
+        message = (
+            f"--spend-up-to: {spend!r} is not an amount" if spend else "--spend-up-to is missing"
+        )
+        raise UserError(message, "--spend-up-to 2usd", ExitCode.USAGE) from None
 
 
 def _deployment(ctx: typer.Context) -> str:
@@ -89,13 +106,13 @@ def _deployment(ctx: typer.Context) -> str:
         with connect(ctx) as client:
             return str(client.get("/v1/health")["deployment"])
     except UserError as error:
-        advice = f"{error.try_}; or without a daemon: --deployment ID"
-        raise UserError(error.text, advice, error.exit_code) from None
+        fix = f"{error.try_}; or without a daemon: --deployment ID"
+        raise UserError(error.text, fix, error.exit_code) from None
 
 
 @dataclass(frozen=True)
 class Section:
-    """The provider of a cloud, as the configuration has it."""
+    """A provider's section of the configuration."""
 
     name: str
     cloud: str
@@ -103,53 +120,57 @@ class Section:
     config: Config
 
 
-def section_of(cloud: str, config: Path | None) -> Section:
-    """The first of that kind. Raises UserError."""
+def find_section(cloud: str, config: Path | None) -> Section:
+    """Return the first provider of that kind. Raises UserError."""
     from spotd.config.clouds import JUMP_KEYS
     from spotd.config.load import load_config
 
-    found = load_config(config)
-    for name, section in found.file.providers.items():
+    loaded = load_config(config)
+    for name, section in loaded.file.providers.items():
         if section.kind == cloud:
-            kept = section.model_dump(exclude={"kind", *JUMP_KEYS}, exclude_none=True)
-            return Section(name, cloud, kept, found)
+            settings = section.model_dump(exclude={"kind", *JUMP_KEYS}, exclude_none=True)
+            return Section(name=name, cloud=cloud, settings=settings, config=loaded)
     raise UserError(
-        f"{found.path} has no provider of kind {cloud}",
+        f"{loaded.path} has no provider of kind {cloud}",
         f"add [providers.{cloud}], or name another file by --config",
         ExitCode.NOT_FOUND,
     )
 
 
-def _provider(found: Section, deployment: str, kind: str) -> tuple[Provider, SshLink]:
-    """With the smallest machines (or that type) on sale; and the way to its machines, by its jump
-    host if it has one."""
+def _provider_and_link(section: Section, deployment: str, kind: str) -> tuple[Provider, SshLink]:
+    """Return the provider, restricted to its smallest machines or to one type, and the SSH link.
+
+    The link goes through the provider's jump host if it has one.
+    """
     from spotd.act.bundle import build_bundle
     from spotd.act.jump_hosts import JumpHosts
     from spotd.act.link import SshLink
     from spotd.base.clock import SystemClock
     from spotd.config.provider_registry import build_provider
 
-    types = [kind] if kind else [*SMALLEST[found.cloud]]
-    hosts = {key: host for key, host in found.config.jump_hosts().items() if key == found.name}
-    ways = JumpHosts(hosts, SystemClock())
-    ways.start()
-    link = SshLink(build_bundle(), way=ways.dial)
-    settings = found.settings | {"instance_types": types}
-    return build_provider(found.cloud, found.name, deployment, settings), link
+    types = [kind] if kind else [*SMALLEST[section.cloud]]
+    hosts = {key: host for key, host in section.config.jump_hosts().items() if key == section.name}
+    jump_hosts = JumpHosts(hosts, SystemClock())
+    jump_hosts.start()
+    link = SshLink(build_bundle(), way=jump_hosts.dial)
+    settings = section.settings | {"instance_types": types}
+    return build_provider(section.cloud, section.name, deployment, settings), link
 
 
-def _prepared(
+def _prepare_proof(
     provider: Provider, link: SshLink, deployment: str, cap_usd: float, kind: str
 ) -> Proof:
     from spotd.security.secrets import JobKeys
-    from spotd.verify.live_proof import LiveError, Proof, Step, cheapest
+    from spotd.verify.live_proof import LiveError, Proof, Step, cheapest_offer
 
-    def tell(step: Step) -> None:
+    def print_step(step: Step) -> None:
         mark = "ok    " if step.ok else "FAILED"
-        say(f"{mark} {step.seconds:7.1f} s  {step.name}" + (f": {step.text}" if step.text else ""))
+        print_message(
+            f"{mark} {step.seconds:7.1f} s  {step.name}" + (f": {step.text}" if step.text else "")
+        )
 
     try:
-        offer = cheapest(provider.offers(OfferRequest(instance_type=kind)), cap_usd)
+        offer = cheapest_offer(provider.offers(OfferRequest(instance_type=kind)), cap_usd)
     except ProviderError as error:
         raise UserError(str(error), "spotctl doctor says what is wrong", ExitCode.AUTH) from None
     except LiveError as error:
@@ -157,31 +178,46 @@ def _prepared(
         raise UserError(str(error), fix, ExitCode.REFUSED) from None
     token = f"spotd-live-{os.urandom(5).hex()}"
     keys = JobKeys.create(os.urandom)
-    return Proof(provider, deployment, offer, keys, link, token, tell)
+    return Proof(
+        provider=provider,
+        deployment=deployment,
+        offer=offer,
+        keys=keys,
+        link=link,
+        token=token,
+        on_step=print_step,
+    )
 
 
-def folders_of(found: Section, given: Path | None) -> list[Path]:
-    """Where a report goes: the one that the doctor looks into, and the one that was named, first.
-    Raises UserError before anything has cost money."""
-    wanted = [path for path in (given, found.config.state_dir / FOLDER) if path]
-    for path in wanted:
+def report_folders(section: Section, folder: Path | None) -> list[Path]:
+    """Return the folders for the report: the one that was given, and the one that the doctor reads.
+
+    Raises UserError before anything costs money if one cannot be written to.
+    """
+    folders = [path for path in (folder, section.config.state_dir / FOLDER) if path]
+    for path in folders:
         try:
             path.mkdir(parents=True, exist_ok=True)
-            fits = os.access(path, os.W_OK)
+            writable = os.access(path, os.W_OK)
         except OSError:
-            fits = False
-        if not fits:
-            text = f"no report can be written to {path}"
-            raise UserError(text, "run it as the user that runs spotd: sudo -u spotd ...")
-    return wanted
+            writable = False
+        if not writable:
+            message = f"no report can be written to {path}"
+            raise UserError(message, "run it as the user that runs spotd: sudo -u spotd ...")
+    return folders
 
 
-def write(
+def write_report(
     folders: Sequence[Path], cloud: str, at: datetime, report: dict[str, Any], page: str
 ) -> Path:
-    """Its place without the ending, in the first of them, which is told."""
+    """Write the report into every folder and print its path in the first.
+
+    Returns that path without its suffix.
+    """
     name = f"{cloud}-{at:%Y-%m-%d}"
-    if any((folder / f"{name}.json").exists() for folder in folders):  # an earlier one of today
+    if any(
+        (folder / f"{name}.json").exists() for folder in folders
+    ):  # a report of today exists already
         name = f"{name}-{at:%H%M%S}"
     for folder in folders:
         (folder / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
@@ -191,15 +227,15 @@ def write(
 
 
 @contextmanager
-def ends_on_signals() -> Iterator[None]:
-    """Who ends this program has it end its machine first."""
+def interrupt_on_signals() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP, so that the machine is ended first."""
 
     def stop(number: int, _frame: object) -> None:
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    before = {one: signal.signal(one, stop) for one in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)

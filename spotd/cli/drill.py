@@ -1,4 +1,4 @@
-"""`spotctl drill`."""
+"""`spotctl drill`: inject a fault into a running job and check that the job recovers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,21 @@ from spotd.api_client.client import JOB, Client, complete_job, connect, job_path
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import age, clean, money
 from spotd.cli.durations import duration_s
-from spotd.cli.render import HELP, Cell, Column, Output, emit, output_option, print_table, say
+from spotd.cli.render import (
+    HELP,
+    Cell,
+    Column,
+    Output,
+    emit,
+    output_option,
+    print_message,
+    print_table,
+)
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 
-LOOK_S = 0.5
-_PATIENCE_S = 120.0  # with a daemon that restarts
+POLL_S = 0.5
+_PATIENCE_S = 120.0  # how long to wait for a daemon that restarts
 _STYLES = {"passed": "green", "failed": "red", "called_off": "yellow"}
 _COLUMNS = (
     Column("JOB"),
@@ -32,7 +41,7 @@ _COLUMNS = (
 
 
 class Kind(str, Enum):
-    """What is done to the job; see spotd/domain/fault_drill.py."""
+    """The fault to inject; see spotd/domain/fault_drill.py."""
 
     SIGTERM = "sigterm"
     NOTICE = "notice"
@@ -43,7 +52,7 @@ class Kind(str, Enum):
 
 @app.callback()
 def drill() -> None:
-    """Strike a running job on purpose, and see that it comes back.
+    """Inject a fault into a running job, and check that it recovers.
 
     \b
     Example:
@@ -55,20 +64,20 @@ def drill() -> None:
 def run(
     ctx: typer.Context,
     job: str = JOB,
-    kind: Kind = typer.Option(Kind.SIGTERM, "--kind", help="What is done to it."),
+    kind: Kind = typer.Option(Kind.SIGTERM, "--kind", help="The fault to inject."),
     within: str = typer.Option(
-        "15m", "--within", metavar="DURATION", help="It is to train again in that time."
+        "15m", "--within", metavar="DURATION", help="Time limit for the recovery."
     ),
-    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask for confirmation."),
     output: Output = output_option(),
 ) -> None:
-    """Strike a running job on purpose, and say whether it came back as it should.
+    """Inject a fault into a running job, and report whether it recovered.
 
-    sigterm: its program gets SIGTERM. notice: its agent hears of a preemption. kill: kill -9 of the
-    program. agent: kill -9 of the agent. machine: the machine is ended without a word. What that
-    may cost at most is said before; where it would do harm it is refused. It passes where no more
-    steps were lost than its checkpoints allow, losses go on as they were, the first step came in
-    time, and the old machine is gone. It goes on without this command: spotctl drill ls.
+    sigterm: its program gets SIGTERM. notice: its agent gets a preemption notice. kill: kill -9 of
+    the program. agent: kill -9 of the agent. machine: the machine is ended without warning. The
+    maximum cost is shown first; a drill that would do harm is refused. It passes if no more steps
+    were lost than the checkpoints allow, the loss curve continues, the first step came in time, and
+    the old machine is gone. The drill continues without this command: spotctl drill ls.
 
     Exit codes: 0 passed, 1 failed, 4 refused or called off.
 
@@ -83,7 +92,7 @@ def run(
         _confirm(terms, yes=yes)
         body = {"kind": kind.value, "within_s": within_s, "id": secrets.token_hex(16)}
         path = job_path(job, "/drills")
-        data = client.patiently(lambda: client.post(path, body), _PATIENCE_S)
+        data = client.with_retry(lambda: client.post(path, body), _PATIENCE_S)
         data = _follow(client, data)
     emit(data, output, lambda: print(f"{clean(data['job'])}: {clean(data['text'])}"), "id")
     if data["state"] == "failed":
@@ -93,9 +102,9 @@ def run(
 
 
 def _confirm(terms: dict[str, Any], *, yes: bool) -> None:
-    """Say what comes, and have it confirmed. Raises UserError."""
+    """Print what the drill does, and ask for confirmation. Raises UserError."""
     job = clean(terms["job"])
-    say(
+    print_message(
         f"{job} is at step {terms['step']}: {terms['what']}. It is to train again within "
         f"{terms['within_s']:.0f} s, in which its machines cost at most {money(terms['most_usd'])}"
         if terms["most_usd"]
@@ -104,37 +113,38 @@ def _confirm(terms: dict[str, Any], *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        text = "the drill was not confirmed, and nobody is here to be asked"
-        raise UserError(text, "the same with --yes", ExitCode.USAGE)
-    if not typer.confirm("Strike it?", default=False, err=True):
-        raise UserError("nothing was done", "the same again, and y", ExitCode.USAGE)
+        message = "the drill was not confirmed, and stdin is not a terminal"
+        raise UserError(message, "run it again with --yes", ExitCode.USAGE)
+    if not typer.confirm("Inject the fault?", default=False, err=True):
+        raise UserError("nothing was done", "run it again and answer y", ExitCode.USAGE)
 
 
 def _follow(client: Client, data: dict[str, Any]) -> dict[str, Any]:
-    """Until it has ended; the daemon may restart meanwhile."""
-    told, job, number = "", data["job"], data["id"]
+    """Wait until the drill has ended and return it; the daemon may restart meanwhile."""
+    shown_state, job, drill_id = "", data["job"], data["id"]
     job_id = data["job_id"]  # another job may have the name by now
     while True:
-        if data["state"] != told:
-            told = data["state"]
-            if told in ("asked", "struck"):
-                say(f"{told}: {'waiting for it to train again' if told == 'struck' else number}")
+        if data["state"] != shown_state:
+            shown_state = data["state"]
+            if shown_state in ("asked", "struck"):
+                waiting = "waiting for it to train again"
+                print_message(f"{shown_state}: {waiting if shown_state == 'struck' else drill_id}")
         if data["ended_at"]:
             return {**data, "job": job, "kind": "Drill"}
-        time.sleep(LOOK_S)
-        page = client.patiently(lambda: client.get("/v1/drills", job=job_id), _PATIENCE_S)
-        data = next(row for row in page["items"] if row["id"] == number)
+        time.sleep(POLL_S)
+        page = client.with_retry(lambda: client.get("/v1/drills", job=job_id), _PATIENCE_S)
+        data = next(row for row in page["items"] if row["id"] == drill_id)
 
 
 @app.command("ls")
 def list_drills(
     ctx: typer.Context,
     job: str = typer.Option(
-        "", "--job", metavar="JOB", help="Of this job alone.", autocompletion=complete_job
+        "", "--job", metavar="JOB", help="Only of this job.", autocompletion=complete_job
     ),
     output: Output = output_option(),
 ) -> None:
-    """List drills, the newest first, and what became of each.
+    """List drills and their outcomes, newest first.
 
     \b
     Example:
@@ -148,20 +158,20 @@ def list_drills(
 
 def _print(data: dict[str, Any]) -> None:
     if not data["items"]:
-        say("no drills: spotctl drill run JOB --kind sigterm")
+        print_message("no drills: spotctl drill run JOB --kind sigterm")
         return
-    print_table(_COLUMNS, [_row(one) for one in data["items"]])
+    print_table(_COLUMNS, [_row(row) for row in data["items"]])
 
 
-def _row(one: dict[str, Any]) -> list[Cell | str]:
-    state = Cell(one["state"].replace("_", " "), _STYLES.get(one["state"], ""))
-    finding = "; ".join(filter(None, (one["failed"], one["figures"])))
-    asked = f"{age(one['asked_at'])} ago"
-    return [one["job"], one["drill"], state, asked, one["actor"], finding]
+def _row(row: dict[str, Any]) -> list[Cell | str]:
+    state = Cell(row["state"].replace("_", " "), _STYLES.get(row["state"], ""))
+    finding = "; ".join(filter(None, (row["failed"], row["figures"])))
+    asked = f"{age(row['asked_at'])} ago"
+    return [row["job"], row["drill"], state, asked, row["actor"], finding]
 
 
-def drill_text(one: dict[str, Any]) -> str:
-    """A drill in a line, with its date."""
-    at = (one["ended_at"] or one["asked_at"])[:10]
-    said = one["text"] or f"is under way ({one['state']})"
-    return f"{at} {one['drill']}: {clean(said)}"
+def drill_text(row: dict[str, Any]) -> str:
+    """Return a drill as one line of text, with its date."""
+    at = (row["ended_at"] or row["asked_at"])[:10]
+    text = row["text"] or f"is under way ({row['state']})"
+    return f"{at} {row['drill']}: {clean(text)}"

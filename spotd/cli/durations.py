@@ -1,4 +1,4 @@
-"""Durations of the command line: written as in a job file."""
+"""Durations on the command line, written as in a job file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from spotd.base.errors import ExitCode, UserError
 
 
 def duration_s(text: str, option: str, example: str = "90s, 15m, 1h30m") -> float:
-    """Seconds of what was given for `option`, by the one rule for them. Raises UserError."""
+    """Return the seconds of the value of `option`, parsed as in a job file. Raises UserError."""
     from spotd.spec.quantities import parse_duration_s
 
     try:

@@ -1,4 +1,4 @@
-"""`spotctl events`."""
+"""`spotctl events`: print what happened to one job or to all."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from spotd.base.text import clean
 from spotd.cli.render import Output, emit, emit_line, output_option
 
 _WAIT_S = 20
-_AWAY_S = 600.0
+_AWAY_S = 600.0  # how long to wait for a daemon that restarts
 _COLOURS = {"error": typer.colors.RED, "warning": typer.colors.YELLOW}
 
 
 def events(
     ctx: typer.Context,
     job: str = typer.Argument(
-        "", metavar="JOB", help="Of this job alone.", autocompletion=complete_job
+        "", metavar="JOB", help="Only of this job.", autocompletion=complete_job
     ),
-    follow: bool = typer.Option(False, "-f", "--follow", help="Go on as they happen."),
-    last: int = typer.Option(50, "-n", "--last", min=1, help="Begin with the newest so many."),
+    follow: bool = typer.Option(False, "-f", "--follow", help="Follow new events."),
+    last: int = typer.Option(50, "-n", "--last", min=1, help="Start with the newest N events."),
     output: Output = output_option(),
 ) -> None:
-    """Print what happened, to one job or to all, oldest first.
+    """Print the events of one job or of all, oldest first.
 
     \b
     Example:
@@ -34,19 +34,19 @@ def events(
       spotctl events -n 200 -o json
     """
     with connect(ctx) as client:
-        # By id, so that following goes on with this job when the name is given to another.
-        wanted = client.get(job_path(job))["id"] if job else ""
-        data = client.get("/v1/events", job=wanted, last=last)
+        # By id, so that --follow stays with this job when another one takes its name.
+        job_id = client.get(job_path(job))["id"] if job else ""
+        data = client.get("/v1/events", job=job_id, last=last)
         if not follow:
             emit(data, output, lambda: _print(data["items"], output, bool(job)), "id")
             return
         _print(data["items"], output, bool(job))
         cursor = data["cursor"]
         while True:
-            query = {"job": wanted, "after": cursor, "wait_s": _WAIT_S}
-            news = client.patiently(partial(client.get, "/v1/events", **query), _AWAY_S)
-            _print(news["items"], output, bool(job))
-            cursor = news["cursor"]
+            query = {"job": job_id, "after": cursor, "wait_s": _WAIT_S}
+            page = client.with_retry(partial(client.get, "/v1/events", **query), _AWAY_S)
+            _print(page["items"], output, bool(job))
+            cursor = page["cursor"]
 
 
 def _print(items: list[dict[str, Any]], output: Output, one_job: bool) -> None:
@@ -62,6 +62,7 @@ def _print(items: list[dict[str, Any]], output: Output, one_job: bool) -> None:
 
 
 def _plain() -> bool:
+    """Return whether colours are off: NO_COLOR is set, or stdout is no terminal."""
     import os
     import sys
 

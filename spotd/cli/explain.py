@@ -1,4 +1,4 @@
-"""`spotctl why` and `plan`: explanations that change nothing."""
+"""`spotctl why` and `spotctl plan`: explanations that change nothing."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import typer
 from spotd.api_client.client import JOB, connect, job_path
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import clean, money, percent, place, seconds_since, span
-from spotd.cli.diagnosis import print_use, print_verdict
+from spotd.cli.diagnosis import print_diagnosis, print_utilization
 from spotd.cli.drill import drill_text
 from spotd.cli.fit_table import offer_notes, size_cells, size_columns
 from spotd.cli.job_file import env_option, env_values, read_job_file
 from spotd.cli.placement import (
-    print_ahead,
-    print_left_out,
+    print_excluded,
     print_moves,
     print_placement,
+    print_prefetch,
 )
-from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
-from spotd.cli.spot_value import print_worth
+from spotd.cli.render import Cell, Column, Output, emit, output_option, print_message, print_table
+from spotd.cli.spot_value import print_spot_value
 
 _SAVES_COLUMN = Column("SAVES $/H", right=True)
 _OFFER_COLUMNS = (
@@ -37,14 +37,16 @@ _OFFER_COLUMNS = (
 def why(
     ctx: typer.Context,
     job: str = JOB,
-    stacks: bool = typer.Option(False, "--stacks", help="Every frame of a program that hung."),
+    stacks: bool = typer.Option(
+        False, "--stacks", help="Print every frame of a program that hung."
+    ),
     output: Output = output_option(),
 ) -> None:
-    """Say why a job is where it is and what comes next: a decision taken now, and thrown away.
+    """Explain a job's state and its next step: the decision that spotd would take now.
 
-    What was found wrong with its training within a day comes with it: what was seen, what spotd
-    does about it, what you can try, and the stacks of a program that hung (--stacks prints them
-    whole). So does how well its machines were used in the last quarter of an hour.
+    Problems found in its training within a day are listed: what was observed, how spotd reacts,
+    what you can try, and the stacks of a program that hung (--stacks prints all frames). So is the
+    utilization of its machines in the last 15 minutes.
 
     \b
     Example:
@@ -66,13 +68,13 @@ def _print_why(data: dict[str, Any], *, stacks: bool) -> None:
     for number, line in enumerate(data.get("console", [])):
         print(("    " if number else "  ") + clean(line))
     if data["wake_at"]:
-        left = -(seconds_since(data["wake_at"]) or 0.0)
-        print(f"  looked at again in {span(left)}, or when something happens")
+        remaining_s = -(seconds_since(data["wake_at"]) or 0.0)
+        print(f"  next decision in {span(remaining_s)}, or when something happens")
     print_placement(data.get("placement", {}))
-    print_ahead(data.get("ahead", []))
-    for verdict in data.get("verdicts", []):
-        print_verdict(verdict, whole=stacks)
-    print_use(data.get("use"))
+    print_prefetch(data.get("ahead", []))
+    for diagnosis in data.get("verdicts", []):
+        print_diagnosis(diagnosis, all_frames=stacks)
+    print_utilization(data.get("use"))
     if data.get("drill"):
         print(f"  last drill: {drill_text(data['drill'])}")
 
@@ -81,17 +83,16 @@ def plan(
     ctx: typer.Context,
     file: Path = typer.Argument(metavar="FILE", help="A job file, or - for stdin."),
     env: list[str] = env_option(),
-    limit: int = typer.Option(10, min=1, metavar="N", help="At most so many offers."),
+    limit: int = typer.Option(10, min=1, metavar="N", help="Show at most N offers."),
     output: Output = output_option(),
 ) -> None:
-    """Rank where a job file would run now. Starts nothing and costs nothing.
+    """Rank the offers for a job file. Starts nothing and costs nothing.
 
-    Of a job that says how much there is to do (spotd.work), each place is shown with what the job
-    is expected to cost there until it is done, term by term, and when its deadline needs machines
-    on demand.
+    If the job says how much work there is (spotd.work), each place is shown with the expected cost
+    to finish there, term by term, and with the time at which its deadline needs on-demand machines.
 
-    Exit codes: 0 something fits, 2 nothing does or its clouds do not answer, 4 a limit of the
-    deployment is in the way, or no machine stands where the job may run.
+    Exit codes: 0 something fits, 2 nothing fits or no cloud answers, 4 a limit of the deployment
+    forbids it, or no machine is where the job may run.
 
     \b
     Example:
@@ -106,15 +107,16 @@ def plan(
     with connect(ctx) as client:
         data = client.post("/v1/plan", body)
     for warning in data["warnings"]:
-        say(f"warning: {warning}")
+        print_message(f"warning: {warning}")
     emit(data, output, lambda: _print_plan(data), "job")
-    _judge(data)
+    _check_plan(data)
 
 
-def _judge(data: dict[str, Any]) -> None:
+def _check_plan(data: dict[str, Any]) -> None:
     if not data["fitting"]:
         raise UserError(
-            *_why_nothing(data), ExitCode.REFUSED if _misplaced(data) else ExitCode.USAGE
+            *_explain_no_fit(data),
+            ExitCode.REFUSED if _all_excluded_by_location(data) else ExitCode.USAGE,
         )
     if not data["answering"]:
         raise UserError(
@@ -128,90 +130,93 @@ def _judge(data: dict[str, Any]) -> None:
     cap = limits["max_usd_per_hour"]
     over_money = cap and limits["usd_per_hour"] + best["total_usd_per_h"] > cap
     if data["blocked"] or over_nodes or over_money:
-        text = data["blocked"] or (
+        message = data["blocked"] or (
             f"{limits['nodes']} nodes for {money(limits['usd_per_hour'])}/h are in use "
             f"of at most {limits['max_nodes'] or 'any number'} for {money(cap)}/h"
         )
         raise UserError(
-            f"it would have to wait: {text}", "raise [limits] in config.toml", ExitCode.REFUSED
+            f"it would have to wait: {message}", "raise [limits] in config.toml", ExitCode.REFUSED
         )
 
 
-def _misplaced(data: dict[str, Any]) -> bool:
-    """All that fits is out because of where it stands, or who runs it."""
-    out = sum(row["count"] for row in data.get("left_out", []))
-    return bool(out) and out >= data["fits"]
+def _all_excluded_by_location(data: dict[str, Any]) -> bool:
+    """Return whether residency or operator rules exclude every offer that fits."""
+    excluded = sum(row["count"] for row in data.get("left_out", []))
+    return bool(excluded) and excluded >= data["fits"]
 
 
-def _why_nothing(data: dict[str, Any]) -> tuple[str, str]:
-    """What is in the way of every offer, and what to try."""
-    if _misplaced(data):
+def _explain_no_fit(data: dict[str, Any]) -> tuple[str, str]:
+    """Return why no offer fits, and the fix to suggest."""
+    if _all_excluded_by_location(data):
         out = data["left_out"]
         return (
-            f"nothing that fits {data['job']} stands where it may run: {out[0]['why']}",
-            "regions that are there, or more places (spotd.residency, not_operated_from)",
+            f"no offer that fits {data['job']} is where it may run: {out[0]['why']}",
+            "allow other regions or places (spotd.residency, not_operated_from)",
         )
     cap, cheapest = data["max_hourly_cost_usd"], data["cheapest"]
     if cap and cheapest and cheapest["price_usd_per_h"] > cap:
         price = money(cheapest["price_usd_per_h"])
-        text = f"everything that fits {data['job']} costs more than its max_hourly_cost of "
+        text = f"every offer that fits {data['job']} costs more than its max_hourly_cost of "
         return (
             text + f"{money(cap)}: the cheapest is {price}/h in {place(cheapest)}",
             f"resources.max_hourly_cost of {price} or more, or other resources",
         )
     return (
-        f"nothing that can be had now fits {data['job']} ({data['known']} offers are known)",
+        f"no current offer fits {data['job']} ({data['known']} offers are known)",
         "wider resources (any_of, no zone, both spot and on-demand), or spotctl doctor",
     )
 
 
 def _print_plan(data: dict[str, Any]) -> None:
-    print_worth(data.get("worth"))
-    saves = [_saves(row["checkpoint_usd_per_h"]) for row in data["offers"]]
+    print_spot_value(data.get("worth"))
+    saves = [_save_usd_per_h(row["checkpoint_usd_per_h"]) for row in data["offers"]]
     gb = data["checkpoint_gb"]
     if data["offers"]:
         columns, rows = list(_OFFER_COLUMNS), [_offer_row(row) for row in data["offers"]]
         if any(saves) or (gb and None in saves):  # else nothing, wherever it runs
             columns.insert(-1, _SAVES_COLUMN)
-            for cells, each in zip(rows, saves, strict=True):
-                cells.insert(-1, "-" if each is None else money(each))
-            say(_about_saves(gb))
+            for cells, usd_per_h in zip(rows, saves, strict=True):
+                cells.insert(-1, "-" if usd_per_h is None else money(usd_per_h))
+            print_message(_saves_legend(gb))
         if "model" in data:
             columns += size_columns(data["offers"])
-            for line, offer in zip(rows, data["offers"], strict=True):
-                line.extend(size_cells(offer["size"], data["offers"]))
+            for cells, offer in zip(rows, data["offers"], strict=True):
+                cells.extend(size_cells(offer["size"], data["offers"]))
         print_table(columns, rows)
         if "model" in data:
             offer_notes(data)
     print_placement(data.get("placement", {}))
     print_moves(data.get("moves", []))
-    print_ahead(data.get("ahead", []))
-    print_left_out(data.get("left_out", []))
-    if kept := data.get("storage"):
-        say(_about_storage(kept, gb))
+    print_prefetch(data.get("ahead", []))
+    print_excluded(data.get("left_out", []))
+    if storage := data.get("storage"):
+        print_message(_storage_line(storage, gb))
     if data["num_nodes"] > 1:
-        few = data["min_nodes"]
-        rest = f", and goes on with {few} or more when it loses some" if few else ""
-        say(f"prices are of one machine; the job takes {data['num_nodes']}{rest}")
+        min_nodes = data["min_nodes"]
+        elastic = f", and continues with {min_nodes} or more if it loses some" if min_nodes else ""
+        print_message(f"prices are per machine; the job needs {data['num_nodes']}{elastic}")
 
 
-def _about_saves(gb: float) -> str:
-    text = f"SAVES $/H: what saves of {gb:.3g} GB each cost for bytes that leave the cloud"
-    return f"{text} and for requests to the store; -: not known"
+def _saves_legend(gb: float) -> str:
+    legend = f"SAVES $/H: cost of saves of {gb:.3g} GB each, for egress"
+    return f"{legend} and for requests to the store; -: not known"
 
 
-def _saves(costs: dict[str, float | None]) -> float | None:
-    """Of an hour, in all. A store whose requests nobody's prices are known of is a folder, or one's
-    own server."""
+def _save_usd_per_h(costs: dict[str, float | None]) -> float | None:
+    """Return what saving checkpoints costs per hour, egress and requests together.
+
+    A store without known request prices is a folder or a private server, so its requests cost
+    nothing.
+    """
     return None if costs["egress"] is None else costs["egress"] + (costs["requests"] or 0.0)
 
 
-def _about_storage(kept: dict[str, Any], gb: float) -> str:
+def _storage_line(storage: dict[str, Any], gb: float) -> str:
     return (
-        f"storage: {kept['keep']} checkpoints of {gb:.3g} GB in {kept['store']} cost "
-        f"{money(kept['usd_per_month'])} a month, {money(kept['usd_per_h'])}/h (list price of "
-        f"{kept['class']} in {kept['region']}, {kept['dated']}; without what soft delete or "
-        "versions keep)"
+        f"storage: {storage['keep']} checkpoints of {gb:.3g} GB in {storage['store']} cost "
+        f"{money(storage['usd_per_month'])} a month, {money(storage['usd_per_h'])}/h (list price "
+        f"of {storage['class']} in {storage['region']}, {storage['dated']}; without what soft "
+        "delete or versions keep)"
     )
 
 

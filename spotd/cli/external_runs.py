@@ -1,4 +1,4 @@
-"""Line items of a file, reported as the ledger's are: for runs that spotd did not see."""
+"""Cost report of runs that spotd did not see: their line items are read from a TOML file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ComputeLine(Section):
 
 
 class OtherLine(Section):
-    """Whatever is no machine."""
+    """A cost that is not of machines."""
 
     kind: Kind
     phase: str
@@ -46,7 +46,7 @@ class OtherLine(Section):
 
 
 class ClaimedSection(Section):
-    """What somebody says of it all."""
+    """The totals that somebody claims."""
 
     total_usd: Usd
     baseline_usd: Usd | None = None
@@ -54,8 +54,6 @@ class ClaimedSection(Section):
 
 
 class ExternalRunsFile(Section):
-    """The whole file."""
-
     name: str
     compute: list[ComputeLine] = Field(min_length=1)
     other: list[OtherLine] = Field(default=[])
@@ -66,7 +64,7 @@ class ExternalRunsFile(Section):
 
 
 def read_case(path: Path) -> tuple[Account, Claim | None]:
-    """Raises UserError for a file that cannot be used."""
+    """Return the account of the file and the claim in it. Raises UserError."""
     case = _read(path)
     claimed = case.claimed
     claim = None
@@ -76,30 +74,35 @@ def read_case(path: Path) -> tuple[Account, Claim | None]:
 
 
 def read_facts(path: Path) -> RunFacts:
-    """What is beside the line items; interruptions where each line has them. Raises UserError."""
+    """Return the facts beside the line items. Raises UserError.
+
+    The number of interruptions is known only if every line has it.
+    """
     case = _read(path)
-    told = [line.interruptions for line in case.compute]
-    known = [count for count in told if count is not None]
-    return RunFacts(sum(known) if len(known) == len(told) else None, case.elapsed_hours)
+    counts = [line.interruptions for line in case.compute]
+    known = [count for count in counts if count is not None]
+    return RunFacts(sum(known) if len(known) == len(counts) else None, case.elapsed_hours)
 
 
 def _read(path: Path) -> ExternalRunsFile:
     try:
         data = tomllib.loads(path.read_text())
     except OSError as error:
-        text = f"{path} cannot be read: {error.strerror}"
-        raise UserError(text, _EXAMPLE, ExitCode.USAGE) from None
+        message = f"{path} cannot be read: {error.strerror}"
+        raise UserError(message, _EXAMPLE, ExitCode.USAGE) from None
     except ValueError as error:  # no TOML, or no UTF-8
-        raise UserError(f"{path} is no TOML: {error}", _EXAMPLE, ExitCode.USAGE) from None
+        raise UserError(f"{path} is not valid TOML: {error}", _EXAMPLE, ExitCode.USAGE) from None
     try:
         case = ExternalRunsFile.model_validate(data)
     except ValidationError as error:
         problems = [problem for _, problem in problems_of(error, ExternalRunsFile)]
         raise InputError(f"{path} cannot be used:", problems, _EXAMPLE) from None
-    over = [n for n, line in enumerate(case.compute) if (line.lost_hours or 0) > line.hours]
-    if over:
-        found = Problem(f"compute[{over[0]}].lost_hours", "is more than its hours", "correct it")
-        raise InputError(f"{path} cannot be used:", [found], _EXAMPLE)
+    excessive = [n for n, line in enumerate(case.compute) if (line.lost_hours or 0) > line.hours]
+    if excessive:
+        problem = Problem(
+            f"compute[{excessive[0]}].lost_hours", "is more than its hours", "correct it"
+        )
+        raise InputError(f"{path} cannot be used:", [problem], _EXAMPLE)
     return case
 
 
@@ -107,7 +110,7 @@ def _account(case: ExternalRunsFile) -> Account:
     machines, spans, at_us = [], [], 0
     for number, line in enumerate(case.compute):
         end_us = at_us + round(line.hours * US_PER_H)
-        stretch = Segment(
+        segment = Segment(
             at_us,
             end_us,
             line.usd_per_hour,
@@ -115,18 +118,18 @@ def _account(case: ExternalRunsFile) -> Account:
             price_source="file",
         )
         details = {"phase": line.phase, "what": line.what}
-        machines.append(Machine(str(number), 1, (stretch,), line.gpus, details=details))
+        machines.append(Machine(str(number), 1, (segment,), line.gpus, details=details))
         spans.append(_spans(line, at_us, end_us))
         at_us = end_us
-    extras = tuple(Item(one.kind, one.phase, one.what, 0.0, "", one.usd) for one in case.other)
-    places = "the cheapest price on demand anywhere is not in the file"
+    extras = tuple(Item(line.kind, line.phase, line.what, 0.0, "", line.usd) for line in case.other)
+    note = "the cheapest price on demand anywhere is not in the file"
     return Account(
-        "", case.name, "", 1, tuple(machines), extras=extras, unknown=(places,), spans=tuple(spans)
+        "", case.name, "", 1, tuple(machines), extras=extras, unknown=(note,), spans=tuple(spans)
     )
 
 
 def _spans(line: ComputeLine, start_us: int, end_us: int) -> tuple[Span, ...]:
     if line.lost_hours is None:
         return ((start_us, end_us, TimeUse.UNTOLD),)
-    kept_us = end_us - round(line.lost_hours * US_PER_H)
-    return ((start_us, kept_us, TimeUse.USEFUL), (kept_us, end_us, TimeUse.REPLAYED))
+    useful_end_us = end_us - round(line.lost_hours * US_PER_H)
+    return ((start_us, useful_end_us, TimeUse.USEFUL), (useful_end_us, end_us, TimeUse.REPLAYED))

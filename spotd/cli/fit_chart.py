@@ -1,4 +1,4 @@
-"""The fit bars of `spotctl rightsize` as a picture: each part of the memory against the card."""
+"""SVG chart of `spotctl rightsize`: the parts of one GPU's memory against the card."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ _COLOURS = {
 
 
 def picture(title: str, items: Sequence[Mapping[str, Any]]) -> str:
-    """SVG, 800 wide: of each of `items` (as `size_data` says them) the parts of one GPU's memory in
-    GiB, with a mark where its card ends."""
-    sums = [sum(item["parts_gib"].values()) for item in items]
-    most = max([*sums, *(item["card_gib"] for item in items), 1.0])
-    scale = (_WIDTH - _LEFT - _RIGHT) / most
+    """Return an SVG, 800 pixels wide, with a bar of the memory of one GPU for each item.
+
+    `items` are as `size_data` returns them, in GiB. A mark shows where the card ends.
+    """
+    totals = [sum(item["parts_gib"].values()) for item in items]
+    max_gib = max([*totals, *(item["card_gib"] for item in items), 1.0])
+    scale = (_WIDTH - _LEFT - _RIGHT) / max_gib
     height = _HEAD + _ROW * len(items) + 30
     parts = [svg.text(16, 26, title, size=15, weight="600"), *_legend()]
-    for tick in svg.ticks(0, most):
+    for tick in svg.ticks(0, max_gib):
         x = _LEFT + tick * scale
         parts.append(svg.line(x, _HEAD - 8, x, height - 26, svg.PALE))
         parts.append(svg.text(x, height - 10, f"{tick:g} GiB", size=11, anchor="middle"))
@@ -48,5 +50,5 @@ def _row(item: Mapping[str, Any], y: float, scale: float) -> list[str]:
         x += gib * scale
     end = _LEFT + item["card_gib"] * scale
     drawn.append(svg.line(end, y - 4, end, y + 26, svg.BLACK, width=3))
-    said = f"{item['verdict']}, {item['gib_per_gpu']:.0f} of {item['card_gib']:g}"
-    return [*drawn, svg.text(_WIDTH - 12, y + 16, said, size=12, anchor="end")]
+    label = f"{item['verdict']}, {item['gib_per_gpu']:.0f} of {item['card_gib']:g}"
+    return [*drawn, svg.text(_WIDTH - 12, y + 16, label, size=12, anchor="end")]

@@ -1,4 +1,4 @@
-"""How sizes of a training run are shown: the bar against the card, tables, what helps."""
+"""Tables of a training run's size: the bar against the card, the offers and the advice."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spotd.base.text import money, place, span
-from spotd.cli.render import Cell, Column, print_table, say
+from spotd.cli.render import Cell, Column, print_message, print_table
 from spotd.sizing.checkpoint_size import saves_lines
 from spotd.sizing.task import Task
 
 _BAR = (("state", "█"), ("gather", "▓"), ("activations", "▒"), ("logits", "░"), ("context", "·"))
-_CARD_CELLS, _MOST_CELLS = 20, 30  # of a bar: where the card ends, and where it is cut off
+_CARD_CELLS, _MOST_CELLS = 20, 30  # of a bar: the card's length, and where the bar is cut off
 _STYLES = {"fits": "green", "tight": "yellow", "does not fit": "red"}
 _COLUMNS = (
     Column("GPU"),
@@ -35,7 +35,7 @@ _OFFER_COLUMNS = (
 
 
 def print_sizes(task: Task, data: Mapping[str, Any]) -> None:
-    """The table, the offers, and why something is slow."""
+    """Print the table of sizes, the offers, and why something is slow."""
     run = task.run
     print(
         f"{data['model']}, {data['parameters'] / 1e9:.1f} B parameters: {run.method}, "
@@ -43,7 +43,7 @@ def print_sizes(task: Task, data: Mapping[str, Any]) -> None:
         f"{run.checkpointing} checkpointing, {run.loss} loss"
     )
     if not data["items"]:
-        say("it fits no number of these GPUs that was tried")
+        print_message("it fits none of the tried numbers of these GPUs")
     print_table(_COLUMNS, [_row(item) for item in data["items"]])
     print("".join(f"{mark} {part}  " for part, mark in _BAR) + "│ the card")
     if "naive_gib_in_all" in data:
@@ -62,16 +62,16 @@ def print_sizes(task: Task, data: Mapping[str, Any]) -> None:
             causes.setdefault(row["size"]["cause"] or row["size"]["note"], row)
         for row in causes.values():  # each reason once, at the cheapest place
             _print_causes(place(dict(row)), row["size"])
-    say(data["limits"])
+    print_message(data["limits"])
 
 
-def _print_causes(where: str, item: Mapping[str, Any]) -> None:
+def _print_causes(label: str, item: Mapping[str, Any]) -> None:
     if item["note"]:
-        print(f"{where}: {item['note']}")
+        print(f"{label}: {item['note']}")
     if item["cause"]:
-        print(f"{where}: {item['cause']}")
-        for one in item["advice"]:
-            print(f"  {one['text']}")
+        print(f"{label}: {item['cause']}")
+        for advice in item["advice"]:
+            print(f"  {advice['text']}")
 
 
 def _row(item: Mapping[str, Any]) -> list[Cell | str]:
@@ -88,7 +88,7 @@ def _row(item: Mapping[str, Any]) -> list[Cell | str]:
 
 
 def bar(parts_gib: Mapping[str, float], card_gib: float) -> str:
-    """The parts stacked against a card of _CARD_CELLS, which ends at the line."""
+    """Draw the parts stacked against the card, which ends at the line."""
     drawn, total = "", 0.0
     for part, mark in _BAR:
         total += parts_gib[part]
@@ -104,21 +104,21 @@ def _hours(item: Mapping[str, Any]) -> str:
 
 
 def _offer_row(row: Mapping[str, Any]) -> list[Cell | str]:
-    placed, nodes = row["size"], row["size"]["num_nodes"]
+    fit, nodes = row["size"], row["size"]["num_nodes"]
     machines = f"{row['instance_type']} {row['accelerator_count']}x{row['accelerator']}"
     return [
         place(dict(row)),
         f"{nodes} x {machines}" if nodes > 1 else machines,
         row["capacity_type"],
         money(row["price_usd_per_h"] * nodes),
-        Cell(placed["text"], _STYLES[placed["verdict"]]),
-        Cell(f"{_hours(placed)} late", "yellow") if placed["late"] else _hours(placed),
-        money(placed["usd"]),
+        Cell(fit["text"], _STYLES[fit["verdict"]]),
+        Cell(f"{_hours(fit)} late", "yellow") if fit["late"] else _hours(fit),
+        money(fit["usd"]),
     ]
 
 
 def size_columns(offers: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Of a plan whose job file says what its model is."""
+    """Return the extra columns of a plan whose job file describes its model."""
     columns = [Column("MEMORY")]
     if any(row["size"] and row["size"]["hours"] for row in offers):
         columns += [Column("TIME", right=True), Column("COST", right=True)]
@@ -126,34 +126,36 @@ def size_columns(offers: Sequence[Mapping[str, Any]]) -> list[Column]:
 
 
 def size_cells(
-    placed: Mapping[str, Any] | None, offers: Sequence[Mapping[str, Any]]
+    fit: Mapping[str, Any] | None, offers: Sequence[Mapping[str, Any]]
 ) -> list[Cell | str]:
-    """The cells below `size_columns`."""
-    if placed is None:
+    """Return the cells of `size_columns` for one offer."""
+    if fit is None:
         return ["nothing known of it", *["-"] * (len(size_columns(offers)) - 1)]
-    cells: list[Cell | str] = [Cell(placed["text"], _STYLES[placed["verdict"]])]
+    cells: list[Cell | str] = [Cell(fit["text"], _STYLES[fit["verdict"]])]
     if len(size_columns(offers)) > 1:
-        cells += [_hours(placed), money(placed["usd"])]
+        cells += [_hours(fit), money(fit["usd"])]
     return cells
 
 
 def offer_notes(data: Mapping[str, Any]) -> None:
-    """Below a plan: whose word its times are, what is slow and what helps, what is not covered."""
-    model, placed = data["model"], [row["size"] for row in data["offers"] if row["size"]]
+    """Print below a plan: the source of its times, what is slow, what helps, and the limits."""
+    model, sizes = data["model"], [row["size"] for row in data["offers"] if row["size"]]
     measured = model["measured"]
     if measured:
-        say(
+        print_message(
             f"times by {measured['tokens_per_s']:,.0f} tokens/s, measured over "
             f"{measured['steps']} steps on {measured['gpus']} {measured['accelerator']}; by "
             "published runs on other GPUs"
         )
-    if placed and all(one["verdict"] == "does not fit" for one in placed):
-        say(f"{model['name']} fits none of these: spotctl rightsize FILE says what it would fit")
-    told = [row for row in data["offers"] if row["size"] and _has_words(row["size"])]
-    for row in told[:1]:
+    if sizes and all(size["verdict"] == "does not fit" for size in sizes):
+        print_message(
+            f"{model['name']} fits none of these: spotctl rightsize FILE shows what it would fit"
+        )
+    explained = [row for row in data["offers"] if row["size"] and _has_explanation(row["size"])]
+    for row in explained[:1]:
         _print_causes(place(row), row["size"])
-    say(f"memory and time of {model['name']}: {model['limits']}")
+    print_message(f"memory and time of {model['name']}: {model['limits']}")
 
 
-def _has_words(item: Mapping[str, Any]) -> bool:
+def _has_explanation(item: Mapping[str, Any]) -> bool:
     return bool(item["cause"] or item["note"])

@@ -1,4 +1,4 @@
-"""Following a job: its events as they come, until its phase is one that was waited for."""
+"""Following a job: reports its events as they arrive, until it reaches a phase."""
 
 from __future__ import annotations
 
@@ -9,67 +9,95 @@ from typing import Any
 
 from spotd.api_client.client import Client, job_path
 from spotd.base.errors import ExitCode
-from spotd.cli.render import say
+from spotd.cli.render import print_message
 
 FINISHED = frozenset({"succeeded", "failed", "cancelled"})
-_AWAY_S = 120.0  # a daemon that restarts is waited for so long
-_POLL_S = 20  # what is news ends a wait at once
+_AWAY_S = 120.0  # how long to wait for a daemon that restarts
+_POLL_S = 20  # length of one long poll; a new event ends it at once
 
 
 def follow_job(
     client: Client,
     job_id: str,
     until: Collection[str],
-    tell: Callable[[dict[str, Any]], None],
+    on_event: Callable[[dict[str, Any]], None],
     timeout_s: float = 0.0,
     after: int = 0,
 ) -> dict[str, Any] | None:
-    """The job once its phase is in `until` or it has ended, telling each event after the id
-    `after`; None when `timeout_s` (0: for ever) is over first."""
-    end = time.monotonic() + timeout_s if timeout_s else None
+    """Wait until the job's phase is in `until` or it has ended, and return the job.
+
+    Calls `on_event` for each event after the id `after`. Returns None when `timeout_s` seconds are
+    over first; 0 waits for ever.
+    """
+    give_up_at = time.monotonic() + timeout_s if timeout_s else None
     while True:
-        job = client.patiently(lambda: client.get(job_path(job_id)), _AWAY_S)
-        over = job["phase"] in until or job["phase"] in FINISHED
-        left = None if end is None else end - time.monotonic()
-        late = left is not None and left <= 0
-        wait_s = 0 if over or late else min(_POLL_S, math.ceil(_POLL_S if left is None else left))
-        after = _tell_events(client, job, after, wait_s, tell)
-        if over:
+        job = client.with_retry(lambda: client.get(job_path(job_id)), _AWAY_S)
+        finished = job["phase"] in until or job["phase"] in FINISHED
+        remaining_s = None if give_up_at is None else give_up_at - time.monotonic()
+        timed_out = remaining_s is not None and remaining_s <= 0
+        wait_s = (
+            0
+            if finished or timed_out
+            else min(_POLL_S, math.ceil(_POLL_S if remaining_s is None else remaining_s))
+        )
+        after = _report_events(
+            client=client, job=job, after=after, wait_s=wait_s, on_event=on_event
+        )
+        if finished:
             return job
-        if late:
+        if timed_out:
             return None
 
 
-def _tell_events(
+def _report_events(
     client: Client,
     job: dict[str, Any],
     after: int,
     wait_s: int,
-    tell: Callable[[dict[str, Any]], None],
+    on_event: Callable[[dict[str, Any]], None],
 ) -> int:
-    """Waits for events, or for another phase than the one that is known."""
-    wanted = {"job": job["id"], "after": after, "wait_s": wait_s, "phase": job["phase"]}
-    news = client.patiently(lambda: client.get("/v1/events", **wanted), _AWAY_S)
-    for event in news["items"]:
-        tell(event)
-    return int(news["cursor"])
+    """Wait for new events or another phase, and report the events; returns the new cursor."""
+    query = {"job": job["id"], "after": after, "wait_s": wait_s, "phase": job["phase"]}
+    page = client.with_retry(lambda: client.get("/v1/events", **query), _AWAY_S)
+    for event in page["items"]:
+        on_event(event)
+    return int(page["cursor"])
 
 
-def tell_once() -> Callable[[dict[str, Any]], None]:
-    """Prints the text of events, and what is said twice in a row only once."""
+def follow_and_print(
+    client: Client, job: dict[str, Any], until: Collection[str], announcement: str = ""
+) -> dict[str, Any]:
+    """Follow the job until its phase is in `until` or it has ended, and print its events.
+
+    Returns the job. Ctrl-C prints how to go on, and does not stop the job: it counts from the
+    `announcement` on, which is printed first.
+    """
+    try:
+        if announcement:
+            print_message(announcement)
+        followed = follow_job(client, job_id=job["id"], until=until, on_event=event_printer())
+    except KeyboardInterrupt:
+        name = job["name"]
+        print_message(f"\n{name} goes on: spotctl events -f {name}, or spotctl cancel")
+        raise
+    return followed or job
+
+
+def event_printer() -> Callable[[dict[str, Any]], None]:
+    """Return a function that prints the text of events, skipping consecutive repetitions."""
     last = ""
 
-    def tell(event: dict[str, Any]) -> None:
+    def print_event(event: dict[str, Any]) -> None:
         nonlocal last
         if event["text"] != last:
-            say(f"  {event['text']}")
+            print_message(f"  {event['text']}")
         last = event["text"]
 
-    return tell
+    return print_event
 
 
-def exit_code_of(phase: str) -> ExitCode:
-    """What a job's end means to a script."""
+def exit_code_for(phase: str) -> ExitCode:
+    """Return the exit code of `spotctl` for a job that ended in `phase`."""
     match phase:
         case "failed":
             return ExitCode.JOB_FAILED

@@ -1,4 +1,4 @@
-"""`spotctl init --trust`: which machines of another cloud may be who machines are here."""
+"""`spotctl init --trust`: let machines of another cloud act as machines of this one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _AUDIENCE = re.compile(r"[^\s,\"'`$\\]+")
-# Word -> its form; what stands in a script and in documents has no sign that means something there.
+# Field -> pattern. No value may contain a character that is special in a script or a document.
 _FORMS = {
     "ISSUER": re.compile(r"https://[a-z0-9.-]+"),
     "ROLE-ARN": re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]+"),
@@ -29,56 +29,72 @@ _FORMS = {
 
 
 def read_trusts(
-    words: Sequence[str], forms: Mapping[str, Sequence[str]]
+    options: Sequence[str], forms: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str, ...]]:
-    """Of options like aws=123456789012,spotd-node-d0, each of a cloud in `forms`, which has what is
-    to be told of it. Raises UserError."""
-    found: dict[str, tuple[str, ...]] = {}
-    for word in words:
-        cloud, _, rest = word.partition("=")
+    """Parse options like aws=123456789012,spotd-node-d0 into cloud -> values.
+
+    `forms` has the fields of each cloud that can be trusted. Raises UserError.
+    """
+    trusts: dict[str, tuple[str, ...]] = {}
+    for option in options:
+        cloud, _, rest = option.partition("=")
         if cloud not in forms:
-            raise _wrong(f"{cloud[:40]!r} is no other cloud", suggest(cloud, forms))
-        told, names = tuple(rest.split(",", len(forms[cloud]) - 1)), forms[cloud]
-        example = f"--trust {cloud}={','.join(names)}"
-        if len(told) != len(names):
-            raise _wrong(f"{cloud} is told by {' and '.join(names)}", example)
-        for name, value in zip(names, told, strict=True):
-            if not _FORMS[name].fullmatch(value):
-                raise _wrong(f"{cloud}: {value[:60]!r} is no {name}", example)
-        if cloud in found:
-            raise _wrong(f"{cloud} is there twice", "once for each cloud")
-        found[cloud] = told
-    return found
+            raise _usage_error(f"{cloud[:40]!r} is not another cloud", suggest(cloud, forms))
+        values, fields = tuple(rest.split(",", len(forms[cloud]) - 1)), forms[cloud]
+        example = f"--trust {cloud}={','.join(fields)}"
+        if len(values) != len(fields):
+            raise _usage_error(f"{cloud} needs {' and '.join(fields)}", example)
+        for field, value in zip(fields, values, strict=True):
+            if not _FORMS[field].fullmatch(value):
+                raise _usage_error(f"{cloud}: {value[:60]!r} is not a valid {field}", example)
+        if cloud in trusts:
+            raise _usage_error(f"{cloud} is given twice", "once for each cloud")
+        trusts[cloud] = values
+    return trusts
 
 
-def block_of(cloud: str, facts: SetupFacts) -> dict[str, Any]:
-    """What [stores.NAME.federate] will say, nothing where nobody is trusted. Raises UserError where
-    no store of this cloud is known, for then those who are trusted would get a right to nothing,
-    and for what one block cannot say."""
+def federate_section(cloud: str, facts: SetupFacts) -> dict[str, Any]:
+    """Return the [stores.NAME.federate] section; empty where no cloud is trusted.
+
+    Raises UserError if no store of this cloud is known, because the trust would grant nothing, and
+    for values that one section cannot hold.
+    """
     from providers.federated_stores import SCHEMES, store_of
 
     if not facts.trusts:
         return {}
     if not store_of(facts.policy, cloud):
         scheme = SCHEMES[cloud]
-        text = f"no store of checkpoints is a {scheme}:// one, so nobody would get a right to any"
-        raise _wrong(text, f"[stores.NAME] with such a url, or --checkpoints {scheme}://BUCKET")
+        message = f"no checkpoint store is a {scheme}:// one, so the trust would grant nothing"
+        raise _usage_error(
+            message, f"[stores.NAME] with such a url, or --checkpoints {scheme}://BUCKET"
+        )
     try:
-        told: dict[str, Any] = import_module(f"providers.{cloud}.setup").federate(facts)
+        section: dict[str, Any] = import_module(f"providers.{cloud}.setup").federation_settings(
+            facts
+        )
     except ValueError as error:
-        raise _wrong(str(error), "the same AUDIENCE for both: for gcp any word does") from None
-    return told
+        raise _usage_error(
+            str(error), "the same AUDIENCE for both: for gcp any word does"
+        ) from None
+    return section
 
 
-def commands_of(facts: PolicyFacts, told: Mapping[str, Any]) -> list[str]:
-    """Of a script whose steps have found what names stand for: it says what the file is to say."""
-    from providers.federated_stores import lines
+def federate_commands(facts: PolicyFacts, section: Mapping[str, Any]) -> list[str]:
+    """Return shell lines that print the section.
+
+    They run at the end of the script, when its variables hold the names that the steps found.
+    """
+    from providers.federated_stores import toml_lines
     from providers.iam.script import quoted
-    from providers.iam.setup import names_in
+    from providers.iam.setup import placeholders_in
 
-    known = {name: f"${name}" for value in told.values() for name in names_in(str(value))}
-    return ["# for config.toml", *(f"echo {quoted(line)}" for line in lines(facts, told, known))]
+    known = {name: f"${name}" for value in section.values() for name in placeholders_in(str(value))}
+    return [
+        "# for config.toml",
+        *(f"echo {quoted(line)}" for line in toml_lines(facts, section, known)),
+    ]
 
 
-def _wrong(text: str, fix: str) -> UserError:
-    return UserError(f"--trust: {text}", fix, ExitCode.USAGE)
+def _usage_error(message: str, fix: str) -> UserError:
+    return UserError(f"--trust: {message}", fix, ExitCode.USAGE)

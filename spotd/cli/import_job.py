@@ -1,5 +1,7 @@
-"""What `spotctl ckpt import` does, and `checkpoint.from`: a foreign checkpoint, or another job's,
-becomes the first one of a job that is submitted next."""
+"""Import of a foreign checkpoint, or of another job's, as the first checkpoint of a new job.
+
+`spotctl ckpt import` uses it, and `checkpoint.from` of a job file.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from spotd.act.checkpoints import DamagedError
 from spotd.api_client.client import Client
-from spotd.api_client.download import fetch_into, refused
-from spotd.api_client.resumable_import import UnfinishedImport, begin
+from spotd.api_client.download import damage_error, fetch_checkpoint
+from spotd.api_client.resumable_import import ResumableImport, open_import
 from spotd.api_client.upload import CheckpointUpload
 from spotd.base.errors import ExitCode, UserError
 from spotd.checkpoint_convert.dcp_reader import StoredBlock
@@ -23,89 +25,111 @@ from spotd.wire import Block, HeadRef, Manifest, Shard, Stream, TensorLayout
 if TYPE_CHECKING:
     from spotd.spec.sources import CheckpointOrigin
 
-ALIGN = 64  # bytes: where tensors begin, as all that we save does
+ALIGN = 64  # bytes: every tensor starts at a multiple, as in all checkpoints that spotd saves
 READ_BYTES = 8 << 20
-Told = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 @contextmanager
-def imported(
-    client: Client, origin: CheckpointOrigin, store: str, told: Told, *, only: str = ""
+def import_checkpoint(
+    client: Client, origin: CheckpointOrigin, store: str, on_progress: OnProgress, *, only: str = ""
 ) -> Iterator[dict[str, Any]]:
-    """What was imported, for a block that uses it: until that ends well, none of what was sent has
-    to be sent again. Of a folder's tensors those whose names begin with `only`. Raises UserError.
+    """Import a checkpoint and yield its description to a block that uses it.
+
+    If the block fails, the next attempt resumes the import. Of a folder, only tensors whose names
+    begin with `only` are imported. Raises UserError.
     """
     source = [str(origin.folder), only] if origin.folder else [origin.job, origin.which]
-    with begin(client, store, ["folder" if origin.folder else "job", *source]) as begun:
+    with open_import(client, store, ["folder" if origin.folder else "job", *source]) as session:
         if origin.folder:
-            yield _import_folder(begun, origin.folder, only, told)
+            yield _import_folder(
+                session=session, folder=origin.folder, only=only, on_progress=on_progress
+            )
         else:
-            yield _import_job(begun, origin.job, origin.which, told)
+            yield _import_job(
+                session=session, job=origin.job, which=origin.which, on_progress=on_progress
+            )
 
 
-def _import_folder(begun: UnfinishedImport, folder: Path, only: str, told: Told) -> dict[str, Any]:
-    """Weights, or a whole checkpoint that was exported. Raises UserError."""
+def _import_folder(
+    session: ResumableImport, folder: Path, only: str, on_progress: OnProgress
+) -> dict[str, Any]:
+    """Import the weights in a folder, or a complete checkpoint exported there. Raises UserError."""
     source = read_source(folder, only)
-    layouts, size = checked_layouts(source.tensors)
-    if not size:
+    layouts, total_bytes = tensor_layouts(source.tensors)
+    if not total_bytes:
         raise UserError(f"{folder} has no tensor with a number in it", "name another one")
-    begun.open()
+    session.open()
     step = source.step
-    out = CheckpointUpload(begun, step, lambda done: told(done, size))
+    upload = CheckpointUpload(session, step, lambda done: on_progress(done, total_bytes))
     for tensor in source.tensors:
-        for part in _bytes_of(tensor):
-            out.take(part)
-        out.take(bytes(-tensor.size % ALIGN))
-    out.end_stream()
-    state = {"step": 0, "imported": {"tensors": len(layouts)}}
-    found = _commit(begun, out, step, layouts, source.state or state, world_size=1)
-    return {**found, "left_out": list(source.left_out)}
+        for chunk in _read_chunks(tensor):
+            upload.write(chunk)
+        upload.write(bytes(-tensor.size % ALIGN))
+    upload.end_stream()
+    default_state = {"step": 0, "imported": {"tensors": len(layouts)}}
+    result = _commit(
+        session=session,
+        upload=upload,
+        step=step,
+        tensors=layouts,
+        state=source.state or default_state,
+        world_size=1,
+    )
+    return {**result, "left_out": list(source.left_out)}
 
 
-def _import_job(begun: UnfinishedImport, job: str, which: str, told: Told) -> dict[str, Any]:
-    """All of another job's checkpoint, its optimizer and its step included. Raises UserError."""
-    copy = _Copy(begun, told)
+def _import_job(
+    session: ResumableImport, job: str, which: str, on_progress: OnProgress
+) -> dict[str, Any]:
+    """Import another job's complete checkpoint, with optimizer and step. Raises UserError."""
+    copy = _CopySink(session, on_progress)
     try:
-        fetch_into(copy, begun.client, job, which)
+        fetch_checkpoint(sink=copy, client=session.client, job_id=job, which=which)
     except DamagedError as error:
-        raise refused(error) from None
+        raise damage_error(error) from None
     return copy.finish()
 
 
-def checked_layouts(blocks: Sequence[StoredBlock]) -> tuple[tuple[TensorLayout, ...], int]:
-    """One behind the other; and bytes in all. Raises UserError for blocks that are not all of their
-    tensor."""
-    found: dict[str, TensorLayout] = {}
-    end = 0
-    for one in blocks:
-        before = found.get(one.name) or TensorLayout(one.name, one.dtype, one.whole, ())
-        block = Block(one.start, one.shape, 0, end)
-        found[one.name] = replace(before, blocks=(*before.blocks, block))
-        end += -(-one.size // ALIGN) * ALIGN
-    manifest = Manifest("", 1, 0, 0, 1, (Stream((Shard("", end, 1, ()),)),))
+def tensor_layouts(blocks: Sequence[StoredBlock]) -> tuple[tuple[TensorLayout, ...], int]:
+    """Return the layouts of the blocks' tensors, laid out one after another, and their total size.
+
+    Raises UserError if the blocks of a tensor do not cover all of it.
+    """
+    layouts: dict[str, TensorLayout] = {}
+    total_bytes = 0
+    for stored in blocks:
+        known = layouts.get(stored.name)
+        layout = known or TensorLayout(stored.name, stored.dtype, stored.tensor_shape, ())
+        block = Block(stored.start, stored.shape, 0, total_bytes)
+        layouts[stored.name] = replace(layout, blocks=(*layout.blocks, block))
+        total_bytes += -(-stored.size // ALIGN) * ALIGN
+    manifest = Manifest("", 1, 0, 0, 1, (Stream((Shard("", total_bytes, 1, ()),)),))
     try:
-        for name, layout in found.items():
+        for name, layout in layouts.items():
             check_layout(manifest, NamedTensor(name, layout))
     except DamagedError as error:
-        raise UserError(str(error), "look whether all of it was copied") from None
-    return tuple(found.values()), end
+        raise UserError(str(error), "check that all of it was copied") from None
+    return tuple(layouts.values()), total_bytes
 
 
-def _bytes_of(tensor: StoredBlock) -> Iterator[bytes]:
-    left = tensor.size
+def _read_chunks(tensor: StoredBlock) -> Iterator[bytes]:
+    remaining = tensor.size
     with tensor.file.open("rb") as file:
-        file.seek(tensor.at)
-        while left:
-            part = file.read(min(left, READ_BYTES))
-            if not part:
-                raise UserError(f"{tensor.file.name} became shorter meanwhile", "run it again")
-            left -= len(part)
-            yield part
+        file.seek(tensor.offset)
+        while remaining:
+            chunk = file.read(min(remaining, READ_BYTES))
+            if not chunk:
+                raise UserError(
+                    f"{tensor.file.name} became shorter in the meantime", "run it again"
+                )
+            remaining -= len(chunk)
+            yield chunk
 
 
 def _commit(
-    begun: UnfinishedImport,
-    out: CheckpointUpload,
+    session: ResumableImport,
+    upload: CheckpointUpload,
     step: int,
     tensors: Sequence[TensorLayout],
     state: Mapping[str, Any],
@@ -114,78 +138,79 @@ def _commit(
 ) -> dict[str, Any]:
     manifest = {
         "step": step,
-        "created_at_us": begun.created_at_us,
+        "created_at_us": session.created_at_us,
         "world_size": world_size,
-        "streams": [asdict(stream) for stream in out.streams],
+        "streams": [asdict(stream) for stream in upload.streams],
         "tensors": [asdict(tensor) for tensor in tensors],
         "state": dict(state),
     }
-    body = {"store": begun.store, "manifest": manifest}
-    said = begun.ask(lambda: begun.client.post(f"/v1/imports/{begun.id}", body))
+    body = {"store": session.store, "manifest": manifest}
+    reply = session.send(lambda: session.client.post(f"/v1/imports/{session.id}", body))
     return {
-        "apiVersion": said["apiVersion"],
+        "apiVersion": reply["apiVersion"],
         "kind": "CheckpointImported",
-        "id": said["id"],
-        "store": begun.store,
+        "id": reply["id"],
+        "store": session.store,
         "step": step,
         "tensors": len(tensors),
-        "bytes": said["bytes"],
+        "bytes": reply["bytes"],
         "weights_only": "imported" in state,
         "left_out": [],
     }
 
 
-class _Copy:
-    """A sink (spotd.api_client.download): what comes from the daemon goes back to it, stream by
-    stream."""
+class _CopySink:
+    """Sink (spotd.api_client.download) that uploads another job's checkpoint as it arrives."""
 
-    def __init__(self, begun: UnfinishedImport, told: Told) -> None:
-        self._begun, self._told = begun, told
-        self._out: CheckpointUpload | None = None
+    def __init__(self, session: ResumableImport, on_progress: OnProgress) -> None:
+        self._session, self._on_progress = session, on_progress
+        self._upload: CheckpointUpload | None = None
         self._manifest: Manifest | None = None
-        self._streams: list[int] = []  # of each shard, the number of its stream
+        self._streams: list[int] = []  # stream number of each shard
 
-    def opened(self, ref: HeadRef, manifest: Manifest, _data: bytes) -> None:
-        size = manifest.size
-        if not manifest.tensors or not size:
-            text = f"step {ref.step} has no tensors: it ends a job that saved nothing with spotd"
-            raise UserError(text, "spotctl ckpt ls names others", ExitCode.NOT_FOUND)
+    def begin_checkpoint(self, ref: HeadRef, manifest: Manifest, _data: bytes) -> None:
+        total_bytes = manifest.size
+        if not manifest.tensors or not total_bytes:
+            message = f"step {ref.step} has no tensors: it ends a job that saved nothing with spotd"
+            raise UserError(message, "spotctl ckpt ls names others", ExitCode.NOT_FOUND)
         self._manifest = manifest
         for number, stream in enumerate(manifest.streams):
             self._streams += [number] * len(stream.shards)
-        told = self._told
-        self._begun.open()
-        self._out = CheckpointUpload(self._begun, ref.step, lambda done: told(done, size))
+        on_progress = self._on_progress
+        self._session.open()
+        self._upload = CheckpointUpload(
+            self._session, ref.step, lambda done: on_progress(done, total_bytes)
+        )
 
-    def begin(self, number: int, _shard: Shard) -> None:
-        self._end_before(self._streams[number])
+    def begin_shard(self, number: int, _shard: Shard) -> None:
+        self._end_streams_before(self._streams[number])
 
-    def take(self, part: bytes) -> None:
-        """What is verified only later is committed only then."""
-        self._sent.take(part)
+    def write(self, part: bytes) -> None:
+        """Upload bytes before they are verified; the commit comes after the last verification."""
+        self._open_upload.write(part)
 
-    def end(self) -> None:
-        """Shards are cut anew."""
+    def end_shard(self) -> None:
+        """Do nothing: the upload cuts its own shards."""
 
     def finish(self) -> dict[str, Any]:
-        """All came."""
+        """Commit the import, once every shard has arrived."""
         manifest = self._manifest
-        assert manifest is not None  # noqa: S101 - it came first
-        self._end_before(len(manifest.streams))
+        assert manifest is not None  # noqa: S101 - the manifest arrives first
+        self._end_streams_before(len(manifest.streams))
         return _commit(
-            self._begun,
-            self._sent,
-            manifest.step,
-            manifest.tensors,
-            manifest.state,
+            session=self._session,
+            upload=self._open_upload,
+            step=manifest.step,
+            tensors=manifest.tensors,
+            state=manifest.state,
             world_size=manifest.world_size,
         )
 
-    def _end_before(self, number: int) -> None:
-        while len(self._sent.streams) < number:
-            self._sent.end_stream()
+    def _end_streams_before(self, number: int) -> None:
+        while len(self._open_upload.streams) < number:
+            self._open_upload.end_stream()
 
     @property
-    def _sent(self) -> CheckpointUpload:
-        assert self._out is not None  # noqa: S101 - `opened` made it
-        return self._out
+    def _open_upload(self) -> CheckpointUpload:
+        assert self._upload is not None  # noqa: S101 - `begin_checkpoint` made it
+        return self._upload

@@ -1,5 +1,7 @@
-"""`spotctl init`: what spotd needs in a cloud account, printed or applied. What that is, each cloud
-says in `providers/<cloud>/setup.py`; nothing here knows a cloud."""
+"""`spotctl init`: print or create what spotd needs in a cloud account.
+
+Each cloud defines its steps in `providers/<cloud>/setup.py`; this module knows no cloud.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,8 @@ import typer
 
 from spotd.api_client.client import connect
 from spotd.base.errors import ExitCode, UserError, suggest
-from spotd.cli.identity_trust import block_of, commands_of, read_trusts
-from spotd.cli.nat_notes import SETTINGS, notes
-from spotd.cli.render import say
+from spotd.cli.identity_trust import federate_commands, federate_section, read_trusts
+from spotd.cli.render import print_message
 from spotd.cli.starter import write_starter
 
 if TYPE_CHECKING:
@@ -29,21 +30,21 @@ if TYPE_CHECKING:
 
 CLOUDS = ("aws", "gcp", "azure")
 _DEPLOYMENT_ID = re.compile(r"[0-9a-f]{12}")
-# Cloud -> what its regions look like, and one of them.
+# Cloud -> pattern of its region names, and an example.
 _REGIONS = {
     "aws": (re.compile(r"[a-z]{2,}(-[a-z]+)+-[0-9]+"), "us-east-1"),
     "gcp": (re.compile(r"[a-z]+(-[a-z]+)+[0-9]+"), "us-central1"),
     "azure": (re.compile(r"[a-z]+[0-9]*"), "eastus"),
 }
-# Cloud -> what else its names need without a daemon: option -> key of the facts.
+# Cloud -> account options that are needed without a daemon: option -> key of the facts.
 _ACCOUNTS = {
     "aws": {},
     "gcp": {"--project": "project"},
     "azure": {"--subscription": "subscription_id", "--group": "resource_group"},
 }
-# What of the facts a provider's section has; the rest is of other sections.
+# Keys of the facts that belong in the provider's section of the configuration.
 _CONFIGURED = {"queue", *(key for keys in _ACCOUNTS.values() for key in keys.values())}
-# Cloud -> how to have other rights than those that did not do.
+# Cloud -> how to run the command again with other credentials.
 _RIGHTS = {
     "aws": "with --profile NAME",
     "gcp": "with --profile FILE",
@@ -52,62 +53,98 @@ _RIGHTS = {
 _ACCOUNT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,89}")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
+# Notes on networks whose machines have no public address.
+_S3_NOTE = (
+    "machines of this network reach S3 of their own region, by a gateway endpoint that costs "
+    "nothing, and nothing else"
+)
+_NAT_NOTE = (
+    "what else jobs need (package indexes, registries of images, a store of another region or "
+    "cloud) wants a NAT gateway, which AWS bills by the hour and by the byte: it is not made; or "
+    "endpoints for it, or an image that has it all"
+)
+_NO_ROUTE_NOTE = (
+    "machines of this network reach nothing outside by themselves: the store of checkpoints, "
+    "package indexes and registries of images want private endpoints or a NAT, which are not made"
+)
+_JUMP_NOTE = (
+    "the jump host is yours to start: it needs sshd with AllowTcpForwarding, an account for spotd "
+    "with a key of its own, and nothing else of spotd's"
+)
+_JUMP_SETTINGS = (
+    '# jump = "spotd@HOST"                   # the jump host, which is yours to start',
+    '# jump_host_key = "ssh-ed25519 AAAA…"   # its /etc/ssh/ssh_host_ed25519_key.pub',
+    '# jump_key_credential = "spotd-jump"    # or jump_key_file: our private key for it',
+)
+
 
 class Form(str, Enum):
-    """What the steps are printed as."""
-
     COMMANDS = "commands"
     TERRAFORM = "terraform"
     JSON = "json"
 
 
 _DEPLOYMENT = typer.Option(
-    "", "--deployment", metavar="ID", help="With --store: asks no daemon for them."
+    "", "--deployment", metavar="ID", help="Deployment id, to run without a daemon; needs --store."
 )
-_STORE = typer.Option("", "--store", metavar="URL", help="Of packages and logs.")
+_STORE = typer.Option("", "--store", metavar="URL", help="Store of packages and logs.")
 _CHECKPOINTS = typer.Option(
-    "", "--checkpoints", metavar="URL", help="Of checkpoints. Default: --store."
+    "", "--checkpoints", metavar="URL", help="Store of checkpoints. Default: --store."
 )
-_PROJECT = typer.Option("", "--project", metavar="ID", help="gcp, with --deployment.")
-_SUBSCRIPTION = typer.Option("", "--subscription", metavar="ID", help="azure, with --deployment.")
+_PROJECT = typer.Option("", "--project", metavar="ID", help="Project (gcp, with --deployment).")
+_SUBSCRIPTION = typer.Option(
+    "", "--subscription", metavar="ID", help="Subscription (azure, with --deployment)."
+)
 _GROUP = typer.Option(
-    "", "--group", metavar="NAME", help="azure, with --deployment: its own resource group."
+    "",
+    "--group",
+    metavar="NAME",
+    help="Resource group of the deployment (azure, with --deployment).",
 )
 _PROFILE = typer.Option(
     "",
     "--profile",
     metavar="NAME",
-    help="With --apply: whose rights. gcp: a file of credentials; azure: `az login` says.",
+    help="With --apply: credentials to use. gcp: a credentials file; azure: from `az login`.",
 )
 _TRUST = typer.Option(
     [],
     "--trust",
     metavar="CLOUD=WORDS",
-    help="Machines of another cloud save here by showing who they are; once for each. "
+    help="Let machines of another cloud save here with their own identity; repeatable. "
     "For aws: gcp=UNIQUE-ID,AUDIENCE azure=TENANT,OBJECT-ID,AUDIENCE; for gcp: "
     "aws=ACCOUNT-ID,ROLE azure=TENANT,OBJECT-ID,AUDIENCE; for azure: aws=ISSUER,ROLE-ARN "
     "gcp=UNIQUE-ID.",
 )
 _QUEUE = typer.Option(
-    "", "--queue", metavar="NAME", help="aws: a queue for the cloud's own warnings, too."
+    "", "--queue", metavar="NAME", help="Also create a queue for interruption warnings (aws)."
 )
 
-_INTO = typer.Option(Path(), "--into", metavar="FOLDER", help="With job: where to.")
+_INTO = typer.Option(Path(), "--into", metavar="FOLDER", help="With job: target folder.")
 _BOX = typer.Option(
-    "", "--box", metavar="CIDR", help="Where machines are logged in to from: your box, alone."
+    "",
+    "--box",
+    metavar="CIDR",
+    help="Address of your box, the only one that may log in to machines.",
 )
 _REGION = typer.Option(
-    [], "--region", metavar="REGION", help="One or more. Default: those of the configuration."
+    [],
+    "--region",
+    metavar="REGION",
+    help="A region; repeatable. Default: those of the configuration.",
 )
 _NETWORK = typer.Option(
     "public", "--network", metavar="KIND", help="public, private or jump, as in config.toml."
+)
+_FORM = typer.Option(
+    Form.COMMANDS, "-o", "--output", metavar="FORM", help="commands, terraform or json."
 )
 
 
 def init(
     ctx: typer.Context,
     *,
-    cloud: str = typer.Argument(metavar="CLOUD", help="aws, gcp or azure; or job."),
+    cloud: str = typer.Argument(metavar="CLOUD", help="aws, gcp, azure or job."),
     box: str = _BOX,
     region: list[str] = _REGION,
     network: str = _NETWORK,
@@ -120,16 +157,15 @@ def init(
     subscription: str = _SUBSCRIPTION,
     group: str = _GROUP,
     profile: str = _PROFILE,
-    apply: bool = typer.Option(False, "--apply", help="Make what is missing; asks first."),
+    apply: bool = typer.Option(False, "--apply", help="Create what is missing; asks first."),
     yes: bool = typer.Option(False, "--yes", "-y", help="With --apply: do not ask."),
     into: Path = _INTO,
-    output: Form = typer.Option(
-        Form.COMMANDS, "-o", "--output", metavar="FORM", help="commands, terraform or json."
-    ),
+    output: Form = _FORM,
 ) -> None:
-    """Print what spotd needs in a cloud account: a network that only your box gets into, roles with
-    the least rights, and on AWS a queue of warnings where one is named; or make it. What is there
-    already is left as it is. Of job: a job file and a training loop that pass `spotctl drill run`.
+    """Print or create what spotd needs in a cloud account: a network that only your box can enter,
+    roles with least privilege, and on AWS optionally a queue of interruption warnings. Existing
+    resources are left unchanged. With job: write a job file and a training loop that pass `spotctl
+    drill run`.
 
     \b
     Example:
@@ -141,79 +177,94 @@ def init(
       spotctl init azure --box 203.0.113.7/32 -o terraform
     """
     if cloud == "job":
-        write_starter(into)
-        return
-    _check_words(cloud, box, network, queue, region)
+        return write_starter(into)
+    _check_options(cloud=cloud, box=box, network=network, queue=queue, regions=region)
     options = {"--project": project, "--subscription": subscription, "--group": group}
-    account = _account(cloud, options, alone=bool(deployment))
+    account = _account(cloud, options, without_daemon=bool(deployment))
     if profile and cloud == "azure":
-        raise _wrong("--profile: azure has none", f"the same without, {_RIGHTS[cloud]}")
-    if deployment:
-        given = _given(cloud, deployment, region, store, checkpoints, account)
-    else:
-        given = _asked(ctx, cloud)
-    own = import_module(f"providers.{cloud}.setup")
-    facts = _facts(given, box, region, network, queue)
-    facts = replace(facts, trusts=read_trusts(trust, own.TRUSTS))
-    steps: list[Step] = own.steps(facts)
-    if output is not Form.JSON:
-        for line in notes(cloud, network):
-            say(f"note: {line}")
+        raise _usage_error("--profile: azure has none", f"leave it out, {_RIGHTS[cloud]}")
+    policy = _policy_facts(
+        ctx,
+        cloud=cloud,
+        deployment=deployment,
+        regions=region,
+        store=store,
+        checkpoints=checkpoints,
+        account=account,
+    )
+    setup_module = import_module(f"providers.{cloud}.setup")
+    facts = _setup_facts(policy=policy, box=box, regions=region, network=network, queue=queue)
+    facts = replace(facts, trusts=read_trusts(trust, setup_module.TRUST_ARGUMENTS))
+    steps: list[Step] = setup_module.steps(facts)
+    for line in _network_notes(cloud, network) if output is not Form.JSON else ():
+        print_message(f"note: {line}")
     if apply:
-        _apply(cloud, facts, steps, profile, yes=yes)
-    else:
-        _print(cloud, facts, steps, output)
+        return _apply(cloud=cloud, facts=facts, steps=steps, profile=profile, yes=yes)
+    return _print(cloud=cloud, facts=facts, steps=steps, form=output)
 
 
 def _print(cloud: str, facts: SetupFacts, steps: list[Step], form: Form) -> None:
-    told = block_of(cloud, facts)
+    federate = federate_section(cloud, facts)
     if form is Form.TERRAFORM:
         print(import_module(f"providers.{cloud}.terraform").terraform(facts), end="")
     elif form is Form.JSON:
-        said = {"notes": notes(cloud, facts.network), "steps": [asdict(step) for step in steps]}
+        setup = {
+            "notes": _network_notes(cloud, facts.network),
+            "steps": [asdict(step) for step in steps],
+        }
         head = {"apiVersion": "spotd/v1", "kind": "Setup", "cloud": cloud}
-        print(json.dumps({**head, **said, **({"federate": told} if told else {})}, indent=2))
+        print(
+            json.dumps({**head, **setup, **({"federate": federate} if federate else {})}, indent=2)
+        )
     else:
         print(import_module(f"providers.{cloud}.script").script(steps), end="")
-        for line in commands_of(facts.policy, told) if told else ():
+        for line in federate_commands(facts.policy, federate) if federate else ():
             print(line)
 
 
-def _check_words(cloud: str, box: str, network: str, queue: str, regions: list[str]) -> None:
-    """Raises UserError for the first that is wrong."""
+def _check_options(cloud: str, box: str, network: str, queue: str, regions: list[str]) -> None:
+    """Raise UserError for the first invalid option."""
     from providers.iam.setup import NETWORKS
 
     if cloud not in CLOUDS:
-        raise _wrong(
-            f"CLOUD: {cloud!r} is none that can be set up", suggest(cloud, (*CLOUDS, "job"))
+        raise _usage_error(
+            f"CLOUD: {cloud!r} is not a cloud that can be set up", suggest(cloud, (*CLOUDS, "job"))
         )
     if network not in NETWORKS:
-        raise _wrong(f"--network: {network!r} is no kind of network", suggest(network, NETWORKS))
+        raise _usage_error(
+            f"--network: {network!r} is not a kind of network", suggest(network, NETWORKS)
+        )
     if not box:
-        raise _wrong(
-            "--box is missing: machines let in nobody else",
+        raise _usage_error(
+            "--box is missing: machines let only that address in",
             "--box ADDRESS/32, with the address that your box reaches machines from",
         )
     try:
         block = ipaddress.IPv4Network(box)
     except ValueError as error:
-        raise _wrong(f"--box: {error}", "an IPv4 CIDR, like 203.0.113.7/32") from None
+        raise _usage_error(f"--box: {error}", "an IPv4 CIDR, like 203.0.113.7/32") from None
     if block.prefixlen == 0:
-        raise _wrong(f"--box: {box} is everybody", "the address of your box, like 203.0.113.7/32")
+        raise _usage_error(
+            f"--box: {box} allows every address", "the address of your box, like 203.0.113.7/32"
+        )
     pattern, example = _REGIONS[cloud]
-    for one in regions:
-        if not pattern.fullmatch(one):
-            raise _wrong(f"--region: {one[:40]!r} is no region", f"write it like {example}")
+    for region in regions:
+        if not pattern.fullmatch(region):
+            raise _usage_error(
+                f"--region: {region[:40]!r} is not a region", f"write it like {example}"
+            )
     if queue and cloud != "aws":
-        raise _wrong(f"--queue: {cloud} has no queue of warnings", "leave it out")
+        raise _usage_error(f"--queue: {cloud} has no queue of warnings", "leave it out")
     if queue and not _QUEUE_NAME.fullmatch(queue):
-        raise _wrong(f"--queue: {queue[:40]!r} is no name of a queue", "letters, digits, - and _")
+        raise _usage_error(
+            f"--queue: {queue[:40]!r} is not a queue name", "letters, digits, - and _"
+        )
 
 
-def _facts(
+def _setup_facts(
     policy: PolicyFacts, box: str, regions: list[str], network: str, queue: str
 ) -> SetupFacts:
-    """What the command line says counts for more than what the daemon says."""
+    """Return the setup facts; options override the daemon's configuration."""
     from providers.iam.setup import SetupFacts
 
     policy = replace(policy, regions=tuple(regions) or policy.regions)
@@ -222,21 +273,27 @@ def _facts(
     return SetupFacts(replace(policy, account=account), box, network, name)
 
 
-def _account(cloud: str, options: dict[str, str], *, alone: bool) -> dict[str, str]:
-    """What else the cloud's names need, which a daemon knows."""
-    wanted = _ACCOUNTS[cloud]
+def _account(cloud: str, options: dict[str, str], *, without_daemon: bool) -> dict[str, str]:
+    """Return the account names that the daemon would know, from the options. Raises UserError."""
+    required = _ACCOUNTS[cloud]
     for option, value in options.items():
-        if value and option not in wanted:
-            raise _wrong(f"{option}: {cloud} has none", "leave it out")
-        if value and not alone:
-            raise _wrong(f"{option}: the daemon says which", "leave it out, or give --deployment")
-        if alone and option in wanted and not _ACCOUNT.fullmatch(value):
-            what = f"{option}: {value[:40]!r} is no name" if value else f"{option} is missing"
-            raise _wrong(what, f"{option} as in [providers.{cloud}]")
-    return {key: options[option] for option, key in wanted.items()} if alone else {}
+        if value and option not in required:
+            raise _usage_error(f"{option}: {cloud} has none", "leave it out")
+        if value and not without_daemon:
+            raise _usage_error(
+                f"{option}: the daemon says which", "leave it out, or give --deployment"
+            )
+        if without_daemon and option in required and not _ACCOUNT.fullmatch(value):
+            problem = (
+                f"{option}: {value[:40]!r} is not a valid name" if value else f"{option} is missing"
+            )
+            raise _usage_error(problem, f"{option} as in [providers.{cloud}]")
+    return {key: options[option] for option, key in required.items()} if without_daemon else {}
 
 
-def _given(
+def _policy_facts(
+    ctx: typer.Context,
+    *,
     cloud: str,
     deployment: str,
     regions: list[str],
@@ -244,85 +301,102 @@ def _given(
     checkpoints: str,
     account: dict[str, str],
 ) -> PolicyFacts:
+    """Return the facts of the options, or of the daemon without `deployment`. Raises UserError."""
     from providers.iam.policy import PolicyFacts
 
+    if not deployment:
+        return _facts_from_daemon(ctx, cloud)
     if not _DEPLOYMENT_ID.fullmatch(deployment):
-        raise _wrong(
-            f"--deployment: {deployment[:40]!r} is no id of a deployment",
+        raise _usage_error(
+            f"--deployment: {deployment[:40]!r} is not a deployment id",
             "12 hexadecimal digits; spotctl doctor --policy shows it in the names of the roles",
         )
     if not regions:
         example = _REGIONS[cloud][1]
-        raise _wrong("--region is missing", f"--region {example}, one or more times")
+        raise _usage_error("--region is missing", f"--region {example}, one or more times")
     if not store:
-        raise _wrong("--store is missing", "--store s3://BUCKET/PREFIX, as deployment.store")
+        raise _usage_error("--store is missing", "--store s3://BUCKET/PREFIX, as deployment.store")
     urls = (store, checkpoints or store)
     return PolicyFacts(deployment, tuple(regions), *urls, account=account)
 
 
-def _asked(ctx: typer.Context, cloud: str) -> PolicyFacts:
+def _facts_from_daemon(ctx: typer.Context, cloud: str) -> PolicyFacts:
     from providers.iam.policy import PolicyFacts
 
     try:
         with connect(ctx) as client:
             return PolicyFacts(**client.get(f"/v1/policy/{quote(cloud, safe='')}")["facts"])
     except UserError as error:
-        advice = "or without a daemon: --deployment ID --region REGION --store URL"
-        raise UserError(error.text, f"{error.try_}; {advice}", error.exit_code) from None
+        fix = "or without a daemon: --deployment ID --region REGION --store URL"
+        raise UserError(error.text, f"{error.try_}; {fix}", error.exit_code) from None
 
 
 def _apply(cloud: str, facts: SetupFacts, steps: list[Step], profile: str, *, yes: bool) -> None:
     from providers import federated_stores
     from providers.base import AuthError, ProviderError
-    from providers.iam.setup import MissingError, missing
+    from providers.iam.setup import MissingError, find_missing_steps
     from providers.iam.setup import apply as apply_steps
 
-    told, names = block_of(cloud, facts), dict[str, str]()
+    federate, names = federate_section(cloud, facts), dict[str, str]()
     account: Any = import_module(f"providers.{cloud}.apply").Account(profile)
     try:
-        wanted = missing(steps, account.ask, names)
-        if wanted:
-            _confirm(wanted, yes=yes)
-        for text, there in apply_steps(steps, account.ask, names) if wanted else ():
-            if not there:
-                say(f"made: {text}")
+        missing_steps = find_missing_steps(steps, account.execute, names)
+        if missing_steps:
+            _confirm(missing_steps, yes=yes)
+        for step_text, existed in (
+            apply_steps(steps, account.execute, names) if missing_steps else ()
+        ):
+            if not existed:
+                print_message(f"created: {step_text}")
     except AuthError as error:
-        raise UserError(str(error), f"the same again, {_RIGHTS[cloud]}", ExitCode.AUTH) from None
+        raise UserError(str(error), f"run it again {_RIGHTS[cloud]}", ExitCode.AUTH) from None
     except (ProviderError, MissingError) as error:
-        text = f"{cloud} did not take all of it: {error}"
-        raise UserError(text, "the same again: what is made is found", ExitCode.FAILURE) from None
-    say("all of it is there" if not wanted else f"{len(wanted)} made")
-    for line in _for_the_configuration(cloud, facts):
+        message = f"{cloud} did not accept every step: {error}"
+        raise UserError(message, "run it again: what exists is kept", ExitCode.FAILURE) from None
+    print_message(
+        "everything exists already" if not missing_steps else f"{len(missing_steps)} created"
+    )
+    for line in _provider_section(cloud, facts):
         print(line)
-    for line in ("", *federated_stores.lines(facts.policy, told, names)) if told else ():
+    for line in (
+        ("", *federated_stores.toml_lines(facts.policy, federate, names)) if federate else ()
+    ):
         print(line)
 
 
-def _confirm(wanted: list[str], *, yes: bool) -> None:
-    for line in ("missing:", *(f"  {text}" for text in wanted)):
-        say(line)
+def _confirm(missing_steps: list[str], *, yes: bool) -> None:
+    for line in ("missing:", *(f"  {text}" for text in missing_steps)):
+        print_message(line)
     if yes:
         return
     if not sys.stdin.isatty():
         raise UserError(
-            f"{len(wanted)} things would be made, and nobody is here to be asked",
-            "the same with --yes",
+            f"{len(missing_steps)} things would be created, and stdin is not a terminal",
+            "run it again with --yes",
             ExitCode.USAGE,
         )
-    if not typer.confirm("Make them?", err=True):
-        raise UserError("nothing was made", "the same again, and y", ExitCode.USAGE)
+    if not typer.confirm("Create them?", err=True):
+        raise UserError("nothing was created", "run it again and answer y", ExitCode.USAGE)
 
 
-def _for_the_configuration(cloud: str, facts: SetupFacts) -> list[str]:
-    """What the provider's section says of it."""
+def _provider_section(cloud: str, facts: SetupFacts) -> list[str]:
+    """Return the lines of the provider's section in config.toml."""
     account = {key: facts.policy.account[key] for key in facts.policy.account if key in _CONFIGURED}
-    given: dict[str, Any] = {"kind": cloud, **account}
-    given |= {"regions": [*facts.policy.regions], "network": facts.network}
-    given |= import_module(f"providers.{cloud}.setup").machines_are(facts)
-    lines = [f"{key} = {json.dumps(value)}" for key, value in given.items()]
-    lines += SETTINGS if facts.network == "jump" else ()
+    settings: dict[str, Any] = {"kind": cloud, **account}
+    settings |= {"regions": [*facts.policy.regions], "network": facts.network}
+    settings |= import_module(f"providers.{cloud}.setup").node_identity_settings(facts)
+    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    lines += _JUMP_SETTINGS if facts.network == "jump" else ()
     return [f"[providers.{cloud}]", *lines]
 
 
-def _wrong(text: str, fix: str) -> UserError:
-    return UserError(text, fix, ExitCode.USAGE)
+def _network_notes(cloud: str, network: str) -> list[str]:
+    """Return one sentence for each note; none for a public network."""
+    if network == "public":
+        return []
+    lines = [_S3_NOTE, _NAT_NOTE] if cloud == "aws" else [_NO_ROUTE_NOTE]
+    return [*lines, _JUMP_NOTE] if network == "jump" else lines
+
+
+def _usage_error(message: str, fix: str) -> UserError:
+    return UserError(message, fix, ExitCode.USAGE)

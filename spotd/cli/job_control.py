@@ -10,25 +10,25 @@ from spotd.api_client.client import Client, complete_job, connect, job_path
 from spotd.base.errors import ExitCode, UserError
 from spotd.cli.confirm import YES, confirm_many
 from spotd.cli.job_file import OVERRIDE
-from spotd.cli.render import Output, emit, output_option, say
+from spotd.cli.render import Output, emit, output_option, print_message
 
 _JOBS = typer.Argument(metavar="JOB...", help="Names or ids.", autocompletion=complete_job)
-_MAY_BE_ALL = typer.Argument(
+_OPTIONAL_JOBS = typer.Argument(
     None, metavar="JOB...", help="Names or ids.", autocompletion=complete_job
 )
-_ALL = typer.Option(False, "--all", help="Every job that has not ended.")
+_ALL = typer.Option(False, "--all", help="All unfinished jobs.")
 
 
 def cancel(
     ctx: typer.Context,
-    jobs: list[str] | None = _MAY_BE_ALL,
+    jobs: list[str] | None = _OPTIONAL_JOBS,
     all_: bool = _ALL,
     yes: bool = YES,
     output: Output = output_option(),
 ) -> None:
-    """Save, give the machines back and end the job. Its checkpoints stay.
+    """Save, release the machines and end the job. Its checkpoints stay.
 
-    Several jobs are ended once their number was typed in, or with --yes.
+    For several jobs you confirm by typing their number, or with --yes.
 
     \b
     Example:
@@ -36,30 +36,30 @@ def cancel(
       spotctl cancel --all --yes
     """
     with connect(ctx) as client:
-        names = _names(client, jobs, everything=all_)
+        names = _job_names(client, jobs, everything=all_)
         confirm_many("cancel", "jobs", names, yes=yes)
-        _ask(client, "cancel", names, output)
+        _send_command(client=client, verb="cancel", jobs=names, output=output)
 
 
 def pause(
     ctx: typer.Context,
-    jobs: list[str] | None = _MAY_BE_ALL,
+    jobs: list[str] | None = _OPTIONAL_JOBS,
     all_: bool = _ALL,
     yes: bool = YES,
     output: Output = output_option(),
 ) -> None:
-    """Save and give the machines back; the job costs nothing until it is resumed.
+    """Save and release the machines; the job rents none until it is resumed.
 
-    Several jobs are paused once their number was typed in, or with --yes.
+    For several jobs you confirm by typing their number, or with --yes.
 
     \b
     Example:
       spotctl pause gpt
     """
     with connect(ctx) as client:
-        names = _names(client, jobs, everything=all_)
+        names = _job_names(client, jobs, everything=all_)
         confirm_many("pause", "jobs", names, yes=yes)
-        _ask(client, "pause", names, output)
+        _send_command(client=client, verb="pause", jobs=names, output=output)
 
 
 def resume(
@@ -75,26 +75,35 @@ def resume(
       spotctl resume gpt
     """
     with connect(ctx) as client:
-        _ask(client, "resume", list(dict.fromkeys(jobs)), output, {"override_budget": override})
+        _send_command(
+            client=client,
+            verb="resume",
+            jobs=list(dict.fromkeys(jobs)),
+            output=output,
+            body={"override_budget": override},
+        )
 
 
-def _names(client: Client, jobs: list[str] | None, *, everything: bool) -> list[str]:
-    """Whom the order is for. Raises UserError when that is not said, or twice."""
+def _job_names(client: Client, jobs: list[str] | None, *, everything: bool) -> list[str]:
+    """Return the names of the jobs to change.
+
+    Raises UserError if neither or both forms are given.
+    """
     if bool(jobs) is everything:
-        raise UserError("name jobs, or say --all", "spotctl ps lists them", ExitCode.USAGE)
+        raise UserError("name jobs, or give --all", "spotctl ps lists them", ExitCode.USAGE)
     if everything:
         jobs = [job["name"] for job in client.get("/v1/jobs", limit=10_000)["items"]]
     return list(dict.fromkeys(jobs or ()))
 
 
-def _ask(
+def _send_command(
     client: Client,
     verb: str,
     jobs: list[str],
     output: Output,
     body: dict[str, Any] | None = None,
 ) -> None:
-    """Ask for every job, whatever becomes of the others; the first error ends the command."""
+    """Send the command for every job, whatever happens to the others; raises the first error."""
     items, failed = [], []
     for name in jobs:
         try:
@@ -104,11 +113,11 @@ def _ask(
             continue
         items.append(job)
         if output is Output.TABLE:
-            say(f"{job['name']}: {job['phase']}")
+            print_message(f"{job['name']}: {job['phase']}")
     emit(
         {"apiVersion": "spotd/v1", "kind": "JobList", "items": items}, output, lambda: None, "name"
     )
-    for text in [*dict.fromkeys(error.text for error in failed)][1:]:
-        say(f"error: {text}")
+    for message in [*dict.fromkeys(error.text for error in failed)][1:]:
+        print_message(f"error: {message}")
     if failed:
         raise failed[0]

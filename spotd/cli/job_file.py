@@ -1,4 +1,4 @@
-"""What `run` and `plan` are given: a job file, and values from options and the environment."""
+"""Job file and environment options, as `run` and `plan` take them."""
 
 from __future__ import annotations
 
@@ -14,30 +14,40 @@ from spotd.base.errors import ExitCode, UserError
 
 _MAX_BYTES = 1 << 20
 OVERRIDE = typer.Option(
-    False, "--override-budget", help="Even beyond a budget; on record as yours."
+    False, "--override-budget", help="Submit even if it exceeds a budget; the override is audited."
 )
 
 
 def env_option() -> Any:
-    """`--env`, as SkyPilot has it."""
+    """Return the `--env` option, as SkyPilot has it."""
     return typer.Option(
-        [], "-e", "--env", metavar="NAME[=VALUE]", help="Set one of envs; NAME takes yours."
+        [],
+        "-e",
+        "--env",
+        metavar="NAME[=VALUE]",
+        help="Set an environment variable; NAME alone copies yours.",
     )
 
 
 def secret_option() -> Any:
-    """`--secret`, as SkyPilot has it."""
+    """Return the `--secret` option, as SkyPilot has it."""
     return typer.Option(
-        [], "-s", "--secret", metavar="NAME[=VALUE]", help="Give a secret; NAME takes yours."
+        [],
+        "-s",
+        "--secret",
+        metavar="NAME[=VALUE]",
+        help="Set a secret; NAME alone copies your environment variable.",
     )
 
 
 def read_job_file(path: Path) -> str:
-    """The text of a job file; `-` is stdin. Raises UserError."""
+    """Return the text of a job file; `-` is stdin. Raises UserError."""
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
         if len(data) > _MAX_BYTES:
-            raise UserError(f"{path} is too large for a job file", "name a YAML", ExitCode.USAGE)
+            raise UserError(
+                f"{path} is too large for a job file", "name a YAML file", ExitCode.USAGE
+            )
         return data.decode()
     except OSError as error:
         raise UserError(
@@ -46,21 +56,24 @@ def read_job_file(path: Path) -> str:
             ExitCode.USAGE,
         ) from None
     except UnicodeDecodeError:
-        raise UserError(f"{path} is no text", "name a YAML file", ExitCode.USAGE) from None
+        raise UserError(f"{path} is not a text file", "name a YAML file", ExitCode.USAGE) from None
 
 
-def env_values(given: Iterable[str], *, secret: bool = False) -> dict[str, str]:
-    """NAME=VALUE as it is; NAME alone from this environment. Raises UserError, which does not send
-    a secret to the command line, where others can read it."""
-    other = "" if secret else ", or {0}=VALUE on the command line"
+def env_values(assignments: Iterable[str], *, secret: bool = False) -> dict[str, str]:
+    """Return NAME -> value: of NAME=VALUE as it is, of NAME alone from this environment.
+
+    Raises UserError for a name that is not set. For a secret it does not suggest the command line,
+    where other users of the machine can read it.
+    """
+    alternative = "" if secret else ", or {0}=VALUE on the command line"
     values = {}
-    for item in given:
+    for item in assignments:
         name, equals, value = item.partition("=")
         if not equals:
             if name not in os.environ:
                 raise UserError(
                     f"{name} is not set in your environment",
-                    f"export {name}=...{other.format(name)}",
+                    f"export {name}=...{alternative.format(name)}",
                     ExitCode.USAGE,
                 )
             value = os.environ[name]

@@ -1,4 +1,4 @@
-"""`spotctl ps`, `show` and `nodes`."""
+"""`spotctl ps`, `show` and `nodes`: jobs and their machines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from spotd.api_client.client import JOB, complete_job, connect, job_path
 from spotd.api_client.wording import result_text
 from spotd.base.text import age, clean, money, place, places, size, span, spent
 from spotd.cli.drill import drill_text
-from spotd.cli.evictions import print_evictions
 from spotd.cli.render import (
     PHASE_STYLES,
     Cell,
@@ -18,9 +17,9 @@ from spotd.cli.render import (
     Output,
     emit,
     output_option,
+    print_message,
     print_pairs,
     print_table,
-    say,
 )
 from spotd.wire import EXIT_DIVERGED, EXIT_HUNG, EXIT_UNFIT
 
@@ -46,17 +45,23 @@ _NODE_COLUMNS = (
     Column("LEFT", cut=True),
 )
 
+_EVICTION_COLUMNS = (
+    Column("NOTICE OF"),
+    *(Column(title) for title in ("HEARD", "ASKED", "RELEASED", "ENDED", "GONE")),
+)
+_UNKNOWN = Cell("unknown", "dim")
+
 
 def ps(
     ctx: typer.Context,
-    everything: bool = typer.Option(False, "-a", "--all", help="Finished jobs as well."),
-    limit: int = typer.Option(100, min=1, metavar="N", help="At most so many, the newest."),
+    everything: bool = typer.Option(False, "-a", "--all", help="Include finished jobs."),
+    limit: int = typer.Option(100, min=1, metavar="N", help="Show at most N jobs, the newest."),
     output: Output = output_option(),
 ) -> None:
     """List jobs.
 
-    GEN is the generation (the newest attempt), REC how often training went on after its machine was
-    taken away or lost, SAVED the age of the newest checkpoint.
+    GEN is the generation (the newest attempt), REC the number of recoveries after a machine was
+    preempted or lost, SAVED the age of the newest checkpoint.
 
     \b
     Example:
@@ -71,11 +76,13 @@ def ps(
 def _print_jobs(data: dict[str, Any], everything: bool) -> None:
     if not data["items"]:
         more = "" if everything else " (spotctl ps --all shows finished ones)"
-        say(f"no jobs{more}")
+        print_message(f"no jobs{more}")
         return
     print_table(_JOB_COLUMNS, [_job_row(job) for job in data["items"]])
     if data["total"] > len(data["items"]):
-        say(f"{data['total'] - len(data['items'])} more: spotctl ps --limit {data['total']}")
+        print_message(
+            f"{data['total'] - len(data['items'])} more: spotctl ps --limit {data['total']}"
+        )
 
 
 def _job_row(job: dict[str, Any]) -> list[Cell | str]:
@@ -115,7 +122,7 @@ def show(
 
 
 def _print_job(job: dict[str, Any]) -> None:
-    saved, keep = job["last_checkpoint"], job["checkpoint"]
+    saved, checkpoint = job["last_checkpoint"], job["checkpoint"]
     print_pairs(
         [
             ("job", f"{job['name']} ({job['id']})"),
@@ -133,13 +140,13 @@ def _print_job(job: dict[str, Any]) -> None:
             ("finished", _ago(job["finished_at"])),
             ("cost", spent(job["cost_usd"], job["max_cost_usd"])),
             ("crashes", _crashes(job["failures"], job["max_restarts_on_errors"])),
-            ("saved", _saved(saved, keep["engine"])),
-            ("saves", _saves(keep)),
+            ("saved", _saved(saved, checkpoint["engine"])),
+            ("saves", _saves(checkpoint)),
             ("deadline", job["deadline"] or ""),
         ]
     )
-    for one in job["results"]:
-        print(f"results     {clean(one['suite'])}: {result_text(one)}")
+    for result in job["results"]:
+        print(f"results     {clean(result['suite'])}: {result_text(result)}")
     if job.get("drill"):
         print(f"drill       {drill_text(job['drill'])}")
     if job["nodes"]:
@@ -149,7 +156,7 @@ def _print_job(job: dict[str, Any]) -> None:
     _print_tail(job)
 
 
-_ENDS = {
+_EXIT_REASONS = {
     EXIT_HUNG: "which hung",
     EXIT_UNFIT: "whose machine is unfit",
     EXIT_DIVERGED: "which diverged",
@@ -157,26 +164,44 @@ _ENDS = {
 
 
 def _machines(job: dict[str, Any]) -> str:
-    """Of a gang alone; what becomes of it when it loses one is told where it trains on."""
+    """Return how many machines of a gang train, and what the gang does when it loses one."""
     if job["num_nodes"] == 1:
         return ""
-    rest = "" if job["on_node_loss"] == "wait" else f" (on_node_loss: {job['on_node_loss']})"
-    return f"{job['training_nodes']} of {job['num_nodes']} train{rest}"
+    policy = "" if job["on_node_loss"] == "wait" else f" (on_node_loss: {job['on_node_loss']})"
+    return f"{job['training_nodes']} of {job['num_nodes']} train{policy}"
+
+
+def print_evictions(evictions: list[dict[str, Any]]) -> None:
+    """Print the table; nothing if there was no notice. A time without a record is unknown."""
+    if not evictions:
+        return
+    print()
+    rows = []
+    for eviction in evictions:
+        machine = str(eviction["generation"]) + (f".{eviction['rank']}" if eviction["rank"] else "")
+        times = (eviction[name] for name in ("notice", "asked", "released", "ended", "gone"))
+        rows.append([machine, *(_UNKNOWN if at is None else _clock(at) for at in times)])
+    print_table(_EVICTION_COLUMNS, rows)
+
+
+def _clock(at: str) -> str:
+    """Format a time to the second, UTC, without the year."""
+    return f"{at[5:10]} {at[11:19]}Z"
 
 
 def _print_tail(job: dict[str, Any]) -> None:
-    """The last words of the machine whose program failed."""
+    """Print the last output of the machine whose program failed."""
     crashed = [n for n in job["nodes"] if n["exit_code"] not in (None, 0, 75) and n["exit_tail"]]
     if crashed:
         node = crashed[-1]
-        how = _ENDS.get(node["exit_code"], f"exit {node['exit_code']}")
+        how = _EXIT_REASONS.get(node["exit_code"], f"exit {node['exit_code']}")
         print(f"\nlast output of generation {node['generation']}, {how}:")
         for line in node["exit_tail"].splitlines()[-10:]:
             print(f"  {clean(line)}")
 
 
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+def _count(number: int, singular: str, plural: str) -> str:
+    return f"{number} {singular if number == 1 else plural}"
 
 
 def _ago(at: str | None) -> str:
@@ -187,17 +212,17 @@ def _crashes(failures: int, restarts: int) -> str:
     return f"{failures} ({_count(restarts, 'restart', 'restarts')} allowed)"
 
 
-def _saves(keep: dict[str, Any]) -> str:
-    if keep["directory"]:
-        return f"what it leaves in {keep['directory']}, to {keep['store']}"
-    if keep["engine"] == "none":
-        return "by itself only (engine none)"
-    if keep["auto"]:
-        return f"as often as it pays (auto) to {keep['store']}"
-    steps, seconds = keep["every_steps"], keep["every_s"]
+def _saves(checkpoint: dict[str, Any]) -> str:
+    if checkpoint["directory"]:
+        return f"its files in {checkpoint['directory']}, to {checkpoint['store']}"
+    if checkpoint["engine"] == "none":
+        return "only its own (engine none)"
+    if checkpoint["auto"]:
+        return f"at the optimal interval (auto) to {checkpoint['store']}"
+    steps, seconds = checkpoint["every_steps"], checkpoint["every_s"]
     every = [f"{steps} steps"] if steps else []
     every += [span(seconds)] if seconds else []
-    return f"every {' or '.join(every)} to {keep['store']}"
+    return f"every {' or '.join(every)} to {checkpoint['store']}"
 
 
 def _saved(saved: dict[str, Any] | None, engine: str) -> str:
@@ -207,17 +232,19 @@ def _saved(saved: dict[str, Any] | None, engine: str) -> str:
 
 
 def _print_machines(
-    before: tuple[Column, ...], rows: list[tuple[list[Cell | str], dict[str, Any]]]
+    leading: tuple[Column, ...], rows: list[tuple[list[Cell | str], dict[str, Any]]]
 ) -> None:
-    """With what was left at a notice, where one of them had any."""
-    columns, last = (*before, *_NODE_COLUMNS[:-1]), _NODE_COLUMNS[-1]
-    margins = any(node["margin_s"] is not None for _, node in rows)
-    extra = (Column("MARGIN", right=True),) if margins else ()
+    """Print machines, with the margin left at a notice if any machine had one."""
+    columns, reason_column = (*leading, *_NODE_COLUMNS[:-1]), _NODE_COLUMNS[-1]
+    has_margins = any(node["margin_s"] is not None for _, node in rows)
+    margin_column = (Column("MARGIN", right=True),) if has_margins else ()
     table = []
     for cells, node in rows:
-        *mine, left = _node_row(node)
-        table.append([*cells, *mine, *([_margin(node["margin_s"])] if margins else []), left])
-    print_table((*columns, *extra, last), table)
+        *node_cells, reason = _node_row(node)
+        table.append(
+            [*cells, *node_cells, *([_margin(node["margin_s"])] if has_margins else []), reason]
+        )
+    print_table((*columns, *margin_column, reason_column), table)
 
 
 def _margin(seconds: float | None) -> Cell | str:
@@ -243,7 +270,10 @@ def _node_row(node: dict[str, Any]) -> list[Cell | str]:
 def nodes(
     ctx: typer.Context,
     job: str = typer.Argument(
-        "", metavar="JOB", help="All machines this job ever had.", autocompletion=complete_job
+        "",
+        metavar="JOB",
+        help="List all machines that this job ever had.",
+        autocompletion=complete_job,
     ),
     output: Output = output_option(),
 ) -> None:
@@ -261,7 +291,7 @@ def nodes(
 
 def _print_nodes(data: dict[str, Any]) -> None:
     if not data["items"]:
-        say("no machines")
+        print_message("no machines")
         return
     rows = [([node["job"]], node) for node in data["items"]]
     _print_machines((Column("JOB", cut=True),), rows)

@@ -1,4 +1,4 @@
-"""Pieces of several output streams, put out as whole lines and made safe for a terminal."""
+"""Log text: joins chunks of several output streams into lines and makes them safe to print."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from collections import deque
 from typing import Any
 
 from spotd.base.text import clean, place
-from spotd.cli.render import say
+from spotd.cli.render import print_message
 
 _MAX_LINE = 64 << 10
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
-# A colour or another rendition of text changes no more than looks; everything else is taken out.
+# Colours and other text attributes are harmless; all other escape sequences are removed.
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 
 def safe_line(text: str) -> str:
-    """A line of output that can only be read: colours stay, other control characters do not."""
+    """Return a line that is safe to print: colours stay, other control characters are removed."""
     parts = _COLOUR.split(text)
-    kept = [
+    safe = [
         part if index % 2 else clean(_ESCAPE.sub("", part).replace("\t", "    "))
         for index, part in enumerate(parts)
     ]
-    return "".join(kept) + ("\x1b[0m" if len(parts) > 1 else "")
+    return "".join(safe) + ("\x1b[0m" if len(parts) > 1 else "")
 
 
 class Streams:
-    """Joins chunks of a reply into lines, one buffer a stream."""
+    """Joins the chunks of a reply into lines, with one buffer for each stream."""
 
-    def __init__(self, nodes: dict[int, dict[str, Any]], *, many: bool, safe: bool) -> None:
+    def __init__(self, nodes: dict[int, dict[str, Any]], *, show_rank: bool, safe: bool) -> None:
         self._nodes = nodes
-        self._many = many
+        self._show_rank = show_rank
         self._safe = safe
         self._partial: dict[tuple[int, int, str], bytes] = {}
         self._generation = 0
         self._tail: deque[tuple[dict[str, Any], bytes]] | None = None
 
     def tail(self, lines: int) -> None:
-        """Hold back all but the last `lines` until `caught_up`; 0 holds nothing back."""
+        """Hold back all but the last `lines` lines until `caught_up`; 0 holds nothing back."""
         self._tail = deque(maxlen=lines) if lines else None
 
     def feed(self, chunk: dict[str, Any]) -> None:
-        """One chunk as the API gives it."""
+        """Print the complete lines of one chunk of the API."""
         key = (chunk["generation"], chunk["rank"], chunk["stream"])
         data = self._partial.pop(key, b"") + chunk["text"].encode("latin-1")
         end = 0
@@ -57,14 +57,14 @@ class Streams:
             self._partial[key] = rest
 
     def caught_up(self) -> None:
-        """What is stored has been read: print what was held back, and flush."""
-        held, self._tail = self._tail, None
-        for chunk, line in held or ():
+        """Print the lines that `tail` held back, and flush."""
+        held_back, self._tail = self._tail, None
+        for chunk, line in held_back or ():
             self._line(chunk, line)
         sys.stdout.flush()
 
     def close(self) -> None:
-        """Print lines that never ended."""
+        """Print the lines that have no line end."""
         for (generation, rank, name), rest in self._partial.items():
             self._line({"generation": generation, "rank": rank, "stream": name}, rest)
         self._partial.clear()
@@ -76,7 +76,7 @@ class Streams:
             return
         self._announce(chunk["generation"])
         out = sys.stdout.buffer
-        if self._many:
+        if self._show_rank:
             out.write(f"[{chunk['rank']}] ".encode())
         if not self._safe:
             out.write(line)
@@ -90,7 +90,7 @@ class Streams:
             return
         sys.stdout.flush()
         node = self._nodes.get(generation)
-        where = f" on {place(node)}" if node else ""
+        place_text = f" on {place(node)}" if node else ""
         if self._generation or generation > 1:
-            say(f"--- generation {generation}{where} ---")
+            print_message(f"--- generation {generation}{place_text} ---")
         self._generation = generation

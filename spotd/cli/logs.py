@@ -12,25 +12,27 @@ from spotd.cli.log_text import Streams
 from spotd.cli.render import Output, emit_line, output_option
 
 _WAIT_S = 20
-_AWAY_S = 600.0
+_AWAY_S = 600.0  # how long to wait for a daemon that restarts
 _BYTES_PER_LINE = 400  # a generous guess, for --tail
 
 
 def logs(
     ctx: typer.Context,
     job: str = JOB,
-    follow: bool = typer.Option(False, "-f", "--follow", help="Go on until the job ends."),
-    tail: int = typer.Option(0, min=0, metavar="N", help="Begin with the last N lines."),
-    rank: int | None = typer.Option(None, min=0, help="Of this machine of the job alone."),
-    generation: int | None = typer.Option(None, "--gen", min=1, help="Of this attempt alone."),
-    stream: str = typer.Option("", help="One stream alone: setup, rank0, rank1, ..."),
-    raw: bool = typer.Option(False, help="Do not make control characters harmless."),
+    follow: bool = typer.Option(
+        False, "-f", "--follow", help="Follow the output until the job ends."
+    ),
+    tail: int = typer.Option(0, min=0, metavar="N", help="Start with the last N lines."),
+    rank: int | None = typer.Option(None, min=0, help="Only of this machine of the job."),
+    generation: int | None = typer.Option(None, "--gen", min=1, help="Only of this attempt."),
+    stream: str = typer.Option("", help="Only this stream: setup, rank0, rank1, ..."),
+    raw: bool = typer.Option(False, help="Print control characters unchanged."),
     output: Output = output_option(),
 ) -> None:
-    """Print a job's output, over all its machines, oldest first.
+    """Print a job's output from all its machines, oldest first.
 
-    On a terminal, control characters other than colours are left out; in a pipe every byte is
-    passed on as it was written. Where machines change, a line on stderr says so.
+    On a terminal, control characters other than colours are removed; in a pipe every byte is passed
+    on unchanged. A line on stderr marks each change of machine.
 
     \b
     Example:
@@ -40,14 +42,22 @@ def logs(
     """
     body: dict[str, Any] = {"rank": rank, "generation": generation, "stream": stream}
     with connect(ctx) as client:
-        found = client.get(job_path(job))
-        many = found["num_nodes"] > 1 and rank is None
-        names = {node["generation"]: node for node in found["nodes"]}
-        streams = Streams(names, many=many, safe=sys.stdout.isatty() and not raw)
-        _copy(client, found["id"], body, streams, follow=follow, tail=tail, output=output)
+        job_data = client.get(job_path(job))
+        show_rank = job_data["num_nodes"] > 1 and rank is None
+        nodes = {node["generation"]: node for node in job_data["nodes"]}
+        streams = Streams(nodes, show_rank=show_rank, safe=sys.stdout.isatty() and not raw)
+        _print_logs(
+            client=client,
+            job_id=job_data["id"],
+            body=body,
+            streams=streams,
+            follow=follow,
+            tail=tail,
+            output=output,
+        )
 
 
-def _copy(
+def _print_logs(
     client: Client,
     job_id: str,
     body: dict[str, Any],
@@ -61,7 +71,7 @@ def _copy(
     body["wait_s"] = 0
     streams.tail(tail)
     while True:
-        reply = client.patiently(lambda: client.post(job_path(job_id, "/logs"), body), _AWAY_S)
+        reply = client.with_retry(lambda: client.post(job_path(job_id, "/logs"), body), _AWAY_S)
         for chunk in reply["chunks"]:
             if output is Output.JSON:
                 emit_line(chunk)

@@ -1,4 +1,4 @@
-"""`spotctl price machines`: what machines multiply for a dollar, and what a guide says of it."""
+"""`spotctl price machines`: TFLOPS for a dollar of four machines, beside a guide's figures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from providers.catalogs.machines import Machine, machine_lists
-from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
+from spotd.cli.render import Cell, Column, Output, emit, output_option, print_message, print_table
 from spotd.sizing.cards import find
 
 _COLUMNS = (
@@ -19,11 +19,11 @@ _COLUMNS = (
 
 
 def machines(output: Output = output_option()) -> None:
-    """List what four machines multiply for a dollar, beside what a guide says of them.
+    """List TFLOPS per dollar of four machines, beside the figures of a guide.
 
-    TFLOPS are dense BF16 of all GPUs by their vendor, A DOLLAR is by the hour on demand, and RANK
-    by that, the best first. It is no speed of training: `spotctl rightsize` foretells that. Prices
-    are dated lists; `spotctl offers` has those of now.
+    TFLOPS are dense BF16 of all GPUs according to their vendor, A DOLLAR is TFLOPS per on-demand
+    dollar and hour, and RANK orders by it, best first. It is not the speed of training: see
+    `spotctl rightsize`. Prices are dated lists; see `spotctl offers` for current ones.
 
     \b
     Example:
@@ -31,71 +31,76 @@ def machines(output: Output = output_option()) -> None:
       spotctl price machines -o json
     """
     lists = machine_lists()
-    said, known = lists["said"], lists["known"]
-    left = [_row(one, find(one.accelerator).bf16_tflops * one.gpus) for one in known.machines]
-    right = [_row(one, one.tflops or 0.0) for one in said.machines]
-    items = [
-        {**mine, "said": theirs, "notes": _notes(mine, theirs)}
-        for mine, theirs in zip(_ranked(left), _ranked(right), strict=True)
+    claimed, known = lists["said"], lists["known"]
+    known_rows = [
+        _row(machine, find(machine.accelerator).bf16_tflops * machine.gpus)
+        for machine in known.machines
     ]
-    sources = {name: {"dated": o.dated, "source": o.source} for name, o in lists.items()}
+    claimed_rows = [_row(machine, machine.tflops or 0.0) for machine in claimed.machines]
+    items = [
+        {**row, "said": claim, "notes": _notes(row, claim)}
+        for row, claim in zip(_ranked(known_rows), _ranked(claimed_rows), strict=True)
+    ]
+    sources = {
+        name: {"dated": listed.dated, "source": listed.source} for name, listed in lists.items()
+    }
     data = {"apiVersion": "spotd/v1", "kind": "Machines", "sources": sources, "items": items}
     emit(data, output, lambda: _print(data), "instance_type")
 
 
-def _row(one: Machine, tflops: float) -> dict[str, Any]:
+def _row(machine: Machine, tflops: float) -> dict[str, Any]:
     return {
-        "instance_type": one.name,
-        "accelerator": one.accelerator,
-        "accelerator_count": one.gpus,
-        "memory_gb": one.memory_gb,
+        "instance_type": machine.name,
+        "accelerator": machine.accelerator,
+        "accelerator_count": machine.gpus,
+        "memory_gb": machine.memory_gb,
         "tflops": round(tflops, 1),
-        "usd_per_h": one.usd_per_h,
-        "tflops_per_usd": round(tflops / one.usd_per_h, 2),
+        "usd_per_h": machine.usd_per_h,
+        "tflops_per_usd": round(tflops / machine.usd_per_h, 2),
     }
 
 
 def _ranked(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """With its place among them."""
+    """Return the rows with their rank by TFLOPS for a dollar."""
     order = sorted((row["tflops_per_usd"] for row in rows), reverse=True)
     return [{**row, "rank": order.index(row["tflops_per_usd"]) + 1} for row in rows]
 
 
-def _notes(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """What the guide has otherwise."""
-    found = []
-    if theirs["accelerator"] != mine["accelerator"]:
-        found.append(f"{mine['accelerator']}, not {theirs['accelerator']}")
-    if theirs["tflops"] != mine["tflops"]:
-        found.append("TFLOPS of one GPU, with sparsity")
-    if theirs["usd_per_h"] != mine["usd_per_h"]:
-        found.append("another price")
-    return found
+def _notes(row: Mapping[str, Any], claim: Mapping[str, Any]) -> list[str]:
+    """Return where the guide's figures differ."""
+    notes = []
+    if claim["accelerator"] != row["accelerator"]:
+        notes.append(f"{row['accelerator']}, not {claim['accelerator']}")
+    if claim["tflops"] != row["tflops"]:
+        notes.append("TFLOPS of one GPU, with sparsity")
+    if claim["usd_per_h"] != row["usd_per_h"]:
+        notes.append("another price")
+    return notes
 
 
 def _print(data: Mapping[str, Any]) -> None:
-    print_table(_COLUMNS, [_cells(one) for one in data["items"]])
-    for name, of in data["sources"].items():
-        say(f"{name}: {of['source']}, {of['dated']}")
+    print_table(_COLUMNS, [_cells(row) for row in data["items"]])
+    for name, source in data["sources"].items():
+        print_message(f"{name}: {source['source']}, {source['dated']}")
 
 
-def _cells(one: Mapping[str, Any]) -> list[Cell | str]:
-    gpus = f"{one['accelerator']}:{one['accelerator_count']}"
-    notes = "; ".join(one["notes"])
+def _cells(row: Mapping[str, Any]) -> list[Cell | str]:
+    gpus = f"{row['accelerator']}:{row['accelerator_count']}"
+    notes = "; ".join(row["notes"])
     return [
-        one["instance_type"],
+        row["instance_type"],
         gpus,
-        *_figures(one),
-        *_figures(one["said"]),
+        *_figures(row),
+        *_figures(row["said"]),
         Cell(notes, "yellow"),
     ]
 
 
-def _figures(of: Mapping[str, Any]) -> list[str]:
+def _figures(row: Mapping[str, Any]) -> list[str]:
     return [
-        f"{of['memory_gb']:,.0f}",
-        f"{of['tflops']:,.0f}",
-        f"${of['usd_per_h']:,.3f}",
-        f"{of['tflops_per_usd']:,.1f}",
-        str(of["rank"]),
+        f"{row['memory_gb']:,.0f}",
+        f"{row['tflops']:,.0f}",
+        f"${row['usd_per_h']:,.3f}",
+        f"{row['tflops_per_usd']:,.1f}",
+        str(row["rank"]),
     ]

@@ -1,4 +1,4 @@
-"""`spotctl metrics`."""
+"""`spotctl metrics`: metrics for Prometheus, alert rules and the Grafana board."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=
 
 @app.callback()
 def metrics() -> None:
-    """Print metrics for Prometheus, and what goes with them (docs/metrics.md).
+    """Print metrics for Prometheus, alert rules and the Grafana dashboard (docs/metrics.md).
 
     \b
     Example:
@@ -26,7 +26,7 @@ def metrics() -> None:
 
 @app.command()
 def show(ctx: typer.Context) -> None:
-    """Print every metric as it is now, in Prometheus' text format.
+    """Print the current value of every metric, in the Prometheus text format.
 
     \b
     Example:
@@ -49,7 +49,7 @@ def rules() -> None:
 
 @app.command()
 def board() -> None:
-    """Print the Grafana board, for Dashboards > Import.
+    """Print the Grafana dashboard, for Dashboards > Import.
 
     \b
     Example:

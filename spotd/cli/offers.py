@@ -1,4 +1,4 @@
-"""`spotctl offers` and `spotctl price`."""
+"""`spotctl offers` and `spotctl price`: what the clouds sell, and how its price moved."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from spotd.cli.render import (
     emit,
     emit_line,
     output_option,
+    print_message,
     print_table,
-    say,
 )
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
@@ -69,7 +69,7 @@ class Capacity(str, Enum):
     BLOCK = "block"
 
 
-GPUS = typer.Option("", "--gpus", metavar="GPUS", help="Like H100:8, at least so many.")
+GPUS = typer.Option("", "--gpus", metavar="GPUS", help="Type and minimum number, like H100:8.")
 CLOUD = typer.Option("", "--cloud", metavar="CLOUD", help="aws, gcp, azure or a provider's name.")
 REGION = typer.Option("", "--region", metavar="REGION", help="One region.")
 ZONE = typer.Option("", "--zone", metavar="ZONE", help="One zone.")
@@ -78,7 +78,7 @@ CAPACITY = typer.Option(None, "--capacity", metavar="HOW", help="spot, on_demand
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Filter:
     gpus: str
     cloud: str
     region: str
@@ -87,8 +87,8 @@ class _Wanted:
     capacity: Capacity | None
 
     def query(self) -> dict[str, str]:
-        given = {**vars(self), "capacity": self.capacity.value if self.capacity else ""}
-        return {key: value for key, value in given.items() if value}
+        fields = {**vars(self), "capacity": self.capacity.value if self.capacity else ""}
+        return {key: value for key, value in fields.items() if value}
 
 
 def offers(
@@ -100,24 +100,26 @@ def offers(
     kind: str = TYPE,
     capacity: Capacity | None = CAPACITY,
     sort: Sort = typer.Option(Sort.PRICE, "--sort", metavar="BY", help="price, gpu or discount."),
-    limit: int = typer.Option(40, min=1, metavar="N", help="At most so many."),
-    watch: str = typer.Option("", "--watch", metavar="EVERY", help="Look again, like every 30s."),
+    limit: int = typer.Option(40, min=1, metavar="N", help="Show at most N offers."),
+    watch: str = typer.Option("", "--watch", metavar="EVERY", help="Refresh interval, like 30s."),
     output: Output = output_option(),
 ) -> None:
-    """List what the clouds sell now, the cheapest first.
+    """List current offers, cheapest first.
 
-    PRICE OFF is what a machine costs less than on demand; spot that costs 95 % of that or more says
-    "no discount". NOT NOW says why nothing is asked for there at present. $/GPU is for one
-    accelerator. What comes out of a reservation that the configuration names is "prepaid" unless
-    it says what an hour costs; ENDS IN is when booked time ends. SCORE is the cloud's own word,
-    from 1 to 10, on how likely a spot machine is to be had there; of equal prices it decides.
+    PRICE OFF is the discount against on-demand; spot at 95 % of it or more says "no discount". NOT
+    NOW says why spotd requests nothing there at present. $/GPU is for one accelerator. Capacity
+    from a reservation in the configuration is "prepaid" unless its price per hour is configured;
+    ENDS IN is when reserved time ends. SCORE is the cloud's own estimate, from 1 to 10, of how
+    likely a spot machine is available; it decides between equal prices.
 
     \b
     Example:
       spotctl offers --gpus H100:8 --capacity spot
       spotctl offers --cloud aws --sort gpu --watch 60s
     """
-    query = _Wanted(gpus, cloud, region, zone, kind, capacity).query()
+    query = _Filter(
+        gpus=gpus, cloud=cloud, region=region, zone=zone, type=kind, capacity=capacity
+    ).query()
     query |= {"sort": sort.value, "limit": str(limit)}
     every_s = duration_s(watch, "--watch", "30s") if watch else 0.0
     with connect(ctx) as client:
@@ -139,35 +141,38 @@ def _show(client: Client, query: dict[str, str], output: Output, *, lines: bool)
 
 def _print_offers(data: dict[str, Any]) -> None:
     if not data["items"]:
-        say("nothing on sale fits; `spotctl doctor` says which clouds answer")
+        print_message("no current offer fits; `spotctl doctor` shows which clouds answer")
         return
     ends = any(item["ends_at"] for item in data["items"])
     scored = any(item.get("placement_score") for item in data["items"])
-    taken = any(item.get("evicted_pct") for item in data["items"])
-    more = [*(["SCORE"] if scored else []), *(["TAKEN"] if taken else [])]
-    more += ["ENDS IN"] if ends else []
-    columns = (*_COLUMNS[:-1], *(Column(name, right=True) for name in more), _COLUMNS[-1])
-    rows = [offer_row(item, ends=ends, scored=scored, taken=taken) for item in data["items"]]
+    evicted = any(item.get("evicted_pct") for item in data["items"])
+    extra = [*(["SCORE"] if scored else []), *(["TAKEN"] if evicted else [])]
+    extra += ["ENDS IN"] if ends else []
+    columns = (*_COLUMNS[:-1], *(Column(name, right=True) for name in extra), _COLUMNS[-1])
+    rows = [offer_row(item, ends=ends, scored=scored, evicted=evicted) for item in data["items"]]
     print_table(columns, rows)
-    for what, key in (
-        ("a GB that leaves its cloud costs", "egress_usd_per_gb"),
-        ("a GB in its cloud's store costs a month", "storage_usd_per_gb_month"),
+    for label, key in (
+        ("egress per GB", "egress_usd_per_gb"),
+        ("storage per GB and month", "storage_usd_per_gb_month"),
     ):
         priced = (item for item in data["items"] if item.get(key) is not None)
-        if found := sorted({f"{item['provider']} ${item[key]:g}" for item in priced}):
-            say(f"{what}, by list: {', '.join(found)}")
+        if prices := sorted({f"{item['provider']} ${item[key]:g}" for item in priced}):
+            print_message(f"{label}, by list: {', '.join(prices)}")
     if data["total"] > len(data["items"]):
-        say(f"{data['total'] - len(data['items'])} more: --limit {data['total']}")
+        print_message(f"{data['total'] - len(data['items'])} more: --limit {data['total']}")
 
 
 def offer_row(
-    item: dict[str, Any], *, ends: bool, scored: bool = False, taken: bool = False
+    item: dict[str, Any], *, ends: bool, scored: bool = False, evicted: bool = False
 ) -> list[Cell | str]:
-    """One line of the table; `scored`: with its placement score, `taken`: with the share of such
-    machines that were taken back, `ends`: with when its booked time ends."""
+    """Return one row of the table.
+
+    `scored` adds the placement score, `evicted` the share of such machines that were evicted,
+    `ends` the end of reserved time.
+    """
     count = item["accelerator_count"]
-    each = item["price_usd_per_h"] / count if count else None
-    why = item["excluded"] or item["silent"]
+    per_gpu = item["price_usd_per_h"] / count if count else None
+    not_now = item["excluded"] or item["silent"]
     prepaid = item["price_source"] == "prepaid"
     return [
         place(item),
@@ -175,21 +180,21 @@ def offer_row(
         f"{count} {item['accelerator']}" if count else "-",
         item["capacity_type"],
         "prepaid" if prepaid else money(item["price_usd_per_h"]),
-        "-" if prepaid else money(each),
-        _off(item),
+        "-" if prepaid else money(per_gpu),
+        _discount(item),
         *([str(item.get("placement_score") or "-")] if scored else []),
-        *([_share(item.get("evicted_pct"))] if taken else []),
-        *([_left(item["ends_at"])] if ends else []),
-        Cell(why or "-", "yellow" if why else ""),
+        *([_share(item.get("evicted_pct"))] if evicted else []),
+        *([_time_left(item["ends_at"])] if ends else []),
+        Cell(not_now or "-", "yellow" if not_now else ""),
     ]
 
 
-def _left(ends_at: str | None) -> str:
-    """Until the end of booked time."""
+def _time_left(ends_at: str | None) -> str:
+    """Return the time until reserved capacity ends."""
     return span(max(0.0, -(seconds_since(ends_at) or 0.0))) if ends_at else "-"
 
 
-def _off(item: dict[str, Any]) -> Cell | str:
+def _discount(item: dict[str, Any]) -> Cell | str:
     if item["no_discount"]:
         return Cell("no discount", "yellow")
     return percent(item["discount"]) if item["capacity_type"] == "spot" else "-"
@@ -197,7 +202,7 @@ def _off(item: dict[str, Any]) -> Cell | str:
 
 @app.callback()
 def price() -> None:
-    """Show how prices moved, and what guides say that GPUs cost.
+    """Show price history, and GPU prices that guides claim.
 
     \b
     Example:
@@ -219,18 +224,20 @@ def history(
     since: str = typer.Option("7d", "--since", metavar="DURATION", help="How far back."),
     output: Output = output_option(),
 ) -> None:
-    """Show how the price of what is on sale moved, as far as this deployment has seen it.
+    """Show the price history of current offers, as recorded by this deployment.
 
-    Each line is drawn between its own LOW and HIGH; what was not seen yet is blank. MOVED is how
-    long the price has been what it is, 24 H what it differs from a day ago, and Z how far that is
-    from the day's mean, in standard deviations. Spot at 95 % of on-demand or more is "no discount".
+    Each line is scaled between its own LOW and HIGH; time without a record is blank. MOVED is the
+    time since the last change, 24 H the change within a day, and Z its distance from the day's mean
+    in standard deviations. Spot at 95 % of on-demand or more is "no discount".
 
     \b
     Example:
       spotctl price history --gpus H100:8 --since 7d
       spotctl price history --type p5.48xlarge --capacity spot -o json
     """
-    query = _Wanted(gpus, cloud, region, zone, kind, capacity).query()
+    query = _Filter(
+        gpus=gpus, cloud=cloud, region=region, zone=zone, type=kind, capacity=capacity
+    ).query()
     since_s = int(duration_s(since, "--since", "24h, or 7d"))
     with connect(ctx) as client:
         data = client.get("/v1/prices", since_s=since_s, **query)
@@ -243,7 +250,7 @@ app.command("machines")(machines)
 
 def _print_history(data: dict[str, Any]) -> None:
     if not data["items"]:
-        say("nothing on sale fits; `spotctl offers` shows what is")
+        print_message("no current offer fits; `spotctl offers` lists them")
         return
     start, end = (datetime.fromisoformat(data[key]).timestamp() for key in ("since", "now"))
     print_table(_HISTORY_COLUMNS, [_history_row(item, start, end) for item in data["items"]])
@@ -265,28 +272,31 @@ def _history_row(item: dict[str, Any], start_s: float, end_s: float) -> list[Cel
         money(item["price_usd_per_h"]),
         _signed(item["change_24h"], "{:+.1%}"),
         _signed(item["z_score_24h"], "{:+.1f}"),
-        _listed(item),
+        _on_demand_price(item),
         age(item["points"][-1]["at"]) if item["points"] else "-",
     ]
 
 
-def _listed(item: dict[str, Any]) -> Cell | str:
-    """The price on demand, unless spot is as dear."""
+def _on_demand_price(item: dict[str, Any]) -> Cell | str:
+    """Return the on-demand price, or "no discount" where spot costs about as much."""
     if item["no_discount"]:
         return Cell("no discount", "yellow")
     return money(item["list_usd_per_h"] or None)
 
 
 def _signed(value: float | None, form: str) -> str:
-    """As other shares are written: +4.0 %."""
+    """Format a signed value; a share as +4.0 %."""
     return "-" if value is None else form.format(value).replace("%", " %")
 
 
 def sparkline(
     points: list[tuple[float, float]], start_s: float, end_s: float, width: int = _WIDTH
 ) -> str:
-    """The value in force at the end of each of `width` equal parts of the time, of (time, value)
-    that are in order; blank before the first."""
+    """Draw (time, value) points, which are in order, as a line of `width` characters.
+
+    Each character is the value in force at the end of its part of the time; blank before the first
+    point.
+    """
     values = [value for _, value in points]
     low, high = min(values, default=0.0), max(values, default=0.0)
     bars = []
@@ -301,8 +311,8 @@ def sparkline(
     return "".join(bars)
 
 
-def _share(percent: int | None) -> str:
-    """The band that ends there; Azure's last one has no end."""
-    if not percent:
+def _share(upper_pct: int | None) -> str:
+    """Return the upper bound of an eviction band; Azure's last band is open."""
+    if not upper_pct:
         return "-"
-    return "20%+" if percent == 100 else f"<{percent}%"
+    return "20%+" if upper_pct == 100 else f"<{upper_pct}%"

@@ -1,4 +1,4 @@
-"""`spotctl orphans`."""
+"""`spotctl orphans`: resources of spotd that no job wants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from spotd.api_client.client import connect
 from spotd.base.text import age, money
 from spotd.cli.confirm import YES, confirm_many
-from spotd.cli.render import HELP, Column, Output, emit, output_option, print_table, say
+from spotd.cli.render import HELP, Column, Output, emit, output_option, print_message, print_table
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -30,10 +30,10 @@ _COLUMNS = (
 
 @app.callback()
 def orphans(ctx: typer.Context, output: Output = output_option()) -> None:
-    """List machines with our tag that no job wants, and disks, addresses and cards that hang on no
-    machine, which spotd does not end by itself: because its database never asked for them, or
-    because they are too many at once. Of several control boxes each knows those of the clouds that
-    it sweeps.
+    """List machines with spotd's tag that belong to no job, and disks, addresses and network cards
+    without a machine, which spotd does not end by itself: because its database never requested
+    them, or because there are too many at once. With several control boxes, each lists those of the
+    clouds that it sweeps.
 
     \b
     Example:
@@ -49,31 +49,36 @@ def orphans(ctx: typer.Context, output: Output = output_option()) -> None:
 
 @app.command("end")
 def end(ctx: typer.Context, yes: bool = YES, output: Output = output_option()) -> None:
-    """End all machines that are held now, and delete what machines left. Look at the list first:
-    machines may train, disks may have what somebody wants.
+    """End all machines that are held now, and delete what machines left behind. Check the list
+    first: machines may be training, and disks may contain data that is needed.
 
-    What belongs to another deployment stays as it is. Several are ended once their number was typed
-    in, or with --yes.
+    Resources of other deployments are not touched. For several, you confirm by typing their number,
+    or with --yes.
 
     \b
     Example:
       spotctl orphans end
     """
     with connect(ctx) as client:
-        held = [item["id"] for item in client.get("/v1/orphans")["items"] if item["ours"]]
-        confirm_many("end", "orphans", held, yes=yes)
-        data = client.post("/v1/orphans/end", {"ids": held})
-    many = "nothing is held" if not data["count"] else f"released: {', '.join(data['items'])}"
-    emit(data, output, lambda: say(f"{many}; the next sweep ends what was released"), "kind")
+        orphan_ids = [item["id"] for item in client.get("/v1/orphans")["items"] if item["ours"]]
+        confirm_many("end", "orphans", orphan_ids, yes=yes)
+        data = client.post("/v1/orphans/end", {"ids": orphan_ids})
+    released = "nothing is held" if not data["count"] else f"released: {', '.join(data['items'])}"
+    emit(
+        data,
+        output,
+        lambda: print_message(f"{released}; the next sweep ends what was released"),
+        "kind",
+    )
 
 
 def _print(data: dict[str, Any]) -> None:
     unswept = ", ".join(data["unswept"])
     if unswept:
-        say(f"not known here of {unswept}: ask the other control box, or spotctl doctor")
+        print_message(f"not known here of {unswept}: ask the other control box, or spotctl doctor")
     if not data["items"]:
         if not unswept:
-            say("everything with our tag belongs to a job")
+            print_message("everything with spotd's tag belongs to a job")
         return
     rows = [
         [
@@ -88,8 +93,10 @@ def _print(data: dict[str, Any]) -> None:
         for item in data["items"]
     ]
     print_table(_COLUMNS, rows)
-    left = sum(item["what"] != "machine" for item in data["items"])
+    leftovers = sum(item["what"] != "machine" for item in data["items"])
     costs = f"{money(data['usd_per_h'])}/h"
     costs += f" and {data['unpriced']} of unknown price" if data["unpriced"] else ""
-    costs += f", and what {left} leftover{'s' if left > 1 else ''} cost" if left else ""
-    say(f"in no job's bill: {costs}")
+    costs += (
+        f", and the cost of {leftovers} leftover{'s' if leftovers > 1 else ''}" if leftovers else ""
+    )
+    print_message(f"not in any job's bill: {costs}")

@@ -1,16 +1,15 @@
-"""What `spotctl plan` and `why` say of where a job goes: each place with what it would cost until
-the job is done, term by term."""
+"""Text of `spotctl plan` and `spotctl why` on placement: the expected cost in each place."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from spotd.base.text import clean, money, seconds_since, span
-from spotd.cli.render import Cell, Column, print_table, say
+from spotd.cli.render import Cell, Column, print_message, print_table
 
-_WORDS = {
-    "spot": "no spot to ask for",
-    "on_demand": "nothing on demand to ask for",
+_ACTIONS = {
+    "spot": "no spot to request",
+    "on_demand": "no on-demand to request",
     "wait": "wait for spot",
     "stay": "stay",
 }
@@ -25,86 +24,88 @@ _COLUMNS = (
 
 
 def print_placement(data: dict[str, Any]) -> None:
-    """Nothing of a job that did not say how much there is to do: it is told where it goes by the
-    table of offers."""
+    """Print the costs by place; nothing for a job without a known amount of work."""
     if not data or not data["choice"]:
         return
-    say(f"what {data['left_h']:.1f} h of work are expected to cost, by place:")
-    print_table(_COLUMNS, [_row(one) for one in data["costs"]])
-    say(_choice(data["choice"]))
+    print_message(f"expected cost of {data['left_h']:.1f} h of work, by place:")
+    print_table(_COLUMNS, [_row(cost) for cost in data["costs"]])
+    print_message(_choice_text(data["choice"]))
     if deadline := data["deadline"]:
-        say(_deadline(deadline))
+        print_message(_deadline_text(deadline))
 
 
-def _row(one: dict[str, Any]) -> list[Cell | str]:
-    usd = one["usd"]
+def _row(cost: dict[str, Any]) -> list[Cell | str]:
+    usd = cost["usd"]
     terms = [money(usd[name]) if usd[name] else "-" for name, _ in _TERMS]
-    where = f"{one['provider']}/{one['zone']} {one['instance_type']}"
-    return [where, one["capacity_type"], *terms, money(usd["total"]), f"{one['hours']:.1f}"]
+    location = f"{cost['provider']}/{cost['zone']} {cost['instance_type']}"
+    return [location, cost["capacity_type"], *terms, money(usd["total"]), f"{cost['hours']:.1f}"]
 
 
-def _choice(choice: dict[str, Any]) -> str:
-    what = _WORDS[choice["action"]]
+def _choice_text(choice: dict[str, Any]) -> str:
+    action = _ACTIONS[choice["action"]]
     if choice["offer"]:
-        what = f"ask for {choice['offer']}"
-    return f"now: {what} ({clean(choice['why'])})"
+        action = f"request {choice['offer']}"
+    return f"now: {action} ({clean(choice['why'])})"
 
 
-def _deadline(data: dict[str, Any]) -> str:
-    left = -(seconds_since(data["at"]) or 0.0)
-    text = f"deadline in {span(max(left, 0.0))} ({data['at']})"
+def _deadline_text(data: dict[str, Any]) -> str:
+    remaining_s = -(seconds_since(data["at"]) or 0.0)
+    text = f"deadline in {span(max(remaining_s, 0.0))} ({data['at']})"
     if data["earliest"] is None:
-        return f"{text}: not promised, for nothing on demand is permitted and sold"
+        return f"{text}: not guaranteed: no on-demand offer is allowed and sold"
     if data["late_s"]:
         return f"{text}: missed by {span(data['late_s'])}; the earliest is {data['earliest']}"
     if data["guarded"]:
-        return f"{text}: kept by machines on demand from now on"
+        return f"{text}: met with on-demand machines from now on"
     if data["spare_s"] is None or data["spare_s"] < 0:
-        return f"{text}: cannot be promised; the earliest is {data['earliest']}"
-    return f"{text}: on-demand is asked for in {span(data['spare_s'])} at the latest"
+        return f"{text}: cannot be guaranteed; the earliest is {data['earliest']}"
+    return f"{text}: on-demand is requested in {span(data['spare_s'])} at the latest"
 
 
 def print_moves(rows: list[dict[str, Any]]) -> None:
-    """Whether a place pays to which checkpoint or data have to be carried first; of those that
-    never do, how many there are."""
+    """Print when a place pays off to which checkpoint or data must be moved first.
+
+    Of the places that never pay off, print only their number and the cheapest move.
+    """
     for row in rows:
         if row["break_even_h"] is None:
             continue
-        say(
-            f"to {row['offer']}: {_carried(row)} costs {money(row['usd'])} and "
+        print_message(
+            f"to {row['offer']}: {_moved_data(row)} costs {money(row['usd'])} and "
             f"{span(row['seconds'])}, paid back after {row['break_even_h']:,.1f} h of work at "
             f"{money(row['saves_usd_per_h'])}/h less than {row['from_offer']}"
         )
     never = [row for row in rows if row["break_even_h"] is None]
     if never:
-        least = min(never, key=lambda row: row["usd"])
-        say(
-            f"never paid back: to go to {len(never)} places that cost no less than "
-            f"{least['from_offer']} ({_carried(least)} to {least['offer']}: {money(least['usd'])})"
+        cheapest = min(never, key=lambda row: row["usd"])
+        print_message(
+            f"never paid back: moves to {len(never)} places that cost no less than "
+            f"{cheapest['from_offer']} ({_moved_data(cheapest)} to {cheapest['offer']}: "
+            f"{money(cheapest['usd'])})"
         )
 
 
-def _carried(row: dict[str, Any]) -> str:
+def _moved_data(row: dict[str, Any]) -> str:
     parts = (("the checkpoint", "checkpoint_usd"), ("data", "data_usd"))
     return " and ".join(name for name, key in parts if row[key])
 
 
-def print_ahead(rows: list[dict[str, Any]]) -> None:
-    """Which copies of data sets are made ahead of the job, and for how much."""
+def print_prefetch(rows: list[dict[str, Any]]) -> None:
+    """Print which dataset copies are prefetched for the job, and at what cost."""
     for row in rows:
-        what = f"data set {clean(row['data_set'])} at {clean(row['copy'])}"
+        dataset = f"data set {clean(row['data_set'])} at {clean(row['copy'])}"
         if row["staged"]:
-            text = f"{what}: there"
+            text = f"{dataset}: there"
         elif row["refused"]:
-            text = f"{what}: not brought ahead: {clean(row['refused'])}"
+            text = f"{dataset}: not prefetched: {clean(row['refused'])}"
         else:
-            text = f"{what}: brought ahead, {row['gb']:,.4g} GB for {money(row['usd'])} by list"
+            text = f"{dataset}: prefetched, {row['gb']:,.4g} GB for {money(row['usd'])} by list"
             text += f", {money(row['paid_usd'])} of it spent" if row["paid_usd"] else ""
-        say(text)
+        print_message(text)
 
 
-def print_left_out(rows: list[dict[str, Any]]) -> None:
-    """Offers that are out because of where they stand."""
+def print_excluded(rows: list[dict[str, Any]]) -> None:
+    """Print the offers that residency or operator rules exclude."""
     for row in rows:
-        many = "offers that fit are" if row["count"] > 1 else "offer that fits is"
-        say(f"{row['count']} {many} left out: {clean(row['why'])}")
+        offers = "offers that fit are" if row["count"] > 1 else "offer that fits is"
+        print_message(f"{row['count']} {offers} left out: {clean(row['why'])}")

@@ -1,4 +1,4 @@
-"""`spotctl price claims`: what guides say that GPUs cost, beside what the clouds ask now."""
+"""`spotctl price claims`: GPU prices that guides claim, beside what the clouds ask now."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import typer
 
-from providers.catalogs.guides import Claim, deepest
-from providers.catalogs.guides import claims as on_file
+from providers.catalogs.guides import PriceClaim, largest_discounts
+from providers.catalogs.guides import claims as stored_claims
 from spotd.api_client.client import connect
 from spotd.base.errors import UserError
 from spotd.base.text import clean, money, percent
-from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
+from spotd.cli.render import Cell, Column, Output, emit, output_option, print_message, print_table
 
 _MOST_OFFERS = 5000
 _COLUMNS = (
@@ -29,69 +29,75 @@ _COLUMNS = (
 
 
 def claims(ctx: typer.Context, output: Output = output_option()) -> None:
-    """List what guides to spot and vendors' pages say that one GPU costs an hour.
+    """List the hourly price of one GPU, as guides to spot and vendors' pages claim it.
 
-    OFF is computed from the prices. HERE and SPOT HERE are the cheapest of what the clouds of this
-    deployment ask now for such a GPU, which counts more than any list.
+    OFF is computed from the prices. HERE and SPOT HERE are the cheapest current prices of this
+    deployment's clouds for such a GPU, which count more than any list.
 
     \b
     Example:
       spotctl price claims
       spotctl price claims -o json
     """
-    found = on_file()
-    now = _now(ctx)
+    guide_claims = stored_claims()
+    current = _current_prices(ctx)
     data = {
         "kind": "PriceClaims",
-        "items": [{**_claim(one), "here": now.get(one.accelerator)} for one in found],
-        "deepest": {gpu: _claim(one) for gpu, one in deepest(found).items()},
+        "items": [
+            {**_claim(claim), "here": current.get(claim.accelerator)} for claim in guide_claims
+        ],
+        "deepest": {gpu: _claim(claim) for gpu, claim in largest_discounts(guide_claims).items()},
     }
     emit(data, output, lambda: _print(data), "seller")
 
 
-def _claim(one: Claim) -> dict[str, Any]:
+def _claim(claim: PriceClaim) -> dict[str, Any]:
     return {
-        "seller": one.seller,
-        "accelerator": one.accelerator,
-        "on_demand_usd_per_gpu_h": one.on_demand_usd,
-        "spot_usd_per_gpu_h": one.spot_usd,
-        "discount": round(one.discount, 4),
-        "dated": one.dated,
-        "source": one.source,
-        "note": one.note,
+        "seller": claim.seller,
+        "accelerator": claim.accelerator,
+        "on_demand_usd_per_gpu_h": claim.on_demand_usd,
+        "spot_usd_per_gpu_h": claim.spot_usd,
+        "discount": round(claim.discount, 4),
+        "dated": claim.dated,
+        "source": claim.source,
+        "note": claim.note,
     }
 
 
-def _now(ctx: typer.Context) -> dict[str, dict[str, float | None]]:
-    """By GPU, the cheapest on demand and as spot; nothing where no daemon answers."""
+def _current_prices(ctx: typer.Context) -> dict[str, dict[str, float | None]]:
+    """Return GPU -> its cheapest on-demand and spot price; empty if no daemon answers."""
     try:
         with connect(ctx) as client:
             items = client.get("/v1/offers", limit=_MOST_OFFERS)["items"]
     except UserError as error:
-        say(f"without what the clouds ask now: {error}")
+        print_message(f"without current prices: {error}")
         return {}
     names = {item["accelerator"] for item in items if item["accelerator_count"]}
     return {
-        name: {how: _cheapest(items, name, how) for how in ("on_demand", "spot")} for name in names
+        name: {capacity: _cheapest(items, name, capacity) for capacity in ("on_demand", "spot")}
+        for name in names
     }
 
 
 def _cheapest(items: Iterable[Mapping[str, Any]], name: str, capacity: str) -> float | None:
-    each = (
+    per_gpu = (
         item["price_usd_per_h"] / item["accelerator_count"]
         for item in items
         if (item["accelerator"], item["capacity_type"]) == (name, capacity) and not item["excluded"]
     )
-    return min(each, default=None)
+    return min(per_gpu, default=None)
 
 
 def _print(data: Mapping[str, Any]) -> None:
-    say("dollars of one GPU and hour; none of it was measured, and the clouds' own prices count:")
+    print_message(
+        "dollars per GPU-hour; none was measured, and current prices of the clouds count more:"
+    )
     print_table(_COLUMNS, [_row(item) for item in data["items"]])
     best = (
-        f"{gpu} {one['seller']} {percent(one['discount'])}" for gpu, one in data["deepest"].items()
+        f"{gpu} {claim['seller']} {percent(claim['discount'])}"
+        for gpu, claim in data["deepest"].items()
     )
-    say(f"the deepest discount, by GPU: {', '.join(best)}")
+    print_message(f"the deepest discount, by GPU: {', '.join(best)}")
 
 
 def _row(item: Mapping[str, Any]) -> list[Cell | str]:

@@ -1,4 +1,4 @@
-"""How far something long is, for who watches it."""
+"""Progress line of a long transfer."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from spotd.base.text import size
 
 
 class Progress:
-    """One line on a terminal's stderr that is written anew; nothing in a pipe."""
+    """A line on a terminal's stderr that is rewritten in place; nothing if stderr is a pipe."""
 
     def __init__(self, verb: str) -> None:
         self._verb = verb
-        self._shown = sys.stderr.isatty()
+        self._enabled = sys.stderr.isatty()
 
-    def show(self, done: int, whole: int) -> None:
-        """So many bytes of so many."""
-        if self._shown:
-            share = 100 * done // whole if whole else 100
-            text = f"{self._verb} {size(done)} of {size(whole)} ({share} %)"
-            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+    def show(self, done: int, total: int) -> None:
+        """Show that `done` of `total` bytes are done."""
+        if self._enabled:
+            share = 100 * done // total if total else 100
+            line = f"{self._verb} {size(done)} of {size(total)} ({share} %)"
+            print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """The line goes."""
-        if self._shown:
+        """Erase the line."""
+        if self._enabled:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

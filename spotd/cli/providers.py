@@ -1,5 +1,4 @@
-"""`spotctl providers`: clouds, how long their machines live on after a notice, and what egress
-costs."""
+"""`spotctl providers`: notice times and egress prices of each cloud."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import typer
 
 from spotd.api_client.client import connect
 from spotd.base.text import clean
-from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
+from spotd.cli.render import Cell, Column, Output, emit, output_option, print_message, print_table
 
 _COLUMNS = (
     Column("CLOUD"),
@@ -22,11 +21,11 @@ _COLUMNS = (
 
 
 def providers(ctx: typer.Context, output: Output = output_option()) -> None:
-    """List clouds with the notice that their spot machines get, and what egress costs.
+    """List clouds with the notice time of their spot machines, and egress prices.
 
-    P50 and P10 are what this deployment saw in 30 days: half had less, one of ten had less. COUNTED
-    ON is the least of P10 and what is documented; what guides say is never counted on. A GB OUT is
-    the list price of a byte that leaves the cloud, for the first GB of a month.
+    P50 and P10 were observed by this deployment in 30 days: half had less, one of ten had less.
+    COUNTED ON is the smaller of P10 and the documented time; claims of guides are never counted on.
+    A GB OUT is the list price of egress, for the first GB of a month.
 
     \b
     Example:
@@ -39,30 +38,30 @@ def providers(ctx: typer.Context, output: Output = output_option()) -> None:
 
 
 def _print(data: dict[str, Any]) -> None:
-    say("seconds between a preemption notice and the end of a spot machine:")
-    print_table(_COLUMNS, [_row(one) for one in data["items"]])
+    print_message("seconds between a preemption notice and the end of a spot machine:")
+    print_table(_COLUMNS, [_row(row) for row in data["items"]])
 
 
-def _row(one: dict[str, Any]) -> list[Cell | str]:
-    notice = one["notice_s"]
+def _row(row: dict[str, Any]) -> list[Cell | str]:
+    notice = row["notice_s"]
     claimed = notice["claimed"]
     return [
-        one["name"],
-        ", ".join(one["providers"]) or "-",
+        row["name"],
+        ", ".join(row["providers"]) or "-",
         _seconds(notice["documented"]),
         f"{claimed[0]:.0f} to {claimed[1]:.0f}" if claimed else "-",
         *(_seconds(notice[f"observed_{key}"]) for key in ("p50", "p10")),
         str(notice["count"]),
         _seconds(notice["planned"]),
-        _egress(one["egress"]),
+        _egress(row["egress"]),
         clean(notice["source"] or "observed alone"),
     ]
 
 
-def _egress(told: dict[str, Any] | None) -> str:
-    if told is None:
+def _egress(price: dict[str, Any] | None) -> str:
+    if price is None:
         return "-"
-    return "free" if told["zero"] else f"${told['usd_per_gb']:g}"
+    return "free" if price["zero"] else f"${price['usd_per_gb']:g}"
 
 
 def _seconds(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""`spotctl quarantine` and `spotctl safe-mode`: what holds the daemon back, shown and ended."""
+"""`spotctl quarantine` and `spotctl safe-mode`: show and end restrictions of the daemon."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from spotd.cli.render import HELP, Output, emit, output_option
 
 @dataclass(frozen=True)
 class _Restriction:
-    """`word` is the command, `noun` what people call it, `verb` what ends it and `ended` its past.
-    The last three are help texts: of the command, of `status` and of `verb`."""
+    """A restriction and its commands.
 
-    word: str
+    `command` is the command group, `noun` its name in messages, `verb` the command that ends it and
+    `ended` the verb's past participle. The help texts are those of the group, of `status` and of
+    `verb`.
+    """
+
+    command: str
     noun: str
     verb: str
     ended: str
-    about: str
-    asks: str
-    ends: str
+    group_help: str
+    status_help: str
+    end_help: str
 
 
-def _commands(of: _Restriction) -> typer.Typer:
-    """Its group of commands."""
+def _commands(restriction: _Restriction) -> typer.Typer:
+    """Return the command group of a restriction."""
     app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 
     def group() -> None:
@@ -35,55 +39,58 @@ def _commands(of: _Restriction) -> typer.Typer:
 
     def status(ctx: typer.Context, output: Output = output_option()) -> None:
         with connect(ctx) as client:
-            data = client.get(f"/v1/{of.word}")
-        emit(data, output, lambda: _print(of, data), "reason")
+            data = client.get(f"/v1/{restriction.command}")
+        emit(data, output, lambda: _print(restriction, data), "reason")
 
     def end(ctx: typer.Context, output: Output = output_option()) -> None:
         with connect(ctx) as client:
-            data = client.post(f"/v1/{of.word}/{of.verb}")
-        emit(data, output, lambda: _print(of, data), "reason")
+            data = client.post(f"/v1/{restriction.command}/{restriction.verb}")
+        emit(data, output, lambda: _print(restriction, data), "reason")
 
-    app.callback(help=of.about + _example(of, "status"))(group)
-    app.command("status", help=of.asks + _example(of, "status"))(status)
-    app.command(of.verb, help=of.ends + _example(of, of.verb))(end)
+    app.callback(help=restriction.group_help + _example(restriction, "status"))(group)
+    app.command("status", help=restriction.status_help + _example(restriction, "status"))(status)
+    app.command(
+        restriction.verb, help=restriction.end_help + _example(restriction, restriction.verb)
+    )(end)
     return app
 
 
-def _example(of: _Restriction, verb: str) -> str:
-    return f"\n\n\b\nExample:\n  spotctl {of.word} {verb}"
+def _example(restriction: _Restriction, verb: str) -> str:
+    return f"\n\n\b\nExample:\n  spotctl {restriction.command} {verb}"
 
 
-def _print(of: _Restriction, data: dict[str, Any]) -> None:
+def _print(restriction: _Restriction, data: dict[str, Any]) -> None:
     reason = clean(data["reason"])
-    word = of.noun if data["active"] else f"{of.ended}; it was for"
-    print(f"{word}: {reason}" if reason else f"no {of.noun}")
+    state = restriction.noun if data["active"] else f"{restriction.ended}; it was for"
+    print(f"{state}: {reason}" if reason else f"no {restriction.noun}")
 
 
 quarantine = _commands(
     _Restriction(
-        word="quarantine",
+        command="quarantine",
         noun="quarantine",
         verb="release",
         ended="released",
-        about="While it lasts, no machine is ended for being unknown to the database.\n\n"
-        "It begins when the database may be older than the fleet: it was restored from a backup, "
+        group_help="During a quarantine, no machine is ended because the database does not know it."
+        "\n\n"
+        "It starts when the database may be older than the fleet: it was restored from a backup, "
         "moved or copied; HEAD of a job is ahead of it; or another spotd had the deployment. "
         "Release it when you know which of the two is right.",
-        asks="Say whether there is a quarantine, and why.",
-        ends="End the quarantine. Machines that no job ever asked for stay held, until you say "
+        status_help="Show whether there is a quarantine, and why.",
+        end_help="End the quarantine. Machines that no job ever asked for stay held, until you say "
         "`spotctl orphans end`.",
     )
 )
 safe_mode = _commands(
     _Restriction(
-        word="safe-mode",
+        command="safe-mode",
         noun="safe mode",
         verb="leave",
         ended="left",
-        about="While it lasts, the daemon observes, saves and ends machines, and launches and "
-        "starts none.\n\nIt begins when the daemon crashed several times within minutes, and ends "
-        "by itself when it has lived for a while (`[safe_mode]` in config.toml).",
-        asks="Say whether the daemon is in safe mode, and why.",
-        ends="End it now: the daemon launches and starts again.",
+        group_help="In safe mode, the daemon observes, saves and ends machines, but launches and "
+        "starts none.\n\nIt starts when the daemon crashed several times within minutes, and ends "
+        "by itself when the daemon has run for a while (`[safe_mode]` in config.toml).",
+        status_help="Show whether the daemon is in safe mode, and why.",
+        end_help="Leave safe mode now: the daemon launches and starts machines again.",
     )
 )

@@ -1,4 +1,4 @@
-"""Output in the form that was asked for: tables for people, versioned JSON for programs."""
+"""Output in the requested form: tables for people, versioned JSON for programs."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from spotd.base.text import clean
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = {"help_option_names": ["-h", "--help"]}  # of sub-groups
-_PIPE_WIDTH = 1000  # nothing is cut off in a pipe
+HELP = {"help_option_names": ["-h", "--help"]}  # context settings of sub-groups
+_PIPE_WIDTH = 1000  # wide enough that nothing is cut off in a pipe
 
 
 class Output(str, Enum):
-    """Forms of output."""
-
     TABLE = "table"
     JSON = "json"
     NAME = "name"
 
 
 def output_option() -> Any:
-    """The `-o` of every command that prints data."""
+    """Return the `-o` option of every command that prints data."""
     return typer.Option(Output.TABLE, "-o", "--output", metavar="FORM", help="table, json or name.")
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column. `cut` ones give way when the terminal is narrow; `tail` characters at the end of
-    a text survive that, because what they say matters ("(local)")."""
+    """One table column. Only a `cut` column is shortened when the terminal is too narrow.
+
+    The last `tail` characters of its texts are never cut, because they carry meaning, as in
+    "(local)".
+    """
 
     title: str
     right: bool = False
@@ -66,7 +67,7 @@ PHASE_STYLES = {
 
 
 def emit(data: dict[str, Any], output: Output, table: Callable[[], None], names: str) -> None:
-    """Print `data`: as JSON; or `names` of its items, one a line; or by calling `table`."""
+    """Print `data` as JSON, or the field `names` of each item on a line, or by calling `table`."""
     if output is Output.JSON:
         print(json.dumps(data, indent=2))
     elif output is Output.NAME:
@@ -77,12 +78,15 @@ def emit(data: dict[str, Any], output: Output, table: Callable[[], None], names:
 
 
 def emit_line(data: dict[str, Any]) -> None:
-    """One object of a stream, as one line of JSON."""
+    """Print one object of a stream as one line of JSON."""
     print(json.dumps(data, separators=(",", ":")), flush=True)
 
 
 def console() -> Console:
-    """stdout for tables: as wide as the terminal, and as wide as needed in a pipe."""
+    """Return a console on stdout for tables.
+
+    It is as wide as the terminal; in a pipe it is wide enough for every line.
+    """
     from rich.console import Console
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
@@ -92,8 +96,11 @@ def console() -> Console:
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> None:
-    """Aligned columns without rules, as tools print them. A terminal that is too narrow even for
-    short texts gets long lines rather than lost columns."""
+    """Print aligned columns without rules.
+
+    If even the shortened columns do not fit the terminal, lines get longer than it; no column is
+    lost.
+    """
     from rich.text import Text
 
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
@@ -110,25 +117,25 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]])
         target.print(line, soft_wrap=True)
 
 
-def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], room: int) -> list[int]:
-    """As wide as needed; the widest column that may give way does, until all fit."""
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], available: int) -> list[int]:
+    """Return the width of each column: as needed, then shorten the widest `cut` columns."""
     from rich.cells import cell_len
 
     texts = [[column.title, *(row[i].text for row in rows)] for i, column in enumerate(columns)]
     widths = [max(cell_len(text) for text in column) for column in texts]
-    excess = sum(widths) + 2 * (len(widths) - 1) - room
+    excess = sum(widths) + 2 * (len(widths) - 1) - available
     for _ in range(max(0, excess)):
-        yielding = [
+        shrinkable = [
             i for i, column in enumerate(columns) if column.cut and widths[i] > 8 + column.tail
         ]
-        if not yielding:
+        if not shrinkable:
             break
-        widths[max(yielding, key=lambda i: widths[i] - columns[i].tail)] -= 1
+        widths[max(shrinkable, key=lambda i: widths[i] - columns[i].tail)] -= 1
     return widths
 
 
 def _fit(text: str, width: int, column: Column) -> str:
-    """`text` in exactly `width` cells."""
+    """Return `text` shortened or padded to exactly `width` cells."""
     from rich.cells import cell_len, set_cell_size
 
     if cell_len(text) > width:
@@ -143,7 +150,7 @@ def _fit(text: str, width: int, column: Column) -> str:
 
 
 def print_pairs(pairs: Sequence[tuple[str, Cell | str]]) -> None:
-    """`name  value` lines, for one thing. Values that are empty are left out."""
+    """Print one `name  value` line for each pair; empty values and "-" are left out."""
     from rich.text import Text
 
     shown = [(name, cell if isinstance(cell, Cell) else Cell(cell)) for name, cell in pairs]
@@ -155,6 +162,6 @@ def print_pairs(pairs: Sequence[tuple[str, Cell | str]]) -> None:
         target.print(text, soft_wrap=True)
 
 
-def say(text: str) -> None:
-    """A line of progress, for the person: stderr, never data."""
-    print(clean(text), file=sys.stderr, flush=True)
+def print_message(message: str) -> None:
+    """Print one line for the user on stderr; never data."""
+    print(clean(message), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`spotctl results`."""
+"""`spotctl results`: measurements of a job's model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=
 
 @app.callback()
 def results() -> None:
-    """Keep what an evaluation of a job's model measured.
+    """Store the results of evaluating a job's model.
 
     \b
     Example:
@@ -32,15 +32,18 @@ def import_results(
     job: str = JOB,
     file: Path = typer.Argument(metavar="FILE", help="CSV or JSON."),
     suite: str = typer.Option(
-        "", "--suite", metavar="NAME", help="Which tests; without, as the file says or is called."
+        "",
+        "--suite",
+        metavar="NAME",
+        help="Name of the test suite; default: from the file or its name.",
     ),
     output: Output = output_option(),
 ) -> None:
-    """Put test cases passed, tokens a second and times to first token on record with a job.
+    """Store test cases passed, tokens per second and times to first token with a job.
 
-    A row for each test case or request (case, passed, tokens, seconds, ttft_s; each may be left
-    out), or a JSON object with the sums. The same file again changes nothing; another of the same
-    suite is shown in its place. docs/phases.md.
+    FILE has a row for each test case or request (case, passed, tokens, seconds, ttft_s; each may be
+    left out), or is a JSON object with the totals. Importing the same file again changes nothing;
+    another file of the same suite replaces it. See docs/phases.md.
 
     \b
     Example:
@@ -49,8 +52,8 @@ def import_results(
     """
     from spotd.cli.result_file import read_results
 
-    told = asdict(read_results(file, suite))
-    body = {name: value for name, value in told.items() if value not in (0.0, ())}
+    evaluation = asdict(read_results(file, suite))
+    body = {name: value for name, value in evaluation.items() if value not in (0.0, ())}
     with connect(ctx) as client:
         data = client.post(job_path(job, "/results"), body)
     emit(data, output, lambda: _print(data), "suite")

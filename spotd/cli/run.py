@@ -1,4 +1,4 @@
-"""`spotctl run`: pack, upload what the daemon lacks, submit, follow."""
+"""`spotctl run`: package the files, upload missing packages, submit and follow the job."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import typer
 from spotd.api_client.client import Client, connect
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import size
-from spotd.cli.follow import exit_code_of, follow_job, tell_once
+from spotd.cli.follow import exit_code_for, follow_and_print
 from spotd.cli.job_file import OVERRIDE, env_option, env_values, read_job_file, secret_option
 from spotd.cli.progress import Progress
-from spotd.cli.render import Output, emit, output_option, say
-from spotd.packaging.archive import find_all, write_archive
+from spotd.cli.render import Output, emit, output_option, print_message
+from spotd.packaging.archive import find_files, write_archive
 
 if TYPE_CHECKING:
     from spotd.spec import ParsedJobFile
@@ -35,37 +35,38 @@ def run(
     env: list[str] = env_option(),
     secret: list[str] = secret_option(),
     detach: bool = typer.Option(False, "-d", "--detach", help="Do not follow the job."),
-    request_id: str = typer.Option("", help="Submitting again with the same id does nothing."),
-    lost: str = typer.Option(
-        "", "--continue", metavar="JOB_ID", help="Go on from this job, of a lost database."
+    request_id: str = typer.Option("", help="Submitting again with the same id has no effect."),
+    continue_job: str = typer.Option(
+        "", "--continue", metavar="JOB_ID", help="Continue this job of a lost database."
     ),
     override: bool = OVERRIDE,
-    late: bool = typer.Option(False, "--late", help="Even if its deadline cannot be promised."),
+    late: bool = typer.Option(False, "--late", help="Submit even if the deadline is at risk."),
     output: Output = output_option(),
 ) -> None:
     """Submit a job file and follow it until it trains.
 
-    A file of several documents (---) is several jobs, each begun when the one before has succeeded:
-    all are submitted, and the first is followed. docs/phases.md.
+    A file of several documents (---) defines several jobs. All are submitted; each starts when the
+    one before it has succeeded, and the first is followed. See docs/phases.md.
 
-    The workdir and local file_mounts go along; relative paths start from where you are, and
-    .skyignore, or else git, says what stays behind. Interrupting stops the following, not the job.
+    The workdir and local file_mounts are uploaded. Relative paths start from the current folder;
+    .skyignore, or else git, says which files to leave out. Ctrl-C stops following, not the job.
 
-    With checkpoint.from in the file, what that names is imported first; again after a break.
+    With checkpoint.from, that checkpoint is imported first, and resumed if interrupted.
 
-    With --continue, a job whose spotd was lost with its database goes on from its checkpoints,
-    under its old id. Machines that still train it can save no more: that spotd must be gone.
+    With --continue, a job whose spotd lost its database continues from its checkpoints, under its
+    old id. Machines that still train it can no longer save. That spotd must be gone.
 
     \b
     Example:
       spotctl run examples/minimal.yaml
       spotctl run examples/finetune.yaml --name tune-2 --env MODEL=llama-70b --secret HF_TOKEN -d
     """
-    parsed = _read(file, name or ("stdin" if str(file) == "-" else file.stem), env, secret)
-    if len(parsed) > 1 and (name or lost):
-        text = "--name and --continue are of one job, and the file has several"
-        fix = "name them in the file; go on from each by a file of its own"
-        raise UserError(text, fix, ExitCode.USAGE)
+    fallback_name = name or ("stdin" if str(file) == "-" else file.stem)
+    parsed = _load_jobs(file=file, fallback_name=fallback_name, env=env, secret=secret)
+    if len(parsed) > 1 and (name or continue_job):
+        message = "--name and --continue apply to one job, and the file has several"
+        fix = "name the jobs in the file; continue each with a file of its own"
+        raise UserError(message, fix, ExitCode.USAGE)
     common = {
         "name": name,
         "env": env_values(env),
@@ -74,25 +75,28 @@ def run(
         "late": late,
     }
     with connect(ctx) as client:
-        jobs = _submit_all(client, parsed, common, lost)
+        jobs = _submit_all(client=client, parsed=parsed, common=common, continue_job=continue_job)
+        announcement = _submitted_text(jobs[0]) if len(jobs) == 1 else ""
         if not detach:
-            jobs[0] = _follow(client, jobs[0], told=len(jobs) > 1)
-        elif len(jobs) == 1:
-            _say_submitted(jobs[0])
+            jobs[0] = follow_and_print(client, jobs[0], {"running"}, announcement)
+        elif announcement:
+            print_message(announcement)
     data = {"kind": "JobList", "items": jobs} if len(jobs) > 1 else jobs[0]
-    words = ", ".join(f"{job['name']}: {job['phase']}" for job in jobs)
-    emit(data, output, lambda: say(words), "name")
+    phases = ", ".join(f"{job['name']}: {job['phase']}" for job in jobs)
+    emit(data, output, lambda: print_message(phases), "name")
     if not detach:
-        raise typer.Exit(exit_code_of(jobs[0]["phase"]))
+        raise typer.Exit(exit_code_for(jobs[0]["phase"]))
 
 
-def _read(file: Path, fallback_name: str, env: list[str], secret: list[str]) -> list[ParsedJobFile]:
-    """Every job of the file. Raises UserError before any is submitted."""
-    from spotd.spec import documents, load
+def _load_jobs(
+    file: Path, fallback_name: str, env: list[str], secret: list[str]
+) -> list[ParsedJobFile]:
+    """Return every job of the file. Raises UserError before any is submitted."""
+    from spotd.spec import load, split_documents
 
-    texts = documents(read_job_file(file))
+    texts = split_documents(read_job_file(file))
     names = [f"{fallback_name}-{n}" for n in range(1, len(texts) + 1)]
-    found = [
+    jobs = [
         load(
             text,
             now_us=time.time_ns() // 1000,
@@ -103,106 +107,115 @@ def _read(file: Path, fallback_name: str, env: list[str], secret: list[str]) -> 
         )
         for text, name in zip(texts, names, strict=True)
     ]
-    twice = [one.spec.name for one in found]
-    if len(set(twice)) < len(twice):
-        text = f"two jobs of {file} have one name: {', '.join(twice)}"
+    job_names = [job.spec.name for job in jobs]
+    if len(set(job_names)) < len(job_names):
+        text = f"two jobs of {file} have the same name: {', '.join(job_names)}"
         raise UserError(text, "give each document a name of its own", ExitCode.USAGE)
-    return found
+    return jobs
 
 
 def _submit_all(
-    client: Client, parsed: list[ParsedJobFile], common: Mapping[str, Any], lost: str
+    client: Client, parsed: list[ParsedJobFile], common: Mapping[str, Any], continue_job: str
 ) -> list[dict[str, Any]]:
-    """Each after the one before."""
+    """Submit the jobs of the file in order, each after the one before it."""
     jobs: list[dict[str, Any]] = []
-    for number, one in enumerate(parsed):
+    for number, job_file in enumerate(parsed):
         body = {
             **common,
-            "yaml": one.text.lstrip("\n"),
-            "fallback_name": one.spec.name,
-            "secrets": dict(one.secrets),
-            "packages": upload_all(client, one),
+            "yaml": job_file.text.lstrip("\n"),
+            "fallback_name": job_file.spec.name,
+            "secrets": dict(job_file.secrets),
+            "packages": upload_packages(client, job_file),
         }
         if number:
             body["request_id"] = f"{common['request_id']}-{number}"
-            body["after"] = one.spec.after or jobs[-1]["id"]
+            body["after"] = job_file.spec.after or jobs[-1]["id"]
         try:
-            jobs.append(_submit(client, body, one, lost))
+            jobs.append(
+                _submit(client=client, body=body, parsed=job_file, continue_job=continue_job)
+            )
         except UserError as error:
             if jobs:
                 names = " ".join(job["name"] for job in jobs)
-                say(f"{one.spec.name} was refused; submitted before it: spotctl cancel {names}")
+                print_message(
+                    f"{job_file.spec.name} was refused; submitted before it: spotctl cancel {names}"
+                )
             raise error
         if len(parsed) > 1:
-            _say_submitted(jobs[-1])
+            print_message(_submitted_text(jobs[-1]))
     return jobs
 
 
 def _submit(
-    client: Client, body: Mapping[str, Any], parsed: ParsedJobFile, lost: str
+    client: Client, body: Mapping[str, Any], parsed: ParsedJobFile, continue_job: str
 ) -> dict[str, Any]:
-    with _beginning(client, parsed, lost) as first:
-        sent = {**body, "continue": first} if first else body
-        job = client.patiently(lambda: client.post("/v1/jobs", sent), _SUBMIT_PATIENCE_S)
+    with _initial_checkpoint(client, parsed, continue_job) as checkpoint_id:
+        sent = {**body, "continue": checkpoint_id} if checkpoint_id else body
+        job = client.with_retry(lambda: client.post("/v1/jobs", sent), _SUBMIT_PATIENCE_S)
     for warning in job["warnings"]:
-        say(f"warning: {warning}")
-    if lost:
-        say(f"{job['name']} goes on from step {job['step']}")
+        print_message(f"warning: {warning}")
+    if continue_job:
+        print_message(f"{job['name']} continues from step {job['step']}")
     return job
 
 
 @contextmanager
-def _beginning(client: Client, parsed: ParsedJobFile, lost: str) -> Iterator[str]:
-    """Whose checkpoint the job is to go on from, while it is submitted; "" for nobody's."""
-    if lost or parsed.origin is None:
-        yield lost
+def _initial_checkpoint(client: Client, parsed: ParsedJobFile, continue_job: str) -> Iterator[str]:
+    """Yield the id of the job or import whose checkpoint the job starts from; "" for none.
+
+    An import stays resumable until the block, which submits the job, has ended without an error.
+    """
+    if continue_job or parsed.origin is None:
+        yield continue_job
         return
-    from spotd.cli.import_job import imported
+    from spotd.cli.import_job import import_checkpoint
 
     progress = Progress("imported")
     store = parsed.spec.checkpoint.store
-    with imported(client, parsed.origin, store, progress.show) as found:
+    with import_checkpoint(
+        client=client, origin=parsed.origin, store=store, on_progress=progress.show
+    ) as checkpoint:
         progress.end()
-        what = "weights alone" if found["weights_only"] else f"all of step {found['step']}"
-        say(f"begins with {what} ({size(found['bytes'])})")
-        yield found["id"]
+        content = (
+            "weights alone" if checkpoint["weights_only"] else f"all of step {checkpoint['step']}"
+        )
+        print_message(f"starts with {content} ({size(checkpoint['bytes'])})")
+        yield checkpoint["id"]
 
 
-def _say_submitted(job: dict[str, Any]) -> None:
-    say(f"submitted {job['name']} ({job['id']})")
+def _submitted_text(job: dict[str, Any]) -> str:
+    return f"submitted {job['name']} ({job['id']})"
 
 
-def _follow(client: Client, job: dict[str, Any], *, told: bool) -> dict[str, Any]:
-    try:
-        if not told:
-            _say_submitted(job)
-        found = follow_job(client, job["id"], {"running"}, tell_once())
-    except KeyboardInterrupt:
-        say(f"\n{job['name']} goes on: spotctl events -f {job['name']}, or spotctl cancel")
-        raise
-    return found or job
+def upload_packages(client: Client, parsed: ParsedJobFile) -> list[dict[str, Any]]:
+    """Package the workdir and every mount, and upload those that the daemon lacks.
 
-
-def upload_all(client: Client, parsed: ParsedJobFile) -> list[dict[str, Any]]:
-    """The workdir and every mount, packed and with the daemon; one object each for the API."""
+    Returns one object for each, as the API takes it.
+    """
     sources = [(parsed.workdir, "")] if parsed.workdir else []
     packages = []
     for source, target in [*sources, *parsed.mounts]:
         is_file = not source.is_dir()
         with tempfile.TemporaryFile() as archive:
-            found = find_all(source, lambda text: say(f"warning: {text}"))
-            single = target.rpartition("/")[2] if is_file else ""
-            packed = write_archive(found, cast("IO[bytes]", archive), single)
+            entries = find_files(source, lambda text: print_message(f"warning: {text}"))
+            file_name = target.rpartition("/")[2] if is_file else ""
+            packed = write_archive(entries, cast("IO[bytes]", archive), file_name)
             if not client.has_package(packed.digest):
                 archive.seek(0)
-                _upload(client, packed.digest, cast("IO[bytes]", archive), packed.length, source)
+                _upload(
+                    client=client,
+                    digest=packed.digest,
+                    archive=cast("IO[bytes]", archive),
+                    length=packed.length,
+                    source=source,
+                )
         packages.append({"target": target, "digest": packed.digest, "is_file": is_file})
     return packages
 
 
 def _upload(client: Client, digest: str, archive: IO[bytes], length: int, source: Path) -> None:
     if not sys.stderr.isatty():
-        say(f"uploading {source} ({size(length)})")
+        print_message(f"uploading {source} ({size(length)})")
         client.put_package(digest, archive, length)
         return
     from rich.console import Console
@@ -214,5 +227,5 @@ def _upload(client: Client, digest: str, archive: IO[bytes], length: int, source
         description=f"uploading {source.name}",
         console=Console(stderr=True),
         transient=True,
-    ) as watched:
-        client.put_package(digest, cast("IO[bytes]", watched), length)
+    ) as tracked:
+        client.put_package(digest, cast("IO[bytes]", tracked), length)

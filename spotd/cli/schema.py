@@ -1,4 +1,4 @@
-"""What `spotd db` and `spotctl db` do to a database that no daemon uses."""
+"""Schema upgrade of a database that no daemon uses, for `spotd db` and `spotctl db`."""
 
 from __future__ import annotations
 
@@ -16,26 +16,30 @@ from spotd.store.version import upgrade
 
 
 @contextmanager
-def alone(url: str) -> Iterator[None]:
-    """While no daemon has the file open, where it is one; who uses a server's, leases tell. Raises
-    UserError."""
+def exclusive_access(url: str) -> Iterator[None]:
+    """Hold the lock of a database file for the block, so that no daemon has it open.
+
+    For a database server it does nothing; leases protect that. Raises UserError.
+    """
     file = file_of(url)
-    held: AbstractContextManager[object] = nullcontext()
+    lock: AbstractContextManager[object] = nullcontext()
     try:
         if file is not None and file.exists():
-            held = hold_database(file)
+            lock = hold_database(file)
     except OSError as error:
-        text = f"the database {file} cannot be used: {error.strerror}"
-        raise UserError(text, "run it as the user of spotd, or with sudo") from None
-    with held:
+        message = f"the database {file} cannot be used: {error.strerror}"
+        raise UserError(message, "run it as the user of spotd, or with sudo") from None
+    with lock:
         yield
 
 
-def upgrade_here(config: Path | None, output: Output) -> None:
-    """Bring the database of this configuration to this program's schema, and say so. Raises
-    UserError and StoreError."""
+def upgrade_database(config: Path | None, output: Output) -> None:
+    """Upgrade the configured database to this program's schema and print the result.
+
+    Raises UserError and StoreError.
+    """
     url = load_config(config).database_url
-    with alone(url):
+    with exclusive_access(url):
         before, after = upgrade(url, SystemClock().now_us())
     data = {"apiVersion": "spotd/v1", "kind": "Upgrade", "before": before, "after": after}
     emit(data, output, lambda: print(f"the database is up to date: schema {after}"), "kind")

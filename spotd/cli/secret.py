@@ -1,4 +1,4 @@
-"""`spotctl secret`: values that jobs name, kept by the daemon, sealed with its master key."""
+"""`spotctl secret`: values that jobs name, stored by the daemon and sealed with its master key."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import typer
 
 from spotd.api_client.client import connect
 from spotd.base.errors import ExitCode, UserError
-from spotd.cli.render import HELP, Column, Output, emit, output_option, print_table, say
+from spotd.cli.render import HELP, Column, Output, emit, output_option, print_message, print_table
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 
-_NAME = typer.Argument(metavar="NAME", help="As job files name it under secrets.")
+_NAME = typer.Argument(metavar="NAME", help="Name of the secret, as under secrets in job files.")
 _MAX_BYTES = 64 << 10
 
 
 @app.callback()
 def secret() -> None:
-    """Have the daemon keep secrets that jobs name; change the key that seals them.
+    """Store secrets that jobs name; rotate the key that seals them.
 
     \b
     Example:
@@ -30,8 +30,8 @@ def secret() -> None:
 
 @app.command("set")
 def set_(ctx: typer.Context, name: str = _NAME, output: Output = output_option()) -> None:
-    """Keep a value, from stdin or from a prompt that shows nothing. Jobs that name it get it when
-    they start on a machine: a value that is set anew reaches running jobs with their next machine.
+    """Store a value, read from stdin or from a hidden prompt. Jobs that name the secret get it when
+    they start on a machine: a new value reaches a running job with its next machine.
 
     \b
     Example:
@@ -41,11 +41,14 @@ def set_(ctx: typer.Context, name: str = _NAME, output: Output = output_option()
     value = _read_value(name)
     with connect(ctx) as client:
         data = client.post(_path(name), {"value": value})
-    emit(data, output, lambda: say(f"{name} is kept"), "name")
+    emit(data, output, lambda: print_message(f"{name} is stored"), "name")
 
 
 def _read_value(name: str) -> str:
-    """Without its last line end. Never from the command line, which all users of a machine see."""
+    """Read the value from a prompt or from stdin, without its last line end.
+
+    Never from the command line, which all users of a machine see.
+    """
     if sys.stdin.isatty():
         import getpass
 
@@ -54,13 +57,13 @@ def _read_value(name: str) -> str:
     try:
         return data.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        text = f"the value of {name} is no text"
-        raise UserError(text, "encode it, for example with base64", ExitCode.USAGE) from None
+        message = f"the value of {name} is not text"
+        raise UserError(message, "encode it, for example with base64", ExitCode.USAGE) from None
 
 
 @app.command("ls")
 def list_(ctx: typer.Context, output: Output = output_option()) -> None:
-    """List names, with who set them and when; never values.
+    """List the names of secrets, with who set them and when; never the values.
 
     \b
     Example:
@@ -72,13 +75,16 @@ def list_(ctx: typer.Context, output: Output = output_option()) -> None:
 
 
 def _print(items: list[dict[str, Any]]) -> None:
-    rows = [[i["name"], i["set_at"][:19].replace("T", " ") + "Z", i["set_by"]] for i in items]
+    rows = [
+        [item["name"], item["set_at"][:19].replace("T", " ") + "Z", item["set_by"]]
+        for item in items
+    ]
     print_table((Column("NAME"), Column("SET AT"), Column("BY")), rows)
 
 
 @app.command("rm")
 def remove(ctx: typer.Context, name: str = _NAME, output: Output = output_option()) -> None:
-    """Forget one that no unfinished job needs.
+    """Delete a secret that no unfinished job needs.
 
     \b
     Example:
@@ -86,14 +92,14 @@ def remove(ctx: typer.Context, name: str = _NAME, output: Output = output_option
     """
     with connect(ctx) as client:
         data = client.delete(_path(name))
-    emit(data, output, lambda: say(f"{name} is forgotten"), "name")
+    emit(data, output, lambda: print_message(f"{name} is deleted"), "name")
 
 
 @app.command()
 def rotate(ctx: typer.Context, output: Output = output_option()) -> None:
-    """Have the master key spotd-key-next take over, under a running daemon: everything that the old
-    one sealed is sealed anew, all of it or nothing. Then make spotd-key-next the spotd-key. The old
-    one still opens backups that were made before. What did not open before is left as it is, and
+    """Switch the running daemon to the master key spotd-key-next: everything that the old key
+    sealed is sealed again, all of it or nothing. Then rename spotd-key-next to spotd-key. The old
+    key still opens earlier backups. Values that could not be opened before are left unchanged, and
     named.
 
     \b
@@ -102,11 +108,13 @@ def rotate(ctx: typer.Context, output: Output = output_option()) -> None:
     """
     with connect(ctx) as client:
         data = client.post("/v1/key/rotate")
-    text = "spotd-key-next is in force: move it to where spotd-key is, before the next rotation"
+    message = "spotd-key-next is in force: move it to where spotd-key is, before the next rotation"
     for name in data["unread"]:
-        text += f"\n{name} does not open with any key at hand, and was left as it is: set it anew, "
-        text += "or submit its job again"
-    emit(data, output, lambda: say(text), "epoch")
+        message += (
+            f"\n{name} does not open with any key at hand, and was left as it is: set it again, "
+        )
+        message += "or submit its job again"
+    emit(data, output, lambda: print_message(message), "epoch")
 
 
 def _path(name: str) -> str:

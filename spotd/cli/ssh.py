@@ -1,4 +1,4 @@
-"""`spotctl ssh`: the user's own ssh client, the job's key, the machine's pinned host key."""
+"""`spotctl ssh`: the user's own ssh client with the job's key and the machine's pinned host key."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import typer
 from spotd.api_client.client import JOB, Target, connect, job_path
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import clean
-from spotd.cli.render import Output, emit, output_option, say
+from spotd.cli.render import Output, emit, output_option, print_message
 
 
 def ssh(
     ctx: typer.Context,
     job: str = JOB,
     command: list[str] = typer.Argument(None, metavar="COMMAND...", help="Run it and return."),
-    rank: int = typer.Option(0, min=0, help="Which machine of the job."),
+    rank: int = typer.Option(0, min=0, help="Rank of the machine."),
     output: Output = output_option(),
 ) -> None:
     """Log in to a job's machine, or run a command there.
 
-    With -o json the address is printed, and nobody let in. The keys live in a private folder for as
-    long as the session lasts. To a machine behind a jump host you go through it as yourself: with
-    your own account there, and your own keys.
+    With -o json the address is printed, and nobody is let in. The keys exist in a private folder
+    while the session lasts. A machine behind a jump host is reached through it with your own
+    account and keys there.
 
     \b
     Example:
@@ -46,7 +46,9 @@ def ssh(
         arguments = ssh_arguments(access, Path(folder), target.host) + list(command or [])
         local = " (local)" if access["local"] else ""
         through = f" through {clean(jump['host'])}" if (jump := access.get("jump")) else ""
-        say(f"generation {access['generation']} on {clean(access['host'])}{through}{local}")
+        print_message(
+            f"generation {access['generation']} on {clean(access['host'])}{through}{local}"
+        )
         try:
             code = subprocess.run(arguments, check=False).returncode
         except FileNotFoundError:
@@ -57,14 +59,17 @@ def ssh(
 
 
 def ssh_arguments(access: dict[str, Any], folder: Path, box: str) -> list[str]:
-    """The command line of ssh; writes key and known hosts into `folder`. With `box`, through the
-    box of the daemon, which is the one that the machine, or its jump host, lets in."""
-    key, known = folder / "key", folder / "known_hosts"
+    """Return the ssh command line, and write the key and the known hosts into `folder`.
+
+    With `box` the connection goes through the daemon's box, the only host that the machine or its
+    jump host lets in.
+    """
+    key, known_hosts = folder / "key", folder / "known_hosts"
     with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(access["private_key"])
-    known.write_text(f"spotd-node {access['host_public_key']}\n")
+    known_hosts.write_text(f"spotd-node {access['host_public_key']}\n")
     pinned = {
-        "UserKnownHostsFile": str(known),
+        "UserKnownHostsFile": str(known_hosts),
         "HostKeyAlias": "spotd-node",
         "StrictHostKeyChecking": "yes",
         "LogLevel": "ERROR",
@@ -72,12 +77,12 @@ def ssh_arguments(access: dict[str, Any], folder: Path, box: str) -> list[str]:
     options = {"IdentityFile": str(key), "IdentitiesOnly": "yes", **pinned}
     jump = access.get("jump")
     if jump:
-        with known.open("a") as file:
+        with known_hosts.open("a") as file:
             file.write(f"spotd-jump {jump['host_public_key']}\n")
         proxy = ["ssh", *_flags({**pinned, "HostKeyAlias": "spotd-jump"})]
         proxy += ["-J", box] if box else []
         proxy += ["-p", str(jump["port"])]
-        # ssh itself fills in where to go on to.
+        # ssh fills in %h and %p.
         command = shlex.join(proxy).replace("%", "%%") + " -W '[%h]:%p' -- "
         options["ProxyCommand"] = command + shlex.quote(jump["host"]).replace("%", "%%")
     elif box:

@@ -1,4 +1,4 @@
-"""`spotctl stats`."""
+"""`spotctl stats`: interruptions, notices and launches that this deployment recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spotd.api_client.client import connect
 from spotd.base.text import clean, span
 from spotd.cli.durations import duration_s
 from spotd.cli.offers import CAPACITY, Capacity
-from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
+from spotd.cli.render import Cell, Column, Output, emit, output_option, print_message, print_table
 
 
 class By(str, Enum):
@@ -36,7 +36,7 @@ _LAUNCHES = (
     *(Column(title, right=True) for title in ("UP AFTER P50", "P90", "OF")),
     Column("REFUSED FOR", cut=True),
 )
-_BESIDE = (
+_EXPECTATIONS = (
     *(Column(title, right=True) for title in ("EXPECTED", "RATIO", "90 %")),
     Column("TAKEN AWAY"),
     *(Column(title, right=True) for title in ("RESUMES", "TRAINED", "", "90 %")),
@@ -46,7 +46,7 @@ _CLAIMS = (
     *(Column(title, right=True) for title in ("AN HOUR", "EACH")),
     Column("", cut=True),
 )
-_OFTEN = {"more": "more often than believed", "less": "less often than believed", "open": "?"}
+_COMPARED = {"more": "more often than believed", "less": "less often than believed", "open": "?"}
 
 
 def stats(
@@ -56,19 +56,23 @@ def stats(
         By.CLOUD, "--by", metavar="WHAT", help="cloud, region, zone, pool, hour or weekday (UTC)."
     ),
     capacity: Capacity | None = CAPACITY,
-    claims: bool = typer.Option(False, "--claims", help="What guides say, in the same unit."),
+    claims: bool = typer.Option(
+        False, "--claims", help="Also show the claims of guides, in the same unit."
+    ),
     output: Output = output_option(),
 ) -> None:
-    """Show how often machines were taken away, with how much notice, and which were to be had.
+    """Show how often machines were preempted, with how much notice, and how many requests were
+    refused.
 
-    All of it is this deployment's own record. TAKEN counts preemptions and losses of spot machines
-    (or of --capacity), AN HOUR is per machine-hour, and the truth lies in the 90 % interval nine
-    times of ten. EACH is the mean time between. NOTICE is how long machines lived on after they
-    heard: half had less than P50, one of ten less than P10. UP AFTER is from the request until the
-    machine's agent spoke. What rests on fewer than five cases says "few". EXPECTED is how many
-    would have been taken away by published traces of each cloud, RATIO is TAKEN by it: "?" where
-    its interval has 1. RESUMES are machines that were to go on with a job, TRAINED those that did.
-    --claims adds what guides say: "5 %" of a month and of a day are not the same, AN HOUR is.
+    All data is this deployment's own record. TAKEN counts preemptions and losses of spot machines
+    (or of --capacity), AN HOUR is per machine-hour, and the 90 % interval contains the true value
+    nine times of ten. EACH is the mean time between. NOTICE is the time from the notice to the end
+    of a machine: half had less than P50, one of ten less than P10. UP AFTER is the time from the
+    request to the first message of the machine's agent. Figures from fewer than five cases say
+    "few". EXPECTED is the number of interruptions by published traces of each cloud, RATIO is TAKEN
+    divided by it: "?" if its interval includes 1. RESUMES are machines that should continue a job,
+    TRAINED those that did. --claims adds the claims of guides: "5 %" of a month and of a day
+    differ, AN HOUR makes them comparable.
 
     \b
     Example:
@@ -89,93 +93,109 @@ def _print(data: dict[str, Any], *, claims: bool) -> None:
     if rows:
         _print_rows(data, rows)
     else:
-        say(f"no {data['capacity']} machine was asked for since {data['since'][:16]}Z")
+        print_message(f"no {data['capacity']} machine was requested since {data['since'][:16]}Z")
     if claims:
         print()
-        print_table(_CLAIMS, [_claim_cells(one) for one in data["claims"]])
-        for source in {one["name"]: one["source"] for one in data["claims"]}.items():
-            say(f"{source[0]}: {source[1]}")
+        print_table(_CLAIMS, [_claim_cells(claim) for claim in data["claims"]])
+        for source in {claim["name"]: claim["source"] for claim in data["claims"]}.items():
+            print_message(f"{source[0]}: {source[1]}")
 
 
 def _print_rows(data: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     if len(rows) > 1:
         rows = [*rows, data["total"]]
-    first = Column(data["by"].upper(), cut=True, tail=8)
-    print_table((first, *_INTERRUPTIONS), [[row["name"], *_taken_cells(row)] for row in rows])
+    name_column = Column(data["by"].upper(), cut=True, tail=8)
+    print_table(
+        (name_column, *_INTERRUPTIONS), [[row["name"], *_interruption_cells(row)] for row in rows]
+    )
     print()
-    print_table((first, *_LAUNCHES), [[row["name"], *_launch_cells(row)] for row in rows])
+    print_table((name_column, *_LAUNCHES), [[row["name"], *_launch_cells(row)] for row in rows])
     print()
-    print_table((first, *_BESIDE), [[row["name"], *_beside_cells(row)] for row in rows])
-    for one in data["priors"]:
-        cloud = f"{clean(one['cloud'])}: " if one["cloud"] else ""
-        say(f"believed before: {cloud}one each {one['mtti_h']:,.0f} h ({one['source']})")
+    print_table(
+        (name_column, *_EXPECTATIONS), [[row["name"], *_expectation_cells(row)] for row in rows]
+    )
+    for prior in data["priors"]:
+        cloud = f"{clean(prior['cloud'])}: " if prior["cloud"] else ""
+        print_message(f"prior: {cloud}one every {prior['mtti_h']:,.0f} h ({prior['source']})")
     resumes = data["total"]["resumes"]
-    if failed := resumes["tried"] - resumes["trained"]:
-        say(f"{failed} of {resumes['tried']} resumes did not train, and none should be so")
+    if untrained := resumes["tried"] - resumes["trained"]:
+        print_message(
+            f"{untrained} of {resumes['tried']} resumes did not train, which should never happen"
+        )
     if data["by"] in (By.HOUR.value, By.WEEKDAY.value):
-        say("times are UTC")
-    if cut := data["total"]["notice"]["cut_short"]:
-        say(f"{cut} fell silent before the deadline of a notice, and count as long as they spoke")
+        print_message("times are UTC")
+    if cut_short := data["total"]["notice"]["cut_short"]:
+        print_message(
+            f"{cut_short} stopped reporting before the deadline of a notice, and count until "
+            "their last report"
+        )
 
 
-def _taken_cells(row: dict[str, Any]) -> list[Cell | str]:
-    found, notice = row["interruptions"], row["notice"]
-    hazard, without = found["per_machine_hour"], notice["without"]
-    few = hazard is not None and hazard["few"]
-    each = found["mtti_h"]
+def _interruption_cells(row: dict[str, Any]) -> list[Cell | str]:
+    interruptions, notice = row["interruptions"], row["notice"]
+    hazard, without_notice = interruptions["per_machine_hour"], notice["without"]
+    few_cases = hazard is not None and hazard["few"]
+    mtti_h = interruptions["mtti_h"]
     return [
         f"{row['machine_hours']:,.1f}",
-        str(found["count"]),
+        str(interruptions["count"]),
         "-" if hazard is None else f"{hazard['value']:.3g}",
         "-" if hazard is None else f"{hazard['low']:.2g} to {hazard['high']:.2g}",
-        "-" if each is None else span(each * 3600),
-        *_share(without),
+        "-" if mtti_h is None else span(mtti_h * 3600),
+        *_share(without_notice),
         *(_seconds(notice[key]) for key in ("median_s", "p10_s")),
         str(notice["announced"]),
-        Cell("few", "yellow") if few else "",
+        Cell("few", "yellow") if few_cases else "",
     ]
 
 
 def _launch_cells(row: dict[str, Any]) -> list[Cell | str]:
-    found = row["launches"]
-    hello = found["hello"]
+    launches = row["launches"]
+    hello = launches["hello"]
     return [
-        str(found["asked"]),
-        str(sum(found["refused"].values())),
-        *_share(found["refused_share"]),
-        str(found["boot_failures"]),
-        *_share(found["boot_failed_share"]),
+        str(launches["asked"]),
+        str(sum(launches["refused"].values())),
+        *_share(launches["refused_share"]),
+        str(launches["boot_failures"]),
+        *_share(launches["boot_failed_share"]),
         *(_seconds(hello[key]) for key in ("median_s", "p90_s")),
         str(hello["count"]),
-        ", ".join(f"{code} {count}" for code, count in found["refused"].items()) or "-",
+        ", ".join(f"{code} {count}" for code, count in launches["refused"].items()) or "-",
     ]
 
 
-def _claim_cells(one: dict[str, Any]) -> list[Cell | str]:
-    low, high = one["per_machine_hour"]["low"], one["per_machine_hour"]["high"]
+def _claim_cells(claim: dict[str, Any]) -> list[Cell | str]:
+    low, high = claim["per_machine_hour"]["low"], claim["per_machine_hour"]["high"]
     rate = f"{high:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
-    mean = span(one["mtti_h"] * 3600)
-    return [one["name"], one["what"], one["claimed"], rate, mean, Cell(one["note"], "yellow")]
-
-
-def _beside_cells(row: dict[str, Any]) -> list[Cell | str]:
-    found, resumes = row["interruptions"], row["resumes"]
-    ratio = found["ratio"]
+    mean = span(claim["mtti_h"] * 3600)
     return [
-        f"{found['expected']:,.2f}",
+        claim["name"],
+        claim["what"],
+        claim["claimed"],
+        rate,
+        mean,
+        Cell(claim["note"], "yellow"),
+    ]
+
+
+def _expectation_cells(row: dict[str, Any]) -> list[Cell | str]:
+    interruptions, resumes = row["interruptions"], row["resumes"]
+    ratio = interruptions["ratio"]
+    return [
+        f"{interruptions['expected']:,.2f}",
         "-" if ratio is None else f"{ratio['value']:.2g}",
         "-" if ratio is None else f"{ratio['low']:.2g} to {ratio['high']:.2g}",
-        "-" if ratio is None else _OFTEN[found["often"]],
+        "-" if ratio is None else _COMPARED[interruptions["often"]],
         *(str(resumes[key]) for key in ("tried", "trained")),
         *_share(resumes["share"]),
     ]
 
 
-def _share(found: dict[str, Any] | None) -> list[str]:
-    if found is None:
+def _share(estimate: dict[str, Any] | None) -> list[str]:
+    if estimate is None:
         return ["-", "-"]
-    low, high = found["low"] * 100, found["high"] * 100
-    return [f"{found['value'] * 100:.0f} %", f"{low:.0f} to {high:.0f}"]
+    low, high = estimate["low"] * 100, estimate["high"] * 100
+    return [f"{estimate['value'] * 100:.0f} %", f"{low:.0f} to {high:.0f}"]
 
 
 def _seconds(value: float | None) -> str:

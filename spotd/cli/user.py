@@ -1,4 +1,4 @@
-"""`spotctl user`: who has jobs, shutting somebody out, letting somebody in again."""
+"""`spotctl user`: list users, disable and enable them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ import typer
 
 from spotd.api_client.client import connect
 from spotd.base.errors import ExitCode
-from spotd.cli.render import HELP, Cell, Column, Output, emit, output_option, print_table, say
+from spotd.cli.render import (
+    HELP,
+    Cell,
+    Column,
+    Output,
+    emit,
+    output_option,
+    print_message,
+    print_table,
+)
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 
@@ -18,7 +27,7 @@ _NAME = typer.Argument(metavar="NAME", help="A user of the daemon's box.")
 
 @app.callback()
 def user() -> None:
-    """List users; shut one out of the API and of all machines.
+    """List, disable and enable users of the API and of machines.
 
     \b
     Example:
@@ -28,7 +37,7 @@ def user() -> None:
 
 @app.command("ls")
 def list_(ctx: typer.Context, output: Output = output_option()) -> None:
-    """List who has unfinished jobs, and who is shut out.
+    """List users with unfinished jobs, and disabled users.
 
     \b
     Example:
@@ -44,14 +53,14 @@ def disable(
     ctx: typer.Context,
     name: str = _NAME,
     transfer_to: str = typer.Option(
-        "", "--transfer-to", metavar="NAME", help="Who gets the unfinished jobs."
+        "", "--transfer-to", metavar="NAME", help="User who takes over the unfinished jobs."
     ),
     output: Output = output_option(),
 ) -> None:
-    """Shut a user out at once: no request is answered, keys on machines are taken away, and logins
-    there end. The jobs go on, as somebody else's. A machine that does not answer now is asked again
-    until it is gone. Who had a shell there could have left something behind: `spotctl pause` and
-    `resume` give the job another machine.
+    """Disable a user at once: requests are refused, keys are removed from machines, and logins
+    there end. The jobs continue under another user. A machine that does not answer is retried until
+    it is gone. A user with a shell there may have left something behind: `spotctl pause` and
+    `resume` move the job to another machine.
 
     \b
     Example:
@@ -59,24 +68,24 @@ def disable(
     """
     with connect(ctx) as client:
         data = client.post(f"{_path(name)}/disable", {"transfer_to": transfer_to})
-    emit(data, output, lambda: _tell(data), "name")
+    emit(data, output, lambda: _print_disabled(data), "name")
     if data["unreachable"]:
         raise typer.Exit(ExitCode.FAILURE)
 
 
-def _tell(data: dict[str, Any]) -> None:
-    say(f"{data['name']} is disabled")
+def _print_disabled(data: dict[str, Any]) -> None:
+    print_message(f"{data['name']} is disabled")
     if data["jobs"]:
-        say(f"{len(data['jobs'])} jobs are {data['transferred_to']}'s now")
+        print_message(f"{len(data['jobs'])} jobs are {data['transferred_to']}'s now")
     for node in data["machines"]:
-        say(f"put out of {node}")
+        print_message(f"access removed from {node}")
     for node, why in data["unreachable"].items():
-        say(f"warning: may still be in {node}, which is asked again: {why}")
+        print_message(f"warning: may still have access to {node}, which is retried: {why}")
 
 
 @app.command()
 def enable(ctx: typer.Context, name: str = _NAME, output: Output = output_option()) -> None:
-    """Let a user in again. Jobs that were transferred stay where they are.
+    """Enable a user again. Jobs that were transferred stay where they are.
 
     \b
     Example:
@@ -84,7 +93,7 @@ def enable(ctx: typer.Context, name: str = _NAME, output: Output = output_option
     """
     with connect(ctx) as client:
         data = client.post(f"{_path(name)}/enable")
-    emit(data, output, lambda: say(f"{name} is enabled"), "name")
+    emit(data, output, lambda: print_message(f"{name} is enabled"), "name")
 
 
 def _print(items: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""`spotctl wait`."""
+"""`spotctl wait`: wait until a job ends, runs or is paused."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import typer
 from spotd.api_client.client import JOB, connect, job_path
 from spotd.base.errors import ExitCode, UserError
 from spotd.cli.durations import duration_s
-from spotd.cli.follow import exit_code_of, follow_job, tell_once
-from spotd.cli.render import Output, emit, output_option, say
+from spotd.cli.follow import event_printer, exit_code_for, follow_job
+from spotd.cli.render import Output, emit, output_option, print_message
 
 
 class Goal(str, Enum):
-    """What is waited for."""
-
     DONE = "done"
     RUNNING = "running"
     PAUSED = "paused"
@@ -25,7 +23,7 @@ def wait(
     ctx: typer.Context,
     job: str = JOB,
     goal: Goal = typer.Option(Goal.DONE, "--for", help="What to wait for."),
-    timeout: str = typer.Option("", metavar="DURATION", help="Give up after so long: 90s, 2h."),
+    timeout: str = typer.Option("", metavar="DURATION", help="Time limit, like 90s or 2h."),
     output: Output = output_option(),
 ) -> None:
     """Wait until a job ends (or runs, or is paused).
@@ -41,13 +39,20 @@ def wait(
     until = frozenset[str]() if goal is Goal.DONE else frozenset({goal.value})
     with connect(ctx) as client:
         job_id = client.get(job_path(job))["id"]
-        now = client.get("/v1/events", job=job_id, last=1)["cursor"]
-        found = follow_job(client, job_id, until, tell_once(), limit_s, now)
-    if found is None:
+        cursor = client.get("/v1/events", job=job_id, last=1)["cursor"]
+        result = follow_job(
+            client=client,
+            job_id=job_id,
+            until=until,
+            on_event=event_printer(),
+            timeout_s=limit_s,
+            after=cursor,
+        )
+    if result is None:
         raise UserError(
             f"job {job} is not {goal.value} after {timeout}",
             f"spotctl why {job}, or a longer --timeout",
             ExitCode.TIMEOUT,
         )
-    emit(found, output, lambda: say(f"{found['name']}: {found['phase']}"), "name")
-    raise typer.Exit(exit_code_of(found["phase"]))
+    emit(result, output, lambda: print_message(f"{result['name']}: {result['phase']}"), "name")
+    raise typer.Exit(exit_code_for(result["phase"]))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from providers.catalogs.egress import first_prices
+from providers.catalogs.egress import first_tier_prices
 from providers.stores.base import SECRET_OPTIONS
 from spotd.base.errors import InputError, Problem
 from spotd.config.checks import IDENTITY_KEYS, read_options, read_route
@@ -174,7 +174,7 @@ class Config:
                 one.url,
                 one.copies,
                 one.max_usd,
-                first_prices(),
+                first_tier_prices(),
                 None if one.usd_per_gb is None else round(one.usd_per_gb * 1e6),
                 one.size or 0,
                 box_microusd_per_gb=None if out is None else round(out * 1e6),

@@ -24,12 +24,12 @@ def infos_of(config: Config, providers: Mapping[str, Provider]) -> list[Provider
 
 def facts_of(config: Config, store: Store, clock: Clock, cloud: str) -> PolicyFacts | None:
     """Return the facts for a cloud; a local cloud's regions come from the store's offers."""
-    offers = store.load_market(clock.now_us()).offers
+    offers = store.market.load(clock.now_us()).offers
 
     def regions_of(provider: str) -> list[str]:
         return sorted({offer.region for offer in offers if offer.provider == provider})
 
-    return policy_facts(config, store.deployment(), cloud, regions_of)
+    return policy_facts(config, store.deployment.id(), cloud, regions_of)
 
 
 def policy_facts(

@@ -19,7 +19,7 @@ from spotd.config.config import Config
 from spotd.config.file import ConfigFile
 from spotd.config.provider_registry import SDKS
 from spotd.store.engine import check_url
-from spotd.store.interface import StoreError
+from spotd.store.errors import StoreError
 
 
 def check_start(config: Config, kinds: Mapping[str, str]) -> Iterator[Finding]:

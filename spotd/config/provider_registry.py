@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from providers.base import Provider
 from providers.credential_leases import CredentialIssuer
-from providers.split_credentials import divided
+from providers.split_credentials import split_provider
 from spotd.base.errors import ExitCode, UserError
 
 # kind -> "module:factory"; the factory takes (name, deployment, **settings). Imported when used,
@@ -97,4 +97,4 @@ def build_provider(kind: str, name: str, deployment: str, settings: dict[str, An
     makes = cast("Provider", build(name=name, deployment=deployment, **own))
     if not any(ends.values()):
         return makes
-    return divided(makes, build(name=name, deployment=deployment, **(own | ends)))
+    return split_provider(makes, build(name=name, deployment=deployment, **(own | ends)))

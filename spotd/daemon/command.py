@@ -13,12 +13,12 @@ from typer.exceptions import Exit
 from spotd.base.clock import SystemClock
 from spotd.cli.main import run_app
 from spotd.cli.render import Output, emit
-from spotd.cli.schema import alone, upgrade_here
+from spotd.cli.schema import exclusive_access, upgrade_database
 from spotd.config.load import load_config
 from spotd.daemon.daemon import run_daemon
 from spotd.daemon.startup import make_folder
 from spotd.store.backup import back_up, restore
-from spotd.store.interface import StoreError
+from spotd.store.errors import StoreError
 from spotd.store.schema import REVISIONS
 from spotd.store.version import downgrade as downgrade_database
 
@@ -95,7 +95,7 @@ def upgrade(config: ConfigOption = None, output: OutputOption = Output.TABLE) ->
     Example:
       systemctl stop spotd && spotd db upgrade && systemctl start spotd
     """
-    upgrade_here(config, output)
+    upgrade_database(config, output)
 
 
 @db.command()
@@ -117,7 +117,7 @@ def downgrade(
       systemctl stop spotd && spotd db downgrade 0002
     """
     found = load_config(config)
-    with alone(found.database_url):
+    with exclusive_access(found.database_url):
         now_us = SystemClock().now_us()
         before, after = downgrade_database(found.database_url, revision, now_us)
     warning = _cost_of(after, found.file.limits.unattended_h)
@@ -183,4 +183,4 @@ def _emit(data: dict[str, Any], output: Output, text: str) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Exit code of one command line."""
-    return run_app(app, "spotd", arguments, told=(StoreError,))
+    return run_app(app, "spotd", arguments, plain_errors=(StoreError,))

@@ -11,7 +11,8 @@ import structlog
 from spotd.base.clock import Clock
 from spotd.daemon.sdnotify import notify
 from spotd.domain.events import Event, Severity
-from spotd.store.interface import Store, StoreError
+from spotd.store.errors import StoreError
+from spotd.store.interface import Store
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +44,6 @@ class ConditionAlerts:
                 kind, message = key.partition(":")[0], reason or cleared
                 event = Event(kind, message, severity=severity, alert=True, key=key)
                 with contextlib.suppress(StoreError):
-                    self._store.add_event("", event, self._clock.now_us())
+                    self._store.events.add("", event, self._clock.now_us())
                     self._alerted ^= {key}
                     log.warning(kind, text=message)

@@ -81,8 +81,8 @@ from spotd.observe.readiness import examine
 from spotd.security.secrets import JobKeys, open_job_keys, rotate, unlock
 from spotd.store.backup import back_up
 from spotd.store.engine import file_of
+from spotd.store.errors import StoreError
 from spotd.store.integrity import check_whole
-from spotd.store.interface import StoreError
 from spotd.store.sql_store import SqlStore, open_store
 
 log = structlog.get_logger(__name__)
@@ -110,9 +110,9 @@ class Daemon:
         self.store, self.process_metrics = self._open_database(config), ProcessMetrics()
         self.condition_alerts = ConditionAlerts(self.store, self.clock)
         self.secret_box = unlock(
-            self.store, config.state_dir, config.environ, self.ids.random_bytes
+            self.store.secrets, config.state_dir, config.environ, self.ids.random_bytes
         )
-        self.store.set_limits(config.limits)
+        self.store.market.set_limits(config.limits)
         self.providers = Clouds(self._build_providers(config, {}))
         self._own_options = config.store_options(config.deployment_store)
         self.objects = open_deployment_store(config)
@@ -166,9 +166,10 @@ class Daemon:
         check_deployment(store, config)
         check_agents(store)
         if file is not None:
-            store.free_duties()  # this process alone has the file open: earlier holders are dead
+            # This process alone has the file open: earlier holders are dead.
+            store.leases.release_all()
             detect_moved_database(store, file, self.clock.now_us())
-        advance_clock(self.clock, store.newest_us())
+        advance_clock(self.clock, store.leases.newest_us())
         return store
 
     def run(self) -> None:
@@ -238,7 +239,7 @@ class Daemon:
         check_change(self.config, config, self._own_options)
         providers, sinks = self._build_providers(config, self.providers), alert_sinks(config)
         hosts = config.jump_hosts()
-        self.store.set_limits(config.limits)
+        self.store.market.set_limits(config.limits)
         logs.configure(level=config.file.log.level, form=config.file.log.format)
         access = config.file.access
         self.permissions.admins, self.permissions.viewers = access.admins, access.viewers
@@ -254,7 +255,7 @@ class Daemon:
         self.outage_alert.patience_s = LEASES * config.file.timing.lease_s
         self.loop.change(self.timing)
         try:  # jobs that wait for a limit are checked at once
-            self.store.note_jobs([job.id for job in self.store.jobs(finished=False)])
+            self.store.jobs.mark_due([job.id for job in self.store.jobs.rows(finished=False)])
         except StoreError as error:
             log.warning("the store does not answer", error=str(error))
 
@@ -287,7 +288,7 @@ class Daemon:
 
     def keys(self, job_id: str) -> JobKeys:
         """Return the SSH keys of a job, decrypted."""
-        return open_job_keys(self.secret_box, job_id, self.store.job_key(job_id))
+        return open_job_keys(self.secret_box, job_id, self.store.jobs.key(job_id))
 
     def _open_store(self, url: str) -> ObjectStore:
         return open_objects(url, self.config.store_options(url))
@@ -303,7 +304,7 @@ class Daemon:
                 built[name] = known[name]
                 continue
             settings = section.model_dump(exclude={"kind", *JUMP_KEYS}, exclude_none=True)
-            deployment = self.store.deployment()
+            deployment = self.store.deployment.id()
             provider = build_provider(section.kind, name, deployment, settings)
             built[name] = self.process_metrics.watch(provider)
         return built
@@ -318,7 +319,7 @@ class Daemon:
             link=self.link,
             packages=self.objects,
             clock=self.clock,
-            deployment=self.store.deployment(),
+            deployment=self.store.deployment.id(),
             survey=self.survey.survey,
             keys=self.keys,
             secrets=partial(open_job_secrets, self.store, self.secret_box),
@@ -353,7 +354,7 @@ class Daemon:
             timing=self.timing,
             schedule=schedule_of(self.config),
         )
-        tasks.add(REVOKE_EVERY_S, "put_out", self.ssh_access.put_out)
+        tasks.add(REVOKE_EVERY_S, "put_out", self.ssh_access.end_access_of_disabled_users)
         self.prefetch = add_periodic_tasks(
             tasks, lambda: self.config, self.context, self.dataset_copies.note
         )
@@ -374,35 +375,37 @@ class Daemon:
             providers_info=lambda: infos_of(self.config, self.providers),
             back_up=partial(back_up, self.config.database_url),
             test_alert=self.delivery.test,
-            reach_routes=self.delivery.reach,
+            check_alert_routes=self.delivery.reach,
             rotate_key=self._rotate_key,
             admit=partial(self.ssh_access.admit, self.store),
-            put_out=partial(self.ssh_access.put_out, self.store),
+            end_access_of_disabled_users=partial(
+                self.ssh_access.end_access_of_disabled_users, self.store
+            ),
             is_trusted=self.permissions.trusted.__contains__,
             policy_facts=lambda cloud: facts_of(self.config, self.store, self.clock, cloud),
-            silent=lambda: self.survey.silent(3 * self.config.file.timing.survey_every_s),
-            remarks=self.tasks.remarks.found,
+            silent_providers=lambda: self.survey.silent(3 * self.config.file.timing.survey_every_s),
+            provider_warnings=self.tasks.remarks.found,
             held=self.survey.held,
             held_leftovers=self.survey.held_leftovers,
-            unswept=self.survey.unswept,
+            unlisted_providers=self.survey.unswept,
             safe_mode=self.safe_mode.why,
             leave_safe_mode=self._leave_safe_mode,
             contested=self.claim.why,
             store_cloud=lambda url: self.config.store_access(url).cloud,
             bucket_settings=lambda: bucket_settings_of(self.config),
             is_shared=lambda url: self.config.store_access(url).shared,
-            reaches=lambda: store_reaches(self.config, self.leases),
+            store_reaches=lambda: store_reaches(self.config, self.leases),
             jump_host=self.jump_hosts.address,
-            try_ways=self.jump_hosts.try_out,
-            examine=partial(examine, self.providers),
+            try_jump_hosts=self.jump_hosts.try_out,
+            check_cloud_readiness=partial(examine, self.providers),
             live_reports=lambda: read_reports(self.config.state_dir / FOLDER),
-            makers=lambda: makers_of(self.config, self.providers),
+            image_makers=lambda: makers_of(self.config, self.providers),
             configured_images=lambda: configured_images(self.config),
             budgets=lambda: self.config.budgets,
             drill_days=lambda: self.config.drill_days,
             approval=lambda: self.config.approval,
-            tally=self.store.tally,
-            meters=self.process_metrics,
+            metric_records=self.store.metrics.read,
+            process_metrics=self.process_metrics,
             owner=self.owner,
             box_microusd_per_h=lambda: self.config.file.money.control_box_usd_per_hour or 0,
         )
@@ -410,12 +413,16 @@ class Daemon:
     def _leave_safe_mode(self) -> None:
         self.safe_mode.leave()
         self._update_condition_alerts()
-        self.store.note_jobs([job.id for job in self.store.jobs(False)])
+        self.store.jobs.mark_due([job.id for job in self.store.jobs.rows(False)])
 
     def _rotate_key(self) -> list[str]:
         own = self.config
         return rotate(
-            self.store, self.secret_box, own.state_dir, own.environ, self.ids.random_bytes
+            self.store.secrets,
+            self.secret_box,
+            own.state_dir,
+            own.environ,
+            self.ids.random_bytes,
         )
 
 

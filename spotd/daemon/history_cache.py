@@ -32,5 +32,5 @@ class HistoryCache:
             # A clock that was put back does not keep what was read for ever.
             age_us = abs(now_us - self._past.read_at_us)
             if self._past is UNKNOWN or age_us >= EVERY_S * S:
-                self._past = self._store.past(since_us, now_us)
+                self._past = self._store.node_history.fleet(since_us, now_us)
             return self._past

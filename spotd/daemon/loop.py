@@ -14,7 +14,7 @@ from spotd.domain.events import Event, Severity
 from spotd.domain.market import Timing
 from spotd.domain.node import Node
 from spotd.domain.plan import Effect
-from spotd.store.interface import StoreError, StoreUnavailableError
+from spotd.store.errors import StoreError, StoreUnavailableError
 
 log = structlog.get_logger(__name__)
 
@@ -116,8 +116,8 @@ class Loop:
         """
         if not self._resumed:
             store = self._context.store
-            nodes = store.active_nodes()
-            store.note_jobs(sorted({node.job_id for node in nodes}))
+            nodes = store.nodes.active()
+            store.jobs.mark_due(sorted({node.job_id for node in nodes}))
             self._alert_stranded(nodes)
             self._resumed = True
 
@@ -131,7 +131,7 @@ class Loop:
             text = f"{not_configured(name)}, for what it still has may cost money: {', '.join(ids)}"
             key = f"stranded:{name}"
             event = Event("stranded", text, severity=Severity.ERROR, alert=True, key=key)
-            self._context.store.add_event("", event, self._context.clock.now_us())
+            self._context.store.events.add("", event, self._context.clock.now_us())
 
     def round(self) -> bool:
         """Claim and decide once. Return whether more jobs may be due than were claimed.
@@ -203,12 +203,12 @@ class Loop:
             return
         message = f"spotd cannot decide about this job and tries again; please report this: {text}"
         event = Event("pass_failed", message, severity=Severity.ERROR, alert=True)
-        self._context.store.add_event(job_id, event, self._context.clock.now_us())
+        self._context.store.events.add(job_id, event, self._context.clock.now_us())
         self._poisoned[job_id] = text
 
     def _idle_s(self) -> float:
         try:
-            wake_us = self._context.store.next_wake_us()
+            wake_us = self._context.store.jobs.next_wake_us()
         except StoreError:
             return 1.0
         if wake_us is None:

@@ -30,7 +30,8 @@ from spotd.observe.prices import Quotes
 from spotd.observe.provider_warnings import ProviderWarnings
 from spotd.planner.core.slow_detection import slow
 from spotd.planner.queue.fair_share import givers
-from spotd.store.interface import LostLeaseError, Store, StoreError, StoreUnavailableError
+from spotd.store.errors import LostLeaseError, StoreError, StoreUnavailableError
+from spotd.store.interface import Store
 
 log = structlog.get_logger(__name__)
 
@@ -172,7 +173,7 @@ class PeriodicTasks:
         """Release leases, so that another replica can take them at once."""
         try:
             for duty in duties:
-                self._store.take_duty(duty, self._holder, self._clock.now_us, 0)
+                self._store.leases.take(duty, self._holder, self._clock.now_us, 0)
         except StoreError as error:
             log.warning("the store does not answer", error=str(error))
 
@@ -224,11 +225,11 @@ class PeriodicTasks:
         holder. A lease that is locked by our own write does not delay the others.
         """
         ttl_us, failed = int(self._schedule.lease_s * S), 0
-        taken = self._store.take_duties(self._names, self._holder, self._clock.now_us, ttl_us)
+        taken = self._store.leases.take_many(self._names, self._holder, self._clock.now_us, ttl_us)
         self._note_taken(taken)
         for duty in [duty for duty in self._names if duty not in taken]:
             try:
-                epoch = self._store.take_duty(duty, self._holder, self._clock.now_us, ttl_us)
+                epoch = self._store.leases.take(duty, self._holder, self._clock.now_us, ttl_us)
                 self._note_taken({duty: epoch})
             except StoreUnavailableError as error:
                 failed += 1
@@ -324,22 +325,22 @@ class PeriodicTasks:
     def _note_silent(self, store: Store) -> None:
         """Make jobs with silent nodes due; the planner decides."""
         before_us = self._clock.now_us() - int(self._timing.suspect_after_s * S)
-        store.note_silent(before_us)
+        store.nodes.mark_silent_due(before_us)
 
     def _note_slow(self, store: Store) -> None:
         """Make jobs due that train slower than before or should yield machines to others."""
         now_us = self._clock.now_us()
-        job_ids = givers(store.load_market(now_us), now_us)
+        job_ids = givers(store.market.load(now_us), now_us)
         job_ids += [
             job_id
-            for job_id, (spec, samples) in store.recent_throughput(now_us).items()
+            for job_id, (spec, samples) in store.progress.recent_throughput(now_us).items()
             if slow(samples, spec, now_us)
         ]
         if job_ids:
-            store.note_jobs(job_ids)
+            store.jobs.mark_due(job_ids)
 
     def _prune(self, store: Store) -> None:
-        rows = store.prune(self._clock.now_us() - int(self._schedule.keep_s * S))
+        rows = store.events.prune(self._clock.now_us() - int(self._schedule.keep_s * S))
         log.info("pruned", rows=rows)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
-from providers.catalogs.egress import first_prices
+from providers.catalogs.egress import first_tier_prices
 from providers.catalogs.places import places
-from providers.catalogs.storage import first_storage
+from providers.catalogs.storage import first_tier_storage
 from spotd.act.effects import EffectContext, call, effects_of, not_configured
 from spotd.domain.fast_replace import changed
 from spotd.domain.market import Market, Timing
@@ -20,7 +20,7 @@ from spotd.domain.plan import Effect, Plan
 from spotd.domain.view import View
 from spotd.planner.core.next_effect import last_start_us
 from spotd.planner.planner import decide
-from spotd.store.interface import CommitResult, CommitStatus
+from spotd.store.commit import CommitResult, CommitStatus
 
 CLAIM_LEASE_S = 10.0  # a pass takes milliseconds; what a dead daemon had claimed is free then
 
@@ -40,13 +40,13 @@ Steps = Generator[Boundary, None, None]
 def claim_due(world: EffectContext, owner: str, limit: int) -> list[str]:
     """Take up to `limit` due jobs; each is to be given to a pass."""
     lease_us = int(CLAIM_LEASE_S * 1e6)
-    return world.store.claim(world.clock.now_us(), owner, limit, lease_us)
+    return world.store.jobs.claim(world.clock.now_us(), owner, limit, lease_us)
 
 
 def market_now(world: EffectContext, timing: Timing) -> Market:
     """The market as stored, with what only the configuration knows."""
     now_us = world.clock.now_us()
-    market = world.store.load_market(now_us)
+    market = world.store.market.load(now_us)
     lost = {offer.provider for offer in market.offers}.difference(world.providers)
     return changed(
         market,
@@ -66,8 +66,8 @@ def market_now(world: EffectContext, timing: Timing) -> Market:
         places=world.places(),
         shards=world.shards(),
         datasets=world.datasets(),
-        leaving=first_prices(),
-        storing=first_storage(),
+        leaving=first_tier_prices(),
+        storing=first_tier_storage(),
         countries=places().countries,
         operators=places().operators,
         past=world.past(now_us),
@@ -149,7 +149,7 @@ def one_effect(world: EffectContext, effect: Effect) -> Steps:
     if now_us > last_start_us(effect.kind, effect.deadline_us):
         if now_us < effect.deadline_us:
             text = "waited too long for a free line"
-            world.store.record_effect_failed(effect.node.id, effect.kind, text, now_us)
+            world.store.nodes.record_effect_failed(effect.node.id, effect.kind, text, now_us)
         return
     yield Boundary("before", what, effect.job.id)
     record = call(effect, world)

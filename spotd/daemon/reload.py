@@ -14,8 +14,10 @@ from spotd.config.changes import changed_keys
 from spotd.config.config import Config
 from spotd.config.load import load_config
 from spotd.daemon.sdnotify import notify, notify_reloading
-from spotd.domain.events import Event, Severity
-from spotd.store.interface import AuditOutcome, AuditRow, Store, StoreError
+from spotd.domain.events import AuditOutcome, Event, Severity
+from spotd.store.audit import AuditRow
+from spotd.store.errors import StoreError
+from spotd.store.interface import Store
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +47,7 @@ def reload(
     try:
         fresh = load_config(config.path, config.environ, to_start=True)
         keys = ", ".join(changed_keys(config, fresh)) or "nothing changed"
-        store.add_audit(replace(asked, text=keys))
+        store.audit.add(replace(asked, text=keys))
         take_over(fresh)
         status, ended = f"the configuration was read anew: {keys}", AuditOutcome.DONE
         log.info(status)
@@ -53,7 +55,7 @@ def reload(
         status, ended = _tell_refusal(error, store, now_us), AuditOutcome.REFUSED
         keys = "the one before stays in force"  # what is wrong with it may quote a secret
     try:
-        store.add_audit(replace(asked, outcome=ended, text=keys))
+        store.audit.add(replace(asked, outcome=ended, text=keys))
     except StoreError as trouble:
         log.warning("the audit lacks an outcome", request=request, error=str(trouble))
     notify(f"READY=1\nSTATUS={status}")
@@ -66,7 +68,7 @@ def _tell_refusal(error: Exception, store: Store, now_us: int) -> str:
     key = f"config:{socket.gethostname()}"
     event = Event("config", message, severity=Severity.ERROR, alert=True, key=key)
     try:
-        store.add_event("", event, now_us)
+        store.events.add("", event, now_us)
     except StoreError as trouble:
         log.warning("the store does not answer", error=str(trouble))
     return message

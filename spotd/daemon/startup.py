@@ -99,7 +99,7 @@ def hold_folder(folder: Path) -> IO[bytes]:
 
 def check_deployment(store: Store, config: Config) -> None:
     """Refuse a configured deployment id that differs from the database's. Raises UserError."""
-    wanted, actual = config.file.deployment.id, store.deployment()
+    wanted, actual = config.file.deployment.id, store.deployment.id()
     if wanted not in (None, actual):
         raise UserError(
             f"deployment.id says {wanted}, and the database is that of deployment {actual}",
@@ -115,7 +115,7 @@ def detect_moved_database(store: Store, file: Path, now_us: int) -> None:
     other's machines. A copy of the machine's whole disk is not detected. Raises StoreError.
     """
     with contextlib.suppress(OSError):
-        store.record_home(_home_of(file), MOVED, now_us)
+        store.deployment.record_home(_home_of(file), MOVED, now_us)
 
 
 def _home_of(file: Path) -> int:
@@ -131,7 +131,7 @@ def check_agents(store: Store) -> None:
     Nothing was done to the agents then; their training goes on.
     """
     ours = wire.SPOKEN
-    far = [node for node in store.active_nodes() if node.wire and node.wire not in ours]
+    far = [node for node in store.nodes.active() if node.wire and node.wire not in ours]
     if far:
         ids = ", ".join(f"{node.id} (version {node.wire})" for node in far)
         raise UserError(

@@ -66,12 +66,12 @@ class PageData:
 class ApiCache:
     """The cached replies of one daemon. Thread-safe.
 
-    `kept` multiplies the maximum age of every reply.
+    `age_factor` multiplies the maximum age of every reply.
     """
 
-    def __init__(self, target: Target, kept: float = 1.0) -> None:
+    def __init__(self, target: Target, age_factor: float = 1.0) -> None:
         self.target = target
-        self._age_factor = kept
+        self._age_factor = age_factor
         self._link = _DaemonLink(target)
         self._replies: OrderedDict[str, Answer] = OrderedDict()
         self._events: dict[str, tuple[int, list[dict[str, Any]]]] = {}
@@ -84,12 +84,12 @@ class ApiCache:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._link.close()
 
-    def ask(self, page_data: PageData, *asks: Query) -> list[dict[str, Any] | None]:
+    def fetch(self, page_data: PageData, *queries: Query) -> list[dict[str, Any] | None]:
         """Return the replies in order, fetched in parallel; None for a missing one.
 
         `page_data` says why a reply is missing.
         """
-        return list(self._pool.map(lambda query: self._get(page_data, query), asks))
+        return list(self._pool.map(lambda query: self._get(page_data, query), queries))
 
     def events(self, page_data: PageData, job_id: str = "") -> list[dict[str, Any]]:
         """Return the newest events of one job or of all, oldest first, at most MOST_EVENTS.

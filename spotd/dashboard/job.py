@@ -28,12 +28,12 @@ def body(
 ) -> tuple[str, Html]:
     """Return the title of the page and its content."""
     path = f"/v1/jobs/{quote(ident, safe='')}"
-    (job,) = cache.ask(page_data, Query(path))
+    (job,) = cache.fetch(page_data, Query(path))
     if job is None:
         text = "This job cannot be shown."
         return "Job", join(el("p", text, cls="empty"), context.spotctl("ps", "--all"))
     path = f"/v1/jobs/{job['id']}"
-    why, cost, report, checkpoints, logs = cache.ask(
+    why, cost, report, checkpoints, logs = cache.fetch(
         page_data,
         Query(f"{path}/why", {}, _WHY_S),
         Query(f"{path}/cost", {}, SOON_S),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spotd.api_client.wording import outlook_pairs
+from spotd.api_client.wording import completion_pairs
 from spotd.base.text import money, percent, size, spent
 from spotd.dashboard.components import Column, PageContext, bar, card, pairs, table
 from spotd.dashboard.html import Child, Html, el
@@ -45,7 +45,7 @@ def card_of(context: PageContext, cost: Data | None, report: Data | None, name: 
             ("in all", money(report["total_usd"])),
             ("per useful GPU-hour", money(report["usd_per_useful_gpu_hour"])),
             ("goodput", percent(report["goodput"])),
-            *_joined(outlook_pairs(cost)),
+            *_joined(completion_pairs(cost)),
             ("saved", percent(report["saving"])),
             ("price off", percent(report["discount"])),
         ]

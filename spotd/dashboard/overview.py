@@ -63,7 +63,7 @@ class OverviewData:
 def body(context: PageContext, cache: ApiCache, page_data: PageData) -> Html:
     day = context.now.replace(hour=0, minute=0, second=0, microsecond=0)
     data = OverviewData(
-        *cache.ask(
+        *cache.fetch(
             page_data,
             Query("/v1/jobs", {"limit": MOST_JOBS}),
             # (`all` is for an older daemon, which does not know `ended`.)
@@ -109,7 +109,7 @@ def _details(
     reports = [Query(f"/v1/jobs/{job['id']}/cost/report", {}, SOON_S) for job in items]
     idle = [job["id"] for job in items if job["phase"] not in ("running", "paused")]
     reasons = [Query(f"/v1/jobs/{job_id}/why", {}, SOON_S) for job_id in idle]
-    replies = iter(cache.ask(page_data, *queries, *reports, *reasons))
+    replies = iter(cache.fetch(page_data, *queries, *reports, *reasons))
     pairs = [(next(replies), next(replies)) for _ in items]
     cost_reports = [next(replies) for _ in items]
     why = dict(zip(idle, replies, strict=True))

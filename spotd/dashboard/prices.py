@@ -36,7 +36,7 @@ def body(
     context: PageContext, cache: ApiCache, page_data: PageData, query: Mapping[str, str]
 ) -> Html:
     wanted = {name: query[name] for name in FILTERS if query.get(name)}
-    offers, history = cache.ask(
+    offers, history = cache.fetch(
         page_data,
         Query("/v1/offers", {**wanted, "sort": "gpu", "limit": MOST}, SELDOM_S),
         Query("/v1/prices", {**wanted, "since_s": DAY_S}, SELDOM_S),

@@ -117,7 +117,7 @@ class DashboardServer:
         self.listener.close()
 
 
-def open_door(cache: ApiCache, port: int = 0) -> DashboardServer:
+def start_server(cache: ApiCache, port: int = 0) -> DashboardServer:
     """Serve the data of `cache` on loopback; `port` 0 picks any free one. Raises UserError."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -183,7 +183,7 @@ def _page(
 
     def draw(request: Request) -> str:
         page_data = PageData()
-        (health,) = cache.ask(page_data, Query("/v1/health"))
+        (health,) = cache.fetch(page_data, Query("/v1/health"))
         now = datetime.now(UTC)
         if health and not page_data.away:
             now = datetime.fromisoformat(health["now"])

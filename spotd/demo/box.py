@@ -1,4 +1,4 @@
-"""A control box in a folder: local cloud and daemon as real processes, and ways to hurt them.
+"""A control box in a folder: local cloud and daemon as real processes, with fault injection.
 
 Used by the demo, the end-to-end tests and the benchmarks.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from providers.local.access import credentials, token_file
+from providers.local.access import auth_header, token_file
 from spotd.api_client.client import Client
 from spotd.base.errors import UnreachableError, UserError
 from spotd.demo.bucket import Bucket
@@ -32,28 +32,31 @@ COMPARE_TIMEOUT_S = 60.0
 
 
 class BoxError(Exception):
-    """A process of the box did not come up, or died; the text has the end of its log."""
+    """A process of the box did not start or has died; the text has the end of its log."""
 
 
-def wait_for(what: str, ask: Callable[[], T], timeout_s: float, every_s: float = 0.05) -> T:
-    """The first true answer of `ask`. Raises BoxError when there is none in time."""
+def wait_for(
+    description: str, check: Callable[[], T], timeout_s: float, every_s: float = 0.05
+) -> T:
+    """Call `check` until it returns a true value, and return it. Raises BoxError on timeout."""
     end = time.monotonic() + timeout_s
     while True:
-        answer = ask()
-        if answer:
-            return answer
+        result = check()
+        if result:
+            return result
         if time.monotonic() > end:
-            raise BoxError(f"waited {timeout_s:g} s in vain for {what}")
+            raise BoxError(f"waited {timeout_s:g} s in vain for {description}")
         time.sleep(every_s)
 
 
 class Box:
-    """Processes, logs and state under `folder`. `settings` is extra TOML for the configuration;
-    `python` the interpreter, with spotd installed, that everything runs with (ours, unless given).
-    Checkpoints are kept in `bucket`, else in a folder.
+    """A control box with its processes, logs and state under `folder`.
+
+    `scenario` is the local cloud's, `settings` is extra TOML for the configuration, and `python` is
+    an interpreter with spotd installed. Checkpoints are stored in `bucket`, or in a folder if None.
     """
 
-    program = "spotd"  # the module that is the daemon
+    program = "spotd"  # the daemon's module
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class Box:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._settings = settings
         self._scenario = scenario
-        self.cloud_options: list[str] = []  # more of the local cloud's command line
+        self.cloud_options: list[str] = []  # extra options of the local cloud
         self.cloud: subprocess.Popen[bytes] | None = None
         self.daemon: subprocess.Popen[bytes] | None = None
         self.cloud_url = ""
@@ -85,18 +88,18 @@ class Box:
     # --- processes
 
     def start(self) -> None:
-        """The cloud, then the daemon. Raises BoxError."""
+        """Start the cloud, then the daemon. Raises BoxError."""
         self.start_cloud()
         self.start_daemon()
 
     def start_cloud(self) -> None:
-        """The local cloud, with the scenario."""
+        """Start the local cloud with the scenario. Raises BoxError."""
         scenario = self.folder / "scenario.toml"
         scenario.write_text(self._scenario)
         arguments = ["-m", "providers.local.server", "--dir", str(self.folder / "cloud")]
         arguments += ["--scenario", str(scenario), *self.cloud_options]
         self.cloud = self._spawn("cloud", arguments, stdout=subprocess.PIPE)
-        assert self.cloud.stdout is not None  # noqa: S101 - we asked for a pipe
+        assert self.cloud.stdout is not None  # noqa: S101 - opened as a pipe
         line = self.cloud.stdout.readline()
         if not line:
             raise BoxError(f"the local cloud did not start:\n{self.tail('cloud')}")
@@ -108,25 +111,27 @@ class Box:
 
     @property
     def socket_path(self) -> Path:
-        """Short enough for a unix socket wherever the folder is."""
+        """A short name, because the length of a Unix socket's path is limited."""
         return self.folder / "s"
 
     @property
     def checkpoints_url(self) -> str:
-        """The jobs' authority store."""
+        """URL of the jobs' authority store."""
         return self.bucket.url if self.bucket else (self.folder / "checkpoints").as_uri()
 
     @property
     def store_options(self) -> dict[str, str]:
-        """What the store is opened with."""
+        """Options for opening the store."""
         return self.bucket.options if self.bucket else {}
 
     def compare(self, job_id: str, store: str, other_id: str) -> subprocess.CompletedProcess[str]:
-        """The trainer's own comparison of a job's newest state with that of another in `store`, bit
-        for bit, in a process of its own: torch is not for the control box."""
-        both = [self.checkpoints_url, job_id, store, other_id]
+        """Compare a job's newest state with that of another job in `store`, bit for bit.
+
+        The trainer's comparison runs in a process of its own, because it needs torch.
+        """
+        arguments = [self.checkpoints_url, job_id, store, other_id]
         return subprocess.run(
-            [str(self.python), "-m", "trainer.reference.compare", "compare", *both],
+            [str(self.python), "-m", "trainer.reference.compare", "compare", *arguments],
             capture_output=True,
             text=True,
             check=False,
@@ -136,7 +141,7 @@ class Box:
         )
 
     def write_config(self) -> None:
-        """config.toml with its providers."""
+        """Write config.toml."""
         lines = [
             f'state_dir = "{self.folder / "state"}"',
             f'socket = "{self.socket_path}"',
@@ -149,7 +154,7 @@ class Box:
         self.config_path.write_text("\n".join(lines))
 
     def provider_lines(self) -> list[str]:
-        """One provider per personality of the local cloud."""
+        """Return the configuration of one provider per personality of the local cloud."""
         lines = []
         for name in PERSONALITIES:
             lines += [f"[providers.local-{name}]", 'kind = "local"']
@@ -158,14 +163,14 @@ class Box:
         return lines
 
     def start_daemon(self) -> None:
-        """The daemon; back when its socket answers."""
+        """Write the configuration, start the daemon, and wait until it answers. Raises BoxError."""
         self.write_config()
         self.daemon = self._spawn(
             "daemon", ["-m", self.program, "run", "--config", str(self.config_path)]
         )
         process = self.daemon
 
-        def answers() -> bool:
+        def is_ready() -> bool:
             if process.poll() is not None:
                 raise BoxError(f"the daemon ended at once:\n{self.tail('daemon')}")
             try:
@@ -173,11 +178,14 @@ class Box:
             except UnreachableError:
                 return False
 
-        wait_for("the daemon's socket", answers, START_TIMEOUT_S)
+        wait_for("the daemon's socket", is_ready, START_TIMEOUT_S)
 
     def kill_daemon(self) -> None:
-        """kill -9, as a power cut would. On purpose, it is no crash: see
-        spotd/daemon/safe_mode.py."""
+        """Kill the daemon with SIGKILL, like a power cut.
+
+        The start counter is removed, so that it does not count as a crash (see
+        spotd/daemon/safe_mode.py).
+        """
         if self.daemon is not None:
             self.daemon.kill()
             self.daemon.wait()
@@ -185,7 +193,7 @@ class Box:
             self.daemon = None
 
     def stop(self) -> None:
-        """End both, the daemon first; nothing is left behind."""
+        """Stop the daemon, then the cloud. Neither is left running."""
         for process in (self.daemon, self.cloud):
             if process is None or process.poll() is not None:
                 continue
@@ -210,16 +218,16 @@ class Box:
                 stderr=log,
                 cwd=self.folder,
                 env=self.environ(),
-                start_new_session=True,  # Ctrl-C in the terminal is ours to pass on
+                start_new_session=True,  # the parent handles Ctrl-C
             )
 
     def environ(self) -> dict[str, str]:
-        """Ours, with the programs of this Python first in PATH."""
+        """Return this process's environment, with the programs of `python` first in PATH."""
         path = f"{self.python.parent}:{os.environ.get('PATH', '/usr/bin:/bin')}"
         return os.environ | {"PATH": path}
 
     def tail(self, name: str, lines: int = 15) -> str:
-        """The end of a process's log."""
+        """Return the last lines of a process's log."""
         path = self.folder / f"{name}.log"
         text = path.read_text(errors="replace") if path.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
@@ -228,64 +236,67 @@ class Box:
 
     @property
     def client(self) -> Client:
-        """Requests to the daemon, each on a connection of its own."""
+        """A client of the daemon that opens a connection per request."""
         return Client(self.socket_path)
 
     def submit(self, text: str, request_id: str) -> str:
-        """Submit a job file; its id. Raises UserError."""
-        answer = self.client.post("/v1/jobs", {"yaml": text, "request_id": request_id})
-        return str(answer["id"])
+        """Submit a job file and return the job's id. Raises UserError."""
+        response = self.client.post("/v1/jobs", {"yaml": text, "request_id": request_id})
+        return str(response["id"])
 
     def job(self, job_id: str) -> dict[str, Any]:
-        """The job as `spotctl show -o json` has it."""
+        """Return the job, as printed by `spotctl show -o json`."""
         return self.client.get(f"/v1/jobs/{job_id}")
 
     def events(self, job_id: str, after: int = 0) -> list[dict[str, Any]]:
-        """Events of a job after a number."""
+        """Return the job's events with ids above `after`."""
         return list(self.client.get("/v1/events", job=job_id, after=after)["items"])
 
     def wait_phase(self, job_id: str, phases: set[str], timeout_s: float) -> dict[str, Any]:
-        """The job once its phase is one of `phases`; a daemon that is away is waited for."""
+        """Wait until the job's phase is one of `phases`, and return the job. Raises BoxError.
 
-        def ask() -> dict[str, Any] | None:
+        Errors of the daemon are ignored until the timeout.
+        """
+
+        def reached() -> dict[str, Any] | None:
             try:
                 job = self.job(job_id)
             except UserError:
                 return None
             return job if job["phase"] in phases else None
 
-        found = wait_for(f"{job_id} to be {' or '.join(sorted(phases))}", ask, timeout_s)
-        return found or {}
+        job_in_phase = wait_for(f"{job_id} to be {' or '.join(sorted(phases))}", reached, timeout_s)
+        return job_in_phase or {}
 
     # --- the cloud
 
-    def ask_cloud(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """GET, or POST a JSON body, to the local cloud. Raises BoxError for a refusal."""
+    def call_cloud(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Send a GET, or a POST with a JSON body, to the local cloud. Raises BoxError on errors."""
         parts = urlsplit(self.cloud_url)
         with contextlib.closing(
             http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
         ) as connection:
             data = None if body is None else json.dumps(body).encode()
             method = "GET" if data is None else "POST"
-            connection.request(method, path, body=data, headers=credentials(self.token_file))
+            connection.request(method, path, body=data, headers=auth_header(self.token_file))
             response = connection.getresponse()
             text = response.read()
         if response.status >= 300:
             raise BoxError(f"{path}: HTTP {response.status}: {text.decode(errors='replace')}")
         return json.loads(text)
 
-    def preempt(self, instance_id: str, **how: Any) -> Any:
-        """Take a machine away as `how` says (kind, mode, notice_s, thaw_after_s, zombie_s)."""
-        return self.ask_cloud("/control/preempt", {"instance": instance_id} | how)
+    def preempt(self, instance_id: str, **options: Any) -> Any:
+        """Preempt a machine. `options` are kind, mode, notice_s, thaw_after_s and zombie_s."""
+        return self.call_cloud("/control/preempt", {"instance": instance_id} | options)
 
     def meter(self) -> list[dict[str, Any]]:
-        """The cloud's own record of every machine: token, launched and ended times."""
-        return list(self.ask_cloud("/control/meter")["meter"])
+        """Return the cloud's billing record of every machine: token, launch and end times."""
+        return list(self.call_cloud("/control/meter")["meter"])
 
 
 @contextlib.contextmanager
-def running_box(*arguments: Any, **more: Any) -> Iterator[Box]:
-    """A started box, stopped at the end whatever happens."""
-    with Box(*arguments, **more) as box:
+def running_box(*arguments: Any, **options: Any) -> Iterator[Box]:
+    """Yield a started box, which is stopped at the end whatever happens."""
+    with Box(*arguments, **options) as box:
         box.start()
         yield box

@@ -1,4 +1,4 @@
-"""A bucket of a server on this machine."""
+"""A bucket on a local S3 server, in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-KEYS = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
+CREDENTIALS = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """One running S3 server with one bucket; `folder` is new for each."""
+    """A bucket on a running S3 server. Every instance has its own `folder` in the bucket."""
 
     endpoint: str
     name: str = "spotd"
@@ -29,14 +29,14 @@ class Bucket:
 
     @property
     def options(self) -> dict[str, str]:
-        return {**KEYS, "endpoint": self.endpoint, "allow_http": "true", "timeout_s": "10"}
+        return {**CREDENTIALS, "endpoint": self.endpoint, "allow_http": "true", "timeout_s": "10"}
 
     def settings(self, key: Path) -> str:
-        """The section of a box's configuration; its secret goes into the file `key`."""
+        """Return the section for config.toml. The credentials are written to the file `key`."""
         options = self.options
         lines = []
         for name in ("access_key_id", "secret_access_key"):
-            key.write_text(options.pop(name))  # the same for both
+            key.write_text(options.pop(name))  # both have the same value
             lines.append(f'{name}_file = "{key}"')
         lines += [f'{name} = "{value}"' for name, value in options.items()]
         return "\n".join(
@@ -45,24 +45,27 @@ class Bucket:
 
 
 @contextmanager
-def process(log: Path) -> Iterator[Bucket]:
-    """A bucket in a process of its own, which ends with us however we end. Raises OSError, with the
-    end of its log, when it cannot start."""
+def bucket_server(log: Path) -> Iterator[Bucket]:
+    """Run an S3 server in a process of its own, and yield its bucket.
+
+    The server ends with this process, however it ends. Raises OSError with the end of its log if
+    it cannot start.
+    """
     with log.open("ab") as file:
         server = subprocess.Popen(
             [sys.executable, "-m", "spotd.demo.s3"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=file,
-            start_new_session=True,  # Ctrl-C in the terminal is ours to pass on
+            start_new_session=True,  # the parent handles Ctrl-C
         )
     with server:
-        assert server.stdin is not None  # noqa: S101 - we asked for pipes
+        assert server.stdin is not None  # noqa: S101 - opened as pipes
         assert server.stdout is not None  # noqa: S101
         line = server.stdout.readline()
         if not line:
-            text = log.read_text(errors="replace")[-2000:]
-            raise OSError(f"the S3 server of the demo did not start:\n{text}")
+            log_text = log.read_text(errors="replace")[-2000:]
+            raise OSError(f"the S3 server of the demo did not start:\n{log_text}")
         try:
             yield Bucket(**json.loads(line))
         finally:

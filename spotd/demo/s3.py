@@ -1,6 +1,7 @@
-"""A bucket on moto's S3 server, at an address of one's choice, with conditional writes.
+"""A bucket on moto's S3 server, with atomic conditional writes.
 
-`python -m spotd.demo.s3` serves one until its standard input ends, and says where first.
+`python -m spotd.demo.s3` prints the bucket's address as JSON and serves it until its standard input
+is closed.
 """
 
 from __future__ import annotations
@@ -20,57 +21,59 @@ from moto.moto_server.werkzeug_app import (
 )
 from werkzeug.serving import make_server
 
-from spotd.demo.bucket import KEYS, Bucket
+from spotd.demo.bucket import CREDENTIALS, Bucket
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 
-class _Atomic:
-    """moto compares the tag first and writes then, and lets another write in between, as S3 does
-    not: here one conditional write follows the other."""
+class _AtomicWrites:
+    """Serializes conditional writes.
+
+    Unlike S3, moto allows another write between the comparison of the tag and the write.
+    """
 
     def __init__(self, app: WSGIApplication) -> None:
-        self._app, self._turn = app, Lock()
+        self._app, self._lock = app, Lock()
 
     def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         if {"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH"}.isdisjoint(environ):
             return self._app(environ, start)
-        with self._turn:
+        with self._lock:
             return self._app(environ, start)
 
 
-class Quiet(MotoRequestHandler):
-    """No line for each request, and no traceback for an answer that is lost on purpose."""
+class QuietRequestHandler(MotoRequestHandler):
+    """Logs neither requests nor connections that tests drop on purpose."""
 
     def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002
-        """Nothing."""
+        """Do nothing."""
 
     def connection_dropped(self, error: BaseException, environ: object = None) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @contextmanager
 def serving(
     address: str = "127.0.0.1", wrap: Callable[[WSGIApplication], WSGIApplication] = lambda app: app
 ) -> Iterator[Bucket]:
-    """A bucket for the length of the block, behind what `wrap` makes of the server."""
-    app = wrap(_Atomic(DomainDispatcherApplication(create_backend_app)))
-    server = make_server(address, 0, app, True, request_handler=Quiet)
+    """Serve a bucket in a thread. `wrap` may add middleware to the server."""
+    app = wrap(_AtomicWrites(DomainDispatcherApplication(create_backend_app)))
+    server = make_server(address, 0, app, True, request_handler=QuietRequestHandler)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        made = Bucket(f"http://{address}:{server.server_port}")
+        bucket = Bucket(f"http://{address}:{server.server_port}")
         client = boto3.client(
             "s3",
-            endpoint_url=made.endpoint,
-            aws_access_key_id=KEYS["access_key_id"],
-            aws_secret_access_key=KEYS["secret_access_key"],
-            region_name=KEYS["region"],
+            endpoint_url=bucket.endpoint,
+            aws_access_key_id=CREDENTIALS["access_key_id"],
+            aws_secret_access_key=CREDENTIALS["secret_access_key"],
+            region_name=CREDENTIALS["region"],
         )
-        client.create_bucket(Bucket=made.name)
+        client.create_bucket(Bucket=bucket.name)
         client.close()
-        yield made
+        yield bucket
     finally:
         server.shutdown()
         thread.join()
@@ -78,10 +81,10 @@ def serving(
 
 
 def main() -> None:
-    """Serve until nobody holds the other end of our standard input."""
-    with serving() as made:
-        place = {"endpoint": made.endpoint, "name": made.name, "folder": made.folder}
-        print(json.dumps(place), flush=True)
+    """Serve a bucket until standard input is closed."""
+    with serving() as bucket:
+        description = {"endpoint": bucket.endpoint, "name": bucket.name, "folder": bucket.folder}
+        print(json.dumps(description), flush=True)
         sys.stdin.read()
 
 

@@ -1,4 +1,4 @@
-"""What the demo's viewer sees while it runs: a live page on a terminal, plain lines in a pipe."""
+"""The demo's output while it runs: a live page on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-# What happens on a machine in words; the finer events are for `spotctl events`.
-TOLD = {
+# Kinds of events that are shown; `spotctl events` shows all.
+SHOWN_EVENTS = {
     "requested", "launched", "chosen", "training", "notice", "lost", "recovered", "released",
     "fenced", "succeeded", "failed", "crashed", "gone", "claimed", "zombie", "strike", "demo",
 }  # fmt: skip
@@ -26,19 +26,19 @@ LINES = 14
 
 
 class Screen(Protocol):
-    """Told of every event and of the job's state."""
+    """Receives every event and the job's state."""
 
-    def say(self, kind: str, text: str) -> None: ...
+    def add_event(self, kind: str, text: str) -> None: ...
 
-    def show(self, job: Mapping[str, Any], steps: int) -> None: ...
+    def update_job(self, job: Mapping[str, Any], steps: int) -> None: ...
 
 
 class PlainScreen:
-    """One line an event, with seconds since the start."""
+    """Prints one line per event, with seconds since the start."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._began_s = time.monotonic()
+        self._started_s = time.monotonic()
 
     def __enter__(self) -> PlainScreen:
         return self
@@ -46,23 +46,23 @@ class PlainScreen:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def say(self, kind: str, text: str) -> None:
-        if kind in TOLD:
-            seconds = time.monotonic() - self._began_s
+    def add_event(self, kind: str, text: str) -> None:
+        if kind in SHOWN_EVENTS:
+            seconds = time.monotonic() - self._started_s
             line = Text(f"{seconds:6.1f} s  {kind:<10} {text}")
             self._console.print(line, soft_wrap=True, highlight=False)
 
-    def show(self, job: Mapping[str, Any], steps: int) -> None:
-        """Nothing: a pipe has no place to draw."""
+    def update_job(self, job: Mapping[str, Any], steps: int) -> None:
+        """Do nothing: there is no page to redraw."""
 
 
 class LiveScreen:
-    """A page that redraws itself: the job, its machines, the last events."""
+    """A page that is redrawn: the job, its machines, the last events."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
         self._title = title
-        self._began_s = time.monotonic()
+        self._started_s = time.monotonic()
         self._lines: deque[Text] = deque(maxlen=LINES)
         self._job: Mapping[str, Any] = {}
         self._steps = 1
@@ -82,10 +82,10 @@ class LiveScreen:
         for line in self._lines:
             self._console.print(line)
 
-    def say(self, kind: str, text: str) -> None:
-        if kind not in TOLD:
+    def add_event(self, kind: str, text: str) -> None:
+        if kind not in SHOWN_EVENTS:
             return
-        seconds = time.monotonic() - self._began_s
+        seconds = time.monotonic() - self._started_s
         line = Text(f"{seconds:6.1f} s  ", style="dim")
         line.append(f"{kind:<10} ", style=STYLES.get(kind, "cyan"))
         line.append(text, style=STYLES.get(kind, ""))
@@ -93,7 +93,7 @@ class LiveScreen:
         self._lines.append(line)
         self._draw()
 
-    def show(self, job: Mapping[str, Any], steps: int) -> None:
+    def update_job(self, job: Mapping[str, Any], steps: int) -> None:
         self._job, self._steps = job, steps
         self._draw()
 
@@ -112,14 +112,14 @@ class LiveScreen:
 
     def _machines(self) -> Table:
         table = Table.grid(padding=(0, 2))
-        for place in self._job.get("where", []):
-            name = f"g{place['generation']} {place['provider']}/{place['zone']}"
-            table.add_row(Text(name, style="bold cyan"), str(place["state"]))
+        for node in self._job.get("where", []):
+            name = f"g{node['generation']} {node['provider']}/{node['zone']}"
+            table.add_row(Text(name, style="bold cyan"), str(node["state"]))
         return table
 
 
 def open_screen(
     console: Console, title: str = "spotd demo (local clouds)"
 ) -> LiveScreen | PlainScreen:
-    """The live page on a terminal, plain lines elsewhere."""
+    """Return a live page on a terminal, plain lines elsewhere."""
     return LiveScreen(console, title) if console.is_terminal else PlainScreen(console)

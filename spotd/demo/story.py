@@ -1,4 +1,4 @@
-"""The main job: preempted three times on three small clouds, finished, and run once more alone."""
+"""Run the demo's two jobs: one preempted three times, and the same job uninterrupted."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from spotd.domain.phase import FINISHED
 from spotd.wire import EXIT_FENCED, Head
 
 STEPS = 400
-STEP_MS = 100  # at least, so that a fast machine does not finish before it is preempted
-SIZE = "--layers 3 --width 96 --block 96 --batch 6"
-EVERY_S = 4  # checkpoint cadence: what a sudden death may cost
-REPORT_S = 1  # between two reports of steps
-TRAIN_S = 6.5  # how long a machine trains before it is struck: in between two checkpoints
-# Only the next listing of the cloud tells of a silent death, and those come every 10 s from the
-# daemon's start on: struck at a fixed time, the demo would always be as lucky.
-LUCK_S = 10.0
+STEP_MS = 100  # minimum time of a step, so that a fast machine does not finish too early
+MODEL_ARGUMENTS = "--layers 3 --width 96 --block 96 --batch 6"
+CHECKPOINT_EVERY_S = 4  # checkpoint interval: the most that a sudden death may lose
+REPORT_EVERY_S = 1  # interval of progress reports
+FAULT_AFTER_S = 6.5  # training time of a machine before its fault: between two checkpoints
+# A silent death is detected by the next listing, every 10 s from the daemon's start. A random delay
+# keeps the demo from always measuring the same detection time.
+MAX_FAULT_JITTER_S = 10.0
 RECOVERY_TIMEOUT_S = 90.0
-STILL_TIMEOUT_S = 240.0  # without a step, or without an end after the last one
+NO_PROGRESS_TIMEOUT_S = 240.0  # limit without a new step, or from the last step to the end
 
 SCENARIO = """\
 # Three small clouds. Prices make the cheapest offer move from cloud to cloud as machines are lost.
@@ -54,7 +54,7 @@ name = "eastus-1"
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """How one machine is taken away."""
+    """How the local cloud takes one machine away."""
 
     text: str
     mode: str
@@ -62,26 +62,26 @@ class InjectedFault:
     thaw_after_s: float | None = None
     zombie_s: float = 15.0
 
-    def order(self) -> dict[str, Any]:
-        """The body of the cloud's control call."""
+    def request_body(self) -> dict[str, Any]:
+        """Return the body of the cloud's control call."""
         kind = "preempt" if self.mode == "notice" else "none"
-        order: dict[str, Any] = {"kind": kind, "mode": self.mode}
+        body: dict[str, Any] = {"kind": kind, "mode": self.mode}
         if self.mode == "notice":
-            order["notice_s"] = self.notice_s
+            body["notice_s"] = self.notice_s
         if self.thaw_after_s is not None:
-            order |= {"thaw_after_s": self.thaw_after_s, "zombie_s": self.zombie_s}
-        return order
+            body |= {"thaw_after_s": self.thaw_after_s, "zombie_s": self.zombie_s}
+        return body
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The exit code of a machine's program, and when its own journal says so."""
+class ProgramExit:
+    """The exit code of a machine's program, and its time in the machine's journal."""
 
     code: int
     at_us: int
 
 
-STRIKES = (
+FAULTS = (
     InjectedFault("freezes and is cut off, without a word", "silent", thaw_after_s=32.0),
     InjectedFault("gets the cloud's notice: 30 s left", "notice", 30.0),
     InjectedFault("gets the cloud's notice: 120 s left", "notice", 120.0),
@@ -89,133 +89,145 @@ STRIKES = (
 
 
 def job_file(name: str, steps: int) -> str:
-    """The demo's job as a user would write it."""
+    """Return the demo's job file."""
     program = f"{shlex.quote(sys.executable)} -m trainer.train --steps {steps}"
     return f"""\
 name: {name}
 resources:
   accelerators: H100:8
   use_spot: true
-run: {program} {SIZE} --step-time-ms {STEP_MS} --threads 1 --seed 7
+run: {program} {MODEL_ARGUMENTS} --step-time-ms {STEP_MS} --threads 1 --seed 7
 spotd:
   checkpoint:
     engine: spotd
-    every: {EVERY_S}s
-  progress_every: {REPORT_S}s
+    every: {CHECKPOINT_EVERY_S}s
+  progress_every: {REPORT_EVERY_S}s
 """
 
 
 class DemoRun:
-    """Runs the demo's two jobs in a started box and tells `screen` what happens."""
+    """Runs the demo's two jobs in a started box and shows their events on `screen`."""
 
     def __init__(self, box: Box, screen: Screen, steps: int = STEPS) -> None:
         self.box = box
         self.screen = screen
         self.steps = steps
-        self.zombie: Ended | None = None
-        self.heads: Sequence[Head] = ()
-        self._seen = 0
+        self.zombie_exit: ProgramExit | None = None
+        self.head_versions: Sequence[Head] = ()
+        self._last_event_id = 0
         self._zombie: tuple[str, int] | None = None
 
-    def preempted(self) -> str:
-        """The job that loses three machines; its id once it has finished."""
+    def run_preempted(self) -> str:
+        """Run the job that loses three machines, and return its id. Raises BoxError."""
         job_id = self.box.submit(job_file("demo", self.steps), "demo")
         with HeadWatch(self.box.checkpoints_url, job_id, self.box.store_options) as watch:
-            self.heads = watch.versions
-            self._strike(job_id)
+            self.head_versions = watch.versions
+            self._inject_faults(job_id)
             self._finish(job_id)
         return job_id
 
-    def _strike(self, job_id: str) -> None:
-        for number, strike in enumerate(STRIKES, start=1):
+    def _inject_faults(self, job_id: str) -> None:
+        for number, fault in enumerate(FAULTS, start=1):
             node = self._await_training(job_id, number)
-            luck_s = random.uniform(0, LUCK_S) if strike.mode == "silent" else 0.0  # noqa: S311
-            self._pause(job_id, TRAIN_S + luck_s)
-            where = f"{node['provider']}/{node['zone']}"
-            self.screen.say("strike", f"machine {number} of the job, in {where}, {strike.text}")
-            self.box.preempt(str(node["instance_id"]), **strike.order())
-            if strike.thaw_after_s is not None:
+            jitter_s = random.uniform(0, MAX_FAULT_JITTER_S) if fault.mode == "silent" else 0.0  # noqa: S311
+            self._pause(job_id, FAULT_AFTER_S + jitter_s)
+            location = f"{node['provider']}/{node['zone']}"
+            self.screen.add_event(
+                "strike", f"machine {number} of the job, in {location}, {fault.text}"
+            )
+            self.box.preempt(str(node["instance_id"]), **fault.request_body())
+            if fault.thaw_after_s is not None:
                 self._zombie = (str(node["instance_id"]), int(node["generation"]))
 
-    def undisturbed(self) -> str:
-        """The same job, left alone; its id once it has finished."""
-        self.screen.say("demo", "now the same job once more, uninterrupted, to compare")
+    def run_reference(self) -> str:
+        """Run the same job without faults, and return its id. Raises BoxError."""
+        self.screen.add_event("demo", "now the same job once more, uninterrupted, to compare")
         job_id = self.box.submit(job_file("uninterrupted", self.steps), "uninterrupted")
         self._finish(job_id)
         return job_id
 
     def _await_training(self, job_id: str, generation: int) -> dict[str, Any]:
-        def ask() -> dict[str, Any] | None:
-            job = self._look(job_id)
+        def training_node() -> dict[str, Any] | None:
+            job = self._poll(job_id)
             if job["phase"] in FINISHED:
                 raise BoxError(f"the job ended too early: {job['outcome_text']}")
-            nodes = [n for n in job["nodes"] if n["state"] == "running"]
-            return next((n for n in nodes if n["generation"] == generation), None)
+            nodes = [node for node in job["nodes"] if node["state"] == "running"]
+            return next((node for node in nodes if node["generation"] == generation), None)
 
-        return self._until(ask, f"generation {generation} to train", RECOVERY_TIMEOUT_S) or {}
+        return (
+            self._wait_until(training_node, f"generation {generation} to train", RECOVERY_TIMEOUT_S)
+            or {}
+        )
 
     def _pause(self, job_id: str, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            self._look(job_id)
+            self._poll(job_id)
             time.sleep(0.1)
 
     def _finish(self, job_id: str) -> None:
-        """However long it takes on a busy computer, as long as it makes steps."""
-        newest = -1
+        """Wait until the job has finished. It may take any time as long as it makes steps."""
+        newest_step = -1
 
-        def ask() -> str:
-            nonlocal newest
-            job = self._look(job_id)
+        def progress() -> str:
+            nonlocal newest_step
+            job = self._poll(job_id)
             gone = all(node["state"] == "gone" for node in job["nodes"])
             if job["phase"] in FINISHED and gone and self._zombie is None:
                 return "over"
-            before = newest
-            newest = max([newest, *(int(node["step"]) for node in job["nodes"])])
-            return "a step" if newest > before else ""
+            previous = newest_step
+            newest_step = max([newest_step, *(int(node["step"]) for node in job["nodes"])])
+            return "a step" if newest_step > previous else ""
 
-        while self._until(ask, f"{job_id} to make a step, or to end", STILL_TIMEOUT_S) != "over":
+        while (
+            self._wait_until(progress, f"{job_id} to make a step, or to end", NO_PROGRESS_TIMEOUT_S)
+            != "over"
+        ):
             pass
         job = self.box.job(job_id)
         if job["phase"] != "succeeded":
             raise BoxError(f"{job['name']} {job['phase']}: {job['outcome_text']}")
 
-    def _until(self, ask: Callable[[], Any], what: str, timeout_s: float) -> Any:
-        return wait_for(what, ask, timeout_s, every_s=0.1)
+    def _wait_until(self, check: Callable[[], Any], description: str, timeout_s: float) -> Any:
+        return wait_for(description, check, timeout_s, every_s=0.1)
 
-    def _look(self, job_id: str) -> dict[str, Any]:
-        """Pass on what is new, and watch for the zombie."""
-        for event in self.box.events(job_id, self._seen):
-            self._seen = int(event["id"])
-            self.screen.say(str(event["kind"]), str(event["text"]))
+    def _poll(self, job_id: str) -> dict[str, Any]:
+        """Fetch the job, show its new events, and check for the revived machine."""
+        for event in self.box.events(job_id, self._last_event_id):
+            self._last_event_id = int(event["id"])
+            self.screen.add_event(str(event["kind"]), str(event["text"]))
         job = self.box.job(job_id)
-        self.screen.show(job, self.steps)
-        self._look_for_zombie(job_id)
+        self.screen.update_job(job, self.steps)
+        self._check_zombie(job_id)
         return job
 
-    def _look_for_zombie(self, job_id: str) -> None:
-        """The frozen machine comes back to life after its successor claimed HEAD: its own journal,
-        which nobody follows any more, says how that ends."""
+    def _check_zombie(self, job_id: str) -> None:
+        """Read from the frozen machine's journal how its program ended after it was revived.
+
+        By then its successor has claimed HEAD, and the daemon does not follow it any more.
+        """
         if self._zombie is None:
             return
         instance, generation = self._zombie
         folder = self.box.folder / "cloud" / "instances" / instance
         for path in folder.glob(f"**/{job_id}/g{generation}/journal.jsonl"):
-            ended = how_it_ended(path)
-            if ended is not None:
-                self.zombie, self._zombie = ended, None
-                refused = ended.code == EXIT_FENCED
-                what = "tried to commit, and was refused" if refused else "was not refused"
-                self.screen.say("zombie", f"the frozen machine woke up, {what} (exit {ended.code})")
+            exit_ = read_program_exit(path)
+            if exit_ is not None:
+                self.zombie_exit, self._zombie = exit_, None
+                refused = exit_.code == EXIT_FENCED
+                outcome = "tried to commit, and was refused" if refused else "was not refused"
+                self.screen.add_event(
+                    "zombie", f"the frozen machine woke up, {outcome} (exit {exit_.code})"
+                )
                 return
 
 
-def how_it_ended(journal: Path) -> Ended | None:
-    """How the program ended by a node's journal; None while it does not say."""
+def read_program_exit(path: Path) -> ProgramExit | None:
+    """Return how a program exited, from its node's journal; None if it has not."""
     try:
-        lines = journal.read_bytes().splitlines()
+        lines = path.read_bytes().splitlines()
     except OSError:
-        return None  # the machine's disk is deleted while we look
+        return None  # the machine's disk was deleted meanwhile
     for line in reversed(lines):
         try:
             entry = json.loads(line)
@@ -223,5 +235,5 @@ def how_it_ended(journal: Path) -> Ended | None:
             continue
         entry = entry.get("journal", entry)
         if entry.get("kind") == "exited":
-            return Ended(int(entry["data"]["code"]), int(entry["at_us"]))
+            return ProgramExit(int(entry["data"]["code"]), int(entry["at_us"]))
     return None

@@ -18,6 +18,16 @@ class Severity(str, Enum):
     ERROR = "error"
 
 
+class AuditOutcome(str, Enum):
+    """The outcome of a request. Each that changes something is on record twice: before it is tried
+    and when it has ended."""
+
+    ASKED = "asked"
+    DONE = "done"
+    REFUSED = "refused"  # not permitted, not possible, or invalid
+    FAILED = "failed"  # by an error of spotd or of something that it needs
+
+
 @dataclass(frozen=True)
 class Event:
     """An event of the record.

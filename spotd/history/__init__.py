@@ -1,4 +1,4 @@
-"""How machines and prices behaved, and estimates that follow from that.
+"""Statistics of past machines and prices, and estimates computed from them.
 
-Pure: no clock, no randomness, no I/O. Above the planner, which needs nothing of it.
+Pure: no clock, no randomness, no I/O. The planner does not import this package.
 """

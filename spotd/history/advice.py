@@ -1,9 +1,9 @@
-"""Advise which phases of a project to run on spot, and what each costs there and on-demand.
+"""Advise which phases of a project to run on spot, with the cost of each there and on-demand.
 
-At what a useful hour costs today (spot_value.py), never at what guides promise. The phases are
-those of a case study: a search for hyper-parameters (72 h of its 312), the training run (216 h) and
-validation (24 h). Validation is never on spot: its results are compared, so its machines must not
-be taken away or replaced half-way.
+Costs are computed from today's cost of a useful hour (spot_value.py), never from savings that
+guides promise. The phases are those of a case study: a search for hyper-parameters (72 of 312 h),
+the training run (216 h) and validation (24 h). Validation is never on spot: its results are
+compared, so its machines must not be preempted or replaced half-way.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from spotd.history.spot_value import (
     SpotValue,
 )
 
-# What guides promise to save, by mode, whatever the prices: shown beside what is computed.
+# Savings that guides promise by mode, whatever the prices; shown next to the computed ones.
 PROMISED = {SPOT.name: (0.5, 0.7), HYBRID.name: (0.6, 0.75), SEARCH.name: (0.3, 0.5)}
-# "5 to 15 %" is what guides have a workload bear, without a unit: here of the time that is paid.
+# Guides let a workload tolerate "5 to 15 %" without a unit; applied to paid time here.
 TOLERATED = 0.15
-# Of the requests for spot in a pool, what may be refused: beyond it a machine takes more than two
-# requests on average, and each that is refused is waited for.
+# Maximum share of refused spot requests in a pool: above it a machine takes more than two requests
+# on average, each with a wait.
 REFUSED = 0.5
 # A search is 20 to 40 % of a project's compute; validation 24 h beside 216 h of training.
 _SEARCH_SHARE = (0.2, 0.4)
@@ -57,8 +57,10 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Dollars:
-    """`usd` of a plan and `on_demand_usd` of the same work on demand; `priced_usd` and `listed_usd`
-    are the machines' prices alone of each, for the discount."""
+    """The cost of a plan, and `on_demand_usd` of the same work on-demand.
+
+    `priced_usd` and `listed_usd` are the prices of the machines alone, for the discount.
+    """
 
     usd: float = 0.0
     on_demand_usd: float = 0.0
@@ -84,7 +86,7 @@ class Dollars:
 
 @dataclass(frozen=True)
 class Phase:
-    """`hours` are of useful work; `takes_h` those that are paid for, interruptions included."""
+    """A phase's plan. `hours` is useful work, `takes_h` the paid time including interruptions."""
 
     part: PhaseRequest
     spot: bool
@@ -99,11 +101,11 @@ def on_spot(mode: Mode, part: PhaseRequest) -> bool:
     return part in _ON_SPOT.get(mode.name, ())
 
 
-def phase(mode: Mode, part: PhaseRequest, hours: float, worth: SpotValue) -> Phase:
+def phase(mode: Mode, part: PhaseRequest, hours: float, value: SpotValue) -> Phase:
     """Return one phase at today's prices; on-demand as well if spot does not pay today."""
-    wanted, pays = on_spot(mode, part), worth.verdict is not SpotDecision.NO
-    spot = wanted and pays
-    side, other = worth.spot if spot else worth.on_demand, worth.on_demand
+    recommended, pays = on_spot(mode, part), value.verdict is not SpotDecision.NO
+    spot = recommended and pays
+    side, other = value.spot if spot else value.on_demand, value.on_demand
     dollars = Dollars(
         side.usd * hours,
         other.usd * hours,
@@ -112,41 +114,43 @@ def phase(mode: Mode, part: PhaseRequest, hours: float, worth: SpotValue) -> Pha
     )
     paid = side.machines_usd + side.egress_usd
     takes_h = hours * side.usd / paid if paid else hours
-    return Phase(part, spot, _why(mode, part, wanted=wanted, pays=pays), hours, takes_h, dollars)
+    return Phase(
+        part, spot, _why(mode, part, recommended=recommended, pays=pays), hours, takes_h, dollars
+    )
 
 
-def _why(mode: Mode, part: PhaseRequest, *, wanted: bool, pays: bool) -> str:
-    if wanted and not pays:
+def _why(mode: Mode, part: PhaseRequest, *, recommended: bool, pays: bool) -> str:
+    if recommended and not pays:
         return "spot does not pay today"
-    if wanted or part is PhaseRequest.VALIDATE:
+    if recommended or part is PhaseRequest.VALIDATE:
         return _WHY[part]
     return mode.text
 
 
 def phases(
-    mode: Mode, hours: Mapping[PhaseRequest, float], worth_of: Callable[[float], SpotValue | None]
+    mode: Mode, hours: Mapping[PhaseRequest, float], value_of: Callable[[float], SpotValue | None]
 ) -> list[Phase]:
     """Return the phases whose hours are known, in order.
 
-    `worth_of` is the value of spot for so many hours of work: work that is saved nowhere costs more
-    the longer it is.
+    `value_of` returns the value of spot for a number of hours of work: work without checkpoints
+    costs more per hour the longer it is.
     """
-    found = []
+    result = []
     for part in PhaseRequest:
-        worth = worth_of(hours[part]) if hours.get(part) else None
-        if worth is not None:
-            found.append(phase(mode, part, hours[part], worth))
-    return found
+        value = value_of(hours[part]) if hours.get(part) else None
+        if value is not None:
+            result.append(phase(mode, part, hours[part], value))
+    return result
 
 
-def together(found: Iterable[Phase]) -> Dollars:
+def total_dollars(phases_: Iterable[Phase]) -> Dollars:
     """Return the sum over phases."""
-    rows = [one.dollars for one in found]
+    rows = [phase.dollars for phase in phases_]
     return Dollars(
-        sum(one.usd for one in rows),
-        sum(one.on_demand_usd for one in rows),
-        sum(one.priced_usd for one in rows),
-        sum(one.listed_usd for one in rows),
+        sum(dollars.usd for dollars in rows),
+        sum(dollars.on_demand_usd for dollars in rows),
+        sum(dollars.priced_usd for dollars in rows),
+        sum(dollars.listed_usd for dollars in rows),
     )
 
 
@@ -160,16 +164,16 @@ def usual_hours(train_h: float) -> dict[PhaseRequest, tuple[float, float]]:
     return {PhaseRequest.SEARCH: (low, high), PhaseRequest.VALIDATE: (validation, validation)}
 
 
-def lost_share(per_machine_h: float, habits: InterruptionCost) -> float:
+def lost_share(per_machine_h: float, cost: InterruptionCost) -> float:
     """Return the share of paid time that interruptions take from a job that keeps its work."""
-    return min(per_machine_h * habits.num_nodes * habits.loss_h, 1.0)
+    return min(per_machine_h * cost.num_nodes * cost.loss_h, 1.0)
 
 
-def to_be_had(refusals: Interval | None) -> bool | None:
+def is_available(refusals: Interval | None) -> bool | None:
     """Return whether a pool grants machines, by the share of refused requests.
 
-    None if more than REFUSED of a few were refused and their interval includes less. A pool that
-    was never asked counts as available while it is offered.
+    None if more than REFUSED were refused, but their interval includes a lower share. A pool
+    without requests counts as available while it is offered.
     """
     if refusals is None or refusals.middle <= REFUSED:
         return True
@@ -181,11 +185,11 @@ class Recommendation(str, Enum):
 
     SPOT = "spot"
     ON_DEMAND = "on_demand"
-    UNKNOWN = "unknown"  # nothing speaks against spot, and nobody knows whether it pays
+    UNKNOWN = "unknown"  # no condition fails, but whether spot pays is not known
 
 
-def advised(holds: Sequence[bool | None], *, pays: bool | None) -> Recommendation:
-    """Spot where it pays and no condition fails; those that are not known decide nothing."""
-    if pays is False or any(one is False for one in holds):
+def recommend(conditions: Sequence[bool | None], *, pays: bool | None) -> Recommendation:
+    """Return spot if it pays and no condition fails; unknown conditions (None) are ignored."""
+    if pays is False or any(condition is False for condition in conditions):
         return Recommendation.ON_DEMAND
     return Recommendation.UNKNOWN if pays is None else Recommendation.SPOT

@@ -28,9 +28,9 @@ from spotd.planner.placement.build_situation import speed_of
 from spotd.planner.placement.cost_to_finish import lives_of
 
 DAY_US = 24 * US_PER_H
-HISTORY_US = 7 * DAY_US  # of which the rates are
-SAMPLES = 48  # moments of that time at which they are read
-CUT_S = 600.0  # of training at least, in one stretch whose pace is compared with others'
+HISTORY_US = 7 * DAY_US  # time from which hourly rates are sampled
+SAMPLES = 48  # number of samples in that time
+CUT_S = 600.0  # minimum training time of one stretch, for comparing paces
 
 ENDED = "it has ended"
 PAUSED = "it is paused"
@@ -58,18 +58,18 @@ class StepTimes:
     """Seconds per step over the newest generations, in total and per stretch."""
 
     step_s: float
-    steps: int  # that were measured
+    steps: int  # number of measured steps
     stretches: Sequence[float]
 
 
 @dataclass(frozen=True)
 class CompletionEstimate:
-    """The estimate. Money is for machines alone.
+    """The estimate. Money is for machines only.
 
-    `unknown` is why no end is estimated; `completion` is None then. `step` is the last step,
-    `saved_step` the one to which a sudden end goes back. The rest would cost `list_left_microusd`
-    on-demand in the same place without interruptions, and `best_left_microusd` in the cheapest
-    place; 0 if no price is known.
+    `unknown` is the reason if no end is estimated; `completion` is None then. `step` is the last
+    step, `saved_step` the one to which a sudden end would go back. The remaining work would cost
+    `list_left_microusd` on-demand in the same place without interruptions, and
+    `best_left_microusd` in the cheapest place; 0 if no price is known.
     """
 
     spent_microusd: int
@@ -77,7 +77,7 @@ class CompletionEstimate:
     mean_microusd_per_h: int  # of the last 24 h, or since it began
     step: int = 0
     saved_step: int = 0
-    steps: int = 0  # all that there are to do; 0: not said
+    steps: int = 0  # total number of steps; 0: not given
     pace: StepTimes | None = None
     left_s: float = 0.0
     known: Measurements | None = None
@@ -99,15 +99,15 @@ class CompletionEstimate:
         return self.spent_microusd + low, self.spent_microusd + middle, self.spent_microusd + high
 
 
-def outlook(facts: JobRecord) -> CompletionEstimate:
+def estimate_completion(facts: JobRecord) -> CompletionEstimate:
     """Return the estimate at `now_us` for a job in any state."""
     job, wishes, now_us = facts.job, facts.job.spec.wishes, facts.now_us
-    rate = sum(one.rate_microusd_per_h for one in facts.stretches if one.running)
-    spent = sum(one.spent(0, now_us) for one in facts.stretches)
-    pace, saved = pace_of(facts.steps), job.head.step if job.head else 0
+    rate = sum(segment.rate_microusd_per_h for segment in facts.stretches if segment.running)
+    spent = sum(segment.spent(0, now_us) for segment in facts.stretches)
+    pace, saved = step_times(facts.steps), job.head.step if job.head else 0
     step = max(saved, _reported(facts))
     unknown, advice = _obstacle(facts, pace)
-    shown = CompletionEstimate(
+    partial = CompletionEstimate(
         spent,
         rate,
         _mean(facts),
@@ -118,31 +118,31 @@ def outlook(facts: JobRecord) -> CompletionEstimate:
         unknown=unknown,
         advice=advice,
     )
-    here = _newest(facts.nodes)
-    if unknown or pace is None or here is None:
-        return shown
-    left_s = _left_s(facts, pace, step, here)
-    own = losses_s(facts)
-    known = _known(facts, pace, left_s, own, here)
-    found = completion(known)
+    newest_node = _newest(facts.nodes)
+    if unknown or pace is None or newest_node is None:
+        return partial
+    left_s = _left_s(facts, pace, step, newest_node)
+    own_losses_s = losses_s(facts)
+    known = _known(facts, pace, left_s, own_losses_s, newest_node)
+    result = completion(known)
     list_rate, best_rate = _on_demand(facts)
     left_h, nodes = left_s / 3600, job.spec.num_nodes
     return CompletionEstimate(
         spent_microusd=spent,
         microusd_per_h=rate,
-        mean_microusd_per_h=shown.mean_microusd_per_h,
+        mean_microusd_per_h=partial.mean_microusd_per_h,
         step=step,
         saved_step=saved,
         steps=wishes.work_steps,
         pace=pace,
         left_s=left_s,
         known=known,
-        own_losses=len(own),
-        completion=found,
-        unknown="" if found else NEVER,
+        own_losses=len(own_losses_s),
+        completion=result,
+        unknown="" if result else NEVER,
         list_left_microusd=round(list_rate * nodes * left_h),
         best_left_microusd=round(best_rate * nodes * left_h),
-        notes=_notes(known, len(own)),
+        notes=_notes(known, len(own_losses_s)),
     )
 
 
@@ -160,7 +160,7 @@ def _obstacle(facts: JobRecord, pace: StepTimes | None) -> tuple[str, str]:
     return (NO_STEPS, "") if pace is None else ("", "")
 
 
-def pace_of(steps: Sequence[Steps]) -> StepTimes | None:
+def step_times(steps: Sequence[Steps]) -> StepTimes | None:
     """Return the pace by wall time, including saves and evaluation; None if not measured.
 
     From report to report of one run; the first report counts by itself.
@@ -179,11 +179,11 @@ def pace_of(steps: Sequence[Steps]) -> StepTimes | None:
                 time_s, count = 0.0, 0
         if time_s:
             cuts.append((time_s, count))
-    whole_s, many = sum(time_s for time_s, _ in cuts), sum(count for _, count in cuts)
-    if not whole_s or not many:
+    total_s, total_steps = sum(time_s for time_s, _ in cuts), sum(count for _, count in cuts)
+    if not total_s or not total_steps:
         return None
     full = [cut for cut in cuts if cut[0] >= CUT_S / 2] or cuts
-    return StepTimes(whole_s / many, many, [time_s / count for time_s, count in full])
+    return StepTimes(total_s / total_steps, total_steps, [time_s / count for time_s, count in full])
 
 
 def _neighbours(rows: Sequence[Steps]) -> Iterator[tuple[Steps | None, Steps]]:
@@ -201,54 +201,54 @@ def losses_s(facts: JobRecord) -> list[float]:
     From the last step before it until training had come as far again and made a new step, for
     preempted or lost machines only.
     """
-    taken = {
+    interrupted = {
         node.generation
         for node in facts.nodes
         if node.leave_reason in LOSSES and (node.chosen or node.started_at_us)
     }
     behind = _behind(facts.steps)
     rows = sorted(facts.steps, key=lambda row: row.generation)
-    found = []
+    losses = []
     for old, new in pairwise(rows):
-        if old.generation == new.generation or old.generation not in taken:
+        if old.generation == new.generation or old.generation not in interrupted:
             continue
         ended_us = old.last_at_us + behind[old.generation]
         again_us = _reached_us(rows, old, behind)
         if again_us:
-            found.append(max(0, again_us - ended_us) / S)
-    return found
+            losses.append(max(0, again_us - ended_us) / S)
+    return losses
 
 
 def _behind(steps: Iterable[Steps]) -> dict[int, int]:
     """Return how far each generation's clock is behind ours, by the report received soonest."""
-    found: dict[int, int] = {}
+    delays_us: dict[int, int] = {}
     for row in steps:
         late_us = row.at_us - row.last_at_us
-        found[row.generation] = min(late_us, found.get(row.generation, late_us))
-    return found
+        delays_us[row.generation] = min(late_us, delays_us.get(row.generation, late_us))
+    return delays_us
 
 
 def _reached_us(rows: Sequence[Steps], old: Steps, behind: dict[int, int]) -> int:
     """Return when the step after `old`'s last was made, by our clock; 0 if not yet."""
-    wanted = old.last + 1
+    step = old.last + 1
     for row in rows:
-        if row.generation > old.generation and row.last >= wanted:
+        if row.generation > old.generation and row.last >= step:
             each_us = (row.last_at_us - row.first_at_us) / max(1, row.last - row.first)
-            after = row.last - max(wanted, row.first)
+            after = row.last - max(step, row.first)
             return round(row.last_at_us - after * each_us) + behind[row.generation]
     return 0
 
 
 def _known(
-    facts: JobRecord, pace: StepTimes, left_s: float, own: Sequence[float], here: Node
+    facts: JobRecord, pace: StepTimes, left_s: float, own_losses_s: Sequence[float], node: Node
 ) -> Measurements:
     spec, past = facts.job.spec, facts.market.past
-    planned = start_s(past, facts.job.id) + longest_pause_s(here.offer, spec, facts.market) / 2
-    hazard = hazard_of(here.offer, lives_of(past))
+    planned = start_s(past, facts.job.id) + longest_pause_s(node.offer, spec, facts.market) / 2
+    hazard = hazard_of(node.offer, lives_of(past))
     return Measurements(
         left_s=left_s,
-        paces=[one / pace.step_s for one in pace.stretches],
-        losses_s=[*own, planned],
+        paces=[segment_s / pace.step_s for segment_s in pace.stretches],
+        losses_s=[*own_losses_s, planned],
         rates=_rates(facts),
         num_nodes=spec.num_nodes,
         losses=hazard.losses,
@@ -258,12 +258,12 @@ def _known(
     )
 
 
-def _left_s(facts: JobRecord, pace: StepTimes, step: int, here: Node) -> float:
+def _left_s(facts: JobRecord, pace: StepTimes, step: int, node: Node) -> float:
     """Return the remaining training time at the job's measured pace, at least one step."""
     wishes = facts.job.spec.wishes
     if wishes.work_steps:
         return max(wishes.work_steps - step, 1) * pace.step_s
-    speed = speed_of(facts.job.spec, here.offer)
+    speed = speed_of(facts.job.spec, node.offer)
     return max(wishes.work_s / speed - step * pace.step_s, pace.step_s)
 
 
@@ -272,26 +272,30 @@ def _rates(facts: JobRecord) -> list[float]:
 
     The present rate counts for half if there is one.
     """
-    begun_us = min((one.start_us for one in facts.stretches), default=facts.now_us)
-    since_us = max(begun_us, facts.now_us - HISTORY_US)
+    started_us = min((segment.start_us for segment in facts.stretches), default=facts.now_us)
+    since_us = max(started_us, facts.now_us - HISTORY_US)
     each_us = (facts.now_us - since_us) / SAMPLES
     moments = [since_us + round((n + 0.5) * each_us) for n in range(SAMPLES)]
     rates = [
-        sum(s.rate_microusd_per_h for s in facts.stretches if s.start_us <= at_us < s.end_us)
+        sum(
+            segment.rate_microusd_per_h
+            for segment in facts.stretches
+            if segment.start_us <= at_us < segment.end_us
+        )
         for at_us in moments
     ]
-    found: list[float] = [rate for rate in rates if rate]
-    now = sum(one.rate_microusd_per_h for one in facts.stretches if one.running)
+    hourly_rates: list[float] = [rate for rate in rates if rate]
+    now = sum(segment.rate_microusd_per_h for segment in facts.stretches if segment.running)
     if now:
-        found += [now] * max(1, len(found))
-    return found or [0.0]  # prepaid
+        hourly_rates += [now] * max(1, len(hourly_rates))
+    return hourly_rates or [0.0]  # prepaid
 
 
 def _mean(facts: JobRecord) -> int:
-    begun_us = min((one.start_us for one in facts.stretches), default=facts.now_us)
-    since_us = max(begun_us, facts.now_us - DAY_US)
+    started_us = min((segment.start_us for segment in facts.stretches), default=facts.now_us)
+    since_us = max(started_us, facts.now_us - DAY_US)
     passed_us = facts.now_us - since_us
-    spent = sum(one.spent(since_us, facts.now_us) for one in facts.stretches)
+    spent = sum(segment.spent(since_us, facts.now_us) for segment in facts.stretches)
     return round(spent * US_PER_H / passed_us) if passed_us > 0 else 0
 
 
@@ -300,7 +304,7 @@ def _on_demand(facts: JobRecord) -> tuple[int, int]:
 
     0 if no price is known.
     """
-    newest = max(facts.stretches, key=lambda one: one.start_us, default=None)
+    newest = max(facts.stretches, key=lambda segment: segment.start_us, default=None)
     if newest is None:
         return 0, 0
     return newest.list_rate_microusd_per_h, newest.best_rate_microusd_per_h
@@ -314,11 +318,11 @@ def _trains(facts: JobRecord) -> bool:
 
 
 def _reported(facts: JobRecord) -> int:
-    """The last step of the machine that trains; 0 where none does."""
+    """Return the last step of the machine that trains; 0 if none does."""
     if not _trains(facts):
         return 0
-    mine = [row for row in facts.steps if row.generation == facts.job.generation]
-    return mine[-1].last if mine else 0
+    own_steps = [row for row in facts.steps if row.generation == facts.job.generation]
+    return own_steps[-1].last if own_steps else 0
 
 
 def _newest(nodes: Sequence[Node]) -> Node | None:
@@ -326,10 +330,10 @@ def _newest(nodes: Sequence[Node]) -> Node | None:
     return max(chosen, key=lambda node: node.requested_at_us, default=None)
 
 
-def _notes(known: Measurements, own: int) -> tuple[str, ...]:
+def _notes(known: Measurements, own_losses: int) -> tuple[str, ...]:
     """Return where the interval comes from, term by term."""
     mean_min = sum(known.losses_s) / len(known.losses_s) / 60
-    took = f"{own} of this job, and" if own else "none of this job yet:"
+    took = f"{own_losses} of this job, and" if own_losses else "none of this job yet:"
     often = f"{known.losses} in {known.hours:,.0f} machine-hours of this pool here"
     notes = [
         f"pace: {len(known.paces)} stretches of its own training",

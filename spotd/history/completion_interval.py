@@ -1,11 +1,11 @@
-"""When a job will be done and its cost, with an interval, from what was measured of it.
+"""Compute intervals of a job's completion time and cost from its measurements.
 
-The rest is trained at a pace like those of its own stretches. It is interrupted as often as this
-fleet's record of such machines says, each time for as long as its own interruptions took, and each
-hour costs like those it paid. Every outcome of these four is weighed and none is drawn, so that
-everyone gets the same answer. The number of interruptions is negative binomial: the Poisson of a
-hazard that is known as a Gamma posterior (Gelman et al., Bayesian Data Analysis, 2.6). The time of
-n interruptions is normal around n times their mean, with the uncertainty of that mean.
+The remaining work is trained at a pace like those measured, interrupted as often as this fleet's
+record of such machines says, each time for as long as the job's own interruptions took, and each
+hour costs like those it paid. All combinations of these four are weighted and none is drawn at
+random, so that the result is reproducible. The number of interruptions is negative binomial: a
+Poisson count whose hazard has a Gamma posterior (Gelman et al., Bayesian Data Analysis, 2.6). The
+time of n interruptions is normal around n times their mean, with the uncertainty of that mean.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from dataclasses import dataclass
 from itertools import product
 
 COVERAGE = 0.9  # one of twenty outcomes lies below, one above
-_PARTS = (0.1, 0.3, 0.5, 0.7, 0.9)  # the middles of fifths, which stand for a whole distribution
+_PARTS = (0.1, 0.3, 0.5, 0.7, 0.9)  # the middles of fifths, which represent a distribution
 _DEVIATES = tuple(statistics.NormalDist().inv_cdf(part) for part in _PARTS)
 _MOST_COUNTS = 41
-_MOST = 100_000  # interruptions: beyond that nobody waits
+_MOST = 100_000  # upper limit of the number of interruptions
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured of a job.
+    """Measurements of a job.
 
-    `paces` are seconds per step in its stretches, relative to the one behind `left_s`. `losses_s`
-    is what its interruptions took, each from the last step before to the first new one after.
-    `rates` are equally likely hourly costs of all its machines. `starts`: it has to start first.
-    `losses` happened in `hours` of such machines, and the prior is one in `prior_h`.
+    `left_s` is the remaining training time at its mean pace. `paces` are seconds per step in its
+    stretches, relative to that mean. `losses_s` are the durations of its interruptions, each from
+    the last step before to the first new one after. `rates` are equally likely hourly costs of all
+    its machines. `starts`: it has to start first. `losses` happened in `hours` of such machines,
+    and the prior is one in `prior_h`.
     """
 
     left_s: float
@@ -51,7 +52,7 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Range:
-    """The middle outcome, and what nine of ten lie between."""
+    """The median outcome, and the bounds of the 90 % interval."""
 
     low: float
     middle: float
@@ -75,7 +76,7 @@ def completion(known: Measurements) -> Completion | None:
     if not (known.paces and known.losses_s and known.rates):
         raise ValueError("nothing was measured")
     mean_s = statistics.fmean(known.losses_s)
-    part = known.num_nodes * known.hazard * mean_s / 3600  # of the time, that interruptions take
+    part = known.num_nodes * known.hazard * mean_s / 3600  # share of time that interruptions take
     if part >= 1:
         return None
     exposure = known.num_nodes * known.left_s / 3600 / (1 - part)
@@ -89,30 +90,33 @@ def completion(known: Measurements) -> Completion | None:
 
 
 def interruptions(shape: float, rate: float, exposure: float) -> list[tuple[float, float]]:
-    """(how many, how likely), of a hazard that is Gamma(shape, rate), in `exposure` of the unit of
-    the rate: all of them where they are few, else their quantiles, each as likely."""
+    """Return (count, probability) of interruptions in `exposure`, for a Gamma(shape, rate) hazard.
+
+    `exposure` has the unit of `rate`. If there are many counts, equally likely quantiles are
+    returned instead.
+    """
     log_p = shape * math.log(rate / (rate + exposure))
     step = exposure / (rate + exposure)
-    found: list[tuple[float, float]] = []
+    probabilities: list[tuple[float, float]] = []
     below, log_step = 0.0, math.log(step) if step else -math.inf
     for count in range(_MOST):
         weight = math.exp(log_p)
-        found.append((count, weight))
+        probabilities.append((count, weight))
         below += weight
         if below > 0.9995 or not step:
             break
         log_p += math.log((shape + count) / (count + 1)) + log_step
-    if len(found) <= _MOST_COUNTS:
-        return found
+    if len(probabilities) <= _MOST_COUNTS:
+        return probabilities
     parts = [(n + 0.5) / _MOST_COUNTS for n in range(_MOST_COUNTS)]
-    return [(value, 1 / _MOST_COUNTS) for value in quantiles(found, parts)]
+    return [(value, 1 / _MOST_COUNTS) for value in quantiles(probabilities, parts)]
 
 
 def _lost_s(losses_s: Sequence[float], count: float, deviate: float) -> float:
-    """Return what so many interruptions take.
+    """Return the time that `count` interruptions take, `deviate` standard deviations from the mean.
 
-    With a single known one their spread is unknown: it counts as large as they are, like an event
-    of constant rate.
+    With a single measurement the standard deviation is taken to be as large as the mean, as for
+    events of constant rate.
     """
     n, mean = len(losses_s), statistics.fmean(losses_s)
     variance = statistics.variance(losses_s) if n > 1 else mean * mean
@@ -121,7 +125,7 @@ def _lost_s(losses_s: Sequence[float], count: float, deviate: float) -> float:
 
 
 def _spread(values: Sequence[float]) -> list[float]:
-    """A few that stand for all of them."""
+    """Return a few values that represent all of them."""
     if len(values) <= len(_PARTS):
         return list(values)
     return quantiles([(value, 1.0) for value in values], _PARTS)
@@ -138,11 +142,11 @@ def quantiles(outcomes: Iterable[tuple[float, float]], parts: Sequence[float]) -
     `parts` are in rising order.
     """
     ordered = sorted(outcomes)
-    whole = sum(weight for _, weight in ordered)
-    found, at, below = [], 0, ordered[0][1]
+    total = sum(weight for _, weight in ordered)
+    values, at, below = [], 0, ordered[0][1]
     for part in parts:
-        while below < part * whole and at < len(ordered) - 1:
+        while below < part * total and at < len(ordered) - 1:
             at += 1
             below += ordered[at][1]
-        found.append(ordered[at][0])
-    return found
+        values.append(ordered[at][0])
+    return values

@@ -1,4 +1,4 @@
-"""Judge a drill: whether the job recovered as it should, by the record since.
+"""Judge a drill: whether the job recovered as required, by its record since the fault.
 
 A fault with a save loses no step. A kill loses the training since the last checkpoint, at most one
 interval. Losses continue without a jump, the old machine is gone, and nothing was requested twice.
@@ -16,8 +16,7 @@ from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.domain.units import S
 from spotd.history.loss_continuity import NEAR, is_loss, seam_of
 
-# A machine that was asked for after the strike, and left for one of these, was replaced with
-# reason.
+# A machine that was requested after the fault and left for one of these reasons may be replaced.
 _EXCUSED = frozenset(
     {LeaveReason.CAPACITY, LeaveReason.BOOT_TIMEOUT, LeaveReason.HEDGE_LOST}
     | {LeaveReason.PREEMPTED, LeaveReason.LOST}
@@ -37,7 +36,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Save:
-    """A checkpoint: its step, when it was committed, and for how many seconds it was made."""
+    """A checkpoint: its step, when it was committed, and how many seconds it took."""
 
     generation: int
     step: int
@@ -75,23 +74,23 @@ def judge(drill: FaultDrill, record: DrillRecord, now_us: int) -> FaultDrill | N
     newer = [node for node in record.nodes if node.generation > old.generation]
     new = next((n for n in newer if n.chosen and n.first_step_at_us and not n.rank), None)
     if new is None:
-        if not (late or ended or _beyond(drill, now_us)):
+        if not (late or ended or _past_deadline(drill, now_us)):
             return None
         how = "the job ended before that" if ended else f"within {drill.within_s:.0f} s"
-        cost = _paid(record, drill.struck_at_us, now_us)
-        return _ended(drill, now_us, [f"it did not train again, {how}"], cost)
+        cost = _cost(record, drill.struck_at_us, now_us)
+        return _finish(drill, now_us, [f"it did not train again, {how}"], cost)
     losses = _losses(record, new)
     full = len(losses[1]) >= NEAR or not losses[0]
     if not (late or ended) and (old.state is not NodeState.GONE or not full):
         return None
-    return _weigh(drill, record, old, new, losses, now_us)
+    return _judge_recovery(drill, record, old, new, losses, now_us)
 
 
-def _beyond(drill: FaultDrill, now_us: int) -> bool:
+def _past_deadline(drill: FaultDrill, now_us: int) -> bool:
     return now_us > drill.struck_at_us + int(drill.within_s * S)
 
 
-def _weigh(
+def _judge_recovery(
     drill: FaultDrill,
     record: DrillRecord,
     old: Node,
@@ -99,27 +98,27 @@ def _weigh(
     losses: tuple[list[float], list[float]],
     now_us: int,
 ) -> FaultDrill:
-    wrong = []
-    reached = max([old.last_step, *(r.to_step for r in _of(record, old))])
+    problems = []
+    reached = max([old.last_step, *(r.to_step for r in _reports_of(record, old))])
     resumed = record.claims.get(new.id)
     took_s = (new.first_step_at_us - drill.struck_at_us) / S
     seam = seam_of(*losses)
     lost = None if resumed is None or not reached else max(0, reached - resumed)
     until_us = max(new.first_step_at_us, old.gone_at_us)
-    found = Findings(
+    findings = Findings(
         reached_step=reached or None,
         resumed_step=resumed,
         lost_steps=lost,
         first_step_s=round(took_s, 1),
         sigmas=None if seam is None else round(seam[0], 2),
-        cost_microusd=_paid(record, drill.struck_at_us, until_us),
+        cost_microusd=_cost(record, drill.struck_at_us, until_us),
     )
     if took_s > drill.within_s:
-        wrong.append(f"its first step came after {took_s:.0f} s, not {drill.within_s:.0f}")
-    wrong += _lost_too_much(drill, record, old, found)
-    wrong += _off(seam, *losses)
+        problems.append(f"its first step came after {took_s:.0f} s, not {drill.within_s:.0f}")
+    problems += _lost_too_much(drill, record, old, findings)
+    problems += _loss_problems(seam, *losses)
     if old.state is not NodeState.GONE:
-        wrong.append(f"its old machine is still there ({old.instance_id or old.id})")
+        problems.append(f"its old machine is still there ({old.instance_id or old.id})")
     twice = [
         node.id
         for node in record.nodes
@@ -127,43 +126,45 @@ def _weigh(
         if node.leave_reason not in _EXCUSED
     ]
     if twice:
-        wrong.append(f"more than one machine was asked for: {', '.join(twice)}")
-    return _ended(drill, now_us, wrong, found)
+        problems.append(f"more than one machine was asked for: {', '.join(twice)}")
+    return _finish(drill, now_us, problems, findings)
 
 
-def _lost_too_much(drill: FaultDrill, record: DrillRecord, old: Node, found: Findings) -> list[str]:
-    own = [save for save in record.saves if save.generation <= old.generation]
-    if found.resumed_step is None:
+def _lost_too_much(
+    drill: FaultDrill, record: DrillRecord, old: Node, findings: Findings
+) -> list[str]:
+    own_saves = [save for save in record.saves if save.generation <= old.generation]
+    if findings.resumed_step is None:
         text = "where it went on from is not on record"
     elif drill.kind in SAVES:
-        text = _unsaved(drill, own, found.lost_steps)
+        text = _unsaved(drill, own_saves, findings.lost_steps)
     else:
-        text = _late_saved(drill, record, old, own, found)
+        text = _late_saved(drill, record, old, own_saves, findings)
     return [text] if text else []
 
 
-def _unsaved(drill: FaultDrill, own: Sequence[Save], lost_steps: int | None) -> str:
+def _unsaved(drill: FaultDrill, own_saves: Sequence[Save], lost_steps: int | None) -> str:
     if lost_steps:
         return f"{lost_steps} steps were lost, and it had time to save them"
-    if lost_steps is None and not any(save.at_us >= drill.struck_at_us for save in own):
+    if lost_steps is None and not any(save.at_us >= drill.struck_at_us for save in own_saves):
         return "it saved nothing when it was stopped"
     return ""
 
 
 def _late_saved(
-    drill: FaultDrill, record: DrillRecord, old: Node, own: Sequence[Save], found: Findings
+    drill: FaultDrill, record: DrillRecord, old: Node, own_saves: Sequence[Save], findings: Findings
 ) -> str:
-    spec, resumed, lost = record.job.spec, found.resumed_step or 0, found.lost_steps or 0
-    known = [save for save in own if save.at_us <= drill.struck_at_us]
+    spec, resumed, lost = record.job.spec, findings.resumed_step or 0, findings.lost_steps or 0
+    known = [save for save in own_saves if save.at_us <= drill.struck_at_us]
     newest = max(known, key=lambda save: save.step, default=None)
     if newest is None:
         return "there was no checkpoint to go on from"
     if resumed < newest.step:
         return f"it went on from step {resumed}, before its checkpoint {newest.step}"
-    every, took_s = spec.checkpoint.every_steps, max(save.took_s for save in own)
+    every, took_s = spec.checkpoint.every_steps, max(save.took_s for save in own_saves)
     if every and lost > every + _steps_in(record, old, took_s):
         return f"{lost} steps were lost, and it saves every {every}"
-    # What a machine before it had saved is as old as the training since.
+    # A checkpoint of an earlier machine is only as old as the training since then.
     age_s = (drill.struck_at_us - max(newest.at_us, old.first_step_at_us)) / S
     if not every and age_s > record.pause_s + took_s + spec.progress_every_s:
         return f"its checkpoint was {age_s:.0f} s old, and it saves every {record.pause_s:.0f}"
@@ -175,10 +176,10 @@ def _steps_in(record: DrillRecord, node: Node, seconds: float) -> int:
 
     A save in progress is no save.
     """
-    own = _of(record, node)
-    if len(own) < 2 or own[-1].at_us <= own[0].at_us:
+    reports = _reports_of(record, node)
+    if len(reports) < 2 or reports[-1].at_us <= reports[0].at_us:
         return 0
-    rate = (own[-1].to_step - own[0].to_step) / ((own[-1].at_us - own[0].at_us) / S)
+    rate = (reports[-1].to_step - reports[0].to_step) / ((reports[-1].at_us - reports[0].at_us) / S)
     return int(rate * (seconds + record.job.spec.progress_every_s)) + 1
 
 
@@ -190,12 +191,12 @@ def _losses(record: DrillRecord, new: Node) -> tuple[list[float], list[float]]:
     resumed = record.claims.get(new.id, 0)
     earlier = [report for report in record.reports if report.generation < new.generation]
     before = _by_step(sorted(earlier, key=lambda report: report.generation))
-    after = _by_step(_of(record, new))
+    after = _by_step(_reports_of(record, new))
     near = [before[step] for step in sorted(before) if step <= resumed]
     return near[-NEAR:], [after[step] for step in sorted(after) if step > resumed][:NEAR]
 
 
-def _off(
+def _loss_problems(
     seam: tuple[float, float] | None, before: Sequence[float], after: Sequence[float]
 ) -> list[str]:
     """Return what is wrong with the losses, if anything."""
@@ -220,49 +221,49 @@ def _judge_agent(
     drill: FaultDrill, record: DrillRecord, node: Node, now_us: int, *, late: bool
 ) -> FaultDrill | None:
     """Judge a fault of the agent: the program trains on, and the next agent reports it."""
-    own = _of(record, node)
-    before = [report for report in own if report.at_us <= drill.struck_at_us]
-    after = [report for report in own if report.at_us > drill.struck_at_us]
+    reports = _reports_of(record, node)
+    before = [report for report in reports if report.at_us <= drill.struck_at_us]
+    after = [report for report in reports if report.at_us > drill.struck_at_us]
     ended = record.job.outcome is Outcome.SUCCEEDED and bool(after)
-    lives = ended or (node.state is NodeState.RUNNING and node.exit_code is None)
+    alive = ended or (node.state is NodeState.RUNNING and node.exit_code is None)
     reached = max((report.to_step for report in before), default=0)
     old, losses = _by_step(before), _by_step(after)
     back = node.booted_at_us > drill.aimed_at_us and bool(after)
     enough = back and (len(losses) >= NEAR or not old)
-    if lives and not (late or enough or _beyond(drill, now_us)):
+    if alive and not (late or enough or _past_deadline(drill, now_us)):
         return None
-    wrong = []
-    if not lives:
-        wrong.append("its machine was left, and the program could have trained on")
+    problems = []
+    if not alive:
+        problems.append("its machine was left, and the program could have trained on")
     elif not back:
-        wrong.append(f"no other agent told of it within {drill.within_s:.0f} s")
+        problems.append(f"no other agent told of it within {drill.within_s:.0f} s")
     first = after[0] if after else None
     took_s = (first.at_us - drill.struck_at_us) / S if first else None
     resumed = first.from_step - 1 if first else None
     lost = max(0, reached - resumed) if resumed is not None else None
     if lost:
-        wrong.append(f"{lost} steps were trained twice")
+        problems.append(f"{lost} steps were trained twice")
     both = (
         [old[step] for step in sorted(old)][-NEAR:],
         [losses[step] for step in sorted(losses)][:NEAR],
     )
     seam = seam_of(*both)
-    wrong += _off(seam, *both)
-    found = Findings(
+    problems += _loss_problems(seam, *both)
+    findings = Findings(
         reached_step=reached or None,
         resumed_step=resumed,
         lost_steps=lost,
         first_step_s=None if took_s is None else round(took_s, 1),
         sigmas=None if seam is None else round(seam[0], 2),
     )
-    return _ended(drill, now_us, wrong, found)
+    return _finish(drill, now_us, problems, findings)
 
 
-def _of(record: DrillRecord, node: Node) -> list[Report]:
+def _reports_of(record: DrillRecord, node: Node) -> list[Report]:
     return [report for report in record.reports if report.generation == node.generation]
 
 
-def _paid(record: DrillRecord, since_us: int, until_us: int) -> int:
+def _cost(record: DrillRecord, since_us: int, until_us: int) -> int:
     """Return what all its machines cost in that time, in micro-USD."""
     return sum(
         max(0, min(end_us or until_us, until_us) - max(start_us, since_us)) * rate // (3600 * S)
@@ -270,10 +271,10 @@ def _paid(record: DrillRecord, since_us: int, until_us: int) -> int:
     )
 
 
-def _ended(
-    drill: FaultDrill, now_us: int, wrong: Sequence[str], found: Findings | int
+def _finish(
+    drill: FaultDrill, now_us: int, problems: Sequence[str], findings: Findings | int
 ) -> FaultDrill:
-    if isinstance(found, int):
-        found = Findings(cost_microusd=found)
-    end = DrillEnd.FAILED if wrong else DrillEnd.PASSED
-    return replace(drill, ended_at_us=now_us, end=end, text="; ".join(wrong), found=found)
+    if isinstance(findings, int):
+        findings = Findings(cost_microusd=findings)
+    end = DrillEnd.FAILED if problems else DrillEnd.PASSED
+    return replace(drill, ended_at_us=now_us, end=end, text="; ".join(problems), found=findings)

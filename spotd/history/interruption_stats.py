@@ -1,6 +1,6 @@
-"""Count what became of machines: interruptions, notice, and answers to requests.
+"""Count the fates of machines: interruptions, notice times, and results of requests.
 
-A rate always has the machine-hours in which it was observed, a share its cases, and each its
+A rate comes with the machine-hours of its observation, a share with its cases, and each with its
 interval (intervals.py). Hours and weekdays are UTC.
 """
 
@@ -18,10 +18,10 @@ from spotd.money.units import US_PER_H
 from spotd.planner.core.checkpoint_interval import prior_of
 
 DAY_US = 24 * US_PER_H
-SILENCE_US = 5 * S  # between two words of a machine that lives: it may live so much longer
+SILENCE_US = 5 * S  # maximum time between messages of a living machine
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday
-TAKEN = frozenset({LeaveReason.PREEMPTED, LeaveReason.LOST})
+LOSS_REASONS = frozenset({LeaveReason.PREEMPTED, LeaveReason.LOST})
 
 
 class GroupBy(str, Enum):
@@ -64,9 +64,9 @@ class MachineLife:
     trained_us: int = 0
 
     @property
-    def taken(self) -> bool:
+    def interrupted(self) -> bool:
         """Return whether its cloud preempted it, or it was lost."""
-        return bool(self.launched_us) and self.reason in TAKEN
+        return bool(self.launched_us) and self.reason in LOSS_REASONS
 
     @property
     def failed_to_boot(self) -> bool:
@@ -103,7 +103,7 @@ class MachineLife:
         """Return whether it fell silent before its deadline without having given its work back."""
         if not self.notice_us or self.deadline_us is None or self.returned:
             return False
-        return self.taken and 0 < self.heard_us < self.deadline_us - SILENCE_US
+        return self.interrupted and 0 < self.heard_us < self.deadline_us - SILENCE_US
 
 
 @dataclass
@@ -122,23 +122,23 @@ class Row:
     unannounced: int = 0
     cut_short: int = 0
     warnings_s: list[float] = field(default_factory=list)
-    asked: int = 0
+    requested: int = 0
     launched: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    said_hello: int = 0
+    booted: int = 0
     failed_to_boot: int = 0
     hellos_s: list[float] = field(default_factory=list)
     resumes: int = 0
     trained: int = 0
 
     @property
-    def taken(self) -> int:
+    def interrupted(self) -> int:
         return self.preempted + self.lost
 
     @property
     def hazard(self) -> Interval | None:
         """Preemptions and losses per machine-hour; None without any hour."""
-        return rate(self.taken, self.machine_us / US_PER_H)
+        return rate(self.interrupted, self.machine_us / US_PER_H)
 
     @property
     def ratio(self) -> Interval | None:
@@ -146,7 +146,7 @@ class Row:
 
         The interval covers the observation only, the prior is taken as it is.
         """
-        return rate(self.taken, self.expected)
+        return rate(self.interrupted, self.expected)
 
     @property
     def resumed(self) -> Interval | None:
@@ -156,7 +156,7 @@ class Row:
     @property
     def without_notice(self) -> Interval | None:
         """Return the share of preemptions without notice."""
-        return share(self.unannounced, self.taken)
+        return share(self.unannounced, self.interrupted)
 
     @property
     def refusals(self) -> Interval | None:
@@ -167,7 +167,7 @@ class Row:
     @property
     def boot_failures(self) -> Interval | None:
         """Return the share of machines that never said hello."""
-        return share(self.failed_to_boot, self.said_hello + self.failed_to_boot)
+        return share(self.failed_to_boot, self.booted + self.failed_to_boot)
 
 
 def count(
@@ -195,13 +195,13 @@ def count(
             row(part).expected += us / US_PER_H / prior_of(life.cloud, capacity)[0]
         if inside(life.requested_us):
             _note_request(row(name(life.requested_us)), life)
-        if life.taken and inside(life.ended_us):
+        if life.interrupted and inside(life.ended_us):
             _note_loss(row(name(life.ended_us)), life)
         if life.resume is not None and inside(life.resumed_us):
             row(name(life.resumed_us)).resumes += 1
             row(name(life.resumed_us)).trained += life.resume
     order = _ORDERS.get(by)
-    return sorted(rows.values(), key=lambda one: order.index(one.name) if order else one.name)
+    return sorted(rows.values(), key=lambda item: order.index(item.name) if order else item.name)
 
 
 class InterruptionRate(str, Enum):
@@ -209,10 +209,10 @@ class InterruptionRate(str, Enum):
 
     MORE = "more"
     LESS = "less"
-    OPEN = "open"  # the interval has 1: nobody can tell
+    OPEN = "open"  # the interval includes 1: not known
 
 
-def often(ratio: Interval) -> InterruptionRate:
+def compare_with_prior(ratio: Interval) -> InterruptionRate:
     if ratio.low > 1:
         return InterruptionRate.MORE
     return InterruptionRate.LESS if ratio.high < 1 else InterruptionRate.OPEN
@@ -220,23 +220,23 @@ def often(ratio: Interval) -> InterruptionRate:
 
 def total(rows: Sequence[Row]) -> Row:
     """Return the sum of all rows."""
-    found = Row("all")
-    for one in rows:
-        for name, value in vars(one).items():
+    combined = Row("all")
+    for row in rows:
+        for name, value in vars(row).items():
             if name != "name":
-                setattr(found, name, getattr(found, name) + value)
-    return found
+                setattr(combined, name, getattr(combined, name) + value)
+    return combined
 
 
 def _note_request(row: Row, life: MachineLife) -> None:
-    row.asked += 1
+    row.requested += 1
     if life.refused and not life.launched_us:
         row.refused[life.refused] += 1
     if life.launched_us:
         row.launched += 1
         row.failed_to_boot += life.failed_to_boot
     if life.launched_us and life.hello_us:
-        row.said_hello += 1
+        row.booted += 1
         row.hellos_s.append(max(0, life.hello_us - life.requested_us) / S)
 
 
@@ -251,7 +251,7 @@ def _note_loss(row: Row, life: MachineLife) -> None:
 
 
 def hour_of(at_us: int) -> str:
-    """00 to 23, UTC."""
+    """Return the hour of the day in UTC, "00" to "23"."""
     return f"{at_us % DAY_US // US_PER_H:02}"
 
 
@@ -264,7 +264,7 @@ _ORDERS = {GroupBy.HOUR: tuple(f"{n:02}" for n in range(24)), GroupBy.WEEKDAY: W
 
 
 def _namer(life: MachineLife, by: GroupBy) -> Callable[[int], str]:
-    """The name of its row, at a time."""
+    """Return a function from a time to the name of the machine's row."""
     if by is GroupBy.HOUR:
         return hour_of
     if by is GroupBy.WEEKDAY:
@@ -282,14 +282,14 @@ def _namer(life: MachineLife, by: GroupBy) -> Callable[[int], str]:
 def _parts(
     life: MachineLife, by: GroupBy, since_us: int, until_us: int
 ) -> Iterator[tuple[str, int]]:
-    """The time that it lived within those bounds, by name."""
+    """Yield (row name, microseconds) of the machine's life within those bounds."""
     start_us, end_us = max(life.launched_us, since_us), min(life.ended_us, until_us)
     if not life.launched_us or end_us <= start_us:
         return
     name = _namer(life, by)
     step_us = _STEPS_US.get(by)
     if by is GroupBy.HOUR and end_us - start_us > 2 * DAY_US:
-        # Whole days have as much of each hour.
+        # Every hour of the day occurs equally often in full days.
         days = (end_us - start_us) // DAY_US - 1
         for hour in _ORDERS[GroupBy.HOUR]:
             yield hour, days * US_PER_H

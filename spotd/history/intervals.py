@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 COVERAGE = 0.9  # one of twenty lies below, one above
-FEW = 5  # of fewer cases than that, whoever reads a rate is told so
+FEW = 5  # rates of fewer cases are marked as uncertain
 _EPSILON = 1e-14
 _TINY = 1e-300
 _MOST_TERMS = 100_000
@@ -22,10 +22,7 @@ _MOST_TERMS = 100_000
 
 @dataclass(frozen=True)
 class Interval:
-    """The middle of the data, and a 90 % interval.
-
-    `count` of `exposure` (machine-hours, or cases).
-    """
+    """A rate or share: `count` per `exposure` (machine-hours, or cases), with a 90 % interval."""
 
     count: int
     exposure: float
@@ -40,7 +37,7 @@ class Interval:
 
 
 def rate(count: int, exposure: float, coverage: float = COVERAGE) -> Interval | None:
-    """Cases in a unit of exposure; None without any."""
+    """Return cases per unit of exposure; None without exposure."""
     if exposure <= 0:
         return None
     outside = (1 - coverage) / 2
@@ -75,15 +72,15 @@ def gamma_quantile(shape: float, part: float) -> float:
     high = shape + 1.0
     while gamma_below(shape, high) < part:
         high *= 2
-    return _where(lambda x: gamma_below(shape, x), part, high)
+    return _invert(lambda x: gamma_below(shape, x), part, high)
 
 
 def beta_quantile(a: float, b: float, part: float) -> float:
     """Return where Beta(a, b) has `part` of its mass below."""
-    return _where(lambda x: beta_below(a, b, x), part, 1.0)
+    return _invert(lambda x: beta_below(a, b, x), part, 1.0)
 
 
-def _where(below: Callable[[float], float], part: float, high: float) -> float:
+def _invert(below: Callable[[float], float], part: float, high: float) -> float:
     """Invert a distribution function by bisection, to the last digit of a float."""
     low = 0.0
     for _ in range(200):
@@ -95,7 +92,7 @@ def _where(below: Callable[[float], float], part: float, high: float) -> float:
 
 
 def gamma_below(shape: float, x: float) -> float:
-    """The mass of Gamma(shape) below x."""
+    """Return the mass of Gamma(shape) below x."""
     if x <= 0:
         return 0.0
     scale = math.exp(shape * math.log(x) - x - math.lgamma(shape))
@@ -113,20 +110,20 @@ def gamma_below(shape: float, x: float) -> float:
 def _gamma_fraction(shape: float, x: float) -> float:
     b = x + 1 - shape
     c, d = 1 / _TINY, 1 / b
-    found = d
+    fraction = d
     for n in range(1, _MOST_TERMS):
         a = n * (shape - n)
         b += 2
         d = 1 / _off_zero(a * d + b)
         c = _off_zero(b + a / c)
-        found *= c * d
+        fraction *= c * d
         if abs(c * d - 1) < _EPSILON:
             break
-    return found
+    return fraction
 
 
 def beta_below(a: float, b: float, x: float) -> float:
-    """The mass of Beta(a, b) below x."""
+    """Return the mass of Beta(a, b) below x."""
     if not 0 < x < 1:
         return float(x >= 1)
     log = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
@@ -138,7 +135,7 @@ def beta_below(a: float, b: float, x: float) -> float:
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
     c, d = 1.0, 1 / _off_zero(1 - (a + b) * x / (a + 1))
-    found = d
+    fraction = d
     for m in range(1, _MOST_TERMS):
         for term in (
             m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
@@ -146,10 +143,10 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
         ):
             d = 1 / _off_zero(1 + term * d)
             c = _off_zero(1 + term / c)
-            found *= c * d
+            fraction *= c * d
         if abs(c * d - 1) < _EPSILON:
             break
-    return found
+    return fraction
 
 
 def _off_zero(value: float) -> float:

@@ -6,14 +6,14 @@ import math
 import statistics
 from collections.abc import Sequence
 
-NEAR = 40  # steps on either side that are looked at
-LEAST = 8  # steps on either side, before anything can be said
-MOST_SIGMAS = 3.0  # beyond that there is a seam
+NEAR = 40  # steps that are compared on either side
+LEAST = 8  # minimum number of steps on either side
+MOST_SIGMAS = 3.0  # above that the losses jump
 MOST = 1e100
 
 
 def is_loss(value: float) -> bool:
-    """NaN, infinity, and what has no square are none."""
+    """Return whether a value is a usable loss: finite, with a finite square."""
     return math.isfinite(value) and abs(value) < MOST
 
 
@@ -31,7 +31,7 @@ def sigmas_off(before: Sequence[float], after: Sequence[float]) -> float | None:
     )
     middle = len(before) + (len(after) - 1) / 2
     off = abs(statistics.mean(after) - (line.intercept + line.slope * middle))
-    least = 1e-9 * max(map(abs, before))  # of what is left by rounding nothing is said
+    least = 1e-9 * max(map(abs, before))  # smaller differences are rounding errors
     return 0.0 if off <= least else off / max(noise, least)
 
 

@@ -1,8 +1,8 @@
-"""Market episodes: a price far above its own median, and machines that nobody gets.
+"""Market episodes: a price far above its own median, and machines that are not available.
 
-Each is alerted when it begins and when it ends. An episode is open from the event that began it to
-the one with the same key that ended it; nothing else is remembered. The closing bound is below the
-opening one, so a price at the bound does not alternate.
+Each is alerted when it starts and when it ends. An episode is open from the event that started it
+to the one with the same key that ended it; there is no other state. The closing bound is below the
+opening one, so that a price at the bound does not alternate.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ SPIKE, SPIKE_OVER = "price_spike", "price_spike_over"
 NONE_LEFT, AGAIN = "none_available", "available_again"
 ENDS = {SPIKE: SPIKE_OVER, NONE_LEFT: AGAIN}
 KINDS = (SPIKE, SPIKE_OVER, NONE_LEFT, AGAIN)
-NAMED = 5  # offers that are told of in one look; a region whose prices rise together is one storm
-LEAST_KNOWN_S = 86_400.0  # of history, before a median is one
+NAMED = 5  # maximum number of offers alerted at once, in case all prices of a region rise together
+LEAST_KNOWN_S = 86_400.0  # minimum history for a median
 
-Points = Sequence[tuple[int, int]]  # (from when, micro-USD an hour), in order
+Points = Sequence[tuple[int, int]]  # (start time, micro-USD per hour), in order
 
 
 @dataclass(frozen=True)
@@ -67,34 +67,33 @@ class Episode:
 
 def open_episodes(events: Iterable[Event]) -> list[Episode]:
     """Return the episodes that events of KINDS began and none ended."""
-    found: dict[str, Episode] = {}
+    episodes: dict[str, Episode] = {}
     over: set[str] = set()
     for event in events:
         if event.kind in ENDS:
             since_us = event.data.get("since_us")
-            begun_us = since_us if isinstance(since_us, int) else 0
+            started_us = since_us if isinstance(since_us, int) else 0
             subject = str(event.data.get("subject", ""))
-            found.setdefault(event.key, Episode(event.kind, subject, begun_us, event.key))
+            episodes.setdefault(event.key, Episode(event.kind, subject, started_us, event.key))
         else:
             over.add(event.key)
-    return [episode for key, episode in found.items() if key not in over]
+    return [episode for key, episode in episodes.items() if key not in over]
 
 
 def median_microusd(points: Points, since_us: int, until_us: int) -> int | None:
-    """The price below which it was for half of that time; None where less than LEAST_KNOWN_S of it
-    is known."""
+    """Return the time-weighted median price; None if less than LEAST_KNOWN_S is known."""
     lengths: dict[int, int] = {}
     for number, (at_us, price) in enumerate(points):
         end_us = points[number + 1][0] if number + 1 < len(points) else until_us
         length_us = min(end_us, until_us) - max(at_us, since_us)
         if length_us > 0:
             lengths[price] = lengths.get(price, 0) + length_us
-    whole, below = sum(lengths.values()), 0
-    if whole < LEAST_KNOWN_S * S:
+    total_us, below = sum(lengths.values()), 0
+    if total_us < LEAST_KNOWN_S * S:
         return None
     for price in sorted(lengths):
         below += lengths[price]
-        if 2 * below >= whole:
+        if 2 * below >= total_us:
             return price
     raise AssertionError("the lengths are more than their sum")
 
@@ -107,32 +106,32 @@ def price_events(
     now_us: int,
 ) -> Iterator[Event]:
     """Yield the price episodes that begin or end now."""
-    running = {one.subject: one for one in episodes if one.kind == SPIKE}
-    known = {one.offer.key: one for one in concerns}
-    begun: list[tuple[WatchedOffer, str]] = []
+    running = {item.subject: item for item in episodes if item.kind == SPIKE}
+    known = {item.offer.key: item for item in concerns}
+    started: list[tuple[WatchedOffer, str]] = []
     since_us = now_us - int(terms.window_s * S)
     for concern in concerns:
         offer, episode = concern.offer, running.get(concern.offer.key)
         usual = median_microusd(points.get(offer.key, ()), since_us, now_us)
-        why = _risen(concern, usual, terms.rise if episode is None else terms.rise / 2)
+        why = _rise_text(concern, usual, terms.rise if episode is None else terms.rise / 2)
         if why and episode is None:
-            begun.append((concern, why))
+            started.append((concern, why))
         elif episode is not None and not why:
-            text = f"{_priced(offer)} again, after {_span(now_us - episode.since_us)}"
-            yield _over(episode, text, terms, alert=True)
+            text = f"{_price_text(offer)} again, after {_span(now_us - episode.since_us)}"
+            yield _end_event(episode, text, terms, alert=True)
     for subject, episode in running.items():
         if subject not in known:
             text = f"no job runs on {subject} or waits for it any more: its price is not told of"
-            yield _over(episode, text, terms, alert=False)
-    for number, (concern, why) in enumerate(begun):
-        more = len(begun) - NAMED
-        text = f"{_priced(concern.offer)}, {why}; {_whom(concern)}"
+            yield _end_event(episode, text, terms, alert=False)
+    for number, (concern, why) in enumerate(started):
+        more = len(started) - NAMED
+        text = f"{_price_text(concern.offer)}, {why}; {_affected_jobs(concern)}"
         if number == NAMED - 1 and more > 0:
             text += f"; and so have {more} more"
-        yield _begins(SPIKE, concern.offer.key, text, now_us, terms, alert=number < NAMED)
+        yield _start_event(SPIKE, concern.offer.key, text, now_us, terms, alert=number < NAMED)
 
 
-def _risen(concern: WatchedOffer, usual: int | None, rise: float) -> str:
+def _rise_text(concern: WatchedOffer, usual: int | None, rise: float) -> str:
     """Return what is wrong with the price now, or "".
 
     A cap counts only if the offer was below it: what was always too expensive has not risen.
@@ -158,39 +157,44 @@ def capacity_events(
 
     `served` is, by what is wanted, the last place that granted it, and when.
     """
-    running = {one.subject: one for one in episodes if one.kind == NONE_LEFT}
-    waiting = {want.name: want for want in wants}
-    for want in wants:
-        long = now_us - want.since_us >= terms.patience_s * S
-        if long and want.name not in running:
-            names = _names(want.jobs)
+    running = {episode.subject: episode for episode in episodes if episode.kind == NONE_LEFT}
+    names_waiting = {waiting.name for waiting in wants}
+    for waiting in wants:
+        long = now_us - waiting.since_us >= terms.patience_s * S
+        if long and waiting.name not in running:
+            names = _names(waiting.jobs)
             text = (
-                f"no {want.name} was to be had for {_span(now_us - want.since_us)}: {names} "
-                f"{'waits' if len(want.jobs) == 1 else 'wait'}{want.why and f'; {want.why}'}"
+                f"no {waiting.name} was to be had for {_span(now_us - waiting.since_us)}: {names} "
+                f"{'waits' if len(waiting.jobs) == 1 else 'wait'}"
+                f"{waiting.why and f'; {waiting.why}'}"
             )
-            yield _begins(NONE_LEFT, want.name, text, want.since_us, terms, alert=True)
+            yield _start_event(NONE_LEFT, waiting.name, text, waiting.since_us, terms, alert=True)
     for name, episode in running.items():
-        where, at_us = served.get(name, ("", 0))
+        location, at_us = served.get(name, ("", 0))
         if at_us > episode.since_us:
-            text = f"{name} is to be had again, in {where}, after {_span(at_us - episode.since_us)}"
-            yield _over(episode, text, terms, alert=True)
-        elif name not in waiting:
-            yield _over(episode, f"no job waits for {name} any more", terms, alert=False)
+            text = (
+                f"{name} is to be had again, in {location}, after {_span(at_us - episode.since_us)}"
+            )
+            yield _end_event(episode, text, terms, alert=True)
+        elif name not in names_waiting:
+            yield _end_event(episode, f"no job waits for {name} any more", terms, alert=False)
 
 
 def label(alternatives: Sequence[OfferRequest]) -> str:
     """Return what a job waits for in words: "8xH100 spot", without its caps."""
     parts = []
-    for want in alternatives:
-        count = want.accelerator_count
-        machine = f"{count}x{want.accelerator}" if want.accelerator else want.instance_type
-        kinds = "/".join(kind.value for kind in want.capacity_types)
-        where = want.zone or want.region or want.cloud
-        parts.append(f"{machine or 'machine'} {kinds}{f' in {where}' if where else ''}".strip())
+    for request in alternatives:
+        count = request.accelerator_count
+        machine = f"{count}x{request.accelerator}" if request.accelerator else request.instance_type
+        kinds = "/".join(kind.value for kind in request.capacity_types)
+        location = request.zone or request.region or request.cloud
+        parts.append(
+            f"{machine or 'machine'} {kinds}{f' in {location}' if location else ''}".strip()
+        )
     return " or ".join(dict.fromkeys(parts))
 
 
-def _begins(
+def _start_event(
     kind: str, subject: str, text: str, since_us: int, terms: EpisodeThresholds, *, alert: bool
 ) -> Event:
     data = {"subject": subject, "since_us": since_us}
@@ -198,17 +202,17 @@ def _begins(
     return Event(kind, text, "", Severity.WARNING, alert, key, data, terms.route)
 
 
-def _over(episode: Episode, text: str, terms: EpisodeThresholds, *, alert: bool) -> Event:
+def _end_event(episode: Episode, text: str, terms: EpisodeThresholds, *, alert: bool) -> Event:
     data = {"subject": episode.subject, "since_us": episode.since_us}
     kind = ENDS[episode.kind]
     return Event(kind, text, "", Severity.INFO, alert, episode.key, data, terms.route)
 
 
-def _priced(offer: Offer) -> str:
+def _price_text(offer: Offer) -> str:
     return f"{offer.key} is at ${offer.price_microusd_per_h / 1e6:,.2f}/h"
 
 
-def _whom(concern: WatchedOffer) -> str:
+def _affected_jobs(concern: WatchedOffer) -> str:
     parts = []
     if concern.runs:
         parts.append(f"{_names(concern.runs)} {'runs' if len(concern.runs) == 1 else 'run'} there")

@@ -43,14 +43,14 @@ def overdue(
     for job in jobs:
         if job.first_step_at_us:
             first[job.name] = min(first.get(job.name, job.first_step_at_us), job.first_step_at_us)
-    found = []
-    for job in sorted(jobs, key=lambda one: one.name):
-        wanted = job.outcome is None and job.desired is Desired.RUN and job.first_step_at_us
+    result = []
+    for job in sorted(jobs, key=lambda job: job.name):
+        drillable = job.outcome is None and job.desired is Desired.RUN and job.first_step_at_us
         since_us = passed.get(job.name, first.get(job.name, now_us))
-        if not wanted or not keeps(job.spec.checkpoint) or now_us - since_us <= days * _DAY_US:
+        if not drillable or not keeps(job.spec.checkpoint) or now_us - since_us <= days * _DAY_US:
             continue
         age = (now_us - since_us) / _DAY_US
         how = "last passed a drill" if job.name in passed else "has run without one for"
         tail = f"{age:.0f} days ago" if job.name in passed else f"{age:.0f} days"
-        found.append(OverdueDrill(job, since_us, f"{job.name} {how} {tail}"))
-    return found
+        result.append(OverdueDrill(job, since_us, f"{job.name} {how} {tail}"))
+    return result

@@ -19,8 +19,8 @@ STAGES = ("detect", "capacity", "boot", "restore")
 class TrainedNode:
     """A machine of rank 0 that trained; times in microseconds, 0 for not yet.
 
-    `ceased_us` is when it gave its work back, else its last message. `taken`: preempted or lost.
-    `told`: with a notice.
+    `ceased_us` is when it released its work, else its last message. `taken`: preempted or lost.
+    `told`: it received a notice.
     """
 
     job_id: str
@@ -51,37 +51,49 @@ class Recovery:
 
 def recoveries(
     machines: Iterable[TrainedNode],
-    asked_us: Mapping[tuple[str, int], int],
+    first_request_us: Mapping[tuple[str, int], int],
     saved_step: Mapping[tuple[str, int], int],
 ) -> list[Recovery]:
     """Return the recoveries. `machines` are in order of job and generation.
 
-    By (job, generation), `asked_us` is when a machine was first requested, `saved_step` the last
-    saved step.
+    By (job, generation), `first_request_us` is when a machine was first requested, and `saved_step`
+    the last saved step.
     """
     by_job: dict[str, list[TrainedNode]] = {}
-    for one in machines:
-        by_job.setdefault(one.job_id, []).append(one)
-    asked: dict[str, list[tuple[int, int]]] = {}
-    for (job_id, generation), at_us in asked_us.items():
-        asked.setdefault(job_id, []).append((generation, at_us))
+    for machine in machines:
+        by_job.setdefault(machine.job_id, []).append(machine)
+    requests: dict[str, list[tuple[int, int]]] = {}
+    for (job_id, generation), at_us in first_request_us.items():
+        requests.setdefault(job_id, []).append((generation, at_us))
     saved: dict[str, list[tuple[int, int]]] = {}
     for (job_id, generation), step in saved_step.items():
         saved.setdefault(job_id, []).append((generation, step))
-    found = []
-    for job_id, mine in by_job.items():
-        for old, new in itertools.pairwise(mine):
+    result = []
+    for job_id, job_machines in by_job.items():
+        for old, new in itertools.pairwise(job_machines):
             if not old.taken:
                 continue
-            asked_at_us = min(
-                (at for number, at in asked.get(job_id, ()) if number > old.generation),
+            requested_us = min(
+                (
+                    at
+                    for generation_, at in requests.get(job_id, ())
+                    if generation_ > old.generation
+                ),
                 default=old.ceased_us,
             )
-            marks = [old.ceased_us, asked_at_us, new.launched_us, new.hello_us, new.first_step_us]
-            for at in range(1, len(marks)):
-                marks[at] = max(marks[at], marks[at - 1])
-            parts = tuple((b - a) / S for a, b in itertools.pairwise(marks))
-            kept = [step for number, step in saved.get(job_id, ()) if number <= old.generation]
-            replayed = max(0, old.last_step - max(kept, default=0))
-            found.append(Recovery(old.provider, old.told, parts, replayed))
-    return found
+            stage_us = [
+                old.ceased_us,
+                requested_us,
+                new.launched_us,
+                new.hello_us,
+                new.first_step_us,
+            ]
+            for at in range(1, len(stage_us)):
+                stage_us[at] = max(stage_us[at], stage_us[at - 1])
+            parts = tuple((b - a) / S for a, b in itertools.pairwise(stage_us))
+            saved_steps = [
+                step for generation_, step in saved.get(job_id, ()) if generation_ <= old.generation
+            ]
+            replayed = max(0, old.last_step - max(saved_steps, default=0))
+            result.append(Recovery(old.provider, old.told, parts, replayed))
+    return result

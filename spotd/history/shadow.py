@@ -1,10 +1,10 @@
-"""What spotd would have saved or lost on another scheduler's log.
+"""Compute what spotd would have saved or lost on another scheduler's log.
 
 On the same machines, at the same prices, with the same interruptions. Each figure is a range from
-the worst to the best case for spotd; an end that the log cannot tell is None, "not known". Their
-own saves count as free, their notices as unusable unless the log says how long they were, and
-capacity as no easier to get than it was. What spotd takes is as measured (docs/measurements.md),
-where that is known: `FIGURES` says which.
+the worst to the best case for spotd; an end that does not follow from the log is None. The other
+scheduler's saves count as free, its notices as unusable unless the log has their length, and
+capacity as no easier to get than it was. spotd's own times are measured (docs/measurements.md),
+as listed in `FIGURES`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from spotd.domain.units import S
 from spotd.money.units import US_PER_H
 
 
-class StayEnd(str, Enum):
-    """How a stay ended."""
+class AttemptEnd(str, Enum):
+    """How an attempt ended."""
 
     PREEMPTED = "preempted"
     LOST = "lost"
@@ -28,11 +28,11 @@ class StayEnd(str, Enum):
     UNKNOWN = "unknown"
 
 
-INTERRUPTIONS = frozenset({StayEnd.PREEMPTED, StayEnd.LOST})
+INTERRUPTIONS = frozenset({AttemptEnd.PREEMPTED, AttemptEnd.LOST})
 
 
 @dataclass(frozen=True)
-class Stay:
+class Attempt:
     """One job on its machines from start to end; times are None if the log lacks them.
 
     `requested_us` is when they were requested, `trains_us` the first new step, or when the program
@@ -43,7 +43,7 @@ class Stay:
     job: str
     start_us: int
     end_us: int | None = None
-    end: StayEnd = StayEnd.UNKNOWN
+    end: AttemptEnd = AttemptEnd.UNKNOWN
     requested_us: int | None = None
     trains_us: int | None = None
     first_step: int | None = None
@@ -60,7 +60,7 @@ class Stay:
 
     @property
     def step_s(self) -> float | None:
-        """Return the seconds per step of this stay."""
+        """Return the seconds per step of this attempt."""
         hours = self.trained_h
         if self.first_step is None or self.last_step is None or not hours:
             return None
@@ -70,7 +70,7 @@ class Stay:
 
 @dataclass(frozen=True)
 class Range:
-    """A range; None is not known."""
+    """A range; None means not known."""
 
     low: float | None
     high: float | None
@@ -86,21 +86,21 @@ class Range:
         return Range(None if low is None else low * factor, None if high is None else high * factor)
 
 
-def _sum(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
 
 
 ZERO = Range(0.0, 0.0)
 
-# Seconds: from a death to spotd's request for the next machine, and without training where a notice
-# let the next machine be ready first. docs/measurements.md, "Recoveries": the smaller and the
-# larger figure of both tables; between machines that boot in no time, on two shared cores.
+# Seconds from a death to spotd's request for the next machine, and seconds without training if a
+# notice let the next machine be ready first. From docs/measurements.md, "Recoveries": the smaller
+# and the larger figure of both tables, for machines that boot in no time, on two shared cores.
 DEATH_S = Range(0.124, 9.212)  # connections reset (p95) .. silent, and listed as ended (p95)
 FROZEN_S = 123.8  # frozen, and listed as running until we end it (p95)
 HANDOVER_S = Range(0.167, 0.367)  # AWS notice (median) .. torchrun (p95)
-# Seconds that a save takes from the loop for each GB, beside training and not: the same page.
+# Seconds that a save takes from the training loop per GB: the same page.
 SAVE_S_PER_GB = Range(0.392 / 1.66, 0.611 / 1.66)
-CADENCE_S = 139.0  # between saves, at most, by the simulation there
+CADENCE_S = 139.0  # longest checkpoint interval in the simulation there
 
 FIGURES = """\
 after a death spotd asks for the next machine within 0.1 to 9.2 s, or within 123.8 s where it \
@@ -133,7 +133,7 @@ class Interruption:
 
     job: str
     at_us: int
-    end: StayEnd
+    end: AttemptEnd
     where: str
     gap_s: float | None
     minutes: Range
@@ -144,8 +144,11 @@ class Interruption:
 
 @dataclass(frozen=True)
 class Shadow:
-    """A whole log. `saves` is what spotd's saves take of the hours that were trained, in the same
-    units (below 0). Sums count each job's interruptions and its saves."""
+    """The result for a log.
+
+    `saves_minutes` and `saves_usd` are the cost of spotd's own saves (negative). Totals include the
+    interruptions and the saves.
+    """
 
     jobs: int
     hours: float
@@ -156,15 +159,17 @@ class Shadow:
 
     @property
     def minutes(self) -> Range:
-        return _total((one.minutes for one in self.interruptions), self.saves_minutes)
+        return _total(
+            (interruption.minutes for interruption in self.interruptions), self.saves_minutes
+        )
 
     @property
     def steps(self) -> Range:
-        return _total((one.steps for one in self.interruptions), ZERO)
+        return _total((interruption.steps for interruption in self.interruptions), ZERO)
 
     @property
     def usd(self) -> Range:
-        return _total((one.usd for one in self.interruptions), self.saves_usd)
+        return _total((interruption.usd for interruption in self.interruptions), self.saves_usd)
 
 
 def _total(parts: Iterable[Range], first: Range) -> Range:
@@ -173,101 +178,129 @@ def _total(parts: Iterable[Range], first: Range) -> Range:
     return first
 
 
-def shadow(stays: Sequence[Stay], habits: ShadowAssumptions) -> Shadow:
-    """Return the result for stays in any order."""
-    jobs: dict[str, list[Stay]] = {}
-    for stay in sorted(stays, key=lambda one: one.start_us):
-        jobs.setdefault(stay.job, []).append(stay)
-    found: list[Interruption] = []
-    ends_open = []
+def shadow(attempts: Sequence[Attempt], assumptions: ShadowAssumptions) -> Shadow:
+    """Return the result for attempts in any order."""
+    jobs: dict[str, list[Attempt]] = {}
+    for attempt in sorted(attempts, key=lambda attempt: attempt.start_us):
+        jobs.setdefault(attempt.job, []).append(attempt)
+    interruptions: list[Interruption] = []
+    open_jobs = []
     for name, rows in sorted(jobs.items()):
-        for stay, after in zip(rows, [*rows[1:], None], strict=True):
-            if stay.end in INTERRUPTIONS and stay.end_us is not None:
-                found.append(_interruption(stay, after, habits))
-        if rows[-1].end_us is None or rows[-1].end in (*INTERRUPTIONS, StayEnd.UNKNOWN):
-            ends_open.append(name)
-    minutes, usd = _saves(stays, habits)
-    hours = sum(stay.trained_h or 0.0 for stay in stays)
-    return Shadow(len(jobs), hours, tuple(found), minutes, usd, tuple(ends_open))
+        for attempt, next_attempt in zip(rows, [*rows[1:], None], strict=True):
+            if attempt.end in INTERRUPTIONS and attempt.end_us is not None:
+                interruptions.append(_interruption(attempt, next_attempt, assumptions))
+        if rows[-1].end_us is None or rows[-1].end in (*INTERRUPTIONS, AttemptEnd.UNKNOWN):
+            open_jobs.append(name)
+    minutes, usd = _saves(attempts, assumptions)
+    hours = sum(attempt.trained_h or 0.0 for attempt in attempts)
+    return Shadow(len(jobs), hours, tuple(interruptions), minutes, usd, tuple(open_jobs))
 
 
-def _interruption(stay: Stay, after: Stay | None, habits: ShadowAssumptions) -> Interruption:
+def _interruption(
+    attempt: Attempt, next_attempt: Attempt | None, assumptions: ShadowAssumptions
+) -> Interruption:
     notes: list[str] = []
-    at_us = stay.end_us or 0
-    steps, again_h = _again(stay, after, habits, notes)
+    at_us = attempt.end_us or 0
+    steps, again_h = _repeated_work(attempt, next_attempt, assumptions, notes)
     gap_s, waited = None, Range(None, None)
-    if after is None:
+    if next_attempt is None:
         notes.append("the job does not come back in the log")
     else:
-        again_us = after.trains_us or after.start_us
+        again_us = next_attempt.trains_us or next_attempt.start_us
         gap_s = max(0, again_us - at_us) / S
-        waited = _waited(stay, after, gap_s, notes)
-    rate = stay.usd_per_h if after is None or after.usd_per_h is None else after.usd_per_h
+        waited = _saved_wait(attempt, next_attempt, gap_s, notes)
+    rate = (
+        attempt.usd_per_h
+        if next_attempt is None or next_attempt.usd_per_h is None
+        else next_attempt.usd_per_h
+    )
     if rate is None:
         notes.append("no price")
-    # Waiting costs no dollars: only work that is done again does, and two machines at a time.
-    both_h = Range(-min(stay.notice_s or 0.0, gap_s or 0.0) / 3600, 0.0)
-    usd = (again_h + both_h).times(rate)
+    # Waiting costs nothing; repeated work does, and two machines at the same time.
+    overlap_h = Range(-min(attempt.notice_s or 0.0, gap_s or 0.0) / 3600, 0.0)
+    usd = (again_h + overlap_h).times(rate)
     minutes = waited.times(1 / 60) + again_h.times(60.0)
-    found = (stay.job, at_us, stay.end, stay.where, gap_s)
-    return Interruption(*found, minutes, steps, usd, tuple(notes))
+    return Interruption(
+        job=attempt.job,
+        at_us=at_us,
+        end=attempt.end,
+        where=attempt.where,
+        gap_s=gap_s,
+        minutes=minutes,
+        steps=steps,
+        usd=usd,
+        notes=tuple(notes),
+    )
 
 
-def _waited(stay: Stay, after: Stay, gap_s: float, notes: list[str]) -> Range:
-    """Seconds of the gap that spotd would not have needed. Theirs before the request is known where
-    the log has that moment, and else anything up to the whole gap."""
-    late = _late_s(stay)
-    end_us, asked_us = stay.end_us or 0, after.requested_us
-    if stay.notice_s:
-        # The next machine is asked for at the notice: all but what it takes longer than that.
-        most = max(0.0, gap_s - (HANDOVER_S.low or 0.0))
-        if asked_us is None:
+def _saved_wait(attempt: Attempt, next_attempt: Attempt, gap_s: float, notes: list[str]) -> Range:
+    """Return the seconds of the gap that spotd would not have needed.
+
+    The other scheduler's time until its request is known only if the log has the request; otherwise
+    it may be anything up to the whole gap.
+    """
+    detection = _detection_s(attempt)
+    end_us, requested_us = attempt.end_us or 0, next_attempt.requested_us
+    if attempt.notice_s:
+        # spotd requests the next machine at the notice, so the gap is at most its remaining boot.
+        maximum_s = max(0.0, gap_s - (HANDOVER_S.low or 0.0))
+        if requested_us is None:
             notes.append("when the next machine was asked for is not in the log")
-            return Range(-(HANDOVER_S.high or 0.0), most)
-        machine_s = max(0.0, gap_s - max(0, asked_us - end_us) / S)
+            return Range(-(HANDOVER_S.high or 0.0), maximum_s)
+        machine_s = max(0.0, gap_s - max(0, requested_us - end_us) / S)
         gaps = [
-            max(end or 0.0, machine_s - stay.notice_s) for end in (HANDOVER_S.low, HANDOVER_S.high)
+            max(end or 0.0, machine_s - attempt.notice_s)
+            for end in (HANDOVER_S.low, HANDOVER_S.high)
         ]
         return Range(gap_s - gaps[1], gap_s - gaps[0])
-    if asked_us is None:
+    if requested_us is None:
         notes.append("when the next machine was asked for is not in the log")
-        return Range(-(late.high or 0.0), max(gap_s - (late.low or 0.0), -(late.low or 0.0)))
-    theirs_s = (asked_us - end_us) / S
-    return Range(theirs_s - (late.high or 0.0), theirs_s - (late.low or 0.0))
+        return Range(
+            -(detection.high or 0.0), max(gap_s - (detection.low or 0.0), -(detection.low or 0.0))
+        )
+    request_delay_s = (requested_us - end_us) / S
+    return Range(
+        request_delay_s - (detection.high or 0.0), request_delay_s - (detection.low or 0.0)
+    )
 
 
-def _late_s(stay: Stay) -> Range:
-    """Return the time from the machine's end to our request: a lost one may look alive."""
-    return Range(DEATH_S.low, FROZEN_S) if stay.end is StayEnd.LOST else DEATH_S
+def _detection_s(attempt: Attempt) -> Range:
+    """Return the time from the machine's end to spotd's request: a lost one may look alive."""
+    return Range(DEATH_S.low, FROZEN_S) if attempt.end is AttemptEnd.LOST else DEATH_S
 
 
-def _again(
-    stay: Stay, after: Stay | None, habits: ShadowAssumptions, notes: list[str]
+def _repeated_work(
+    attempt: Attempt, next_attempt: Attempt | None, assumptions: ShadowAssumptions, notes: list[str]
 ) -> tuple[Range, Range]:
     """Return the steps and hours of repeated work, less what spotd would have repeated.
 
     That is at most one checkpoint interval, and nothing after a notice in time.
     """
-    ours_s, step_s = (0.0 if stay.notice_s else habits.every_s), stay.step_s
-    if stay.last_step is None or after is None or after.first_step is None or step_s is None:
+    repeated_s, step_s = (0.0 if attempt.notice_s else assumptions.every_s), attempt.step_s
+    if (
+        attempt.last_step is None
+        or next_attempt is None
+        or next_attempt.first_step is None
+        or step_s is None
+    ):
         notes.append("which steps were done again is not in the log")
-        steps = None if step_s is None else -ours_s / step_s
-        return Range(steps, None), Range(-ours_s / 3600, None)
-    theirs = float(max(0, stay.last_step + 1 - after.first_step))
-    steps_ = Range(theirs - ours_s / step_s, theirs)
+        steps = None if step_s is None else -repeated_s / step_s
+        return Range(steps, None), Range(-repeated_s / 3600, None)
+    repeated_steps = float(max(0, attempt.last_step + 1 - next_attempt.first_step))
+    steps_ = Range(repeated_steps - repeated_s / step_s, repeated_steps)
     return steps_, steps_.times(step_s / 3600)
 
 
-def _saves(stays: Sequence[Stay], habits: ShadowAssumptions) -> tuple[Range, Range]:
+def _saves(attempts: Sequence[Attempt], assumptions: ShadowAssumptions) -> tuple[Range, Range]:
     """Return what spotd's saves would have taken in minutes and dollars, as negative numbers."""
-    if habits.checkpoint_gb is None:
+    if assumptions.checkpoint_gb is None:
         return Range(None, 0.0), Range(None, 0.0)
     minutes, usd = ZERO, ZERO
-    for stay in stays:
-        saves = (stay.trained_h or 0.0) * 3600 / habits.every_s
-        worst = -saves * habits.checkpoint_gb * (SAVE_S_PER_GB.high or 0.0)
-        best = -saves * habits.checkpoint_gb * (SAVE_S_PER_GB.low or 0.0)
+    for attempt in attempts:
+        saves = (attempt.trained_h or 0.0) * 3600 / assumptions.every_s
+        worst = -saves * assumptions.checkpoint_gb * (SAVE_S_PER_GB.high or 0.0)
+        best = -saves * assumptions.checkpoint_gb * (SAVE_S_PER_GB.low or 0.0)
         took = Range(worst, best)
         minutes += took.times(1 / 60)
-        usd += took.times(None if stay.usd_per_h is None else stay.usd_per_h / 3600)
+        usd += took.times(None if attempt.usd_per_h is None else attempt.usd_per_h / 3600)
     return minutes, usd

@@ -1,10 +1,10 @@
-"""Compare what a useful hour costs on spot and on-demand, interruptions included.
+"""Compare the cost of a useful hour on spot and on-demand, including interruptions.
 
 A part of each machine hour is lost: phi = alpha + n * hazard * (restart + repeated work), with
 alpha the share of time that saves take and n machines that stop together. A useful hour costs
 (price + egress) / (1 - phi) (docs/cost.md). A job that saves nothing starts over each time: for H
 hours it takes (1 / hazard + restart) * (e^(hazard * H) - 1), the mean of a run that is repeated
-until it survives. A notice in time to save would lose less; nothing here relies on one.
+until it survives. A save during the notice would lose less, but is not assumed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from spotd.history.intervals import gamma_quantile
 from spotd.planner.core.checkpoint_interval import ObservedLifetimes, prior_h
 
 COVERAGE = 0.9
-RESTART_S = 240.0  # planned with where no start is on record: from a machine's end to training on
-STARTS = 3  # on record, before their median counts
-MOST_H = 200.0  # mean losses within one run that is begun anew: beyond that it never ends
+RESTART_S = 240.0  # assumed time from a machine's end to further training, without a record
+STARTS = 3  # minimum number of recorded starts for their median
+MOST_H = 200.0  # mean losses within one run that starts over: above that it never ends
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,11 @@ def hazard_of(offer: Offer, lives: Iterable[ObservedLifetimes]) -> Hazard:
         if _pool(life.offer_key) == pool:
             losses += life.losses
             hours += life.time_us / S / 3600
-    shape, whole = 1 + losses, prior_h(offer) + hours
-    low, high = (gamma_quantile(shape, p) / whole for p in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
-    return Hazard(shape / whole, low, high, losses, hours, prior_h(offer))
+    shape, total_h = 1 + losses, prior_h(offer) + hours
+    low, high = (
+        gamma_quantile(shape, p) / total_h for p in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
+    )
+    return Hazard(shape / total_h, low, high, losses, hours, prior_h(offer))
 
 
 def _pool(offer_key: str) -> tuple[str, ...]:
@@ -59,10 +61,10 @@ def _pool(offer_key: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class InterruptionCost:
-    """What an interruption takes from a job with `num_nodes` machines.
+    """The cost of an interruption of a job with `num_nodes` machines, in hours.
 
-    `restart_h`, and `again_h` of work; None for all of it. `stall` is the share of time that saves
-    take, `hours` the whole job's work, 0 if unknown.
+    It takes `restart_h` and repeats `again_h` of work; None for all of it. `stall` is the share of
+    time that saves take, and `hours` the total work of the job, 0 if unknown.
     """
 
     num_nodes: int
@@ -78,8 +80,7 @@ class InterruptionCost:
 
 @dataclass(frozen=True)
 class UsefulHourCost:
-    """Dollars of a useful hour of the job there: the terms add up to `usd`. Infinite where it would
-    never end."""
+    """The cost of a useful hour in USD, with terms that add up. Infinite if it would never end."""
 
     usd: float
     machines_usd: float
@@ -88,11 +89,11 @@ class UsefulHourCost:
     interruptions_usd: float
 
 
-def side(
+def useful_hour_cost(
     usd_per_h: float,
     egress_usd_per_h: float,
     hazard: float,
-    habits: InterruptionCost,
+    cost: InterruptionCost,
     pace: float = 1.0,
 ) -> UsefulHourCost:
     """Return the cost of a useful hour at prices of all machines together.
@@ -100,23 +101,23 @@ def side(
     `pace` is the speed relative to the machine of `hours`: a job that saves nothing has that much
     less time to be interrupted in.
     """
-    habits = replace(habits, hours=habits.hours / pace)
-    paid, often = usd_per_h + egress_usd_per_h, habits.num_nodes * hazard
-    anew = habits.again_h is None
-    lost = 1 - 1 / _stretched(often, habits) if anew else often * habits.loss_h
-    phi = habits.stall + lost
+    cost = replace(cost, hours=cost.hours / pace)
+    paid, often = usd_per_h + egress_usd_per_h, cost.num_nodes * hazard
+    anew = cost.again_h is None
+    lost = 1 - 1 / _stretched(often, cost) if anew else often * cost.loss_h
+    phi = cost.stall + lost
     usd = paid / (1 - phi) if phi < 1 else math.inf
     return UsefulHourCost(
-        usd, usd_per_h, egress_usd_per_h, usd * habits.stall, usd * lost if lost else 0.0
+        usd, usd_per_h, egress_usd_per_h, usd * cost.stall, usd * lost if lost else 0.0
     )
 
 
-def _stretched(often: float, habits: InterruptionCost) -> float:
-    """Return how many times its `hours` a job takes that saves nothing."""
-    mean = often * habits.hours
+def _stretched(often: float, cost: InterruptionCost) -> float:
+    """Return by which factor a job that saves nothing takes longer than its `hours`."""
+    mean = often * cost.hours
     if mean > MOST_H:
         return math.inf
-    return (1 / often + habits.restart_h) * math.expm1(mean) / habits.hours if mean else 1.0
+    return (1 / often + cost.restart_h) * math.expm1(mean) / cost.hours if mean else 1.0
 
 
 class SpotDecision(str, Enum):
@@ -140,7 +141,7 @@ class SpotValue:
     high_usd: float
     on_demand: UsefulHourCost
     hazard: Hazard
-    habits: InterruptionCost
+    interruption_cost: InterruptionCost
     break_even: float | None
     discount: float
 
@@ -160,8 +161,8 @@ def compare(
     spot: tuple[float, float],
     on_demand: tuple[float, float],
     hazard: Hazard,
-    lasting: float,
-    habits: InterruptionCost,
+    on_demand_hazard: float,
+    cost: InterruptionCost,
     paces: tuple[float, float] = (1.0, 1.0),
 ) -> SpotValue:
     """Compare both sides.
@@ -170,22 +171,24 @@ def compare(
     hazard of an on-demand machine, `paces` are of both; see `side`.
     """
     pace, other_pace = paces
-    other = side(*on_demand, lasting, habits, other_pace)
-    found = side(*spot, hazard.middle, habits, pace)
-    low, high = (side(*spot, end, habits, pace).usd for end in (hazard.low, hazard.high))
-    even = None
-    if habits.again_h is not None and habits.loss_h:
-        left = 1 - habits.stall - sum(spot) / other.usd
-        even = left / (habits.num_nodes * habits.loss_h) if left > 0 else None
-    return SpotValue(found, low, high, other, hazard, habits, even, 1 - spot[0] / on_demand[0])
+    on_demand_cost = useful_hour_cost(*on_demand, on_demand_hazard, cost, other_pace)
+    spot_cost = useful_hour_cost(*spot, hazard.middle, cost, pace)
+    low, high = (useful_hour_cost(*spot, end, cost, pace).usd for end in (hazard.low, hazard.high))
+    break_even = None
+    if cost.again_h is not None and cost.loss_h:
+        left = 1 - cost.stall - sum(spot) / on_demand_cost.usd
+        break_even = left / (cost.num_nodes * cost.loss_h) if left > 0 else None
+    return SpotValue(
+        spot_cost, low, high, on_demand_cost, hazard, cost, break_even, 1 - spot[0] / on_demand[0]
+    )
 
 
-# --- the guides' rule, by size
+# --- the rule of published guides, by size of the model
 
 
 @dataclass(frozen=True)
 class Mode:
-    """How guides divide a project between spot and on-demand, and what remains of a saving."""
+    """How guides divide a project between spot and on-demand; `part` is the remaining saving."""
 
     name: str
     text: str
@@ -212,7 +215,7 @@ SMALL, LARGE = 13e9, 200e9
 
 
 def mode_of(parameters: float, hours: float) -> Mode:
-    """Return the mode by what guides say.
+    """Return the mode that guides recommend.
 
     A run under two hours on-demand; up to 13B on spot; 200B and more on-demand except the search;
     between them (70B is their example) both.
@@ -224,7 +227,7 @@ def mode_of(parameters: float, hours: float) -> Mode:
     return SEARCH if parameters >= LARGE else HYBRID
 
 
-def mode_saving(mode: Mode, worth: SpotValue) -> tuple[float, float]:
+def mode_saving(mode: Mode, value: SpotValue) -> tuple[float, float]:
     """Return what remains of the expected saving in that mode: from, to. At most the discount."""
-    low, high = (part * worth.saving for part in mode.part)
+    low, high = (part * value.saving for part in mode.part)
     return (low, high) if low <= high else (high, low)

@@ -1,8 +1,8 @@
-"""What was observed of spot, by pool, and the same on a grid of equal ticks, as in recorded traces.
+"""Observations of spot availability by pool, and their resampling to a grid like recorded traces.
 
-What counts as an observation is what the policy learns from
-(`spotd.planner.spot_policy.pool_history`): spot that was held, spot that was preempted or lost, and
-launches refused for lack of room. Nothing else is probed: without a request nothing is known.
+Observations are those that the policy learns from (`spotd.planner.spot_policy.pool_history`): spot
+machines that were held, preempted or lost, and launches refused for lack of capacity. Nothing is
+probed: without a request nothing is known.
 """
 
 from __future__ import annotations
@@ -37,23 +37,25 @@ class PoolObservations:
     missed_us: tuple[int, ...] = ()
 
 
-def seen(lives: Iterable[MachineLife]) -> list[PoolObservations]:
+def observations(lives: Iterable[MachineLife]) -> list[PoolObservations]:
     """Return the pools in which spot was requested and an answer is known, by name."""
     pools: dict[str, list[MachineLife]] = {}
     for life in lives:
-        told = life.launched_us or life.refused == NO_ROOM
-        if life.offer_key.endswith(_SPOT) and told:
+        answered = life.launched_us or life.refused == NO_ROOM
+        if life.offer_key.endswith(_SPOT) and answered:
             pools.setdefault(pool_key(life.offer_key), []).append(life)
-    return [_seen(pool, pools[pool]) for pool in sorted(pools)]
+    return [_pool_observations(pool, pools[pool]) for pool in sorted(pools)]
 
 
-def _seen(pool: str, lives: Sequence[MachineLife]) -> PoolObservations:
+def _pool_observations(pool: str, lives: Sequence[MachineLife]) -> PoolObservations:
     newest = lives[-1]
     held = [
-        (one.launched_us, max(one.launched_us, one.ended_us)) for one in lives if one.launched_us
+        (life.launched_us, max(life.launched_us, life.ended_us))
+        for life in lives
+        if life.launched_us
     ]
-    missed = [one.requested_us for one in lives if not one.launched_us]
-    missed += [max(one.launched_us, one.ended_us) for one in lives if one.taken]
+    missed = [life.requested_us for life in lives if not life.launched_us]
+    missed += [max(life.launched_us, life.ended_us) for life in lives if life.interrupted]
     kind = (newest.cloud, newest.accelerator, newest.accelerator_count)
     return PoolObservations(pool, *kind, tuple(sorted(held)), tuple(sorted(missed)))
 
@@ -67,7 +69,7 @@ class Grid:
     ticks: int
 
     def tick(self, at_us: int) -> int:
-        """The tick that a time is in; it may lie outside."""
+        """Return the tick that contains a time; it may be outside of the grid."""
         return (at_us - self.first_us) // self.gap_us
 
     @property
@@ -82,8 +84,8 @@ def grid_over(
 
     It has no ticks if nothing lies within the bounds.
     """
-    times = [at_us for one in pools for held in one.held_us for at_us in held]
-    times += [at_us for one in pools for at_us in one.missed_us]
+    times = [at_us for pool in pools for held in pool.held_us for at_us in held]
+    times += [at_us for pool in pools for at_us in pool.missed_us]
     inside = [min(max(at_us, since_us), until_us) for at_us in times]
     first = -(-since_us // gap_us)  # the first whole one
     last = until_us // gap_us
@@ -93,8 +95,8 @@ def grid_over(
     return Grid(first * gap_us, gap_us, max(0, last - first) if inside else 0)
 
 
-def sampled(
-    one: PoolObservations, grid: Grid, stale_us: int
+def sample_availability(
+    pool: PoolObservations, grid: Grid, stale_us: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return (avail, seen), one value per tick.
 
@@ -105,9 +107,9 @@ def sampled(
     import numpy as np  # noqa: PLC0415  not loaded by a daemon that exports nothing
 
     up, down = np.zeros(grid.ticks, dtype=bool), np.zeros(grid.ticks, dtype=bool)
-    for since_us, until_us in one.held_us:
+    for since_us, until_us in pool.held_us:
         up[max(0, grid.tick(since_us)) : max(0, grid.tick(until_us) + 1)] = True
-    for at_us in one.missed_us:
+    for at_us in pool.missed_us:
         if 0 <= (tick := grid.tick(at_us)) < grid.ticks:
             down[tick] = True
     ticks = np.arange(grid.ticks)
@@ -118,13 +120,16 @@ def sampled(
     return avail.astype(np.uint8), fresh.astype(np.uint8)
 
 
-def priced(points: Sequence[tuple[int, int]], grid: Grid) -> NDArray[np.float32]:
-    """Dollars an hour as each tick began, of (time, micro-USD an hour) in their order, at least
-    one. Before the first of them that one is taken."""
+def sample_prices(points: Sequence[tuple[int, int]], grid: Grid) -> NDArray[np.float32]:
+    """Return the USD per hour at the start of each tick.
+
+    `points` are (time, micro-USD per hour) in order, at least one. The first one also applies
+    before its time.
+    """
     import numpy as np  # noqa: PLC0415  as above
 
     begins_us = grid.first_us + np.arange(grid.ticks, dtype=np.int64) * grid.gap_us
     times = np.array([at_us for at_us, _ in points], dtype=np.int64)
     dollars = np.array([price for _, price in points], dtype=np.float64) / 1e6
-    place = np.searchsorted(times, begins_us, side="right") - 1
-    return dollars[np.maximum(place, 0)].astype(np.float32)
+    index = np.searchsorted(times, begins_us, side="right") - 1
+    return dollars[np.maximum(index, 0)].astype(np.float32)

@@ -1,4 +1,4 @@
-"""What was paid, and what it would have cost otherwise: pure, exact, in integers.
+"""Costs: paid, and for the same work on-demand. Pure, exact, in integers.
 
 Money is in micro-USD, time in microseconds; node hours and GPU hours are types of their own.
 docs/cost.md has the method.

@@ -18,8 +18,8 @@ class Approval:
         """Return why a job of `project` is not approved, or ""."""
         if not self.names or self.policy == ALLOW or project in self.names:
             return ""
-        whose = f"the project {project!r} is not approved" if project else "it names no project"
-        return f"{whose} (approved: {', '.join(sorted(self.names))})"
+        problem = f"the project {project!r} is not approved" if project else "it names no project"
+        return f"{problem} (approved: {', '.join(sorted(self.names))})"
 
     def fix(self, project: str) -> str:
         """Return what to try."""

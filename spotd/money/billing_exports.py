@@ -56,7 +56,7 @@ class Export:
     start: Sequence[str]
     end: Sequence[str]
     currency: Sequence[str]
-    what: Sequence[str]  # told of it, the first that is not empty
+    what: Sequence[str]  # description; the first that is not empty is used
     is_machine: Callable[[str, str], bool]  # of its id and what
     is_gpu: Callable[[str], bool]
     kind: Sequence[str]  # of a line: usage, a credit, ...
@@ -118,27 +118,32 @@ def key_of(machine: str) -> str:
 
 def bill(cloud: str, rows: Iterable[Mapping[str, str | None]]) -> Bill:
     """Return what each machine was billed for in all. Raises BillingError."""
-    found: dict[str, Entry] = {}
-    gifts: dict[str, int] = {}
-    for one in _lines(EXPORTS[cloud], rows):
-        if one.credit_microusd:
-            gifts[one.key] = gifts.get(one.key, 0) + one.credit_microusd
-        if not one.end_us:  # of credits alone, which are often of a whole month
+    by_machine: dict[str, Entry] = {}
+    credits_by_machine: dict[str, int] = {}
+    for line in _lines(EXPORTS[cloud], rows):
+        if line.credit_microusd:
+            credits_by_machine[line.key] = (
+                credits_by_machine.get(line.key, 0) + line.credit_microusd
+            )
+        if not line.end_us:  # of credits alone, which are often of a whole month
             continue
-        known = found.get(one.key)
-        if known is None:
-            found[one.key] = one
+        entry = by_machine.get(line.key)
+        if entry is None:
+            by_machine[line.key] = line
             continue
-        found[one.key] = replace(
-            known,
-            what=one.what if one.gpu and not known.gpu else known.what,
-            gpu=known.gpu or one.gpu,
-            cost_microusd=known.cost_microusd + one.cost_microusd,
-            start_us=min(known.start_us, one.start_us),
-            end_us=max(known.end_us, one.end_us),
+        by_machine[line.key] = replace(
+            entry,
+            what=line.what if line.gpu and not entry.gpu else entry.what,
+            gpu=entry.gpu or line.gpu,
+            cost_microusd=entry.cost_microusd + line.cost_microusd,
+            start_us=min(entry.start_us, line.start_us),
+            end_us=max(entry.end_us, line.end_us),
         )
-    machines = [replace(one, credit_microusd=gifts.pop(key, 0)) for key, one in found.items()]
-    return Bill(machines, sum(gifts.values()))
+    machines = [
+        replace(line, credit_microusd=credits_by_machine.pop(key, 0))
+        for key, line in by_machine.items()
+    ]
+    return Bill(machines, sum(credits_by_machine.values()))
 
 
 def _lines(export: Export, rows: Iterable[Mapping[str, str | None]]) -> Iterator[Entry]:
@@ -147,9 +152,9 @@ def _lines(export: Export, rows: Iterable[Mapping[str, str | None]]) -> Iterator
     for number, row in enumerate(rows, 2):  # 1 is the header
         if not names:
             names = {_plain(name): name for name in row if name}
-            for wanted in (export.machine, export.cost, export.start):
-                if not any(name in names for name in wanted):
-                    raise BillingError(f"it has no column like {wanted[0]}")
+            for candidates in (export.machine, export.cost, export.start):
+                if not any(name in names for name in candidates):
+                    raise BillingError(f"it has no column like {candidates[0]}")
         line = _line(export, partial(_first, row, names), number)
         if line is not None:
             yield line
@@ -189,8 +194,10 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _first(row: Mapping[str, str | None], names: Mapping[str, str], wanted: Sequence[str]) -> str:
-    for name in wanted:
+def _first(
+    row: Mapping[str, str | None], names: Mapping[str, str], candidates: Sequence[str]
+) -> str:
+    for name in candidates:
         value = row.get(names[name]) if name in names else None
         if value and value.strip():
             return value.strip()

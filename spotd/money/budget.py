@@ -1,4 +1,4 @@
-"""Monthly budgets (UTC): what is spent, what will be, and which alerts are due."""
+"""Monthly budgets (UTC): spending, forecast, and the alerts that are due."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from spotd.money.units import US_PER_H
 THRESHOLDS = (50, 80, 100)  # percent
 ACTUAL, FORECAST = "actual", "forecast"
 DAY_US = 24 * US_PER_H
-HISTORY_DAYS = 7  # of which the spread of the forecast is
+HISTORY_DAYS = 7  # days from which the spread of the forecast is computed
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What the machines and checkpoints of all jobs, a user's, or a project's may cost per month.
+    """A monthly limit on machines and checkpoints, of all jobs or of a user's or a project's.
 
-    `routes` are alert routes by threshold; "default" has the rest.
+    `routes` are alert routes by threshold in percent; "default" is used for the others.
     """
 
     name: str
     microusd: int
-    user: str = ""  # "": everybody's
-    project: str = ""  # "": of any, or of none
+    user: str = ""  # "": all users
+    project: str = ""  # "": any project, or none
     routes: Mapping[int, str] = field(default_factory=dict)
 
     def covers(self, user: str, project: str = "") -> bool:
@@ -33,11 +33,11 @@ class Budget:
         return self.user in ("", user) and self.project in ("", project)
 
     @property
-    def whose(self) -> str:
-        """ " of ada, project llm": "" where it is for all."""
+    def scope_text(self) -> str:
+        """The scope for messages, like " of ada, project llm"; "" for all jobs."""
         parts = [self.user, f"project {self.project}" if self.project else ""]
-        said = ", ".join(part for part in parts if part)
-        return f" of {said}" if said else ""
+        scope = ", ".join(part for part in parts if part)
+        return f" of {scope}" if scope else ""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Spending:
 
 @dataclass(frozen=True)
 class StorageSpending:
-    """What a job's checkpoints cost in the month, and per hour of late."""
+    """The cost of a job's checkpoints in the month, and their present cost per hour."""
 
     user: str
     microusd: int
@@ -62,10 +62,13 @@ class StorageSpending:
 
 @dataclass(frozen=True)
 class BudgetStatus:
-    """A budget now. `microusd_per_h` is the burn rate: of machines that run, and of checkpoints.
-    `forecast` is for the end of the month, at that rate; one of ten lies below and above at the
-    rates of the last days. `reached_at_us`: when it is used up at the present rate, 0 for not this
-    month."""
+    """The state of a budget.
+
+    `microusd_per_h` is the burn rate of running machines and of checkpoints. `forecast` is the
+    spending at the end of the month at that rate; its bounds are the 10 % and 90 % quantiles at the
+    rates of the last days. `reached_at_us` is when the budget is used up at the present rate, 0 for
+    not this month.
+    """
 
     budget: Budget
     since_us: int
@@ -80,32 +83,37 @@ class BudgetStatus:
         return 100 * microusd / self.budget.microusd
 
 
-def standing(
+def budget_status(
     budget: Budget,
     rows: Sequence[Spending],
     month: tuple[int, int],
     now_us: int,
-    carried: Sequence[StorageSpending] = (),
+    storage_spending: Sequence[StorageSpending] = (),
 ) -> BudgetStatus:
-    """`month` is the one that `now_us` is in, and `carried` of it."""
+    """Return the state of a budget.
+
+    `month` is the (start, end) of the month of `now_us`, `storage_spending` is that of the month.
+    """
     since_us, until_us = month
-    mine = [row.stretch for row in rows if budget.covers(row.user, row.project)]
-    extra = [one for one in carried if budget.covers(one.user, one.project)]
-    extra_rate = sum(one.microusd_per_h for one in extra)
-    spent = sum(one.spent(since_us, min(until_us, now_us)) for one in mine)
-    spent += sum(one.microusd for one in extra)
-    rate = sum(one.rate_microusd_per_h for one in mine if one.running) + extra_rate
+    segments = [row.stretch for row in rows if budget.covers(row.user, row.project)]
+    storage = [item for item in storage_spending if budget.covers(item.user, item.project)]
+    extra_rate = sum(item.microusd_per_h for item in storage)
+    spent = sum(item.spent(since_us, min(until_us, now_us)) for item in segments)
+    spent += sum(item.microusd for item in storage)
+    rate = sum(item.rate_microusd_per_h for item in segments if item.running) + extra_rate
     days = [
-        sum(one.spent(now_us - (n + 1) * DAY_US, now_us - n * DAY_US) for one in mine) / 24
+        sum(item.spent(now_us - (n + 1) * DAY_US, now_us - n * DAY_US) for item in segments) / 24
         + extra_rate
         for n in range(HISTORY_DAYS)
     ]
-    begun_us = min((one.start_us for one in mine), default=now_us)
-    known = [day for n, day in enumerate(days) if now_us - (n + 1) * DAY_US >= begun_us]
+    first_us = min((item.start_us for item in segments), default=now_us)
+    known_days = [day for n, day in enumerate(days) if now_us - (n + 1) * DAY_US >= first_us]
     left_h = (until_us - now_us) / US_PER_H
-    ends = spent + rate * left_h
-    spread = estimate_at_completion(spent, left_h, [0.0], known) or Estimate(ends, ends, ends)
-    forecast = Estimate(min(spread.low, ends), ends, max(spread.high, ends))
+    expected = spent + rate * left_h
+    spread = estimate_at_completion(spent, left_h, [0.0], known_days) or Estimate(
+        expected, expected, expected
+    )
+    forecast = Estimate(min(spread.low, expected), expected, max(spread.high, expected))
     reached_us = 0
     if rate and spent < budget.microusd:
         at_us = now_us + (budget.microusd - spent) * US_PER_H // rate
@@ -117,7 +125,7 @@ def standing(
 
 @dataclass(frozen=True)
 class Crossing:
-    """A threshold that was crossed. `key` is the same for the same one in the same month."""
+    """A threshold that was crossed. `key` identifies the budget, threshold and month."""
 
     budget: Budget
     kind: str
@@ -131,71 +139,80 @@ class Crossing:
 
 
 def crossings(
-    found: BudgetStatus, told: Collection[str], when: Callable[[int], str]
+    status: BudgetStatus, alerted: Collection[str], when: Callable[[int], str]
 ) -> Iterator[Crossing]:
-    """Yield thresholds that were not alerted this month: spent, or expected at the present rate.
+    """Yield crossed thresholds whose key is not in `alerted`: spent, or expected at this rate.
 
-    A forecast below what is already spent is left out. `when` formats a time.
+    A forecast of a threshold that is already spent is left out. `when` formats a time.
     """
-    budget = found.budget
-    spent = found.percent(found.spent_microusd)
-    ends = found.percent(found.forecast.middle)
-    period = when(found.since_us)[:7]
-    whose = budget.whose
-    have = f"${found.spent_microusd / 1e6:,.2f} of ${budget.microusd / 1e6:,.2f}"
-    rate = f"${found.microusd_per_h / 1e6:,.2f}/h now"
+    budget = status.budget
+    spent_percent = status.percent(status.spent_microusd)
+    expected_percent = status.percent(status.forecast.middle)
+    period = when(status.since_us)[:7]
+    scope = budget.scope_text
+    amounts = f"${status.spent_microusd / 1e6:,.2f} of ${budget.microusd / 1e6:,.2f}"
+    rate = f"${status.microusd_per_h / 1e6:,.2f}/h now"
     for percent in THRESHOLDS:
-        if spent >= percent:
-            kind, text = ACTUAL, f"{percent} % of the budget {budget.name}{whose} is spent: {have}"
-        elif ends >= percent:
-            low, high = (value / 1e6 for value in (found.forecast.low, found.forecast.high))
+        if spent_percent >= percent:
+            kind, text = (
+                ACTUAL,
+                f"{percent} % of the budget {budget.name}{scope} is spent: {amounts}",
+            )
+        elif expected_percent >= percent:
+            low, high = (value / 1e6 for value in (status.forecast.low, status.forecast.high))
             kind = FORECAST
             text = (
-                f"the budget {budget.name}{whose} will be {percent} % spent in this month: "
-                f"{have} so far, ${found.forecast.middle / 1e6:,.2f} expected "
+                f"the budget {budget.name}{scope} will be {percent} % spent in this month: "
+                f"{amounts} so far, ${status.forecast.middle / 1e6:,.2f} expected "
                 f"(${low:,.2f} to ${high:,.2f})"
             )
         else:
             continue
         text += f", {rate}"
-        if found.reached_at_us:
-            text += f", used up on {when(found.reached_at_us)[:16]}Z"
+        if status.reached_at_us:
+            text += f", used up on {when(status.reached_at_us)[:16]}Z"
         key = f"budget:{budget.name}:{period}:{kind}:{percent}"
-        if key not in told:
+        if key not in alerted:
             yield Crossing(budget, kind, percent, key, text)
 
 
-def crossed(
+def new_job_alerts(
     spent_microusd: int,
     ends_microusd: int | None,
-    most_microusd: int,
-    told: Collection[tuple[str, int]],
+    max_microusd: int,
+    alerted: Collection[tuple[str, int]],
     route: Callable[[int], str],
 ) -> list[tuple[str, int]]:
     """Return the (ACTUAL or FORECAST, percent) of a job's own limit that were not alerted yet.
 
-    Of several for one route the highest. `ends_microusd` is the expected final cost, None if
-    unknown. A forecast below what is already spent is left out.
+    Only the highest per route is returned. `ends_microusd` is the expected final cost, None if
+    unknown. A forecast of a threshold that is already spent is left out.
     """
     highest: dict[tuple[str, str], int] = {}
     for percent in THRESHOLDS:
-        if 100 * spent_microusd >= percent * most_microusd:
+        if 100 * spent_microusd >= percent * max_microusd:
             highest[ACTUAL, route(percent)] = percent
-        elif ends_microusd is not None and 100 * ends_microusd >= percent * most_microusd:
+        elif ends_microusd is not None and 100 * ends_microusd >= percent * max_microusd:
             highest[FORECAST, route(percent)] = percent
-    known: dict[tuple[str, str], int] = {}
-    for kind, percent in told:
-        known[kind, route(percent)] = max(percent, known.get((kind, route(percent)), 0))
-    new = [(kind, p) for (kind, to), p in highest.items() if p > known.get((kind, to), 0)]
-    return sorted(new, key=lambda one: (one[0] == FORECAST, one[1]))
+    alerted_percent: dict[tuple[str, str], int] = {}
+    for kind, percent in alerted:
+        alerted_percent[kind, route(percent)] = max(
+            percent, alerted_percent.get((kind, route(percent)), 0)
+        )
+    new = [
+        (kind, percent)
+        for (kind, route_name), percent in highest.items()
+        if percent > alerted_percent.get((kind, route_name), 0)
+    ]
+    return sorted(new, key=lambda crossing: (crossing[0] == FORECAST, crossing[1]))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a job may still cost according to its file.
+    """The most that a job may still cost according to its file.
 
-    By `max_cost_usd` (what is left of it) and by `max_duration` or its deadline (the hours left); 0
-    if not bounded. `once_microusd` may be spent on its data beside its machines, within
+    The bounds are the remaining `max_cost_usd`, and the hours left until `max_duration` or the
+    deadline; 0 if not bounded. `once_microusd` may be spent on data in addition to machines, within
     `max_cost_usd`.
     """
 
@@ -207,7 +224,7 @@ class Plan:
     once_microusd: int = 0
 
     def projected(self) -> int:
-        """Micro-USD: the smaller of both bounds; without any, its next hour."""
+        """Return the smaller of both bounds in micro-USD; without any, the cost of one hour."""
         hours = self.hours_left or 1.0
         by_time = round(self.microusd_per_h * hours) + self.once_microusd
         most = self.max_cost_left_microusd
@@ -216,18 +233,23 @@ class Plan:
         return min(by_time, most) if most else by_time
 
 
-def refusal(found: BudgetStatus, running: Sequence[Plan], new: Plan) -> str:
-    """Why a job may not begin: committed (what is spent, and what unfinished jobs may cost yet) and
-    projected (what it may cost itself) are more than the budget. "" where it may."""
-    budget = found.budget
+def refusal(status: BudgetStatus, running: Sequence[Plan], new: Plan) -> str:
+    """Return why a job may not start, or "".
+
+    The spending so far, the projected cost of unfinished jobs and that of the new job must not be
+    more than the budget.
+    """
+    budget = status.budget
     if not budget.covers(new.user, new.project):
         return ""
-    open_ = sum(plan.projected() for plan in running if budget.covers(plan.user, plan.project))
-    committed, more = found.spent_microusd + open_, new.projected()
+    committed_jobs = sum(
+        plan.projected() for plan in running if budget.covers(plan.user, plan.project)
+    )
+    committed, more = status.spent_microusd + committed_jobs, new.projected()
     if committed + more <= budget.microusd:
         return ""
     return (
         f"the budget {budget.name} has ${budget.microusd / 1e6:,.2f} this month: "
-        f"${found.spent_microusd / 1e6:,.2f} spent, ${open_ / 1e6:,.2f} committed to unfinished "
-        f"jobs, and this one may cost ${more / 1e6:,.2f}"
+        f"${status.spent_microusd / 1e6:,.2f} spent, ${committed_jobs / 1e6:,.2f} committed to "
+        f"unfinished jobs, and this one may cost ${more / 1e6:,.2f}"
     )

@@ -1,6 +1,6 @@
 """Compare a job with the same work on-demand, in the rows that case studies use.
 
-Each figure comes from line items and records; what neither has is left open, with the reason.
+Each figure comes from line items and records; figures that neither has are None, with the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spotd.money.report import Account, Report
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What line items do not have.
+    """Facts about a run that line items do not have.
 
     `interruptions` is how often the work was interrupted, `elapsed_h` the hours from its start to
     its end, or until now; None if unknown.
@@ -42,22 +42,25 @@ class Row:
 
 
 def compare(report: Report, facts: RunFacts) -> tuple[Row, ...]:
-    """Eight rows. On demand: in the same places, for the hours that it would have needed, else for
-    the same hours; without a price on demand none of it is known."""
+    """Return eight rows that compare the job with the same work on-demand.
+
+    On-demand figures are for the same places, and for the hours that on-demand would have needed,
+    or the same hours if those are unknown. Without an on-demand price they are None.
+    """
     instead = headline_of(report.instead)
     billed, gpus_h = report.billed.hours, report.gpu_hours.hours
     needed_h = instead.hours.hours if instead else None
     usd = instead.total_microusd / 1e6 if instead else None
-    wanted_h = gpus_h * needed_h / billed if needed_h is not None and billed else None
+    needed_gpu_h = gpus_h * needed_h / billed if needed_h is not None and billed else None
     useful_h = report.useful_gpus.hours if TimeUse.UNTOLD not in report.uses else 0.0
     paid = report.total_microusd / 1e6
     exact = instead is not None and instead.basis == NEEDED
     basis = f"the {instead.basis} on demand" if instead else "no price on demand is known"
     alone_h = needed_h / facts.num_nodes if needed_h is not None else None
     return (
-        Row("GPU-hours", "h", wanted_h, gpus_h, basis),
+        Row("GPU-hours", "h", needed_gpu_h, gpus_h, basis),
         Row("cost", "usd", usd, paid, "on demand: the same storage, no egress, no control box"),
-        Row("a GPU-hour", "usd", _by(usd, wanted_h), _by(paid, gpus_h)),
+        Row("a GPU-hour", "usd", _by(usd, needed_gpu_h), _by(paid, gpus_h)),
         Row(
             name="a useful GPU-hour",
             unit="usd",
@@ -92,23 +95,27 @@ def compare(report: Report, facts: RunFacts) -> tuple[Row, ...]:
     )
 
 
-def _quality(told: Sequence[Evaluation]) -> Row:
-    """The share of test cases that the model passed, of all suites together."""
-    rows = [one for one in told if one.cases]
+def _quality(evaluations: Sequence[Evaluation]) -> Row:
+    """Return the share of test cases that the model passed, over all suites."""
+    rows = [evaluation for evaluation in evaluations if evaluation.cases]
     name = "quality of the model"
     if not rows:
         return Row(name, "", None, None, "not measured: compare evaluations")
-    cases, passed = sum(one.cases for one in rows), sum(one.passed for one in rows)
-    note = f"{passed:,} of {cases:,} cases of {', '.join(one.suite for one in rows)} passed"
+    cases, passed = (
+        sum(evaluation.cases for evaluation in rows),
+        sum(evaluation.passed for evaluation in rows),
+    )
+    suites = ", ".join(evaluation.suite for evaluation in rows)
+    note = f"{passed:,} of {cases:,} cases of {suites} passed"
     return Row(name, "share", None, passed / cases, note)
 
 
 def interruptions(account: Account) -> int:
     """Return how many attempts lost a chosen machine: a gang that loses two counts once."""
     broken = (
-        one.generation
-        for one in account.machines
-        if one.chosen and one.details.get("interrupted") == "true"
+        machine.generation
+        for machine in account.machines
+        if machine.chosen and machine.details.get("interrupted") == "true"
     )
     return len(set(broken))
 

@@ -1,4 +1,4 @@
-"""What the same work would have cost on-demand; a saving never exceeds the price discount.
+"""Compute the cost of the same work on-demand; a saving never exceeds the price discount.
 
 On-demand pays only for steps that survive, with their own saves, one start, and the same storage,
 and nothing that interruptions cost. On-demand machines need no second cloud, so there is no egress,
@@ -16,8 +16,11 @@ from spotd.money.units import NodeHours
 
 @dataclass(frozen=True)
 class PaidTotals:
-    """Sums over what was paid for, prepaid hours left out. `uses` is node time by use, with
-    microseconds of machines; `start_us` one start of all machines of the job."""
+    """Sums over everything paid for, without prepaid hours.
+
+    `uses` is machine time by use in microseconds, `start_us` the time of one start of all the job's
+    machines.
+    """
 
     compute_microusd: int
     storage_microusd: int
@@ -65,7 +68,7 @@ class Counterfactual:
 
     @property
     def saving(self) -> float | None:
-        """The fraction that was saved, at most the discount; None where no price is known."""
+        """The fraction that was saved, at most the discount; None if no price is known."""
         if self.discount is None or not self.total_microusd:
             return None
         return min(1 - self.paid_microusd / self.total_microusd, self.discount)
@@ -81,17 +84,19 @@ def counterfactuals(paid: PaidTotals) -> list[Counterfactual]:
     For the same hours, and if steps were reported, for the hours that on-demand would have needed.
     Without those whose price is unknown.
     """
-    found = []
+    results = []
     for name, priced in ((AS_IS, paid.list_microusd), (BEST, paid.best_microusd)):
         for basis, hours_us in ((SAME, paid.billed_us), (NEEDED, needed_us(paid))):
             if priced and hours_us is not None:
-                found.append(_instead(name, basis, paid, priced, hours_us))
-    return found
+                results.append(_instead(name, basis, paid, priced, hours_us))
+    return results
 
 
 def needed_us(paid: PaidTotals) -> int | None:
-    """Machine time that on-demand would have needed, at most what was billed; None where no steps
-    were reported."""
+    """Return the machine time that on-demand would have needed, at most the billed time.
+
+    None if no steps were reported.
+    """
     useful = paid.uses.get(TimeUse.USEFUL, 0)
     if not useful:
         return None
@@ -112,34 +117,34 @@ def added(jobs: Sequence[Sequence[Counterfactual]]) -> list[Counterfactual]:
 
     For the same hours, and for each job's needed hours as far as known.
     """
-    found = []
+    sums = []
     for name in (AS_IS, BEST):
         for basis in (SAME, NEEDED):
             best = [_closest(job, name, basis) for job in jobs]
-            known = [one for one in best if one is not None and one.priced_microusd]
+            known = [item for item in best if item is not None and item.priced_microusd]
             if not known:
                 continue
-            bases = {one.basis for one in known}
+            bases = {item.basis for item in known}
             if basis == NEEDED and NEEDED not in bases:
                 continue
-            found.append(_sum(name, basis if len(bases) == 1 else MIXED, known))
-    return found
+            sums.append(_sum(name, basis if len(bases) == 1 else MIXED, known))
+    return sums
 
 
 def _closest(job: Sequence[Counterfactual], name: str, basis: str) -> Counterfactual | None:
-    own = [one for one in job if one.name == name]
-    exact = [one for one in own if one.basis == basis]
-    return next(iter(exact or own), None)
+    same_name = [item for item in job if item.name == name]
+    exact = [item for item in same_name if item.basis == basis]
+    return next(iter(exact or same_name), None)
 
 
 def _sum(name: str, basis: str, known: Sequence[Counterfactual]) -> Counterfactual:
     return Counterfactual(
         name,
         basis,
-        NodeHours(sum(one.hours.us for one in known)),
-        sum(one.compute_microusd for one in known),
-        sum(one.storage_microusd for one in known),
-        sum(one.priced_microusd for one in known),
-        sum(one.spent_microusd for one in known),
-        sum(one.paid_microusd for one in known),
+        NodeHours(sum(item.hours.us for item in known)),
+        sum(item.compute_microusd for item in known),
+        sum(item.storage_microusd for item in known),
+        sum(item.priced_microusd for item in known),
+        sum(item.spent_microusd for item in known),
+        sum(item.paid_microusd for item in known),
     )

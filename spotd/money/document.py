@@ -16,7 +16,7 @@ Data = dict[str, Any]
 
 
 def usd(microusd: int) -> float:
-    """Dollars, exact to the micro-dollar."""
+    """Convert micro-USD to dollars, exact to the micro-dollar."""
     return round(microusd / 1e6, 6)
 
 
@@ -49,7 +49,7 @@ def report_data(report: Report, claim: Claim | None = None, savings: Savings | N
             "usd": usd(report.hedge_microusd),
         },
         "items": [_item_data(item) for item in report.items],
-        "on_demand": [_instead_data(one) for one in report.instead],
+        "on_demand": [_instead_data(counterfactual) for counterfactual in report.instead],
         "saving": _rounded(headline.saving) if headline else None,
         "saving_basis": headline.basis if headline else None,
         "discount": _rounded(headline.discount) if headline else None,
@@ -61,36 +61,40 @@ def report_data(report: Report, claim: Claim | None = None, savings: Savings | N
 
 def headline_of(instead: Sequence[Counterfactual]) -> Counterfactual | None:
     """Return the saving to show first: in the same places, for the needed hours if known."""
-    own = {one.basis: one for one in instead if one.name == AS_IS}
-    return own.get(NEEDED) or own.get(MIXED) or own.get(SAME)
+    by_basis = {
+        counterfactual.basis: counterfactual
+        for counterfactual in instead
+        if counterfactual.name == AS_IS
+    }
+    return by_basis.get(NEEDED) or by_basis.get(MIXED) or by_basis.get(SAME)
 
 
-def savings_data(found: Savings | None) -> Data | None:
+def savings_data(savings: Savings | None) -> Data | None:
     """Return the savings as JSON, or None without an on-demand price."""
-    if found is None:
+    if savings is None:
         return None
     return {
-        "total_usd": usd(found.total_microusd),
-        "fraction": _rounded(found.fraction),
-        "instead_usd": usd(found.instead_microusd),
-        "paid_usd": usd(found.paid_microusd),
-        "more_runs": _rounded(found.runs),
+        "total_usd": usd(savings.total_microusd),
+        "fraction": _rounded(savings.fraction),
+        "instead_usd": usd(savings.instead_microusd),
+        "paid_usd": usd(savings.paid_microusd),
+        "more_runs": _rounded(savings.runs),
         "parts": [
             {
-                "name": one.name,
-                "usd": None if one.microusd is None else usd(one.microusd),
-                "against": one.against,
+                "name": part.name,
+                "usd": None if part.microusd is None else usd(part.microusd),
+                "against": part.against,
             }
-            for one in found.parts
+            for part in savings.parts
         ],
     }
 
 
-def protected_data(found: WorkSaved) -> Data:
+def protected_data(saved: WorkSaved) -> Data:
     return {
-        "interruptions": found.interruptions,
-        "usd": usd(found.microusd),
-        "replayed_usd": usd(found.replayed_microusd),
+        "interruptions": saved.interruptions,
+        "usd": usd(saved.microusd),
+        "replayed_usd": usd(saved.replayed_microusd),
     }
 
 
@@ -122,16 +126,16 @@ def _item_data(item: Item) -> Data:
     }
 
 
-def _instead_data(one: Counterfactual) -> Data:
+def _instead_data(counterfactual: Counterfactual) -> Data:
     return {
-        "name": one.name,
-        "basis": one.basis,
-        "node_hours": _hours(one.hours),
-        "compute_usd": usd(one.compute_microusd),
-        "storage_usd": usd(one.storage_microusd),
-        "total_usd": usd(one.total_microusd) if one.priced_microusd else None,
-        "saving": _rounded(one.saving),
-        "discount": _rounded(one.discount),
+        "name": counterfactual.name,
+        "basis": counterfactual.basis,
+        "node_hours": _hours(counterfactual.hours),
+        "compute_usd": usd(counterfactual.compute_microusd),
+        "storage_usd": usd(counterfactual.storage_microusd),
+        "total_usd": usd(counterfactual.total_microusd) if counterfactual.priced_microusd else None,
+        "saving": _rounded(counterfactual.saving),
+        "discount": _rounded(counterfactual.discount),
     }
 
 

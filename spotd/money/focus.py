@@ -1,9 +1,9 @@
 """Write the ledger as FOCUS rows: the FinOps Open Cost and Usage Specification.
 
-The columns are those of version 1.2, two of them also under their names of 1.3, and our own with
-the required prefix (`x_`). There is one row for each part of a segment within one month (UTC), and
-one per line item beside machines. Amounts are exact decimals as text: the sums of BilledCost are
-the ledger's to the micro-dollar.
+The columns are those of version 1.2, two of them also under their names of 1.3, and spotd's own
+with the required prefix (`x_`). There is one row for each part of a segment within one month (UTC),
+and one per line item other than machines. Amounts are exact decimals as text: the sums of
+BilledCost equal the ledger's to the micro-dollar.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from spotd.money.hour_breakdown import Machine, Segment, Span, TimeUse, split_stretch
+from spotd.money.hour_breakdown import Machine, Segment, Span, TimeUse, split_segment
 from spotd.money.report import Account, Item, Kind, timed
 from spotd.money.units import US_PER_H
 
@@ -86,7 +86,7 @@ _NAMES = {"aws": "AWS", "gcp": "Google Cloud", "azure": "Microsoft"}
 
 Row = dict[str, str]  # column -> text; "" is null
 DAY_US = 24 * US_PER_H
-# What a budget of a cloud's own asks to be in it or not, and where an export of ours has it.
+# The cost types that a cloud's own budgets include or exclude, and their place in this export.
 COST_TYPES = {
     "usage": "ChargeCategory Usage: every row",
     "tax": "not in it: the ledger has prices before tax; an invoice's is in the BilledCost of "
@@ -107,11 +107,11 @@ def rows_of(account: Account, deployment: str, since_us: int, until_us: int) -> 
     """
     rows: list[Row] = []
     for machine, spans in timed(account):
-        for stretch in machine.stretches:
-            from_us, to_us = stretch.within(since_us, until_us)
+        for segment in machine.stretches:
+            from_us, to_us = segment.within(since_us, until_us)
             if from_us < to_us:
-                rows.append(_machine_row(account, machine, stretch, spans, from_us, to_us))
-    begins = [part.start_us for one in account.machines for part in one.stretches]
+                rows.append(_machine_row(account, machine, segment, spans, from_us, to_us))
+    begins = [part.start_us for machine in account.machines for part in machine.stretches]
     start_us = max(since_us, min(begins, default=until_us))
     if start_us < until_us:
         rows += [_extra_row(account, item, start_us, until_us) for item in account.extras]
@@ -149,12 +149,12 @@ def _type_of(name: str) -> str:
 
 
 def iso(at_us: int) -> str:
-    """UTC, to the second."""
+    """Format a time as ISO 8601 in UTC, to the second."""
     return datetime.fromtimestamp(at_us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def months(start_us: int, end_us: int) -> Iterator[tuple[int, int]]:
-    """The time cut at the beginnings of months (UTC)."""
+    """Split a time span at the starts of months (UTC)."""
     while start_us < end_us:
         _, next_us = month_of(start_us)
         yield start_us, min(next_us, end_us)
@@ -162,7 +162,7 @@ def months(start_us: int, end_us: int) -> Iterator[tuple[int, int]]:
 
 
 def days(start_us: int, end_us: int) -> Iterator[tuple[int, int]]:
-    """The time cut at the beginnings of days (UTC)."""
+    """Split a time span at the starts of days (UTC)."""
     while start_us < end_us:
         next_us = (start_us // DAY_US + 1) * DAY_US
         yield start_us, min(next_us, end_us)
@@ -201,7 +201,7 @@ def _blank(account: Account, kind: Kind, from_us: int, to_us: int) -> Row:
 
 
 def _priced(row: Row, cost: int, unit_price: Decimal, quantity: Decimal, unit: str) -> None:
-    """Fill in the prices: what is paid is the ledger's, the list cost is price times quantity."""
+    """Fill in the prices: the paid cost from the ledger, the list cost as price times quantity."""
     paid = text_of(Decimal(cost) / 1_000_000)
     row |= {
         "BilledCost": paid,
@@ -217,16 +217,16 @@ def _priced(row: Row, cost: int, unit_price: Decimal, quantity: Decimal, unit: s
 def _machine_row(
     account: Account,
     machine: Machine,
-    stretch: Segment,
+    segment: Segment,
     spans: Sequence[Span],
     from_us: int,
     to_us: int,
 ) -> Row:
-    row, said = _blank(account, Kind.COMPUTE, from_us, to_us), machine.details
-    times, costs = split_stretch(stretch, spans, from_us, to_us)
+    row, labels = _blank(account, Kind.COMPUTE, from_us, to_us), machine.details
+    times, costs = split_segment(segment, spans, from_us, to_us)
     quantity = _hours(to_us - from_us)
-    rate = stretch.list_rate_microusd_per_h or stretch.rate_microusd_per_h
-    unit_price = Decimal(0) if stretch.prepaid else Decimal(rate) / 1_000_000
+    rate = segment.list_rate_microusd_per_h or segment.rate_microusd_per_h
+    unit_price = Decimal(0) if segment.prepaid else Decimal(rate) / 1_000_000
     _priced(row, sum(costs.values()), unit_price, quantity, "Hours")
     gpus = machine.gpus
     lost = (
@@ -235,32 +235,32 @@ def _machine_row(
         else 0
     )
     consumed = _hours((to_us - from_us) * gpus) if gpus else quantity
-    details = {"InstanceType": said.get("type", ""), **({"GpuCount": gpus} if gpus else {})}
-    row |= _names(said.get("cloud", ""), said.get("provider", ""))
+    details = {"InstanceType": labels.get("type", ""), **({"GpuCount": gpus} if gpus else {})}
+    row |= _names(labels.get("cloud", ""), labels.get("provider", ""))
     row |= {
-        "CapacityReservationId": said.get("reservation", ""),
-        "CapacityReservationStatus": "Used" if said.get("reservation") else "",
-        "ChargeDescription": f"{said.get('what', '')}, attempt {machine.generation}",
+        "CapacityReservationId": labels.get("reservation", ""),
+        "CapacityReservationStatus": "Used" if labels.get("reservation") else "",
+        "ChargeDescription": f"{labels.get('what', '')}, attempt {machine.generation}",
         "ConsumedQuantity": text_of(consumed),
         "ConsumedUnit": "GPU-Hours" if gpus else "Hours",
-        "PricingCategory": pricing_category(said.get("capacity", ""), prepaid=stretch.prepaid),
-        "RegionId": said.get("region", ""),
-        "RegionName": said.get("region", ""),
-        "AvailabilityZone": said.get("zone", ""),
-        "ResourceId": said.get("instance_id") or machine.node_id,
+        "PricingCategory": pricing_category(labels.get("capacity", ""), prepaid=segment.prepaid),
+        "RegionId": labels.get("region", ""),
+        "RegionName": labels.get("region", ""),
+        "AvailabilityZone": labels.get("zone", ""),
+        "ResourceId": labels.get("instance_id") or machine.node_id,
         "ResourceName": machine.node_id,
-        "ResourceType": f"{gpus}x{said.get('accelerator', '')} node" if gpus else "node",
+        "ResourceType": f"{gpus}x{labels.get('accelerator', '')} node" if gpus else "node",
         "ServiceName": "Virtual machines",
-        "SkuId": said.get("type", ""),
+        "SkuId": labels.get("type", ""),
         "SkuMeter": "Machine hours",
         "SkuPriceDetails": json.dumps(details),
-        "SkuPriceId": "/".join(said.get(n, "") for n in ("type", "region", "zone", "capacity")),
+        "SkuPriceId": "/".join(labels.get(n, "") for n in ("type", "region", "zone", "capacity")),
         "x_UsefulGpuHours": text_of(_hours(times.get(TimeUse.USEFUL, 0) * gpus)),
         "x_LostHoursRecovery": text_of(_hours(lost)),
         "x_LostHoursReplay": text_of(_hours(times.get(TimeUse.REPLAYED, 0))),
-        "x_Interrupted": said.get("interrupted", "false"),
-        "x_PriceSource": "invoice" if stretch.reconciled else stretch.price_source,
-        "x_Estimated": "false" if stretch.reconciled else "true",
+        "x_Interrupted": labels.get("interrupted", "false"),
+        "x_PriceSource": "invoice" if segment.reconciled else segment.price_source,
+        "x_Estimated": "false" if segment.reconciled else "true",
     }
     tags = json.loads(row["Tags"])
     tags |= {"spotd:attempt": str(machine.generation), "spotd:rank": str(machine.rank)}

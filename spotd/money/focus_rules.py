@@ -1,7 +1,7 @@
-"""Check FOCUS rows by the rules of version 1.2 for the columns that we write.
+"""Check FOCUS rows by the rules of version 1.2 for the columns that spotd writes.
 
-Nullability, form, allowed values, and columns that must agree. This is a part of the
-specification's own validator, which needs a newer Python than ours, and no replacement.
+Checks nullability, format, allowed values, and columns that must agree. This is a subset of the
+specification's own validator, which needs a newer Python version.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ _PARENTS = {
 
 
 def problems(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """Return what is wrong, each with the column and the row number from 1."""
-    found = [f"{name} is missing" for name in sorted(MANDATORY - set(columns))]
+    """Return the errors, each with its column and row number, from 1."""
+    errors = [f"{name} is missing" for name in sorted(MANDATORY - set(columns))]
     known = set(COLUMNS)
-    found += [f"{c} is no column of FOCUS" for c in columns if c not in known and c[:2] != "x_"]
+    errors += [f"{c} is no column of FOCUS" for c in columns if c not in known and c[:2] != "x_"]
     for number, row in enumerate(rows, 1):
-        found += [f"row {number}: {text}" for text in _of_row(row)]
-    return found
+        errors += [f"row {number}: {text}" for text in _of_row(row)]
+    return errors
 
 
 def _of_row(row: Row) -> Iterator[str]:

@@ -27,13 +27,15 @@ def storage(gb: float, per_gb_month: float, days: float, month_d: float = 730 / 
 
 
 def expected_loss(hazard_per_h: float, recovery_h: float, every_h: float, save_h: float) -> float:
-    """The fraction of time that interruptions take: hazard * (R + tau / 2 + C). Half of the time
-    between two saves is replayed, in the mean."""
+    """Return the fraction of time that interruptions take: hazard * (R + tau / 2 + C).
+
+    On average half of the time between two saves is replayed.
+    """
     return hazard_per_h * (recovery_h + every_h / 2 + save_h)
 
 
 def best_pause_h(hazard_per_h: float, save_h: float) -> float:
-    """Hours between two saves that cost least: sqrt(2 C / hazard) (Young, 1974)."""
+    """Return the cheapest checkpoint interval in hours: sqrt(2 C / hazard) (Young, 1974)."""
     return math.sqrt(2 * save_h / hazard_per_h)
 
 
@@ -43,8 +45,10 @@ def spot_pays(spot: float, on_demand: float, overhead: float) -> bool:
 
 
 def break_even_mtti_h(loss_h: float, discount: float) -> float:
-    """The mean time between interruptions of `loss_h` each from which on the discount is more than
-    they take."""
+    """Return the mean time between interruptions above which the discount outweighs their cost.
+
+    Each interruption takes `loss_h`.
+    """
     return loss_h / discount
 
 
@@ -59,7 +63,7 @@ def overhead_for(discount: float, saving: float) -> float:
 
 
 def payback(cost: float, saving: float) -> float:
-    """After how many months, or runs, each with that saving, an outlay is earned back."""
+    """Return after how many months, or runs, of that saving an outlay is earned back."""
     return cost / saving
 
 

@@ -1,8 +1,8 @@
-"""Divide each billed hour of a machine by what it was used for.
+"""Divide each billed hour of a machine by its use.
 
-The billed time is cut at what the record has: when the machine was ready, when it claimed HEAD,
-when its steps were made. Each microsecond falls into exactly one use, so the uses add up to what
-was billed. What the record does not say is `UNTOLD` and never counts as useful.
+The billed time is split at recorded events: when the machine was ready, when it claimed HEAD, when
+its steps were made. Each microsecond has exactly one use, so that the uses add up to the billed
+time. Time without a record is `UNTOLD` and never counts as useful.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ from spotd.money.units import cost_microusd, share_out
 
 
 class TimeUse(str, Enum):
-    """What billed time was used for."""
+    """A use of billed time."""
 
     USEFUL = "useful"  # steps that survive in the final lineage
     REPLAYED = "replayed"  # steps that were lost, and trained again
-    CHECKPOINT = "checkpoint"  # training stood for a save, or a machine that left finished one
+    CHECKPOINT = "checkpoint"  # training stopped for a save, or the machine finished its last one
     STARTUP = "startup"  # until the first step: boot, set-up, restore; and machines never chosen
-    IDLE = "idle"  # none of these: evaluation, a hang, the time to its end
-    WAITING = "waiting"  # ready, until HEAD was claimed: for whom it replaces, or for its gang
-    UNTOLD = "untold"  # it ran, and its program reported no steps
+    IDLE = "idle"  # anything else: evaluation, a hang, the time to its end
+    WAITING = "waiting"  # ready, waiting for the machine that it replaces, or for its gang
+    UNTOLD = "untold"  # it ran, but its program reported no steps
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment of the ledger: one machine at one price. `end_us` is the present of one that runs.
-    `list_rate` and `best_rate` are the prices on demand of the same machine in the same place, and
-    of the cheapest place that has such a machine; `prepaid` hours are out of a reservation."""
+    """A segment of the ledger: one machine at one price. `end_us` is now while it runs.
+
+    `list_rate_microusd_per_h` is the on-demand price of the same machine in the same place, and
+    `best_rate_microusd_per_h` that of the cheapest place with such a machine. `prepaid` hours come
+    from a reservation.
+    """
 
     start_us: int
     end_us: int
@@ -45,13 +48,13 @@ class Segment:
     invoiced_microusd: int = 0  # where it is reconciled
 
     def spent(self, since_us: int, until_us: int) -> int:
-        """Micro-USD of its part of that time. Parts of a stretch add up to the whole of it."""
+        """Return its cost in that time in micro-USD. Adjacent parts of a segment add up exactly."""
         if self.reconciled:
             return self._part(self.invoiced_microusd, since_us, until_us)
         return self.at_rate(self.rate_microusd_per_h, since_us, until_us)
 
     def at_rate(self, rate_microusd_per_h: int, since_us: int, until_us: int) -> int:
-        """The same at another price."""
+        """Return its cost in that time at another price."""
         start_us, end_us = self.within(since_us, until_us)
         before = cost_microusd(rate_microusd_per_h, self.start_us, start_us)
         return cost_microusd(rate_microusd_per_h, self.start_us, end_us) - before
@@ -62,12 +65,12 @@ class Segment:
         return start_us, max(min(self.end_us, until_us), start_us)
 
     def _part(self, total: int, since_us: int, until_us: int) -> int:
-        whole = self.end_us - self.start_us
+        length_us = self.end_us - self.start_us
         start_us, end_us = self.within(since_us, until_us)
-        if not whole:
+        if not length_us:
             return total if since_us <= self.start_us < until_us else 0
-        before = total * (start_us - self.start_us) // whole
-        return total * (end_us - self.start_us) // whole - before
+        before = total * (start_us - self.start_us) // length_us
+        return total * (end_us - self.start_us) // length_us - before
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Save:
-    """A checkpoint: training stood for `stage_us` at most; `write_us` later it was stored."""
+    """A checkpoint: training stopped for at most `stage_us`; it was stored `write_us` later."""
 
     generation: int
     step: int
@@ -107,7 +110,7 @@ class Machine:
     gpus: int = 0
     rank: int = 0
     chosen: bool = True  # it was told to start
-    hedge_lost: bool = False  # asked for beside others, and another one was chosen
+    hedge_lost: bool = False  # requested in parallel with others, and another one was chosen
     ready_at_us: int = 0
     claimed_at_us: int = 0
     ended_at_us: int = 0  # its program released HEAD, or exited
@@ -124,8 +127,8 @@ def trained(steps: Sequence[Steps], saves: Sequence[Save]) -> dict[int, list[Spa
     newer run made again is replayed, whoever made it first. Time between two reports outside of
     steps is a checkpoint as far as saves of these steps can explain it, and idle beyond that.
     """
-    runs, stood = _runs(steps), _SaveStalls(saves)
-    found: dict[int, list[Span]] = {}
+    runs, stalls = _runs(steps), _SaveStalls(saves)
+    spans_by_generation: dict[int, list[Span]] = {}
     behind: dict[int, int] = {}
     for row in steps:
         late_us = row.at_us - row.last_at_us
@@ -136,32 +139,32 @@ def trained(steps: Sequence[Steps], saves: Sequence[Save]) -> dict[int, list[Spa
         floors[number] = floor
         first = runs[number][0].first
         floor = first if floor is None else min(floor, first)
-    for rows, kept_before in zip(runs, floors, strict=True):
+    for rows, surviving_before in zip(runs, floors, strict=True):
         generation = rows[0].generation
         behind_us = behind[generation]
-        spans = found.setdefault(generation, [])
+        spans = spans_by_generation.setdefault(generation, [])
         end_us: int | None = None
         for row in rows:
             to_us = row.last_at_us + behind_us
             if end_us is None:
                 length_us = max(row.busy_us, row.last_at_us - row.first_at_us)
                 end_us = max(to_us - length_us, spans[-1][1] if spans else 0)
-            stood_us = stood.of(generation, row.first - 1, row.last)
-            spans += _report(row, end_us, max(to_us, end_us), stood_us, kept_before)
+            stall_us = stalls.of(generation, row.first - 1, row.last)
+            spans += _report(row, end_us, max(to_us, end_us), stall_us, surviving_before)
             end_us = max(to_us, end_us)
-    return found
+    return spans_by_generation
 
 
 def _report(
-    row: Steps, start_us: int, end_us: int, stood_us: int, kept_before: int | None
+    row: Steps, start_us: int, end_us: int, stall_us: int, surviving_before: int | None
 ) -> list[Span]:
     """Cut one report by length: what survives, what was lost, what saves took, the rest."""
     length_us = end_us - start_us
-    busy_us = min(row.busy_us, length_us) if row.busy_us else max(length_us - stood_us, 0)
-    save_us = min(length_us - busy_us, stood_us)
-    last = row.last if kept_before is None else min(row.last, kept_before - 1)
-    kept = max(0, last - row.first + 1)
-    useful_us = busy_us * kept // max(1, row.last - row.first + 1)
+    busy_us = min(row.busy_us, length_us) if row.busy_us else max(length_us - stall_us, 0)
+    save_us = min(length_us - busy_us, stall_us)
+    last = row.last if surviving_before is None else min(row.last, surviving_before - 1)
+    surviving = max(0, last - row.first + 1)
+    useful_us = busy_us * surviving // max(1, row.last - row.first + 1)
     idle_us = length_us - busy_us - save_us
     lengths = (
         (useful_us, TimeUse.USEFUL),
@@ -195,40 +198,41 @@ class _SaveStalls:
 
 
 def _runs(steps: Sequence[Steps]) -> list[list[Steps]]:
-    """Reports in the order of training, divided where it went back to an earlier step: in a newer
-    generation, or in a program that was begun again on its machine."""
-    found: list[list[Steps]] = []
+    """Group reports into runs: a step back, or a new generation, starts another run."""
+    runs: list[list[Steps]] = []
     for row in sorted(steps, key=lambda row: row.generation):  # stable: as they were recorded
-        last = found[-1][-1] if found else None
+        last = runs[-1][-1] if runs else None
         if last is None or last.generation != row.generation or row.first <= last.last:
-            found.append([])
-        found[-1].append(row)
-    return found
+            runs.append([])
+        runs[-1].append(row)
+    return runs
 
 
 def timeline(
-    machine: Machine, spans: Sequence[Span], saves: Sequence[Save], *, told: bool
+    machine: Machine, spans: Sequence[Span], saves: Sequence[Save], *, steps_reported: bool
 ) -> list[Span]:
-    """Return the machine's life from start to end, cut by use.
+    """Return the machine's life from start to end, split by use.
 
-    `spans` are those of its generation. `told`: some machine of the job reported steps.
+    `spans` are those of its generation. `steps_reported`: some machine of the job reported steps.
     """
     if not machine.chosen:
         return [(0, END_US, TimeUse.STARTUP)]
-    marks: list[tuple[int, TimeUse]] = [(0, TimeUse.STARTUP)]
+    transitions: list[tuple[int, TimeUse]] = [(0, TimeUse.STARTUP)]
     if machine.ready_at_us:
-        marks.append((machine.ready_at_us, TimeUse.WAITING))
+        transitions.append((machine.ready_at_us, TimeUse.WAITING))
     if machine.claimed_at_us:
-        marks.append((machine.claimed_at_us, TimeUse.STARTUP if told else TimeUse.UNTOLD))
+        transitions.append(
+            (machine.claimed_at_us, TimeUse.STARTUP if steps_reported else TimeUse.UNTOLD)
+        )
     for start_us, end_us, use in spans:
-        marks += [(start_us, use), (end_us, TimeUse.IDLE)]
+        transitions += [(start_us, use), (end_us, TimeUse.IDLE)]
     if spans:
         last_us = spans[-1][1]
         until_us = min(machine.ended_at_us or last_us, last_us + _last_save_us(machine, saves))
-        marks += [(last_us, TimeUse.CHECKPOINT), (until_us, TimeUse.IDLE)]
+        transitions += [(last_us, TimeUse.CHECKPOINT), (until_us, TimeUse.IDLE)]
     elif machine.ended_at_us:
-        marks.append((machine.ended_at_us, TimeUse.IDLE))
-    return _joined(marks)
+        transitions.append((machine.ended_at_us, TimeUse.IDLE))
+    return _joined(transitions)
 
 
 END_US = 1 << 62  # later than anything
@@ -236,29 +240,31 @@ END_US = 1 << 62  # later than anything
 
 def _last_save_us(machine: Machine, saves: Sequence[Save]) -> int:
     """Return how long the newest save of its generation took in all."""
-    own = [save for save in saves if save.generation == machine.generation]
-    newest = max(own, key=lambda save: save.step, default=None)
+    own_saves = [save for save in saves if save.generation == machine.generation]
+    newest = max(own_saves, key=lambda save: save.step, default=None)
     return newest.stage_us + newest.write_us if newest else 0
 
 
-def _joined(marks: Sequence[tuple[int, TimeUse]]) -> list[Span]:
+def _joined(transitions: Sequence[tuple[int, TimeUse]]) -> list[Span]:
     """Return each use from its mark to the next; a mark before its predecessor replaces it."""
     spans: list[Span] = []
-    at_us, current = marks[0]
-    for mark_us, use in marks[1:]:
-        start_us = max(mark_us, at_us)
+    at_us, current = transitions[0]
+    for transition_us, use in transitions[1:]:
+        start_us = max(transition_us, at_us)
         if start_us > at_us:
             spans.append((at_us, start_us, current))
         at_us, current = start_us, use
     return [*spans, (at_us, END_US, current)]
 
 
-def split_stretch(
-    stretch: Segment, spans: Sequence[Span], since_us: int, until_us: int
+def split_segment(
+    segment: Segment, spans: Sequence[Span], since_us: int, until_us: int
 ) -> tuple[dict[TimeUse, int], dict[TimeUse, int]]:
-    """Microseconds and micro-USD by use, of the stretch's part of that time. Both add up to the
-    whole of that part exactly."""
-    start_us, end_us = stretch.within(since_us, until_us)
+    """Return the microseconds and micro-USD by use, of the segment's part of that time.
+
+    Both add up exactly to those of that part.
+    """
+    start_us, end_us = segment.within(since_us, until_us)
     times: dict[TimeUse, int] = {}
     for at in range(bisect_right(spans, start_us, key=lambda span: span[1]), len(spans)):
         from_us, to_us, use = spans[at]
@@ -267,7 +273,7 @@ def split_stretch(
         inside_us = min(to_us, end_us) - max(from_us, start_us)
         if inside_us > 0:
             times[use] = times.get(use, 0) + inside_us
-    spent = stretch.spent(since_us, until_us)
+    spent = segment.spent(since_us, until_us)
     if not times:
         return {}, {TimeUse.UNTOLD: spent} if spent else {}
     parts = share_out(spent, list(times.values()))

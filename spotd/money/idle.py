@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-COVERED = 0.8  # of the time that is judged has to be measured: reports come with steps, and late
+COVERED = 0.8  # share of the time that has to be measured: reports come with steps, and late
 WARN, PAUSE, ALLOW = "warn", "pause", "allow"
 
 
 @dataclass(frozen=True)
 class IdlePolicy:
-    """What happens to a job whose GPUs were below the share `below` of their time for `after_s`."""
+    """The action for a job whose GPUs were used less than the share `below` for `after_s`."""
 
     does: str = WARN  # ALLOW, WARN or PAUSE
     below: float = 0.1
     after_s: float = 3600.0
-    dry_run: bool = True  # PAUSE tells what it would do
+    dry_run: bool = True  # PAUSE only reports what it would do
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,16 @@ def idle_gpus(windows: Iterable[Window], policy: IdlePolicy) -> Idle | None:
         by_node.setdefault(window.node_id, []).append(window)
     known = [
         window
-        for mine in by_node.values()
-        if sum(one.seconds for one in mine) >= COVERED * policy.after_s
-        for window in mine
+        for node_windows in by_node.values()
+        if sum(window.seconds for window in node_windows) >= COVERED * policy.after_s
+        for window in node_windows
     ]
-    seconds = sum(one.seconds for one in known)
+    seconds = sum(window.seconds for window in known)
     if not seconds:
         return None
-    gpu = sum(one.gpu * one.seconds for one in known) / seconds
+    gpu = sum(window.gpu * window.seconds for window in known) / seconds
     if gpu >= policy.below:
         return None
-    usd = sum((1 - one.gpu) * one.seconds * one.usd_per_h for one in known) / 3600
-    newest = {one.node_id: one.usd_per_h for one in known}
+    usd = sum((1 - window.gpu) * window.seconds * window.usd_per_h for window in known) / 3600
+    newest = {window.node_id: window.usd_per_h for window in known}
     return Idle(gpu, usd, sum((1 - gpu) * rate for rate in newest.values()))

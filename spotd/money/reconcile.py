@@ -1,4 +1,4 @@
-"""Compare the ledger with a bill: what both have, and what only one has."""
+"""Compare the ledger with a bill: machines that are in both, or in only one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ class LedgerSegment:
 
 @dataclass(frozen=True)
 class Match:
-    """A machine on both sides, or on one: then the other amount is 0. `whole`: all of it lies in
-    the time of the bill, and has ended, so that the bill is final for it."""
+    """A machine in the ledger and the bill, or in one of them; then the other amount is 0.
+
+    `complete`: it has ended, and its whole life is within the time of the bill, so that the bill is
+    final for it.
+    """
 
     key: str
     what: str
@@ -34,7 +37,7 @@ class Match:
     job_id: str
     billed_microusd: int
     ledger_microusd: int
-    whole: bool = False
+    complete: bool = False
 
     @property
     def difference_microusd(self) -> int:
@@ -61,14 +64,17 @@ class Outcome:
 
     @property
     def billed_microusd(self) -> int:
-        return sum(one.billed_microusd for one in (*self.matched, *self.unknown))
+        return sum(match.billed_microusd for match in (*self.matched, *self.unknown))
 
     @property
     def unexplained_microusd(self) -> int:
-        """GPU spend of the bill that the ledger does not know, spend of the ledger that the bill
-        does not, and by how much the two differ where both know."""
+        """The sum of all differences.
+
+        That is GPU spending that only the bill has, spending that only the ledger has, and the
+        absolute differences of machines that are in both.
+        """
         every = (*self.matched, *self.unknown, *self.missing)
-        return sum(abs(one.difference_microusd) for one in every)
+        return sum(abs(match.difference_microusd) for match in every)
 
     @property
     def share(self) -> float:
@@ -76,8 +82,10 @@ class Outcome:
 
         It may be over 1.
         """
-        whole = self.billed_microusd or sum(one.ledger_microusd for one in self.missing)
-        return self.unexplained_microusd / whole if whole > 0 else 0.0
+        total_microusd = self.billed_microusd or sum(
+            match.ledger_microusd for match in self.missing
+        )
+        return self.unexplained_microusd / total_microusd if total_microusd > 0 else 0.0
 
     @property
     def alerts(self) -> bool:
@@ -87,93 +95,101 @@ class Outcome:
 def reconcile(
     bill: Sequence[Entry], booked: Sequence[LedgerSegment], now_us: int, credits_microusd: int = 0
 ) -> Outcome:
-    """Match by the machine's id, within the time of the bill. `credits_microusd` are those of the
-    bill that name none of its machines."""
-    made = Outcome(credits_microusd=credits_microusd + sum(one.credit_microusd for one in bill))
+    """Match the bill and the ledger by machine id, within the time of the bill.
+
+    `credits_microusd` are the bill's credits that name none of its machines.
+    """
+    outcome = Outcome(
+        credits_microusd=credits_microusd + sum(entry.credit_microusd for entry in bill)
+    )
     if not bill:
-        return made
-    made.since_us = min(entry.start_us for entry in bill)
-    made.until_us = max(entry.end_us for entry in bill)
-    ours: dict[str, list[LedgerSegment]] = {}
-    for one in booked:
-        start_us, end_us = one.stretch.within(made.since_us, made.until_us)
-        if start_us < end_us and one.instance_id:
-            ours.setdefault(key_of(one.instance_id), []).append(one)
+        return outcome
+    outcome.since_us = min(entry.start_us for entry in bill)
+    outcome.until_us = max(entry.end_us for entry in bill)
+    rows_by_machine: dict[str, list[LedgerSegment]] = {}
+    for segment in booked:
+        start_us, end_us = segment.stretch.within(outcome.since_us, outcome.until_us)
+        if start_us < end_us and segment.instance_id:
+            rows_by_machine.setdefault(key_of(segment.instance_id), []).append(segment)
     for entry in bill:
-        rows = ours.pop(entry.key, [])
+        rows = rows_by_machine.pop(entry.key, [])
         if rows:
-            _match(made, entry, rows, booked, now_us)
+            _match(outcome, entry, rows, booked, now_us)
         elif entry.gpu:
-            made.unknown.append(Match(entry.key, entry.what, "", "", entry.cost_microusd, 0))
+            outcome.unknown.append(Match(entry.key, entry.what, "", "", entry.cost_microusd, 0))
         else:
-            made.others_microusd += entry.cost_microusd
-    for key, rows in ours.items():
-        spent = _estimate(rows, made.since_us, made.until_us)
+            outcome.others_microusd += entry.cost_microusd
+    for key, rows in rows_by_machine.items():
+        spent = _estimate(rows, outcome.since_us, outcome.until_us)
         if spent:
-            made.missing.append(Match(key, "", rows[0].node_id, rows[0].job_id, 0, spent))
-    return made
+            outcome.missing.append(Match(key, "", rows[0].node_id, rows[0].job_id, 0, spent))
+    return outcome
 
 
 def _match(
-    made: Outcome,
+    outcome: Outcome,
     entry: Entry,
     rows: Sequence[LedgerSegment],
     booked: Sequence[LedgerSegment],
     now_us: int,
 ) -> None:
-    every = [one for one in booked if one.node_id in {row.node_id for row in rows}]
-    whole = all(
-        not one.stretch.running
-        and made.since_us <= one.stretch.start_us
-        and one.stretch.end_us <= min(made.until_us, now_us)
-        for one in every
+    every = [segment for segment in booked if segment.node_id in {row.node_id for row in rows}]
+    complete = all(
+        not segment.stretch.running
+        and outcome.since_us <= segment.stretch.start_us
+        and segment.stretch.end_us <= min(outcome.until_us, now_us)
+        for segment in every
     )
-    spent = _estimate(rows, made.since_us, made.until_us)
+    spent = _estimate(rows, outcome.since_us, outcome.until_us)
     first, billed = rows[0], entry.cost_microusd
-    made.matched.append(
-        Match(entry.key, entry.what, first.node_id, first.job_id, billed, spent, whole)
+    outcome.matched.append(
+        Match(entry.key, entry.what, first.node_id, first.job_id, billed, spent, complete)
     )
-    if whole:
-        weights = [_rated(one, one.stretch.start_us, one.stretch.end_us) for one in rows]
+    if complete:
+        weights = [
+            _rated(segment, segment.stretch.start_us, segment.stretch.end_us) for segment in rows
+        ]
         if not sum(weights):
-            weights = [one.stretch.end_us - one.stretch.start_us for one in rows]
+            weights = [segment.stretch.end_us - segment.stretch.start_us for segment in rows]
         parts = share_out(billed, weights)
-        made.invoiced |= {one.number: part for one, part in zip(rows, parts, strict=True)}
+        outcome.invoiced |= {
+            segment.number: part for segment, part in zip(rows, parts, strict=True)
+        }
 
 
 def _estimate(rows: Sequence[LedgerSegment], since_us: int, until_us: int) -> int:
-    return sum(_rated(one, since_us, until_us) for one in rows)
+    return sum(_rated(segment, since_us, until_us) for segment in rows)
 
 
-def _rated(one: LedgerSegment, since_us: int, until_us: int) -> int:
+def _rated(segment: LedgerSegment, since_us: int, until_us: int) -> int:
     """Return the cost by price and time, whatever an earlier bill said."""
-    return one.stretch.at_rate(one.stretch.rate_microusd_per_h, since_us, until_us)
+    return segment.stretch.at_rate(segment.stretch.rate_microusd_per_h, since_us, until_us)
 
 
-def outcome_data(made: Outcome, names: Mapping[str, str]) -> dict[str, object]:
+def outcome_data(outcome: Outcome, names: Mapping[str, str]) -> dict[str, object]:
     """Return the outcome as JSON; `names` are the jobs'."""
 
-    def told(one: Match) -> dict[str, object]:
+    def match_data(match: Match) -> dict[str, object]:
         return {
-            "machine": one.key,
-            "what": one.what,
-            "node_id": one.node_id,
-            "job": names.get(one.job_id, one.job_id),
-            "billed_usd": one.billed_microusd / 1e6,
-            "ledger_usd": one.ledger_microusd / 1e6,
-            "difference_usd": one.difference_microusd / 1e6,
-            "reconciled": one.whole,
+            "machine": match.key,
+            "what": match.what,
+            "node_id": match.node_id,
+            "job": names.get(match.job_id, match.job_id),
+            "billed_usd": match.billed_microusd / 1e6,
+            "ledger_usd": match.ledger_microusd / 1e6,
+            "difference_usd": match.difference_microusd / 1e6,
+            "reconciled": match.complete,
         }
 
     return {
-        "matched": [told(one) for one in made.matched],
-        "unknown": [told(one) for one in made.unknown],
-        "missing": [told(one) for one in made.missing],
-        "billed_usd": made.billed_microusd / 1e6,
-        "others_usd": made.others_microusd / 1e6,
-        "credits_usd": made.credits_microusd / 1e6,
-        "unexplained_usd": made.unexplained_microusd / 1e6,
-        "unexplained": round(made.share, 6),
-        "alerts": made.alerts,
-        "segments": len(made.invoiced),
+        "matched": [match_data(match) for match in outcome.matched],
+        "unknown": [match_data(match) for match in outcome.unknown],
+        "missing": [match_data(match) for match in outcome.missing],
+        "billed_usd": outcome.billed_microusd / 1e6,
+        "others_usd": outcome.others_microusd / 1e6,
+        "credits_usd": outcome.credits_microusd / 1e6,
+        "unexplained_usd": outcome.unexplained_microusd / 1e6,
+        "unexplained": round(outcome.share, 6),
+        "alerts": outcome.alerts,
+        "segments": len(outcome.invoiced),
     }

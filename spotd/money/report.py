@@ -15,7 +15,7 @@ from spotd.money.hour_breakdown import (
     Span,
     Steps,
     TimeUse,
-    split_stretch,
+    split_segment,
     timeline,
     trained,
 )
@@ -23,7 +23,7 @@ from spotd.money.units import GpuHours, NodeHours, per_hour
 
 
 class Kind(str, Enum):
-    """What a line item pays for."""
+    """The kind of a line item."""
 
     COMPUTE = "compute"
     STORAGE = "storage"
@@ -134,63 +134,71 @@ class Report:
 
 def report_of(account: Account, since_us: int = 0, until_us: int = END_US) -> Report:
     """Return what the job cost in that time. Reports of adjacent times add up."""
-    made = Report(account.job_id, account.name, account.user, account.project)
-    made.unknown += account.unknown
+    report = Report(account.job_id, account.name, account.user, account.project)
+    report.unknown += account.unknown
     compute = listed = best = 0
     paid_uses: dict[TimeUse, int] = {}
     for machine, spans in timed(account):
         cost, parts = 0, []
-        for stretch in machine.stretches:
-            times, costs = split_stretch(stretch, spans, since_us, until_us)
+        for segment in machine.stretches:
+            times, costs = split_segment(segment, spans, since_us, until_us)
             if not times and not costs:
                 continue
-            parts.append(stretch)
-            _count(made, machine, times, costs)
-            made.running |= stretch.running and stretch.end_us <= until_us
+            parts.append(segment)
+            _count(report, machine, times, costs)
+            report.running |= segment.running and segment.end_us <= until_us
             spent = sum(costs.values())
             cost += spent
-            if stretch.reconciled:
-                made.invoiced_microusd += spent
-            if stretch.prepaid:
-                made.prepaid += NodeHours(sum(times.values()))
+            if segment.reconciled:
+                report.invoiced_microusd += spent
+            if segment.prepaid:
+                report.prepaid += NodeHours(sum(times.values()))
                 continue
             compute += spent
-            listed += stretch.at_rate(stretch.list_rate_microusd_per_h, since_us, until_us)
-            best += stretch.at_rate(stretch.best_rate_microusd_per_h, since_us, until_us)
+            listed += segment.at_rate(segment.list_rate_microusd_per_h, since_us, until_us)
+            best += segment.at_rate(segment.best_rate_microusd_per_h, since_us, until_us)
             for use, us in times.items():
                 paid_uses[use] = paid_uses.get(use, 0) + us
         if parts:
-            made.items.append(_item(machine, parts, cost, since_us, until_us))
-            _hedge(made, machine, made.items[-1])
-    made.items += account.extras
-    storage = made.kind_microusd(Kind.STORAGE)
-    other = made.kind_microusd(Kind.EGRESS) + made.kind_microusd(Kind.CONTROL)
-    start_us = _one_start_us(account)
+            report.items.append(_item(machine, parts, cost, since_us, until_us))
+            _hedge(report, machine, report.items[-1])
+    report.items += account.extras
+    storage = report.kind_microusd(Kind.STORAGE)
+    other = report.kind_microusd(Kind.EGRESS) + report.kind_microusd(Kind.CONTROL)
+    start_us = _min_start_us(account)
     paid = PaidTotals(compute, storage, other, listed, best, paid_uses, start_us)
-    made.instead = counterfactuals(paid)
-    return made
+    report.instead = counterfactuals(paid)
+    return report
 
 
 def timed(account: Account) -> list[tuple[Machine, Sequence[Span]]]:
     """Return each machine with the uses of its time."""
     if account.spans:
         return list(zip(account.machines, account.spans, strict=True))
-    spans, told = trained(account.steps, account.saves), bool(account.steps)
+    spans, steps_reported = trained(account.steps, account.saves), bool(account.steps)
     return [
-        (one, timeline(one, spans.get(one.generation, ()), account.saves, told=told))
-        for one in account.machines
+        (
+            machine,
+            timeline(
+                machine,
+                spans.get(machine.generation, ()),
+                account.saves,
+                steps_reported=steps_reported,
+            ),
+        )
+        for machine in account.machines
     ]
 
 
 def _count(
-    made: Report, machine: Machine, times: dict[TimeUse, int], costs: dict[TimeUse, int]
+    report: Report, machine: Machine, times: dict[TimeUse, int], costs: dict[TimeUse, int]
 ) -> None:
     for use, us in times.items():
-        made.uses[use] = made.uses.get(use, NodeHours()) + NodeHours(us)
+        report.uses[use] = report.uses.get(use, NodeHours()) + NodeHours(us)
         gpus = NodeHours(us).of_gpus(machine.gpus)
-        made.gpu_uses[use] = made.gpu_uses.get(use, GpuHours()) + gpus
+        report.gpu_uses[use] = report.gpu_uses.get(use, GpuHours()) + gpus
     for use, cost in costs.items():
-        made.costs[use] = made.costs.get(use, 0) + cost
+        report.costs[use] = report.costs.get(use, 0) + cost
 
 
 def _item(
@@ -207,14 +215,14 @@ def _item(
     return Item(*paid, hedge_lost=lost, cloud=cloud)
 
 
-def _hedge(made: Report, machine: Machine, item: Item) -> None:
+def _hedge(report: Report, machine: Machine, item: Item) -> None:
     if machine.hedge_lost:
-        made.hedge_losers += 1
-        made.hedge += NodeHours(round(item.quantity * 3.6e9))
-        made.hedge_microusd += item.cost_microusd
+        report.hedge_losers += 1
+        report.hedge += NodeHours(round(item.quantity * 3.6e9))
+        report.hedge_microusd += item.cost_microusd
 
 
-def _one_start_us(account: Account) -> int:
+def _min_start_us(account: Account) -> int:
     """Return the time of one start of all the job's machines.
 
     For each of them the shortest time that one needed until its first step.
@@ -226,9 +234,9 @@ def _one_start_us(account: Account) -> int:
         )
         if first is None or not machine.stretches or not machine.chosen:
             continue
-        begun_us = min(part.start_us for part in machine.stretches)
+        started_us = min(part.start_us for part in machine.stretches)
         boot_us = sum(
-            max(0, min(to_us, first[0]) - max(from_us, begun_us))
+            max(0, min(to_us, first[0]) - max(from_us, started_us))
             for from_us, to_us, use in spans
             if use is TimeUse.STARTUP
         )
@@ -238,24 +246,24 @@ def _one_start_us(account: Account) -> int:
 
 def together(reports: Sequence[Report]) -> Report:
     """Return all reports as one. Its total is their sum to the micro-dollar."""
-    made = Report()
-    for one in reports:
-        for use, us in one.uses.items():
-            made.uses[use] = made.uses.get(use, NodeHours()) + us
-        for use, gpus in one.gpu_uses.items():
-            made.gpu_uses[use] = made.gpu_uses.get(use, GpuHours()) + gpus
-        for use, cost in one.costs.items():
-            made.costs[use] = made.costs.get(use, 0) + cost
-        made.items += one.items
-        made.prepaid += one.prepaid
-        made.hedge_losers += one.hedge_losers
-        made.hedge += one.hedge
-        made.hedge_microusd += one.hedge_microusd
-        made.invoiced_microusd += one.invoiced_microusd
-        made.running |= one.running
-    made.unknown = list(dict.fromkeys(text for one in reports for text in one.unknown))
-    made.instead = added([one.instead for one in reports])
-    return made
+    combined = Report()
+    for report in reports:
+        for use, us in report.uses.items():
+            combined.uses[use] = combined.uses.get(use, NodeHours()) + us
+        for use, gpus in report.gpu_uses.items():
+            combined.gpu_uses[use] = combined.gpu_uses.get(use, GpuHours()) + gpus
+        for use, cost in report.costs.items():
+            combined.costs[use] = combined.costs.get(use, 0) + cost
+        combined.items += report.items
+        combined.prepaid += report.prepaid
+        combined.hedge_losers += report.hedge_losers
+        combined.hedge += report.hedge
+        combined.hedge_microusd += report.hedge_microusd
+        combined.invoiced_microusd += report.invoiced_microusd
+        combined.running |= report.running
+    combined.unknown = list(dict.fromkeys(text for report in reports for text in report.unknown))
+    combined.instead = added([report.instead for report in reports])
+    return combined
 
 
 SUMS = ("job", "user", "project", "provider", "day")
@@ -264,9 +272,9 @@ SUMS = ("job", "user", "project", "provider", "day")
 def by_name(reports: Sequence[Report], by: str) -> dict[str, int]:
     """Return micro-USD by "user", "project" or "provider"; each adds up to the total."""
     sums: dict[str, int] = {}
-    for one in reports:
-        for item in one.items:
-            name = _provider(item) if by == "provider" else getattr(one, by)
+    for report in reports:
+        for item in report.items:
+            name = _provider(item) if by == "provider" else getattr(report, by)
             sums[name] = sums.get(name, 0) + item.cost_microusd
     return sums
 
@@ -277,7 +285,7 @@ def _provider(item: Item) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """What somebody says it all cost, would have cost, and saved (a fraction)."""
+    """A claimed total cost, baseline cost, and saving (a fraction)."""
 
     total_microusd: int
     baseline_microusd: int = 0

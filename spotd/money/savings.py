@@ -15,7 +15,7 @@ from spotd.money.report import Kind, Report
 
 @dataclass(frozen=True)
 class Part:
-    """One cause, with what it is compared to. None: nothing is claimed, and `against` says why."""
+    """The saving of one cause. If `microusd` is None nothing is claimed, and `against` says why."""
 
     name: str
     microusd: int | None
@@ -24,8 +24,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Savings:
-    """`fraction` of the counterfactual, and at most the price discount; `runs`: how many more such
-    runs the saving pays for, at what these cost."""
+    """The savings of a job. `fraction` is of the counterfactual, at most the price discount."""
 
     instead_microusd: int
     paid_microusd: int
@@ -38,7 +37,7 @@ class Savings:
 
     @property
     def runs(self) -> float | None:
-        """0 where nothing was saved; None where nothing was paid."""
+        """Number of further such runs that the saving pays for; None if nothing was paid."""
         if not self.paid_microusd:
             return None
         return max(0, self.total_microusd) / self.paid_microusd
@@ -53,9 +52,13 @@ def savings_of(report: Report) -> Savings | None:
 
     For the hours that on-demand would have needed, or the same hours if those are unknown.
     """
-    own = {one.basis: one for one in report.instead if one.name == AS_IS}
-    same = own.get(SAME)
-    needed = own.get(NEEDED, same)
+    by_basis = {
+        counterfactual.basis: counterfactual
+        for counterfactual in report.instead
+        if counterfactual.name == AS_IS
+    }
+    same = by_basis.get(SAME)
+    needed = by_basis.get(NEEDED, same)
     if same is None or needed is None:
         return None
     spot = same.compute_microusd - same.spent_microusd
@@ -81,10 +84,10 @@ def savings_together(jobs: Sequence[Savings], fraction: float | None) -> Savings
     if not jobs:
         return None
     parts = []
-    for number, one in enumerate(jobs[0].parts):
+    for number, part in enumerate(jobs[0].parts):
         known = [job.parts[number].microusd for job in jobs]
-        sums = None if one.microusd is None else sum(value or 0 for value in known)
-        parts.append(Part(one.name, sums, one.against))
+        sums = None if part.microusd is None else sum(value or 0 for value in known)
+        parts.append(Part(part.name, sums, part.against))
     instead = sum(job.instead_microusd for job in jobs)
     paid = sum(job.paid_microusd for job in jobs)
     return Savings(instead, paid, tuple(parts), fraction)

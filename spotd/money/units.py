@@ -24,7 +24,7 @@ class NodeHours:
         return self.us / US_PER_H
 
     def of_gpus(self, count: int) -> GpuHours:
-        """The hours of the GPUs of such a machine."""
+        """Return the GPU hours of machines with `count` GPUs."""
         return GpuHours(self.us * count)
 
 
@@ -46,7 +46,7 @@ class GpuHours:
 
 
 def per_hour(microusd: int, hours: NodeHours | GpuHours) -> int | None:
-    """Micro-USD an hour, rounded half up; None where there is no hour."""
+    """Return micro-USD per hour, rounded half up; None without any hour."""
     return (2 * microusd * US_PER_H + hours.us) // (2 * hours.us) if hours.us else None
 
 
@@ -57,15 +57,17 @@ def cost_microusd(rate_microusd_per_h: int, start_us: int, end_us: int) -> int:
 
 
 def share_out(total: int, weights: list[int]) -> list[int]:
-    """`total` in whole parts that are as `weights` are, by the largest remainder: they add up to it
-    exactly. Without any weight, the first part is all of it."""
-    whole = sum(weights)
+    """Divide `total` in proportion to `weights` by the largest remainder method.
+
+    The parts are integers and add up exactly. If all weights are 0 the first part is all of it.
+    """
+    total_weight = sum(weights)
     if not weights:
         return []
-    if not whole:
+    if not total_weight:
         return [total, *[0] * (len(weights) - 1)]
-    parts = [total * weight // whole for weight in weights]
-    order = sorted(range(len(weights)), key=lambda at: (-(total * weights[at] % whole), at))
+    parts = [total * weight // total_weight for weight in weights]
+    order = sorted(range(len(weights)), key=lambda at: (-(total * weights[at] % total_weight), at))
     for at in order[: total - sum(parts)]:
         parts[at] += 1
     return parts

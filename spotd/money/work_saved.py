@@ -1,4 +1,4 @@
-"""What checkpoints saved: work that was safe when machines were lost."""
+"""Compute the work that checkpoints saved when machines were lost."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def protected(account: Account) -> WorkSaved:
     Counted for machines that trained and were preempted or lost.
     """
     ends = [
-        max(part.end_us for part in one.stretches)
-        for one in account.machines
-        if one.chosen and one.stretches and one.details.get("interrupted") == "true"
+        max(part.end_us for part in machine.stretches)
+        for machine in account.machines
+        if machine.chosen and machine.stretches and machine.details.get("interrupted") == "true"
     ]
     if not ends:
         return WorkSaved(0, 0, 0)
-    before, whole = report_of(account, 0, max(ends)), report_of(account)
-    kept, again = before.costs.get(TimeUse.USEFUL, 0), whole.costs.get(TimeUse.REPLAYED, 0)
-    return WorkSaved(len(ends), kept, again)
+    before, total = report_of(account, 0, max(ends)), report_of(account)
+    useful, replayed = before.costs.get(TimeUse.USEFUL, 0), total.costs.get(TimeUse.REPLAYED, 0)
+    return WorkSaved(len(ends), useful, replayed)

@@ -8,7 +8,7 @@ from spotd.base.clock import Clock
 from spotd.domain.datasets import DataSet
 from spotd.domain.events import Event, Severity
 from spotd.domain.job import Desired
-from spotd.money.budget import ACTUAL, DAY_US, Budget, BudgetStatus, crossings, standing
+from spotd.money.budget import ACTUAL, DAY_US, Budget, BudgetStatus, budget_status, crossings
 from spotd.money.focus import iso, month_of
 from spotd.money.outliers import outliers
 from spotd.money.units import US_PER_H
@@ -59,15 +59,15 @@ class Budgets:
             return
         month = month_of(now_us)
         rows, extra = spendings(store, now_us), carried(store, month[0])
-        told = store.event_keys("budget", month[0])
+        told = store.events.keys("budget", month[0])
         for budget in budgets:
-            found = standing(budget, rows, month, now_us, extra)
+            found = budget_status(budget, rows, month, now_us, extra)
             for one in crossings(found, told, iso):
                 severity = Severity.WARNING if one.kind == ACTUAL else Severity.INFO
                 event = Event(
                     "budget", one.text, "", severity, alert=True, key=one.key, route=one.route
                 )
-                store.add_event("", event, now_us)
+                store.events.add("", event, now_us)
             if found.spent_microusd >= budget.microusd:
                 _stop(store, found, now_us)
 
@@ -77,9 +77,9 @@ def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:
 
     Without `dry_run` they are paused like by a person, so training saves first.
     """
-    told = store.event_keys("outlier", now_us - DAY_US)
+    told = store.events.keys("outlier", now_us - DAY_US)
     for one in outliers(spendings(store, now_us), now_us):
-        job, key = store.find_job(one.job_id), f"outlier:{one.job_id}"
+        job, key = store.jobs.find(one.job_id), f"outlier:{one.job_id}"
         if job is None or job.outcome is not None or job.desired is not Desired.RUN or key in told:
             continue
         whose = f"of the project {one.project}" if one.project else "without a project"
@@ -94,16 +94,16 @@ def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:
             text += f"it saves and is paused; it goes on with `spotctl resume {job.name}`"
         event = Event("outlier", text, severity=Severity.WARNING, alert=True, key=key)
         if dry_run:
-            store.add_event(job.id, event, now_us)
+            store.events.add(job.id, event, now_us)
         else:
-            store.pause_job(job.id, event, now_us)
+            store.jobs.pause(job.id, event, now_us)
 
 
 def _stop(store: Store, found: BudgetStatus, now_us: int) -> None:
     """Pause the budget's jobs like a person would: training saves first and can be resumed."""
-    overridden = store.event_keys(OVERRIDE, found.since_us)
-    owners = store.job_owners()
-    for job in store.jobs(finished=False):
+    overridden = store.events.keys(OVERRIDE, found.since_us)
+    owners = store.jobs.owners()
+    for job in store.jobs.rows(finished=False):
         if job.desired is not Desired.RUN or not found.budget.covers(
             owners.get(job.id, ""), job.spec.project
         ):
@@ -117,4 +117,4 @@ def _stop(store: Store, found: BudgetStatus, now_us: int) -> None:
         )
         key = f"budget_stop:{job.id}"
         event = Event("budget_stop", text, severity=Severity.ERROR, alert=True, key=key)
-        store.pause_job(job.id, event, now_us)
+        store.jobs.pause(job.id, event, now_us)

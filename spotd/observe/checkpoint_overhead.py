@@ -17,8 +17,8 @@ LEAST_S = 900.0  # of measured time: three windows of a machine (trainer/agent/w
 
 def judge_saves(store: Store, now_us: int) -> None:
     """Alert once a day, by what running machines measured in the last hour."""
-    told = store.event_keys("saves_cost", now_us - DAY_US)
-    for job in store.jobs(finished=False):
+    told = store.events.keys("saves_cost", now_us - DAY_US)
+    for job in store.jobs.rows(finished=False):
         key = f"saves_cost:{job.id}"
         if job.desired is not Desired.RUN or key in told:
             continue
@@ -32,15 +32,15 @@ def judge_saves(store: Store, now_us: int) -> None:
                 key=key,
                 data={"share": round(share, 4)},
             )
-            store.add_event(job.id, event, now_us)
+            store.events.add(job.id, event, now_us)
 
 
 def share_of(store: Store, job: Job, now_us: int) -> float | None:
     """Return the share of machine time that saves took from training; None if unknown."""
-    running = {node.id for node in store.job_nodes(job.id) if node.state is NodeState.RUNNING}
+    running = {node.id for node in store.nodes.of_job(job.id) if node.state is NodeState.RUNNING}
     windows = [
         row.event.data
-        for row in store.events_of(job.id, (USAGE,), now_us - int(WITHIN_S * S))
+        for row in store.events.of_kinds(job.id, (USAGE,), now_us - int(WITHIN_S * S))
         if row.event.node_id in running and isinstance(row.event.data.get("save_s"), int | float)
     ]
     used = use_of(windows)

@@ -150,7 +150,7 @@ class Answer:
         """Record the listing by `store`, once, and return the orphans. Raises StoreError."""
         with self._lock:
             if self._orphans is None:
-                self._orphans = store.record_listing(
+                self._orphans = store.instances.record_listing(
                     self._provider.name,
                     self.instances,
                     self._asked_at_us,
@@ -282,7 +282,7 @@ class NoticeQueue:
 
         Raises StoreError. `store` is fenced for the task.
         """
-        store.hold_duty(self._clock.now_us())  # another daemon would not be told them any more
+        store.leases.check(self._clock.now_us())  # another daemon would not be told them any more
         try:
             notices = provider.notices()
         except ProviderError as error:
@@ -296,5 +296,5 @@ class NoticeQueue:
         """Record what the store did not take before. Raises StoreError."""
         with self._lock:
             if self._untold:
-                self._store.record_cloud_notices(self._name, self._untold, self._clock.now_us())
+                self._store.instances.record_notices(self._name, self._untold, self._clock.now_us())
                 self._untold = []

@@ -24,7 +24,8 @@ from spotd.domain.events import Event, Severity
 from spotd.domain.node import Node
 from spotd.observe.stream import NodeStream
 from spotd.security.secrets import JobKeys
-from spotd.store.interface import Store, StoreError
+from spotd.store.errors import StoreError
+from spotd.store.interface import Store
 from spotd.wire import JournalEntry
 
 log = structlog.get_logger(__name__)
@@ -172,7 +173,7 @@ class StreamConnector:
     def _offsets(self, node: Node) -> dict[str, int]:
         return {
             stream: offset
-            for (generation, rank, stream), offset in self._store.log_offsets(node.job_id).items()
+            for (generation, rank, stream), offset in self._store.logs.offsets(node.job_id).items()
             if (generation, rank) == (node.generation, node.rank)
         }
 
@@ -191,7 +192,7 @@ class StreamConnector:
             words = f"{node.id} cannot be followed: {error}"
             event = Event("link_refused", words, node.id, Severity.WARNING, alert=True, key=node.id)
             try:
-                self._store.add_event(node.job_id, event, self._clock.now_us())
+                self._store.events.add(node.job_id, event, self._clock.now_us())
             except StoreError as trouble:
                 with self._lock:
                     self._told.discard(told)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import structlog
 
 from providers.stores.base import ObjectStore, StoreError
-from providers.stores.dataset_copy import is_whole
+from providers.stores.dataset_copy import is_complete
 from spotd.base.errors import UserError
 from spotd.domain.datasets import DataSet
 
@@ -63,7 +63,7 @@ class DatasetCopies:
             for data in self._datasets().values():
                 for url in data.copies if data.size_bytes else ():
                     try:
-                        seen[url] = is_whole(self._open_store(url))
+                        seen[url] = is_complete(self._open_store(url))
                     except (StoreError, UserError) as error:
                         log.warning("a copy cannot be looked at", url=url, error=str(error))
         finally:

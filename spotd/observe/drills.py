@@ -28,11 +28,11 @@ class OverdueDrills:
         days, now_us = self._days(), self._clock.now_us()
         if not days:
             return
-        told = store.event_keys(OVERDUE, 0)
-        for one in overdue(store.jobs(), store.drills(), days, now_us):
+        told = store.events.keys(OVERDUE, 0)
+        for one in overdue(store.jobs.rows(), store.drills.rows(), days, now_us):
             key = f"{OVERDUE}:{one.job.name}:{one.since_us}"
             if key in told:
                 continue
             text = f"{one.text}: `spotctl drill run {one.job.name} --kind sigterm` tries it"
             event = Event(OVERDUE, text, severity=Severity.WARNING, alert=True, key=key)
-            store.add_event(one.job.id, event, now_us)
+            store.events.add(one.job.id, event, now_us)

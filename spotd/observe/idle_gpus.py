@@ -44,8 +44,8 @@ def judge_idle(store: Store, policy: IdlePolicy, now_us: int) -> None:
     """
     if policy.does == ALLOW:
         return
-    told = store.event_keys("idle_gpus", now_us - DAY_US)
-    for job in store.jobs(finished=False):
+    told = store.events.keys("idle_gpus", now_us - DAY_US)
+    for job in store.jobs.rows(finished=False):
         key = f"idle_gpus:{job.id}"
         if job.desired is not Desired.RUN or key in told:
             continue
@@ -62,9 +62,9 @@ def judge_idle(store: Store, policy: IdlePolicy, now_us: int) -> None:
             text += f"`spotctl why {job.name}` says what it waits for"
         event = Event("idle_gpus", text, severity=Severity.WARNING, alert=True, key=key)
         if paused:
-            store.pause_job(job.id, event, now_us)
+            store.jobs.pause(job.id, event, now_us)
         else:
-            store.add_event(job.id, event, now_us)
+            store.events.add(job.id, event, now_us)
 
 
 def judge_use(store: Store, policy: IdlePolicy, now_us: int) -> None:
@@ -75,9 +75,9 @@ def judge_use(store: Store, policy: IdlePolicy, now_us: int) -> None:
     if policy.does == ALLOW:
         return
     since_us = now_us - int(USE_S * S)
-    told = store.event_keys("gpus_low", now_us - DAY_US)
-    idle = store.event_keys("idle_gpus", now_us - DAY_US)
-    for job in store.jobs(finished=False):
+    told = store.events.keys("gpus_low", now_us - DAY_US)
+    idle = store.events.keys("idle_gpus", now_us - DAY_US)
+    for job in store.jobs.rows(finished=False):
         key = f"gpus_low:{job.id}"
         if job.desired is not Desired.RUN or key in told or f"idle_gpus:{job.id}" in idle:
             continue
@@ -86,7 +86,7 @@ def judge_use(store: Store, policy: IdlePolicy, now_us: int) -> None:
         if found is None:
             continue
         machines = {window.node_id for window in windows}
-        rows = store.events_of(job.id, (USAGE,), since_us)
+        rows = store.events.of_kinds(job.id, (USAGE,), since_us)
         use = use_of([row.event.data for row in rows if row.event.node_id in machines])
         text = (
             f"the GPUs of {job.name} were busy {found.gpu:.0%} of the last {USE_S / 60:.0f} min, "
@@ -94,20 +94,20 @@ def judge_use(store: Store, policy: IdlePolicy, now_us: int) -> None:
             f"likely cause: {(use and use.cause) or 'not known'}"
         )
         event = Event("gpus_low", text, severity=Severity.WARNING, alert=True, key=key)
-        store.add_event(job.id, event, now_us)
+        store.events.add(job.id, event, now_us)
 
 
 def _windows(store: Store, job: Job, since_us: int) -> list[Window]:
     """Return the windows of the machines that train now."""
     rates = {
         node.id: node.offer.price_microusd_per_h / 1e6
-        for node in store.job_nodes(job.id)
+        for node in store.nodes.of_job(job.id)
         if node.state is NodeState.RUNNING
     }
     if not rates:
         return []
     found = []
-    for row in store.events_of(job.id, (USAGE,), since_us):
+    for row in store.events.of_kinds(job.id, (USAGE,), since_us):
         said, rate = row.event.data, rates.get(row.event.node_id)
         seconds, gpu = said.get("window_s"), said.get("gpu")
         if rate is None or not isinstance(seconds, int | float) or not isinstance(gpu, int | float):

@@ -19,7 +19,7 @@ from spotd.domain.events import Event, Severity
 from spotd.domain.node import EffectKind
 from spotd.domain.units import S
 from spotd.planner.core.next_effect import CALL_DEADLINE_S
-from spotd.store.image_records import ImageRow
+from spotd.store.images import ImageRow
 from spotd.store.interface import Store
 
 log = structlog.get_logger(__name__)
@@ -49,14 +49,14 @@ class ImageSweep:
         provider, now_s = self._provider, self._clock.monotonic_s()
         if not isinstance(provider, ImageMaker):
             return
-        rows = [row for row in store.images() if row.provider == provider.name]
+        rows = [row for row in store.images.rows() if row.provider == provider.name]
         doomed = [row for row in rows if row.unwanted_at_us or row.half_made]
         late = self._looked_s is None or now_s - self._looked_s >= LOOK_S
         if not doomed and not (late and (rows or self._looked_s is None)):
             return
         self._looked_s = now_s
         found = {image.name: image for image in provider.images()}
-        doubted = bool(store.quarantine())
+        doubted = bool(store.deployment.quarantine())
         if not doubted:
             tried = [row for row in doomed if self._remove(store, provider, row, found)]
             after = {image.name for image in provider.images()} if tried else set()
@@ -74,7 +74,7 @@ class ImageSweep:
 
         A failure is retried next time and delays no other.
         """
-        store.hold_duty(self._clock.now_us())
+        store.leases.check(self._clock.now_us())
         image = found.get(row.vendor_name)
         try:
             maker.remove_image(image.image_id if image is not None else row.image_id)
@@ -93,7 +93,7 @@ class ImageSweep:
         if not row.made_at_us and now_us - since_us < SURE_S * S:
             return
         del self._unseen_us[row.node_id]
-        store.record_image_gone(row.node_id, now_us)
+        store.images.record_gone(row.node_id, now_us)
         if row.image_id:
             what = "half-made image" if row.half_made else "image"
             self._tell(store, row, f"{what} {row.name} ({row.vendor_name}) is removed")
@@ -108,7 +108,7 @@ class ImageSweep:
             self._missed[row.node_id] = self._missed.get(row.node_id, 0) + 1
             if self._missed[row.node_id] >= MISSED:
                 del self._missed[row.node_id]
-                store.record_image_gone(row.node_id, self._clock.now_us())
+                store.images.record_gone(row.node_id, self._clock.now_us())
                 text = f"image {row.name} ({row.vendor_name}) was removed by somebody else"
                 self._tell(store, row, f"{text}: jobs that name it start from the plain image")
 
@@ -117,10 +117,10 @@ class ImageSweep:
             row = row_found(self._provider.name, image, self._clock.now_us())
             if image.name in known or image.state is not ImageState.AVAILABLE or row is None:
                 continue
-            store.adopt_image(row)
+            store.images.adopt(row)
             text = f"image {row.name} ({row.vendor_name}) was not on record, and is now"
             self._tell(store, row, text)
 
     def _tell(self, store: Store, row: ImageRow, text: str) -> None:
         event = Event("image", f"{row.provider}: {text}", severity=Severity.WARNING)
-        store.add_event("", event, self._clock.now_us())
+        store.events.add("", event, self._clock.now_us())

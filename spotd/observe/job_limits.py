@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 
 from spotd.domain.events import Event, Severity
 from spotd.domain.job import Job
-from spotd.history.completion_estimate import CompletionEstimate, outlook
-from spotd.money.budget import ACTUAL, FORECAST, crossed
+from spotd.history.completion_estimate import CompletionEstimate, estimate_completion
+from spotd.money.budget import ACTUAL, FORECAST, new_job_alerts
 from spotd.money.focus import iso
 from spotd.money.units import US_PER_H
 from spotd.store.budget_queries import carried_by
-from spotd.store.interface import EventRow, Store
+from spotd.store.events import EventRow
+from spotd.store.interface import Store
 from spotd.store.job_history import facts_of
 
 REACHED, FORETOLD = "cost_reached", "cost_forecast"  # kinds of events
@@ -27,23 +28,23 @@ def tell_of_jobs(store: Store, now_us: int, *, foretell: bool) -> None:
     With `foretell` the expected cost is computed from the record, for jobs whose amount of work is
     known.
     """
-    capped = [job for job in store.jobs(finished=False) if job.spec.max_cost_microusd]
+    capped = [job for job in store.jobs.rows(finished=False) if job.spec.max_cost_microusd]
     if not capped:
         return
-    market = store.load_market(now_us) if foretell else None
+    market = store.market.load(now_us) if foretell else None
     views = store.load_views([job.id for job in capped], now_us)
     carried = carried_by(store)
     for view in views.values():
         job = view.job
         found = None
         if market is not None and job.spec.wishes.measurable:
-            found = outlook(facts_of(store, job, market, now_us))
+            found = estimate_completion(facts_of(store, job, market, now_us))
         cost, each_h = carried.get(job.id, (0, 0))
         rate = sum(node.offer.price_microusd_per_h for node in view.nodes if node.active)
         rate += each_h if rate else 0
         ends = _ends(found, cost, each_h) if found else None
         for event in _events(store, job, view.spent_microusd, rate, ends, now_us):
-            store.add_event(job.id, event, now_us)
+            store.events.add(job.id, event, now_us)
 
 
 def _ends(found: CompletionEstimate, cost: int, each_h: int) -> tuple[int, int, int] | None:
@@ -70,9 +71,9 @@ def _events(
     now_us: int,
 ) -> Iterator[Event]:
     most = job.spec.max_cost_microusd
-    rows: Sequence[EventRow] = store.events_of(job.id, list(_KINDS))
+    rows: Sequence[EventRow] = store.events.of_kinds(job.id, list(_KINDS))
     told = {(_KINDS[row.event.kind], _percent_of(row.event)) for row in rows}
-    new = crossed(spent, ends[1] if ends else None, most, told, job.spec.caps.route)
+    new = new_job_alerts(spent, ends[1] if ends else None, most, told, job.spec.caps.route)
     for kind, percent in new:
         if kind == ACTUAL:
             text = (

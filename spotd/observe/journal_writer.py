@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import structlog
 
 from spotd.base.clock import Clock
-from spotd.store.interface import JournalBatch, Store, StoreError
+from spotd.store.errors import StoreError
+from spotd.store.interface import Store
+from spotd.store.journal import JournalBatch
 from spotd.wire import PROGRESS, JournalEntry
 
 log = structlog.get_logger(__name__)
@@ -71,17 +73,17 @@ class JournalWriter:
         poisoned = self._flush_journal() if due else []
         # Signs of life first: they would undo a later end of the link.
         if self._heard and (self._urgent or self._down or now_s - self._flushed_s >= HEARD_S):
-            self._store.record_heard(self._heard)
+            self._store.nodes.record_heartbeats(self._heard)
             self._flushed_s, self._heard, self._urgent = now_s, {}, False
         for node_id, at_us in list(self._down.items()):
-            self._store.record_link(node_id, at_us)
+            self._store.nodes.record_link(node_id, at_us)
             self._known_down.add(node_id)
             del self._down[node_id]
         return poisoned
 
     def _flush_journal(self) -> list[str]:
         try:
-            self._store.record_journal(self._batches)
+            self._store.journal.record(self._batches)
         except StoreError:
             raise
         except Exception:
@@ -97,7 +99,7 @@ class JournalWriter:
             batch = self._batches[0]
             try:
                 if batch.node_id not in poisoned:
-                    self._store.record_journal([batch])
+                    self._store.journal.record([batch])
             except StoreError:
                 raise
             except Exception:

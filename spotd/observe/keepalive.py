@@ -49,7 +49,7 @@ class Keepalive:
         if not due:
             return
         now_us = self._clock.now_us()
-        for node in self._store.find_nodes(due):
+        for node in self._store.nodes.find(due):
             self._told[node.id] = present[node.id], now_s + _pause_s(node)
             if expires_us(node):
                 left_s = (expires_us(node) - now_us) / S
@@ -57,10 +57,10 @@ class Keepalive:
 
     def _mtbf_s(self, node: Node, now_us: int) -> float:
         """Return the fleet's current estimate; 0 for a job that does not use it."""
-        job = self._store.find_job(node.job_id)
+        job = self._store.jobs.find(node.job_id)
         if job is None or not job.spec.checkpoint.auto:
             return 0.0
-        lives = self._store.lives(now_us - int(WITHIN_S * S))
+        lives = self._store.node_history.observed_lifetimes(now_us - int(WITHIN_S * S))
         return mtbf_s(node.offer, lives, job.spec.num_nodes)
 
 

@@ -27,7 +27,7 @@ from spotd.planner.core.orphan_policy import (
     leftovers_of,
 )
 from spotd.store.interface import Store
-from spotd.store.orphan_records import NodeRowTimes
+from spotd.store.orphans import NodeRowTimes
 
 log = structlog.get_logger(__name__)
 
@@ -91,7 +91,7 @@ class LeftoverSweep:
         if not left:
             return {}
         owners = [_Owner(one.leftover_id, one.tags.get("spotd-token", "")) for one in left]
-        known = store.asked_for(self._provider.name, owners)
+        known = store.orphans.known(self._provider.name, owners)
         strays = [
             _stray(one, known.get(one.leftover_id), self._since_us[one.leftover_id])
             for one in left
@@ -107,7 +107,7 @@ class LeftoverSweep:
         """Delete leftovers. A failure is retried next time and delays no other."""
         done: list[Leftover] = []
         for one in left:
-            store.hold_duty(self._clock.now_us())
+            store.leases.check(self._clock.now_us())
             try:
                 self._provider.discard(one.leftover_id)
             except ProviderError as error:
@@ -117,7 +117,7 @@ class LeftoverSweep:
         if done:
             text = f"left behind in {self._provider.name} by machines that are gone, and discarded"
             event = Event("leftovers", f"{text}: {_named(done)}", severity=Severity.WARNING)
-            store.add_event("", event, self._clock.now_us())
+            store.events.add("", event, self._clock.now_us())
 
     def _keep(self, left: Sequence[Leftover], verdicts: Mapping[str, OrphanDecision]) -> None:
         """Remember what is held."""
@@ -147,7 +147,7 @@ class LeftoverSweep:
         )
         key = f"leftovers_held/{name}"
         event = Event("leftovers_held", text, severity=Severity.WARNING, alert=True, key=key)
-        store.add_event("", event, self._clock.now_us())
+        store.events.add("", event, self._clock.now_us())
         self._paged |= {held.leftover.leftover_id for held in news}
 
 

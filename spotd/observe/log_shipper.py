@@ -18,7 +18,8 @@ from providers.stores.base import ConflictError, ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd.base.clock import Clock
 from spotd.domain.node import Node
-from spotd.store.interface import Store, StoreError
+from spotd.store.errors import StoreError
+from spotd.store.interface import Store
 from spotd.wire import LogChunk
 
 log = structlog.get_logger(__name__)
@@ -225,7 +226,7 @@ class Output:
             coverage.add(coverage.done, coverage.end)
         else:
             coverage.add(piece.begin, piece.end)
-        self._store.record_log_offset(stream.node.id, stream.name, coverage.done)
+        self._store.logs.record_offset(stream.node.id, stream.name, coverage.done)
 
     def _put(self, key: str, data: bytes) -> None:
         try:

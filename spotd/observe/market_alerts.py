@@ -46,26 +46,26 @@ class Markets:
         terms, now_us = self._terms(), self._clock.now_us()
         if not (terms.prices or terms.capacity):
             return
-        rows = store.own_events(KINDS, now_us - int(REMEMBERED_S * S))
+        rows = store.events.of_deployment(KINDS, now_us - int(REMEMBERED_S * S))
         episodes = open_episodes(row.event for row in rows)
-        jobs = [job for job in store.jobs(finished=False) if job.desired is Desired.RUN]
-        nodes = [node for node in store.active_nodes() if node.state is not NodeState.TERMINATING]
+        jobs = [job for job in store.jobs.rows(finished=False) if job.desired is Desired.RUN]
+        nodes = [node for node in store.nodes.active() if node.state is not NodeState.TERMINATING]
         if not (jobs or episodes):
             return
         if terms.prices:
-            concerns = concerned(jobs, nodes, store.load_market(now_us))
+            concerns = concerned(jobs, nodes, store.market.load(now_us))
             keys = [concern.offer.key for concern in concerns]
             points: dict[str, list[tuple[int, int]]] = {}
-            for point in store.price_history(keys, now_us - int(terms.window_s * S)):
+            for point in store.market.price_history(keys, now_us - int(terms.window_s * S)):
                 price = (point.at_us, point.price_microusd_per_h)
                 points.setdefault(point.offer_key, []).append(price)
             found: dict[str, Points] = dict(points)
             for event in price_events(concerns, found, episodes, terms, now_us):
-                store.add_event("", event, now_us)
+                store.events.add("", event, now_us)
         if terms.capacity:
             served = got(jobs, nodes)
             for event in capacity_events(wanted(jobs), served, episodes, terms, now_us):
-                store.add_event("", event, now_us)
+                store.events.add("", event, now_us)
 
 
 def concerned(jobs: Iterable[Job], nodes: Iterable[Node], market: Market) -> list[WatchedOffer]:

@@ -25,7 +25,8 @@ from spotd.observe.log_shipper import Output
 from spotd.observe.retries import Retries
 from spotd.observe.selector import StreamSelector, SystemSelector
 from spotd.security.secrets import JobKeys
-from spotd.store.interface import Store, StoreError
+from spotd.store.errors import StoreError
+from spotd.store.interface import Store
 
 log = structlog.get_logger(__name__)
 
@@ -165,7 +166,7 @@ class Follower:
 
     def _look(self, now_s: float) -> None:
         """Open what should be followed, leave what should not."""
-        booted = self._store.booted_nodes()
+        booted = self._store.nodes.booted()
         self._idle = not booted and not self._followed and not self._opening
         self._ending = {n for n, state in booted.items() if state is NodeState.TERMINATING}
         wanted = {n for n, state in booted.items() if state in FOLLOWED}
@@ -176,7 +177,7 @@ class Follower:
         self._opener.forget(wanted)
         missing = wanted - self._followed.keys() - self._opening
         due = [node_id for node_id in missing if self._retries.due(node_id, now_s)]
-        for node in self._store.find_nodes(due) if due else ():
+        for node in self._store.nodes.find(due) if due else ():
             self._opening.add(node.id)
             self._opener.open(
                 node,

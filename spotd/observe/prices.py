@@ -36,13 +36,13 @@ class Quotes:
             offers = self._provider.offers(OfferRequest())
         except ProviderError as error:
             if isinstance(error, AuthError):
-                store.record_provider(name, str(error), self._clock.now_us())
+                store.market.record_provider(name, str(error), self._clock.now_us())
             log.warning("offers", provider=name, error=str(error))
             self._grow_stale(store)
             return
         found, doubts = believed(offers)
-        store.record_offers(name, found, self._clock.now_us())
-        store.record_provider(name, "", self._clock.now_us())
+        store.market.record_offers(name, found, self._clock.now_us())
+        store.market.record_provider(name, "", self._clock.now_us())
         self._answered_s, self._stale = self._clock.monotonic_s(), False
         self._tell(store, doubts)
 
@@ -51,15 +51,15 @@ class Quotes:
         if self._stale or silent_s < STALE_S:
             return
         name, now_us = self._provider.name, self._clock.now_us()
-        ours = [offer for offer in store.load_market(now_us).offers if offer.provider == name]
-        store.record_offers(name, stale(ours), now_us)
+        ours = [offer for offer in store.market.load(now_us).offers if offer.provider == name]
+        store.market.record_offers(name, stale(ours), now_us)
         text = (
             f"{name} has told no prices for {silent_s / 3600:.1f} h: what it sold last counts at "
             "on-demand prices until it does"
         )
         key = f"prices/{name}"
         event = Event("prices", text, severity=Severity.WARNING, alert=bool(ours), key=key)
-        store.add_event("", event, now_us)
+        store.events.add("", event, now_us)
         self._stale = True
 
     def _tell(self, store: Store, doubts: list[ImplausiblePrice]) -> None:
@@ -75,5 +75,5 @@ class Quotes:
             )
             key = f"prices/{name}"
             event = Event("prices", text, severity=Severity.WARNING, alert=True, key=key)
-            store.add_event("", event, self._clock.now_us())
+            store.events.add("", event, self._clock.now_us())
         self._doubted = {doubt.offer_key for doubt in doubts}

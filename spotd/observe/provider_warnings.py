@@ -36,7 +36,7 @@ class ProviderWarnings:
         """
         found: dict[str, tuple[str, ProviderWarning]] = {}
         for name, provider in sorted(self._providers.items()):
-            for remark in provider.remarks() if isinstance(provider, WarningSource) else ():
+            for remark in provider.warnings() if isinstance(provider, WarningSource) else ():
                 found.setdefault(remark.key, (name, remark))
         return found
 
@@ -47,5 +47,5 @@ class ProviderWarnings:
                 if key not in self._told:
                     text = f"{name}: {remark.text}"
                     event = Event("remark", text, severity=Severity.WARNING, alert=True, key=key)
-                    self._store.add_event("", event, self._clock.now_us())
+                    self._store.events.add("", event, self._clock.now_us())
                     self._told.add(key)

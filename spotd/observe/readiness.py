@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 import structlog
 
 from providers.base import Provider
-from providers.readiness import CapacityNeed, Finding, ReadinessChecker, bad
+from providers.readiness import CapacityNeed, Finding, ReadinessChecker, failed
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ def _begin(
 
     def run() -> None:
         try:
-            answer.set_result(provider.examine(needs))
+            answer.set_result(provider.check_readiness(needs))
         except Exception as error:  # noqa: BLE001 - it is told to whoever waits
             answer.set_exception(error)
 
@@ -50,9 +50,11 @@ def _begin(
 def _answer(answer: Future[Sequence[Finding]], patience_s: float) -> list[Finding]:
     if not answer.done():
         text = f"no answer to all questions within {patience_s:.0f} s"
-        return [bad("answers", text, "see that this box reaches the cloud's API, and look again")]
+        return [
+            failed("answers", text, "see that this box reaches the cloud's API, and look again")
+        ]
     error = answer.exception()
     if error is not None:
         log.error("examining", error=repr(error))
-        return [bad("answers", f"{type(error).__name__}: {error}", "look into the daemon's log")]
+        return [failed("answers", f"{type(error).__name__}: {error}", "look into the daemon's log")]
     return [*answer.result()]

@@ -16,8 +16,7 @@ from spotd.money.units import US_PER_H
 from spotd.store.checkpoint_costs import Window
 from spotd.store.dataset_costs import freight_of
 from spotd.store.interface import Store
-from spotd.store.invoice_records import StorageCost
-from spotd.store.storage_costs import extras_of
+from spotd.store.storage_costs import StorageCost, extras_of
 
 NONE: Mapping[str, DataSet] = {}
 NEWEST = 500  # jobs: one may have come and gone between two looks
@@ -37,18 +36,18 @@ def record_carriage(
     `places` says where stores are (planner/core/shard_stores.py), `datasets` what a GB of a data
     set costs on its way.
     """
-    market = changed(store.load_market(now_us), places=places, datasets=datasets)
+    market = changed(store.market.load(now_us), places=places, datasets=datasets)
     known: dict[str, dict[int, StorageCost]] = {}
-    for row in store.carriages():
+    for row in store.storage_costs.rows():
         known.setdefault(row.job_id, {})[row.month_us] = row
-    jobs = {job.id: job for job in store.jobs(finished=False)}
-    ended, _ = store.ended_jobs(NEWEST)
+    jobs = {job.id: job for job in store.jobs.rows(finished=False)}
+    ended, _ = store.jobs.ended(NEWEST)
     jobs.update({job.id: job for job in ended if job.finished_at_us > now_us - DAY_US})
     for job_id in sorted(set(known) - set(jobs)):
         # What a finished one keeps changes slowly, and all that it ever saved is read for that.
         if max(row.at_us for row in known[job_id].values()) > now_us - DAY_US:
             continue
-        if (job := store.find_job(job_id)) is not None:
+        if (job := store.jobs.find(job_id)) is not None:
             jobs[job_id] = job
     for job in jobs.values():
         try:
@@ -65,19 +64,19 @@ def record_job(
     datasets: Mapping[str, DataSet] = NONE,
 ) -> None:
     """Record one job's costs at once, before something spends more."""
-    market = changed(store.load_market(now_us), places=places, datasets=datasets)
-    known = {row.month_us: row for row in store.carriages() if row.job_id == job.id}
+    market = changed(store.market.load(now_us), places=places, datasets=datasets)
+    known = {row.month_us: row for row in store.storage_costs.rows() if row.job_id == job.id}
     _record(store, job, market, known, now_us)
 
 
 def _record(
     store: Store, job: Job, market: Market, known: Mapping[int, StorageCost], now_us: int
 ) -> None:
-    rows = [row for row in store.checkpoints(job.id) if row.bytes]
-    shipments = store.shipments(job.id)
+    rows = [row for row in store.checkpoints.rows(job.id) if row.bytes]
+    shipments = store.transfers.rows(job.id)
     if not rows and not shipments:
         return
-    nodes = store.job_nodes(job.id)
+    nodes = store.nodes.of_job(job.id)
 
     def cost(since_us: int, until_us: int) -> int:
         window = Window(since_us, until_us)
@@ -100,4 +99,4 @@ def _record(
             rate = cost(lately_us, now_us) * US_PER_H // passed_us
         row = StorageCost(job.id, month_us, cost(from_us, min(to_us, now_us)), rate, now_us)
         if row.microusd or before is not None:
-            store.record_carriage(row)
+            store.storage_costs.record(row)

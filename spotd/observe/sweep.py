@@ -20,8 +20,9 @@ from spotd.planner.core.orphan_policy import (
     OrphanDecision,
     judge,
 )
-from spotd.store.interface import Store, StoreError
-from spotd.store.orphan_records import NodeRowTimes
+from spotd.store.errors import StoreError
+from spotd.store.interface import Store
+from spotd.store.orphans import NodeRowTimes
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +78,7 @@ class Sweep:
             since_us = dict(self._since_us)
         if not orphans:
             return {}
-        known = store.asked_for(self._provider.name, orphans)
+        known = store.orphans.known(self._provider.name, orphans)
         strays = [_stray(o, known.get(o.instance_id), since_us[o.instance_id]) for o in orphans]
         fleet = sum(instance.state in _LIVING for instance in listed)
         return judge(strays, fleet, record_of(store, self._provider.name, strays), now_us)
@@ -132,7 +133,7 @@ class Sweep:
         for at, orphan in enumerate(overdue):
             instance_id = orphan.instance_id
             try:
-                store.hold_duty(self._clock.now_us())
+                store.leases.check(self._clock.now_us())
             except StoreError:
                 with self._lock:
                     for spared in overdue[at:]:
@@ -183,7 +184,7 @@ class Sweep:
                 untold, self._untold = self._untold[:1], self._untold[1:]
             try:
                 for job_id, event in untold:
-                    store.add_event(job_id, event, self._clock.now_us())
+                    store.events.add(job_id, event, self._clock.now_us())
             except StoreError:
                 with self._lock:
                     self._untold = untold + self._untold
@@ -223,12 +224,12 @@ def record_of(store: Store, name: str, strays: Sequence[Orphan]) -> DatabaseStat
     `name` is as in `OrphanRecords.release_orphans`.
     """
     named = {stray.job_id for stray in strays if not stray.known}
-    jobs = {job_id: store.find_job(job_id) for job_id in named if job_id}
+    jobs = {job_id: store.jobs.find(job_id) for job_id in named if job_id}
     return DatabaseState(
-        deployment=store.deployment(),
+        deployment=store.deployment.id(),
         generations={i: job.generation for i, job in jobs.items() if job and job.id == i},
-        released_at_us=store.orphans_released_us(name),
-        quarantine=store.quarantine(),
+        released_at_us=store.orphans.released_us(name),
+        quarantine=store.deployment.quarantine(),
     )
 
 

@@ -1,7 +1,7 @@
-"""Workdirs and file mounts as archives that depend on nothing but their content.
+"""Pack workdirs and file mounts into reproducible archives.
 
-Sorted names, one fixed time, no owners: the same files give the same bytes, so that what the
-daemon has already is not sent again.
+Names are sorted, the time is fixed and owners are left out, so that the same files give the same
+bytes, and an archive that the daemon already has is not sent again.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import IO
 
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import size
-from spotd.packaging.ignore import Filter, file_name
+from spotd.packaging.ignore import Filter, ignore_file_name
 
 MAX_BYTES = 1 << 30
-_TIME = 315_532_800  # 1980-01-01, the oldest that every archive format can say
+_MTIME_S = 315_532_800  # 1980-01-01, the earliest time that every archive format can represent
 
 
 @dataclass(frozen=True)
 class FileToPack:
-    """One thing to pack: `name` in the archive, `path` on this machine."""
+    """A file, folder or link to pack: its `name` in the archive and `path` on this machine."""
 
     name: str
     path: Path
@@ -37,53 +37,58 @@ class FileToPack:
 
 @dataclass(frozen=True)
 class PackedArchive:
-    """A finished archive: sha256 in hex, and its length."""
+    """The SHA-256 of an archive in hex, and its length in bytes."""
 
     digest: str
     length: int
 
 
-def find_all(root: Path, warn: Callable[[str], None]) -> list[FileToPack]:
-    """Everything under the folder `root` that is to be packed, sorted; or `root` itself when it is
-    a file. What cannot be packed is named through `warn`."""
+def find_files(root: Path, warn: Callable[[str], None]) -> list[FileToPack]:
+    """Return what to pack of the folder `root`, sorted by name; or `root` itself if it is a file.
+
+    `warn` is called for everything that cannot be packed. Raises UserError for a folder that cannot
+    be read, or with more than MAX_BYTES.
+    """
     if not root.is_dir():
         mode = root.stat().st_mode
         return [FileToPack(root.name, root, mode, root.stat().st_size)]
-    found = sorted(_walk(root, "", Filter(file_name(root)), warn), key=lambda item: item.name)
-    _check_size(root, found)
-    return found
+    files = sorted(
+        _walk(root, "", Filter(ignore_file_name(root)), warn), key=lambda item: item.name
+    )
+    _check_size(root, files)
+    return files
 
 
 def _walk(
-    folder: Path, prefix: str, above: Filter, warn: Callable[[str], None]
+    folder: Path, prefix: str, parent: Filter, warn: Callable[[str], None]
 ) -> Iterator[FileToPack]:
-    rules = above.enter(folder, prefix, warn)
+    filter_ = parent.for_folder(folder, prefix, warn)
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
-        raise _unreadable(folder, error) from None
+        raise _read_error(folder, error) from None
     for entry in entries:
         name, path = prefix + entry.name, folder / entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
-        if rules.leaves_behind(name, is_folder):
+        if filter_.excludes(name, is_folder):
             continue
         info = entry.stat(follow_symlinks=False)
         if is_folder:
             yield FileToPack(name, path, info.st_mode, 0)
-            yield from _walk(path, f"{name}/", rules, warn)
+            yield from _walk(path, f"{name}/", filter_, warn)
         elif stat.S_ISREG(info.st_mode):
             yield FileToPack(name, path, info.st_mode, info.st_size)
         elif not stat.S_ISLNK(info.st_mode):
             warn(f"{path} is left out: it is a socket, a pipe or a device")
-        elif _leads_outside(name, path):
+        elif _points_outside(name, path):
             target = path.readlink()
             warn(f"{path} is left out: it is a link to {target}, which is not on the machine")
         else:
             yield FileToPack(name, path, info.st_mode, 0)
 
 
-def _leads_outside(name: str, path: Path) -> bool:
-    """A link that the node refuses to unpack, because it leads out of the archive."""
+def _points_outside(name: str, path: Path) -> bool:
+    """Return whether a link points outside of the archive; the node refuses to unpack those."""
     target = str(path.readlink())
     if target.startswith("/"):
         return True
@@ -91,43 +96,45 @@ def _leads_outside(name: str, path: Path) -> bool:
     return os.path.normpath(f"{folder}/{target}").split("/")[0] == ".."
 
 
-def _check_size(root: Path, found: list[FileToPack]) -> None:
-    total = sum(item.bytes for item in found)
+def _check_size(root: Path, files: list[FileToPack]) -> None:
+    total = sum(item.bytes for item in files)
     if total <= MAX_BYTES:
         return
-    tops: Counter[str] = Counter()
-    for item in found:
+    size_by_top: Counter[str] = Counter()
+    for item in files:
         top, slash, _ = item.name.partition("/")
-        tops[top + slash] += item.bytes
-    biggest = "".join(f"\n  {size(count):>10}  {name}" for name, count in tops.most_common(5))
+        size_by_top[top + slash] += item.bytes
+    largest = "".join(
+        f"\n  {size(count):>10}  {name}" for name, count in size_by_top.most_common(5)
+    )
     raise UserError(
-        f"{root} has {size(total)} to pack; {size(MAX_BYTES)} is the most. The biggest:{biggest}",
+        f"{root} has {size(total)} to pack; {size(MAX_BYTES)} is the most. The biggest:{largest}",
         "list what the job does not need in .skyignore, and read data from a bucket",
         ExitCode.USAGE,
     )
 
 
-def write_archive(found: list[FileToPack], file: IO[bytes], single: str = "") -> PackedArchive:
-    """Write the archive to `file`. `single` renames the one file of a mount that is a file.
+def write_archive(files: list[FileToPack], file: IO[bytes], single_name: str = "") -> PackedArchive:
+    """Write the archive to `file`. `single_name` renames the file if only one is packed.
 
-    Raises UserError for a file that cannot be read, or changes under our hands.
+    Raises UserError for a file that cannot be read, or that changes while it is packed.
     """
     hasher = _Hasher(file)
     with (
         gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=hasher, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for item in found:
+        for item in files:
             try:
-                _add(archive, item, single or item.name)
+                _add(archive, item, single_name or item.name)
             except OSError as error:
-                raise _unreadable(item.path, error) from None
+                raise _read_error(item.path, error) from None
     return PackedArchive(hasher.digest(), hasher.length)
 
 
 def _add(archive: tarfile.TarFile, item: FileToPack, name: str) -> None:
     entry = tarfile.TarInfo(name)
-    entry.mtime = _TIME
+    entry.mtime = _MTIME_S
     entry.mode = 0o755 if item.mode & 0o100 or stat.S_ISDIR(item.mode) else 0o644
     if stat.S_ISDIR(item.mode):
         entry.type = tarfile.DIRTYPE
@@ -142,17 +149,17 @@ def _add(archive: tarfile.TarFile, item: FileToPack, name: str) -> None:
             archive.addfile(entry, content)
 
 
-def _unreadable(path: Path, error: OSError) -> UserError:
-    why = error.strerror or "it changed while it was packed"
+def _read_error(path: Path, error: OSError) -> UserError:
+    reason = error.strerror or "it changed while it was packed"
     return UserError(
-        f"cannot pack {path}: {why}",
+        f"cannot pack {path}: {reason}",
         "make it readable, or list it in .skyignore",
         ExitCode.USAGE,
     )
 
 
 class _Hasher:
-    """A file to write to, that knows the digest of what was written."""
+    """A writable file that computes the SHA-256 of the bytes written."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

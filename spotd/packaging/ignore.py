@@ -1,10 +1,10 @@
-"""Which files of a folder stay behind: by `.skyignore`, else by git, else by `.gitignore`.
+"""Decide which files of a folder are not packed: by `.skyignore`, git, or `.gitignore` files.
 
-A folder with a `.skyignore` at its top is judged by the `.skyignore` files in it (as SkyPilot
-does), any other by git where it is in a repository, and by its `.gitignore` files where it is not.
-Our own reading of such files follows git's: later lines win over earlier ones, deeper files over
-higher ones, and nothing inside an ignored folder can be brought back. `.git` always stays behind:
-it may hold tokens, and changes when nothing that a job sees has changed.
+If the folder has a `.skyignore` at its top, the `.skyignore` files in it decide, as in SkyPilot.
+Otherwise git decides inside a repository, and the folder's `.gitignore` files outside of one.
+Ignore files are read as git reads them: later lines override earlier ones, deeper files override
+higher ones, and nothing inside an ignored folder can be included again. `.git` is never packed: it
+may hold tokens, and it changes while the files of the job do not.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ NAMES = (_SKYIGNORE, ".gitignore")
 
 @dataclass(frozen=True)
 class Rule:
-    """One line. `pattern` matches a path relative to the folder of its file."""
+    """One line of an ignore file. `pattern` matches paths relative to the folder of the file.
+
+    A `negated` rule (`!` in the file) includes what it matches.
+    """
 
     pattern: re.Pattern[str]
-    keep: bool
+    negated: bool
     folders_only: bool
 
 
-def file_name(root: Path) -> str:
-    """The name of the ignore files that count under `root`."""
+def ignore_file_name(root: Path) -> str:
+    """Return the name of the ignore files to use under `root`."""
     return next((name for name in NAMES if (root / name).is_file()), NAMES[-1])
 
 
 def read_rules(file: Path) -> tuple[Rule, ...]:
-    """The rules of one ignore file; none when there is no such file."""
+    """Return the rules of an ignore file; none if it does not exist."""
     if not file.is_file():
         return ()
     lines = file.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
@@ -43,12 +46,12 @@ def read_rules(file: Path) -> tuple[Rule, ...]:
 
 
 def parse_rule(line: str) -> Rule | None:
-    """One line of an ignore file; None for blank lines, comments and what can match nothing."""
+    """Parse one line of an ignore file; None for blank lines, comments and invalid patterns."""
     text = re.sub(r"(?<!\\) +$", "", line)
     if not text or text.startswith("#"):
         return None
-    keep = text.startswith("!")
-    text = text.removeprefix("!") if keep else text
+    negated = text.startswith("!")
+    text = text.removeprefix("!") if negated else text
     folders_only = text.endswith("/")
     text = text.rstrip("/") if folders_only else text
     if not text.strip("/"):
@@ -60,7 +63,7 @@ def parse_rule(line: str) -> Rule | None:
         )
     except re.error:
         return None  # an unfinished [class] matches nothing in git either
-    return Rule(pattern, keep, folders_only)
+    return Rule(pattern, negated, folders_only)
 
 
 def _translate(glob: str) -> str:
@@ -78,8 +81,8 @@ def _translate(glob: str) -> str:
         elif rest[0] == "?":
             result, index = result + "[^/]", index + 1
         elif rest[0] == "[":
-            text, used = _translate_class(rest)
-            result, index = result + text, index + used
+            regex, length = _translate_class(rest)
+            result, index = result + regex, index + length
         elif rest[0] == "\\" and len(rest) > 1:
             result, index = result + re.escape(rest[1]), index + 2
         else:
@@ -88,7 +91,7 @@ def _translate(glob: str) -> str:
 
 
 def _translate_class(rest: str) -> tuple[str, int]:
-    """A `[...]` at the start of `rest` as a regular expression, and how long it is."""
+    """Translate the `[...]` at the start of `rest` to a regular expression; also its length."""
     end = rest.find("]", 3 if rest[1:2] in ("!", "^") else 2)
     if end < 0:
         raise re.error("unfinished class")
@@ -99,45 +102,48 @@ def _translate_class(rest: str) -> tuple[str, int]:
     return f"(?!/)[{'^' if negated else ''}{inner}]", end + 1
 
 
-def ignored(path: str, is_folder: bool, levels: Sequence[tuple[str, Sequence[Rule]]]) -> bool:
-    """Whether `path` (relative to the root, `/` between parts) stays behind. `levels` are the rules
-    of the folders above it, the root first: (folder with a `/` at its end, or "" ; rules)."""
+def is_ignored(path: str, is_folder: bool, levels: Sequence[tuple[str, Sequence[Rule]]]) -> bool:
+    """Return whether `path` is ignored. Paths are relative to the root.
+
+    `levels` are (folder, rules) of the folders above it, the root first; a folder ends with "/",
+    and the root is "".
+    """
     for base, rules in reversed(levels):
         relative = path[len(base) :]
         for rule in reversed(rules):
             if rule.folders_only and not is_folder:
                 continue
             if rule.pattern.fullmatch(relative):
-                return not rule.keep
+                return not rule.negated
     return False
 
 
 @dataclass(frozen=True)
 class Filter:
-    """What stays behind under one folder. Names are relative to the root, as in `ignored`.
+    """The rules for the entries of one folder. Names are relative to the root.
 
-    `by_git` is what git ignores, None outside of a repository. `levels` are our own reading of the
-    files called `rules_name`, down to the first repository.
+    `git_ignored` are the names that git ignores, None outside of a repository. `levels` are the
+    rules of the files named `ignore_file`, down to the first repository.
     """
 
-    rules_name: str
+    ignore_file: str
     levels: tuple[tuple[str, tuple[Rule, ...]], ...] = ()
-    by_git: frozenset[str] | None = None
+    git_ignored: frozenset[str] | None = None
 
-    def enter(self, folder: Path, prefix: str, warn: Callable[[str], None]) -> Filter:
-        """The filter for `folder`: a repository in a repository (a submodule) has its own say."""
-        by_git = self.by_git
-        if self.rules_name != _SKYIGNORE and (not prefix or (folder / ".git").exists()):
+    def for_folder(self, folder: Path, prefix: str, warn: Callable[[str], None]) -> Filter:
+        """Return the filter for the subfolder `folder`. A nested repository adds its own rules."""
+        git_ignored = self.git_ignored
+        if self.ignore_file != _SKYIGNORE and (not prefix or (folder / ".git").exists()):
             names = ignored_by_git(folder, warn)
             if names is not None:
-                by_git = (by_git or frozenset()) | {prefix + name for name in names}
-        if by_git is not None:
-            return replace(self, by_git=by_git)
-        levels = (*self.levels, (prefix, read_rules(folder / self.rules_name)))
+                git_ignored = (git_ignored or frozenset()) | {prefix + name for name in names}
+        if git_ignored is not None:
+            return replace(self, git_ignored=git_ignored)
+        levels = (*self.levels, (prefix, read_rules(folder / self.ignore_file)))
         return replace(self, levels=levels)
 
-    def leaves_behind(self, name: str, is_folder: bool) -> bool:
-        """Whether one entry of the folder stays behind."""
-        if name.rpartition("/")[2] == ".git" or name in (self.by_git or ()):
+    def excludes(self, name: str, is_folder: bool) -> bool:
+        """Return whether one entry of the folder is not packed."""
+        if name.rpartition("/")[2] == ".git" or name in (self.git_ignored or ()):
             return True
-        return ignored(name, is_folder, self.levels)
+        return is_ignored(name, is_folder, self.levels)

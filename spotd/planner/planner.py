@@ -77,10 +77,10 @@ RULES: tuple[Callable[[PlanBuilder], None], ...] = (
 
 def decide(view: View, market: Market, now_us: int) -> Plan:
     """Return what to change about one job now, with reasons. Pure: same arguments, same plan."""
-    draft = PlanBuilder(with_ends(view, now_us), market, now_us)
+    builder = PlanBuilder(with_ends(view, now_us), market, now_us)
     end_us = next_end_us(view, now_us)
     if end_us:
-        draft.wake(end_us)
+        builder.wake_at(end_us)
     for rule in RULES:
-        rule(draft)
-    return draft.plan()
+        rule(builder)
+    return builder.plan()

@@ -125,7 +125,7 @@ class KeyStates(Protocol):
 
     def key_state(self) -> KeyState: ...
 
-    def keep_key_check(self, check: bytes) -> KeyState: ...
+    def store_key_check(self, check: bytes) -> KeyState: ...
 
     def rotate_key(
         self, epoch: int, check: bytes, reseal: Callable[[SealedValue], bytes]
@@ -139,7 +139,7 @@ def unlock(
     would not open, and their machines could not be reached. Raises VaultError."""
     if states.key_state().check is None:
         key = load_key(state_dir, environ, random_bytes)
-        states.keep_key_check(SecretBox(KeyRing((key,)), random_bytes).seal(b"", _CHECK))
+        states.store_key_check(SecretBox(KeyRing((key,)), random_bytes).seal(b"", _CHECK))
 
     def find_ring() -> KeyRing:
         return _find_ring(states.key_state(), state_dir, environ)

@@ -1,4 +1,4 @@
-"""`python -m spotd.spec` prints the JSON Schema of job files, as checked in under schemas/."""
+"""Print the JSON Schema of job files: `python -m spotd.spec > schemas/job-v1.json`."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from spotd.spec.file import JobFile
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema 2020-12, for editors."""
+    """Return the JSON Schema (2020-12) that editors use to check a job file."""
     body = JobFile.model_json_schema()
     title = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

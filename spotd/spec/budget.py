@@ -1,4 +1,4 @@
-"""The `budget` block of a job file: cost and interruptions."""
+"""The `budget` block of a job file: limits on cost and interruptions, and their alert routes."""
 
 from __future__ import annotations
 
@@ -14,34 +14,40 @@ from spotd.spec.findings import Findings
 from spotd.spec.quantities import Usd
 
 
-def _as_texts(value: Any) -> Any:
-    """YAML has 50 for a number, and a key of JSON is a text."""
+def _text_keys(value: Any) -> Any:
+    """Convert keys to text: YAML reads 50 as a number, but JSON keys are text."""
     return {str(key): item for key, item in value.items()} if isinstance(value, dict) else value
 
 
 class Budget(Block):
-    """What the job may cost, and how often it may be interrupted: each ends it by itself."""
+    """Limits on a job's cost and interruptions. Reaching either limit ends the job."""
 
     max_cost_usd: Usd | None = Field(
-        default=None, description="Reached, the job is stopped; its last save comes on top"
+        default=None,
+        description="The job is stopped when its cost reaches this; the final save is extra",
     )
     max_interruptions: Annotated[int, Field(ge=0, le=1_000_000)] | None = Field(
-        default=None, description="It goes on after so many machines were taken away or lost"
+        default=None,
+        description="Number of preempted or lost machines that the job survives; the next ends it",
     )
-    routes: Annotated[dict[Literal["50", "80", "100"], str], BeforeValidator(_as_texts)] = Field(
-        default={}, description="Alert routes by percent of max_cost_usd; else those of the job"
+    routes: Annotated[dict[Literal["50", "80", "100"], str], BeforeValidator(_text_keys)] = Field(
+        default={},
+        description="Alert routes by percent of max_cost_usd; the job's own alerts by default",
     )
 
 
-def read_caps(budget: Budget, known: Collection[str] | None, found: Findings) -> Caps:
-    """`known` are the routes of the configuration, None where they are not known."""
-    where: tuple[str, ...] = ("spotd", "budget", "routes")
+def read_caps(budget: Budget, known: Collection[str] | None, findings: Findings) -> Caps:
+    """Check the block and return the job's limits.
+
+    `known` are the configured alert routes, or None if the configuration is not available.
+    """
+    path: tuple[str, ...] = ("spotd", "budget", "routes")
     if budget.routes and not budget.max_cost_usd:
-        found.refuse(where, "are for max_cost_usd, and there is none", "write max_cost_usd: 800")
+        findings.refuse(path, "are for max_cost_usd, and there is none", "write max_cost_usd: 800")
     for percent, name in budget.routes.items():
         if known is not None and name not in known:
-            text = f"no route {name!r} is configured"
-            found.refuse((*where, percent), text, suggest(name, known))
-    most = NO_LIMIT if budget.max_interruptions is None else budget.max_interruptions
-    told = sorted((int(percent), route) for percent, route in budget.routes.items())
-    return Caps(most, tuple(SpendAlert(percent, route) for percent, route in told))
+            message = f"no route {name!r} is configured"
+            findings.refuse((*path, percent), message, suggest(name, known))
+    max_interruptions = NO_LIMIT if budget.max_interruptions is None else budget.max_interruptions
+    routes = sorted((int(percent), route) for percent, route in budget.routes.items())
+    return Caps(max_interruptions, tuple(SpendAlert(percent, route) for percent, route in routes))

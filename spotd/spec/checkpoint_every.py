@@ -1,4 +1,4 @@
-"""Parse how often a job saves: auto, a time, a number of steps, or a preset."""
+"""Parse the checkpoint interval of a job: `auto`, a time, a number of steps, or a preset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _STEPS = r"(\d+)\s*steps?"
 
 @dataclass(frozen=True)
 class CheckpointEvery:
-    """`steps` 0 and `seconds` 0 mean that it does not go by these; with `auto`, by neither."""
+    """A checkpoint interval. A value of 0 for `steps` or `seconds` means that it is not used.
+
+    With `auto` the interval is computed from measured save times.
+    """
 
     auto: bool = False
     steps: int = 0
@@ -26,7 +29,7 @@ class CheckpointEvery:
     preset: str = ""
 
 
-# What guides to training on spot machines advise, by kind of training.
+# Intervals that published guides to training on spot machines advise, by kind of training.
 PRESETS = {
     "7b-qlora": CheckpointEvery(steps=100, preset="7b-qlora"),
     "70b-qlora": CheckpointEvery(steps=500, preset="70b-qlora"),
@@ -36,7 +39,7 @@ PRESETS = {
     "hourly": CheckpointEvery(seconds=3600.0, preset="hourly"),
     "steps-or-time": CheckpointEvery(steps=100, seconds=300.0, preset="steps-or-time"),
 }
-# What is at risk between two saves when a machine ends without a notice, where that is much.
+# Work that a machine lost without a notice may cost with that preset, where it is large.
 RISKS = {
     "70b-fp16": "1000 steps of a 70B model take 30 to 60 minutes",
     "405b": "2000 steps of a 405B model take hours",
@@ -45,16 +48,16 @@ RISKS = {
 
 
 def parse_every(value: Any) -> CheckpointEvery:
-    """ "auto", "5m", "500 steps", or the name of a preset. Raises ValueError."""
+    """Parse "auto", "5m", "500 steps", or the name of a preset. Raises ValueError."""
     text = value.strip().lower() if isinstance(value, str) else ""
     if text == AUTO:
         return CheckpointEvery(auto=True)
     if text in PRESETS:
         return PRESETS[text]
-    if found := re.fullmatch(_STEPS, text):
-        if not 0 < int(found[1]) <= MAX_STEPS:
+    if match := re.fullmatch(_STEPS, text):
+        if not 0 < int(match[1]) <= MAX_STEPS:
             raise ValueError(f"{value!r} is no number of steps; write one like 500 steps")
-        return CheckpointEvery(steps=int(found[1]))
+        return CheckpointEvery(steps=int(match[1]))
     if re.fullmatch(r"[a-z][a-z0-9-]*", text):
         known = [AUTO, *PRESETS]
         raise ValueError(f"{value!r} is neither a time nor a preset; {suggest(text, known)}")
@@ -62,7 +65,7 @@ def parse_every(value: Any) -> CheckpointEvery:
         return CheckpointEvery(seconds=parse_duration_s(value))
     except ValueError:
         raise ValueError(
-            f"{value!r} is no pause between saves; write auto, a time like 5m, or 500 steps"
+            f"{value!r} is not a checkpoint interval; write auto, a time like 5m, or 500 steps"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Parse YAML into plain data that remembers the line of every value."""
+"""Parse the YAML of a job file into plain data, with the line of every key."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from spotd.base.errors import InputError, Problem
 from spotd.base.validation import Path, key_text
 
 MAX_TEXT_CHARS = 1 << 20
-_MAX_NODES = 20_000  # aliases included, so that a few lines cannot become gigabytes
+_MAX_NODES = 20_000  # with aliases expanded, so that a few lines cannot become gigabytes
 _MAX_DEPTH = 40
 
 
 class SpecError(InputError):
-    """A job file that cannot be used, with everything that is wrong with it."""
+    """An invalid job file, with every problem that was found in it."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__(
@@ -28,7 +28,7 @@ class SpecError(InputError):
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that keeps dates as text: a job file means text, or a deadline that we parse."""
+    """A safe YAML loader that reads dates as text; `spotd.deadline` is parsed later."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -39,7 +39,10 @@ _Loader.yaml_implicit_resolvers = {
 
 @dataclass
 class Document:
-    """One job file. `scalars` has the text of every value as written."""
+    """One parsed job file.
+
+    `lines` has the line of every key, `scalars` the text of every scalar value as written.
+    """
 
     text: str
     data: dict[str, Any]
@@ -54,7 +57,7 @@ class Document:
         return self.lines[path] if path else 0
 
     def without_values(self, key: str) -> str:
-        """The text with every value below the top-level `key` replaced by null."""
+        """Return the text with every value below the top-level `key` replaced by null."""
         spans: set[tuple[int, int]] = set()
         for name, value in self.root.value:
             if name.value == key and isinstance(value, MappingNode):
@@ -62,8 +65,8 @@ class Document:
         text = self.text
         for start, end in sorted(spans, reverse=True):
             # A block scalar ends at the start of the next line: that line break stays.
-            kept = text[start:end].removeprefix(text[start:end].rstrip())
-            text = text[:start] + "null" + kept + text[end:]
+            line_break = text[start:end].removeprefix(text[start:end].rstrip())
+            text = text[:start] + "null" + line_break + text[end:]
         return text
 
 
@@ -91,9 +94,9 @@ def parse(text: str) -> Document:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f" (column {mark.column + 1})" if mark else ""
+        column = f" (column {mark.column + 1})" if mark else ""
         raise SpecError(
-            Problem("", f"not YAML: {error.problem}{place}", line=mark.line + 1 if mark else 0)
+            Problem("", f"not YAML: {error.problem}{column}", line=mark.line + 1 if mark else 0)
         ) from None
     except RecursionError:
         raise SpecError(Problem("", "not YAML for a job: too deep")) from None
@@ -101,28 +104,31 @@ def parse(text: str) -> Document:
         raise SpecError(Problem("", f"not YAML: {error}")) from None
 
 
-def documents(text: str) -> list[str]:
-    """The text of each job of a file of several, as SkyPilot's pipelines are, each on the lines
-    where it stands there; a first one that holds its name alone is left out. What is one job, or no
-    YAML, comes back as it is."""
-    plain = text.removeprefix("\ufeff")
+def split_documents(text: str) -> list[str]:
+    """Split a file of several YAML documents, like a SkyPilot pipeline, into one text per job.
+
+    Each text is padded with empty lines, so that line numbers in errors are those of the file. A
+    first document that only names the pipeline is left out. A file with one job, or one that is not
+    YAML, is returned unchanged.
+    """
+    content = text.removeprefix("\ufeff")
     try:
-        roots = _roots(_Loader(plain)) if len(plain) <= MAX_TEXT_CHARS else []
+        roots = _root_nodes(_Loader(content)) if len(content) <= MAX_TEXT_CHARS else []
     except (yaml.YAMLError, ValueError, RecursionError):
         return [text]
     roots = roots[1:] if roots and _is_title(roots[0]) else roots
     if len(roots) < 2:
         return [text]
     starts = [root.start_mark for root in roots]
-    # At the beginning of its line: the indent there counts for the whole document.
-    cuts = [*(mark.index - mark.column for mark in starts), len(plain)]
+    # Cut at the start of the line: the indent there applies to the whole document.
+    cuts = [*(mark.index - mark.column for mark in starts), len(content)]
     return [
-        "\n" * mark.line + plain[cut:end]
+        "\n" * mark.line + content[cut:end]
         for mark, (cut, end) in zip(starts, pairwise(cuts), strict=True)
     ]
 
 
-def _roots(loader: _Loader) -> list[Node]:
+def _root_nodes(loader: _Loader) -> list[Node]:
     roots: list[Node] = []
     while loader.check_node():
         root = loader.get_node()
@@ -132,19 +138,19 @@ def _roots(loader: _Loader) -> list[Node]:
 
 
 def _read(text: str, loader: _Loader) -> Document:
-    roots = _roots(loader)
+    roots = _root_nodes(loader)
     if not roots:
         raise SpecError(Problem("", "the file is empty", "a job needs at least 'run'"))
     name_of_pipeline = roots[0] if len(roots) == 2 and _is_title(roots[0]) else None
     if name_of_pipeline:
         roots = roots[1:]
     if len(roots) > 1:
-        text_ = f"{len(roots)} documents, and one job is asked for"
-        raise SpecError(Problem("", text_, "`spotctl run` takes them one after the other"))
+        message = f"{len(roots)} documents, but one job is expected"
+        raise SpecError(Problem("", message, "`spotctl run` takes them one after the other"))
     if not isinstance(root := roots[0], MappingNode):
         raise SpecError(Problem("", "not a block of keys", "write 'key: value' lines"))
     document = Document(text, {}, root)
-    _survey(root, (), document, [0])
+    _index_node(root, (), document, [0])
     document.data = _construct(root, loader)
     if name_of_pipeline:
         document.data.setdefault("name", _construct(name_of_pipeline, loader)["name"])
@@ -152,13 +158,15 @@ def _read(text: str, loader: _Loader) -> Document:
 
 
 def _construct(root: Node, loader: _Loader) -> Any:
-    """The data of a node. PyYAML itself trips over values that do not have the form of their tag
-    (`!!int ""`)."""
+    """Return the data of a node. Raises SpecError for a value that does not match its tag.
+
+    PyYAML raises other errors than its own for those, for example for `!!int ""`.
+    """
     try:
         return loader.construct_document(root)
     except (AttributeError, LookupError, TypeError) as error:
-        text = f"not YAML: a value has not the form that its tag says ({error})"
-        raise SpecError(Problem("", text, "leave the tags (!!...) out")) from None
+        message = f"not YAML: a value does not match its tag ({error})"
+        raise SpecError(Problem("", message, "leave the tags (!!...) out")) from None
 
 
 def _is_empty(node: Node) -> bool:
@@ -166,12 +174,15 @@ def _is_empty(node: Node) -> bool:
 
 
 def _is_title(node: Node) -> bool:
-    """SkyPilot's first document of a pipeline holds only its name."""
+    """Return whether the document only names a pipeline, as SkyPilot's first document does."""
     return isinstance(node, MappingNode) and [key.value for key, _ in node.value] == ["name"]
 
 
-def _survey(node: Node, path: Path, document: Document, count: list[int]) -> None:
-    """Fill lines and scalars; refuse duplicates, and documents that expand without end."""
+def _index_node(node: Node, path: Path, document: Document, count: list[int]) -> None:
+    """Fill `lines` and `scalars`. Raises SpecError for duplicate keys and for too many nodes.
+
+    `count[0]` is the number of nodes so far.
+    """
     count[0] += 1
     line = node.start_mark.line + 1
     if count[0] > _MAX_NODES or len(path) > _MAX_DEPTH:
@@ -181,13 +192,13 @@ def _survey(node: Node, path: Path, document: Document, count: list[int]) -> Non
         document.scalars.setdefault(path, node.value)
     elif isinstance(node, SequenceNode):
         for index, item in enumerate(node.value):
-            _survey(item, (*path, index), document, count)
+            _index_node(item, (*path, index), document, count)
     elif isinstance(node, MappingNode):
-        _survey_mapping(node, path, document, count)
+        _index_mapping(node, path, document, count)
 
 
-def _survey_mapping(node: MappingNode, path: Path, document: Document, count: list[int]) -> None:
-    seen: dict[str, int] = {}
+def _index_mapping(node: MappingNode, path: Path, document: Document, count: list[int]) -> None:
+    first_lines: dict[str, int] = {}
     merged: list[Node] = []
     for key, value in node.value:
         line = key.start_mark.line + 1
@@ -196,11 +207,11 @@ def _survey_mapping(node: MappingNode, path: Path, document: Document, count: li
         if key.tag == "tag:yaml.org,2002:merge":
             merged += value.value if isinstance(value, SequenceNode) else [value]
             continue
-        if key.value in seen:
-            text = f"the key stands twice, first on line {seen[key.value]}"
-            raise SpecError(Problem(key_text((*path, key.value)), text, "keep one", line))
-        seen[key.value] = line
+        if key.value in first_lines:
+            message = f"duplicate key, first on line {first_lines[key.value]}"
+            raise SpecError(Problem(key_text((*path, key.value)), message, "keep one", line))
+        first_lines[key.value] = line
         document.lines[(*path, key.value)] = line
-        _survey(value, (*path, key.value), document, count)
+        _index_node(value, (*path, key.value), document, count)
     for value in merged:
-        _survey(value, path, document, count)
+        _index_node(value, path, document, count)

@@ -1,7 +1,7 @@
-"""The job file as a model: SkyPilot's task keys, and the `spotd:` block beside them.
+"""Pydantic models of the job file: SkyPilot's task keys and the `spotd:` block.
 
-A SkyPilot key that spotd has no use for is `Ignored` (a warning says so); one whose loss would
-change what the job does is `Refused` (an error says what to do instead).
+A SkyPilot key that spotd does not use is `Ignored` (with a warning). One that cannot be ignored
+without changing what the job does is `Refused` (with an error that says what to write instead).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Count = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class JobRecovery(Block):
-    """SkyPilot's words for restarts; the `spotd:` block has the same and wins."""
+    """SkyPilot's restart settings; the same keys in the `spotd:` block take precedence."""
 
     strategy: Annotated[Any, Ignored("spotd places by price and past refusals")] = None
     max_restarts_on_errors: Count | None = None
@@ -69,14 +69,14 @@ class JobRecovery(Block):
 
 @dataclass(frozen=True)
 class Image:
-    """A machine's image, or a container's ("docker:..."); SkyPilot may bind it to one region."""
+    """A machine image, or a container image ("docker:..."), optionally for one region only."""
 
     name: str
     region: str = ""
 
 
 def parse_image(value: Any) -> Image:
-    """A name, or {region: name} with one entry. Raises ValueError."""
+    """Parse a name, or {region: name} with one entry. Raises ValueError."""
     if isinstance(value, dict) and len(value) == 1:
         [(region, name)] = value.items()
     else:
@@ -91,7 +91,7 @@ def parse_image(value: Any) -> Image:
 
 
 class Resources(Block):
-    """One kind of machine."""
+    """Requirements for one kind of machine."""
 
     accelerators: AcceleratorField | None = Field(
         default=None, description="H100:8; a list is ordered"
@@ -102,16 +102,14 @@ class Resources(Block):
     zone: str | None = None
     instance_type: str | None = None
     cpus: Cpus | None = Field(
-        default=None, description='At least so many; "8" and "8+" mean the same'
+        default=None, description='Minimum number of CPUs; "8" and "8+" mean the same'
     )
-    memory: Memory | None = Field(
-        default=None, description='At least so many GiB; "4x" is for each CPU'
-    )
+    memory: Memory | None = Field(default=None, description='Minimum GiB; "4x" means 4 GiB per CPU')
     use_spot: bool | None = Field(
         default=None, description="true: spot only; false: on-demand only; absent: both, by price"
     )
     max_hourly_cost: Usd | None = Field(
-        default=None, description="Most that one node may cost, USD/h"
+        default=None, description="Maximum price of one node, USD/h"
     )
     disk_size: DiskGib | None = Field(default=None, description="GiB")
     image_id: (
@@ -144,65 +142,67 @@ class Resources(Block):
 
 
 class AllResources(Resources):
-    """What may run the job: one kind, or several that inherit what is said here."""
+    """The machines that may run the job: one kind, or alternatives that inherit these values."""
 
     any_of: list[Resources] | None = Field(default=None, description="Whichever is cheapest")
     ordered: list[Resources] | None = Field(default=None, description="In order of preference")
 
 
 def parse_workdir(value: Any) -> Any:
-    """Raises ValueError for a git workdir."""
+    """Return a local workdir unchanged. Raises ValueError for a git workdir."""
     if isinstance(value, dict):
         raise ValueError("a git workdir is not supported; name a local folder, or clone in setup")
     return value
 
 
 class Checkpoint(Block):
-    """Where and how often the job saves."""
+    """Where and how often the job saves checkpoints."""
 
     store: StoreUrl | None = Field(
         default=None, description="file:///folder, or s3://, gs:// or az://bucket/prefix"
     )
     shards: list[StoreUrl] | None = Field(
         default=None,
-        description="Buckets for shards, each of a region; [] none; see docs/stores.md",
+        description="Buckets for shards, one per region; [] for none; see docs/stores.md",
     )
     engine: Literal["spotd", "none"] = Field(
-        default="none", description="spotd: the program saves by spotd_hook; none: any script"
+        default="none", description="spotd: the program saves with spotd_hook; none: any script"
     )
     mode: Literal["directory"] | None = Field(
         default=None,
-        description="directory: the agent keeps the checkpoints that any script leaves in `path`",
+        description="directory: the agent stores the checkpoints that any script writes to `path`",
     )
     path: str | None = Field(
         default=None, description="With mode directory: a folder, below the workdir or absolute"
     )
-    every_steps: Count = Field(default=0, description="0: by time alone")
+    every_steps: Count = Field(default=0, description="0: by time only")
     every: EveryField | None = Field(
         default=None, description="auto, a time like 5m, 500 steps, or a preset; see README"
     )
     origin: str | None = Field(
         default=None,
         alias="from",
-        description="What the job begins with: a path with a / (safetensors, DCP, an export), or "
-        "a job, as gpt or gpt@STEP; engine spotd",
+        description="Initial checkpoint: a path with a / (safetensors, DCP, an export), or "
+        "a job, as gpt or gpt@STEP; needs engine spotd",
     )
     size: Bytes | None = Field(
-        default=None, description="What a save is expected to weigh, for `plan`; 12 B a parameter"
+        default=None,
+        description="Expected size of a checkpoint, for `plan`; about 12 bytes per parameter",
     )
     keep: Annotated[int, Field(ge=1, le=1000)] | None = None
     keep_every: Count = Field(
-        default=0, description="Beside `keep`: one checkpoint for each so many steps, pinned"
+        default=0,
+        description="In addition to `keep`: pin one checkpoint every this many steps",
     )
 
 
 class Cache(Block):
-    """Folders that make the next machine's start quick: models, packages, what was compiled."""
+    """Folders restored on the next machine for a quick start: models, packages, compiled code."""
 
     paths: Annotated[list[str], Field(min_length=1, max_length=16)] = Field(
-        description="Below the workdir, absolute, or of ~; restored before setup"
+        description="Below the workdir, absolute, or below ~; restored before setup"
     )
-    size: Bytes = Field(default=50_000_000_000, description="That is kept of each, at most")
+    size: Bytes = Field(default=50_000_000_000, description="Maximum stored size of each folder")
 
 
 def _parse_cache(value: Any) -> Any:
@@ -214,21 +214,21 @@ _NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 
 
 class Health(Block):
-    """When slow training asks for a checkpoint."""
+    """When slow training triggers a checkpoint."""
 
-    ratio: float = Field(default=0.6, gt=0, lt=1, description="Of the job's own baseline")
+    ratio: float = Field(default=0.6, gt=0, lt=1, description="Share of the job's own baseline")
     checks: int = Field(default=4, ge=1, le=100)
     every: Duration = 30.0
 
 
 class SpotdBlock(Block):
-    """What SkyPilot has no word for."""
+    """Settings that SkyPilot does not have."""
 
     kind: Literal["training", "inference"] = Field(
-        default="training", description="What somebody waits for the answers of is inference"
+        default="training", description="inference: a job that answers live requests"
     )
     serve_on_spot: bool = Field(
-        default=False, description="Of inference: it may be taken away while it answers"
+        default=False, description="With kind inference: accept preemption while it answers"
     )
     checkpoint: Checkpoint = Checkpoint()
     cache: (
@@ -239,54 +239,57 @@ class SpotdBlock(Block):
     ) = None
     budget: Budget = Budget()
     model: ModelBlock | None = Field(
-        default=None, description="What is trained, for `plan` and `rightsize`; docs/rightsizing.md"
+        default=None, description="The model, for `plan` and `rightsize`; docs/rightsizing.md"
     )
     deadline: str | None = Field(
         default=None,
-        description="ISO time with zone, or a duration from now; with `work`, kept by on-demand "
-        "where spot would be late",
+        description="ISO time with zone, or a duration from now; with `work`, on-demand machines "
+        "are used where spot would be late",
     )
     work: WorkField | None = Field(
         default=None,
-        description="All there is to do, on the first machine named: 40h, or 100000 steps",
+        description="Total amount of work, on the first machine named: 40h, or 100000 steps",
     )
     objective: Literal["cost", "speed"] = Field(
-        default="cost", description="Of what can be had: the cheapest to finish, or the fastest"
+        default="cost", description="Choose the offer that finishes cheapest, or fastest"
     )
     stage_ahead: StageAhead | None = Field(
-        default=None, description="Data sets brought to where it may go next; docs/stores.md"
+        default=None, description="Copy data sets to where the job may go next; docs/stores.md"
     )
     residency: Names | None = Field(
-        default=None, description="Where machines may stand: EU, EEA, adequate, or like DE, CH"
+        default=None,
+        description="Where machines may be: EU, EEA, adequate, or countries like DE, CH",
     )
     not_operated_from: Names | None = Field(
-        default=None, description="Where the clouds' companies may not be at home, like US"
+        default=None, description="Home countries of cloud companies to avoid, like US"
     )
     max_duration: Duration | None = None
     max_restarts_on_errors: Count | None = None
     recover_on_exit_codes: ExitCodes | None = None
     keep_on_failure: Duration | None = Field(
-        default=None, description="Keep a failed machine so long"
+        default=None, description="How long to keep a failed machine"
     )
     capacity: Capacities | None = Field(
         default=None,
         description="spot, on_demand, reserved or block; a list is in order of preference",
     )
-    candidates: int = Field(default=1, ge=1, le=8, description="Machines asked for side by side")
+    candidates: int = Field(
+        default=1, ge=1, le=8, description="Machines requested in parallel; one of them trains"
+    )
     on_node_loss: Literal["wait", "shrink", "wait-then-shrink"] = Field(
         default="wait",
-        description="With num_nodes and engine spotd: go on with the machines that are left; "
+        description="With num_nodes and engine spotd: continue with the remaining machines; "
         "docs/elastic.md",
     )
     min_nodes: int | None = Field(
-        default=None, ge=1, description="The fewest machines that train after a loss; 1"
+        default=None, ge=1, description="Minimum number of machines after a loss; 1"
     )
     shrink_after: Duration | None = Field(
-        default=None, description="How long the others wait, of wait-then-shrink; 5m"
+        default=None, description="With wait-then-shrink: how long the other machines wait; 5m"
     )
     slow_network: bool = Field(
         default=False,
-        description="With num_nodes: machines without EFA, GPUDirect or InfiniBand will do",
+        description="With num_nodes: accept machines without EFA, GPUDirect or InfiniBand",
     )
     stop_grace: Duration | None = Field(
         default=None,
@@ -298,11 +301,11 @@ class SpotdBlock(Block):
     progress_every: Duration | None = None
     health: Health = Health()
     alerts: list[str] | None = Field(default=None, description="Names of routes in config.toml")
-    project: str | None = Field(default=None, pattern=_NAME, description="As budgets know it")
+    project: str | None = Field(default=None, pattern=_NAME, description="Project for budgets")
     after: str | None = Field(
         default=None,
         pattern=_NAME,
-        description="A job, by name, that has to succeed before this one begins; docs/phases.md",
+        description="Name of a job that must succeed before this one starts; docs/phases.md",
     )
     priority: Priority | None = Field(default=None, description="Or 0 to 1000; docs/queueing.md")
 
@@ -328,9 +331,9 @@ def _is_names(value: Any) -> bool:
 
 
 class JobFile(Block):
-    """The whole file."""
+    """A complete job file."""
 
-    name: str | None = Field(default=None, pattern=_NAME, description="1 to 63")
+    name: str | None = Field(default=None, pattern=_NAME, description="1 to 63 characters")
     num_nodes: int = Field(default=1, ge=1, le=1024)
     resources: AllResources = AllResources()
     workdir: Annotated[str, BeforeValidator(parse_workdir)] | None = Field(
@@ -348,7 +351,7 @@ class JobFile(Block):
         ),
     ] = Field(
         default={},
-        description="null: given with --secret, or kept by `spotctl secret set`; or such names",
+        description="A value, or null: passed with --secret or stored by `spotctl secret set`",
     )
     setup: str = ""
     run: str = Field(default="", description="The command that trains; 0 is success")

@@ -1,4 +1,4 @@
-"""Problems and warnings found while reading a job file."""
+"""Collect the problems and warnings found while reading a job file."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ class Findings:
     def warn(self, path: Path, text: str, fix: str = "") -> None:
         self.warnings.append((path, Problem(key_text(path), text, fix)))
 
-    def located(self, document: Document) -> list[Problem]:
-        """Problems with their lines, without those that follow from another of the same key."""
-        kept: dict[Path, Problem] = {}
-        for path, problem in self.problems:
-            if not any(path[: len(other)] == other for other in kept):
-                kept[path] = replace(problem, line=document.line(path))
-        return list(kept.values())
+    def problems_with_lines(self, document: Document) -> list[Problem]:
+        """Return the problems with their line numbers, one for each key.
 
-    def sentences(self, document: Document) -> Iterator[str]:
-        """Warnings for the user, in the order of the file."""
-        placed = [(document.line(path), problem) for path, problem in self.warnings]
-        for line, problem in sorted(placed, key=lambda item: item[0]):
-            place = f"line {line}: " if line else ""
+        A later problem of the same key, or of a key below it, is left out as a consequence.
+        """
+        located: dict[Path, Problem] = {}
+        for path, problem in self.problems:
+            if not any(path[: len(reported)] == reported for reported in located):
+                located[path] = replace(problem, line=document.line(path))
+        return list(located.values())
+
+    def warning_texts(self, document: Document) -> Iterator[str]:
+        """Yield the warnings as text for the user, in the order of the file."""
+        numbered = [(document.line(path), problem) for path, problem in self.warnings]
+        for line, problem in sorted(numbered, key=lambda item: item[0]):
+            prefix = f"line {line}: " if line else ""
             fix = f" ({problem.fix})" if problem.fix else ""
-            yield f"{place}{problem.where} {problem.text}{fix}"
+            yield f"{prefix}{problem.where} {problem.text}{fix}"

@@ -1,4 +1,4 @@
-"""What a gang does when it loses a machine, and whether its program can continue then."""
+"""Read how a gang reacts to the loss of a machine, and check that its program can continue."""
 
 from __future__ import annotations
 
@@ -10,59 +10,64 @@ from spotd.spec.file import JobFile
 from spotd.spec.findings import Findings
 
 SHRINK_AFTER_S = 300.0
-# Options of torchrun that say for every attempt alike what is another number in each.
+# torchrun options that fix a number which differs between attempts of an elastic job.
 _FIXED = re.compile(r"--nnodes[= ]\s*['\"]?\d|--node[-_]rank[= ]\s*['\"]?\d|--standalone\b")
-# Our own trainer takes another number of ranks only where a step is always the same work.
-_OURS = re.compile(r"-m\s+trainer\.train\b")
+# The bundled trainer can change its number of ranks only if a step is always the same work.
+_BUNDLED_TRAINER = re.compile(r"-m\s+trainer\.train\b")
 _SAME_WORK = re.compile(r"--(shares|virtual-ranks)\b")
 
 
-def read_elastic(file: JobFile, found: Findings) -> Elastic:
-    """Refuses what cannot be; where the job waits, all else is of no use to it."""
-    block, where = file.spotd, ("spotd", "on_node_loss")
+def read_elastic(file: JobFile, findings: Findings) -> Elastic:
+    """Return the reaction to a node loss. Reports settings that contradict each other."""
+    block, path = file.spotd, ("spotd", "on_node_loss")
     on_loss = OnNodeLoss(block.on_node_loss)
     if on_loss is not OnNodeLoss.WAIT_THEN_SHRINK and block.shrink_after is not None:
-        text = "is of on_node_loss: wait-then-shrink"
-        found.refuse(("spotd", "shrink_after"), text, "write that, or leave shrink_after out")
+        message = "needs on_node_loss: wait-then-shrink"
+        findings.refuse(("spotd", "shrink_after"), message, "write that, or leave shrink_after out")
     if on_loss is OnNodeLoss.WAIT:
         if block.min_nodes is not None:
-            text = "is of a gang that may shrink, and this one waits"
-            found.refuse(
-                ("spotd", "min_nodes"), text, "write on_node_loss: shrink, or leave it out"
+            message = "is for a gang that may shrink, but on_node_loss is wait"
+            findings.refuse(
+                ("spotd", "min_nodes"), message, "write on_node_loss: shrink, or leave it out"
             )
         return Elastic()
     if file.num_nodes == 1:
-        found.refuse(where, "is for several machines, and num_nodes is 1", "leave it out")
+        findings.refuse(path, "is for several machines, and num_nodes is 1", "leave it out")
     elif (block.min_nodes or 1) > file.num_nodes:
-        text = f"is more than num_nodes, which is {file.num_nodes}"
-        found.refuse(("spotd", "min_nodes"), text, f"write 1 to {file.num_nodes - 1}")
+        message = f"is more than num_nodes, which is {file.num_nodes}"
+        findings.refuse(("spotd", "min_nodes"), message, f"write 1 to {file.num_nodes - 1}")
     if block.checkpoint.engine != "spotd":
-        text = (
+        message = (
             f"{on_loss.value} needs a program whose checkpoints another number of ranks can read, "
-            "and of a program of its own nobody knows that"
+            "which is not known with engine: none"
         )
-        found.refuse(where, text, "save by spotd_hook (engine: spotd), or on_node_loss: wait")
-    _check_run(file.run, found)
+        findings.refuse(path, message, "save by spotd_hook (engine: spotd), or on_node_loss: wait")
+    _check_run(file.run, findings)
     after_s = SHRINK_AFTER_S if block.shrink_after is None else block.shrink_after
     waits = on_loss is OnNodeLoss.WAIT_THEN_SHRINK
     return Elastic(on_loss, block.min_nodes or 1, after_s if waits else 0.0)
 
 
-def peer_timeout_s(given_s: float | None, setup_timeout_s: float | None) -> float | None:
-    """Return how long ranks wait for another; None for the default.
+def peer_timeout_s(configured_s: float | None, setup_timeout_s: float | None) -> float | None:
+    """Return how long ranks wait for each other in seconds; None for the default.
 
-    It includes the time that another rank's `setup` may take.
+    Without `peer_timeout` it is at least `setup_timeout`, because another rank's setup may take
+    that long.
     """
-    if given_s is not None or setup_timeout_s is None:
-        return given_s
+    if configured_s is not None or setup_timeout_s is None:
+        return configured_s
     return max(setup_timeout_s, JobSpec.peer_timeout_s)
 
 
-def _check_run(run: str, found: Findings) -> None:
+def _check_run(run: str, findings: Findings) -> None:
     fixed = _FIXED.search(run)
     if fixed:
-        text = f"says {fixed.group().strip()!r} for every attempt, and their number changes"
-        found.refuse(("run",), text, "leave it out: torchrun gets it from spotd (docs/networks.md)")
-    if _OURS.search(run) and not _SAME_WORK.search(run):
-        text = "trains one batch a rank: with fewer ranks it would be another batch"
-        found.refuse(("run",), text, "add --virtual-ranks N or --shares N (docs/elastic.md)")
+        message = (
+            f"says {fixed.group().strip()!r} for every attempt, but the number of machines changes"
+        )
+        findings.refuse(
+            ("run",), message, "leave it out: torchrun gets it from spotd (docs/networks.md)"
+        )
+    if _BUNDLED_TRAINER.search(run) and not _SAME_WORK.search(run):
+        message = "trains one batch per rank: with fewer ranks the batch would change"
+        findings.refuse(("run",), message, "add --virtual-ranks N or --shares N (docs/elastic.md)")

@@ -1,4 +1,4 @@
-"""From the text of a job file to a JobSpec, with everything that is wrong with it said at once."""
+"""Load a job file into a JobSpec, reporting all its problems at once."""
 
 from __future__ import annotations
 
@@ -23,24 +23,27 @@ from spotd.spec.document import SpecError, parse
 from spotd.spec.file import Checkpoint, JobFile, SpotdBlock
 from spotd.spec.findings import Findings
 from spotd.spec.gangs import peer_timeout_s, read_elastic
+from spotd.spec.machine_request import MachineRequest, apply_capacity, read_resources
 from spotd.spec.model import check_model
-from spotd.spec.places import MachineRequest, wanted, with_capacity
-from spotd.spec.preferences import wished
+from spotd.spec.preferences import apply_preferences
 from spotd.spec.quantities import parse_moment_us
 from spotd.spec.sources import CheckpointOrigin, read_folders, read_sources
-from spotd.spec.variables import check_login, fill, read_environment, read_secrets
+from spotd.spec.variables import check_login, read_environment, read_secrets, substitute
 
-_FILLED = frozenset({"workdir", "file_mounts"})
+_SUBSTITUTED = frozenset({"workdir", "file_mounts"})
 _MIN_EVERY_S = 1.0
-FALLBACK_S = 300.0  # for a program that cannot choose by itself
-# A pause that ends before the save has ended would throw paid steps away; a script of which nothing
-# is known gets what it would get elsewhere.
+FALLBACK_S = 300.0  # checkpoint interval where none is configured and auto is not possible
+# By engine. With engine spotd a stop waits for the final save, so that paid steps are not lost;
+# other scripts get the usual 30 s.
 _STOP_GRACE_S = {"spotd": 300.0, "none": 30.0}
 
 
 @dataclass(frozen=True)
 class CheckpointDefaults:
-    """`[checkpoint]` of the configuration. `store` "" is none; `every` None is `every_s`."""
+    """`[checkpoint]` of the configuration.
+
+    `store` is "" if none is configured. `every_s` is used if `every` is None.
+    """
 
     store: str = ""
     every_s: float = FALLBACK_S
@@ -50,22 +53,26 @@ class CheckpointDefaults:
 
 @dataclass(frozen=True)
 class KnownNames:
-    """Names that a job file may use; None where they are not known (on the user's machine)."""
+    """Configured names that a job file may refer to.
 
-    clouds: Collection[str] | None = None  # names and makes of the configured providers
-    routes: Collection[str] | None = None  # of alerts
-    secrets: Collection[str] | None = None  # that the deployment keeps
-    datasets: Collection[str] | None = None  # that it has declared
+    None means not known: the user's machine has no access to the daemon's configuration.
+    """
+
+    clouds: Collection[str] | None = None  # names and kinds of the configured providers
+    routes: Collection[str] | None = None  # alert routes
+    secrets: Collection[str] | None = None  # secrets stored with `spotctl secret set`
+    datasets: Collection[str] | None = None  # [datasets] of the configuration
 
 
 @dataclass(frozen=True)
 class ParsedJobFile:
-    """A job file understood.
+    """The result of `load`.
 
-    `spec` has no packages yet. `workdir` and the local side of `mounts` are absolute and exist if
-    a base folder was given, else they are as written. `secrets` has the values that were given,
-    `text` the file without them; `spec.secrets` names as well those that the deployment is to give,
-    when the job starts. `warnings` are whole sentences for the user.
+    `spec` has no packages yet. `workdir` and the local paths of `mounts` are absolute and exist if
+    `base_dir` was passed, otherwise they are as written. `secrets` maps names to the values passed
+    with the file, and `text` is the file without these values. `spec.secrets` also names the
+    secrets that the daemon adds from its store when the job starts. `warnings` are complete texts
+    for the user.
     """
 
     spec: JobSpec
@@ -74,10 +81,10 @@ class ParsedJobFile:
     warnings: tuple[str, ...]
     secrets: Mapping[str, str] = field(repr=False)
     text: str = field(repr=False)
-    origin: CheckpointOrigin | None = None  # what is to be imported before the job is submitted
+    origin: CheckpointOrigin | None = None  # the checkpoint to import before the job is submitted
 
 
-def load(  # noqa: PLR0913 - what a job file is read with is as much
+def load(  # noqa: PLR0913 - independent options, all by keyword
     text: str,
     *,
     now_us: int,
@@ -89,93 +96,100 @@ def load(  # noqa: PLR0913 - what a job file is read with is as much
     known: KnownNames | None = None,
     bake: bool = False,
 ) -> ParsedJobFile:
-    """Parse and check one job file.
+    """Parse and check one job file. Raises SpecError with every problem in it.
 
-    `env` and `secrets` replace or add values (`--env`, `--secret`). `defaults` None means that the
-    configuration is not at hand: a missing store is then left empty. `base_dir` is the folder that
-    relative local paths start from (SkyPilot: where the command is run). `fallback_name` is for a
-    file that gives no name. `$NAME` and `${NAME}` of `envs` are filled into workdir and file_mounts
-    (keys and values) and nowhere else, as SkyPilot does; secrets never are. With `bake` only
-    `setup` is to be done: `run` and a store may be missing, and a container is refused.
+    `now_us` is the time from which a relative deadline counts. `env` and `secrets` replace or add
+    values (`--env`, `--secret`). `defaults` None means that the configuration is not available; a
+    missing store is then left empty. `base_dir` is the folder that relative local paths start from
+    (SkyPilot: the current directory); with None, local paths are not checked. `fallback_name` is
+    used for a file without `name`. With `bake` an image is built from `setup` alone: `run` and the
+    store may be missing, and a container image is an error.
 
-    Raises SpecError with every problem found.
+    `$NAME` and `${NAME}` of `envs` are substituted in `workdir` and `file_mounts` (keys and values)
+    and nowhere else, as in SkyPilot. Secrets are never substituted.
     """
     document = parse(text)
-    found = Findings()
-    # Filled in before the model looks, so that what it judges is what will be used.
-    environment = read_environment(document, env or {}, found)
+    findings = Findings()
+    # Substitute before validation, so that the values that will be used are the ones checked.
+    environment = read_environment(document, env or {}, findings)
     data = {str(key): value for key, value in copy.deepcopy(document.data).items()}
-    data |= {key: fill(data[key], environment) for key in _FILLED & data.keys()}
-    file, found_by_model = validate_partly(JobFile, data)
-    found.problems += found_by_model
+    data |= {key: substitute(data[key], environment) for key in _SUBSTITUTED & data.keys()}
+    file, model_problems = validate_partly(JobFile, data)
+    findings.problems += model_problems
     known = known or KnownNames()
-    hidden, kept = read_secrets(file, secrets or {}, environment, known.secrets, found)
-    check_login(environment, {*hidden, *kept}, found)
-    _note_marked(file, found)
-    place = wanted(file.resources, known.clouds, found, ("resources",))
-    place = wished(with_capacity(place, file, found), file, found)
-    spec = _spec(file, place, None if bake else defaults, now_us, found)
-    _check_run(file, place, found, bake=bake)
+    secret_values, stored_names = read_secrets(
+        file, secrets or {}, environment, known.secrets, findings
+    )
+    check_login(environment, {*secret_values, *stored_names}, findings)
+    _report_marked_keys(file, findings)
+    request = read_resources(file.resources, known.clouds, findings, ("resources",))
+    request = apply_preferences(apply_capacity(request, file, findings), file, findings)
+    spec = _spec(file, request, None if bake else defaults, now_us, findings)
+    _check_run(file, request, findings, bake=bake)
     spec = replace(
         spec,
-        name=_job_name(file, fallback_name, found),
+        name=_job_name(file, fallback_name, findings),
         envs=environment,
-        secrets=tuple(sorted({*hidden, *kept})),
-        alerts=_routes(file.spotd, known.routes, found),
-        caps=read_caps(file.spotd.budget, known.routes, found),
-        **read_folders(file, container_of(place.image_id), known.datasets, found),
+        secrets=tuple(sorted({*secret_values, *stored_names})),
+        alerts=_routes(file.spotd, known.routes, findings),
+        caps=read_caps(file.spotd.budget, known.routes, findings),
+        **read_folders(file, container_of(request.image_id), known.datasets, findings),
     )
-    _check_directory(file, place, found)
-    workdir, mounts, origin = read_sources(file, base_dir, found)
-    if found.problems:
-        raise SpecError(*found.located(document))
-    warnings = tuple(found.sentences(document))
+    _check_directory(file, request, findings)
+    workdir, mounts, origin = read_sources(file, base_dir, findings)
+    if findings.problems:
+        raise SpecError(*findings.problems_with_lines(document))
+    warnings = tuple(findings.warning_texts(document))
     text = document.without_values("secrets")
-    return ParsedJobFile(spec, workdir, mounts, warnings, secrets=hidden, text=text, origin=origin)
+    return ParsedJobFile(
+        spec, workdir, mounts, warnings, secrets=secret_values, text=text, origin=origin
+    )
 
 
-def _note_marked(file: JobFile, found: Findings) -> None:
-    """SkyPilot's keys that mean nothing here, or something that is not to be had."""
-    for path, mark in file.marked():
+def _report_marked_keys(file: JobFile, findings: Findings) -> None:
+    """Report SkyPilot keys that spotd does not support."""
+    for path, mark in file.marked_keys():
         if isinstance(mark, Ignored):
-            found.warn(
+            findings.warn(
                 path, "is a SkyPilot key that spotd does not support; it is ignored", mark.reason
             )
         else:
-            found.refuse(path, "is a SkyPilot key that spotd does not support", mark.fix)
+            findings.refuse(path, "is a SkyPilot key that spotd does not support", mark.fix)
 
 
-def _check_run(file: JobFile, place: MachineRequest, found: Findings, *, bake: bool) -> None:
-    """Whether there is something to do."""
+def _check_run(file: JobFile, request: MachineRequest, findings: Findings, *, bake: bool) -> None:
+    """Check that there is a command to run, or with `bake` a setup to build an image from."""
     if not bake and not file.run.strip():
-        found.refuse(("run",), "is missing", "write the command that trains")
+        findings.refuse(("run",), "is missing", "write the command that trains")
     if bake and not file.setup.strip():
-        found.refuse(("setup",), "is empty: there is nothing to bake", "write what to install")
-    if bake and container_of(place.image_id):
+        findings.refuse(("setup",), "is empty: there is nothing to bake", "write what to install")
+    if bake and container_of(request.image_id):
         text = "is a container's, and no image of a machine is made of one"
-        found.refuse(("resources", "image_id"), text, "build a container image that has setup done")
+        findings.refuse(
+            ("resources", "image_id"), text, "build a container image that has setup done"
+        )
 
 
-def _job_name(file: JobFile, fallback: str, found: Findings) -> str:
+def _job_name(file: JobFile, fallback: str, findings: Findings) -> str:
     if file.name:
         return file.name
-    # A file's own name is a fair name for its job once it is made of what names are made of.
+    # Fall back to the file's name, with all characters replaced that a job's name may not have.
     name = re.sub(r"[^A-Za-z0-9]+", "-", fallback)[:63].strip("-")
     if not name:
-        found.refuse(("name",), "is missing", "name the job")
+        findings.refuse(("name",), "is missing", "name the job")
     return name
 
 
 def _spec(
     file: JobFile,
-    place: MachineRequest,
+    request: MachineRequest,
     defaults: CheckpointDefaults | None,
     now_us: int,
-    found: Findings,
+    findings: Findings,
 ) -> JobSpec:
     block = file.spotd
     restarts, codes = block.max_restarts_on_errors, block.recover_on_exit_codes
-    restarts = place.restarts if restarts is None else restarts
+    restarts = request.restarts if restarts is None else restarts
     times: dict[str, float | None] = {
         "keep_on_failure_s": block.keep_on_failure,
         "max_duration_s": block.max_duration,
@@ -189,43 +203,43 @@ def _spec(
     }
     for name in ("boot_timeout", "setup_timeout", "peer_timeout", "progress_every"):
         if getattr(block, name) == 0:
-            found.refuse(("spotd", name), "must be more than 0", "write a duration like 10m")
+            findings.refuse(("spotd", name), "must be more than 0", "write a duration like 10m")
     if block.slow_network and file.num_nodes == 1:
-        found.warn(("spotd", "slow_network"), "says nothing of one machine: num_nodes is 1")
-    check_model(block.model, found)
+        findings.warn(("spotd", "slow_network"), "has no effect on one machine: num_nodes is 1")
+    check_model(block.model, findings)
     health = HealthSpec(block.health.ratio, block.health.checks, block.health.every)
     if health.check_every_s < 1:
-        found.refuse(("spotd", "health", "every"), "must be at least 1s", "30s is the default")
+        findings.refuse(("spotd", "health", "every"), "must be at least 1s", "30s is the default")
     spec = JobSpec(
         name="",
         run=file.run,
         setup=file.setup,
         num_nodes=file.num_nodes,
-        alternatives=place.alternatives,
-        ordered=place.ordered,
-        capacity_ordered=place.capacity_ordered,
-        image_id=place.image_id,
-        disk_gib=place.disk_gib,
-        max_hourly_microusd=place.max_hourly_microusd,
+        alternatives=request.alternatives,
+        ordered=request.ordered,
+        capacity_ordered=request.capacity_ordered,
+        image_id=request.image_id,
+        disk_gib=request.disk_gib,
+        max_hourly_microusd=request.max_hourly_microusd,
         max_cost_microusd=block.budget.max_cost_usd or 0,
-        deadline_us=_deadline_us(block, now_us, found),
-        recover_on_exit_codes=(place.exit_codes or ()) if codes is None else tuple(codes),
+        deadline_us=_deadline_us(block, now_us, findings),
+        recover_on_exit_codes=(request.exit_codes or ()) if codes is None else tuple(codes),
         candidates=block.candidates,
-        wishes=place.wishes,
+        wishes=request.preferences,
         project=block.project or "",
         after=block.after or "",
         priority=_priority(file),
         fast_network=file.num_nodes > 1 and not block.slow_network,
-        elastic=read_elastic(file, found),
+        elastic=read_elastic(file, findings),
         health=health,
-        checkpoint=_checkpoint(block.checkpoint, defaults, found),
+        checkpoint=_checkpoint(block.checkpoint, defaults, findings),
     )
     chosen: dict[str, Any] = {**times, "max_restarts_on_errors": restarts}
     return replace(spec, **{name: value for name, value in chosen.items() if value is not None})
 
 
 def _priority(file: JobFile) -> int:
-    """0 to 1000. SkyPilot's runs from -1000 to 1000, and 0 is what one gets without it."""
+    """Return the priority, 0 to 1000. SkyPilot's, -1000 to 1000 with default 0, is scaled."""
     if file.spotd.priority is not None:
         return file.spotd.priority
     top = file.resources
@@ -234,30 +248,30 @@ def _priority(file: JobFile) -> int:
     return NORMAL if named is None else (named + 1000) // 2
 
 
-def _deadline_us(block: SpotdBlock, now_us: int, found: Findings) -> int:
+def _deadline_us(block: SpotdBlock, now_us: int, findings: Findings) -> int:
     if not block.deadline:
         return 0
     try:
         return parse_moment_us(block.deadline, now_us)
     except ValueError as error:
         text, _, fix = str(error).partition("; ")
-        found.refuse(("spotd", "deadline"), text, fix)
+        findings.refuse(("spotd", "deadline"), text, fix)
         return 0
 
 
 def _checkpoint(
-    block: Checkpoint, defaults: CheckpointDefaults | None, found: Findings
+    block: Checkpoint, defaults: CheckpointDefaults | None, findings: Findings
 ) -> CheckpointSpec:
     base = defaults or CheckpointDefaults()
     store = block.store or base.store
     if not store and defaults is not None:
-        found.refuse(
+        findings.refuse(
             ("spotd", "checkpoint", "store"),
             "the job has nowhere to save: neither the job file nor the configuration names a store",
             "set spotd.checkpoint.store here, or [checkpoint] store in config.toml for all jobs",
         )
     keep = base.keep if block.keep is None else block.keep
-    every = _every(block, base, found)
+    every = _every(block, base, findings)
     return CheckpointSpec(
         store,
         block.engine,
@@ -266,84 +280,93 @@ def _checkpoint(
         keep,
         auto=every.auto,
         size_bytes=block.size or 0,
-        keep_every_steps=_keep_every(block, found),
-        directory=_directory(block, found),
+        keep_every_steps=_keep_every(block, findings),
+        directory=_directory(block, findings),
         shards=tuple(dict.fromkeys(block.shards or [store])) if block.shards is not None else (),
     )
 
 
-def _check_directory(file: JobFile, place: MachineRequest, found: Findings) -> None:
-    """Whether the agent can see all of the folder that it is to keep."""
+def _check_directory(file: JobFile, request: MachineRequest, findings: Findings) -> None:
+    """Check that the agent can read the whole folder of checkpoints."""
     block = file.spotd.checkpoint
     if block.mode is None:
         return
     if file.num_nodes > 1:
         text = "is for one machine, and num_nodes is more"
-        found.refuse(("spotd", "checkpoint", "mode"), text, "save by spotd_hook: engine: spotd")
-    if block.path and block.path.startswith("/") and container_of(place.image_id):
+        findings.refuse(("spotd", "checkpoint", "mode"), text, "save by spotd_hook: engine: spotd")
+    if block.path and block.path.startswith("/") and container_of(request.image_id):
         text = f"{block.path!r} is in the container, where the agent cannot see it"
-        found.refuse(("spotd", "checkpoint", "path"), text, "write one below the workdir, like out")
+        findings.refuse(
+            ("spotd", "checkpoint", "path"), text, "write one below the workdir, like out"
+        )
 
 
-def _directory(block: Checkpoint, found: Findings) -> str:
-    """The folder that the agent keeps in the store; "" for none."""
+def _directory(block: Checkpoint, findings: Findings) -> str:
+    """Return the folder that the agent copies to the store, or "" for none."""
     mode, path = (("spotd", "checkpoint", name) for name in ("mode", "path"))
     if block.mode is None:
         if block.path is not None:
-            found.refuse(path, "is of mode: directory", "add that, or leave path out")
+            findings.refuse(path, "needs mode: directory", "add that, or leave path out")
         return ""
     if block.engine != "none":
         text = "is for programs that do not save by spotd_hook"
-        found.refuse(mode, text, "leave mode and path out, or engine: spotd")
+        findings.refuse(mode, text, "leave mode and path out, or engine: spotd")
     if block.path is None:
-        found.refuse(mode, "needs a folder", "add path: out, where the program saves")
+        findings.refuse(mode, "needs a folder", "add path: out, where the program saves")
         return ""
     parts = PurePosixPath(block.path).parts
     if not parts or ".." in parts or parts[0].startswith("~"):
         text = f"{block.path!r} is no folder of checkpoints"
-        found.refuse(path, text, "write one below the workdir, like out, or an absolute one")
+        findings.refuse(path, text, "write one below the workdir, like out, or an absolute one")
         return ""
     return block.path
 
 
-def _keep_every(block: Checkpoint, found: Findings) -> int:
+def _keep_every(block: Checkpoint, findings: Findings) -> int:
     if block.keep_every and block.engine == "none" and block.mode is None:
         where = ("spotd", "checkpoint", "keep_every")
-        text = "is of checkpoints, and a program of its own has none that spotd keeps"
-        found.refuse(where, text, "leave it out, or write engine: spotd if the program uses that")
+        text = "is for checkpoints, and with engine: none spotd stores none"
+        findings.refuse(
+            where, text, "leave it out, or write engine: spotd if the program uses that"
+        )
     return block.keep_every
 
 
-def _every(block: Checkpoint, base: CheckpointDefaults, found: Findings) -> CheckpointEvery:
-    """What the job goes by. `seconds` is there for `auto` as well: an older agent goes by them."""
-    where, own = ("spotd", "checkpoint", "every"), block.every
-    every = own or base.every or CheckpointEvery(seconds=base.every_s)
-    if own and own.steps and block.every_steps:
-        found.refuse(where, "says steps, and so does every_steps", "leave one of them out")
-    if every.auto and block.every_steps and own is None:
+def _every(block: Checkpoint, base: CheckpointDefaults, findings: Findings) -> CheckpointEvery:
+    """Return the job's checkpoint interval.
+
+    With `auto`, `seconds` is set as well for agents of older versions, which do not know `auto`.
+    """
+    where, job_every = ("spotd", "checkpoint", "every"), block.every
+    every = job_every or base.every or CheckpointEvery(seconds=base.every_s)
+    if job_every and job_every.steps and block.every_steps:
+        findings.refuse(where, "says steps, and so does every_steps", "leave one of them out")
+    if every.auto and block.every_steps and job_every is None:
         return CheckpointEvery(seconds=base.every_s)
     if every.auto and block.engine == "none":
-        if own:
-            text = "auto goes by measured saves, and of a program of its own none is measured"
-            found.refuse(where, text, "write a time like 5m, or engine: spotd if it uses that")
+        if job_every:
+            text = "auto needs measured saves, and with engine: none no save is measured"
+            findings.refuse(where, text, "write a time like 5m, or engine: spotd if it uses that")
         return CheckpointEvery(seconds=base.every_s)
     if every.auto:
-        if own and block.every_steps:
-            found.refuse(where, "auto goes by no steps", "leave every_steps or auto out")
+        if job_every and block.every_steps:
+            findings.refuse(where, "auto does not use steps", "leave every_steps or auto out")
         return CheckpointEvery(auto=True, seconds=base.every_s)
     if not every.steps and every.seconds < _MIN_EVERY_S:
-        found.refuse(where, "must be at least 1s", "write e.g. 5m")
+        findings.refuse(where, "must be at least 1s", "write e.g. 5m")
     if risk := RISKS.get(every.preset):
         text = f"{every.preset}: {risk}, and an end without a notice costs half of that on average"
-        found.warn(where, text, "auto saves as often as it pays")
+        findings.warn(where, text, "auto saves as often as it pays")
     return every
 
 
-def _routes(block: SpotdBlock, known: Collection[str] | None, found: Findings) -> tuple[str, ...]:
+def _routes(
+    block: SpotdBlock, known: Collection[str] | None, findings: Findings
+) -> tuple[str, ...]:
     if block.alerts is None:
         return ("default",) if known is None or "default" in known else ()
     for index, name in enumerate(block.alerts):
         if known is not None and name not in known:
             text = f"no route {name!r} is configured"
-            found.refuse(("spotd", "alerts", index), text, suggest(name, known))
+            findings.refuse(("spotd", "alerts", index), text, suggest(name, known))
     return tuple(dict.fromkeys(block.alerts))

@@ -1,4 +1,4 @@
-"""The block `spotd.model`: what is trained and how, to foretell memory, time and cost."""
+"""The `spotd.model` block: the model and training method, to estimate memory, time and cost."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from spotd.spec.document import SpecError, parse
 from spotd.spec.findings import Findings
 
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-Whole = Annotated[int, Field(ge=1, le=1_000_000_000)]
+PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 def parse_count(value: Any) -> Any:
-    """A number, or one with a unit: "300M" or "1.4B". Raises ValueError."""
+    """Parse a number, or a text with a unit such as "300M" or "1.4B". Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError("must be a number; write e.g. 300M or 1.4B")
     text = str(value).strip().lower().replace("_", "")
@@ -36,19 +36,19 @@ Tokens = Annotated[float, BeforeValidator(parse_count, json_schema_input_type=fl
 
 
 class ModelBlock(Block):
-    """A name, or a shape by numbers or by Hugging Face's config.json; and how it is trained."""
+    """The model, by name, by dimensions or by a Hugging Face config, and how it is trained."""
 
     name: str | None = Field(default=None, description="Like llama-3-70b or Qwen/Qwen2.5-72B")
     config: dict[str, Any] | None = Field(
         default=None, description="The content of a Hugging Face config.json"
     )
-    layers: Whole | None = None
-    hidden: Whole | None = None
-    heads: Whole | None = None
-    kv_heads: Whole | None = None
-    head_dim: Whole | None = None
-    ffn: Whole | None = None
-    vocab: Whole | None = None
+    layers: PositiveInt | None = None
+    hidden: PositiveInt | None = None
+    heads: PositiveInt | None = None
+    kv_heads: PositiveInt | None = None
+    head_dim: PositiveInt | None = None
+    ffn: PositiveInt | None = None
+    vocab: PositiveInt | None = None
     gated: bool | None = Field(default=None, description="An MLP of three matrices; the default")
     tied: bool | None = Field(default=None, description="The output layer is the embedding")
     method: Literal["full", "full-8bit", "8bit", "lora", "lora-8bit", "qlora"] = Field(
@@ -58,9 +58,11 @@ class ModelBlock(Block):
         default="mixed", description="mixed: fp32 weights and Adam; bf16: all of it in bf16"
     )
     sharding: Literal["fsdp", "zero3", "zero2", "zero1", "none"] = "fsdp"
-    sequence: Whole = Field(default=2048, description="Tokens of a sequence, with padding")
-    micro_batch: Whole = Field(default=1, description="Sequences at once on one GPU")
-    accumulation: Whole = Field(default=1, description="Micro-batches for each optimizer step")
+    sequence: PositiveInt = Field(default=2048, description="Tokens of a sequence, with padding")
+    micro_batch: PositiveInt = Field(default=1, description="Sequences at once on one GPU")
+    accumulation: PositiveInt = Field(
+        default=1, description="Micro-batches for each optimizer step"
+    )
     checkpointing: Literal["full", "selective", "none"] = Field(
         default="full", description="Of activations"
     )
@@ -68,7 +70,7 @@ class ModelBlock(Block):
         default="chunked", description="chunked: Liger, torchtune; plain: logits all in fp32"
     )
     compiled: bool = Field(default=False, description="torch.compile, Liger or Unsloth")
-    lora_rank: Whole = 16
+    lora_rank: PositiveInt = 16
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.05, description="Of the adapters' inputs; 0: none"
     )
@@ -79,8 +81,8 @@ class ModelBlock(Block):
         default="none", description="State that is kept in the machine's memory"
     )
     offload_activations: bool = False
-    tensor: Whole = Field(default=1, description="Degree of tensor parallelism")
-    context: Whole = Field(default=1, description="Degree of context parallelism")
+    tensor: PositiveInt = Field(default=1, description="Degree of tensor parallelism")
+    context: PositiveInt = Field(default=1, description="Degree of context parallelism")
     loads_whole: bool = Field(
         default=False, description="Each GPU loads the whole model before it is sharded"
     )
@@ -91,46 +93,50 @@ class ModelBlock(Block):
         default=False, description="torch's AdamW without fused: a step copies all weights"
     )
     tokens: Tokens | None = Field(default=None, description="To train on, in all: like 1.4B")
-    steps: Whole | None = Field(default=None, description="Of the optimizer, instead of tokens")
+    steps: PositiveInt | None = Field(
+        default=None, description="Of the optimizer, instead of tokens"
+    )
     example_tokens: Tokens | None = Field(
         default=None, description="Mean tokens of an example, where they are not packed"
     )
 
 
-def model_words(text: str) -> dict[str, Any]:
-    """What `spotd.model` of a job file says; empty where it has none. Raises SpecError."""
+def read_model_block(text: str) -> dict[str, Any]:
+    """Return the keys set in `spotd.model` of a job file; empty without one. Raises SpecError."""
     document = parse(text)
     block = document.data.get("spotd")
-    given = block.get("model") if isinstance(block, dict) else None
-    if given is None:
+    model_data = block.get("model") if isinstance(block, dict) else None
+    if model_data is None:
         return {}
-    model, problems = validate_partly(ModelBlock, dict(given) if isinstance(given, dict) else {})
-    found = Findings()
-    found.problems += [
-        (("spotd", "model", *path), replace(one, where=key_text(("spotd", "model", *path))))
-        for path, one in problems
+    model, problems = validate_partly(
+        ModelBlock, dict(model_data) if isinstance(model_data, dict) else {}
+    )
+    findings = Findings()
+    findings.problems += [
+        (("spotd", "model", *path), replace(problem, where=key_text(("spotd", "model", *path))))
+        for path, problem in problems
     ]
-    check_model(model, found)
-    if found.problems:
-        raise SpecError(*found.located(document))
+    check_model(model, findings)
+    if findings.problems:
+        raise SpecError(*findings.problems_with_lines(document))
     return model.model_dump(exclude_unset=True)
 
 
-def deadline_of(text: str) -> str:
-    """What `spotd.deadline` of a job file says; "" where it has none. Raises SpecError."""
+def read_deadline(text: str) -> str:
+    """Return `spotd.deadline` of a job file as written, or "". Raises SpecError."""
     block = parse(text).data.get("spotd")
     return str(block.get("deadline") or "") if isinstance(block, dict) else ""
 
 
 def task(block: ModelBlock) -> Task:
-    """What the block describes. Raises TaskError."""
+    """Return the training task that the block describes. Raises TaskError."""
     return task_of(block.model_dump(exclude_unset=True))
 
 
-def check_model(block: ModelBlock | None, found: Findings) -> None:
-    """Whether it describes something."""
+def check_model(block: ModelBlock | None, findings: Findings) -> None:
+    """Report a block that does not describe a model that can be sized."""
     try:
         if block is not None:
             task(block)
     except TaskError as error:
-        found.refuse(("spotd", "model", error.field), error.text, error.fix)
+        findings.refuse(("spotd", "model", error.field), error.text, error.fix)

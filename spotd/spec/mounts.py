@@ -1,4 +1,4 @@
-"""File mounts of a job file: a local path or a bucket to copy, or a bucket to mount."""
+"""File mounts of a job file: local paths and buckets to copy, and buckets to mount."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RCLONE = Ignored("rclone's own default is used")
 
 
 class MountCached(Block):
-    """What SkyPilot lets a cached mount say."""
+    """SkyPilot's settings of a cached mount."""
 
     vfs_cache_max_size: Bytes | None = None
     transfers: Annotated[Any, _RCLONE] = None
@@ -46,24 +46,27 @@ class Storage(Block):
     mount_options: Annotated[Any, Ignored("spotd mounts with its own")] = None
 
     @property
-    def how(self) -> MountMode:
-        """As it was checked by `parse_mount`."""
+    def mount_mode(self) -> MountMode:
+        """The mode as an enum; `parse_mount` has checked that it is valid."""
         return MountMode(self.mode.upper())
 
 
 def parse_mount(value: Any) -> Any:
-    """A path is short for a source that is copied. Raises ValueError for what spotd cannot bring to
-    a node: a job without its data, or whose output is lost, is worse than no job."""
+    """Expand a plain path to a mount with mode COPY, and check the mount.
+
+    Raises ValueError for a mount that spotd does not support: running the job without its data, or
+    losing its output, would be worse than not running it.
+    """
     block = {"source": value, "mode": "COPY"} if isinstance(value, str) else value
     if not isinstance(block, dict):
         raise ValueError("a file mount is a path, or a block with source and mode")
     source, mode = block.get("source"), str(block.get("mode", "MOUNT")).upper()
     if isinstance(source, list):
         raise ValueError("several sources in one mount are not supported; write a mount for each")
-    if mode not in {one.value for one in MountMode}:
+    if mode not in {item.value for item in MountMode}:
         raise ValueError(f"mode is {mode}; write COPY, MOUNT or MOUNT_CACHED")
     if mode != "MOUNT_CACHED" and block.get("config"):
-        raise ValueError("config is of mode: MOUNT_CACHED; leave it out")
+        raise ValueError("config needs mode: MOUNT_CACHED; leave it out")
     if isinstance(source, str) and "://" in source:
         if source.startswith("dataset://"):
             return block

@@ -1,5 +1,4 @@
-"""From a job file to what the job wishes of where it runs: `objective`, `work`, `residency`,
-`not_operated_from`, and what a deadline permits."""
+"""Read a job's preferences: `objective`, `work`, `deadline`, `residency`, `not_operated_from`."""
 
 from __future__ import annotations
 
@@ -15,139 +14,157 @@ from spotd.sizing.sizes import size
 from spotd.sizing.task import Task, TaskError
 from spotd.spec.file import JobFile, SpotdBlock
 from spotd.spec.findings import Findings
+from spotd.spec.machine_request import MachineRequest
 from spotd.spec.model import task
-from spotd.spec.places import MachineRequest
-from spotd.spec.prefetch import read_ahead
+from spotd.spec.prefetch import read_prefetch
 
 _GROUPS = "EU, EEA or adequate, or countries like DE or CH"
 
 
-def wished(place: MachineRequest, file: JobFile, found: Findings) -> MachineRequest:
-    """`place` with the wishes, and with what a deadline permits."""
-    wishes = _wishes(file, place, found)
-    where = replace(_with_deadline(place, file, wishes, found), wishes=wishes)
-    _check_serving(where, file.spotd, found)
-    return where
+def apply_preferences(request: MachineRequest, file: JobFile, findings: Findings) -> MachineRequest:
+    """Return `request` with the job's preferences, and the capacity types its deadline permits."""
+    preferences = _preferences(file, request, findings)
+    applied = replace(
+        _apply_deadline(request, file, preferences, findings), preferences=preferences
+    )
+    _check_serving(applied, file.spotd, findings)
+    return applied
 
 
-def _check_serving(place: MachineRequest, block: SpotdBlock, found: Findings) -> None:
-    """What answers live requests is on no machine that is taken away, unless its file says so."""
+def _check_serving(request: MachineRequest, block: SpotdBlock, findings: Findings) -> None:
+    """Refuse inference on spot machines unless `serve_on_spot` accepts preemption."""
     if block.kind != "inference":
         if block.serve_on_spot:
-            found.refuse(("spotd", "serve_on_spot"), "is of kind: inference", "leave it out")
+            findings.refuse(("spotd", "serve_on_spot"), "needs kind: inference", "leave it out")
         return
-    spot = any(CapacityType.SPOT in want.capacity_types for want in place.alternatives)
+    spot = any(
+        CapacityType.SPOT in alternative.capacity_types for alternative in request.alternatives
+    )
     if spot and not block.serve_on_spot:
-        text = "inference may not run on spot: it is taken away while it answers"
+        message = "inference may not run on spot: it is taken away while it answers"
         fix = "capacity: on_demand, or serve_on_spot: true if you accept that"
-        found.refuse(("spotd", "kind"), text, fix)
+        findings.refuse(("spotd", "kind"), message, fix)
 
 
-def _wishes(file: JobFile, place: MachineRequest, found: Findings) -> Preferences:
-    """What the file wishes, with what its model foretells of each alternative."""
+def _preferences(file: JobFile, request: MachineRequest, findings: Findings) -> Preferences:
+    """Return the preferences, with speeds estimated from `spotd.model` for each alternative."""
     block = file.spotd
     work = block.work
     steps, seconds = (work.steps, work.seconds) if work else (0, 0.0)
-    wishes = Preferences(
+    preferences = Preferences(
         objective=Objective(block.objective),
         work_s=seconds,
         work_steps=steps,
-        residency=_countries(block.residency, "residency", found),
-        not_operated_from=_countries(block.not_operated_from, "not_operated_from", found),
-        ahead=read_ahead(
-            block.stage_ahead, [one.source or "" for one in file.file_mounts.values()], found
+        residency=_country_codes(block.residency, "residency", findings),
+        not_operated_from=_country_codes(block.not_operated_from, "not_operated_from", findings),
+        ahead=read_prefetch(
+            block.stage_ahead, [mount.source or "" for mount in file.file_mounts.values()], findings
         ),
     )
     try:
-        trained = task(block.model) if block.model else None
+        training_task = task(block.model) if block.model else None
     except TaskError:
-        trained = None  # `check_model` says what is wrong
-    if trained is None or not place.alternatives:
-        return wishes
-    return _with_model(wishes, trained, place.alternatives, file.num_nodes)
+        training_task = None  # `check_model` says what is wrong
+    if training_task is None or not request.alternatives:
+        return preferences
+    return _apply_model(preferences, training_task, request.alternatives, file.num_nodes)
 
 
-def _with_deadline(
-    place: MachineRequest, file: JobFile, wishes: Preferences, found: Findings
+def _apply_deadline(
+    request: MachineRequest, file: JobFile, preferences: Preferences, findings: Findings
 ) -> MachineRequest:
-    """A deadline is kept by machines that nobody takes away: `use_spot: true` is a wish to pay
-    less, and permits them where the time needs it; `capacity: spot` permits none."""
-    block, where = file.spotd, ("spotd", "deadline")
+    """Let a job with a deadline use on-demand machines when spot would be late.
+
+    `use_spot: true` is only a preference, so on-demand is added; `capacity: spot` is strict.
+    """
+    block, path = file.spotd, ("spotd", "deadline")
     if not block.deadline:
-        return place
-    if not wishes.measurable:
-        found.warn(
-            where,
+        return request
+    if not preferences.measurable:
+        findings.warn(
+            path,
             "does not steer placement: nothing says how much there is to do",
             "add spotd.work, like 40h of training or 100000 steps",
         )
-        return place
-    if wishes.work_steps and not wishes.step_s:
-        found.warn(
-            where,
-            "is looked at only once two checkpoints show how long a step takes",
+        return request
+    if preferences.work_steps and not preferences.step_s:
+        findings.warn(
+            path,
+            "takes effect only after two checkpoints show how long a step takes",
             "write spotd.work as a time, or say what is trained in spotd.model",
         )
-    if not any(want.capacity_types == (CapacityType.SPOT,) for want in place.alternatives):
-        return place
+    if not any(
+        alternative.capacity_types == (CapacityType.SPOT,) for alternative in request.alternatives
+    ):
+        return request
     if block.capacity is not None:
-        found.warn(where, "cannot be promised on spot alone", "let capacity name on_demand too")
-        return place
-    text = "may take on-demand machines where the time needs it, though use_spot is true"
-    found.warn(where, text, "capacity: spot instead of use_spot forbids that")
-    return replace(place, alternatives=tuple(_both(want) for want in place.alternatives))
+        findings.warn(path, "cannot be promised on spot alone", "let capacity name on_demand too")
+        return request
+    message = "may take on-demand machines where the time needs it, though use_spot is true"
+    findings.warn(path, message, "capacity: spot instead of use_spot forbids that")
+    return replace(
+        request,
+        alternatives=tuple(_allow_on_demand(alternative) for alternative in request.alternatives),
+    )
 
 
-def _both(want: OfferRequest) -> OfferRequest:
-    if want.capacity_types != (CapacityType.SPOT,):
-        return want
-    return replace(want, capacity_types=(CapacityType.SPOT, CapacityType.ON_DEMAND))
+def _allow_on_demand(alternative: OfferRequest) -> OfferRequest:
+    if alternative.capacity_types != (CapacityType.SPOT,):
+        return alternative
+    return replace(alternative, capacity_types=(CapacityType.SPOT, CapacityType.ON_DEMAND))
 
 
-def _countries(named: Sequence[str] | None, key: str, found: Findings) -> tuple[str, ...]:
-    known: set[str] = set()
+def _country_codes(named: Sequence[str] | None, key: str, findings: Findings) -> tuple[str, ...]:
+    countries: set[str] = set()
     for index, name in enumerate(named or ()):
         members = places().members(name)
         if not members:
-            found.refuse(("spotd", key, index), f"{name!r} is no place", f"write {_GROUPS}")
-        known |= members
+            findings.refuse(("spotd", key, index), f"{name!r} is no place", f"write {_GROUPS}")
+        countries |= members
     if named is not None and not named:
-        found.refuse(("spotd", key), "the list is empty", f"write {_GROUPS}, or leave it out")
-    return tuple(sorted(known))
+        findings.refuse(("spotd", key), "the list is empty", f"write {_GROUPS}, or leave it out")
+    return tuple(sorted(countries))
 
 
-def _with_model(
-    wishes: Preferences, trained: Task, wants: Sequence[OfferRequest], num_nodes: int
+def _apply_model(
+    preferences: Preferences,
+    training_task: Task,
+    alternatives: Sequence[OfferRequest],
+    num_nodes: int,
 ) -> Preferences:
-    """How fast each alternative is expected to be, and how long a step takes, where the file says
-    what is trained; what was said of the amount of work comes before what the model says."""
-    found = {
-        (want.accelerator, want.accelerator_count): rates
-        for want in wants
-        if (rates := _rates(trained, want, num_nodes)) is not None
+    """Add the expected speed of each alternative and the time of a step, from the model.
+
+    `spotd.work` takes precedence over the amount of work that `spotd.model` gives.
+    """
+    estimates = {
+        (alternative.accelerator, alternative.accelerator_count): estimate
+        for alternative in alternatives
+        if (estimate := _estimate_speed(training_task, alternative, num_nodes)) is not None
     }
-    first = found.get((wants[0].accelerator, wants[0].accelerator_count))
+    first = estimates.get((alternatives[0].accelerator, alternatives[0].accelerator_count))
     if first is None:
-        return wishes
+        return preferences
     hours, tokens_per_s = first
     speeds = tuple(
         Speed(name, count, round(hours / h if hours else rate / tokens_per_s, 4))
-        for (name, count), (h, rate) in found.items()
+        for (name, count), (h, rate) in estimates.items()
         if (h or not hours) and rate
     )
-    if not wishes.measurable:
-        steps = trained.steps
-        wishes = replace(wishes, work_steps=steps, work_s=0.0 if steps else hours * 3600)
-    step_s = hours * 3600 / trained.steps if trained.steps else 0.0
-    return replace(wishes, speeds=speeds, step_s=round(step_s, 6))
+    if not preferences.measurable:
+        steps = training_task.steps
+        preferences = replace(preferences, work_steps=steps, work_s=0.0 if steps else hours * 3600)
+    step_s = hours * 3600 / training_task.steps if training_task.steps else 0.0
+    return replace(preferences, speeds=speeds, step_s=round(step_s, 6))
 
 
-def _rates(trained: Task, want: OfferRequest, num_nodes: int) -> tuple[float, float] | None:
-    """(hours of the whole task, tokens per second) there; None where nothing is known."""
+def _estimate_speed(
+    training_task: Task, alternative: OfferRequest, num_nodes: int
+) -> tuple[float, float] | None:
+    """Return (hours for the whole task, tokens per second); None if it cannot be estimated."""
     try:
-        card = cards.find(want.accelerator)
-        found = size(trained, card, max(want.accelerator_count, 1) * num_nodes)
+        card = cards.find(alternative.accelerator)
+        estimate = size(training_task, card, max(alternative.accelerator_count, 1) * num_nodes)
     except (KeyError, ValueError):
         return None
-    rate = found.pace.tokens_per_s
-    return hours_of(found.task, rate), rate
+    tokens_per_s = estimate.pace.tokens_per_s
+    return hours_of(estimate.task, tokens_per_s), tokens_per_s

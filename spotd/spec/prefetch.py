@@ -1,4 +1,4 @@
-"""What of a job's data is brought ahead of it, as its file says."""
+"""The `stage_ahead` block: copy data sets to regions where the job may go next."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from spotd.spec.quantities import Usd
 
 
 class StageAhead(Block):
-    """Its data sets, by the control box, to where the job may go next."""
+    """Limits for data sets that the daemon copies to where the job may go next."""
 
     regions: int = Field(default=1, ge=1, le=16, description="How many, as placement ranks them")
     max_usd: Usd = Field(description="For all of it: egress, requests, and a month of lying there")
 
 
-def read_ahead(block: StageAhead | None, sources: list[str], found: Findings) -> PrefetchLimits:
-    """`sources` are those of the file mounts."""
+def read_prefetch(
+    block: StageAhead | None, sources: list[str], findings: Findings
+) -> PrefetchLimits:
+    """Return the limits. `sources` are those of the job's file mounts."""
     if block is None:
         return NOT_AHEAD
     if not any(source.startswith("dataset://") for source in sources):
-        found.refuse(
+        findings.refuse(
             ("spotd", "stage_ahead"),
             "is for data sets, and none is in file_mounts",
             "mount one as dataset://NAME, or leave it out",

@@ -1,4 +1,4 @@
-"""Durations, money, sizes and accelerators as people write them."""
+"""Parse durations, money, sizes and accelerators as people write them in job files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
 def parse_duration_s(value: Any) -> float:
-    """Seconds of "90s", "5m", "1h30m", "2d". Raises ValueError."""
+    """Parse "90s", "5m", "1h30m" or "2d" into seconds. Raises ValueError."""
     if value == 0 and not isinstance(value, bool):
         return 0.0
     text = value.replace(" ", "") if isinstance(value, str) else ""
@@ -38,7 +38,7 @@ PRIORITIES = {"low": 250, "normal": 500, "high": 750, "critical": 1000}
 
 
 def parse_priority(value: Any) -> int:
-    """0 to 1000, or a name of one. Raises ValueError."""
+    """Parse a priority: 0 to 1000, or one of PRIORITIES by name. Raises ValueError."""
     number = PRIORITIES.get(value) if isinstance(value, str) else value
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= 1000:
         names = ", ".join(PRIORITIES)
@@ -47,9 +47,9 @@ def parse_priority(value: Any) -> int:
 
 
 def parse_moment_us(value: str, now_us: int) -> int:
-    """Microseconds since the epoch of an ISO time with its zone, or of a duration from now.
+    """Parse an ISO time with its zone, or a duration from now, into microseconds since the epoch.
 
-    Raises ValueError, also for a moment that has passed.
+    Raises ValueError, also for a time that has passed.
     """
     if re.fullmatch(DURATION_PATTERN, value.replace(" ", "")):
         at_us = now_us + round(parse_duration_s(value) * 1_000_000)
@@ -73,7 +73,7 @@ def _parse_time_us(value: str) -> int:
 
 
 def parse_usd(value: Any) -> int:
-    """Micro-USD. Raises ValueError."""
+    """Parse an amount of US dollars into micro-USD. Raises ValueError."""
     try:
         if isinstance(value, bool):
             raise InvalidOperation
@@ -88,24 +88,24 @@ def parse_usd(value: Any) -> int:
 
 
 def parse_marginal(value: Any) -> int:
-    """Micro-USD an hour on top of what a reservation costs anyway. Raises ValueError."""
+    """Parse the extra USD per hour of using a reservation, into micro-USD. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10_000:
         raise ValueError(f"{value!r} is no price; write USD per hour, 0 for what is paid already")
     return round(value * 1_000_000)
 
 
 def parse_disk_gib(value: Any) -> int:
-    """Whole GiB, rounded up. Raises ValueError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([GT]i?B?)?", str(value).strip(), re.IGNORECASE)
-    factor = 1024 if found and (found[2] or "G")[0].upper() == "T" else 1
-    size_gib = float(found[1]) * factor if found else 0.0
+    """Parse a disk size into whole GiB, rounded up. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([GT]i?B?)?", str(value).strip(), re.IGNORECASE)
+    factor = 1024 if match and (match[2] or "G")[0].upper() == "T" else 1
+    size_gib = float(match[1]) * factor if match else 0.0
     if isinstance(value, bool) or not 0 < size_gib <= 65_536:
         raise ValueError(f"{value!r} is no disk size; write GiB as a number, like 200, or 1TB")
     return math.ceil(size_gib)
 
 
 def check_store_url(value: Any) -> str:
-    """An object store's address. Raises ValueError."""
+    """Return an object store's URL without a trailing slash. Raises ValueError."""
     scheme, separator, rest = str(value).partition("://")
     if not separator or scheme not in STORE_SCHEMES:
         raise ValueError(
@@ -121,9 +121,9 @@ def check_store_url(value: Any) -> str:
 
 
 def parse_bytes(value: Any) -> int:
-    """Bytes of "420GB" or "1.5TB", decimal as clouds and disks count them. Raises ValueError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT])B", str(value).strip(), re.IGNORECASE)
-    size = float(found[1]) * {"M": 1e6, "G": 1e9, "T": 1e12}[found[2].upper()] if found else 0.0
+    """Parse "420GB" or "1.5TB" into bytes; the units are decimal. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT])B", str(value).strip(), re.IGNORECASE)
+    size = float(match[1]) * {"M": 1e6, "G": 1e9, "T": 1e12}[match[2].upper()] if match else 0.0
     if not 0 < size <= 1e15:
         raise ValueError(f"{value!r} is no size; write one like 420GB or 1.5TB")
     return round(size)
@@ -131,22 +131,22 @@ def parse_bytes(value: Any) -> int:
 
 @dataclass(frozen=True)
 class AtLeast:
-    """A minimum; `per_cpu` when it is meant for each CPU ("4x")."""
+    """A minimum amount, per CPU if `per_cpu` ("4x")."""
 
     amount: float
     per_cpu: bool = False
 
 
 def parse_at_least(value: Any) -> AtLeast:
-    """8, "8", "8+", "32GB+", "4x". Raises ValueError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(Gi?B?)?(x)?\+?", str(value).strip(), re.IGNORECASE)
-    if isinstance(value, bool) or not found or not 0 < float(found[1]) <= 1_000_000:
+    """Parse a minimum: 8, "8", "8+", "32GB+" or "4x". Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(Gi?B?)?(x)?\+?", str(value).strip(), re.IGNORECASE)
+    if isinstance(value, bool) or not match or not 0 < float(match[1]) <= 1_000_000:
         raise ValueError(f"{value!r} is no amount; write a number, like 8 or 8+")
-    return AtLeast(float(found[1]), per_cpu=found[3] is not None)
+    return AtLeast(float(match[1]), per_cpu=match[3] is not None)
 
 
 def parse_cpus(value: Any) -> AtLeast:
-    """As `parse_at_least`, without a unit. Raises ValueError."""
+    """Parse a minimum number of CPUs: 8, "8" or "8+". Raises ValueError."""
     if isinstance(value, str) and not re.fullmatch(r"[\d.]+\+?", value.strip()):
         raise ValueError(f"{value!r} is no number of CPUs; write a number, like 8 or 8+")
     return parse_at_least(value)
@@ -154,14 +154,17 @@ def parse_cpus(value: Any) -> AtLeast:
 
 @dataclass(frozen=True)
 class Accelerators:
-    """What to look for, as (name, count); in order of preference if `ordered`, else any."""
+    """Accepted accelerators as (name, count): in order of preference if `ordered`, else any."""
 
     options: tuple[tuple[str, int], ...]
     ordered: bool = False
 
 
 def parse_accelerators(value: Any) -> Accelerators:
-    """ "H100", "H100:8", {H100: 8}, {H100:8, A100:8}, [H100:8, A100:8]. Raises ValueError."""
+    """Parse "H100", "H100:8", {H100: 8}, {H100:8, A100:8} or [H100:8, A100:8].
+
+    Raises ValueError.
+    """
     if isinstance(value, str):
         return Accelerators((_parse_accelerator(value, None),))
     if isinstance(value, list) and value:
@@ -172,17 +175,17 @@ def parse_accelerators(value: Any) -> Accelerators:
 
 
 def _parse_accelerator(name: Any, count: Any) -> tuple[str, int]:
-    found = re.fullmatch(r"([A-Za-z][\w .-]*?)(?::(\d+(?:\.\d+)?))?", str(name).strip())
-    if not found or (found[2] and count is not None):
+    match = re.fullmatch(r"([A-Za-z][\w .-]*?)(?::(\d+(?:\.\d+)?))?", str(name).strip())
+    if not match or (match[2] and count is not None):
         raise ValueError(f"{name!r} is no accelerator; write one like H100:8")
-    given = found[2] if count is None else count
+    written = match[2] if count is None else count
     try:
-        number = 1.0 if given is None else float(given)
+        number = 1.0 if written is None else float(written)
     except (TypeError, ValueError, OverflowError):
         number = 0.0
     if not 1 <= number <= 1024 or number != int(number):
-        raise ValueError(f"{found[1]}: {given!r} is no possible count; write 1 to 1024 a node")
-    return found[1], int(number)
+        raise ValueError(f"{match[1]}: {written!r} is no possible count; write 1 to 1024 a node")
+    return match[1], int(number)
 
 
 _DURATION_SCHEMA = {

@@ -1,5 +1,4 @@
-"""What a job takes along: the user's own files, as workdir and file mounts, the checkpoint that it
-begins with, and caches."""
+"""Read the sources of a job's data: workdir, file mounts, initial checkpoint and caches."""
 
 from __future__ import annotations
 
@@ -22,8 +21,10 @@ _FROM: Path = ("spotd", "checkpoint", "from")
 
 @dataclass(frozen=True)
 class CheckpointOrigin:
-    """A folder or file of the user's, or what `job` has saved as `which`: a step, a pin, or "" for
-    the newest."""
+    """The initial checkpoint: a local folder or file, or one saved by `job`.
+
+    `which` is a step, the name of a pin, or "" for the newest.
+    """
 
     folder: FilePath | None = None
     job: str = ""
@@ -31,52 +32,54 @@ class CheckpointOrigin:
 
 
 def _origin(
-    block: Checkpoint, base_dir: FilePath | None, found: Findings
+    block: Checkpoint, base_dir: FilePath | None, findings: Findings
 ) -> CheckpointOrigin | None:
-    """What `checkpoint.from` names: a path has a slash, a job's name has none."""
-    text = block.origin
-    if text is None:
+    """Read `checkpoint.from`: text with a slash is a path, other text is a job."""
+    origin = block.origin
+    if origin is None:
         return None
     if block.engine != "spotd":
-        found.refuse(
+        findings.refuse(
             _FROM,
             "is for programs that resume by spotd_hook",
             "add engine: spotd, or have the program read its weights itself, from file_mounts",
         )
         return None
-    if "://" in text:
-        found.refuse(_FROM, f"{text!r} is no path on this machine", "copy it here first")
+    if "://" in origin:
+        findings.refuse(_FROM, f"{origin!r} is no path on this machine", "copy it here first")
         return None
-    if "/" in text:
-        return CheckpointOrigin(_local(text, base_dir, _FROM, found))
-    job = _JOB.fullmatch(text)
-    if job is None:
+    if "/" in origin:
+        return CheckpointOrigin(_local(origin, base_dir, _FROM, findings))
+    match = _JOB.fullmatch(origin)
+    if match is None:
         fix = "write ./NAME for a path, or a job as gpt or gpt@STEP"
-        found.refuse(_FROM, f"{text!r} is neither a path with a / nor a job", fix)
+        findings.refuse(_FROM, f"{origin!r} is neither a path with a / nor a job", fix)
         return None
-    if base_dir is not None and (base_dir / text).exists():
-        found.refuse(
-            _FROM, f"{text!r} reads as a job, and is here as well", f"write ./{text}, or a job's id"
+    if base_dir is not None and (base_dir / origin).exists():
+        findings.refuse(
+            _FROM,
+            f"{origin!r} reads as a job, and is a path here as well",
+            f"write ./{origin}, or a job's id",
         )
-    return CheckpointOrigin(job=job[1], which=job[2] or "")
+    return CheckpointOrigin(job=match[1], which=match[2] or "")
 
 
 def read_buckets(
-    file: JobFile, datasets: Collection[str] | None, found: Findings
+    file: JobFile, datasets: Collection[str] | None, findings: Findings
 ) -> tuple[Bucket, ...]:
-    """The file mounts that are copied, or mounted, on the node; `read_sources` checks where to."""
+    """Return the file mounts that come from buckets; `read_sources` checks their targets."""
     sources = [(target, storage.source or "") for target, storage in file.file_mounts.items()]
     for target, source in sources:
         scheme, _, name = source.rstrip("/").partition("://")
         if scheme == "dataset" and datasets is not None and name not in datasets:
             known = ", ".join(sorted(datasets)) or "there is none"
-            text = f"there is no data set {name!r}"
-            found.refuse(("file_mounts", target), text, f"name one of [datasets]: {known}")
+            message = f"there is no data set {name!r}"
+            findings.refuse(("file_mounts", target), message, f"name one of [datasets]: {known}")
     return tuple(
         Bucket(
             target.rstrip("/"),
             (storage.source or "").rstrip("/"),
-            mode=storage.how,
+            mode=storage.mount_mode,
             cache_bytes=storage.config.mount_cached.vfs_cache_max_size or 0,
         )
         for target, storage in file.file_mounts.items()
@@ -85,84 +88,94 @@ def read_buckets(
 
 
 def read_folders(
-    file: JobFile, container: str, datasets: Collection[str] | None, found: Findings
+    file: JobFile, container: str, datasets: Collection[str] | None, findings: Findings
 ) -> dict[str, Any]:
-    """What a JobSpec says of buckets and of caches."""
-    buckets = {"buckets": read_buckets(file, datasets, found)}
-    return {**buckets, **read_caches(file.spotd, container, found)}
+    """Return the JobSpec fields of buckets and caches."""
+    buckets = {"buckets": read_buckets(file, datasets, findings)}
+    return {**buckets, **read_caches(file.spotd, container, findings)}
 
 
-def read_caches(block: SpotdBlock, container: str, found: Findings) -> dict[str, Any]:
-    """What a JobSpec says of caches. What the agent cannot see, in a `container`, is refused."""
+def read_caches(block: SpotdBlock, container: str, findings: Findings) -> dict[str, Any]:
+    """Return the JobSpec fields of caches.
+
+    With a `container` image, folders that exist only in the container are refused, because the
+    agent cannot read them.
+    """
     if block.cache is None:
         return {}
-    kept: dict[str, PurePosixPath] = {}
-    for index, text in enumerate(block.cache.paths):
-        where: Path = ("spotd", "cache", "paths", index)
-        path = PurePosixPath(text)
+    paths: dict[str, PurePosixPath] = {}
+    for index, written in enumerate(block.cache.paths):
+        key: Path = ("spotd", "cache", "paths", index)
+        path = PurePosixPath(written)
         inner = path.relative_to(path.anchor).parts
-        if not inner or ".." in inner or not text.isprintable() or inner == ("~",):
-            found.refuse(where, f"{text!r} is no folder of its own", "write e.g. ~/.cache/pip")
+        if not inner or ".." in inner or not written.isprintable() or inner == ("~",):
+            findings.refuse(key, f"{written!r} is no folder of its own", "write e.g. ~/.cache/pip")
         elif inner[0].startswith("~") and inner[0] != "~":
-            found.refuse(where, f"{text!r} is another user's", "write ~/ and the folder")
+            findings.refuse(key, f"{written!r} is another user's", "write ~/ and the folder")
         elif container and (path.anchor or inner[0] == "~"):
-            text_ = f"{text!r} is in the container, where the agent cannot see it"
-            found.refuse(where, text_, "write one below the workdir, like cache")
-        elif other := next((one for one in kept if _overlap(kept[one], path)), ""):
-            found.refuse(where, f"{text!r} and {other!r} are in each other", "keep the outer one")
+            message = f"{written!r} is in the container, where the agent cannot see it"
+            findings.refuse(key, message, "write one below the workdir, like cache")
+        elif outer := next((name for name in paths if _overlap(paths[name], path)), ""):
+            findings.refuse(
+                key, f"{written!r} and {outer!r} are in each other", "keep the outer one"
+            )
         else:
-            kept[str(path)] = path
-    own = PurePosixPath(block.checkpoint.path or "")
-    if own.name and any(_overlap(path, own) for path in kept.values()):
-        found.refuse(
+            paths[str(path)] = path
+    checkpoint_path = PurePosixPath(block.checkpoint.path or "")
+    if checkpoint_path.name and any(_overlap(path, checkpoint_path) for path in paths.values()):
+        findings.refuse(
             ("spotd", "cache", "paths"),
             "has checkpoint.path, which is kept already",
             "leave it out there",
         )
-    return {"caches": tuple(kept), "cache_bytes": block.cache.size}
+    return {"caches": tuple(paths), "cache_bytes": block.cache.size}
 
 
-def _overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
-    return one.is_relative_to(other) or other.is_relative_to(one)
+def _overlap(first: PurePosixPath, second: PurePosixPath) -> bool:
+    return first.is_relative_to(second) or second.is_relative_to(first)
 
 
 def read_sources(
-    file: JobFile, base_dir: FilePath | None, found: Findings
+    file: JobFile, base_dir: FilePath | None, findings: Findings
 ) -> tuple[FilePath | None, tuple[tuple[FilePath, str], ...], CheckpointOrigin | None]:
-    """The workdir, (local path, target) of every local file mount, and what the job begins with."""
+    """Return the workdir, (local path, target) of every local mount, and the initial checkpoint."""
     workdir = None
     if file.workdir is not None:
-        workdir = _local(file.workdir, base_dir, ("workdir",), found)
+        workdir = _local(file.workdir, base_dir, ("workdir",), findings)
         if base_dir is not None and workdir.exists() and not workdir.is_dir():
-            found.refuse(("workdir",), f"{workdir} is no folder", "name the folder around it")
+            findings.refuse(("workdir",), f"{workdir} is no folder", "name the folder around it")
     mounts: dict[str, FilePath | None] = {}
     for target, storage in file.file_mounts.items():
-        path = ("file_mounts", target)
+        key = ("file_mounts", target)
         folders = target.split("/")
         if not target.strip("/.~") or ".." in folders or "\0" in target:
-            found.refuse(path, "is no possible target", "write an absolute path, or ~/folder")
-        if (place := target.rstrip("/")) in mounts:
-            found.refuse(path, "is the same place as another mount", "keep one of the two")
+            findings.refuse(key, "is no possible target", "write an absolute path, or ~/folder")
+        if (node_path := target.rstrip("/")) in mounts:
+            findings.refuse(key, "is the same place as another mount", "keep one of the two")
         source = storage.source or ""
-        mounts[place] = None if "://" in source else _local(source, base_dir, path, found)
-    origin = _origin(file.spotd.checkpoint, base_dir, found)
-    return workdir, tuple((local, place) for place, local in mounts.items() if local), origin
+        mounts[node_path] = None if "://" in source else _local(source, base_dir, key, findings)
+    origin = _origin(file.spotd.checkpoint, base_dir, findings)
+    return (
+        workdir,
+        tuple((local, node_path) for node_path, local in mounts.items() if local),
+        origin,
+    )
 
 
-def _local(text: str, base_dir: FilePath | None, path: Path, found: Findings) -> FilePath:
-    """SkyPilot's rule: `~` is the home folder, the rest is relative to where one is."""
+def _local(written: str, base_dir: FilePath | None, key: Path, findings: Findings) -> FilePath:
+    """Resolve a local path as SkyPilot does: `~` is the home folder, others start at `base_dir`."""
     if base_dir is None:
-        return FilePath(text)
-    if unfilled := VARIABLE.search(text):
-        found.refuse(
-            path, f"{unfilled[0]} has no value", f"set {unfilled[1] or unfilled[2]} in envs"
+        return FilePath(written)
+    if variable := VARIABLE.search(written):
+        findings.refuse(
+            key, f"{variable[0]} has no value", f"set {variable[1] or variable[2]} in envs"
         )
-        return FilePath(text)
+        return FilePath(written)
     try:
-        local = (base_dir / FilePath(text).expanduser()).absolute()
+        local = (base_dir / FilePath(written).expanduser()).absolute()
     except RuntimeError:  # `~nobody`
-        found.refuse(path, f"{text!r}: no such user's home folder", "write the whole path")
-        return FilePath(text)
+        findings.refuse(key, f"{written!r}: no such user's home folder", "write the whole path")
+        return FilePath(written)
     if not local.exists():
-        found.refuse(path, f"{local} does not exist", "correct the path, or create it")
+        findings.refuse(key, f"{local} does not exist", "correct the path, or create it")
     return local

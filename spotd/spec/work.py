@@ -1,4 +1,4 @@
-"""How much there is to do, as people write it: a time on one machine, or a number of steps."""
+"""Parse a job's amount of work: a time on one machine, or a number of steps."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pydantic import BeforeValidator, WithJsonSchema
 
 from spotd.spec.quantities import DURATION_PATTERN, parse_duration_s
 
-MOST_STEPS = 1_000_000_000_000
+MAX_STEPS = 1_000_000_000_000
 _STEPS = r"(\d+)\s*steps?"
 
 
 @dataclass(frozen=True)
 class WorkAmount:
-    """One of the two is 0."""
+    """An amount of work, as seconds or as steps; the other is 0."""
 
     seconds: float = 0.0
     steps: int = 0
 
 
-def parse_amount(value: Any) -> WorkAmount:
-    """ "40h", or "100000 steps". Raises ValueError."""
+def parse_work(value: Any) -> WorkAmount:
+    """Parse "40h" or "100000 steps". Raises ValueError."""
     text = value.strip().lower().replace("_", "") if isinstance(value, str) else ""
-    if found := re.fullmatch(_STEPS, text):
-        if not 0 < int(found[1]) <= MOST_STEPS:
+    if match := re.fullmatch(_STEPS, text):
+        if not 0 < int(match[1]) <= MAX_STEPS:
             raise ValueError(f"{value!r} is no number of steps; write one like 100000 steps")
-        return WorkAmount(steps=int(found[1]))
+        return WorkAmount(steps=int(match[1]))
     try:
         seconds = parse_duration_s(text)
     except ValueError:
@@ -42,6 +42,6 @@ def parse_amount(value: Any) -> WorkAmount:
 
 WorkField = Annotated[
     WorkAmount,
-    BeforeValidator(parse_amount),
+    BeforeValidator(parse_work),
     WithJsonSchema({"type": "string", "pattern": rf"^({DURATION_PATTERN}|[0-9_]+ ?steps?)$"}),
 ]

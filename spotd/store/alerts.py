@@ -1,8 +1,9 @@
-"""The outbox: what waits to be sent, and what became of it."""
+"""Alerts that wait to be sent, and their delivery."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import (
     BigInteger,
@@ -19,9 +20,39 @@ from sqlalchemy import (
 from spotd.domain.events import Event
 from spotd.store import schema
 from spotd.store.codec import decode
-from spotd.store.interface import AlertRow, RouteRow
 from spotd.store.rows import ZERO
+from spotd.store.session import Repository, read_one, write
 from spotd.store.transaction import Transaction
+
+
+@dataclass(frozen=True)
+class AlertRow:
+    """An undelivered message of the outbox. `repeats` counts coalesced ones (1: just itself)."""
+
+    id: int
+    route: str
+    at_us: int
+    job_id: str
+    job_name: str
+    event: Event
+    repeats: int
+    tries: int
+
+
+@dataclass(frozen=True)
+class RouteRow:
+    """Delivery through one route.
+
+    The time of the last delivery (0: none), the number of waiting messages, the time of the oldest
+    of them (0: none waits), and the last error among these ("": none).
+    """
+
+    route: str
+    delivered_at_us: int
+    waiting: int
+    since_us: int
+    error: str
+
 
 _alerts, _jobs = schema.alerts.c, schema.jobs.c
 _SENT = bindparam("sent", type_=BigInteger)
@@ -38,8 +69,6 @@ _MARK = (
         tries=_alerts.tries + 1,
     )
 )
-
-
 _DUE = (
     select(schema.alerts, _jobs.name.label("job_name"))
     .join(schema.jobs, _jobs.id == _alerts.job_id, isouter=True)
@@ -49,57 +78,74 @@ _DUE = (
 )
 
 
-def due_alerts(conn: Connection, now_us: int, limit: int) -> list[AlertRow]:
-    """Unsent rows whose time has come, oldest first."""
-    return [
-        AlertRow(
-            id=row.id,
-            route=row.route,
-            at_us=row.at_us,
-            job_id=row.job_id or "",
-            job_name=row.job_name or "",
-            event=decode(Event, row.event),
-            repeats=row.repeats,
-            tries=row.tries,
+class AlertRepository(Repository):
+    """The outbox of alerts."""
+
+    @read_one
+    def due(self, conn: Connection, now_us: int, limit: int) -> list[AlertRow]:
+        """Messages that are to be sent now, oldest first; at most `limit`."""
+        return [
+            AlertRow(
+                id=row.id,
+                route=row.route,
+                at_us=row.at_us,
+                job_id=row.job_id or "",
+                job_name=row.job_name or "",
+                event=decode(Event, row.event),
+                repeats=row.repeats,
+                tries=row.tries,
+            )
+            for row in conn.execute(_DUE, {"now": now_us, "most": limit})
+        ]
+
+    @write
+    def mark(
+        self,
+        tx: Transaction,
+        rows: Sequence[AlertRow],
+        sent_at_us: int,
+        next_at_us: int,
+        error: str,
+    ) -> None:
+        """Record the delivery of `rows` (`sent_at_us` > 0), or their next attempt at `next_at_us`.
+
+        Repeats that arrived since `rows` were read stay to be sent.
+        """
+        said = {"sent": sent_at_us, "next": next_at_us, "said": error}
+        if rows:
+            tx.conn.execute(_MARK, [{"alert": row.id, "told": row.repeats, **said} for row in rows])
+
+    @read_one
+    def routes(self, conn: Connection) -> list[RouteRow]:
+        """The delivery state of each route that ever had an alert."""
+        unsent, told = (
+            _alerts.sent_at_us == ZERO,
+            and_(_alerts.sent_at_us > ZERO, _alerts.error == ""),
         )
-        for row in conn.execute(_DUE, {"now": now_us, "most": limit})
-    ]
-
-
-def route_rows(conn: Connection) -> list[RouteRow]:
-    """See Store.route_rows."""
-    unsent, told = _alerts.sent_at_us == ZERO, and_(_alerts.sent_at_us > ZERO, _alerts.error == "")
-    found = conn.execute(
-        select(
-            _alerts.route,
-            func.max(case((told, _alerts.sent_at_us), else_=0)).label("delivered"),
-            func.sum(case((unsent, 1), else_=0)).label("waiting"),
-            func.min(case((unsent, _alerts.at_us))).label("since"),
-            func.max(case((and_(unsent, _alerts.error != ""), _alerts.id), else_=0)).label(
-                "failed"
-            ),
+        found = conn.execute(
+            select(
+                _alerts.route,
+                func.max(case((told, _alerts.sent_at_us), else_=0)).label("delivered"),
+                func.sum(case((unsent, 1), else_=0)).label("waiting"),
+                func.min(case((unsent, _alerts.at_us))).label("since"),
+                func.max(case((and_(unsent, _alerts.error != ""), _alerts.id), else_=0)).label(
+                    "failed"
+                ),
+            )
+            .group_by(_alerts.route)
+            .order_by(_alerts.route)
+        ).all()
+        failed = select(_alerts.id, _alerts.error).where(
+            _alerts.id.in_([row.failed for row in found])
         )
-        .group_by(_alerts.route)
-        .order_by(_alerts.route)
-    ).all()
-    failed = select(_alerts.id, _alerts.error).where(_alerts.id.in_([row.failed for row in found]))
-    errors = {row.id: row.error for row in conn.execute(failed)}
-    return [
-        RouteRow(
-            row.route,
-            int(row.delivered),
-            int(row.waiting),
-            int(row.since or 0),
-            errors.get(row.failed, ""),
-        )
-        for row in found
-    ]
-
-
-def mark_alerts(
-    tx: Transaction, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
-) -> None:
-    """See Store.mark_alerts."""
-    said = {"sent": sent_at_us, "next": next_at_us, "said": error}
-    if rows:
-        tx.conn.execute(_MARK, [{"alert": row.id, "told": row.repeats, **said} for row in rows])
+        errors = {row.id: row.error for row in conn.execute(failed)}
+        return [
+            RouteRow(
+                row.route,
+                int(row.delivered),
+                int(row.waiting),
+                int(row.since or 0),
+                errors.get(row.failed, ""),
+            )
+            for row in found
+        ]

@@ -1,51 +1,77 @@
-"""Who did what: lines that are added, read, and never changed."""
+"""The audit: who did what. Lines are added and read, never changed."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sqlalchemy import Connection, select
 
+from spotd.domain.events import AuditOutcome
 from spotd.store import schema
-from spotd.store.interface import AuditOutcome, AuditRow
+from spotd.store.session import Repository, read, write
 from spotd.store.transaction import Transaction
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """One line of the record of who did what. `uid` -1 is none, as of "spotd" itself; rows of one
+    `request` belong together."""
+
+    at_us: int
+    uid: int
+    user: str
+    action: str
+    target: str
+    outcome: AuditOutcome
+    text: str = ""
+    request: str = ""
+    id: int = 0
+
 
 _audit = schema.audit.c
 
 
-def add_audit(tx: Transaction, row: AuditRow) -> None:
-    """See Store.add_audit."""
-    values = {
-        "id": tx.take_ids(1),
-        "at_us": row.at_us,
-        "uid": row.uid,
-        "user_name": row.user,
-        "action": row.action,
-        "target": row.target,
-        "outcome": row.outcome.value,
-        "text": row.text,
-        "request": row.request,
-    }
-    tx.conn.execute(schema.audit.insert().values(**values))
+class AuditRepository(Repository):
+    """The record of who did what."""
 
+    @write
+    def add(self, tx: Transaction, row: AuditRow) -> None:
+        """Append a line; its id is assigned here. Nothing changes or deletes a line later."""
+        values = {
+            "id": tx.take_ids(1),
+            "at_us": row.at_us,
+            "uid": row.uid,
+            "user_name": row.user,
+            "action": row.action,
+            "target": row.target,
+            "outcome": row.outcome.value,
+            "text": row.text,
+            "request": row.request,
+        }
+        tx.conn.execute(schema.audit.insert().values(**values))
 
-def audit(conn: Connection, since_us: int, after_id: int, limit: int) -> list[AuditRow]:
-    """See Store.audit."""
-    query = (
-        select(schema.audit)
-        .where(_audit.at_us >= since_us, _audit.id > after_id)
-        .order_by(_audit.id)
-        .limit(limit)
-    )
-    return [
-        AuditRow(
-            at_us=row.at_us,
-            uid=row.uid,
-            user=row.user_name,
-            action=row.action,
-            target=row.target,
-            outcome=AuditOutcome(row.outcome),
-            text=row.text,
-            request=row.request,
-            id=row.id,
+    @read
+    def rows(
+        self, conn: Connection, since_us: int, after_id: int = 0, limit: int = 500
+    ) -> list[AuditRow]:
+        """Lines since `since_us` and after id `after_id`, oldest first; at most `limit`."""
+        query = (
+            select(schema.audit)
+            .where(_audit.at_us >= since_us, _audit.id > after_id)
+            .order_by(_audit.id)
+            .limit(limit)
         )
-        for row in conn.execute(query)
-    ]
+        return [
+            AuditRow(
+                at_us=row.at_us,
+                uid=row.uid,
+                user=row.user_name,
+                action=row.action,
+                target=row.target,
+                outcome=AuditOutcome(row.outcome),
+                text=row.text,
+                request=row.request,
+                id=row.id,
+            )
+            for row in conn.execute(query)
+        ]

@@ -1,7 +1,7 @@
-"""A copy of the whole database, made while it is in use, and the way back.
+"""Back up the whole database while it is in use, and restore it.
 
-A copy is born in quarantine: however it is put in place later, a daemon on it knows less than the
-clouds do, and ends no machine for being unknown to it until somebody says so.
+A backup is in quarantine from its creation: a daemon on it knows less than the clouds do, and ends
+no machine for being unknown until a person allows it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from sqlalchemy import text as sql
 from sqlalchemy.engine import URL
 
 from spotd.base.lock import hold_database
+from spotd.store.columns import metadata
+from spotd.store.deployment import news
 from spotd.store.engine import Database, file_of
-from spotd.store.interface import StoreError
-from spotd.store.quarantine import news
-from spotd.store.schema import REVISIONS, metadata
+from spotd.store.errors import StoreError
+from spotd.store.schema import REVISIONS
 from spotd.store.sql_store import SqlStore, open_store
 from spotd.store.version import HEAD, check_known, revision_of, upgrade
 
@@ -78,10 +79,10 @@ def back_up(url: str, file: Path, now_us: int, find: Program | None = None) -> N
 
 
 def restore(url: str, file: Path, now_us: int, find: Program | None = None) -> str:
-    """Make the backup `file` the database at `url`, where none may be yet, bring it to this
-    program's schema, and leave it in quarantine; why it is.
+    """Restore the backup `file` as the database at `url`, where none may exist, upgrade its schema,
+    and leave it in quarantine; returns the reason.
 
-    Raises StoreError, and UserError when a daemon uses the database; nothing is half done then.
+    Raises StoreError, and UserError if a daemon uses the database; nothing is half done then.
     """
     kind = _kind(file)
     size = _check_seal(file)
@@ -96,7 +97,7 @@ def restore(url: str, file: Path, now_us: int, find: Program | None = None) -> s
 
 @contextmanager
 def _new(file: Path) -> Iterator[None]:
-    """A new, empty file that is gone again if the block fails. Raises StoreError."""
+    """A new, empty file that is removed again if the block fails. Raises StoreError."""
     try:
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
@@ -111,7 +112,7 @@ def _new(file: Path) -> Iterator[None]:
 
 
 def _sync(file: Path) -> None:
-    """What was written survives a power cut, its name too."""
+    """Make the file and its name survive a power cut."""
     for path in (file, file.parent):
         number = os.open(path, os.O_RDONLY)
         try:
@@ -133,7 +134,7 @@ def _kind(file: Path) -> bytes:
 
 
 def _seal(file: Path, size: int) -> bytes:
-    """What stands behind the first `size` bytes of a backup."""
+    """The bytes that follow the first `size` bytes of a backup."""
     found, left = hashlib.sha256(), size
     with file.open("rb") as opened:
         while left and (chunk := opened.read(min(left, _CHUNK_BYTES))):
@@ -143,8 +144,10 @@ def _seal(file: Path, size: int) -> bytes:
 
 
 def _check_seal(file: Path) -> int:
-    """How long a backup is without its seal. One of an earlier spotd, or that somebody changed, has
-    none at its end. Raises StoreError."""
+    """The size of a backup without its seal.
+
+    One of an earlier spotd, or one that was changed, has no seal. Raises StoreError.
+    """
     whole = file.stat().st_size
     size = max(whole - _SEAL_BYTES, 0)
     with file.open("rb") as opened:
@@ -161,7 +164,7 @@ def _check_seal(file: Path) -> int:
 
 
 def _copy_sqlite(source: Path, file: Path) -> None:
-    """One transaction's view of it; whoever writes meanwhile waits for nothing."""
+    """Copy one transaction's view; writers do not wait."""
     if not source.exists():  # SQLite would make it
         raise StoreError(f"there is no database {source}: correct database.url")
     try:
@@ -172,7 +175,7 @@ def _copy_sqlite(source: Path, file: Path) -> None:
 
 
 def _check(file: Path) -> None:
-    """Whether all of it can be read; afterwards it is one file alone. Raises StoreError."""
+    """Check that all of it can be read, and make it a single file. Raises StoreError."""
     try:
         with closing(sqlite3.connect(file)) as connection:
             [[found], *_] = connection.execute("PRAGMA integrity_check").fetchall()
@@ -190,7 +193,7 @@ def _missing_columns(conn: Connection) -> list[str]:
 
 
 def _check_columns(url: str, file: Path) -> None:
-    """Whether the database made of `file` has every table and column of ours. Raises StoreError."""
+    """Check that the database made of `file` has every table and column. Raises StoreError."""
     database = Database(url)
     try:
         missing = database.read(_missing_columns)
@@ -229,13 +232,14 @@ def _restore_sqlite(target: Path, file: Path, size: int, now_us: int) -> str:
 
 
 def _find(name: str) -> str | None:
-    """A program of PostgreSQL's clients, the newest where a distribution keeps several."""
+    """A PostgreSQL client program, the newest if a distribution has several."""
     places = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     return shutil.which(name) or (str(places[-1]) if places else None)
 
 
 def _run(find: Program, name: str, url: str, *options: str, told: str = "") -> None:
-    """`told` is its stdin. The password goes by the environment: arguments are everybody's."""
+    """Run it with `told` on stdin. The password is passed in the environment: arguments are
+    public."""
     program = find(name)
     if program is None:
         raise StoreError(f"{name} is missing: apt-get install postgresql-client")
@@ -273,7 +277,7 @@ def _dump(url: str, file: Path, reason: str, find: Program) -> None:
 
 
 def _restore_postgres(url: str, file: Path, now_us: int, find: Program) -> str:
-    """In quarantine from the first moment on: a kill before the upgrade leaves what it is."""
+    """Restore with the quarantine first: a kill before the upgrade leaves it in quarantine."""
     if _revision(url) is not None:
         raise StoreError(
             "the database of database.url is not empty, and nothing is overwritten: create another "
@@ -289,15 +293,15 @@ def _restore_postgres(url: str, file: Path, now_us: int, find: Program) -> str:
     _run(find, "psql", url, *settings, *inputs, told=told)
     upgrade(url)
     with closing(_open(url, now_us)) as store:
-        found = store.quarantine()
+        found = store.deployment.quarantine()
         event = news("", found)
         if event is not None:
-            store.add_event("", event, now_us)
+            store.events.add("", event, now_us)
         return found
 
 
 def _dumped_revision(file: Path) -> str:
-    """The schema of what pg_dump wrote. Raises StoreError, also where its end is missing."""
+    """The schema revision of a pg_dump file. Raises StoreError, also if its end is missing."""
     found: list[str] = []
     with file.open("rb") as opened:
         if any(line == _REVISION for line in opened):
@@ -327,7 +331,7 @@ def _revision(url: str) -> str | None:
 
 
 def _refuse_empty(url: str, text: str) -> None:
-    """A copy of nothing is found out now, not when it is needed. Raises StoreError."""
+    """Refuse an empty backup now, not when it is needed. Raises StoreError."""
     if _revision(url) is None:
         raise StoreError(text)
 
@@ -337,13 +341,14 @@ def _reason(file: Path) -> str:
 
 
 def _mark(url: str, reason: str, now_us: int) -> str:
-    """Held by nobody and in quarantine, unless it is of another schema; the reason that stands."""
+    """Release all leases and set the quarantine, unless it has another schema; returns the reason
+    in force."""
     if _revision(url) != HEAD:
         return ""
     with closing(_open(url, now_us)) as store:
-        store.set_quarantine(reason, now_us)
-        store.free_duties()
-        return store.quarantine()
+        store.deployment.set_quarantine(reason, now_us)
+        store.leases.release_all()
+        return store.deployment.quarantine()
 
 
 def _open(url: str, now_us: int) -> SqlStore:

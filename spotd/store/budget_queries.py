@@ -1,17 +1,16 @@
-"""What is on record of budgets: whose each segment is, and what checkpoints cost; and which jobs
-may go beyond them."""
+"""Spending by job, user and project, and the jobs that may exceed a budget."""
 
 from __future__ import annotations
 
 from spotd.money.budget import DAY_US, Spending, StorageSpending
 from spotd.store.interface import Store
-from spotd.store.ledger_queries import stretch_of
+from spotd.store.ledger import stretch_of
 
 OVERRIDE = "budget_override"  # the kind of the event that says so, good for its month
 
 
 def override_key(job_id: str) -> str:
-    """Of that event."""
+    """The key of that event."""
     return f"{OVERRIDE}:{job_id}"
 
 
@@ -19,15 +18,15 @@ LATELY_US = 40 * DAY_US  # the longest month, and the days that a forecast looks
 
 
 def spendings(store: Store, now_us: int) -> list[Spending]:
-    """Every segment of lately that costs something."""
+    """Every segment of the last LATELY_US that costs something."""
     rows = [
         row
-        for row in store.segments()
+        for row in store.ledger.segments()
         if row.state != "void" and (not row.end_us or row.end_us > now_us - LATELY_US)
     ]
     ids = sorted({row.job_id for row in rows})
-    users = store.job_users(ids)
-    found = {one: store.find_job(one) for one in ids}
+    users = store.jobs.users(ids)
+    found = {one: store.jobs.find(one) for one in ids}
     projects = {one: job.spec.project for one, job in found.items() if job is not None}
     return [
         Spending(
@@ -41,10 +40,10 @@ def spendings(store: Store, now_us: int) -> list[Spending]:
 
 
 def carried(store: Store, month_us: int) -> list[StorageSpending]:
-    """What checkpoints cost in the month that began then, with whose they are."""
-    rows = store.carriages(month_us)
-    users = store.job_users([row.job_id for row in rows])
-    found = {row.job_id: store.find_job(row.job_id) for row in rows}
+    """Storage costs of the month that starts at `month_us`, by job, with user and project."""
+    rows = store.storage_costs.rows(month_us)
+    users = store.jobs.users([row.job_id for row in rows])
+    found = {row.job_id: store.jobs.find(row.job_id) for row in rows}
     return [
         StorageSpending(
             user=users.get(row.job_id, ""),
@@ -57,9 +56,9 @@ def carried(store: Store, month_us: int) -> list[StorageSpending]:
 
 
 def carried_by(store: Store) -> dict[str, tuple[int, int]]:
-    """By job, in micro-USD: what its checkpoints cost in all, and an hour of late."""
+    """Storage costs by job in micro-USD: in total, and per hour now."""
     sums: dict[str, tuple[int, int]] = {}
-    for row in store.carriages():
+    for row in store.storage_costs.rows():
         cost, rate = sums.get(row.job_id, (0, 0))
         sums[row.job_id] = cost + row.microusd, rate + row.microusd_per_h
     return sums

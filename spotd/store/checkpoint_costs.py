@@ -1,12 +1,12 @@
-"""What a job's checkpoints cost where they lie, and when the next machine reads one."""
+"""The costs of storing a job's checkpoints, and of reading them on another machine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from providers.catalogs.egress import first_prices
-from providers.catalogs.storage import GB, Storage, storage_of, storage_prices
+from providers.catalogs.egress import first_tier_prices
+from providers.catalogs.storage import GB, StoragePrice, storage_price_of, storage_prices
 from spotd.domain.job import Job
 from spotd.domain.market import Market
 from spotd.domain.node import Node
@@ -14,20 +14,18 @@ from spotd.money.focus import months
 from spotd.money.report import Item, Kind
 from spotd.money.units import US_PER_H
 from spotd.planner.core.shard_stores import StorePlace, gb_microusd, place_of, store_of
-from spotd.store.records import CheckpointRow
+from spotd.store.checkpoints import CheckpointRow
 
 MONTH_H = 730  # that storage is prorated by
 NO_STORE_PRICE = "what {name}'s checkpoints cost in {store} is not known: no price is listed"
 NO_NEAR_PRICE = "what {name}'s shards cost in stores of {cloud} is not known: no price is listed"
 NO_WAY_BACK = "what {name}'s checkpoints cost on their way from {away} to {place} is not known"
-
-
 Lying = tuple[int, int, int]  # bytes, from when, until when
 
 
 @dataclass(frozen=True)
 class Window:
-    """The time that a report is about, by our clock."""
+    """The period of a report, on the daemon's clock."""
 
     since_us: int
     until_us: int
@@ -40,10 +38,12 @@ def storage(
     window: Window,
     now_us: int,
 ) -> tuple[list[Item], list[str]]:
-    """Each checkpoint lies there from its commit until `keep` newer ones are committed, or somebody
-    removed it: the part
-    that is beside its machine by the list price of that machine's cloud, the rest by that of the
-    job's own store. `first` has rank 0 of each generation."""
+    """The cost of storing each checkpoint.
+
+    It is stored from its commit until `keep` newer ones are committed or somebody deletes it: the
+    part in its machine's region at the list price of that machine's cloud, the rest at that of the
+    job's own store. `first` has rank 0 of each generation.
+    """
     url, keep = job.spec.checkpoint.store, job.spec.checkpoint.keep
     own: list[Lying] = []
     near: dict[str, list[Lying]] = {}
@@ -57,7 +57,7 @@ def storage(
             lies = (beside, row.committed_at_us, newer)
             near.setdefault(node.offer.cloud, []).append(lies)
     items, unknown = [], []
-    price = storage_of(url)
+    price = storage_price_of(url)
     if price is not None:
         items += kept(price, "checkpoints", own, place_of(url, {}).cloud, window)
     elif not url.startswith("file:") and _gb_months(own, window.since_us, window.until_us):
@@ -72,11 +72,13 @@ def storage(
 
 
 def kept(
-    price: Storage, name: str, lies: Sequence[Lying], cloud: str, window: Window
+    price: StoragePrice, name: str, lies: Sequence[Lying], cloud: str, window: Window
 ) -> list[Item]:
-    """What so many bytes cost that lay there, from when until when. A store counts by the month
-    (UTC), and so does its price list. What times that follow one another cost adds up: each is what
-    all until its end cost, less what all before it did."""
+    """The cost of bytes stored for given periods.
+
+    Stores bill by the month (UTC), with tiers. Costs of adjacent windows add up: each is the cost
+    until its end, less the cost until its start.
+    """
     quantity = _gb_months(lies, window.since_us, window.until_us)
     if not quantity:
         return []
@@ -87,8 +89,8 @@ def kept(
     return [Item(*told, cloud=cloud)]
 
 
-def _until(price: Storage, lies: Sequence[Lying], until_us: int) -> int:
-    """Micro-USD, month by month."""
+def _until(price: StoragePrice, lies: Sequence[Lying], until_us: int) -> int:
+    """Micro-USD until `until_us`, month by month."""
     cost = 0
     for month_us, next_us in months(min(start for _, start, _ in lies), until_us):
         cost += price.microusd_per_month(round(_gb_months(lies, month_us, next_us) * GB))
@@ -109,10 +111,13 @@ def restores(
     market: Market,
     window: Window,
 ) -> tuple[list[Item], list[str]]:
-    """What each generation read when it resumed, once: of the newest checkpoint before its claim,
-    the shards from beside the machine that had saved them, and the rest from the job's own store,
-    by the first tier's price of the cloud that they left."""
-    leaving = market.leaving or first_prices()
+    """The cost of what each generation read when it resumed, once.
+
+    That is the newest checkpoint before its claim: the shards in the region of the machine that
+    saved them, and the rest from the job's own store, at the first tier's egress price of the cloud
+    they leave.
+    """
+    leaving = market.leaving or first_tier_prices()
     found: dict[str, tuple[float, int]] = {}
     unknown: list[str] = []
     for row, node in resumed(first, rows):
@@ -145,8 +150,10 @@ def restores(
 def resumed(
     first: Mapping[int, Node], rows: Sequence[CheckpointRow]
 ) -> Iterator[tuple[CheckpointRow, Node]]:
-    """What each generation resumed from, and its machine of rank 0. After its claim no generation
-    before it can commit."""
+    """The checkpoint each generation resumed from, and its node of rank 0.
+
+    After its claim no earlier generation can commit.
+    """
     for node in first.values():
         before = [row for row in rows if row.generation < node.generation]
         if before:
@@ -156,7 +163,7 @@ def resumed(
 def _parts(
     job: Job, row: CheckpointRow, saved_by: Node | None, market: Market
 ) -> list[tuple[StorePlace, int]]:
-    """Where the checkpoint's bytes lay, and how many."""
+    """Where the checkpoint's bytes are stored, and how many."""
     own = [(store_of(job.spec, market), row.bytes - row.near_bytes)]
     if saved_by is None or not row.near_bytes:
         return own if own[0][1] else []
@@ -166,7 +173,7 @@ def _parts(
 
 
 def out_microusd(node: Node, away: StorePlace, leaving: Mapping[str, int]) -> int | None:
-    """Of a GB from there to the node; None where no price is known."""
+    """The price of moving a GB from `away` to the node; None if unknown."""
     here = gb_microusd(node.offer, away, {node.offer.cloud: 1})
     if here == 1:  # another cloud's: that one is paid
         return leaving.get(away.cloud)

@@ -1,8 +1,8 @@
-"""Frozen dataclasses to JSON text and back, strictly: what is stored is what the model says.
+"""Frozen dataclasses to JSON text and back, strictly.
 
 An unknown key or a wrong type is an error; a missing key takes the field's default, so that rows
-written before a field existed stay readable. A field that is `providers.base.SPARSE` is left out at
-its default, so that rows which do without it stay readable for the spotd before it.
+written before the field existed stay readable. A field marked `providers.base.SPARSE` is left out
+at its default, so that an older spotd can read the row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class CodecError(ValueError):
-    """The text is not what this module writes for that type."""
+    """The text was not written by this module for that type."""
 
 
 def encode(value: object) -> str:
@@ -30,7 +30,7 @@ def encode(value: object) -> str:
 
 
 def decode(kind: type[T], text: str) -> T:
-    """The value of dataclass `kind` that `encode` made `text` of. Raises CodecError."""
+    """The dataclass `kind` that `encode` wrote as `text`. Raises CodecError."""
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -41,13 +41,13 @@ def decode(kind: type[T], text: str) -> T:
 
 @lru_cache(maxsize=8192)
 def decode_offer(text: str) -> Offer:
-    """Cached: the same few offers are read again and again."""
+    """An offer; cached, since the same few are read again and again."""
     return decode(Offer, text)
 
 
 @lru_cache(maxsize=8192)
 def decode_spec(text: str) -> JobSpec:
-    """Cached: a job's spec never changes."""
+    """A job's spec; cached, since it never changes."""
     return decode(JobSpec, text)
 
 

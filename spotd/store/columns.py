@@ -1,4 +1,4 @@
-"""What tables are made of: the kinds of columns, each spelt once, and the names of constraints."""
+"""The kinds of columns, each defined once, and the names of constraints."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ metadata = MetaData(
 
 
 def clean(value: str) -> str:
-    """`value` without what a database cannot store: NUL, and lone surrogates."""
+    """`value` without what a database cannot store: NUL and lone surrogates."""
     if value.isascii() and "\x00" not in value:
         return value
     return value.replace("\x00", "").encode("utf-8", "replace").decode()
 
 
 class FreeText(TypeDecorator[str]):
-    """Free text, whoever wrote it: cleaned when it is stored."""
+    """Free text, cleaned when it is stored."""
 
     impl = Text
     cache_ok = True
@@ -53,8 +53,8 @@ class FreeText(TypeDecorator[str]):
 
 
 class RedactedText(FreeText):
-    """What a cloud, a node or a store said: secrets in it are hidden before it is on record, where
-    pages, alerts and backups show it. Nothing compares it with what was said."""
+    """Text from a cloud, a node or a store. Secrets in it are hidden before it is stored, since
+    pages, alerts and backups show it. Nothing compares it with the original."""
 
     cache_ok = True
 
@@ -63,7 +63,7 @@ class RedactedText(FreeText):
 
 
 def key(name: str) -> Column[str]:
-    """Text of our own making: ids, names, states, JSON."""
+    """Text that spotd makes: ids, names, states, JSON."""
     return Column(name, Text, nullable=False)
 
 
@@ -73,12 +73,12 @@ def words(name: str) -> Column[str]:
 
 
 def told(name: str) -> Column[str]:
-    """Free text of others, without secrets, empty by default."""
+    """Free text from outside, without secrets, empty by default."""
     return Column(name, RedactedText, nullable=False, server_default=text("''"))
 
 
 def big(name: str) -> Column[int]:
-    """Microseconds, micro-dollars, bytes, steps: whatever may outgrow 32 bits."""
+    """A number that may exceed 32 bits: microseconds, micro-USD, bytes, steps."""
     return Column(name, BigInteger, nullable=False, server_default=text("0"))
 
 
@@ -88,12 +88,12 @@ def count(name: str) -> Column[int]:
 
 
 def flag(name: str) -> Column[bool]:
-    """False by default."""
+    """A boolean, false by default."""
     return Column(name, Boolean, nullable=False, server_default=false())
 
 
 def real(name: str) -> Column[float]:
-    """Seconds, as floating point of 64 bits."""
+    """Seconds, as a 64-bit float."""
     return Column(name, Float(53), nullable=False, server_default=text("0"))
 
 
@@ -103,12 +103,12 @@ def job() -> Column[str]:
 
 
 def one_of(column: str, values: Iterable[str | Enum]) -> CheckConstraint:
-    """The column holds one of the values (or NULL, where it may)."""
+    """The column holds one of the values, or NULL where it may."""
     known = [value.value if isinstance(value, Enum) else value for value in values]
     listed = ", ".join(f"'{word}'" for word in known)
     return CheckConstraint(f"{column} IN ({listed})", name=column)
 
 
 def where(condition: str) -> dict[str, Any]:
-    """A partial index, on either database."""
+    """The condition of a partial index, for either database."""
     return {f"{dialect}_where": text(condition) for dialect in ("sqlite", "postgresql")}

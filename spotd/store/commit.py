@@ -1,13 +1,15 @@
 """Decisions, written by compare-and-swap on the job's version.
 
-`commit_many` locks the jobs, drops every plan whose job has moved, checks the limits for those
-that launch, and writes what is left with one statement a kind. All or nothing per job: a plan is
-accepted whole or leaves no trace.
+`commit_many` locks the jobs, drops every plan whose job has changed, checks the limits for those
+that launch, and writes the rest with one statement per kind. A plan is written as a whole or not at
+all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
@@ -28,7 +30,6 @@ from spotd.store.commit_effects import (
     new_refusal,
     seen,
 )
-from spotd.store.interface import CommitResult, CommitStatus
 from spotd.store.rows import node_birth, node_decisions, node_moved
 from spotd.store.transaction import Transaction
 
@@ -52,8 +53,6 @@ _UPDATE_JOB = (
         **{name: bindparam(name) for name in _DECIDED},
     )
 )
-
-
 _DECIDE = (
     update(schema.nodes)
     .where(_nodes.id == bindparam("node"))
@@ -61,8 +60,27 @@ _DECIDE = (
 )
 
 
+class CommitStatus(str, Enum):
+    """The outcome of a commit."""
+
+    DONE = "done"
+    STALE = "stale"  # somebody decided first
+    OVER_LIMIT = "over_limit"  # the intent to launch would break a limit; nothing was written
+    REJECTED = "rejected"  # an invariant of the schema forbids it: a bug, on record as an event
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """The outcome, the job after the commit (`view`, only with DONE), and what prevented it
+    (`text`): a limit, or an invariant of the schema."""
+
+    status: CommitStatus
+    view: View | None = None
+    text: str = ""
+
+
 class LostRaceError(Exception):
-    """A job moved between its lock and its update: cannot happen while the lock is a lock."""
+    """A job changed between its lock and its update; a lock prevents that."""
 
 
 def commit_many(
@@ -71,9 +89,11 @@ def commit_many(
     markets: market.Markets,
     now_us: int,
 ) -> list[CommitResult]:
-    """See Store.commit_many. `markets` reads the offers. Raises what `apply` raises for a plan that
-    is no plan, and IntegrityError when one breaks an invariant of the schema: nothing is written
-    then."""
+    """Write these plans. `markets` reads the offers.
+
+    Raises what `apply` raises for an invalid plan, and BrokenRuleError when one breaks an invariant
+    of the schema; nothing is written then.
+    """
     ids = sorted({view.job.id for view, _ in plans})
     rows = {row.id: row for row in tx.conn.execute(_LOCK, {"jobs": ids})}
     offers: Sequence[Offer] = ()
@@ -147,7 +167,10 @@ def _update_nodes(conn: Connection, nodes: Sequence[Node]) -> None:
 
 
 def _move_nodes(conn: Connection, moved: Sequence[tuple[Node, Node]]) -> None:
-    """The rows that are over have given up their ranks by now. A price may have moved since."""
+    """Write machines that continue in another attempt, at today's price.
+
+    The old rows have given up their ranks by now.
+    """
     for over, now in moved:
         old = _nodes.id == over.id
         conn.execute(update(schema.nodes).where(old).values(token=over.token))

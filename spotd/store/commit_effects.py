@@ -1,4 +1,4 @@
-"""A plan that is accepted: what follows of it, without a database."""
+"""What follows from an accepted plan, without a database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOLDS_ITS_RANK = frozenset({NodeState.BOOTING, NodeState.RUNNING})
 
 @dataclass(frozen=True)
 class Change:
-    """A plan that is accepted: the job before and after it."""
+    """An accepted plan: the job before and after it."""
 
     before: View
     after: View
@@ -43,7 +43,7 @@ class Change:
 
     @property
     def moved(self) -> list[tuple[Node, Node]]:
-        """(the row that is over, the new one) of every machine that goes on in another attempt."""
+        """(old row, new row) of every machine that continues in another attempt."""
         now = {node.id: node for node in self.after.nodes}
         moves = [c for c in self.plan.changes if isinstance(c, MoveNode)]
         return [(now[move.node_id], now[move.node.id]) for move in moves]
@@ -53,19 +53,22 @@ class Change:
         return [c.attempt for c in self.plan.changes if isinstance(c, OpenAttempt)]
 
     def due_at_us(self, now_us: int) -> int:
-        """When it is to be decided again; 0 when only an observation can make the job due."""
+        """When to decide again; 0 if only an observation can make the job due."""
         job = self.after.job
         return now_us if self.notes > job.notes_seen else job.wake_at_us
 
 
 def launches(plan: Plan) -> list[Node]:
-    """The nodes that the plan asks for."""
+    """The nodes that the plan launches."""
     return [change.node for change in plan.changes if isinstance(change, AddNode)]
 
 
 def at_todays_price(plan: Plan, offers: Sequence[Offer]) -> Plan:
-    """Prices may have moved since the market was loaded: what was decided on, or what is asked now,
-    whichever is higher, counts in the limits and in the ledger until the next change."""
+    """The plan with the higher of the price decided on and the price now.
+
+    Prices may have moved since the market was loaded; the higher one counts in limits and ledger
+    until the next change.
+    """
     if not launches(plan):
         return plan
     now = {offer.key: offer for offer in offers}
@@ -80,7 +83,7 @@ def at_todays_price(plan: Plan, offers: Sequence[Offer]) -> Plan:
 
 
 def applied(view: View, plan: Plan) -> View:
-    """The view with the plan written. Raises what `apply` raises for a plan that is no plan."""
+    """The view with the plan written. Raises what `apply` raises for an invalid plan."""
     after = apply_all(view, plan.changes)
     job = changed(
         after.job,
@@ -92,17 +95,17 @@ def applied(view: View, plan: Plan) -> View:
 
 
 def seen(view: View) -> View:
-    """As `load_view` would show it: nodes that are gone only of the newest attempt."""
+    """The view as `load_view` shows it: of gone nodes only those of the newest attempt."""
     return changed(view, nodes=shown(view.nodes, view.job.generation))
 
 
 def shown(nodes: Iterable[Node], generation: int) -> tuple[Node, ...]:
-    """The nodes that decisions look at, when `generation` is the newest."""
+    """The nodes that decisions see when `generation` is the newest."""
     return tuple(n for n in nodes if n.state is not NodeState.GONE or n.generation == generation)
 
 
 def events_of(plan: Plan, last_reason: str) -> list[Event]:
-    """What goes on record: the plan's events, and its reason when that is another one now."""
+    """The events to record: the plan's, and its reason if that changed."""
     if plan.reason == last_reason:
         return list(plan.events)
     data = {"reasons": list(plan.reasons)} if len(plan.reasons) > 1 else {}
@@ -115,19 +118,21 @@ def ends(was: Node, now: Node) -> bool:
 
 
 def new_refusal(was: Node, now: Node) -> Refusal | None:
-    """What the node says about its offer, where it did not say so before."""
+    """The refusal of the node's offer that is new with this change."""
     said = refusal_of(now)
     return None if said == refusal_of(was) else said
 
 
 def holds_its_rank(node: Node) -> bool:
-    """No other node of its job and rank may do so at the same time, if it is chosen. Those that
-    cease to are written first: the next one must find the place free."""
+    """Whether the node, if chosen, excludes any other of its job and rank.
+
+    Nodes that cease to are written first: the next one must find the rank free.
+    """
     return node.state in _HOLDS_ITS_RANK
 
 
 def rejection(job_id: str, text: str) -> Event:
-    """A plan that breaks an invariant of the schema, as `text` says."""
+    """The event of a plan that breaks an invariant of the schema, as `text` says."""
     words = f"a decision breaks an invariant and was not written; please report this: {text}"
     key = f"{job_id}:plan_rejected"
     return Event("plan_rejected", words, severity=Severity.ERROR, alert=True, key=key)

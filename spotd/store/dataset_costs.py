@@ -1,12 +1,12 @@
-"""What it cost to bring a job's data to copies ahead of it, for that to lie there, and for
-machines to read or copy what lies in other clouds."""
+"""The costs of copying a job's data ahead of it, of storing the copies, and of reading from other
+clouds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from providers.catalogs.egress import first_prices
+from providers.catalogs.egress import first_tier_prices
 from providers.catalogs.storage import GB, storage_prices
 from spotd.domain.job import Job
 from spotd.domain.market import Market
@@ -14,7 +14,7 @@ from spotd.domain.node import Node
 from spotd.money.report import Item, Kind
 from spotd.planner.core.shard_stores import HERE, place_among
 from spotd.store.checkpoint_costs import Lying, Window, kept, out_microusd
-from spotd.store.invoice_records import DataTransfer
+from spotd.store.transfers import DataTransfer
 
 NO_COPY_PRICE = "what {name}'s data cost in {url} is not known: no price is listed"
 NO_READ_PRICE = (
@@ -31,8 +31,10 @@ def freight_of(
     window: Window,
     now_us: int,
 ) -> tuple[list[Item], list[str]]:
-    """Of that time, and what is not known of it. A month's egress and requests count from when
-    they began in it."""
+    """The costs within the window, and texts about what is unknown.
+
+    Egress and requests of a month count when they started in the window.
+    """
     brought = [row for row in rows if not row.node_id]
     items, unknown = _lying(job, brought, market, window, now_us)
     for row in brought:
@@ -52,8 +54,8 @@ def freight_of(
 
 
 def paid_by_copy(rows: Iterable[DataTransfer], market: Market) -> dict[str, int]:
-    """What the box brought to each copy, in micro-USD: egress, requests, and a month of it lying
-    there, which a cap for bringing it ahead has in it from the start."""
+    """The cost of each copy that the control box made, in micro-USD: egress, requests, and one
+    month of storage, which the cap for prefetching includes from the start."""
     paid: dict[str, int] = {}
     for row in rows:
         if not row.node_id:
@@ -64,8 +66,8 @@ def paid_by_copy(rows: Iterable[DataTransfer], market: Market) -> dict[str, int]
 
 
 def month_microusd(url: str, size: int, market: Market) -> int:
-    """Of so many bytes that lie in that store for a month, by the first tier's price; rounded up. 0
-    where no price is listed."""
+    """The cost of storing `size` bytes for a month at the first tier's price, rounded up; 0 if no
+    price is listed."""
     price = storage_prices().get(place_among(url, market.places).cloud)
     return math.ceil(size / GB * price.tiers[0][1]) if price else 0
 
@@ -94,9 +96,12 @@ def _read(
     market: Market,
     window: Window,
 ) -> tuple[list[Item], list[str]]:
-    """Where a row says a data set's name, it was mounted from its region's copy: nothing of that
-    crosses. What somebody has said that a GB of a data set costs counts more than the list."""
-    leaving = market.leaving or first_prices()
+    """Costs of reading over mounts.
+
+    A row with a data set's name was mounted from its region's copy: no egress. A configured price
+    per GB of a data set replaces the list price.
+    """
+    leaving = market.leaving or first_tier_prices()
     said = {one.url: one.microusd_per_gb for one in market.datasets.values()}
     found: dict[tuple[str, str], tuple[float, int]] = {}
     unknown: list[str] = []

@@ -1,4 +1,4 @@
-"""What nodes say about the health of training: which events that becomes, and on what they rest."""
+"""Events of what nodes report about the health of training, with the evidence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORDS = {"hung": "training hangs: ", "unfit": "the machine is not fit to train 
 
 
 def unwell(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
-    """It was ended; the exit that follows, where it does, decides what becomes of the machine."""
+    """The program was ended as unhealthy; the exit that follows decides about the node."""
     data = entry.data
     kind = of_unwell(read_text(data, "what"))
     text = f"{_WORDS.get(kind, '')}{read_words(data, 'text')}"
@@ -40,7 +40,7 @@ def unwell(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
 
 
 def warning(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
-    """A sentence for people; or, where it says which, a verdict on the training."""
+    """A warning for people, or a diagnosis of the training if the entry names one."""
     data, text = entry.data, read_words(entry.data, "text")
     kind = read_text(data, "verdict", "")
     about = data.get("about", {})
@@ -65,7 +65,7 @@ def warning(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
 
 
 def rolled_back(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
-    """The program itself did something about its numbers."""
+    """The program itself went back to an earlier checkpoint."""
     reached, step = read_int(entry.data, "from_step"), read_int(entry.data, "step")
     text = f"no finite number came of training up to step {reached}: it went back to the checkpoint"
     text = f"{text} of step {step}, past those batches"
@@ -73,7 +73,7 @@ def rolled_back(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
 
 
 def usage(node: NodeProjection, data: Any, at_us: int) -> None:
-    """How well the machine was used in a window, as a report of steps brings it once in a while."""
+    """The node's utilisation in one window."""
     found = data.get("usage")
     if found is None:
         return
@@ -96,7 +96,7 @@ def usage(node: NodeProjection, data: Any, at_us: int) -> None:
 
 
 def _stacks(data: Any, name: str) -> list[dict[str, Any]]:
-    """Of each process: rank (-1 not known), how they were taken, and the text without secrets."""
+    """Stacks by process: rank (-1 unknown), how they were taken, and the text without secrets."""
     found = []
     for item in read_items(data, name)[:MAX_STACKS]:
         if not isinstance(item, dict):

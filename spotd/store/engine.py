@@ -1,9 +1,9 @@
-"""Connections: one recipe for SQLite, one for PostgreSQL, and plain words for what goes wrong.
+"""Connections to SQLite and PostgreSQL, and clear messages for database errors.
 
-`Database.write(work)` runs `work` in one transaction and `read(work)` in one snapshot. On SQLite
-all writers of a process share one connection and begin with BEGIN IMMEDIATE, so that none can fail
-half-way for a lock; readers have their own and wait for nobody. On PostgreSQL no statement and no
-idle transaction may hold a lock for long, and a dead peer is noticed by TCP.
+`Database.write(work)` runs `work` in one transaction, `read(work)` in one snapshot. On SQLite all
+writers of a process share one connection and begin with BEGIN IMMEDIATE, so that none fails
+half-way for a lock; readers have their own and never wait. On PostgreSQL no statement and no idle
+transaction may hold a lock for long, and TCP notices a dead peer.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModu
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
+from spotd.store.errors import StoreError, StoreUnavailableError
 from spotd.store.integrity import ADVICE
-from spotd.store.interface import StoreError, StoreUnavailableError
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
@@ -36,8 +36,6 @@ _NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.ss
 _PG_OPTIONS = (
     "-c lock_timeout=2000 -c statement_timeout=5000 -c idle_in_transaction_session_timeout=10000"
 )
-
-
 STUCK_S = 10.0  # as long as a transaction may be idle
 _LOCKED = "55P03"  # a lock was not had in time
 _END_STUCK = sql(
@@ -53,7 +51,7 @@ class BrokenRuleError(StoreError):
 
 
 class Database:
-    """One database, by URL. Raises StoreError for a URL that cannot be one."""
+    """One database, by URL. Raises StoreError for an invalid URL."""
 
     def __init__(self, url: str) -> None:
         self.url = _parse(url)
@@ -67,16 +65,16 @@ class Database:
         except ModuleNotFoundError as error:
             text = f"database.url {self.place} needs {error.name}: pip install 'spotd[postgres]'"
             raise StoreError(text) from None
-        self._writer, self._reader, self._glancer = made
+        self._writer, self._reader, self._one_reader = made
         self._line = threading.Lock()
 
     def write(self, work: Work[T], *, ahead: bool = False) -> T:
-        """`work` in one transaction, again when it lost against another one. SQLite has one writer:
-        many wait in line for it, those `ahead` do not join the line. They are the few threads that
-        everything else hangs on.
+        """Run `work` in one transaction, again if it lost against another one.
 
-        Raises BrokenRuleError, StoreUnavailableError, or another StoreError; nothing was written
-        then, except when the connection was lost in the commit itself.
+        SQLite has one writer: most calls wait in a queue for it, those `ahead` do not join the
+        queue. They are the few threads that everything else depends on. Raises BrokenRuleError,
+        StoreUnavailableError, or another StoreError; nothing was written then, except when the
+        connection was lost in the commit.
         """
         with nullcontext() if ahead or not self.is_sqlite else self._head_of_line():
             return self._write(work)
@@ -107,7 +105,7 @@ class Database:
         raise AssertionError("the last try returns or raises")
 
     def _end_stuck(self) -> None:
-        """End sessions of ours that stand still in a transaction whose locks others wait for.
+        """End sessions of this user that stand still in a transaction whose locks others wait for.
 
         A client that froze in the middle of a statement leaves its session "active", and one that
         froze after a Close or a Flush message leaves it "idle in transaction" without the timer of
@@ -118,13 +116,13 @@ class Database:
             conn.execute(_END_STUCK, {"seconds": STUCK_S})
 
     def read(self, work: Work[T]) -> T:
-        """`work` in one read-only snapshot. Raises like `write`."""
+        """Run `work` in one read-only snapshot. Raises like `write`."""
         return self._read(self._reader, work)
 
-    def glance(self, work: Work[T]) -> T:
-        """`work` is one statement that reads: a snapshot by itself, without the two round trips
-        that begin and end a transaction. Raises like `write`."""
-        return self._read(self._glancer, work)
+    def read_one(self, work: Work[T]) -> T:
+        """Run `work`, a single reading statement: a snapshot without the two round trips that begin
+        and end a transaction. Raises like `write`."""
+        return self._read(self._one_reader, work)
 
     def _read(self, engine: Engine, work: Work[T]) -> T:
         try:
@@ -142,7 +140,7 @@ class Database:
 
 
 def file_of(url: str) -> Path | None:
-    """The file that the database at `url` is; None for a server's, and for one in memory. Raises
+    """The database file of a SQLite URL; None for a server or an in-memory database. Raises
     StoreError."""
     parsed = _parse(url)
     if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
@@ -151,8 +149,7 @@ def file_of(url: str) -> Path | None:
 
 
 def check_url(url: str) -> None:
-    """Whether it can be a database's, as far as can be told without making one or asking a server.
-    Raises StoreError."""
+    """Check a database URL without creating a file or asking a server. Raises StoreError."""
     parsed = _parse(url)
     if parsed.get_backend_name() != "sqlite":
         Database(url).close()
@@ -224,7 +221,7 @@ def _on_connect(engine: Engine, begin: str, *, writable: bool) -> None:
 
 
 def _check_path(path: Path) -> None:
-    """Clear words for the usual mistakes; creates the file for its owner alone."""
+    """Check for the usual mistakes, and create the file for its owner alone."""
     _check_folder(path.absolute().parent)
     _open(path, os.O_RDWR | os.O_CREAT)
 
@@ -249,7 +246,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _file_system(folder: Path) -> str:
-    """The type of the file system under `folder`, where /proc tells."""
+    """The type of the file system under `folder`, if /proc shows it."""
     mounts = Path("/proc/self/mounts")
     if not mounts.exists():
         return ""
@@ -285,7 +282,7 @@ def _lost_to_another(error: DBAPIError) -> bool:
 
 
 def _state(error: DBAPIError) -> str:
-    """PostgreSQL's name of an error; "" on SQLite."""
+    """PostgreSQL's error code; "" on SQLite."""
     return getattr(error.orig, "sqlstate", None) or ""
 
 

@@ -1,7 +1,7 @@
-"""Whether a database file is whole.
+"""Check that a database file is undamaged.
 
-SQLite notices damage only where a statement meets it, and until then builds on what it reads. All
-pages are looked at before a daemon begins: some hundred megabytes take a second.
+SQLite notices damage only when a statement reads the damaged page, and until then works on what it
+reads. All pages are checked before a daemon starts; some hundred megabytes take a second.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from spotd.store.interface import StoreError
+from spotd.store.errors import StoreError
 
 ADVICE = (
     "stop spotd, move it and its -wal and -shm files away, and put a backup in its place: "
@@ -19,8 +19,10 @@ ADVICE = (
 
 
 def check_whole(file: Path) -> None:
-    """Look at every page of the database `file`, which nobody else may have open; one that is not
-    there, or empty, is whole. Raises StoreError with what to do."""
+    """Check every page of the database `file`, which no other process may have open.
+
+    A missing or empty file is undamaged. Raises StoreError with what to do.
+    """
     if not file.exists() or not file.stat().st_size:
         return
     try:

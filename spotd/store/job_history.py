@@ -1,4 +1,4 @@
-"""What is on record of a job, for how it goes on."""
+"""Load the record of a job that its completion is estimated from."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from spotd.domain.job import Job
 from spotd.domain.market import Market
 from spotd.history.completion_estimate import JobRecord
 from spotd.store.interface import Store
-from spotd.store.ledger_queries import steps_of, stretch_of
+from spotd.store.ledger import stretch_of
+from spotd.store.progress import steps_of
 
 
 def facts_of(store: Store, job: Job, market: Market, now_us: int) -> JobRecord:
-    """`market` has the record of this fleet's machines (`past`)."""
-    rows = (row for row in store.segments(job.id) if row.state != "void")
+    """The job's nodes, segments and steps. `market` is the fleet's record."""
+    rows = (row for row in store.ledger.segments(job.id) if row.state != "void")
     return JobRecord(
         job,
-        store.job_nodes(job.id),
+        store.nodes.of_job(job.id),
         [stretch_of(row, now_us) for row in rows],
-        [steps_of(row) for row in store.progress(job.id)],
+        [steps_of(row) for row in store.progress.rows(job.id)],
         market,
         now_us,
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import (
@@ -21,13 +21,36 @@ from sqlalchemy import (
 )
 
 from spotd.domain.events import Event
-from spotd.domain.job import Desired, HeadSnapshot, Job
-from spotd.store import schema, sealed_values
+from spotd.domain.job import Desired, HeadSnapshot, Job, JobSpec
+from spotd.store import schema, secrets
 from spotd.store.codec import encode
-from spotd.store.interface import DuplicateIdError, DuplicateNameError, StoreError, Submission
+from spotd.store.engine import BrokenRuleError
+from spotd.store.errors import DuplicateIdError, DuplicateNameError, StoreError
 from spotd.store.rows import JOB_COLUMNS, ZERO, head_columns, head_of, job_of
+from spotd.store.session import Repository, read, read_one, write, write_unfenced_urgent
 from spotd.store.transaction import Transaction
 from spotd.store.users import check_enabled, disabled_users
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job to be stored in one transaction, with everything that later effects need.
+
+    `secrets` and `job_key` are ciphertexts, sealed with the master key of `key_epoch`. `request_id`
+    makes a repeated request return the first job. `head` is the current HEAD of a job that
+    continues from the checkpoints of its id.
+    """
+
+    job_id: str
+    spec: JobSpec
+    spec_yaml: str
+    user: str
+    request_id: str
+    job_key: bytes
+    secrets: Mapping[str, bytes] = field(default_factory=dict)
+    key_epoch: int = 0
+    head: HeadSnapshot | None = None
+
 
 _jobs = schema.jobs.c
 _NOW, _UNTIL = bindparam("now", type_=BigInteger), bindparam("until", type_=BigInteger)
@@ -61,21 +84,8 @@ _FOUND = (
 _NAMES = select(_jobs.id, _jobs.name).where(_jobs.id.in_(bindparam("jobs", expanding=True)))
 
 
-def claim(conn: Connection, now_us: int, owner: str, limit: int, lease_us: int) -> list[str]:
-    """See Store.claim."""
-    said = {"now": now_us, "until": now_us + lease_us, "owner": owner, "most": limit}
-    taken = conn.execute(_CLAIM, said)
-    return [job_id for _, job_id in sorted((row.due_at_us, row.id) for row in taken)]
-
-
-def next_wake_us(conn: Connection) -> int | None:
-    """See Store.next_wake_us. A claimed job is due again when its claim has run out."""
-    found = conn.execute(_NEXT_WAKE).scalar_one()
-    return None if found is None else int(found)
-
-
-def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
-    """See Store.submit."""
+def _submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
+    """Store a new job; see JobRepository.submit."""
     conn, spec = tx.conn, submission.spec
     first = job_of_request(conn, submission.request_id)
     if first is not None:
@@ -87,7 +97,7 @@ def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
     if other is not None:
         raise duplicate_name(spec.name, other)
     # Whoever disables a user waits for us here, or we for that: no job is left to one shut out.
-    sealed_values.hold_epoch(conn, submission.key_epoch)
+    secrets.hold_epoch(conn, submission.key_epoch)
     check_enabled(submission.user, disabled_users(conn))
     conn.execute(
         schema.jobs.insert().values(
@@ -114,12 +124,12 @@ def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
 
 
 def duplicate_id(job_id: str) -> DuplicateIdError:
-    """The job is on record, whatever has become of it."""
+    """The error: the job id is on record."""
     return DuplicateIdError(f"job {job_id} is on record already: see `spotctl show {job_id}`")
 
 
 def duplicate_name(name: str, other: str) -> DuplicateNameError:
-    """The job `other` has that name, and goes on."""
+    """The error: the unfinished job `other` has that name."""
     text = (
         f"job {name!r} is not finished yet ({other}): cancel it with "
         f"`spotctl cancel {name}`, or submit under another name"
@@ -128,17 +138,17 @@ def duplicate_name(name: str, other: str) -> DuplicateNameError:
 
 
 def unknown_job(job_id: str) -> StoreError:
-    """There is no such job."""
+    """The error: there is no such job."""
     return StoreError(f"there is no job {job_id!r}: see `spotctl ps --all`")
 
 
 def is_settled(job: Job, desired: Desired) -> bool:
-    """`desired` changes nothing: a finished job stays as it is, and a cancel is not taken back."""
+    """Whether `desired` changes nothing: a finished job stays as it is, and a cancel is final."""
     return job.outcome is not None or job.desired in (desired, Desired.CANCEL)
 
 
-def set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> Job:
-    """See Store.set_desired."""
+def _set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> Job:
+    """Record what the user wants of the job."""
     tx.touch({job_id: at_us})
     job = _known(tx.conn, job_id)
     if is_settled(job, desired):
@@ -148,29 +158,12 @@ def set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> J
     return _known(tx.conn, job_id)
 
 
-def pause(tx: Transaction, job_id: str, said: Event, at_us: int) -> bool:
-    """See LifeRecords.pause_job."""
-    tx.touch({job_id: at_us})
-    if is_settled(_known(tx.conn, job_id), Desired.PAUSE):
-        return False
-    set_desired(tx, job_id, Desired.PAUSE, at_us)
-    tx.event(job_id, said, at_us)
-    return True
-
-
-def record_head(tx: Transaction, job_id: str, head: HeadSnapshot) -> None:
-    """What the daemon read itself. An older reading than what is known changes nothing."""
-    tx.touch({job_id: head.read_at_us or head.seen_at_us})
-    row = tx.conn.execute(select(*JOB_COLUMNS).where(_jobs.id == job_id)).one_or_none()
-    if row is None:
-        return
-    merged = newer_head(head_of(row), head)
-    tx.conn.execute(update(schema.jobs).where(_jobs.id == job_id).values(head_columns(merged)))
-
-
 def newer_head(known: HeadSnapshot | None, said: HeadSnapshot) -> HeadSnapshot:
-    """What is known of HEAD after `said`. `seen_at_us` stays the moment when it was first seen
-    where it is: a reading that finds nothing new is no sign of life."""
+    """What is known of HEAD after another reading.
+
+    `seen_at_us` stays the time when HEAD was first seen at its place: a reading without news is no
+    sign of life.
+    """
     if known is None:
         return said
     read_at_us = max(known.read_at_us, said.read_at_us)
@@ -184,22 +177,6 @@ def newer_head(known: HeadSnapshot | None, said: HeadSnapshot) -> HeadSnapshot:
     return replace(said, read_at_us=read_at_us)
 
 
-def jobs(conn: Connection, finished: bool) -> list[Job]:
-    """Oldest first."""
-    return [job_of(row) for row in conn.execute(_ALL if finished else _UNFINISHED)]
-
-
-def newest_jobs(conn: Connection, limit: int, finished: bool) -> tuple[list[Job], int]:
-    """See Store.newest_jobs."""
-    which = true() if finished else _jobs.outcome.is_(None)
-    return _newest(conn, limit, which, _jobs.created_at_us)
-
-
-def ended_jobs(conn: Connection, limit: int) -> tuple[list[Job], int]:
-    """See LifeRecords.ended_jobs."""
-    return _newest(conn, limit, _jobs.outcome.is_not(None), _jobs.finished_at_us)
-
-
 def _newest(
     conn: Connection, limit: int, which: ColumnElement[bool], at_us: ColumnElement[int]
 ) -> tuple[list[Job], int]:
@@ -208,37 +185,18 @@ def _newest(
     return [job_of(row) for row in conn.execute(newest)], conn.execute(count).scalar_one()
 
 
-def find_job(conn: Connection, name_or_id: str) -> Job | None:
-    """See Store.find_job."""
-    row = conn.execute(_FOUND, {"wanted": name_or_id}).one_or_none()
-    return None if row is None else job_of(row)
-
-
 def job_of_request(conn: Connection, request_id: str) -> Job | None:
-    """See Store.job_of_request."""
+    """The job that this API request created."""
     return _one(conn, _jobs.request_id == request_id) if request_id else None
 
 
-def job_names(conn: Connection, job_ids: Collection[str]) -> dict[str, str]:
-    """See Store.job_names."""
-    rows = conn.execute(_NAMES, {"jobs": sorted(job_ids)}) if job_ids else ()
-    return {row.id: row.name for row in rows}
-
-
-def column(conn: Connection, job_id: str, name: str) -> Any:
+def _column(conn: Connection, job_id: str, name: str) -> Any:
     """One column of a job that exists."""
     query = select(_jobs[name]).where(_jobs.id == job_id)
     row = conn.execute(query).one_or_none()
     if row is None:
         raise unknown_job(job_id)
     return row[0]
-
-
-def secrets(conn: Connection, job_id: str) -> dict[str, bytes]:
-    """Name -> ciphertext."""
-    table = schema.secrets
-    rows = conn.execute(select(table).where(table.c.job_id == job_id).order_by(table.c.name))
-    return {row.name: row.value for row in rows}
 
 
 def _one(conn: Connection, condition: Any) -> Job | None:
@@ -251,3 +209,144 @@ def _known(conn: Connection, job_id: str) -> Job:
     if job is None:
         raise unknown_job(job_id)
     return job
+
+
+_USERS = select(_jobs.id, _jobs.user_name).where(_jobs.id.in_(bindparam("jobs", expanding=True)))
+_MANY = 500  # ids in one statement
+
+
+class JobRepository(Repository):
+    """Jobs, and what users want of them."""
+
+    @read
+    def owners(self, conn: Connection) -> dict[str, str]:
+        """The user of each unfinished job, by job id."""
+        query = select(_jobs.id, _jobs.user_name).where(_jobs.outcome.is_(None)).order_by(_jobs.id)
+        return {row.id: row.user_name for row in conn.execute(query)}
+
+    @read
+    def ended(self, conn: Connection, limit: int) -> tuple[list[Job], int]:
+        """The newest `limit` ended jobs, newest first, and the number of all."""
+        return _newest(conn, limit, _jobs.outcome.is_not(None), _jobs.finished_at_us)
+
+    @write
+    def pause(self, tx: Transaction, job_id: str, said: Event, at_us: int) -> bool:
+        """Pause a job as its user would, with an event that says why.
+
+        False, recording nothing, if it is paused, cancelled or finished already.
+        """
+        tx.touch({job_id: at_us})
+        if is_settled(_known(tx.conn, job_id), Desired.PAUSE):
+            return False
+        _set_desired(tx, job_id, Desired.PAUSE, at_us)
+        tx.event(job_id, said, at_us)
+        return True
+
+    @read_one
+    def next_wake_us(self, conn: Connection) -> int | None:
+        """The earliest time at which a job becomes due; None if none waits.
+
+        A claimed job is due again when its claim has run out.
+        """
+        found = conn.execute(_NEXT_WAKE).scalar_one()
+        return None if found is None else int(found)
+
+    @read_one
+    def rows(self, conn: Connection, finished: bool = True) -> list[Job]:
+        """All jobs, or only unfinished ones, oldest first."""
+        return [job_of(row) for row in conn.execute(_ALL if finished else _UNFINISHED)]
+
+    @read
+    def newest(self, conn: Connection, limit: int, finished: bool = True) -> tuple[list[Job], int]:
+        """The newest `limit` jobs, newest first, and the number of all."""
+        which = true() if finished else _jobs.outcome.is_(None)
+        return _newest(conn, limit, which, _jobs.created_at_us)
+
+    @read_one
+    def find(self, conn: Connection, name_or_id: str) -> Job | None:
+        """The job of that id, else the newest of that name."""
+        row = conn.execute(_FOUND, {"wanted": name_or_id}).one_or_none()
+        return None if row is None else job_of(row)
+
+    @read
+    def find_by_request(self, conn: Connection, request_id: str) -> Job | None:
+        """The job that this API request created."""
+        return job_of_request(conn, request_id)
+
+    @read
+    def names(self, conn: Connection, job_ids: Collection[str]) -> dict[str, str]:
+        """Names by job id, of those that exist."""
+        rows = conn.execute(_NAMES, {"jobs": sorted(job_ids)}) if job_ids else ()
+        return {row.id: row.name for row in rows}
+
+    @read
+    def users(self, conn: Connection, job_ids: Collection[str]) -> dict[str, str]:
+        """Users by job id, of those that exist, finished or not."""
+        ids, found = sorted(job_ids), dict[str, str]()
+        for at in range(0, len(ids), _MANY):
+            rows = conn.execute(_USERS, {"jobs": ids[at : at + _MANY]})
+            found |= {row.id: row.user_name for row in rows}
+        return found
+
+    @read
+    def secrets(self, conn: Connection, job_id: str) -> dict[str, bytes]:
+        """The job's sealed secrets, by name."""
+        table = schema.secrets
+        rows = conn.execute(select(table).where(table.c.job_id == job_id).order_by(table.c.name))
+        return {row.name: row.value for row in rows}
+
+    @write
+    def record_head(self, tx: Transaction, job_id: str, head: HeadSnapshot) -> None:
+        """Record HEAD as the daemon read it. An older reading than the known one changes
+        nothing."""
+        tx.touch({job_id: head.read_at_us or head.seen_at_us})
+        row = tx.conn.execute(select(*JOB_COLUMNS).where(_jobs.id == job_id)).one_or_none()
+        if row is None:
+            return
+        merged = newer_head(head_of(row), head)
+        tx.conn.execute(update(schema.jobs).where(_jobs.id == job_id).values(head_columns(merged)))
+
+    @write_unfenced_urgent
+    def claim(
+        self, conn: Connection, now_us: int, owner: str, limit: int, lease_us: int
+    ) -> list[str]:
+        """Claim up to `limit` due jobs that nobody holds a claim on, oldest due first.
+
+        A job is due when notes > notes_seen or 0 < wake_at_us <= now. A claim ends with the commit,
+        or after `lease_us`.
+        """
+        values = {"now": now_us, "until": now_us + lease_us, "owner": owner, "most": limit}
+        claimed = conn.execute(_CLAIM, values)
+        return [job_id for _, job_id in sorted((row.due_at_us, row.id) for row in claimed)]
+
+    def submit(self, submission: Submission, at_us: int) -> Job:
+        """Store a new job. The same `request_id` again returns the first job.
+
+        Raises DuplicateIdError, DuplicateNameError, DisabledUserError, StaleKeyError.
+        """
+        try:
+            return self.session.write(lambda tx: _submit(tx, submission, at_us))
+        except BrokenRuleError:
+            # Another client submitted the same name or request at the same moment; now it is seen.
+            return self.session.write(lambda tx: _submit(tx, submission, at_us))
+
+    @write
+    def set_desired(self, tx: Transaction, job_id: str, desired: Desired, at_us: int) -> Job:
+        """Record what the user wants of the job. A finished job stays as it is; a cancel is
+        final."""
+        return _set_desired(tx, job_id, desired, at_us)
+
+    @write
+    def mark_due(self, tx: Transaction, job_ids: Collection[str]) -> None:
+        """Make jobs due: something changed with time that only a decision can judge."""
+        tx.touch(dict.fromkeys(job_ids, 0))
+
+    @read
+    def spec_yaml(self, conn: Connection, job_id: str) -> str:
+        """The job file as it was submitted."""
+        return str(_column(conn, job_id, "spec_yaml"))
+
+    @read
+    def key(self, conn: Connection, job_id: str) -> bytes:
+        """The job's sealed key."""
+        return bytes(_column(conn, job_id, "job_key"))

@@ -1,27 +1,38 @@
 """Journal entries become node columns, rows and events, each exactly once.
 
-A batch is what one node said since we last listened. Entries that are on record already, by their
-number, and nodes that nobody knows are passed over; what a node says wrongly becomes a warning on
-record and stops nobody.
+A batch holds the entries one node sent since the last one. Entries that are on record already, by
+their number, and unknown nodes are skipped; an invalid entry becomes a warning event and stops
+nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Row, bindparam, select, update
 
 from spotd.domain.events import Event, Severity
 from spotd.domain.job import HeadSnapshot
-from spotd.store import data_transfers, evaluations, notices, schema
-from spotd.store.interface import JournalBatch
+from spotd.store import evaluations, notices, schema, transfers
 from spotd.store.jobs import newer_head
 from spotd.store.journal_entries import APPLY
 from spotd.store.journal_projection import COLUMNS, JobFacts, NodeProjection
 from spotd.store.rows import JOB_COLUMNS, head_columns, job_of
+from spotd.store.session import Repository, write_urgent
 from spotd.store.transaction import Transaction
 from spotd.wire import MAX_NUMBER, JournalEntry, WireError
+
+
+@dataclass(frozen=True)
+class JournalBatch:
+    """Entries of one node, in order, possibly with some already recorded. Idempotent by `seq`."""
+
+    node_id: str
+    entries: tuple[JournalEntry, ...]
+    heard_at_us: int
+
 
 _nodes, _jobs = schema.nodes.c, schema.jobs.c
 _NODE_IDS: BindParameter[Any] = bindparam("nodes", expanding=True)
@@ -37,27 +48,35 @@ _UPDATE = (
 )
 
 
-def record_journal(tx: Transaction, batches: Sequence[JournalBatch]) -> None:
-    """See Store.record_journal."""
-    owners = _owners(tx.conn, sorted({batch.node_id for batch in batches}))
-    known = [batch for batch in batches if batch.node_id in owners]
-    if not known:
-        return
-    # Locks come first: of two that record the same entries, the second finds them on record.
-    _lock(tx.conn, sorted(set(owners.values())))
-    jobs = _job_facts(tx.conn, sorted(set(owners.values())))
-    nodes = {
-        row.id: NodeProjection(row, jobs[row.job_id]) for row in _rows(tx.conn, sorted(owners))
-    }
-    for batch in known:
-        apply_batch(nodes[batch.node_id], batch)
-    _write(tx, list(nodes.values()), list(jobs.values()))
+class JournalRepository(Repository):
+    """The journals of nodes."""
+
+    @write_urgent
+    def record(self, tx: Transaction, batches: Sequence[JournalBatch]) -> None:
+        """Turn journal entries into rows, node columns and events, each once; update
+        `heard_at_us`."""
+        owners = _owners(tx.conn, sorted({batch.node_id for batch in batches}))
+        known = [batch for batch in batches if batch.node_id in owners]
+        if not known:
+            return
+        # Locks come first: of two that record the same entries, the second finds them on record.
+        _lock(tx.conn, sorted(set(owners.values())))
+        jobs = _job_facts(tx.conn, sorted(set(owners.values())))
+        nodes = {
+            row.id: NodeProjection(row, jobs[row.job_id]) for row in _rows(tx.conn, sorted(owners))
+        }
+        for batch in known:
+            apply_batch(nodes[batch.node_id], batch)
+        _write(tx, list(nodes.values()), list(jobs.values()))
 
 
 def apply_batch(node: NodeProjection, batch: JournalBatch) -> None:
-    """Take over what a node said. Times are ours. An entry that is older than the batch's newest
-    was heard that much earlier, had we listened: so no deadline comes out too early, even when the
-    node's clock was set in between, because nothing new was written before we last heard of it."""
+    """Apply a node's entries, with times on the daemon's clock.
+
+    An entry that is older than the batch's newest was written that much earlier. So no deadline
+    comes out too early, even if the node's clock was set in between: nothing new was written before
+    the node was last heard.
+    """
     last_us = max(node.columns["heard_at_us"], node.row.requested_at_us)
     newest_us = max((entry.at_us for entry in batch.entries), default=0)
     for entry in sorted(batch.entries, key=lambda item: item.seq):
@@ -112,7 +131,7 @@ def _write(tx: Transaction, nodes: Sequence[NodeProjection], jobs: Sequence[JobF
         for notice_id in node.withdrawn:
             notices.withdraw(tx, node.row.id, notice_id)
         for read in node.read:
-            data_transfers.add_shipment(tx, read)
+            transfers.add_shipment(tx, read)
         for told in node.evaluations:
             evaluations.record(tx, told)
     _write_checkpoints(tx.conn, [row for node in nodes for row in node.checkpoints])
@@ -121,7 +140,7 @@ def _write(tx: Transaction, nodes: Sequence[NodeProjection], jobs: Sequence[JobF
 
 
 def _write_checkpoints(conn: Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Every rank of a gang may report the same one: the first report counts."""
+    """Write checkpoints. Every rank of a gang may report the same one: the first report counts."""
     table = schema.checkpoints
     fresh = {(row["job_id"], row["manifest"]): row for row in reversed(rows)}
     if not fresh:
@@ -135,7 +154,7 @@ def _write_checkpoints(conn: Connection, rows: Sequence[dict[str, Any]]) -> None
 
 
 def job_news(facts: JobFacts) -> dict[str, Any]:
-    """The fields of the job that are others now."""
+    """The fields of the job that change."""
     news: dict[str, Any] = {}
     head: HeadSnapshot | None = facts.job.head
     for said in facts.heads:

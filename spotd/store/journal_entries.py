@@ -1,7 +1,7 @@
-"""What each kind of journal entry means: which columns, rows and events it becomes.
+"""What each kind of journal entry becomes: columns, rows and events.
 
-Everything a node says is checked here. A field that is missing or of the wrong kind raises
-WireError, before anything of the entry is taken over.
+Everything that a node reports is checked here. A missing field, or one of another type, raises
+WireError before anything of the entry is applied.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from spotd.domain.events import Event, Severity
 from spotd.domain.units import S
 from spotd.money.focus import month_of
 from spotd.store import diagnosis
-from spotd.store.evaluation_records import EvaluationRow
-from spotd.store.invoice_records import DataTransfer
+from spotd.store.evaluations import EvaluationRow
 from spotd.store.journal_fields import (
     read_code,
     read_flag,
@@ -35,6 +34,7 @@ from spotd.store.journal_fields import (
 from spotd.store.journal_projection import NodeProjection
 from spotd.store.notice_forecasts import event_of
 from spotd.store.notices import NoticeObservation as HeardNotice
+from spotd.store.transfers import DataTransfer
 from spotd.wire import JournalEntry, WireError, shown
 
 IMAGE_FOUND = "image_found"  # the kind of the event whose digest later attempts keep to

@@ -1,5 +1,7 @@
-"""Reading what a node says: every field is checked, and is no longer than what is stored. What is
-missing or of the wrong kind raises WireError."""
+"""Read fields of journal entries: each is checked and cut to the size that is stored.
+
+A missing field, or one of another type, raises WireError.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,15 @@ MAX_LOSSES = 10_000
 
 
 def read_text(data: Any, name: str, default: str | None = None) -> str:
-    """A name or an id: as it was said."""
+    """A name or an id, unchanged."""
     return clean(_whole(data, name, default)[:MAX_TEXT])
 
 
 def read_words(data: Any, name: str, default: str | None = None) -> str:
-    """Free text, without secrets. They are hidden before it is cut: what is left of a secret that
-    the cut runs through looks like none."""
+    """Free text without secrets.
+
+    Secrets are hidden before the text is cut: a secret that is cut in half is not recognised.
+    """
     return clean(redactor.clean(_whole(data, name, default))[:MAX_TEXT])
 
 
@@ -56,7 +60,7 @@ def read_flag(data: Any, name: str) -> bool:
 
 
 def read_code(data: Any, name: str) -> int | None:
-    """Exit codes: negative for a signal, absent when there is none."""
+    """An exit code: negative for a signal, absent if there is none."""
     value = data.get(name)
     if value is None:
         return None
@@ -66,7 +70,7 @@ def read_code(data: Any, name: str) -> int | None:
 
 
 def read_rest(data: Any, name: str) -> float:
-    """Seconds that are left: none, where they have passed."""
+    """Remaining seconds; 0 if they have passed."""
     value = data.get(name)
     if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
         return 0.0
@@ -74,7 +78,7 @@ def read_rest(data: Any, name: str) -> float:
 
 
 def read_losses(data: Any) -> tuple[float, ...]:
-    """NaN and infinity are losses too: that is how divergence looks."""
+    """Losses. NaN and infinity are kept: divergence looks like that."""
     losses = data.get("losses", [])
     fits = isinstance(losses, list) and len(losses) <= MAX_LOSSES
     if not fits or any(type(loss) not in (int, float) for loss in losses):

@@ -1,4 +1,4 @@
-"""One node while its journal is read: what its entries become, before any of it is written."""
+"""One node while its journal is read: what its entries become, before anything is written."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from spotd.domain.events import Event
 from spotd.domain.job import HeadSnapshot, Job
-from spotd.store.evaluation_records import EvaluationRow
-from spotd.store.invoice_records import DataTransfer
+from spotd.store.evaluations import EvaluationRow
 from spotd.store.journal_fields import MAX_TEXT
 from spotd.store.notices import NoticeObservation as HeardNotice
 from spotd.store.rows import NodeRow
+from spotd.store.transfers import DataTransfer
 
 # The node columns that the journal owns; written together, once a batch.
 COLUMNS = (
@@ -37,7 +37,7 @@ COLUMNS = (
 
 @dataclass
 class JobFacts:
-    """What the entries of a transaction say about one job."""
+    """What the entries of one transaction say about a job."""
 
     job: Job
     heads: list[HeadSnapshot] = field(default_factory=list)
@@ -45,7 +45,8 @@ class JobFacts:
 
 
 class NodeProjection:
-    """One node while its entries are read: its journal columns, and what else they become."""
+    """One node while its entries are read: its journal columns, and the rows and events to
+    write."""
 
     def __init__(self, row: NodeRow, facts: JobFacts) -> None:
         self.row = row
@@ -66,7 +67,7 @@ class NodeProjection:
         return self.facts.job
 
     def hear(self, at_us: int) -> None:
-        """The node lives; one whose link was down makes its job due."""
+        """The node is alive; if its link was down its job becomes due."""
         self.heard_at_us = max(self.heard_at_us, at_us)
         self.columns["heard_at_us"] = max(self.columns["heard_at_us"], at_us)
         if self.columns["link_down_at_us"]:
@@ -74,25 +75,25 @@ class NodeProjection:
             self.due = True
 
     def first(self, column: str, at_us: int) -> None:
-        """Set a moment that happens once."""
+        """Set a time that is recorded once."""
         self.columns[column] = self.columns[column] or at_us
         self.due = True
 
     def say(self, event: Event, at_us: int) -> None:
-        """An event about this node."""
+        """Add an event about this node."""
         key = event.key or f"{self.job.id}:{event.kind}"
         named = replace(event, text=event.text[:MAX_TEXT], node_id=self.row.id, key=key)
         self.events.append((named, at_us))
 
     def stepped(self, at_us: int) -> None:
-        """The program runs: the first time is a node's, and perhaps the job's, first step."""
+        """The program makes steps: record the node's, and perhaps the job's, first one."""
         if not self.columns["first_step_at_us"]:
             self.columns["first_step_at_us"] = at_us
             self.due = True
         self.facts.first_step_at_us = self.facts.first_step_at_us or at_us
 
     def head(self, step: int, manifest: str, at_us: int, *, released: bool) -> None:
-        """HEAD as its owner moved it. Only the daemon's own reading ever makes it final."""
+        """HEAD as its owner reports it. Only the daemon's own reading makes it final."""
         generation = self.row.generation
         self.facts.heads.append(
             HeadSnapshot(

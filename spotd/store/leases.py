@@ -1,14 +1,14 @@
-"""Who holds which of the duties that belong to no job: a lease with an epoch for each.
+"""Leases of duties: who runs each periodic task that belongs to no job.
 
-What makes two daemons safe is the epoch, whatever their clocks say. Every write of a duty shares
-the lease's row until its transaction ends: a takeover waits for it, and a write that comes after a
-takeover finds another epoch and is refused.
+Each lease has an epoch, which keeps two daemons apart whatever their clocks say. Every write of a
+duty locks the lease's row for sharing until its transaction ends: a takeover waits for it, and a
+write after a takeover finds another epoch and is refused.
 
-Clocks only say when a holder counts as dead, each by the clock of who asks. A lease that ends later
-than the asker itself could make it comes from a clock that is ahead (or ours was set back): it is
-cut to a full one from now. So a duty is free one lease after its holder was last heard of, however
-far clocks are apart. One that is ahead by more than a lease may take a duty from a holder that
-lives, which costs that one a refused write, and keeps it from then on.
+Clocks only decide when a holder counts as dead, each by the clock of the daemon that asks. A lease
+that ends later than that daemon could make it comes from a clock that is ahead (or its own was set
+back): it is cut to a full one from now. So a duty is free one lease after its holder was last
+heard, however far clocks are apart. A daemon whose clock is ahead by more than a lease may take a
+duty from a live holder, which costs that holder a refused write, and keeps it from then on.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from sqlalchemy import BigInteger, Connection, bindparam, case, func, select, up
 
 from spotd.domain.units import S
 from spotd.store import schema
-from spotd.store.interface import LostLeaseError
+from spotd.store.engine import BrokenRuleError
+from spotd.store.errors import LostLeaseError
 from spotd.store.rows import NOT_GONE
+from spotd.store.session import Repository, Session, read, write_unfenced
 
 CLOCK = "clock"  # the counter that keeps the latest time
 MARGIN_S = 5.0  # of a lease are left, or nothing is begun that no transaction can take back
-
 _duties, _counters, _nodes = schema.duties.c, schema.counters.c, schema.nodes.c
 _LEASE = select(schema.duties).where(_duties.name == bindparam("duty"))
 _TAKEN = _LEASE.with_for_update()
@@ -54,7 +55,7 @@ _CHANGE = (
 
 
 class Lease(NamedTuple):
-    """One duty's. `holder` is empty when it was let go."""
+    """One duty's lease. `holder` is empty if it was released."""
 
     holder: str
     epoch: int
@@ -63,21 +64,101 @@ class Lease(NamedTuple):
 
 @dataclass(frozen=True)
 class LeaseFence:
-    """What a store that belongs to a holder holds each of its writes against."""
+    """The lease that every write of a store is checked against."""
 
     duty: str
     epoch: int
 
+    def hold(self, conn: Connection) -> None:
+        """Keep the lease until this transaction ends. Raises LostLeaseError."""
+        self.check(_lease(conn, self, shared=True))
+
     def check(self, lease: Lease | None, until_us: int = 0) -> None:
-        """Raises LostDutyError unless the lease is that of this epoch, and ends after `until_us`
-        if that is given."""
+        """Raises LostLeaseError unless the lease has this epoch, and ends after `until_us` if that
+        is given."""
         if lease is None or lease.epoch != self.epoch or lease.until_us < until_us:
             raise LostLeaseError(f"the duty {self.duty} is not ours any more")
 
 
+class LeaseRepository(Repository):
+    """Leases of duties."""
+
+    def __init__(self, session: Session, fence: LeaseFence | None) -> None:
+        super().__init__(session)
+        self._fence = fence
+
+    @write_unfenced
+    def release_all(self, conn: Connection) -> None:
+        """Release every duty, for holders that are known to be dead."""
+        conn.execute(update(schema.duties).values(holder="", until_us=0))
+
+    @read
+    def newest_us(self, conn: Connection) -> int:
+        """The latest time that a daemon on this database is known to have had; 0 in a new
+        database."""
+        found = (conn.execute(query).scalar_one_or_none() for query in _NEWEST)
+        return max(at_us or 0 for at_us in found)
+
+    def take(self, duty: str, holder: str, now: Callable[[], int], ttl_us: int) -> int | None:
+        """Take the lease of a duty and return its epoch; None if another holder has it.
+
+        With `ttl_us` 0 it is released. A takeover waits for writes that are under way, and reads
+        the clock after that, when nobody else can change the lease: a holder that was frozen does
+        not cut another's lease by a time long past.
+        """
+
+        def work(conn: Connection) -> int | None:
+            return _take(conn, duty, holder, now, ttl_us)
+
+        try:
+            return self.session.database.write(work)
+        except BrokenRuleError:
+            return self.session.database.write(work)  # two took it first, at the same moment
+
+    @write_unfenced
+    def take_many(
+        self,
+        conn: Connection,
+        duties: Collection[str],
+        holder: str,
+        now: Callable[[], int],
+        ttl_us: int,
+    ) -> dict[str, int | None]:
+        """`take` of several duties in one transaction that waits for no write.
+
+        Duties missing from the answer were never taken, or are locked now: take each by itself.
+        """
+        rows = conn.execute(_MANY, {"duties": list(duties)})
+        before = {row.name: Lease(row.holder, row.epoch, row.until_us) for row in rows}
+        now_us = now()
+        after = {name: asked(lease, holder, now_us, ttl_us) for name, lease in before.items()}
+        if any(has for _, has in after.values()):
+            _keep_time(conn, now_us)
+        changed = [
+            {"duty": name, **lease._asdict()}
+            for name, (lease, _) in after.items()
+            if lease != before[name]
+        ]
+        if changed:
+            conn.execute(_CHANGE, changed)
+        return {name: lease.epoch if has else None for name, (lease, has) in after.items()}
+
+    @read
+    def check(self, conn: Connection, now_us: int) -> None:
+        """Raise LostLeaseError unless the lease is this store's and is valid for some more seconds.
+
+        Call it right before something that no transaction can undo.
+        """
+        if self._fence is None:
+            raise ValueError("no duty belongs to this store")
+        self._fence.check(_lease(conn, self._fence, shared=False), now_us + int(MARGIN_S * S))
+
+
 def asked(lease: Lease | None, holder: str, now_us: int, ttl_us: int) -> tuple[Lease, bool]:
-    """The lease after `holder` asked for it (to let it go: for no time), and whether it has it. The
-    epoch grows whenever somebody gets it who did not have it."""
+    """The lease after `holder` requests it (releases it: `ttl_us` 0), and whether it has it.
+
+    The epoch grows whenever the lease changes hands.
+    """
     if lease is None or (lease.holder != holder and lease.until_us <= now_us):
         lease = Lease(holder, lease.epoch + 1 if lease else 1, 0)
     elif lease.holder != holder:
@@ -86,10 +167,10 @@ def asked(lease: Lease | None, holder: str, now_us: int, ttl_us: int) -> tuple[L
     return Lease(holder if ttl_us else "", lease.epoch, now_us + ttl_us), True
 
 
-def take_duty(
+def _take(
     conn: Connection, duty: str, holder: str, now: Callable[[], int], ttl_us: int
 ) -> int | None:
-    """See Store.take_duty."""
+    """Take or release one lease."""
     row = conn.execute(_TAKEN, {"duty": duty}).one_or_none()
     before = None if row is None else Lease(row.holder, row.epoch, row.until_us)
     now_us = now()
@@ -103,33 +184,8 @@ def take_duty(
     return after.epoch if has else None
 
 
-def take_duties(
-    conn: Connection, names: Collection[str], holder: str, now: Callable[[], int], ttl_us: int
-) -> dict[str, int | None]:
-    """See Store.take_duties."""
-    rows = conn.execute(_MANY, {"duties": list(names)})
-    before = {row.name: Lease(row.holder, row.epoch, row.until_us) for row in rows}
-    now_us = now()
-    after = {name: asked(lease, holder, now_us, ttl_us) for name, lease in before.items()}
-    if any(has for _, has in after.values()):
-        _keep_time(conn, now_us)
-    changed = [
-        {"duty": name, **lease._asdict()}
-        for name, (lease, _) in after.items()
-        if lease != before[name]
-    ]
-    if changed:
-        conn.execute(_CHANGE, changed)
-    return {name: lease.epoch if has else None for name, (lease, has) in after.items()}
-
-
-def free_all(conn: Connection) -> None:
-    """See SqlStore.free_duties."""
-    conn.execute(update(schema.duties).values(holder="", until_us=0))
-
-
 def holders(conn: Connection, now_us: int) -> dict[str, int]:
-    """Who holds a duty at `now_us`, and when the last lease of each ends, in microseconds."""
+    """The holders of unexpired leases, and when the last lease of each ends, in microseconds."""
     query = (
         select(_duties.holder, func.max(_duties.until_us))
         .where(_duties.holder != "", _duties.until_us > now_us)
@@ -137,16 +193,6 @@ def holders(conn: Connection, now_us: int) -> dict[str, int]:
         .order_by(_duties.holder)
     )
     return {str(holder): int(until_us) for holder, until_us in conn.execute(query)}
-
-
-def hold(conn: Connection, fence: LeaseFence) -> None:
-    """The lease is that of the fence until this transaction ends. Raises LostDutyError."""
-    fence.check(_lease(conn, fence, shared=True))
-
-
-def check(conn: Connection, fence: LeaseFence, now_us: int) -> None:
-    """See Store.hold_duty."""
-    fence.check(_lease(conn, fence, shared=False), now_us + int(MARGIN_S * S))
 
 
 def _lease(conn: Connection, fence: LeaseFence, *, shared: bool) -> Lease | None:
@@ -157,9 +203,3 @@ def _lease(conn: Connection, fence: LeaseFence, *, shared: bool) -> Lease | None
 def _keep_time(conn: Connection, now_us: int) -> None:
     if not conn.execute(_KEEP_TIME, {"now": now_us}).rowcount:
         conn.execute(schema.counters.insert().values(name=CLOCK, value=now_us))
-
-
-def newest_us(conn: Connection) -> int:
-    """See Store.newest_us. Duties are taken every few seconds; calls are armed in between."""
-    found = (conn.execute(query).scalar_one_or_none() for query in _NEWEST)
-    return max(at_us or 0 for at_us in found)

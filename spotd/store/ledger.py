@@ -1,26 +1,63 @@
-"""The ledger: what every node costs, as stretches at one price, in integers.
+"""The ledger: each node's cost, as segments at one price, in integers.
 
-A segment begins "unknown" with the intent to launch, at the intent's time and its highest price:
-until the outcome is known, the worst case counts. It becomes "open" when the machine is known,
-is closed and followed by another where a price changes, and ends "closed" when the machine is
-gone, or "void" when none came of the intent.
+A segment is "unknown" from the intent to launch, at its time and its highest price: until the
+outcome is known the worst case counts. It becomes "open" when the machine is known, is closed and
+followed by another when a price changes, and ends "closed" when the machine is gone, or "void" if
+none was created.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, literal, null, select, union_all, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    bindparam,
+    func,
+    literal,
+    null,
+    select,
+    union_all,
+    update,
+)
 
-from providers.base import CapacityType, Instance, Offer
+from providers.base import PREPAID, CapacityType, Instance, Offer
 from spotd.domain.node import Node
 from spotd.domain.states import NodeState
+from spotd.money.hour_breakdown import Segment
 from spotd.money.units import cost_microusd
 from spotd.store import schema
-from spotd.store.interface import SegmentRow
 from spotd.store.rows import ZERO
+from spotd.store.session import Repository, read, write
 from spotd.store.transaction import Transaction
+
+
+@dataclass(frozen=True)
+class SegmentRow:
+    """A period of one node at one price. `end_us` is 0 while it runs.
+
+    `state` is "unknown" (launch in flight, counted at its worst case), "open", "closed", or "void"
+    (no instance was created: costs nothing). `invoiced_microusd` is what an invoice charged for it,
+    known since `reconciled_at_us` (0: not known).
+    """
+
+    node_id: str
+    job_id: str
+    kind: str
+    start_us: int
+    end_us: int
+    rate_microusd_per_h: int
+    list_rate_microusd_per_h: int
+    best_on_demand_microusd_per_h: int
+    price_source: str
+    state: str
+    id: int = 0
+    reconciled_at_us: int = 0
+    invoiced_microusd: int = 0
+
 
 COMPUTE = "compute"
 UNKNOWN, OPEN, CLOSED, VOID = schema.SEGMENT_STATES
@@ -32,10 +69,8 @@ _PRICE = (
 )
 _AMOUNTS = _PRICE[:3]
 _END = ("state", "end_us", "cost_microusd")
-
 Columns = dict[str, Any]  # by name
 Stretch = Row[Any] | SegmentRow  # a segment as it is stored
-
 _segments = schema.segments.c
 _nodes = schema.nodes.c
 _GONE = select(schema.nodes).where(
@@ -47,8 +82,10 @@ _STRAYS = _GONE.join(schema.segments, _segments.node_id == _nodes.id).where(
 
 
 def best_on_demand(offer: Offer, offers: Iterable[Offer]) -> int:
-    """The cheapest on-demand price, anywhere, of a machine that fits: the same accelerators, or as
-    many CPUs and as much memory where there are none. 0 when no price is known."""
+    """The lowest on-demand price, anywhere, of an equivalent machine; 0 if no price is known.
+
+    Equivalent: the same accelerators, or as many CPUs and as much memory if there are none.
+    """
     prices = [offer.list_microusd_per_h] if offer.list_microusd_per_h else []
     prices += [
         other.price_microusd_per_h
@@ -66,11 +103,8 @@ def _fits(offer: Offer, other: Offer) -> bool:
     return other.cpus >= offer.cpus and other.memory_gib >= offer.memory_gib
 
 
-# --- what becomes of a stretch: columns to set, or a row to insert
-
-
 def intent(node: Node, offers: Sequence[Offer]) -> Columns:
-    """The first segment of a node, as its launch is decided."""
+    """The first segment of a node whose launch is decided."""
     price = _price_of(node.offer, best_on_demand(node.offer, offers))
     return _birth(node.id, node.job_id, node.requested_at_us, UNKNOWN, price)
 
@@ -92,18 +126,18 @@ def _price_of(offer: Offer, best_microusd_per_h: int) -> Columns:
 
 
 def closed(row: Stretch, end_us: int) -> Columns:
-    """It ends at `end_us`, and what it has cost is known."""
+    """The columns of a segment that ends at `end_us`; its cost is known."""
     cost = cost_microusd(row.rate_microusd_per_h, row.start_us, end_us)
     return {"state": CLOSED, "end_us": end_us, "cost_microusd": cost}
 
 
 def voided(row: Stretch, at_us: int) -> Columns:
-    """It ends, and costs nothing."""
+    """The columns of a segment that ends and costs nothing."""
     return {"state": VOID, "end_us": _end_us(row, at_us), "cost_microusd": 0}
 
 
 def ended(row: Stretch, at_us: int) -> Columns:
-    """It ends with its machine."""
+    """The columns of a segment that ends with its machine."""
     return closed(row, _end_us(row, at_us))
 
 
@@ -112,15 +146,18 @@ def _end_us(row: Stretch, at_us: int) -> int:
 
 
 def opened(last: Stretch, launched_at_us: int) -> Columns | None:
-    """The machine of a running segment is known to exist; None when that is no news."""
+    """The columns of a running segment whose machine is known to exist; None if that is no news."""
     if last.state != UNKNOWN:
         return None
     return {"state": OPEN, "start_us": max(launched_at_us, last.start_us)}
 
 
 def reopened(rows: Sequence[Stretch], launched_at_us: int) -> Columns:
-    """The segment that follows a node's `rows`, which have all ended: it goes on where the last one
-    did, or begins with the machine where that one came to nothing. No hour is counted twice."""
+    """The segment that follows a node's ended `rows`.
+
+    It starts where the last one ended, or with the machine if that one was void. No hour counts
+    twice.
+    """
     last = rows[-1]
     counted_us = max((row.end_us for row in rows if row.state != VOID), default=0)
     start_us = max(launched_at_us, counted_us) if last.state == VOID else last.end_us
@@ -129,7 +166,7 @@ def reopened(rows: Sequence[Stretch], launched_at_us: int) -> Columns:
 
 
 def backdated(first: Stretch, launched_at_us: int) -> Columns | None:
-    """Its machine is older than we knew; None when it is not, or is not known at all."""
+    """The columns of a segment whose machine is older than recorded; None if it is not."""
     if first.state == UNKNOWN or launched_at_us >= first.start_us:
         return None
     if first.state != CLOSED:
@@ -139,14 +176,14 @@ def backdated(first: Stretch, launched_at_us: int) -> Columns | None:
 
 
 def handed_over(last: Stretch, node: Node) -> Columns:
-    """What follows the `last` segment of a machine's row when it goes on as `node`: at the same
-    price, from the moment of its move on, so that no hour is counted twice and none is left out."""
+    """The segment after `last` when a machine continues as `node`: at the same price, from the move
+    on, so that no hour counts twice and none is left out."""
     price = {name: getattr(last, name) for name in _PRICE}
     return _birth(node.id, node.job_id, node.moved_at_us, OPEN, price)
 
 
 class Prices:
-    """What machines cost at the `offers` of today."""
+    """The prices of machines at today's `offers`."""
 
     def __init__(self, offers: Sequence[Offer]) -> None:
         self._offers = offers
@@ -154,7 +191,7 @@ class Prices:
         self._best: dict[tuple[object, ...], int] = {}
 
     def of(self, offer_key: str) -> Columns | None:
-        """The price of that offer; None when it is no longer on sale."""
+        """The price of that offer; None if it is no longer on sale."""
         offer = self._by_key.get(offer_key)
         if offer is None:
             return None
@@ -171,9 +208,11 @@ class Prices:
 
 
 def repriced(row: Stretch, price: Columns, at_us: int) -> tuple[Columns, Columns | None] | None:
-    """What a running segment becomes, and the one that follows it, if any; None when its price,
-    list price and best on-demand price are those of before. An intent whose outcome is unknown is
-    not split: it takes the higher price for the whole of its stretch."""
+    """The columns of a running segment at a new price, and the segment that follows it, if any;
+    None if no price changed.
+
+    An intent of unknown outcome is not split: it takes the higher price for its whole period.
+    """
     if all(price[name] == getattr(row, name) for name in _AMOUNTS):
         return None
     if row.state == UNKNOWN:
@@ -184,11 +223,8 @@ def repriced(row: Stretch, price: Columns, at_us: int) -> tuple[Columns, Columns
     return price, None
 
 
-# --- the table
-
-
 def begin(tx: Transaction, nodes: Sequence[Node], offers: Sequence[Offer]) -> None:
-    """Count new intents from now on."""
+    """Start to count new intents."""
     if nodes:
         _insert(tx, [intent(node, offers) for node in nodes])
 
@@ -204,7 +240,7 @@ def confirm(tx: Transaction, node_id: str, launched_at_us: int) -> None:
     """A machine is known to exist since `launched_at_us`: its segment opens then.
 
     A node whose segment had ended already (declared absent too early, or missing from one listing)
-    goes on where the last one ended, so that no paid time is lost.
+    continues where the last one ended, so that no paid time is lost.
     """
     rows = _of_node(tx.conn, node_id)
     if not rows:
@@ -218,8 +254,8 @@ def confirm(tx: Transaction, node_id: str, launched_at_us: int) -> None:
 
 
 def backdate(conn: Connection, node_id: str, launched_at_us: int) -> None:
-    """The cloud says that the machine exists for longer than we knew: count from then, at the
-    first price that we know of."""
+    """The cloud reports that the machine is older than recorded: count from then, at the first
+    known price."""
     first = next((row for row in _of_node(conn, node_id) if row.state != VOID), None)
     if first is not None:
         _set(conn, first.id, backdated(first, launched_at_us))
@@ -233,7 +269,7 @@ def end(conn: Connection, node_id: str, at_us: int) -> None:
 
 
 def hand_over(tx: Transaction, old_id: str, node: Node) -> None:
-    """The machine goes on in another attempt, and the ledger with it."""
+    """The machine continues in another attempt, and the ledger with it."""
     last = _of_node(tx.conn, old_id)[-1]
     end(tx.conn, old_id, node.moved_at_us)
     _insert(tx, [handed_over(last, node)])
@@ -242,8 +278,10 @@ def hand_over(tx: Transaction, old_id: str, node: Node) -> None:
 def count_strays(
     tx: Transaction, provider: str, instances: Iterable[Instance], asked_at_us: int, at_us: int
 ) -> None:
-    """Machines of nodes that we took for gone: one that is listed as alive costs money until it no
-    longer is. `instances` are those alive that no node wants, as asked for at `asked_at_us`."""
+    """Count machines of nodes that were taken for gone while a listing shows them alive.
+
+    `instances` are live ones without a node, as requested at `asked_at_us`.
+    """
     alive = {instance.token: instance for instance in instances}
     for row in tx.conn.execute(_STRAYS, {"provider": provider}).all():
         if row.token not in alive:
@@ -258,7 +296,7 @@ def count_strays(
 
 
 def void(conn: Connection, node_id: str, at_us: int) -> None:
-    """No machine came of the intent: its segment costs nothing."""
+    """The intent created no machine: its segment costs nothing."""
     for row in _of_node(conn, node_id):
         if row.end_us == 0:
             _set(conn, row.id, voided(row, at_us))
@@ -275,8 +313,8 @@ def _set(conn: Connection, number: int, values: Columns | None) -> None:
 
 
 def reprice(tx: Transaction, offers: Sequence[Offer], at_us: int) -> None:
-    """Split running segments whose price is another one now. An offer that is no longer on sale
-    keeps its last price."""
+    """Split running segments whose price changed. An offer no longer on sale keeps its last
+    price."""
     prices = Prices(offers)
     query = (
         select(schema.segments, _nodes.offer_key)
@@ -343,9 +381,38 @@ _SPENT = union_all(
 )
 
 
+class LedgerRepository(Repository):
+    """What nodes cost, as segments at one price."""
+
+    @write
+    def record_invoiced(self, tx: Transaction, amounts: Mapping[int, int], at_us: int) -> None:
+        """Record what an invoice charges for segments, in micro-USD by segment id.
+
+        The newest amount counts. Sums that limits are compared with stay by price and time.
+        """
+        if not amounts:
+            return
+        rows = [{"segment": number, "amount": amounts[number]} for number in sorted(amounts)]
+        values = {"invoiced_microusd": bindparam("amount"), "reconciled_at_us": at_us}
+        where = _segments.id == bindparam("segment")
+        tx.conn.execute(update(schema.segments).where(where).values(values), rows)
+
+    @read
+    def segments(self, conn: Connection, job_id: str | None = None) -> list[SegmentRow]:
+        """Segments of one job or of all, oldest first."""
+        query = select(schema.segments).order_by(_segments.id)
+        if job_id is not None:
+            query = query.where(_segments.job_id == job_id)
+        names = SegmentRow.__dataclass_fields__
+        return [
+            SegmentRow(**{name: row[name] for name in names})
+            for row in conn.execute(query).mappings()
+        ]
+
+
 def spent_microusd(conn: Connection, jobs: Sequence[str], now_us: int) -> dict[str, int]:
-    """What each job has cost up to `now_us`, its checkpoints as far as that was recorded; a job
-    that has cost nothing is left out."""
+    """Each job's cost up to `now_us`, with recorded storage costs; jobs without cost are left
+    out."""
     spent: dict[str, int] = {}
     for row in conn.execute(_SPENT, {"jobs": jobs}):
         cost = row.cost if row.cost is not None else cost_microusd(row.rate, row.start_us, now_us)
@@ -354,8 +421,8 @@ def spent_microusd(conn: Connection, jobs: Sequence[str], now_us: int) -> dict[s
 
 
 def repriced_jobs(conn: Connection, provider: str, offers: Mapping[str, Offer]) -> list[str]:
-    """The jobs that pay another price for a machine of `provider` than its `offers`, by key, say
-    now: what `reprice` will split."""
+    """Jobs that pay another price for a machine of `provider` than its new `offers`, by key: those
+    that `reprice` will split."""
     query = (
         select(_segments.job_id, _segments.rate_microusd_per_h, _nodes.offer_key)
         .join(schema.nodes, _nodes.id == _segments.node_id)
@@ -369,12 +436,17 @@ def repriced_jobs(conn: Connection, provider: str, offers: Mapping[str, Offer]) 
     ]
 
 
-def segments(conn: Connection, job_id: str | None) -> list[SegmentRow]:
-    """In the order in which they began to be counted."""
-    query = select(schema.segments).order_by(_segments.id)
-    if job_id is not None:
-        query = query.where(_segments.job_id == job_id)
-    names = SegmentRow.__dataclass_fields__
-    return [
-        SegmentRow(**{name: row[name] for name in names}) for row in conn.execute(query).mappings()
-    ]
+def stretch_of(row: SegmentRow, now_us: int) -> Segment:
+    """A segment as the cost functions take it, up to now while it runs. Not for void ones."""
+    return Segment(
+        row.start_us,
+        row.end_us or max(now_us, row.start_us),
+        row.rate_microusd_per_h,
+        row.list_rate_microusd_per_h,
+        row.best_on_demand_microusd_per_h,
+        price_source=row.price_source,
+        running=not row.end_us,
+        prepaid=row.price_source == PREPAID,
+        reconciled=bool(row.reconciled_at_us),
+        invoiced_microusd=row.invoiced_microusd,
+    )

@@ -1,4 +1,4 @@
-"""The limits, checked in the transaction that commits the intent to launch."""
+"""Limits, checked in the transaction that commits the intent to launch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from spotd.store.queue_snapshot import asking, placed
 
 @dataclass(frozen=True)
 class LimitUse:
-    """The limits, and how much of them is committed: the machines not gone, launching and unknown
-    ones included, and what they cost an hour; and who stands in line for more."""
+    """The limits, the nodes and the cost per hour committed under them, and the queue.
+
+    Nodes that are launching or of unknown state count.
+    """
 
     limits: Limits
     nodes: int
@@ -24,11 +26,11 @@ class LimitUse:
 
 
 class LimitRoom:
-    """How much may still be launched. Counts launching and unknown nodes, at their current price.
+    """The nodes and the cost per hour that may still be launched.
 
-    The first `take` asks for the `use`, which keeps others from launching until the transaction
-    ends: two commits that launch are checked one after the other, whatever process they are in.
-    `spent_microusd` says what a job has cost.
+    The first `take` calls `use`, which keeps others from launching until the transaction ends: two
+    commits that launch are checked one after the other, in whatever process. `spent_microusd`
+    returns a job's cost so far.
     """
 
     def __init__(self, use: Callable[[], LimitUse], spent_microusd: Callable[[str], int]) -> None:
@@ -37,8 +39,11 @@ class LimitRoom:
         self._use: LimitUse | None = None
 
     def take(self, job: Job, user: str, added: Sequence[Node]) -> str:
-        """Count `added` in and return "", or say which limit, or whose turn, is in the way and
-        count nothing. `user` is the job's."""
+        """Count `added` and return "", or return which limit or whose turn prevents it, counting
+        nothing.
+
+        `user` is the job's user.
+        """
         use = self._use = self._use or self._load()
         turn = asking(use.line, job, user, added)
         obstacle = no_room(use.limits, use.nodes, use.microusd_per_h, use.line, turn)

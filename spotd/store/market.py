@@ -1,4 +1,4 @@
-"""Offers, refusals and limits: what the market is known to be."""
+"""Offers, prices, refusals and limits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Label, Row, bindparam, delete, exists, func, or_, select, update
 
@@ -17,14 +17,24 @@ from spotd.domain.queue import Limits
 from spotd.domain.units import S
 from spotd.store import images, ledger, limits, queue_snapshot, schema
 from spotd.store.codec import decode_offer, encode
-from spotd.store.interface import PricePoint
 from spotd.store.provider_status import ProviderStatus, judge
 from spotd.store.rows import NOT_GONE
+from spotd.store.session import Repository, Session, read, write
 from spotd.store.transaction import Transaction
+
+
+class PricePoint(NamedTuple):
+    """The price of an offer from `at_us` until the offer's next point."""
+
+    offer_key: str
+    at_us: int
+    price_microusd_per_h: int
+    list_microusd_per_h: int
+    price_source: str
+
 
 REMEMBERED_S = 6 * 3600.0  # refusals older than this say nothing any more
 MOST_REFUSALS = 1000
-
 _offers, _refusals, _nodes = schema.offers.c, schema.refusals.c, schema.nodes.c
 
 
@@ -66,20 +76,23 @@ _WAITING = select(schema.jobs.c.id).where(
 
 
 def committed_use(conn: Connection) -> Row[Any, Any, Any, Any]:
-    """(nodes, rate, market, offers): machines not gone, launching and unknown ones included, what
-    they cost an hour, with what checkpoints do; and the versions of what `Markets` caches."""
+    """(nodes, rate, market, offers): nodes not gone, including launching and unknown ones, their
+    cost per hour including storage, and the versions of what `Markets` caches."""
     return conn.execute(_USE).one()
 
 
 def _limits_of(row: Row[Any]) -> Limits:
-    """`row` is the deployment's."""
+    """The limits in the deployment's row."""
     projects = json.loads(row.projects) if row.projects else {}
     return Limits(row.max_nodes, row.max_microusd_per_h, projects)
 
 
 class Markets:
-    """Loads the market. Offers, and refusals with limits and providers, are read again only when
-    their version moved; committed use is read fresh each time."""
+    """Loads the market.
+
+    Offers, and refusals with limits and providers, are read again only when their version changes;
+    committed use is read every time.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -88,7 +101,7 @@ class Markets:
         self._used: tuple[int, queue_snapshot.Used] = (-1, {})
 
     def offers(self, conn: Connection) -> tuple[Offer, ...]:
-        """Everything on sale; the same object until something changes."""
+        """All offers; the same object until something changes."""
         return self._offers_at(conn, conn.execute(_OFFERS_VERSION).scalar_one())
 
     def _offers_at(self, conn: Connection, version: int) -> tuple[Offer, ...]:
@@ -101,7 +114,7 @@ class Markets:
         return offers
 
     def used(self, conn: Connection, now_us: int) -> queue_snapshot.Used:
-        """What projects and users used of late, as of this minute."""
+        """Recent use of projects and users, as of this minute."""
         at_us = now_us - now_us % queue_snapshot.SHARES_US
         with self._lock:
             known, used = self._used
@@ -112,8 +125,7 @@ class Markets:
         return used
 
     def held_use(self, conn: Connection, now_us: int) -> limits.LimitUse:
-        """What the limits are held against; nobody else gets to know until this transaction
-        ends."""
+        """The use that limits are compared with; others wait for it until this transaction ends."""
         allowed = _limits_of(conn.execute(schema.deployment.select().with_for_update()).one())
         use = committed_use(conn)
         there = queue_snapshot.load(conn, allowed, now_us, lambda: self.used(conn, now_us))
@@ -142,6 +154,121 @@ class Markets:
         )
 
 
+class MarketRepository(Repository):
+    """Offers, prices, refusals and limits."""
+
+    def __init__(self, session: Session, markets: Markets) -> None:
+        super().__init__(session)
+        self._markets = markets
+
+    @write
+    def record_offers(
+        self, tx: Transaction, provider: str, offers: Sequence[Offer], at_us: int
+    ) -> None:
+        """Replace a provider's offers and make waiting jobs due.
+
+        Appends to the price history where a price moved, and splits open segments whose price, list
+        price or cheapest on-demand price changed. An unchanged list changes nothing.
+        """
+        conn = tx.conn
+        where = _offers.provider == provider
+        sold = conn.execute(_SOLD_BY, {"provider": provider})
+        old = {row.key: decode_offer(row.data) for row in sold}
+        new = on_sale(offers)
+        if new == old:
+            return
+        # Who pays another price now may reach max_cost_usd earlier.
+        paying = ledger.repriced_jobs(conn, provider, new)
+        tx.touch(dict.fromkeys([*_waiting_jobs(conn), *paying], at_us))
+        hold_offers(tx)
+        conn.execute(delete(schema.offers).where(where))
+        if new:
+            rows = [{"provider": provider, "key": k, "data": encode(o)} for k, o in new.items()]
+            conn.execute(schema.offers.insert(), rows)
+        _keep_history(conn, moved(old, new), at_us)
+        ledger.reprice(tx, all_offers(conn), at_us)
+        tx.offers_moved()
+
+    @write
+    def record_provider(self, tx: Transaction, provider: str, disabled: str, at_us: int) -> None:
+        """Record that a provider is out of use (`disabled` says why) or in use again ("").
+
+        Alerts once if that lasts.
+        """
+        table = schema.providers
+        where = table.c.name == provider
+        row = tx.conn.execute(_PROVIDER, {"provider": provider}).one_or_none()
+        was = None if row is None else ProviderStatus(row.disabled, row.at_us, row.told_at_us)
+        now, event = judge(was, provider, disabled, at_us)
+        if now == was:
+            return
+        values = {"disabled": now.disabled, "at_us": now.at_us, "told_at_us": now.told_at_us}
+        if row is None:
+            tx.conn.execute(table.insert().values(name=provider, **values))
+        else:
+            tx.conn.execute(update(table).where(where).values(**values))
+        if event is not None:
+            tx.event("", event, at_us)
+        if now.disabled != (was.disabled if was else ""):
+            tx.touch(dict.fromkeys(_waiting_jobs(tx.conn), at_us))
+            tx.market_moved()
+
+    @read
+    def price_history(
+        self, conn: Connection, offer_keys: Collection[str], since_us: int
+    ) -> list[PricePoint]:
+        """Prices by offer and time since `since_us`, and of each offer the one in force then."""
+        row = schema.price_history.c
+        wanted = row.offer_key.in_(sorted(set(offer_keys)))
+        older = (
+            select(row.offer_key, func.max(row.at_us).label("at_us"))
+            .where(wanted, row.at_us <= since_us)
+            .group_by(row.offer_key)
+            .subquery()
+        )
+        in_force = exists().where(older.c.offer_key == row.offer_key, older.c.at_us == row.at_us)
+        query = select(schema.price_history).where(wanted, or_(row.at_us > since_us, in_force))
+        return sorted(PricePoint(*one) for one in conn.execute(query))
+
+    @write
+    def lift_refusals(
+        self, tx: Transaction, code: str, offer_keys: Collection[str], at_us: int
+    ) -> int:
+        """Delete refusals of these offers with `code`, because the cause is fixed; return their
+        number.
+
+        Waiting jobs become due if there were any.
+        """
+        here = _refusals.offer_key.in_(sorted(set(offer_keys)))
+        lifted = tx.conn.execute(
+            delete(schema.refusals).where(_refusals.code == code, here)
+        ).rowcount
+        if lifted:
+            tx.touch(dict.fromkeys(_waiting_jobs(tx.conn), at_us))
+            tx.market_moved()
+        return lifted
+
+    @write
+    def set_limits(self, tx: Transaction, limits: Limits) -> None:
+        """Set the deployment's limits."""
+        row = tx.conn.execute(schema.deployment.select().with_for_update()).one()
+        if _limits_of(row) != limits:
+            projects = encode(limits.projects) if limits.projects else ""
+            values = {**vars(limits), "projects": projects}
+            tx.conn.execute(update(schema.deployment).values(values))
+            tx.market_moved()
+
+    @read
+    def load(self, conn: Connection, now_us: int) -> Market:
+        """Offers, recent refusals, limits and committed use.
+
+        Refusals are the recorded ones of the last 6 h, and those that follow from nodes: one that
+        left as preempted, lost or boot_timeout refuses its offer with the code "Preempted", "Lost"
+        or "BootTimeout" and the scope OFFER, at `left_at_us`, and when it is gone, at `gone_at_us`.
+        """
+        return self._markets.load(conn, now_us)
+
+
 def _read(conn: Connection, now_us: int) -> Market:
     """Everything but offers and use."""
     newest = (
@@ -167,34 +294,12 @@ def _read(conn: Connection, now_us: int) -> Market:
 
 
 def all_offers(conn: Connection) -> list[Offer]:
-    """Everything on sale, in a fixed order."""
+    """All offers, in a fixed order."""
     return [decode_offer(text) for text in conn.execute(_ON_SALE).scalars()]
 
 
-def record_offers(tx: Transaction, provider: str, offers: Sequence[Offer], at_us: int) -> None:
-    """See Store.record_offers. An unchanged list changes nothing and wakes nobody."""
-    conn = tx.conn
-    where = _offers.provider == provider
-    sold = conn.execute(_SOLD_BY, {"provider": provider})
-    old = {row.key: decode_offer(row.data) for row in sold}
-    new = on_sale(offers)
-    if new == old:
-        return
-    # Who pays another price now may reach max_cost_usd earlier.
-    paying = ledger.repriced_jobs(conn, provider, new)
-    tx.touch(dict.fromkeys([*_waiting_jobs(conn), *paying], at_us))
-    hold_offers(tx)
-    conn.execute(delete(schema.offers).where(where))
-    if new:
-        rows = [{"provider": provider, "key": k, "data": encode(o)} for k, o in new.items()]
-        conn.execute(schema.offers.insert(), rows)
-    _keep_history(conn, moved(old, new), at_us)
-    ledger.reprice(tx, all_offers(conn), at_us)
-    tx.offers_moved()
-
-
 def on_sale(offers: Iterable[Offer]) -> dict[str, Offer]:
-    """By key. Of two with the same key, the cheaper one is what we can get."""
+    """Offers by key; the cheaper one of two with the same key."""
     found: dict[str, Offer] = {}
     for offer in sorted(offers, key=lambda item: item.price_microusd_per_h):
         found.setdefault(offer.key, offer)
@@ -202,13 +307,16 @@ def on_sale(offers: Iterable[Offer]) -> dict[str, Offer]:
 
 
 def moved(old: Mapping[str, Offer], new: Mapping[str, Offer]) -> list[Offer]:
-    """The offers whose price or list price was another one before, or that are new."""
+    """Offers that are new or whose price or list price changed."""
     return [offer for key, offer in new.items() if _price(old.get(key)) != _price(offer)]
 
 
 def hold_offers(tx: Transaction) -> None:
-    """Until this transaction ends, no other moves a price or launches at one: of two daemons one
-    could launch at a price that the other is just replacing, and nobody would correct it."""
+    """Keep others from changing a price, or launching at one, until this transaction ends.
+
+    Of two daemons one could launch at a price that the other is just replacing, and nothing would
+    correct it.
+    """
     tx.conn.execute(_HOLD_OFFERS)
 
 
@@ -236,73 +344,17 @@ def _keep_history(conn: Connection, offers: Iterable[Offer], at_us: int) -> None
 
 
 def _waiting_jobs(conn: Connection) -> list[str]:
-    """Wanted jobs without a machine."""
+    """Jobs that are to run and have no machine."""
     return list(conn.execute(_WAITING).scalars())
-
-
-def record_provider(tx: Transaction, provider: str, disabled: str, at_us: int) -> None:
-    """See Store.record_provider."""
-    table = schema.providers
-    where = table.c.name == provider
-    row = tx.conn.execute(_PROVIDER, {"provider": provider}).one_or_none()
-    was = None if row is None else ProviderStatus(row.disabled, row.at_us, row.told_at_us)
-    now, event = judge(was, provider, disabled, at_us)
-    if now == was:
-        return
-    values = {"disabled": now.disabled, "at_us": now.at_us, "told_at_us": now.told_at_us}
-    if row is None:
-        tx.conn.execute(table.insert().values(name=provider, **values))
-    else:
-        tx.conn.execute(update(table).where(where).values(**values))
-    if event is not None:
-        tx.event("", event, at_us)
-    if now.disabled != (was.disabled if was else ""):
-        tx.touch(dict.fromkeys(_waiting_jobs(tx.conn), at_us))
-        tx.market_moved()
 
 
 def refuse(
     tx: Transaction, node_id: str, offer_key: str, code: str, scope: Scope, at_us: int
 ) -> None:
-    """Remember why `offer_key` is not to be tried; once per node and code."""
+    """Record why `offer_key` is not to be tried; once per node and code."""
     table = schema.refusals
     where = (_refusals.node_id == node_id) & (_refusals.code == code)
     values = {"offer_key": offer_key, "scope": scope.value, "at_us": at_us}
     if tx.conn.execute(update(table).where(where).values(**values)).rowcount == 0:
         tx.conn.execute(table.insert().values(node_id=node_id, code=code, **values))
     tx.market_moved()
-
-
-def set_limits(tx: Transaction, allowed: Limits) -> None:
-    """See Store.set_limits."""
-    row = tx.conn.execute(schema.deployment.select().with_for_update()).one()
-    if _limits_of(row) != allowed:
-        projects = encode(allowed.projects) if allowed.projects else ""
-        values = {**vars(allowed), "projects": projects}
-        tx.conn.execute(update(schema.deployment).values(values))
-        tx.market_moved()
-
-
-def price_history(conn: Connection, offer_keys: Collection[str], since_us: int) -> list[PricePoint]:
-    """See Store.price_history."""
-    row = schema.price_history.c
-    wanted = row.offer_key.in_(sorted(set(offer_keys)))
-    older = (
-        select(row.offer_key, func.max(row.at_us).label("at_us"))
-        .where(wanted, row.at_us <= since_us)
-        .group_by(row.offer_key)
-        .subquery()
-    )
-    in_force = exists().where(older.c.offer_key == row.offer_key, older.c.at_us == row.at_us)
-    query = select(schema.price_history).where(wanted, or_(row.at_us > since_us, in_force))
-    return sorted(PricePoint(*one) for one in conn.execute(query))
-
-
-def lift_refusals(tx: Transaction, code: str, offer_keys: Collection[str], at_us: int) -> int:
-    """See Store.lift_refusals."""
-    here = _refusals.offer_key.in_(sorted(set(offer_keys)))
-    lifted = tx.conn.execute(delete(schema.refusals).where(_refusals.code == code, here)).rowcount
-    if lifted:
-        tx.touch(dict.fromkeys(_waiting_jobs(tx.conn), at_us))
-        tx.market_moved()
-    return lifted

@@ -1,19 +1,70 @@
-"""Every machine that was asked for of late, in one query; see
-`spotd.history.interruption_stats`."""
+"""The lifetimes of machines: for placement, and for statistics of interruptions."""
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, and_, case, func, or_, select
+from typing import Any
+
+from sqlalchemy import (
+    Connection,
+    RowMapping,
+    and_,
+    case,
+    func,
+    or_,
+    select,
+)
 
 from providers.base import NoticeKind
+from spotd.domain.node_history import FleetHistory, NodeLifetime
 from spotd.domain.states import LeaveReason
 from spotd.history.interruption_stats import MachineLife
+from spotd.planner.core.checkpoint_interval import ObservedLifetimes
 from spotd.store import schema
 from spotd.store.codec import decode_offer
+from spotd.store.rows import NOT_GONE
+from spotd.store.session import Repository, read
 from spotd.wire import DRILL_SOURCE
 
-_nodes, _notices, _jobs = schema.nodes.c, schema.notices.c, schema.jobs.c
+MOST_STAYS = 5000  # the newest: a fleet that asks for more a month learns from a shorter past
+_nodes, _notices = schema.nodes.c, schema.notices.c
+_WARNED = (
+    select(_notices.node_id, func.min(_notices.heard_at_us).label("at_us"))
+    .where(
+        _notices.kind != NoticeKind.REBALANCE.value,
+        ~_notices.withdrawn,
+        _notices.source != DRILL_SOURCE,
+    )
+    .group_by(_notices.node_id)
+    .subquery()
+)
+_HEARD = case((_nodes.heard_at_us > _nodes.seen_at_us, _nodes.heard_at_us), else_=_nodes.seen_at_us)
+_HERE = _nodes.moved_at_us > 0  # it was up already, in the attempt before
+_STAYS = (
+    select(
+        _nodes.id.label("node_id"),
+        _nodes.offer_key,
+        case((_HERE, _nodes.moved_at_us), else_=_nodes.requested_at_us).label("asked_at_us"),
+        case((_nodes.instance_id == "", _nodes.launch_error_code), else_="").label("refused"),
+        _nodes.launched_at_us.label("began_at_us"),
+        case((_HERE, 0), else_=_nodes.hello_at_us).label("up_at_us"),
+        case((_HERE, 0), else_=_nodes.first_step_at_us).label("trained_at_us"),
+        case((_nodes.left_at_us > 0, _nodes.left_at_us), else_=_HEARD).label("until_us"),
+        func.coalesce(_WARNED.c.at_us, 0).label("warned_at_us"),
+        _nodes.leave_reason,
+    )
+    .outerjoin(_WARNED, _WARNED.c.node_id == _nodes.id)
+    .order_by(_nodes.requested_at_us.desc(), _nodes.id.desc())
+    .limit(MOST_STAYS)
+)
 
+
+def _stay(row: RowMapping) -> NodeLifetime:
+    told: dict[str, Any] = dict(row)
+    left = told.pop("leave_reason")
+    return NodeLifetime(**told, left=LeaveReason(left) if left else None)
+
+
+_nodes, _notices, _jobs = schema.nodes.c, schema.notices.c, schema.jobs.c
 # Of each machine the notices in force that take it away: when the first was heard, and the earliest
 # deadline. A rebalance recommendation takes nothing away.
 _TOLD = (
@@ -30,7 +81,6 @@ _TOLD = (
     .group_by(_notices.node_id)
     .subquery()
 )
-
 _RESUMES = and_(
     _nodes.rank == 0,
     _jobs.first_step_at_us > 0,
@@ -38,59 +88,97 @@ _RESUMES = and_(
 )
 
 
-def machine_lives(conn: Connection, since_us: int) -> list[MachineLife]:
-    """See LifeRecords.machine_lives."""
-    seen = case(
-        (_nodes.heard_at_us > _nodes.seen_at_us, _nodes.heard_at_us), else_=_nodes.seen_at_us
-    )
-    ended = case((_nodes.left_at_us > 0, _nodes.left_at_us), else_=seen).label("ended_us")
-    query = (
-        select(
-            _nodes.offer,
-            _nodes.requested_at_us,
-            _nodes.launched_at_us,
-            _nodes.hello_at_us,
-            ended,
-            _nodes.leave_reason,
-            _nodes.launch_error_code,
-            _TOLD.c.heard,
-            _TOLD.c.deadline,
-            _nodes.heard_at_us,
-            or_(_nodes.released_at_us > 0, _nodes.exited_at_us > 0).label("returned"),
-            case((_RESUMES, _nodes.claimed_at_us), else_=0).label("resumed_us"),
-            _nodes.first_step_at_us,
+class NodeHistoryRepository(Repository):
+    """The lifetimes of machines."""
+
+    @read
+    def observed_lifetimes(self, conn: Connection, since_us: int) -> list[ObservedLifetimes]:
+        """Machine time since `since_us` by offer, and how many machines were preempted or lost.
+
+        A machine's time counts from its launch until it left; while it runs, until it was last seen
+        or heard.
+        """
+        nodes = schema.nodes.c
+        began = case((nodes.launched_at_us > since_us, nodes.launched_at_us), else_=since_us)
+        heard = case(
+            (nodes.heard_at_us > nodes.seen_at_us, nodes.heard_at_us), else_=nodes.seen_at_us
         )
-        .join(schema.jobs, _jobs.id == _nodes.job_id)
-        .join(_TOLD, _TOLD.c.node_id == _nodes.id, isouter=True)
-        .where(
-            or_(
-                _nodes.requested_at_us >= since_us,
-                and_(_nodes.launched_at_us > 0, ended > since_us),
+        ended = case((nodes.left_at_us > 0, nodes.left_at_us), else_=heard)
+        lost = nodes.leave_reason.in_([LeaveReason.PREEMPTED.value, LeaveReason.LOST.value])
+        query = (
+            select(nodes.offer_key, func.sum(ended - began), func.sum(case((lost, 1), else_=0)))
+            .where(nodes.launched_at_us > 0, ended > began)
+            .group_by(nodes.offer_key)
+            .order_by(nodes.offer_key)
+        )
+        return [
+            ObservedLifetimes(key, int(time_us), int(losses))
+            for key, time_us, losses in conn.execute(query)
+        ]
+
+    @read
+    def fleet(self, conn: Connection, since_us: int, now_us: int) -> FleetHistory:
+        """The lifetimes of nodes requested since `since_us` and of those that live; the newest
+        MAX_LIFETIMES at most."""
+        asked = _nodes.requested_at_us > since_us
+        lives = and_(NOT_GONE, _nodes.launched_at_us > 0)
+        rows = conn.execute(_STAYS.where(or_(asked, lives))).mappings()
+        return FleetHistory(tuple(reversed([_stay(row) for row in rows])), since_us, now_us)
+
+    @read
+    def machine_lives(self, conn: Connection, since_us: int) -> list[MachineLife]:
+        """Every machine requested since `since_us` or alive after it, oldest request first."""
+        seen = case(
+            (_nodes.heard_at_us > _nodes.seen_at_us, _nodes.heard_at_us), else_=_nodes.seen_at_us
+        )
+        ended = case((_nodes.left_at_us > 0, _nodes.left_at_us), else_=seen).label("ended_us")
+        query = (
+            select(
+                _nodes.offer,
+                _nodes.requested_at_us,
+                _nodes.launched_at_us,
+                _nodes.hello_at_us,
+                ended,
+                _nodes.leave_reason,
+                _nodes.launch_error_code,
+                _TOLD.c.heard,
+                _TOLD.c.deadline,
+                _nodes.heard_at_us,
+                or_(_nodes.released_at_us > 0, _nodes.exited_at_us > 0).label("returned"),
+                case((_RESUMES, _nodes.claimed_at_us), else_=0).label("resumed_us"),
+                _nodes.first_step_at_us,
             )
-        )
-        .order_by(_nodes.requested_at_us, _nodes.id)
-    )
-    found = []
-    for row in conn.execute(query):
-        offer = decode_offer(row.offer)
-        found.append(
-            MachineLife(
-                offer_key=offer.key,
-                cloud=offer.cloud,
-                requested_us=row.requested_at_us,
-                launched_us=row.launched_at_us,
-                hello_us=row.hello_at_us,
-                ended_us=row.ended_us if row.launched_at_us else 0,
-                reason=LeaveReason(row.leave_reason) if row.leave_reason else None,
-                refused=row.launch_error_code,
-                notice_us=row.heard or 0,
-                deadline_us=row.deadline,
-                heard_us=row.heard_at_us,
-                returned=bool(row.returned),
-                accelerator=offer.accelerator,
-                accelerator_count=offer.accelerator_count,
-                resumed_us=row.resumed_us,
-                trained_us=row.first_step_at_us,
+            .join(schema.jobs, _jobs.id == _nodes.job_id)
+            .join(_TOLD, _TOLD.c.node_id == _nodes.id, isouter=True)
+            .where(
+                or_(
+                    _nodes.requested_at_us >= since_us,
+                    and_(_nodes.launched_at_us > 0, ended > since_us),
+                )
             )
+            .order_by(_nodes.requested_at_us, _nodes.id)
         )
-    return found
+        found = []
+        for row in conn.execute(query):
+            offer = decode_offer(row.offer)
+            found.append(
+                MachineLife(
+                    offer_key=offer.key,
+                    cloud=offer.cloud,
+                    requested_us=row.requested_at_us,
+                    launched_us=row.launched_at_us,
+                    hello_us=row.hello_at_us,
+                    ended_us=row.ended_us if row.launched_at_us else 0,
+                    reason=LeaveReason(row.leave_reason) if row.leave_reason else None,
+                    refused=row.launch_error_code,
+                    notice_us=row.heard or 0,
+                    deadline_us=row.deadline,
+                    heard_us=row.heard_at_us,
+                    returned=bool(row.returned),
+                    accelerator=offer.accelerator,
+                    accelerator_count=offer.accelerator_count,
+                    resumed_us=row.resumed_us,
+                    trained_us=row.first_step_at_us,
+                )
+            )
+        return found

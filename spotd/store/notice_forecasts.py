@@ -1,4 +1,4 @@
-"""What a training program foretells at a notice, and what came of it, as events."""
+"""Events of a training program's forecast at a notice, and of its outcome."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OUTCOMES = ("predicted_s", "took_s")
 
 
 def event_of(data: Mapping[str, Any]) -> Event:
-    """A PLAN entry's; its figures are the event's data, for whoever compares. Raises WireError."""
+    """The event of a PLAN entry, with its figures as data. Raises WireError."""
     action = read_text(data, "action")[:20]
     figures = {n: _seconds(data, n) for n in (*_FIGURES, *_OUTCOMES) if data.get(n) is not None}
     found: dict[str, object] = {"action": action, **figures}
@@ -47,7 +47,7 @@ def _ended(data: Mapping[str, Any], action: str, found: Mapping[str, object]) ->
 
 
 def _seconds(data: Mapping[str, Any], name: str) -> float:
-    """A time that may lie behind us, too."""
+    """A time in seconds; negative if it has passed."""
     value: Any = data.get(name)
     fits = isinstance(value, int | float) and not isinstance(value, bool)
     if not fits or not -MAX_NUMBER <= value <= MAX_NUMBER:  # nan compares false

@@ -1,4 +1,4 @@
-"""Notices: one row per machine and notice, whoever told us first."""
+"""Notices: one row per node and notice, whoever reported it first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Key = tuple[str, str]  # node id, notice id
 
 @dataclass(frozen=True)
 class NoticeObservation:
-    """A notice about a node, on our clock."""
+    """A notice about a node, on the daemon's clock."""
 
     node_id: str
     job_id: str
@@ -44,7 +44,7 @@ def from_cloud(row: NodeRow, notice: Notice, at_us: int) -> NoticeObservation:
 
 
 def record(tx: Transaction, heard: Sequence[NoticeObservation]) -> None:
-    """Store what is new."""
+    """Store notices that are new."""
     known = _known(tx.conn, heard)
     now = dict(known)
     texts: dict[Key, str] = {}
@@ -69,9 +69,11 @@ def record(tx: Transaction, heard: Sequence[NoticeObservation]) -> None:
 
 
 def after(old: NoticeRecord | None, heard: NoticeObservation) -> tuple[NoticeRecord, bool]:
-    """What is known of a notice when it was heard, and whether that is news. A known one keeps the
-    moment when it was first heard, and an earlier deadline replaces a later one; one that had been
-    withdrawn is as good as new."""
+    """A notice's record after an observation, and whether that is news.
+
+    A known notice keeps the time it was first heard, and takes the earlier of two deadlines. One
+    that was withdrawn is news again.
+    """
     times = (heard.heard_at_us, heard.deadline_us)
     if old is None:
         return NoticeRecord(heard.notice_id, heard.kind, *times, source=heard.source), True
@@ -88,7 +90,7 @@ def withdraw(tx: Transaction, node_id: str, notice_id: str) -> None:
 
 
 def carry(conn: Connection, old_id: str, new_id: str) -> None:
-    """What was said of a machine is said of its new row, too."""
+    """Copy a machine's notices to its new row."""
     columns = [column for column in schema.notices.columns if column.name != "node_id"]
     told = select(literal(new_id), *columns).where(_notices.node_id == old_id)
     names = ["node_id", *(column.name for column in columns)]

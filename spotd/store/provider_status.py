@@ -1,7 +1,7 @@
-"""How each cloud stands with us: in use, or out of use since its credentials were refused.
+"""A provider's status: in use, or out of use since its credentials were refused.
 
-A key that is exchanged for another is refused for a moment; for longer, a person must put it right,
-for then nothing of ours in that cloud can be ended either.
+A credential that is being rotated is refused for a moment. If that lasts, a person must fix it:
+until then spotd cannot end its machines there either.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ REFUSED_S = 120.0  # before a person is told
 
 @dataclass(frozen=True)
 class ProviderStatus:
-    """`disabled` is why it is out of use since `at_us` ("": in use since then); `told_at_us` when a
-    person was told, 0 when nobody was."""
+    """Why a provider is out of use since `at_us` (`disabled`; "": in use since then).
+
+    `told_at_us` is the time of the alert, 0 if there was none.
+    """
 
     disabled: str = ""
     at_us: int = 0
@@ -28,8 +30,11 @@ class ProviderStatus:
 def judge(
     was: ProviderStatus | None, provider: str, disabled: str, at_us: int
 ) -> tuple[ProviderStatus, Event | None]:
-    """What becomes of `was` as the cloud is out of use (text why) or in use (""), and what to tell.
-    In other words it is refused for the same: since when that is, does not change."""
+    """The new status, and the event to record, when a provider is out of use (`disabled` says why)
+    or in use ("").
+
+    Another text for the same refusal does not change its start.
+    """
     disabled = clean(disabled)
     if was is None or bool(was.disabled) != bool(disabled):
         told = was is not None and was.told_at_us and not disabled

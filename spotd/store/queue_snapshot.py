@@ -1,4 +1,5 @@
-"""Who stands in line for room under the limits, and who has machines, as decisions see it."""
+"""The queue as decisions see it: jobs that wait for capacity under the limits, and jobs with
+machines."""
 
 from __future__ import annotations
 
@@ -73,8 +74,6 @@ _USED = (
         (_segments.end_us == ZERO) | (_segments.end_us > bindparam("since", type_=BigInteger)),
     )
 )
-
-
 _WANT = (_jobs.id, _jobs.name, _jobs.spec, _jobs.user_name, _jobs.created_at_us)
 _ASK_AGAIN = (
     select(*_WANT, _jobs.offers_at_us)
@@ -99,7 +98,7 @@ _ASKED = (
 
 
 class Machine(NamedTuple):
-    """What the line is to know of a node that is not gone."""
+    """What the queue needs of a node that is not gone."""
 
     state: NodeState
     trains: bool  # chosen, and may write
@@ -119,8 +118,10 @@ class PricedTime(NamedTuple):
 
 
 def load(conn: Connection, limits: Limits, now_us: int, used: Callable[[], Used]) -> QueueSnapshot:
-    """The line now; it is empty where nobody waits and no project has a limit. `used()` is asked
-    for only where somebody waits."""
+    """The queue now; empty if no job waits and no project has a limit.
+
+    `used()` is called only if a job waits.
+    """
     waiting = [
         turn_of(row.id, row.name, decode_spec(row.spec), row.user_name, row)
         for row in conn.execute(_WAITING, {"since": now_us - KEPT_US})
@@ -146,8 +147,10 @@ def load(conn: Connection, limits: Limits, now_us: int, used: Callable[[], Used]
 
 
 def askers(conn: Connection, now_us: int, used: Callable[[], Used]) -> tuple[WaitingRequest, ...]:
-    """Who waits for offers, and who has asked and has no answer. In this order: who asks meanwhile
-    is found twice, and not never."""
+    """Jobs that wait for offers, and jobs with an unanswered request.
+
+    In this order: a job that starts a request in between is found twice rather than never.
+    """
     again = conn.execute(_ASK_AGAIN).all()
     asked = conn.execute(_ASKED, {"since": now_us - ANSWERS_US}).all()
     line = QueueSnapshot(used=used() if again or asked else {})
@@ -160,7 +163,7 @@ def askers(conn: Connection, now_us: int, used: Callable[[], Used]) -> tuple[Wai
 
 
 def used_of_late(conn: Connection, now_us: int) -> Used:
-    """By project and user; see planner/queue/fair_share.py."""
+    """Recent use by project and user; see planner/queue/fair_share.py."""
     rows = conn.execute(_USED, {"since": now_us - USE_US})
     return add_up(
         (
@@ -191,7 +194,7 @@ def add_up(stretches: Iterable[PricedTime], now_us: int) -> Used:
 
 
 def turn_of(job_id: str, name: str, spec: JobSpec, user: str, row: Any) -> QueueEntry:
-    """`row` has what was decided about a job in line: its own row, or the Job."""
+    """The queue entry of a job; `row` has the decided columns: its own row, or the Job."""
     return QueueEntry(
         job_id=job_id,
         name=name,
@@ -208,7 +211,7 @@ def turn_of(job_id: str, name: str, spec: JobSpec, user: str, row: Any) -> Queue
 def asker_of(
     line: QueueSnapshot, row: Any, spec: JobSpec, user: str, at_us: int, key: str = ""
 ) -> WaitingRequest:
-    """`row` has what identifies the job, which asks again at `at_us`, or asked for the offer `key`
+    """The waiting request of a job that asks again at `at_us`, or asked for the offer `key`
     then."""
     share = line.share(spec.project, user)
     turn = QueueEntry(
@@ -235,7 +238,7 @@ def machine_of(
     *,
     ended: bool,
 ) -> Machine:
-    """Of a node's facts."""
+    """The machine of a node's columns."""
     trains = state is NodeState.RUNNING and chosen and not ended
     draining = state is NodeState.DRAINING and leave_reason not in TRAINS_ON
     going = draining or state is NodeState.TERMINATING
@@ -243,7 +246,8 @@ def machine_of(
 
 
 def holder_of(row: Any, spec: JobSpec, machines: Sequence[Machine]) -> ResourceHolder:
-    """Of a job's machines that are not gone; `row` is its own, or the Job."""
+    """The holder entry of a job with its machines that are not gone; `row` is its own, or the
+    Job."""
     going = [one for one in machines if one.going]
     first_us = max(one.first_step_at_us for one in machines)
     # What saves by our engine alone can be told to save, and be believed.
@@ -267,14 +271,14 @@ def holder_of(row: Any, spec: JobSpec, machines: Sequence[Machine]) -> ResourceH
 def line_of(
     waiting: Iterable[QueueEntry], holding: Sequence[ResourceHolder], used: Used
 ) -> QueueSnapshot:
-    """The line, in order."""
+    """The queue, in order."""
     line = QueueSnapshot((), tuple(holding), used)
     turns = [changed(turn, used_microusd=line.share(turn.project, turn.user)) for turn in waiting]
     return changed(line, waiting=in_order(turns))
 
 
 def asking(line: QueueSnapshot, job: Job, user: str, added: Sequence[Node]) -> QueueEntry:
-    """The turn of a job that is to launch `added`."""
+    """The entry of a job that is to launch `added`."""
     spec = job.spec
     return QueueEntry(
         job_id=job.id,
@@ -290,7 +294,7 @@ def asking(line: QueueSnapshot, job: Job, user: str, added: Sequence[Node]) -> Q
 
 
 def placed(line: QueueSnapshot, turn: QueueEntry) -> QueueSnapshot:
-    """The line once `turn` has what it asked for."""
+    """The queue once `turn` has what it requested."""
     waiting = tuple(one for one in line.waiting if one.job_id != turn.job_id)
     has = ResourceHolder(
         turn.job_id, turn.name, turn.nodes, turn.microusd_per_h, project=turn.project

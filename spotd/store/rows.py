@@ -1,4 +1,4 @@
-"""Database rows as the model's values, and back."""
+"""Database rows to domain values, and back."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ NOT_GONE = _nodes.state != literal_column(f"'{NodeState.GONE.value}'")
 
 
 def job_of(row: Row[Any]) -> Job:
-    """`row` has JOB_COLUMNS."""
+    """The job of a row with JOB_COLUMNS."""
     values = row._mapping  # noqa: SLF001 - the public name of a row's mapping
     return Job(
         **{name: values[name] for name in _PLAIN_JOB},
@@ -95,7 +95,7 @@ def job_of(row: Row[Any]) -> Job:
 
 
 def head_of(row: Any) -> HeadSnapshot | None:
-    """The head_* columns; None while nobody has claimed HEAD."""
+    """The head_* columns; None while no one has claimed HEAD."""
     if not row.head_seen_at_us:
         return None
     return HeadSnapshot(
@@ -115,7 +115,7 @@ def head_columns(head: HeadSnapshot) -> dict[str, Any]:
 
 
 def node_of(row: Row[Any], notices: Iterable[NoticeRecord] = ()) -> Node:
-    """`row` has all columns of nodes."""
+    """The node of a row with all columns of nodes."""
     values = row._mapping  # noqa: SLF001
     # Failures count for the armed effect only: another one starts afresh.
     counted = values["effect_failed_kind"] == values["effect"]
@@ -132,7 +132,7 @@ def node_of(row: Row[Any], notices: Iterable[NoticeRecord] = ()) -> Node:
 
 
 def _offer_of(row: Row[Any]) -> Offer:
-    """As it was asked for, at the price of today: `ledger.reprice` keeps that in a column."""
+    """The offer as it was requested, at today's price, which `ledger.reprice` keeps in a column."""
     offer = decode_offer(row.offer)
     if offer.price_microusd_per_h == row.rate_microusd_per_h:
         return offer
@@ -144,7 +144,7 @@ def _maybe(kind: Any, value: str | None) -> Any:
 
 
 def node_birth(node: Node) -> dict[str, Any]:
-    """All columns that a new node is inserted with; observations take their defaults."""
+    """The columns that a new node is inserted with; observations take their defaults."""
     return {
         **{name: getattr(node, name) for name in NODE_BIRTH},
         "offer": encode(node.offer),
@@ -161,7 +161,7 @@ def node_moved(node: Node) -> dict[str, Any]:
 
 
 def node_decisions(node: Node) -> dict[str, Any]:
-    """The decision columns of a node, all of them."""
+    """All decision columns of a node."""
     return {name: _stored(getattr(node, name)) for name in _DECIDED}
 
 
@@ -177,7 +177,7 @@ _NOTICE_COLUMNS = [
 
 
 def nodes_query(*conditions: Any) -> Select[Any]:
-    """Asks for the nodes that match; to be made once where it is asked often."""
+    """A query for the nodes that match; build it once if it is used often."""
     return (
         select(schema.nodes, *_NOTICE_COLUMNS)
         .join_from(schema.nodes, schema.notices, _notices.node_id == _nodes.id, isouter=True)
@@ -189,7 +189,7 @@ def nodes_query(*conditions: Any) -> Select[Any]:
 def read_nodes(
     conn: Connection, query: Select[Any], values: Mapping[str, Any] | None = None
 ) -> list[Node]:
-    """What a `nodes_query` finds, oldest first, each node with its notices."""
+    """The nodes of a `nodes_query`, oldest first, each with its notices."""
     found: dict[str, tuple[Row[Any], list[NoticeRecord]]] = {}
     for row in conn.execute(query, values):
         _, notices = found.setdefault(row.id, (row, []))
@@ -199,7 +199,7 @@ def read_nodes(
 
 
 def notice_of(row: Row[Any], prefix: str = "") -> NoticeRecord:
-    """`row` has the columns of notices, their names behind `prefix`."""
+    """The notice of a row; its columns' names start with `prefix`."""
     values = {name: getattr(row, prefix + name) for name in _NOTICE}
     return NoticeRecord(**{**values, "kind": NoticeKind(values["kind"])})
 

@@ -1,16 +1,19 @@
 """The tables, portable between SQLite and PostgreSQL: text ids, microseconds, JSON as text.
 
-The columns of jobs and nodes are grouped by who writes them, and by nobody else: the row's birth,
-decisions (commit), observations (record_*), users, and the loop's own bookkeeping. The invariants
-that must hold whatever the code does are constraints here.
+Columns of jobs and nodes are grouped by their only writer: the row's creation, decisions (commit),
+observations (record_*), users, and the loop's bookkeeping. Invariants that must hold whatever the
+code does are constraints here. The audit is append-only: triggers refuse to change or delete a row,
+so that not even a bug of spotd rewrites it.
 """
 
+# More than 600 lines: all tables stand in one file, which a migration is compared with.
 from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    Connection,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -20,35 +23,32 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    event,
+    text,
 )
 
-from providers.base import NoticeKind
-from spotd.domain.events import Severity
+from providers.base import NoticeKind, Scope
+from spotd.domain.events import AuditOutcome, Severity
+from spotd.domain.fault_drill import DrillEnd, DrillKind
 from spotd.domain.job import Desired
 from spotd.domain.node import EffectKind
 from spotd.domain.states import LeaveReason, NodeState, Outcome
-from spotd.store import (
-    access_schema,
-    columns,
-    drill_schema,
-    evaluation_schema,
-    market_schema,
-    transfer_schema,
+from spotd.store.columns import (
+    big,
+    count,
+    flag,
+    job,
+    key,
+    metadata,
+    one_of,
+    real,
+    told,
+    where,
+    words,
 )
-from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
 REVISIONS = tuple(f"{number:04}" for number in range(1, 28))
-
-metadata = columns.metadata
-audit = access_schema.audit
-carriage, freight = transfer_schema.carriage, transfer_schema.freight
-kept_secrets = access_schema.kept_secrets
-disabled_users, admissions = access_schema.disabled_users, access_schema.admissions
-providers, offers = market_schema.providers, market_schema.offers
-price_history, refusals = market_schema.price_history, market_schema.refusals
-evaluations, drills = evaluation_schema.evaluations, drill_schema.drills
-
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
 
 deployment = Table(
@@ -359,9 +359,7 @@ log_offsets = Table(
     big("stored_bytes"),
     PrimaryKeyConstraint("node_id", "stream"),
 )
-
 # --- money
-
 segments = Table(
     "segments",
     metadata,
@@ -435,3 +433,194 @@ duties = Table(
     big("epoch"),
     big("until_us"),
 )
+
+providers = Table(
+    "providers",
+    metadata,
+    Column("name", Text, primary_key=True),
+    told("disabled"),
+    big("at_us"),
+    big("told_at_us"),
+)
+
+offers = Table(
+    "offers",
+    metadata,
+    key("provider"),
+    key("key"),
+    key("data"),
+    PrimaryKeyConstraint("provider", "key"),
+)
+
+price_history = Table(
+    "price_history",
+    metadata,
+    key("offer_key"),
+    big("at_us"),
+    big("price_microusd_per_h"),
+    big("list_microusd_per_h"),
+    words("price_source"),
+    PrimaryKeyConstraint("offer_key", "at_us"),
+)
+
+refusals = Table(
+    "refusals",
+    metadata,
+    Column("node_id", Text, ForeignKey("nodes.id"), nullable=False),
+    key("code"),
+    key("offer_key"),
+    key("scope"),
+    big("at_us"),
+    PrimaryKeyConstraint("node_id", "code"),
+    one_of("scope", Scope),
+)
+Index("ix_refusals_at", refusals.c.at_us)
+
+drills = Table(
+    "drills",
+    metadata,
+    Column("id", Text, primary_key=True),
+    job(),
+    key("kind"),
+    words("actor"),
+    big("asked_at_us"),
+    real("within_s"),
+    words("node_id"),
+    big("aimed_at_us"),
+    big("struck_at_us"),
+    big("ended_at_us"),
+    Column("outcome", Text),
+    words("text"),
+    words("found"),
+    one_of("kind", DrillKind),
+    one_of("outcome", DrillEnd),
+)
+# The lock: two drills of a job never overlap.
+Index("uq_drills_open", drills.c.job_id, unique=True, **where("ended_at_us = 0"))
+
+evaluations = Table(
+    "evaluations",
+    metadata,
+    job(),
+    key("digest"),
+    big("at_us"),
+    key("suite"),
+    big("cases"),
+    big("passed"),
+    real("tokens_per_s"),
+    real("ttft_s"),
+    real("ttft_p95_s"),
+    words("failed"),
+    words("source"),
+    PrimaryKeyConstraint("job_id", "digest"),
+)
+
+# What checkpoints and data cost by month (UTC), beside machines.
+carriage = Table(
+    "carriage",
+    metadata,
+    job(),
+    big("month_us"),
+    big("microusd"),
+    big("microusd_per_h"),
+    big("at_us"),
+    PrimaryKeyConstraint("job_id", "month_us"),
+)
+
+# What was brought to a copy of a data set ahead of the job (no node), and what a node read over a
+# mount, or copied, by month (UTC).
+freight = Table(
+    "freight",
+    metadata,
+    job(),
+    key("url"),
+    words("node_id"),
+    big("month_us"),
+    big("bytes"),
+    big("egress_microusd"),
+    big("requests_microusd"),
+    big("began_at_us"),
+    big("staged_at_us"),
+    big("gone_at_us"),
+    PrimaryKeyConstraint("job_id", "url", "node_id", "month_us"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    big("at_us"),
+    Column("uid", BigInteger, nullable=False, server_default=text("-1")),
+    words("user_name"),
+    key("action"),
+    words("target"),
+    key("outcome"),
+    words("text"),
+    words("request"),
+    one_of("outcome", AuditOutcome),
+)
+Index("ix_audit_at", audit.c.at_us)
+
+kept_secrets = Table(
+    "kept_secrets",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+    big("set_at_us"),
+    words("set_by"),
+)
+
+disabled_users = Table(
+    "disabled_users",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("uid", BigInteger, nullable=False, server_default=text("-1")),
+    big("disabled_at_us"),
+    words("disabled_by"),
+    words("successor"),
+)
+
+# Whose key a machine was given; 0 as long as it may still be there.
+admissions = Table(
+    "admissions",
+    metadata,
+    Column("node_id", Text, ForeignKey("nodes.id"), nullable=False),
+    key("user_name"),
+    big("admitted_at_us"),
+    big("dismissed_at_us"),
+    PrimaryKeyConstraint("node_id", "user_name"),
+)
+Index("ix_admissions_user", admissions.c.user_name)
+
+_SQLITE = """
+CREATE TRIGGER audit_append_only_{verb} BEFORE {verb} ON audit
+BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END
+"""
+_POSTGRESQL = (
+    """
+    CREATE FUNCTION audit_append_only() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN RAISE EXCEPTION 'the audit is append-only'; END $$
+    """,
+    """
+    CREATE TRIGGER audit_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit
+    FOR EACH STATEMENT EXECUTE FUNCTION audit_append_only()
+    """,
+)
+APPEND_ONLY = {
+    "sqlite": tuple(_SQLITE.format(verb=verb) for verb in ("UPDATE", "DELETE")),
+    "postgresql": _POSTGRESQL,
+}
+
+
+def _make_append_only(_table: Table, conn: Connection, **_: object) -> None:
+    for statement in APPEND_ONLY[conn.dialect.name]:
+        conn.execute(text(statement))
+
+
+def _drop_function(_table: Table, conn: Connection, **_: object) -> None:
+    if conn.dialect.name == "postgresql":
+        conn.execute(text("DROP FUNCTION IF EXISTS audit_append_only() CASCADE"))
+
+
+event.listen(audit, "after_create", _make_append_only)
+event.listen(audit, "before_drop", _drop_function)

@@ -1,11 +1,16 @@
-"""What a job's checkpoints cost beside its machines: to be written and read, to lie there, and to
-leave clouds. By dated list prices, of what is on record."""
+"""The costs of a job's checkpoints beside its machines: storage, requests and egress.
+
+They are estimated from dated list prices and what is on record.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
-from providers.catalogs.egress import first_prices
+from sqlalchemy import Connection, insert, select, update
+
+from providers.catalogs.egress import first_tier_prices
 from providers.catalogs.storage import storage_prices
 from providers.stores.bucket import PART_BYTES
 from spotd.domain.job import Job
@@ -13,8 +18,27 @@ from spotd.domain.market import Market
 from spotd.domain.node import Node
 from spotd.money.report import Item, Kind
 from spotd.planner.core.shard_stores import gb_microusd, store_of
+from spotd.store import schema
 from spotd.store.checkpoint_costs import Window, restores, resumed, storage
-from spotd.store.records import CheckpointRow
+from spotd.store.checkpoints import CheckpointRow
+from spotd.store.session import Repository, read, write
+from spotd.store.transaction import Transaction
+
+
+@dataclass(frozen=True)
+class StorageCost:
+    """The cost of a job's checkpoints and data in the month (UTC) that starts at `month_us`, as of
+    `at_us`, in micro-USD: requests, storage and egress.
+
+    `microusd_per_h` is the current rate; 0 for a month that is over.
+    """
+
+    job_id: str
+    month_us: int
+    microusd: int
+    microusd_per_h: int
+    at_us: int
+
 
 NO_EGRESS = "what {name}'s checkpoints cost on their way from {place} to {store} is not known"
 COMMIT_WRITES = 2  # beside its parts: the manifest, and HEAD
@@ -28,8 +52,8 @@ def extras_of(
     window: Window,
     now_us: int,
 ) -> tuple[list[Item], list[str]]:
-    """Storage, requests and egress of the job's checkpoints in that time, and what is not known of
-    them. Those of times that follow one another add up."""
+    """Storage, requests and egress of the job's checkpoints in the window, and texts about what is
+    unknown. Costs of adjacent windows add up."""
     sized = sorted((row for row in checkpoints if row.bytes), key=lambda row: row.committed_at_us)
     if not sized:
         return [], []
@@ -48,10 +72,12 @@ def egress(
     market: Market,
     window: Window,
 ) -> tuple[list[Item], list[str]]:
-    """Every byte of a checkpoint that does not stay in its machine's region leaves it once, by the
-    first tier's price. `first` has rank 0 of each generation."""
+    """The cost of checkpoints leaving their machine's region, once each, at the first tier's price.
+
+    `first` has rank 0 of each generation.
+    """
     place = store_of(job.spec, market)
-    leaving = market.leaving or first_prices()
+    leaving = market.leaving or first_tier_prices()
     found: dict[tuple[str, str], tuple[float, int]] = {}
     unknown: list[str] = []
     for row in rows:
@@ -93,9 +119,11 @@ def requests(
     market: Market,
     window: Window,
 ) -> list[Item]:
-    """Writes of what was saved, and reads of what a generation resumed from: one for each part of
-    PART_BYTES, at the store that the part is in. A save that failed or was tried again is not on
-    record, nor is what was listed and verified."""
+    """The cost of writing checkpoints and of reading those that generations resumed from.
+
+    One request for each PART_BYTES, at the store that holds the part. Failed or repeated saves,
+    listings and verification are not on record and not counted.
+    """
     own = store_of(job.spec, market).cloud
     found: dict[tuple[str, str], tuple[int, int]] = {}
 
@@ -136,8 +164,39 @@ def _about(what: str, cloud: str) -> str:
 
 
 def _lies(row: CheckpointRow, saved_by: Node | None, own: str) -> Iterator[tuple[str, int]]:
-    """The clouds that have the checkpoint, and how many bytes of it."""
+    """The clouds that store the checkpoint, and the bytes in each."""
     near = row.near_bytes if saved_by is not None and not saved_by.offer.local else 0
     yield own, row.bytes - near
     if saved_by is not None and near:
         yield saved_by.offer.cloud, near
+
+
+_carriage = schema.carriage.c
+
+
+class StorageCostRepository(Repository):
+    """Costs of checkpoints and data by job and month."""
+
+    @read
+    def rows(self, conn: Connection, month_us: int = 0) -> list[StorageCost]:
+        """Costs by job and month, of all months or of the one that starts at `month_us`."""
+        query = select(schema.carriage).order_by(_carriage.job_id, _carriage.month_us)
+        if month_us:
+            query = query.where(_carriage.month_us == month_us)
+        return [StorageCost(**row) for row in conn.execute(query).mappings()]
+
+    @write
+    def record(self, tx: Transaction, row: StorageCost) -> None:
+        """Replace the cost of that job and month.
+
+        It counts in what the job has spent, its rate in committed use; the job is due if the cost
+        grew.
+        """
+        this = (_carriage.job_id == row.job_id) & (_carriage.month_us == row.month_us)
+        known = tx.conn.execute(select(_carriage.microusd).where(this)).scalar_one_or_none()
+        if row.microusd > (known or 0):
+            tx.touch({row.job_id: row.at_us})
+        if known is None:
+            tx.conn.execute(insert(schema.carriage).values(asdict(row)))
+        else:
+            tx.conn.execute(update(schema.carriage).where(this).values(asdict(row)))

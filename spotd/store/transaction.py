@@ -1,4 +1,5 @@
-"""What every write shares: jobs that became due, and events, written in bulk at its end."""
+"""The parts that every write shares: jobs that become due, and events, written in bulk at its
+end."""
 
 from __future__ import annotations
 
@@ -55,8 +56,11 @@ def coalesced(
     routes: Mapping[str, tuple[str, ...]],
     waiting: Mapping[tuple[str, str], PendingAlert],
 ) -> tuple[list[NewAlert], dict[int, int]]:
-    """What becomes of some alerts, each (job id, event, time): the new messages, and how often a
-    `waiting` one, by route and key, has happened again. `routes` are those of jobs."""
+    """Sort alerts, each (job id, event, time), into new messages and repeats of `waiting` ones.
+
+    Returns the new messages, and repeats by id. `waiting` is by route and key; `routes` are those
+    of jobs.
+    """
     fresh: list[NewAlert] = []
     repeats: dict[int, int] = {}
     newest: dict[tuple[str, str], PendingAlert | NewAlert] = dict(waiting)
@@ -93,9 +97,9 @@ class Transaction:
         self._progress: list[dict[str, Any]] = []
 
     def touch(self, jobs: Mapping[str, int]) -> None:
-        """Note that something was observed about each job at that time; locks their rows.
+        """Make each job due, at the time of an observation, and lock its row.
 
-        Call it before touching nodes: jobs first and in order, or two writers could deadlock.
+        Call it before touching nodes, jobs first and in order, or two writers could deadlock.
         """
         if jobs:
             rows = [{"job": job, "at": max(jobs[job], 1)} for job in sorted(jobs)]
@@ -103,8 +107,10 @@ class Transaction:
                 self.due = True
 
     def event(self, job_id: str, event: Event, at_us: int) -> None:
-        """Store `event`, and what it alerts, when the transaction ends, without secrets that its
-        text may tell; "" is the deployment's own."""
+        """Store `event`, and its alert, when the transaction ends; secrets in its text are hidden.
+
+        The job id "" stands for the deployment.
+        """
         event = replace(event, text=redactor.clean(event.text))
         self._events.append((job_id, event, at_us))
 
@@ -113,22 +119,22 @@ class Transaction:
         self._progress.append(row)
 
     def market_moved(self) -> None:
-        """Refusals, limits or providers changed: what others have cached is old."""
+        """Refusals, limits or providers changed: caches of them are outdated."""
         self._moved.add("market")
 
     def offers_moved(self) -> None:
-        """Offers changed."""
+        """Offers changed: caches of them are outdated."""
         self._moved.add("offers")
 
     def take_ids(self, count: int) -> int:
-        """The first of `count` fresh ids; others wait for theirs until this transaction ends."""
+        """The first of `count` new ids; others wait for theirs until this transaction ends."""
         return self._add("ids", count) - count + 1
 
     def _add(self, counter: str, more: int) -> int:
         return int(self.conn.execute(_ADD, {"counter": counter, "more": more}).scalar_one())
 
     def flush(self) -> None:
-        """Write what was collected; the last thing in the transaction."""
+        """Write what was collected; the last call of the transaction."""
         if self._events or self._progress:
             self._flush_rows()
         for name in sorted(self._moved):
@@ -151,7 +157,7 @@ class Transaction:
                 self._send(alerts)
 
     def _send(self, alerts: list[tuple[str, Event, int]]) -> None:
-        """One outbox row per route of the event's job, or one more repeat of a waiting row."""
+        """Add one outbox row per route of the event's job, or count a repeat of a waiting row."""
         routes = self._routes({job_id for job_id, _, _ in alerts if job_id})
         waiting = self._waiting([event.key for _, event, _ in alerts if event.key])
         fresh, repeats = coalesced(alerts, routes, waiting)

@@ -1,4 +1,4 @@
-"""Which schema a database has: a new one is created, an old one is upgraded on request only."""
+"""The schema version of a database: an empty one is created, an old one is upgraded on request."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from sqlalchemy import Connection, inspect, select, text
 
 from spotd.domain.units import S
-from spotd.store import schema
+from spotd.store import columns, schema
 from spotd.store.engine import Database
-from spotd.store.interface import SchemaVersionError, StoreError
+from spotd.store.errors import SchemaVersionError, StoreError
 from spotd.store.leases import holders
 
 HEAD = schema.REVISIONS[-1]
@@ -19,7 +19,7 @@ _LOCK = 7_078_468_100  # an advisory lock of our own: two daemons may find an em
 
 
 def prepare(database: Database, name: Callable[[], str], now: Callable[[], int]) -> str:
-    """Create an empty database, check any other; the deployment's id.
+    """Create an empty database, or check an existing one; returns the deployment's id.
 
     Raises SchemaVersionError for a schema that is older or newer than this program's.
     """
@@ -31,10 +31,11 @@ def prepare(database: Database, name: Callable[[], str], now: Callable[[], int])
 
 
 def upgrade(url: str, now_us: int | None = None) -> tuple[str, str]:
-    """Bring the database at `url` to this program's schema; (revision before, revision after).
+    """Bring the database at `url` to this program's schema; returns (revision before, revision
+    after).
 
     One transaction: a failure or a kill leaves the schema as it was. Raises StoreError; with
-    `now_us` also while a daemon holds a lease in it. Without, it must be nobody's.
+    `now_us` also while a daemon holds a lease in it. Without, no daemon may use it.
     """
     database = Database(url)
     try:
@@ -49,9 +50,12 @@ def upgrade(url: str, now_us: int | None = None) -> tuple[str, str]:
 
 
 def downgrade(url: str, revision: str, now_us: int | None = None) -> tuple[str, str]:
-    """Bring the database at `url` back to an older schema of ours, for the older spotd that has it;
-    (revision before, revision after). What only newer ones know is lost. One transaction; raises
-    StoreError, and `now_us` is as in `upgrade`."""
+    """Bring the database at `url` back to an older schema; returns (revision before, revision
+    after).
+
+    Data that only newer schemas hold is lost. One transaction; raises StoreError; `now_us` as in
+    `upgrade`.
+    """
     database = Database(url)
     try:
         before = database.read(revision_of)
@@ -71,7 +75,7 @@ def downgrade(url: str, revision: str, now_us: int | None = None) -> tuple[str, 
 
 
 def check_known(what: str, found: str) -> None:
-    """Whether the schema `found` of `what` is one of ours. Raises SchemaVersionError."""
+    """Check that the schema `found` of `what` is known. Raises SchemaVersionError."""
     if found not in schema.REVISIONS:
         raise SchemaVersionError(
             f"{what} has schema {found!r}, which this spotd (schema {HEAD}) does not "
@@ -105,7 +109,7 @@ def revision_of(conn: Connection) -> str | None:
 
 
 def _check_free(conn: Connection, now_us: int) -> None:
-    """Whether no daemon lives here, as far as leases tell. Raises StoreError."""
+    """Check that no daemon holds a lease. Raises StoreError."""
     for holder, until_us in holders(conn, now_us).items():
         left_s = math.ceil((until_us - now_us) / S)
         raise StoreError(
@@ -126,7 +130,7 @@ def _create(conn: Connection) -> None:
     _lock(conn)
     if revision_of(conn) is not None:
         return  # another process was faster
-    schema.metadata.create_all(conn)
+    columns.metadata.create_all(conn)
     _add_counters(conn)
     conn.execute(
         text(
@@ -138,7 +142,7 @@ def _create(conn: Connection) -> None:
 
 
 def _add_counters(conn: Connection) -> None:
-    """Those that are not there yet: an empty database may be brought here by migrations as well."""
+    """Add the missing counters: migrations may have created the database as well."""
     known = set(conn.execute(select(schema.counters.c.name)).scalars())
     rows = [{"name": name, "value": 0} for name in ("ids", "market", "offers") if name not in known]
     if rows:

@@ -1,5 +1,8 @@
-"""A job as decisions see it: one snapshot, five statements however many jobs are loaded, one more
-for each that trains, and two for each that took over lately."""
+"""A job as decisions see it.
+
+One snapshot: five statements however many jobs are loaded, one more for each that trains, and two
+for each that was recently taken over by a new machine.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ from spotd.domain.node_history import Prerequisite
 from spotd.domain.preferences import GenerationSaves
 from spotd.domain.states import NodeState, Outcome
 from spotd.domain.view import View
-from spotd.store import ledger, schema, throughput
+from spotd.store import ledger, progress, schema
+from spotd.store.progress import current_of
 from spotd.store.rows import JOB_COLUMNS, NOT_GONE, job_of, nodes_query, read_nodes
-from spotd.store.throughput import current_of
 
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
 _IDS: BindParameter[Any] = bindparam("jobs", expanding=True)
@@ -85,7 +88,7 @@ _BEFORE = select(
 
 
 def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[str, View]:
-    """See Store.load_views."""
+    """Load the views of these jobs; unknown ones are left out."""
     ids: dict[str, Any] = {"jobs": list(job_ids)}
     jobs = {row.id: job_of(row) for row in conn.execute(_JOBS, ids)}
     if not jobs:
@@ -94,8 +97,8 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
     for row in conn.execute(_ATTEMPTS, ids):
         attempts[row.job_id].append(Attempt(*row))
     nodes = _nodes_of(conn, jobs)
-    since_us = throughput.since_us((job.spec.health for job in jobs.values()), now_us)
-    reported = throughput.reported(conn, list(jobs), since_us)
+    since_us = progress.since_us((job.spec.health for job in jobs.values()), now_us)
+    reported = progress.reported(conn, list(jobs), since_us)
     trains = {job: current_of(nodes[job], now_us) for job in jobs}
     verdicts = _verdicts(conn, [job for job in jobs if _trains(nodes[job])])
     spent = ledger.spent_microusd(conn, list(jobs), now_us)
@@ -110,9 +113,7 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
             spent_microusd=spent.get(job_id, 0),
             loaded_at_us=now_us,
             verdicts=verdicts.get(job_id, ()),
-            typical_tokens_per_s=throughput.typical(conn, node)
-            if (node := trains[job_id])
-            else 0.0,
+            typical_tokens_per_s=progress.typical(conn, node) if (node := trains[job_id]) else 0.0,
             saved=tuple(saved.get(job_id, ())),
             setbacks=_setbacks(conn, job_id) if job.failures else Setbacks(),
             before=before.get(job.spec.after),
@@ -152,8 +153,10 @@ def _verdicts(conn: Connection, job_ids: Sequence[str]) -> dict[str, tuple[Diagn
 
 
 def verdicts_of(told: Sequence[Diagnosis]) -> tuple[Diagnosis, ...]:
-    """Of a job's newest events, oldest first, what is decided upon. Who goes back from lost numbers
-    by itself is left to it."""
+    """The diagnoses among a job's newest events, oldest first, that decisions use.
+
+    A program that goes back from diverged losses by itself is left alone.
+    """
     back = {one.node_id for one in told if one.kind == ROLLED_BACK}
     return tuple(
         one
@@ -169,8 +172,10 @@ def _setbacks(conn: Connection, job_id: str) -> Setbacks:
 
 
 def setbacks_of(told: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Setbacks:
-    """Of the kind, the node and the data of a job's events, newest first. What nodes tell has a
-    node, and to step back is the job's own word."""
+    """The setbacks in a job's events (kind, node, data), newest first.
+
+    Events from nodes name a node; a step back of the job names none.
+    """
     newest: dict[str, Mapping[str, Any]] = {}
     for kind, node_id, data in told:
         if kind == CRASHED or (kind == STEPPED_BACK and not node_id):

@@ -1,5 +1,5 @@
-"""A rehearsal: a job of one's own, on the machine that it is meant for, taken away by its cloud's
-own interruption, and what became of it, measured.
+"""Tests on a real cloud: a live proof with one small machine, and an interruption test of a job.
 
-The daemon does all of it as always; a rehearsal submits, asks the cloud, watches and cancels.
+The interruption test submits a user's job, asks the cloud to interrupt its machine, and measures
+the recovery. Everything else is done by the daemon as usual.
 """

@@ -1,5 +1,4 @@
-"""The job file of a rehearsal: a user's, kept to one cloud, to spot machines, and to what may be
-spent."""
+"""Prepare a user's job file for an interruption test: one cloud, spot only, limited cost."""
 
 from __future__ import annotations
 
@@ -10,68 +9,79 @@ import yaml
 from spotd.spec.document import parse
 from spotd.spec.quantities import parse_duration_s
 
-LONGEST_S = 3 * 3600  # that the job may take, whoever has forgotten it by then
-_PLACE = ("infra", "cloud", "region", "zone")
-_SEVERAL = ("any_of", "ordered")
+MAX_DURATION_S = 3 * 3600  # the job ends after this time even if nobody cancels it
+_LOCATION_KEYS = ("infra", "cloud", "region", "zone")
+_ALTERNATIVE_KEYS = ("any_of", "ordered")
 
 
 class UnsuitableJobError(Exception):
-    """A job that nothing can be shown with. The text names the field."""
+    """A job that an interruption test cannot use. The text names the field."""
 
 
-def confined(text: str, provider: str, cloud: str, most_usd: float) -> str:
-    """The file `text` (whose secrets are given beside it) for one spot machine of `provider`, a
-    cloud of the make `cloud`. Raises UnfitError, and SpecError for what is no job file."""
+def restrict_job_file(text: str, provider: str, cloud: str, max_usd: float) -> str:
+    """Return the job file `text`, changed to run on one spot machine of `provider`.
+
+    `cloud` is the kind of the provider, `max_usd` the upper limit of its budget. Raises
+    UnsuitableJobError, and SpecError if the text is not a job file.
+    """
     data = {str(key): value for key, value in parse(text).data.items()}
-    own = dict(data.get("spotd") or {})
-    if (own.get("checkpoint") or {}).get("engine") != "spotd":
+    spotd_block = dict(data.get("spotd") or {})
+    if (spotd_block.get("checkpoint") or {}).get("engine") != "spotd":
         raise UnsuitableJobError(
-            "spotd.checkpoint.engine is not spotd: without its checkpoints there is nothing to see"
+            "spotd.checkpoint.engine is not spotd: the test needs its checkpoints"
         )
     if int(data.get("num_nodes") or 1) != 1:
-        raise UnsuitableJobError("num_nodes: a rehearsal is of a job on one machine")
+        raise UnsuitableJobError("num_nodes: an interruption test needs a job on one machine")
     data["resources"] = _resources(dict(data.get("resources") or {}), provider, cloud)
-    budget = dict(own.get("budget") or {})
-    budget["max_cost_usd"] = min(most_usd, float(budget.get("max_cost_usd") or most_usd))
-    own |= {"budget": budget, "capacity": ["spot"], "candidates": 1}
-    given = own.get("max_duration")
-    if given is None or parse_duration_s(given) > LONGEST_S:
-        own["max_duration"] = f"{LONGEST_S}s"
-    data["spotd"] = own
+    budget = dict(spotd_block.get("budget") or {})
+    budget["max_cost_usd"] = min(max_usd, float(budget.get("max_cost_usd") or max_usd))
+    spotd_block |= {"budget": budget, "capacity": ["spot"], "candidates": 1}
+    duration = spotd_block.get("max_duration")
+    if duration is None or parse_duration_s(duration) > MAX_DURATION_S:
+        spotd_block["max_duration"] = f"{MAX_DURATION_S}s"
+    data["spotd"] = spotd_block
     return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
 
 
-def _resources(given: dict[str, Any], provider: str, cloud: str) -> dict[str, Any]:
-    found = _block(given, provider, cloud)
-    several = next((key for key in _SEVERAL if given.get(key)), "")
-    if several:
-        rows = [row for row in given[several] if isinstance(row, dict)]
-        kept = [_block(row, provider, cloud) if _says(row) else dict(row) for row in rows]
-        fit = [row for row in kept if row is not None]
-        for row in fit:
-            row.pop("use_spot", None)
-        if not fit:
-            raise UnsuitableJobError(f"resources.{several} names no machine of {cloud}")
-        # What they say themselves counts; a place that none of them has is nobody's.
-        found = {k: v for k, v in given.items() if k not in _PLACE} if found is None else found
-        found |= {several: fit} | ({} if "infra" in found else {"infra": provider})
-    if found is None:
+def _resources(resources: dict[str, Any], provider: str, cloud: str) -> dict[str, Any]:
+    restricted = _restrict_block(resources, provider, cloud)
+    key = next((name for name in _ALTERNATIVE_KEYS if resources.get(name)), "")
+    if key:
+        usable = []
+        for block in resources[key]:
+            if isinstance(block, dict):
+                has_location = _has_location(block)
+                alternative = (
+                    _restrict_block(block, provider, cloud) if has_location else dict(block)
+                )
+                if alternative is not None:
+                    alternative.pop("use_spot", None)
+                    usable.append(alternative)
+        if not usable:
+            raise UnsuitableJobError(f"resources.{key} names no machine of {cloud}")
+        # The alternatives' own locations count; a location in another cloud is dropped here.
+        if restricted is None:
+            restricted = {
+                name: value for name, value in resources.items() if name not in _LOCATION_KEYS
+            }
+        restricted |= {key: usable} | ({} if "infra" in restricted else {"infra": provider})
+    if restricted is None:
         raise UnsuitableJobError(f"resources names another cloud than {cloud}")
-    found.pop("use_spot", None)
-    return found
+    restricted.pop("use_spot", None)
+    return restricted
 
 
-def _says(block: dict[str, Any]) -> bool:
-    return any(block.get(key) for key in _PLACE)
+def _has_location(block: dict[str, Any]) -> bool:
+    return any(block.get(key) for key in _LOCATION_KEYS)
 
 
-def _block(block: dict[str, Any], provider: str, cloud: str) -> dict[str, Any] | None:
-    """With its place there; None for one that is elsewhere."""
+def _restrict_block(block: dict[str, Any], provider: str, cloud: str) -> dict[str, Any] | None:
+    """Return the block with its location in `provider`; None if it names another cloud."""
     parts = str(block.get("infra") or "").strip("/ ").split("/")
-    named = parts[0] or str(block.get("cloud") or "")
-    if named.lower() not in ("", "*", cloud, provider.lower()):
+    cloud_name = parts[0] or str(block.get("cloud") or "")
+    if cloud_name.lower() not in ("", "*", cloud, provider.lower()):
         return None
     region = parts[1] if len(parts) > 1 else str(block.get("region") or "*")
     zone = parts[2] if len(parts) > 2 else str(block.get("zone") or "*")
-    kept = {key: value for key, value in block.items() if key not in _PLACE}
-    return kept | {"infra": f"{provider}/{region}/{zone}".removesuffix("/*").removesuffix("/*")}
+    values = {key: value for key, value in block.items() if key not in _LOCATION_KEYS}
+    return values | {"infra": f"{provider}/{region}/{zone}".removesuffix("/*").removesuffix("/*")}

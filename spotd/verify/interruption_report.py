@@ -1,7 +1,7 @@
-"""What a rehearsal showed: from the daemon's own record of the job, pure.
+"""Report of an interruption test, computed from the daemon's record of the job. Pure.
 
-Seconds are counted by the daemon's clock, from the moment that the notice was heard, but for that
-itself, which is counted from the request for an interruption.
+Times are by the daemon's clock, in seconds since the notice was received. The delay of the notice
+itself is counted from the request for an interruption.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Milestone:
-    """One thing that had to happen. `seconds` None: it did not."""
+    """An expected event; `seconds` is None if it did not happen."""
 
     name: str
     text: str = ""
@@ -29,173 +29,217 @@ class Milestone:
 
 @dataclass
 class TestObservations:
-    """What is known of a rehearsal: the job as the daemon tells it, and what was seen on the way.
-    `asked_s` is when the cloud was asked (unix time), `asked` what it answered, `fee_usd` what it
-    takes for that at most; `node_id` is the machine that it was asked to take; `saves` are
-    checkpoints as they came; `resumed_step` is where the next machine began."""
+    """Everything observed during an interruption test.
+
+    `job` is the newest API object of the job, `node_id` the machine that the cloud was asked to
+    interrupt, and `requested_at_s` the Unix time of that request. `request_text` describes the call
+    and its answer, and `fee_usd` is the most that the cloud charges for it. `saves` are the
+    checkpoints in order, and `resumed_step` is the step at which the replacement resumed.
+    """
 
     job: Row = field(default_factory=dict)
     node_id: str = ""
-    asked_s: float = 0.0
-    asked: str = ""
+    requested_at_s: float = 0.0
+    request_text: str = ""
     fee_usd: float = 0.0
     saves: list[Row] = field(default_factory=list)
     resumed_step: int | None = None
     cost: Row = field(default_factory=dict)
-    failed: list[str] = field(default_factory=list)  # what went wrong, in words
+    failures: list[str] = field(default_factory=list)  # messages for the report
 
     @property
-    def old(self) -> Row:
-        """The machine that was to be taken; {} before it is known."""
-        return next((n for n in self._nodes() if n["id"] == self.node_id), {})
+    def interrupted_node(self) -> Row:
+        """The machine to be interrupted; {} if not yet known."""
+        return next((node for node in self._nodes() if node["id"] == self.node_id), {})
 
     @property
-    def new(self) -> Row:
-        """The machine that went on, or is on its way; {} while there is none."""
-        if not self.old:
+    def replacement(self) -> Row:
+        """The machine that continues the job, or is starting; {} if there is none."""
+        if not self.interrupted_node:
             return {}
-        after = int(self.old["generation"])
-        later = [n for n in self._nodes() if n["generation"] > after and not n["launch_error"]]
-        trained = [n for n in later if n["first_step_at"]]
-        return next(iter([*trained, *sorted(later, key=lambda n: -n["generation"])]), {})
+        generation = int(self.interrupted_node["generation"])
+        candidates = [
+            node
+            for node in self._nodes()
+            if node["generation"] > generation and not node["launch_error"]
+        ]
+        trained = [node for node in candidates if node["first_step_at"]]
+        newest_first = sorted(candidates, key=lambda node: -node["generation"])
+        return next(iter([*trained, *newest_first]), {})
 
     @property
     def notice(self) -> Row:
-        """The first that was heard of those that take the machine away, which the machine itself
-        and its cloud may both tell; {} before."""
-        told = [n for n in self.old.get("notices", ()) if n["kind"] != "rebalance"]
-        return min((n for n in told if not n["withdrawn"]), key=_heard, default={})
+        """The first notice that ends the machine; {} before one arrives.
+
+        Both the machine and its cloud may report the same interruption.
+        """
+        notices = [
+            notice
+            for notice in self.interrupted_node.get("notices", ())
+            if notice["kind"] != "rebalance" and not notice["withdrawn"]
+        ]
+        return min(notices, key=_received_at, default={})
 
     @property
-    def save(self) -> Row:
-        """The last that the machine committed after its notice."""
-        heard_s = seconds_of(self.notice.get("heard_at"))
-        own = [s for s in self.saves if s["generation"] == self.old.get("generation")]
-        later = [s for s in own if heard_s and seconds_of(s["at"]) >= heard_s]
-        return max(later, key=lambda s: int(s["step"]), default={})
+    def final_save(self) -> Row:
+        """The last checkpoint that the machine committed after the notice; {} if none."""
+        received_s = unix_seconds(self.notice.get("heard_at"))
+        generation = self.interrupted_node.get("generation")
+        saves = [
+            save
+            for save in self.saves
+            if save["generation"] == generation
+            and received_s
+            and unix_seconds(save["at"]) >= received_s
+        ]
+        return max(saves, key=lambda save: int(save["step"]), default={})
 
     @property
     def steps_lost(self) -> int | None:
-        """Steps that were trained twice; None before it is known."""
-        if self.resumed_step is None or not self.new.get("first_step_at"):
+        """Number of steps that were trained twice; None if not yet known."""
+        if self.resumed_step is None or not self.replacement.get("first_step_at"):
             return None
-        return max(0, int(self.old.get("step", 0)) - self.resumed_step)
+        return max(0, int(self.interrupted_node.get("step", 0)) - self.resumed_step)
 
     def _nodes(self) -> Sequence[Row]:
         nodes: Sequence[Row] = self.job.get("nodes", ())
         return nodes
 
 
-def milestones(seen: TestObservations) -> list[Milestone]:
-    """In the order in which they are to be; those that have not been, without seconds."""
-    old, new, notice, save = seen.old, seen.new, seen.notice, seen.save
-    heard_s = seconds_of(notice.get("heard_at"))
-    lead_s = seconds_of(notice.get("deadline")) - heard_s if notice.get("deadline") else None
-    lead = "no deadline told" if lead_s is None else f"{lead_s:.1f} s before the end"
+def milestones(observations: TestObservations) -> list[Milestone]:
+    """Return all milestones in the expected order; those not reached have no seconds."""
+    interrupted, replacement = observations.interrupted_node, observations.replacement
+    notice, final_save = observations.notice, observations.final_save
+    received_s = unix_seconds(notice.get("heard_at"))
+    lead_s = unix_seconds(notice.get("deadline")) - received_s if notice.get("deadline") else None
+    lead_text = "no deadline told" if lead_s is None else f"{lead_s:.1f} s before the end"
 
     def since(row: Row, key: str) -> float | None:
-        at_s = seconds_of(row.get(key))
-        return round(at_s - heard_s, 3) if at_s and heard_s else None
+        at_s = unix_seconds(row.get(key))
+        return round(at_s - received_s, 3) if at_s and received_s else None
 
-    saved_s, released_s = since(save, "at"), since(old, "released_at")
+    saved_s, released_s = since(final_save, "at"), since(interrupted, "released_at")
     if saved_s is not None and released_s is not None:
-        # HEAD is given away with the save or after it; two processes tell of it, in either order.
+        # HEAD is released with the save or after it, but the two reports may arrive in any order.
         saved_s = min(saved_s, released_s)
-    place = f"{new['zone']} {new['instance_type']}" if new else ""
-    lost = f"from step {seen.resumed_step}; {seen.steps_lost} of {old.get('step')} steps lost"
-    asked_s = round(heard_s - seen.asked_s, 3) if heard_s else None
+    location = f"{replacement['zone']} {replacement['instance_type']}" if replacement else ""
+    lost_text = f"{observations.steps_lost} of {interrupted.get('step')} steps lost"
+    resume_text = f"from step {observations.resumed_step}; {lost_text}"
+    notice_delay_s = round(received_s - observations.requested_at_s, 3) if received_s else None
     return [
-        Milestone("notice heard", f"{lead}, by {notice.get('source') or 'the machine'}", asked_s),
-        Milestone("saved", f"step {save.get('step')}", saved_s),
+        Milestone(
+            "notice heard",
+            f"{lead_text}, by {notice.get('source') or 'the machine'}",
+            notice_delay_s,
+        ),
+        Milestone("saved", f"step {final_save.get('step')}", saved_s),
         Milestone("released", "", released_s),
-        Milestone("replacement requested", place, since(new, "requested_at")),
-        Milestone("replacement there", place, since(new, "launched_at")),
-        Milestone("agent's hello", "", since(new, "hello_at")),
-        Milestone("prepared, set up", "", since(new, "ready_at")),
-        Milestone("trains again", lost, since(new, "first_step_at")),
-        Milestone("old machine gone", old.get("leave_reason") or "", since(old, "gone_at")),
+        Milestone("replacement requested", location, since(replacement, "requested_at")),
+        Milestone("replacement there", location, since(replacement, "launched_at")),
+        Milestone("agent's hello", "", since(replacement, "hello_at")),
+        Milestone("prepared, set up", "", since(replacement, "ready_at")),
+        Milestone("trains again", resume_text, since(replacement, "first_step_at")),
+        Milestone(
+            "old machine gone", interrupted.get("leave_reason") or "", since(interrupted, "gone_at")
+        ),
     ]
 
 
-def report_of(seen: TestObservations, cloud: str, at: str) -> dict[str, Any]:
-    """What is kept of it."""
-    marks, old, notice = milestones(seen), seen.old, seen.notice
-    missing = [f"{mark.name}: it did not happen" for mark in marks if mark.seconds is None]
-    wrong = [*seen.failed, *missing]
-    heard_s, deadline_s = (seconds_of(notice.get(key)) for key in ("heard_at", "deadline"))
+def build_report(observations: TestObservations, cloud: str, at: str) -> dict[str, Any]:
+    """Return the report that is stored as JSON. `at` is the time of the test, ISO 8601."""
+    reached = milestones(observations)
+    interrupted, notice = observations.interrupted_node, observations.notice
+    missing = [
+        f"{milestone.name}: it did not happen" for milestone in reached if milestone.seconds is None
+    ]
+    failures = [*observations.failures, *missing]
+    received_s, deadline_s = (unix_seconds(notice.get(key)) for key in ("heard_at", "deadline"))
     return {
         "apiVersion": "spotd/v1",
         "kind": RECOVERY_KIND,
         "cloud": cloud,
         "at": at,
-        "ok": not wrong,
-        "job": {key: seen.job.get(key) for key in ("id", "name", "phase", "outcome_text")},
-        "asked": seen.asked,
-        "from": _place(old),
-        "to": _place(seen.new),
-        "notice_lead_s": round(deadline_s - heard_s, 3) if deadline_s and heard_s else None,
+        "ok": not failures,
+        "job": {key: observations.job.get(key) for key in ("id", "name", "phase", "outcome_text")},
+        "asked": observations.request_text,
+        "from": _location(interrupted),
+        "to": _location(observations.replacement),
+        "notice_lead_s": round(deadline_s - received_s, 3) if deadline_s and received_s else None,
         "milestones": [
-            {"name": mark.name, "seconds": mark.seconds, "text": mark.text if mark.seconds else ""}
-            for mark in marks
+            {
+                "name": milestone.name,
+                "seconds": milestone.seconds,
+                "text": milestone.text if milestone.seconds else "",
+            }
+            for milestone in reached
         ],
-        "saved_step": seen.save.get("step"),
-        "reached_step": old.get("step"),
-        "resumed_step": seen.resumed_step,
-        "steps_lost": seen.steps_lost,
-        "cost_usd": seen.cost.get("spend_usd"),
-        "interruption_usd": seen.fee_usd,
-        "on_demand_usd": seen.cost.get("list_usd"),
+        "saved_step": observations.final_save.get("step"),
+        "reached_step": interrupted.get("step"),
+        "resumed_step": observations.resumed_step,
+        "steps_lost": observations.steps_lost,
+        "cost_usd": observations.cost.get("spend_usd"),
+        "interruption_usd": observations.fee_usd,
+        "on_demand_usd": observations.cost.get("list_usd"),
         "machines": [
-            {**_place(row), "paid_hours": row["paid_hours"], "cost_usd": row["spend_usd"]}
-            for row in seen.cost.get("nodes", ())
+            {**_location(node), "paid_hours": node["paid_hours"], "cost_usd": node["spend_usd"]}
+            for node in observations.cost.get("nodes", ())
         ],
-        "failed": wrong,
+        "failed": failures,
     }
 
 
-def page_of(report: Row) -> str:
-    """The same for people, in Markdown."""
+def render_markdown(report: Row) -> str:
+    """Render a report of `build_report` as Markdown."""
     verdict = "the job went on" if report["ok"] else "**failed**"
-    old = report["from"]
-    where = f"{old['instance_type']} in {old['zone']}" if old else "no machine"
-    paid, listed = report["cost_usd"], report["on_demand_usd"]
+    interrupted = report["from"]
+    machine = (
+        f"{interrupted['instance_type']} in {interrupted['zone']}" if interrupted else "no machine"
+    )
+    cost_usd, on_demand_usd = report["cost_usd"], report["on_demand_usd"]
     lines = [
         f"# {report['cloud']}, a recovery, live, {report['at']}",
         "",
-        f"{where}, taken by {report['asked'] or 'nobody'}: {verdict}.",
+        f"{machine}, taken by {report['asked'] or 'nobody'}: {verdict}.",
         "",
         "| | seconds since the notice | |",
         "|---|---|---|",
     ]
-    for number, mark in enumerate(report["milestones"]):
-        seconds = "—" if mark["seconds"] is None else f"{mark['seconds']:.1f}"
-        seconds += " (since it was asked for)" if number == 0 and mark["seconds"] else ""
-        lines.append(f"| {mark['name']} | {seconds} | {mark['text']} |")
-    money = "not known" if paid is None else f"{paid:.4f} USD (on demand: {listed:.4f} USD)"
-    lines += ["", f"Steps lost: {_known(report['steps_lost'])}. Cost of the machines: {money}."]
+    for number, milestone in enumerate(report["milestones"]):
+        seconds = "—" if milestone["seconds"] is None else f"{milestone['seconds']:.1f}"
+        seconds += " (since it was asked for)" if number == 0 and milestone["seconds"] else ""
+        lines.append(f"| {milestone['name']} | {seconds} | {milestone['text']} |")
+    money = (
+        "not known"
+        if cost_usd is None
+        else f"{cost_usd:.4f} USD (on demand: {on_demand_usd:.4f} USD)"
+    )
+    lines += [
+        "",
+        f"Steps lost: {_number_text(report['steps_lost'])}. Cost of the machines: {money}.",
+    ]
     if report["interruption_usd"]:
         lines[-1] += f" The interruption: up to {report['interruption_usd']:.2f} USD, by list."
-    for row in report["machines"]:
-        hours, usd = row["paid_hours"], row["cost_usd"]
-        lines.append(f"- {row['zone']} {row['instance_type']}: {hours:.3f} h, {usd:.4f} USD")
+    for node in report["machines"]:
+        hours, usd = node["paid_hours"], node["cost_usd"]
+        lines.append(f"- {node['zone']} {node['instance_type']}: {hours:.3f} h, {usd:.4f} USD")
     if report["failed"]:
         lines += ["", "What failed:", *(f"- {text}" for text in report["failed"])]
     return "\n".join(lines) + "\n"
 
 
-def seconds_of(moment: str | None) -> float:
-    """Unix time of a moment as the API tells it; 0.0 for none."""
+def unix_seconds(moment: str | None) -> float:
+    """Convert an ISO 8601 time of the API to Unix time; 0.0 for None."""
     return (datetime.fromisoformat(moment) - _EPOCH).total_seconds() if moment else 0.0
 
 
-def _heard(notice: Row) -> str:
+def _received_at(notice: Row) -> str:
     return str(notice["heard_at"])
 
 
-def _known(number: int | None) -> str:
+def _number_text(number: int | None) -> str:
     return "not known" if number is None else str(number)
 
 
-def _place(node: Row) -> dict[str, Any]:
+def _location(node: Row) -> dict[str, Any]:
     keys = ("provider", "region", "zone", "instance_type", "capacity_type", "local")
     return {key: node[key] for key in keys if key in node}

@@ -1,5 +1,7 @@
-"""A rehearsal, step by step: the job trains and saves, its cloud is asked to take its machine, the
-daemon is watched, the job is cancelled. Whatever happens, the job is cancelled."""
+"""Run an interruption test: train, save, interrupt the machine, watch the recovery, cancel.
+
+The job is cancelled whatever happens.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +11,25 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from providers.base import ProviderError
-from providers.fault_injection import Interrupter
+from providers.fault_injection import FaultInjector
 from spotd.base.errors import UserError
 from spotd.verify.interruption_report import Milestone, TestObservations, milestones
 
-# How long is waited. What a job may cost and take, the daemon holds it to: see jobfile.py.
-TRAINS_S = 3600.0  # from its submission to the first step
-SAVES_S = 3600.0  # from there to a checkpoint
-RESUMES_S = 3600.0  # from the notice to a step on the next machine
-ENDS_S = 900.0  # from its cancellation until every machine is gone
-LOOK_S = 1.0
+# The job's total cost and duration are limited by the daemon: see interruption_job.py.
+TRAIN_TIMEOUT_S = 3600.0  # from submission to the first step
+SAVE_TIMEOUT_S = 3600.0  # from the first step to a checkpoint
+RESUME_TIMEOUT_S = 3600.0  # from the notice to a step on the replacement
+END_TIMEOUT_S = 900.0  # from cancellation until every machine is gone
+POLL_S = 1.0
 _FINISHED = ("succeeded", "failed", "cancelled")
 
 
 class InterruptionTestError(Exception):
-    """It could not go on; what was seen until then stands."""
+    """The test cannot continue; observations made so far are still valid."""
 
 
 class Daemon(Protocol):
-    """The API, as the command line has it. Raises UserError."""
+    """The daemon's API. Methods raise UserError."""
 
     def get(self, path: str, **query: object) -> dict[str, Any]: ...
 
@@ -36,97 +38,108 @@ class Daemon(Protocol):
 
 @dataclass
 class InterruptionTest:
-    """Of a job that was submitted. `tell` hears of each step with the seconds since the one before;
-    `seen` is what it came to, also of one that failed."""
+    """An interruption test of a job that was already submitted.
+
+    `on_milestone` is called for each milestone as it is reached. `observations` hold the result,
+    also of a test that failed.
+    """
 
     daemon: Daemon
-    cloud: Interrupter
+    cloud: FaultInjector
     job_path: str
-    tell: Callable[[Milestone], None] = lambda _mark: None
-    seen: TestObservations = field(default_factory=TestObservations)
+    on_milestone: Callable[[Milestone], None] = lambda _mark: None
+    observations: TestObservations = field(default_factory=TestObservations)
 
     def run(self) -> None:
-        """All of it; the job is cancelled and its machines are gone when this is over, or `seen`
-        says that they are not. Raises what stops this program, and UserError of the daemon's."""
+        """Run the test, cancel the job, and wait until its machines are gone.
+
+        Failures are added to `observations`, including machines that remain. Raises UserError if
+        the daemon fails, and KeyboardInterrupt.
+        """
         try:
-            self._play()
+            self._run_phases()
         except (InterruptionTestError, ProviderError) as error:
-            self.seen.failed.append(str(error))
+            self.observations.failures.append(str(error))
         finally:
             try:
-                self._end()
+                self._cancel_and_wait()
             except UserError as error:
-                text = f"{error.text}: whether the job was cancelled and has ended is not known"
-                self.seen.failed.append(text)
+                message = f"{error.text}: whether the job was cancelled and has ended is not known"
+                self.observations.failures.append(message)
                 raise
 
-    def _play(self) -> None:
-        began_s = time.monotonic()
-        node = self._until("trains", self._training, TRAINS_S)
-        self.seen.node_id = node["id"]
-        self._tell("trains", _where(node), began_s)
-        began_s = time.monotonic()
-        self._until("has saved a checkpoint", self._saved, SAVES_S)
-        self._tell("a checkpoint", f"of step {self.seen.saves[-1]['step']}", began_s)
-        began_s, self.seen.asked_s = time.monotonic(), time.time()
-        found = self.cloud.interrupt(self.seen.old["instance_id"])
-        self.seen.asked, self.seen.fee_usd = found.asked, self.cloud.interruption_usd
-        self._tell("interruption asked for", found.asked, began_s)
-        self._watch(found.heard_within_s)
+    def _run_phases(self) -> None:
+        started_s = time.monotonic()
+        node = self._wait_for("started training", self._training_node, TRAIN_TIMEOUT_S)
+        self.observations.node_id = node["id"]
+        self._report("trains", _describe_node(node), started_s)
+        started_s = time.monotonic()
+        self._wait_for("saved a checkpoint", self._has_saved, SAVE_TIMEOUT_S)
+        self._report("a checkpoint", f"of step {self.observations.saves[-1]['step']}", started_s)
+        started_s, self.observations.requested_at_s = time.monotonic(), time.time()
+        interruption = self.cloud.interrupt(self.observations.interrupted_node["instance_id"])
+        self.observations.request_text = interruption.request
+        self.observations.fee_usd = self.cloud.interruption_usd
+        self._report("interruption asked for", interruption.request, started_s)
+        self._watch(interruption.notice_within_s)
 
-    def _watch(self, heard_within_s: float) -> None:
-        """Until the next machine trains, or there is nothing to wait for."""
-        told: set[str] = set()
-        late_s = time.monotonic() + heard_within_s
-        heard = False
+    def _watch(self, notice_within_s: float) -> None:
+        """Report milestones until the replacement trains. Raises InterruptionTestError."""
+        reported: set[str] = set()
+        deadline_s = time.monotonic() + notice_within_s
+        noticed = False
         while True:
-            self._look()
-            for mark in milestones(self.seen):
-                if mark.seconds is not None and mark.name not in told:
-                    told.add(mark.name)
-                    self.tell(mark)
-            if self.seen.new.get("first_step_at"):
+            self._refresh()
+            for milestone in milestones(self.observations):
+                if milestone.seconds is not None and milestone.name not in reported:
+                    reported.add(milestone.name)
+                    self.on_milestone(milestone)
+            if self.observations.replacement.get("first_step_at"):
                 return
             self._check_runs()
-            if not heard and (self.seen.notice or self.seen.old["gone_at"]):
-                heard, late_s = True, time.monotonic() + RESUMES_S
-            if time.monotonic() > late_s:
-                what = "trained again" if heard else "heard a notice"
-                raise InterruptionTestError(f"the job has not {what} in time: what is above is all")
-            time.sleep(LOOK_S)
+            interrupted_node = self.observations.interrupted_node
+            if not noticed and (self.observations.notice or interrupted_node["gone_at"]):
+                noticed, deadline_s = True, time.monotonic() + RESUME_TIMEOUT_S
+            if time.monotonic() > deadline_s:
+                expected = "trained again" if noticed else "heard a notice"
+                raise InterruptionTestError(
+                    f"the job has not {expected} in time: what is above is all"
+                )
+            time.sleep(POLL_S)
 
-    def _end(self) -> None:
-        """Cancelled, and every machine gone; what it cost."""
-        began_s = time.monotonic()
+    def _cancel_and_wait(self) -> None:
+        """Cancel the job, wait until every machine is gone, and record the cost."""
+        started_s = time.monotonic()
         self.daemon.post(f"{self.job_path}/cancel")
-        while time.monotonic() < began_s + ENDS_S:
-            self._look()
-            left = [n for n in self.seen.job["nodes"] if n["state"] != "gone"]
-            if not left and self.seen.job["phase"] in _FINISHED:
+        while time.monotonic() < started_s + END_TIMEOUT_S:
+            self._refresh()
+            remaining = [node for node in self.observations.job["nodes"] if node["state"] != "gone"]
+            if not remaining and self.observations.job["phase"] in _FINISHED:
                 break
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         else:
-            names = ", ".join(n["instance_id"] or n["id"] for n in left)
-            self.seen.failed.append(f"still there {ENDS_S:.0f} s after its end: {names}")
-        self.seen.cost = self.daemon.get(f"{self.job_path}/cost")
-        self._tell("ended", f"{self.seen.cost['spend_usd']:.4f} USD", began_s)
+            names = ", ".join(node["instance_id"] or node["id"] for node in remaining)
+            message = f"still there {END_TIMEOUT_S:.0f} s after its end: {names}"
+            self.observations.failures.append(message)
+        self.observations.cost = self.daemon.get(f"{self.job_path}/cost")
+        self._report("ended", f"{self.observations.cost['spend_usd']:.4f} USD", started_s)
 
     # --- the daemon's record
 
-    def _look(self) -> None:
-        """The job as it is; checkpoints are told of one by one."""
+    def _refresh(self) -> None:
+        """Fetch the job, and record new checkpoints and the step at which it resumed."""
         job = self.daemon.get(self.job_path)
-        self.seen.job, newest = job, job["last_checkpoint"]
-        if newest and newest not in self.seen.saves:
-            self.seen.saves.append(newest)
-        new = self.seen.new
-        if new.get("claimed_at") and self.seen.resumed_step is None:
-            self.seen.resumed_step = self._resumed(new["id"])
+        self.observations.job, newest = job, job["last_checkpoint"]
+        if newest and newest not in self.observations.saves:
+            self.observations.saves.append(newest)
+        replacement = self.observations.replacement
+        if replacement.get("claimed_at") and self.observations.resumed_step is None:
+            self.observations.resumed_step = self._resumed_step(replacement["id"])
 
-    def _resumed(self, node_id: str) -> int | None:
+    def _resumed_step(self, node_id: str) -> int | None:
         after = 0
         while True:
-            page = self.daemon.get("/v1/events", job=self.seen.job["id"], after=after)
+            page = self.daemon.get("/v1/events", job=self.observations.job["id"], after=after)
             for event in page["items"]:
                 if event["kind"] == "claimed" and event["node_id"] == node_id:
                     return int(event["data"]["step"])
@@ -134,41 +147,41 @@ class InterruptionTest:
                 return None
             after = page["cursor"]
 
-    def _training(self) -> dict[str, Any] | None:
-        nodes = (n for n in self.seen.job["nodes"] if n["state"] == "running")
-        return next((n for n in nodes if n["first_step_at"]), None)
+    def _training_node(self) -> dict[str, Any] | None:
+        nodes = (node for node in self.observations.job["nodes"] if node["state"] == "running")
+        return next((node for node in nodes if node["first_step_at"]), None)
 
-    def _saved(self) -> bool:
-        """By the machine that trains; another one may have taken its place by itself meanwhile."""
-        node = self._training()
+    def _has_saved(self) -> bool:
+        """Return whether the training machine has saved; it may be another than before."""
+        node = self._training_node()
         if node is not None:
-            self.seen.node_id = node["id"]
-        generation = self.seen.old.get("generation")
-        return any(save["generation"] == generation for save in self.seen.saves)
+            self.observations.node_id = node["id"]
+        generation = self.observations.interrupted_node.get("generation")
+        return any(save["generation"] == generation for save in self.observations.saves)
 
-    def _until(self, what: str, look: Callable[[], Any], patience_s: float) -> Any:
-        end_s = time.monotonic() + patience_s
+    def _wait_for(self, goal: str, check: Callable[[], Any], timeout_s: float) -> Any:
+        end_s = time.monotonic() + timeout_s
         while time.monotonic() < end_s:
-            self._look()
-            found = look()
-            if found:
-                return found
+            self._refresh()
+            result = check()
+            if result:
+                return result
             self._check_runs()
-            time.sleep(LOOK_S)
-        raise InterruptionTestError(
-            f"the job has not come so far that it {what} in {patience_s:.0f} s"
-        )
+            time.sleep(POLL_S)
+        raise InterruptionTestError(f"the job has not {goal} within {timeout_s:.0f} s")
 
     def _check_runs(self) -> None:
-        job = self.seen.job
+        job = self.observations.job
         if job["phase"] in _FINISHED:
-            said = f"the job {job['phase']} before it was over"
-            raise InterruptionTestError(f"{said}: {job['outcome_text'] or 'it has no more steps'}")
+            message = f"the job {job['phase']} before it was over"
+            raise InterruptionTestError(
+                f"{message}: {job['outcome_text'] or 'it has no more steps'}"
+            )
 
-    def _tell(self, name: str, text: str, began_s: float) -> None:
-        self.tell(Milestone(name, text, time.monotonic() - began_s))
+    def _report(self, name: str, text: str, started_s: float) -> None:
+        self.on_milestone(Milestone(name, text, time.monotonic() - started_s))
 
 
-def _where(node: dict[str, Any]) -> str:
+def _describe_node(node: dict[str, Any]) -> str:
     price = f"at ${node['price_usd_per_h']:.4f}/h"
     return f"{node['zone']} {node['instance_type']} {price}, {node['instance_id']}"

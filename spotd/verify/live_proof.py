@@ -1,10 +1,11 @@
-"""Proof on a real cloud: one small machine through the provider port and the daemon's own SSH link,
-from the API to its end. Nothing of a job, and nothing of the database, takes part in it.
+"""Test a real cloud with one small machine, from the launch call to termination.
 
-The machine is the deployment's own (what the box may do is a part of the proof) with one tag more,
-LIVE_TAG. It ends whatever happens here. This program ends it; killed, it leaves a machine that the
-daemon's sweep and spot-reaper end when its expiry has passed, that its agent, once there, switches
-off, and that the cloud ends by itself where it can.
+Uses the provider port and the daemon's SSH link, but no job and no database. The machine belongs to
+the deployment, because the daemon's permissions are part of the test, and carries LIVE_TAG.
+
+The machine is terminated whatever happens. If this program is killed, the daemon's orphan sweep and
+spot-reaper terminate the machine after its expiry, its agent powers it off, and the cloud ends it
+where it supports a maximum lifetime.
 """
 
 from __future__ import annotations
@@ -38,30 +39,30 @@ from spotd.planner.core.orphan_policy import LIVE_TAG
 from spotd.security.secrets import JobKeys, host_key
 from spotd.wire import HELLO, AgentConfig
 
-LONGEST_S = 1200.0  # from the launch to the end, at most: what the price is counted with
-UP_S = 600.0  # for a machine to be listed with an address, take our key, and be prepared
-GONE_S = 300.0
-ASK_S = 2.0  # between looks
-CALL_S = 60.0
+MAX_DURATION_S = 1200.0  # upper limit from launch to termination; the cost limit is based on it
+READY_TIMEOUT_S = 600.0  # for each of: listed with an address, SSH login, prepared
+TERMINATE_TIMEOUT_S = 300.0
+POLL_S = 2.0
+CALL_TIMEOUT_S = 60.0
 _ENDED = (InstanceState.TERMINATED, InstanceState.FAILED)
-# Reads the notices that are in force, with the code that the agent reads them with.
+# Prints the current notices, read with the agent's own code.
 _READ_NOTICES = (
     "import importlib, json, sys; sys.path.insert(0, sys.argv[1]); "
     "watcher = importlib.import_module(f'providers.{sys.argv[2]}.notice').Watcher(); "
     "print(json.dumps([notice.kind.value for notice in watcher.poll()]))"
 )
-_NO_LOGS = b'{"logs": {}}\n'  # what a follower asks for first
+_REQUEST_WITHOUT_LOGS = b'{"logs": {}}\n'  # the first message of a follower
 
 T = TypeVar("T")
 
 
 class LiveError(Exception):
-    """A step that did not come off; the steps before it did."""
+    """A step failed; the steps before it succeeded."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What was shown, and how long it took. `ok` is False for the one that failed."""
+    """The result of one step, and its duration."""
 
     name: str
     text: str
@@ -71,8 +72,7 @@ class Step:
 
 @dataclass
 class Proof:
-    """Of one machine. `tell` hears of each step as it is over; `cost_usd` is the machine's price
-    for as long as it was there, without its disk and its traffic."""
+    """A live test of one machine. `on_step` is called after each step."""
 
     provider: Provider
     deployment: str
@@ -80,15 +80,16 @@ class Proof:
     keys: JobKeys
     link: SshLink
     token: str
-    tell: Callable[[Step], None] = lambda _step: None
+    on_step: Callable[[Step], None] = lambda _step: None
     steps: list[Step] = field(default_factory=list)
     instance_id: str = ""
-    began_s: float = 0.0
+    started_s: float = 0.0
     ended_s: float = 0.0
 
     @property
     def cost_usd(self) -> float:
-        seconds = (self.ended_s or time.monotonic()) - self.began_s if self.began_s else 0.0
+        """Estimated cost of the machine so far, without disk and traffic."""
+        seconds = (self.ended_s or time.monotonic()) - self.started_s if self.started_s else 0.0
         return self.offer.price_microusd_per_h / 1e6 * seconds / 3600
 
     @property
@@ -96,19 +97,18 @@ class Proof:
         return bool(self.steps) and all(step.ok for step in self.steps)
 
     def run(self) -> None:
-        """All steps; the machine is gone when this is over, however it is over. Raises LiveError
-        for the first that fails, after that, and whatever stops this program."""
+        """Run all steps and terminate the machine. Raises LiveError if a step fails."""
         try:
-            self._prove()
+            self._run_steps()
         finally:
-            if self.began_s and not self.ended_s:
+            if self.started_s and not self.ended_s:
                 self._clean_up()
 
-    def _prove(self) -> None:
-        node = self._launched()
-        with self._step("listed") as told:
-            instance = self._until("listed with an address", self._listed)
-            told.append(f"{instance.instance_id} at {instance.host}")
+    def _run_steps(self) -> None:
+        node = self._launch()
+        with self._step("listed") as details:
+            instance = self._wait_for("listed with an address", self._listed_instance)
+            details.append(f"{instance.instance_id} at {instance.host}")
         node = replace(
             node,
             instance_id=instance.instance_id,
@@ -117,43 +117,47 @@ class Proof:
             ssh_user=instance.ssh_user or node.ssh_user,
             host_public_key=instance.host_public_key,
         )
-        with self._step("ssh, by the pinned host key") as told:
-            connection = self._until("SSH", lambda: self._logged_in(node))
-            told.append(f"as {node.ssh_user}, {address_of(node, self.keys).host_public_key[:24]}…")
+        with self._step("ssh, by the pinned host key") as details:
+            connection = self._wait_for("SSH", lambda: self._connect(node))
+            details.append(
+                f"as {node.ssh_user}, {address_of(node, self.keys).host_public_key[:24]}…"
+            )
         try:
-            self._look_into(node, connection)
+            self._check_machine(node, connection)
         finally:
             connection.close()
-        self._end()
+        self._terminate()
 
-    def _look_into(self, node: Node, connection: Connection) -> None:
+    def _check_machine(self, node: Node, connection: Connection) -> None:
         if self.provider.prepared_file:
-            with self._step("prepared") as told:
-                words = f"cat {self.provider.prepared_file} 2>/dev/null || true"
-                said = self._until("prepared", lambda: _output(connection, words))
-                if said != "ok":
-                    raise LiveError(f"its preparation says: {said}")
-                told.append("by its user data: disks, clock, GPUs where there are any")
+            with self._step("prepared") as details:
+                command = f"cat {self.provider.prepared_file} 2>/dev/null || true"
+                status = self._wait_for("prepared", lambda: _output(connection, command))
+                if status != "ok":
+                    raise LiveError(f"the machine's preparation failed: {status}")
+                details.append("by its user data: disks, clock, GPUs where there are any")
         with self._step("agent"):
-            self.link.boot(node, self.keys, self._agent(), CALL_S)
-        with self._step("hello") as told:
-            told.append(self._hello(node, connection))
-        with self._step("notices") as told:
+            self.link.boot(node, self.keys, self._agent_config(), CALL_TIMEOUT_S)
+        with self._step("hello") as details:
+            details.append(self._wait_for_hello(node, connection))
+        with self._step("notices") as details:
             path = f'"${{SPOTD_HOME:-$HOME/.spotd}}/bundles/{self.link.bundle.digest}.pyz"'
-            words = f'exec python3 -c "{_READ_NOTICES}" {path} {self.provider.watcher}'
-            told.append(f"in force: {json.loads(_output(connection, words) or '[]') or 'none'}")
+            command = f'exec python3 -c "{_READ_NOTICES}" {path} {self.provider.watcher}'
+            details.append(
+                f"in force: {json.loads(_output(connection, command) or '[]') or 'none'}"
+            )
 
-    def _end(self) -> None:
+    def _terminate(self) -> None:
         with self._step("terminate"):
             self.provider.terminate(self.instance_id)
-        with self._step("gone") as told:
-            self._until("gone", self._gone, GONE_S)
+        with self._step("gone") as details:
+            self._wait_for("gone", self._is_gone, TERMINATE_TIMEOUT_S)
             self.ended_s = time.monotonic()
-            told.append(f"about {self.cost_usd:.4f} USD")
+            details.append(f"about {self.cost_usd:.4f} USD")
 
     # --- steps
 
-    def _launched(self) -> Node:
+    def _launch(self) -> Node:
         node = Node(
             id=self.token,
             job_id=self.token,
@@ -166,15 +170,15 @@ class Proof:
             requested_at_us=int(time.time() * 1e6),
             ssh_user="spotd",
         )
-        with self._step("launch") as told:
-            self.began_s = time.monotonic()
-            outcome = self.provider.launch(self.request())
+        with self._step("launch") as details:
+            self.started_s = time.monotonic()
+            outcome = self.provider.launch(self.launch_request())
             self.instance_id = outcome.instance_id if isinstance(outcome, Launched) else ""
-            told.append(self.instance_id or "accepted; it is made meanwhile")
+            details.append(self.instance_id or "accepted; it is made meanwhile")
         return node
 
-    def request(self) -> LaunchRequest:
-        """As the daemon makes them, with the tag that says what it is for."""
+    def launch_request(self) -> LaunchRequest:
+        """Return a launch request like the daemon's, with LIVE_TAG."""
         host = host_key(self.keys, self.token)
         offer = self.offer
         return LaunchRequest(
@@ -190,19 +194,19 @@ class Proof:
                 "spotd-generation": "1",
                 "spotd-rank": "0",
                 "spotd-token": self.token,
-                EXPIRES_TAG: str(int(time.time() + LONGEST_S)),
-                UNATTENDED_TAG: str(int(LONGEST_S)),
+                EXPIRES_TAG: str(int(time.time() + MAX_DURATION_S)),
+                UNATTENDED_TAG: str(int(MAX_DURATION_S)),
                 LIVE_TAG: "1",
             },
             ssh_user="spotd",
             ssh_public_key=self.keys.user.public,
             host_private_key=host.private,
             host_public_key=host.public,
-            max_run_s=int(LONGEST_S) if self.provider.limits_life else 0,
+            max_run_s=int(MAX_DURATION_S) if self.provider.limits_life else 0,
         )
 
-    def _agent(self) -> AgentConfig:
-        """Without a word from us it switches the machine off, where that ends what it costs."""
+    def _agent_config(self) -> AgentConfig:
+        """Return the agent's configuration: it powers the machine off if it is left unattended."""
         return AgentConfig(
             deployment=self.deployment,
             job_id=self.token,
@@ -210,43 +214,43 @@ class Proof:
             rank=0,
             token=self.token,
             watcher=self.provider.watcher,
-            unattended_s=LONGEST_S,
-            left_s=LONGEST_S,
-            life_s=LONGEST_S if self.provider.limits_life else 0.0,
+            unattended_s=MAX_DURATION_S,
+            left_s=MAX_DURATION_S,
+            life_s=MAX_DURATION_S if self.provider.limits_life else 0.0,
             power_off=self.provider.power_off,
             prepared_file=self.provider.prepared_file,
         )
 
-    def _mine(self) -> list[Instance]:
-        return [one for one in self.provider.list() if one.token == self.token]
+    def _instances(self) -> list[Instance]:
+        return [instance for instance in self.provider.list() if instance.token == self.token]
 
-    def _listed(self) -> Instance | None:
-        for one in self._mine():
-            self.instance_id = one.instance_id
-            if one.state in _ENDED:
-                raise LiveError(f"it came to nothing: {one.error or one.state.value}")
-            if one.host and one.state is InstanceState.RUNNING:
-                return one
+    def _listed_instance(self) -> Instance | None:
+        for instance in self._instances():
+            self.instance_id = instance.instance_id
+            if instance.state in _ENDED:
+                raise LiveError(f"the launch failed: {instance.error or instance.state.value}")
+            if instance.host and instance.state is InstanceState.RUNNING:
+                return instance
         return None
 
-    def _gone(self) -> bool:
-        return all(one.state in _ENDED for one in self._mine())
+    def _is_gone(self) -> bool:
+        return all(instance.state in _ENDED for instance in self._instances())
 
-    def _logged_in(self, node: Node) -> Connection | None:
+    def _connect(self, node: Node) -> Connection | None:
         try:
             return self.link.connect(node, self.keys)
         except HostKeyMismatchError as error:
-            raise LiveError(f"somebody else answers: {error}") from None
+            raise LiveError(f"another machine answers: {error}") from None
         except SshError:
             return None
 
-    def _hello(self, node: Node, connection: Connection) -> str:
-        words = node_command(self.link.bundle, f"follow {node_words(node)} --after 0")
-        channel = connection.open_channel(words, CALL_S)
-        channel.settimeout(CALL_S)
-        stream, end_s = NodeStream(0), time.monotonic() + CALL_S
+    def _wait_for_hello(self, node: Node, connection: Connection) -> str:
+        command = node_command(self.link.bundle, f"follow {node_words(node)} --after 0")
+        channel = connection.open_channel(command, CALL_TIMEOUT_S)
+        channel.settimeout(CALL_TIMEOUT_S)
+        stream, end_s = NodeStream(0), time.monotonic() + CALL_TIMEOUT_S
         try:
-            channel.sendall(_NO_LOGS)
+            channel.sendall(_REQUEST_WITHOUT_LOGS)
             while time.monotonic() < end_s and (data := channel.recv(65536)):
                 for entry in stream.feed(data).entries:
                     if entry.kind == HELLO:
@@ -255,89 +259,95 @@ class Proof:
             pass
         finally:
             channel.close()
-        raise LiveError(f"the agent says nothing for {CALL_S:.0f} s")
+        raise LiveError(f"the agent says nothing for {CALL_TIMEOUT_S:.0f} s")
 
-    # --- time, and the end
+    # --- time and termination
 
     @contextmanager
     def _step(self, name: str) -> Iterator[list[str]]:
-        """What the block appends is told of it. What it fails with is told as well."""
-        told: list[str] = []
-        began_s = time.monotonic()
+        """Record a step. The block appends details to the yielded list; its error is recorded."""
+        details: list[str] = []
+        started_s = time.monotonic()
         try:
-            yield told
+            yield details
         except (LiveError, ProviderError, LinkError, SshError, ValueError) as error:
-            text = (
+            message = (
                 f"{type(error).__name__}: {error}"
                 if not isinstance(error, LiveError)
                 else str(error)
             )
-            self._add(Step(name, text, time.monotonic() - began_s, ok=False))
-            raise LiveError(f"{name}: {text}") from None
-        self._add(Step(name, ", ".join(told), time.monotonic() - began_s))
+            self._add(Step(name, message, time.monotonic() - started_s, ok=False))
+            raise LiveError(f"{name}: {message}") from None
+        self._add(Step(name, ", ".join(details), time.monotonic() - started_s))
 
     def _add(self, step: Step) -> None:
         self.steps.append(step)
-        self.tell(step)
+        self.on_step(step)
 
-    def _until(self, what: str, look: Callable[[], T | None], patience_s: float = 0.0) -> T:
-        """What `look` finds within the time that there is (UP_S unless it is given). A cloud that
-        fails to answer is asked again."""
-        patience_s = patience_s or UP_S
-        end_s = time.monotonic() + patience_s
-        last = ""
-        while time.monotonic() < min(end_s, self.began_s + LONGEST_S):
+    def _wait_for(self, goal: str, check: Callable[[], T | None], timeout_s: float = 0.0) -> T:
+        """Call `check` until it returns a true value, and return it.
+
+        Errors of the cloud and of SSH are retried. `timeout_s` 0 means READY_TIMEOUT_S. Raises
+        LiveError on timeout.
+        """
+        timeout_s = timeout_s or READY_TIMEOUT_S
+        end_s = time.monotonic() + timeout_s
+        last_error = ""
+        while time.monotonic() < min(end_s, self.started_s + MAX_DURATION_S):
             try:
-                found = look()
-                if found:
-                    return found
+                result = check()
+                if result:
+                    return result
             except (ProviderError, SshError) as error:
-                last = f": {error}"
-            time.sleep(ASK_S)
-        raise LiveError(f"not {what} within {patience_s:.0f} s{last}")
+                last_error = f": {error}"
+            time.sleep(POLL_S)
+        raise LiveError(f"not {goal} within {timeout_s:.0f} s{last_error}")
 
     def _clean_up(self) -> None:
-        """By its id, and by its token while a create may still come to something."""
-        began_s, named = time.monotonic(), {self.instance_id} - {""}
-        end_s = began_s + max(GONE_S, self.provider.visibility_s)
-        certain_s = began_s + (0.0 if self.instance_id else self.provider.visibility_s)
+        """Terminate the machine by its id, and by its token while a launch may still succeed."""
+        started_s, instance_ids = time.monotonic(), {self.instance_id} - {""}
+        end_s = started_s + max(TERMINATE_TIMEOUT_S, self.provider.visibility_s)
+        visible_s = started_s + (0.0 if self.instance_id else self.provider.visibility_s)
         while time.monotonic() < end_s:
             with suppress(ProviderError):
-                found = [one for one in self._mine() if one.state not in _ENDED]
-                for name in named | {one.instance_id for one in found}:
-                    self.provider.terminate(name)
-                named = set()  # once without its being listed
-                if not found and time.monotonic() >= certain_s:
+                remaining = [
+                    instance for instance in self._instances() if instance.state not in _ENDED
+                ]
+                for instance_id in instance_ids | {instance.instance_id for instance in remaining}:
+                    self.provider.terminate(instance_id)
+                instance_ids = set()  # the first time even if it is not listed
+                if not remaining and time.monotonic() >= visible_s:
                     self.ended_s = time.monotonic()
-                    self._add(Step("cleaned up", "it is gone", self.ended_s - began_s))
+                    self._add(Step("cleaned up", "it is gone", self.ended_s - started_s))
                     return
-            time.sleep(ASK_S)
-        text = "it may be there still: the sweep and spot-reaper end it when its expiry has passed"
-        self._add(Step("cleaned up", text, time.monotonic() - began_s, ok=False))
+            time.sleep(POLL_S)
+        message = (
+            "it may be there still: the sweep and spot-reaper end it when its expiry has passed"
+        )
+        self._add(Step("cleaned up", message, time.monotonic() - started_s, ok=False))
 
 
-def cheapest(offers: Sequence[Offer], cap_usd: float) -> Offer:
-    """The one to prove it with. Raises LiveError where the longest that it may take costs more than
-    may be spent, or where there is none."""
+def cheapest_offer(offers: Sequence[Offer], cap_usd: float) -> Offer:
+    """Return the cheapest offer. Raises LiveError if there is none, or if it exceeds `cap_usd`."""
     if not offers:
         raise LiveError("nothing that fits is on sale")
-    best = min(offers, key=lambda offer: (offer.price_microusd_per_h, offer.key))
-    most_usd = worst_usd(best)
-    if most_usd > cap_usd:
+    offer = min(offers, key=lambda offer: (offer.price_microusd_per_h, offer.key))
+    cost_usd = max_cost_usd(offer)
+    if cost_usd > cap_usd:
         raise LiveError(
-            f"{best.key} costs {most_usd:.4f} USD for the {LONGEST_S / 60:.0f} minutes that it may "
-            f"take, and {cap_usd:.4f} may be spent"
+            f"{offer.key} costs {cost_usd:.4f} USD for the {MAX_DURATION_S / 60:.0f} minutes that "
+            f"it may take, and {cap_usd:.4f} may be spent"
         )
-    return best
+    return offer
 
 
-def worst_usd(offer: Offer) -> float:
-    """What a machine costs for the longest time that it may be there."""
-    return offer.price_microusd_per_h / 1e6 * LONGEST_S / 3600
+def max_cost_usd(offer: Offer) -> float:
+    """Return the cost of a machine for MAX_DURATION_S."""
+    return offer.price_microusd_per_h / 1e6 * MAX_DURATION_S / 3600
 
 
-def report_of(proof: Proof, cloud: str, at: str) -> dict[str, Any]:
-    """What is kept of it."""
+def build_report(proof: Proof, cloud: str, at: str) -> dict[str, Any]:
+    """Return the report that is stored as JSON. `at` is the time of the test, ISO 8601."""
     return {
         "apiVersion": "spotd/v1",
         "kind": PATH_KIND,
@@ -355,8 +365,8 @@ def report_of(proof: Proof, cloud: str, at: str) -> dict[str, Any]:
     }
 
 
-def page_of(report: dict[str, Any]) -> str:
-    """The same for people, in Markdown."""
+def render_markdown(report: dict[str, Any]) -> str:
+    """Render a report of `build_report` as Markdown."""
     verdict = "came off" if report["ok"] else "**failed**"
     price = f"{report['offer']} at {report['price_usd_per_h']:.4f} USD/h"
     cost = f"about {report['cost_usd']:.4f} USD for the machine, its disk and traffic aside"
@@ -369,14 +379,14 @@ def page_of(report: dict[str, Any]) -> str:
         "|---|---|---|",
     ]
     for step in report["steps"]:
-        mark = "" if step["ok"] else "**failed**: "
-        lines.append(f"| {step['name']} | {step['seconds']:.1f} | {mark}{step['text']} |")
+        prefix = "" if step["ok"] else "**failed**: "
+        lines.append(f"| {step['name']} | {step['seconds']:.1f} | {prefix}{step['text']} |")
     return "\n".join(lines) + "\n"
 
 
-def _output(connection: Connection, words: str) -> str:
-    """What a command says; raises LiveError where it fails."""
-    result = connection.run(words, (), CALL_S)
+def _output(connection: Connection, command: str) -> str:
+    """Return a command's output. Raises LiveError if the command fails."""
+    result = connection.run(command, (), CALL_TIMEOUT_S)
     if result.status != 0:
         raise LiveError(result.stderr.decode(errors="replace").strip()[-300:] or "it failed")
     return result.stdout.decode(errors="replace").strip()

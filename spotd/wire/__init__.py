@@ -1,14 +1,13 @@
-"""JSON between the node and the daemon, and the checkpoint documents they both read.
+"""Protocol between the daemon and the nodes, and the checkpoint documents that both read.
 
-Standard library only and Python >= 3.10: this file travels to the node inside the agent's bundle.
-Three things are spoken:
+Standard library only and Python >= 3.10: this package is part of the agent's bundle. It defines:
 
 * the **follow stream** (node -> daemon, one SSH channel): JSON lines, each an object with exactly
-  one of the keys `journal`, `heartbeat` or `log`; the daemon says `here` on it, and nothing else;
-* **commands** (daemon -> node): a JSON object on the stdin of `spot-node send`, one JSON reply;
-* **checkpoint documents** in the job's authority store: `HEAD` and the manifests.
+  one of the keys `journal`, `heartbeat` or `log`; the daemon sends only `here` lines on it;
+* **commands** (daemon -> node): a JSON object on the stdin of `spot-node send`, with a JSON reply;
+* **checkpoint documents** in the job's authority store: `HEAD`, the manifests and the pins.
 
-Whatever a node says is untrusted input: parsing raises `WireError` and nothing else.
+Everything that a node sends is untrusted input: parsers raise `WireError` and nothing else.
 """
 
 from __future__ import annotations
@@ -104,8 +103,8 @@ from spotd.wire.lines import (
     LogChunk,
     Reply,
     parse_command,
-    parse_here,
     parse_line,
+    parse_presence,
     parse_reply,
 )
 from spotd.wire.pins import Pin, parse_pin, pin_folder, pin_key
@@ -187,10 +186,10 @@ __all__ = [
     "parse_agent_config",
     "parse_command",
     "parse_head",
-    "parse_here",
     "parse_line",
     "parse_manifest",
     "parse_pin",
+    "parse_presence",
     "parse_reply",
     "parse_start",
     "pin_folder",

@@ -1,4 +1,4 @@
-"""The checkpoint documents in a job's authority store: `HEAD` and the manifests."""
+"""Checkpoint documents in a job's authority store: `HEAD` and the manifests."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from spotd.wire.fields import (
     shown,
 )
 
-VERSION = 2  # of these documents; 1 had a digest for each shard, and no blocks
-ELSEWHERE = 3  # of a manifest with shards in other stores than its own, which 2 does not know
+VERSION = 2  # of these documents; version 1 had one digest per shard, and no blocks
+MULTI_STORE_VERSION = 3  # of manifests with shards in other stores, which version 2 cannot read
 
 
 def head_key(job_id: str) -> str:
-    """Where a job's `HEAD` lies in its authority store."""
+    """Return the key of a job's `HEAD` in its authority store."""
     return f"jobs/{job_id}/HEAD"
 
 
 def manifest_key(job_id: str, generation: int, step: int, nonce: str) -> str:
-    """A key that no other save can produce: generation, step and a nonce."""
+    """Return a manifest's key, which is unique to a save by generation, step and nonce."""
     return f"jobs/{job_id}/g{generation:08d}/s{step:012d}-{nonce}/MANIFEST.json"
 
 
 @dataclass(frozen=True)
 class HeadRef:
-    """A committed checkpoint as HEAD remembers it."""
+    """A reference to a committed checkpoint, as stored in HEAD. `manifest` is its key."""
 
     generation: int
     step: int
@@ -43,12 +43,12 @@ class HeadRef:
 
 @dataclass(frozen=True)
 class Head:
-    """The one object that says who may write and where to resume; moved by compare-and-swap only.
+    """The object that decides who may write and where to resume; changed by compare-and-swap only.
 
     `generation` is the owner. `current` is the newest committed checkpoint (None before the first),
-    `previous` its predecessors, newest first, to walk back along when it is torn. `released` means
-    that the owner will write nothing more; `final` that the job is done. `nonce` is fresh in every
-    version, so that two versions are never the same bytes.
+    and `previous` its predecessors, newest first, to fall back to if it is damaged. `released`
+    means that the owner writes nothing more, and `final` that the job is done. `nonce` is new in
+    every version, so that no two versions have the same bytes.
     """
 
     job: str
@@ -65,7 +65,7 @@ class Head:
         return encode({"head": asdict(self), "version": VERSION})
 
 
-def _ref(value: Any) -> HeadRef:
+def _read_ref(value: Any) -> HeadRef:
     return HeadRef(
         generation=read_count(value, "generation"),
         step=read_count(value, "step"),
@@ -75,7 +75,7 @@ def _ref(value: Any) -> HeadRef:
 
 
 def parse_head(data: bytes) -> Head:
-    """Raises WireError."""
+    """Parse HEAD. Raises WireError."""
     body = read_field(read_object(data), "head", dict)
     current = body.get("current")
     return Head(
@@ -84,8 +84,8 @@ def parse_head(data: bytes) -> Head:
         seq=read_count(body, "seq"),
         nonce=read_field(body, "nonce", str),
         owner=read_field(body, "owner", str),
-        current=None if current is None else _ref(current),
-        previous=tuple(_ref(item) for item in read_field(body, "previous", list)),
+        current=None if current is None else _read_ref(current),
+        previous=tuple(_read_ref(item) for item in read_field(body, "previous", list)),
         released=read_field(body, "released", bool),
         final=read_field(body, "final", bool),
     )
@@ -93,9 +93,11 @@ def parse_head(data: bytes) -> Head:
 
 @dataclass(frozen=True)
 class Shard:
-    """One object of raw bytes: the next `size` of its stream. Each of `digests` covers `chunk` of
-    them, the last one what is left; `kind` is "xxh3" (xxh3-128, hex) or "sha256". `store` is the
-    URL of the store that it lies in, "" for the one that has the manifest."""
+    """One object with the next `size` bytes of its stream.
+
+    Each of `digests` covers `chunk` bytes, the last one the remainder. `kind` is "xxh3" (xxh3-128,
+    hex) or "sha256". `store` is the URL of the store with the shard, "" for the manifest's own.
+    """
 
     key: str
     size: int
@@ -107,7 +109,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Stream:
-    """What one rank saved, as one run of bytes that is cut into shards anywhere."""
+    """The bytes that one rank saved, split into shards at any position."""
 
     shards: tuple[Shard, ...]
 
@@ -118,8 +120,10 @@ class Stream:
 
 @dataclass(frozen=True)
 class Block:
-    """A block of a tensor: it begins at index `at` of the whole, has `shape`, and lies row by row
-    at byte `offset` of stream number `stream`."""
+    """A block of a tensor: it starts at index `at` of the tensor and has shape `shape`.
+
+    Its bytes, in row-major order, start at byte `offset` of stream number `stream`.
+    """
 
     at: tuple[int, ...]
     shape: tuple[int, ...]
@@ -129,8 +133,10 @@ class Block:
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """Where a tensor lies. Its blocks cover all of it; of an unsharded one there is one. `dtype` as
-    torch names it, without the "torch."."""
+    """A tensor and the blocks that cover it exactly; an unsharded tensor has one block.
+
+    `dtype` is torch's name without "torch.".
+    """
 
     name: str
     dtype: str
@@ -140,11 +146,11 @@ class TensorLayout:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What one checkpoint is made of; written last, created once, never overwritten.
+    """The content of one checkpoint; written last, created once, never overwritten.
 
-    `state` is the JSON part (step, data position, hyper-parameters, random policy); tensors are raw
-    little-endian bytes in the streams. A manifest without streams is legal: it is how a script
-    without our engine ends its job.
+    `state` is the JSON state (step, data position, hyper-parameters, random policy). Tensors are
+    raw little-endian bytes in the streams. A manifest without streams is valid: the agent commits
+    one when a script that does not use spotd's engine ends.
     """
 
     job: str
@@ -159,26 +165,26 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes in all shards."""
+        """Size of all shards in bytes."""
         return sum(stream.size for stream in self.streams)
 
     @property
     def shards(self) -> tuple[Shard, ...]:
-        """Of all streams."""
+        """The shards of all streams."""
         return tuple(shard for stream in self.streams for shard in stream.shards)
 
     @property
     def near_size(self) -> int:
-        """Bytes that have crossed nothing: in stores of their machines' own regions."""
+        """Bytes of shards in regional stores, which did not leave their machines' regions."""
         return sum(shard.size for shard in self.shards if shard.store)
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The URLs of the stores beside the manifest's own that have shards of it."""
+        """URLs of the other stores that hold shards of this checkpoint."""
         return tuple(dict.fromkeys(shard.store for shard in self.shards if shard.store))
 
     def gathered(self) -> Manifest:
-        """The same with all shards in the manifest's own store, where somebody has brought them."""
+        """Return the manifest after all shards were copied to its own store."""
         return replace(
             self,
             streams=tuple(
@@ -192,15 +198,17 @@ class Manifest:
         for shard in (shard for stream in body["streams"] for shard in stream["shards"]):
             if not shard["store"]:
                 del shard["store"]
-        return encode({"manifest": body, "version": ELSEWHERE if self.stores else VERSION})
+        return encode(
+            {"manifest": body, "version": MULTI_STORE_VERSION if self.stores else VERSION}
+        )
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Raises WireError. Manifests of version 1 are read as what they would be now."""
-    whole = read_object(data)
-    body = read_field(whole, "manifest", dict)
-    first = whole.get("version") == 1
-    streams, tensors = _read_first(body) if first else _read_layout(body)
+    """Parse a manifest of version 1, 2 or 3. Raises WireError."""
+    document = read_object(data)
+    body = read_field(document, "manifest", dict)
+    is_v1 = document.get("version") == 1
+    streams, tensors = _read_layout_v1(body) if is_v1 else _read_layout(body)
     return Manifest(
         job=read_field(body, "job", str),
         generation=read_count(body, "generation"),
@@ -229,7 +237,7 @@ def _read_layout(body: Any) -> tuple[tuple[Stream, ...], tuple[TensorLayout, ...
 
 
 def read_stream(item: Any) -> Stream:
-    """Raises WireError."""
+    """Parse one stream of a manifest. Raises WireError."""
     return Stream(tuple(_read_shard(shard) for shard in read_field(item, "shards", list)))
 
 
@@ -257,14 +265,14 @@ def _read_block(item: Any) -> Block:
 
 
 def _read_shape(item: Any, name: str) -> tuple[int, ...]:
-    found = tuple(read_list(item, name, int))
-    if any(number < 0 for number in found):
-        raise WireError(f"field {name!r} is {shown(found)}")
-    return found
+    shape = tuple(read_list(item, name, int))
+    if any(number < 0 for number in shape):
+        raise WireError(f"field {name!r} is {shown(shape)}")
+    return shape
 
 
-def _read_first(body: Any) -> tuple[tuple[Stream, ...], tuple[TensorLayout, ...]]:
-    """Version 1: one stream, a digest for each shard, tensors by shard and by offset in it."""
+def _read_layout_v1(body: Any) -> tuple[tuple[Stream, ...], tuple[TensorLayout, ...]]:
+    """Read version 1: one stream, one digest per shard, tensors by shard and offset in it."""
     shards, starts = [], [0]
     for item in read_field(body, "shards", list):
         kind, _, digest = read_field(item, "digest", str).partition(":")
@@ -273,15 +281,15 @@ def _read_first(body: Any) -> tuple[tuple[Stream, ...], tuple[TensorLayout, ...]
         starts.append(starts[-1] + size)
     tensors = []
     for item in read_field(body, "tensors", list):
-        shape, number = _read_shape(item, "shape"), read_count(item, "shard")
-        if number >= len(shards):
-            raise WireError(f"field 'shard' is {number}, of {len(shards)}")
-        block = Block((0,) * len(shape), shape, 0, starts[number] + read_count(item, "offset"))
+        shape, shard_index = _read_shape(item, "shape"), read_count(item, "shard")
+        if shard_index >= len(shards):
+            raise WireError(f"field 'shard' is {shard_index}, of {len(shards)}")
+        block = Block((0,) * len(shape), shape, 0, starts[shard_index] + read_count(item, "offset"))
         name, dtype = read_field(item, "name", str), read_field(item, "dtype", str)
         tensors.append(TensorLayout(name, dtype, shape, (block,)))
     return ((Stream(tuple(shards)),) if shards else ()), tuple(tensors)
 
 
 def sha256(data: bytes) -> str:
-    """Digest of a manifest as HEAD carries it."""
+    """Return the digest of a manifest, as stored in HEAD."""
     return hashlib.sha256(data).hexdigest()

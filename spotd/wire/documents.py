@@ -1,4 +1,4 @@
-"""What a node is started with: the agent's configuration, and the document of `start`."""
+"""Documents that start a node: the agent's configuration, and the data of `start`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ from spotd.wire.fields import (
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """What `spot-node run` is started with (JSON on stdin of the boot command).
+    """The configuration of `spot-node run` (JSON on stdin of the boot command).
 
-    `watcher` names `providers.<watcher>.notice`; `metadata_base` replaces the link-local address
-    where the machine has another one (empty: the cloud's own). `unattended_s` is how long the
-    machine may go on without a control box (0: for ever), `left_s` what is left of that now,
-    `life_s` when the cloud ends it in any case (0: never), `ends_s` when the time that was booked
-    for it ends (0: never), and `power_off` the command that
-    switches it off (empty: there is none). `wipe`: the disks are wiped at the end. `keep_s` is how
-    long it stays for its user after its program failed. `regroups`: one that released may be needed
-    by the next generation, on this machine, as it is. `prepared_file` is what the preparation of
-    the machine leaves when it is over ("ok", or what is wrong; empty: there is none).
+    * `watcher` selects `providers.<watcher>.notice`.
+    * `metadata_base` overrides the metadata service's address; "" is the cloud's own.
+    * `unattended_s` is how long the machine may run without contact to the daemon (0: forever), and
+      `left_s` how much of that remains now.
+    * `life_s` is the time until the cloud ends the machine in any case, `ends_s` the time until its
+      reservation ends (0: never).
+    * `power_off` is the command that switches the machine off; empty if there is none.
+    * `wipe`: wipe the disks at the end.
+    * `keep_s` is how long the machine is kept for its user after the program failed.
+    * `regroups`: after a release, the next generation may need this machine as it is.
+    * `prepared_file` is the file that the machine's boot script writes when it has finished ("ok"
+      or an error); "" if there is none.
     """
 
     deployment: str
@@ -56,7 +59,7 @@ class AgentConfig:
 
 
 def parse_agent_config(data: Mapping[str, Any]) -> AgentConfig:
-    """Raises WireError."""
+    """Parse an agent's configuration. Raises WireError."""
     return AgentConfig(
         deployment=read_field(data, "deployment", str),
         job_id=read_field(data, "job_id", str),
@@ -69,12 +72,12 @@ def parse_agent_config(data: Mapping[str, Any]) -> AgentConfig:
         prepared_file=read_field(data, "prepared_file", str) if "prepared_file" in data else "",
         ends_s=read_number(data, "ends_s") if "ends_s" in data else 0.0,
         regroups=read_field(data, "regroups", bool) if "regroups" in data else False,
-        **_parse_end(data),
+        **_parse_lifetime(data),
     )
 
 
-def _parse_end(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The newest fields: a box that does not know them gives its machines no time."""
+def _parse_lifetime(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the fields that older daemons do not send; without them lifetimes are not limited."""
     if "unattended_s" not in data:
         return {}
     return {
@@ -89,10 +92,10 @@ def _parse_end(data: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Package:
-    """A content-addressed tar archive already put on the node, to be unpacked at `target`.
+    """A content-addressed tar archive, already on the node, to be unpacked at `target`.
 
-    `target` is "" for the workdir, else as a SkyPilot file mount names it: an absolute path, one
-    relative to the home directory (`~/...`), or one relative to the workdir.
+    `target` is "" for the workdir, otherwise a path as in SkyPilot's file mounts: absolute,
+    relative to the home directory (`~/...`), or relative to the workdir.
     """
 
     digest: str
@@ -100,7 +103,7 @@ class Package:
 
 
 class MountMode(str, Enum):
-    """How a job has what is in a bucket, by SkyPilot's names; a cache is of the node's own disk."""
+    """How a bucket is made available, by SkyPilot's names; the cache is on the node's disk."""
 
     COPY = "COPY"
     MOUNT = "MOUNT"
@@ -109,11 +112,13 @@ class MountMode(str, Enum):
 
 @dataclass(frozen=True)
 class Bucket:
-    """What lies below `url` of a bucket is at `target`: copied there, or mounted, to read alone;
-    `cache_bytes` is how much of a mount is cached, 0 half of what is free. `options` are what a
-    node opens it with, which travel as `secrets` do. `near` is a store in the node's own region
-    where a data set is kept, and brought to first if it is not there: for no more than
-    `max_microusd`, at `microusd_per_gb` (None: not known)."""
+    """A bucket's prefix `url` that is copied to, or mounted read-only at, `target`.
+
+    `cache_bytes` is the size of a mount's cache, 0 for half of the free disk space. `options` open
+    the store and are treated as secrets. `near` is a store in the node's own region that holds a
+    copy of the data set. If the copy is missing it is made first, if it costs at most
+    `max_microusd` at `microusd_per_gb` (None: not known).
+    """
 
     target: str
     url: str
@@ -138,7 +143,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class ShardStore:
-    """A store beside the job's own that may have shards of it; `options` as of a Bucket."""
+    """Another store that may hold shards of the job; `options` as in Bucket."""
 
     url: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -146,28 +151,32 @@ class ShardStore:
 
 @dataclass(frozen=True)
 class StartDocument:
-    """Everything a node needs to train one generation; `data` of the `start` command.
+    """Everything a node needs to train one generation; the data of the `start` command.
 
-    `engine` is "spotd" when the training program claims HEAD and checkpoints through
-    `spotd_hook`, else "none": the agent then claims, runs the script and commits the empty
-    final manifest itself. `secrets` travel on SSH stdin only and are never journalled.
-    `head_generation` is the newest that HEAD is known to have had (0: none): one that is missing or
-    older is not claimed. `image` is the whole name of a container image, by tag or by digest; ""
-    for none: `setup` and `run` are then executed on the machine itself. With `bake` it is over when
-    `setup` is done: nothing is claimed, run or saved. `auto`: the program chooses its pauses
-    between saves by what it measures and by the last three (see
-    trainer/hook/spotd_hook/cadence.py); one that cannot keeps to `every_s`. `keep_every_steps`: of
-    the checkpoints, one for each so many steps is pinned. `suspect` names a manifest from which
-    training failed again and again: the one before it is resumed from, if there is one.
-    `directory`, of a script alone: the folder that it saves to, below its workdir unless it is
-    absolute, which the agent keeps in the store; "" for none. `caches`, folders below the workdir,
-    absolute or of `~`: up to `cache_bytes` of each are kept in the store and restored from it.
-    `shard_stores` are all that may have shards, and `shards_url` is the one of them, in the
-    machine's own region, that its shards and caches go to; "" for the job's store itself.
-    `tools` is the digest of a package of wheels for the saver's environment; "" for none. With
-    `hold` the machine prepares, says READY and waits: it has no rank yet, and runs nothing.
-    `peer_timeout_s` is how long the program's ranks wait for one another, to meet and in a step; 0
-    of a box that does not say: what torch and the program have by themselves.
+    * `engine` is "spotd" if the training program claims HEAD and saves with `spotd_hook`. With
+      "none" the agent claims HEAD, runs the script and commits the empty final manifest itself.
+    * `secrets` are sent on SSH stdin only and never written to the journal.
+    * `head_generation` is the newest generation that HEAD is known to have had (0: none); a HEAD
+      that is missing or older is not claimed.
+    * `image` is the full name of a container image; with "" `setup` and `run` are executed on the
+      machine itself.
+    * `bake`: only run `setup`; nothing is claimed, run or saved.
+    * `auto`: the program computes its checkpoint interval from measured save times and from
+      `mtbf_s`, `gb_costs_s` and `put_costs_s` (see trainer/hook/spotd_hook/cadence.py). A program
+      that cannot uses `every_s`.
+    * `keep_every_steps`: pin one checkpoint every this many steps.
+    * `suspect` is the key of a manifest from which training failed repeatedly; the one before it is
+      used, if there is one.
+    * `directory`, with engine "none" only: the folder that a script saves to, absolute or below the
+      workdir, which the agent copies to the store; "" for none.
+    * `caches` are folders below the workdir, absolute or below `~`; up to `cache_bytes` of each are
+      saved to the store and restored from it.
+    * `shard_stores` are all other stores that may hold shards. `shards_url` is the one in the
+      machine's own region, to which its shards and caches are written; "" for the job's own store.
+    * `tools` is the digest of a package of wheels for the saver's environment; "" for none.
+    * `hold`: prepare, report READY, and wait. The machine has no rank yet.
+    * `peer_timeout_s` is how long the program's ranks wait for each other; 0, from an older daemon,
+      means the defaults of torch and of the program.
     """
 
     job_name: str
@@ -210,25 +219,27 @@ class StartDocument:
 
     @property
     def near_store(self) -> ShardStore:
-        """That of the machine's own region, if the job has one there; else the job's."""
-        near = [one for one in self.shard_stores if one.url == self.shards_url]
-        return near[0] if near else ShardStore(self.store_url, self.store_options)
+        """The store in the machine's own region, or the job's own store if there is none."""
+        matching = [store for store in self.shard_stores if store.url == self.shards_url]
+        return matching[0] if matching else ShardStore(self.store_url, self.store_options)
 
     @property
     def other_stores(self) -> dict[str, dict[str, str]]:
-        """The options of each store that may have shards beside the job's own, by URL."""
-        return {one.url: dict(one.options) for one in self.shard_stores}
+        """The options of each other store that may hold shards, by URL."""
+        return {store.url: dict(store.options) for store in self.shard_stores}
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def _parse_cadence(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The newest fields: a box that does not know them says when to save."""
+def _parse_auto_interval(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the fields that older daemons do not send; those set the interval themselves."""
     if "auto" not in data:
         return {}
-    numbers = ("mtbf_s", "gb_costs_s", "put_costs_s")
-    return {"auto": read_field(data, "auto", bool)} | {n: read_number(data, n) for n in numbers}
+    names = ("mtbf_s", "gb_costs_s", "put_costs_s")
+    return {"auto": read_field(data, "auto", bool)} | {
+        name: read_number(data, name) for name in names
+    }
 
 
 def _parse_near(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,7 +255,7 @@ def _parse_near(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parse_mode(item: Mapping[str, Any]) -> dict[str, Any]:
-    """The newest fields: a box that does not know them has buckets copied."""
+    """Read the fields that older daemons do not send; without them buckets are copied."""
     if "mode" not in item:
         return {}
     mode = read_field(item, "mode", str)
@@ -267,7 +278,7 @@ def _parse_buckets(data: Mapping[str, Any]) -> tuple[Bucket, ...]:
 
 
 def _parse_shards(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The newest fields: of a box that does not know them all shards are in the job's store."""
+    """Read the fields that older daemons do not send; without them all shards are in one store."""
     if "shard_stores" not in data:
         return {}
     stores = tuple(
@@ -278,7 +289,7 @@ def _parse_shards(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_start(data: Mapping[str, Any]) -> StartDocument:
-    """Raises WireError."""
+    """Parse the data of a `start` command. Raises WireError."""
     texts = {
         name: read_field(data, name, str) for name in ("job_name", "setup", "run", "store_url")
     }
@@ -314,7 +325,7 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         cache_bytes=read_count(data, "cache_bytes") if "cache_bytes" in data else 0,
         buckets=_parse_buckets(data),
         hold=read_field(data, "hold", bool) if "hold" in data else False,
-        **_parse_cadence(data),
+        **_parse_auto_interval(data),
         **_parse_shards(data),
         tools=read_field(data, "tools", str) if "tools" in data else "",
         peer_timeout_s=read_number(data, "peer_timeout_s") if "peer_timeout_s" in data else 0.0,

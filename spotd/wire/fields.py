@@ -1,4 +1,4 @@
-"""Reading JSON that somebody else wrote: every surprise is a `WireError` that names the field."""
+"""Read untrusted JSON: every unexpected value raises a `WireError` that names the field."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-MAX_NUMBER = 1 << 53  # of whatever is counted: more is no count that anything reached
+MAX_NUMBER = 1 << 53  # upper limit of every count
 
-# (`json.dumps` makes one of these for every call that has options, and `loads` looks for the
-# encoding of bytes.)
+# Made once: `json.dumps` makes an encoder for every call that has options.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
 _shorten = reprlib.Repr()
 _shorten.maxstring = 60
 
 
 class WireError(ValueError):
-    """A line, command or document that is not what this module writes."""
+    """A line, command or document that is invalid."""
 
 
 def shown(value: object) -> str:
-    """A value in an error's text: its beginning, however long or deep it is."""
+    """Return a value for an error message, shortened if it is long or deeply nested."""
     return _shorten.repr(value)[:200]
 
 
 def read_object(text: str | bytes) -> dict[str, Any]:
-    """A JSON object. Raises WireError."""
+    """Parse a JSON object. Raises WireError."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -38,50 +37,50 @@ def read_object(text: str | bytes) -> dict[str, Any]:
 
 
 def read_field(value: object, name: str, kind: type | tuple[type, ...]) -> Any:
-    """A member of an object, of the given type. Raises WireError."""
+    """Return a member of an object, which must have the given type. Raises WireError."""
     if not isinstance(value, Mapping):
         raise WireError(f"{shown(value)} is not an object with a field {name!r}")
-    found = value.get(name)
-    if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
-        raise WireError(f"field {name!r} is {shown(found)}")
-    return found
+    member = value.get(name)
+    if not isinstance(member, kind) or (isinstance(member, bool) and kind is not bool):
+        raise WireError(f"field {name!r} is {shown(member)}")
+    return member
 
 
 def read_count(value: object, name: str) -> int:
-    """A member that counts something: 0 to MAX_NUMBER. Raises WireError."""
-    found: int = read_field(value, name, int)
-    if not 0 <= found <= MAX_NUMBER:
-        raise WireError(f"field {name!r} is {shown(found)}")
-    return found
+    """Return a member that is an integer from 0 to MAX_NUMBER. Raises WireError."""
+    count: int = read_field(value, name, int)
+    if not 0 <= count <= MAX_NUMBER:
+        raise WireError(f"field {name!r} is {shown(count)}")
+    return count
 
 
 def read_texts(value: object, name: str) -> dict[str, str]:
-    """A member that maps names to texts. Raises WireError."""
-    found: dict[str, str] = read_field(value, name, dict)
-    if not all(isinstance(text, str) for text in found.values()):
-        raise WireError(f"field {name!r} is {shown(found)}")
-    return found
+    """Return a member that maps names to text. Raises WireError."""
+    texts: dict[str, str] = read_field(value, name, dict)
+    if not all(isinstance(text, str) for text in texts.values()):
+        raise WireError(f"field {name!r} is {shown(texts)}")
+    return texts
 
 
 def read_list(value: object, name: str, kind: type) -> list[Any]:
-    """A member that is a list of such items. Raises WireError."""
-    found: list[Any] = read_field(value, name, list)
-    if not all(type(item) is kind for item in found):
-        raise WireError(f"field {name!r} is {shown(found)}")
-    return found
+    """Return a member that is a list of items of exactly that type. Raises WireError."""
+    items: list[Any] = read_field(value, name, list)
+    if not all(type(item) is kind for item in items):
+        raise WireError(f"field {name!r} is {shown(items)}")
+    return items
 
 
 def read_number(value: object, name: str) -> float:
-    """A member that is a finite number. Raises WireError."""
+    """Return a member that is a finite number. Raises WireError."""
     try:
-        found = float(read_field(value, name, (int, float)))
+        number = float(read_field(value, name, (int, float)))
     except OverflowError:
-        found = math.inf
-    if not math.isfinite(found):
+        number = math.inf
+    if not math.isfinite(number):
         raise WireError(f"field {name!r} is no number that can be reckoned with")
-    return found
+    return number
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
-    """One line, newline included."""
+    """Encode an object as one JSON line, including the newline."""
     return _ENCODER.encode(value).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""The follow stream and the commands: what a node says, and what it is told."""
+"""Lines of the follow stream, and the commands to a node."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from spotd.wire.fields import (
     read_object,
 )
 
-# Lines and commands say which version of this page they were written by; of version 1 they did not.
-# From one version to the next it only grows: a daemon drives the agents that the one before it
-# started, and after it was taken back, those that the one after it did.
+# Lines and commands carry the version of this module; version 1 had no such field. A new version
+# only adds to the one before: after an upgrade a daemon talks to agents of the previous version,
+# and after a downgrade to those of the next.
 WIRE_VERSION = 2
 SPOKEN = range(WIRE_VERSION - 1, WIRE_VERSION + 2)
 MAX_LINE_BYTES = 1 << 20
@@ -26,31 +26,33 @@ MAX_LINE_BYTES = 1 << 20
 EXIT_FINISHED = 0
 EXIT_RELEASED = 75
 EXIT_FENCED = 76
-# Beyond what a process can end with: nobody but the agent says these.
-EXIT_HUNG = 256  # it hung, here for the second time or with others that wait for it
-EXIT_UNFIT = 257  # the machine is not fit to train on: its GPU has failed, or it came up unwell
-EXIT_DIVERGED = 258  # its numbers are none, nor were they after it went back
+# Codes above those of processes; only the agent reports them.
+EXIT_HUNG = 256  # the program hung, for the second time here or in a gang
+EXIT_UNFIT = 257  # the machine cannot train: its GPU has failed, or it did not boot correctly
+EXIT_DIVERGED = 258  # the loss is not finite, even after a rollback
 
-# What a journal entry can be; the comment gives its `data`.
+# Kinds of journal entries; the comments list the fields of `data`.
 HELLO = "hello"  # agent, wire, python, hostname, boot_id
-PREPARED = "prepared"  # status: begin|ok, seconds: what the machine does by itself when it boots
+PREPARED = "prepared"  # status: begin|ok, seconds: the machine's boot script
 IMAGE = (
     "image"  # status: begin|pulling|ok|failed, image, text, digest, engine, pulled: bool, seconds
 )
 SETUP = "setup"  # status: begin|ok|failed, code, seconds, tail
 STARTED = "started"  # pids: the processes of `run` (one entry per spawn)
-READY = "ready"  # prepared: all is done up to the claim of HEAD; plans: the last save, by itself
-CLAIMED = "claimed"  # step, manifest: HEAD is ours and this is where we resume
+READY = (
+    "ready"  # prepared: everything up to the claim of HEAD; plans: it plans its last save itself
+)
+CLAIMED = "claimed"  # step, manifest: this generation owns HEAD and resumes from there
 PROGRESS = (
     "progress"  # from_step, to_step, losses[], last_at_us, first_at_us, tokens, busy_s; data_s,
-    # save_s, ranks_s[], ranks_per_node as measured; usage, the sums of a window, once in a while
+    # save_s, ranks_s[], ranks_per_node as measured; usage: sums over a window, from time to time
 )
 CHECKPOINT = (
     "checkpoint"  # step, manifest, digest, bytes, near_bytes, stage_s, write_s, trigger, ...
 )
 CHECKPOINT_FAILED = "checkpoint_failed"  # step, error
 CHECKPOINT_SKIPPED = (
-    "checkpoint_skipped"  # step, manifest, error: a torn or corrupt one passed over
+    "checkpoint_skipped"  # step, manifest, error: an incomplete or corrupt one was skipped
 )
 PLAN = (
     "plan"  # status: planned|ended, action, step, ...: see trainer/hook/spotd_hook/save_planner.py
@@ -59,22 +61,24 @@ ROLLED_BACK = "rolled_back"  # step, from_step: to the state of an older checkpo
 NOTICE = "notice"  # notice_id, kind, remaining_s (null: unknown), source, text
 NOTICE_WITHDRAWN = "notice_withdrawn"  # notice_id
 METADATA = "metadata"  # up: bool, error
-DRAINING = "draining"  # reason, plan: what the local branch decided, deadline_s; stops: asked now
-RELEASED = "released"  # step, manifest: "nothing more will come from this generation"
+DRAINING = (
+    "draining"  # reason, plan (the agent's decision), deadline_s; stops: the program was asked
+)
+RELEASED = "released"  # step, manifest: this generation writes nothing more
 UNWELL = (
-    "unwell"  # what: hung|gpu|machine, text, code, again: it ends, and begins again here or not;
-    # step, ranks {rank: step}, stacks: how many were taken, dumps[{rank, pid, how, text}]
+    "unwell"  # what: hung|gpu|machine, text, code, again: whether it is restarted here;
+    # step, ranks {rank: step}, stacks: their number, dumps[{rank, pid, how, text}]
 )
 EXITED = "exited"  # code (0, 75, 76, 256 to 258, else crashed), ranks: {rank: code}, tail
-DISK = "disk"  # full: bool, text: it stays so
+DISK = "disk"  # full: bool, text: the disk stays full
 CACHE = "cache"  # status: restored|kept|failed, path, files, bytes, seconds; text: why it failed
-RESULTS = "results"  # what an evaluation measured: the fields of spotd/domain/evaluation.py
-WIPED = "wiped"  # what[], how, left_mounts[], failed: the disks, after the end
+RESULTS = "results"  # results of an evaluation: the fields of spotd/domain/evaluation.py
+WIPED = "wiped"  # what[], how, left_mounts[], failed: the disks were wiped at the end
 MOUNT_READ = (
-    "mount_read"  # target, bytes: read over that mount since the line before; with a url: copied
-    # from that store, which of a data set is where it is declared
+    "mount_read"  # target, bytes: read through that mount since the last entry; with url: copied
+    # from that store, which for a data set is the declared one
 )
-WARNING = "warning"  # text; of a verdict on training also verdict, about: what it rests upon
+WARNING = "warning"  # text; for a diagnosis of the training also verdict, about: the evidence
 
 JOURNAL_KINDS = frozenset(
     {
@@ -95,26 +99,26 @@ JOURNAL_KINDS = frozenset(
 
 # Commands of `spot-node send`; every one carries `generation` and is idempotent.
 START = (
-    "start"  # StartDocument.to_data(); a later one for the same generation may only advance `claim`
+    "start"  # StartDocument.to_data(); if sent again for a generation, it may only advance `claim`
 )
 RELEASE = "release"  # the replacement is ready: finish the step, save, release, exit 75
-DRAIN = "drain"  # reason, deadline_s: the same without a notice (cancel, pause, budget)
-SAVE = "save"  # checkpoint and go on
+DRAIN = "drain"  # reason, deadline_s: the same for a cancel, pause or budget
+SAVE = "save"  # checkpoint and continue
 STOP = "stop"  # kill the training processes now
-# drill, kind, notice_s: once for each drill, however often it is sent; with late: not any more
+# drill, kind, notice_s: inject a fault, once for each drill however often it is sent; late: skip it
 STRIKE = "strike"
 
 COMMANDS = frozenset({START, RELEASE, DRAIN, SAVE, STOP, STRIKE})
-DRILL_SOURCE = "drill"  # of a notice that a drill plays, and no cloud gave
+DRILL_SOURCE = "drill"  # source of a notice that is injected by a drill
 
 # StartDocument.claim: when the new generation may take HEAD.
-CLAIM_NOW = "now"  # nobody else can be writing
-CLAIM_AFTER_RELEASE = "after_release"  # when HEAD says released, or `claim_deadline_s` from now
+CLAIM_NOW = "now"  # no other generation can be writing
+CLAIM_AFTER_RELEASE = "after_release"  # when HEAD is released, or `claim_deadline_s` from now
 
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """One fact of a node, numbered from 1 without a gap; `at_us` is the node's wall clock."""
+    """One fact of a node. `seq` counts from 1 without gaps; `at_us` is by the node's wall clock."""
 
     seq: int
     at_us: int
@@ -129,7 +133,7 @@ class JournalEntry:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """ "Still here": sent at least every 5 s, never written to disk on the node."""
+    """A sign of life: sent at least every 5 s, never written to the node's disk."""
 
     seq: int
     at_us: int
@@ -142,12 +146,12 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class LogChunk:
-    """A piece of one stream's output, by byte offset. `stream` is "setup" or "rank<N>"."""
+    """A part of a stream's output, from byte `offset` on. `stream` is "setup" or "rank<N>"."""
 
     generation: int
     stream: str
     offset: int
-    text: str  # latin-1 view of the bytes, so that any output survives JSON
+    text: str  # the bytes decoded as latin-1, so that any output can be sent as JSON
 
     def to_line(self) -> bytes:
         return encode({"log": vars(self)})
@@ -155,10 +159,11 @@ class LogChunk:
 
 @dataclass(frozen=True)
 class DaemonPresence:
-    """The daemon's only word on the follow stream: it is there, and the machine may go on for
-    `left_s` without hearing it again; `mtbf_s` is the mean time between losses of the job's
-    machines, as it is known now (0: it does not say). A node that does not know either reads over
-    it."""
+    """The daemon's sign of life, its only line on the follow stream.
+
+    The machine may run for `left_s` without another one. `mtbf_s` is the current mean time between
+    losses of the job's machines (0: not sent). Older agents ignore these lines.
+    """
 
     left_s: float
     mtbf_s: float = 0.0
@@ -167,8 +172,8 @@ class DaemonPresence:
         return encode({"here": asdict(self)})
 
 
-def parse_here(line: bytes) -> DaemonPresence:
-    """Raises WireError."""
+def parse_presence(line: bytes) -> DaemonPresence:
+    """Parse a `here` line of the daemon. Raises WireError."""
     body = read_field(read_object(line), "here", dict)
     mtbf_s = read_number(body, "mtbf_s") if "mtbf_s" in body else 0.0
     return DaemonPresence(read_number(body, "left_s"), mtbf_s)
@@ -178,7 +183,7 @@ Line = JournalEntry | Heartbeat | LogChunk
 
 
 def parse_line(line: bytes) -> Line:
-    """One line of the follow stream. Raises WireError."""
+    """Parse a node's line of the follow stream. Raises WireError."""
     value = read_object(line)
     if "journal" in value:
         body = read_field(value, "journal", dict)
@@ -224,8 +229,7 @@ class Command:
 
 
 def parse_command(line: bytes) -> Command:
-    """Raises WireError, also for a command that this version does not know, and for one of a daemon
-    that is too far from it to be understood."""
+    """Parse a command. Raises WireError, also for unknown commands and unsupported versions."""
     body = read_field(read_object(line), "command", dict)
     version = _version(body)
     if version not in SPOKEN:
@@ -243,7 +247,7 @@ def _version(body: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to a command: done (or already done), or why not."""
+    """The reply to a command: done (or already done), or an error."""
 
     ok: bool
     error: str = ""
@@ -253,6 +257,6 @@ class Reply:
 
 
 def parse_reply(line: bytes) -> Reply:
-    """Raises WireError."""
+    """Parse the reply to a command. Raises WireError."""
     body = read_field(read_object(line), "reply", dict)
     return Reply(read_field(body, "ok", bool), read_field(body, "error", str))

@@ -1,4 +1,4 @@
-"""Pins in a job's authority store: checkpoints that are kept whatever retention says."""
+"""Pins in a job's authority store: checkpoints that retention never deletes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
 def pin_folder(job_id: str) -> str:
-    """What the keys of a job's pins begin with."""
+    """Return the prefix of the keys of a job's pins."""
     return f"jobs/{job_id}/pins/"
 
 
 def pin_key(job_id: str, name: str) -> str:
-    """Where a pin lies. Raises ValueError for what is no name of one."""
+    """Return the key of a pin. Raises ValueError for an invalid name."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a pin: write up to 31 of a-z, 0-9 and -")
     return pin_folder(job_id) + name
@@ -26,7 +26,7 @@ def pin_key(job_id: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class Pin:
-    """The checkpoint that a name holds on to, since when and by whose word."""
+    """A pinned checkpoint: its name, when it was pinned and by whom."""
 
     name: str
     ref: HeadRef
@@ -35,7 +35,7 @@ class Pin:
 
     @property
     def folder(self) -> str:
-        """Of the checkpoint's objects."""
+        """The folder of the checkpoint's objects."""
         return self.ref.manifest.rpartition("/")[0]
 
     def to_bytes(self) -> bytes:
@@ -43,10 +43,10 @@ class Pin:
 
 
 def parse_pin(data: bytes) -> Pin:
-    """Raises WireError."""
+    """Parse a pin. Raises WireError."""
     body = read_field(read_object(data), "pin", dict)
     ref = read_field(body, "ref", dict)
-    found = Pin(
+    pin = Pin(
         name=read_field(body, "name", str),
         ref=HeadRef(
             generation=read_count(ref, "generation"),
@@ -57,6 +57,6 @@ def parse_pin(data: bytes) -> Pin:
         at_us=read_count(body, "at_us"),
         by=read_field(body, "by", str),
     )
-    if not found.folder:
+    if not pin.folder:
         raise WireError("field 'manifest' names no folder")
-    return found
+    return pin

@@ -66,9 +66,9 @@ def _parameter(parameter: Any) -> str:
 def openapi() -> str:
     """The API's description without its prose."""
     from spotd.api.http import openapi as module
-    from spotd.api.http.app import BYTES, PLAIN, WAITING
+    from spotd.api.http.route_table import ROUTES
 
-    return _json(module.describe((*PLAIN, *WAITING, *BYTES)))
+    return _json(module.describe(ROUTES))
 
 
 def configuration() -> str:
@@ -95,11 +95,11 @@ def metrics() -> str:
 
 def database() -> str:
     """The statements that make the schema, in both dialects."""
-    from spotd.store import schema
+    from spotd.store import columns, schema
 
     lines = []
     for dialect in (sqlite.dialect(), postgresql.dialect()):
-        for table in schema.metadata.sorted_tables:
+        for table in columns.metadata.sorted_tables:
             lines.append(str(CreateTable(table).compile(dialect=dialect)))
             indexes = sorted(table.indexes, key=lambda index: str(index.name))
             lines += [str(CreateIndex(index).compile(dialect=dialect)) for index in indexes]

@@ -84,16 +84,16 @@ def test_ours_is_ahead_of_all_others_everywhere() -> None:
 
 
 def always_at_once(now: DeadlineSituation) -> StopPlan:
-    return StopPlan(Action.SAVE, 0.0, now.save_s, now.left_s - now.save_s, now)
+    return StopPlan(Action.SAVE, 0.0, now.save_s, now.remaining_s - now.save_s, now)
 
 
 def too_late(now: DeadlineSituation) -> StopPlan:
-    action = Action.TRAIN if now.left_s > now.save_s / 2 else Action.SAVE
+    action = Action.TRAIN if now.remaining_s > now.save_s / 2 else Action.SAVE
     return StopPlan(action, 0.0, now.save_s, 0.0, now)
 
 
 def never(now: DeadlineSituation) -> StopPlan:
-    return StopPlan(Action.RELEASE, 0.0, 0.0, now.left_s, now)
+    return StopPlan(Action.RELEASE, 0.0, 0.0, now.remaining_s, now)
 
 
 @pytest.mark.parametrize(

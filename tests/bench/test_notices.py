@@ -12,7 +12,7 @@ import pytest
 from bench.narrow import SMALL_BYTES, narrowed
 from bench.notices import Attempt, Book, Case, Observed, Place, State, foretold, table
 from providers.stores import open_store
-from spotd.demo.bucket import Bucket, process
+from spotd.demo.bucket import Bucket, bucket_server
 
 pytestmark = pytest.mark.xdist_group("notices")  # one server for all
 GB = 10**9
@@ -26,7 +26,7 @@ FOUND = Observed(
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    with process(tmp_path_factory.mktemp("s3") / "log") as bucket:
+    with bucket_server(tmp_path_factory.mktemp("s3") / "log") as bucket:
         yield bucket
 
 

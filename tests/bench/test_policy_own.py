@@ -20,7 +20,7 @@ from policy_ours import region
 from policy_own import Own, own
 from policy_score import Bounds, score
 
-from spotd.cli.trace_files import made, write
+from spotd.cli.trace_files import build_traces, write_traces
 
 NOW_US = 2_900_000 * 3600 * 1_000_000
 H_US = 3600 * 1_000_000
@@ -103,7 +103,7 @@ def exported(folder: Path, hours: int = 100, zones: int = 5) -> Path:
         for cloud, pool, usd in POOLS[:zones]
     ]
     data = {"items": items, "since_us": NOW_US, "until_us": NOW_US + hours * H_US}
-    write(made(data, 3600, 0), folder)
+    write_traces(build_traces(data, 3600, 0), folder)
     return folder / "h100_8.npz"
 
 

@@ -1,4 +1,4 @@
-"""What a stand-in for a cloud does wrong next, on a test's word."""
+"""Faults that a test injects into a cloud stand-in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fault:
-    """`what` as in tests/providers/conformance.py; it hits the next call of one of `calls`."""
+    """A fault for the next call of one of `calls`; `what` as in tests/providers/conformance.py."""
 
     what: str
     calls: tuple[str, ...]
@@ -16,7 +16,7 @@ class Fault:
 
 
 class Faults:
-    """Armed ones, each for one call."""
+    """Armed faults, each for one call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,7 +27,7 @@ class Faults:
             self._armed.append(fault)
 
     def take(self, call: str) -> Fault | None:
-        """The one that hits this call, which is spent by it."""
+        """Return and remove the fault for this call."""
         with self._lock:
             for fault in self._armed:
                 if call in fault.calls:

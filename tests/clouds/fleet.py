@@ -1,5 +1,5 @@
-"""What stands behind the machines that a stand-in sells: real ones, or addresses that lead nowhere;
-and what the cloud itself writes down of them."""
+"""Machines behind a stand-in (real ones, or addresses that lead nowhere), and the cloud's own
+record of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.clouds.machines import Machines, nowhere
 
 @dataclass
 class Entry:
-    """One line of the books: whom it sold what, from when until when (0: it runs). `instance_id` is
-    what the adapter calls it."""
+    """A record of a rented machine: its renter, start and end (0: still running). `instance_id` is
+    the adapter's id."""
 
     instance_id: str
     token: str
@@ -24,7 +24,7 @@ class Entry:
     ended_at_us: int = 0
 
     def row(self) -> dict[str, Any]:
-        """As the local cloud's meter tells it."""
+        """Return it in the format of the local cloud's ledger."""
         end_us = self.ended_at_us or now_us()
         return {
             "instance_id": self.instance_id,
@@ -37,7 +37,7 @@ class Entry:
 
 @dataclass
 class Taking:
-    """A machine that is taken back: its own metadata service said so at `published_at_us`."""
+    """A preemption; the machine's own metadata service published it at `published_at_us`."""
 
     instance_id: str
     notice_s: float
@@ -47,12 +47,12 @@ class Taking:
     thawed_at_us: int | None = None
 
     def row(self) -> dict[str, Any]:
-        """As the local cloud's notices tell it."""
+        """Return it in the format of the local cloud's notices."""
         return asdict(self)
 
 
 class Fleet:
-    """Of one stand-in. `books` are by the machines' own names."""
+    """The machines of one stand-in. `books` are by the machines' own names."""
 
     def __init__(self, machines: Machines | None = None) -> None:
         self._machines = machines
@@ -65,28 +65,31 @@ class Fleet:
     def rent(
         self, facts: MachineFacts, instance_id: str, token: str, user_data: str, **more: Any
     ) -> str:
-        """Sell a machine; its address, at once. `more` is for `Machines.boot`."""
+        """Start a machine and return its address at once. `more` is passed to `Machines.boot`."""
         self.books[facts.instance_id] = Entry(instance_id, token, now_us())
         if self._machines is None:
             return next(self._nowhere)
         return self._machines.boot(facts, user_data, **more)
 
     def take(self, name: str, end_us: int, gone: Callable[[], None]) -> None:
-        """Its metadata service says that it ends at `end_us`; then `gone` is called. Without real
-        machines there is nobody to hear of it. Not under a lock that `hear` of `rent` needs."""
+        """Publish in the machine's metadata that it ends at `end_us`; call `gone` at that time.
+
+        Without real machines, nobody reads the metadata. Must not be called with a lock that `hear`
+        of `rent` needs.
+        """
         if self._machines is None:
             return
         published_us = self._machines.warn(name, end_us)
         left_s = max((end_us - now_us()) / 1e6, 0.0)
-        ident = self.books[name].instance_id
-        self.takings.append(Taking(ident, (end_us - published_us) / 1e6, published_us))
+        resource_id = self.books[name].instance_id
+        self.takings.append(Taking(resource_id, (end_us - published_us) / 1e6, published_us))
         timer = threading.Timer(left_s, gone)
         timer.daemon = True
         self._timers.append(timer)
         timer.start()
 
     def end(self, name: str) -> None:
-        """No machine of that name is left; one that nobody has is none."""
+        """End the machine of that name; an unknown name is ignored."""
         if self._machines is not None:
             self._machines.end(name)
         entry = self.books.get(name)
@@ -94,12 +97,12 @@ class Fleet:
             entry.ended_at_us = now_us()
 
     def close(self) -> None:
-        """Nothing is taken any more."""
+        """Cancel pending preemptions."""
         for timer in self._timers:
             timer.cancel()
 
     def running(self) -> list[str]:
-        """The names of those that are sold and not ended."""
+        """Return the names of running machines."""
         return [name for name, entry in self.books.items() if not entry.ended_at_us]
 
 

@@ -1,13 +1,12 @@
-"""A cloud whose machines have no address of the internet: they come up in a network that this
-computer has no way to, and only a jump host has a foot in it.
+r"""A cloud whose machines have no public address: they are in a network that this computer cannot
+reach except through a jump host.
 
     with netns.network() as network, behind_a_jump_host(network, folder) as private:
-        with serving(folder, machines=private.machines) as aws: ...   # any stand-in
-        box.settings += f"[providers.aws]\\n...{private.settings(folder)}"
+        with serving(folder, machines=private.machines) as aws:  # any stand-in
+            box.settings += f"[providers.aws]\n...{private.settings(folder)}"
 
-What machines need of the outside (the bucket of the checkpoints, on `network.gateway`) they reach
-at the same address as everybody else, after `private.let_reach(bucket)`: what clouds call a private
-endpoint. They reach nothing else.
+After `private.let_reach(bucket)`, the machines reach that bucket (on `network.gateway`) at the same
+address as everybody else, as by a private endpoint. They reach nothing else outside.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tests.fixtures.netns import Network
 
 @dataclass(frozen=True)
 class Private:
-    """Machines for a stand-in, and the jump host before them (`jump.server` can be hurt)."""
+    """Machines for a stand-in, and their jump host (`jump.server`, which tests may break)."""
 
     machines: Machines
     jump: Jump
@@ -34,15 +33,15 @@ class Private:
     _stack: ExitStack
 
     def section(self, folder: Path) -> dict[str, str]:
-        """For the section of the provider; the key for the jump host goes into `folder`."""
+        """Return settings for the provider's section; writes the jump host's key into `folder`."""
         return self.jump.section(folder)
 
     def settings(self, folder: Path) -> str:
-        """The same as lines."""
+        """Return the same settings as lines."""
         return "".join(f'{key} = "{value}"\n' for key, value in self.section(folder).items())
 
     def let_reach(self, bucket: Bucket) -> None:
-        """Its machines have a private endpoint for this bucket, which is on the other network."""
+        """Give the machines a private endpoint for a bucket on the other network."""
         port = urlsplit(bucket.endpoint).port
         assert port is not None
         self._stack.enter_context(endpoint(self.jump, self._network, port))
@@ -52,7 +51,7 @@ class Private:
 def behind_a_jump_host(
     network: Network, folder: Path, *, readable: Sequence[Path] = (), disk: str = "512m"
 ) -> Iterator[Private]:
-    """For the length of the block; nothing is left behind. `readable` and `disk` are those of
+    """Run the network for the duration of the block. `readable` and `disk` are those of
     `Machines`."""
     with ExitStack() as stack:
         jump = stack.enter_context(jump_host(network, folder / "jump"))

@@ -1,18 +1,18 @@
-"""Machines for stand-ins of clouds: what an API was asked for becomes a network namespace with a
-disk, OpenSSH and a metadata service of its own, and comes up by the user data that the API got.
+"""Real machines for cloud stand-ins: network namespaces with a disk, OpenSSH and a metadata
+service, which boot by the user data of the API request.
 
-For any cloud: a stand-in is made with `machines=None` or with these, and
+For any cloud: a stand-in gets `machines=None` or these, and calls
 
-* on create, `boot(facts, user_data)` returns the address that its listings show from then on; the
-  machine comes up meanwhile, as machines do. `facts.personality` ("aws", "gcp", "azure") is the
-  dialect of its metadata service and of its first boot (guest.py of each cloud),
-  `facts.instance_id` its name here. `accounts` (user -> public key) are those that were asked for
-  beside the user data, in GCP's metadata or Azure's osProfile. `off` is called when somebody on the
-  machine switches it off, `hear` with whatever its metadata service is told: the host keys that it
-  publishes, that it is ready, that it agrees to an event;
+* on create, `boot(facts, user_data)`, which returns the address for its listings; the machine boots
+  in the background. `facts.personality` ("aws", "gcp", "azure") selects the format of its metadata
+  service and of its first boot (guest.py of each cloud), `facts.instance_id` is its name here.
+  `accounts` (user -> public key) are those requested outside the user data, in GCP's metadata or
+  Azure's osProfile. `off` is called when the machine is powered off from inside, `hear` with
+  everything that is sent to its metadata service: published host keys, the ready report, approval
+  of an event;
 * on delete, `end(name)`; on an interruption `warn(name, ...)` and, when its time is over, `end`.
 
-Without machines a stand-in shows addresses of `nowhere()`, so that nothing ever calls a stranger.
+Without machines a stand-in uses addresses of `nowhere()`, so that nothing ever calls a stranger.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ END_S = 10.0
 
 
 def nowhere() -> Iterator[str]:
-    """Addresses that lead to nobody: TEST-NET-1 (RFC 5737)."""
+    """Yield addresses that lead nowhere: TEST-NET-1 (RFC 5737)."""
     return cycle(f"192.0.2.{number}" for number in range(1, 255))
 
 
 def require() -> None:
-    """Raises RuntimeError when this computer cannot have such machines."""
+    """Raises RuntimeError when this computer cannot run such machines."""
     for program in ("cloud-init", "sudo"):
         if not any((Path(folder) / program).exists() for folder in ("/usr/bin", "/bin")):
             raise RuntimeError(f"{program} is missing: apt-get install {program}")
@@ -62,9 +62,12 @@ class _Rented:
 
 
 class Machines:
-    """On one network. `readable` is what everybody on a machine can read, of this computer's files:
-    the Python of the job, that is. `disk` is how much each may write. `next_programs` (path ->
-    shell script) are on the disk of the next one that boots. Thread-safe."""
+    """Machines on one network.
+
+    `readable` are files of this computer that every process on a machine can read, namely the job's
+    Python. `disk` limits how much each may write. `next_programs` (path -> shell script) are put on
+    the disk of the next machine that boots. Thread-safe.
+    """
 
     def __init__(
         self, network: Network, folder: Path, *, readable: Sequence[Path] = (), disk: str = "512m"
@@ -91,7 +94,8 @@ class Machines:
         hear: Callable[[Mapping[str, object]], None] = lambda _event: None,
         delay_s: float = 0.0,
     ) -> str:
-        """Start a machine; its address, at once. `attributes` are those of GCP's metadata."""
+        """Start a machine and return its address at once. `attributes` are those of GCP's
+        metadata."""
         name = facts.instance_id
         disk, log = self._folder / name, self._folder / f"{name}.log"
         disk.mkdir(mode=0o700)
@@ -111,8 +115,8 @@ class Machines:
             "readable": self._readable,
             "programs": programs,
         }
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        process = self._start(config, theirs, log)
+        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        process = self._start(config, other, log)
 
         def listen(event: Mapping[str, object]) -> None:
             if event.get("event") == "powered_off":
@@ -120,7 +124,7 @@ class Machines:
                 off()
             hear(event)
 
-        body = MachineProcess(name, process.pid, ours, [disk], listen)
+        body = MachineProcess(name, process.pid, own, [disk], listen)
         machine = Machine(self._network, name, host, process.pid)
         with self._lock:
             self._rented[name] = _Rented(machine, body, process, log)
@@ -144,13 +148,13 @@ class Machines:
     @staticmethod
     @contextmanager
     def _stdin(config: Mapping[str, object]) -> Iterator[int]:
-        found = os.memfd_create("machine")
+        result = os.memfd_create("machine")
         try:
-            os.write(found, json.dumps(config).encode())
-            os.lseek(found, 0, os.SEEK_SET)
-            yield found
+            os.write(result, json.dumps(config).encode())
+            os.lseek(result, 0, os.SEEK_SET)
+            yield result
         finally:
-            os.close(found)
+            os.close(result)
 
     def warn(
         self,
@@ -159,23 +163,24 @@ class Machines:
         kind: NoticeKind = NoticeKind.PREEMPT,
         notice_id: str = "taken-away",
     ) -> int:
-        """Its metadata service tells of it from now on, which is returned (us). Raises NurseryError
-        when it is gone, and does not answer while `hear` has not come back."""
+        """Publish a notice in the machine's metadata; return the time (us).
+
+        Raises NurseryError when the machine is gone, and returns only after `hear` has.
+        """
         body = {"notice_id": notice_id, "kind": kind.value, "deadline_us": deadline_us}
-        return int(str(self._find(name).body.ask({"publish": body}, "published")["at_us"]))
+        return int(str(self._find(name).body.request({"publish": body}, "published")["at_us"]))
 
     def withdraw(self, name: str, notice_id: str = "taken-away") -> None:
-        """Its metadata service tells of it no more."""
-        self._find(name).body.ask({"withdraw": notice_id}, "withdrawn")
+        """Remove a notice from the machine's metadata."""
+        self._find(name).body.request({"withdraw": notice_id}, "withdrawn")
 
     def cut_power(self, name: str) -> None:
-        """It is gone from one moment to the next, and its cloud does not know: no connection is
-        told of it."""
+        """Stop the machine instantly, without the cloud noticing: connections are not closed."""
         self._find(name).machine.lose_cable()
         self.end(name)
 
     def end(self, name: str) -> None:
-        """When this returns nothing of it is left; one that is unknown has ended."""
+        """End the machine completely; an unknown one has ended already."""
         with self._lock:
             rented = self._rented.get(name)
         if rented is None:
@@ -203,22 +208,23 @@ class Machines:
             self.end(name)
 
     def running(self) -> list[str]:
-        """The names of those that have not ended, the oldest first."""
+        """Return the names of running machines, oldest first."""
         with self._lock:
             return list(self._rented)
 
     def machine(self, name: str) -> Machine:
-        """To look into it, and to hurt it. Raises BoxError when it is gone."""
+        """Return the machine, for inspection and fault injection. Raises BoxError when it is
+        gone."""
         return self._find(name).machine
 
     def host_key(self, name: str) -> str:
-        """The public key that its SSH server has, or "" until it has one."""
+        """Return the public host key of its SSH server, or "" before there is one."""
         with suppress(OSError, BoxError):
             return self.machine(name).path(f"{HOST_KEY}.pub").read_text().strip()
         return ""
 
     def said(self, name: str) -> str:
-        """What came out of its boot so far, for whoever has to find out why it did not come up."""
+        """Return the output of its boot so far, for diagnosing a failed boot."""
         rented = self._find(name)
         with suppress(OSError, BoxError):
             return rented.log.read_text() + rented.machine.path(BOOT_LOG).read_text()
@@ -234,7 +240,7 @@ class Machines:
 
 @contextmanager
 def machines_on(network: Network, folder: Path, **more: object) -> Iterator[Machines]:
-    """For the length of the block; nothing is left behind."""
+    """Run machines for the duration of the block."""
     made = Machines(network, folder, **more)  # type: ignore[arg-type]
     try:
         yield made

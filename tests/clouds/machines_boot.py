@@ -1,13 +1,13 @@
-"""A machine of a stand-in for a cloud: it comes up by what its user data says, and by nothing else.
+"""Boot a machine of a cloud stand-in by its user data alone.
 
     python -m tests.clouds.machines_boot GROUND CONTROL_FD < CONFIGURATION
 
 Its image is this computer's own files below a fresh disk, without anybody's account or host key.
-Debian's cloud-init reads the user data there, in the order of a real boot: files, accounts and host
-keys, then OpenSSH starts, then `runcmd`. Where it has the user data from is each cloud's own: of
-GCP and Azure see guest.py, of AWS it lies on the disk (NoCloud). systemd does not run; what it
-would tell a preparation (the clock is set) the image has as a program. What makes it a machine:
-tests/fixtures/netns_machine.
+Debian's cloud-init applies the user data in the order of a real boot: files, accounts and host
+keys, then OpenSSH starts, then `runcmd`. The source of the user data depends on the cloud: for GCP
+and Azure see guest.py, for AWS it is on the disk (NoCloud). systemd does not run; what a
+preparation asks it (whether the clock is set), a program in the image answers.
+tests/fixtures/netns_machine implements the machine.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ MaxStartups 100:30:200
 
 
 def lay_out(ground: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """The image, and what the cloud gives each machine of it."""
+    """Create the image, and the files that the cloud adds to each machine."""
     name, host = config["facts"]["name"], config["host"]
     disk = Path(config["home"])
     programs = PROGRAMS | config["programs"]
@@ -109,8 +109,8 @@ def lay_out(ground: Mapping[str, Any], config: Mapping[str, Any]) -> None:
 
 
 def _platform(ground: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
-    """Where cloud-init has the user data from, and who makes the accounts of beside it: on Azure,
-    cloud-init itself."""
+    """Set up the source of cloud-init's user data and the creation of accounts outside it; on
+    Azure, cloud-init itself creates them."""
     accounts = "".join(f"{user} {key}\n" for user, key in config["accounts"].items())
     match config["facts"]["personality"]:
         case "gcp":
@@ -134,7 +134,8 @@ def _platform(ground: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
 
 
 def documents(config: Mapping[str, Any], control: ControlLink) -> NoticeDocument:
-    """What its metadata service tells, its user data included where the cloud has it there."""
+    """Return the documents of the metadata service, with the user data where the cloud publishes it
+    there."""
     match config["facts"]["personality"]:
         case "gcp":
             return gcp.Documents(config, control)
@@ -144,8 +145,8 @@ def documents(config: Mapping[str, Any], control: ControlLink) -> NoticeDocument
 
 
 def _open_ways(upper: Path, paths: Iterable[Path]) -> None:
-    """Let everybody on the machine reach `paths`: the Python that tests run with may lie in root's
-    home, or in a folder of pytest's."""
+    """Let everybody on the machine reach `paths`: the Python of the tests may be in root's home, or
+    in a folder of pytest's."""
     for way in sorted({parent for path in paths for parent in path.absolute().parents}):
         target = upper / way.relative_to("/")
         target.mkdir(exist_ok=True)

@@ -1,5 +1,5 @@
-"""A machine of a stand-in, in a network that only a jump host reaches: the product starts its agent
-there, and it reaches the bucket of its checkpoints and nothing else of this computer."""
+"""A machine behind a jump host: spotd starts its agent there, and the machine reaches its
+checkpoint bucket and nothing else of this computer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_it_comes_up_and_is_reached_through_the_jump_host_alone(
     way = JumpConnection(private.jump.host, SystemClock())
     try:
         connection = connect(address, user_key().private, dial=way.dial)
-        read = f"cat {cloud_init.STATE} 2>/dev/null"
+        read = f"cat {cloud_init.STATE_FILE} 2>/dev/null"
         wait_for("its preparation", lambda: said(connection, read) == "ok", UP_S)
         with urllib.request.urlopen(store.endpoint, timeout=10) as here:
             assert here.status == 200

@@ -1,5 +1,5 @@
-"""A machine of a stand-in comes up by its user data alone, hears its notice in its cloud's dialect,
-and leaves nothing when it ends."""
+"""A stand-in's machine boots by its user data alone, receives its notice in its cloud's format, and
+leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def facts(name: str, cloud: str = "aws") -> MachineFacts:
 
 
 def told(request: LaunchRequest = REQUEST, *, without: str = "", host_key: bool = True) -> str:
-    """The product's user data, as the cloud gets it, or lacking one key."""
+    """The product's user data as the cloud receives it, or without one key."""
     text = cloud_init.user_data(request, host_key=host_key)
     config = yaml.safe_load(text)
     config.pop(without, None)
@@ -85,18 +85,20 @@ def up(machines: Machines, name: str) -> None:
 
 
 def prepared(host: str) -> str:
-    """What its preparation came to."""
-    said = wait_for("the preparation", lambda: run(at(host), f"cat {cloud_init.STATE}").out, UP_S)
-    return str(said).strip()
+    """The outcome of its preparation."""
+    output = wait_for(
+        "the preparation", lambda: run(at(host), f"cat {cloud_init.STATE_FILE}").out, UP_S
+    )
+    return str(output).strip()
 
 
 def test_it_comes_up_by_the_products_user_data(machines: Machines) -> None:
     host = machines.boot(facts("i-1"), told())
     up(machines, "i-1")
-    said = run(at(host), "whoami; sudo -n whoami; hostname; stat -c %U ~")
-    assert said.out.split() == ["spotd", "root", "i-1", "spotd"]
+    output = run(at(host), "whoami; sudo -n whoami; hostname; stat -c %U ~")
+    assert output.out.split() == ["spotd", "root", "i-1", "spotd"]
     assert prepared(host) == "ok"
-    assert run(at(host), f"stat -c %U {cloud_init.DATA}").out == "spotd\n"
+    assert run(at(host), f"stat -c %U {cloud_init.DATA_DIR}").out == "spotd\n"
     assert machines.host_key("i-1").split()[:2] == host_key().public.split()[:2]
 
 
@@ -174,7 +176,7 @@ def namespaces(pid: int) -> set[str]:
 
 @contextmanager
 def named(pid: int) -> Iterator[None]:
-    """Its namespaces have their names to themselves: the next machine's cannot get one of them."""
+    """Its namespaces have unique names, so that the next machine's cannot collide."""
     with ExitStack() as stack:
         for kind in KINDS:
             stack.callback(os.close, os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY))
@@ -183,12 +185,12 @@ def named(pid: int) -> Iterator[None]:
 
 def in_use() -> set[str]:
     """The namespaces that any process is in."""
-    found: set[str] = set()
+    result: set[str] = set()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
-                found |= namespaces(int(folder.name))
-    return found
+                result |= namespaces(int(folder.name))
+    return result
 
 
 @pytest.mark.parametrize("how", ["end", "cut_power"])
@@ -270,6 +272,6 @@ def test_several_come_up_side_by_side_and_know_nothing_of_each_other(machines: M
 
 def test_addresses_that_lead_nowhere_are_of_the_test_net() -> None:
     addresses = nowhere()
-    found = [next(addresses) for _ in range(300)]
-    assert all(address.startswith("192.0.2.") for address in found)
-    assert len(set(found)) == 254
+    result = [next(addresses) for _ in range(300)]
+    assert all(address.startswith("192.0.2.") for address in result)
+    assert len(set(result)) == 254

@@ -33,7 +33,8 @@ from spotd.demo.box import BoxError, wait_for
 from spotd.domain.job import Job
 from spotd.domain.node import Node
 from spotd.domain.states import NodeState
-from spotd.store.interface import Store, StoreError
+from spotd.store.errors import StoreError
+from spotd.store.interface import Store
 from spotd.store.sql_store import open_store as open_database
 from tests.e2e import verdict
 from tests.e2e.installed import install
@@ -119,8 +120,8 @@ class Chaos:
         """Take from the open ones what has ended, machines and all, and judge it."""
         for course in list(self.open):
             try:
-                job = self.records.find_job(course.job_id)
-                nodes = self.records.job_nodes(course.job_id)
+                job = self.records.jobs.find(course.job_id)
+                nodes = self.records.nodes.of_job(course.job_id)
             except StoreError:
                 return  # the database is away
             ended = job is not None and job.outcome is not None
@@ -140,7 +141,7 @@ class Chaos:
         for _ in range(20):  # the database may be away just now
             try:
                 wrong += verdict.segments(self.records, course.job_id)
-                wrong += verdict.losses(self.records.progress(course.job_id), course.reference)
+                wrong += verdict.losses(self.records.progress.rows(course.job_id), course.reference)
                 break
             except StoreError:
                 time.sleep(POLL_S)
@@ -220,7 +221,7 @@ def perform(
     folder: Path, python: Path, seconds: float, seed: int, parallel: int
 ) -> tuple[dict[str, Any], Record]:
     """The whole run: its figures, and its record, in which `wrong` is empty when all is well."""
-    heads.EVERY_S = HEAD_EVERY_S
+    heads.POLL_FILE_S = HEAD_EVERY_S
     references = [make_reference(python, folder / f"alone-{n}", STEPS, n) for n in SEEDS]
     with ExitStack() as stack:
         network = stack.enter_context(netns.network())
@@ -260,7 +261,7 @@ def explain(chaos: Chaos) -> list[str]:
     """What the daemons have to say."""
     said = []
     for course in chaos.open:
-        rows = chaos.records.events(course.job_id)
+        rows = chaos.records.events.rows(course.job_id)
         said += [f"{course.job_id}: {row.event.kind}: {row.event.text}" for row in rows]
     for twin in chaos.pair.twins:
         said.append(f"--- {twin.box}\n{twin.tail('daemon', 60)}")

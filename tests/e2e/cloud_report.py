@@ -12,11 +12,11 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from spotd.demo.facts import Recovery, lineage
-from spotd.demo.report import GIVING_BACK_MAX_S, money, preemptions
+from spotd.demo.facts import Recovery, final_losses
+from spotd.demo.report import MAX_RELEASE_DELAY_S, cost_fields, preemption_fields
 from spotd.domain.node import Node
 from spotd.domain.units import S
-from spotd.store.interface import ProgressRow
+from spotd.store.progress import ProgressRow
 
 CLOUDS = ("aws", "gcp", "azure")
 
@@ -44,7 +44,7 @@ class Evidence:
     @property
     def losses_equal(self) -> bool:
         """Every step's loss, bit for bit, that of the uninterrupted run."""
-        ours = lineage(self.progress)
+        ours = final_losses(self.progress)
         return bool(ours) and ours == self.reference
 
     @property
@@ -62,7 +62,7 @@ class Evidence:
         lost = sum(r.steps_lost for r in self.recoveries)
         left = sum(map(len, self.left.values()))
         slowest_s = max(self.giving_back_s.values(), default=0.0)
-        steps = max(lineage(self.progress), default=0)
+        steps = max(final_losses(self.progress), default=0)
         return [
             (order == CLOUDS, f"it trained on {', then on '.join(order)}"),
             (len(self.recoveries) == 2, f"{len(self.recoveries)} of 2 reclaimed machines replaced"),
@@ -83,7 +83,7 @@ class Evidence:
                 f"{self.orphan_s:g} machine-seconds leaked, by the clouds' own books",
             ),
             (
-                slowest_s <= GIVING_BACK_MAX_S,
+                slowest_s <= MAX_RELEASE_DELAY_S,
                 f"machines not wanted any more ended within {slowest_s:.2f} s",
             ),
         ]
@@ -108,11 +108,11 @@ class Evidence:
         """report.json, with the names of the local demo's; no machine froze here."""
         return {
             "local": True,
-            "preemptions": preemptions(self.recoveries),
+            "preemptions": preemption_fields(self.recoveries),
             "clouds": self.clouds(),
             "weights_equal": self.weights_equal,
             "losses_equal": self.losses_equal,
-            "steps": max(lineage(self.progress), default=0),
+            "steps": max(final_losses(self.progress), default=0),
             "zombie_commits_accepted": self.zombie_commits,
             "zombie_exit_code": None,
             "behind_a_jump_host": sorted(self.jumps),
@@ -120,7 +120,7 @@ class Evidence:
             "orphan_instance_seconds": self.orphan_s,
             "giving_back_s": self.giving_back_s,
             "giving_back_max_s": max(self.giving_back_s.values(), default=0.0),
-            **money(self.cost),
+            **cost_fields(self.cost),
             "wall_s": round(self.wall_s, 1),
             "proven": self.proven(),
         }

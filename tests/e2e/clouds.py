@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from providers.aws.listing import parted
+from providers.aws.listing import split_name
 from spotd.demo import s3
 from spotd.demo.box import Box, BoxError
 from spotd.demo.bucket import Bucket
@@ -130,7 +130,7 @@ class Clouds:
                 sections["aws"],
                 self.aws.environ,
                 ec2.fleet,
-                lambda ident: ec2.interrupt(parted(ident)[1]),
+                lambda ident: ec2.interrupt(split_name(ident)[1]),
             ),
             Site(
                 "gcp",

@@ -26,10 +26,10 @@ from rich.console import Console
 
 from spotd.base.errors import UserError
 from spotd.demo.box import BoxError
-from spotd.demo.facts import giving_back, lineage, orphan_seconds, recoveries
+from spotd.demo.facts import final_losses, orphan_seconds, recoveries, release_delays
 from spotd.demo.heads import HeadWatch, zombie_commits
 from spotd.demo.screen import Screen, open_screen
-from spotd.demo.story import RECOVERY_TIMEOUT_S, STILL_TIMEOUT_S, DemoRun
+from spotd.demo.story import NO_PROGRESS_TIMEOUT_S, RECOVERY_TIMEOUT_S, DemoRun
 from spotd.domain.phase import FINISHED
 from tests.clouds import machines
 from tests.clouds.fleet import now_us
@@ -71,15 +71,15 @@ class CloudStory(DemoRun):
     box: CloudBox
     machines = len(RECLAIMED) + 1  # that it is to have
 
-    def preempted(self) -> str:
+    def run_preempted(self) -> str:
         text = job_file("demo-clouds", self.steps, rests_before=self.machines)
         job_id = self.box.submit(text, "demo-clouds")
         with HeadWatch(self.box.checkpoints_url, job_id, self.box.store_options) as watch:
-            self.heads = watch.versions
+            self.head_versions = watch.versions
             for cloud in RECLAIMED:
                 node = self._await_training_on(job_id, cloud)
                 self._pause(job_id, TRAIN_S)
-                self.screen.say("strike", f"{cloud} takes its machine in {node['zone']} back")
+                self.screen.add_event("strike", f"{cloud} takes its machine in {node['zone']} back")
                 self.box.preempt(str(node["instance_id"]))
             self._finish(job_id)
         return job_id
@@ -88,40 +88,42 @@ class CloudStory(DemoRun):
         """Its machine there, as the first that trains since the one before was taken back."""
 
         def ask() -> dict[str, Any] | None:
-            job = self._look(job_id)
+            job = self._poll(job_id)
             if job["phase"] in FINISHED:
                 raise BoxError(f"the job ended too early: {job['outcome_text']}")
             running = [n for n in job["nodes"] if n["state"] == "running"]
             return next((n for n in running if n["provider"] == cloud), None)
 
-        return self._until(ask, f"the job to train on {cloud}", RECOVERY_TIMEOUT_S) or {}
+        return self._wait_until(ask, f"the job to train on {cloud}", RECOVERY_TIMEOUT_S) or {}
 
     def _finish(self, job_id: str) -> None:
         """Until the clouds have ended every machine: the daemon takes a while longer to believe
         that one is gone, for lists may be a minute old."""
 
         def ask() -> bool:
-            job = self._look(job_id)
+            job = self._poll(job_id)
             ended = all(row["ended_at_us"] for row in self.box.meter())
             return job["phase"] in FINISHED and ended
 
-        self._until(ask, f"{job_id} to finish", STILL_TIMEOUT_S)
+        self._wait_until(ask, f"{job_id} to finish", NO_PROGRESS_TIMEOUT_S)
         job = self.box.job(job_id)
         if job["phase"] != "succeeded":
             raise BoxError(f"{job['name']} {job['phase']}: {job['outcome_text']}")
 
-    def undisturbed(self) -> str:
-        self.screen.say("demo", "now the same job once more, uninterrupted, to compare")
+    def run_reference(self) -> str:
+        self.screen.add_event("demo", "now the same job once more, uninterrupted, to compare")
         job_id = self.box.submit(job_file("uninterrupted", self.steps), "uninterrupted")
         self._finish(job_id)
         return job_id
 
     def reference(self) -> Reference:
         """What that one came to."""
-        job_id = self.undisturbed()
+        job_id = self.run_reference()
         records = open_records(self.box)
         try:
-            return Reference(self.box.checkpoints_url, job_id, lineage(records.progress(job_id)))
+            return Reference(
+                self.box.checkpoints_url, job_id, final_losses(records.progress.rows(job_id))
+            )
         finally:
             records.close()
 
@@ -153,7 +155,7 @@ def play(
         with running_box(folder, clouds, python) as box:
             story = CloudStory(box, screen, steps)
             story.machines += bool(unwell)
-            job_id = story.preempted()
+            job_id = story.run_preempted()
             wall_s = time.monotonic() - began_s
             return _gather(box, clouds, story, job_id, reference or story.reference(), wall_s)
 
@@ -169,17 +171,17 @@ def _gather(
     meter, at_us = box.meter(), now_us()
     records = open_records(box)
     try:
-        nodes, progress = records.job_nodes(job_id), records.progress(job_id)
-        everybody = [*nodes, *records.job_nodes(reference.job_id)]
+        nodes, progress = records.nodes.of_job(job_id), records.progress.rows(job_id)
+        everybody = [*nodes, *records.nodes.of_job(reference.job_id)]
         return Evidence(
             nodes=nodes,
             progress=progress,
             reference=reference.losses,
             recoveries=recoveries(nodes, progress, box.takings(), meter),
             weights_equal=_compare(box, job_id, reference),
-            zombie_commits=zombie_commits(story.heads),
+            zombie_commits=zombie_commits(story.head_versions),
             orphan_s=orphan_seconds(everybody, meter, at_us),
-            giving_back_s=giving_back(everybody, meter, at_us),
+            giving_back_s=release_delays(everybody, meter, at_us),
             left=clouds.left(),
             jumps=clouds.jumps(),
             cost=box.client.get(f"/v1/jobs/{job_id}/cost"),

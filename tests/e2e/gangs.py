@@ -128,7 +128,7 @@ def changes(box: Box, job_id: str) -> list[Change]:
     """Between each attempt that trained and the next one."""
     records = open_records(box)
     try:
-        rows, nodes = records.progress(job_id), records.job_nodes(job_id)
+        rows, nodes = records.progress.rows(job_id), records.nodes.of_job(job_id)
     finally:
         records.close()
     whole = sum(node.generation == 1 and node.chosen for node in nodes)

@@ -69,7 +69,7 @@ class RealRun(Run):
 
     def nodes(self) -> list[Node]:
         """As the daemon has them on record, oldest first."""
-        return sorted(self.records.job_nodes(self.job_id), key=lambda node: node.generation)
+        return sorted(self.records.nodes.of_job(self.job_id), key=lambda node: node.generation)
 
     def silent_s(self) -> float:
         """How long the newest node has not been heard."""
@@ -153,13 +153,13 @@ def hard_ends(run: RealRun) -> None:
     run.wait("the frozen one is ended", lambda: not run.runs(first))
 
     second.cut()
-    run.box.ask_cloud("/control/fault", {"operation": "terminate", "kind": "http_500", "count": 0})
+    run.box.call_cloud("/control/fault", {"operation": "terminate", "kind": "http_500", "count": 0})
     run.note("the cable of the second is out, and its cloud ends nothing")
     began_s = time.monotonic()
     run.training(step=1, generation=3)
     second.mend()
     run.wait("the old one finds out", lambda: wire.EXIT_FENCED in run.exits(second))
-    run.box.ask_cloud("/control/clear_faults", {})
+    run.box.call_cloud("/control/clear_faults", {})
     run.refused_s = time.monotonic() - began_s
     run.finish()
     expect(run, generation=3)

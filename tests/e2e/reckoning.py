@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spotd.demo.facts import giving_back, orphan_seconds
+from spotd.demo.facts import orphan_seconds, release_delays
 from spotd.domain.node import Node
 
 # How long a machine may go on that nobody wants: a daemon that is able ends it within GRACE_S, and
@@ -48,7 +48,7 @@ def excess_s(
     ended = {str(row["token"]): int(row["ended_at_us"] or now_us) for row in meter}
     by_id = {node.id: node for node in nodes}
     found = {}
-    for node_id, seconds in giving_back(nodes, meter, now_us).items():
+    for node_id, seconds in release_delays(nodes, meter, now_us).items():
         end_us = ended[by_id[node_id].token]
         over = seconds - GRACE_S - overlap_s((end_us - int(seconds * 1e6), end_us), away)
         if over > 0:
@@ -80,7 +80,7 @@ def figures(
     nodes: Sequence[Node], meter: Sequence[Mapping[str, Any]], away: Sequence[Span], now_us: int
 ) -> dict[str, Any]:
     """For the report."""
-    slow = sorted(giving_back(nodes, meter, now_us).values())
+    slow = sorted(release_delays(nodes, meter, now_us).values())
     why = Counter(node.leave_reason.value for node in nodes if node.leave_reason is not None)
     return {
         "machines": len(meter),

@@ -14,7 +14,7 @@ from typing import Any
 
 from spotd.base.errors import UnreachableError
 from spotd.demo.box import Box, BoxError, running_box, wait_for
-from spotd.demo.facts import lineage
+from spotd.demo.facts import final_losses
 from spotd.domain.phase import FINISHED
 from spotd.store.interface import Store
 from spotd.store.sql_store import open_store as open_database
@@ -96,7 +96,7 @@ def make_reference(python: Path, folder: Path, steps: int = STEPS, seed: int = S
             raise BoxError(f"the reference {ended['phase']}: {ended['outcome_text']}")
         records = open_records(box)
         try:
-            losses = lineage(records.progress(job_id))
+            losses = final_losses(records.progress.rows(job_id))
         finally:
             records.close()
     if set(losses) != set(range(1, steps + 1)):

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from spotd.demo.facts import lineage, recoveries
+from spotd.demo.facts import final_losses, recoveries
 from tests.e2e.cloud_report import Evidence
 from tests.e2e.demo_clouds import main
-from tests.spotd.demo.story import METER, NODES, progress, taking
+from tests.spotd.demo.story import METER, NODES, preemption, progress
 
 TRAINED, STEPS = NODES[:3], [progress(1, 1, 5), progress(2, 11, 24), progress(3, 21, 36)]
-TAKINGS = [taking(1, "notice", 12), taking(2, "notice", 31)]
-LOSSES = lineage([progress(1, first, 100.0 + first) for first in (1, 11, 21)])
-RECOVERIES = recoveries(TRAINED, STEPS, TAKINGS, METER)
+PREEMPTIONS = [preemption(1, "notice", 12), preemption(2, "notice", 31)]
+LOSSES = final_losses([progress(1, first, 100.0 + first) for first in (1, 11, 21)])
+RECOVERIES = recoveries(TRAINED, STEPS, PREEMPTIONS, METER)
 
 
 def evidence(**fields: Any) -> Evidence:
@@ -39,7 +39,7 @@ def evidence(**fields: Any) -> Evidence:
     return replace(base, **fields)
 
 
-def test_a_story_that_went_well_is_proven() -> None:
+def test_a_good_run_passes_all_checks() -> None:
     assert [text for good, text in evidence().verdicts() if not good] == []
     assert evidence().proven()
 

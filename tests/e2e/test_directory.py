@@ -52,9 +52,9 @@ def fetch_newest(box: Box, job_id: str, folder: Path) -> ArchivedUnit:
     for ref in (head.current, *head.previous):
         assert ref is not None
         manifest = read_manifest(store, ref)
-        if saved := archive.read_saved(manifest):  # the one that ends the job is of none
-            archive.fetch(store, manifest, saved, folder)
-            return saved
+        if archived := archive.parse_archived(manifest):  # None in the final manifest
+            archive.download(store, manifest, archived, folder)
+            return archived
     raise AssertionError("the store has no checkpoint")
 
 

@@ -86,13 +86,13 @@ def test_a_box_dead_for_half_of_the_time_loses_no_save(
     store_url = lending.bucket.url
     here.spec = {"checkpoint": CheckpointSpec(store_url, "spotd")}
     node = here.boot()
-    job = here.store.find_job("j1")
+    job = here.store.jobs.find("j1")
     assert job is not None
     assert job.spec.checkpoint.store == store_url
     loans = loans_of(lending, here)
     loan = loans.begin(here.store, job, node, 30.0)
     assert loan is not None
-    here.store.record_lent(NODE, loan.at_us, loan.until_us)
+    here.store.nodes.record_credential_lease(NODE, loan.at_us, loan.until_us)
     script = tmp_path / "save.py"
     script.write_text(SAVE.format(root=str(Path(__file__).parents[2])))
     run = f"exec {sys.executable} {script}"

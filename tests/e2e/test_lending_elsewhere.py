@@ -154,14 +154,14 @@ def test_a_machine_trains_on_what_it_is_lent_and_goes_on_from_what_it_saved(
 def _tell(store: Elsewhere, here: Station, folder: Path) -> None:
     here.spec = {"checkpoint": CheckpointSpec(store.url, "spotd")}
     node = here.boot()
-    job = here.store.find_job("j1")
+    job = here.store.jobs.find("j1")
     assert job is not None
     access = StoreAccess(store.url, store.cloud, lends="others")
     options = (lambda _url: access), (lambda _url: store.lender), (lambda _url: store.plain)
     loans = CredentialLeases(*options, here.link, lambda _job: here.keys, here.clock)
     loan = loans.begin(here.store, job, node, 30.0)
     assert loan is not None, "its machine is one of AWS"
-    here.store.record_lent(NODE, loan.at_us, loan.until_us)
+    here.store.nodes.record_credential_lease(NODE, loan.at_us, loan.until_us)
     script = folder / "train.py"
     script.write_text(TRAIN.format(root=str(Path(__file__).parents[2])))
     run = f"exec {sys.executable} {script}"

@@ -104,7 +104,7 @@ def test_a_job_goes_on_from_its_checkpoints_under_a_new_database(
         assert spotctl([*command, "jaaaaaaaaa"]) == ExitCode.NOT_FOUND
         assert f"{job_id} (step " in capsys.readouterr().err
         assert spotctl([*command, job_id]) == 0
-        assert "tiny goes on from step" in capsys.readouterr().err
+        assert "tiny continues from step" in capsys.readouterr().err
 
         wait_for("the new machine to train", lambda: trains(box, job_id, 1), LIMIT_S)
         fenced = [EXIT_FENCED]
@@ -118,7 +118,7 @@ def test_a_job_goes_on_from_its_checkpoints_under_a_new_database(
         assert state(box, job_id, reference) == []
         records = open_records(box)
         try:
-            progress = records.progress(job_id)
+            progress = records.progress.rows(job_id)
         finally:
             records.close()
 

@@ -17,7 +17,7 @@ import pytest
 from providers.stores import open_store
 from spotd.demo.box import running_box, wait_for
 from spotd.demo.bucket import Bucket
-from spotd.demo.facts import lineage
+from spotd.demo.facts import final_losses
 from spotd.demo.s3 import serving
 from spotd.domain.phase import FINISHED
 from spotd.wire import head_key, parse_head
@@ -115,7 +115,7 @@ def test_a_job_moves_between_regions_and_a_data_set_crosses_once_to_each(
         assert moved, "it read the shards where they were"
         records = open_records(box)
         try:
-            losses = lineage(records.progress(run.job_id))
+            losses = final_losses(records.progress.rows(run.job_id))
         finally:
             records.close()
         assert losses == reference.losses, "and went on from them to the same numbers"

@@ -88,6 +88,6 @@ def test_it_runs_to_success_through_a_preemption(python: Path, folder: Path) -> 
         assert len(box.meter()) == 2 * NODES
         records = open_records(box)
         try:
-            assert {segment.state for segment in records.segments(job["id"])} == {"closed"}
+            assert {segment.state for segment in records.ledger.segments(job["id"])} == {"closed"}
         finally:
             records.close()

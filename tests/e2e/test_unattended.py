@@ -51,7 +51,7 @@ def node_of(box: Box, job_id: str) -> Node:
     """The job's only machine, as the daemon has it on record."""
     records = open_records(box)
     try:
-        [node] = records.job_nodes(job_id)
+        [node] = records.nodes.of_job(job_id)
     finally:
         records.close()
     return node

@@ -11,7 +11,7 @@ import pytest
 from spotd.demo.box import Box
 from tests.e2e.rig import Reference, Run
 from tests.e2e.verdict import LOST_MAX_STEPS, REPORT_STEPS, lost_steps, machines, missing_steps
-from tests.spotd.demo.story import NODES, PROGRESS, TAKINGS, at, progress
+from tests.spotd.demo.story import NODES, PREEMPTIONS, PROGRESS, at, progress
 
 LEFT = replace(NODES[0], left_at_us=at(10), gone_at_us=0)
 
@@ -91,5 +91,5 @@ def test_steps_lost_are_bounded_by_what_was_saved(
     """After a notice none; else those since the last save, also when only the program died."""
     old = replace(PROGRESS[0], to_step=100, losses=(1.0,) * 100)
     chosen = [replace(node, chosen=True) for node in NODES]
-    takings = [{**TAKINGS[0], "mode": mode}] if mode else []
-    assert lost_steps(takings, chosen, [old, progress(2, 101 - lost, 200)]) == wrong
+    preemptions = [{**PREEMPTIONS[0], "mode": mode}] if mode else []
+    assert lost_steps(preemptions, chosen, [old, progress(2, 101 - lost, 200)]) == wrong

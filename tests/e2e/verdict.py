@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spotd.demo.box import Box
-from spotd.demo.facts import giving_back, lineage, losses_by_generation, orphan_seconds
+from spotd.demo.facts import final_losses, losses_by_generation, orphan_seconds, release_delays
 from spotd.demo.heads import zombie_commits
-from spotd.demo.report import GIVING_BACK_MAX_S
+from spotd.demo.report import MAX_RELEASE_DELAY_S
 from spotd.domain.node import Node
-from spotd.store.interface import ProgressRow, Store
+from spotd.store.interface import Store
+from spotd.store.progress import ProgressRow
 from spotd.wire import Head
 from tests.e2e.rig import EVERY_S, REPORT_S, STEP_MS, Reference, Run, open_records
 
@@ -28,14 +29,14 @@ def judge(run: Run, reference: Reference, versions: Sequence[Head]) -> list[str]
     wrong: list[str] = []
     records = open_records(run.box)
     try:
-        nodes, progress = records.job_nodes(run.job_id), records.progress(run.job_id)
+        nodes, progress = records.nodes.of_job(run.job_id), records.progress.rows(run.job_id)
         wrong += segments(records, run.job_id)
     finally:
         records.close()
     wrong += state(run.box, run.job_id, reference)
     wrong += losses(progress, reference)
     wrong += missing_steps(run, progress, reference)
-    wrong += lost_steps(run.box.ask_cloud("/control/state")["notices"], nodes, progress)
+    wrong += lost_steps(run.box.call_cloud("/control/state")["notices"], nodes, progress)
     wrong += machines(run.meter(), nodes, time.time_ns() // 1000, run.refused_s)
     wrong += _one_at_a_time(progress)
     wrong += head(versions, nodes)
@@ -44,7 +45,7 @@ def judge(run: Run, reference: Reference, versions: Sequence[Head]) -> list[str]
 
 def segments(records: Store, job_id: str) -> list[str]:
     """Every machine's costs are on record, and reckoned to their end."""
-    states = Counter(segment.state for segment in records.segments(job_id))
+    states = Counter(segment.state for segment in records.ledger.segments(job_id))
     unfinished = {state: n for state, n in states.items() if state not in ("closed", "void")}
     return [f"ledger segments not closed: {unfinished}"] if unfinished or not states else []
 
@@ -71,7 +72,7 @@ def losses(progress: Sequence[ProgressRow], reference: Reference) -> list[str]:
 
 def missing_steps(run: Run, progress: Sequence[ProgressRow], reference: Reference) -> list[str]:
     """Every step was reported, but for what `run` says went with a daemon or an agent."""
-    missing = set(reference.losses) - set(lineage(progress))
+    missing = set(reference.losses) - set(final_losses(progress))
     if run.unheard:
         for _, last, first in _hand_overs(progress):
             missing -= set(range(last + 1, first))
@@ -118,8 +119,8 @@ def machines(
         wrong.append(f"{orphan_s} s of machines that belong to no node")
     wrong += [
         f"{node_id} was not wanted any more and cost {seconds} s more"
-        for node_id, seconds in giving_back(nodes, meter, now_us).items()
-        if seconds > GIVING_BACK_MAX_S + refused_s
+        for node_id, seconds in release_delays(nodes, meter, now_us).items()
+        if seconds > MAX_RELEASE_DELAY_S + refused_s
     ]
     return wrong
 

@@ -20,9 +20,10 @@ from spotd.act.alerts import Alert, AlertSinkError
 from spotd.act.slack import RETRY_AFTER_CAP_S, SlackSink
 from spotd.base import webhook
 from spotd.domain.events import Event
+from spotd.store.alerts import AlertRow
 from spotd.store.backup import back_up, restore
 from spotd.store.codec import CodecError
-from spotd.store.interface import AlertRow, StoreError
+from spotd.store.errors import StoreError
 from tests.fixtures.memory import MEMORY
 from tests.fixtures.slack import SECRET
 from tests.fuzz import BREAK
@@ -145,8 +146,8 @@ def _restore(file: Path) -> bool:
             return False
         assert reason
         with contextlib.closing(make(url)) as store:
-            assert store.quarantine() == reason
+            assert store.deployment.quarantine() == reason
             # Without a seal nobody knows what the rows were.
             with contextlib.suppress(StoreError, CodecError):
-                store.load_views([job.id for job in store.jobs()], NOW)
+                store.load_views([job.id for job in store.jobs.rows()], NOW)
         return True

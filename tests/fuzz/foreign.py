@@ -9,7 +9,7 @@ from pathlib import Path
 from spotd.base.errors import UserError
 from spotd.checkpoint_convert.dcp_reader import INDEX
 from spotd.checkpoint_convert.foreign_checkpoint import read_source
-from spotd.cli.import_job import checked_layouts
+from spotd.cli.import_job import tensor_layouts
 from tests.fixtures.memory import MEMORY
 
 SPLIT = b"\n=====\n"
@@ -32,6 +32,6 @@ def _read(files: dict[str, bytes]) -> None:
             (Path(name) / path).write_bytes(data)
         with contextlib.suppress(UserError):
             source = read_source(Path(name), "")
-            checked_layouts(source.tensors)
+            tensor_layouts(source.tensors)
             for one in source.tensors:
-                assert one.at + one.size <= one.file.stat().st_size
+                assert one.offset + one.size <= one.file.stat().st_size

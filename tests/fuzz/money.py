@@ -62,7 +62,7 @@ def read_any_history(data: bytes) -> None:
         for form in ("auto", *FORMS):
             with contextlib.suppress(UserError):
                 found = shadow(
-                    read_history(file, form, 2.0).stays, ShadowAssumptions(checkpoint_gb=1.0)
+                    read_history(file, form, 2.0).attempts, ShadowAssumptions(checkpoint_gb=1.0)
                 )
                 for part in (found.minutes, found.steps, found.usd):
                     assert part.low is None or part.high is None or part.low <= part.high

@@ -39,17 +39,17 @@ class _Ear:
         assert rank >= 0
         assert step >= 0
 
-    def on_saver_wanted(self, argv: Sequence[str]) -> None:
+    def on_saver_request(self, argv: Sequence[str]) -> None:
         assert argv
         assert all(isinstance(word, str) for word in argv)
 
     def on_busy(self, for_s: float) -> None:
         assert abs(for_s) < 1e9
 
-    def on_nonsense(self, text: str) -> None:
+    def on_invalid_message(self, text: str) -> None:
         assert text
 
-    def on_hang_up(self, rank: int) -> None:
+    def on_disconnect(self, rank: int) -> None:
         """Nothing more."""
 
 
@@ -58,8 +58,8 @@ def hear_worker(data: bytes) -> None:
     link = WorkerLink.__new__(WorkerLink)  # without its socket
     link._listener = _Ear()
     for line in data.split(b"\n"):
-        link._greeted(line)
-        link._hear(line)
+        link._parse_hello(line)
+        link._dispatch(line)
 
 
 def read_reaper(data: bytes) -> None:
@@ -95,7 +95,7 @@ def read_kernel(data: bytes) -> None:
 def read_gpus(data: bytes) -> None:
     """What nvidia-smi prints, twice and then in other words: what follows is said of known GPUs."""
     said, _, rows = data.decode("utf-8", "replace").partition("\f")
-    watch, seen = gpus.Watch(), gpus.parse(said, rows=rows)
+    watch, seen = gpus.GpuMonitor(), gpus.parse(said, rows=rows)
     assert all(gpu.busy is None or gpu.busy >= 0 for gpu in seen.gpus)
     for look in (seen, seen, gpus.parse(rows)):
         assert all(finding.text for finding in watch.judge(look))

@@ -28,7 +28,7 @@ from providers.azure import notice as azure
 from providers.base import MetadataError, OfferRequest, ProviderError
 from providers.gcp import notice as gcp
 from providers.http_request import HttpResponse
-from providers.link_local import Answer
+from providers.link_local import MetadataResponse
 from providers.local import client
 from providers.local.cloud import LocalCloud
 from providers.stores.base import NotFoundError
@@ -45,9 +45,9 @@ from spotd.config.load import ConfigError, load_config
 from spotd.domain.job import JobSpec
 from spotd.domain.units import S
 from spotd.observe.stream import NodeStream
-from spotd.spec import CheckpointDefaults, SpecError, documents, load
+from spotd.spec import CheckpointDefaults, SpecError, load, split_documents
 from spotd.store import codec
-from spotd.store.interface import JournalBatch
+from spotd.store.journal import JournalBatch
 from spotd.store.sql_store import SqlStore
 from tests.fixtures.memory import MEMORY
 from tests.fuzz import BREAK, box, foreign, money, node
@@ -96,7 +96,7 @@ def hear_peer(data: bytes) -> None:
         contextlib.suppress(ConnectionResetError),
         contextlib.closing(AgentClient("", 0)) as worker,
     ):
-        worker._hear(data + b"\n")
+        worker._read_flags(data + b"\n")
     reader, writer = os.pipe()
     os.write(writer, data[:4096].replace(b"\n", b" ") + b"\n")
     os.close(writer)
@@ -149,20 +149,20 @@ def follow_journal(data: bytes) -> None:
     store, stream = _store(), NodeStream(0)
     fed = stream.feed(data)
     fed.entries += stream.feed(b"\n").entries
-    seq = store.job_nodes("j1")[0].journal_seq
+    seq = store.nodes.of_job("j1")[0].journal_seq
     news = tuple(
         wire.JournalEntry(seq + number, entry.at_us, 1, entry.kind, entry.data)
         for number, entry in enumerate(fed.entries[:50], 1)
     )
-    store.record_journal([JournalBatch(NODE, news, NOW)])
-    assert store.job_nodes("j1")[0].journal_seq == seq + len(news)
+    store.journal.record([JournalBatch(NODE, news, NOW)])
+    assert store.nodes.of_job("j1")[0].journal_seq == seq + len(news)
 
 
 def read_job(data: bytes) -> None:
     """A job file: a job or a SpecError that says what is wrong. Also what no UTF-8 is: JSON may
     hold any half of a character."""
     text = data.decode("utf-8", "surrogateescape")
-    assert documents(text)
+    assert split_documents(text)
     try:
         parsed = load(
             text,
@@ -204,16 +204,16 @@ def _says(error: UserError) -> None:
     assert error.try_
 
 
-def _answers(data: bytes) -> Iterator[Answer]:
+def _answers(data: bytes) -> Iterator[MetadataResponse]:
     """Of each conversation: a line with the status and a header's value, then the body. The last
     one is given for ever."""
-    answer = Answer(404, {}, b"")
+    answer = MetadataResponse(404, {}, b"")
     for part in data.split(BREAK):
         first, _, body = part.partition(b"\n")
         status, _, value = first.decode("latin-1").partition(" ")
         names = ("x-aws-ec2-metadata-token-ttl-seconds", "etag", "metadata-flavor")
         headers = dict.fromkeys(names, value) if value else {}
-        answer = Answer(int(status[:3]) if status[:3].isdecimal() else 200, headers, body)
+        answer = MetadataResponse(int(status[:3]) if status[:3].isdecimal() else 200, headers, body)
         yield answer
     while True:
         yield answer
@@ -224,11 +224,13 @@ def watch_metadata(data: bytes) -> None:
     for module, keywords in ((aws, {}), (azure, {"vm_name": "vm"}), (gcp, {"wall": lambda: 1e9})):
         answers = _answers(data)
 
-        def ask(*_: object, answers: Iterator[Answer] = answers, **__: object) -> Answer:
+        def ask(
+            *_: object, answers: Iterator[MetadataResponse] = answers, **__: object
+        ) -> MetadataResponse:
             return next(answers)
 
         watcher: Any = module.Watcher("http://127.0.0.1:1", **keywords)
-        with patch.object(module, "ask", ask):
+        with patch.object(module, "request", ask):
             for _ in range(3):
                 with contextlib.suppress(MetadataError):
                     for notice in watcher.poll():
@@ -243,7 +245,7 @@ def _token() -> Path:
     return path
 
 
-def ask_cloud(data: bytes) -> None:
+def call_cloud(data: bytes) -> None:
     """What a cloud answers to each verb: a result, or an error of the port."""
     calls: tuple[Callable[[LocalCloud], object], ...] = (
         lambda cloud: cloud.offers(OfferRequest()),
@@ -259,7 +261,7 @@ def ask_cloud(data: bytes) -> None:
         told = next(iter(answer.headers.values()), "5")
         return HttpResponse(answer.status, {"X-Visibility-S": told}, answer.body)
 
-    with patch.object(client, "exchange", exchange):
+    with patch.object(client, "send_request", exchange):
         for call in calls:
             cloud = LocalCloud("aws", "http://127.0.0.1:1", "aws", "d0", token_file=_token())
             with contextlib.suppress(ProviderError):
@@ -272,7 +274,7 @@ def _door() -> tuple[Rig, ASGIApp]:
     rig = Rig()
     story(rig)
     atexit.register(rig.close)
-    return rig, make_app(rig.backing(), Permissions())
+    return rig, make_app(rig.context(), Permissions())
 
 
 def ask_api(data: bytes) -> None:
@@ -304,13 +306,13 @@ def ask_api(data: bytes) -> None:
     async def send(message: MutableMapping[str, Any]) -> None:
         said.append(message)
 
-    before = rig.store.jobs(), rig.store.events(None)
+    before = rig.store.jobs.rows(), rig.store.events.rows(None)
     anyio.run(app, scope, receive, send)
     status = said[0]["status"]
     answer = b"".join(message.get("body", b"") for message in said[1:])
     assert status < 500, answer
     if status != 200:
-        assert (rig.store.jobs(), rig.store.events(None)) == before
+        assert (rig.store.jobs.rows(), rig.store.events.rows(None)) == before
         assert verb.upper() == "HEAD" or json.loads(answer)["error"]["text"]
 
 
@@ -322,7 +324,7 @@ TARGETS: dict[str, Target] = {
     "config": read_config,
     "checkpoint": restore,
     "metadata": watch_metadata,
-    "cloud": ask_cloud,
+    "cloud": call_cloud,
     "api": ask_api,
     "backup": box.restore_backup,
     "slack": box.send_alert,

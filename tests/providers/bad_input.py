@@ -1,7 +1,7 @@
-"""What a person gets wrong, at each cloud: one message each, in one class, and nothing is made.
+"""Configuration mistakes at each cloud: one message each, one error class, and nothing is created.
 
-Each cloud's test_bad_input.py plays all of `MISTAKES` at its stand-in; what becomes of the job and
-its money is the same for every cloud: tests/spotd/test_refused_places.py.
+Each cloud's test_bad_input.py plays all of `MISTAKES` at its stand-in. The effect on job and money
+is the same for every cloud: tests/spotd/test_refused_places.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MISTAKES = (
 
 @dataclass(frozen=True)
 class Mistake:
-    """`ask` is the first call of the adapter that finds out; `said` a regular expression of all
-    that it says."""
+    """`ask` is the first call of the adapter that detects it; `said` is a regular expression of the
+    whole message."""
 
     error: type[ProviderError]
     said: str
@@ -35,10 +35,10 @@ class Mistake:
 
 
 def check(mistake: Mistake, cloud: Provider) -> None:
-    """`cloud` is an adapter in order, of the same deployment."""
+    """`cloud` is a working adapter of the same deployment."""
     with pytest.raises(ProviderError) as caught:
         mistake.ask()
     assert type(caught.value) is mistake.error, repr(caught.value)
     assert re.fullmatch(mistake.said, str(caught.value)), str(caught.value)
-    assert [one for one in cloud.list() if one.state is not InstanceState.FAILED] == []
+    assert [machine for machine in cloud.list() if machine.state is not InstanceState.FAILED] == []
     assert cloud.leftovers() == []

@@ -1,7 +1,7 @@
-"""What every provider must do, whatever cloud it speaks to.
+"""The conformance suite that every provider must pass, whatever its cloud.
 
-An adapter's tests inherit `ProviderConformance` and give a `rig` fixture that makes the cloud (or
-its stand-in) misbehave on demand. A rig that cannot play something skips by raising `CannotPlay`.
+An adapter's tests inherit `ProviderConformance` and provide a `rig` fixture that makes the cloud
+(or its stand-in) misbehave on demand. A rig skips what it cannot play by raising `CannotPlay`.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ REFUSALS = {
 
 
 class CannotPlay(Exception):
-    """This rig has no way to make its cloud do that."""
+    """This rig cannot make its cloud do that."""
 
 
 class Rig(Protocol):
-    """A cloud under the test's control. Calls to `break_next` hit the next launch only."""
+    """A cloud under the test's control. `break_next` affects only the next launch."""
 
     def provider(self, deployment: str = "one", *, timeout_s: float = 10.0) -> Provider:
-        """An adapter for one deployment; each call a new one, as after a restart."""
+        """Return an adapter for one deployment; a new one each time, as after a restart."""
         ...
 
     def request(self, provider: Provider, token: str) -> LaunchRequest:
-        """A spot request that the cloud can serve; the same for the same token."""
+        """Return a spot request that the cloud can serve; the same for the same token."""
         ...
 
     def break_next(self, what: str, operation: str = "launch") -> None:
-        """The next call fails: a key of REFUSALS, or "lost_reply" (done, no answer), "hang" (done,
-        the answer comes after a second), "fails_later" (accepted, then a failed create)."""
+        """Make the next call fail: a key of REFUSALS, or "lost_reply" (done, no answer), "hang"
+        (done, the answer comes after a second), "fails_later" (accepted, then a failed create)."""
         ...
 
 
 class ProviderConformance:
-    """Inherit, and give a fixture `rig`."""
+    """Inherit, and provide a fixture `rig`."""
 
     @pytest.fixture
     def cloud(self, rig: Rig) -> Provider:
@@ -130,9 +130,9 @@ class ProviderConformance:
         cloud = rig.provider()
         settled(cloud, request.token)  # it was done, although nobody said so
         cloud.launch(request)
-        found = settled(cloud, request.token)
+        result = settled(cloud, request.token)
         assert [i.instance_id for i in cloud.list() if i.token == request.token] == [
-            found.instance_id
+            result.instance_id
         ]
 
     def test_replay_after_the_end_starts_nothing(self, rig: Rig, cloud: Provider) -> None:
@@ -239,12 +239,12 @@ class ProviderConformance:
 
     def test_a_renewal_moves_the_expiry_on_and_never_back(self, rig: Rig, cloud: Provider) -> None:
         cloud.launch(_expiring(rig, cloud, "renewed", 1_900_000_000))
-        ident = settled(cloud, "renewed").instance_id
+        resource_id = settled(cloud, "renewed").instance_id
         for until_s, then_s in ((0, 1_900_000_000), (1_900_003_600, 1_900_003_600)):
-            cloud.renew(ident, until_s * 1_000_000)
+            cloud.renew(resource_id, until_s * 1_000_000)
             until(lambda then_s=then_s: expiry_s(cloud, "renewed") == then_s)  # type: ignore[misc]
-        cloud.renew(ident, 1_900_003_600 * 1_000_000)  # again is the same
-        cloud.renew(ident, 1_900_000_001 * 1_000_000)  # a caller who was asleep
+        cloud.renew(resource_id, 1_900_003_600 * 1_000_000)  # again is the same
+        cloud.renew(resource_id, 1_900_000_001 * 1_000_000)  # a caller who was asleep
         assert expiry_s(cloud, "renewed") == 1_900_003_600
 
     def test_a_renewal_of_a_machine_without_an_expiry_gives_it_one(
@@ -277,15 +277,16 @@ class ProviderConformance:
 
     def test_a_renewal_may_be_unknown_too(self, rig: Rig, cloud: Provider) -> None:
         cloud.launch(rig.request(cloud, "vague"))
-        ident = settled(cloud, "vague").instance_id
+        resource_id = settled(cloud, "vague").instance_id
         _break(rig, "http_500", "renew")
         with pytest.raises(UnknownOutcome):
-            cloud.renew(ident, 1_900_000_000 * 1_000_000)
+            cloud.renew(resource_id, 1_900_000_000 * 1_000_000)
 
     # --- the cloud's own limit
 
     def test_a_machine_ends_by_the_clouds_own_limit(self, rig: Rig, cloud: Provider) -> None:
-        """With nobody there to end it. A cloud without such a limit leaves it to the others."""
+        """Without anybody to terminate it. Clouds without such a limit rely on spotd and the
+        reaper."""
         if not cloud.limits_life:
             pytest.skip(f"{cloud.name} has no limit of its own")
         cloud.launch(dataclasses.replace(rig.request(cloud, "limited"), max_run_s=1))
@@ -306,13 +307,13 @@ class ProviderConformance:
         cloud.terminate(instance.instance_id)
         left = cloud.leftovers()
         assert left
-        for one in left:
-            assert dict(one.tags).items() >= dict(request.tags).items()
-            assert one.region == request.region
+        for item in left:
+            assert dict(item.tags).items() >= dict(request.tags).items()
+            assert item.region == request.region
         assert list(other.leftovers()) == []
-        for one in left:
-            cloud.discard(one.leftover_id)
-            cloud.discard(one.leftover_id)
+        for item in left:
+            cloud.discard(item.leftover_id)
+            cloud.discard(item.leftover_id)
         assert list(cloud.leftovers()) == []
         cloud.discard("nobody-knows-it")
 
@@ -354,9 +355,9 @@ class ProviderConformance:
             cloud.list()
 
     def test_other_deployments_are_invisible(self, rig: Rig) -> None:
-        ours, theirs = rig.provider("one"), rig.provider("two")
-        ours.launch(rig.request(ours, "ours"))
-        settled(ours, "ours")
+        own, theirs = rig.provider("one"), rig.provider("two")
+        own.launch(rig.request(own, "ours"))
+        settled(own, "ours")
         assert "ours" not in {i.token for i in theirs.list()}
 
     # --- offers and notices
@@ -381,9 +382,9 @@ class ProviderConformance:
             zone=model.zone,
             capacity_types=(CapacityType.SPOT,),
         )
-        found = cloud.offers(want)
-        assert found
-        for offer in found:
+        result = cloud.offers(want)
+        assert result
+        for offer in result:
             assert offer.accelerator == model.accelerator
             assert offer.accelerator_count >= model.accelerator_count
             assert (offer.region, offer.zone) == (model.region, model.zone)
@@ -413,7 +414,7 @@ def _break(rig: Rig, what: str, operation: str = "launch") -> None:
 
 
 def settled(cloud: Provider, token: str) -> Instance:
-    """The machine of that token, once it is listed as more than a plan."""
+    """Return the machine of that token once it is past the pending state."""
 
     def look() -> Instance | None:
         rows = [i for i in cloud.list() if i.token == token]
@@ -428,7 +429,7 @@ def _expiring(rig: Rig, cloud: Provider, token: str, expires_at_s: int) -> Launc
 
 
 def expiry_s(cloud: Provider, token: str) -> int:
-    """What the listing says; 0 when it says nothing."""
+    """Return the expiry in the listing; 0 without one."""
     return next((i.expires_at_us // 1_000_000 for i in cloud.list() if i.token == token), 0)
 
 

@@ -1,6 +1,6 @@
-"""What policy documents allow, by the clouds' own rules, as far as ours use them.
+"""Evaluate policy documents by the clouds' own rules, as far as spotd uses them.
 
-Anything that is not known here raises: a document may not use what no test understands.
+An unknown element raises: a document may not use anything that no test understands.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _statement_fits(
 
 
 def _condition_fits(operator: str, value: Any, wanted: str | Sequence[str]) -> bool:
-    """A key that the request does not have fits nothing, but every "ForAllValues". Keys with many
-    values have them with commas between."""
+    """A missing key matches nothing, except every "ForAllValues". Multi-valued keys are
+    comma-separated."""
     values = [wanted] if isinstance(wanted, str) else wanted
     if operator == "Null":
         return str(value is None).lower() in values
@@ -70,7 +70,7 @@ def _like(value: str, pattern: str) -> bool:
 
 
 def gcp_allows(document: Document, permission: str, name: str = "", listing: str = "") -> bool:
-    """On the resource called `name`, or the listing of a prefix."""
+    """Evaluate on the resource called `name`, or for listing a prefix."""
     assert set(document) <= {"grants", "deny"}
     service, rest = permission.split(".", 1)
     full = f"{service}.googleapis.com/{rest}"
@@ -93,7 +93,7 @@ _CEL = (
 
 
 def _cel(expression: str, name: str, listing: str) -> bool:
-    """The few forms of CEL that we write, and "&&", "||" and parentheses."""
+    """Evaluate the CEL expressions that spotd uses, with "&&", "||" and parentheses."""
 
     def judge(kind: str, found: re.Match[str]) -> str:
         if kind == "listing":
@@ -112,10 +112,10 @@ def _cel(expression: str, name: str, listing: str) -> bool:
 
 
 def _extract(template: str, name: str) -> str:
-    """CEL's extract: what stands between the text before {x} and the text behind it."""
+    """CEL's extract: the text between the literals before and after {x}."""
     before, behind = re.split(r"\{\w+\}", template)
-    _, found, rest = name.partition(before)
-    if not found:
+    _, result, rest = name.partition(before)
+    if not result:
         return ""
     return rest.partition(behind)[0] if behind and behind in rest else ("" if behind else rest)
 
@@ -126,7 +126,7 @@ def _extract(template: str, name: str) -> str:
 def azure_allows(
     document: Document, action: str, scope: str, container: str = "", path: str = ""
 ) -> bool:
-    """`scope` is where the thing lies; data actions name `container` and `path`."""
+    """`scope` is the scope of the resource; data actions name `container` and `path`."""
     assert document["NotActions"] == document["NotDataActions"] == []
     assert not any("*" in known for known in document["Actions"] + document["DataActions"])
     if not any(scope.startswith(f"{own}/") for own in document["AssignableScopes"]):

@@ -1,5 +1,5 @@
-"""Every method of the port with everything that can go wrong with it, at every cloud: what of it
-the tests play, and what comes of it. docs/conformance.md is made of it, and so are the tests.
+"""The table of provider methods, faults and clouds: which combinations the tests play, and the
+outcome. docs/conformance.md and the tests are generated from it.
 
     python -m tests.providers.fault_table > docs/conformance.md
 """
@@ -77,7 +77,7 @@ SILENT = {("azure", "notices"): "it asks nothing: Azure warns the machine alone"
 
 
 def cells(make: str) -> list[tuple[str, str]]:
-    """(method, fault) of everything that is played at a cloud."""
+    """Return (method, fault) of everything that is played at a cloud."""
     return [
         (method, fault)
         for method, fault in itertools.product(METHODS, FAULTS)
@@ -86,17 +86,17 @@ def cells(make: str) -> list[tuple[str, str]]:
 
 
 def outcome(method: str, fault: str) -> str:
-    """What the caller is told."""
+    """Return the outcome that the caller sees."""
     if fault in REFUSED:
         _, error, scope = REFUSED[fault]
         return f"`{error.__name__}` of the {scope.value}"
-    found = _OUTCOMES[fault]
-    return found if isinstance(found, str) else found[method]
+    result = _OUTCOMES[fault]
+    return result if isinstance(result, str) else result[method]
 
 
 @dataclass
 class Stage:
-    """A call that is ready to be made, and whether what it is for has come about, once."""
+    """A prepared call, and a check whether its effect has happened exactly once."""
 
     cloud: Provider
     ask: Callable[[], object]
@@ -110,7 +110,7 @@ class FaultTable:
     make = ""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """A test for each cell of the table."""
+        """Generate a test for each cell of the table."""
         metafunc.parametrize(("method", "fault"), cells(self.make))
 
     def test_cell(self, rig: Rig, method: str, fault: str) -> None:
@@ -143,7 +143,7 @@ class FaultTable:
 def _refused(
     rig: Rig, stage: Stage, method: str, what: str, error: type[ProviderError], scope: Scope
 ) -> None:
-    """It is told by its class, nothing of it is done, and the next call is as good as the first."""
+    """The error has its class, the call has no effect, and the next call succeeds."""
     rig.break_next(what, method)
     with pytest.raises(ProviderError) as caught:
         stage.ask()
@@ -175,7 +175,7 @@ def _hidden(rig: Rig, stage: Stage, method: str) -> None:
 
 
 def _ended(stage: Stage, method: str) -> None:
-    """The machine is gone, and this call brings none back."""
+    """The machine is gone, and this call does not bring it back."""
     assert stage.request is not None
     token = stage.request.token
     if method == "launch":
@@ -188,7 +188,7 @@ def _ended(stage: Stage, method: str) -> None:
 
 
 def _stage(rig: Rig, method: str, name: str) -> Stage:
-    """An adapter that knows nothing yet looks for offers; all others may have looked."""
+    """For offers, use an adapter without caches; for other calls, offers may have been read."""
     cloud = rig.provider()
     if method == "offers":
         return Stage(cloud, lambda: cloud.offers(OfferRequest()), lambda: True)
@@ -200,25 +200,25 @@ def _stage(rig: Rig, method: str, name: str) -> Stage:
         once = lambda: len(live(cloud, token)) == 1  # noqa: E731
         return Stage(cloud, lambda: cloud.launch(request), once, request)
     cloud.launch(request)
-    ident = settled(cloud, token).instance_id
+    resource_id = settled(cloud, token).instance_id
     if method == "terminate":
-        return Stage(cloud, lambda: cloud.terminate(ident), lambda: live(cloud, token) == [])
+        return Stage(cloud, lambda: cloud.terminate(resource_id), lambda: live(cloud, token) == [])
     if method == "renew":
         until_s = 1_900_000_000
         return Stage(
             cloud,
-            lambda: cloud.renew(ident, until_s * 1_000_000),
+            lambda: cloud.renew(resource_id, until_s * 1_000_000),
             lambda: expiry_s(cloud, token) == until_s,
             request,
         )
     if method == "list":
         return Stage(cloud, cloud.list, lambda: len(live(cloud, token)) == 1)
     rig.break_next("leftovers", "terminate")
-    cloud.terminate(ident)
+    cloud.terminate(resource_id)
     [left, *_] = until(cloud.leftovers)
     if method == "leftovers":
         return Stage(cloud, cloud.leftovers, cloud.leftovers)
-    gone = lambda: left.leftover_id not in {one.leftover_id for one in cloud.leftovers()}  # noqa: E731
+    gone = lambda: left.leftover_id not in {leftover.leftover_id for leftover in cloud.leftovers()}  # noqa: E731
     return Stage(cloud, lambda: cloud.discard(left.leftover_id), gone)
 
 
@@ -235,14 +235,14 @@ of them mean what is in `providers/*/codes.py`, with a test for each code.
 
 
 def page() -> str:
-    """docs/conformance.md."""
+    """Return docs/conformance.md."""
     played = {make: set(cells(make)) for make in MAKES}
     rows = [f"| method | fault | {' | '.join(MAKES)} |", "|---" * (2 + len(MAKES)) + "|"]
     for method, fault in itertools.product(METHODS, FAULTS):
         if (method, fault) in NEVER:
-            told = [f"cannot happen: {NEVER[method, fault]}"] * len(MAKES)
+            reported = [f"cannot happen: {NEVER[method, fault]}"] * len(MAKES)
         else:
-            told = [
+            reported = [
                 outcome(method, fault)
                 if (method, fault) in played[make]
                 else f"cannot happen: {SILENT[make, method]}"
@@ -250,7 +250,7 @@ def page() -> str:
                 else "**missing**"
                 for make in MAKES
             ]
-        rows.append(f"| {method} | {fault} | {' | '.join(told)} |")
+        rows.append(f"| {method} | {fault} | {' | '.join(reported)} |")
     total = sum(map(len, played.values()))
     return f"{_HEAD}{total} cells are played.\n\n" + "\n".join(rows) + "\n"
 

@@ -1,6 +1,8 @@
-"""Every call that is written anywhere in an adapter has its right in the control box's policy,
-whether a test makes that call or not: by reading the source. What calls are made with, and that no
-right is without a call, `test_rights.py` of each cloud shows."""
+"""The control box's policy covers every call in an adapter's source, whether a test makes it or
+not.
+
+`test_rights.py` of each cloud covers call arguments, and that every permission is used.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ VERBS = {  # of Google's clients; any other is its right's own name
     "set_labels_unary": "setLabels",
     "simulate_maintenance_event_unary": "simulateMaintenanceEvent",
     "aggregated": "list",
-    "listed": "list",
+    "list_filtered": "list",
     "rows": "list",
     "_get": "get",
 }
@@ -76,36 +78,36 @@ def sources(cloud: str) -> Iterator[ast.AST]:
 
 
 def test_aws() -> None:
-    """Calls are strings, wherever they stand."""
+    """Calls are strings, anywhere in the source."""
     session = botocore.session.get_session()
     known = {
         xform_name(operation): f"{prefix}:{operation}"
         for service, prefix in SERVICES.items()
         for operation in session.get_service_model(service).operation_names
     }
-    words = {node.value for node in sources("aws") if isinstance(node, ast.Constant)}
-    called = {known[word] for word in words if isinstance(word, str) and word in known}
+    message = {node.value for node in sources("aws") if isinstance(node, ast.Constant)}
+    called = {known[word] for word in message if isinstance(word, str) and word in known}
     assert len(called) > 30
     statements = aws(FACTS)["spotd-control-d0"]["Statement"]
-    allowed = {action for one in statements for action in one["Action"]}
-    assert {CALLED_OTHERWISE.get(one, one) for one in called} - allowed == NO_RIGHT
+    allowed = {action for statement in statements for action in statement["Action"]}
+    assert {CALLED_OTHERWISE.get(item, item) for item in called} - allowed == NO_RIGHT
 
 
 def _gcp_calls() -> Iterator[str]:
-    """`call("Disks", "get", ...)`, and `aggregated("Disks", ...)` and its like."""
+    """`call("Disks", "get", ...)`, and `aggregated("Disks", ...)` and similar."""
     from google.cloud import compute_v1  # seconds, which no other worker has to spend
 
     for node in sources("gcp"):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
-        words = [str(one.value) if isinstance(one, ast.Constant) else "" for one in node.args[:2]]
-        thing, said = [*words, "", ""][:2]
+        message = [str(arg.value) if isinstance(arg, ast.Constant) else "" for arg in node.args[:2]]
+        thing, output = [*message, "", ""][:2]
         if not thing or not hasattr(compute_v1, f"{thing}Client"):
             continue
         collection = f"{thing[0].lower()}{thing[1:]}"
         name = node.func.attr
-        method = name if name in VERBS else said
-        if method:  # else one of two that `examine.py` chooses from; both are in _EXAMINE
+        method = name if name in VERBS else output
+        if method:  # else one of two that `readiness.py` chooses from; both are in _CHECK_READINESS
             first, *rest = VERBS.get(method, method).split("_")
             yield f"compute.{collection}.{first}{''.join(word.capitalize() for word in rest)}"
 
@@ -120,14 +122,14 @@ def test_gcp() -> None:
 
 
 def _azure_calls() -> Iterator[str]:
-    """`c.disks.list(...)` of whatever stands for a client; by name where the name is a string."""
+    """`c.disks.list(...)` of a variable that holds a client; by name where the name is a string."""
     for node in sources("azure"):
         if not isinstance(node, ast.Attribute):
             continue
-        whose = node.value
-        if isinstance(whose, ast.Attribute) and isinstance(whose.value, ast.Name):
-            if whose.value.id in ("c", "client"):
-                yield f"Microsoft.{AZURE[whose.attr]}/{AZURE_VERBS.get(node.attr, 'read')}"
+        owner = node.value
+        if isinstance(owner, ast.Attribute) and isinstance(owner.value, ast.Name):
+            if owner.value.id in ("c", "client"):
+                yield f"Microsoft.{AZURE[owner.attr]}/{AZURE_VERBS.get(node.attr, 'read')}"
         elif node.attr == "begin_delete":  # of what leftovers.py has a table of
             for kind in ("disks", "network_interfaces", "public_ip_addresses"):
                 yield f"Microsoft.{AZURE[kind]}/delete"
@@ -143,7 +145,7 @@ def test_azure() -> None:
 
 @pytest.mark.parametrize("cloud", ["aws", "gcp", "azure"])
 def test_what_is_read_is_the_adapter(cloud: str) -> None:
-    """A call by another way than those above would be none to these tests."""
+    """These tests would miss calls made in another way."""
     allowed = {"clients.py", "stores"}
     for path in (ROOT / cloud).glob("*.py"):
         if path.name not in allowed:

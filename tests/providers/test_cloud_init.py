@@ -1,5 +1,5 @@
-"""The user data of a machine is a cloud-config that cloud-init takes, small enough for every cloud,
-and the same for the same request."""
+"""User data is a cloud-config that cloud-init accepts, small enough for every cloud, and the same
+for the same request."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def test_the_host_key_is_told_only_where_the_cloud_has_no_channel_for_it() -> No
 
 
 def test_the_preparation_travels_whole_and_leaves_its_word_where_it_is_looked_for() -> None:
-    told = config(cloud_init.user_data(REQUEST))
-    [file] = told["write_files"]
+    reported = config(cloud_init.user_data(REQUEST))
+    [file] = reported["write_files"]
     assert gzip.decompress(base64.b64decode(file["content"])) == SCRIPT.read_bytes()
     assert (file["encoding"], file["permissions"]) == ("gz+b64", "0755")
     state = AwsCloud.prepared_file
-    argv = [file["path"], "spotd", cloud_init.DATA, state]
-    assert told["runcmd"] == [argv]
+    argv = [file["path"], "spotd", cloud_init.DATA_DIR, state]
+    assert reported["runcmd"] == [argv]
     contained = replace(REQUEST, image_id="docker:nvcr.io/x:1")
     assert config(cloud_init.user_data(contained))["runcmd"] == [[*argv, "container"]]
 
@@ -75,9 +75,9 @@ def test_the_same_request_is_the_same_bytes_and_no_secret_is_in_it() -> None:
 
 
 def test_it_leaves_room_and_too_much_is_refused() -> None:
-    assert len(cloud_init.user_data(REQUEST).encode()) < cloud_init.MOST_BYTES / 2
+    assert len(cloud_init.user_data(REQUEST).encode()) < cloud_init.MAX_USER_DATA_BYTES / 2
     with pytest.raises(ValueError, match="16384 are allowed"):
-        cloud_init.user_data(replace(REQUEST, ssh_public_key="x" * cloud_init.MOST_BYTES))
+        cloud_init.user_data(replace(REQUEST, ssh_public_key="x" * cloud_init.MAX_USER_DATA_BYTES))
 
 
 @pytest.mark.parametrize("host_key", [True, False])
@@ -115,26 +115,26 @@ def test_a_machine_that_systemd_boots_obeys_it(tmp_path: Path) -> None:
         for stage in STAGES:
             # What this computer's packages lack (locales) is none of ours.
             machine.run("systemctl", "start", stage, check=False)
-        assert machine.run("cat", cloud_init.STATE).stdout == "ok\n"
+        assert machine.run("cat", cloud_init.STATE_FILE).stdout == "ok\n"
         for unit in ("apt-daily.timer", "apt-daily-upgrade.timer", "unattended-upgrades.service"):
-            found = machine.run("systemctl", "is-enabled", unit, check=False).stdout
-            assert found == "masked\n", unit
+            result = machine.run("systemctl", "is-enabled", unit, check=False).stdout
+            assert result == "masked\n", unit
         key = machine.run("cat", "/etc/ssh/ssh_host_ed25519_key.pub").stdout
         assert key.split()[:2] == host_key().public.split()[:2]
         keys = machine.run("cat", "/home/spotd/.ssh/authorized_keys").stdout
         assert keys.strip() == user_key().public
-        told = machine.run("sudo", "-n", "whoami", user="spotd").stdout
-        assert told == "root\n"
+        reported = machine.run("sudo", "-n", "whoami", user="spotd").stdout
+        assert reported == "root\n"
         log = machine.run("cat", "/var/log/cloud-init.log").stdout
         failed = [row for row in log.splitlines() if ": FAIL: running config-" in row]
         assert not [row for row in failed if "config-locale" not in row], failed
 
 
 def test_nothing_takes_the_lock_of_the_package_manager() -> None:
-    told = config(cloud_init.user_data(REQUEST))
-    masked = [word for line in told["bootcmd"] for word in line[3:]]
-    assert all(line[:3] == ["systemctl", "mask", "--now"] for line in told["bootcmd"])
+    reported = config(cloud_init.user_data(REQUEST))
+    masked = [word for line in reported["bootcmd"] for word in line[3:]]
+    assert all(line[:3] == ["systemctl", "mask", "--now"] for line in reported["bootcmd"])
     assert {"apt-daily.timer", "apt-daily-upgrade.timer", "unattended-upgrades.service"} <= {
         *masked
     }
-    assert (told["package_update"], told["package_upgrade"]) == (False, False)
+    assert (reported["package_update"], reported["package_upgrade"]) == (False, False)

@@ -1,4 +1,4 @@
-"""A table of vendor codes: which row counts, and what becomes of a code that is in none."""
+"""A table of vendor codes: which rule counts, and the handling of unknown codes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from providers.base import CapacityError, QuotaError, Scope, ThrottledError, UnknownOutcome
-from providers.error_codes import THROTTLED_S, CodeRule, CodeTable
+from providers.error_codes import THROTTLE_PAUSE_S, CodeRule, CodeTable
 
 ROWS = (
     CodeRule("Full", CapacityError, Scope.ZONE, text=r"this zone\b"),
@@ -41,7 +41,7 @@ def test_the_text_names_the_code_once() -> None:
     assert str(codes.error("Full", "Full: no room")) == "Full: no room"
 
 
-@pytest.mark.parametrize(("told", "pause_s"), [(None, THROTTLED_S), (7.5, 7.5), (0.0, 0.0)])
+@pytest.mark.parametrize(("told", "pause_s"), [(None, THROTTLE_PAUSE_S), (7.5, 7.5), (0.0, 0.0)])
 def test_throttling_lasts_as_long_as_the_vendor_says(told: float | None, pause_s: float) -> None:
     error = CodeTable("V", ROWS).error("Slow", "later", told)
     assert isinstance(error, ThrottledError)
@@ -52,15 +52,15 @@ def test_a_code_that_is_in_no_row_is_logged_whole_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     codes = CodeTable("V", ROWS)
-    words = "a long story, " * 200 + "the end"
+    message = "a long story, " * 200 + "the end"
     with caplog.at_level(logging.ERROR):
-        error = codes.error("New", words)
+        error = codes.error("New", message)
     assert isinstance(error, UnknownOutcome)
     assert [record.getMessage() for record in caplog.records] == [
-        f"V answers with a code that is in no table: New: {words}"
+        f"V answered with an unknown code: New: {message}"
     ]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: codes.error("New", "x"), range(200)))
     codes.error("Other", "x")
     codes.error("Full", "x")
-    assert codes.unfamiliar == {"New": 201, "Other": 1}
+    assert codes.unknown_codes == {"New": 201, "Other": 1}

@@ -1,5 +1,5 @@
-"""A machine of another cloud gets at Google's and Azure's stores by what its own cloud signs, and
-by no secret of ours."""
+"""A machine of another cloud accesses Google's and Azure's stores by federation, without stored
+secrets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from google.auth import _helpers
 from google.auth import aws as google_aws
 
-from providers.aws_signing import RoleKeys, signed
+from providers.aws_signing import RoleKeys, sign_request
 from providers.federation import Endpoints, ExchangeError, azure_token, google_token
 from providers.stores import open_store
 from providers.stores.base import ConflictError, StoreConfigError, StoreUnavailableError
@@ -50,8 +50,8 @@ def running() -> Iterator[Believers]:
 def others(running: Believers) -> Believers:
     """As they were made."""
     fresh = Believers(running.issuer, running.url)
-    for one in fields(Believers):
-        setattr(running, one.name, getattr(fresh, one.name))
+    for field in fields(Believers):
+        setattr(running, field.name, getattr(fresh, field.name))
     running.issuer.subject, running.issuer.status = SUBJECT, 200
     running.issuer.roles = "spotd-node-d0"
     return running
@@ -59,7 +59,7 @@ def others(running: Believers) -> Believers:
 
 @pytest.fixture(scope="module")
 def azurite_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
-    """One that takes tokens of Entra: over TLS alone."""
+    """An azurite that accepts Entra's tokens, which it does only over TLS."""
     folder = tmp_path_factory.mktemp("azurite")
     with azurite_rig.serving(folder) as made, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(folder / "ca.pem"))
@@ -71,7 +71,7 @@ def doors(others: Believers) -> Endpoints:
 
 
 def saves(url: str, options: dict[str, str]) -> None:
-    """All that a saver and retention do."""
+    """Everything that a saver and retention do."""
     store = open_store(url, options)
     tag = store.put_if("jobs/j1/HEAD", b"1", None)
     store.put_if("jobs/j1/HEAD", b"2", tag)
@@ -114,7 +114,7 @@ def test_a_machine_saves_in_google_s_store_as_the_account_that_trusts_it(
 def test_a_machine_saves_in_azure_s_store_as_the_application_that_trusts_it(
     others: Believers, azurite_tls: Azurite, cloud: str
 ) -> None:
-    """azurite looks at issuer, audience and times of the token."""
+    """azurite checks issuer, audience and times of the token."""
     line = {"account": "spotd", "endpoint": azurite_tls.endpoint, "allow_http": "true"}
     options = {**line, **entra_options(others, cloud)}
     saves(f"{azurite_tls.url}-{cloud}", options)
@@ -129,18 +129,18 @@ def test_a_request_is_signed_as_google_s_own_library_signs_it(
     monkeypatch.setattr(_helpers, "utcnow", lambda: now.replace(tzinfo=None))
     url = "https://sts.eu-west-1.amazonaws.com?Action=GetCallerIdentity&Version=2011-06-15"
     more = {"x-goog-cloud-target-resource": f"//iam.googleapis.com/{POOL}/providers/spotd-aws"}
-    theirs = google_aws.RequestSigner("eu-west-1").get_request_options(
+    other = google_aws.RequestSigner("eu-west-1").get_request_options(
         google_aws.AwsSecurityCredentials("ASIAMACHINE", *SECRETS), url, "POST", "", more
     )
-    ours = signed(KEYS, url, now, more)
-    assert ours == {name.lower(): value for name, value in theirs["headers"].items()}
+    own = sign_request(KEYS, url, now, more)
+    assert own == {name.lower(): value for name, value in other["headers"].items()}
     assert SECRETS[0] not in repr(KEYS)
     assert SECRETS[1] not in repr(KEYS)
 
 
 def test_aws_is_asked_for_a_token_as_its_own_sdk_asks(others: Believers) -> None:
     azure_token("aws", TENANT, APPLICATION, ENTRA, doors(others))
-    [ours] = [form for what, form in others.asked if what == "GetWebIdentityToken"]
+    [own] = [form for what, form in others.asked if what == "GetWebIdentityToken"]
     client = botocore.session.get_session().create_client(
         "sts", "eu-west-1", aws_access_key_id="x", aws_secret_access_key="x"
     )
@@ -155,7 +155,7 @@ def test_aws_is_asked_for_a_token_as_its_own_sdk_asks(others: Believers) -> None
         client.get_web_identity_token(
             Audience=[ENTRA], SigningAlgorithm="RS256", DurationSeconds=300
         )
-    assert ours == {name: value[0] for name, value in parse_qs(sent[0]).items()}
+    assert own == {name: value[0] for name, value in parse_qs(sent[0]).items()}
 
 
 @pytest.mark.parametrize("cloud", ["aws", "azure"])
@@ -177,9 +177,9 @@ def test_google_s_no_is_told_in_its_words_and_without_secrets(
     others.trusts = Believers.trusts
     others.issuer.subject = SUBJECT
     assert "no such provider" in refused(pool="projects/1/x")
-    said = refused(account="other@lab.iam.gserviceaccount.com")
+    output = refused(account="other@lab.iam.gserviceaccount.com")
     assert (
-        said
+        output
         == "other@lab.iam.gserviceaccount.com: PERMISSION_DENIED iam.serviceAccounts.getAccessToken"
     )
     others.down = 503
@@ -193,14 +193,16 @@ def test_entra_s_no_is_told_in_its_words_and_without_secrets(others: Believers) 
         assert not [word for word in (*SECRETS, "eyJ") if word in str(caught.value)]
         return str(caught.value)
 
-    said = refused("gcp", "api://other")
-    assert said.startswith(f"{APPLICATION}: invalid_client AADSTS700213: No matching")
-    assert "Trace" not in said
+    output = refused("gcp", "api://other")
+    assert output.startswith(f"{APPLICATION}: invalid_client AADSTS700213: No matching")
+    assert "Trace" not in output
     others.enabled = False
     assert "OutboundWebIdentityFederationDisabledException" in refused("aws")
     others.enabled = True
     others.issuer.roles = ""
-    assert "aws does not say who this machine is: it has no role: see node_role" in refused("aws")
+    assert "aws cannot prove this machine's identity: it has no role: see node_role" in refused(
+        "aws"
+    )
     others.issuer.roles = f'{{"SecretAccessKey": "{SECRETS[0]}"}}'
     assert "not the name of a role" in refused("aws")
     others.issuer.roles = "spotd-node-d0"
@@ -209,17 +211,17 @@ def test_entra_s_no_is_told_in_its_words_and_without_secrets(others: Believers) 
 
 
 def test_another_machine_s_question_is_good_for_no_other_provider(others: Believers) -> None:
-    """What somebody overhears at one provider cannot be shown to another."""
-    asked: list[str] = []
+    """A request captured at one provider is not valid for another."""
+    received: list[str] = []
     real = others.google
-    others.google = lambda form: (asked.append(form["subject_token"]), real(form))[1]  # type: ignore[method-assign,func-returns-value]
+    others.google = lambda form: (received.append(form["subject_token"]), real(form))[1]  # type: ignore[method-assign,func-returns-value]
     where = Endpoints(others.issuer.url, others.url, f"{others.url}/v1/token", others.url)
     google_token("aws", ACCOUNT, POOL, "", where)
     del others.google  # type: ignore[method-assign]
     form = {"audience": f"//iam.googleapis.com/{POOL}/providers/spotd-aws"}
     known = others._asks_aws
-    assert known(asked[0], form["audience"]) == ""
-    assert known(asked[0], form["audience"] + "2") == "the signed target is another provider"
+    assert known(received[0], form["audience"]) == ""
+    assert known(received[0], form["audience"] + "2") == "the signed target is another provider"
     assert ROLE not in json.dumps(form)
 
 

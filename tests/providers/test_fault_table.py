@@ -1,4 +1,4 @@
-"""docs/conformance.md says what the tests play: the page, the table and the tests are one."""
+"""docs/conformance.md matches the tests: page, table and tests are generated from one source."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def test_the_page_is_the_tables() -> None:
 def test_every_cloud_plays_its_cells(make: str) -> None:
     module = import_module(f"tests.providers.{make}.test_conformance")
     classes = [
-        one
-        for one in vars(module).values()
-        if isinstance(one, type) and issubclass(one, FaultTable)
+        var
+        for var in vars(module).values()
+        if isinstance(var, type) and issubclass(var, FaultTable)
     ]
-    assert [one.make for one in classes if one is not FaultTable] == [make]
+    assert [item.make for item in classes if item is not FaultTable] == [make]
     assert len(cells(make)) > 40

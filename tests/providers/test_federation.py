@@ -1,4 +1,4 @@
-"""A machine of another cloud gets at S3 by what its own cloud signs, and by no secret of ours."""
+"""A machine of another cloud accesses S3 by federation, without stored secrets."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from providers.aws.policy import policies
-from providers.federation import Endpoints, ExchangeError, aws_session, prove
+from providers.federation import Endpoints, ExchangeError, aws_session, identity_token
 from providers.iam.policy import PolicyFacts
-from providers.stores import open_store, proof_of
+from providers.stores import credential_provider, open_store
 from providers.stores.base import (
     ObjectStore,
     StoreConfigError,
@@ -48,8 +48,8 @@ def doors(server: Lending, issuer: Issuer) -> Endpoints:
 def options(server: Lending, issuer: Issuer, cloud: str, **more: str) -> dict[str, str]:
     plain = {"region": "us-east-1", "endpoint": server.bucket.endpoint, "allow_http": "true"}
     own = {"identity": cloud, "role": ROLE, "audience": AUDIENCE, "session": "spotd-j1"}
-    found = {**plain, **own, "sts": server.bucket.endpoint, "metadata": issuer.url, **more}
-    return {name: value for name, value in found.items() if value}
+    result = {**plain, **own, "sts": server.bucket.endpoint, "metadata": issuer.url, **more}
+    return {name: value for name, value in result.items() if value}
 
 
 @pytest.mark.parametrize("cloud", ["gcp", "azure"])
@@ -62,17 +62,19 @@ def test_a_machine_saves_as_what_it_is_and_in_the_folder_of_jobs_alone(
     assert store.get(f"jobs/j1/HEAD-{cloud}")[0] == b"2"
     with pytest.raises(StoreDeniedError):
         store.get("packages/digest")
-    asked = server.rules.asked
-    assert len(asked) == 2, "once an hour, for writes that are repeated and for those that are not"
-    assert {row["Action"] for row in asked} == {"AssumeRoleWithWebIdentity"}
-    assert {(row["RoleArn"], row["RoleSessionName"]) for row in asked} == {(ROLE, "spotd-j1")}
+    received = server.rules.asked
+    assert len(received) == 2, (
+        "once an hour, for writes that are repeated and for those that are not"
+    )
+    assert {row["Action"] for row in received} == {"AssumeRoleWithWebIdentity"}
+    assert {(row["RoleArn"], row["RoleSessionName"]) for row in received} == {(ROLE, "spotd-j1")}
 
 
 def test_what_a_machine_mounts_with_cannot_write(server: Lending, issuer: Issuer) -> None:
-    """Whatever its role may."""
+    """Whatever its role permits."""
     own = options(server, issuer, "gcp")
     open_store(server.bucket.url, own).put("jobs/j1/data", b"1")
-    prove = proof_of(server.bucket.url, own)
+    prove = credential_provider(server.bucket.url, own)
     assert prove is not None
     made = prove()
     keys = {name: made[name] for name in ("access_key_id", "secret_access_key")}
@@ -80,7 +82,7 @@ def test_what_a_machine_mounts_with_cannot_write(server: Lending, issuer: Issuer
     plain = {name: own[name] for name in ("region", "endpoint", "allow_http")}
     store = open_store(server.bucket.url, {**plain, **keys})
     assert store.get("jobs/j1/data")[0] == b"1"
-    assert [one.key for one in store.list("jobs/j1/")]
+    assert [item.key for item in store.list("jobs/j1/")]
     for write in (lambda: store.put("jobs/j1/data", b"2"), lambda: store.delete("jobs/j1/data")):
         with pytest.raises(StoreDeniedError):
             write()
@@ -88,8 +90,8 @@ def test_what_a_machine_mounts_with_cannot_write(server: Lending, issuer: Issuer
 
 def test_a_session_is_called_what_aws_takes_for_a_name(server: Lending, issuer: Issuer) -> None:
     aws_session("gcp", ROLE, AUDIENCE, "spotd/j 1" * 20, doors(server, issuer))
-    [asked] = server.rules.asked
-    assert re.fullmatch(r"[A-Za-z0-9_+=,.@-]{64}", asked["RoleSessionName"])
+    [received] = server.rules.asked
+    assert re.fullmatch(r"[A-Za-z0-9_+=,.@-]{64}", received["RoleSessionName"])
 
 
 def test_who_is_somebody_else_gets_nothing_and_is_told_by_aws_s_words(
@@ -108,7 +110,7 @@ def opened(server: Lending, issuer: Issuer) -> ObjectStore:
 
 
 def test_what_is_away_for_a_while_is_waited_for(server: Lending, issuer: Issuer) -> None:
-    """A job must not end because a metadata service or STS does not answer now."""
+    """A job must not end because a metadata service or STS does not answer for a moment."""
     issuer.status = 503
     store = opened(server, issuer)
     with pytest.raises(StoreUnavailableError, match="status 503"):
@@ -125,10 +127,10 @@ def test_what_is_away_for_a_while_is_waited_for(server: Lending, issuer: Issuer)
 def test_nobody_there_and_nonsense_are_errors_without_the_token(
     server: Lending, issuer: Issuer
 ) -> None:
-    with pytest.raises(ExchangeError, match="gcp does not say who this machine is"):
-        prove("gcp", AUDIENCE, Endpoints("http://127.0.0.1:9"))
-    with pytest.raises(ExchangeError, match="azure does not say"):
-        prove("azure", AUDIENCE, Endpoints(server.bucket.endpoint))
+    with pytest.raises(ExchangeError, match="gcp cannot prove this machine's identity"):
+        identity_token("gcp", AUDIENCE, Endpoints("http://127.0.0.1:9"))
+    with pytest.raises(ExchangeError, match="azure cannot prove"):
+        identity_token("azure", AUDIENCE, Endpoints(server.bucket.endpoint))
     with pytest.raises(ExchangeError) as caught:
         aws_session("gcp", ROLE, AUDIENCE, "j1", Endpoints(issuer.url, "http://127.0.0.1:9"))
     assert "eyJ" not in str(caught.value), "how every token begins"

@@ -1,4 +1,4 @@
-"""Whoever answers too slowly has not answered, in whichever way it is slow."""
+"""A request to a slow peer fails in time, however the peer is slow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from providers.aws.notice import Watcher
 from providers.base import MetadataError
-from providers.http_request import exchange
+from providers.http_request import send_request
 
 ANSWER = b"HTTP/1.1 200 OK\r\nX-Told: yes\r\nContent-Length: 5\r\n\r\nhello"
 TIMEOUT_S = 0.5
@@ -21,7 +21,7 @@ LATE_S = 5.0  # only a peer that is waited for as long as it likes takes longer
 
 @contextmanager
 def served(answer: Callable[[socket.socket], object]) -> Iterator[tuple[str, int]]:
-    """A server that answers one client after another in its own way."""
+    """A server that answers one client after another, each in a given way."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         over = threading.Event()
 
@@ -56,14 +56,16 @@ def dripping(data: bytes) -> Callable[[socket.socket], None]:
 
 def test_an_answer() -> None:
     with served(lambda peer: (peer.recv(4096), peer.sendall(ANSWER))) as address:
-        heard = exchange(address, "GET", "/", timeout_s=5, limit_bytes=99, headers={"A": "b"})
-    assert (heard.status, heard.headers["X-Told"], heard.body) == (200, "yes", b"hello")
+        received = send_request(
+            address, "GET", "/", timeout_s=5, limit_bytes=99, headers={"A": "b"}
+        )
+    assert (received.status, received.headers["X-Told"], received.body) == (200, "yes", b"hello")
 
 
 def test_a_body_is_cut_at_the_limit() -> None:
     with served(lambda peer: (peer.recv(4096), peer.sendall(ANSWER))) as address:
-        heard = exchange(address, "GET", "/", timeout_s=5, limit_bytes=2, headers={})
-    assert heard.body == b"he"
+        received = send_request(address, "GET", "/", timeout_s=5, limit_bytes=2, headers={})
+    assert received.body == b"he"
 
 
 @pytest.mark.parametrize(
@@ -80,12 +82,12 @@ def test_a_peer_that_drips_is_not_waited_for(answer: Callable[[socket.socket], o
     with served(answer) as address:
         began = time.monotonic()
         with pytest.raises(OSError, match="timed out"):
-            exchange(address, "GET", "/", timeout_s=TIMEOUT_S, limit_bytes=99999, headers={})
+            send_request(address, "GET", "/", timeout_s=TIMEOUT_S, limit_bytes=99999, headers={})
         assert time.monotonic() - began < LATE_S
 
 
 def test_a_metadata_service_that_drips_is_an_outage() -> None:
-    """The thread that would hear of a preemption must not stay with it."""
+    """The thread that would receive a preemption must not hang on it."""
     with served(dripping(b"HTTP/1.1 200 OK\r\n")) as (host, port):
         began = time.monotonic()
         with pytest.raises(MetadataError, match="timed out"):

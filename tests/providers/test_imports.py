@@ -1,4 +1,4 @@
-"""A daemon with one provider loads no other cloud's SDK, even when it asks its cloud."""
+"""A daemon with one provider loads no other cloud's SDK, even when it calls its cloud."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Clouds = tuple[dict[str, dict[str, Any]], dict[str, str]]
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clouds]:
-    with clouds(tmp_path_factory.mktemp("clouds")) as found:
-        yield found
+    with clouds(tmp_path_factory.mktemp("clouds")) as result:
+        yield result
 
 
 @pytest.mark.parametrize("kinds", ROWS[:-1], ids="+".join)

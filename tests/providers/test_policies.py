@@ -1,4 +1,5 @@
-"""What each role may do and, more, what it may not: tables of requests, judged by evaluate.py."""
+"""The permissions of each role, and what it must not have: tables of requests, judged by
+evaluate.py."""
 
 from __future__ import annotations
 
@@ -211,15 +212,15 @@ AWS = [
 @pytest.mark.parametrize(("action", "resource", "context", "allowed"), AWS)
 def test_aws(action: str, resource: str, context: dict[str, str], allowed: tuple[str, ...]) -> None:
     documents = aws(FACTS)
-    found = {
+    result = {
         role: aws_allows(documents[f"spotd-{role}-d0"], action, resource, **context)
         for role in ROLES
     }
-    assert found == {role: role in allowed for role in ROLES}
+    assert result == {role: role in allowed for role in ROLES}
 
 
 def test_aws_takes_the_documents() -> None:
-    """As far as moto, which checks them as AWS does, can tell."""
+    """As far as moto checks them like AWS."""
     for document in aws(FACTS).values():
         IAMPolicyDocumentValidator(json.dumps(document)).validate()
 
@@ -234,12 +235,12 @@ def test_the_box_assumes_the_role_that_it_lends_and_no_other() -> None:
 
 
 def test_without_a_queue_nothing_of_sqs_is_allowed() -> None:
-    said = json.dumps(aws(replace(FACTS, account={})))
-    assert "sqs" not in said
+    output = json.dumps(aws(replace(FACTS, account={})))
+    assert "sqs" not in output
 
 
 def test_aws_takes_documents_of_that_size() -> None:
-    """As policies of their own; spaces do not count (IAM's quotas: 6144 characters)."""
+    """As policies of their own; white space does not count (IAM's quotas: 6144 characters)."""
     for document in aws(FACTS).values():
         assert len(json.dumps(document, separators=(",", ":"))) <= 6144
 
@@ -293,8 +294,8 @@ def test_a_machine_of_aws_shows_who_it_is_to_nobody_but_whom_the_configuration_n
     IAMPolicyDocumentValidator(json.dumps(node)).validate()
 
     def may(document: Any, audience: str | None = "api://one", seconds: str = "300") -> bool:
-        told = {"sts__IdentityTokenAudience": audience} if audience else {}
-        more = {**told, "sts__DurationSeconds": seconds}
+        reported = {"sts__IdentityTokenAudience": audience} if audience else {}
+        more = {**reported, "sts__DurationSeconds": seconds}
         return aws_allows(document, "sts:GetWebIdentityToken", "*", **HERE, **more)
 
     assert may(node)
@@ -372,8 +373,8 @@ BLOB = "projects/_/buckets/runs/objects/team/{}"
 )
 def test_gcp(permission: str, name: str, allowed: tuple[str, ...]) -> None:
     documents = gcp(GCP_FACTS)
-    found = {role: gcp_allows(documents[f"spotd-{role}-d0"], permission, name) for role in ROLES}
-    assert found == {role: role in allowed for role in ROLES}
+    result = {role: gcp_allows(documents[f"spotd-{role}-d0"], permission, name) for role in ROLES}
+    assert result == {role: role in allowed for role in ROLES}
 
 
 def test_gcp_lists_below_a_prefix_alone() -> None:
@@ -386,7 +387,7 @@ def test_gcp_lists_below_a_prefix_alone() -> None:
 
 
 def test_gcp_a_store_that_is_a_whole_bucket_is_that_one_alone() -> None:
-    """Bindings are the project's, so that every bucket of it asks their conditions."""
+    """Bindings are on the project, so their conditions are evaluated for every bucket in it."""
     control = gcp(replace(GCP_FACTS, own_store="gs://ours"))["spotd-control-d0"]
     for right in ("storage.objects.get", "storage.objects.delete"):
         assert gcp_allows(control, right, "projects/_/buckets/ours/objects/any")
@@ -461,13 +462,13 @@ AZ_LEFT = (
 def test_azure(action: str, scope: str, where: tuple[str, ...], allowed: tuple[str, ...]) -> None:
     documents = azure(AZ_FACTS)
     thing = f"{scope}/providers/x"
-    found = {
+    result = {
         role: azure_allows(documents[f"spotd-{role}-d0"], action, thing, *where)
         for role in AZ_ROLES
     }
     if scope.startswith(f"{EVERYWHERE}/") and action in AZ_MARKET:
         allowed = (*allowed, "market")  # a subscription has its groups in it
-    assert found == {role: role in allowed for role in AZ_ROLES}
+    assert result == {role: role in allowed for role in AZ_ROLES}
 
 
 def test_azure_reads_and_changes_nothing_outside_its_group() -> None:
@@ -475,7 +476,9 @@ def test_azure_reads_and_changes_nothing_outside_its_group() -> None:
     wide = {name for name, role in documents.items() if role["AssignableScopes"] == [EVERYWHERE]}
     assert wide == {"spotd-market-d0"}
     assert {*documents["spotd-market-d0"]["Actions"]} == AZ_MARKET
-    assert [one for one in AZ_MARKET if not one.endswith(("/read", "Scores/generate/action"))] == []
+    assert [
+        item for item in AZ_MARKET if not item.endswith(("/read", "Scores/generate/action"))
+    ] == []
 
 
 def test_a_store_that_jobs_name_is_theirs_as_well() -> None:

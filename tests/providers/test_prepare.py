@@ -49,7 +49,7 @@ _PROGRAMS = {
 
 @dataclass
 class Computer:
-    """`programs` come before its own; `path` is where else it looks for some."""
+    """`programs` come before its own; `path` has further programs."""
 
     folder: Path
     programs: dict[str, str] = field(default_factory=lambda: dict(_PROGRAMS))
@@ -67,16 +67,15 @@ class Computer:
         return self.folder / "run" / "prepared"
 
     def devices(self, *kinds: tuple[str, str]) -> None:
-        """What its PCI bus shows: vendor and class."""
+        """Set its PCI devices: vendor and class."""
         for number, (vendor, kind) in enumerate(kinds):
-            place = self.folder / "pci" / f"0000:0{number}:00.0"
-            place.mkdir(parents=True)
-            (place / "vendor").write_text(f"{vendor}\n")
-            (place / "class").write_text(f"{kind}\n")
+            location = self.folder / "pci" / f"0000:0{number}:00.0"
+            location.mkdir(parents=True)
+            (location / "vendor").write_text(f"{vendor}\n")
+            (location / "class").write_text(f"{kind}\n")
 
     def gpus(self, *answers: str) -> None:
-        """What nvidia-smi shows when it is asked the first time, the second and so on; the last one
-        from then on."""
+        """Set the successive outputs of nvidia-smi; the last one repeats."""
         count = self.folder / "asked"
         cases = "".join(f"{n}) printf '{text}';;\n" for n, text in enumerate(answers[:-1]))
         self.programs["nvidia-smi"] = f"""
@@ -85,12 +84,12 @@ n=$(cat {count} 2>/dev/null || echo 0); echo $((n + 1)) > {count}
 case $n in {cases} *) printf '{answers[-1]}';; esac"""
 
     def disks(self, *devices: str, model: str = LOCAL) -> None:
-        """What it has, by lsblk."""
+        """Set the output of lsblk."""
         rows = "".join(f"{device} disk {model}\\n" for device in devices)
         self.programs["lsblk"] = f"printf '/dev/vda disk Amazon Elastic Block Store vol1\\n{rows}'"
 
     def prepare(self) -> str:
-        """Run it; what it says."""
+        """Run prepare.sh and return its output."""
         (self.folder / "pci").mkdir(exist_ok=True)
         programs = self.folder / "programs"
         programs.mkdir(exist_ok=True)
@@ -117,7 +116,7 @@ def computer(tmp_path: Path) -> Computer:
 
 @pytest.fixture
 def attach(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Makes loop devices, which are gone afterwards."""
+    """Create loop devices, which are removed afterwards."""
     with ExitStack() as stack:
         yield lambda mib=64: stack.enter_context(_loop(tmp_path, mib))
 
@@ -318,7 +317,7 @@ def test_a_disk_that_takes_no_file_system_is_told(
 
 
 def has_md() -> bool:
-    """Whether this kernel knows RAID."""
+    """Whether this kernel supports RAID."""
     return Path("/proc/mdstat").exists()
 
 
@@ -331,15 +330,17 @@ mkdir -p /dev/md && ln -sfn {array} /dev/md/spotd"""
 def test_several_disks_become_one(computer: Computer, attach: Callable[..., str]) -> None:
     devices = [attach(), attach()]
     computer.disks(*devices)
-    said = computer.folder / "said"
+    output = computer.folder / "said"
     if not has_md():
-        computer.programs["mdadm"] = _ARRAY.format(said=said, array=attach(mib=128))
+        computer.programs["mdadm"] = _ARRAY.format(said=output, array=attach(mib=128))
     try:
         assert computer.prepare() == "ok\n"
         assert computer.mounted.split()[0] == "ext4"
         if not has_md():
-            words = f"--create /dev/md/spotd --run --quiet --level=0 --raid-devices=2 {devices[0]}"
-            assert said.read_text() == f"{words} {devices[1]}\n"
+            message = (
+                f"--create /dev/md/spotd --run --quiet --level=0 --raid-devices=2 {devices[0]}"
+            )
+            assert output.read_text() == f"{message} {devices[1]}\n"
     finally:
         if has_md():
             subprocess.run(["mdadm", "--quiet", "--stop", "/dev/md/spotd"], check=True)
@@ -399,7 +400,7 @@ esac"""
 
 
 def _without(folder: Path, *names: str) -> str:
-    """A folder with every program of this computer but these."""
+    """A folder with every program of this computer except these."""
     folder.mkdir()
     for program in [*Path("/usr/sbin").iterdir(), *Path("/usr/bin").iterdir()]:
         if program.name not in names and not (folder / program.name).is_symlink():

@@ -1,4 +1,5 @@
-"""Machines are ended as long as one of two sets of credentials is good: at a real local cloud."""
+"""Machines can be terminated while one of two sets of credentials is valid: at a real local
+cloud."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 
 from providers.base import AuthError, InstanceState, OfferRequest, Provider
 from providers.images import ImageMaker
-from providers.local.control import Running, running
+from providers.local.control import RunningCloud, running
 from providers.split_credentials import SplitProvider
 from providers.warnings import ProviderWarning
 from spotd.config.provider_registry import build_provider
@@ -19,15 +20,15 @@ from tests.fixtures.waiting import until
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCloud]:
     with running(tmp_path_factory.mktemp("cloud")) as cloud:
         yield cloud
 
 
 class Keys:
-    """Two files with the cloud's token, each good until it is taken away."""
+    """Two files with the cloud's token, each valid until it is removed."""
 
-    def __init__(self, folder: Path, local: Running) -> None:
+    def __init__(self, folder: Path, local: RunningCloud) -> None:
         self.make, self.end = folder / "make", folder / "end"
         for file in (self.make, self.end):
             file.write_bytes(local.token_file.read_bytes())
@@ -41,7 +42,7 @@ def living(cloud: Provider) -> set[str]:
 
 
 def test_it_knows_how_late_a_machine_is_seen_when_the_cloud_has_told(
-    local: Running, tmp_path: Path
+    local: RunningCloud, tmp_path: Path
 ) -> None:
     keys = Keys(tmp_path, local)
     before = keys.cloud.visibility_s
@@ -49,51 +50,51 @@ def test_it_knows_how_late_a_machine_is_seen_when_the_cloud_has_told(
     assert keys.cloud.visibility_s != before
 
 
-def test_who_may_make_no_more_still_ends_and_sees_it(local: Running, tmp_path: Path) -> None:
+def test_who_may_make_no_more_still_ends_and_sees_it(local: RunningCloud, tmp_path: Path) -> None:
     keys = Keys(tmp_path, local)
-    kept = launch_running(keys.cloud, "kept").instance_id
+    stored = launch_running(keys.cloud, "kept").instance_id
     more = launch_request(keys.cloud, "more")
     keys.make.write_text("revoked\n")
     with pytest.raises(AuthError):
         keys.cloud.launch(more)
-    assert kept in living(keys.cloud)
-    keys.cloud.terminate(kept)
-    until(lambda: kept not in living(keys.cloud))
+    assert stored in living(keys.cloud)
+    keys.cloud.terminate(stored)
+    until(lambda: stored not in living(keys.cloud))
 
 
 def test_credentials_for_the_end_that_are_refused_are_told_before_they_are_needed(
-    local: Running, tmp_path: Path
+    local: RunningCloud, tmp_path: Path
 ) -> None:
     keys = Keys(tmp_path, local)
     assert keys.cloud.offers(OfferRequest())
-    kept = launch_running(keys.cloud, "last").instance_id
+    stored = launch_running(keys.cloud, "last").instance_id
     keys.end.write_text("revoked\n")
     with pytest.raises(AuthError, match="the credentials that end machines"):
         keys.cloud.offers(OfferRequest())
-    keys.cloud.terminate(kept)
-    until(lambda: kept not in living(keys.cloud))
+    keys.cloud.terminate(stored)
+    until(lambda: stored not in living(keys.cloud))
     keys.make.write_text("revoked\n")
-    for ask in (keys.cloud.list, lambda: keys.cloud.terminate(kept)):
+    for ask in (keys.cloud.list, lambda: keys.cloud.terminate(stored)):
         with pytest.raises(AuthError):
             ask()
 
 
 def test_both_sides_remarks_are_the_makers_alone() -> None:
-    """One make of cloud has one table of codes."""
+    """One kind of cloud has one table of codes."""
 
     class Talkative:
         name, local, watcher, limits_life, power_off = "aws", False, "aws", False, ()
         prepared_file = ""
 
-        def remarks(self) -> list[ProviderWarning]:
+        def warnings(self) -> list[ProviderWarning]:
             return [ProviderWarning("code/AWS/New", "x")]
 
     talkative: Any = Talkative()
-    assert SplitProvider(talkative, talkative).remarks() == [ProviderWarning("code/AWS/New", "x")]
+    assert SplitProvider(talkative, talkative).warnings() == [ProviderWarning("code/AWS/New", "x")]
 
 
-def test_a_cloud_that_makes_images_still_does(local: Running, tmp_path: Path) -> None:
-    """And one that makes none, as the local one, is not taken for one that does."""
+def test_a_cloud_that_makes_images_still_does(local: RunningCloud, tmp_path: Path) -> None:
+    """And one without images, like the local one, does not pretend to have them."""
     keys = Keys(tmp_path, local)
     assert isinstance(keys.cloud, SplitProvider)
     assert not isinstance(keys.cloud, ImageMaker)

@@ -47,7 +47,9 @@ from spotd.observe.budgets import Budgets
 from spotd.observe.clouds import InstanceSurvey
 from spotd.observe.nodes import Follower
 from spotd.security.secrets import JobKeys, KeyPair
-from spotd.store.interface import CommitResult, CommitStatus, Store, StoreUnavailableError
+from spotd.store.commit import CommitResult, CommitStatus
+from spotd.store.errors import StoreUnavailableError
+from spotd.store.interface import Store
 from tests.sim.cloud import SimCloud
 from tests.sim.faults import Faults
 from tests.sim.jump import SimJumpHost, log_in_by
@@ -79,11 +81,37 @@ SELDOM = ("survey:", "offers:", "silence", "health")
 SELDOM_TURNS = 4
 # Reads that nobody else can see: no boundary, and no time.
 _READS = frozenset(
-    {"load_view", "load_views", "load_market", "next_wake_us", "booted_nodes", "find_nodes"}
-    | {"active_nodes", "log_offsets", "due_alerts", "recent_throughput", "job_key", "secrets"}
-    | {"jobs", "find_job", "deployment", "newest_us", "asked_for", "orphans_released_us"}
-    | {"quarantine", "images", "past", "segments", "job_users", "event_keys", "job_owners"}
+    {
+        "alerts.due",
+        "deployment.id",
+        "deployment.quarantine",
+        "events.keys",
+        "images.rows",
+        "jobs.find",
+        "jobs.key",
+        "jobs.next_wake_us",
+        "jobs.owners",
+        "jobs.rows",
+        "jobs.secrets",
+        "jobs.users",
+        "leases.newest_us",
+        "ledger.segments",
+        "load_view",
+        "load_views",
+        "logs.offsets",
+        "market.load",
+        "node_history.fleet",
+        "nodes.active",
+        "nodes.booted",
+        "nodes.find",
+        "orphans.known",
+        "orphans.released_us",
+        "progress.recent_throughput",
+    }
 )
+
+
+REPOSITORIES = frozenset(Store.__annotations__)
 
 
 class SimClock(SystemClock):
@@ -219,16 +247,12 @@ class StoreClient:
             known = self._fenced[duty] = epoch, client
         return known[1]
 
-    def hold_duty(self, now_us: int) -> None:
-        """See Store.hold_duty."""
-        self._read(self._store.hold_duty, now_us)
-        if self._duty is not None:
-            self._outside.on_duty_held(self._duty)
-
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-        call = self._read if name in _READS else partial(self._write, name)
-        found = partial(call, method)
+        found = getattr(self._store, name)
+        if name in REPOSITORIES:
+            found = RepositoryClient(self, name, found)
+        else:
+            found = partial(self.call, name, found)
         self.__dict__[name] = found
         return found
 
@@ -242,7 +266,7 @@ class StoreClient:
 
         def write() -> list[CommitResult]:
             for view, _ in plans:
-                job = out.store.find_job(view.job.id)
+                job = out.store.jobs.find(view.job.id)
                 stored[view.job.id] = job.version if job is not None else -1
             out.decisions += 1
             results = out.store.commit_many(plans, now_us)
@@ -256,6 +280,17 @@ class StoreClient:
         written: list[CommitResult] = self._write("commit_many", write)
         return written
 
+    def call(self, name: str, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        """Call a method of the store: `name` is its own, behind its repository's."""
+        if name == "leases.check":
+            self._read(method, *args, **more)
+            if self._duty is not None:
+                self._outside.on_duty_held(self._duty)
+            return None
+        if name in _READS:
+            return self._read(method, *args, **more)
+        return self._write(name, method, *args, **more)
+
     def _read(self, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
         if self._outside.store_away:
             raise StoreUnavailableError("the database does not answer")
@@ -267,8 +302,8 @@ class StoreClient:
         if out.store_away:
             raise StoreUnavailableError("the database does not answer")
         result = method(*args, **more)
-        if name in ("take_duty", "take_duties"):
-            taken = result if name == "take_duties" else {args[0]: result}
+        if name in ("leases.take", "leases.take_many"):
+            taken = result if name == "leases.take_many" else {args[0]: result}
             for duty, epoch in taken.items():
                 if epoch is not None:
                     out.on_duty_taken(Duty(duty, epoch), args[3])
@@ -276,8 +311,21 @@ class StoreClient:
             out.on_duty_write(self._duty, name)
         if out.faults.strikes("commit_unknown"):
             raise StoreUnavailableError("the connection was lost at COMMIT")
-        self._boundary(f"after {name if result or name != 'claim' else 'a look'}")
+        self._boundary(f"after {name if result or name != 'jobs.claim' else 'a look'}")
         return result
+
+
+class RepositoryClient:
+    """One repository of a StoreClient."""
+
+    def __init__(self, client: StoreClient, name: str, repository: object) -> None:
+        self._client, self._name, self._repository = client, name, repository
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._repository, name)
+        found = partial(self._client.call, f"{self._name}.{name}", method)
+        self.__dict__[name] = found
+        return found
 
 
 class Outside(Protocol):
@@ -384,7 +432,7 @@ class SimDaemon:
         until_us = kernel.now_us + int(seconds * 1e6)
         if kernel.current is self._loop:
             self._loop_held_until_us = until_us
-        if at.endswith("record_journal"):
+        if at.endswith("journal.record"):
             self._deaf_until_us = until_us
         kernel.sleep(seconds)
 
@@ -413,7 +461,7 @@ class SimDaemon:
         """What is on record; a daemon whose database is away is started until it is there."""
         while self._outside.store_away:
             self._outside.kernel.sleep(2.0)
-        return self._outside.store.newest_us()
+        return self._outside.store.leases.newest_us()
 
     def _main(self) -> None:
         out = self._outside
@@ -427,7 +475,7 @@ class SimDaemon:
         link: Any = SimLink(out.kernel, net, out.machines.get, ways.dial)
         clock.not_before(self._newest_us() + 1)
         if len(out.daemons) == 1:
-            out.store.free_duties()  # as on SQLite: nobody else has the file open
+            out.store.leases.release_all()  # as on SQLite: nobody else has the file open
         listening = ListeningSince(clock)
         owner = self.process.name
         survey = InstanceSurvey(store, providers, clock)
@@ -437,7 +485,7 @@ class SimDaemon:
             link=link,
             packages=objects,
             clock=clock,
-            deployment=out.store.deployment(),
+            deployment=out.store.deployment.id(),
             survey=survey.survey,
             keys=lambda _job: KEYS,
             secrets=lambda _job: {},

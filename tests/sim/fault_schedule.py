@@ -210,7 +210,7 @@ def _forget(world: SimWorld, random: Random) -> bool:
     def look() -> None:
         world.tell("a person lets go of what nobody wants")
         world.released_us = kernel.now_us
-        world.store.release_orphans(cloud.name, kernel.now_us)
+        world.store.orphans.release(cloud.name, kernel.now_us)
 
     for rented in crowd:
         rented.hidden_until_us, rented.forgotten_us = until_us, kernel.now_us

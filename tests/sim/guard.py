@@ -21,7 +21,7 @@ class Guard:
 
     def hear(self, left_s: float | None) -> None:
         """The box is there, and says how long we may go on without it."""
-        self._deadman.hear(left_s, self._monotonic())
+        self._deadman.renew(left_s, self._monotonic())
 
     def stops(self, policy: StopTiming) -> bool:
         """Whether the program that runs has to save and end now."""
@@ -33,5 +33,5 @@ class Guard:
 
     def gives_up(self, *, failed: bool) -> bool:
         """Whether the machine, on which nothing runs any more, switches itself off."""
-        spent = self._deadman.spent(self._monotonic(), waits=False, failed=failed)
+        spent = self._deadman.should_power_off(self._monotonic(), awaits_final=False, failed=failed)
         return spent and self._can_switch_off

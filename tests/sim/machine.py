@@ -21,7 +21,7 @@ from spotd.wire import (
     JournalEntry,
     Manifest,
     Reply,
-    parse_here,
+    parse_presence,
     parse_start,
 )
 from tests.sim.faults import Faults
@@ -32,8 +32,8 @@ from tests.sim.kernel import Kernel, Process
 from tests.sim.objects import BucketClient
 from tests.sim.threads import Event
 from trainer.agent.base.active_notices import ActiveNotices
-from trainer.agent.base.stop_timing import StopTiming, policy_of
-from trainer.agent.watch.disk import STAYS_S
+from trainer.agent.base.stop_timing import StopTiming, stop_timing_of
+from trainer.agent.watch.disk import CONFIRM_S
 from trainer.fence import Fence, FencedError, HeadLostError
 
 STEP_S = 10.0
@@ -214,7 +214,7 @@ class SimAgent:
         self._machine = machine
         self._kernel = machine.kernel
         self._listeners: list[Listener] = []
-        self._dangers = ActiveNotices(self._monotonic, self._now_us)
+        self._active_notices = ActiveNotices(self._monotonic, self._now_us)
         self.guard = Guard(config, self._monotonic)
         self._met: set[str] = set()
         self._trainer: Trainer | None = None
@@ -277,7 +277,7 @@ class SimAgent:
         """What the daemon says on a follow stream, where it also says what it has of the logs."""
         with suppress(wire.WireError):
             if self.running:
-                self.guard.hear(parse_here(line).left_s)
+                self.guard.hear(parse_presence(line).left_s)
 
     def leave(self, listener: Listener) -> None:
         if listener in self._listeners:
@@ -388,7 +388,7 @@ class SimAgent:
         machine = self._machine
         if machine.disk_is_full is bool(machine.disk_told_us):
             return
-        if self._kernel.now_us - machine.disk_us >= STAYS_S * 1e6:
+        if self._kernel.now_us - machine.disk_us >= CONFIRM_S * 1e6:
             machine.disk_told_us = self._kernel.now_us if machine.disk_is_full else 0
             self.say(wire.DISK, {"full": machine.disk_is_full, "text": "of a fault"})
 
@@ -396,7 +396,7 @@ class SimAgent:
         """What is said now against what was said before: a notice that is missing is withdrawn."""
         for notice_id in sorted(self._met - self._machine.notices.keys()):
             self._met.discard(notice_id)
-            self._dangers.withdraw(notice_id)
+            self._active_notices.withdraw(notice_id)
             self.say(wire.NOTICE_WITHDRAWN, {"notice_id": notice_id})
         for notice in list(self._machine.notices.values()):
             if notice.notice_id in self._met:
@@ -408,23 +408,23 @@ class SimAgent:
             data = {"notice_id": notice.notice_id, "kind": notice.kind.value}
             data |= {"remaining_s": left_s, "source": notice.source, "text": notice.text}
             self.say(wire.NOTICE, data)
-            danger, trainer = self._dangers.meet(notice), self._trainer
-            if danger is None or danger.deadline is None or trainer is None:
+            active, trainer = self._active_notices.add(notice), self._trainer
+            if active is None or active.deadline is None or trainer is None:
                 continue
-            if trainer.policy().fits_snapshot(self._monotonic(), danger.deadline):
+            if trainer.policy().allows_snapshot(self._monotonic(), active.deadline):
                 trainer.save_wanted = True
                 trainer.poke.set()
 
     def _consider(self) -> None:
         trainer = self._trainer
         if trainer is not None and not trainer.ended:
-            danger = self._dangers.due(trainer.policy(), self._monotonic())
-            if danger is not None:
-                self._stop(f"{danger.reason}: the latest safe moment")
+            active = self._active_notices.due(trainer.policy(), self._monotonic())
+            if active is not None:
+                self._stop(f"{active.reason}: the latest safe moment")
             elif not trainer.stop_wanted and self.guard.stops(trainer.policy()):
                 self._machine.was_alone = True
                 self._machine.left_alone()
-                self._stop("the control box was not heard of")
+                self._stop("no contact with the control box")
         elif trainer is None and not self._over:
             if self.guard.idles():
                 self._over = self._machine.was_alone = True
@@ -470,7 +470,7 @@ class Trainer:
         self._claim = start.claim
         self._claim_us = 0
         self._saves_s = 0.0
-        self._policy = policy_of(start, SAVE_S[1], STEP_S)
+        self._policy = stop_timing_of(start, SAVE_S[1], STEP_S)
         self._step = 0
         self._told_step = 0  # progress was told up to here
         self._told_us = 0
@@ -669,7 +669,7 @@ class Trainer:
         head = self._insist(lambda: fence.commit(manifest, released=released or final))
         took_s = (self._kernel.now_us - began_us) / 1e6
         self._saves_s = max(self._saves_s, min(took_s, 60.0))
-        self._policy = policy_of(self._start, self._saves_s or SAVE_S[1], STEP_S)
+        self._policy = stop_timing_of(self._start, self._saves_s or SAVE_S[1], STEP_S)
         data = {"step": self._step, "manifest": head.current.manifest, "bytes": 0}
         data |= {"digest": head.current.digest, "stage_s": 0.0, "write_s": took_s}
         data |= {"trigger": trigger, "released": head.released, "final": final}

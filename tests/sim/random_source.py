@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from providers.base import (
@@ -18,7 +19,7 @@ from providers.base import (
     OfferRequest,
     Scope,
 )
-from spotd.domain.events import Event, Severity
+from spotd.domain.events import AuditOutcome, Event, Severity
 from spotd.domain.health import HealthSpec
 from spotd.domain.job import Attempt, Desired, HeadSnapshot, Job
 from spotd.domain.node import EffectKind, Node
@@ -28,7 +29,10 @@ from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.domain.units import S
 from spotd.domain.view import View
 from spotd.planner.planner import decide
-from spotd.store.interface import AuditOutcome, AuditRow, DisabledUser, SecretRow, Store
+from spotd.store.audit import AuditRow
+from spotd.store.interface import Store
+from spotd.store.secrets import SecretRow
+from spotd.store.users import DisabledUser
 from spotd.wire import JOURNAL_KINDS
 from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import NOW, Bell, instance, new_node, offer, said, spec, submission
@@ -67,7 +71,7 @@ class Chance:
 
     @property
     def nodes(self) -> list[Node]:
-        nodes = [node for job in JOBS for node in self.store.job_nodes(job)]
+        nodes = [node for job in JOBS for node in self.store.nodes.of_job(job)]
         return [*nodes, new_node("nobody")]
 
     def job(self) -> str:
@@ -83,7 +87,7 @@ class Chance:
 
     def epoch(self) -> int:
         """Of the master key; now and then one that is not in force."""
-        return self.store.key_state().epoch + (self.random.random() < 0.1)
+        return self.store.secrets.key_state().epoch + (self.random.random() < 0.1)
 
     def text(self) -> str:
         return self.random.choice(("", "plain", "odd \x00 and ☃ \ud800"))
@@ -132,12 +136,12 @@ def _submit(c: Chance) -> Call:
     new = submission(c.random.choice(JOBS), spec=made, request_id=request, secrets={"B": b"2"})
     user = ("dave", "dave", "alice", "bob")[c.submitted % 4]  # nobody shuts dave out
     new = replace(new, key_epoch=c.epoch(), user=user)
-    return "submit", new, c.moment()
+    return "jobs.submit", new, c.moment()
 
 
 def _commit_decided(c: Chance) -> Call:
     """What the rules themselves decide."""
-    market = c.store.load_market(c.now_us)
+    market = c.store.market.load(c.now_us)
     market = replace(market, started_at_us=NOW, listening_since_us=NOW)
     return "commit_many", [(view, decide(view, market, c.now_us)) for view in c.views], c.now_us
 
@@ -153,7 +157,7 @@ def _commit_anything(c: Chance) -> Call:
 def _foreign_job() -> Job:
     """A job that no store has."""
     store = MemoryStore(DEPLOYMENT, Bell())
-    return store.submit(submission("nobody"), NOW)
+    return store.jobs.submit(submission("nobody"), NOW)
 
 
 def _plan(c: Chance, view: View) -> Plan:
@@ -239,7 +243,7 @@ def _journal(c: Chance) -> Call:
         )
         late = tuple(replace(e, at_us=e.at_us - c.random.choice((0, 9 * S))) for e in batch.entries)
         batches.append(replace(batch, entries=late))
-    return "record_journal", batches
+    return "journal.record", batches
 
 
 def _entry(c: Chance) -> tuple[str, dict[str, Any]]:
@@ -279,7 +283,7 @@ def _head(c: Chance) -> Call:
         seen_at_us=c.moment(),
         read_at_us=c.random.choice((0, c.now_us)),
     )
-    return "record_head", c.job(), seen
+    return "jobs.record_head", c.job(), seen
 
 
 def _cloud_notices(c: Chance) -> Call:
@@ -294,27 +298,39 @@ def _cloud_notices(c: Chance) -> Call:
         )
         for node in nodes
     ]
-    return "record_cloud_notices", nodes[0].offer.provider, notices, c.moment()
+    return "instances.record_notices", nodes[0].offer.provider, notices, c.moment()
 
 
 def _listing(c: Chance) -> Call:
     asked_us = c.moment()
     provider = c.random.choice(("aws", "gcp"))
-    return "record_listing", provider, c.instances(), asked_us, asked_us + S, 5.0
+    return "instances.record_listing", provider, c.instances(), asked_us, asked_us + S, 5.0
 
 
 def _mark(c: Chance) -> Call:
-    rows = c.store.due_alerts(c.now_us, 3)
+    rows = c.store.alerts.due(c.now_us, 3)
     shown = [replace(row, repeats=max(1, row.repeats - c.random.randint(0, 1))) for row in rows]
     sent_us = c.random.choice((0, c.now_us))
-    return "mark_alerts", shown, sent_us, c.now_us + 9 * S, c.text()
+    return "alerts.mark", shown, sent_us, c.now_us + 9 * S, c.text()
 
 
 def _duty(c: Chance) -> Call:
     holder = c.random.choice(("me", "you"))
     if c.random.random() < 0.5:
-        return "take_duties", ("alerts", "prices", "sweep"), holder, partial(int, c.now_us), 20 * S
-    return "take_duty", c.random.choice(("alerts", "sweep")), holder, partial(int, c.now_us), 20 * S
+        return (
+            "leases.take_many",
+            ("alerts", "prices", "sweep"),
+            holder,
+            partial(int, c.now_us),
+            20 * S,
+        )
+    return (
+        "leases.take",
+        c.random.choice(("alerts", "sweep")),
+        holder,
+        partial(int, c.now_us),
+        20 * S,
+    )
 
 
 def perform(store: Store, call: Call) -> object:
@@ -323,7 +339,7 @@ def perform(store: Store, call: Call) -> object:
     if name == "fenced":
         duty, epoch, inner = args
         return perform(store.fenced(duty, epoch), inner)
-    return getattr(store, name)(*args)
+    return attrgetter(name)(store)(*args)
 
 
 def _fenced(c: Chance) -> Call:
@@ -331,8 +347,8 @@ def _fenced(c: Chance) -> Call:
     makers = (
         _mark,
         _listing,
-        lambda c: ("note_silent", c.now_us),
-        lambda c: ("hold_duty", c.now_us),
+        lambda c: ("nodes.mark_silent_due", c.now_us),
+        lambda c: ("leases.check", c.now_us),
     )
     duty = c.random.choice(("alerts", "sweep"))
     return "fenced", duty, c.random.choice((1, 2)), c.random.choice(makers)(c)
@@ -340,12 +356,12 @@ def _fenced(c: Chance) -> Call:
 
 def _failure(c: Chance) -> Call:
     effect = c.random.choice(EFFECTS)
-    return "record_effect_failed", c.node().id, effect, c.text(), c.moment(), 1.5
+    return "nodes.record_effect_failed", c.node().id, effect, c.text(), c.moment(), 1.5
 
 
 def _refusal(c: Chance) -> Call:
     scope, code = c.random.choice(list(Scope)), c.random.choice(("CapacityError", "QuotaError"))
-    return "record_launch_refused", c.node().id, code, c.text(), scope, c.moment()
+    return "nodes.record_launch_refused", c.node().id, code, c.text(), scope, c.moment()
 
 
 def _audited(c: Chance) -> AuditRow:
@@ -376,31 +392,47 @@ MAKERS: dict[Callable[[Chance], Call], int] = {
     _fenced: 4,
     _failure: 3,
     _refusal: 3,
-    lambda c: ("claim", c.now_us, "me", c.random.randint(1, 3), 10 * S): 6,
-    lambda c: ("record_launched", c.node().id, f"i-{c.node().id}", c.moment()): 6,
-    lambda c: ("record_absent", c.node().id, c.moment()): 2,
-    lambda c: ("record_booted", c.node().id, c.moment()): 4,
-    lambda c: ("record_told", c.node().id, c.random.choice(list(EffectKind)), c.now_us, "now"): 4,
-    lambda c: ("record_lent", c.node().id, c.now_us, c.moment()): 2,
-    lambda c: ("record_heard", {c.node().id: c.moment(), c.node().id: c.moment()}): 4,
-    lambda c: ("record_link", c.node().id, c.random.choice((0, c.moment()))): 4,
-    lambda c: ("record_offers", c.random.choice(("aws", "gcp")), c.offers(), c.moment()): 5,
-    lambda c: ("record_provider", "aws", c.random.choice(("", "", c.text())), c.moment()): 2,
-    lambda c: ("set_desired", c.job(), c.random.choice(list(Desired)), "alice", c.moment()): 2,
-    lambda c: ("set_limits", _limits(c)): 2,
-    lambda c: ("add_event", c.job(), _event(c), c.moment()): 3,
-    lambda c: ("note_jobs", [c.job(), c.job()]): 2,
-    lambda c: ("note_silent", c.now_us - 30 * S): 2,
-    lambda c: ("record_log_offset", c.node().id, "rank0", c.random.randint(0, 99)): 2,
-    lambda c: ("add_audit", _audited(c)): 2,
-    lambda c: ("keep_key_check", c.random.choice((b"a", b"b"))): 1,
-    lambda c: ("rotate_key", c.epoch(), b"c", lambda item: b"new " + item.value): 1,
-    lambda c: ("keep_secret", SecretRow(c.random.choice("AB"), 5, "ada"), b"v", c.epoch()): 2,
-    lambda c: ("disable_user", _shut_out(c)): 1,
-    lambda c: ("enable_user", c.random.choice(("alice", "bob"))): 1,
-    lambda c: ("add_admission", c.node().id, c.random.choice(("alice", "bob")), c.moment()): 1,
-    lambda c: ("record_dismissed", c.node().id, c.random.choice(("alice", "bob")), c.moment()): 1,
-    lambda c: ("drop_secret", c.random.choice("AB")): 1,
-    lambda c: ("set_quarantine", c.random.choice(("", c.text())), c.moment()): 1,
-    lambda c: ("prune", c.now_us - c.random.choice((0, 300, 900)) * S): 1,
+    lambda c: ("jobs.claim", c.now_us, "me", c.random.randint(1, 3), 10 * S): 6,
+    lambda c: ("nodes.record_launched", c.node().id, f"i-{c.node().id}", c.moment()): 6,
+    lambda c: ("nodes.record_absent", c.node().id, c.moment()): 2,
+    lambda c: ("nodes.record_booted", c.node().id, c.moment()): 4,
+    lambda c: (
+        "nodes.record_acknowledged",
+        c.node().id,
+        c.random.choice(list(EffectKind)),
+        c.now_us,
+        "now",
+    ): 4,
+    lambda c: ("nodes.record_credential_lease", c.node().id, c.now_us, c.moment()): 2,
+    lambda c: ("nodes.record_heartbeats", {c.node().id: c.moment(), c.node().id: c.moment()}): 4,
+    lambda c: ("nodes.record_link", c.node().id, c.random.choice((0, c.moment()))): 4,
+    lambda c: ("market.record_offers", c.random.choice(("aws", "gcp")), c.offers(), c.moment()): 5,
+    lambda c: ("market.record_provider", "aws", c.random.choice(("", "", c.text())), c.moment()): 2,
+    lambda c: ("jobs.set_desired", c.job(), c.random.choice(list(Desired)), c.moment()): 2,
+    lambda c: ("market.set_limits", _limits(c)): 2,
+    lambda c: ("events.add", c.job(), _event(c), c.moment()): 3,
+    lambda c: ("jobs.mark_due", [c.job(), c.job()]): 2,
+    lambda c: ("nodes.mark_silent_due", c.now_us - 30 * S): 2,
+    lambda c: ("logs.record_offset", c.node().id, "rank0", c.random.randint(0, 99)): 2,
+    lambda c: ("audit.add", _audited(c)): 2,
+    lambda c: ("secrets.store_key_check", c.random.choice((b"a", b"b"))): 1,
+    lambda c: ("secrets.rotate_key", c.epoch(), b"c", lambda item: b"new " + item.value): 1,
+    lambda c: ("secrets.put", SecretRow(c.random.choice("AB"), 5, "ada"), b"v", c.epoch()): 2,
+    lambda c: ("users.disable", _shut_out(c)): 1,
+    lambda c: ("users.enable", c.random.choice(("alice", "bob"))): 1,
+    lambda c: (
+        "users.add_admission",
+        c.node().id,
+        c.random.choice(("alice", "bob")),
+        c.moment(),
+    ): 1,
+    lambda c: (
+        "users.record_dismissed",
+        c.node().id,
+        c.random.choice(("alice", "bob")),
+        c.moment(),
+    ): 1,
+    lambda c: ("secrets.delete", c.random.choice("AB")): 1,
+    lambda c: ("deployment.set_quarantine", c.random.choice(("", c.text())), c.moment()): 1,
+    lambda c: ("events.prune", c.now_us - c.random.choice((0, 300, 900)) * S): 1,
 }

@@ -31,7 +31,7 @@ class SimReaper:
         providers: Any = {
             name: CloudClient(cloud, net, "reaper") for name, cloud in world.clouds.items()
         }
-        reaper = Reaper(world.store.deployment(), providers, Notifier())
+        reaper = Reaper(world.store.deployment.id(), providers, Notifier())
         now_us = lambda: world.kernel.now_us  # noqa: E731
         told, trust = NotificationState(None), ClockTrust(None, lambda: (now_us(), now_us()))
         while True:

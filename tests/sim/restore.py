@@ -42,7 +42,7 @@ class Restoring:
             daemon.lost = True
             world.kernel.kill(daemon.process)
         self._store.restore(self._copy)
-        self._store.set_quarantine("restored from a backup", world.kernel.now_us)
+        self._store.deployment.set_quarantine("restored from a backup", world.kernel.now_us)
         world.kernel.after(self._random.uniform(10, 10 * MINUTE_S), self._start)
         world.kernel.after(LOOK_S, self._look)
 
@@ -56,7 +56,7 @@ class Restoring:
         and lets go of what nobody wants; and again, when there is another one."""
         world, now_us = self._world, self._world.kernel.now_us
         world.kernel.after(LOOK_S, self._look)
-        if world.store_away or not (self._store.quarantine() or not world.released_us):
+        if world.store_away or not (self._store.deployment.quarantine() or not world.released_us):
             return
         if not self._look_us:
             longest_s = MINUTE_S if world.faults.calm else 60 * MINUTE_S
@@ -64,6 +64,6 @@ class Restoring:
         elif now_us >= self._look_us:
             world.tell("a person ends the quarantine, and what nobody wants")
             self._look_us, world.released_us = 0, now_us
-            self._store.set_quarantine("", now_us)
+            self._store.deployment.set_quarantine("", now_us)
             for cloud in world.clouds:
-                self._store.release_orphans(cloud, now_us)
+                self._store.orphans.release(cloud, now_us)

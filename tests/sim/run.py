@@ -93,7 +93,7 @@ def run(case: Case, open_store: Open, hear: Callable[[str], None] | None = None)
         world.timing = Timing(unattended_s=profile.unattended_h * 3600)
         world.months = profile.months
         if profile.limits != Limits():
-            store.set_limits(profile.limits)
+            store.market.set_limits(profile.limits)
             world.limits = profile.limits
         if profile.poison:
             stack.enter_context(_poisoned(world))

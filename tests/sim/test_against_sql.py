@@ -8,16 +8,13 @@ from dataclasses import replace
 import pytest
 
 from spotd.domain.units import S
+from spotd.store.alerts import AlertRow
+from spotd.store.checkpoints import CheckpointRow
+from spotd.store.commit import CommitResult, CommitStatus
 from spotd.store.engine import BrokenRuleError
-from spotd.store.interface import (
-    AlertRow,
-    CheckpointRow,
-    CommitResult,
-    CommitStatus,
-    EventRow,
-    Store,
-    StoreError,
-)
+from spotd.store.errors import StoreError
+from spotd.store.events import EventRow
+from spotd.store.interface import Store
 from spotd.store.sql_store import SqlStore
 from tests.sim.memory_store import MemoryStore
 from tests.sim.random_source import JOBS, Call, Chance, perform
@@ -40,36 +37,44 @@ def _known(value: object) -> object:
 
 READS: dict[str, Callable[[Store, int], object]] = {
     "views": lambda store, now_us: store.load_views([*JOBS, "nobody"], now_us),
-    "market": lambda store, now_us: store.load_market(now_us),
-    "jobs": lambda store, _: [store.jobs(), store.jobs(finished=False), store.find_job("name1")],
-    "nodes": lambda store, _: [store.job_nodes(job) for job in JOBS],
-    "found": lambda store, _: store.find_nodes(["j0-g1-0", "j1-g1-1", "j0-g1-0", "x"]),
-    "active": lambda store, _: (store.active_nodes(), store.booted_nodes()),
-    "events": lambda store, _: [*store.events(None, 3, 9999), *store.events("j0", 0, 5)],
-    "segments": lambda store, _: (store.segments(), store.segments("j1")),
+    "market": lambda store, now_us: store.market.load(now_us),
+    "jobs": lambda store, _: [
+        store.jobs.rows(),
+        store.jobs.rows(finished=False),
+        store.jobs.find("name1"),
+    ],
+    "nodes": lambda store, _: [store.nodes.of_job(job) for job in JOBS],
+    "found": lambda store, _: store.nodes.find(["j0-g1-0", "j1-g1-1", "j0-g1-0", "x"]),
+    "active": lambda store, _: (store.nodes.active(), store.nodes.booted()),
+    "events": lambda store, _: [*store.events.rows(None, 3, 9999), *store.events.rows("j0", 0, 5)],
+    "segments": lambda store, _: (store.ledger.segments(), store.ledger.segments("j1")),
     "checkpoints": lambda store, _: [_by_manifest(store, job) for job in JOBS],
-    "progress": lambda store, _: [store.progress(job, 5) for job in JOBS],
-    "offsets": lambda store, _: [store.log_offsets(job) for job in JOBS],
-    "alerts": lambda store, now_us: store.due_alerts(now_us + 3600 * S, 99),
-    "routes": lambda store, _: store.route_rows(),
-    "times": lambda store, _: (store.next_wake_us(), store.newest_us()),
-    "throughput": lambda store, now_us: store.recent_throughput(now_us),
-    "audit": lambda store, now_us: (store.audit(0), store.audit(now_us - 60 * S, 9, 3)),
-    "people": lambda store, _: [store.job_owners(), store.disabled_users(), store.shut_out()],
-    "users": lambda store, _: store.job_users(["j0", "j1", "nobody"]),
-    "rest": lambda store, _: [store.deployment(), store.quarantine(), _sealed(store)],
+    "progress": lambda store, _: [store.progress.rows(job, 5) for job in JOBS],
+    "offsets": lambda store, _: [store.logs.offsets(job) for job in JOBS],
+    "alerts": lambda store, now_us: store.alerts.due(now_us + 3600 * S, 99),
+    "routes": lambda store, _: store.alerts.routes(),
+    "times": lambda store, _: (store.jobs.next_wake_us(), store.leases.newest_us()),
+    "throughput": lambda store, now_us: store.progress.recent_throughput(now_us),
+    "audit": lambda store, now_us: (store.audit.rows(0), store.audit.rows(now_us - 60 * S, 9, 3)),
+    "people": lambda store, _: [
+        store.jobs.owners(),
+        store.users.disabled(),
+        store.users.admitted_though_disabled(),
+    ],
+    "users": lambda store, _: store.jobs.users(["j0", "j1", "nobody"]),
+    "rest": lambda store, _: [store.deployment.id(), store.deployment.quarantine(), _sealed(store)],
 }
 
 
 def _sealed(store: Store) -> list[object]:
-    jobs = [[store.job_key(job.id), store.secrets(job.id)] for job in store.jobs()]
-    kept = [store.kept_secrets(), store.kept_secret_values(["A", "B", "C"])]
-    return [store.key_state(), *jobs, *kept]
+    jobs = [[store.jobs.key(job.id), store.jobs.secrets(job.id)] for job in store.jobs.rows()]
+    kept = [store.secrets.rows(), store.secrets.values(["A", "B", "C"])]
+    return [store.secrets.key_state(), *jobs, *kept]
 
 
 def _by_manifest(store: Store, job_id: str) -> list[CheckpointRow]:
     """Of the same moment, generation and step, none comes first."""
-    rows = store.checkpoints(job_id)
+    rows = store.checkpoints.rows(job_id)
     assert rows == sorted(rows, key=lambda row: (row.committed_at_us, row.generation, row.step))
     return sorted(rows, key=lambda row: row.manifest)
 
@@ -89,12 +94,12 @@ def test_the_same_calls_have_the_same_results(sql: SqlStore, seed: int) -> None:
     for step in range(STEPS):
         call = chance.call()
         # What was refused is looked up when the market is loaded, and then kept: in both at once.
-        assert sql.load_market(chance.now_us) == memory.load_market(chance.now_us)
+        assert sql.market.load(chance.now_us) == memory.market.load(chance.now_us)
         assert _told(sql, call) == _told(memory, call), call
         if step % 3 == 0:
             _compare(sql, memory, chance.now_us)
     _compare(sql, memory, chance.now_us)
-    assert len(memory.segments()) > 3, "nothing much happened"
+    assert len(memory.ledger.segments()) > 3, "nothing much happened"
 
 
 def _told(store: Store, call: Call) -> object:

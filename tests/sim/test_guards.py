@@ -46,8 +46,8 @@ def no_reaper(stack: ExitStack) -> None:
 
 def no_deadman(stack: ExitStack) -> None:
     """Agents go on for ever, and so nobody saves before the reaper comes."""
-    put(stack, Deadman, "on", property(lambda _self: False))
-    put(stack, Deadman, "spent", lambda *_, **__: False)
+    put(stack, Deadman, "enabled", property(lambda _self: False))
+    put(stack, Deadman, "should_power_off", lambda *_, **__: False)
     put(stack, DesertionOracle, "_told_to_end", lambda *_: None)
 
 
@@ -66,7 +66,7 @@ def no_node_states(stack: ExitStack) -> None:
     """A node that is given up is gone at once, and its machine is told nothing."""
 
     def silent(effect: Effect, world: EffectContext) -> Callable[[], None]:
-        return lambda: world.store.record_told(
+        return lambda: world.store.nodes.record_acknowledged(
             effect.node.id, EffectKind.TERMINATE, world.clock.now_us()
         )
 

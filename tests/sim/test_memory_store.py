@@ -9,7 +9,8 @@ import subprocess
 import sys
 from collections.abc import MutableMapping
 from contextlib import suppress
-from typing import Any
+from operator import attrgetter
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -18,7 +19,8 @@ from spotd.domain.node import EffectKind
 from spotd.domain.plan import ChangeNode, Plan
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
-from spotd.store.interface import Store, StoreError, StoreUnavailableError
+from spotd.store.errors import StoreError, StoreUnavailableError
+from spotd.store.interface import Store
 from tests.sim.memory.transaction import Transaction
 from tests.sim.memory_store import MemoryStore
 from tests.sim.random_source import Chance, perform
@@ -94,27 +96,37 @@ def test_a_write_that_fails_anywhere_leaves_no_trace(store: MemoryStore, seed: i
 
 def test_a_write_that_raises_rings_for_nobody(store: MemoryStore, bell: Bell) -> None:
     before = placed(store)
-    rings, events = bell.rings, len(store.events("j1"))
+    rings, events = bell.rings, len(store.events.rows("j1"))
     unspeakable = Event("x", "x", data={"of": object()})
     with pytest.raises(ValueError, match="cannot be stored"):
         store.commit(before, plan(events=(Event("y", "y"), unspeakable)), NOW)
     with pytest.raises(ValueError, match="nothing that a node is told"):
-        store.record_told(NODE, EffectKind.BOOT, NOW)
-    assert (view(store), bell.rings, len(store.events("j1"))) == (before, rings, events)
+        store.nodes.record_acknowledged(NODE, EffectKind.BOOT, NOW)
+    assert (view(store), bell.rings, len(store.events.rows("j1"))) == (before, rings, events)
 
 
 def test_a_snapshot_is_restored_as_often_as_wanted(store: MemoryStore) -> None:
     first = placed(store)
-    store.record_journal([said(("progress", {"from_step": 1, "to_step": 1}))])
+    store.journal.record([said(("progress", {"from_step": 1, "to_step": 1}))])
     kept = store.snapshot()
-    before = (view(store), store.events(None), store.progress("j1"), store.next_wake_us())
+    before = (
+        view(store),
+        store.events.rows(None),
+        store.progress.rows("j1"),
+        store.jobs.next_wake_us(),
+    )
     for _ in range(2):
         move(store, NODE, NodeState.GONE)
         submit(store, "j2")
-        store.record_journal([said(("progress", {"from_step": 2, "to_step": 2}), first=2)])
-        store.claim(NOW + S, "me", 9, S)
+        store.journal.record([said(("progress", {"from_step": 2, "to_step": 2}), first=2)])
+        store.jobs.claim(NOW + S, "me", 9, S)
         store.restore(kept)
-        found = (view(store), store.events(None), store.progress("j1"), store.next_wake_us())
+        found = (
+            view(store),
+            store.events.rows(None),
+            store.progress.rows("j1"),
+            store.jobs.next_wake_us(),
+        )
         assert found == before
     # What was decided after the snapshot was taken is decided again, with the same ids.
     assert first.job.version == view(store).job.version
@@ -124,46 +136,55 @@ def test_a_snapshot_is_restored_as_often_as_wanted(store: MemoryStore) -> None:
 def test_a_store_that_is_away_answers_nothing_and_comes_back(store: MemoryStore) -> None:
     before = placed(store)
     calls: dict[str, tuple[Any, ...]] = {
-        "claim": (NOW, "me", 1, S),
+        "jobs.claim": (NOW, "me", 1, S),
         "load_view": ("j1", NOW),
         "load_views": (["j1"], NOW),
-        "load_market": (NOW,),
+        "market.load": (NOW,),
         "commit": (before, plan(), NOW),
         "commit_many": ([(before, plan())], NOW),
-        "deployment": (),
-        "keep_key_check": (b"x",),
-        "record_heard": ({},),
-        "note_jobs": ([],),
-        "prune": (NOW,),
-        "events": (None,),
+        "deployment.id": (),
+        "secrets.store_key_check": (b"x",),
+        "nodes.record_heartbeats": ({},),
+        "jobs.mark_due": ([],),
+        "events.prune": (NOW,),
+        "events.rows": (None,),
     }
     store.away = True
     for name, args in calls.items():
         with pytest.raises(StoreUnavailableError):
-            getattr(store, name)(*args)
+            attrgetter(name)(store)(*args)
     for name in _methods() - calls.keys() - {"close", "fenced"}:
-        count = getattr(MemoryStore, name).__code__.co_argcount - 1
+        method = attrgetter(name)(store)
         with pytest.raises(StoreUnavailableError):
-            getattr(store, name)(*[()] * count)
+            method(*[()] * (method.__code__.co_argcount - 1))
     store.away = False
     assert view(store) == before
-    assert store.key_state().check is None
+    assert store.secrets.key_state().check is None
 
 
 def _methods() -> set[str]:
-    return {name for name in vars(Store) if not name.startswith("_")}
+    """Every method of a store, those of its repositories behind their names."""
+    own = {name for name in vars(Store) if not name.startswith("_")}
+    repositories = get_type_hints(Store).items()
+    return own | {
+        f"{name}.{method}"
+        for name, repository in repositories
+        if name != "metrics"
+        for method in vars(repository)
+        if not method.startswith("_")
+    }
 
 
 def test_a_view_of_a_job_that_nothing_happened_to_is_not_made_anew(store: MemoryStore) -> None:
     placed(store)
     placed(store, "j2")
     before = view(store)
-    store.record_booted("j2-g1-0", NOW)
+    store.nodes.record_booted("j2-g1-0", NOW)
     after = view(store, now_us=NOW + S)
     assert after.nodes is before.nodes
     assert after.job is before.job
     assert after.attempts is before.attempts
-    store.record_booted(NODE, NOW)
+    store.nodes.record_booted(NODE, NOW)
     assert view(store).nodes[0].booted_at_us == NOW
 
 
@@ -176,7 +197,7 @@ def test_failures_of_an_effect_count_again_when_it_is_armed_again(store: MemoryS
         return commit(store, view(store), Plan((armed,), (), 0, "armed")).nodes[0].effect_failures
 
     arm(EffectKind.BOOT)
-    store.record_effect_failed(NODE, EffectKind.BOOT, "no", NOW)
+    store.nodes.record_effect_failed(NODE, EffectKind.BOOT, "no", NOW)
     arm(EffectKind.SURVEY)
     assert view(store).nodes[0].effect_failures == 0
     arm(EffectKind.BOOT)

@@ -17,8 +17,9 @@ from spotd.act.alerts import Alert
 from spotd.domain.events import Event, Severity
 from spotd.domain.job import CheckpointSpec
 from spotd.domain.states import LeaveReason, NodeState
-from spotd.store.instance_listing import ABSENT_S
-from spotd.store.records import AlertRow, EventRow
+from spotd.store.alerts import AlertRow
+from spotd.store.events import EventRow
+from spotd.store.instances import ABSENT_S
 from tests.sim.cloud import TYPE, Rented
 from tests.sim.faults import Faults
 from tests.sim.kernel import Kernel
@@ -242,7 +243,7 @@ def test_in_a_quarantine_nothing_is_a_leak(
     monkeypatch.setattr(world, "node_of", lambda _token: new_node(job_id))
     rented = _created(world, job_id, 0)
     world.restored_us = world.released_us = rented.created_us
-    world.store.set_quarantine(quarantine, world.kernel.now_us)
+    world.store.deployment.set_quarantine(quarantine, world.kernel.now_us)
     assert oracles.waste._held(rented) is bool(quarantine)
 
 
@@ -311,7 +312,7 @@ def test_a_person_who_was_told_was_told_whatever_the_clock_said(
     event = Event("notice", "going", severity=Severity.WARNING, alert=True)
     at_us = world.kernel.now_us + 3_000_000
     happened = EventRow(1, at_us + late_us, "job", event)
-    monkeypatch.setattr(world.store, "events", lambda *_: [happened])
+    monkeypatch.setattr(world.store.events, "rows", lambda *_: [happened])
     monkeypatch.setattr(world.kernel, "sleep", lambda _seconds: None)
     world.people.send([Alert(AlertRow(1, "chat", at_us, "job", "job", event, 1, 0))])
     nobody = pytest.raises(ViolationError, match=r"A1 .* nobody was told of notice of job")

@@ -12,7 +12,7 @@ import pytest
 from providers.base import CapacityType
 from spotd.domain.job import Job
 from spotd.domain.states import NodeState, Outcome
-from spotd.spec import CheckpointDefaults, documents, load
+from spotd.spec import CheckpointDefaults, load, split_documents
 from tests.sim import cloud, machine, scenarios
 from tests.sim.cloud import Rented
 from tests.sim.run import Case, run
@@ -48,7 +48,7 @@ class Study:
                 zone.room, zone.list_microusd_per_h = 6, round(DEDICATED_USD * 1e6)
                 one.reprice(zone, round(SPOT_USD * 1e6))
         before = ""
-        for text in documents(FILE.read_text()):
+        for text in split_documents(FILE.read_text()):
             spec = load(text, now_us=1, defaults=CheckpointDefaults(store=BUCKET)).spec
             hours, self.left[spec.name] = PHASES[spec.name]
             before = self.ids[spec.name] = world.submit(
@@ -64,7 +64,7 @@ class Study:
 
     def _look(self) -> None:
         for name, ident in self.ids.items():
-            job = self.world.store.find_job(ident)
+            job = self.world.store.jobs.find(ident)
             assert job is not None
             self.jobs[name] = job
             if self.left[name] and self._due(name, job):
@@ -81,7 +81,7 @@ class Study:
         return late and now_us - job.head.seen_at_us >= REPLAY_S * 1e6
 
     def _take(self, job: Job) -> None:
-        for node in self.world.store.job_nodes(job.id):
+        for node in self.world.store.nodes.of_job(job.id):
             if node.state is NodeState.RUNNING:
                 rented = self.world.rented(node.instance_id)
                 self.world.clouds[rented.provider].end(rented, "preempted")

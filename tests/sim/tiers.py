@@ -67,7 +67,7 @@ def postgresql() -> Iterator[Open]:
             used = server.create("ready")
             store = _sql(server.url(used) + _PATIENT, now_us, notify)
             # Nobody restarts this server: no connection is asked first whether it still is one.
-            store._database._writer.pool._pre_ping = False
+            store.session.database._writer.pool._pre_ping = False
             return store
 
         yield open_copy
@@ -91,7 +91,9 @@ def node_of(store: Store, token: str) -> Node | None:
     if isinstance(store, MemoryStore):
         return store.node_of(token)
     assert isinstance(store, SqlStore)
-    found = store._database.glance(lambda conn: read_nodes(conn, _OF_TOKEN, {"token": token}))
+    found = store.session.database.read_one(
+        lambda conn: read_nodes(conn, _OF_TOKEN, {"token": token})
+    )
     return found[0] if found else None
 
 

@@ -14,7 +14,8 @@ from spotd.domain.plan import Plan
 from spotd.domain.queue import Limits
 from spotd.domain.view import View
 from spotd.money.budget import Budget
-from spotd.store.interface import Store, Submission
+from spotd.store.interface import Store
+from spotd.store.jobs import Submission
 from tests.sim.cloud import Rented, SimCloud, Zone
 from tests.sim.daemon import Duty, SimDaemon
 from tests.sim.faults import Faults
@@ -36,14 +37,14 @@ LATE_S = (72.0, 84.0)
 KEPT = 4096  # lines of the trace, until they are digested
 # Writes that are made all the time, and change nothing that a later daemon would do.
 IDLE = (
-    "before claim",
+    "before jobs.claim",
     "after a look",
-    "take_duty",
-    "take_duties",
-    "record_heard",
-    "note_silent",
-    "record_offers",
-    "record_provider",
+    "leases.take",
+    "leases.take_many",
+    "nodes.record_heartbeats",
+    "nodes.mark_silent_due",
+    "market.record_offers",
+    "market.record_provider",
 )
 BUCKET = "s3://bucket/ckpt"
 
@@ -109,7 +110,7 @@ class SimWorld:
         if self.faults.strikes("boundary_crash"):
             pause_s = self.faults.stream("boundary_crash").uniform(1, 120)
             self.crash(daemon, pause_s)
-        if what == "before take_duties" and self.faults.strikes("renewal_late"):
+        if what == "before leases.take_many" and self.faults.strikes("renewal_late"):
             daemon.stall(self.faults.stream("renewal_late").uniform(*LATE_S))
         if self.faults.strikes("boundary_stall"):
             daemon.stall(self.faults.stream("boundary_stall").uniform(0.01, 60), what)
@@ -167,7 +168,7 @@ class SimWorld:
     def done(self) -> bool:
         """Nothing is left to do, and nothing costs money."""
         living = any(cloud.alive() for cloud in self.clouds.values())
-        return not living and all(job.outcome is not None for job in self.store.jobs())
+        return not living and all(job.outcome is not None for job in self.store.jobs.rows())
 
     # --- its users
 
@@ -178,7 +179,7 @@ class SimWorld:
         job = JobSpec(name=name, run="python train.py", **spec)  # type: ignore[arg-type]
         self.specs[job_id] = job
         submission = Submission(job_id, job, f"name: {name}\n", "alice", "", b"key")
-        self._insist(lambda: self.store.submit(submission, self.kernel.now_us))
+        self._insist(lambda: self.store.jobs.submit(submission, self.kernel.now_us))
         return job_id
 
     def desire(self, job_id: str, desired: Desired) -> None:
@@ -188,9 +189,9 @@ class SimWorld:
 
     def _desire(self, job_id: str, desired: Desired) -> None:
         """Nothing can be wanted of a job that has ended, or that a restored database forgot."""
-        job = self.store.find_job(job_id)
+        job = self.store.jobs.find(job_id)
         if job is not None and job.outcome is None:
-            self.store.set_desired(job_id, desired, "alice", self.kernel.now_us)
+            self.store.jobs.set_desired(job_id, desired, self.kernel.now_us)
 
     def _insist(self, act: Callable[[], object]) -> None:
         """People try again when the database is away."""

@@ -15,7 +15,7 @@ from spotd.domain.job import Job
 from spotd.domain.node import Node
 from spotd.domain.states import NodeState
 from spotd.security.secrets import JobKeys
-from spotd.store.image_records import ImageRow
+from spotd.store.images import ImageRow
 from spotd.wire import Command, Reply
 from tests.spotd.fake_world import Stage, ToyCloud, ToyLink
 
@@ -142,7 +142,7 @@ class Bakery(Stage):
             self.survey.clear_up(name, self.duty(f"leftovers:{name}"))
 
     def images(self) -> list[ImageRow]:
-        return self.store.images()
+        return self.store.images.rows()
 
     def leaked(self) -> list[str]:
         """Images in the clouds that no job may start from."""

@@ -44,7 +44,8 @@ from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.observe.clouds import InstanceSurvey
 from spotd.security.secrets import JobKeys
-from spotd.store.interface import JournalBatch, Store
+from spotd.store.interface import Store
+from spotd.store.journal import JournalBatch
 from spotd.store.sql_store import open_store
 from spotd.wire import AgentConfig, Command, JournalEntry, Manifest, Reply
 from tests.fixtures.tables import with_tables
@@ -276,7 +277,7 @@ class ToyCloud:
         machine.instance = replace(machine.instance, state=InstanceState.TERMINATED)
         machine.ended_at_us = machine.ended_at_us or self._clock.now_us()
 
-    def console(self, instance_id: str) -> str:
+    def read_serial_console(self, instance_id: str) -> str:
         self._call("console")
         return self.consoles.get(instance_id, "")
 
@@ -406,7 +407,7 @@ class Stage:
             link=self.link,
             packages=self.commits,
             clock=self.clock,
-            deployment=self.store.deployment(),
+            deployment=self.store.deployment.id(),
             survey=self.survey.survey,
             keys=lambda _job: job_keys(),
             secrets=lambda _job: {},
@@ -418,8 +419,8 @@ class Stage:
         )
         self.queue.clear()
         for name, cloud in self.clouds.items():
-            self.store.record_offers(name, cloud.on_sale, self.clock.now_us())
-        self.store.note_jobs(sorted({node.job_id for node in self.store.active_nodes()}))
+            self.store.market.record_offers(name, cloud.on_sale, self.clock.now_us())
+        self.store.jobs.mark_due(sorted({node.job_id for node in self.store.nodes.active()}))
 
     def restart(self, after_s: float = 1.0) -> None:
         """What was in memory is gone."""
@@ -464,7 +465,7 @@ class Stage:
                     cloud.end(machine.instance.instance_id)
         self.follow()
         if now_us % (10 * S) < self.tick_s * S:
-            self.store.note_silent(now_us - int(self.timing.suspect_after_s * S))
+            self.store.nodes.mark_silent_due(now_us - int(self.timing.suspect_after_s * S))
             for name in self.clouds:
                 try:
                     self.survey.sweep(name, self.duty(f"survey:{name}"))
@@ -473,24 +474,24 @@ class Stage:
 
     def duty(self, name: str) -> Store:
         """The store of who holds that duty: we do, from now on."""
-        epoch = self.store.take_duty(name, "stage", self.clock.now_us, 20 * S)
+        epoch = self.store.leases.take(name, "stage", self.clock.now_us, 20 * S)
         assert epoch is not None
         return self.store.fenced(name, epoch)
 
     def follow(self) -> None:
         """The follower's part: new lines of every journal, once each."""
         now_us = self.clock.now_us()
-        for node in self.store.active_nodes():
+        for node in self.store.nodes.active():
             machine = self.clouds[node.offer.provider].machines.get(node.instance_id)
             if machine is None or node.state not in FOLLOWED or not node.booted_at_us:
                 continue
             if not machine.alive or machine.hung:
                 if not node.link_down_at_us:
-                    self.store.record_link(node.id, now_us)
+                    self.store.nodes.record_link(node.id, now_us)
                 continue
             fresh = enumerate(machine.journal[node.journal_seq :], start=node.journal_seq + 1)
             lines = [JournalEntry(seq, now_us, node.generation, k, d) for seq, (k, d) in fresh]
-            self.store.record_journal([JournalBatch(node.id, tuple(lines), now_us)])
+            self.store.journal.record([JournalBatch(node.id, tuple(lines), now_us)])
         self.listening.listened()
 
     def run(self, until: Callable[[Stage], object], limit_s: float = 300.0) -> None:
@@ -507,16 +508,16 @@ class Stage:
 
     def submit(self, job_id: str = "j1", **fields: Any) -> Job:
         spec = build.spec(job_id, **fields)
-        return self.store.submit(build.submission(job_id, spec=spec), self.clock.now_us())
+        return self.store.jobs.submit(build.submission(job_id, spec=spec), self.clock.now_us())
 
     def job(self, job_id: str = "j1") -> Job:
-        found = self.store.find_job(job_id)
+        found = self.store.jobs.find(job_id)
         assert found is not None
         return found
 
     def nodes(self, job_id: str, *states: NodeState) -> list[Node]:
         """The job's nodes, oldest first; with `states` only those in one of them."""
-        found = self.store.job_nodes(job_id)
+        found = self.store.nodes.of_job(job_id)
         return [node for node in found if not states or node.state in states]
 
     def machine(self, node: Node) -> Machine:
@@ -547,7 +548,7 @@ class Stage:
 
     def told(self) -> str:
         """The record, for a failed test."""
-        rows = self.store.events(None)
+        rows = self.store.events.rows(None)
         at = [f"{(row.at_us - NOW) / S:8.2f} {row.event.kind}: {row.event.text}" for row in rows]
         return "\n".join(at[-40:])
 

@@ -51,7 +51,7 @@ def test_a_bake_ends_in_an_image_that_is_on_record(bakery: Bakery) -> None:
     assert made.image.tags["spotd-baked"] == "torch"
     assert bakery.alive() == []
     assert bakery.link.cleans == 1
-    assert bakery.store.job_nodes("j1")[0].leave_reason is LeaveReason.DONE
+    assert bakery.store.nodes.of_job("j1")[0].leave_reason is LeaveReason.DONE
     assert bakery.job().head is None, "nothing is saved, so nothing is claimed"
 
 
@@ -128,7 +128,7 @@ def test_a_refusal_of_the_image_is_the_end_of_the_bake_alone(
     bakery.run(lambda s: s.over("j1"))
     assert bakery.job().outcome is Outcome.FAILED
     assert f"aws makes no image: {error}" in bakery.job().outcome_text
-    assert bakery.store.load_market(0).disabled == {}, "other jobs need no right to make images"
+    assert bakery.store.market.load(0).disabled == {}, "other jobs need no right to make images"
 
 
 def test_what_may_pass_is_tried_again(bakery: Bakery) -> None:
@@ -172,7 +172,7 @@ def test_a_preemption_in_the_middle_bakes_again_and_removes_what_was_half_made(
 def test_a_cancel_leaves_neither_machine_nor_image(bakery: Bakery) -> None:
     bakery.bake()
     bakery.run(begun)
-    bakery.store.set_desired("j1", Desired.CANCEL, "ada", bakery.clock.now_us())
+    bakery.store.jobs.set_desired("j1", Desired.CANCEL, bakery.clock.now_us())
     bakery.run(lambda s: s.over("j1"))
     assert bakery.job().outcome is Outcome.CANCELLED
     sweep(bakery)
@@ -184,7 +184,7 @@ def test_an_image_that_shows_up_late_is_removed_as_well(bakery: Bakery) -> None:
     bakery.bake()
     bakery.run(cleaned)
     baker, node = bakery.bakers["aws"], bakery.booting()
-    bakery.store.set_desired("j1", Desired.CANCEL, "ada", bakery.clock.now_us())
+    bakery.store.jobs.set_desired("j1", Desired.CANCEL, bakery.clock.now_us())
     (row,) = bakery.images()
     late = dict(baker.machines)
     bakery.run(lambda s: s.over("j1"))
@@ -208,11 +208,11 @@ def test_an_image_is_removed_when_nobody_wants_it_and_not_while_in_quarantine(
     bakery.bake()
     bakery.run(lambda s: s.over("j1"))
     (row,) = bakery.images()
-    bakery.store.unwant_images([row.node_id], bakery.clock.now_us())
-    bakery.store.set_quarantine("restored", bakery.clock.now_us())
+    bakery.store.images.request_removal([row.node_id], bakery.clock.now_us())
+    bakery.store.deployment.set_quarantine("restored", bakery.clock.now_us())
     bakery.look()
     assert len(bakery.bakers["aws"].made) == 1
-    bakery.store.set_quarantine("", bakery.clock.now_us())
+    bakery.store.deployment.set_quarantine("", bakery.clock.now_us())
     bakery.look()
     assert bakery.bakers["aws"].made == {}
     assert bakery.images() == []
@@ -227,7 +227,7 @@ def test_one_that_somebody_else_removed_is_taken_off_the_record(bakery: Bakery) 
         assert bakery.images()
         bakery.look(600)
     assert bakery.images() == []
-    assert bakery.store.load_market(0).images == ()
+    assert bakery.store.market.load(0).images == ()
 
 
 def test_a_restored_record_takes_its_images_over_and_removes_none(bakery: Bakery) -> None:
@@ -253,21 +253,21 @@ def test_a_restored_record_of_before_an_image_was_there_does_not_remove_it(
     bakery.bake()
     bakery.run(cleaned)
     [node] = bakery.nodes("j1")
-    store.set_quarantine("restored", clock.now_us())
-    store.set_desired("j1", Desired.CANCEL, "ada", clock.now_us())
+    store.deployment.set_quarantine("restored", clock.now_us())
+    store.jobs.set_desired("j1", Desired.CANCEL, clock.now_us())
     bakery.run(lambda s: s.over("j1"))
     [row] = bakery.images()
     assert row.half_made
     image = Image("ami-1", row.vendor_name, ImageState.AVAILABLE, row.region, tags_of(row))
     baker.made[row.vendor_name] = Made(image, node.instance_id, clean=True)
     bakery.look(600)
-    store.set_quarantine("", clock.now_us())
+    store.deployment.set_quarantine("", clock.now_us())
     sweep(bakery)
     [row] = bakery.images()
     assert row.good
     assert row.image_id == image.image_id
     assert bakery.leaked() == []
-    said = [row.event.text for row in store.events(None) if row.event.kind == "image"]
+    said = [row.event.text for row in store.events.rows(None) if row.event.kind == "image"]
     assert len([text for text in said if "was not on record, and is now" in text]) == 1
 
 
@@ -291,11 +291,13 @@ def test_where_the_image_is_not_the_plain_one_and_setup_do(bakery: Bakery) -> No
     bakery.run(lambda s: s.over("j1"))
     bakery.link.setups.clear()
     bakery.clouds["aws"].on_sale = []
-    bakery.store.record_offers("aws", [], bakery.clock.now_us())
+    bakery.store.market.record_offers("aws", [], bakery.clock.now_us())
     bakery.submit("j2", image_id="baked:torch", setup="pip install torch")
     bakery.run(lambda s: s.nodes("j2", NodeState.RUNNING))
     node = bakery.nodes("j2")[0]
     assert (node.offer.provider, bakery.machine(node).request.image_id) == ("gcp", "")
     assert bakery.link.setups == ["pip install torch"]
-    texts = [row.event.text for row in bakery.store.events("j2") if row.event.kind == "requested"]
+    texts = [
+        row.event.text for row in bakery.store.events.rows("j2") if row.event.kind == "requested"
+    ]
     assert texts[0].endswith("; no image torch there: setup runs")

@@ -58,7 +58,7 @@ class Office:
 
     def held(self, duty: str) -> bool:
         """Whether nobody else can have it."""
-        taken = self.stage.store.take_duty(duty, "another", SystemClock().now_us, 3600 * S)
+        taken = self.stage.store.leases.take(duty, "another", SystemClock().now_us, 3600 * S)
         return taken is None
 
 
@@ -150,7 +150,7 @@ def test_the_loop_looks_at_every_job_with_a_machine_and_tells_of_lost_clouds(sta
 
 
 def stranded(stage: Stage) -> list[str]:
-    return [row.event.text for row in stage.store.events(None) if row.event.kind == "stranded"]
+    return [row.event.text for row in stage.store.events.rows(None) if row.event.kind == "stranded"]
 
 
 class Toy:
@@ -191,7 +191,7 @@ def test_alerts_under_way_are_told_once_and_a_route_may_be_mended(stage: Stage) 
     with_duty(stage, delivery)
     delivery.change({"default": mended})
     until(lambda: (with_duty(stage, delivery), "third" in mended.taken)[1])
-    assert store.due_alerts(1 << 60, 10) == []
+    assert store.alerts.due(1 << 60, 10) == []
 
 
 def assert_soon(event: threading.Event) -> None:
@@ -200,12 +200,12 @@ def assert_soon(event: threading.Event) -> None:
 
 def happen(stage: Stage, text: str) -> None:
     event = Event("lost", text, severity=Severity.WARNING, alert=True, key=text)
-    stage.store.add_event("", event, time.time_ns() // 1000)
+    stage.store.events.add("", event, time.time_ns() // 1000)
 
 
 def with_duty(stage: Stage, delivery: Delivery) -> None:
     """One turn of its holder."""
-    epoch = stage.store.take_duty("alerts", "me", SystemClock().now_us, 3600 * S)
+    epoch = stage.store.leases.take("alerts", "me", SystemClock().now_us, 3600 * S)
     assert epoch is not None
     delivery.deliver(stage.store.fenced("alerts", epoch))
 

@@ -36,7 +36,7 @@ def alone(stage: Stage) -> Node:
 
 
 def last_reason(stage: Stage) -> str:
-    return [row.event.text for row in stage.store.events("j1") if row.event.kind == "pass"][-1]
+    return [row.event.text for row in stage.store.events.rows("j1") if row.event.kind == "pass"][-1]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_job_that_is_paused_and_resumed_waits_no_longer(stage: Stage) -> None:
     stage.strike(node)
     stage.run(lambda s: s.nodes("j1")[0].state is G)
     for desired in (Desired.PAUSE, Desired.RUN):
-        stage.store.set_desired("j1", desired, "ada", stage.clock.now_us())
+        stage.store.jobs.set_desired("j1", desired, stage.clock.now_us())
     stage.run(lambda s: [n for n in s.nodes("j1", R) if n.generation == 2])
 
 

@@ -13,7 +13,7 @@ from spotd.base.lock import hold_database
 from spotd.cli.app import run as spotctl
 from spotd.daemon.command import main
 from spotd.store import schema
-from spotd.store.interface import SchemaVersionError
+from spotd.store.errors import SchemaVersionError
 from spotd.store.sql_store import open_store
 from tests.spotd.daemon.test_command import CONFIG, revision, written
 
@@ -51,7 +51,7 @@ def test_there_and_back(tmp_path: Path, config: str, capsys: pytest.CaptureFixtu
     store = open_store(
         f"sqlite:///{file}", now=lambda: 1, notify=lambda: None, deployment_factory=str
     )
-    assert (store.deployment(), store.quarantine()) == ("d7", data["quarantine"])
+    assert (store.deployment.id(), store.deployment.quarantine()) == ("d7", data["quarantine"])
     store.close()
     assert file.stat().st_mode & 0o777 == 0o600
 

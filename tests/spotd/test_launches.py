@@ -31,7 +31,7 @@ def _first_on_aws(stage: Stage) -> Node:
 
 
 def _segments(stage: Stage, node: Node) -> list[str]:
-    return [row.state for row in stage.store.segments("j1") if row.node_id == node.id]
+    return [row.state for row in stage.store.ledger.segments("j1") if row.node_id == node.id]
 
 
 def _over(stage: Stage) -> bool:
@@ -100,7 +100,7 @@ def test_a_create_that_was_accepted_and_failed_is_one_refusal_in_the_vendors_wor
     stage.run(lambda s: _first_on_aws(s).state is NodeState.GONE)
     node = _first_on_aws(stage)
     assert (node.leave_reason, node.leave_text) == (LeaveReason.CAPACITY, said["error"])
-    (refusal,) = stage.store.load_market(stage.clock.now_us()).refusals
+    (refusal,) = stage.store.market.load(stage.clock.now_us()).refusals
     assert refusal.code == "CapacityError"
 
 
@@ -109,7 +109,7 @@ def test_a_machine_that_its_cloud_does_not_show_yet_is_ended_when_it_does(stage:
     stage.clouds["aws"].visibility_s = 45.0
     stage.submit()
     stage.run(lambda s: _first_on_aws(s).instance_id if s.nodes("j1") else None)
-    stage.store.set_desired("j1", Desired.CANCEL, "ada", stage.clock.now_us())
+    stage.store.jobs.set_desired("j1", Desired.CANCEL, stage.clock.now_us())
     stage.run(_over)
     assert stage.alive() == []
     assert _segments(stage, _first_on_aws(stage)) == ["closed"]
@@ -143,7 +143,7 @@ def test_offers_of_a_cloud_that_is_not_configured_are_not_asked_for(stage: Stage
 
 def test_why_says_that_a_cloud_is_not_configured(stage: Stage) -> None:
     _lose_aws(stage)
-    stage.store.record_offers("gcp", [], stage.clock.now_us())
+    stage.store.market.record_offers("gcp", [], stage.clock.now_us())
     stage.submit()
     stage.turn()
     assert stage.nodes("j1") == []

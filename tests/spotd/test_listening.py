@@ -62,7 +62,7 @@ def play(stage: Stage, seconds: float) -> None:
 
 
 def told(stage: Stage, kind: str) -> int:
-    return sum(row.event.kind == kind for row in stage.store.events("j1"))
+    return sum(row.event.kind == kind for row in stage.store.events.rows("j1"))
 
 
 def away(stage: Stage) -> None:
@@ -107,7 +107,7 @@ def test_without_its_network_the_daemon_gives_nobody_up_and_says_so_once(
     assert kept.state is R
     assert "its cloud does not answer" in kept.leave_text
     assert told(stage, "unheard") == 1
-    reasons = [row.event.text for row in stage.store.events("j1") if row.event.kind == "pass"]
+    reasons = [row.event.text for row in stage.store.events.rows("j1") if row.event.kind == "pass"]
     assert "its cloud does not answer" in reasons[-1]
     stage.clouds["aws"].before.clear()
     play(stage, 60.0)
@@ -151,11 +151,11 @@ def unread_for_hours(stage: Stage) -> Callable[[], None]:
     (gone,) = stage.nodes("j1")
     assert (gone.state, gone.leave_reason) == (G, LeaveReason.DONE), "nothing else is rented"
     assert not stage.alive()
-    (told,) = [r.event for r in stage.store.events("j1") if r.event.kind == "unconfirmed"]
+    (told,) = [r.event for r in stage.store.events.rows("j1") if r.event.kind == "unconfirmed"]
     assert told.alert
     assert "access denied" in told.text
     assert f"let spotd read {stage.job().spec.checkpoint.store}" in told.text
-    passes = [r.event.text for r in stage.store.events("j1") if r.event.kind == "pass"]
+    passes = [r.event.text for r in stage.store.events.rows("j1") if r.event.kind == "pass"]
     assert "waiting for HEAD to be read" in passes[-1]
     assert "access denied" in passes[-1]
     assert stage.job().outcome is None
@@ -196,7 +196,7 @@ def test_a_job_whose_end_cannot_be_read_can_be_given_up(stage: Stage) -> None:
     trained(stage)
     stage.goal = 0
     unread_for_hours(stage)
-    stage.store.set_desired("j1", Desired.CANCEL, "ada", stage.clock.now_us())
+    stage.store.jobs.set_desired("j1", Desired.CANCEL, stage.clock.now_us())
     stage.run(lambda s: s.over("j1"))
     assert stage.job().outcome is Outcome.CANCELLED
     passes = stage.passes

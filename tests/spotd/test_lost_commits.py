@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spotd.domain.states import NodeState, Outcome
-from spotd.store.interface import StoreUnavailableError
+from spotd.store.errors import StoreUnavailableError
 from tests.fixtures import postgres
 from tests.fixtures.commit_cutter import CommitCutter, Lost
 from tests.spotd.fake_world import TICK_S, Stage
@@ -82,6 +82,6 @@ def _tell_story(stage: Stage, cutter: CommitCutter) -> None:
     nodes = stage.nodes("j1")
     assert [stage.creates(node) for node in nodes] == [1] * len(nodes), "nothing was made twice"
     assert stage.alive() == []
-    segments = stage.store.segments("j1")
+    segments = stage.store.ledger.segments("j1")
     assert {row.node_id for row in segments} == {node.id for node in nodes}
     assert [row.state for row in segments] == ["closed"] * len(nodes), "nor counted twice"

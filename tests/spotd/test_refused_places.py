@@ -49,7 +49,7 @@ def spent(stage: Stage) -> int:
 
 def nothing_is_left(stage: Stage, node_cloud: str = "aws") -> None:
     assert not stage.clouds[node_cloud].machines
-    assert {row.state for row in stage.store.segments("j1")} == {"void"}
+    assert {row.state for row in stage.store.ledger.segments("j1")} == {"void"}
     assert spent(stage) == 0
 
 
@@ -73,13 +73,15 @@ def test_the_job_waits_and_runs_when_it_is_mended(stage: Stage, what: str) -> No
     nothing_is_left(stage)
     assert str(error) in stage.told()
     stage.clouds["aws"].before["launch"].clear()
-    stage.store.record_provider("aws", "", stage.clock.now_us())  # as the next look at prices does
+    stage.store.market.record_provider(
+        "aws", "", stage.clock.now_us()
+    )  # as the next look at prices does
     stage.run(lambda s: s.nodes("j1", NodeState.BOOTING), limit_s=pause_s + 60)
     stage.tick_s = TICK_S
     stage.run(lambda s: s.over("j1"))
     assert stage.job().outcome is Outcome.SUCCEEDED
     last = stage.nodes("j1")[-1]
-    (paid,) = [row for row in stage.store.segments("j1") if row.state != "void"]
+    (paid,) = [row for row in stage.store.ledger.segments("j1") if row.state != "void"]
     assert paid.node_id == last.id
     assert stage.alive() == []
 
@@ -132,7 +134,7 @@ def test_an_image_that_is_told_of_late_is_not_the_regions_trouble_either(stage: 
     machine.instance = replace(machine.instance, state=InstanceState.FAILED, **said)
     machine.ended_at_us = stage.clock.now_us()
     stage.run(lambda s: s.nodes("j1", NodeState.GONE))
-    (refusal,) = stage.store.load_market(stage.clock.now_us()).refusals
+    (refusal,) = stage.store.market.load(stage.clock.now_us()).refusals
     assert (refusal.code, refusal.scope) == (OWN_IMAGE, Scope.REGION)
     stage.submit("j2")
     stage.run(lambda s: s.nodes("j2", NodeState.BOOTING), limit_s=60)

@@ -22,7 +22,7 @@ def test_max_cost_holds_when_the_price_rises(stage: Stage) -> None:
     stage.clock.sleep(10.0)
     dear = build.offer("aws-1a", 4 * USD_S)
     raised_us = stage.clock.now_us()
-    stage.store.record_offers("aws", [dear], raised_us)
+    stage.store.market.record_offers("aws", [dear], raised_us)
     passes = stage.passes
     stage.run(lambda s: s.nodes("j1")[0].drained_at_us)
     assert stage.passes <= passes + 2, "the news, and the timer that was set then"

@@ -30,7 +30,7 @@ def cloud() -> Iterator[Box]:
         box.start_cloud()
         # Slow answers: whoever is frozen has a question on its way, and an old answer afterwards.
         slow = {"operation": "offers", "kind": "delay", "seconds": 1.0, "count": 0}
-        box.ask_cloud("/control/fault", slow)
+        box.call_cloud("/control/fault", slow)
         yield box
 
 
@@ -87,7 +87,7 @@ def moved(pair: Pair, twin: Twin, writes: int) -> bool:
     """Whether that box has written more than that many offers; their prices do not stand still."""
     usd = 90 + time.monotonic() % 7
     where = {"personality": "aws", "capacity_type": "on_demand"}
-    pair.cloud.ask_cloud("/control/price", {"usd_per_hour": usd, **where})
+    pair.cloud.call_cloud("/control/price", {"usd_per_hour": usd, **where})
     return pair.writes_of(twin) > writes
 
 

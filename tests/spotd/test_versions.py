@@ -25,9 +25,9 @@ from spotd.act.bundle import build_bundle
 from spotd.act.ssh import Address, connect
 from spotd.daemon.command import main as spotd
 from spotd.demo.box import Box, BoxError, wait_for
-from spotd.demo.facts import lineage
+from spotd.demo.facts import final_losses
 from spotd.store import schema
-from spotd.store.interface import JournalBatch
+from spotd.store.journal import JournalBatch
 from spotd.store.sql_store import open_store
 from spotd.wire import JournalEntry
 from tests.e2e.rig import open_records
@@ -221,7 +221,7 @@ def trained(box: Box, job_id: str, number: int) -> None:
     assert state == expected
     records = open_records(box)
     try:
-        assert lineage(records.progress(job_id)) == losses
+        assert final_losses(records.progress.rows(job_id)) == losses
     finally:
         records.close()
 
@@ -303,10 +303,10 @@ def test_with_agents_that_it_does_not_understand_it_does_not_start(
     url = f"sqlite:///{box.folder / 'state' / 'spotd.db'}"
     store = open_store(url, now=lambda: NOW, notify=int, deployment_factory=lambda: "d0")
     placed(store, "j1", new_node(offer=offer("elsewhere-1a")))
-    store.record_launched("j1-g1-0", "i-1", NOW)
+    store.nodes.record_launched("j1-g1-0", "i-1", NOW)
     if version:
         hello = JournalEntry(1, NOW, 1, wire.HELLO, wire=version)
-        store.record_journal([JournalBatch("j1-g1-0", (hello,), NOW)])
+        store.journal.record([JournalBatch("j1-g1-0", (hello,), NOW)])
     before = view(store)
     store.close()
     if starts:

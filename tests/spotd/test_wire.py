@@ -1,4 +1,4 @@
-"""What a node or a store says is untrusted: whatever it is, it parses or it is a WireError."""
+"""Test that untrusted input from nodes and stores either parses or raises WireError."""
 
 from __future__ import annotations
 
@@ -83,21 +83,21 @@ DOCUMENTS: dict[str, tuple[Any, Callable[[Any], object]]] = {
         lines(wire.parse_manifest),
     ),
     "start": (json.loads(json.dumps(START.to_data())), wire.parse_start),
-    "here": (json.loads(wire.DaemonPresence(60.0).to_line()), lines(wire.parse_here)),
+    "here": (json.loads(wire.DaemonPresence(60.0).to_line()), lines(wire.parse_presence)),
     "config": (json.loads(json.dumps(CONFIG.to_data())), wire.parse_agent_config),
 }
 SURPRISES = (None, True, -1, 10**400, 1e308, float("nan"), "", "x", [], [1], [[]], {}, {"a": 1})
 
 
 def changed(value: Any) -> Iterator[Any]:
-    """`value` with each of its parts in turn replaced by each surprise."""
+    """Yield `value` with each of its parts in turn replaced by each surprise."""
     yield from SURPRISES
     if isinstance(value, dict):
         for key, part in value.items():
             yield from ({**value, key: other} for other in changed(part))
     elif isinstance(value, list):
-        for at, part in enumerate(value):
-            yield from ([*value[:at], other, *value[at + 1 :]] for other in changed(part))
+        for index, part in enumerate(value):
+            yield from ([*value[:index], other, *value[index + 1 :]] for other in changed(part))
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -143,14 +143,14 @@ def test_a_member_that_is_no_object_is_told(member: str) -> None:
 
 @pytest.mark.parametrize("number", [-1, 2**53 + 1, 10**400])
 def test_what_counts_something_is_a_count(number: int) -> None:
-    """A database would not take it, and what is compared with it would never be reached."""
+    """A larger one would not fit into the database, and would never be reached by a comparison."""
     head = {**DOCUMENTS["head"][0]["head"], "generation": number}
     with pytest.raises(wire.WireError, match="generation"):
         wire.parse_head(json.dumps({"head": head}).encode())
 
 
 def test_an_error_shows_the_beginning_of_what_is_wrong() -> None:
-    """However deep: the text of it is made where less of the stack is left."""
+    """Also of a deeply nested value: the message is built with little stack left."""
     deep = "[" * 900 + "]" * 900
     with pytest.raises(wire.WireError) as caught:
         wire.parse_reply(f'{{"reply": {{"ok": {deep}}}}}'.encode())
@@ -158,7 +158,7 @@ def test_an_error_shows_the_beginning_of_what_is_wrong() -> None:
 
 
 def test_a_box_that_gives_no_time_is_understood() -> None:
-    """One of the version before: its nodes go on for ever."""
+    """A daemon of an older version does not limit the lifetime of its machines."""
     data = CONFIG.to_data()
     for name in ("unattended_s", "left_s", "life_s", "power_off", "wipe"):
         del data[name]

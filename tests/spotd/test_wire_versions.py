@@ -1,4 +1,4 @@
-"""Lines and commands say their version; one step between two versions is spoken, more is not."""
+"""Test that lines and commands carry their version, and that adjacent versions are compatible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from spotd import wire
 from tests.fixtures.older import VERSION, unpack
 
-# What version 1 wrote, word for word.
+# Lines as version 1 wrote them.
 OLD_JOURNAL = b'{"journal":{"at_us":5,"data":{"wire":1},"generation":1,"kind":"hello","seq":1}}\n'
 OLD_COMMAND = b'{"command":{"data":{},"generation":1,"name":"save"}}\n'
 
@@ -54,8 +54,10 @@ for line in sys.stdin.buffer:
 
 
 def test_the_version_before_reads_what_we_write(tmp_path: Path) -> None:
-    """Its own code does: a field that it does not know is passed over."""
-    known = wire.COMMANDS - {wire.STRIKE}  # which it refuses in words, and the drill is called off
+    """Run the older version's code: it ignores fields that it does not know."""
+    known = wire.COMMANDS - {
+        wire.STRIKE
+    }  # the older version refuses it, and the drill is cancelled
     lines = [wire.Command(name, 1).to_line() for name in sorted(known)]
     lines.append(wire.JournalEntry(1, 5, 1, wire.HELLO).to_line())
     done = subprocess.run(

@@ -34,8 +34,8 @@ def hold() -> None:
 
 def asked(stop: StopRequests) -> bool:
     """Whether a save was, and nobody has taken it yet."""
-    told = 0 if stop._link is None else stop._link.flag.save
-    return stop._signalled_saves + told > stop._taken
+    told = 0 if stop._link is None else stop._link.flag.saves_requested
+    return stop._signal_saves + told > stop._handled_saves
 
 
 if __name__ == "__main__":

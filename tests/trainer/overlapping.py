@@ -29,7 +29,7 @@ def slowly(_: torch.device) -> Slow:
 
 if __name__ == "__main__":
     train.STOP.install()
-    trainer.reference.run.LEAST_BYTES = 0  # type: ignore[attr-defined]
-    trainer.reference.run.copying_beside = slowly  # type: ignore[attr-defined]
+    trainer.reference.run.MIN_BYTES = 0  # type: ignore[attr-defined]
+    trainer.reference.run.background_copy = slowly  # type: ignore[attr-defined]
     hold()
     sys.exit(train.main())

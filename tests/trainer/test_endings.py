@@ -59,17 +59,17 @@ def test_only_rank_0_knows_the_end_without_being_told(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.distributed, "broadcast", broken)
     monkeypatch.setattr(torch.distributed, "destroy_process_group", broken)
     first, second = (World(rank, rank, 2, torch.device("cpu")) for rank in (0, 1))
-    assert first.announce(EXIT_FINISHED) == EXIT_FINISHED
+    assert first.broadcast_exit_code(EXIT_FINISHED) == EXIT_FINISHED
     with pytest.raises(RuntimeError, match="closed by peer"):
-        second.announce(EXIT_FINISHED)
+        second.broadcast_exit_code(EXIT_FINISHED)
     with pytest.raises(RuntimeError, match="closed by peer"):
-        first.follow(5)
-    second.leave()
+        first.broadcast(5)
+    second.close()
 
 
-@pytest.mark.parametrize(("left_s", "waited_s"), [(4.0, 3.0), (1.0, 0.5), (-1.0, 0.0)])
+@pytest.mark.parametrize(("remaining_s", "waited_s"), [(4.0, 3.0), (1.0, 0.5), (-1.0, 0.0)])
 def test_a_last_save_that_overruns_leaves_time_to_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_s: float, waited_s: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remaining_s: float, waited_s: float
 ) -> None:
     store = Gate(open_store(tmp_path.as_uri()))
     rig = Rig(tmp_path / "s", store, 1, claim=False)
@@ -89,22 +89,25 @@ def test_a_last_save_that_overruns_leaves_time_to_release(
     waited: list[float] = []
     said: list[str] = []
 
-    def overrun(timeout_s: float, again: object, *, alone: bool) -> bool:
-        assert not alone
+    def overrun(timeout_s: float, save_again: object, *, drop_waiting: bool) -> bool:
+        assert not drop_waiting
         waited.append(timeout_s)
         return False
 
     monkeypatch.setattr(checkpointer, "drain", overrun)
-    stop: Any = SimpleNamespace(left_s=left_s, notice_s=None, reason="a notice")
+    stop: Any = SimpleNamespace(remaining_s=remaining_s, notice_remaining_s=None, reason="a notice")
     quick: Any = SimpleNamespace(
-        save_s=lambda: 0.1, flight_s=lambda: 0.1, rates=SimpleNamespace(measured=True)
+        save_s=lambda: 0.1, in_flight_s=lambda: 0.1, rates=SimpleNamespace(measured=True)
     )
     planning = SavePlanner(Job.from_env({}), quick, stop, lambda kind, _: said.append(kind))
     save(9, released=True)  # under way
     assert store.entered.wait(LIMIT_S)
     link: Any = SimpleNamespace(send=lambda kind, _: said.append(kind))
     try:
-        assert HeadOwnership(link, stop, checkpointer, planning, save).leave(9) == EXIT_RELEASED
+        assert (
+            HeadOwnership(link, stop, checkpointer, planning, save).save_and_release(9)
+            == EXIT_RELEASED
+        )
         assert waited == [waited_s]
         assert said == [PLAN, PLAN, RELEASED]
         entry = read_head(open_store(tmp_path.as_uri()), "job")
@@ -115,7 +118,7 @@ def test_a_last_save_that_overruns_leaves_time_to_release(
     finally:
         store.open.set()
         checkpointer.close()
-    until(rig.office.saving.nothing_pending)
+    until(rig.service.worker.nothing_pending)
     rig.close()
     assert rig.steps("checkpoint_failed") == []
 
@@ -139,16 +142,19 @@ def test_with_time_for_the_save_under_way_alone_head_is_given_away_when_it_is_th
     save(6)
     assert store.entered.wait(LIMIT_S)
     save(7)
-    stop: Any = SimpleNamespace(left_s=60.0, notice_s=None, reason="a notice")
+    stop: Any = SimpleNamespace(remaining_s=60.0, notice_remaining_s=None, reason="a notice")
     slow: Any = SimpleNamespace(
-        save_s=lambda: 100.0, flight_s=lambda: 1.0, rates=SimpleNamespace(measured=True)
+        save_s=lambda: 100.0, in_flight_s=lambda: 1.0, rates=SimpleNamespace(measured=True)
     )
     planning = SavePlanner(Job.from_env({}), slow, stop, lambda _, data: told.append(data))
     link: Any = SimpleNamespace(send=lambda _kind, _data: None)
     threading.Timer(0.2, store.open.set).start()
     began = time.monotonic()
     try:
-        assert HeadOwnership(link, stop, checkpointer, planning, save).leave(8) == EXIT_RELEASED
+        assert (
+            HeadOwnership(link, stop, checkpointer, planning, save).save_and_release(8)
+            == EXIT_RELEASED
+        )
         assert time.monotonic() - began < 30
         planned, ended = told
         assert (planned["action"], ended["action"]) == ("finish", "finish")
@@ -160,5 +166,5 @@ def test_with_time_for_the_save_under_way_alone_head_is_given_away_when_it_is_th
         assert entry[0].current.step == 6
     finally:
         checkpointer.close()
-    until(rig.office.saving.nothing_pending)
+    until(rig.service.worker.nothing_pending)
     rig.close()

@@ -1,4 +1,4 @@
-"""The protocol around HEAD, by example; test_fence_properties.py attacks it."""
+"""Examples of the protocol around HEAD; test_fence_properties.py has property tests."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ def store(tmp_path: Path) -> ObjectStore:
 
 
 def test_claim_commit_release(store: ObjectStore) -> None:
-    ours = fence(store, 1)
+    writer = fence(store, 1)
     assert read_head(store, "job") is None
-    assert ours.claim().current is None
-    head = ours.commit(manifest(1, 10))
+    assert writer.claim().current is None
+    head = writer.commit(manifest(1, 10))
     assert head.current is not None
     data = store.get(head.current.manifest)[0]
     assert sha256(data) == head.current.digest
     assert parse_manifest(data) == manifest(1, 10)
-    later = ours.commit(manifest(1, 20), released=True)
+    later = writer.commit(manifest(1, 20), released=True)
     assert later.previous == (head.current,)
     assert later.released
     entry = read_head(store, "job")
     assert entry is not None
-    assert entry[0] == later == ours.release()
+    assert entry[0] == later == writer.release()
     with pytest.raises(ValueError, match="after release"):
-        ours.commit(manifest(1, 30))
+        writer.commit(manifest(1, 30))
 
 
 @pytest.mark.req("RPV-16")
@@ -90,26 +90,26 @@ def test_the_same_owner_claims_again_and_shuts_out_its_earlier_process(store: Ob
 
 
 def test_a_commit_must_be_ours_and_go_forward(store: ObjectStore) -> None:
-    ours = fence(store, 2)
+    writer = fence(store, 2)
     with pytest.raises(ValueError, match="claim"):
-        ours.commit(manifest(2, 1))
-    ours.claim()
-    ours.commit(manifest(2, 10))
-    ours.commit(manifest(2, 10))
+        writer.commit(manifest(2, 1))
+    writer.claim()
+    writer.commit(manifest(2, 10))
+    writer.commit(manifest(2, 10))
     with pytest.raises(ValueError, match="before"):
-        ours.commit(manifest(2, 9))
+        writer.commit(manifest(2, 9))
     with pytest.raises(ValueError, match="another"):
-        ours.commit(manifest(1, 11))
+        writer.commit(manifest(1, 11))
 
 
 def test_a_manifest_is_never_taken_for_another_one_under_its_key(store: ObjectStore) -> None:
-    """HEAD would name the digest of what is not there."""
-    ours = fence(store, 1)
-    before = ours.claim()
+    """Otherwise HEAD would name a digest that differs from the stored manifest."""
+    writer = fence(store, 1)
+    before = writer.claim()
     key = manifest_key("job", 1, 10, "n")
     store.put_if(key, b"somebody else's", None)
     with pytest.raises(ValueError, match="exists with other content"):
-        ours.commit(manifest(1, 10), key=key)
+        writer.commit(manifest(1, 10), key=key)
     assert store.get(key)[0] == b"somebody else's"
     entry = read_head(store, "job")
     assert entry is not None
@@ -130,31 +130,31 @@ def test_an_unusable_checkpoint_leaves_the_chain(store: ObjectStore) -> None:
 
 
 def test_the_chain_has_an_end(store: ObjectStore) -> None:
-    ours = fence(store, 1)
-    ours.claim()
+    writer = fence(store, 1)
+    writer.claim()
     for step in range(PREDECESSORS + 5):
-        head = ours.commit(manifest(1, step))
+        head = writer.commit(manifest(1, step))
     assert [ref.step for ref in head.previous] == list(range(PREDECESSORS + 3, 3, -1))
 
 
 def test_the_chain_is_as_long_as_checkpoints_are_kept(store: ObjectStore) -> None:
-    ours = fence(store, 1)
-    ours.claim()
+    writer = fence(store, 1)
+    writer.claim()
     for step in range(PREDECESSORS + 10):
-        head = ours.commit(manifest(1, step), keep=PREDECESSORS + 5)
+        head = writer.commit(manifest(1, step), keep=PREDECESSORS + 5)
     assert len(head.previous) == PREDECESSORS + 4
     assert len(fence(store, 2).claim().previous) == PREDECESSORS + 4
 
 
 def test_a_finished_job_stays_finished(store: ObjectStore) -> None:
-    ours = fence(store, 1)
-    ours.claim()
-    assert ours.commit(manifest(1, 5, final=True)).released
+    writer = fence(store, 1)
+    writer.claim()
+    assert writer.commit(manifest(1, 5, final=True)).released
     assert fence(store, 2).claim().final
 
 
 class Losing:
-    """A store that loses the answers of the conditional writes whose numbers are given."""
+    """A store that loses the responses of the conditional writes with the given numbers."""
 
     def __init__(self, store: ObjectStore, lost: set[int], *, before: bool = False) -> None:
         self._store = store
@@ -179,13 +179,13 @@ class Losing:
 @pytest.mark.parametrize("before", [False, True])
 def test_lost_answers_and_lost_requests(store: ObjectStore, *, before: bool) -> None:
     losing: Any = Losing(store, {1, 2, 3, 5, 7, 8}, before=before)
-    ours = fence(losing, 1)
-    ours.claim()
-    head = ours.commit(manifest(1, 10))
-    assert ours.release().current == head.current
+    writer = fence(losing, 1)
+    writer.claim()
+    head = writer.commit(manifest(1, 10))
+    assert writer.release().current == head.current
     entry = read_head(store, "job")
     assert entry is not None
-    assert entry[0] == ours.head
+    assert entry[0] == writer.head
     assert len(list(store.list("jobs/job/g"))) == 1
 
 
@@ -193,12 +193,12 @@ def test_a_store_that_stays_down_is_reported_and_the_call_can_be_made_again(
     store: ObjectStore,
 ) -> None:
     losing: Any = Losing(store, set(range(2, 40)), before=True)
-    ours = fence(losing, 1)
-    ours.claim()
+    writer = fence(losing, 1)
+    writer.claim()
     with pytest.raises(StoreUnavailableError):
-        ours.commit(manifest(1, 10))
+        writer.commit(manifest(1, 10))
     losing.calls = 100
-    assert ours.commit(manifest(1, 10)).current
+    assert writer.commit(manifest(1, 10)).current
 
 
 class Clock:
@@ -243,7 +243,7 @@ def test_waiting_for_the_release(store: ObjectStore) -> None:
 def test_a_store_that_answers_slowly_does_not_put_the_deadline_off(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a reading takes is gone from the time that was left when it began."""
+    """The time a read takes counts against the remaining wait."""
     clock, get = Clock(), store.get
     fence(store, 1).claim()
 
@@ -263,7 +263,7 @@ def test_a_store_that_answers_slowly_does_not_put_the_deadline_off(
     ("had", "seen"), [(0, "is missing"), (2, "is of generation 2")], ids=["missing", "older"]
 )
 def test_a_head_that_was_newer_once_is_not_claimed(store: ObjectStore, had: int, seen: str) -> None:
-    """Another store, or an old copy of it: to start afresh there would throw the work away."""
+    """With another store or an old copy, starting over would discard the job's work."""
     if had:
         fence(store, had).claim()
     before = read_head(store, "job")
@@ -309,7 +309,7 @@ def test_waiting_hears_a_change_of_mind_and_survives_an_outage(store: ObjectStor
 def test_a_zombie_commits_nothing_on_a_real_store(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """A generation that was given up lives on and saves, while its successor does."""
+    """A generation that was given up keeps saving while its successor saves, too."""
     store = store_of(request, kind, tmp_path)
     zombie, heir = fence(store, 1), fence(store, 2)
     zombie.claim()
@@ -342,13 +342,13 @@ def test_generations_race_on_a_real_store(
     start = threading.Barrier(5)
 
     def write(generation: int) -> None:
-        ours = Fence(store, "job", generation, f"node{generation}")
+        writer = Fence(store, "job", generation, f"node{generation}")
         start.wait(LIMIT_S)
         try:
             for step in range(2 * generation):
-                head = ours.head or ours.claim()
+                head = writer.head or writer.claim()
                 base = head.current.step if head.current else 0
-                ours.commit(manifest(generation, base + step))
+                writer.commit(manifest(generation, base + step))
                 committed.append((generation, base + step))
         except FencedError as error:
             assert error.head_generation > generation  # noqa: PT017 - on its own thread

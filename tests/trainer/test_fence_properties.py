@@ -1,4 +1,4 @@
-"""Several writers, a store that lies about outcomes, and whatever interleaving can be found."""
+"""Property tests of the fence: several writers, lost responses, and arbitrary interleavings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OUTAGE = 12  # calls that fail after one whose request stays on the way: longer 
 
 
 class LyingStore:
-    """In memory. Before and after every call anything else may happen, as `draw` decides."""
+    """An in-memory store. `draw` decides what happens before and after each call."""
 
     url = "memory:"
 
@@ -100,7 +100,7 @@ class LyingStore:
 
 
 class Writers:
-    """The writers and what they were told; each runs one call at a time, inside others' calls."""
+    """The writers and the results they saw. Calls of one writer run inside calls of others."""
 
     GENERATIONS = ((1, "a"), (1, "b"), (2, "c"), (2, "c"), (3, "d"))
     CALLS = ("claim", "commit", "commit", "commit", "last", "final", "release", "resume")
@@ -187,7 +187,7 @@ class Writers:
         return self.nonces[head.nonce][1] == "claim"
 
     def check_history(self) -> None:
-        """What must hold for the sequence of all versions of HEAD."""
+        """Invariants over the sequence of all versions of HEAD."""
         for before, after in itertools.pairwise(self.store.heads):
             claimed = self._claimed(after)
             assert after.generation >= before.generation, "a lower generation wrote after a claim"

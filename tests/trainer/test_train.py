@@ -30,7 +30,7 @@ from trainer import train
 from trainer.fence import read_head
 from trainer.hook.spotd_hook.constants import EXIT_ERROR
 from trainer.hook.spotd_hook.job import Job
-from trainer.hook.spotd_hook.rates import GUESS_S
+from trainer.hook.spotd_hook.rates import DEFAULT_UPLOAD_S
 from trainer.reference.compare import first_difference
 from trainer.saver.reader import read_manifest, read_stream
 from trainer.saver.tensors import assemble
@@ -324,7 +324,7 @@ def test_a_silent_agent_does_not_take_head_from_the_owner(trainer: Trainer) -> N
         trainer.env = {"SPOTD_SOCKET": f"{folder}/agent.sock", **claim}
         second = trainer.start(2)
         with silent.accept()[0] as line, line.makefile("rb") as said:
-            assert any(b"the agent is silent" in text for text in said)
+            assert any(b"the agent sends nothing" in text for text in said)
             seen = len(old.of("checkpoint"))
             old.wait("checkpoint", lambda _: len(old.of("checkpoint")) > seen + 1)
             assert first.poll() is None, "it is not fenced"
@@ -435,7 +435,7 @@ def test_the_first_save_is_tried_in_whatever_time_there_is(trainer: Trainer) -> 
     with AgentEnd() as agent:
         process = trainer.held(5).start(1, agent)
         agent.wait("progress", lambda data: data["to_step"] >= 3)
-        agent.tell(stop=True, deadline_s=GUESS_S - 1, reason="a notice")
+        agent.tell(stop=True, deadline_s=DEFAULT_UPLOAD_S - 1, reason="a notice")
         assert process.wait(LIMIT_S) == EXIT_RELEASED
         last = max(report["to_step"] for report in agent.of("progress"))
         assert agent.of("released")[0]["step"] == last >= 3
@@ -572,10 +572,10 @@ def test_another_torch_or_device_is_told() -> None:
     said = Said()
     world = SimpleNamespace(device=torch.device("cpu"))
     run: Any = SimpleNamespace(args=SimpleNamespace(threads=1), world=world, link=said)
-    train.compute_as_before(run, {"torch": torch.__version__, "device": "cpu"})
-    train.compute_as_before(run, {})  # of a checkpoint that does not say
+    train.match_numerics(run, {"torch": torch.__version__, "device": "cpu"})
+    train.match_numerics(run, {})  # of a checkpoint that does not say
     assert said.texts == []
-    train.compute_as_before(run, {"torch": "2.0.1", "device": "cuda"})
+    train.match_numerics(run, {"torch": "2.0.1", "device": "cuda"})
     assert [text.partition(",")[0] for text in said.texts] == [
         "the checkpoint was made with torch 2.0.1",
         "the checkpoint was made with device cuda",

@@ -1,6 +1,9 @@
-"""`python -m trainer.caches restore|keep`: a job's caches, beside the agent, which has neither the
-time nor the client of a bucket. What to do comes as a line of JSON on stdin; it ends when stdin
-does. What became of it goes to stdout, a line of JSON for each journal entry."""
+"""`python -m trainer.caches restore|keep`: restore or save a job's caches, in a process of its own.
+
+The agent starts it because the agent itself has no object store client and must not block. Input is
+one line of JSON on stdin; the process ends when stdin closes. Output on stdout is one line of JSON
+for each journal entry.
+"""
 
 from __future__ import annotations
 
@@ -17,92 +20,98 @@ from typing import Any
 from providers.stores import open_store
 from providers.stores.base import ConflictError, StoreError
 from spotd.wire import WireError
-from trainer.caches.restore import NoRoomError, restore
-from trainer.caches.tree import File, TooManyError, look
+from trainer.caches.restore import InsufficientSpaceError, restore
+from trainer.caches.tree import File, TooManyFilesError, scan
 from trainer.caches.upload import Cache, ChangedError, save
 
 NICE = 19
-LOOKS = 3  # in the time after which what has not changed has settled
-Tell = Callable[[Mapping[str, Any]], None]
-_FAILED = (StoreError, WireError, NoRoomError, TooManyError, OSError)
+SCANS = 3  # in the time without changes after which a cache is saved
+Report = Callable[[Mapping[str, Any]], None]
+_FAILED = (StoreError, WireError, InsufficientSpaceError, TooManyFilesError, OSError)
 
 
-def restore_all(caches: list[Cache], tell: Tell) -> None:
-    """Each of them; what cannot be had is told, and the program does without."""
+def restore_all(caches: list[Cache], report: Report) -> None:
+    """Restore each cache. Failures are reported, and the program starts without that cache."""
     for cache in caches:
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         try:
-            found = restore(cache)
+            restored = restore(cache)
         except _FAILED as error:
-            tell({"status": "failed", "path": cache.path, "text": f"cannot be restored: {error}"})
+            report({"status": "failed", "path": cache.path, "text": f"cannot be restored: {error}"})
             continue
-        if found.damaged:
-            text = f"{found.damaged} of its files are not in the store as they were saved"
-            tell({"status": "failed", "path": cache.path, "text": text})
-        if found.files:
-            seconds = round(time.monotonic() - began_s, 3)
-            said = {"files": found.files, "bytes": found.bytes, "seconds": seconds}
-            tell({"status": "restored", "path": cache.path, **said})
+        if restored.damaged:
+            text = f"{restored.damaged} of its files are not in the store as they were saved"
+            report({"status": "failed", "path": cache.path, "text": text})
+        if restored.files:
+            seconds = round(time.monotonic() - started_s, 3)
+            counts = {"files": restored.files, "bytes": restored.bytes, "seconds": seconds}
+            report({"status": "restored", "path": cache.path, **counts})
 
 
-class Watch:
-    """One cache, looked at again and again. `most` bytes of it are kept."""
+class CacheWatcher:
+    """Saves one cache whenever it has changed and then stayed unchanged for `quiet_s`.
+
+    A cache of more than `max_bytes` is not saved.
+    """
 
     def __init__(
         self,
         cache: Cache,
-        most: int,
+        max_bytes: int,
         quiet_s: float,
-        tell: Tell,
-        go_on: Callable[[], bool],
+        report: Report,
+        should_continue: Callable[[], bool],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._cache, self._most, self._quiet_s = cache, most, quiet_s
-        self._tell, self._go_on, self._monotonic = tell, go_on, monotonic
-        self._seen: tuple[File, ...] | None = None
-        self._since_s = 0.0
-        self._done: tuple[File, ...] = ()
-        self._told = ""
+        self._cache, self._max_bytes, self._quiet_s = cache, max_bytes, quiet_s
+        self._report, self._should_continue, self._monotonic = report, should_continue, monotonic
+        self._scanned: tuple[File, ...] | None = None
+        self._unchanged_since_s = 0.0
+        self._saved: tuple[File, ...] = ()
+        self._last_error = ""
 
-    def turn(self) -> None:
-        """Save it, if it has changed and settled. A failure is told once, and tried again."""
+    def check(self) -> None:
+        """Scan the cache and save it if due. A failure is reported once and retried."""
         try:
-            seen = look(self._cache.folder)
-            if seen != self._seen:
-                self._seen, self._since_s = seen, self._monotonic()
-            elif seen != self._done and self._monotonic() >= self._since_s + self._quiet_s:
-                self._save(seen)
+            files = scan(self._cache.folder)
+            if files != self._scanned:
+                self._scanned, self._unchanged_since_s = files, self._monotonic()
+            elif (
+                files != self._saved
+                and self._monotonic() >= self._unchanged_since_s + self._quiet_s
+            ):
+                self._save(files)
         except (ChangedError, ConflictError):
-            self._seen = None  # another time
+            self._scanned = None  # retry after the next quiet period
         except _FAILED as error:
             self._fail(f"cannot be kept: {error}")
-            self._seen = None
+            self._scanned = None
 
-    def _save(self, seen: tuple[File, ...]) -> None:
-        size = sum(file.size for file in seen)
-        if size > self._most:
+    def _save(self, files: tuple[File, ...]) -> None:
+        size = sum(file.size for file in files)
+        if size > self._max_bytes:
             self._fail(
-                f"has {size / 1e9:.3g} GB, more than the {self._most / 1e9:.3g} GB of "
-                "spotd.cache.size: what it has beyond the last save is not kept"
+                f"has {size / 1e9:.3g} GB, more than the {self._max_bytes / 1e9:.3g} GB of "
+                "spotd.cache.size: changes since the last save are not saved"
             )
-            self._done = seen
+            self._saved = files
             return
-        began_s = self._monotonic()
-        sent = save(self._cache, seen, self._go_on)
-        self._done, self._told = seen, ""
+        started_s = self._monotonic()
+        sent = save(self._cache, files, self._should_continue)
+        self._saved, self._last_error = files, ""
         if sent:
-            seconds = round(self._monotonic() - began_s, 3)
-            said = {"files": len(seen), "bytes": sent, "seconds": seconds}
-            self._tell({"status": "kept", "path": self._cache.path, **said})
+            seconds = round(self._monotonic() - started_s, 3)
+            counts = {"files": len(files), "bytes": sent, "seconds": seconds}
+            self._report({"status": "kept", "path": self._cache.path, **counts})
 
     def _fail(self, text: str) -> None:
-        if text != self._told:
-            self._told = text
-            self._tell({"status": "failed", "path": self._cache.path, "text": text})
+        if text != self._last_error:
+            self._last_error = text
+            self._report({"status": "failed", "path": self._cache.path, "text": text})
 
 
 def main() -> int:
-    """Until it is done, or told to end."""
+    """Restore once, or watch the caches until stdin closes; returns the exit code."""
     with suppress(OSError):
         os.nice(NICE)
     order = json.loads(sys.stdin.buffer.readline())
@@ -111,17 +120,19 @@ def main() -> int:
     store = open_store(order["store_url"], order["store_options"])
     caches = [Cache(store, order["job_id"], path, Path(folder)) for path, folder in order["caches"]]
     if sys.argv[1:] == ["restore"]:
-        restore_all(caches, _tell)
+        restore_all(caches, _report)
         return 0
-    quiet_s, go_on = float(order["quiet_s"]), lambda: not ended.is_set()
-    watches = [Watch(cache, order["most"], quiet_s, _tell, go_on) for cache in caches]
-    while not ended.wait(quiet_s / LOOKS):
-        for watch in watches:
-            watch.turn()
+    quiet_s, should_continue = float(order["quiet_s"]), lambda: not ended.is_set()
+    watchers = [
+        CacheWatcher(cache, order["most"], quiet_s, _report, should_continue) for cache in caches
+    ]
+    while not ended.wait(quiet_s / SCANS):
+        for watcher in watchers:
+            watcher.check()
     return 0
 
 
-def _tell(data: Mapping[str, Any]) -> None:
+def _report(data: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(data) + "\n")
     sys.stdout.flush()
 
@@ -130,10 +141,10 @@ def _wait_for_end(ended: threading.Event) -> None:
     sys.stdin.buffer.read()
     ended.set()
     if sys.argv[1:] == ["restore"]:
-        os._exit(1)  # nobody waits for it
+        os._exit(1)  # the agent has gone
 
 
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # whatever a store that does not answer holds
+    os._exit(code)  # even if a thread still waits for the store

@@ -1,5 +1,8 @@
-"""What the store has of a cache: an index that names its files, and objects named by the digests of
-what they hold. The files are one run of bytes, cut into parts."""
+"""The index of a cache in the store, and the keys of its objects.
+
+The contents of all files are concatenated and cut into parts, each an object named by its SHA-256.
+The index lists the files and which bytes of which parts they consist of.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from spotd.wire import WireError, encode, read_count, read_field, read_list, shown
-from trainer.caches.tree import File, leads_inside
+from trainer.caches.tree import File, stays_inside
 
 PART_BYTES = 32 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -19,7 +22,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Part:
-    """An object of the store; its sha256 names it."""
+    """An object in the store, named by its SHA-256. `size` in bytes."""
 
     digest: str
     size: int
@@ -27,7 +30,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes of a file: `size` of them from `at` on in the index's `part`-th part."""
+    """Bytes of a file: `size` bytes from offset `at` of the index's part number `part`."""
 
     part: int
     at: int
@@ -36,7 +39,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class CachedFile:
-    """A file and where its bytes are, in order."""
+    """A file and the pieces it consists of, in order."""
 
     file: File
     pieces: tuple[Piece, ...]
@@ -44,7 +47,7 @@ class CachedFile:
 
 @dataclass(frozen=True)
 class Index:
-    """Of the cache that the job calls `path`."""
+    """The index of the cache that the job names `path`."""
 
     path: str
     parts: tuple[Part, ...]
@@ -55,17 +58,17 @@ class Index:
 
 
 def index_key(job_id: str, path: str) -> str:
-    """Where the index of a cache lies."""
+    """Key of a cache's index."""
     return f"jobs/{job_id}/cache/index-{hashlib.sha256(path.encode()).hexdigest()[:32]}"
 
 
 def part_key(job_id: str, part: Part) -> str:
-    """Where a part lies."""
+    """Key of a part."""
     return f"jobs/{job_id}/cache/{part.digest}"
 
 
 def parse_index(data: bytes) -> Index:
-    """Raises WireError, also for files that would lie outside of the folder."""
+    """Parse and validate an index. Raises WireError, also for a path outside the cache folder."""
     try:
         body = json.loads(data)
     except (ValueError, RecursionError):
@@ -79,20 +82,20 @@ def parse_index(data: bytes) -> Index:
     for part in parts:
         if not _DIGEST.fullmatch(part.digest) or not 0 < part.size <= PART_BYTES:
             raise WireError(f"{shown(part.digest)} is no part of a cache")
-    files = tuple(_held(item, parts) for item in read_list(body, "files", dict))
-    if len({held.file.path for held in files}) != len(files):
+    files = tuple(_parse_file(item, parts) for item in read_list(body, "files", dict))
+    if len({cached.file.path for cached in files}) != len(files):
         raise WireError("a file is named twice in the index of a cache")
     return Index(read_field(body, "path", str), parts, files)
 
 
-def _held(item: Mapping[str, Any], parts: tuple[Part, ...]) -> CachedFile:
+def _parse_file(item: Mapping[str, Any], parts: tuple[Part, ...]) -> CachedFile:
     body = read_field(item, "file", dict)
     size, mtime_us, mode = (read_count(body, name) for name in ("size", "mtime_us", "mode"))
     path, link = read_field(body, "path", str), read_field(body, "link", str)
     file = File(path, size, mtime_us, mode & 0o777, link)
     names = file.path.split("/")
-    odd = any(name in {"", ".", ".."} for name in names) or not file.path.isprintable()
-    if odd or (file.link and not leads_inside(file.path, file.link)):
+    invalid = any(name in {"", ".", ".."} for name in names) or not file.path.isprintable()
+    if invalid or (file.link and not stays_inside(file.path, file.link)):
         raise WireError(f"{shown(file.path)} is no file in a cache")
     pieces = tuple(
         Piece(*(read_count(piece, name) for name in ("part", "at", "size")))

@@ -1,5 +1,4 @@
-"""A cache on its way from the store: every byte is verified, and what is there already is never
-written over."""
+"""Restore a cache from the store. Verifies all data and never overwrites existing files."""
 
 from __future__ import annotations
 
@@ -15,105 +14,113 @@ from pathlib import Path
 
 from providers.stores.base import NotFoundError
 from trainer.caches.index import CachedFile, Index, Part, part_key
-from trainer.caches.tree import NEW, File
+from trainer.caches.tree import STAGING_FOLDER, File
 from trainer.caches.upload import Cache
-from trainer.mounts.retries import tried
+from trainer.mounts.retries import with_retries
 
-AT_ONCE = 8  # parts on their way down
-TRIES, PAUSE_S = 3, 0.5
+MAX_PARALLEL = 8  # parallel downloads
+ATTEMPTS, PAUSE_S = 3, 0.5
 
 
-class NoRoomError(Exception):
-    """The disk cannot take it."""
+class InsufficientSpaceError(Exception):
+    """The disk has not enough free space."""
 
 
 @dataclass(frozen=True)
 class Restored:
-    """How many files and bytes are there now that were not; of `damaged` ones the store has not
-    what its index says."""
+    """Count and bytes of the restored files; `damaged` counts those with missing or wrong data."""
 
     files: int
     bytes: int
     damaged: int
 
 
-def restore(cache: Cache, pause: Callable[[float], None] = time.sleep) -> Restored:
-    """Put into its folder what is not there. Raises NoRoomError, WireError, StoreError, OSError;
-    nothing of it is in the folder then."""
+def restore(cache: Cache, sleep: Callable[[float], None] = time.sleep) -> Restored:
+    """Download the files that the folder lacks. On an error the folder is unchanged.
+
+    Raises InsufficientSpaceError, WireError, StoreError, OSError.
+    """
     index, _ = cache.index()
     if index is None:
         return Restored(0, 0, 0)
-    missing = [one for one in index.files if not os.path.lexists(cache.folder / one.file.path)]
+    missing = [
+        cached for cached in index.files if not os.path.lexists(cache.folder / cached.file.path)
+    ]
     cache.folder.mkdir(parents=True, exist_ok=True)
-    wanted, free = sum(one.file.size for one in missing), shutil.disk_usage(cache.folder).free
-    if wanted > free:
-        raise NoRoomError(f"it has {wanted} bytes, and the disk has room for {free}")
-    new = cache.folder / NEW
-    shutil.rmtree(new, ignore_errors=True)  # of an agent that was killed
-    new.mkdir(mode=0o700)
+    size, free = sum(cached.file.size for cached in missing), shutil.disk_usage(cache.folder).free
+    if size > free:
+        raise InsufficientSpaceError(f"it has {size} bytes, and the disk has room for {free}")
+    staging = cache.folder / STAGING_FOLDER
+    shutil.rmtree(staging, ignore_errors=True)  # left by a killed agent
+    staging.mkdir(mode=0o700)
     try:
-        damaged = _fetch(cache, index, missing, new, pause)
-        placed = [
-            one.file
-            for number, one in enumerate(missing)
-            if number not in damaged and _place(cache.folder, new / str(number), one.file)
+        damaged = _fetch(cache, index, missing, staging, sleep)
+        restored = [
+            cached.file
+            for number, cached in enumerate(missing)
+            if number not in damaged
+            and _move_into(cache.folder, staging / str(number), cached.file)
         ]
     finally:
-        shutil.rmtree(new, ignore_errors=True)
-    return Restored(len(placed), sum(file.size for file in placed), len(damaged))
+        shutil.rmtree(staging, ignore_errors=True)
+    return Restored(len(restored), sum(file.size for file in restored), len(damaged))
 
 
 def _fetch(
-    cache: Cache, index: Index, missing: list[CachedFile], new: Path, pause: Callable[[float], None]
+    cache: Cache,
+    index: Index,
+    missing: list[CachedFile],
+    staging: Path,
+    sleep: Callable[[float], None],
 ) -> set[int]:
-    """The files of `missing` by their numbers; those of which not all is there."""
+    """Download each missing file as `staging`/<number>; return the numbers of damaged files."""
     uses: dict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
-    for number, one in enumerate(missing):
-        if one.file.link:
+    for number, cached in enumerate(missing):
+        if cached.file.link:
             continue
-        (new / str(number)).touch(mode=0o600)
+        (staging / str(number)).touch(mode=0o600)
         start = 0
-        for piece in one.pieces:
+        for piece in cached.pieces:
             uses[piece.part].append((number, start, piece.at, piece.size))
             start += piece.size
 
     def fetch(part: int) -> set[int]:
-        data = _get(cache, index.parts[part], pause)
+        data = _get_part(cache, index.parts[part], sleep)
         if data is None:
             return {number for number, *_ in uses[part]}
         for number, start, at, size in uses[part]:
-            with (new / str(number)).open("r+b") as file:
+            with (staging / str(number)).open("r+b") as file:
                 file.seek(start)
                 file.write(data[at : at + size])
         return set()
 
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="cache") as pool:
+    with ThreadPoolExecutor(MAX_PARALLEL, thread_name_prefix="cache") as pool:
         return set().union(*pool.map(fetch, uses))
 
 
-def _get(cache: Cache, part: Part, pause: Callable[[float], None]) -> memoryview | None:
-    """None for one that is not there, or is another one. Raises StoreError."""
+def _get_part(cache: Cache, part: Part, sleep: Callable[[float], None]) -> memoryview | None:
+    """Download a part; None if it is missing or its digest is wrong. Raises StoreError."""
     key = part_key(cache.job_id, part)
     try:
-        data = tried(lambda: cache.store.get(key)[0], pause, TRIES, PAUSE_S)
+        data = with_retries(lambda: cache.store.get(key)[0], sleep, ATTEMPTS, PAUSE_S)
     except NotFoundError:
         return None
     return memoryview(data) if hashlib.sha256(data).hexdigest() == part.digest else None
 
 
-def _place(folder: Path, made: Path, file: File) -> bool:
-    """Whether it is there now and was not; in one step, so that what the user has stays."""
+def _move_into(folder: Path, source: Path, file: File) -> bool:
+    """Create the file in the folder atomically; False if something exists there already."""
     target = folder / file.path
     try:
         if not target.parent.resolve().is_relative_to(folder.resolve()):
-            return False  # by a link of the user's own
+            return False  # a link of the user leads out of the folder
         target.parent.mkdir(parents=True, exist_ok=True)
         if file.link:
             target.symlink_to(file.link)
             return True
-        made.chmod(file.mode | 0o600)
-        os.utime(made, ns=(file.mtime_us * 1000, file.mtime_us * 1000))
-        os.link(made, target)
+        source.chmod(file.mode | 0o600)
+        os.utime(source, ns=(file.mtime_us * 1000, file.mtime_us * 1000))
+        os.link(source, target)
     except (FileExistsError, NotADirectoryError):
         return False
     return True

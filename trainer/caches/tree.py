@@ -1,4 +1,4 @@
-"""What a cache folder holds: files and links, and when they were last written."""
+"""Scan a cache folder for its files, symbolic links and modification times."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-NEW = ".spotd-cache-new"  # in a cache folder: what is being restored
-MOST_FILES = 200_000  # in one cache: each has its lines in the index
+STAGING_FOLDER = ".spotd-cache-new"  # in a cache folder, for files that are being restored
+MAX_FILES = 200_000  # per cache, because each has an entry in the index
 
 
-class TooManyError(Exception):
-    """A cache has more files than are kept."""
+class TooManyFilesError(Exception):
+    """A cache has more than MAX_FILES files."""
 
 
 @dataclass(frozen=True)
 class File:
-    """`path` is relative to the folder, with `/`; of a symbolic link, `link` says where it leads,
-    and it has no size."""
+    """A file or symbolic link. `path` is relative to the cache folder, with `/`.
+
+    `link` is the target of a symbolic link, "" for a file. Links have size, time and mode 0.
+    """
 
     path: str
     size: int
@@ -28,38 +30,41 @@ class File:
     link: str = ""
 
 
-def look(folder: Path) -> tuple[File, ...]:
-    """By path. A folder that is not there is empty; what comes and goes meanwhile may be missing.
-    Links out of the folder, pipes and the like are no part of it. Raises TooManyError, OSError."""
-    found: list[File] = []
+def scan(folder: Path) -> tuple[File, ...]:
+    """All files and links in the folder, sorted by path; none if it does not exist.
+
+    Skips links out of the folder and special files; files that appear or vanish during the scan may
+    be missing. Raises TooManyFilesError, OSError.
+    """
+    files: list[File] = []
     folders = [""]
     while folders:
-        below = folders.pop()
+        folder_path = folders.pop()
         try:
-            entries = list(os.scandir(folder / below))
+            entries = list(os.scandir(folder / folder_path))
         except FileNotFoundError:
             continue
         for entry in entries:
-            path = posixpath.join(below, entry.name)
-            if not path.isprintable() or path == NEW:
-                continue  # what is no text could not be told to another machine
+            path = posixpath.join(folder_path, entry.name)
+            if not path.isprintable() or path == STAGING_FOLDER:
+                continue  # a path that is not text cannot go into the index
             if entry.is_dir(follow_symlinks=False):
                 folders.append(path)
             elif (file := _file(entry, path)) is not None:
-                found.append(file)
-        if len(found) > MOST_FILES:
-            raise TooManyError(f"it has more than {MOST_FILES} files")
-    return tuple(sorted(found, key=lambda file: file.path))
+                files.append(file)
+        if len(files) > MAX_FILES:
+            raise TooManyFilesError(f"it has more than {MAX_FILES} files")
+    return tuple(sorted(files, key=lambda file: file.path))
 
 
-def leads_inside(path: str, link: str) -> bool:
-    """Whether a link at `path` stays in its folder."""
-    end = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
-    return bool(link) and not link.startswith("/") and end.split("/")[0] != ".."
+def stays_inside(path: str, link: str) -> bool:
+    """Whether a link at `path` to `link` stays in the cache folder."""
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
+    return bool(link) and not link.startswith("/") and target.split("/")[0] != ".."
 
 
 def mtime_us(status: os.stat_result) -> int:
-    """As every disk can tell it."""
+    """Modification time in microseconds, a resolution that every file system stores."""
     return max(status.st_mtime_ns, 0) // 1000
 
 
@@ -68,7 +73,7 @@ def _file(entry: os.DirEntry[str], path: str) -> File | None:
         status = entry.stat(follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
             link = str(Path(entry.path).readlink())
-            return File(path, 0, 0, 0, link) if leads_inside(path, link) else None
+            return File(path, 0, 0, 0, link) if stays_inside(path, link) else None
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(status.st_mode):

@@ -1,4 +1,4 @@
-"""A cache on its way to the store: what changed since the last time, once it has settled."""
+"""Upload the changed files of a cache to the store."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from trainer.caches.index import (
 )
 from trainer.caches.tree import File, mtime_us
 
-AT_ONCE = 4  # parts on their way up: so many times PART_BYTES of memory
+MAX_PARALLEL = 4  # parallel uploads, each with PART_BYTES of memory
 _NONE = Index("", (), ())
 
 
 class ChangedError(Exception):
-    """The cache was written to while it was read: it has not settled."""
+    """The cache was modified while it was read, or saving was cancelled."""
 
 
 @dataclass(frozen=True)
 class Cache:
-    """One of a job's: `path` as the job names it, `folder` where that is on this machine."""
+    """A cache of a job: `path` is its name in the job file, `folder` its location here."""
 
     store: ObjectStore
     job_id: str
@@ -41,7 +41,7 @@ class Cache:
     folder: Path
 
     def index(self) -> tuple[Index | None, str | None]:
-        """As the store has it, with its version tag. Raises StoreError, WireError."""
+        """The stored index and its version tag, or None twice. Raises StoreError, WireError."""
         try:
             data, tag = self.store.get(index_key(self.job_id, self.path))
         except NotFoundError:
@@ -49,65 +49,73 @@ class Cache:
         return parse_index(data), tag
 
 
-def save(cache: Cache, seen: tuple[File, ...], go_on: Callable[[], bool]) -> int:
-    """Have the store hold what was `seen`, and how many bytes that took. `go_on` is asked in
-    between; False there ends it, as what changed does, with nothing changed in the index. Raises
-    ChangedError, StoreError (ConflictError when another machine saved it meanwhile), OSError."""
+def save(cache: Cache, files: tuple[File, ...], should_continue: Callable[[], bool]) -> int:
+    """Save `files`, the result of a scan; return the bytes uploaded.
+
+    `should_continue` is called between parts; False cancels the save. On any error the index in the
+    store stays as it was. Raises ChangedError, OSError and StoreError (ConflictError if another
+    machine saved the cache meanwhile).
+    """
     try:
-        before, tag = cache.index()
-    except WireError:  # nobody can use it: it is written anew
-        before, tag = None, cache.store.get(index_key(cache.job_id, cache.path))[1]
-    known = before or _NONE
-    held = {one.file.path: one for one in known.files}
-    same = [held[file.path] for file in seen if _same(held.get(file.path), file)]
-    if len(same) == len(seen) == len(known.files):
+        stored, tag = cache.index()
+    except WireError:  # the stored index is unusable: replace it
+        stored, tag = None, cache.store.get(index_key(cache.job_id, cache.path))[1]
+    old = stored or _NONE
+    by_path = {cached.file.path: cached for cached in old.files}
+    unchanged = [
+        by_path[file.path] for file in files if _is_unchanged(by_path.get(file.path), file)
+    ]
+    if len(unchanged) == len(files) == len(old.files):
         return 0
     parts: dict[Part, int] = {}
-    files = [_moved(one, known, parts) for one in same]
-    kept = {one.file.path for one in same}
-    packing = _Packing(cache, parts, go_on)
-    files += packing.pack([file for file in seen if file.path not in kept])
-    made = Index(cache.path, tuple(parts), tuple(sorted(files, key=lambda one: one.file.path)))
-    cache.store.put_if(index_key(cache.job_id, cache.path), made.to_bytes(), tag)
-    for part in set(known.parts) - set(parts):
+    new_files = [_renumber(cached, old, parts) for cached in unchanged]
+    unchanged_paths = {cached.file.path for cached in unchanged}
+    packer = _Packer(cache, parts, should_continue)
+    new_files += packer.pack([file for file in files if file.path not in unchanged_paths])
+    new_files.sort(key=lambda cached: cached.file.path)
+    index = Index(cache.path, tuple(parts), tuple(new_files))
+    cache.store.put_if(index_key(cache.job_id, cache.path), index.to_bytes(), tag)
+    for part in set(old.parts) - set(parts):
         cache.store.delete(part_key(cache.job_id, part))
-    return packing.sent
+    return packer.sent
 
 
-def _same(held: CachedFile | None, file: File) -> bool:
-    return held is not None and held.file == file
+def _is_unchanged(cached: CachedFile | None, file: File) -> bool:
+    return cached is not None and cached.file == file
 
 
-def _moved(one: CachedFile, known: Index, parts: dict[Part, int]) -> CachedFile:
-    """With its pieces in `parts`, where each has its number."""
+def _renumber(cached: CachedFile, old: Index, parts: dict[Part, int]) -> CachedFile:
+    """The file with its part numbers of the old index replaced by those in `parts`."""
 
     def number(piece: Piece) -> int:
-        return parts.setdefault(known.parts[piece.part], len(parts))
+        return parts.setdefault(old.parts[piece.part], len(parts))
 
-    pieces = tuple(Piece(number(piece), piece.at, piece.size) for piece in one.pieces)
-    return CachedFile(one.file, pieces)
+    pieces = tuple(Piece(number(piece), piece.at, piece.size) for piece in cached.pieces)
+    return CachedFile(cached.file, pieces)
 
 
-class _Packing:
-    """Files one behind the other, cut into parts that go to the store."""
+class _Packer:
+    """Concatenates files, cuts them into parts and uploads the parts."""
 
-    def __init__(self, cache: Cache, parts: dict[Part, int], go_on: Callable[[], bool]) -> None:
-        self._cache, self._parts, self._go_on = cache, parts, go_on
+    def __init__(
+        self, cache: Cache, parts: dict[Part, int], should_continue: Callable[[], bool]
+    ) -> None:
+        self._cache, self._parts, self._should_continue = cache, parts, should_continue
         self._data = bytearray()
-        self._waiting: list[tuple[File, list[tuple[int, int, int]]]] = []
-        self._numbers: list[int] = []  # of the parts made here, in order
-        self._room = threading.Semaphore(AT_ONCE)
+        self._packed: list[tuple[File, list[tuple[int, int, int]]]] = []
+        self._numbers: list[int] = []  # of the parts uploaded here, in order
+        self._slots = threading.Semaphore(MAX_PARALLEL)
         self.sent = 0
 
     def pack(self, files: list[File]) -> list[CachedFile]:
-        """All of them, in the store when it returns."""
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="cache") as pool:
+        """Upload all the files; return them with their pieces."""
+        with ThreadPoolExecutor(MAX_PARALLEL, thread_name_prefix="cache") as pool:
             jobs: list[Future[None]] = []
             for file in files:
                 pieces: list[tuple[int, int, int]] = []
-                self._waiting.append((file, pieces))
+                self._packed.append((file, pieces))
                 for data in [] if file.link else _read(self._cache.folder / file.path, file):
-                    self._take(data, pieces, pool, jobs)
+                    self._append(data, pieces, pool, jobs)
             self._flush(pool, jobs)
             for job in jobs:
                 job.result()
@@ -115,10 +123,10 @@ class _Packing:
             CachedFile(
                 file, tuple(Piece(self._numbers[part], at, size) for part, at, size in pieces)
             )
-            for file, pieces in self._waiting
+            for file, pieces in self._packed
         ]
 
-    def _take(
+    def _append(
         self,
         data: bytes,
         pieces: list[tuple[int, int, int]],
@@ -126,23 +134,23 @@ class _Packing:
         jobs: list[Future[None]],
     ) -> None:
         while data:
-            some = data[: PART_BYTES - len(self._data)]
-            pieces.append((len(self._numbers), len(self._data), len(some)))
-            self._data += some
-            data = data[len(some) :]
+            chunk = data[: PART_BYTES - len(self._data)]
+            pieces.append((len(self._numbers), len(self._data), len(chunk)))
+            self._data += chunk
+            data = data[len(chunk) :]
             if len(self._data) == PART_BYTES:
                 self._flush(pool, jobs)
 
     def _flush(self, pool: ThreadPoolExecutor, jobs: list[Future[None]]) -> None:
-        if not self._go_on():
-            raise ChangedError("it is not to be saved any more")
+        if not self._should_continue():
+            raise ChangedError("the save was cancelled")
         if not self._data:
             return
         data = bytes(self._data)
         self._data.clear()
         part = Part(hashlib.sha256(data).hexdigest(), len(data))
         self._numbers.append(self._parts.setdefault(part, len(self._parts)))
-        self._room.acquire()
+        self._slots.acquire()
         self.sent += len(data)
         jobs.append(pool.submit(self._put, part, data))
 
@@ -150,19 +158,19 @@ class _Packing:
         try:
             self._cache.store.put(part_key(self._cache.job_id, part), data)
         finally:
-            self._room.release()
+            self._slots.release()
 
 
 def _read(path: Path, file: File) -> Iterator[bytes]:
-    """All of it, as it was when it was looked at."""
+    """Read the whole file. Raises ChangedError if it differs from the scan."""
     size = 0
     try:
         with path.open("rb") as opened:
             while data := opened.read(PART_BYTES):
                 size += len(data)
                 yield data
-            found = path.lstat()
+            status = path.lstat()
     except FileNotFoundError:
         raise ChangedError(f"{file.path} was removed") from None
-    if (size, mtime_us(found)) != (file.size, file.mtime_us):
+    if (size, mtime_us(status)) != (file.size, file.mtime_us):
         raise ChangedError(f"{file.path} is still written to")

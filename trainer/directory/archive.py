@@ -1,7 +1,7 @@
-"""A unit's files as objects of the store, and back: a stream for each file, digested in chunks.
+"""Upload the files of a checkpoint unit to the store and download them again.
 
-What is put was read and digested twice, and is what both readings found: a file that a program
-still writes to never becomes a checkpoint.
+Each file is one stream, with digests per chunk. Files are read twice, for the digests and for the
+upload; if the two differ, the program is still writing and the unit is not saved.
 """
 
 from __future__ import annotations
@@ -17,41 +17,46 @@ from pathlib import Path
 from providers.stores.base import ObjectStore
 from spotd.wire import Manifest, Shard, Stream, WireError, read_count, read_field, read_list, shown
 from trainer.directory.units import Unit, is_unit
-from trainer.saver import streams
 from trainer.saver.reader import Chunk, Range, chunks_in, read_chunk
+from trainer.saver.streams import CHUNK_BYTES, chunk_ranges, shard_key, shard_ranges
 
-KIND = "sha256"  # of the digests: the agent has the standard library alone
-AT_ONCE = 4  # shards on their way up, chunks on their way down
-STATE = "directory"  # of a manifest's JSON part, what says which files it is of
+KIND = "sha256"  # digest algorithm; the agent has only the standard library
+MAX_PARALLEL = 4  # shard uploads, chunk downloads
+STATE = "directory"  # key in a manifest's state that lists the unit's files
 
 
 class ChangedError(Exception):
-    """The program has changed, or removed, what was about to be saved."""
+    """The program changed or removed files while they were saved."""
 
 
 @dataclass(frozen=True)
 class ArchivedUnit:
-    """What a manifest says of its unit. `paths` are relative to the watched folder, one for each
-    stream; `number` is the unit's own, None where its name has none."""
+    """A unit as described by a manifest.
+
+    `paths` are relative to the watched folder, one per stream. `number` is the number in the unit's
+    name, None if there is none.
+    """
 
     unit: str
     number: int | None
     paths: tuple[str, ...]
 
 
-def digest(folder: Path, unit: Unit) -> tuple[Stream, ...]:
-    """Its files as they are now, as streams without a place in the store yet. Raises ChangedError,
-    OSError."""
+def digest_unit(folder: Path, unit: Unit) -> tuple[Stream, ...]:
+    """Read the unit's files; return their streams, whose shards have no keys yet.
+
+    Raises ChangedError, OSError.
+    """
     return tuple(_digest_file(folder / file.path, file.size) for file in unit.files)
 
 
-def place(found: tuple[Stream, ...], folder: str, store: str = "") -> tuple[Stream, ...]:
-    """These streams where they are to lie, below `folder` of the store of that URL."""
+def assign_keys(streams: tuple[Stream, ...], folder: str, store: str = "") -> tuple[Stream, ...]:
+    """Give the shards of the streams keys below `folder` in the store with that URL."""
     return tuple(
         Stream(
             tuple(
                 Shard(
-                    streams.shard_key(folder, number, part),
+                    shard_key(folder, number, part),
                     shard.size,
                     shard.chunk,
                     shard.digests,
@@ -61,52 +66,59 @@ def place(found: tuple[Stream, ...], folder: str, store: str = "") -> tuple[Stre
                 for part, shard in enumerate(stream.shards)
             )
         )
-        for number, stream in enumerate(found)
+        for number, stream in enumerate(streams)
     )
 
 
-def put(store: ObjectStore, folder: Path, unit: Unit, placed: tuple[Stream, ...]) -> None:
-    """Read it again, and write it to the store that it is placed in. Raises ChangedError, OSError,
-    StoreError."""
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="put") as pool:
-        jobs = []
-        for file, stream in zip(unit.files, placed, strict=True):
+def upload(store: ObjectStore, folder: Path, unit: Unit, streams: tuple[Stream, ...]) -> None:
+    """Read the unit's files again and upload them as `streams`.
+
+    Raises ChangedError, OSError, StoreError.
+    """
+    with ThreadPoolExecutor(MAX_PARALLEL, thread_name_prefix="upload") as pool:
+        uploads = []
+        for file, stream in zip(unit.files, streams, strict=True):
             start = 0
             for shard in stream.shards:
-                jobs.append(pool.submit(_put_shard, store, folder / file.path, start, shard))
+                uploads.append(pool.submit(_upload_shard, store, folder / file.path, start, shard))
                 start += shard.size
         try:
-            for job in jobs:
-                job.result()
+            for future in uploads:
+                future.result()
         except BaseException:
-            for job in jobs:
-                job.cancel()
+            for future in uploads:
+                future.cancel()
             raise
 
 
-def fetch(store: ObjectStore, manifest: Manifest, saved: ArchivedUnit, folder: Path) -> None:
-    """All files below `folder`, verified. Raises CorruptError, StoreError, OSError."""
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fetch") as pool:
-        for number, (path, stream) in enumerate(zip(saved.paths, manifest.streams, strict=True)):
+def download(store: ObjectStore, manifest: Manifest, unit: ArchivedUnit, folder: Path) -> None:
+    """Download and verify the unit's files into `folder`.
+
+    Raises CorruptError, StoreError, OSError.
+    """
+    with ThreadPoolExecutor(MAX_PARALLEL, thread_name_prefix="download") as pool:
+        for number, (path, stream) in enumerate(zip(unit.paths, manifest.streams, strict=True)):
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as file:
                 os.truncate(file.fileno(), stream.size)
                 write = _writer(store, file.fileno())
-                # `map` hands on the first error; what was begun ends with the pool.
+                # `map` raises the first error; leaving the pool waits for running downloads.
                 for _ in pool.map(write, chunks_in(manifest, Range(number, 0, stream.size))):
                     pass
 
 
-def state_of(unit: Unit, number: int | None) -> dict[str, object]:
-    """The JSON part of its manifest."""
+def manifest_state(unit: Unit, number: int | None) -> dict[str, object]:
+    """The unit's entry for the state of its manifest."""
     paths = [file.path for file in unit.files]
     return {STATE: {"unit": unit.name, "number": number, "paths": paths}}
 
 
-def read_saved(manifest: Manifest) -> ArchivedUnit | None:
-    """None for a manifest of no unit, as the one that ends a job. Raises WireError for paths that
-    lead anywhere but into the unit."""
+def parse_archived(manifest: Manifest) -> ArchivedUnit | None:
+    """Parse the unit in a manifest; None if it has none, like the final manifest of a job.
+
+    Raises WireError for paths outside the unit.
+    """
     if STATE not in manifest.state:
         return None
     body = read_field(manifest.state, STATE, dict)
@@ -123,29 +135,32 @@ def read_saved(manifest: Manifest) -> ArchivedUnit | None:
 
 def _digest_file(path: Path, size: int) -> Stream:
     shards = []
-    with _opened(path) as read:
-        for start, end in streams.cuts_of(size):
+    with _open_file(path) as read:
+        for start, end in shard_ranges(size):
             digests = tuple(
                 hashlib.sha256(read(first, last)).hexdigest()
-                for first, last in streams.chunks_of(start, end)
+                for first, last in chunk_ranges(start, end)
             )
-            shards.append(Shard("", end - start, streams.CHUNK_BYTES, digests, KIND))
+            shards.append(Shard("", end - start, CHUNK_BYTES, digests, KIND))
     return Stream(tuple(shards))
 
 
-def _put_shard(store: ObjectStore, path: Path, start: int, shard: Shard) -> None:
-    with _opened(path) as read:
+def _upload_shard(store: ObjectStore, path: Path, start: int, shard: Shard) -> None:
+    with _open_file(path) as read:
         data = memoryview(read(start, start + shard.size))
-    for number, wanted in enumerate(shard.digests):
+    for number, digest in enumerate(shard.digests):
         at = number * shard.chunk
-        if hashlib.sha256(data[at : at + shard.chunk]).hexdigest() != wanted:
+        if hashlib.sha256(data[at : at + shard.chunk]).hexdigest() != digest:
             raise ChangedError(f"{path.name} is still written to")
     store.put(shard.key, data)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Callable[[int, int], bytes]]:
-    """Gives the file's bytes from one to another. Raises ChangedError when they are not there."""
+def _open_file(path: Path) -> Iterator[Callable[[int, int], bytes]]:
+    """Yield a function that reads bytes `first` to `last` (exclusive) of the file.
+
+    Both raise ChangedError if the file is missing or too short.
+    """
     try:
         file = path.open("rb")
     except FileNotFoundError:

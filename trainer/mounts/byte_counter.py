@@ -1,8 +1,7 @@
-"""How much of a job's data came from where: counted by who copies it, told by the agent.
+"""Count the bytes of a job's data read from each store; the agent reports them.
 
-Each process that copies counts into a file of its own, so that one that follows another writes over
-nothing: together they are what this machine read, however often the agent was begun anew. What came
-in the last second of one that is killed is not in it.
+Each copying process writes its own file, so that counts survive restarts: the sum of all files is
+what this machine read. A killed process loses at most its last second.
 """
 
 from __future__ import annotations
@@ -16,53 +15,53 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-KEEP_EVERY_S = 1.0
-Source = tuple[str, str]  # where the job wants it, and the URL of the store that it came from
+WRITE_EVERY_S = 1.0
+Source = tuple[str, str]  # mount target, and URL of the store that was read
 
 
 class ByteCounter:
-    """Of this process, kept in `folder`. Safe to use from several threads."""
+    """The counts of this process, written to a file in `folder`. Thread-safe."""
 
     def __init__(self, folder: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._file = folder / f"{os.getpid()}-{secrets.token_hex(4)}.json"
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._read: dict[Source, int] = {}
-        self._keep_at = 0.0
+        self._counts: dict[Source, int] = {}
+        self._next_write_s = 0.0
 
-    def of(self, target: str, url: str) -> Callable[[int], None]:
-        """What is to be told of each piece, in bytes, that came from that store."""
+    def counter(self, target: str, url: str) -> Callable[[int], None]:
+        """A function to call with the size in bytes of each piece read from that store."""
 
-        def came(size: int) -> None:
+        def add(size: int) -> None:
             with self._lock:
-                self._read[target, url] = self._read.get((target, url), 0) + size
-                if self._monotonic() >= self._keep_at:
+                self._counts[target, url] = self._counts.get((target, url), 0) + size
+                if self._monotonic() >= self._next_write_s:
                     self._write()
 
-        return came
+        return add
 
-    def keep(self) -> None:
-        """All of it, now: the process is about to end."""
+    def flush(self) -> None:
+        """Write the counts now. Call it before the process ends."""
         with self._lock:
             self._write()
 
     def _write(self) -> None:
-        """A disk that is full ends no copy: the next write has it all."""
-        self._keep_at = self._monotonic() + KEEP_EVERY_S
-        if not self._read:
+        """Write the file. A full disk is ignored; the next write has the complete counts."""
+        self._next_write_s = self._monotonic() + WRITE_EVERY_S
+        if not self._counts:
             return
         with suppress(OSError):
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             new = self._file.with_suffix(".new")
-            new.write_text(json.dumps([[*source, size] for source, size in self._read.items()]))
+            new.write_text(json.dumps([[*source, size] for source, size in self._counts.items()]))
             new.replace(self._file)
 
 
-def counted(folder: Path) -> dict[Source, int]:
-    """In bytes, by all that counted there."""
-    found: dict[Source, int] = {}
+def read_counts(folder: Path) -> dict[Source, int]:
+    """The bytes read per source, summed over all processes."""
+    counts: dict[Source, int] = {}
     for file in sorted(folder.glob("*.json")):
         with suppress(OSError, ValueError):
             for target, url, size in json.loads(file.read_bytes()):
-                found[target, url] = found.get((target, url), 0) + size
-    return found
+                counts[target, url] = counts.get((target, url), 0) + size
+    return counts

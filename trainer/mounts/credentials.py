@@ -1,6 +1,8 @@
-"""`python -m trainer.mounts.credentials FILE`: what `credential_process` of AWS's SDKs is to print,
-for a machine that shows who it is. FILE has the options of the store, as `open_store` takes them.
-Standard library only."""
+"""`python -m trainer.mounts.credentials FILE`: a `credential_process` for AWS SDKs.
+
+Exchanges the machine's identity for credentials and prints them. FILE has the options of the store
+in the form `open_store` takes. Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +11,25 @@ import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from providers.stores.s3 import proof_of
+from providers.stores.s3 import credential_provider
 
-MARGIN = timedelta(minutes=5)  # before their end, from which on they are not to be used
+MARGIN = timedelta(minutes=5)  # before the expiry, the credentials are not used any more
 
 
 def main(path: str) -> int:
-    """Raises ExchangeError, StoreConfigError, OSError: whoever asked shows what is said of it."""
-    made = proof_of(json.loads(Path(path).read_bytes()), reading=True)()
-    lasts = made["expires_at"] - datetime.now(timezone.utc)
-    # Who is given it asks again at this time and not before; clocks differ, and requests take long.
-    until = made["expires_at"] - min(MARGIN, lasts / 3)
-    said = {
+    """Print credentials. Raises ExchangeError, StoreConfigError, OSError: the SDK shows stderr."""
+    credentials = credential_provider(json.loads(Path(path).read_bytes()), read_only=True)()
+    lifetime = credentials["expires_at"] - datetime.now(timezone.utc)
+    # The SDK renews only at this time, so allow for clock differences and slow requests.
+    expiry = credentials["expires_at"] - min(MARGIN, lifetime / 3)
+    output = {
         "Version": 1,
-        "AccessKeyId": made["access_key_id"],
-        "SecretAccessKey": made["secret_access_key"],
-        "SessionToken": made["token"],
-        "Expiration": f"{until:%Y-%m-%dT%H:%M:%SZ}",
+        "AccessKeyId": credentials["access_key_id"],
+        "SecretAccessKey": credentials["secret_access_key"],
+        "SessionToken": credentials["token"],
+        "Expiration": f"{expiry:%Y-%m-%dT%H:%M:%SZ}",
     }
-    sys.stdout.write(json.dumps(said))
+    sys.stdout.write(json.dumps(output))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Asking a store again that is away for a moment."""
+"""Retry a call while a store is unavailable."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from providers.stores.base import StoreUnavailableError
 T = TypeVar("T")
 
 
-def tried(ask: Callable[[], T], pause: Callable[[float], None], tries: int, pause_s: float) -> T:
-    """`ask()`, up to `tries` times with a pause in between. Raises what the last one raises."""
+def with_retries(
+    call: Callable[[], T], sleep: Callable[[float], None], attempts: int, pause_s: float
+) -> T:
+    """Return `call()`, retried on StoreUnavailableError up to `attempts` times, `pause_s` apart.
+
+    Raises the last error.
+    """
     try:
-        return ask()
+        return call()
     except StoreUnavailableError:
-        if tries <= 1:
+        if attempts <= 1:
             raise
-    pause(pause_s)
-    return tried(ask, pause, tries - 1, pause_s)
+    sleep(pause_s)
+    return with_retries(call, sleep, attempts - 1, pause_s)

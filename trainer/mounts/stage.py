@@ -1,9 +1,8 @@
-"""A data set in a store of this machine's own region, brought there once (providers/stores/
-bringing.py).
+"""Stage a data set once in a store of this machine's region (see stores/dataset_copy.py).
 
-The first machine that wants it copies it here from where it is declared, puts that copy into the
-region's store, and leaves the marker; those after it copy from there. What is mounted passes
-through memory instead: it need not fit the disk.
+The first machine that needs it copies it from the source to its own disk, then uploads that copy to
+the regional store and writes the marker; later machines copy from the regional store. Data sets
+that are mounted are copied through memory instead because they need not fit on the disk.
 """
 
 from __future__ import annotations
@@ -14,89 +13,103 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from providers.stores.base import ObjectStore
-from providers.stores.dataset_copy import CopyLock, begin, bring, data_of, finish, is_whole, lacking
-from trainer.mounts.copy import AT_ONCE, Copy, MountError, Pause
+from providers.stores.dataset_copy import (
+    CopyLock,
+    copy_dataset,
+    is_complete,
+    list_data,
+    mark_complete,
+    missing_objects,
+    record_origin,
+)
+from trainer.mounts.copy import MAX_PARALLEL, Copy, MountError, Sleep
 
 POLL_S = 5.0
 
 
 @dataclass(frozen=True)
 class TransferPrice:
-    """What it costs to bring a data set over. `microusd_per_gb` None: nobody's price is known."""
+    """Price of transferring a data set, and the user's limit. `microusd_per_gb` None: unknown."""
 
     microusd_per_gb: int | None
     max_microusd: int
 
     def check(self, url: str, size: int) -> None:
-        """Raises MountError above the cap."""
+        """Raises MountError if `size` bytes cost more than the limit, or the price is unknown."""
         if self.microusd_per_gb is None:
             raise MountError(
-                f"what {size / 1e9:.3g} GB of {url} cost on their way here is on no list: say "
-                "usd_per_gb in its [datasets.NAME], or let the job run beside the data"
+                f"the price of transferring {size / 1e9:.3g} GB of {url} here is unknown: set "
+                "usd_per_gb in its [datasets.NAME], or run the job near the data"
             )
         cost = size / 1e9 * self.microusd_per_gb
         if cost > self.max_microusd:
             raise MountError(
-                f"{size / 1e9:.3g} GB of {url} would cost ${cost / 1e6:.2f} on their way here, "
-                f"more than its max_usd of ${self.max_microusd / 1e6:.2f}: raise that, or let the "
-                "job run beside the data"
+                f"transferring {size / 1e9:.3g} GB of {url} here would cost ${cost / 1e6:.2f}, "
+                f"more than its max_usd of ${self.max_microusd / 1e6:.2f}: raise max_usd, or run "
+                "the job near the data"
             )
 
 
 class DatasetStaging:
-    """Of `source` into `near`, and here by `copy_of`; into `near` alone without it.
-    `say(text)` hears what is being done, and `came(size)` of what is brought from `source` through
-    memory; a copy tells that by itself."""
+    """Stages `source` in the store `regional`, and copies it to this machine by `make_copy(store)`
+    unless that is None.
+
+    `log(text)` is called with progress messages, `on_bytes(size)` for data copied through memory;
+    the copies to disk count their own bytes.
+    """
 
     def __init__(
         self,
         source: ObjectStore,
-        near: ObjectStore,
-        fare: TransferPrice,
-        copy_of: Callable[[ObjectStore], Copy] | None,
-        say: Callable[[str], None] = lambda _text: None,
-        came: Callable[[int], None] = lambda _size: None,
+        regional: ObjectStore,
+        price: TransferPrice,
+        make_copy: Callable[[ObjectStore], Copy] | None,
+        log: Callable[[str], None] = lambda _text: None,
+        on_bytes: Callable[[int], None] = lambda _size: None,
         *,
-        pause: Pause = time.sleep,
+        sleep: Sleep = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._source, self._near, self._fare = source, near, fare
-        self._copy_of, self._say = copy_of, say
-        self._came, self._pause = came, pause
-        self._turn = CopyLock(near, monotonic)
+        self._source, self._regional, self._price = source, regional, price
+        self._make_copy, self._log = make_copy, log
+        self._on_bytes, self._sleep = on_bytes, sleep
+        self._lock = CopyLock(regional, monotonic)
 
     def run(self) -> bool:
-        """Have all of it there; whether it was staged now, by us. Raises BringError, MountError,
-        StoreError, OSError; run again, it goes on where it was."""
-        if not is_whole(self._near):
-            self._fare.check(self._source.url, sum(one.size for one in data_of(self._source)))
-        while not is_whole(self._near):
-            if not self._turn.take():
-                self._pause(POLL_S)
+        """Stage the data set if needed; True if this call did it. After an error run it again.
+
+        Raises DatasetCopyError, MountError, StoreError, OSError.
+        """
+        if not is_complete(self._regional):
+            self._price.check(self._source.url, sum(item.size for item in list_data(self._source)))
+        while not is_complete(self._regional):
+            if not self._lock.acquire():
+                self._sleep(POLL_S)
                 continue
-            with self._turn.kept():
-                if not is_whole(self._near):  # another machine may have just finished
+            with self._lock.held():
+                if not is_complete(self._regional):  # another machine may have just finished
                     self._transfer()
                     return True
-        if self._copy_of is not None:
-            self._copy_of(self._near).run()
+        if self._make_copy is not None:
+            self._make_copy(self._regional).run()
         return False
 
     def _transfer(self) -> None:
         """Copy the data set from its source to the region's store; the caller holds the lock."""
-        self._say(f"{self._source.url} is copied to {self._near.url}, once for this region")
-        if self._copy_of is None:
-            bring(self._source, self._near, came=self._came)
+        self._log(f"{self._source.url} is copied to {self._regional.url}, once for this region")
+        if self._make_copy is None:
+            copy_dataset(self._source, self._regional, on_bytes=self._on_bytes)
         else:
-            self._send(self._copy_of(self._source))
+            self._stage_from_disk(self._make_copy(self._source))
 
-    def _send(self, copy: Copy) -> None:
-        """What is not in the region's store yet, from here; then the marker, when all of it is."""
-        wanted = data_of(self._source)
-        begin(self._source, wanted, self._near)
+    def _stage_from_disk(self, copy: Copy) -> None:
+        """Copy to disk, upload from there what the regional store lacks, and write the marker."""
+        wanted = list_data(self._source)
+        record_origin(self._source, wanted, self._regional)
         copy.run()
-        missing = lacking(wanted, self._near)
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="stage") as pool:
-            for _ in pool.map(lambda one: self._near.put(one.key, copy.folder / one.key), missing):
+        missing = missing_objects(wanted, self._regional)
+        with ThreadPoolExecutor(MAX_PARALLEL, thread_name_prefix="stage") as pool:
+            upload = lambda item: self._regional.put(item.key, copy.folder / item.key)  # noqa: E731
+            for _ in pool.map(upload, missing):
                 pass
-        finish(self._source, wanted, self._near)
+        mark_complete(self._source, wanted, self._regional)

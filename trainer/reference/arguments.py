@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def parse_arguments(description: str) -> argparse.Namespace:
-    """Exits with a message for what is no number."""
+    """Parse sys.argv. Exits with a message for invalid arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.train",
         description=description,

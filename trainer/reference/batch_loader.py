@@ -1,5 +1,8 @@
-"""Batches made ahead by processes of torch's DataLoader. What they make follows from the step and
-the share alone, so that their number, and how far ahead they are, changes nothing."""
+"""Prepare batches ahead of time in worker processes of torch's DataLoader.
+
+A batch depends only on its step and share, so the number of workers and how far ahead they are do
+not change the training result.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ Key = tuple[int, int]  # step and share
 Batch = tuple[Tensor, Tensor]
 
 
-class Loading:
-    """The batches of `shares` for the steps `first` to `last` (exclusive), in their order, by so
-    many `workers`; `take` them so. Close it."""
+class BatchLoader:
+    """Loads the batches of `shares` for the steps `first` to `last` (exclusive) with `workers`
+    processes. Take them in that order, and call `close`."""
 
     def __init__(
         self,
@@ -27,28 +30,28 @@ class Loading:
         last: int,
         workers: int,
     ) -> None:
-        self._keys = _Keys(shares, first, last)
+        self._keys = _StepsAndShares(shares, first, last)
         loader: DataLoader[Batch] = DataLoader(
             _Batches(order, data), batch_size=None, sampler=self._keys, num_workers=workers
         )
-        self._awaited = iter(self._keys)
+        self._upcoming = iter(self._keys)
         self._batches: Iterator[Batch] | None = iter(loader)
-        self._next = next(self._awaited, None)
+        self._next = next(self._upcoming, None)
 
     def take(self, step: int, share: int) -> Batch | None:
-        """The batch; None where it is not the next one."""
+        """The batch of this step and share; None if it is not the next one."""
         if self._batches is None or self._next != (step, share):
             return None
-        self._next = next(self._awaited, None)
+        self._next = next(self._upcoming, None)
         return next(self._batches)
 
     def close(self) -> None:
-        """End the processes."""
+        """Stop the workers."""
         self._batches = None
 
 
-class _Keys(Sequence[Key]):
-    """Shares within steps."""
+class _StepsAndShares(Sequence[Key]):
+    """All (step, share) pairs, ordered by step, then share."""
 
     def __init__(self, shares: Sequence[int], first: int, last: int) -> None:
         self._shares, self._first, self._steps = list(shares), first, max(0, last - first)
@@ -59,8 +62,8 @@ class _Keys(Sequence[Key]):
     def __getitem__(self, index: int) -> Key:  # type: ignore[override]
         if index >= len(self):
             raise IndexError(index)
-        step, at = divmod(index, len(self._shares))
-        return self._first + step, self._shares[at]
+        step, index_in_step = divmod(index, len(self._shares))
+        return self._first + step, self._shares[index_in_step]
 
 
 class _Batches(Dataset[Batch]):

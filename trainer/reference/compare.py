@@ -1,4 +1,4 @@
-"""Looking at checkpoints by hand: what a job has, and whether two jobs ended in the same state."""
+"""Show a job's checkpoints, and compare the newest checkpoints of two jobs bit for bit."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trainer.saver.tensors import assemble
 def first_difference(
     store_a: ObjectStore, job_a: str, store_b: ObjectStore, job_b: str
 ) -> str | None:
-    """The first difference between two jobs' newest checkpoints, in step or tensor bytes, or None.
+    """Describe the first difference between two jobs' newest checkpoints; None if they are equal.
 
-    Every byte is verified on the way. Raises LookupError when a job has no checkpoint, CorruptError
-    and store errors.
+    Compares steps and tensors, and verifies all data. Raises LookupError if a job has no
+    checkpoint, CorruptError, StoreError.
     """
     a, b = _newest(store_a, job_a), _newest(store_b, job_b)
     if a.step != b.step:
@@ -71,14 +71,14 @@ def _show(store: ObjectStore, job: str) -> None:
         try:
             manifest = read_manifest(store, ref)
             verify(store, manifest, lambda: True)
-            said = f"{len(manifest.tensors)} tensors, {manifest.size:,} bytes, verified"
+            result = f"{len(manifest.tensors)} tensors, {manifest.size:,} bytes, verified"
         except (CorruptError, StoreError) as error:
-            said = f"unusable: {error}"
-        print(f"  step {ref.step:>8}  generation {ref.generation}  {said}")
+            result = f"unusable: {error}"
+        print(f"  step {ref.step:>8}  generation {ref.generation}  {result}")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0: shown, or equal. 1: different. 2: cannot be told."""
+    """Returns 0 if shown or equal, 1 if different, 2 if a checkpoint cannot be read."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.reference.compare", description=__doc__
     )
@@ -94,17 +94,17 @@ def main(arguments: Sequence[str]) -> int:
     for command, names in ((show, ("store", "job")), (compare, ("a", "job_a", "b", "job_b"))):
         for name in names:
             command.add_argument(name, metavar=name.upper())
-    asked = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
 
-    def open_one(url: str) -> ObjectStore:
-        return open_store(url, asked.options if url.startswith("s3:") else {})
+    def open_by_url(url: str) -> ObjectStore:
+        return open_store(url, args.options if url.startswith("s3:") else {})
 
     try:
-        if asked.command == "show":
-            _show(open_one(asked.store), asked.job)
+        if args.command == "show":
+            _show(open_by_url(args.store), args.job)
             return 0
         difference = first_difference(
-            open_one(asked.a), asked.job_a, open_one(asked.b), asked.job_b
+            open_by_url(args.a), args.job_a, open_by_url(args.b), args.job_b
         )
     except (LookupError, CorruptError, StoreError, WireError) as error:
         print(f"cannot tell: {error}", file=sys.stderr)

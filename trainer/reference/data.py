@@ -1,8 +1,8 @@
-"""What is learnt, in which order: text as bytes, and an order that is a pure function.
+"""Training data: text as bytes, sampled in an order that is a pure function of the step.
 
-Windows of the text are drawn without replacement in an order that depends on the seed and the
-epoch; which of them a step gets follows from its number. So the position in the data is one
-integer, the step, and a resumed run sees what an uninterrupted one would have seen.
+Windows of the text are drawn without replacement, in an order that depends on the seed and the
+epoch. The position in the data is therefore one integer, the step, and a resumed run sees the same
+batches as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import xxhash
 from torch import Tensor
 
 _MASK = (1 << 64) - 1
-_NOT_TEXT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "lib-dynload"}
+_SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "lib-dynload"}
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The text: one byte each in `data` (uint8, 1-D), its xxh3-128 digest, and where it is from."""
+    """The training text: `data` (uint8, 1-D), its xxh3-128 digest, and the path it came from."""
 
     data: Tensor
     digest: str
@@ -30,14 +30,14 @@ class Corpus:
 
 
 def load_corpus(path: Path | None = None) -> Corpus:
-    """`path`, a file or a folder of files; by default the source of Python's standard library.
+    """Read a file or a folder of files; by default the source of Python's standard library.
 
-    A folder's files are taken in the order of their relative paths. Raises ValueError when there is
-    nothing to read.
+    The files of a folder are concatenated in the order of their relative paths. Raises ValueError
+    if there is nothing to read.
     """
     if path is None:
         root = Path(sysconfig.get_path("stdlib"))
-        files = _files(root, suffix=".py", skip=_NOT_TEXT)
+        files = _files(root, suffix=".py", skip=_SKIPPED_FOLDERS)
     elif path.is_dir():
         root, files = path, _files(path, suffix="", skip=set())
     else:
@@ -53,11 +53,11 @@ def load_corpus(path: Path | None = None) -> Corpus:
 
 
 def _files(root: Path, *, suffix: str, skip: set[str]) -> list[str]:
-    found = []
+    paths = []
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in skip and not name.startswith(".")]
-        found += [f"{folder}/{name}" for name in names if name.endswith(suffix)]
-    return sorted(found)
+        paths += [f"{folder}/{name}" for name in names if name.endswith(suffix)]
+    return sorted(paths)
 
 
 def _read(path: str) -> bytes:
@@ -65,8 +65,8 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-def mix(*numbers: int) -> int:
-    """64 well-stirred bits from any integers (the finaliser of SplitMix64, chained)."""
+def hash_ints(*numbers: int) -> int:
+    """Hash integers to 64 bits (the finalizer of SplitMix64, chained)."""
     state = 0
     for number in numbers:
         state = (state + number + 0x9E3779B97F4A7C15) & _MASK
@@ -76,18 +76,18 @@ def mix(*numbers: int) -> int:
     return state
 
 
-def place(index: int, count: int, key: int) -> int:
-    """Where `index` lands in a shuffle of range(count) that `key` chooses: a small Feistel cipher.
+def permute(index: int, count: int, key: int) -> int:
+    """Position of `index` in the permutation of range(count) selected by `key`.
 
-    It is a bijection on a power of four not below `count`; walking on until the result is small
-    enough makes it one on range(count).
+    A Feistel cipher is a bijection on a power of four not below `count`; cycle-walking (repeating
+    it until the result is below `count`) makes it one on range(count).
     """
     half = max(1, ((count - 1).bit_length() + 1) // 2)
     low = (1 << half) - 1
     while True:
         left, right = index >> half, index & low
-        for turn in range(4):
-            left, right = right, left ^ (mix(key, turn, right) & low)
+        for round_number in range(4):
+            left, right = right, left ^ (hash_ints(key, round_number, right) & low)
         index = left << half | right
         if index < count:
             return index
@@ -95,15 +95,18 @@ def place(index: int, count: int, key: int) -> int:
 
 @dataclass(frozen=True)
 class Order:
-    """Which windows of the text each rank of each step gets."""
+    """Assigns windows of the text to steps and ranks. `block` is a window's length in bytes."""
 
     seed: int
     block: int
     batch: int  # per rank
-    world_size: int  # of ranks, or of virtual ones where there are any
+    world_size: int  # number of ranks, or of virtual ranks if used
 
     def batch_of(self, data: Tensor, step: int, rank: int) -> tuple[Tensor, Tensor]:
-        """Inputs and next bytes for `step` (from 0), both int64 (batch, block)."""
+        """Inputs and targets for `step` (from 0), both int64 (batch, block).
+
+        Raises ValueError if the text is shorter than a block.
+        """
         windows = (len(data) - 1) // self.block
         if windows < 1:
             raise ValueError(f"the text has {len(data)} bytes, fewer than a block: use more text")
@@ -111,10 +114,10 @@ class Order:
         starts = []
         for sample in range(first, first + self.batch):
             epoch, index = divmod(sample, windows)
-            starts.append(self.block * place(index, windows, mix(self.seed, epoch)))
+            starts.append(self.block * permute(index, windows, hash_ints(self.seed, epoch)))
         rows = torch.stack([data[start : start + self.block + 1] for start in starts]).long()
         return rows[:, :-1], rows[:, 1:]
 
     def seed_of(self, step: int, rank: int) -> int:
-        """Seed of everything random within a step (dropout)."""
-        return mix(self.seed, step, rank, 1) >> 1
+        """Seed for all randomness within a step (dropout)."""
+        return hash_ints(self.seed, step, rank, 1) >> 1

@@ -1,7 +1,7 @@
-"""A byte-level GPT: small, plain, and the same numbers every time.
+"""A small byte-level GPT with reproducible results.
 
-Pre-norm blocks, learned positions, the output head tied to the embedding. The whole vocabulary is
-the 256 bytes, so any file is training data and there is no tokenizer to carry along.
+Pre-norm blocks, learned positional embeddings, and an output head tied to the token embedding. The
+vocabulary is the 256 byte values, so any file is training data and no tokenizer is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ VOCABULARY = 256
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the network. `block` is the context in bytes; `width` is a multiple of `heads`."""
+    """Sizes of the network. `block` is the context length in bytes.
+
+    Raises ValueError unless `width` is a multiple of `heads`.
+    """
 
     layers: int = 4
     heads: int = 4
@@ -31,7 +34,7 @@ class Shape:
 
 
 class Attention(nn.Module):
-    """Causal self-attention, (batch, time, width) -> the same."""
+    """Causal self-attention on (batch, time, width)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -55,7 +58,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a two-layer network, each behind a norm and a residual."""
+    """Attention and a two-layer MLP, each with pre-norm and a residual connection."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -73,7 +76,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Bytes in, logits of the next byte out."""
+    """The language model: predicts the next byte."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -93,8 +96,8 @@ class Gpt(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy (nats per byte) of `targets` after `tokens`, both (batch, time)."""
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.dropout(self.bytes(tokens) + self.places(places))
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.dropout(self.bytes(tokens) + self.places(positions))
         for block in self.blocks:
             x = block(x)
         logits = functional.linear(self.norm(x), self.bytes.weight)
@@ -102,6 +105,6 @@ class Gpt(nn.Module):
 
 
 def make_model(shape: Shape, seed: int) -> Gpt:
-    """The network with weights that depend on `seed` alone."""
+    """Make the model with weights that depend only on `seed`."""
     torch.manual_seed(seed)
     return Gpt(shape)

@@ -1,9 +1,9 @@
-"""Everything that training changes, in three flat tensors: weights and AdamW's two moments.
+"""Training state in three flat tensors: weights and the two moments of AdamW.
 
-The parameters are views into one tensor, and so are the gradients. A step of the optimizer is a
-handful of operations whatever the number of layers, averaging gradients over ranks is one
-all-reduce, and a snapshot is three copies. (torch.optim and DistributedDataParallel would load the
-whole of torch's compiler first, a second that a resuming job does not have.)
+The parameters are views into one tensor, and so are the gradients. An optimizer step is a few
+operations for any number of layers, averaging gradients over ranks is one all-reduce, and a
+snapshot is three copies. (torch.optim and DistributedDataParallel are not used because they import
+torch's compiler, which delays a resuming job by a second.)
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.hook.spotd_hook.tensor_copy import STANDING, TensorCopy, parts_of
+from trainer.hook.spotd_hook.tensor_copy import BLOCKING, TensorCopy, parts_of
 
-ALIGN = 16  # elements: tensors begin at multiples of 64 bytes
+ALIGN = 16  # elements, so that tensors start at multiples of 64 bytes
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rate over steps: linear warm-up, then a cosine down to a tenth."""
+    """Learning rate: linear warm-up, then cosine decay to a tenth of the peak."""
 
     peak: float = 1e-3
     warmup_steps: int = 20
     steps: int = 1000
 
     def rate(self, step: int) -> float:
-        """The rate of the step with this number, from 0."""
+        """Learning rate of `step`, from 0."""
         if step < self.warmup_steps:
             return self.peak * (step + 1) / self.warmup_steps
         done = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
@@ -39,7 +39,7 @@ class Schedule:
 
 
 class TrainState:
-    """`model`'s parameters taken over into flat float32 storage on `device`, with AdamW's state."""
+    """Flat float32 storage on `device` for the parameters of `model`, with the state of AdamW."""
 
     def __init__(
         self,
@@ -51,19 +51,19 @@ class TrainState:
         clip: float = 1.0,
     ) -> None:
         self._betas, self._decay, self._clip = betas, decay, clip
-        # Matrices first: weight decay is for them alone, and so works on one slice.
-        named = sorted(model.named_parameters(), key=lambda item: item[1].dim() < 2)
-        places, end = [], 0
-        for name, parameter in named:
-            places.append((name, parameter, end))
-            end += -(-parameter.numel() // ALIGN) * ALIGN
+        # Matrices first: only they get weight decay, which thus works on one slice.
+        parameters = sorted(model.named_parameters(), key=lambda item: item[1].dim() < 2)
+        offsets, count = [], 0
+        for name, parameter in parameters:
+            offsets.append((name, parameter, count))
+            count += -(-parameter.numel() // ALIGN) * ALIGN
             if parameter.dim() >= 2:
-                self._decay_end = end
+                self._decay_end = count
         self.weights, self.grads, self.mean, self.square = (
-            torch.zeros(end, device=device) for _ in range(4)
+            torch.zeros(count, device=device) for _ in range(4)
         )
-        for _, parameter, start in places:
-            views = (t[start : start + parameter.numel()] for t in (self.weights, self.grads))
+        for _, parameter, start in offsets:
+            views = (flat[start : start + parameter.numel()] for flat in (self.weights, self.grads))
             weight, grad = (view.view(parameter.shape) for view in views)
             weight.copy_(parameter.data)
             parameter.data, parameter.grad = weight, grad
@@ -72,7 +72,7 @@ class TrainState:
             "adamw.mean": self.mean,
             "adamw.square": self.square,
         }
-        self.size = 4 * len(self._groups) * end
+        self.size = 4 * len(self._groups) * count
         self.pieces: list[dict[str, Any]] = [
             {
                 "name": f"{group}.{name}",
@@ -80,16 +80,16 @@ class TrainState:
                 "shape": list(parameter.shape),
                 "at": [0] * parameter.dim(),
                 "block": list(parameter.shape),
-                "offset": 4 * (number * end + start),
+                "offset": 4 * (number * count + start),
             }
             for number, group in enumerate(self._groups)
-            for name, parameter, start in places
+            for name, parameter, start in offsets
         ]
 
     def update(self, rate: float, step: int) -> bool:
-        """One step of AdamW with clipped gradients; `step` counts from 0. Clears the gradients.
+        """Apply one step of AdamW with clipped gradients, then clear them. `step` counts from 0.
 
-        False, and nothing else is changed, when they are no finite numbers.
+        Returns False, changing nothing else, if the gradients are not finite.
         """
         beta_1, beta_2 = self._betas
         norm = torch.linalg.vector_norm(self.grads)
@@ -105,34 +105,36 @@ class TrainState:
         self.grads.zero_()
         return True
 
-    def clear(self) -> None:
-        """No gradients."""
+    def clear_gradients(self) -> None:
+        """Set all gradients to zero."""
         self.grads.zero_()
 
-    def finite(self) -> bool:
-        """Whether all of it are numbers. One that is not makes the sum none."""
-        return all(math.isfinite(flat.sum(dtype=torch.float64)) for flat in self.flats())
+    def is_finite(self) -> bool:
+        """Whether all values are finite: a non-finite value makes its tensor's sum non-finite."""
+        return all(math.isfinite(flat.sum(dtype=torch.float64)) for flat in self.flat_tensors())
 
     def stage(
         self,
         arena: memoryview,
         filled: Callable[[int], None] = lambda _: None,
-        copying: TensorCopy = STANDING,
+        copying: TensorCopy = BLOCKING,
     ) -> None:
-        """Copy everything into `arena` (`size` bytes of host memory); `filled` hears how many bytes
-        of it are final."""
+        """Copy the state into `arena`, `size` bytes of host memory.
+
+        `filled(count)` is called as soon as the first `count` bytes are final.
+        """
         both = zip(self._parts(arena), self._groups.values(), strict=True)
         starts = range(0, self.size, self.size // len(self._groups))
         parts = (parts_of(*pair, start) for pair, start in zip(both, starts, strict=True))
         copying.run(chain.from_iterable(parts), filled)
 
     def load(self, arena: memoryview) -> None:
-        """Take everything from `arena`."""
+        """Load the state from `arena`."""
         for source, target in zip(self._parts(arena), self._groups.values(), strict=True):
             target.copy_(source)
 
-    def flats(self) -> tuple[Tensor, ...]:
-        """The three flat tensors, for sending them to other ranks."""
+    def flat_tensors(self) -> tuple[Tensor, ...]:
+        """The three flat tensors."""
         return tuple(self._groups.values())
 
     def _parts(self, arena: memoryview) -> tuple[Tensor, ...]:

@@ -1,9 +1,9 @@
-"""Virtual ranks: a constant number of shares of each step's batch, on however many ranks there are.
+"""Virtual ranks: split each step into a fixed number of shares, whatever the number of ranks.
 
-Each share has its own samples and its own random numbers, and gradients and losses are added up in
-the order of the shares. So neither the batch nor a bit of the result depends on how many processes
-computed it, and a job can go on with another number of them. What it costs: each rank sends its
-gradients once a share to all others, and keeps one copy of them for each share of its own.
+Each share has its own samples and random numbers, and gradients and losses are summed in the order
+of the shares. So the result is the same to the bit on any number of processes, and a job can resume
+with another number. The cost: each rank broadcasts its gradients once per share, and keeps one copy
+of them for each share it computes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor, distributed
 
 
 def shares_of(rank: int, size: int, count: int, option: str = "--virtual-ranks") -> range:
-    """The numbers of the shares, of `count` as `option` says, that `rank` of `size` computes.
+    """The shares, out of `count`, that `rank` of `size` computes.
 
-    Raises ValueError where a rank would have none.
+    Raises ValueError, which names the command-line `option`, if a rank would have none.
     """
     if count < size:
         raise ValueError(
@@ -28,11 +28,14 @@ def shares_of(rank: int, size: int, count: int, option: str = "--virtual-ranks")
 
 
 def average_in_order(own: Mapping[int, Tensor], total: Tensor, size: int, count: int) -> None:
-    """Overwrite `total` (1-D) with the mean of all `count` shares' values, the same bits on each of
-    `size` ranks whatever their number. `own` has those of this rank's shares, shaped as `total`."""
+    """Overwrite `total` (1-D) with the mean over all `count` shares.
+
+    The result is the same to the bit for any number of ranks `size`. `own` has the values of this
+    rank's shares, each shaped as `total`.
+    """
     total.zero_()
     for share in range(count):
-        # A broadcast moves bits and adds nothing: the order of the additions is ours.
+        # Broadcast instead of reduce, so that the order of the additions is fixed.
         part = own[share] if share in own else torch.empty_like(total)
         if size > 1:
             distributed.broadcast(part, src=share % size)

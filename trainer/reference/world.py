@@ -1,7 +1,7 @@
-"""The ranks of one training run, and how they come to agree.
+"""The ranks of a training run and their collective operations.
 
-One process is a world of its own and needs no torch.distributed. Under torchrun the ranks average
-gradients and agree after every step on what rank 0 decides or any of them was asked.
+A single process needs no torch.distributed. Under torchrun the ranks average gradients, and agree
+after every step on what to do next.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainer.hook.spotd_hook.job import PEER_TIMEOUT_S
 
 @dataclass(frozen=True)
 class World:
-    """Who we are: `rank` of `size`, `local_rank` on this machine, and the device we compute on."""
+    """This process as `rank` of `size`, `local_rank` on this machine, computing on `device`."""
 
     rank: int
     local_rank: int
@@ -38,10 +38,11 @@ class World:
         group: bool = False,
         timeout_s: float = PEER_TIMEOUT_S,
     ) -> World:
-        """The world that torchrun's variables describe, each rank of which waits for another for
-        `timeout_s`; alone without them, or with `group` the one rank of a group.
+        """Join the ranks described by torchrun's environment variables.
 
-        `device` is cpu, cuda or auto. Raises ValueError for cuda where there is none.
+        Without those variables the process is alone; with `group` it still gets a process group of
+        one rank. Collective operations fail after `timeout_s`. `device` is cpu, cuda or auto.
+        Raises ValueError for cuda without a CUDA device.
         """
         size = int(env.get("WORLD_SIZE", "1"))
         rank, local_rank = int(env.get("RANK", "0")), int(env.get("LOCAL_RANK", "0"))
@@ -61,18 +62,18 @@ class World:
         return cls(rank, local_rank, size, torch.device(device))
 
     def average(self, values: Tensor) -> None:
-        """Replace `values` by its mean over the ranks."""
-        self.total(values)
+        """Replace `values` by their mean over the ranks."""
+        self.sum_tensor(values)
         if self.size > 1:
             values.div_(self.size)
 
-    def total(self, values: Tensor) -> None:
-        """Replace `values` by its sum over the ranks."""
+    def sum_tensor(self, values: Tensor) -> None:
+        """Replace `values` by their sum over the ranks."""
         if self.size > 1:
             distributed.all_reduce(values)
 
-    def add_up(self, numbers: Sequence[float]) -> list[float]:
-        """The sums over the ranks, the same on every rank."""
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
+        """The sums of the numbers over the ranks."""
         if self.size == 1:
             return list(numbers)
         values = torch.tensor(numbers, dtype=torch.float64, device=self.device)
@@ -80,51 +81,52 @@ class World:
         return [float(value) for value in values.tolist()]
 
     @property
-    def per_node(self) -> int:
-        """Ranks on each machine; 0 where its launcher does not say."""
-        told = os.environ.get("LOCAL_WORLD_SIZE", "")
-        return int(told) if told.isdecimal() else 0
+    def ranks_per_node(self) -> int:
+        """Ranks per machine; 0 if the launcher does not set it."""
+        value = os.environ.get("LOCAL_WORLD_SIZE", "")
+        return int(value) if value.isdecimal() else 0
 
-    def settled_s(self) -> float:
-        """The time, once this rank's device has done what it was given. Alone there is nobody to
-        be compared with, and nothing is waited for."""
+    def device_done_s(self) -> float:
+        """The time after all work queued on this rank's device is done.
+
+        With a single rank it does not wait: the time only serves to compare ranks.
+        """
         if self.size > 1 and self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
         return time.perf_counter()
 
-    def one_of_all(self, number: float) -> list[float]:
-        """Summed over the ranks: each rank's number at its place. Empty alone."""
+    def rank_vector(self, number: float) -> list[float]:
+        """A vector whose sum over the ranks has each rank's number at its index; empty if alone."""
         if self.size == 1:
             return []
         return [number if rank == self.rank else 0.0 for rank in range(self.size)]
 
-    def follow(self, number: int) -> int:
-        """Rank 0's number, on every rank."""
+    def broadcast(self, number: int) -> int:
+        """Return rank 0's number on every rank."""
         if self.size == 1:
             return number
         value = torch.tensor([number], dtype=torch.int64, device=self.device)
         distributed.broadcast(value, src=0)
         return int(value.item())
 
-    def announce(self, number: int) -> int:
-        """`follow` for what nothing can change any more: rank 0 goes by it alone if another rank
-        died before it heard."""
+    def broadcast_exit_code(self, number: int) -> int:
+        """Like `broadcast`, but on rank 0 the failure of another rank is only printed."""
         try:
-            return self.follow(number)
-        except RuntimeError as error:  # whatever torch's backends raise
+            return self.broadcast(number)
+        except RuntimeError as error:  # raised by all backends of torch
             if self.rank:
                 raise
             print(f"not every rank heard how it ended: {error}", file=sys.stderr, flush=True)
             return number
 
-    def spread(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrite the tensors of every rank with rank 0's."""
+    def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite the tensors of every rank with those of rank 0."""
         if self.size > 1:
             for tensor in tensors:
                 distributed.broadcast(tensor, src=0)
 
-    def leave(self) -> None:
-        """Hang up; harmless when alone, and where another rank has died: all is said."""
+    def close(self) -> None:
+        """Destroy the process group, if any. Ignores errors of other ranks."""
         if distributed.is_initialized():
             with suppress(RuntimeError):
                 distributed.destroy_process_group()

@@ -1,8 +1,11 @@
-"""`python -m trainer.saver`: saves what the training processes of one machine stage, and outlives
-them. The environment says what for, as it does to them (`SPOTD_...`), and where to listen
-(`SPOTD_SAVER`). It says "ready" on stdout when it does.
+"""Run the saver process: upload the snapshots that one machine's training processes stage.
 
-It ends when its stdin does, or with `--stay` at SIGTERM, after what is staged was saved."""
+It outlives the training processes, so that whatever they staged is committed even if they are
+killed. Its configuration comes from the same environment variables as theirs (`SPOTD_...`);
+`SPOTD_SAVER` names the unix socket to listen on. It prints "ready" on stdout once it listens.
+
+It ends when its stdin is closed, or with `--stay` at SIGTERM, after committing what is staged.
+"""
 
 from __future__ import annotations
 
@@ -23,48 +26,51 @@ from trainer.saver.socket_server import SocketServer
 
 AUTOGROUP = Path("/proc/self/autogroup")
 NICE = 10
-NICE_S = 5.0  # how long the kernel is asked to make our group nice
+NICE_S = 5.0  # how long to retry making our group nice
 NICE_EVERY_S = 0.05
 DRAIN_S = 600.0
-RANK = -1  # by which the agent knows it
+RANK = -1  # identifies the saver to the agent
 
 
 def main() -> int:
-    """Until it is to end. The exit code: 0 when all that was staged is committed."""
+    """Run until told to stop; return 0 if every staged snapshot was committed, else 1."""
     parser = argparse.ArgumentParser(prog="python -m trainer.saver", description=__doc__)
     parser.add_argument("--stay", action="store_true", help="end at SIGTERM, not with stdin")
     stay = parser.parse_args().stay
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="saver: %(message)s")
     logging.getLogger("trainer.saver.prefetch").setLevel(logging.INFO)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)  # what is meant for all processes here
-    if stay:  # blocked in the threads to come as well, and waited for
+        signal.signal(number, signal.SIG_IGN)  # sent to all processes of the job
+    if stay:  # blocked in later threads too; sigwait receives it
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    yield_to_training()
+    lower_priority()
     config = config_from_env()
     link = AgentClient.connect(os.environ, RANK)
-    office = SaverService(config, link.send)
+    service = SaverService(config, link.send)
     if not int(os.environ.get("SPOTD_RANK", "0")):
-        office.begin_prefetch(link.claim_of, int(os.environ.get("SPOTD_NUM_NODES", "1")))
-    door = SocketServer(Path(config.socket), lambda: ClientSession(office))
+        service.start_prefetch(link.current_claim, int(os.environ.get("SPOTD_NUM_NODES", "1")))
+    server = SocketServer(Path(config.socket), lambda: ClientSession(service))
     print("ready", flush=True)
     if stay:
         signal.sigwait({signal.SIGTERM})
     else:
         sys.stdin.buffer.read()
-    done = office.drain(DRAIN_S)
-    door.close()
-    office.close()
+    drained = service.drain(DRAIN_S)
+    server.close()
+    service.close()
     link.close()
-    return 0 if done else 1
+    return 0 if drained else 1
 
 
-def yield_to_training() -> None:
-    """Training comes first where cores are few. Where Linux groups processes by their session
-    (sched_autogroup), niceness counts within a group alone, and ours is not training's: then it is
-    the group that has to be nice, unless it is somebody else's. From users who are not root the
-    kernel takes one such change in 0.1 s, counted over all of them, and answers EAGAIN else."""
+def lower_priority() -> None:
+    """Let training processes win where cores are scarce.
+
+    Where Linux groups processes by session (sched_autogroup), niceness counts only within a group
+    and the saver's group is not training's, so the group itself must be made nice, unless the
+    session belongs to another process. For users other than root the kernel accepts one such change
+    per 0.1 s, counted over all of them, and answers EAGAIN otherwise.
+    """
     with suppress(OSError):
         os.nice(NICE)
     if os.getsid(0) != os.getpid():
@@ -75,18 +81,18 @@ def yield_to_training() -> None:
 
 
 def _make_group_nice() -> bool:
-    """False where the same call may work in a moment."""
+    """Return False if the same call may succeed in a moment."""
     try:
         AUTOGROUP.write_text(str(NICE), encoding="ascii")
     except BlockingIOError:
         return False
     except OSError:
-        return True  # there are no such groups here
+        return True  # this kernel has no autogroups
     return True
 
 
 def config_from_env() -> SaverConfig:
-    """Of the same variables as a training process has. Raises ValueError."""
+    """Read the configuration from a training process's environment variables. Raises ValueError."""
     job, env = Job.from_env(os.environ), os.environ
     if not env.get("SPOTD_SAVER"):
         raise ValueError("SPOTD_SAVER is not set: it names the socket to listen on")
@@ -110,4 +116,4 @@ def config_from_env() -> SaverConfig:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # threads that wait for a store that does not answer hold nobody up
+    os._exit(code)  # do not wait for threads blocked on a store

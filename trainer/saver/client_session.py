@@ -1,4 +1,4 @@
-"""What the saver does for one training process; see server.py for the requests."""
+"""The saver's session with one training process; socket_server.py lists the requests."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trainer.saver.snapshot import Rank
 
 
 class ClientSession:
-    """One process's. `slot_of` the memory that it stages into and fetches to."""
+    """Handles the requests of one training process."""
 
-    def __init__(self, office: SaverService) -> None:
-        self._office = office
+    def __init__(self, service: SaverService) -> None:
+        self._service = service
         self._rank = -1
         self._member: Rank | None = None
-        self._saving: SaveWorker | None = None
-        self._asked = False
+        self._worker: SaveWorker | None = None
+        self._claim_requested = False
         self._requests: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
             "hello": lambda _: {},
             "join": self._join,
@@ -41,126 +41,131 @@ class ClientSession:
             "release": self._release,
         }
 
-    def answer(self, request: str, data: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
-        """See server.py. Raises what is to be told."""
+    def handle(self, request: str, data: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+        """Handle one request (see socket_server.py); whatever it raises becomes the error reply.
+
+        Returns the reply and a file descriptor to send with it, or -1.
+        """
         if request not in self._requests:
             raise ValueError(f"there is no request {request!r}")
-        answer = self._requests[request](data)
-        beside = self._member if request == "join" else None
-        return answer, -1 if beside is None else beside.fd
+        reply = self._requests[request](data)
+        member = self._member if request == "join" else None
+        return reply, -1 if member is None else member.fd
 
-    def hang_up(self) -> None:
-        """The process is gone; its memory stays for what is under way."""
-        if self._saving is not None and self._member is not None:
-            self._saving.lost(self._rank, self._member)
+    def disconnected(self) -> None:
+        """Handle the end of the process. Its memory stays mapped while snapshots are uploaded."""
+        if self._worker is not None and self._member is not None:
+            self._worker.rank_lost(self._rank, self._member)
 
     def _join(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         rank, size, slots = int(data["rank"]), int(data["size"]), int(data["slots"])
-        team = ProgramRanks(int(data["world_size"]), tuple(int(one) for one in data["ranks"]))
-        if rank not in team.ranks:
-            raise ValueError(f"rank {rank} is not among {team.ranks}")
-        saving = self._office.gather(team)
+        program = ProgramRanks(
+            int(data["world_size"]), tuple(int(number) for number in data["ranks"])
+        )
+        if rank not in program.ranks:
+            raise ValueError(f"rank {rank} is not among {program.ranks}")
+        worker = self._service.worker_for(program)
         pieces = tuple(read_piece(item) for item in data["pieces"])
-        before = saving.member(rank)
-        if before is not None and (before.arena.size, before.arena.slots) == (size, slots):
-            member = replace(before, pieces=pieces)  # with all that its memory has
+        previous = worker.member(rank)
+        if previous is not None and (previous.memory.size, previous.memory.slots) == (size, slots):
+            member = replace(previous, pieces=pieces)  # keeps the contents of its memory
         else:
-            self._office.settle()  # it is of the memory before
+            self._service.wait_until_idle()  # snapshots use the old memory
             member = replace(self._make_member(rank, size, slots), pieces=pieces)
-        self._rank, self._member, self._saving = rank, member, saving
-        saving.join(rank, member)
-        if before is not None and before.fd != member.fd:
-            os.close(before.fd)
+        self._rank, self._member, self._worker = rank, member, worker
+        worker.join(rank, member)
+        if previous is not None and previous.fd != member.fd:
+            os.close(previous.fd)
         return {}
 
     def _make_member(self, rank: int, size: int, slots: int) -> Rank:
-        prefetch = self._office.prefetch
-        made = prefetch.take(rank, size, slots) if prefetch is not None else None
-        if made is None:
+        prefetch = self._service.prefetch
+        member = prefetch.take(rank, size, slots) if prefetch is not None else None
+        if member is None:
             fd = make_memory(size, slots)
-            made = Rank(SharedMemory(fd, size, slots), fd, ())
-        made.arena.fault_in()
-        return made
+            member = Rank(SharedMemory(fd, size, slots), fd, ())
+        member.memory.fault_in()
+        return member
 
     def _claim(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._member is None and not self._asked:
-            self._office.wait_to_settle()
-        self._asked = True
-        head = self._office.claim(data["claim"], float(data["left_s"]), float(data["wait_s"]))
+        if self._member is None and not self._claim_requested:
+            self._service.extend_settle_time()
+        self._claim_requested = True
+        head = self._service.claim(data["claim"], float(data["left_s"]), float(data["wait_s"]))
         if head is None:
             return {"waiting": True}
         return {"waiting": False, "final": head.final, "generation": head.generation}
 
     def _resume(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        office = self._office
-        if "ref" in data:  # another rank's choice
+        service = self._service
+        if "ref" in data:  # chosen by another rank
             ref = HeadRef(**data["ref"])
-            office.found = ref, read_manifest(office.store, ref)
+            service.resume_point = ref, read_manifest(service.store, ref)
         else:
-            office.look_back(int(data["back"]), data["most_step"])
-            office.found = office.chain.newest(data["config"])
-        return self._found()
+            service.start_resume_chain(int(data["back"]), data["most_step"])
+            service.resume_point = service.chain.newest(data["config"])
+        return self._resume_reply()
 
     def _skip(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        office = self._office
-        office.chain.pass_over(str(data["why"]))
-        office.found = office.chain.newest(data["config"])
-        return self._found()
+        service = self._service
+        service.chain.skip(str(data["why"]))
+        service.resume_point = service.chain.newest(data["config"])
+        return self._resume_reply()
 
-    def _found(self) -> Mapping[str, Any]:
-        if self._office.found is None:
+    def _resume_reply(self) -> Mapping[str, Any]:
+        if self._service.resume_point is None:
             return {"found": None}
-        ref, manifest = self._office.found
+        ref, manifest = self._service.resume_point
         tensors = [asdict(tensor) for tensor in manifest.tensors]
-        told = {"ref": asdict(ref), "state": dict(manifest.state), "tensors": tensors}
-        return {"found": {**told, "sizes": [stream.size for stream in manifest.streams]}}
+        data = {"ref": asdict(ref), "state": dict(manifest.state), "tensors": tensors}
+        return {"found": {**data, "sizes": [stream.size for stream in manifest.streams]}}
 
     def _fetch(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        office = self._office
-        if office.found is None or self._member is None:
+        service = self._service
+        if service.resume_point is None or self._member is None:
             raise ValueError("there is nothing to fetch: join and resume first")
-        arena = self._member.arena
-        ranges = [Range(*(int(number) for number in one)) for one in data["ranges"]]
-        total = sum(one.size for one in ranges)
-        if total > arena.size:
-            raise ValueError(f"{total} bytes do not fit into {arena.size}")
-        manifest = office.found[1]
-        folder, saving = folder_of(manifest), office.saving
-        whole = ranges == [Range(self._rank, 0, arena.size)]
-        slot = saving.slot_for_fetch(self._rank, folder, whole=whole)
-        nearer: list[LocalCopy] = [MemoryCopy(saving.holding(folder))]
-        if office.local is not None:
-            nearer.append(DiskCopy(office.local, folder))
-        reader = Reader(office.store, manifest, nearer, office.readers)
-        reader.fill(arena.slot(slot), ranges, lambda _: None)
-        return {"slot": slot, "from": reader.tally.bytes}
+        memory = self._member.memory
+        ranges = [Range(*(int(number) for number in numbers)) for numbers in data["ranges"]]
+        total = sum(wanted.size for wanted in ranges)
+        if total > memory.size:
+            raise ValueError(f"{total} bytes do not fit into {memory.size}")
+        manifest = service.resume_point[1]
+        checkpoint_folder, worker = folder_of(manifest), service.worker
+        fetches_all = ranges == [Range(self._rank, 0, memory.size)]
+        slot = worker.slot_for_fetch(self._rank, checkpoint_folder, whole_stream=fetches_all)
+        local_copies: list[LocalCopy] = [MemoryCopy(worker.slots_holding(checkpoint_folder))]
+        if service.local is not None:
+            local_copies.append(DiskCopy(service.local, checkpoint_folder))
+        reader = Reader(service.store, manifest, local_copies, service.readers)
+        reader.fill(memory.slot(slot), ranges, lambda _: None)
+        return {"slot": slot, "from": reader.bytes_by_source.bytes}
 
     def _resumed(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._office.found is not None:
-            self._office.fence.resume_from(self._office.found[0])
+        if self._service.resume_point is not None:
+            self._service.fence.resume_from(self._service.resume_point[0])
         return {}
 
     def _begin(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        office = self._office
-        if office.saving.fenced is not None:
-            raise office.saving.fenced
-        office.end_prefetch()
+        service = self._service
+        if service.worker.fenced is not None:
+            raise service.worker.fenced
+        service.drop_prefetch()
         label = SnapshotLabel(
-            generation=office.config.generation,
-            world_size=office.saving.world_size,
+            generation=service.config.generation,
+            world_size=service.worker.world_size,
             created_at_us=time.time_ns() // 1000,
             **data,
         )
-        return {"slot": office.saving.begin(self._rank, label)}
+        return {"slot": service.worker.begin(self._rank, label)}
 
     def _drain(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        saving, alone = self._office.saving, bool(data.get("alone"))
-        done = saving.drain(float(data["timeout_s"]), alone=alone)
-        if self._office.saving.fenced is not None:
-            raise self._office.saving.fenced
-        return {"drained": done}
+        worker, drop_waiting = self._service.worker, bool(data.get("alone"))
+        drained = worker.drain(float(data["timeout_s"]), drop_waiting=drop_waiting)
+        if self._service.worker.fenced is not None:
+            raise self._service.worker.fenced
+        return {"drained": drained}
 
     def _release(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
-        head = self._office.release()
+        head = self._service.release()
         ref = head.current
         return {"step": ref.step if ref else 0, "manifest": ref.manifest if ref else ""}

@@ -1,5 +1,6 @@
-"""What is left to do after a commit: to read it back, and to remove what is old. It has a thread of
-its own, so that no save waits for it, and gives way to those that have no time to share the line.
+"""Background work after a commit: read the checkpoint back and delete old ones.
+
+It runs in a thread of its own, so that no save waits for it, and pauses while a save is urgent.
 """
 
 from __future__ import annotations
@@ -12,64 +13,67 @@ from trainer.saver.retention import ReadBack, remove_old
 from trainer.saver.snapshot import SaverRole
 
 
-class Housekeeping:
-    """`changed` is the lock of whoever saves, notified when `may_go_on()` may have become true.
-    That is asked with it held, as `closed()` is. `say(text)` is told what went wrong, once."""
+class Housekeeper:
+    """Runs `remove_old` when requested and allowed.
+
+    `changed` is the save worker's condition, notified whenever `may_run()` may have become true.
+    `may_run` and `closed` are called with its lock held. `report(message)` is called once per
+    failure.
+    """
 
     def __init__(
         self,
         fence: Fence,
-        duties: SaverRole,
+        role: SaverRole,
         changed: threading.Condition,
         closed: Callable[[], bool],
-        may_go_on: Callable[[], bool],
-        say: Callable[[str], None],
+        may_run: Callable[[], bool],
+        report: Callable[[str], None],
     ) -> None:
-        self.fence, self._duties = fence, duties
-        self._changed, self._closed, self._may_go_on = changed, closed, may_go_on
-        self._say, self._said = say, ""
-        self._untidy = False
-        self._read = ReadBack()
+        self.fence, self._role = fence, role
+        self._changed, self._closed, self._may_run = changed, closed, may_run
+        self._report, self._last_error = report, ""
+        self._requested = False
+        self._read_back = ReadBack()
         threading.Thread(target=self._run, name="tidying", daemon=True).start()
 
-    def note(self) -> None:
-        """There may be something to do: after a commit, and beside a save that failed, perhaps for
-        want of room."""
+    def request(self) -> None:
+        """Request a run: after a commit, and after a failed save, which may have lacked space."""
         with self._changed:
-            self._untidy = True
+            self._requested = True
             self._changed.notify_all()
 
-    def reach(self) -> int:
-        """How many checkpoints HEAD has to remember with the next commit."""
-        return self._read.reach(self.fence.head, self._duties.keep_every_steps)
+    def required_history(self) -> int:
+        """Return how many checkpoints HEAD must list in the next commit."""
+        return self._read_back.required_history(self.fence.head, self._role.keep_every_steps)
 
     def _run(self) -> None:
-        while self._begin():
-            self._tidy()
+        while self._wait_for_request():
+            self._remove_old()
 
-    def _begin(self) -> bool:
-        """Wait for something to do; False when all is over."""
+    def _wait_for_request(self) -> bool:
+        """Wait for a request; return False once the worker is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed() or (self._untidy and self._may_go_on()))
-            self._untidy = False
+            self._changed.wait_for(lambda: self._closed() or (self._requested and self._may_run()))
+            self._requested = False
             return not self._closed()
 
-    def _go_on(self) -> bool:
+    def _may_continue(self) -> bool:
         with self._changed:
-            return not self._closed() and self._may_go_on()
+            return not self._closed() and self._may_run()
 
-    def _tidy(self) -> None:
-        keep, every = self._duties.keep, self._duties.keep_every_steps
+    def _remove_old(self) -> None:
+        keep, keep_every_steps = self._role.keep, self._role.keep_every_steps
         try:
-            remove_old(self.fence, keep, self._go_on, every, self._read)
+            remove_old(self.fence, keep, self._may_continue, keep_every_steps, self._read_back)
         except FencedError:
-            return  # the next commit says so; nothing was removed
-        except Exception as error:  # noqa: BLE001 - housekeeping may not end training either
-            text = f"read-back: {type(error).__name__}: {error}"
-            if text != self._said:  # a store that the job has left may be away for long
-                self._say(text)
-            self._said = text
+            return  # the next commit reports it; nothing was deleted
+        except Exception as error:  # noqa: BLE001 - no failure may end training
+            message = f"read-back: {type(error).__name__}: {error}"
+            if message != self._last_error:  # a store may be unreachable for a long time
+                self._report(message)
+            self._last_error = message
         else:
-            self._said = self._said if self._read.more else ""
+            self._last_error = self._last_error if self._read_back.has_more else ""
         with self._changed:
-            self._untidy = self._untidy or self._read.more
+            self._requested = self._requested or self._read_back.has_more

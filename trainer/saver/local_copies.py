@@ -1,5 +1,7 @@
-"""Copies of a checkpoint on this machine, nearer than the bucket: what slots of memory still hold,
-and what the local disk has. What they give is verified like anything else."""
+"""Copies of a checkpoint on this machine: in memory slots and on the local disk.
+
+Their bytes are verified like any others.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ from trainer.saver.disk import LocalTier, name_of
 
 
 def folder_of(manifest: Manifest) -> str:
-    """Where the bucket has its shards; "" for a manifest of none."""
+    """Return the store folder of a manifest's shards; "" for a manifest without shards."""
     return next((shard.key.rpartition("/")[0] for shard in manifest.shards), "")
 
 
 class MemoryCopy:
-    """`slots`: by rank, the memory and the slot that hold the checkpoint."""
+    """A checkpoint in memory. `slots`: rank -> (memory, slot number)."""
 
     name = "memory"
 
@@ -27,15 +29,15 @@ class MemoryCopy:
         """Fill `into` with those bytes of a rank's stream, if they are here."""
         if stream not in self._slots:
             return False
-        arena, slot = self._slots[stream]
-        if start + len(into) > arena.size:
+        memory, slot = self._slots[stream]
+        if start + len(into) > memory.size:
             return False
-        into[:] = arena.slot(slot)[start : start + len(into)]
+        into[:] = memory.slot(slot)[start : start + len(into)]
         return True
 
 
 class DiskCopy:
-    """What the local tier has of the checkpoint below `folder`."""
+    """The local tier's copy of the checkpoint at the store folder `folder`."""
 
     name = "disk"
 
@@ -43,5 +45,5 @@ class DiskCopy:
         self._tier, self._folder = tier, folder
 
     def read(self, stream: int, start: int, into: memoryview) -> bool:
-        """As of `Memory`."""
+        """See LocalCopy.read."""
         return self._tier.read(name_of(self._folder, stream), start, into)

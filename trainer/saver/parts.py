@@ -1,5 +1,8 @@
-"""What one rank saved, written down: on the local disk beside its bytes, and, by ranks of other
-machines than the first one's, in the bucket, where the first finds it."""
+"""The description of one rank's share of a snapshot, and the manifest made of all ranks' shares.
+
+A part lies on the local disk beside its bytes. Ranks on other machines than rank 0's also put it
+into the store, where rank 0's saver collects it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from spotd.wire import (
 
 @dataclass(frozen=True)
 class TensorPiece:
-    """A block of a tensor as its rank has it: at byte `offset` of what the rank stages."""
+    """One rank's block of a tensor, at byte `offset` of the rank's snapshot."""
 
     name: str
     dtype: str
@@ -36,7 +39,7 @@ class TensorPiece:
 
 @dataclass(frozen=True)
 class RankPart:
-    """One rank's share of a snapshot. `state` is the JSON part, of the first rank alone."""
+    """One rank's share of a snapshot. `state` is the JSON part; only rank 0 has it."""
 
     folder: str
     generation: int
@@ -56,7 +59,7 @@ class RankPart:
 
 
 def part_key(folder: str, rank: int) -> str:
-    """Where a rank of another machine leaves its part."""
+    """Return the store key of the part of a rank on another machine."""
     return f"{folder}/part-{rank:05d}"
 
 
@@ -98,11 +101,14 @@ def read_piece(item: Any) -> TensorPiece:
 
 
 def manifest_of(job: str, parts: Sequence[RankPart]) -> Manifest:
-    """Of the parts of all ranks, in the order of their ranks. A block that several ranks hold is
-    the first one's. Raises WireError when they do not fit together."""
+    """Return the manifest of all ranks' parts, given in rank order.
+
+    A block that several ranks hold is taken from the first of them. Raises WireError if the parts
+    do not belong together.
+    """
     first = parts[0]
-    told = {(part.folder, part.step, part.world_size) for part in parts}
-    if len(told) != 1 or [part.rank for part in parts] != list(range(first.world_size)):
+    identities = {(part.folder, part.step, part.world_size) for part in parts}
+    if len(identities) != 1 or [part.rank for part in parts] != list(range(first.world_size)):
         raise WireError(f"the parts of {first.folder} are not of one snapshot")
     return Manifest(
         job=job,
@@ -118,15 +124,15 @@ def manifest_of(job: str, parts: Sequence[RankPart]) -> Manifest:
 
 
 def _tensors(parts: Iterable[RankPart]) -> tuple[TensorLayout, ...]:
-    found: dict[str, tuple[str, tuple[int, ...], dict[tuple[int, ...], Block]]] = {}
+    tensors: dict[str, tuple[str, tuple[int, ...], dict[tuple[int, ...], Block]]] = {}
     for part in parts:
         for piece in part.pieces:
-            dtype, shape, blocks = found.setdefault(piece.name, (piece.dtype, piece.shape, {}))
+            dtype, shape, blocks = tensors.setdefault(piece.name, (piece.dtype, piece.shape, {}))
             if (dtype, shape) != (piece.dtype, piece.shape):
                 raise WireError(f"tensor {piece.name!r} is not the same on all ranks")
             block = Block(piece.at, piece.block, part.rank, piece.offset)
             blocks.setdefault(piece.at, block)
     return tuple(
         TensorLayout(name, dtype, shape, tuple(blocks.values()))
-        for name, (dtype, shape, blocks) in found.items()
+        for name, (dtype, shape, blocks) in tensors.items()
     )

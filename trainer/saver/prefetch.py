@@ -1,7 +1,9 @@
-"""The newest checkpoint on its way here before the program asks for it: while the node is prepared,
-and while the program imports and builds. It lies in the memory that the program is given when it
-joins. It is a hint: what the claimed HEAD names is what counts, and each byte is verified again
-when it is fetched."""
+"""Fetch the newest checkpoint before the training program asks for it.
+
+It is fetched while the node is prepared and the program imports, into the memory that the program
+gets when it joins. It is only a hint: the claimed HEAD decides which checkpoint is used, and every
+byte is verified again when the program fetches it.
+"""
 
 from __future__ import annotations
 
@@ -22,66 +24,71 @@ from trainer.saver.snapshot import Rank
 from trainer.saver.streams import AbandonedError
 
 _LOG = logging.getLogger(__name__)
-SLOTS = 2  # what programs ask for
+SLOTS = 2  # as training programs request
 POLL_S = 0.2
 
 
 class Prefetch:
-    """Begins at once, in a thread of its own, and waits until HEAD may be claimed, so that the
-    checkpoint is the last of the generation before. `claim_of` is as for `Fence.wait_claimable`;
-    `nodes`: this machine takes the first of so many equal shares of the streams. Of a `suspect`
-    manifest nothing is fetched."""
+    """Waits until HEAD may be claimed, then fetches, in a thread that starts at once.
+
+    By waiting it gets the last checkpoint of the previous generation. `current_claim` is as for
+    `Fence.wait_claimable`. This machine fetches the first of `nodes` equal shares of the streams. A
+    `suspect` manifest is skipped.
+    """
 
     def __init__(
         self,
         open_store: Callable[[], ObjectStore],
         make_fence: Callable[[ObjectStore], Fence],
-        claim_of: Callable[[], tuple[str, float]],
+        current_claim: Callable[[], tuple[str, float]],
         readers: Executor,
         *,
         nodes: int = 1,
         suspect: str = "",
     ) -> None:
         self._open_store, self._make_fence = open_store, make_fence
-        self._claim_of, self._readers = claim_of, readers
+        self._current_claim, self._readers = current_claim, readers
         self._nodes, self._suspect = nodes, suspect
         self._stop = threading.Event()
-        self._wanted: tuple[ObjectStore, str, HeadRef] | None = None
+        self._target: tuple[ObjectStore, str, HeadRef] | None = None
         self._lock = threading.Lock()
         self._ranks: dict[int, Rank] = {}
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         self._thread.start()
 
     def take(self, rank: int, size: int, slots: int) -> Rank | None:
-        """The memory of a rank that joins, with what its slot 0 holds; None where there is none of
-        that shape. Waits for what is under way, if HEAD still names it; else, and where nothing is
-        yet, it is given up without waiting: a store that does not answer must hold up nobody."""
+        """Return the memory of a joining rank, slot 0 prefetched, or None if there is none.
+
+        Waits for a running fetch if HEAD still names its checkpoint. Otherwise, or before anything
+        is being fetched, the prefetch is given up without waiting: a store that does not answer
+        must delay nobody.
+        """
         if self._thread.is_alive():
             if not self._is_wanted():
                 self.drop()
                 return None
             self._thread.join()
         with self._lock:
-            found = self._ranks.pop(rank, None)
-        if found is None or (found.arena.size, found.arena.slots) == (size, slots):
-            return found
-        _drop(found.fd)
+            prefetched = self._ranks.pop(rank, None)
+        if prefetched is None or (prefetched.memory.size, prefetched.memory.slots) == (size, slots):
+            return prefetched
+        _free(prefetched.fd)
         return None
 
     def drop(self) -> None:
-        """What nobody has taken is for nobody. Does not wait."""
+        """Give up the fetch and free all memory that no rank has taken. Does not wait."""
         with self._lock:
             self._stop.set()
             left, self._ranks = self._ranks, {}
         for rank in left.values():
-            _drop(rank.fd)
+            _free(rank.fd)
 
     def _is_wanted(self) -> bool:
         with self._lock:
-            if self._wanted is None:
+            if self._target is None:
                 self._stop.set()
                 return False
-            store, job_id, ref = self._wanted
+            store, job_id, ref = self._target
         try:
             entry = read_head(store, job_id)
         except (StoreError, WireError):
@@ -107,15 +114,15 @@ class Prefetch:
             SharedMemoryError,
             OSError,
         ) as error:
-            # Whoever resumes meets it again, and says so.
+            # The resume meets the same error and reports it.
             _LOG.warning("nothing is fetched ahead: %s", error)
 
     def _prefetch(self) -> None:
         store = self._open_store()
         fence = self._make_fence(store)
-        fence.wait_claimable(self._claim_of, POLL_S, self._pause)
+        fence.wait_claimable(self._current_claim, POLL_S, self._pause)
         entry = read_head(store, fence.job_id)
-        # A HEAD that is ours already has a program that trains, or had one here.
+        # If HEAD is ours already, a program trains or trained here.
         if entry is None or entry[0].generation >= fence.generation or entry[0].final:
             return
         ref = self._newest(entry[0])
@@ -124,7 +131,7 @@ class Prefetch:
         manifest = read_manifest(store, ref)
         with self._lock:
             self._check()
-            self._wanted = store, fence.job_id, ref
+            self._target = store, fence.job_id, ref
         began_s, count = time.monotonic(), len(manifest.streams)
         sizes = {
             number: stream.size
@@ -142,22 +149,22 @@ class Prefetch:
         fd = make_memory(size, SLOTS)
         failed = threading.Event()
         try:
-            arena = SharedMemory(fd, size, SLOTS)
+            memory = SharedMemory(fd, size, SLOTS)
             reader = Reader(store, manifest, [_AbandonedCopy(self._check)], self._readers)
-            with ThreadPoolExecutor(1, thread_name_prefix="fault-in") as beside:
-                wanted = lambda: not (self._stop.is_set() or failed.is_set())  # noqa: E731
-                room = beside.submit(arena.fault_in, wanted)
+            with ThreadPoolExecutor(1, thread_name_prefix="fault-in") as executor:
+                still_wanted = lambda: not (self._stop.is_set() or failed.is_set())  # noqa: E731
+                faulted_in = executor.submit(memory.fault_in, still_wanted)
                 try:
-                    reader.fill(arena.slot(0), [Range(number, 0, size)], lambda _: None)
+                    reader.fill(memory.slot(0), [Range(number, 0, size)], lambda _: None)
                 except BaseException:
                     failed.set()
                     raise
-                room.result()
+                faulted_in.result()
             with self._lock:
                 self._check()
-                self._ranks[number] = Rank(arena, fd, (), {0: folder_of(manifest)})
+                self._ranks[number] = Rank(memory, fd, (), {0: folder_of(manifest)})
         except BaseException:
-            _drop(fd)
+            _free(fd)
             raise
 
     def _pause(self, seconds: float) -> None:
@@ -170,7 +177,7 @@ class Prefetch:
 
 
 class _AbandonedCopy:
-    """A copy that has nothing, and ends the reading where that is given up."""
+    """A copy without content, whose `read` ends the fetch once the prefetch is given up."""
 
     name = "nothing"
 
@@ -178,12 +185,12 @@ class _AbandonedCopy:
         self._check = check
 
     def read(self, *_: object) -> bool:
-        """As of `Memory`. Raises AbandonedError."""
+        """See LocalCopy.read. Raises AbandonedError."""
         self._check()
         return False
 
 
-def _drop(fd: int) -> None:
-    """Give the memory back now, though it may still be mapped: nobody looks at it again."""
+def _free(fd: int) -> None:
+    """Free the memory now, though it may still be mapped: nobody reads it again."""
     os.ftruncate(fd, 0)
     os.close(fd)

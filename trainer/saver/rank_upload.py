@@ -1,5 +1,8 @@
-"""One rank's share of a snapshot on its way out: digested, written to the local disk and put into
-the bucket side by side, all from the memory that the rank filled."""
+"""Upload of one rank's share of a snapshot.
+
+It is digested, written to the local disk and put into the store in parallel, all from the memory
+that the rank filled.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,24 @@ from providers.stores.base import ObjectStore
 from spotd.wire import Stream
 from trainer.saver.disk import LocalTier, name_of
 from trainer.saver.parts import RankPart, TensorPiece, part_key
-from trainer.saver.streams import AbandonedError, Digests, Filling, cuts_of, describe, shard_key
+from trainer.saver.streams import (
+    AbandonedError,
+    Digests,
+    FillingSlot,
+    describe_stream,
+    shard_key,
+    shard_ranges,
+)
 
-# Where the two share few cores, an upload that begins at once makes the local disk wait twice as
-# long and is over no sooner (docs/measurements.md). A disk that is slow keeps no bucket waiting.
+# On few cores, an upload that starts at once doubles the time of the local disk and ends no sooner
+# (docs/measurements.md). A slow disk does not delay the store for longer than DISK_FIRST_S.
 FEW_CORES = 3
 DISK_FIRST_S = 2.0
 
 
 @dataclass(frozen=True)
 class SnapshotLabel:
-    """What a snapshot is, the same for all its ranks."""
+    """The properties of a snapshot, the same for all its ranks."""
 
     folder: str
     generation: int
@@ -38,21 +48,22 @@ class SnapshotLabel:
     state: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def last(self) -> bool:
-        """Nothing comes after it from this machine."""
+    def is_last(self) -> bool:
+        """No further snapshot comes from this machine."""
         return self.released or self.final
 
     @property
-    def hurried(self) -> bool:
-        """Somebody waits for it, perhaps because the machine is about to go."""
-        return self.last or self.trigger == "asked"
+    def is_urgent(self) -> bool:
+        """Somebody waits for this snapshot, perhaps because the machine is about to end."""
+        return self.is_last or self.trigger == "asked"
 
 
 class RankUpload:
-    """`put` and then `part`; `put` may be called again after a failure and does what is left.
+    """Uploads one rank's share: call `put`, then `part`.
 
-    `on_local` hears the seconds since `begun_s` when the local disk has all of it, or what went
-    wrong with that, which hinders nothing else; `on_put` that a shard is in the bucket.
+    `put` may be called again after a failure and uploads what is missing. `on_local` receives the
+    seconds until the local disk had all of it, or an error message; a failing disk does not stop
+    the upload. `on_put` is called for each shard that reached the store.
     """
 
     def __init__(
@@ -61,61 +72,66 @@ class RankUpload:
         rank: int,
         size: int,
         pieces: tuple[TensorPiece, ...],
-        filling: Filling,
+        slot: FillingSlot,
         local: LocalTier | None,
         on_local: Callable[[float, str], None] = lambda _s, _e: None,
         on_put: Callable[[], None] = lambda: None,
     ) -> None:
         self.label, self.rank = label, rank
         self.size, self._pieces = size, pieces
-        self._filling, self._local = filling, local
+        self._slot, self._local = slot, local
         self._on_local, self._on_put = on_local, on_put
-        self._begun_s = time.perf_counter()
-        self._moved_s = time.monotonic()  # when the disk last took a chunk
+        self._started_s = time.perf_counter()
+        self._disk_progress_at_s = time.monotonic()  # when the disk last took a chunk
         self._digests = Digests(size)
-        self._put: set[int] = set()
+        self._uploaded: set[int] = set()
         self._store = ""
         self._threads = [threading.Thread(target=self._digest, name="digest", daemon=True)]
-        self._waited_for = local is None or label.last  # the last one has no time for the disk
+        # The last snapshot does not wait for the disk.
+        self._waited_for_disk = local is None or label.is_last
         if local is not None:
-            self._threads.append(threading.Thread(target=self._keep, name="disk", daemon=True))
+            self._threads.append(
+                threading.Thread(target=self._write_local, name="disk", daemon=True)
+            )
         for thread in self._threads:
             thread.start()
 
-    def put(self, store: ObjectStore, pool: Executor, at_once: int, url: str = "") -> None:
-        """Every shard that the bucket does not have yet, so many at once; it is the one that the
-        manifest names as `url`, and where that is another one than before, all begins anew. Raises
-        StoreError, AbandonedError."""
+    def put(self, store: ObjectStore, pool: Executor, concurrency: int, url: str = "") -> None:
+        """Put every missing shard into the store, `concurrency` at a time.
+
+        `url` is how the manifest names the store; with another `url` than before, all shards are
+        put again. Raises StoreError, AbandonedError.
+        """
         if url != self._store:
-            self._store, self._put = url, set()
-        if not self._waited_for and len(os.sched_getaffinity(0)) <= FEW_CORES:
+            self._store, self._uploaded = url, set()
+        if not self._waited_for_disk and len(os.sched_getaffinity(0)) <= FEW_CORES:
             self._threads[-1].join(DISK_FIRST_S)
-        self._waited_for = True
-        running: set[Future[None]] = set()
+        self._waited_for_disk = True
+        uploads: set[Future[None]] = set()
         try:
-            for number, (start, end) in enumerate(cuts_of(self.size)):
-                if number in self._put:
+            for number, (start, end) in enumerate(shard_ranges(self.size)):
+                if number in self._uploaded:
                     continue
-                self._filling.wait(end, time.sleep)
-                while len(running) >= at_once:
-                    running = _go_on(running)
-                running.add(pool.submit(self._put_shard, store, number, start, end))
-            while running:
-                running = _go_on(running)
+                self._slot.wait(end, time.sleep)
+                while len(uploads) >= concurrency:
+                    uploads = _wait_for_any(uploads)
+                uploads.add(pool.submit(self._put_shard, store, number, start, end))
+            while uploads:
+                uploads = _wait_for_any(uploads)
         except BaseException:
-            for one in running:
-                one.cancel()
-            wait(running)  # none is on its way when this is tried again, or the memory reused
+            for upload in uploads:
+                upload.cancel()
+            wait(uploads)  # no upload may run during a retry or when the memory is reused
             raise
 
     @property
     def bytes_put(self) -> int:
-        """Of `size`, what is in the bucket."""
-        cuts, put = cuts_of(self.size), tuple(self._put)  # others add to it meanwhile
-        return sum(cuts[number][1] - cuts[number][0] for number in put)
+        """Bytes of the snapshot that are in the store, of `size`."""
+        ranges, uploaded = shard_ranges(self.size), tuple(self._uploaded)  # other threads add to it
+        return sum(ranges[number][1] - ranges[number][0] for number in uploaded)
 
     def part(self) -> RankPart:
-        """What it has become. Raises AbandonedError."""
+        """Return the description of the share. Raises AbandonedError."""
         label = self.label
         return RankPart(
             folder=label.folder,
@@ -133,58 +149,60 @@ class RankUpload:
         )
 
     def publish(self, store: ObjectStore) -> None:
-        """Tell the first rank of it, by the bucket. Raises StoreError."""
+        """Put the part into the store, where rank 0's saver collects it. Raises StoreError."""
         store.put(part_key(self.label.folder, self.rank), self.part().to_bytes())
 
-    def join(self, still_s: float) -> bool:
-        """Wait until nobody reads the memory any more; False when the local disk has taken nothing
-        for `still_s`, and holds on to it."""
+    def join(self, stall_s: float) -> bool:
+        """Wait until nothing reads the memory.
+
+        Returns False if the local disk took no data for `stall_s`.
+        """
         while not self.ended():
-            left_s = self._moved_s + still_s - time.monotonic()
-            if left_s <= 0:
+            remaining_s = self._disk_progress_at_s + stall_s - time.monotonic()
+            if remaining_s <= 0:
                 return False
             for thread in self._threads:
-                thread.join(min(left_s, still_s / len(self._threads)))
+                thread.join(min(remaining_s, stall_s / len(self._threads)))
         return True
 
     def ended(self) -> bool:
-        """Whether nobody reads the memory any more."""
+        """Return whether nothing reads the memory any more."""
         return not any(thread.is_alive() for thread in self._threads)
 
     def _put_shard(self, store: ObjectStore, number: int, start: int, end: int) -> None:
-        store.put(shard_key(self.label.folder, self.rank, number), self._filling.view[start:end])
-        self._put.add(number)
+        store.put(shard_key(self.label.folder, self.rank, number), self._slot.view[start:end])
+        self._uploaded.add(number)
         self._on_put()
 
     def _digest(self) -> None:
-        self._digests.make(self._filling, time.sleep)
+        self._digests.compute(self._slot, time.sleep)
 
     def _stream(self) -> Stream:
-        return describe(self.label.folder, self.rank, self.size, self._digests, self._store)
+        return describe_stream(self.label.folder, self.rank, self.size, self._digests, self._store)
 
     def _filled(self) -> int:
-        self._moved_s = time.monotonic()  # it is asked before each chunk
-        return self._filling.filled()
+        self._disk_progress_at_s = time.monotonic()  # called before each chunk
+        return self._slot.filled()
 
-    def _keep(self) -> None:
+    def _write_local(self) -> None:
         label, local = self.label, self._local
-        assert local is not None  # noqa: S101 - the thread is there only with one
+        assert local is not None  # noqa: S101 - the thread starts only with one
         name = name_of(label.folder, self.rank)
         try:
-            local.write(name, replace(self._filling, filled=self._filled), self.size, time.sleep)
+            local.write(name, replace(self._slot, filled=self._filled), self.size, time.sleep)
             local.commit(name, self.part().to_bytes())
         except AbandonedError:
-            local.drop(name)
+            local.discard(name)
         except OSError as error:
-            local.drop(name)
+            local.discard(name)
             self._on_local(0.0, str(error))
         else:
-            self._on_local(time.perf_counter() - self._begun_s, "")
+            self._on_local(time.perf_counter() - self._started_s, "")
 
 
-def _go_on(running: set[Future[None]]) -> set[Future[None]]:
-    """Those that still run when one has ended. Raises what that one did."""
-    done, left = wait(running, return_when=FIRST_COMPLETED)
-    for one in done:
-        one.result()
-    return left
+def _wait_for_any(uploads: set[Future[None]]) -> set[Future[None]]:
+    """Wait until one upload ends and return those still running. Raises its error."""
+    done, pending = wait(uploads, return_when=FIRST_COMPLETED)
+    for upload in done:
+        upload.result()
+    return pending

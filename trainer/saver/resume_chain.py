@@ -1,4 +1,4 @@
-"""Where a job goes on: along HEAD and its predecessors, the newest that can be used."""
+"""Choose the checkpoint to resume from: the newest in HEAD's history that can be used."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from spotd.wire import CHECKPOINT_SKIPPED, Head, HeadRef, Manifest
 from trainer.saver.reader import CorruptError, read_manifest
 
 READ_ATTEMPTS = 3
-IMPORTED = "imported"  # in the state of what has weights alone, as `spotctl ckpt import` makes it
-T = TypeVar("T")
+IMPORTED = "imported"  # marks weights alone, made by `spotctl ckpt import`
+Result = TypeVar("Result")
 
 
 class MismatchError(Exception):
-    """The checkpoint is of another model, configuration or data; the text names the difference."""
+    """The checkpoint has another model, configuration or data; the text names the difference."""
 
 
 class UnusableError(Exception):
@@ -25,9 +25,11 @@ class UnusableError(Exception):
 
 
 class ResumeChain:
-    """HEAD's checkpoints, newest first, without the one whose manifest is `suspect` and the first
-    `back` of them (one stays, whatever they are) and without those after step `most_step`. `report`
-    takes journal entries."""
+    """The checkpoints of HEAD to try, newest first.
+
+    Leaves out the manifest `suspect`, steps after `most_step`, and the newest `back` of the rest;
+    at least one checkpoint stays. `report` takes journal entries.
+    """
 
     def __init__(
         self,
@@ -44,23 +46,23 @@ class ResumeChain:
         refs = [ref for ref in (head.current, *head.previous) if ref]
         refs = [ref for ref in refs if most_step is None or ref.step <= most_step]
         refs = [ref for ref in refs if ref.manifest != suspect] or refs
-        self._refs = refs[min(back, max(len(refs) - 1, 0)) :]
-        self._length = len(self._refs)
+        self._candidates = refs[min(back, max(len(refs) - 1, 0)) :]
+        self._length = len(self._candidates)
         self._report, self._pause = report, pause
 
     def newest(self, config: Mapping[str, Any]) -> tuple[HeadRef, Manifest] | None:
-        """The newest that was not passed over; None when there never was one.
+        """Return the newest usable checkpoint that was not skipped; None if the job never had one.
 
-        Torn manifests are reported and passed over. Raises MismatchError when the one to use was
-        made with another `config`, UnusableError when none is left, and StoreUnavailableError when
-        the store stays away: that is no reason to go back in time.
+        Skips damaged manifests and reports them. Raises MismatchError if the checkpoint was made
+        with another `config`, UnusableError if none is left, and StoreUnavailableError if the store
+        does not answer, because an outage is no reason to use an older checkpoint.
         """
-        while self._refs:
-            ref = self._refs[0]
+        while self._candidates:
+            ref = self._candidates[0]
             try:
-                manifest = self.patiently(partial(read_manifest, self._store, ref))
+                manifest = self.retry(partial(read_manifest, self._store, ref))
             except (CorruptError, NotFoundError) as error:
-                self.pass_over(str(error))
+                self.skip(str(error))
                 continue
             check_config(manifest, config)
             return ref, manifest
@@ -71,32 +73,34 @@ class ResumeChain:
             )
         return None
 
-    def pass_over(self, why: str) -> None:
-        """The newest is not to be used."""
-        ref = self._refs.pop(0)
-        said = {"step": ref.step, "manifest": ref.manifest, "error": why}
-        self._report(CHECKPOINT_SKIPPED, said)
+    def skip(self, why: str) -> None:
+        """Skip the newest remaining checkpoint."""
+        ref = self._candidates.pop(0)
+        entry = {"step": ref.step, "manifest": ref.manifest, "error": why}
+        self._report(CHECKPOINT_SKIPPED, entry)
 
-    def patiently(self, read: Callable[[], T]) -> T:
-        """`read()`, a few times while the store does not answer."""
+    def retry(self, read: Callable[[], Result]) -> Result:
+        """Return `read()`, retrying READ_ATTEMPTS times while the store does not answer."""
         for attempt in range(READ_ATTEMPTS - 1):
             try:
                 return read()
-            except StoreUnavailableError:  # noqa: PERF203 - of few
+            except StoreUnavailableError:  # noqa: PERF203 - few attempts
                 self._pause(0.2 * 2**attempt)
         return read()
 
 
 def check_config(manifest: Manifest, config: Mapping[str, Any]) -> None:
-    """Raise MismatchError if the checkpoint was made with another configuration than `config`; of
-    imported weights none is known."""
+    """Raise MismatchError if the checkpoint was made with another configuration than `config`.
+
+    The configuration of imported weights is unknown.
+    """
     if IMPORTED in manifest.state:
         return
     made_with = manifest.state.get("config", {})
     for name in sorted(made_with.keys() | config.keys()):
-        before, now = made_with.get(name), config.get(name)
-        if before != now:
+        saved, current = made_with.get(name), config.get(name)
+        if saved != current:
             raise MismatchError(
-                f"the checkpoint of step {manifest.step} was made with {name} = {before!r}, this "
-                f"program has {now!r}: put it back, or start a new job"
+                f"the checkpoint of step {manifest.step} was made with {name} = {saved!r}, this "
+                f"program has {current!r}: put it back, or start a new job"
             )

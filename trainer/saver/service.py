@@ -1,4 +1,4 @@
-"""What the desks of a saver share: the work, the right to HEAD, and where the job goes on."""
+"""State shared by all sessions of a saver: stores, the right to HEAD, worker and resume point."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from typing import Any
 
 from providers.stores import open_store
 from providers.stores.base import ObjectStore
-from providers.stores.several import SeveralStores
+from providers.stores.multi_store import MultiStore
 from spotd.wire import Head, HeadRef, Manifest
 from trainer.fence import Fence
 from trainer.saver.disk import LocalTier
 from trainer.saver.prefetch import Prefetch
 from trainer.saver.resume_chain import ResumeChain
-from trainer.saver.retention import keep_suspect
+from trainer.saver.retention import pin_suspect
 from trainer.saver.save_worker import SaveWorker
 from trainer.saver.snapshot import SaverRole
 
-READERS = 8  # chunks on their way at once
+READERS = 8  # chunks read in parallel
 POLL_FILE_S, POLL_S = 0.05, 0.2
-SETTLE_S = 30.0  # for what a process before this one has staged, before its work is gone back from
+SETTLE_S = 30.0  # for snapshots of a previous process, before they are abandoned
 
 
 @dataclass(frozen=True)
 class SaverConfig:
-    """What a saver is started with. `local` is a folder on this machine's disk (empty: no local
-    tier). `suspect` names a manifest that is not to be resumed from, where there is another one.
-    `shards` is the URL of the store that shards go to ("": the job's one), `others` the options of
-    each store beside that one, by URL, which may have shards."""
+    """The configuration of a saver.
+
+    `local` is a folder on this machine's disk ("": no local tier). `suspect` names a manifest to
+    avoid on resume if there is another one. `shards` is the URL of the store for shards ("": the
+    job's store), and `others` maps the URLs of further stores that may have shards to their
+    options.
+    """
 
     socket: str
     job_id: str
@@ -53,18 +56,18 @@ class SaverConfig:
 
 @dataclass(frozen=True)
 class ProgramRanks:
-    """The ranks of a training program: how many there are, and which are on this machine."""
+    """The ranks of a training program: their number, and which ones run on this machine."""
 
     world_size: int
     ranks: tuple[int, ...]
 
 
 class _NotYetError(Exception):
-    """HEAD may not be claimed within the time that its asker waits."""
+    """HEAD cannot be claimed within the time that the requester waits."""
 
 
 class SaverService:
-    """One for the whole saver. `report(kind, data)` takes journal entries and never blocks."""
+    """The state of one saver. `report(kind, data)` takes journal entries and never blocks."""
 
     def __init__(
         self,
@@ -78,34 +81,36 @@ class SaverService:
         self._open_store = open_store
         self._monotonic = monotonic
         self._ended = threading.Event()
-        self._settle_by = 0.0
+        self._settle_until_s = 0.0
         self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="read")
         self.local = LocalTier(Path(config.local)) if config.local else None
-        self._lock, self._gathering = threading.Lock(), threading.Lock()
+        self._lock, self._worker_lock = threading.Lock(), threading.Lock()
         self._store: ObjectStore | None = None
         self._fence: Fence | None = None
-        self._saving: SaveWorker | None = None
-        self._team: ProgramRanks | None = None
+        self._worker: SaveWorker | None = None
+        self._program: ProgramRanks | None = None
         self._chain: ResumeChain | None = None
-        self.found: tuple[HeadRef, Manifest] | None = None
+        self.resume_point: tuple[HeadRef, Manifest] | None = None
         self.prefetch: Prefetch | None = None
 
     @property
     def store(self) -> ObjectStore:
-        """The job's, with those beside it that have shards. Raises StoreError: what ails it for a
-        while ends nothing."""
+        """The job's store and those beside it. Raises StoreError; failures are not cached."""
         if self._store is None:
             config = self.config
-            self._store = SeveralStores(
+            self._store = MultiStore(
                 self._open_store(config.store_url, config.store_options),
-                {url: partial(self._open_store, url, has) for url, has in config.others.items()},
+                {
+                    url: partial(self._open_store, url, options)
+                    for url, options in config.others.items()
+                },
                 config.shards,
             )
         return self._store
 
     @property
     def fence(self) -> Fence:
-        """The right to HEAD; of one who asks for it on the first rank's machine."""
+        """The right to HEAD, created on first use; only the saver of rank 0 uses it."""
         with self._lock:
             if self._fence is None:
                 self._fence = self._make_fence(self.store)
@@ -121,91 +126,99 @@ class SaverService:
             known_generation=config.head_generation,
         )
 
-    def begin_prefetch(self, claim_of: Callable[[], tuple[str, float]], nodes: int = 1) -> None:
-        """Have the newest checkpoint here when the program asks for it; on the first of `nodes`
-        machines. `claim_of` is as for `Fence.wait_claimable`."""
+    def start_prefetch(
+        self, current_claim: Callable[[], tuple[str, float]], nodes: int = 1
+    ) -> None:
+        """Start to prefetch the newest checkpoint, on the first of `nodes` machines.
+
+        `current_claim` is as for `Fence.wait_claimable`.
+        """
         self.prefetch = Prefetch(
             lambda: self.store,
             self._make_fence,
-            claim_of,
+            current_claim,
             self.readers,
             nodes=nodes,
             suspect=self.config.suspect,
         )
 
-    def end_prefetch(self) -> None:
-        """What was prefetched and nobody took is dropped."""
+    def drop_prefetch(self) -> None:
+        """Drop prefetched data that no rank has taken."""
         prefetch, self.prefetch = self.prefetch, None
         if prefetch is not None:
             prefetch.drop()
 
     @property
     def chain(self) -> ResumeChain:
-        """Where `look_back` looks. Raises ValueError before that."""
+        """The chain made by `start_resume_chain`. Raises ValueError before that."""
         if self._chain is None:
-            raise ValueError("nobody has asked yet where to go on")
+            raise ValueError("there is no resume point to skip: resume first")
         return self._chain
 
     @property
-    def saving(self) -> SaveWorker:
-        """Raises ValueError before anybody has joined."""
-        if self._saving is None:
-            raise ValueError("nobody has joined yet")
-        return self._saving
+    def worker(self) -> SaveWorker:
+        """Raises ValueError before any rank has joined."""
+        if self._worker is None:
+            raise ValueError("no rank has joined yet: join first")
+        return self._worker
 
-    def gather(self, team: ProgramRanks) -> SaveWorker:
-        """The work for these ranks. Another team than before is a program that was started again:
-        what the one before has staged is saved first. Of ranks that come at once one makes it."""
-        with self._gathering:
-            return self._gather(team)
+    def worker_for(self, program: ProgramRanks) -> SaveWorker:
+        """Return the worker for these ranks; ranks that join at the same time share it.
 
-    def _gather(self, team: ProgramRanks) -> SaveWorker:
-        fence = self.fence if 0 in team.ranks else None
+        Other ranks than before mean that the program was restarted; what the previous one staged is
+        saved first.
+        """
+        with self._worker_lock:
+            return self._collect_parts(program)
+
+    def _collect_parts(self, program: ProgramRanks) -> SaveWorker:
+        fence = self.fence if 0 in program.ranks else None
         with self._lock:
-            before = self._saving
-            self._settle_by = self._monotonic() + SETTLE_S
-            if before is not None and team == self._team:
-                return before
-        if before is not None:
-            before.drain(SETTLE_S)
-            before.close()
+            previous = self._worker
+            self._settle_until_s = self._monotonic() + SETTLE_S
+            if previous is not None and program == self._program:
+                return previous
+        if previous is not None:
+            previous.drain(SETTLE_S)
+            previous.close()
         config = self.config
-        duties = SaverRole(
+        role = SaverRole(
             self.store,
             config.job_id,
             config.generation,
-            team.world_size,
-            team.ranks,
+            program.world_size,
+            program.ranks,
             config.keep,
             fence,
             self.local,
             config.keep_every_steps,
         )
         with self._lock:
-            self._team = team
-            self._saving = SaveWorker(duties, self.report, monotonic=self._monotonic)
-            return self._saving
+            self._program = program
+            self._worker = SaveWorker(role, self.report, monotonic=self._monotonic)
+            return self._worker
 
-    def wait_to_settle(self) -> None:
-        """A program begins again, and has no memory of its own yet: what the one before has staged
-        gets its time."""
-        self._settle_by = self._monotonic() + SETTLE_S
+    def extend_settle_time(self) -> None:
+        """Give a restarted program's earlier snapshots time to be committed."""
+        self._settle_until_s = self._monotonic() + SETTLE_S
 
-    def claim(self, claim: str, left_s: float, wait_s: float) -> Head | None:
-        """Take HEAD, when it may be had within `wait_s`. Before that, what was staged by a process
-        before this one is committed, or given up: none of it may come after the resume point is
-        read. Raises FencedError, HeadLostError, StoreError."""
-        asked_at = self._monotonic()
-        until = asked_at + wait_s
-        if self._saving is not None and not self._saving.fenced:
-            patience_s = min(wait_s, self._settle_by - asked_at)
-            if patience_s > 0 and not self._saving.drain(patience_s):
+    def claim(self, claim: str, remaining_s: float, wait_s: float) -> Head | None:
+        """Claim HEAD if that is possible within `wait_s`; otherwise return None.
+
+        Snapshots staged by an earlier process are committed or abandoned first: none may be
+        committed after the resume point is read. Raises FencedError, HeadLostError, StoreError.
+        """
+        requested_at_s = self._monotonic()
+        until_s = requested_at_s + wait_s
+        if self._worker is not None and not self._worker.fenced:
+            patience_s = min(wait_s, self._settle_until_s - requested_at_s)
+            if patience_s > 0 and not self._worker.drain(patience_s):
                 return None
-            if not self._saving.give_up(wait_s):
+            if not self._worker.abandon(wait_s):
                 return None
 
         def pause(seconds: float) -> None:
-            if self._monotonic() >= until:
+            if self._monotonic() >= until_s:
                 raise _NotYetError
             if self._ended.wait(seconds):
                 raise InterruptedError("the saver ends")
@@ -214,7 +227,7 @@ class SaverService:
         poll_s = POLL_FILE_S if self.config.store_url.startswith("file:") else POLL_S
         with suppress(_NotYetError):
             fence.wait_claimable(
-                lambda: (claim, left_s - (self._monotonic() - asked_at)),
+                lambda: (claim, remaining_s - (self._monotonic() - requested_at_s)),
                 poll_s,
                 pause,
                 self._monotonic,
@@ -222,37 +235,37 @@ class SaverService:
             return fence.claim()
         return None
 
-    def settle(self) -> None:
-        """Nothing that is staged is under way any more. Raises TimeoutError."""
-        saving = self._saving
-        if saving is not None and not (saving.drain(SETTLE_S) or saving.give_up(SETTLE_S)):
+    def wait_until_idle(self) -> None:
+        """Wait until no staged snapshot is in progress. Raises TimeoutError."""
+        worker = self._worker
+        if worker is not None and not (worker.drain(SETTLE_S) or worker.abandon(SETTLE_S)):
             raise TimeoutError("a snapshot is under way, and the store does not answer")
 
-    def look_back(self, back: int, most_step: int | None) -> None:
-        """Have `chain` begin at HEAD as it is now. Raises ValueError before the claim."""
+    def start_resume_chain(self, back: int, most_step: int | None) -> None:
+        """Make `chain` from the present HEAD. Raises ValueError before the claim."""
         head = self.fence.head
         if head is None:
             raise ValueError("HEAD was not claimed")
         suspect = self.config.suspect
-        keep_suspect(self.store, head, suspect)
+        pin_suspect(self.store, head, suspect)
         self._chain = ResumeChain(
             self.store, head, self.report, back=back, most_step=most_step, suspect=suspect
         )
 
     def release(self) -> Head:
-        """Give HEAD away, without what is still under way. Raises FencedError, StoreError."""
-        if self._saving is not None:
-            self._saving.give_up()
-            self._saving.close()
+        """Release HEAD and abandon what is uncommitted. Raises FencedError, StoreError."""
+        if self._worker is not None:
+            self._worker.abandon()
+            self._worker.close()
         return self.fence.release()
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until what is staged is committed; False when it is not."""
-        return self._saving is None or self._saving.drain(timeout_s)
+        """Wait until everything staged is committed; False if it is not."""
+        return self._worker is None or self._worker.drain(timeout_s)
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Abandon what is uncommitted."""
         self._ended.set()
-        self.end_prefetch()
-        if self._saving is not None:
-            self._saving.close()
+        self.drop_prefetch()
+        if self._worker is not None:
+            self._worker.close()

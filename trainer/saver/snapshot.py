@@ -1,4 +1,4 @@
-"""What a saver works on: ranks and their memory, and the snapshots that they stage in it."""
+"""The data of the save worker: ranks with their memory, and the snapshots that they stage."""
 
 from __future__ import annotations
 
@@ -18,40 +18,42 @@ from trainer.saver.rank_upload import RankUpload, SnapshotLabel
 
 @dataclass
 class Rank:
-    """One rank of this machine: its memory, and what it puts there."""
+    """One rank of this machine: its memory and the layout of its snapshots."""
 
-    arena: SharedMemory
+    memory: SharedMemory
     fd: int
     pieces: tuple[TensorPiece, ...]
-    held: dict[int, str] = field(default_factory=dict)  # slot -> folder of what it wholly has
+    held: dict[int, str] = field(default_factory=dict)  # slot -> folder of its complete snapshot
 
 
 @dataclass
 class Snapshot:
-    """What the ranks of this machine stage together; `slots` by rank."""
+    """A snapshot staged by the ranks of this machine. `slots`: rank -> slot."""
 
     label: SnapshotLabel
     slots: dict[int, int] = field(default_factory=dict)
-    outgoing: dict[int, RankUpload] = field(default_factory=dict)
+    uploads: dict[int, RankUpload] = field(default_factory=dict)
     abandoned: bool = False
     failures: int = 0
     local_s: float = 0.0
 
     @property
     def ended(self) -> bool:
-        """Whether nobody reads its memory any more."""
-        return all(outgoing.ended() for outgoing in self.outgoing.values())
+        """Whether nothing reads its memory any more."""
+        return all(uploads.ended() for uploads in self.uploads.values())
 
-    def put(self, pool: Executor, at_once: int, store: ObjectStore, url: str) -> None:
-        """What this machine has of it; see Outgoing.put."""
-        for outgoing in self.outgoing.values():
-            outgoing.put(store, pool, at_once, url)
+    def put(self, pool: Executor, concurrency: int, store: ObjectStore, url: str) -> None:
+        """Upload this machine's share; see RankUpload.put."""
+        for uploads in self.uploads.values():
+            uploads.put(store, pool, concurrency, url)
 
 
 @dataclass(frozen=True)
 class SaverRole:
-    """What this saver is for: the machine's ranks of a generation, and whether it is the one that
-    commits (it has the first rank)."""
+    """The part of a job that a saver saves: this machine's ranks of one generation.
+
+    With a `fence` the saver commits; it is the one that has rank 0.
+    """
 
     store: ObjectStore
     job_id: str
@@ -64,10 +66,10 @@ class SaverRole:
     keep_every_steps: int = 0
 
 
-def said_of(
+def commit_entry(
     snapshot: Snapshot, head: Head, manifest: Manifest, stage_s: float, write_s: float
 ) -> Mapping[str, Any]:
-    """What the journal has of a commit."""
+    """Return the journal entry of a commit."""
     label, ref = snapshot.label, head.current
     assert ref is not None  # noqa: S101 - it was just committed
     return {

@@ -1,19 +1,20 @@
-"""The saver's door: a unix socket on which the machine's training processes ask for memory, say
-what they stage, and fetch what they resume from. JSON lines, one answer each; the memory's file
-descriptor travels beside the answer to `join`.
+"""The saver's unix socket, on which training processes stage snapshots and fetch checkpoints.
+
+Requests and replies are JSON lines, one reply to each request. The file descriptor of the shared
+memory travels with the reply to `join`.
 
     {"join": {"rank", "ranks", "world_size", "size", "slots", "pieces"}}  -> {} and the memory
     {"hello": {}}                                   -> {}
-    {"claim": {"claim", "left_s", "wait_s"}}        -> {"waiting"}, or with HEAD ours {"final"}
+    {"claim": {"claim", "left_s", "wait_s"}}        -> {"waiting"}, or if claimed {"final"}
     {"resume": {"config", "back", "most_step"}}     -> {"found": {"ref", "state", ...} or null}
-    {"skip": {"why", "config"}}                     -> the one before, as of "resume"
+    {"skip": {"why", "config"}}                     -> the one before, as for "resume"
     {"fetch": {"ranges": [[stream, start, size]]}}  -> {"slot", "from": bytes by source}
-    {"resumed": {}}                                 -> {}; commits follow what was found
+    {"resumed": {}}                                 -> {}; commits follow the found checkpoint
     {"begin": {a label}}                            -> {"slot"}; -1: none is free
     {"drain": {"timeout_s", "alone"}}               -> {"drained"}
     {"release": {}}                                 -> {"step", "manifest"}
 
-Where a request cannot be served the answer is {"error": {"kind", "text"}}.
+A failed request is answered with {"error": {"kind", "text"}}.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ from pathlib import Path
 from typing import Any, Protocol
 
 _LOG = logging.getLogger(__name__)
-MOST_BYTES = 64 << 20  # of a line: 100,000 tensors are described in 20 MB
+MAX_LINE_BYTES = 64 << 20  # the description of 100,000 tensors has 20 MB
 
 
 class Session(Protocol):
-    """Serves one process."""
+    """Serves one training process."""
 
-    def answer(self, request: str, data: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
-        """The answer, and a file descriptor to go with it or -1. What it raises is the answer."""
+    def handle(self, request: str, data: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+        """Return the reply and a file descriptor to send with it, or -1. Errors become replies."""
         ...
 
-    def hang_up(self) -> None:
-        """The process is gone."""
+    def disconnected(self) -> None:
+        """Handle the end of the connection."""
         ...
 
 
 class SocketServer:
-    """Accepts on `path` until closed; each process has a desk of its own, and a thread."""
+    """Accepts connections on `path`; each has its own session and thread."""
 
-    def __init__(self, path: Path, open_desk: Callable[[], Session]) -> None:
-        self._open_desk = open_desk
+    def __init__(self, path: Path, open_session: Callable[[], Session]) -> None:
+        self._open_desk = open_session
         path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(str(path))
@@ -57,7 +58,7 @@ class SocketServer:
         threading.Thread(target=self._accept, name="door", daemon=True).start()
 
     def close(self) -> None:
-        """Nobody new comes in."""
+        """Accept no new connections."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -71,36 +72,36 @@ class SocketServer:
             threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
 
     def _serve(self, peer: socket.socket) -> None:
-        desk, rest = self._open_desk(), b""
+        session, rest = self._open_desk(), b""
         with peer:
             try:
                 while True:
-                    line, rest = _line(peer, rest)
+                    line, rest = _read_line(peer, rest)
                     if not line:
                         return
-                    answer, fd = _answer(desk, line)
+                    answer, fd = _handle(session, line)
                     _send(peer, answer, fd)
             except OSError:
-                return  # it is gone
+                return  # the client is gone
             finally:
-                desk.hang_up()
+                session.disconnected()
 
 
-def _answer(desk: Session, line: bytes) -> tuple[Mapping[str, Any], int]:
+def _handle(session: Session, line: bytes) -> tuple[Mapping[str, Any], int]:
     try:
         ((request, data),) = json.loads(line).items()
-        return desk.answer(request, data)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told to who asked
+        return session.handle(request, data)
+    except Exception as error:  # noqa: BLE001 - every error becomes the reply
         _LOG.info("%s: %s", line[:200], error, exc_info=True)
         return {"error": {"kind": type(error).__name__, "text": str(error)}}, -1
 
 
-def _line(peer: socket.socket, rest: bytes) -> tuple[bytes, bytes]:
-    """The next line and what came behind it; b"" at the end."""
+def _read_line(peer: socket.socket, rest: bytes) -> tuple[bytes, bytes]:
+    """Return the next line and the bytes after it; (b"", b"") at the end."""
     parts = [rest]
     while b"\n" not in parts[-1]:
         data = peer.recv(1 << 16)
-        if not data or sum(map(len, parts)) > MOST_BYTES:
+        if not data or sum(map(len, parts)) > MAX_LINE_BYTES:
             return b"", b""
         parts.append(data)
     line, _, rest = b"".join(parts).partition(b"\n")
@@ -109,8 +110,8 @@ def _line(peer: socket.socket, rest: bytes) -> tuple[bytes, bytes]:
 
 def _send(peer: socket.socket, answer: Mapping[str, Any], fd: int) -> None:
     line = json.dumps(answer, separators=(",", ":")).encode() + b"\n"
-    beside = []
+    ancillary = []
     if fd >= 0:
-        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
-    sent = peer.sendmsg([line], beside)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+    sent = peer.sendmsg([line], ancillary)
     peer.sendall(line[sent:])

@@ -1,4 +1,4 @@
-"""Tensors as a manifest has them: blocks of bytes, row by row, in streams."""
+"""Assemble whole tensors from the blocks of bytes that a manifest describes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from trainer.saver.reader import CorruptError
 
 
 def itemsize(dtype: str) -> int:
-    """Bytes of an element, by the name that torch gives its type: float32, bfloat16, bool.
-    Raises CorruptError for a name that says no size."""
+    """Return the bytes per element of a dtype named as in torch: float32, bfloat16, bool.
+
+    Raises CorruptError for a name without a size.
+    """
     bits = re.search(r"\d+", dtype)
     if dtype == "bool":
         return 1
@@ -23,8 +25,8 @@ def itemsize(dtype: str) -> int:
 
 
 def assemble(tensor: TensorLayout, streams: Sequence[bytes]) -> bytearray:
-    """All of a tensor's bytes, row by row. Raises CorruptError where its blocks do not fit."""
-    item, found = itemsize(tensor.dtype), []
+    """Return a tensor's bytes in row-major order. Raises CorruptError if its blocks do not fit."""
+    item, blocks = itemsize(tensor.dtype), []
     for block in tensor.blocks:
         size = prod(block.shape) * item
         stream = streams[block.stream] if block.stream < len(streams) else b""
@@ -34,33 +36,33 @@ def assemble(tensor: TensorLayout, streams: Sequence[bytes]) -> bytearray:
         )
         if len(data) != size or not fits:
             raise CorruptError(f"a block of {tensor.name} is not where its manifest says")
-        found.append((data, block))
-    if sum(len(data) for data, _ in found) != prod(tensor.shape) * item:
+        blocks.append((data, block))
+    if sum(len(data) for data, _ in blocks) != prod(tensor.shape) * item:
         raise CorruptError(f"the blocks of {tensor.name} are not all of it")
-    whole = bytearray(prod(tensor.shape) * item)
-    for data, block in found:
-        _place(data, block.at, block.shape, memoryview(whole), tensor.shape, item)
-    return whole
+    content = bytearray(prod(tensor.shape) * item)
+    for data, block in blocks:
+        _copy_block(data, block.at, block.shape, memoryview(content), tensor.shape, item)
+    return content
 
 
-def _place(
+def _copy_block(
     data: memoryview,
     at: Sequence[int],
     block: Sequence[int],
-    whole: memoryview,
+    content: memoryview,
     shape: Sequence[int],
     item: int,
 ) -> None:
-    """Row after row; one run of bytes where the block has whole rows, or the tensor is a number."""
+    """Copy row by row; in one piece if the block has whole rows or the tensor is a scalar."""
     if not data:
         return
     if not shape or tuple(block[1:]) == tuple(shape[1:]):
         start = (at[0] * prod(shape[1:]) if shape else 0) * item
-        whole[start : start + len(data)] = data
+        content[start : start + len(data)] = data
         return
     run = block[-1] * item
     for number, index in enumerate(product(*(range(size) for size in block[:-1]))):
         position = 0
         for a, i, size in zip(at, (*index, 0), shape, strict=True):
             position = position * size + a + i
-        whole[position * item : position * item + run] = data[number * run : (number + 1) * run]
+        content[position * item : position * item + run] = data[number * run : (number + 1) * run]

@@ -1,25 +1,28 @@
-"""How many shards are on their way at once. They share the line, so that on a slow one none of many
-is through before the store's limit of time for a request; of fewer each has more of it."""
+"""Adapt the number of parallel uploads to the link.
+
+On a slow link, many parallel uploads all hit the store's request timeout; with fewer, each gets
+more bandwidth.
+"""
 
 from __future__ import annotations
 
-MOST = 8
-WIDER_AFTER = 10  # saves without trouble: each try of what is too much costs a save a minute
+MAX_CONCURRENCY = 8
+SUCCESSES_BEFORE_INCREASE = 10  # too much concurrency costs a save a minute
 
 
 class UploadConcurrency:
-    """`count` is between 1 and `MOST`. Belongs to one thread."""
+    """`count` is between 1 and `MAX_CONCURRENCY`. Used by one thread."""
 
     def __init__(self) -> None:
-        self.count = MOST
-        self._well = 0
+        self.count = MAX_CONCURRENCY
+        self._successes = 0
 
-    def narrow(self) -> None:
-        """An upload was given up: half as many from now on."""
-        self.count, self._well = max(1, self.count // 2), 0
+    def reduce(self) -> None:
+        """Halve the concurrency after an upload timed out."""
+        self.count, self._successes = max(1, self.count // 2), 0
 
-    def note_saved(self) -> None:
-        """A save met no trouble: one more, after so many of them."""
-        self._well += 1
-        if self._well >= WIDER_AFTER:
-            self.count, self._well = min(MOST, self.count + 1), 0
+    def add_success(self) -> None:
+        """Count a save without failures; after several of them allow one more upload."""
+        self._successes += 1
+        if self._successes >= SUCCESSES_BEFORE_INCREASE:
+            self.count, self._successes = min(MAX_CONCURRENCY, self.count + 1), 0

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from spotd.api.request.request import ApiContext, Check
 from spotd.domain.units import S
-from spotd.store.interface import RouteRow, StoreError
+from spotd.store.alerts import RouteRow
+from spotd.store.errors import StoreError
 
 LATE_US = 600 * S  # an alert that waits longer is a failure
 _TEST = "spotctl doctor --send, or spotctl alerts test {}"
@@ -15,9 +16,9 @@ _TEST = "spotctl doctor --send, or spotctl alerts test {}"
 
 def check_alert_routes(context: ApiContext, now_us: int) -> list[Check]:
     """Return one check for each alert route."""
-    routes = context.reach_routes()
+    routes = context.check_alert_routes()
     try:
-        rows = {row.route: row for row in context.store.route_rows()}
+        rows = {row.route: row for row in context.store.alerts.routes()}
     except StoreError:
         return []  # the database check reports it
     if not routes:

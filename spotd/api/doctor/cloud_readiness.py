@@ -11,7 +11,7 @@ from providers.readiness import CapacityNeed, Finding, Grade, need_of
 from spotd.api.request.request import ApiContext, Check
 from spotd.domain.job import Job
 from spotd.domain.market import Market, Refusal
-from spotd.store.interface import StoreError
+from spotd.store.errors import StoreError
 
 NO_QUOTA = "NoQuotaError"
 
@@ -92,13 +92,13 @@ def lifted_refusals(
 def check_clouds(context: ApiContext, now_us: int) -> list[Check]:
     """Return each cloud's findings, and let offers whose quota is no longer zero be tried again."""
     try:
-        jobs, market = context.store.jobs(False), context.market(now_us)
+        jobs, market = context.store.jobs.rows(False), context.market(now_us)
     except StoreError:
         return []  # the database check reports it
-    findings_by_provider = context.examine(needs_of(jobs, market))
+    findings_by_provider = context.check_cloud_readiness(needs_of(jobs, market))
     lifted = lifted_refusals(findings_by_provider, market.refusals)
     if lifted:
-        context.store.lift_refusals(NO_QUOTA, lifted, now_us)
+        context.store.market.lift_refusals(NO_QUOTA, lifted, now_us)
     checks = [
         check
         for name, findings in findings_by_provider.items()
@@ -123,11 +123,11 @@ def _checks(provider: str, findings: Sequence[Finding]) -> Iterator[Check]:
         grade = finding.grade
         if finding.check == "quota" and has_large_enough_quota and grade is Grade.FAIL:
             grade = Grade.WARN
-        name = " ".join(filter(None, (provider, finding.place, finding.check)))
+        name = " ".join(filter(None, (provider, finding.region, finding.check)))
         yield Check(name, grade is not Grade.FAIL, finding.text, finding.fix, grade is Grade.WARN)
 
 
 def _grouped_by_place(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings grouped by place, in the order of each place's first finding."""
-    places = list(dict.fromkeys(finding.place for finding in findings))
-    return sorted(findings, key=lambda finding: places.index(finding.place))
+    regions = list(dict.fromkeys(finding.region for finding in findings))
+    return sorted(findings, key=lambda finding: regions.index(finding.region))

@@ -26,7 +26,7 @@ from spotd.domain.market import Market
 from spotd.domain.node import Node
 from spotd.domain.units import S
 from spotd.planner.core.expiry import expires_us
-from spotd.store.interface import StoreError
+from spotd.store.errors import StoreError
 
 
 def health(call: ApiRequest) -> dict[str, Any]:
@@ -36,21 +36,21 @@ def health(call: ApiRequest) -> dict[str, Any]:
         "kind": "Health",
         "ok": True,
         "version": version("spotd"),
-        "deployment": call.backing.store.deployment(),
+        "deployment": call.context.store.deployment.id(),
         "now": iso(call.now_us),
-        "contested": call.backing.contested() or None,
+        "contested": call.context.contested() or None,
     }
 
 
 def doctor(call: ApiRequest) -> dict[str, Any]:
     """Everything that spotd needs to work, tried for real where trying is free."""
-    context = call.backing
+    context = call.context
     checks = [
         Check("version", True, f"spotd {version('spotd')}"),
         _run_check("database", lambda: _check_database(context)),
         _run_check("object store", lambda: _check_objects(context.objects, context.ids)),
         *_check_checkpoints(context),
-        *check_store_reach(context.reaches()),
+        *check_store_reach(context.store_reaches()),
         *check_buckets(context),
         *_check_market(context, call.now_us),
         *check_provider_warnings(context),
@@ -95,8 +95,8 @@ def _run_check(name: str, check: Callable[[], str]) -> Check:
 
 
 def _check_database(context: ApiContext) -> str:
-    jobs = context.store.jobs(False)
-    return f"deployment {context.store.deployment()}, {len(jobs)} unfinished jobs"
+    jobs = context.store.jobs.rows(False)
+    return f"deployment {context.store.deployment.id()}, {len(jobs)} unfinished jobs"
 
 
 def _check_objects(objects: ObjectStore, ids: Ids) -> str:
@@ -143,7 +143,7 @@ def _check_reading(objects: ObjectStore, ids: Ids) -> str:
 def _check_market(context: ApiContext, now_us: int) -> list[Check]:
     """Check the limits and the providers, which are not known without the database."""
     try:
-        market, nodes = context.market(now_us), context.store.active_nodes()
+        market, nodes = context.market(now_us), context.store.nodes.active()
     except StoreError as error:
         return [Check("limits", False, str(error), "see the database settings in config.toml")]
     return [
@@ -157,7 +157,7 @@ def _check_market(context: ApiContext, now_us: int) -> list[Check]:
 def _check_quarantine(context: ApiContext) -> list[Check]:
     """Report the quarantine while it lasts."""
     try:
-        reason = context.store.quarantine()
+        reason = context.store.deployment.quarantine()
     except StoreError:
         return []  # the database check reports it
     advice = "look at what the clouds list, then: spotctl quarantine release"
@@ -220,7 +220,7 @@ def _cost_text(machines: Sequence[tuple[int, int]]) -> str:
 
 
 def _check_providers(context: ApiContext, market: Market) -> list[Check]:
-    checks, silent = [], context.silent()
+    checks, silent = [], context.silent_providers()
     for info in context.providers_info():
         offers = sum(offer.provider == info.name for offer in market.offers)
         problem = market.disabled.get(info.name) or silent.get(info.name, "")
@@ -243,7 +243,7 @@ def _check_providers(context: ApiContext, market: Market) -> list[Check]:
 def test_alert(call: ApiRequest) -> dict[str, Any]:
     """Send a test message to one route (`route`), or to all."""
     wanted = call.text("route")
-    results = call.backing.test_alert(wanted)
+    results = call.context.test_alert(wanted)
     if not results:
         missing = f"alert route {wanted!r}" if wanted else "alert route at all"
         raise not_found(f"there is no {missing}", "add [alerts.routes.NAME] to config.toml")

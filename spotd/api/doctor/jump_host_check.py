@@ -12,5 +12,5 @@ def check_jump_hosts(context: ApiContext) -> list[Check]:
     """
     return [
         Check(f"jump host of {name}", ok, message, f"see jump in [providers.{name}] of config.toml")
-        for name, (ok, message) in sorted(context.try_ways().items())
+        for name, (ok, message) in sorted(context.try_jump_hosts().items())
     ]

@@ -15,7 +15,7 @@ def check_provider_warnings(context: ApiContext) -> list[Check]:
         Check(
             f"answers of {name}", True, f"{_times(warning.times)}: {redactor.clean(warning.text)}"
         )
-        for _, (name, warning) in sorted(context.remarks().items())
+        for _, (name, warning) in sorted(context.provider_warnings().items())
     ]
 
 

@@ -41,7 +41,7 @@ class Score:
 def scorecard(context: ApiContext, now_us: int) -> list[Score]:
     """Return the scores in the order of PILLARS. Raises StoreError."""
     store = context.store
-    jobs = [job for job in store.jobs(finished=False) if job.desired is Desired.RUN]
+    jobs = [job for job in store.jobs.rows(finished=False) if job.desired is Desired.RUN]
     judgements = (
         _checkpoints(store, jobs, context.market(now_us), now_us),
         _spot(store, now_us),
@@ -58,7 +58,7 @@ Judgement = tuple[bool | None, str, str]
 def _checkpoints(store: Store, jobs: Sequence[Job], market: Market, now_us: int) -> Judgement:
     late, training = [], 0
     for job in jobs:
-        nodes = [n for n in store.job_nodes(job.id) if n.chosen and n.state is NodeState.RUNNING]
+        nodes = [n for n in store.nodes.of_job(job.id) if n.chosen and n.state is NodeState.RUNNING]
         started_us = min((n.first_step_at_us for n in nodes if n.first_step_at_us), default=0)
         if not started_us:
             continue
@@ -74,7 +74,7 @@ def _checkpoints(store: Store, jobs: Sequence[Job], market: Market, now_us: int)
 
 
 def _spot(store: Store, now_us: int) -> Judgement:
-    rows = [r for r in store.segments() if not r.end_us or r.end_us > now_us - LATELY_US]
+    rows = [r for r in store.ledger.segments() if not r.end_us or r.end_us > now_us - LATELY_US]
     total = bill(rows, now_us)
     if total.discount is None:
         return None, "no machine with a price on demand in 30 days", ""

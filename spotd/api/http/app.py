@@ -13,15 +13,16 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from providers.stores.base import StoreError as ObjectsError
 from providers.stores.base import StoreUnavailableError as ObjectsUnavailableError
-from spotd.api.doctor import health
 from spotd.api.http.auth_middleware import AuthMiddleware
-from spotd.api.http.openapi import BODY, describe
+from spotd.api.http.openapi import describe
 from spotd.api.http.permissions import Permissions
+from spotd.api.http.route import ApiRoute, Kind
+from spotd.api.http.route_table import ROUTES
 from spotd.api.metrics.exposition import CONTENT_TYPE, Metrics
 from spotd.api.request.request import (
     API_VERSION,
@@ -32,40 +33,9 @@ from spotd.api.request.request import (
     not_found,
     storable,
 )
-from spotd.api.routes import (
-    access,
-    advice,
-    audit,
-    backup,
-    bill_comparison,
-    budgets,
-    checkpoint_imports,
-    checkpoints,
-    cost_report,
-    costs,
-    drills,
-    events,
-    explain,
-    images,
-    jobs,
-    logs,
-    machine_usage,
-    notice_times,
-    offers,
-    orphans,
-    packages,
-    policy,
-    quarantine,
-    results,
-    rightsize,
-    rightsize_review,
-    secrets,
-    stats,
-    traces,
-    users,
-)
+from spotd.api.routes import backup, checkpoint_imports, packages
 from spotd.base.errors import ExitCode, UserError
-from spotd.store.interface import StoreError, StoreUnavailableError
+from spotd.store.errors import StoreError, StoreUnavailableError
 
 MAX_BODY_BYTES = 4 << 20
 MAX_WAIT_S = 30
@@ -78,105 +48,14 @@ _REFUSED = {
     ExitCode.REFUSED: (409, "refused"),
 }
 
-Plain = Callable[[ApiRequest], dict[str, Any]]
-Waiting = Callable[[ApiRequest], tuple[dict[str, Any], bool]]
-
-PLAIN: tuple[tuple[str, str, Plain], ...] = (
-    ("GET", "/v1/health", health.health),
-    ("GET", "/v1/doctor", health.doctor),
-    ("GET", "/v1/policy/{cloud}", policy.read_policy),
-    ("GET", "/v1/audit", audit.read_audit),
-    ("GET", "/v1/secrets", secrets.list_secrets),
-    ("POST", "/v1/secrets/{name}", secrets.set_secret),
-    ("DELETE", "/v1/secrets/{name}", secrets.remove_secret),
-    ("POST", "/v1/key/rotate", secrets.rotate_key),
-    ("GET", "/v1/users", users.list_users),
-    ("POST", "/v1/users/{name}/disable", users.disable_user),
-    ("POST", "/v1/users/{name}/enable", users.enable_user),
-    ("POST", "/v1/alerts/test", health.test_alert),
-    ("GET", "/v1/quarantine", quarantine.show_quarantine),
-    ("POST", "/v1/quarantine/release", quarantine.release_quarantine),
-    ("GET", "/v1/safe-mode", quarantine.show_safe_mode),
-    ("POST", "/v1/safe-mode/leave", quarantine.leave_safe_mode),
-    ("GET", "/v1/jobs", jobs.list_jobs),
-    ("POST", "/v1/jobs", jobs.submit_job),
-    ("POST", "/v1/plan", explain.plan),
-    ("POST", "/v1/advise", advice.advise),
-    ("GET", "/v1/images", images.list_images),
-    ("POST", "/v1/images", images.bake_image),
-    ("DELETE", "/v1/images/{name}", images.remove_images),
-    ("GET", "/v1/nodes", jobs.list_nodes),
-    ("GET", "/v1/orphans", orphans.list_orphans),
-    ("POST", "/v1/orphans/end", orphans.end_orphans),
-    ("GET", "/v1/costs", costs.all_costs),
-    ("GET", "/v1/costs/report", cost_report.report),
-    ("GET", "/v1/costs/focus", cost_report.focus),
-    ("GET", "/v1/budgets", budgets.list_budgets),
-    ("POST", "/v1/costs/reconcile", bill_comparison.reconcile_bill),
-    ("GET", "/v1/offers", offers.list_offers),
-    ("GET", "/v1/prices", offers.price_history),
-    ("GET", "/v1/stats", stats.stats),
-    ("GET", "/v1/use", machine_usage.machine_use),
-    ("GET", "/v1/review", rightsize_review.review),
-    ("GET", "/v1/traces", traces.traces),
-    ("GET", "/v1/providers", notice_times.providers),
-    ("GET", "/v1/jobs/{job}", jobs.show_job),
-    ("GET", "/v1/jobs/{job}/file", jobs.job_spec),
-    ("GET", "/v1/jobs/{job}/why", explain.why),
-    ("GET", "/v1/jobs/{job}/sizing", rightsize.job_sizing),
-    ("GET", "/v1/drills", drills.list_drills),
-    ("GET", "/v1/jobs/{job}/drills/terms", drills.drill_terms),
-    ("POST", "/v1/jobs/{job}/drills", drills.order_drill),
-    ("GET", "/v1/jobs/{job}/cost", costs.job_cost),
-    ("GET", "/v1/jobs/{job}/cost/report", cost_report.job_report),
-    ("POST", "/v1/jobs/{job}/results", results.import_results),
-    ("GET", "/v1/jobs/{job}/checkpoints", checkpoints.list_checkpoints),
-    ("POST", "/v1/jobs/{job}/checkpoints/verify", checkpoints.verify_checkpoint),
-    ("POST", "/v1/jobs/{job}/checkpoints/pin", checkpoints.pin_checkpoint),
-    ("POST", "/v1/jobs/{job}/checkpoints/unpin", checkpoints.unpin_checkpoint),
-    ("POST", "/v1/jobs/{job}/checkpoints/rm", checkpoints.remove_checkpoint),
-    ("POST", "/v1/imports", checkpoint_imports.begin_import),
-    ("POST", "/v1/imports/{name}", checkpoint_imports.commit_import),
-    ("GET", "/v1/jobs/{job}/ssh", access.ssh_address),
-    ("POST", "/v1/jobs/{job}/ssh", access.ssh_access),
-    ("POST", "/v1/jobs/{job}/cancel", jobs.cancel_job),
-    ("POST", "/v1/jobs/{job}/pause", jobs.pause_job),
-    ("POST", "/v1/jobs/{job}/resume", jobs.resume_job),
-)
-# Long polling: these wait for news for `wait_s` seconds, at most MAX_WAIT_S.
-WAITING: tuple[tuple[str, str, Waiting], ...] = (
-    ("GET", "/v1/events", events.read_events),
-    ("POST", "/v1/jobs/{job}/logs", logs.read_logs),
-)
-# These send or receive bytes.
-BYTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
-    ("GET", "/metrics", Metrics.text),
-    ("GET", "/v1/db/backup", backup.copy_database),
-    ("GET", "/v1/jobs/{job}/checkpoints/data", checkpoints.pull_checkpoint),
-    ("HEAD", "/v1/packages/{digest}", packages.has_package),
-    ("GET", "/v1/packages/{digest}", packages.has_package),
-    ("PUT", "/v1/packages/{digest}", packages.receive_package),
-    ("PUT", "/v1/imports/{name}/shard", checkpoint_imports.receive_shard),
-)
-
 
 def make_app(
     context: ApiContext, permissions: Permissions, metrics: Metrics | None = None
 ) -> Starlette:
-    """Build the API application.
-
-    Raises ValueError for a route that has no rule in `permissions.RULES`.
-    """
-    scrape = (metrics or Metrics(context)).text
-    routes: list[BaseRoute] = [
-        Route("/metrics", _metrics(scrape), methods=["GET"]),
-        *(Route(path, _plain(context, call), methods=[verb]) for verb, path, call in PLAIN),
-        *(Route(path, _waiting(context, call), methods=[verb]) for verb, path, call in WAITING),
-        Route("/v1/db/backup", _backup(context), methods=["GET"]),
-        Route("/v1/jobs/{job}/checkpoints/data", _pull(context), methods=["GET"]),
-        Route("/v1/packages/{digest}", _package(context), methods=["HEAD", "GET", "PUT"]),
-        Route("/v1/imports/{name}/shard", _shard(context), methods=["PUT"]),
-        Route("/v1/openapi.json", _description, methods=["GET"]),
+    """Build the API application of the routes in `route_table`."""
+    routes = [
+        Route(route.path, _endpoint(route, context, metrics), methods=[route.method])
+        for route in ROUTES
     ]
     auth = Middleware(AuthMiddleware, context, permissions, routes, _failed)
     error_types = (ApiError, HTTPException, UserError, StoreError, ObjectsError, Exception)
@@ -186,9 +65,25 @@ def make_app(
     return app
 
 
-async def _description(_request: Request) -> Response:
+def _endpoint(
+    route: ApiRoute, context: ApiContext, metrics: Metrics | None
+) -> Callable[[Request], Awaitable[Response]]:
+    match route.kind:
+        case Kind.PLAIN:
+            return _plain(context, route)
+        case Kind.LONG_POLL:
+            return _long_poll(context, route)
+        case Kind.OPENAPI:
+            return _openapi
+        case _:
+            if route.path == "/metrics":
+                return _metrics((metrics or Metrics(context)).text)
+            return _STREAMS[route.path](context, route)
+
+
+async def _openapi(_request: Request) -> Response:
     """Return the OpenAPI document of the API."""
-    return JSONResponse(describe((*PLAIN, *WAITING, *BYTES)))
+    return JSONResponse(describe(ROUTES))
 
 
 def _metrics(text: Callable[[], bytes]) -> Callable[[Request], Awaitable[Response]]:
@@ -198,21 +93,21 @@ def _metrics(text: Callable[[], bytes]) -> Callable[[Request], Awaitable[Respons
     return endpoint
 
 
-def _plain(context: ApiContext, function: Plain) -> Callable[[Request], Awaitable[Response]]:
+def _plain(context: ApiContext, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        call = await _read_request(context, request)
-        return _answer(await run_in_threadpool(function, call))
+        call = await _read_request(context, route, request)
+        return _answer(await run_in_threadpool(route.handler, call))
 
     return endpoint
 
 
-def _waiting(context: ApiContext, function: Waiting) -> Callable[[Request], Awaitable[Response]]:
+def _long_poll(context: ApiContext, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        call = await _read_request(context, request)
+        call = await _read_request(context, route, request)
         wait_s = call.number("wait_s", 0, 0, MAX_WAIT_S)
         deadline = anyio.current_time() + wait_s
         while True:
-            data, ready = await run_in_threadpool(function, call)
+            data, ready = await run_in_threadpool(route.handler, call)
             # After each poll: a user who is disabled while waiting gets no later news.
             await run_in_threadpool(request.state.still_in)
             remaining_s = deadline - anyio.current_time()
@@ -230,7 +125,7 @@ def _stopping(request: Request) -> bool:
     return stopping is not None and stopping()
 
 
-def _package(context: ApiContext) -> Callable[[Request], Awaitable[Response]]:
+def _package(context: ApiContext, _route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         digest = request.path_params["digest"]
         if request.method == "PUT":
@@ -249,7 +144,7 @@ def _package(context: ApiContext) -> Callable[[Request], Awaitable[Response]]:
     return endpoint
 
 
-def _shard(context: ApiContext) -> Callable[[Request], Awaitable[Response]]:
+def _shard(context: ApiContext, _route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         name, query = request.path_params["name"], dict(request.query_params)
         try:
@@ -261,22 +156,30 @@ def _shard(context: ApiContext) -> Callable[[Request], Awaitable[Response]]:
     return endpoint
 
 
-def _backup(context: ApiContext) -> Callable[[Request], Awaitable[Response]]:
+def _backup(context: ApiContext, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        call = await _read_request(context, request)
-        backup_file = await run_in_threadpool(backup.copy_database, call)
+        call = await _read_request(context, route, request)
+        backup_file = await run_in_threadpool(route.handler, call)
         return _BackupResponse(backup_file)
 
     return endpoint
 
 
-def _pull(context: ApiContext) -> Callable[[Request], Awaitable[Response]]:
+def _pull(context: ApiContext, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        call = await _read_request(context, request)
-        chunks = await run_in_threadpool(checkpoints.pull_checkpoint, call)
+        call = await _read_request(context, route, request)
+        chunks = await run_in_threadpool(route.handler, call)
         return StreamingResponse(chunks, media_type="application/octet-stream")
 
     return endpoint
+
+
+_STREAMS: dict[str, Callable[[ApiContext, ApiRoute], Callable[[Request], Awaitable[Response]]]] = {
+    "/v1/db/backup": _backup,
+    "/v1/jobs/{job}/checkpoints/data": _pull,
+    "/v1/packages/{digest}": _package,
+    "/v1/imports/{name}/shard": _shard,
+}
 
 
 class _BackupResponse(StreamingResponse):
@@ -292,20 +195,19 @@ class _BackupResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _read_request(context: ApiContext, request: Request) -> ApiRequest:
+async def _read_request(context: ApiContext, route: ApiRoute, request: Request) -> ApiRequest:
     path, query = request.path_params, dict(request.query_params)
     if not all(storable(message) for message in (*path.values(), *query.values())):
         raise bad_input("the address has characters that no name has", "spotctl ps --all")
     body = await _read_body(request)
-    fields = BODY.get(f"{request.method} {request.scope['route'].path}", {})
     for name in body:
-        if name not in fields:
+        if name not in route.body:
             # An ignored field could be the one that was meant to limit the request.
-            known_fields = ", ".join(fields) or "nothing"
+            known_fields = ", ".join(route.body) or "nothing"
             message = f"the request has a field {name[:50]!r}, which this daemon does not know"
             raise bad_input(message, f"use the daemon's own spotctl; it takes {known_fields}")
     return ApiRequest(
-        backing=context,
+        context=context,
         path=path,
         query=query,
         body=body,

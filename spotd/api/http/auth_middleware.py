@@ -19,11 +19,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from spotd.api.http.permissions import NOBODY, RULES, Peer, Permission, Permissions, Rule, find_peer
+from spotd.api.http.permissions import NOBODY, Peer, Permissions, find_peer
 from spotd.api.http.refusals import Refusals
+from spotd.api.http.route import ApiRoute, Permission
+from spotd.api.http.route_table import BY_KEY
 from spotd.api.request.request import ApiContext, ApiError, user_disabled
+from spotd.domain.events import AuditOutcome
+from spotd.store.audit import AuditRow
 from spotd.store.columns import clean
-from spotd.store.interface import AuditOutcome, AuditRow, StoreError
+from spotd.store.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -33,8 +37,8 @@ MAX_TEXT = 500  # characters of caller input in one audit line
 class AuthMiddleware:
     """ASGI middleware that admits or refuses each request.
 
-    `refusal(request, error)` makes the reply of a refused request. Raises ValueError when a route
-    has no rule.
+    `routes` are the application's, made from `route_table`. `refusal(request, error)` makes the
+    reply of a refused request. Raises ValueError for a route that is not in the table.
     """
 
     def __init__(
@@ -48,27 +52,27 @@ class AuthMiddleware:
         self._app = app
         self._context = context
         self._permissions = permissions
-        self._routes = [_with_rule(route) for route in routes]
+        self._routes = [_in_table(route) for route in routes]
         self._refusal = refusal
         self._refusals = Refusals(self._write)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        match = self._find_rule(scope)
+        match = self._find_route(scope)
         if match is None:  # no such route: the router replies with 404
             await self._app(scope, receive, send)
             return
-        rule, target = match
+        route, target = match
         try:
-            peer = await run_in_threadpool(self._admit, scope, rule, target)
+            peer = await run_in_threadpool(self._admit, scope, route, target)
         except Exception as error:  # noqa: BLE001 - reported like any other error
             await self._refusal(Request(scope), error)(scope, receive, send)
             return
         state = scope.setdefault("state", {})
         state["peer"], state["still_in"] = peer, partial(self._check_enabled, peer)
-        if rule.need is Permission.READ:
+        if route.permission is Permission.READ:
             await self._app(scope, receive, send)
             return
-        await self._change(_Change(peer, rule, target, self._context), scope, receive, send)
+        await self._change(_Change(peer, route, target, self._context), scope, receive, send)
 
     async def _change(self, change: _Change, scope: Scope, receive: Receive, send: Send) -> None:
         """Record the attempt, try the change, record the outcome, and only then reply."""
@@ -84,26 +88,26 @@ class AuthMiddleware:
             await reply.record_outcome()
         await reply.release()
 
-    def _find_rule(self, scope: Scope) -> tuple[Rule, str] | None:
+    def _find_route(self, scope: Scope) -> tuple[ApiRoute, str] | None:
         if scope["type"] != "http":
             return None
-        for route in self._routes:
-            match, child = route.matches(scope)
+        for path_route in self._routes:
+            match, child = path_route.matches(scope)
             if match is Match.FULL:
-                verb = scope["method"]
-                rule = RULES.get((verb, route.path)) or RULES["GET", route.path]  # HEAD of a GET
-                return rule, "/".join(map(str, child["path_params"].values()))[:MAX_TEXT]
+                path, method = path_route.path, scope["method"]
+                route = BY_KEY.get((method, path)) or BY_KEY["GET", path]  # HEAD of a GET
+                return route, "/".join(map(str, child["path_params"].values()))[:MAX_TEXT]
         return None
 
-    def _admit(self, scope: Scope, rule: Rule, target: str) -> Peer:
+    def _admit(self, scope: Scope, route: ApiRoute, target: str) -> Peer:
         """Return the caller. Raises ApiError after recording the refusal."""
         peer = _peer(scope)
         self._flush_refusals()
         try:
             self._check_enabled(peer)
-            self._permissions.check(peer, rule.need)
+            self._permissions.check(peer, route.permission)
         except ApiError as error:
-            action = rule.action or clean(f"{scope['method']} {scope['path']}"[:MAX_TEXT])
+            action = route.action or clean(f"{scope['method']} {scope['path']}"[:MAX_TEXT])
             row = _row(peer, action, target, AuditOutcome.REFUSED)
             self._refusals.add(replace(row, text=error.text), self._context.clock.now_us())
             raise
@@ -120,13 +124,13 @@ class AuthMiddleware:
         """Raise ApiError for a user that is disabled, by name or by uid."""
         if peer.uid in self._permissions.trusted:
             return
-        for row in self._context.store.disabled_users():
+        for row in self._context.store.users.disabled():
             if peer.name == row.name or peer.uid == row.uid:
                 raise user_disabled(peer.name)
 
     def _write(self, row: AuditRow) -> None:
         context = self._context
-        context.store.add_audit(replace(row, at_us=context.clock.now_us()))
+        context.store.audit.add(replace(row, at_us=context.clock.now_us()))
 
 
 @dataclass
@@ -134,7 +138,7 @@ class _Change:
     """One request that changes something, with its audit lines."""
 
     peer: Peer
-    rule: Rule
+    route: ApiRoute
     target: str
     context: ApiContext
     request: str = ""
@@ -158,7 +162,7 @@ class _Change:
     def _outcome(self, reply: _Reply) -> tuple[AuditOutcome, str]:
         data = reply.data()
         if reply.status and reply.status < 400:
-            fields = [f"{name}={data[name]}" for name in self.rule.reply_fields if name in data]
+            fields = [f"{name}={data[name]}" for name in self.route.reply_fields if name in data]
             return AuditOutcome.DONE, " ".join(fields)
         error = data.get("error")
         message = str(error.get("text", "")) if isinstance(error, dict) else ""
@@ -166,10 +170,10 @@ class _Change:
         return AuditOutcome.REFUSED if refused else AuditOutcome.FAILED, message
 
     def _write(self, outcome: AuditOutcome, message: str) -> None:
-        row = _row(self.peer, self.rule.action, self.target, outcome)
+        row = _row(self.peer, self.route.action, self.target, outcome)
         now_us = self.context.clock.now_us()
         complete_row = replace(row, at_us=now_us, text=message[:MAX_TEXT], request=self.request)
-        self.context.store.add_audit(complete_row)
+        self.context.store.audit.add(complete_row)
 
 
 class _Reply:
@@ -186,7 +190,7 @@ class _Reply:
 
     async def receive(self, message: Message) -> None:
         self.messages.append(message)
-        if self._recorded or (self._change.rule.large and self.status < 400):
+        if self._recorded or (self._change.route.large and self.status < 400):
             await self.record_outcome()
             await self.release()
 
@@ -227,13 +231,11 @@ def _peer(scope: Scope) -> Peer:
     return find_peer(int(host.removeprefix("uid:"))) if host.startswith("uid:") else NOBODY
 
 
-def _with_rule(route: BaseRoute) -> Route:
-    """Return the route if it has a rule. Raises ValueError."""
+def _in_table(route: BaseRoute) -> Route:
+    """Return the route if `route_table` has it. Raises ValueError."""
     if not isinstance(route, Route):
-        raise ValueError(f"{route!r} is no route that a rule can name")
+        raise ValueError(f"{route!r} is not a route of the table")
     for method in (route.methods or set()) - {"HEAD"}:
-        if (method, route.path) not in RULES:
-            raise ValueError(
-                f"no rule says who may {method} {route.path}: see api/http/permissions.py"
-            )
+        if (method, route.path) not in BY_KEY:
+            raise ValueError(f"{method} {route.path} is not a route of api/http/route_table.py")
     return route

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from spotd.domain.units import S
-from spotd.store.interface import AuditRow, StoreError
+from spotd.store.audit import AuditRow
+from spotd.store.errors import StoreError
 
 ONE_BY_ONE = 5  # refusals per user and minute with a line each; one more line counts the rest
 MINUTE_S = 60.0

@@ -30,11 +30,11 @@ from spotd.domain.phase import keeps, phase
 from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.domain.units import S
 from spotd.history.recoveries import STAGES
-from spotd.money.budget import standing
+from spotd.money.budget import budget_status
 from spotd.money.focus import month_of
 from spotd.store.budget_queries import carried, spendings
-from spotd.store.interface import StoreError
-from spotd.store.metric_records import RECOVERY_S, Histogram, MetricRecords, PoolRow
+from spotd.store.errors import StoreError
+from spotd.store.metrics import RECOVERY_S, Histogram, MetricRecords, PoolRow
 
 log = structlog.get_logger(__name__)
 
@@ -116,9 +116,11 @@ class Metrics(Collector):
     def text(self) -> bytes:
         """The whole exposition."""
         with self._lock:
-            return generate_latest(self._registry) + generate_latest(self._context.meters.registry)
+            return generate_latest(self._registry) + generate_latest(
+                self._context.process_metrics.registry
+            )
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Make the next scrape read the database, however recent the page is."""
         with self._lock:
             self._page = None
@@ -158,10 +160,10 @@ class Metrics(Collector):
         """
         page, context, now_us = ExpositionPage(), self._context, self._context.clock.now_us()
         try:
-            records = context.tally(now_us)
-            jobs, nodes = context.store.jobs(False), context.store.active_nodes()
+            records = context.metric_records(now_us)
+            jobs, nodes = context.store.jobs.rows(False), context.store.nodes.active()
             self._add_budgets(page, now_us)
-            routes = context.store.route_rows()
+            routes = context.store.alerts.routes()
         except StoreError as error:
             log.warning("no metrics of the record", error=str(error))
             page = ExpositionPage()
@@ -185,11 +187,11 @@ class Metrics(Collector):
         return page
 
     def _add_clouds(self, page: ExpositionPage, records: MetricRecords) -> None:
-        context, silent = self._context, self._context.silent()
+        context, silent = self._context, self._context.silent_providers()
         for provider in (info.name for info in context.providers_info()):
             up = provider not in silent and not records.disabled.get(provider)
             page.add("spotd_provider_up", up, provider)
-            if provider not in context.unswept():
+            if provider not in context.unlisted_providers():
                 page.add("spotd_orphans", 0, provider)
                 page.add("spotd_leftovers", 0, provider)
         for held in context.held():
@@ -208,7 +210,9 @@ class Metrics(Collector):
         if budgets and now_s - self._budgets_at_s >= BUDGETS_S:
             month = month_of(now_us)
             rows, carried_costs = spendings(store, now_us), carried(store, month[0])
-            statuses = [standing(budget, rows, month, now_us, carried_costs) for budget in budgets]
+            statuses = [
+                budget_status(budget, rows, month, now_us, carried_costs) for budget in budgets
+            ]
             self._budgets = [
                 (
                     status.budget.name,

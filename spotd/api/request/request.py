@@ -30,7 +30,7 @@ from spotd.security.secrets import SecretBox
 from spotd.spec import CheckpointDefaults, KnownNames
 from spotd.store.columns import clean
 from spotd.store.interface import Store
-from spotd.store.metric_records import MetricRecords
+from spotd.store.metrics import MetricRecords
 
 API_VERSION = "spotd/v1"
 
@@ -68,25 +68,26 @@ class ApiContext:
     `back_up(file, now_us)` copies the database into a new file. `is_shared(url)` is true for a
     folder that rented machines have too. `store_cloud(url)` names the cloud that a bucket belongs
     to, or "" if it belongs to none of the known clouds. `bucket_settings()` returns the settings of
-    each bucket, or the reason why they cannot be read. `reaches()` says how machines get access to
-    the checkpoint stores.
+    each bucket, or the reason why they cannot be read. `store_reaches()` says how machines get
+    access to the checkpoint stores.
 
     Job files: `defaults()` and `known()` are the settings that job files are parsed with.
 
     Keys and users: `rotate_key()` makes the next master key the current one and returns the names
     of the values that cannot be decrypted, or raises VaultError. `admit(node, user, public key)`
-    lets a user log in to a machine (raises LinkError). `put_out()` ends the access of disabled
-    users: node id -> "" or the reason why it failed. `is_trusted(uid)` is true for users that are
-    never shut out.
+    lets a user log in to a machine (raises LinkError). `end_access_of_disabled_users()` ends the
+    access of disabled users: node id -> "" or the reason why it failed. `is_trusted(uid)` is true
+    for users that are never shut out.
 
-    Clouds: `policy_facts(cloud)` is None when no such cloud is configured. `silent()` lists the
-    clouds that do not answer: provider -> description. `remarks()` are the warnings of provider
-    adapters: key -> (provider, warning). `held()` are machines that no job wants and that are not
-    terminated, `held_leftovers()` resources that machines left behind and that are not deleted, and
-    `unswept()` the providers whose resources this daemon has not listed. `jump_host(provider)` is
-    the jump host of a provider's machines, and `try_ways()` tests all jump hosts: provider ->
-    (whether it works, description). `examine(needs)` asks the clouds how ready they are: provider
-    -> findings. `makers()` are the providers that make machine images, provider -> kind of cloud.
+    Clouds: `policy_facts(cloud)` is None when no such cloud is configured. `silent_providers()`
+    lists the clouds that do not answer: provider -> description. `provider_warnings()` are the
+    warnings of provider adapters: key -> (provider, warning). `held()` are machines that no job
+    wants and that are not terminated, `held_leftovers()` resources that machines left behind and
+    that are not deleted, and `unlisted_providers()` the providers whose resources this daemon has
+    not listed. `jump_host(provider)` is the jump host of a provider's machines, and
+    `try_jump_hosts()` tests all jump hosts: provider -> (whether it works, description).
+    `check_cloud_readiness(needs)` asks the clouds how ready they are: provider -> findings.
+    `image_makers()` are the providers that make machine images, provider -> kind of cloud.
     `configured_images()` maps an image id to the place in the configuration that names it.
     `live_reports()` are the reports of `spotctl doctor --live` on this box, oldest first.
 
@@ -95,14 +96,14 @@ class ApiContext:
     "".
 
     Alerts: `test_alert(route)` sends a test message ("" means to every route) and returns route ->
-    "" or the error. `reach_routes()` checks the alert routes without sending a message: name ->
-    (the problem or "", whether the route is out of use).
+    "" or the error. `check_alert_routes()` checks the alert routes without sending a message: name
+    -> (the problem or "", whether the route is out of use).
 
     Money and metrics: `box_microusd_per_h()` is the cost of the control box (0: not configured),
     `budgets()` and `approval()` are those of the configuration, and `drill_days()` is the number of
-    days that may pass without a drill (0: any number). `tally(now_us)` reads the records that
-    metrics are made of, `meters` holds the counters of this process, and `owner` is the name that
-    the daemon signs leases with.
+    days that may pass without a drill (0: any number). `metric_records(now_us)` reads the records
+    that metrics are made of, `process_metrics` holds the counters of this process, and `owner` is
+    the name that the daemon signs leases with.
     """
 
     store: Store
@@ -121,35 +122,35 @@ class ApiContext:
     rotate_key: Callable[[], list[str]]
     policy_facts: Callable[[str], PolicyFacts | None]
     admit: Callable[[Node, str, str], None]
-    put_out: Callable[[], Mapping[str, str]]
+    end_access_of_disabled_users: Callable[[], Mapping[str, str]]
     is_trusted: Callable[[int], bool]
-    makers: Callable[[], Mapping[str, str]] = dict
+    image_makers: Callable[[], Mapping[str, str]] = dict
     configured_images: Callable[[], Mapping[str, str]] = dict
-    silent: Callable[[], Mapping[str, str]] = dict
-    remarks: Callable[[], Mapping[str, tuple[str, ProviderWarning]]] = dict
+    silent_providers: Callable[[], Mapping[str, str]] = dict
+    provider_warnings: Callable[[], Mapping[str, tuple[str, ProviderWarning]]] = dict
     held: Callable[[], Sequence[HeldMachine]] = tuple
     held_leftovers: Callable[[], Sequence[HeldLeftover]] = tuple
-    unswept: Callable[[], Sequence[str]] = tuple
+    unlisted_providers: Callable[[], Sequence[str]] = tuple
     safe_mode: Callable[[], str] = str
     leave_safe_mode: Callable[[], None] = lambda: None
     contested: Callable[[], str] = str
     store_cloud: Callable[[str], str] = lambda _url: ""
     bucket_settings: Callable[[], Mapping[str, BucketSettings | str]] = dict
     is_shared: Callable[[str], bool] = lambda _url: False
-    reaches: Callable[[], Sequence[StoreReach]] = tuple
+    store_reaches: Callable[[], Sequence[StoreReach]] = tuple
     jump_host: Callable[[str], Address | None] = lambda _provider: None
-    try_ways: Callable[[], Mapping[str, tuple[bool, str]]] = dict
-    examine: Callable[[Mapping[str, Sequence[CapacityNeed]]], Mapping[str, Sequence[Finding]]] = (
-        lambda _needs: {}
-    )
+    try_jump_hosts: Callable[[], Mapping[str, tuple[bool, str]]] = dict
+    check_cloud_readiness: Callable[
+        [Mapping[str, Sequence[CapacityNeed]]], Mapping[str, Sequence[Finding]]
+    ] = lambda _needs: {}
     live_reports: Callable[[], Sequence[LiveReport]] = tuple
-    reach_routes: Callable[[], Mapping[str, tuple[str, bool]]] = dict
+    check_alert_routes: Callable[[], Mapping[str, tuple[str, bool]]] = dict
     box_microusd_per_h: Callable[[], int] = int
     budgets: Callable[[], Sequence[Budget]] = tuple
     drill_days: Callable[[], float] = float
     approval: Callable[[], Approval] = Approval
-    tally: Callable[[int], MetricRecords] = lambda _now_us: MetricRecords()
-    meters: ProcessMetrics = field(default_factory=ProcessMetrics)
+    metric_records: Callable[[int], MetricRecords] = lambda _now_us: MetricRecords()
+    process_metrics: ProcessMetrics = field(default_factory=ProcessMetrics)
     owner: str = ""
 
 
@@ -160,7 +161,7 @@ class ApiRequest:
     `actor` is the user at the other end of the socket, as the kernel reports it.
     """
 
-    backing: ApiContext
+    context: ApiContext
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -168,12 +169,12 @@ class ApiRequest:
 
     @property
     def now_us(self) -> int:
-        return self.backing.clock.now_us()
+        return self.context.clock.now_us()
 
     def job(self) -> Job:
         """Return the job that the path names, by id or name. Raises ApiError (not found)."""
         name = self.path["job"]
-        job = self.backing.store.find_job(name)
+        job = self.context.store.jobs.find(name)
         if job is None:
             raise not_found(f"there is no job {name!r}", "spotctl ps --all")
         return job

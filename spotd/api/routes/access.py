@@ -24,16 +24,16 @@ def ssh_access(call: ApiRequest) -> dict[str, Any]:
     leaves it."""
     job, node = _machine(call)
     address = _address(call, job, node)
-    pair = make_key_pair(call.backing.ids.random_bytes)
+    pair = make_key_pair(call.context.ids.random_bytes)
     try:
-        call.backing.admit(node, call.actor, pair.public)
+        call.context.admit(node, call.actor, pair.public)
     except LinkError as error:
         message = f"the machine of job {job.name} does not let anybody in now: {error}"
         raise conflict(message, f"spotctl show {job.name}, and again in a moment") from None
     try:
         check_enabled(call)
     except ApiError:
-        call.backing.put_out()
+        call.context.end_access_of_disabled_users()
         raise
     return {**address, "private_key": pair.private}
 
@@ -48,7 +48,7 @@ def _machine(call: ApiRequest) -> tuple[Job, Node]:
         raise not_found(
             f"job {job.name} has no rank {rank}", f"a rank from 0 to {job.spec.num_nodes - 1}"
         )
-    nodes = [n for n in call.backing.store.job_nodes(job.id) if n.rank == rank and _reachable(n)]
+    nodes = [n for n in call.context.store.nodes.of_job(job.id) if n.rank == rank and _reachable(n)]
     if not nodes:
         raise conflict(
             f"job {job.name} has no machine that can be reached now",
@@ -58,8 +58,8 @@ def _machine(call: ApiRequest) -> tuple[Job, Node]:
 
 
 def _address(call: ApiRequest, job: Job, node: Node) -> dict[str, Any]:
-    jump = call.backing.jump_host(node.offer.provider)
-    keys = open_job_keys(call.backing.vault, job.id, call.backing.store.job_key(job.id))
+    jump = call.context.jump_host(node.offer.provider)
+    keys = open_job_keys(call.context.vault, job.id, call.context.store.jobs.key(job.id))
     return {
         "kind": "SshAccess",
         "job": job.name,

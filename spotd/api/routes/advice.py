@@ -29,12 +29,12 @@ from spotd.history.advice import (
     Dollars,
     Phase,
     PhaseRequest,
-    advised,
+    is_available,
     lost_share,
     on_spot,
     phases,
-    to_be_had,
-    together,
+    recommend,
+    total_dollars,
     usual_hours,
 )
 from spotd.history.interruption_stats import GroupBy, Row, count, total
@@ -86,7 +86,7 @@ def advise(call: ApiRequest) -> dict[str, Any]:
     return {
         "kind": "Advice",
         "job": spec.name,
-        "verdict": advised(deciding, pays=pays).value,
+        "verdict": recommend(deciding, pays=pays).value,
         "conditions": conditions,
         "worth": spot_value_data(comparison, plan),
         "parameters": parameters or None,
@@ -122,8 +122,8 @@ def _condition(
 def _checkpoints(request: AdviceRequest) -> dict[str, Any]:
     """Check that training is saved in checkpoints."""
     saves = request.spec.checkpoint
-    before = request.call.backing.store.find_job(request.spec.name)
-    rows = request.call.backing.store.checkpoints(before.id) if before else []
+    before = request.call.context.store.jobs.find(request.spec.name)
+    rows = request.call.context.store.checkpoints.rows(before.id) if before else []
     measured = {"engine": saves.engine, "directory": saves.directory, "on_record": len(rows)}
     return _condition("checkpoints", keeps(saves), measured)
 
@@ -131,9 +131,9 @@ def _checkpoints(request: AdviceRequest) -> dict[str, Any]:
 def _tolerance(request: AdviceRequest) -> dict[str, Any]:
     """Check that interruptions take no larger share of the time than is considered tolerable."""
     comparison = request.comparison
-    if comparison is None or comparison.habits.again_h is None:
+    if comparison is None or comparison.interruption_cost.again_h is None:
         return _condition("tolerance", None, {"most": TOLERATED})
-    hazard, habits = comparison.hazard, comparison.habits
+    hazard, habits = comparison.hazard, comparison.interruption_cost
     rates = (hazard.middle, hazard.low, hazard.high)
     share, low, high = (lost_share(rate, habits) for rate in rates)
     measured = {
@@ -142,7 +142,7 @@ def _tolerance(request: AdviceRequest) -> dict[str, Any]:
         "high": high,
         "most": TOLERATED,
         "mtbf_s": 3600 / (hazard.middle * habits.num_nodes),
-        "pause_s": 2 * comparison.habits.again_h * 3600,
+        "pause_s": 2 * comparison.interruption_cost.again_h * 3600,
         "restart_s": habits.restart_h * 3600,
     }
     return _condition("tolerance", share <= TOLERATED, measured)
@@ -151,12 +151,12 @@ def _tolerance(request: AdviceRequest) -> dict[str, Any]:
 def _recovery(request: AdviceRequest) -> dict[str, Any]:
     """Check that a resume worked, in the last job of that name or a live report of that cloud."""
     call, comparison = request.call, request.comparison
-    before = call.backing.store.find_job(request.spec.name)
-    resumed = recoveries(call.backing.store.job_nodes(before.id)) if before else 0
+    before = call.context.store.jobs.find(request.spec.name)
+    resumed = recoveries(call.context.store.nodes.of_job(before.id)) if before else 0
     cloud = comparison.spot.cloud if comparison else ""
     reports = [
         report_data
-        for report_data in call.backing.live_reports()
+        for report_data in call.context.live_reports()
         if report_data.kind == RECOVERY_KIND
     ]
     proof = next(
@@ -216,8 +216,8 @@ def _availability(request: AdviceRequest) -> dict[str, Any]:
         return _condition("at_once", None, {})
     pools = _pools(request.call, comparison.spots)
     cheapest = pools.pop(_place(comparison.spot.key))
-    refusal_rate, holds = cheapest.refusals, to_be_had(cheapest.refusals)
-    other_pools = sum(to_be_had(row.refusals) is True for row in pools.values())
+    refusal_rate, holds = cheapest.refusals, is_available(cheapest.refusals)
+    other_pools = sum(is_available(row.refusals) is True for row in pools.values())
     measured = {
         "offers": len(comparison.spots),
         "refused": sum(cheapest.refused.values()),
@@ -234,7 +234,7 @@ def _availability(request: AdviceRequest) -> dict[str, Any]:
 def _pools(call: ApiRequest, offers: Iterable[Offer]) -> dict[Place, Row]:
     """Return the outcomes of spot requests by provider, region and type, over all zones."""
     since_us = call.now_us - int(WITHIN_S * S)
-    lives = call.backing.store.machine_lives(since_us)
+    lives = call.context.store.node_history.machine_lives(since_us)
     rows = count(lives, GroupBy.POOL, CapacityType.SPOT.value, since_us, call.now_us)
     wanted = {_place(offer.key) for offer in offers}
     return {place: total([row for row in rows if _place(row.name) == place]) for place in wanted}
@@ -251,8 +251,8 @@ def _last_save(request: AdviceRequest) -> dict[str, Any]:
     It does not decide: the cost of interruptions is computed without relying on notices.
     """
     call, comparison = request.call, request.comparison
-    before = call.backing.store.find_job(request.spec.name)
-    rows = call.backing.store.checkpoints(before.id) if before else []
+    before = call.context.store.jobs.find(request.spec.name)
+    rows = call.context.store.checkpoints.rows(before.id) if before else []
     durations_s = [row.stage_s + row.write_s for row in rows if row.write_s > 0]
     save_s = statistics.median(durations_s) if len(durations_s) >= STARTS else None
     cloud = comparison.spot.cloud if comparison else ""
@@ -313,7 +313,7 @@ def _phases(
     return {
         "mode": {"name": mode.name, "text": mode.text, "promised": PROMISED.get(mode.name)},
         "phases": rows,
-        "total": _dollars(together(by_part.values())) if by_part else None,
+        "total": _dollars(total_dollars(by_part.values())) if by_part else None,
         "modes": _modes(priced),
     }
 
@@ -325,7 +325,7 @@ def _modes(priced: Callable[[Mode], list[Phase]]) -> list[dict[str, Any]]:
         rows = priced(mode)
         parts = [part.value for part in PhaseRequest if on_spot(mode, part)]
         fields = {"name": mode.name, "on_spot": parts, "promised": PROMISED[mode.name]}
-        modes.append({**fields, "total": _dollars(together(rows)) if rows else None})
+        modes.append({**fields, "total": _dollars(total_dollars(rows)) if rows else None})
     return modes
 
 

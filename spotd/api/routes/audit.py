@@ -6,7 +6,7 @@ from typing import Any
 
 from spotd.api.request.request import ApiRequest
 from spotd.api.views.resources import iso
-from spotd.store.interface import AuditRow
+from spotd.store.audit import AuditRow
 
 PAGE = 500
 _DAY_US = 86_400_000_000
@@ -17,7 +17,7 @@ def read_audit(call: ApiRequest) -> dict[str, Any]:
     to go on, "" when that was all. Lines of one request have the same `request`; of what one user
     was refused in a minute, all but the first few are a number in one line."""
     since_us = call.now_us - call.number("since_s", _DAY_US // 1_000_000, 0, 1 << 40) * 1_000_000
-    rows = call.backing.store.audit(since_us, call.number("after", 0, 0, 1 << 62), PAGE)
+    rows = call.context.store.audit.rows(since_us, call.number("after", 0, 0, 1 << 62), PAGE)
     cursor = str(rows[-1].id) if len(rows) == PAGE else ""
     return {"kind": "AuditList", "items": [_line(row) for row in rows], "cursor": cursor}
 

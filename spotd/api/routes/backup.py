@@ -27,7 +27,7 @@ class BackupFile:
 
 def copy_database(call: ApiRequest) -> BackupFile:
     """Make a copy. Raises StoreError."""
-    context = call.backing
+    context = call.context
     context.spool_dir.mkdir(parents=True, exist_ok=True)
     path = context.spool_dir / f"backup-{context.ids.token()}"
     context.back_up(path, call.now_us)

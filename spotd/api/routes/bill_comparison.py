@@ -10,7 +10,7 @@ from spotd.api.views.resources import iso, usd
 from spotd.domain.events import Event, Severity
 from spotd.money.billing_exports import EXPORTS, Entry
 from spotd.money.reconcile import LedgerSegment, Outcome, outcome_data, reconcile
-from spotd.store.ledger_queries import stretch_of
+from spotd.store.ledger import stretch_of
 
 MOST_US = 253_402_300_799_000_000  # the end of the year 9999; also the limit for micro-USD
 _FIELDS = (str, str, bool, int, int, int, int)  # types of the fields of an Entry, in order
@@ -33,13 +33,13 @@ def reconcile_bill(call: ApiRequest) -> dict[str, Any]:
     outcome = reconcile(
         _entries(call), _ledger_segments(call, cloud), call.now_us, credits_microusd
     )
-    store = call.backing.store
+    store = call.context.store
     if not dry_run:
-        store.record_invoiced(outcome.invoiced, call.now_us)
+        store.ledger.record_invoiced(outcome.invoiced, call.now_us)
         if outcome.alerts:
-            store.add_event("", _alert(cloud, outcome), call.now_us)
+            store.events.add("", _alert(cloud, outcome), call.now_us)
     rows = (*outcome.matched, *outcome.missing)
-    names = store.job_names({row.job_id for row in rows})
+    names = store.jobs.names({row.job_id for row in rows})
     return {
         "kind": "Reconciliation",
         "cloud": cloud,
@@ -69,9 +69,9 @@ def _is_entry(row: object) -> bool:
 
 def _ledger_segments(call: ApiRequest, cloud: str) -> list[LedgerSegment]:
     """Return the ledger's segments of that cloud's real machines."""
-    store = call.backing.store
-    rows = [row for row in store.segments() if row.state != "void"]
-    nodes = {node.id: node for node in store.find_nodes(sorted({row.node_id for row in rows}))}
+    store = call.context.store
+    rows = [row for row in store.ledger.segments() if row.state != "void"]
+    nodes = {node.id: node for node in store.nodes.find(sorted({row.node_id for row in rows}))}
     return [
         LedgerSegment(row.id, node.instance_id, node.id, row.job_id, stretch_of(row, call.now_us))
         for row in rows

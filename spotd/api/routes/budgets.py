@@ -12,7 +12,7 @@ from spotd.domain.job import Desired, Job, JobSpec
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.money.approval import REFUSE
-from spotd.money.budget import Budget, BudgetStatus, Plan, Spending, refusal, standing
+from spotd.money.budget import Budget, BudgetStatus, Plan, Spending, budget_status, refusal
 from spotd.money.focus import month_of
 from spotd.planner.core.shard_stores import carried_microusd_per_h
 from spotd.planner.placement.rank import rank
@@ -23,9 +23,11 @@ from spotd.store.dataset_costs import paid_by_copy
 def list_budgets(call: ApiRequest) -> dict[str, Any]:
     """Each budget of the configuration: what is spent this month, the burn rate, the forecast."""
     now_us = call.now_us
-    store, month = call.backing.store, month_of(now_us)
+    store, month = call.context.store, month_of(now_us)
     rows, extra = spendings(store, now_us), carried(store, month[0])
-    statuses = [standing(budget, rows, month, now_us, extra) for budget in call.backing.budgets()]
+    statuses = [
+        budget_status(budget, rows, month, now_us, extra) for budget in call.context.budgets()
+    ]
     return {"kind": "BudgetList", "items": [_data(status) for status in statuses]}
 
 
@@ -54,14 +56,14 @@ def check_budgets(call: ApiRequest, user: str, spec: JobSpec, resumed: Job | Non
     With `override_budget` in the body it is allowed. Returns the text of what was overridden, ""
     for nothing. Raises ApiError (refused).
     """
-    budgets = [budget for budget in call.backing.budgets() if budget.covers(user, spec.project)]
+    budgets = [budget for budget in call.context.budgets() if budget.covers(user, spec.project)]
     if not budgets:
         return ""
-    store, now_us = call.backing.store, call.now_us
-    rows, owners, carried_costs = spendings(store, now_us), store.job_owners(), carried_by(store)
+    store, now_us = call.context.store, call.now_us
+    rows, owners, carried_costs = spendings(store, now_us), store.jobs.owners(), carried_by(store)
     running = [
         _plan_of(call, job, owners.get(job.id, ""), rows, carried_costs)
-        for job in store.jobs(finished=False)
+        for job in store.jobs.rows(finished=False)
         if job.desired is Desired.RUN and (resumed is None or job.id != resumed.id)
     ]
     new = (
@@ -81,7 +83,7 @@ def check_project(call: ApiRequest, spec: JobSpec) -> list[str]:
 
     Raises ApiError (refused).
     """
-    approval = call.backing.approval()
+    approval = call.context.approval()
     message = approval.lacks(spec.project)
     if message and approval.policy == REFUSE:
         raise ApiError(409, "refused", message, approval.fix(spec.project))
@@ -95,16 +97,16 @@ def record_override(call: ApiRequest, job: Job, text: str) -> None:
         event_text = f"{call.actor or 'somebody'} lets {job.name} go beyond a budget: {text}"
         key = override_key(job.id)
         event = Event(OVERRIDE, event_text, severity=Severity.WARNING, alert=True, key=key)
-        call.backing.store.add_event(job.id, event, call.now_us)
+        call.context.store.events.add(job.id, event, call.now_us)
 
 
 def _refused(
     call: ApiRequest, budgets: list[Budget], rows: list[Spending], running: list[Plan], new: Plan
 ) -> str:
     month, now_us = month_of(call.now_us), call.now_us
-    carried_costs = carried(call.backing.store, month[0])
+    carried_costs = carried(call.context.store, month[0])
     refusals = (
-        refusal(standing(budget, rows, month, now_us, carried_costs), running, new)
+        refusal(budget_status(budget, rows, month, now_us, carried_costs), running, new)
         for budget in budgets
     )
     return next((text for text in refusals if text), "")
@@ -115,7 +117,7 @@ def _new_plan(call: ApiRequest, user: str, spec: JobSpec, now_us: int) -> Plan:
 
     Includes the cost of its checkpoints there as far as it is known.
     """
-    market = call.backing.market(now_us)
+    market = call.context.market(now_us)
     ranked = [row for row in rank(spec, market, now_us) if not row.excluded]
     rate = 0
     if ranked:
@@ -141,7 +143,7 @@ def _plan_of(
     """
     spec, now_us = job.spec, call.now_us
     stretches = [row.stretch for row in rows if row.job_id == job.id]
-    nodes = call.backing.store.job_nodes(job.id)
+    nodes = call.context.store.nodes.of_job(job.id)
     active_nodes = [node for node in nodes if node.state is not NodeState.GONE]
     carried_cost, carried_per_h = carried_costs.get(job.id, (0, 0))
     rate = sum(node.offer.price_microusd_per_h for node in active_nodes)
@@ -156,9 +158,9 @@ def _plan_of(
     hours = _hours_left(spec, started_us, now_us)
     prefetch_microusd = spec.wishes.ahead.max_microusd
     if prefetch_microusd:
-        sent = call.backing.store.shipments(job.id)
+        sent = call.context.store.transfers.rows(job.id)
         prefetch_microusd = max(
-            0, prefetch_microusd - sum(paid_by_copy(sent, call.backing.market(now_us)).values())
+            0, prefetch_microusd - sum(paid_by_copy(sent, call.context.market(now_us)).values())
         )
     return Plan(user, rate, left, hours, spec.project, prefetch_microusd)
 

@@ -30,9 +30,9 @@ PART_BYTES = 4 << 20
 
 def begin_import(call: ApiRequest) -> dict[str, Any]:
     """An id for the job that will go on from it, and the store in which it will be."""
-    store = call.text("store") or call.backing.defaults().store
-    _open(call.backing, store)
-    return {"kind": "Import", "id": call.backing.ids.job_id(), "store": store}
+    store = call.text("store") or call.context.defaults().store
+    _open(call.context, store)
+    return {"kind": "Import", "id": call.context.ids.job_id(), "store": store}
 
 
 async def receive_shard(
@@ -73,10 +73,10 @@ async def _in_large_parts(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 def commit_import(call: ApiRequest) -> dict[str, Any]:
     """All shards are there: the manifest, and HEAD, by writes that only create."""
-    objects = _open(call.backing, call.text("store"))
-    manifest = _manifest(call, _unused_job_id(call.backing, call.path["name"]))
+    objects = _open(call.context, call.text("store"))
+    manifest = _manifest(call, _unused_job_id(call.context, call.path["name"]))
     try:
-        ref = imports.commit(objects, manifest, call.backing.ids.token())
+        ref = imports.commit(objects, manifest, call.context.ids.token())
     except (imports.JobIdTakenError, imports.ImportMismatchError) as error:
         raise conflict(str(error), _AGAIN) from None
     return {"kind": "Imported", "id": manifest.job, "step": ref.step, "bytes": manifest.size}
@@ -121,7 +121,7 @@ def _unused_job_id(context: ApiContext, job_id: str) -> str:
     """Return the id if no job has it. Raises ApiError."""
     if not _ID.fullmatch(job_id):
         raise bad_input(f"{job_id[:80]!r} is no job's id", "POST /v1/imports gives one")
-    if context.store.job_names([job_id]):
+    if context.store.jobs.names([job_id]):
         raise conflict(f"there is a job {job_id} already", "POST /v1/imports gives another id")
     return job_id
 

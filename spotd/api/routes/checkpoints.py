@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from providers.stores.base import ObjectStore
-from providers.stores.several import SeveralStores
+from providers.stores.multi_store import MultiStore
 from spotd import wire
 from spotd.act.checkpoints import (
     CheckpointList,
@@ -130,7 +130,7 @@ def unpin_checkpoint(call: ApiRequest) -> dict[str, Any]:
     """Let go of what a pin kept; retention takes it away when it is old."""
     job, name = call.job(), call.text("pin")
     key = _check_name(job, name)
-    objects = call.backing.open_store(job.spec.checkpoint.store)
+    objects = call.context.open_store(job.spec.checkpoint.store)
     if key not in {info.key for info in objects.list(wire.pin_folder(job.id))}:
         raise not_found(f"job {job.name} has no pin {name!r}", f"spotctl ckpt ls {job.name}")
     objects.delete(key)
@@ -177,7 +177,7 @@ def remove_checkpoint(call: ApiRequest) -> dict[str, Any]:
         raise conflict(
             str(error), "look who wrote that: `spotctl audit`, and the machine's log"
         ) from None
-    call.backing.store.record_removed(job.id, saved.ref.manifest, call.now_us)
+    call.context.store.checkpoints.record_removed(job.id, saved.ref.manifest, call.now_us)
     return {"kind": "Removed", "job": job.name, "step": saved.ref.step, "objects": count}
 
 
@@ -201,10 +201,10 @@ def _find_checkpoint(call: ApiRequest, name: str) -> tuple[ObjectStore, Job, Sto
 
 def _stores(call: ApiRequest, job: Job) -> ObjectStore:
     """Return the job's own store, combined with the stores that may have its shards."""
-    context = call.backing
+    context = call.context
     others = may_have_shards(job.spec, context.market(call.now_us).shards)
     own = context.open_store(job.spec.checkpoint.store)
-    return SeveralStores(own, {url: partial(context.open_store, url) for url in others})
+    return MultiStore(own, {url: partial(context.open_store, url) for url in others})
 
 
 def _read_checkpoints(call: ApiRequest, job: Job) -> CheckpointList:

@@ -29,7 +29,7 @@ def report(call: ApiRequest) -> dict[str, Any]:
     window, now_us, by_what = window_of(call), call.now_us, call.query.get("by", "")
     if by_what not in ("", *SUMS):
         raise bad_input(f"by is one of {', '.join(SUMS)}, not {by_what!r}", "by=day")
-    box, market = _box(call, window), call.backing.market(now_us)
+    box, market = _box(call, window), call.context.market(now_us)
     records = _records(call, box)
     reports = [_report(record, market, box, window, now_us) for record in records]
     whole = report_data(together(reports), savings=_savings(reports))
@@ -45,9 +45,9 @@ def report(call: ApiRequest) -> dict[str, Any]:
 
 def job_report(call: ApiRequest) -> dict[str, Any]:
     """The same of one job, with its line items."""
-    window, market = window_of(call), call.backing.market(call.now_us)
+    window, market = window_of(call), call.context.market(call.now_us)
     job = call.job()
-    records = records_of(call.backing.store, job)
+    records = records_of(call.context.store, job)
     report = _report(records, market, _box(call, window), window, call.now_us)
     account = account_of(records, market, ControlBoxCost(0, {}, 0), window, call.now_us)
     elapsed_us = (job.finished_at_us or call.now_us) - job.created_at_us
@@ -55,7 +55,7 @@ def job_report(call: ApiRequest) -> dict[str, Any]:
         interruptions(account),
         elapsed_us / US_PER_H,
         job.spec.num_nodes,
-        tuple(row.told for row in evaluated(call.backing.store, job)),
+        tuple(row.told for row in evaluated(call.context.store, job)),
     )
     data = {
         **report_data(report),
@@ -69,9 +69,9 @@ def focus(call: ApiRequest) -> dict[str, Any]:
     """The ledger between `since_us` and `until_us` as rows of FOCUS, and what goes beside them: of
     the jobs that a report of that time has, and of the same sum."""
     whole, now_us = window_of(call), call.now_us
-    first_us = min((row.start_us for row in call.backing.store.segments()), default=now_us)
-    deployment = call.backing.store.deployment()
-    box, market = _box(call, whole), call.backing.market(now_us)
+    first_us = min((row.start_us for row in call.context.store.ledger.segments()), default=now_us)
+    deployment = call.context.store.deployment.id()
+    box, market = _box(call, whole), call.context.market(now_us)
     records = _records(call, box)
     rows: list[Row] = []
     for since_us, until_us in months(max(whole.since_us, first_us), whole.until_us):
@@ -94,14 +94,14 @@ def window_of(call: ApiRequest) -> Window:
 
 
 def _box(call: ApiRequest, window: Window) -> ControlBoxCost:
-    rate = call.backing.box_microusd_per_h()
-    return box_of(call.backing.store.segments(), rate, window, call.now_us)
+    rate = call.context.box_microusd_per_h()
+    return box_of(call.context.store.ledger.segments(), rate, window, call.now_us)
 
 
 def _records(call: ApiRequest, box: ControlBoxCost) -> list[Records]:
     """Return the records of the jobs that had machines in the time of the box."""
-    store = call.backing.store
-    return [records_of(store, job) for job in store.jobs() if job.id in box.billed_us]
+    store = call.context.store
+    return [records_of(store, job) for job in store.jobs.rows() if job.id in box.billed_us]
 
 
 def _report(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from providers.catalogs.storage import storage_of
+from providers.catalogs.storage import storage_price_of
 from spotd.api.request.request import ApiRequest
 from spotd.api.views.completion import completion_data
 from spotd.api.views.diagnosis import total_use
@@ -14,25 +14,25 @@ from spotd.api.views.resources import iso, usd, where_data
 from spotd.domain.job import Job
 from spotd.domain.node import Node
 from spotd.store.budget_queries import carried_by
-from spotd.store.interface import SegmentRow
+from spotd.store.ledger import SegmentRow
 
 
 def job_cost(call: ApiRequest) -> dict[str, Any]:
     """What one job cost so far, per node and in all, and what it would have cost on demand."""
     job = call.job()
-    total, instead, cost_data = _job_cost(call, job, carried_by(call.backing.store))
-    kept, use = _kept_checkpoints(call, job), total_use(call.backing.store, job)
+    total, instead, cost_data = _job_cost(call, job, carried_by(call.context.store))
+    kept, use = _kept_checkpoints(call, job), total_use(call.context.store, job)
     outlook = completion_data(call, job, total, instead, kept["usd_per_month"])
     return {"kind": "Cost", **cost_data, "kept": kept, "use": use, "outlook": outlook}
 
 
 def all_costs(call: ApiRequest) -> dict[str, Any]:
     """What jobs cost, newest first, at most `limit`; and the spend of all `total` jobs."""
-    store = call.backing.store
-    newest, total = store.newest_jobs(call.number("limit", 100, 1, 10_000))
+    store = call.context.store
+    newest, total = store.jobs.newest(call.number("limit", 100, 1, 10_000))
     carried = carried_by(store)
     items = [_job_cost(call, job, carried)[2] for job in newest]
-    spend = usd(bill(store.segments(), call.now_us).spend_microusd)
+    spend = usd(bill(store.ledger.segments(), call.now_us).spend_microusd)
     return {"kind": "CostList", "items": items, "total": total, "spend_usd": spend}
 
 
@@ -44,11 +44,11 @@ def _job_cost(
     `carried` is by job id: the cost of checkpoints and data so far, and per hour, in micro-USD; see
     spotd/store/budget_queries.py.
     """
-    store, now_us = call.backing.store, call.now_us
-    segments = store.segments(job.id)
-    progress = all_reports(store.progress(job.id), job.first_step_at_us)
+    store, now_us = call.context.store, call.now_us
+    segments = store.ledger.segments(job.id)
+    progress = all_reports(store.progress.rows(job.id), job.first_step_at_us)
     total = bill(segments, now_us)
-    nodes, num_nodes = store.job_nodes(job.id), job.spec.num_nodes
+    nodes, num_nodes = store.nodes.of_job(job.id), job.spec.num_nodes
     gangs = {node.generation: node.gang_size for node in nodes if node.gang_size}
     instead = on_demand(total, segments, progress, num_nodes, gangs)
     useful = useful_us(progress, num_nodes, gangs)
@@ -78,11 +78,11 @@ def _kept_checkpoints(call: ApiRequest, job: Job) -> dict[str, Any]:
     The cost is None where no price is known. It is part of no other sum.
     """
     checkpoint = job.spec.checkpoint
-    rows = [row for row in call.backing.store.checkpoints(job.id) if row.bytes]
+    rows = [row for row in call.context.store.checkpoints.rows(job.id) if row.bytes]
     rows.sort(key=lambda row: (row.committed_at_us, row.step))
     kept = rows[-checkpoint.keep :]
     size = sum(row.bytes for row in kept)
-    price = storage_of(checkpoint.store)
+    price = storage_price_of(checkpoint.store)
     return {
         "checkpoints": len(kept),
         "bytes": size,

@@ -15,7 +15,8 @@ from spotd.domain.fault_drill import SAYS, WITHIN_S, DrillKind, FaultDrill
 from spotd.domain.job import Job
 from spotd.history.overdue_drills import overdue
 from spotd.planner.rules.drill_admission import cost_microusd, target, why_not
-from spotd.store.interface import Store, StoreError
+from spotd.store.errors import StoreError
+from spotd.store.interface import Store
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _LEAST_S, _MOST_S = 10.0, 86_400.0
@@ -23,12 +24,12 @@ _LEAST_S, _MOST_S = 10.0, 86_400.0
 
 def list_drills(call: ApiRequest) -> dict[str, Any]:
     """Of a job (`job=`) or of all, the newest first."""
-    store, name = call.backing.store, call.query.get("job", "")
+    store, name = call.context.store, call.query.get("job", "")
     job = None
-    if name and (job := store.find_job(name)) is None:
+    if name and (job := store.jobs.find(name)) is None:
         raise ApiError(404, "not_found", f"there is no job {name}", "spotctl ps --all")
-    drills = store.drills(job.id if job else "")
-    names = store.job_names({drill.job_id for drill in drills})
+    drills = store.drills.rows(job.id if job else "")
+    names = store.jobs.names({drill.job_id for drill in drills})
     items = [
         {**drill_data(drill), "job": names.get(drill.job_id, "")} for drill in reversed(drills)
     ]
@@ -47,21 +48,21 @@ def order_drill(call: ApiRequest) -> dict[str, Any]:
     job, kind = call.job(), _kind(call.text("kind"))
     given_within = call.body.get("within_s")
     within_s = _within("" if given_within is None else str(given_within))
-    drill_id = call.text("id") or call.backing.ids.token()
+    drill_id = call.text("id") or call.context.ids.token()
     if not _ID.fullmatch(drill_id):
         raise bad_input("id is 32 hexadecimal digits", "leave it out, or use spotctl drill run")
-    store = call.backing.store
-    existing = [drill for drill in store.drills() if drill.id == drill_id]
+    store = call.context.store
+    existing = [drill for drill in store.drills.rows() if drill.id == drill_id]
     if existing and existing[0].job_id != job.id:
         raise conflict(f"the drill {drill_id} is one of another job", "leave the id out")
     if not existing:
         _refuse_second(store, job, drill_id)
         _terms(call, job, kind, within_s)
         drill = FaultDrill(drill_id, job.id, kind, call.actor, call.now_us, within_s)
-        existing = [store.add_drill(drill)]
+        existing = [store.drills.add(drill)]
         _refuse_second(store, job, drill_id)
         message = f"a drill ({kind.value}) was asked for by {call.actor or 'somebody'}"
-        store.add_event(job.id, Event(DRILLED, message, data={"drill": drill_id}), call.now_us)
+        store.events.add(job.id, Event(DRILLED, message, data={"drill": drill_id}), call.now_us)
     return {
         "kind": "Drill",
         "job": job.name,
@@ -71,7 +72,7 @@ def order_drill(call: ApiRequest) -> dict[str, Any]:
 
 
 def _refuse_second(store: Store, job: Job, drill_id: str) -> None:
-    for drill in store.drills(job.id, unfinished=True):
+    for drill in store.drills.rows(job.id, unfinished=True):
         if drill.id != drill_id:
             description = f"{drill.kind.value}, by {drill.actor or 'somebody'}"
             message = f"a drill of {job.name} is under way already ({description})"
@@ -80,18 +81,18 @@ def _refuse_second(store: Store, job: Job, drill_id: str) -> None:
 
 def _terms(call: ApiRequest, job: Job, kind: DrillKind, within_s: float) -> dict[str, Any]:
     """Return the terms of a drill. Raises ApiError (refused) where the drill would do harm."""
-    store, now_us = call.backing.store, call.now_us
-    view, market = store.load_view(job.id, now_us), call.backing.market(now_us)
+    store, now_us = call.context.store, call.now_us
+    view, market = store.load_view(job.id, now_us), call.context.market(now_us)
     if view is None:
         raise ApiError(404, "not_found", f"job {job.name} is gone", "spotctl ps --all")
-    obstacle = call.backing.safe_mode() or call.backing.contested()
+    obstacle = call.context.safe_mode() or call.context.contested()
     obstacle = obstacle or why_not(view, market, kind, within_s, now_us)
     if obstacle:
         raise ApiError(
             409, "refused", f"no drill of {job.name}: {obstacle}", f"spotctl why {job.name}"
         )
     if kind is not DrillKind.AGENT:
-        check_budgets(call, store.job_users([job.id]).get(job.id, ""), job.spec, job)
+        check_budgets(call, store.jobs.users([job.id]).get(job.id, ""), job.spec, job)
     node = target(view)
     return {
         "what": SAYS[kind],
@@ -123,7 +124,7 @@ def _within(text: str) -> float:
 
 def newest_drill(store: Store, job: Job) -> dict[str, Any] | None:
     """Return the last drill of the job, running or ended."""
-    drills = store.drills(job.id)
+    drills = store.drills.rows(job.id)
     return drill_data(drills[-1]) if drills else None
 
 
@@ -160,7 +161,7 @@ def check_drills(context: ApiContext, now_us: int) -> list[Check]:
     if not days:
         return []
     try:
-        overdue_jobs = overdue(context.store.jobs(), context.store.drills(), days, now_us)
+        overdue_jobs = overdue(context.store.jobs.rows(), context.store.drills.rows(), days, now_us)
     except StoreError:
         return []
     if not overdue_jobs:

@@ -18,17 +18,17 @@ def read_events(call: ApiRequest) -> tuple[dict[str, Any], bool]:
     With `last=N` and no `after`, the newest N. A caller that waits with a `phase` of the job gets
     the answer as soon as the job is in another phase.
     """
-    store = call.backing.store
+    store = call.context.store
     name, known_phase = call.query.get("job", ""), call.query.get("phase", "")
     job = replace(call, path={"job": name}).job() if name else None
     job_id = job.id if job else None
     after = call.number("after", 0, 0, 1 << 62)
     limit = call.number("limit", _PAGE, 1, _PAGE)
     last = call.number("last", 0, 0, 100_000)
-    rows = store.events(job_id, after, limit)
+    rows = store.events.rows(job_id, after, limit)
     while last and len(rows) >= limit:
         # The store reads forward only; keep the newest `last` of what has been read.
-        newer = store.events(job_id, rows[-1].id, limit)
+        newer = store.events.rows(job_id, rows[-1].id, limit)
         if not newer:
             break
         rows = [*rows, *newer][-max(last, limit) :]
@@ -36,11 +36,13 @@ def read_events(call: ApiRequest) -> tuple[dict[str, Any], bool]:
         rows = rows[-last:]
     names: dict[str, str] = {}
     for wanted in {row.job_id for row in rows} - {""}:
-        job = store.find_job(wanted)
+        job = store.jobs.find(wanted)
         names[wanted] = job.name if job else wanted
     items = [event_data(row, names.get(row.job_id, "")) for row in rows]
     cursor = rows[-1].id if rows else after
     phase_changed = (
-        job is not None and known_phase != "" and phase(job, store.job_nodes(job.id)) != known_phase
+        job is not None
+        and known_phase != ""
+        and phase(job, store.nodes.of_job(job.id)) != known_phase
     )
     return {"kind": "EventList", "items": items, "cursor": cursor}, bool(items) or phase_changed

@@ -42,11 +42,11 @@ def why(call: ApiRequest) -> dict[str, Any]:
     """What a pass would decide now and for which reasons, computed afresh and thrown away."""
     job = call.job()
     now_us = call.now_us
-    view = call.backing.store.load_view(job.id, now_us)
+    view = call.context.store.load_view(job.id, now_us)
     if view is None:
         raise ApiError(404, "not_found", f"job {job.name} is gone", "spotctl ps --all")
-    market = call.backing.market(now_us)
-    user = call.backing.store.job_users([job.id]).get(job.id, "")
+    market = call.context.market(now_us)
+    user = call.context.store.jobs.users([job.id]).get(job.id, "")
     plan = _decide(view, market, user, now_us)
     return {
         "kind": "Why",
@@ -58,9 +58,9 @@ def why(call: ApiRequest) -> dict[str, Any]:
         "console": _console(call, view),
         "placement": _placement(view, market, now_us),
         "ahead": _prefetch(call, view, market),
-        "verdicts": diagnoses(call.backing.store, job, now_us),
-        "use": recent_use(call.backing.store, job, now_us),
-        "drill": newest_drill(call.backing.store, job),
+        "verdicts": diagnoses(call.context.store, job, now_us),
+        "use": recent_use(call.context.store, job, now_us),
+        "drill": newest_drill(call.context.store, job),
     }
 
 
@@ -74,7 +74,7 @@ def _placement(view: View, market: Market, now_us: int) -> dict[str, Any]:
 def _prefetch(call: ApiRequest, view: View, market: Market) -> list[dict[str, Any]]:
     if view.job.outcome is not None or view.job.desired is not Desired.RUN:
         return []
-    return prefetch_data(view, market, call.now_us, call.backing.store)
+    return prefetch_data(view, market, call.now_us, call.context.store)
 
 
 def _console(call: ApiRequest, view: View) -> list[str]:
@@ -82,7 +82,7 @@ def _console(call: ApiRequest, view: View) -> list[str]:
 
     Kept for a day, until a machine of the job trains.
     """
-    row = call.backing.store.last_event(view.job.id, "console")
+    row = call.context.store.events.last(view.job.id, "console")
     since_us = max((node.first_step_at_us for node in view.nodes), default=0)
     if row is None or row.at_us < max(since_us, call.now_us - CONSOLE_US):
         return []
@@ -119,7 +119,7 @@ def _silent_clouds(call: ApiRequest, view: View, market: Market) -> list[str]:
     offers = [row.offer for row in rank(view.job.spec, market, call.now_us, job_id=view.job.id)]
     offers += [node.offer for node in view.nodes if node.state is not NodeState.GONE]
     relevant = {offer.provider for offer in offers}
-    silent = call.backing.silent()
+    silent = call.context.silent_providers()
     return [f"{name}: {text}" for name, text in silent.items() if name in relevant]
 
 
@@ -134,18 +134,18 @@ def planned(call: ApiRequest) -> tuple[JobSpec, Market, dict[str, Any]]:
     """Return the job of a file with its save size, the market, and its plan without `worth`."""
     parsed = parse_job(call, _placeholder_secrets(call.text("yaml")))
     now_us, spec = call.now_us, _with_save_size(call, parsed.spec)
-    market = call.backing.market(now_us)
+    market = call.context.market(now_us)
     refuse_slow(parsed.spec, market)
-    check_capacity(call.backing, parsed.spec, parsed.text)
+    check_capacity(call.context, parsed.spec, parsed.text)
     warnings = [*parsed.warnings, *check_baked(call, parsed.spec)]
     baked = image_of_offer(parsed.spec, market)
     comparison = compared(of_spec(spec, now_us), market, now_us)
     ranked = comparison.rows
     warnings += mount_warnings(spec, market, [row.offer for row in ranked])
-    view, store = of_spec(spec, now_us), call.backing.store
+    view, store = of_spec(spec, now_us), call.context.store
     warnings += prefetch_warnings(view, market, now_us, store)
     limit = call.number("limit", 20, 1, 1000)
-    silent = call.backing.silent()
+    silent = call.context.silent_providers()
 
     def offer_row(row: RankedOffer) -> dict[str, Any]:
         return _offer_data(row, silent, requests_usd_per_h(row.offer, spec, market))
@@ -186,8 +186,8 @@ def _with_save_size(call: ApiRequest, spec: JobSpec) -> JobSpec:
     """Return the job with the size of a save from the file, or from the last job of that name."""
     if spec.checkpoint.size_bytes or spec.checkpoint.engine == "none":
         return spec
-    before = call.backing.store.find_job(spec.name)
-    rows = call.backing.store.checkpoints(before.id) if before else []
+    before = call.context.store.jobs.find(spec.name)
+    rows = call.context.store.checkpoints.rows(before.id) if before else []
     sizes = [row.bytes for row in rows if row.bytes]
     saves = replace(spec.checkpoint, size_bytes=sizes[-1] if sizes else 0)
     return replace(spec, checkpoint=saves)

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from providers.base import OfferRequest
-from providers.images import month_prices
+from providers.images import monthly_prices
 from spotd.api.request.request import ApiRequest, bad_input, conflict, not_found
 from spotd.api.routes.jobs import parse_job, submit_parsed
 from spotd.api.views.resources import iso, usd
 from spotd.domain.images import PREFIX, check_name
 from spotd.domain.job import Job
-from spotd.store.image_records import ImageRow
+from spotd.store.images import ImageRow
 
 _MAX_NAME = 63  # characters in the name of a job
 
@@ -53,8 +53,8 @@ def _places(call: ApiRequest, wanted: Iterable[OfferRequest]) -> tuple[OfferRequ
 
     Raises ApiError (bad input).
     """
-    makers = call.backing.makers()
-    if not makers:
+    image_makers = call.context.image_makers()
+    if not image_makers:
         message = "no cloud of the configuration makes images of machines"
         raise bad_input(message, "bake in aws, gcp or azure: spotctl init")
     cloud, region, instance_type = (
@@ -62,9 +62,10 @@ def _places(call: ApiRequest, wanted: Iterable[OfferRequest]) -> tuple[OfferRequ
         call.text("region"),
         call.text("instance_type"),
     )
-    if cloud and cloud not in makers and cloud not in makers.values():
+    if cloud and cloud not in image_makers and cloud not in image_makers.values():
         raise bad_input(
-            f"cloud: {cloud} makes no images of machines", f"one of {', '.join(sorted(makers))}"
+            f"cloud: {cloud} makes no images of machines",
+            f"one of {', '.join(sorted(image_makers))}",
         )
     requests: dict[OfferRequest, None] = {}
     for want in wanted:
@@ -79,21 +80,23 @@ def _places(call: ApiRequest, wanted: Iterable[OfferRequest]) -> tuple[OfferRequ
                 capacity_types=placed.capacity_types,
             )
         # In other clouds the machine would cost money without producing an image.
-        clouds = [placed.cloud] if placed.cloud else sorted(makers)
-        image_clouds = [name for name in clouds if name in makers or name in makers.values()]
+        clouds = [placed.cloud] if placed.cloud else sorted(image_makers)
+        image_clouds = [
+            name for name in clouds if name in image_makers or name in image_makers.values()
+        ]
         requests |= dict.fromkeys(replace(placed, cloud=name) for name in image_clouds)
     if not requests:
         message = "resources: none of the clouds that the file names makes images of machines"
-        raise bad_input(message, f"--infra with one of {', '.join(sorted(makers))}")
+        raise bad_input(message, f"--infra with one of {', '.join(sorted(image_makers))}")
     return tuple(requests)
 
 
 def list_images(call: ApiRequest) -> dict[str, Any]:
     """Every image that may cost money: its place, what it was made of, its size, and what a month
     of it costs at the most (`usd_per_month_most`; null where no figure is known)."""
-    store = call.backing.store
-    rows, jobs = store.images(), store.jobs(finished=False)
-    clouds, configured = call.backing.makers(), call.backing.configured_images()
+    store = call.context.store
+    rows, jobs = store.images.rows(), store.jobs.rows(finished=False)
+    clouds, configured = call.context.image_makers(), call.context.configured_images()
     items = [_image_data(row, clouds, _users(row, jobs, configured)) for row in rows]
     prices = [item["usd_per_month_most"] for item in items]
     return {
@@ -109,10 +112,10 @@ def remove_images(call: ApiRequest) -> dict[str, Any]:
     if they are said. Refused while a job uses one, but with `force`."""
     name, force = call.path["name"], call.query.get("force", "") == "1"
     cloud, region = call.query.get("cloud", ""), call.query.get("region", "")
-    store, now_us = call.backing.store, call.now_us
+    store, now_us = call.context.store, call.now_us
     selected = [
         row
-        for row in store.images()
+        for row in store.images.rows()
         if name in (row.name, row.image_id, row.vendor_name)
         and cloud in ("", row.provider)
         and region in ("", row.region)
@@ -120,10 +123,10 @@ def remove_images(call: ApiRequest) -> dict[str, Any]:
     if not selected:
         place = " there" if cloud or region else ""
         raise not_found(f"there is no image {name!r}{place}", "spotctl image ls")
-    jobs, configured = store.jobs(finished=False), call.backing.configured_images()
+    jobs, configured = store.jobs.rows(finished=False), call.context.configured_images()
     for row in selected:
         _check_unused(row, jobs, configured, force=force)
-    store.unwant_images([row.node_id for row in selected], now_us)
+    store.images.request_removal([row.node_id for row in selected], now_us)
     return {
         "kind": "ImagesRemoved",
         "name": name,
@@ -159,7 +162,7 @@ def _users(row: ImageRow, jobs: Iterable[Job], configured: Mapping[str, str]) ->
 
 
 def _image_data(row: ImageRow, clouds: Mapping[str, str], users: list[str]) -> dict[str, Any]:
-    price = month_prices().get(clouds.get(row.provider, ""))
+    price = monthly_prices().get(clouds.get(row.provider, ""))
     usd_per_month = None if price is None or not row.size_gib else usd(price * row.size_gib)
     return {
         "name": row.name,

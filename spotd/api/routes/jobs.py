@@ -34,12 +34,8 @@ from spotd.planner.placement.rank import rank
 from spotd.planner.rules.spot_policy_rule import of_spec
 from spotd.security.secrets import JobKeys, seal_job_keys, seal_secrets
 from spotd.spec import ParsedJobFile, SpecError, load
-from spotd.store.interface import (
-    DisabledUserError,
-    DuplicateIdError,
-    DuplicateNameError,
-    Submission,
-)
+from spotd.store.errors import DisabledUserError, DuplicateIdError, DuplicateNameError
+from spotd.store.jobs import Submission
 from spotd.wire import Mount
 
 _PAGE = 100
@@ -50,26 +46,26 @@ def list_jobs(call: ApiRequest) -> dict[str, Any]:
     """Unfinished jobs, newest first; with `all=1` finished ones as well; with `ended=1` those
     alone, the last that ended first; at most `limit`."""
     finished, ended = (call.query.get(name, "") == "1" for name in ("all", "ended"))
-    limit, store = call.number("limit", _PAGE, 1, 10_000), call.backing.store
-    jobs, total = store.ended_jobs(limit) if ended else store.newest_jobs(limit, finished)
+    limit, store = call.number("limit", _PAGE, 1, 10_000), call.context.store
+    jobs, total = store.jobs.ended(limit) if ended else store.jobs.newest(limit, finished)
     items = [_summary(call, job) for job in jobs]
     return {"kind": "JobList", "items": items, "total": total}
 
 
 def _summary(call: ApiRequest, job: Job) -> dict[str, Any]:
-    return job_data(JobFacts.load(call.backing.store, job), call.now_us)
+    return job_data(JobFacts.load(call.context.store, job), call.now_us)
 
 
 def show_job(call: ApiRequest) -> dict[str, Any]:
     """One job with its settings, all its nodes, what each hand-over between them took, and the
     times of each notice."""
-    job, store = call.job(), call.backing.store
+    job, store = call.job(), call.context.store
     facts = JobFacts.load(store, job)
-    recoveries = hand_overs(facts.nodes, resumed_from(store.events_of(job.id, ["claimed"])))
+    recoveries = hand_overs(facts.nodes, resumed_from(store.events.of_kinds(job.id, ["claimed"])))
     details = {
-        "results": [result_data(row) for row in newest(store.evaluations(job.id))],
+        "results": [result_data(row) for row in newest(store.evaluations.rows(job.id))],
         "hand_overs": recoveries,
-        "evictions": evictions(facts.nodes, asked_to_stop(store.events_of(job.id, KINDS))),
+        "evictions": evictions(facts.nodes, asked_to_stop(store.events.of_kinds(job.id, KINDS))),
         "steps_lost": sum(recovery["steps_lost"] or 0 for recovery in recoveries),
         "saves": saves(facts.checkpoints, recoveries),
         "drill": newest_drill(store, job),
@@ -80,19 +76,19 @@ def show_job(call: ApiRequest) -> dict[str, Any]:
 def job_spec(call: ApiRequest) -> dict[str, Any]:
     """The job file as it was submitted."""
     job = call.job()
-    return {"kind": "JobFile", "job": job.name, "yaml": call.backing.store.spec_yaml(job.id)}
+    return {"kind": "JobFile", "job": job.name, "yaml": call.context.store.jobs.spec_yaml(job.id)}
 
 
 def list_nodes(call: ApiRequest) -> dict[str, Any]:
     """Machines that may cost money now; of one job (`job=`), all that it ever had."""
-    store = call.backing.store
+    store = call.context.store
     name = call.query.get("job", "")
     if name:
         job = replace(call, path={"job": name}).job()
-        nodes, names = store.job_nodes(job.id), {job.id: job.name}
+        nodes, names = store.nodes.of_job(job.id), {job.id: job.name}
     else:
-        nodes = store.active_nodes()
-        names = store.job_names({node.job_id for node in nodes})
+        nodes = store.nodes.active()
+        names = store.jobs.names({node.job_id for node in nodes})
     items = [node_data(node) | {"job": names.get(node.job_id, "")} for node in nodes]
     return {"kind": "NodeList", "items": items}
 
@@ -102,8 +98,8 @@ def parse_job(call: ApiRequest, secrets: Mapping[str, str], *, bake: bool = Fals
 
     Raises ApiError (bad input) with every problem at once.
     """
-    context = call.backing
-    secret_rows = context.store.kept_secrets()
+    context = call.context
+    secret_rows = context.store.secrets.rows()
     try:
         parsed = load(
             call.text("yaml"),
@@ -136,7 +132,7 @@ def submit_job(call: ApiRequest) -> dict[str, Any]:
 
 def submit_parsed(call: ApiRequest, parsed: ParsedJobFile) -> dict[str, Any]:
     """Store the job of a parsed job file; see `submit_job`."""
-    context = call.backing
+    context = call.context
     lost_id, head = call.text("continue"), None
     if not parsed.spec.bake:
         _check_imported(parsed, lost_id)
@@ -146,7 +142,7 @@ def submit_parsed(call: ApiRequest, parsed: ParsedJobFile) -> dict[str, Any]:
         check_capacity(context, parsed.spec, parsed.text)
     spec = replace(parsed.spec, packages=_packages(call, parsed))
     if (
-        lost_id and context.store.job_names([lost_id]) == {}
+        lost_id and context.store.jobs.names([lost_id]) == {}
     ):  # else the store refuses the id, or already has the request
         head = head_of_lost_job(call, lost_id, spec.checkpoint)
     # A job of a lost database had machines, so the job before it had succeeded; it is lost as well.
@@ -170,7 +166,7 @@ def submit_parsed(call: ApiRequest, parsed: ParsedJobFile) -> dict[str, Any]:
         submission = _submission(
             call, parsed, spec, request_id, lost_id or context.ids.job_id(), head
         )
-        return context.store.submit(submission, call.now_us)
+        return context.store.jobs.submit(submission, call.now_us)
 
     try:
         job = with_current_key(context.vault, submit)
@@ -200,10 +196,10 @@ def _predecessor_id(call: ApiRequest, name: str) -> str:
     """
     if not name:
         return ""
-    first_job = call.backing.store.job_of_request(call.text("request_id"))
+    first_job = call.context.store.jobs.find_by_request(call.text("request_id"))
     if first_job is not None:
         return first_job.spec.after
-    predecessor = call.backing.store.find_job(name)
+    predecessor = call.context.store.jobs.find(name)
     if predecessor is None:
         message = f"spotd.after: there is no job {name[:80]!r}"
         raise bad_input(message, "submit that one first, or leave spotd.after out")
@@ -226,7 +222,7 @@ def _submission(
     job_id: str,
     head: HeadSnapshot | None,
 ) -> Submission:
-    ids, vault = call.backing.ids, call.backing.vault
+    ids, vault = call.context.ids, call.context.vault
     epoch = vault.epoch
     return Submission(
         job_id=job_id,
@@ -257,7 +253,7 @@ def _check_store(call: ApiRequest, url: str, key: str = "checkpoint.store") -> N
     The daemon reads HEAD there: without access it would never notice the end of the job.
     """
     try:
-        call.backing.open_store(url)
+        call.context.open_store(url)
     except (StoreConfigError, StoreDeniedError) as error:
         message = f"the daemon cannot open {key} {url}: {error}"
         fix = "mend that where spotd runs ([stores] in its config.toml), or name another store"
@@ -269,7 +265,7 @@ def _check_shards(call: ApiRequest, spec: JobSpec) -> None:
 
     No machine would be near it.
     """
-    places = call.backing.market(call.now_us).places
+    places = call.context.market(call.now_us).places
     for url in spec.checkpoint.shards:
         if url == spec.checkpoint.store:
             continue
@@ -289,9 +285,9 @@ def _check_folder(call: ApiRequest, spec: JobSpec) -> None:
     The folder is lost with the machine.
     """
     url = spec.checkpoint.store
-    if not url.startswith("file:") or call.backing.is_shared(url):
+    if not url.startswith("file:") or call.context.is_shared(url):
         return
-    rented = [info for info in call.backing.providers_info() if not info.local]
+    rented = [info for info in call.context.providers_info() if not info.local]
     clouds = [want.cloud for want in spec.alternatives]
     providers = [
         info.name for info in rented if any(want in ("", info.name, info.kind) for want in clouds)
@@ -312,7 +308,7 @@ def _warnings(call: ApiRequest, spec: JobSpec) -> list[str]:
 
     The job is stored all the same: new offers appear, and prices change.
     """
-    market = call.backing.market(call.now_us)
+    market = call.context.market(call.now_us)
     ranked = rank(spec, market, call.now_us)
     if not ranked:
         prefix = f"none of the {len(market.offers)} offers known now"
@@ -321,7 +317,7 @@ def _warnings(call: ApiRequest, spec: JobSpec) -> list[str]:
         reason = ranked[0].excluded
         return [f"none of the {len(ranked)} offers that fit is to be had now ({reason}): it waits"]
     checkpoint = spec.checkpoint
-    cloud = call.backing.store_cloud(checkpoint.store)
+    cloud = call.context.store_cloud(checkpoint.store)
     # With a shard store near the machine, its saves cause no egress.
     remote_offers = (
         row.offer
@@ -330,7 +326,7 @@ def _warnings(call: ApiRequest, spec: JobSpec) -> list[str]:
     )
     mounts = mount_warnings(spec, market, [row.offer for row in ranked])
     now_us = call.now_us
-    prefetches = prefetch_warnings(of_spec(spec, now_us), market, now_us, call.backing.store)
+    prefetches = prefetch_warnings(of_spec(spec, now_us), market, now_us, call.context.store)
     return [*egress_warnings(checkpoint, remote_offers, cloud), *mounts, *prefetches]
 
 
@@ -354,7 +350,7 @@ def _packages(call: ApiRequest, parsed: ParsedJobFile) -> tuple[Mount, ...]:
 def _package(call: ApiRequest, target: str, item: Mapping[str, Any]) -> Mount:
     digest = str(item.get("digest", ""))
     check_digest(digest)
-    if not has_package(call.backing.objects, digest):
+    if not has_package(call.context.objects, digest):
         raise ApiError(
             409, "missing_package", f"package {digest[:12]} was not uploaded", "run it again"
         )
@@ -397,14 +393,14 @@ def _set_desired(call: ApiRequest, desired: Desired) -> dict[str, Any]:
         )
     override = ""
     if desired is Desired.RUN and job.desired is not desired:
-        owner = call.backing.store.job_users([job.id]).get(job.id, "")
+        owner = call.context.store.jobs.users([job.id]).get(job.id, "")
         override = check_budgets(call, owner, job.spec, job)
         record_override(call, job, override)
     if job.desired is not desired:
-        store, now_us = call.backing.store, call.now_us
-        job = store.set_desired(job.id, desired, call.actor, now_us)
+        store, now_us = call.context.store, call.now_us
+        job = store.jobs.set_desired(job.id, desired, now_us)
         message = f"{verb} asked for by {call.actor or 'somebody'}"
-        store.add_event(job.id, Event(kind=verb, text=message), now_us)
+        store.events.add(job.id, Event(kind=verb, text=message), now_us)
     return {"kind": "Job", **_summary(call, job), **({"override": override} if override else {})}
 
 

@@ -76,7 +76,7 @@ def read_logs(call: ApiRequest) -> tuple[dict[str, Any], bool]:
     `text` is the bytes decoded as latin-1. `done` means that nothing more will come. With
     `tail_bytes` and no cursor, returns only the end.
     """
-    job, context = call.job(), call.backing
+    job, context = call.job(), call.context
     cursor = _cursor(call)
     streams = _streams(call, job)
     tail_bytes = call.number("tail_bytes", 0, 0, MAX_REPLY_BYTES)
@@ -84,7 +84,7 @@ def read_logs(call: ApiRequest) -> tuple[dict[str, Any], bool]:
         cursor = _tail_cursor(streams, tail_bytes)
     finished = job.outcome is not None and not any(
         node.state is not NodeState.GONE and not node.kept_until_us
-        for node in context.store.job_nodes(job.id)
+        for node in context.store.nodes.of_job(job.id)
     )
     chunks, more = _collect(context.objects, job.id, streams, cursor, finished=finished)
     done = finished and not more
@@ -136,7 +136,7 @@ def _streams(call: ApiRequest, job: Job) -> list[Stream]:
     if rank is not None and rank not in range(job.spec.num_nodes):
         valid = _range("--rank", 0, job.spec.num_nodes - 1)
         raise not_found(f"job {job.name} has no machine of rank {rank}", valid)
-    offsets: Mapping[tuple[int, int, str], int] = call.backing.store.log_offsets(job.id)
+    offsets: Mapping[tuple[int, int, str], int] = call.context.store.logs.offsets(job.id)
     streams = [Stream(*key, size) for key, size in offsets.items()]
     name = call.text("stream")
     if name:

@@ -10,7 +10,7 @@ from spotd.api.views.resources import iso
 from spotd.domain.units import S
 from spotd.money.commitment import by_hour, mean_price
 from spotd.money.units import US_PER_H
-from spotd.store.ledger_queries import stretch_of
+from spotd.store.ledger import stretch_of
 
 YEAR_S = 365 * 86_400
 MOST_S = 3 * 366 * 86_400
@@ -24,10 +24,10 @@ def machine_use(call: ApiRequest) -> dict[str, Any]:
     since_us = now_us - call.number("since_s", YEAR_S, 1, MOST_S) * S
     rows = [
         row
-        for row in call.backing.store.segments()
+        for row in call.context.store.ledger.segments()
         if row.state != "void" and (not row.end_us or row.end_us > since_us)
     ]
-    nodes = {n.id: n for n in call.backing.store.find_nodes(sorted({row.node_id for row in rows}))}
+    nodes = {n.id: n for n in call.context.store.nodes.find(sorted({row.node_id for row in rows}))}
     usage: dict[tuple[str, str, str], list[tuple[int, int, bool]]] = {}
     spot_prices: dict[tuple[str, str, str], list[tuple[float, int]]] = {}
     list_prices: dict[tuple[str, str, str], list[tuple[float, int]]] = {}

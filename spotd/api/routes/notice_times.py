@@ -10,7 +10,7 @@ from typing import Any
 
 from providers.base import CapacityType
 from providers.catalogs.egress import egress_prices
-from providers.catalogs.notices import notice_times, planned_s
+from providers.catalogs.notices import notice_times, planned_notice_s
 from spotd.api.request.request import ApiRequest
 from spotd.api.views.resources import usd
 from spotd.domain.units import S
@@ -22,7 +22,7 @@ from spotd.planner.core.checkpoint_interval import WITHIN_S
 def providers(call: ApiRequest) -> dict[str, Any]:
     """Each make of cloud that is configured, or of which a notice time or a price of egress is
     known: its notices of the last 30 days (documented, observed, counted on) and that price."""
-    infos = call.backing.providers_info()
+    infos = call.context.providers_info()
     observed = notices_by_cloud(call)
     kinds = {info.kind for info in infos if info.kind != "local"}
     names = sorted({*notice_times(), *egress_prices(), *observed, *kinds})
@@ -46,7 +46,7 @@ def notices_by_cloud(call: ApiRequest) -> Mapping[str, Sequence[float]]:
     Clouds without such machines are left out.
     """
     since_us = call.now_us - int(WITHIN_S * S)
-    lives = call.backing.store.machine_lives(since_us)
+    lives = call.context.store.node_history.machine_lives(since_us)
     rows: list[Row] = count(lives, GroupBy.CLOUD, CapacityType.SPOT.value, since_us, call.now_us)
     return {row.name: row.warnings_s for row in rows if row.warnings_s}
 
@@ -80,7 +80,7 @@ def notice_data(cloud: str, observed: Sequence[float]) -> dict[str, Any]:
         "observed_p10": p10,
         "observed_p50": quantile(observed, 0.5),
         "count": len(observed),
-        "planned": planned_s(cloud, p10),
+        "planned": planned_notice_s(cloud, p10),
         "source": documented.source if documented else None,
         "dated": documented.dated if documented else None,
     }

@@ -10,10 +10,10 @@ from spotd.api.request.request import ApiRequest, bad_input
 from spotd.api.views.resources import iso, offer_data, usd
 from spotd.domain.job import CheckpointSpec, JobSpec
 from spotd.domain.units import S
-from spotd.history.price_moves import DAY_S, swing
+from spotd.history.price_moves import DAY_S, price_move
 from spotd.planner.placement.rank import RankedOffer, rank
 from spotd.spec.quantities import parse_accelerators
-from spotd.store.interface import PricePoint
+from spotd.store.market import PricePoint
 
 MOST_HISTORIES = 200
 YEAR_S = 366 * 86_400
@@ -28,7 +28,7 @@ def list_offers(call: ApiRequest) -> dict[str, Any]:
         raise bad_input(f"sort must be price, gpu or discount, not {sort!r}", "leave sort out")
     ranked.sort(key=lambda row: (_SORTS[sort](row.offer), row.offer.key))
     limit = call.number("limit", 100, 1, 10_000)
-    silent = call.backing.silent()
+    silent = call.context.silent_providers()
     items = [
         {
             **offer_data(row.offer),
@@ -52,7 +52,7 @@ def price_history(call: ApiRequest) -> dict[str, Any]:
     day_us = call.now_us - round(DAY_S * S)
     points: dict[str, list[PricePoint]] = {}
     keys = [offer.key for offer in offers]
-    for point in call.backing.store.price_history(keys, min(since_us, day_us)):
+    for point in call.context.store.market.price_history(keys, min(since_us, day_us)):
         points.setdefault(point.offer_key, []).append(point)
     items = [_history(call, offer, points.get(offer.key, []), since_us) for offer in offers]
     return {"kind": "PriceHistory", "items": items, "since": iso(since_us), "now": iso(call.now_us)}
@@ -61,7 +61,9 @@ def price_history(call: ApiRequest) -> dict[str, Any]:
 def _history(
     call: ApiRequest, offer: Offer, points: list[PricePoint], since_us: int
 ) -> dict[str, Any]:
-    change = swing([(point.at_us, point.price_microusd_per_h) for point in points], call.now_us)
+    change = price_move(
+        [(point.at_us, point.price_microusd_per_h) for point in points], call.now_us
+    )
     older = sum(point.at_us <= since_us for point in points)
     return {
         **offer_data(offer),
@@ -81,7 +83,7 @@ def _ranked(call: ApiRequest) -> list[RankedOffer]:
         instance_type=query.get("type", ""),
         capacity_types=_capacities(call),
     )
-    market = call.backing.market(call.now_us)
+    market = call.context.market(call.now_us)
     no_checkpoints = CheckpointSpec(store="", engine="none")
     alternatives = _alternatives(request, query.get("gpus", ""))
     spec = JobSpec(name="", run="", alternatives=alternatives, checkpoint=no_checkpoints)

@@ -23,14 +23,14 @@ def list_orphans(call: ApiRequest) -> dict[str, Any]:
     """What the last looks showed: machines first, longest held first. `usd_per_h` is what those
     machines of ours cost together, which is in no job's bill, but for `unpriced` ones that are not
     on sale now; what a disk or an address costs is not known here."""
-    held = call.backing.held()
-    prices = _prices(call.backing.market(call.now_us))
+    held = call.context.held()
+    prices = _prices(call.context.market(call.now_us))
     microusd_per_h, unpriced = _total_price(held, prices)
-    leftovers = call.backing.held_leftovers()
+    leftovers = call.context.held_leftovers()
     return {
         "kind": "OrphanList",
         "items": [*(_machine_data(item, prices) for item in held), *map(_leftover_data, leftovers)],
-        "unswept": sorted(call.backing.unswept()),
+        "unswept": sorted(call.context.unlisted_providers()),
         "usd_per_h": usd(microusd_per_h),
         "unpriced": unpriced,
     }
@@ -80,15 +80,15 @@ def end_orphans(call: ApiRequest) -> dict[str, Any]:
     """Release what was there until now in clouds where something is held, machines and leftovers
     each by itself: the next sweep ends it. Others' stay, and those in clouds that nobody could see
     here. With `ids`, what the caller saw in the list, only if nothing else is held by now."""
-    held = [item for item in call.backing.held() if item.fate is OrphanAction.HOLD]
-    leftovers = [item for item in call.backing.held_leftovers() if item.fate is OrphanAction.HOLD]
+    held = [item for item in call.context.held() if item.fate is OrphanAction.HOLD]
+    leftovers = [item for item in call.context.held_leftovers() if item.fate is OrphanAction.HOLD]
     ids = [item.instance.instance_id for item in held]
     ids += [item.leftover.leftover_id for item in leftovers]
     _check_order(call, ids)
-    store, now_us = call.backing.store, call.now_us
+    store, now_us = call.context.store, call.now_us
     names = {item.provider for item in held} | {leftovers_of(item.provider) for item in leftovers}
     for name in sorted(names):
-        store.release_orphans(name, now_us)
+        store.orphans.release(name, now_us)
     actor = call.actor or "somebody"
     message = (
         f"{actor} released what was held: machines {len(held)}, leftovers {len(leftovers)}; "
@@ -100,13 +100,13 @@ def end_orphans(call: ApiRequest) -> dict[str, Any]:
         severity=Severity.WARNING,
         data={"ids": ids, "actor": call.actor},
     )
-    store.add_event("", event, now_us)
+    store.events.add("", event, now_us)
     return {"kind": "OrphansReleased", "items": ids, "count": len(ids)}
 
 
 def _check_order(call: ApiRequest, ids: Sequence[str]) -> None:
     """Raise ApiError (conflict) where the request would end something other than intended."""
-    reason = call.backing.store.quarantine()
+    reason = call.context.store.deployment.quarantine()
     if ids and reason:
         message = f"nothing is ended while the database is in quarantine: {reason}"
         raise conflict(message, "spotctl quarantine release, when nothing in the list is wanted")

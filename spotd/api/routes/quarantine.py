@@ -15,25 +15,25 @@ from spotd.api.request.request import ApiRequest
 
 def show_quarantine(call: ApiRequest) -> dict[str, Any]:
     """Whether there is one, and why."""
-    return _status_data("Quarantine", call.backing.store.quarantine())
+    return _status_data("Quarantine", call.context.store.deployment.quarantine())
 
 
 def release_quarantine(call: ApiRequest) -> dict[str, Any]:
     """End it."""
-    reason = call.backing.store.quarantine()
-    call.backing.store.set_quarantine("", call.now_us)
+    reason = call.context.store.deployment.quarantine()
+    call.context.store.deployment.set_quarantine("", call.now_us)
     return _ended_data("Quarantine", reason)
 
 
 def show_safe_mode(call: ApiRequest) -> dict[str, Any]:
     """Whether it is in force, and why."""
-    return _status_data("SafeMode", call.backing.safe_mode())
+    return _status_data("SafeMode", call.context.safe_mode())
 
 
 def leave_safe_mode(call: ApiRequest) -> dict[str, Any]:
     """End it."""
-    reason = call.backing.safe_mode()
-    call.backing.leave_safe_mode()
+    reason = call.context.safe_mode()
+    call.context.leave_safe_mode()
     return _ended_data("SafeMode", reason)
 
 

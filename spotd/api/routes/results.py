@@ -9,7 +9,7 @@ from spotd.api.request.request import ApiRequest, bad_input
 from spotd.api.views.resources import iso
 from spotd.domain.evaluation import EvaluationError, read_evaluation
 from spotd.domain.job import Job
-from spotd.store.evaluation_records import EvaluationRow
+from spotd.store.evaluations import EvaluationRow
 from spotd.store.interface import Store
 
 
@@ -21,7 +21,7 @@ def import_results(call: ApiRequest) -> dict[str, Any]:
     except EvaluationError as error:
         raise bad_input(f"{error.field}: {error.text}", error.fix) from None
     row = EvaluationRow(job.id, call.now_us, call.actor, evaluation)
-    new = call.backing.store.record_evaluation(row)
+    new = call.context.store.evaluations.record(row)
     return {"kind": "Evaluation", "job": job.name, "new": new, **result_data(row)}
 
 
@@ -36,16 +36,16 @@ def evaluated(store: Store, job: Job) -> list[EvaluationRow]:
 
     A job that comes after it is the phase that validates what this job trained.
     """
-    own = store.evaluations(job.id)
+    own = store.evaluations.rows(job.id)
     if own:
         return newest(own)
-    rows = store.evaluations()
+    rows = store.evaluations.rows()
     after = {name for name in {row.job_id for row in rows} if _comes_after(store, name, job)}
     return newest([row for row in rows if row.job_id in after])
 
 
 def _comes_after(store: Store, job_id: str, job: Job) -> bool:
-    evaluated_job = store.find_job(job_id)
+    evaluated_job = store.jobs.find(job_id)
     return evaluated_job is not None and evaluated_job.spec.after == job.id
 
 

@@ -38,7 +38,7 @@ def head_of_lost_job(call: ApiRequest, job_id: str, checkpoint: CheckpointSpec) 
         )
     if not _ID.fullmatch(job_id):  # the id becomes part of a key of the store
         raise bad_input(f"{job_id[:80]!r} is no job's id", "an id is j and nine characters")
-    objects = call.backing.open_store(checkpoint.store)
+    objects = call.context.open_store(checkpoint.store)
     try:
         head = read_head(objects, job_id, call.now_us)
     except NotFoundError:
@@ -59,7 +59,7 @@ def head_of_lost_job(call: ApiRequest, job_id: str, checkpoint: CheckpointSpec) 
 
 def _advice(call: ApiRequest, objects: ObjectStore) -> str:
     """Return the jobs that could resume there, as text: those whose HEAD is not final."""
-    clock = call.backing.clock
+    clock = call.context.clock
     deadline_s = clock.monotonic_s() + LOOK_S
     resumable: list[str] = []
     try:
@@ -98,8 +98,8 @@ def record_continuation(call: ApiRequest, job: Job, head: HeadSnapshot) -> list[
     message += f"left {place}"
     if is_imported(head.manifest):
         message = f"begins with what was imported as step {head.step} {place}"
-    call.backing.store.add_event(job.id, Event(kind="continued", text=message), call.now_us)
-    instances = [item.instance for item in call.backing.held()]
+    call.context.store.events.add(job.id, Event(kind="continued", text=message), call.now_us)
+    instances = [item.instance for item in call.context.held()]
     ids = ", ".join(item.instance_id for item in instances if item.tags.get("spotd-job") == job.id)
     message = f"old machines of this job are still paid for: {ids}; see `spotctl orphans`"
     return [message] if ids else []

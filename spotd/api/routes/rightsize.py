@@ -12,21 +12,22 @@ from spotd.planner.core.slow_detection import WARM_UP_US
 from spotd.sizing.sizes import LIMITS, Measured, on_offer, with_hardware
 from spotd.sizing.task import Task, task_of
 from spotd.sizing.throughput import MEASURED_STEPS
-from spotd.spec.model import model_words
-from spotd.store.interface import ProgressRow, Store
+from spotd.spec.model import read_model_block
+from spotd.store.interface import Store
+from spotd.store.progress import ProgressRow
 
 
 def job_sizing(call: ApiRequest) -> dict[str, Any]:
     """The words of `spotd.model` of a job, and what was measured of it; `measured` is null until
     it has trained MEASURED_STEPS steps on one kind of machine, warm."""
     job = call.job()
-    model_fields = model_words(call.backing.store.spec_yaml(job.id))
+    model_fields = read_model_block(call.context.store.jobs.spec_yaml(job.id))
     if not model_fields:
         raise bad_input(
             f"the job file of {job.name} has no spotd.model",
             "spotctl rightsize FILE, or --model NAME, says it for one that has",
         )
-    measured = measured_of(call.backing.store, job, task_of(model_fields))
+    measured = measured_of(call.context.store, job, task_of(model_fields))
     return {
         "kind": "JobSizing",
         "job": job.name,
@@ -45,11 +46,11 @@ def measured_of(store: Store, job: Job, task: Task) -> Measured | None:
     """
     nodes = {
         node.generation: node
-        for node in store.job_nodes(job.id)
+        for node in store.nodes.of_job(job.id)
         if node.chosen and not node.rank and node.offer.accelerator_count
     }
     attempts: dict[int, list[ProgressRow]] = {}
-    for row in store.progress(job.id):
+    for row in store.progress.rows(job.id):
         attempts.setdefault(row.generation, []).append(row)
     for generation in sorted(nodes.keys() & attempts.keys(), reverse=True):
         rows, offer = attempts[generation], nodes[generation].offer
@@ -74,12 +75,12 @@ def with_sizes(call: ApiRequest, text: str, data: Mapping[str, Any]) -> dict[str
 
     Uses the throughput measured by the last job of that name.
     """
-    model_fields = model_words(text)
+    model_fields = read_model_block(text)
     if not model_fields:
         return dict(data)
     task = task_of(model_fields)
-    last_job = call.backing.store.find_job(data["job"])
-    measured = measured_of(call.backing.store, last_job, task) if last_job else None
+    last_job = call.context.store.jobs.find(data["job"])
+    measured = measured_of(call.context.store, last_job, task) if last_job else None
     offers = [
         {**row, "size": on_offer(task, row, data["num_nodes"], measured)} for row in data["offers"]
     ]

@@ -16,9 +16,8 @@ from spotd.domain.units import S
 from spotd.money.units import US_PER_H
 from spotd.sizing.sizes import Measured
 from spotd.sizing.task import TaskError, task_of
-from spotd.spec.model import model_words
-from spotd.store.ledger_queries import stretch_of
-from spotd.store.records import SegmentRow
+from spotd.spec.model import read_model_block
+from spotd.store.ledger import SegmentRow, stretch_of
 
 QUARTER_S = 90 * 86_400
 MOST_S = 3 * 366 * 86_400
@@ -29,20 +28,20 @@ def review(call: ApiRequest) -> dict[str, Any]:
     """Of the last `since_s` seconds the newest job of each name that had machines with GPUs: what
     it paid, how busy they were, and what it measured where its file has `spotd.model`. The dearest
     first; of more than MOST_JOBS the others are counted alone."""
-    store, now_us = call.backing.store, call.now_us
+    store, now_us = call.context.store, call.now_us
     since_us = now_us - call.number("since_s", QUARTER_S, 1, MOST_S) * S
     rows: dict[str, list[SegmentRow]] = {}
-    for row in store.segments():
+    for row in store.ledger.segments():
         if row.state != "void" and (row.end_us or now_us) > since_us:
             rows.setdefault(row.job_id, []).append(row)
     newest: dict[str, Job] = {}
-    for job in store.jobs():
+    for job in store.jobs.rows():
         other = newest.get(job.name)
         if job.id in rows and (other is None or other.created_at_us < job.created_at_us):
             newest[job.name] = job
     items = []
     for job in newest.values():
-        nodes = [node for node in store.job_nodes(job.id) if node.offer.accelerator_count]
+        nodes = [node for node in store.nodes.of_job(job.id) if node.offer.accelerator_count]
         if nodes:
             items.append(_item(call, job, nodes, rows[job.id], since_us))
     items.sort(key=lambda item: (-item["usd"], item["job"]))
@@ -58,14 +57,14 @@ def review(call: ApiRequest) -> dict[str, Any]:
 def _item(
     call: ApiRequest, job: Job, nodes: Sequence[Node], rows: Sequence[SegmentRow], since_us: int
 ) -> dict[str, Any]:
-    store, now_us = call.backing.store, call.now_us
+    store, now_us = call.context.store, call.now_us
     paid, hours = 0, 0.0
     for row in rows:
         stretch = stretch_of(row, now_us)
         duration_h = (stretch.end_us - max(stretch.start_us, since_us)) / US_PER_H
         hours += duration_h
         paid += 0 if stretch.prepaid else round(row.rate_microusd_per_h * duration_h)
-    model_fields = model_words(store.spec_yaml(job.id))
+    model_fields = read_model_block(store.jobs.spec_yaml(job.id))
     try:
         measured = measured_of(store, job, task_of(model_fields)) if model_fields else None
     except TaskError:  # from a spotd version that knew other models

@@ -14,7 +14,8 @@ from spotd.api.request.request import ApiRequest, bad_input, conflict, not_found
 from spotd.api.views.resources import iso
 from spotd.security.master_key import MasterKeyError
 from spotd.security.secrets import SecretBox, seal_secrets
-from spotd.store.interface import SecretRow, StaleKeyError
+from spotd.store.errors import StaleKeyError
+from spotd.store.secrets import SecretRow
 
 MAX_VALUE_BYTES = 64 << 10
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -33,7 +34,7 @@ def with_current_key(vault: SecretBox, store_sealed: Callable[[], T]) -> T:
 
 def list_secrets(call: ApiRequest) -> dict[str, Any]:
     """Names, who set them, and when."""
-    rows = call.backing.store.kept_secrets()
+    rows = call.context.store.secrets.rows()
     items = [{"name": r.name, "set_at": iso(r.set_at_us), "set_by": r.set_by} for r in rows]
     return {"kind": "SecretList", "items": items}
 
@@ -48,12 +49,12 @@ def set_secret(call: ApiRequest) -> dict[str, Any]:
         limit = MAX_VALUE_BYTES >> 10
         message = f"the value of {name} is empty, has a zero byte, or more than {limit} KiB"
         raise bad_input(message, f"spotctl secret set {name} < FILE")
-    store, vault = call.backing.store, call.backing.vault
+    store, vault = call.context.store, call.context.vault
 
     def store_sealed() -> None:
         epoch = vault.epoch
         [sealed] = seal_secrets(vault, "", {name: value}).values()
-        store.keep_secret(SecretRow(name, call.now_us, call.actor), sealed, epoch)
+        store.secrets.put(SecretRow(name, call.now_us, call.actor), sealed, epoch)
 
     with_current_key(vault, store_sealed)
     return {"kind": "Secret", "name": name}
@@ -61,16 +62,16 @@ def set_secret(call: ApiRequest) -> dict[str, Any]:
 
 def remove_secret(call: ApiRequest) -> dict[str, Any]:
     """Forget it, unless a job that is not finished needs it to start again."""
-    name, store = call.path["name"], call.backing.store
+    name, store = call.path["name"], call.context.store
     users = [
         job.name
-        for job in store.jobs(finished=False)
-        if name in job.spec.secrets and name not in store.secrets(job.id)
+        for job in store.jobs.rows(finished=False)
+        if name in job.spec.secrets and name not in store.jobs.secrets(job.id)
     ]
     if users:
         message = f"{name} is needed by {', '.join(sorted(users))}"
         raise conflict(message, "cancel what needs it first, or set another value")
-    if not store.drop_secret(name):
+    if not store.secrets.delete(name):
         raise not_found(f"no secret {name[:60]!r} is kept", "spotctl secret ls")
     return {"kind": "Secret", "name": name}
 
@@ -78,11 +79,11 @@ def remove_secret(call: ApiRequest) -> dict[str, Any]:
 def rotate_key(call: ApiRequest) -> dict[str, Any]:
     """Have the next master key take over: see `vault.rotate`. `unread` is what it left."""
     try:
-        unread = call.backing.rotate_key()
+        unread = call.context.rotate_key()
     except StaleKeyError:
         raise conflict(
             "another spotd of this database changed the key just now", "spotctl doctor"
         ) from None
     except MasterKeyError as error:
         raise conflict(error.text, error.try_) from None
-    return {"kind": "KeyRotation", "epoch": call.backing.vault.epoch, "unread": unread}
+    return {"kind": "KeyRotation", "epoch": call.context.vault.epoch, "unread": unread}

@@ -9,7 +9,7 @@ from providers.catalogs.rates import rate_claims
 from spotd.api.request.request import ApiRequest, bad_input
 from spotd.api.views.resources import iso
 from spotd.domain.units import S
-from spotd.history.interruption_stats import GroupBy, Row, count, often, total
+from spotd.history.interruption_stats import GroupBy, Row, compare_with_prior, count, total
 from spotd.history.intervals import COVERAGE, Interval, quantile
 from spotd.planner.core.checkpoint_interval import prior_of
 
@@ -25,7 +25,7 @@ def stats(call: ApiRequest) -> dict[str, Any]:
     by, capacity = _by(call), _capacity(call)
     now_us = call.now_us
     since_us = now_us - call.number("since_s", MONTH_S, 1, MOST_S) * S
-    machine_lives = call.backing.store.machine_lives(since_us)
+    machine_lives = call.context.store.node_history.machine_lives(since_us)
     rows = count(machine_lives, by, capacity, since_us, now_us)
     return {
         "kind": "Stats",
@@ -88,14 +88,14 @@ def _row_data(row: Row) -> dict[str, Any]:
         "name": row.name,
         "machine_hours": round(hours, 6),
         "interruptions": {
-            "count": row.taken,
+            "count": row.interrupted,
             "preempted": row.preempted,
             "lost": row.lost,
             "per_machine_hour": _interval(hazard),
-            "mtti_h": hours / row.taken if row.taken else None,
+            "mtti_h": hours / row.interrupted if row.interrupted else None,
             "expected": round(row.expected, 6),
             "ratio": _interval(row.ratio),
-            "often": often(row.ratio).value if row.ratio else None,
+            "often": compare_with_prior(row.ratio).value if row.ratio else None,
         },
         "resumes": {"tried": row.resumes, "trained": row.trained, "share": _interval(row.resumed)},
         "notice": {
@@ -106,7 +106,7 @@ def _row_data(row: Row) -> dict[str, Any]:
             "p10_s": quantile(row.warnings_s, 0.1),
         },
         "launches": {
-            "asked": row.asked,
+            "asked": row.requested,
             "launched": row.launched,
             "refused": dict(sorted(row.refused.items(), key=lambda item: (-item[1], item[0]))),
             "refused_share": _interval(row.refusals),

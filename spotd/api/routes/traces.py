@@ -10,10 +10,11 @@ from spotd.api.request.request import ApiRequest, bad_input
 from spotd.api.routes.stats import MOST_S
 from spotd.api.views.resources import iso
 from spotd.domain.units import S
-from spotd.history.traces import PoolObservations, seen
+from spotd.history.traces import PoolObservations, observations
 from spotd.planner.spot_policy.pool_history import pool_of
 from spotd.spec.quantities import parse_accelerators
-from spotd.store.interface import PricePoint, Store
+from spotd.store.interface import Store
+from spotd.store.market import PricePoint
 
 QUARTER_S = 90 * 86_400
 
@@ -21,21 +22,27 @@ Kind = tuple[str, int]  # an accelerator, and its count per machine
 
 
 def traces(call: ApiRequest) -> dict[str, Any]:
-    """Of each pool of spot of which something was seen in the last `since_s` seconds (of machines
-    with `gpus`, if given): when its machines were held, when it refused one or took one away, and
-    its prices, each from a time on. `unseen` are pools of the same kinds that are on sale and were
-    never asked. Times are microseconds since the epoch."""
+    """Return the observations of spot pools in the last `since_s` seconds.
+
+    For each pool (only machines with `gpus`, if given): when its machines were held, when it
+    refused a request or took a machine away, and its price changes. `unseen` lists pools of the
+    same kinds that are on sale and were never requested. Times are microseconds since the epoch.
+    """
     since_us = call.now_us - call.number("since_s", QUARTER_S, 1, MOST_S) * S
-    offers = call.backing.market(call.now_us).offers
+    offers = call.context.market(call.now_us).offers
     wanted = _wanted(call.query.get("gpus", ""))
-    return told(call.backing.store, offers, wanted, since_us, call.now_us)
+    return pool_observations_data(call.context.store, offers, wanted, since_us, call.now_us)
 
 
-def told(
+def pool_observations_data(
     store: Store, offers: Iterable[Offer], wanted: Kind | None, since_us: int, now_us: int
 ) -> dict[str, Any]:
     """Return the reply, for `offers` on sale."""
-    pools = [pool for pool in seen(store.machine_lives(since_us)) if _fits(pool, wanted)]
+    pools = [
+        pool
+        for pool in observations(store.node_history.machine_lives(since_us))
+        if _fits(pool, wanted)
+    ]
     kinds = {(pool.accelerator, pool.accelerator_count) for pool in pools}
     kinds |= {wanted} if wanted else set()
     spot = {
@@ -47,7 +54,7 @@ def told(
     unseen = sorted(spot.keys() - {pool.pool for pool in pools})
     keys = [f"{pool.pool}/{capacity}" for pool in pools for capacity in ("spot", "on_demand")]
     points: dict[str, list[PricePoint]] = {}
-    for point in store.price_history(keys, since_us):
+    for point in store.market.price_history(keys, since_us):
         points.setdefault(point.offer_key, []).append(point)
     return {
         "kind": "Sightings",

@@ -7,14 +7,15 @@ from typing import Any
 
 from spotd.api.request.request import ApiRequest, conflict, not_found, user_disabled
 from spotd.api.views.resources import iso
-from spotd.store.interface import DisabledUser, NoSuccessorError
+from spotd.store.errors import NoSuccessorError
+from spotd.store.users import DisabledUser
 
 
 def list_users(call: ApiRequest) -> dict[str, Any]:
     """Who has unfinished jobs, and who is shut out."""
-    store = call.backing.store
-    owners = list(store.job_owners().values())
-    disabled = {row.name: row for row in store.disabled_users()}
+    store = call.context.store
+    owners = list(store.jobs.owners().values())
+    disabled = {row.name: row for row in store.users.disabled()}
     items = [
         {
             "name": name,
@@ -30,12 +31,12 @@ def list_users(call: ApiRequest) -> dict[str, Any]:
 
 def disable_user(call: ApiRequest) -> dict[str, Any]:
     """Shut a user out of the API and of every machine, at once. `transfer_to` gets the jobs."""
-    store, name, successor = call.backing.store, call.path["name"], call.text("transfer_to")
+    store, name, successor = call.context.store, call.path["name"], call.text("transfer_to")
     uid = _uid(name)
-    owned_jobs = [job for job, owner in store.job_owners().items() if owner == name]
+    owned_jobs = [job for job, owner in store.jobs.owners().items() if owner == name]
     if uid < 0 and not owned_jobs and not _is_disabled(call, name):
         raise not_found(f"there is no user {name[:60]!r}", "spotctl user ls")
-    if name == call.actor or call.backing.is_trusted(uid):
+    if name == call.actor or call.context.is_trusted(uid):
         message = f"{name} cannot be disabled by {call.actor}"
         raise conflict(message, "root and the daemon's own user stay; nobody disables themselves")
     if successor and (successor == name or _uid(successor) < 0 or _is_disabled(call, successor)):
@@ -44,10 +45,10 @@ def disable_user(call: ApiRequest) -> dict[str, Any]:
         )
     row = DisabledUser(name, uid, call.now_us, call.actor, successor)
     try:
-        moved = store.disable_user(row)
+        moved = store.users.disable(row)
     except NoSuccessorError as error:
         raise conflict(str(error), f"spotctl user disable {name} --transfer-to SOMEBODY") from None
-    results = call.backing.put_out()
+    results = call.context.end_access_of_disabled_users()
     return {
         "kind": "User",
         "name": name,
@@ -62,7 +63,7 @@ def disable_user(call: ApiRequest) -> dict[str, Any]:
 def enable_user(call: ApiRequest) -> dict[str, Any]:
     """Let a user in again. Jobs stay where they are, and machines ask for a new login."""
     name = call.path["name"]
-    if not call.backing.store.enable_user(name):
+    if not call.context.store.users.enable(name):
         raise not_found(f"{name[:60]!r} is not disabled", "spotctl user ls")
     return {"kind": "User", "name": name, "disabled": False}
 
@@ -74,7 +75,7 @@ def check_enabled(call: ApiRequest) -> None:
 
 
 def _is_disabled(call: ApiRequest, name: str) -> bool:
-    return any(row.name == name for row in call.backing.store.disabled_users())
+    return any(row.name == name for row in call.context.store.users.disabled())
 
 
 def _uid(name: str) -> int:

@@ -18,12 +18,12 @@ def check_baked(call: ApiRequest, spec: JobSpec) -> list[str]:
     name = baked_of(spec.image_id)
     if not name:
         return []
-    rows = [row for row in call.backing.store.images() if row.name == name]
+    rows = [row for row in call.context.store.images.rows() if row.name == name]
     available = [row for row in rows if row.good]
     if available:
         places = ", ".join(sorted({f"{row.provider}/{row.region or '*'}" for row in available}))
         return [f"image {name} is in {places}; machines elsewhere start without it and run setup"]
-    bakes = [job for job in call.backing.store.jobs(finished=False) if job.spec.bake == name]
+    bakes = [job for job in call.context.store.jobs.rows(finished=False) if job.spec.bake == name]
     if bakes:
         return [f"image {name} is being baked by {bakes[0].name}: until it is there, setup runs"]
     message = f"resources.image_id: no image {name!r} was baked"

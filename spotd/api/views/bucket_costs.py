@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from providers.base import Offer
 from providers.catalogs.egress import egress_prices
-from providers.catalogs.storage import storage_of
+from providers.catalogs.storage import storage_price_of
 from providers.stores.settings import BucketSettings
 from spotd.api.request.request import ApiContext, Check
 from spotd.domain.job import CheckpointSpec
-from spotd.store.interface import StoreError
+from spotd.store.errors import StoreError
 
 MONTH_S = 30 * 86_400.0
 PARTS_DAYS = 7  # no upload of one object takes that long
@@ -44,10 +44,10 @@ def check_bucket(
         return Check(name, True, message, "see docs/stores.md for the right that it takes", True)
     doubts, fixes = [], []
     jobs = list(patterns)
-    if settings.kept_s:
-        days = settings.kept_s / 86_400
+    if settings.soft_delete_s:
+        days = settings.soft_delete_s / 86_400
         doubts.append(
-            f"keeps what is deleted for {days:.3g} days{_cost(url, settings.kept_s, jobs)}"
+            f"keeps what is deleted for {days:.3g} days{_cost(url, settings.soft_delete_s, jobs)}"
         )
     if settings.versioned:
         doubts.append("keeps every version of what is written anew or deleted, for ever")
@@ -55,7 +55,7 @@ def check_bucket(
         fixes.append(
             "switch soft delete and versioning off there, or have a bucket for checkpoints alone"
         )
-    if settings.ends_parts is False:
+    if settings.aborts_uploads is False:
         doubts.append("keeps, and charges for, parts of large objects that a killed machine began")
         fixes.append(
             f"give it a lifecycle rule AbortIncompleteMultipartUpload, of {PARTS_DAYS} days"
@@ -70,9 +70,9 @@ def check_bucket(
     return Check(name, True, f"{url}{place} keeps nothing that is deleted{stored}")
 
 
-def _cost(url: str, kept_s: float, jobs: list[SavePattern]) -> str:
+def _cost(url: str, soft_delete_s: float, jobs: list[SavePattern]) -> str:
     """Return the size and price of deleted objects that the bucket keeps at any time, as text."""
-    size = int(sum(pattern.size * kept_s / pattern.every_s for pattern in jobs))
+    size = int(sum(pattern.size * soft_delete_s / pattern.every_s for pattern in jobs))
     if not size:
         return ": each checkpoint that retention takes away is paid for until then"
     usd = _usd(url, size)
@@ -83,7 +83,7 @@ def _cost(url: str, kept_s: float, jobs: list[SavePattern]) -> str:
 
 def _usd(url: str, size: int) -> float | None:
     """Return the price of a month in dollars; None where no price is known."""
-    price = storage_of(url)
+    price = storage_price_of(url)
     return price.microusd_per_month(size) / 1e6 if price is not None else None
 
 
@@ -116,8 +116,8 @@ def check_buckets(context: ApiContext) -> list[Check]:
         return []
     patterns_by_store: dict[str, list[SavePattern]] = {}
     try:
-        for job in context.store.jobs(False):
-            rows = context.store.checkpoints(job.id)
+        for job in context.store.jobs.rows(False):
+            rows = context.store.checkpoints.rows(job.id)
             size = max((row.bytes for row in rows), default=0)
             checkpoint = job.spec.checkpoint
             pattern = SavePattern(job.name, size, checkpoint.every_s, checkpoint.keep)

@@ -8,7 +8,7 @@ from spotd.api.request.request import ApiRequest
 from spotd.api.views.job_bill import Bill, OnDemand
 from spotd.api.views.resources import iso, usd
 from spotd.domain.job import Job
-from spotd.history.completion_estimate import CompletionEstimate, JobRecord, outlook
+from spotd.history.completion_estimate import CompletionEstimate, JobRecord, estimate_completion
 from spotd.history.completion_interval import COVERAGE, Range
 from spotd.money.units import US_PER_H
 from spotd.planner.core.shard_stores import egress_microusd_per_h
@@ -30,8 +30,8 @@ def completion_data(
     reply extends that comparison up to the end of the job.
     """
     now_us = call.now_us
-    facts = facts_of(call.backing.store, job, call.backing.market(now_us), now_us)
-    estimate = outlook(facts)
+    facts = facts_of(call.context.store, job, call.context.market(now_us), now_us)
+    estimate = estimate_completion(facts)
     completion = estimate.completion
     hours = completion.hours.middle if completion else 0.0
     pace = estimate.pace
@@ -55,7 +55,7 @@ def completion_data(
         "storage_left_usd": _storage(storage_usd_per_month, hours),
         "egress_left_usd": _egress(facts, hours),
         "used_up_at": _used_up(
-            estimate, job, carried_by(call.backing.store).get(job.id, (0, 0)), now_us
+            estimate, job, carried_by(call.context.store).get(job.id, (0, 0)), now_us
         ),
         "by": list(estimate.notes),
         "on_demand": _on_demand(estimate, total, instead),

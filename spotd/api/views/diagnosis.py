@@ -10,7 +10,8 @@ from spotd.domain.health import ADVICE, USAGE, Utilization, follows, use_of
 from spotd.domain.job import Job
 from spotd.domain.node import Node
 from spotd.domain.units import S
-from spotd.store.interface import EventRow, Store
+from spotd.store.events import EventRow
+from spotd.store.interface import Store
 
 LATELY_US = 24 * 3600 * S
 USE_US = 15 * 60 * S  # the window of HLT-11
@@ -22,7 +23,7 @@ def diagnoses(store: Store, job: Job, now_us: int) -> list[dict[str, Any]]:
     Each has what was observed, how spotd reacts, what a person can try, and the stacks that were
     dumped.
     """
-    rows = store.events_of(job.id, tuple(ADVICE), now_us - LATELY_US)
+    rows = store.events.of_kinds(job.id, tuple(ADVICE), now_us - LATELY_US)
     counts: dict[str, int] = {}
     newest: dict[str, EventRow] = {}
     for row in rows:
@@ -56,13 +57,13 @@ def total_use(store: Store, job: Job) -> dict[str, Any] | None:
 
 def use_since(store: Store, job: Job, since_us: int) -> dict[str, Any] | None:
     """Return the utilization since a point in time; None: not measured."""
-    windows = store.events_of(job.id, (USAGE,), since_us)
+    windows = store.events.of_kinds(job.id, (USAGE,), since_us)
     utilization = use_of([row.event.data for row in windows])
     if utilization is None:
         return None
     return {
         **_shares(utilization),
-        **idle_costs(windows, {node.id: node for node in store.job_nodes(job.id)}),
+        **idle_costs(windows, {node.id: node for node in store.nodes.of_job(job.id)}),
     }
 
 

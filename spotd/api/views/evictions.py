@@ -7,7 +7,7 @@ from typing import Any
 
 from spotd.api.views.resources import iso
 from spotd.domain.node import Node
-from spotd.store.interface import EventRow
+from spotd.store.events import EventRow
 
 # From the first report of the notice until the cloud no longer lists the machine.
 TIMES = ("notice", "asked", "released", "ended", "gone")

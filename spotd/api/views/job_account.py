@@ -15,11 +15,13 @@ from spotd.money.hour_breakdown import Machine, Save
 from spotd.money.report import Account, Item, Kind
 from spotd.money.units import US_PER_H, cost_microusd, share_out
 from spotd.store.checkpoint_costs import Window
+from spotd.store.checkpoints import CheckpointRow
 from spotd.store.dataset_costs import freight_of
-from spotd.store.interface import CheckpointRow, ProgressRow, SegmentRow, Store
-from spotd.store.invoice_records import DataTransfer
-from spotd.store.ledger_queries import steps_of, stretch_of
+from spotd.store.interface import Store
+from spotd.store.ledger import SegmentRow, stretch_of
+from spotd.store.progress import ProgressRow, steps_of
 from spotd.store.storage_costs import extras_of
+from spotd.store.transfers import DataTransfer
 
 NO_STEPS = (
     "of {name} no steps are on record (none reported, or no longer kept): what its hours "
@@ -108,12 +110,12 @@ def records_of(store: Store, job: Job) -> Records:
     """Read the records of a job from the store."""
     return Records(
         job,
-        store.job_users([job.id]).get(job.id, ""),
-        store.job_nodes(job.id),
-        store.segments(job.id),
-        all_reports(store.progress(job.id), job.first_step_at_us),
-        store.checkpoints(job.id),
-        store.shipments(job.id),
+        store.jobs.users([job.id]).get(job.id, ""),
+        store.nodes.of_job(job.id),
+        store.ledger.segments(job.id),
+        all_reports(store.progress.rows(job.id), job.first_step_at_us),
+        store.checkpoints.rows(job.id),
+        store.transfers.rows(job.id),
     )
 
 

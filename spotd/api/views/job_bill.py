@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from providers.base import PREPAID
 from spotd.money.units import cost_microusd
-from spotd.store.interface import ProgressRow, SegmentRow
+from spotd.store.ledger import SegmentRow
+from spotd.store.progress import ProgressRow
 
 _WHOLE: Mapping[int, int] = {}  # each attempt had all the machines that the job requests
 

@@ -27,7 +27,7 @@ def prefetch_data(view: View, market: Market, now_us: int, store: Store) -> list
     """
     if not view.job.spec.wishes.ahead.regions:
         return []
-    paid = paid_by_copy(store.shipments(view.job.id), market) if view.job.id else {}
+    paid = paid_by_copy(store.transfers.rows(view.job.id), market) if view.job.id else {}
     here = {region_of(node.offer) for node in view.nodes if node.active}
     offers = next_offers(view, market, now_us, here)
     copies = within(legs(view.job.spec, market, offers, paid), paid, left_of(view))

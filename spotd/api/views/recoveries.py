@@ -13,7 +13,8 @@ from typing import Any
 from spotd.api.views.resources import iso
 from spotd.domain.node import Node
 from spotd.domain.units import S
-from spotd.store.interface import CheckpointRow, EventRow
+from spotd.store.checkpoints import CheckpointRow
+from spotd.store.events import EventRow
 
 MOST_SAVES = 200
 # Each part is named by the event that ends it.

@@ -18,7 +18,10 @@ from spotd.domain.states import LeaveReason, NodeState
 from spotd.domain.units import S
 from spotd.planner.core.expiry import expires_us
 from spotd.planner.offers.price_sanity import NO_DISCOUNT
-from spotd.store.interface import CheckpointRow, EventRow, SegmentRow, Store
+from spotd.store.checkpoints import CheckpointRow
+from spotd.store.events import EventRow
+from spotd.store.interface import Store
+from spotd.store.ledger import SegmentRow
 
 _HOLDING = frozenset(
     {NodeState.LAUNCHING, NodeState.BOOTING, NodeState.RUNNING, NodeState.DRAINING}
@@ -50,7 +53,12 @@ class JobFacts:
 
     @classmethod
     def load(cls, store: Store, job: Job) -> JobFacts:
-        return cls(job, store.job_nodes(job.id), store.segments(job.id), store.checkpoints(job.id))
+        return cls(
+            job,
+            store.nodes.of_job(job.id),
+            store.ledger.segments(job.id),
+            store.checkpoints.rows(job.id),
+        )
 
 
 def recoveries(nodes: Sequence[Node]) -> int:

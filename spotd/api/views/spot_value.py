@@ -50,7 +50,7 @@ class Comparison:
     other_rates: tuple[float, float]
     hazard: Hazard
     lasting: float
-    habits: InterruptionCost
+    interruption_cost: InterruptionCost
     starts: int
     spots: tuple[Offer, ...]
     paces: tuple[float, float] = (
@@ -63,7 +63,7 @@ class Comparison:
 
         None for a job that keeps nothing and whose length is not known.
         """
-        habits = replace(self.habits, hours=hours) if hours else self.habits
+        habits = replace(self.interruption_cost, hours=hours) if hours else self.interruption_cost
         if habits.again_h is None and not habits.hours:
             return None
         return compare(self.rates, self.other_rates, self.hazard, self.lasting, habits, self.paces)
@@ -103,7 +103,7 @@ def compare_spot(call: ApiRequest, spec: JobSpec, market: Market) -> Comparison 
     other = _cheapest(ranked, CapacityType.ON_DEMAND, spec)
     if spot is None or other is None:
         return None
-    lives = call.backing.store.lives(call.now_us - int(WITHIN_S * S))
+    lives = call.context.store.node_history.observed_lifetimes(call.now_us - int(WITHIN_S * S))
     hazard = hazard_of(spot.offer, lives)
     restart_s, starts = _restart(spot.offer, market)
     again_h, work_h = _repeated_h(spec, hazard), spec.wishes.work_s / 3600
@@ -178,8 +178,8 @@ def _stall(call: ApiRequest, spec: JobSpec) -> float:
 
     0.0 where nothing was measured.
     """
-    before = call.backing.store.find_job(spec.name)
-    rows = call.backing.store.checkpoints(before.id) if before else []
+    before = call.context.store.jobs.find(spec.name)
+    rows = call.context.store.checkpoints.rows(before.id) if before else []
     measured = [row for row in rows if row.stage_s > 0]
     if len(measured) < STARTS:
         return 0.0
@@ -189,7 +189,7 @@ def _stall(call: ApiRequest, spec: JobSpec) -> float:
 
 
 def _data(value: SpotValue, comparison: Comparison, plan: Mapping[str, Any]) -> dict[str, Any]:
-    habits, hazard = value.habits, value.hazard
+    habits, hazard = value.interruption_cost, value.hazard
     model = plan.get("model") or {}
     parameters = float(model.get("parameters") or 0)
     guide = None

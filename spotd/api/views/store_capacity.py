@@ -15,7 +15,7 @@ from spotd.domain.market import Market
 from spotd.planner.core.shard_stores import HERE, place_among
 from spotd.sizing.checkpoint_size import bytes_a_parameter, checkpoint_bytes
 from spotd.sizing.task import task_of
-from spotd.spec.model import model_words
+from spotd.spec.model import read_model_block
 from spotd.wire import MountMode
 
 GB = 1e9
@@ -44,12 +44,12 @@ def size_of(context: ApiContext, spec: JobSpec, text: str) -> tuple[int, str]:
         return 0, ""
     if saves.size_bytes:
         return saves.size_bytes, "checkpoint.size"
-    before = context.store.find_job(spec.name)
-    rows = context.store.checkpoints(before.id) if before else []
+    before = context.store.jobs.find(spec.name)
+    rows = context.store.checkpoints.rows(before.id) if before else []
     measured = [row.bytes for row in rows if row.bytes]
     if measured:
         return measured[-1], f"the last one of {spec.name}"
-    model_fields = model_words(text)
+    model_fields = read_model_block(text)
     if not model_fields or saves.engine == "none":
         return 0, ""
     task = task_of(model_fields)

@@ -90,12 +90,12 @@ def bake(d: PlanBuilder, node: Node) -> None:
     why = node.image_error or _overdue(d, node)
     if not why:
         what = "its image is made" if node.cleaned_at_us else "its disk is cleaned"
-        d.say(f"setup is done on {place(node)}: {what}")
-        d.wake(max(_next_us(node), d.now_us + S))
+        d.add_reason(f"setup is done on {place(node)}: {what}")
+        d.wake_at(max(_next_us(node), d.now_us + S))
         return
     d.set_job(stop_text=d.job.stop_text or f"bake failed: {why}")
     d.event("bake_failed", f"no image of {place(node)}: {why}", node, severity=Severity.ERROR)
-    d.leave(node, LeaveReason.FAILED, why)
+    d.terminate(node, LeaveReason.FAILED, why)
 
 
 def _overdue(d: PlanBuilder, node: Node) -> str:

@@ -81,7 +81,7 @@ class PlanBuilder:
         """Move a machine into another attempt."""
         self._change(MoveNode(old.id, new))
 
-    def leave(self, node: Node, reason: LeaveReason, text: str, *, keep: bool = False) -> None:
+    def terminate(self, node: Node, reason: LeaveReason, text: str, *, keep: bool = False) -> None:
         """Terminate a node, unless it is terminating already. `keep` preserves an earlier
         reason."""
         if node.state in LEAVING:
@@ -123,12 +123,12 @@ class PlanBuilder:
         key = f"{self.job.id}:{kind}"
         self._events.append(Event(kind, text, node_id, severity, alert, key, data))
 
-    def say(self, text: str) -> None:
+    def add_reason(self, text: str) -> None:
         """A reason for `spotctl why`; the first one is the pass's own sentence."""
         if text not in self._reasons:
             self._reasons.append(text)
 
-    def wake(self, at_us: float) -> None:
+    def wake_at(self, at_us: float) -> None:
         """Decide again at `at_us` at the latest."""
         self._wakes.append(max(int(at_us), self.now_us + 1))
 

@@ -258,7 +258,7 @@ def givers(market: Market, now_us: int) -> list[str]:
 def stand_in_line(d: PlanBuilder, microusd_per_h: int) -> None:
     """The limits have no room for the job now."""
     if d.job.yields_to:
-        d.say(f"its machines went to {d.market.line.name_of(d.job.yields_to)}")
+        d.add_reason(f"its machines went to {d.market.line.name_of(d.job.yields_to)}")
     d.set_job(
         room_since_us=d.job.room_since_us or d.now_us,
         room_asked_us=d.now_us,
@@ -268,7 +268,7 @@ def stand_in_line(d: PlanBuilder, microusd_per_h: int) -> None:
     found = taken(d.market.limits, *use, d.market.line, d.now_us)
     if found and found[0].job_id == d.job.id:
         names = ", ".join(f"{one.name} (priority {one.priority})" for one in found[1])
-        d.say(f"{names} saves first and gives its machines then")
+        d.add_reason(f"{names} saves first and gives its machines then")
 
 
 def leave_line(d: PlanBuilder, *, placed: bool = False) -> None:
@@ -286,7 +286,7 @@ def giving(d: PlanBuilder) -> bool:
         n.state is NodeState.DRAINING and n.drained_at_us == since_us for n in d.nodes
     )
     if gives:
-        d.say(f"its machines go to {d.market.line.name_of(d.job.yields_to)}")
+        d.add_reason(f"its machines go to {d.market.line.name_of(d.job.yields_to)}")
     return gives
 
 
@@ -313,8 +313,8 @@ def give_way(d: PlanBuilder) -> None:
         message = f"{d.job.name} saved nothing in {SAVE_US // S} s: {turn.name} waits on"
         d.event("yield_in_vain", message, running[0], severity=Severity.WARNING, alert=True)
         return
-    d.say(f"saving before its machines go to {named(turn)}")
-    d.wake(min(d.job.yields_since_us + SAVE_US, d.now_us + 15 * S))
+    d.add_reason(f"saving before its machines go to {named(turn)}")
+    d.wake_at(min(d.job.yields_since_us + SAVE_US, d.now_us + 15 * S))
 
 
 def _whole(d: PlanBuilder, running: Sequence[Node]) -> bool:

@@ -50,7 +50,7 @@ def settle_observed(d: PlanBuilder) -> None:
             _gone(d, node)
         elif node.state is NodeState.LAUNCHING and node.launch_error:
             text = f"{node.launch_error}; an earlier request may have made a machine"
-            d.leave(node, LeaveReason.CAPACITY, text)
+            d.terminate(node, LeaveReason.CAPACITY, text)
         elif node.state is NodeState.LAUNCHING and node.instance_id:
             d.set_node(node, state=NodeState.BOOTING)
             d.event("launched", f"{place(node)} exists as {node.instance_id}", node)
@@ -155,11 +155,11 @@ def settle_exits(d: PlanBuilder) -> None:
             case code if code == EXIT_FINISHED:
                 _finished(d, node)
             case code if code == EXIT_RELEASED and _asked_to_stop(d, node):
-                d.leave(node, LeaveReason.PREEMPTED, _stopped(d, node), keep=True)
+                d.terminate(node, LeaveReason.PREEMPTED, _stopped(d, node), keep=True)
             case code if code == EXIT_FENCED:
-                d.leave(node, LeaveReason.LOST, "fenced by a newer generation", keep=True)
+                d.terminate(node, LeaveReason.LOST, "fenced by a newer generation", keep=True)
             case code if code == EXIT_UNFIT:
-                d.leave(node, LeaveReason.LOST, _unfit(node), keep=True)
+                d.terminate(node, LeaveReason.LOST, _unfit(node), keep=True)
             case code if code == EXIT_DIVERGED:
                 _diverged(d, node)
             case _:
@@ -224,8 +224,10 @@ def _await_head(d: PlanBuilder, node: Node) -> None:
     """
     end_us = node.exited_at_us + int(HEAD_PATIENCE_S * S)
     if d.now_us < end_us:
-        d.say(f"{place(node)} exited {node.exit_code}; waiting for its last checkpoint to be read")
-        d.wake(end_us)
+        d.add_reason(
+            f"{place(node)} exited {node.exit_code}; waiting for its last checkpoint to be read"
+        )
+        d.wake_at(end_us)
         return
     error = f" ({node.effect_error})" if node.effect_error else ""
     patience = f"{HEAD_PATIENCE_S / 60:.0f} min{error}"
@@ -235,7 +237,7 @@ def _await_head(d: PlanBuilder, node: Node) -> None:
         f"let spotd read {d.job.spec.checkpoint.store}, which it tries again and again"
     )
     d.event("unconfirmed", words, node, severity=Severity.ERROR, alert=True)
-    d.leave(node, LeaveReason.DONE, text)
+    d.terminate(node, LeaveReason.DONE, text)
 
 
 def _await_gang(d: PlanBuilder, node: Node) -> None:
@@ -245,7 +247,7 @@ def _await_gang(d: PlanBuilder, node: Node) -> None:
         return
     end_us = ended_us + int(GANG_FINAL_S * S)
     if d.now_us < end_us:
-        d.wake(min(end_us, d.now_us + int(d.market.timing.resurvey_s * S)))
+        d.wake_at(min(end_us, d.now_us + int(d.market.timing.resurvey_s * S)))
         return
     error = f" ({node.effect_error})" if node.effect_error else ""
     charge(d, node, f"all ranks exited 0, and HEAD could not be told{error}")
@@ -260,7 +262,7 @@ def _diverged(d: PlanBuilder, node: Node) -> None:
 def _setup_failed(d: PlanBuilder, node: Node) -> None:
     if any(other.id == node.id for other in newcomers(d.view)):
         # Others are set up, and train: it is this machine, or this hour.
-        d.leave(node, LeaveReason.BOOT_TIMEOUT, "setup failed; its gang trains on without it")
+        d.terminate(node, LeaveReason.BOOT_TIMEOUT, "setup failed; its gang trains on without it")
         return
     said = node.exit_tail.strip().rpartition("\n")[2][:200]
     why = f" ({said})" if said else ""
@@ -280,7 +282,9 @@ def _crashed(d: PlanBuilder, node: Node) -> None:
     if may_have_finished(node, d.view):
         _await_head(d, node)
     elif blamed(node, LeaveReason.FAILED) is LeaveReason.DRILL:
-        d.leave(node, LeaveReason.DRILL, f"struck by a drill: exited with code {node.exit_code}")
+        d.terminate(
+            node, LeaveReason.DRILL, f"struck by a drill: exited with code {node.exit_code}"
+        )
     elif not _broken_by_a_machine(d, node):
         hung = node.exit_code == EXIT_HUNG
         how = "hung, and was ended" if hung else f"exited with code {node.exit_code}"
@@ -304,22 +308,24 @@ def _broken_by_a_machine(d: PlanBuilder, node: Node) -> bool:
         reason = left.leave_reason if left is not None else LeaveReason.LOST
         rank = f"rank {left.rank}" if left is not None else "another rank"
         text = f"exited with code {node.exit_code} when {rank} left"
-        d.leave(node, reason or LeaveReason.PREEMPTED, text, keep=True)
+        d.terminate(node, reason or LeaveReason.PREEMPTED, text, keep=True)
         return True
     since_us = max(node.exited_at_us, hearing_since_us(node, d.market))
     end_us = since_us + int(d.market.timing.suspect_after_s * S)
     if d.now_us < end_us:
-        d.say(f"{place(node)} exited with code {node.exit_code}; looking for its other ranks")
-        d.wake(end_us)
+        d.add_reason(
+            f"{place(node)} exited with code {node.exit_code}; looking for its other ranks"
+        )
+        d.wake_at(end_us)
         return True
     silent = next((mate for mate in gang if suspect(mate, d.market, d.now_us)), None)
     if silent is None:
         return False
     if _stays(d, node):
-        d.say(f"{place(node)} waits to know what became of rank {silent.rank}")
+        d.add_reason(f"{place(node)} waits to know what became of rank {silent.rank}")
         return True
     text = f"exited with code {node.exit_code} when rank {silent.rank} fell silent"
-    d.leave(node, LeaveReason.LOST, text, keep=True)
+    d.terminate(node, LeaveReason.LOST, text, keep=True)
     return True
 
 
@@ -394,6 +400,6 @@ def _leave_failed(d: PlanBuilder, node: Node, text: str) -> None:
         d.event("kept", f"{place(node)} is kept for {keep_s:.0f} s (keep_on_failure)", node)
     fresh = next(n for n in d.nodes if n.id == node.id)
     if fresh.kept_until_us > d.now_us:
-        d.wake(fresh.kept_until_us)
+        d.wake_at(fresh.kept_until_us)
         return
-    d.leave(node, LeaveReason.FAILED, text)
+    d.terminate(node, LeaveReason.FAILED, text)

@@ -22,24 +22,24 @@ def arm(d: PlanBuilder) -> None:
         if kind is None:
             if node.state is NodeState.TERMINATING:
                 # Pacing lies in the need itself there: look again soon.
-                d.wake(d.now_us + int(_next_look_s(d, node.terminated_at_us) * S))
+                d.wake_at(d.now_us + int(_next_look_s(d, node.terminated_at_us) * S))
             continue
         if safe(d.market, d.now_us) and withheld(node, kind):
-            d.say(f"spotd is in safe mode: {kind.value} has to wait")
-            d.wake(d.now_us + SAFE_LOOK_US)
+            d.add_reason(f"spotd is in safe mode: {kind.value} has to wait")
+            d.wake_at(d.now_us + SAFE_LOOK_US)
             continue
         at_us = due_at_us(node, d.view, d.market, kind, d.now_us)
         if at_us > d.now_us:
             look_us = look_at_us(node, d.market) if kind is EffectKind.BOOT else 0
-            d.wake(min(at_us, look_us or at_us))
+            d.wake_at(min(at_us, look_us or at_us))
             continue
         if node.state is NodeState.TERMINATING:
             tell_staying(d, node)
         deadline_us = d.now_us + int(CALL_DEADLINE_S[kind] * S)
         d.set_node(node, effect=kind, effect_armed_at_us=d.now_us, effect_due_at_us=deadline_us)
-        d.wake(deadline_us)
+        d.wake_at(deadline_us)
         if kind is EffectKind.TERMINATE:
-            d.say("terminating")
+            d.add_reason("terminating")
 
 
 def _next_look_s(d: PlanBuilder, terminated_at_us: int) -> float:

@@ -51,4 +51,4 @@ def step_back(d: PlanBuilder, resumed: HeadSnapshot, why: str) -> None:
         manifest=resumed.manifest,
         step=step,
     )
-    d.say(text)
+    d.add_reason(text)

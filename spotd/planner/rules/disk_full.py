@@ -25,12 +25,12 @@ def move_when_full(d: PlanBuilder) -> None:
         return
     where = f"the disk of {place(full)} stays full"
     if d.job.spec.checkpoint.engine == "none":
-        d.say(f"{where}, and its program does not save when it is told to: it is not moved")
+        d.add_reason(f"{where}, and its program does not save when it is told to: it is not moved")
     elif moved_lately(d, full.disk_full_at_us):
-        d.say(f"{where}, soon after it was moved to: it is not moved again")
+        d.add_reason(f"{where}, soon after it was moved to: it is not moved again")
     elif not elsewhere(d):
-        d.say(f"{where}, and no other place is free")
-        d.wake(d.now_us + int(LOOK_AGAIN_S * S))
+        d.add_reason(f"{where}, and no other place is free")
+        d.wake_at(d.now_us + int(LOOK_AGAIN_S * S))
     else:
         for node in running:
             move(d, node, where)

@@ -43,7 +43,7 @@ def obey_limits(d: PlanBuilder) -> None:
         if d.now_us >= end_us:
             d.set_job(stop_text=f"max_duration of {spec.max_duration_s:.0f} s reached")
             return
-        d.wake(end_us)
+        d.wake_at(end_us)
     if spec.max_cost_microusd:
         left = spec.max_cost_microusd - _spent_now(d)
         if left <= 0:
@@ -51,7 +51,7 @@ def obey_limits(d: PlanBuilder) -> None:
             return
         rate = _rate_now(d)
         if rate:
-            d.wake(d.now_us + left * 3600 * S // rate)
+            d.wake_at(d.now_us + left * 3600 * S // rate)
 
 
 def stop_interrupted(d: PlanBuilder) -> None:
@@ -117,11 +117,11 @@ def stop_wanted(d: PlanBuilder) -> None:
     why = _stop_reason(d)
     if d.ended or not why:
         return
-    d.say(why)
+    d.add_reason(why)
     for node in d.nodes:
         if node.state in (NodeState.LAUNCHING, NodeState.BOOTING):
             if node.kept_until_us <= d.now_us:
-                d.leave(node, LeaveReason.CANCELLED, why)
+                d.terminate(node, LeaveReason.CANCELLED, why)
         elif node.state is NodeState.RUNNING and node.kept_until_us <= d.now_us:
             d.drain(node, LeaveReason.CANCELLED, why)
             d.event("draining", f"saving and stopping: {why}", node)
@@ -129,7 +129,7 @@ def stop_wanted(d: PlanBuilder) -> None:
             _stop_drained(d, node, why)
     saving = [n for n in d.nodes if n.state not in LEAVING and not n.kept_until_us]
     if saving:
-        d.say("waiting for the last save")
+        d.add_reason("waiting for the last save")
         return
     if d.job.stop_text:
         _fail(d, d.job.stop_text)
@@ -164,12 +164,12 @@ def clean_up(d: PlanBuilder) -> None:
     reason = LeaveReason.DONE if d.job.outcome is Outcome.SUCCEEDED else LeaveReason.CANCELLED
     for node in d.nodes:
         if node.kept_until_us > d.now_us and d.job.desired is not Desired.CANCEL:
-            d.wake(node.kept_until_us)
+            d.wake_at(node.kept_until_us)
         else:
-            d.leave(node, reason, d.job.outcome_text, keep=True)
+            d.terminate(node, reason, d.job.outcome_text, keep=True)
     left = sum(1 for node in d.nodes if node.state is not NodeState.GONE)
     if left:
         machines = "1 machine" if left == 1 else f"{left} machines"
-        d.say(f"{d.job.outcome_text}; {machines} still to be seen gone")
+        d.add_reason(f"{d.job.outcome_text}; {machines} still to be seen gone")
     else:
-        d.say(d.job.outcome_text)
+        d.add_reason(d.job.outcome_text)

@@ -30,11 +30,11 @@ def ask_others(d: PlanBuilder) -> None:
     if d.now_us < from_us:
         _tell(d, left, "others are asked for when that pays")
         if from_us != NEVER:
-            d.wake(from_us)
+            d.wake_at(from_us)
         return
     if safe(d.market, d.now_us) or d.market.blocked:
         _tell(d, left, d.market.blocked or "spotd is in safe mode")
-        d.wake(d.now_us + int(AGAIN_S * S))
+        d.wake_at(d.now_us + int(AGAIN_S * S))
         return
     for _ in range(missing):
         if not _ask(d, left):
@@ -76,7 +76,7 @@ def _ask(d: PlanBuilder, left: list[Node]) -> bool:
     best = next((row for row in rows if not row.excluded), None)
     if best is None:
         until_us = min((row.until_us for row in rows if row.until_us), default=0)
-        d.wake(until_us or d.now_us + int(AGAIN_S * S))
+        d.wake_at(until_us or d.now_us + int(AGAIN_S * S))
         return False
     candidate = max(node.candidate for node in d.current) + 1
     d.add_node(new_node(d, best, candidate, len(left) + len(newcomers(d.view))))
@@ -102,4 +102,6 @@ def _tell(d: PlanBuilder, left: list[Node], obstacle: str = "") -> None:
     whole, coming = d.job.spec.num_nodes, len(newcomers(d.view))
     if left and len(left) < whole:
         told = [f"{coming} on the way"] if coming else []
-        d.say(", ".join([f"{len(left)} of {whole} machines", *told, *filter(None, [obstacle])]))
+        d.add_reason(
+            ", ".join([f"{len(left)} of {whole} machines", *told, *filter(None, [obstacle])])
+        )

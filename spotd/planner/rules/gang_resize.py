@@ -44,7 +44,7 @@ def take_in(d: PlanBuilder) -> None:
     left, ready = remaining(d.view, d.now_us), joining(d.view, d.now_us)
     waiting = [node for node in newcomers(d.view) if node.ready_at_us]
     if waiting and not ready:
-        d.wake(gathered_us(waiting))
+        d.wake_at(gathered_us(waiting))
     trains = [node for node in left if node.state is NodeState.RUNNING]
     if not left or not ready or len(trains) < size_of(left[0], d.job.spec):
         return  # nobody trains whom it could disturb
@@ -54,7 +54,7 @@ def take_in(d: PlanBuilder) -> None:
         d.drain(node, LeaveReason.MOVED, text)
     whole = d.job.spec.num_nodes
     d.event("joining", f"{_count(ready)} is ready: the gang saves, and goes on with {total}")
-    d.say(f"saving, to go on with {total} of {whole} machines")
+    d.add_reason(f"saving, to go on with {total} of {whole} machines")
 
 
 def _count(nodes: list[Node]) -> str:
@@ -68,7 +68,7 @@ def regroup(d: PlanBuilder) -> None:
         return
     silent = next((node for node in left if suspect(node, d.market, d.now_us)), None)
     if silent is not None:
-        d.say(f"{place(silent)} is silent: who goes on is decided when that is known")
+        d.add_reason(f"{place(silent)} is silent: who goes on is decided when that is known")
         return
     members = [*left, *joining(d.view, d.now_us)]
     if len(members) >= d.job.spec.num_nodes or not _waits(d, left):
@@ -96,8 +96,10 @@ def _waits(d: PlanBuilder, left: list[Node]) -> bool:
     if d.now_us >= end_us:
         return False
     whole, waits_s = d.job.spec.num_nodes, (end_us - d.now_us) / S
-    d.say(f"{len(left)} of {whole} machines wait for the others, for {waits_s:.0f} s at most")
-    d.wake(end_us)
+    d.add_reason(
+        f"{len(left)} of {whole} machines wait for the others, for {waits_s:.0f} s at most"
+    )
+    d.wake_at(end_us)
     return True
 
 
@@ -116,7 +118,7 @@ def _go_on(d: PlanBuilder, members: list[Node]) -> None:
     else:
         words = f"{d.job.name} goes on with all {whole} machines, from its last checkpoint"
         d.event("regrouped", words, alert=grown, nodes=count, of=whole)
-    d.say(f"attempt {generation} goes on with {count} of {whole} machines")
+    d.add_reason(f"attempt {generation} goes on with {count} of {whole} machines")
 
 
 def _cause(before: list[Node]) -> str:
@@ -169,4 +171,4 @@ def send_home(d: PlanBuilder) -> None:
         return
     for node in coming:
         text = "its gang is whole" if left else "nobody is left that it could join"
-        d.leave(node, LeaveReason.HEDGE_LOST, text)
+        d.terminate(node, LeaveReason.HEDGE_LOST, text)

@@ -29,8 +29,8 @@ def follow(d: PlanBuilder) -> None:
     if before is None:
         text = f"the job that it comes after ({d.job.spec.after}) is not on record any more"
     elif before.outcome is None:
-        d.say(f"waits until {before.name} has succeeded")
-        d.wake(d.now_us + LOOK_US)
+        d.add_reason(f"waits until {before.name} has succeeded")
+        d.wake_at(d.now_us + LOOK_US)
         return
     else:
         text = f"{before.name}, which it comes after, {_ended(before.outcome)}"

@@ -73,7 +73,7 @@ def choose(d: PlanBuilder) -> None:
         d.event("chosen", f"{place(gang[0])} answers first and is chosen", gang[0])
         for other in d.nodes:
             if not other.chosen and other.state in (NodeState.LAUNCHING, NodeState.BOOTING):
-                d.leave(other, LeaveReason.HEDGE_LOST, "another machine was ready first")
+                d.terminate(other, LeaveReason.HEDGE_LOST, "another machine was ready first")
         return
 
 
@@ -101,12 +101,14 @@ def _lacks(d: PlanBuilder) -> bool:
     ended = next((node for node in d.current if end_unread(node, d.view)), None)
     if ended is not None:
         error = f" ({ended.effect_error})" if ended.effect_error else ""
-        d.say(f"{place(ended)} has ended: waiting for HEAD to be read{error} before another starts")
+        d.add_reason(
+            f"{place(ended)} has ended: waiting for HEAD to be read{error} before another starts"
+        )
         return False
     if giving(d):
         return False
     if _missing(d) <= 0:
-        d.say("waiting for a machine to come up")
+        d.add_reason("waiting for a machine to come up")
         return False
     return True
 
@@ -136,7 +138,7 @@ def _late(d: PlanBuilder) -> int:
         if d.now_us >= end_us:
             late += 1
         else:
-            d.wake(end_us)
+            d.wake_at(end_us)
     return late
 
 
@@ -150,12 +152,12 @@ def _held_up(d: PlanBuilder) -> bool:
     if d.job.place_after_us > d.now_us:
         wait_s = (d.job.place_after_us - d.now_us) / 1e6
         leave_line(d)
-        d.say(f"trying again in {wait_s:.0f} s after the crash")
-        d.wake(d.job.place_after_us)
+        d.add_reason(f"trying again in {wait_s:.0f} s after the crash")
+        d.wake_at(d.job.place_after_us)
         return True
     if safe(d.market, d.now_us):
-        d.say("spotd is in safe mode: nothing is launched; see `spotctl safe-mode status`")
-        d.wake(d.now_us + SAFE_LOOK_US)
+        d.add_reason("spotd is in safe mode: nothing is launched; see `spotctl safe-mode status`")
+        d.wake_at(d.now_us + SAFE_LOOK_US)
         return True
     if d.market.blocked:
         rows = rank(d.job.spec, market_of(d), d.now_us, taken(d), job_id=d.job.id)
@@ -165,9 +167,9 @@ def _held_up(d: PlanBuilder) -> bool:
             best = told.ask if told is not None else best
             if best is None:
                 return False  # it waits for spot: no room is in its way
-        d.say(f"waiting: {d.market.blocked}")
+        d.add_reason(f"waiting: {d.market.blocked}")
         stand_in_line(d, best.score_microusd_per_h if best else 0)
-        d.wake(d.now_us + 15_000_000)
+        d.wake_at(d.now_us + 15_000_000)
         wait(d, d.market.blocked, lambda: "end other jobs, or raise the limits in config.toml")
         return True
     return False
@@ -211,7 +213,7 @@ def _ask(d: PlanBuilder) -> bool:
     free = [row for row in ranked if not row.excluded]
     beside = _coming(d) >= spec.candidates
     if beside and (not free or patient(d.job, d.now_us, ranked)):
-        d.say("waiting for a machine to come up: there is no other place to ask beside it")
+        d.add_reason("waiting for a machine to come up: there is no other place to ask beside it")
         return False
     leave_line(d, placed=bool(free))
     if not free or patient(d.job, d.now_us, ranked):
@@ -239,12 +241,12 @@ def _ask_as_told(d: PlanBuilder, intent: PolicyIntent, rows: list[RankedOffer]) 
         return False
     if intent.ask is None:
         if choice.action is Action.WAIT:
-            d.say("waiting for spot: on-demand is asked for when its deadline needs it")
-            d.wake(d.now_us + LOOK_S * S)
+            d.add_reason("waiting for spot: on-demand is asked for when its deadline needs it")
+            d.wake_at(d.now_us + LOOK_S * S)
             spot = [row for row in rows if row.offer.capacity_type is CapacityType.SPOT]
             for row in spot:
                 if row.code == TURN:
-                    d.say(f"{row.offer.key}: {row.excluded}")
+                    d.add_reason(f"{row.offer.key}: {row.excluded}")
             _stand_by(d, spot)
         elif not any(not row.excluded for row in rows):
             _wait_for_market(d, rows)
@@ -278,7 +280,7 @@ def _request(d: PlanBuilder, best: RankedOffer, best_of: str, *, told: bool) -> 
     for number in range(d.job.spec.num_nodes):
         d.add_node(new_node(d, best, candidate, number))
     price = best.offer.price_microusd_per_h / 1e6
-    d.say(f"asking for {best.offer.key} at ${price:.2f}/h, {best_of}")
+    d.add_reason(f"asking for {best.offer.key} at ${price:.2f}/h, {best_of}")
     more = (f" ({best_of})" if told else "") + image_told(d.job.spec, d.current[-1])
     d.event("requested", f"asked for {best.offer.key} at ${price:.2f}/h{more}", d.current[-1])
 
@@ -349,9 +351,9 @@ def _wait_for_market(d: PlanBuilder, ranked: list[RankedOffer]) -> None:
         reasons = by_reason(ranked)
         found = f"{whose} out ({reasons})" if reasons else f"{whose} out"
         obstacle = f"{found}; {told.offer.key}: {told.excluded}"
-    d.say(obstacle)
+    d.add_reason(obstacle)
     wait(d, obstacle, lambda: _advice(d, ranked))
-    d.wake(first.until_us if first else d.now_us + 60_000_000)
+    d.wake_at(first.until_us if first else d.now_us + 60_000_000)
     _stand_by(d, ranked)
 
 
@@ -360,9 +362,9 @@ def _stand_by(d: PlanBuilder, rows: list[RankedOffer]) -> None:
     at_us = 0 if _coming(d) else asks_again_us(d.now_us, rows)
     d.set_job(offers_at_us=at_us)
     if at_us:
-        d.wake(min(row.until_us for row in rows if row.until_us))
+        d.wake_at(min(row.until_us for row in rows if row.until_us))
     if ahead := told_ahead(d.job, d.market, d.now_us, rows):
-        d.say(ahead)
+        d.add_reason(ahead)
 
 
 def _advice(d: PlanBuilder, ranked: list[RankedOffer]) -> str:
@@ -373,9 +375,9 @@ def _advice(d: PlanBuilder, ranked: list[RankedOffer]) -> str:
 def _report_manned(d: PlanBuilder) -> None:
     for node in d.nodes:
         if node.chosen and node.state is NodeState.RUNNING:
-            d.say(f"training on {place(node)}")
+            d.add_reason(f"training on {place(node)}")
         elif node.chosen and node.state is NodeState.BOOTING:
-            d.say(f"{place(node)} is getting ready")
+            d.add_reason(f"{place(node)} is getting ready")
     for node in d.nodes:
         if node.state in LEAVING and node.state is not NodeState.GONE:
-            d.say(f"{place(node)} is being given back")
+            d.add_reason(f"{place(node)} is being given back")

@@ -37,15 +37,15 @@ def move_outbid(d: PlanBuilder) -> None:
     rows = in_turn(d.job, d.market, d.now_us, rank(spec, d.market, d.now_us, job_id=d.job.id))
     free = [row.offer for row in rows if not row.excluded]  # none of them above the cap
     if not free or d.market.blocked:
-        d.say(
+        d.add_reason(
             f"{place(node)} costs ${usd:.2f}/h by now, and no place below max_hourly_cost is free"
         )
         return
     there = free[0].price_microusd_per_h
     pays_us = node.first_step_at_us + _pays_after_us(node, there, spec.stop_grace_s)
     if d.now_us < pays_us:
-        d.say(f"{place(node)} costs ${usd:.2f}/h by now: it moves when that has paid")
-        d.wake(pays_us)
+        d.add_reason(f"{place(node)} costs ${usd:.2f}/h by now: it moves when that has paid")
+        d.wake_at(pays_us)
         return
     text = f"${usd:.2f}/h is above max_hourly_cost, and {free[0].key} costs ${there / 1e6:.2f}/h"
     d.drain(node, LeaveReason.OUTBID, text)

@@ -43,7 +43,7 @@ def drain_noticed(d: PlanBuilder) -> None:
         if node.state is NodeState.RUNNING:
             _drain(d, node, notice)
         elif node.state in (NodeState.LAUNCHING, NodeState.BOOTING):
-            d.leave(node, LeaveReason.PREEMPTED, "preempted before it trained")
+            d.terminate(node, LeaveReason.PREEMPTED, "preempted before it trained")
     for node in d.nodes:  # what drains since just now may be late already
         if node.state is NodeState.DRAINING:
             _end_drain(d, node)
@@ -58,9 +58,9 @@ def _end_drain(d: PlanBuilder, node: Node) -> None:
         return
     if d.now_us >= end_us:
         if not any(other.id == node.id for other in remaining(d.view, d.now_us)):
-            d.leave(node, LeaveReason.CANCELLED, text, keep=True)
+            d.terminate(node, LeaveReason.CANCELLED, text, keep=True)
     else:
-        d.wake(end_us)
+        d.wake_at(end_us)
 
 
 def _drain_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
@@ -92,7 +92,7 @@ def _drain(d: PlanBuilder, node: Node, notice: NoticeRecord) -> None:
     if notice.source == DRILL_SOURCE:
         told = f"a drill: {told}, which its cloud did not give,"
     d.drain(node, LeaveReason.PREEMPTED, what)
-    d.say(f"{place(node)} is being taken away{left}")
+    d.add_reason(f"{place(node)} is being taken away{left}")
     d.event(
         "notice",
         f"{told} at step {node.last_step}{left}; it trains on until its replacement is ready",
@@ -131,7 +131,7 @@ def withdraw(d: PlanBuilder) -> None:
             alert=True,
         )
         for candidate in newer:
-            d.leave(candidate, LeaveReason.HEDGE_LOST, "the notice was withdrawn")
+            d.terminate(candidate, LeaveReason.HEDGE_LOST, "the notice was withdrawn")
 
 
 def _giving_up(node: Node) -> bool:
@@ -159,19 +159,21 @@ def give_up_lost(d: PlanBuilder) -> None:
             _heard_again(d, node)
             continue
         if cut_off(node, d.market, d.now_us):
-            d.say(f"{place(node)} cannot be heard: the jump host on the way lets nobody through")
-            d.wake(d.now_us + int(d.market.timing.resurvey_s * S))
+            d.add_reason(
+                f"{place(node)} cannot be heard: the jump host on the way lets nobody through"
+            )
+            d.wake_at(d.now_us + int(d.market.timing.resurvey_s * S))
             continue
         silent_s = (d.now_us - alive_at_us(node, d.view, d.market)) / S
         end_us = lost_at_us(node, d.view, d.market)
         whom = unanswered(node, d.view, d.market)
         again_us = d.now_us + int(d.market.timing.resurvey_s * S)
         if d.now_us < end_us:
-            d.say(f"{place(node)} is silent for {silent_s:.0f} s")
-            d.wake(min(end_us, again_us))
+            d.add_reason(f"{place(node)} is silent for {silent_s:.0f} s")
+            d.wake_at(min(end_us, again_us))
         elif whom:
             _await_answer(d, node, whom)
-            d.wake(again_us)
+            d.wake_at(again_us)
         else:
             d.event(
                 "lost",
@@ -180,13 +182,13 @@ def give_up_lost(d: PlanBuilder) -> None:
                 severity=Severity.WARNING,
                 alert=node.state is NodeState.RUNNING,
             )
-            d.leave(node, LeaveReason.LOST, "silent for too long", keep=True)
+            d.terminate(node, LeaveReason.LOST, "silent for too long", keep=True)
 
 
 def _await_answer(d: PlanBuilder, node: Node, whom: str) -> None:
     """Add an event once; the node's `leave_text` records that."""
     text = f"{place(node)} is silent, and {whom} does not answer: kept until that is known"
-    d.say(text)
+    d.add_reason(text)
     if not node.leave_text:
         d.set_node(node, leave_text=f"silent, and {whom} does not answer")
         d.event("unheard", text, node, severity=Severity.WARNING, alert=True)
@@ -210,13 +212,13 @@ def give_up_boot(d: PlanBuilder) -> None:
         if not end_us:
             continue
         if d.now_us < end_us:
-            d.wake(end_us)
+            d.wake_at(end_us)
             continue
         error = f" ({node.effect_error})" if node.effect_error else ""
         if node.chosen and not node.started_at_us:
             words = f"{place(node)} could not be started and is replaced: {text}{error}"
             d.event("start_failed", words, node, severity=Severity.WARNING, alert=True)
-        d.leave(node, LeaveReason.BOOT_TIMEOUT, text + error)
+        d.terminate(node, LeaveReason.BOOT_TIMEOUT, text + error)
 
 
 def _boot_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
@@ -294,6 +296,6 @@ def keep_gang(d: PlanBuilder) -> None:
                 if node.id in stay:
                     continue  # see regrouping.py
                 why = first.leave_reason or LeaveReason.LOST
-                d.leave(node, why, f"rank {first.rank} left", keep=True)
+                d.terminate(node, why, f"rank {first.rank} left", keep=True)
             elif draining is not None and node.state is NodeState.RUNNING:
                 d.drain(node, draining.leave_reason, f"rank {draining.rank} is being taken away")

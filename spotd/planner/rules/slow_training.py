@@ -54,9 +54,9 @@ def why_slow(d: PlanBuilder, running: Sequence[Node]) -> str:
     typical = d.view.typical_tokens_per_s
     warm_us = max(node.first_step_at_us for node in running) + WARM_UP_US + round_us
     if typical and d.now_us < warm_us:
-        d.wake(warm_us)
+        d.wake_at(warm_us)
     elif typical and slow(samples, spec, d.now_us, typical):
-        d.wake(d.now_us + round_us)  # nobody else looks at it by this measure
+        d.wake_at(d.now_us + round_us)  # nobody else looks at it by this measure
         return f"below {spec.ratio:.0%} of what it did on this type of machine before"
     if moved_lately(d, d.now_us):
         return ""  # a rank that is slower on another machine too is so by its own work

@@ -136,7 +136,7 @@ def steer(d: PlanBuilder) -> None:
     elif intent.choice.guarded and intent.elsewhere:
         for node in d.nodes:
             if node.state in _COMING and node.offer.capacity_type is CapacityType.SPOT:
-                d.leave(node, LeaveReason.MOVED, "the deadline leaves no time for spot")
+                d.terminate(node, LeaveReason.MOVED, "the deadline leaves no time for spot")
     _wake(d, running, intent)
 
 
@@ -204,11 +204,11 @@ def _wake(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
     """Set when to check again: after a while, or when the deadline may require a change."""
     if running.offer.capacity_type is not CapacityType.SPOT:
         if any(CapacityType.SPOT in want.capacity_types for want in d.job.spec.alternatives):
-            d.wake(d.now_us + int(AGAIN_S * S))
+            d.wake_at(d.now_us + int(AGAIN_S * S))
         return
     spare = spare_looks(intent.situated.situation)
     if spare != float("inf"):
-        d.wake(d.now_us + int(min(max(spare - 2, 1) * LOOK_S, AGAIN_S) * S))
+        d.wake_at(d.now_us + int(min(max(spare - 2, 1) * LOOK_S, AGAIN_S) * S))
 
 
 def compared(view: View, market: Market, now_us: int) -> PolicyComparison:

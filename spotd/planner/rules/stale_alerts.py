@@ -75,7 +75,7 @@ def wait(d: PlanBuilder, obstacle: str, advice: Callable[[], str]) -> None:
         d.event("waits", text, severity=Severity.WARNING, alert=True, seconds=waited_s)
         told_us, due_us = d.now_us, d.now_us + int(WAITS_AGAIN_S * S)
     d.set_job(waiting_since_us=since_us, waiting_told_us=told_us)
-    d.wake(due_us)
+    d.wake_at(due_us)
 
 
 def advise(ranked: Iterable[RankedOffer]) -> str:
@@ -131,7 +131,7 @@ def tell_unsaved(d: PlanBuilder) -> None:
     if told_us:
         due_us = max(due_us, told_us + int(UNSAVED_AGAIN_S * S))
     if d.now_us < due_us:
-        d.wake(due_us)
+        d.wake_at(due_us)
         return
     old_s = (d.now_us - saved_us) / S
     step = head.step if head is not None else 0

@@ -1,4 +1,4 @@
-"""What machines write to their serial consoles, as GetConsoleOutput tells it."""
+"""Serial console output of machines for GetConsoleOutput."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tests.clouds.aws import replies
 
 
 class Consoles:
-    """`said` is by instance; of others moto invents something. `live`: what was written last is
-    told, of types that can do that."""
+    """`said` is by instance; moto invents output for others. `live`: types that support it return
+    the latest output."""
 
     def __init__(self) -> None:
         self.said: dict[str, str] = {}
         self.live = True
 
     def answer(self, region: str, form: Mapping[str, str]) -> tuple[int, bytes] | None:
-        """GetConsoleOutput; None for what moto is to answer."""
+        """Answer GetConsoleOutput; None leaves it to moto."""
         if form.get("Latest") == "true" and not self.live:
-            words = "This instance type does not support retrieving the latest console logs."
-            return replies.error(400, "UnsupportedOperation", words)
+            message = "This instance type does not support retrieving the latest console logs."
+            return replies.error(400, "UnsupportedOperation", message)
         text = self.said.get(form["InstanceId"])
         if text is None:
             return None

@@ -1,7 +1,8 @@
-"""EC2 on this machine: moto behind what it lacks. Client tokens are idempotent by zone, pools run
-out and have prices, spot machines have requests, filters and errors are EC2's.
+"""EC2 on this computer: moto, plus the behaviour that it lacks.
 
-Everything that a client sees goes over HTTP, in EC2's protocol, and is parsed by botocore.
+Client tokens are idempotent by zone, pools have prices and run out, spot machines have requests,
+filters and errors are EC2's. Everything that a client sees goes over HTTP in EC2's protocol and is
+parsed by botocore.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from moto.backends import get_backend
 
-from providers.aws.listing import parted
+from providers.aws.listing import split_name
 from tests.clouds.aws import fis, replies
 from tests.clouds.aws.consoles import Consoles
 from tests.clouds.aws.fleet import Ec2Fleet
@@ -52,8 +53,8 @@ Reply = tuple[int, bytes]
 
 @dataclass(frozen=True)
 class Seen:
-    """One request, to whichever service; `body` has EC2's parameters, or the JSON of others.
-    `key` is the access key that it was signed with."""
+    """A received request to any service; `body` has EC2's parameters, or the JSON of other
+    services. `key` is the access key of its signature."""
 
     key: str
     region: str
@@ -64,7 +65,7 @@ class Seen:
 
 @dataclass
 class Made:
-    """What a client token made."""
+    """The result of a client token."""
 
     body: str
     instance: str
@@ -72,7 +73,7 @@ class Made:
 
 @dataclass
 class SpotRequest:
-    """Behind every spot machine there is one."""
+    """The spot request behind a spot machine."""
 
     ident: str
     instance: str
@@ -83,8 +84,8 @@ class SpotRequest:
 
 
 class Ec2:
-    """A WSGI application; `image` is the AMI that the parameter of the GPU images names. With
-    `machines` there is a real one behind every instance; without, its address leads nowhere."""
+    """A WSGI application; `image` is the AMI that the parameter of GPU images names. With
+    `machines`, a real machine is behind every instance; without, its address leads nowhere."""
 
     def __init__(self, app: WSGIApplication, machines: Machines | None = None) -> None:
         self._app = app
@@ -128,8 +129,10 @@ class Ec2:
         if b"GetCallerIdentity" in body and self.faults.take("GetCallerIdentity") is not None:
             return _send(start, *replies.error(*REFUSALS["not_enabled"]))
         if service != "ec2":
-            told = self._beside(region, service, target, body)
-            return _send(start, *told, kind=JSON) if told else self._moto(environ, start, body)
+            reported = self._beside(region, service, target, body)
+            return (
+                _send(start, *reported, kind=JSON) if reported else self._moto(environ, start, body)
+            )
         form = dict(parse_qsl(body.decode()))
         action = form["Action"]
         with self._lock:
@@ -155,24 +158,24 @@ class Ec2:
     def _fault_injection(
         self, environ: WSGIEnvironment, start: StartResponse, region: str, body: bytes
     ) -> Iterable[bytes]:
-        """FIS, which speaks REST."""
+        """Answer FIS, which uses REST."""
         path = str(environ["PATH_INFO"])
         action = fis.action_of(str(environ["REQUEST_METHOD"]), path)
         with self._lock:
-            asked = fis.asked_of(path, body)
-            self.seen.append(Seen(key_of(environ), region, "fis", action, asked))
+            received = fis.asked_of(path, body)
+            self.seen.append(Seen(key_of(environ), region, "fis", action, received))
         fault = self.faults.take(action)
         if fault is not None:
-            words = {"__type": "AccessDeniedException", "message": "You may not."}
-            return _send(start, 403, json.dumps(words).encode(), kind=JSON)
-        told: list[str] = []
+            error_text = {"__type": "AccessDeniedException", "message": "You may not."}
+            return _send(start, 403, json.dumps(error_text).encode(), kind=JSON)
+        reported: list[str] = []
 
         def begin(status: str, *_: Any) -> Callable[[bytes], object]:
-            told.append(status)
+            reported.append(status)
             return lambda _: None
 
         answer = b"".join(self._app(_with(environ, body), begin))
-        status = int(told[0].split()[0])
+        status = int(reported[0].split()[0])
         if action == "StartExperiment" and status == 200:
             answer = self.experiments.begin(region, answer)
         return _send(start, status, answer, kind="application/json")
@@ -180,7 +183,7 @@ class Ec2:
     def _beside(
         self, region: str, service: str, target: str, body: bytes
     ) -> tuple[int, bytes] | None:
-        """What other services than EC2 answer that moto has not, or not so."""
+        """Answer other services where moto has no or different behaviour."""
         if service == "pricing":
             return self._products(json.loads(body))
         if service == "servicequotas":
@@ -199,8 +202,8 @@ class Ec2:
     # --- what a test does to the cloud
 
     def interrupt(self, instance: str, at: datetime | None = None) -> None:
-        """The status of its spot request says so, and its metadata, if it is a real machine: it
-        will be ended 120 s after `at` (now), and then it is."""
+        """Mark the machine's spot request and publish the notice in its metadata; terminate it 120
+        s after `at` (default: now)."""
         at = at or datetime.now(UTC)
         request = self.requests[instance]
         request.code = "marked-for-termination"
@@ -210,7 +213,7 @@ class Ec2:
         self.fleet.take(instance, end_us, lambda: self._take(instance))
 
     def end(self, region: str, instance: str, code: str, words: str) -> None:
-        """It ends, and EC2 says why."""
+        """Terminate the machine, with EC2's reason."""
         with self._lock:
             machine = get_backend("ec2")[ACCOUNT][region].get_instance(instance)
             if machine.state in ("terminated", "shutting-down"):
@@ -220,19 +223,19 @@ class Ec2:
         self.fleet.end(instance)
 
     def _take(self, instance: str) -> None:
-        """Its notice has run out."""
+        """Terminate a machine whose notice time is over."""
         code = "Server.SpotInstanceTermination"
         self.requests[instance].code = "instance-terminated-no-capacity"
         self.end(self._region(instance), instance, code, f"{code}: It was taken away")
 
     def _switched_off(self, instance: str) -> None:
-        """Somebody on it did; behaviour at shutdown is terminate."""
+        """Terminate a machine that was powered off from inside."""
         code = "Client.InstanceInitiatedShutdown"
-        words = f"{code}: Instance initiated shutdown"
-        self.end(self._region(instance), instance, code, words)
+        error_text = f"{code}: Instance initiated shutdown"
+        self.end(self._region(instance), instance, code, error_text)
 
     def _region(self, instance: str) -> str:
-        return parted(self.fleet.books[instance].instance_id)[0]
+        return split_name(self.fleet.books[instance].instance_id)[0]
 
     # --- answers
 
@@ -265,25 +268,25 @@ class Ec2:
         return reply
 
     def _would(self, region: str, action: str, form: dict[str, str]) -> Reply:
-        """A dry run: rights are looked at (by a fault, here) and what is named has to be there; no
-        pool is, and nothing is done."""
+        """Answer a dry run: permissions (by a fault, here) and named resources are checked,
+        capacity is not, and nothing is done."""
         backend = get_backend("ec2")[ACCOUNT][region]
-        for ident in replies.listed(form, "InstanceId"):
-            if all(one.id != ident for one in backend.all_instances()):
-                words = f"The instance ID '{ident}' does not exist"
-                return replies.error(400, "InvalidInstanceID.NotFound", words)
+        for resource_id in replies.listed(form, "InstanceId"):
+            if all(instance.id != resource_id for instance in backend.all_instances()):
+                error_text = f"The instance ID '{resource_id}' does not exist"
+                return replies.error(400, "InvalidInstanceID.NotFound", error_text)
         if action == "RunInstances" and form["InstanceType"] not in self.market.listed:
-            words = f"Invalid value '{form['InstanceType']}' for InstanceType."
-            return replies.error(400, "InvalidParameterValue", words)
-        words = "Request would have succeeded, but DryRun flag is set."
-        return replies.error(412, "DryRunOperation", words)
+            error_text = f"Invalid value '{form['InstanceType']}' for InstanceType."
+            return replies.error(400, "InvalidParameterValue", error_text)
+        error_text = "Request would have succeeded, but DryRun flag is set."
+        return replies.error(412, "DryRunOperation", error_text)
 
     def _quota(self, region: str, document: Mapping[str, Any]) -> Reply:
-        """Service Quotas, of EC2."""
+        """Answer Service Quotas for EC2."""
         fault = self.faults.take("GetServiceQuota")
         if fault is not None:
-            words = {"__type": "AccessDeniedException", "message": "You may not."}
-            return 400, json.dumps(words).encode()
+            error_text = {"__type": "AccessDeniedException", "message": "You may not."}
+            return 400, json.dumps(error_text).encode()
         code = document["QuotaCode"]
         quota = {
             "ServiceCode": document["ServiceCode"],
@@ -299,11 +302,13 @@ class Ec2:
     def _run(self, region: str, form: dict[str, str]) -> Reply | None:
         backend = get_backend("ec2")[ACCOUNT][region]
         subnet = form.get("NetworkInterface.1.SubnetId", "")
-        if subnet not in {one.id for one in backend.describe_subnets()}:
+        if subnet not in {subnet.id for subnet in backend.describe_subnets()}:
             return replies.error(
                 400, "InvalidSubnetID.NotFound", f"The subnet ID '{subnet}' does not exist"
             )
-        zone = next(one for one in backend.describe_subnets() if one.id == subnet).availability_zone
+        zone = next(
+            item for item in backend.describe_subnets() if item.id == subnet
+        ).availability_zone
         body = urlencode(sorted((k, v) for k, v in form.items() if k not in _VOLATILE))
         made = self._made.get((region, zone, form["ClientToken"]))
         if made is not None:
@@ -312,8 +317,8 @@ class Ec2:
             return replies.answer("RunInstances", _ran(backend.get_instance(made.instance)))
         kind = form["InstanceType"]
         if kind not in self.market.listed:
-            words = f"Invalid value '{kind}' for InstanceType."
-            return replies.error(400, "InvalidParameterValue", words)
+            error_text = f"Invalid value '{kind}' for InstanceType."
+            return replies.error(400, "InvalidParameterValue", error_text)
         unknown = self.groups.refuse(region, form)
         if unknown is not None:
             return unknown
@@ -327,11 +332,15 @@ class Ec2:
     def _note_launch(
         self, region: str, form: dict[str, str], fault: Fault | None, reply: Reply
     ) -> Reply:
-        """The reply with the machine's address in place of the one that moto invents."""
+        """Return the reply with the machine's address instead of moto's invention."""
         backend = get_backend("ec2")[ACCOUNT][region]
         machine = max(
-            (one for one in backend.all_instances() if one.client_token == form["ClientToken"]),
-            key=lambda one: str(one.launch_time),
+            (
+                instance
+                for instance in backend.all_instances()
+                if instance.client_token == form["ClientToken"]
+            ),
+            key=lambda item: str(item.launch_time),
         )
         body = urlencode(sorted((k, v) for k, v in form.items() if k not in _VOLATILE))
         digest = hashlib.sha256(body.encode()).hexdigest()
@@ -340,17 +349,17 @@ class Ec2:
         if form.get("Placement.GroupName"):
             self.groups.machines[machine.id] = form["Placement.GroupName"]
         if form.get("InstanceMarketOptions.MarketType") == "spot":
-            ident = f"sir-{machine.id[-8:]}"
+            resource_id = f"sir-{machine.id[-8:]}"
             tags = {tag["key"]: tag["value"] for tag in machine.get_tags()}
-            self.requests[machine.id] = SpotRequest(ident, machine.id, tags)
+            self.requests[machine.id] = SpotRequest(resource_id, machine.id, tags)
         answer = self.fleet.launch(region, machine, form.get("UserData", ""), reply[1])
         if fault is not None and fault.what == "fails_later":
-            words = "Server.InsufficientInstanceCapacity: There is no capacity any more"
-            self.end(region, machine.id, "Server.InsufficientInstanceCapacity", words)
+            error_text = "Server.InsufficientInstanceCapacity: There is no capacity any more"
+            self.end(region, machine.id, "Server.InsufficientInstanceCapacity", error_text)
         return reply[0], answer
 
     def _by_token(self, region: str, form: dict[str, str]) -> dict[str, str]:
-        """moto knows no filter by token: the machines with it, by their ids."""
+        """Replace a filter by client token, which moto lacks, by instance ids."""
         tokens = replies.filters(form).get("client-token")
         if tokens is None:
             return form
@@ -359,8 +368,8 @@ class Ec2:
             for (where, _, token), made in self._made.items()
             if where == region and token in tokens
         ]
-        kept = {k: v for k, v in form.items() if not k.startswith("Filter.")}
-        return kept | {f"InstanceId.{n}": one for n, one in enumerate(ids or ["i-0"], 1)}
+        stored = {k: v for k, v in form.items() if not k.startswith("Filter.")}
+        return stored | {f"InstanceId.{n}": one for n, one in enumerate(ids or ["i-0"], 1)}
 
     def _leave_behind(self, region: str, instance: str) -> None:
         backend = get_backend("ec2")[ACCOUNT][region]
@@ -392,7 +401,7 @@ class Ec2:
             {"instanceType": kind, "locationType": "availability-zone", "location": zone}
             for kind, zones in self.market.spot.items()
             for zone in zones
-            if zone.startswith(region) and any(fnmatchcase(kind, one) for one in patterns)
+            if zone.startswith(region) and any(fnmatchcase(kind, pattern) for pattern in patterns)
         ]
         return replies.answer("DescribeInstanceTypeOfferings", {"instanceTypeOfferingSet": rows})
 
@@ -406,27 +415,27 @@ class Ec2:
         wanted = replies.filters(form)
         codes = wanted.get("status-code", [])
         tags = {k.removeprefix("tag:"): v for k, v in wanted.items() if k.startswith("tag:")}
-        here = {one.id for one in get_backend("ec2")[ACCOUNT][region].all_instances()}
+        here = {instance.id for instance in get_backend("ec2")[ACCOUNT][region].all_instances()}
         rows: list[Tree] = [
             {
-                "spotInstanceRequestId": one.ident,
-                "instanceId": one.instance,
+                "spotInstanceRequestId": request.ident,
+                "instanceId": request.instance,
                 "status": {
-                    "code": one.code,
-                    "message": one.message,
-                    "updateTime": one.updated.strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+                    "code": request.code,
+                    "message": request.message,
+                    "updateTime": request.updated.strftime("%Y-%m-%dT%H:%M:%S.000Z"),
                 },
-                "tagSet": replies.tag_set(one.tags),
+                "tagSet": replies.tag_set(request.tags),
             }
-            for one in self.requests.values()
-            if one.instance in here
-            and one.code in codes
-            and all(one.tags.get(key) in values for key, values in tags.items())
+            for request in self.requests.values()
+            if request.instance in here
+            and request.code in codes
+            and all(request.tags.get(key) in values for key, values in tags.items())
         ]
         return replies.answer("DescribeSpotInstanceRequests", {"spotInstanceRequestSet": rows})
 
     def _products(self, document: Mapping[str, Any]) -> Reply:
-        """The Price List: each product is a JSON document in a string."""
+        """Answer the Price List: each product is a JSON document in a string."""
         if self.faults.take("GetProducts") is not None:
             failed = {"__type": "InternalErrorException", "message": "not now"}
             return 500, json.dumps(failed).encode()
@@ -445,14 +454,14 @@ class Ec2:
 
     def _ask_moto(self, environ: WSGIEnvironment, form: dict[str, str]) -> Reply:
         body = urlencode(form).encode()
-        told: list[int] = []
+        reported: list[int] = []
 
         def start(status: str, headers: Any, error: Any = None) -> Callable[[bytes], object]:
-            told.append(int(status.split(maxsplit=1)[0]))
+            reported.append(int(status.split(maxsplit=1)[0]))
             return lambda _: None
 
         answer = b"".join(self._app(_with(environ, body), start))
-        return told[0], answer
+        return reported[0], answer
 
     def _moto(self, environ: WSGIEnvironment, start: StartResponse, body: bytes) -> Iterable[bytes]:
         return self._app(_with(environ, body), start)

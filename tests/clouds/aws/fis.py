@@ -1,5 +1,5 @@
-"""The Fault Injection Service of the stand-in. moto keeps templates and experiments, and lets time
-pass; what an experiment does to machines happens here, when it begins."""
+"""The stand-in's Fault Injection Service. moto stores templates and experiments and lets time pass;
+the effect on machines happens here, when an experiment starts."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _VERBS = {
 
 
 def action_of(method: str, path: str) -> str:
-    """What is asked for; "" for what the stand-in has not."""
+    """Return the requested action; "" for one that the stand-in lacks."""
     return _VERBS.get((method, path.strip("/").split("/")[0]), "")
 
 
 def asked_of(path: str, body: bytes) -> dict[str, Any]:
-    """The body, and the id of the path as "id"."""
-    ident = path.strip("/").split("/")[1:]
-    return {**(json.loads(body) if body else {}), **({"id": ident[0]} if ident else {})}
+    """Return the body, with the id in the path as "id"."""
+    resource_id = path.strip("/").split("/")[1:]
+    return {**(json.loads(body) if body else {}), **({"id": resource_id[0]} if resource_id else {})}
 
 
 class Experiments:
-    """`interrupt` takes a spot machine back; `roles` are those that an experiment may assume, None:
-    any."""
+    """`interrupt` preempts a spot machine; `roles` are those that an experiment may assume, None
+    for any."""
 
     def __init__(self, account: str, interrupt: Callable[[str], None]) -> None:
         self._account = account
@@ -42,15 +42,15 @@ class Experiments:
         self.roles: set[str] | None = None
 
     def begin(self, region: str, answer: bytes) -> bytes:
-        """What StartExperiment answers, once what it began has its effect."""
-        told = json.loads(answer)["experiment"]
-        found = get_backend("fis")[self._account][region].experiments[told["id"]]
-        wrong = self._wrong(region, told)
+        """Answer StartExperiment, after its effect has taken place."""
+        reported = json.loads(answer)["experiment"]
+        result = get_backend("fis")[self._account][region].experiments[reported["id"]]
+        wrong = self._wrong(region, reported)
         if wrong:
-            found.status = "failed"
-            found.STATUS_REASONS = {**found.STATUS_REASONS, "failed": wrong}
+            result.status = "failed"
+            result.STATUS_REASONS = {**result.STATUS_REASONS, "failed": wrong}
             return answer
-        for machine in _machines(told):
+        for machine in _machines(reported):
             # It hears of it by and by, and may have to tell us something before.
             threading.Timer(0.0, self._interrupt, [machine]).start()
         return answer
@@ -67,7 +67,9 @@ class Experiments:
                 return "the stand-in gives two minutes"
         ec2 = get_backend("ec2")[self._account][region]
         for machine in _machines(told):
-            row = next((one for one in ec2.all_instances() if one.id == machine), None)
+            row = next(
+                (instance for instance in ec2.all_instances() if instance.id == machine), None
+            )
             if row is None or row.lifecycle != "spot" or row.state not in ("running", "pending"):
                 return "Target resolution returned empty set"
         return ""

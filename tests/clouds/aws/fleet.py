@@ -1,4 +1,4 @@
-"""Instances of moto's, with what stands behind them: their addresses are those of machines."""
+"""Connects moto's instances to the machines behind them, whose addresses they show."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
-from providers.aws.listing import name_of
+from providers.aws.listing import qualified_name
 from providers.local.documents import MachineFacts
 from tests.clouds.fleet import Fleet
 from tests.clouds.machines import Machines
 
 
 class Ec2Fleet(Fleet):
-    """`off` hears of an instance that somebody on it has switched off."""
+    """`off` is called when somebody powers off a machine from inside."""
 
     def __init__(self, machines: Machines | None, off: Callable[[str], None]) -> None:
         super().__init__(machines)
         self._off = off
 
     def launch(self, region: str, instance: Any, user_data: str, reply: bytes) -> bytes:
-        """Put a machine behind an instance of moto's. Returns `reply` with its address."""
+        """Start a machine behind an instance of moto's; return `reply` with its address."""
         name, zone = instance.id, instance.availability_zone
         spot = instance.lifecycle == "spot"
         facts = MachineFacts(name, "aws", name, region, zone, instance.instance_type, spot)
         text = base64.b64decode(user_data).decode()
-        ident, token = name_of(region, name), instance.client_token
-        address = self.rent(facts, ident, token, text, off=lambda: self._off(name))
+        resource_id, token = qualified_name(region, name), instance.client_token
+        address = self.rent(facts, resource_id, token, text, off=lambda: self._off(name))
         card = instance.nics[0]
         for invented in filter(None, (card.private_ip_address, card.public_ip)):
             for dots in (".", "-"):  # as an address, and in a host name

@@ -1,4 +1,4 @@
-"""Placement groups, which moto has none of: by region and name, and the machines in them."""
+"""Placement groups, which moto lacks: by region and name, with their machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALIVE = ("pending", "running", "stopping", "stopped")
 
 
 class Groups:
-    """`machines` is instance -> the name of its group."""
+    """`machines` maps instance -> name of its group."""
 
     def __init__(self, account: str) -> None:
         self._account = account
@@ -24,7 +24,7 @@ class Groups:
         self.machines: dict[str, str] = {}
 
     def verbs(self) -> dict[str, Callable[[str, dict[str, str]], Reply | None]]:
-        """What it answers."""
+        """Return the actions that it answers."""
         return {
             "CreatePlacementGroup": self._create,
             "DescribePlacementGroups": self._describe,
@@ -32,28 +32,28 @@ class Groups:
         }
 
     def refuse(self, region: str, form: dict[str, str]) -> Reply | None:
-        """A machine cannot be put into a group that is not there."""
+        """Refuse to launch into a missing group."""
         name = form.get("Placement.GroupName", "")
         if name and (region, name) not in self.tags:
-            words = f"The Placement Group '{name}' is unknown."
-            return replies.error(400, "InvalidPlacementGroup.Unknown", words)
+            message = f"The Placement Group '{name}' is unknown."
+            return replies.error(400, "InvalidPlacementGroup.Unknown", message)
         return None
 
     def dress(self, answer: bytes) -> bytes:
-        """A listing of moto's with the groups of the machines."""
+        """Add the groups to moto's listing of machines."""
         text = answer.decode()
         for instance, name in self.machines.items():
-            found = rf"(<instanceId>{instance}</instanceId>.*?<placement>)(.*?)(</placement>)"
+            result = rf"(<instanceId>{instance}</instanceId>.*?<placement>)(.*?)(</placement>)"
             text = re.sub(
-                found, rf"\1<groupName>{name}</groupName>\3", text, count=1, flags=re.DOTALL
+                result, rf"\1<groupName>{name}</groupName>\3", text, count=1, flags=re.DOTALL
             )
         return text.encode()
 
     def _create(self, region: str, form: dict[str, str]) -> Reply:
         name = form["GroupName"]
         if (region, name) in self.tags:
-            words = f"The Placement Group '{name}' already exists."
-            return replies.error(400, "InvalidPlacementGroup.Duplicate", words)
+            message = f"The Placement Group '{name}' already exists."
+            return replies.error(400, "InvalidPlacementGroup.Duplicate", message)
         prefix = "TagSpecification.1.Tag."
         keys = {k: v for k, v in form.items() if k.startswith(prefix) and k.endswith(".Key")}
         tags = {key: form[k.removesuffix("Key") + "Value"] for k, key in keys.items()}
@@ -73,13 +73,13 @@ class Groups:
     def _delete(self, region: str, form: dict[str, str]) -> Reply:
         name = form["GroupName"]
         if (region, name) not in self.tags:
-            words = f"The Placement Group '{name}' is unknown."
-            return replies.error(400, "InvalidPlacementGroup.Unknown", words)
+            message = f"The Placement Group '{name}' is unknown."
+            return replies.error(400, "InvalidPlacementGroup.Unknown", message)
         backend = get_backend("ec2")[self._account][region]
-        alive = {one.id for one in backend.all_instances() if one.state in _ALIVE}
+        alive = {instance.id for instance in backend.all_instances() if instance.state in _ALIVE}
         if any(group == name and one in alive for one, group in self.machines.items()):
-            words = f"The placement group '{name}' is in use and may not be deleted."
-            return replies.error(400, "InvalidPlacementGroup.InUse", words)
+            message = f"The placement group '{name}' is in use and may not be deleted."
+            return replies.error(400, "InvalidPlacementGroup.InUse", message)
         del self.tags[region, name]
         return replies.answer("DeletePlacementGroup", {"return": "true"})
 

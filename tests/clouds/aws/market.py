@@ -1,4 +1,4 @@
-"""What the stand-in has on sale: prices of the facts page's snapshot, and how many machines."""
+"""The stand-in's market: prices from the snapshot on the facts page, and capacity."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ZONE_IDS = {
 
 @dataclass
 class Market:
-    """`stock` is how many more machines of (type, zone) there are; without an entry, enough."""
+    """`stock` is the remaining capacity of (type, zone); unlimited without an entry."""
 
     spot: dict[str, dict[str, float]] = field(
         default_factory=lambda: {kind: dict(zones) for kind, zones in SPOT.items()}
@@ -37,7 +37,7 @@ class Market:
     scores: dict[tuple[str, str], int] = field(default_factory=dict)  # of (type, zone id)
 
     def take(self, kind: str, zone: str) -> bool:
-        """One machine; False when there is none."""
+        """Take one machine from the stock; False when there is none."""
         left = self.stock.get((kind, zone))
         if left == 0:
             return False

@@ -1,4 +1,4 @@
-"""Replies in EC2's own words, where moto has none."""
+"""Replies in EC2's format that moto lacks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _SETS = {"DescribeInstances": "reservationSet", "DescribeVolumes": "volumeSet"}
 
 
 def unseen(action: str, form: Mapping[str, str]) -> tuple[int, bytes]:
-    """What EC2 says of something that is there, and that it does not see yet."""
+    """EC2's answer for a resource that exists but is not visible yet."""
     kind = "Volume" if "Volume" in action else "InstanceID"
     if action in _SETS and "InstanceId.1" not in form:
         return answer(action, {_SETS[action]: []})
@@ -100,17 +100,17 @@ def tag_set(tags: Mapping[str, str]) -> list[Tree]:
 
 
 def filters(form: Mapping[str, str]) -> dict[str, list[str]]:
-    """{name: values} of a request's Filter.N.Name and Filter.N.Value.M."""
-    found: dict[str, list[str]] = {}
+    """Return {name: values} of a request's Filter.N.Name and Filter.N.Value.M."""
+    result: dict[str, list[str]] = {}
     for key, name in form.items():
         if key.startswith("Filter.") and key.endswith(".Name"):
             prefix = key.removesuffix("Name") + "Value."
-            found[name] = [value for other, value in form.items() if other.startswith(prefix)]
-    return found
+            result[name] = [value for other, value in form.items() if other.startswith(prefix)]
+    return result
 
 
 def listed(form: Mapping[str, str], name: str) -> list[str]:
-    """The values of a request's NAME.1, NAME.2, ..."""
+    """Return the values of a request's NAME.1, NAME.2, ..."""
     return [form[key] for key in _numbered(form, name)]
 
 
@@ -122,7 +122,7 @@ def _numbered(form: Mapping[str, str], name: str) -> Iterable[str]:
 
 
 def scores(told: Mapping[tuple[str, str], int], form: Mapping[str, str]) -> tuple[int, bytes]:
-    """Placement scores of (type, zone id), by zone, as far as they are of the regions asked for."""
+    """Placement scores of (type, zone id) by zone, for the requested regions."""
     regions, kinds = listed(form, "RegionName"), listed(form, "InstanceType")
     if form.get("SingleAvailabilityZone") != "true" or not 1 <= len(regions) <= 10:
         return error(400, "InvalidParameterValue", "The stand-in tells scores of zones alone.")

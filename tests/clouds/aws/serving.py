@@ -1,5 +1,5 @@
-"""The stand-in for AWS, running, with what `spotctl init aws` would have made; and a profile with
-which the SDK finds it."""
+"""Run the AWS stand-in, with the resources of `spotctl init aws` and a profile by which the SDK
+finds it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from moto.backends import get_backend
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
-from spotd.demo.s3 import Quiet
+from spotd.demo.s3 import QuietRequestHandler
 from tests.clouds.aws.ec2 import ACCOUNT, Ec2
 from tests.clouds.aws.market import REGIONS
 from tests.clouds.machines import Machines
@@ -22,8 +22,8 @@ from tests.clouds.machines import Machines
 PROFILE = "standin"
 
 
-class _Kept(Quiet):
-    """Connections stay, as EC2 keeps them."""
+class _Kept(QuietRequestHandler):
+    """Keep connections open, as EC2 does."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else each answer waits for the client's delayed ACK
@@ -31,7 +31,7 @@ class _Kept(Quiet):
 
 @dataclass(frozen=True)
 class StandIn:
-    """`environ` is what a process needs to find it by the profile."""
+    """`environ` is the environment that a process needs to find the stand-in by its profile."""
 
     endpoint: str
     ec2: Ec2
@@ -46,7 +46,8 @@ def serving(
     network: str = "public",
     machines: Machines | None = None,
 ) -> Iterator[StandIn]:
-    """AWS for the length of the block, its credentials in `folder`, with a network of that kind."""
+    """Run AWS for the duration of the block, with credentials in `folder` and a network of that
+    kind."""
     ec2 = Ec2(DomainDispatcherApplication(create_backend_app), machines)
     server = make_server(address, 0, ec2, True, request_handler=_Kept)
     thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
@@ -74,7 +75,7 @@ def _profile(folder: Path, endpoint: str) -> dict[str, str]:
 
 
 def _prepare(endpoint: str, ec2: Ec2, regions: Sequence[str], network: str) -> None:
-    """In each region: tagged subnets and a firewall, as `spotctl init aws` makes them."""
+    """Create tagged subnets and a security group in each region, as `spotctl init aws` does."""
     for region in regions:
         client = boto3.client(
             "ec2",

@@ -1,4 +1,4 @@
-"""Who signed a request, and for what."""
+"""Parse the signature of AWS requests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
 
 
 def signed_for(environ: WSGIEnvironment) -> tuple[str, str]:
-    """(region, service) of the signature: KEY/20261122/us-east-1/ec2/aws4_request."""
+    """Return (region, service) of the signature: KEY/20261122/us-east-1/ec2/aws4_request."""
     parts = _scope(environ)
     return (parts[2], parts[3]) if len(parts) >= 4 else ("", "")
 
 
 def key_of(environ: WSGIEnvironment) -> str:
-    """The access key."""
+    """Return the access key."""
     return _scope(environ)[0]
 
 

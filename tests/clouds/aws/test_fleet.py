@@ -1,5 +1,5 @@
-"""Behind the stand-in's instances there are machines, or addresses that lead nowhere; and both know
-of an interruption at the same time."""
+"""Machines (or addresses that lead nowhere) back the stand-in's instances, and cloud and machine
+report an interruption at the same time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from providers.aws.cloud import AwsCloud
-from providers.aws.listing import parted
+from providers.aws.listing import split_name
 from providers.base import InstanceState
 from spotd.demo.box import wait_for
 from tests.clouds.aws.ec2 import NOTICE
@@ -36,7 +36,7 @@ curl -s -H "X-aws-ec2-metadata-token: $token" $base/meta-data/spot/instance-acti
 
 
 class Recorded:
-    """Every answer of the stand-in's, as it goes out."""
+    """Records every answer of the stand-in."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -80,7 +80,7 @@ def aws(tmp_path: Path, patched: pytest.MonkeyPatch) -> Iterator[tuple[StandIn, 
 
 
 def cloud(network: str = "public") -> AwsCloud:
-    """Every test has a deployment of its own: moto forgets nothing."""
+    """Every test has a deployment of its own, because moto forgets nothing."""
     return AwsCloud(
         "aws",
         f"d-{next(_numbers)}",
@@ -116,9 +116,9 @@ def test_without_machines_no_answer_has_an_address_that_leads_anywhere(
     [instance] = provider.list()
     assert instance.host.startswith("192.0.2.")
     for answer in (*launched, recorded.answers[-1]):
-        hosts = [next(filter(None, found)).decode() for found in ADDRESS.findall(answer)]
+        hosts = [next(filter(None, result)).decode() for result in ADDRESS.findall(answer)]
         assert len(hosts) >= 2
-        assert [one for one in hosts if "192.0.2." not in one.replace("-", ".")] == []
+        assert [host for host in hosts if "192.0.2." not in host.replace("-", ".")] == []
 
 
 @pytest.mark.root
@@ -128,7 +128,7 @@ def test_an_instance_is_a_machine_until_it_is_terminated(
     standin, machines = aws
     provider = cloud()
     instance = launch_running(provider, token)
-    _, name = parted(instance.instance_id)
+    _, name = split_name(instance.instance_id)
     assert machines.running() == [name]
     assert instance.host == machines.machine(name).host
     assert reachable(instance).out == "spotd\n"
@@ -143,7 +143,7 @@ def test_an_instance_is_a_machine_until_it_is_terminated(
 
 
 def reachable(instance: Any) -> Any:
-    """What `whoami` says once it is up."""
+    """Return the output of `whoami` once the machine is up."""
 
     def ask() -> Any:
         with suppress(Exception):
@@ -163,9 +163,9 @@ def test_an_interruption_is_told_on_both_sides_and_then_it_is_taken(
     reachable(instance)
     assert provider.notices() == []
     end = (datetime.now(UTC) + timedelta(seconds=12)).replace(microsecond=0)
-    standin.ec2.interrupt(parted(instance.instance_id)[1], end - NOTICE)
-    said = json.loads(run(instance, IMDS).out)
-    assert said == {"action": "terminate", "time": end.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    standin.ec2.interrupt(split_name(instance.instance_id)[1], end - NOTICE)
+    output = json.loads(run(instance, IMDS).out)
+    assert output == {"action": "terminate", "time": end.strftime("%Y-%m-%dT%H:%M:%SZ")}
     [notice] = provider.notices()
     assert notice.instance_id == instance.instance_id
     assert notice.deadline_us == int(end.timestamp()) * 1_000_000
@@ -184,7 +184,7 @@ def test_one_that_was_given_back_is_not_taken_again(
     standin, _ = aws
     provider = cloud()
     instance = launch_running(provider, token)
-    name = parted(instance.instance_id)[1]
+    name = split_name(instance.instance_id)[1]
     provider.terminate(instance.instance_id)
     before = standin.ec2.fleet.books[name].ended_at_us, provider.list()[0].error
     standin.ec2._take(name)
@@ -196,7 +196,7 @@ def test_one_that_was_given_back_is_not_taken_again(
 def test_one_that_is_switched_off_from_inside_is_terminated(
     aws: tuple[StandIn, Machines], token: str
 ) -> None:
-    """By the command that the adapter gives to the agent."""
+    """Uses the command that the adapter gives to the agent."""
     _, machines = aws
     provider = cloud()
     instance = launch_running(provider, token)

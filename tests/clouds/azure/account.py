@@ -1,4 +1,5 @@
-"""What `spotctl init azure` makes in a subscription: a group, networks, identities, roles."""
+"""The resources that `spotctl init azure` creates in a subscription: a group, networks, identities,
+roles."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ Answer = tuple[int, Any]
 
 
 class Account:
-    """`shy` is how often an identity that was just made is not known to who assigns roles."""
+    """`shy` is how many role assignments fail because a new identity is not known yet."""
 
     def __init__(self) -> None:
         self.made: dict[str, dict[str, Any]] = {}
@@ -35,20 +36,20 @@ class Account:
         self.shy = 0
 
     def answer(self, method: str, path: str, body: Any) -> Answer | None:
-        """None where nothing of this is at the path."""
+        """Return None for a path outside these resources."""
         kind = next((kind for kind, form in _KINDS.items() if re.fullmatch(form, path)), "")
         if not kind:
             return None
         if method == "GET":
-            found = self.made.get(path.lower())
-            if found is None:
+            result = self.made.get(path.lower())
+            if result is None:
                 code = "ResourceGroupNotFound" if kind == "group" else "ResourceNotFound"
                 return 404, error(code, f"{path} was not found.")
-            told = found.get("properties", {})
-            if told.get("provisioningState") == "Updating":
-                found["properties"] = {**told, "provisioningState": "Succeeded"}
-                return 200, {**found, "properties": told}
-            return 200, found
+            reported = result.get("properties", {})
+            if reported.get("provisioningState") == "Updating":
+                result["properties"] = {**reported, "provisioningState": "Succeeded"}
+                return 200, {**result, "properties": reported}
+            return 200, result
         self.puts.append(path)
         return self._put(kind, path, body)
 
@@ -57,20 +58,20 @@ class Account:
         if group and kind != "group" and group[0].lower() not in self.made:
             return 404, error("ResourceGroupNotFound", f"{group[0]} was not found.")
         document = {**body, "id": path}
-        told = dict(body.get("properties", {}))
+        reported = dict(body.get("properties", {}))
         if kind in ("VirtualNetwork", "NetworkSecurityGroup"):
             self.wrong += problems(NETWORK, kind, body)
-            told["provisioningState"] = "Updating"
-            self.wrong += [f"{one} is not there" for one in self._missing(told)]
+            reported["provisioningState"] = "Updating"
+            self.wrong += [f"{item} is not there" for item in self._missing(reported)]
         elif kind == "identity":
-            told |= {key: str(uuid4()) for key in ("principalId", "clientId", "tenantId")}
+            reported |= {key: str(uuid4()) for key in ("principalId", "clientId", "tenantId")}
         elif kind == "trust":
-            assert set(told) == {"issuer", "subject", "audiences"}
+            assert set(reported) == {"issuer", "subject", "audiences"}
             if path.rpartition("/federatedIdentityCredentials/")[0].lower() not in self.made:
                 return 404, error("ParentResourceNotFound", "There is no such identity.")
         elif kind == "definition":
             self._check_ident(path)
-            [permission] = told["permissions"]
+            [permission] = reported["permissions"]
             if not permission["actions"] and not permission["dataActions"]:
                 return 400, error("RoleDefinitionInvalid", "It grants nothing.")
         elif kind == "assignment":
@@ -79,24 +80,24 @@ class Account:
                 self.shy -= 1
                 return 400, error("PrincipalNotFound", "It does not exist in the directory.")
             holders = {
-                one["properties"].get("principalId")
-                for one in self.made.values()
-                if "properties" in one
+                item["properties"].get("principalId")
+                for item in self.made.values()
+                if "properties" in item
             }
-            if told["principalId"] not in holders:
+            if reported["principalId"] not in holders:
                 return 400, error("PrincipalNotFound", "It does not exist in the directory.")
-            if told["roleDefinitionId"].lower() not in self.made:
+            if reported["roleDefinitionId"].lower() not in self.made:
                 return 400, error("RoleDefinitionDoesNotExist", "There is no such role.")
-        document["properties"] = told
+        document["properties"] = reported
         self.made[path.lower()] = document
         return 201, document
 
     def _missing(self, told: dict[str, Any]) -> list[str]:
-        """The firewalls that subnets name."""
+        """Return the missing firewalls that subnets name."""
         wanted = [
             subnet["properties"]["networkSecurityGroup"]["id"] for subnet in told.get("subnets", ())
         ]
-        return [one for one in wanted if one.lower() not in self.made]
+        return [item for item in wanted if item.lower() not in self.made]
 
     def _check_ident(self, path: str) -> None:
         UUID(path.rpartition("/")[2])

@@ -1,6 +1,9 @@
-"""Azure Resource Manager on this machine, as far as the adapter asks: the answers, without the wire
-(serving.py). What it is sent and what it answers is held against the SDK's models; whatever does
-not fit is in `wrong`, and a test that ends with something there has failed."""
+"""Azure Resource Manager on this computer, as far as the adapter uses it: the answers, without the
+wire (serving.py).
+
+Requests and answers are validated against the SDK's models. Mismatches go into `wrong`, and a test
+that ends with entries there fails.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ _READ_ONLY = ("provisioningState", "vmId", "timeCreated", "instanceView")
 
 @dataclass(frozen=True)
 class Request:
-    """One, as it came."""
+    """A received request."""
 
     method: str
     path: str
@@ -60,15 +63,15 @@ class Request:
 
     @property
     def call(self) -> str:
-        """What it is, in short: "PUT virtualMachines", "LIST disks", "GET prices"."""
-        found = re.fullmatch(r"/subscriptions/.*/providers/(.+)", self.path, re.IGNORECASE)
-        if not found:
+        """A short description: "PUT virtualMachines", "LIST disks", "GET prices"."""
+        result = re.fullmatch(r"/subscriptions/.*/providers/(.+)", self.path, re.IGNORECASE)
+        if not result:
             if self.path.startswith("/subscriptions/"):
                 return f"{self.method} subscriptions"
             if self.path.startswith("/providers/"):
                 return f"{self.method} {self.path.rpartition('/')[2]}"
             return f"{self.method} {'prices' if 'retail' in self.path else 'token'}"
-        parts = found[1].split("/")
+        parts = result[1].split("/")
         if parts[1].lower() == "locations":
             return f"{self.method} {parts[3]}"
         method = "LIST" if self.method == "GET" and len(parts) == 2 else self.method
@@ -76,9 +79,12 @@ class Request:
 
 
 class Arm:
-    """One subscription. `create_s` and `delete_s` are how long these take, `page` is how many rows
-    of a list one answer has. `calls` and `wrong` are for tests to look at. With `machines` there is
-    a real one behind every virtual machine, and a create takes as long as that one does."""
+    """One subscription.
+
+    `create_s` and `delete_s` are durations, `page` is the page size of lists. Tests read `calls`
+    and `wrong`. With `machines`, a real machine is behind every virtual machine, and a create takes
+    as long as its boot.
+    """
 
     def __init__(self, machines: Machines | None = None) -> None:
         self.lock = threading.RLock()
@@ -104,7 +110,7 @@ class Arm:
     # --- what a test does
 
     def machine(self, name: str) -> Machine:
-        """By its name, whatever its group."""
+        """Return a machine by name, in any group."""
         with self.lock:
             self.world.settle()
             return next(m for key, m in self.world.machines.items() if key.endswith(f"/{name}"))
@@ -118,18 +124,18 @@ class Arm:
         self.world.delete_s = seconds
 
     def preempt(self, name: str, left_s: float = NOTICE_S) -> None:
-        """Azure takes a Spot machine back, as `World.evict` says."""
+        """Preempt a Spot machine; see `World.evict`."""
         self.world.evict(self.machine(name).row["id"], left_s)
 
     def counted(self) -> list[str]:
-        """The calls so far, tokens left out."""
+        """Return the calls so far, without token requests."""
         with self.lock:
             return [call.call for call in self.calls if "token" not in call.call]
 
     # --- answers
 
     def answer(self, request: Request, fault: str = "") -> Reply:
-        """What a client is told."""
+        """Answer a request."""
         with self.lock:
             self.world.settle()
             reply = _unseen(request) if fault == "invisible" else self._answer(request, fault)
@@ -141,9 +147,9 @@ class Arm:
             return _refusal(401, "InvalidAuthenticationToken", "The access token is invalid.")
         if not request.query.get("api-version"):
             return _refusal(400, "MissingApiVersionParameter", "api-version is required.")
-        told = self._told(request)
-        if told is not None:
-            return told
+        reported = self._told(request)
+        if reported is not None:
+            return reported
         parts = re.fullmatch(
             rf"/subscriptions/{SUBSCRIPTION}(?:/resourceGroups/([^/]+))?"
             r"/providers/([^/]+/[^/]+)(?:/(.+))?",
@@ -168,14 +174,14 @@ class Arm:
         return self._operation(name)
 
     def _told(self, request: Request) -> Reply | None:
-        """Of the subscription itself, of what it was set up with, and of Resource Graph."""
+        """Answer for the subscription, its set-up, and Resource Graph."""
         if request.path == "/providers/Microsoft.ResourceGraph/resources":
             return self.catalog.graph(request.method, request.query, request.body)
         if self.account is not None:
-            found = self.account.answer(request.method, request.path, request.body)
-            if found is not None:
+            result = self.account.answer(request.method, request.path, request.body)
+            if result is not None:
                 self.wrong, self.account.wrong = [*self.wrong, *self.account.wrong], []
-                return Reply(*found)
+                return Reply(*result)
         fact = self.facts.answer(request.path) if request.method == "GET" else None
         self.wrong, self.facts.wrong = [*self.wrong, *self.facts.wrong], []
         return None if fact is None else Reply(200, fact)
@@ -207,14 +213,12 @@ class Arm:
         return self._page(request, [self._filled(row) for row in self.world.listed(group, kind)])
 
     def _filled(self, row: dict[str, Any]) -> dict[str, Any]:
-        """An availability set with the machines that are in it; anything else as it is."""
+        """Return an availability set with its machines; anything else unchanged."""
         if row.get("type") != SET:
             return row
         rows = [machine.row for machine in self.world.machines.values()]
-        ours = [
-            r for r in rows if r["properties"].get("availabilitySet", {}).get("id") == row["id"]
-        ]
-        filled = {**row["properties"], "virtualMachines": [{"id": r["id"]} for r in ours]}
+        own = [r for r in rows if r["properties"].get("availabilitySet", {}).get("id") == row["id"]]
+        filled = {**row["properties"], "virtualMachines": [{"id": r["id"]} for r in own]}
         return {**row, "properties": filled}
 
     def _page(self, request: Request, rows: list[Any]) -> Reply:
@@ -262,20 +266,20 @@ class Arm:
             return _refusal(400, "InvalidRequestContent", "; ".join(wrong))
         refused = self._refused(body)
         if fault == "sync_husk":
-            words = error("AllocationFailed", ALLOCATION)["error"]
-            self.world.create(group, name, body, 0.0, words)
+            message = error("AllocationFailed", ALLOCATION)["error"]
+            self.world.create(group, name, body, 0.0, message)
             return _refusal(409, "AllocationFailed", ALLOCATION)
         if refused is not None:
             return refused
         late = {"fails_later": 0.4, "fails": 0.0}.get(fault)
-        words = error("AllocationFailed", ALLOCATION)["error"] if late is not None else None
+        message = error("AllocationFailed", ALLOCATION)["error"] if late is not None else None
         takes_s = self.create_s if late is None else late
-        row = self.world.create(group, name, body, takes_s, words)
+        row = self.world.create(group, name, body, takes_s, message)
         operation = [*self.world.operations.values()][-1]
         return Reply(201, {**row}, self._where(body["location"], operation.ident))
 
     def _refused(self, body: Mapping[str, Any]) -> Reply | None:
-        """Why Azure does not make that machine."""
+        """Return the reason why Azure refuses to create the machine."""
         wrong = self._invalid(body)
         if wrong:
             return _refusal(400, "InvalidParameter", wrong)
@@ -290,8 +294,8 @@ class Arm:
             return _refusal(404, "PlatformImageNotFound", f"{named} was not found.")
         missing = self._lacks(body, region)
         if missing:
-            words = f"Resource {missing} referenced by resource was not found."
-            return _refusal(400, "InvalidResourceReference", words)
+            message = f"Resource {missing} referenced by resource was not found."
+            return _refusal(400, "InvalidResourceReference", message)
         if properties["priority"] == "Spot":
             most = properties["billingProfile"]["maxPrice"]
             if 0 <= most < self.catalog.spot_usd(size, region):
@@ -301,7 +305,7 @@ class Arm:
         return None
 
     def _invalid(self, body: Mapping[str, Any]) -> str:
-        """What no machine can be; "" when there is no such thing."""
+        """Return what is invalid in a machine; "" when nothing is."""
         region, properties = body["location"], body["properties"]
         size, zone = properties["hardwareProfile"]["vmSize"], next(iter(body.get("zones", ())), "")
         kind = self.catalog.kinds.get(size)
@@ -317,11 +321,11 @@ class Arm:
         return ""
 
     def _lacks(self, body: Mapping[str, Any], region: str) -> str:
-        """The network or the identity that a body names and that is not there."""
+        """Return the missing network or identity that a body names."""
         profile = body["properties"]["networkProfile"]["networkInterfaceConfigurations"][0]
         subnet = profile["properties"]["ipConfigurations"][0]["properties"]["subnet"]["id"]
-        told = re.fullmatch(r".*/virtualNetworks/spotd-([a-z0-9]+)/subnets/nodes", subnet)
-        if not told or told[1] != region:
+        reported = re.fullmatch(r".*/virtualNetworks/spotd-([a-z0-9]+)/subnets/nodes", subnet)
+        if not reported or reported[1] != region:
             return subnet
         if self.networks is not None and region not in self.networks:
             return subnet
@@ -329,7 +333,7 @@ class Arm:
         if of_gang and of_gang.lower() not in self.world.others:
             return str(of_gang)
         identities = (body.get("identity") or {}).get("userAssignedIdentities") or {}
-        return next((one for one in identities if one not in self.identities), "")
+        return next((identity for identity in identities if identity not in self.identities), "")
 
     def _patch(self, request: Request, machine: Machine | None, name: str) -> Reply:
         if machine is None:
@@ -369,31 +373,31 @@ class Arm:
         return Reply(204)
 
     def _diagnostics(self, group: str, name: str) -> Reply:
-        ident = self.world.name(group, VM, name).lower()
-        machine = self.world.machines.get(ident)
-        asked = machine.row["properties"].get("diagnosticsProfile", {}) if machine else {}
-        if machine is None or not asked.get("bootDiagnostics", {}).get("enabled"):
+        resource_id = self.world.name(group, VM, name).lower()
+        machine = self.world.machines.get(resource_id)
+        received = machine.row["properties"].get("diagnosticsProfile", {}) if machine else {}
+        if machine is None or not received.get("bootDiagnostics", {}).get("enabled"):
             return _missing(name)
-        return Reply(200, {"serialConsoleLogBlobUri": f"{self.endpoint}/console{ident}"})
+        return Reply(200, {"serialConsoleLogBlobUri": f"{self.endpoint}/console{resource_id}"})
 
     def _put_other(self, request: Request, group: str, kind: str, name: str) -> Reply:
         self.wrong += problems(*MODELS[kind], request.body)
         if kind in KINDS:
             return Reply(*self.images.put(self.world, group, kind, name, request.body))
-        ident = self.world.name(group, kind, name)
-        row = {"id": ident, "name": name, "type": kind, **request.body}
-        self.world.others[ident.lower()] = row
+        resource_id = self.world.name(group, kind, name)
+        row = {"id": resource_id, "name": name, "type": kind, **request.body}
+        self.world.others[resource_id.lower()] = row
         return Reply(200, row)
 
     def _delete_other(self, group: str, kind: str, name: str) -> Reply:
-        ident = self.world.name(group, kind, name).lower()
-        row = self.world.others.get(ident)
+        resource_id = self.world.name(group, kind, name).lower()
+        row = self.world.others.get(resource_id)
         if row is None:
             return Reply(204)
         parts = {"virtualMachine", "ipConfiguration"} & {*row["properties"]}
         if row.get("managedBy") or parts or self._filled(row)["properties"].get("virtualMachines"):
             return _refusal(*IN_USE[kind])
-        del self.world.others[ident]
+        del self.world.others[resource_id]
         return Reply(200 if kind == SET else 202)
 
     def _operation(self, name: str) -> Reply:
@@ -412,7 +416,7 @@ class Arm:
         return {"Azure-AsyncOperation": url, "Location": f"{url}&monitor=true"}
 
     def _check(self, request: Request, reply: Reply) -> None:
-        kind = next((one for one in MODELS if f"/{one}".lower() in request.path.lower()), "")
+        kind = next((item for item in MODELS if f"/{item}".lower() in request.path.lower()), "")
         if reply.status >= 300 or not kind or reply.body is None or request.method == "POST":
             return
         model = MODELS[kind]
@@ -424,13 +428,18 @@ class Arm:
 
 
 def _status_of(machine: Machine) -> dict[str, Any]:
-    """A row of the list of run time statuses: nothing but them, and the id in capitals."""
+    """Return a row of the run-time status list: only statuses, and the id in capitals."""
     row = machine.row
     head, _, name = row["id"].rpartition("/")
     group = re.sub(r"(?<=/resourceGroups/)[^/]+", lambda found: found[0].upper(), head)
-    told = {"vmId": row["properties"]["vmId"], "instanceView": machine.view()}
-    ident = f"{group}/{name}"
-    return {"id": ident, "name": row["name"], "location": row["location"], "properties": told}
+    reported = {"vmId": row["properties"]["vmId"], "instanceView": machine.view()}
+    resource_id = f"{group}/{name}"
+    return {
+        "id": resource_id,
+        "name": row["name"],
+        "location": row["location"],
+        "properties": reported,
+    }
 
 
 def _refusal(status: int, code: str, words: str, **more: Any) -> Reply:
@@ -438,7 +447,7 @@ def _refusal(status: int, code: str, words: str, **more: Any) -> Reply:
 
 
 def _unseen(request: Request) -> Reply:
-    """Of something that is there, and that Azure does not see yet."""
+    """Azure's answer for a resource that exists but is not visible yet."""
     if request.method == "DELETE":
         return Reply(204)
     return Reply(200, {"value": []}) if request.call.startswith("LIST") else _missing("x")

@@ -1,5 +1,5 @@
-"""What the stand-in has on sale: sizes as the list of SKUs tells them, retail prices as their API
-does (prices of the facts page where it has them), and how many machines there are."""
+"""The stand-in's market: sizes as in the list of SKUs, retail prices as in their API (from the
+facts page where it has them), and capacity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ H100, A100, T4, CPU = (
 
 @dataclass(frozen=True)
 class Kind:
-    """A size: what it has, and USD per hour by region."""
+    """A size: its properties, and USD per hour by region."""
 
     family: str
     capabilities: dict[str, str]
@@ -77,9 +77,9 @@ KINDS = {
 
 @dataclass
 class Catalog:
-    """`stock` is how many more machines of (size, zone) there are, zone "" being the regional pool;
-    without an entry, enough. `restricted` are (size, region) that the subscription may not have,
-    `closed` zones of (size, region) that it may not use."""
+    """`stock` is the remaining capacity of (size, zone), zone "" being the regional pool; unlimited
+    without an entry. `restricted` are (size, region) that the subscription may not use; `closed`
+    are the zones of (size, region) that it may not use."""
 
     kinds: dict[str, Kind] = field(default_factory=lambda: dict(KINDS))
     stock: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Catalog:
     scores: dict[tuple[str, str, str], str] = field(default_factory=dict)  # (size, region, zone)
 
     def take(self, size: str, zone: str) -> bool:
-        """One machine; False when there is none."""
+        """Take one machine from the stock; False when there is none."""
         left = self.stock.get((size, zone))
         if left == 0:
             return False
@@ -99,14 +99,17 @@ class Catalog:
         return True
 
     def spot_usd(self, size: str, region: str) -> float:
-        """The price of now; 0 where there is none."""
+        """Return the current price; 0 without one."""
         return self.kinds[size].spot.get(region, 0.0)
 
     def generate(self, method: str, query: Mapping[str, str], body: Any) -> Reply:
-        """Spot placement scores: of the zones of each region, or of each region's own pool. What
-        they are asked with, and what they answer, is as the REST reference of 2025-06-05 says."""
+        """Answer spot placement scores, by zone or for each region's own pool, in the format of the
+        REST reference of 2025-06-05."""
         known = {"desiredLocations", "desiredSizes", "desiredCount", "availabilityZones"}
-        regions, sizes = body["desiredLocations"], [one["sku"] for one in body["desiredSizes"]]
+        regions, sizes = (
+            body["desiredLocations"],
+            [desired_size["sku"] for desired_size in body["desiredSizes"]],
+        )
         fits = 1 <= len(regions) <= 8 and 1 <= len(sizes) <= 5 and set(body) == known
         if method != "POST" or query["api-version"] != "2025-06-05" or not fits:
             return Reply(400, error("InvalidParameter", f"{method} {body}"))
@@ -125,9 +128,9 @@ class Catalog:
         return Reply(200, {**body, "placementScores": rows})
 
     def graph(self, method: str, query: Mapping[str, str], body: Any) -> Reply:
-        """Resource Graph, of one question alone: eviction rates of some sizes in some regions.
-        Names of sizes are in small letters there."""
-        asked = re.fullmatch(
+        """Answer Resource Graph's query for eviction rates. Names of sizes are in lower case
+        there."""
+        received = re.fullmatch(
             r"SpotResources \| where type =~ 'microsoft\.compute/skuspotevictionrate/location' "
             r"\| where sku\.name in~ \((.*)\) and location in~ \((.*)\) "
             r"\| project skuName = tostring\(sku\.name\), location, "
@@ -139,20 +142,20 @@ class Catalog:
             method != "POST"
             or query["api-version"] != "2022-10-01"
             or set(body) != known
-            or not asked
+            or not received
         ):
             return Reply(400, error("BadRequest", f"{method} {body}"))
-        sizes, regions = (set(re.findall("'([^']+)'", part)) for part in asked.groups())
+        sizes, regions = (set(re.findall("'([^']+)'", part)) for part in received.groups())
         rows = [
             {"skuName": size.lower(), "location": region, "evictionRate": rate}
             for (size, region), rate in self.evictions.items()
             if size in sizes and region in regions
         ]
-        told = {"totalRecords": len(rows), "count": len(rows), "facets": [], "data": rows}
-        return Reply(200, told | {"resultTruncated": "false"})
+        reported = {"totalRecords": len(rows), "count": len(rows), "facets": [], "data": rows}
+        return Reply(200, reported | {"resultTruncated": "false"})
 
     def skus(self, region: str) -> list[dict[str, Any]]:
-        """Rows of the list of SKUs."""
+        """Return rows of the list of SKUs."""
         rows = [self._sku(name, kind, region) for name, kind in self.kinds.items()]
         disk = {"resourceType": "disks", "name": "Premium_LRS", "locations": [region]}
         known = any(region in kind.zones for kind in self.kinds.values())
@@ -196,7 +199,7 @@ class Catalog:
         }
 
     def prices(self, region: str, sizes: list[str]) -> list[dict[str, Any]]:
-        """Rows of the retail prices, with what does not count among them."""
+        """Return rows of the retail prices, irrelevant ones included."""
         rows = []
         for size in sizes:
             kind = self.kinds.get(size)

@@ -1,4 +1,4 @@
-"""What a subscription has and may, for whoever examines it: rights, quotas, images, networks."""
+"""Permissions, quotas, images and networks of a subscription, for readiness checks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Found = tuple[ModuleType | None, str, Any]  # (models, model, document)
 
 @dataclass
 class Facts:
-    """`permissions` are roles in force, `limits` quotas where they are not QUOTA, `rules` the
-    firewall's. `wrong` is what does not fit Azure's models."""
+    """`permissions` are the roles in force, `limits` the quotas other than QUOTA, `rules` those of
+    the firewall. `wrong` has mismatches with Azure's models."""
 
     subscription: str
     state: str = "Enabled"
@@ -36,11 +36,11 @@ class Facts:
     wrong: list[str] = field(default_factory=list)
 
     def answer(self, path: str) -> Any:
-        """The document at a path; None where something else is, or nothing."""
+        """Return the document at a path; None for another path."""
         for pattern, answer in self._answers():
-            found = re.fullmatch(pattern, path, re.IGNORECASE)
-            if found:
-                models, model, document = answer(*found.groups())
+            result = re.fullmatch(pattern, path, re.IGNORECASE)
+            if result:
+                models, model, document = answer(*result.groups())
                 if document is None:
                     return None
                 rows = document.get("value", [document]) if isinstance(document, dict) else document
@@ -51,21 +51,21 @@ class Facts:
 
     def _answers(self) -> list[tuple[str, Callable[..., Found]]]:
         scope = rf"/subscriptions/{self.subscription}(?:/resourceGroups/[^/]+)?"
-        place = rf"{scope}/providers/Microsoft.Compute/locations/([^/]+)"
+        location = rf"{scope}/providers/Microsoft.Compute/locations/([^/]+)"
         subnet = r"virtualNetworks/spotd-([^/]+)/subnets/nodes"
         return [
             (rf"/subscriptions/({self.subscription})", self._subscription),
             (rf"{scope}/providers/Microsoft.Authorization/permissions", self._permissions),
-            (rf"{place}/usages", self._usages),
-            (rf"{place}{_IMAGE}", self._images),
-            (rf"{place}{_IMAGE}/([^/]+)", self._image),
+            (rf"{location}/usages", self._usages),
+            (rf"{location}{_IMAGE}", self._images),
+            (rf"{location}{_IMAGE}/([^/]+)", self._image),
             (rf"({scope}/providers/Microsoft.Network)/{subnet}", self._subnet),
             (rf"{scope}/providers/Microsoft.Network/networkSecurityGroups/(.+)", self._firewall),
         ]
 
     def _subscription(self, ident: str) -> Found:
-        told = {"subscriptionId": ident, "displayName": "The Lab", "state": self.state}
-        return None, "", {"id": f"/subscriptions/{ident}", **told}
+        reported = {"subscriptionId": ident, "displayName": "The Lab", "state": self.state}
+        return None, "", {"id": f"/subscriptions/{ident}", **reported}
 
     def _permissions(self) -> Found:
         return None, "", {"value": self.permissions}
@@ -89,16 +89,16 @@ class Facts:
         return COMPUTE, "VirtualMachineImageResource", rows
 
     def _image(self, region: str, _publisher: str, _offer: str, _sku: str, version: str) -> Found:
-        told = {"architecture": self.architecture, "hyperVGeneration": "V2"}
-        document = {"name": version, "location": region, "properties": told}
+        reported = {"architecture": self.architecture, "hyperVGeneration": "V2"}
+        document = {"name": version, "location": region, "properties": reported}
         return COMPUTE, "VirtualMachineImage", document
 
     def _subnet(self, network: str, region: str) -> Found:
         if not self.networks(region):
             return None, "", None
         firewall = {"id": f"{network}/networkSecurityGroups/spotd-{region}"}
-        told = {"addressPrefix": "10.213.0.0/20", "networkSecurityGroup": firewall}
-        return NETWORK, "Subnet", {"name": "nodes", "properties": told}
+        reported = {"addressPrefix": "10.213.0.0/20", "networkSecurityGroup": firewall}
+        return NETWORK, "Subnet", {"name": "nodes", "properties": reported}
 
     def _firewall(self, name: str) -> Found:
         rules = [

@@ -1,14 +1,14 @@
-"""A machine of Azure from the inside: its metadata services with what Resource Manager got, and how
-its image comes up.
+"""The inside of an Azure machine: its metadata services with the data of the Resource Manager
+request, and the boot of its image.
 
-cloud-init finds Azure's own data source, by the tag of the chassis. The custom data comes as Azure
-gives it, in ovf-env.xml; the account's name and key are in the instance document; and it reports
-ready to the fabric, without which no create succeeds. What differs from a real machine:
+cloud-init uses Azure's own data source, by the tag of the chassis. The custom data comes in
+ovf-env.xml, as on Azure; the account's name and key are in the instance document; and the machine
+reports ready to the fabric, without which no create succeeds. Differences from a real machine:
 
-* ovf-env.xml lies in the data source's seed folder, not on a DVD;
-* the DHCP client is a program that hands out the one lease there is; it names the address of the
-  metadata service, which answers both, as that of the fabric (168.63.129.16 of Azure);
-* what the kernel would show of firmware and card is in files, for /sys is none of the machine's.
+* ovf-env.xml is in the data source's seed folder, not on a DVD;
+* the DHCP client is a program that returns the only lease; as address of the fabric (168.63.129.16
+  on Azure) it names the metadata service, which answers both;
+* firmware and network card are described in files, because /sys is not the machine's own.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ cloud-init init"""
 
 
 def boot(ground: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """The stages until accounts and keys are there; between them its network comes up."""
+    """Run the stages until accounts and keys exist, and bring up the network in between."""
     return _BOOT.format(host=config["host"], prefix=ground["prefix"], gateway=ground["gateway"])
 
 
 def files(ground: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
-    """What the platform shows of itself: path -> (text, mode)."""
+    """Return the files by which the platform identifies itself: path -> (text, mode)."""
     host = config["host"]
     name = config["attributes"].get("host_name") or config["facts"]["name"]
     user = next(iter(config["accounts"]), "azureuser")
@@ -116,35 +116,35 @@ def _mac(host: str) -> str:
 
 
 def _ident(config: Mapping[str, Any]) -> str:
-    """The vmId: the firmware's number of the machine."""
+    """Return the vmId: the machine's number in the firmware."""
     return str(config["attributes"].get("vm_id") or uuid.uuid5(uuid.NAMESPACE_DNS, config["id"]))
 
 
 class Documents(AzureDocuments):
-    """`config` is what a machine was started with."""
+    """`config` is the configuration that the machine was started with."""
 
     def __init__(self, config: Mapping[str, Any], control: ControlLink) -> None:
-        acknowledged = lambda name: control.tell("acknowledged", notice_id=name)  # noqa: E731
+        acknowledged = lambda name: control.report("acknowledged", notice_id=name)  # noqa: E731
         super().__init__(MachineFacts.from_data(config["facts"]), acknowledged)
         self._config = config
         self._control = control
 
-    def respond(self, ask: MetadataRequest) -> MetadataReply:
-        """The fabric's questions come without the header, and are not counted."""
-        if ask.path.rstrip("/") != "/machine":
-            return super().respond(ask)
-        if ask.query.get("comp") == "goalstate":
+    def respond(self, request: MetadataRequest) -> MetadataReply:
+        """The fabric's requests come without the header, and are not counted."""
+        if request.path.rstrip("/") != "/machine":
+            return super().respond(request)
+        if request.query.get("comp") == "goalstate":
             name = escape(self._config["facts"]["name"])
             goal = _GOAL.format(ident=_ident(self._config), name=name)
             return MetadataReply(200, goal.encode(), "text/xml; charset=utf-8")
-        if b"<State>Ready</State>" in ask.body:
-            self._control.tell("ready")
+        if b"<State>Ready</State>" in request.body:
+            self._control.report("ready")
         return MetadataReply(200)
 
-    def _route(self, ask: MetadataRequest) -> MetadataReply:
-        if ask.method == "GET" and ask.path.rstrip("/") == "/metadata/instance":
+    def _route(self, request: MetadataRequest) -> MetadataReply:
+        if request.method == "GET" and request.path.rstrip("/") == "/metadata/instance":
             return json_reply(self._instance())
-        return super()._route(ask)
+        return super()._route(request)
 
     def _instance(self) -> dict[str, object]:
         config = self._config

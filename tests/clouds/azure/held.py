@@ -1,4 +1,4 @@
-"""Capacity reservation groups of the stand-in: what is reserved, and how much of it is in use."""
+"""The stand-in's capacity reservation groups: reserved and used capacity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.clouds.azure.machines import World
 
 @dataclass(frozen=True)
 class Reply:
-    """`body` None is none at all."""
+    """`body` None means no body."""
 
     status: int
     body: Any = None
@@ -20,7 +20,7 @@ class Reply:
 
 @dataclass
 class Reservation:
-    """Some machines of one size, in one zone or ("") in the regional pool."""
+    """Reserved machines of one size, in one zone or ("") in the regional pool."""
 
     name: str
     region: str
@@ -30,49 +30,52 @@ class Reservation:
 
 
 class Held:
-    """`groups` is the resource id, in small letters, -> the reservations of the group."""
+    """`groups` maps lower-case resource id -> the reservations of the group."""
 
     def __init__(self, world: Callable[[], World]) -> None:
         self._world = world
         self.groups: dict[str, tuple[str, list[Reservation]]] = {}
 
     def add(self, ident: str, *reservations: Reservation) -> None:
-        """A group."""
         self.groups[ident.lower()] = (ident, [*reservations])
 
     def answer(self, request: Any, group: str, name: str) -> Reply:
-        """To a GET of a group, or of the reservations in it."""
+        """Answer a GET of a group, or of its reservations."""
         named, _, inner = name.partition("/")
-        ident = self._world().name(group, "Microsoft.Compute/capacityReservationGroups", named)
-        known = self.groups.get(ident.lower())
+        resource_id = self._world().name(
+            group, "Microsoft.Compute/capacityReservationGroups", named
+        )
+        known = self.groups.get(resource_id.lower())
         if known is None or request.method != "GET":
-            words = f"The resource '{named}' was not found."
-            return Reply(404, {"error": {"code": "ResourceNotFound", "message": words}})
-        rows = [self._row(ident, one) for one in known[1]]
+            message = f"The resource '{named}' was not found."
+            return Reply(404, {"error": {"code": "ResourceNotFound", "message": message}})
+        rows = [self._row(resource_id, item) for item in known[1]]
         if inner:
             return Reply(200, {"value": rows})
-        views = [{"name": one.name, **self._view(ident, one)} for one in known[1]]
+        views = [{"name": item.name, **self._view(resource_id, item)} for item in known[1]]
         properties = {"instanceView": {"capacityReservations": views}}
         shown = properties if request.query.get("$expand") == "instanceView" else {}
         where = known[1][0].region if known[1] else "eastus"
-        return Reply(200, {"id": ident, "name": named, "location": where, "properties": shown})
+        return Reply(
+            200, {"id": resource_id, "name": named, "location": where, "properties": shown}
+        )
 
     def refuse(self, body: Mapping[str, Any]) -> tuple[int, str, str] | None:
-        """Why a machine does not fit into the group that it names."""
+        """Return the reason why a machine does not fit into the group that it names."""
         held = body["properties"].get("capacityReservation") or {}
-        ident = (held.get("capacityReservationGroup") or {}).get("id", "")
-        if not ident:
+        resource_id = (held.get("capacityReservationGroup") or {}).get("id", "")
+        if not resource_id:
             return None
-        _, found = self.groups.get(ident.lower(), ("", []))
+        _, result = self.groups.get(resource_id.lower(), ("", []))
         zone = next(iter(body.get("zones", ())), "")
         want = (body["location"], zone, body["properties"]["hardwareProfile"]["vmSize"])
-        for one in found:
-            if (one.region, one.zone, one.size) == want and len(self._inside(ident, one)) < (
-                one.capacity
-            ):
+        for item in result:
+            if (item.region, item.zone, item.size) == want and len(
+                self._inside(resource_id, item)
+            ) < (item.capacity):
                 return None
-        words = "The capacity reservation group has no room for it."
-        return 409, "AllocationFailed", words
+        message = "The capacity reservation group has no room for it."
+        return 409, "AllocationFailed", message
 
     def _row(self, ident: str, one: Reservation) -> dict[str, Any]:
         row: dict[str, Any] = {
@@ -85,8 +88,8 @@ class Held:
 
     def _view(self, ident: str, one: Reservation) -> dict[str, Any]:
         inside = [{"id": row["id"]} for row in self._inside(ident, one)]
-        told = {"currentCapacity": one.capacity, "virtualMachinesAllocated": inside}
-        return {"utilizationInfo": told}
+        reported = {"currentCapacity": one.capacity, "virtualMachinesAllocated": inside}
+        return {"utilizationInfo": reported}
 
     def _inside(self, ident: str, one: Reservation) -> list[dict[str, Any]]:
         rows = [machine.row for machine in self._world().machines.values()]

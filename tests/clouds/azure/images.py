@@ -1,4 +1,4 @@
-"""Snapshots of disks, and images of those."""
+"""Snapshots of disks, and images of snapshots."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Answer = tuple[int, Any]
 
 
 class Images:
-    """`state` is what the next ones are from the beginning: "Succeeded", or on the way there."""
+    """`state` is the initial state of new ones: "Succeeded", or a transitional one."""
 
     def __init__(self) -> None:
         self.state = "Succeeded"
 
     def become(self, world: World, state: str) -> None:
-        """All of them."""
+        """Set the state of all."""
         for kind in KINDS:
             for row in _all(world, kind):
                 row["properties"]["provisioningState"] = state
@@ -30,7 +30,7 @@ class Images:
     def put(
         self, world: World, group: str, kind: str, name: str, body: Mapping[str, Any]
     ) -> Answer:
-        """Status and body."""
+        """Return (status, body)."""
         try:
             made = self._made(world, group, kind, name, body)
             return (202 if kind == SNAPSHOTS else 201), made
@@ -38,11 +38,11 @@ class Images:
             return 400, error("InvalidParameter", str(refused))
 
     def _made(self, world: World, group: str, kind: str, name: str, body: Mapping[str, Any]) -> Row:
-        """Raises ValueError for what Azure would refuse."""
-        ident = world.name(group, kind, name)
-        given = body["properties"]
+        """Raises ValueError for a body that Azure would refuse."""
+        resource_id = world.name(group, kind, name)
+        passed = body["properties"]
         if kind == SNAPSHOTS:
-            source = given["creationData"]["sourceResourceId"].lower()
+            source = passed["creationData"]["sourceResourceId"].lower()
             if source not in world.others:
                 raise ValueError(f"{source} was not found.")
             more = {
@@ -53,16 +53,16 @@ class Images:
                 "timeCreated": datetime.now(UTC).isoformat(),
             }
         else:
-            disk, more = given["storageProfile"]["osDisk"], {}
+            disk, more = passed["storageProfile"]["osDisk"], {}
             snapshot = world.others.get(disk["snapshot"]["id"].lower())
             if snapshot is None or snapshot["properties"]["provisioningState"] != "Succeeded":
                 raise ValueError(f"{disk['snapshot']['id']} cannot be used.")
-            if given["hyperVGeneration"] != snapshot["properties"]["hyperVGeneration"]:
+            if passed["hyperVGeneration"] != snapshot["properties"]["hyperVGeneration"]:
                 raise ValueError("The generation is not that of the source.")
-        told = {"id": ident, "name": name, "type": kind, **body}
-        told["properties"] = {**given, **more, "provisioningState": self.state}
-        world.others[ident.lower()] = told
-        return told
+        reported = {"id": resource_id, "name": name, "type": kind, **body}
+        reported["properties"] = {**passed, **more, "provisioningState": self.state}
+        world.others[resource_id.lower()] = reported
+        return reported
 
 
 def _all(world: World, kind: str) -> list[Row]:

@@ -1,7 +1,9 @@
-"""The machines of the stand-in and what hangs on them, as resources with the life that Azure gives
-them: made by an operation, ended by another, and there as long as nobody removes a create that
-failed. Behind each that is made stands what a fleet has: a real one, which counts as made when it
-reports ready, or an address that leads nowhere."""
+"""The stand-in's machines and their resources, with Azure's life cycle: created and deleted by
+operations; a failed create stays until it is deleted.
+
+Behind each machine is one of a fleet: a real machine, which counts as created when it reports
+ready, or an address that leads nowhere.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ class Operation:
 
 @dataclass
 class Machine:
-    """`row` is what Azure tells; `linked` are the ids of what was made for it."""
+    """`row` is Azure's description; `linked` are the ids of resources created with it."""
 
     row: Row
     power: str = ""
@@ -57,14 +59,14 @@ class Machine:
         self.row["etag"] = f'"{self.version}"'
 
     def view(self) -> Row:
-        """Its instance view: a create that failed says why, and never had any power."""
+        """Return its instance view: a failed create has a reason and never had power."""
         now = _now()
-        code, level, words = f"ProvisioningState/{self.state().lower()}", "Info", ""
+        code, level, message = f"ProvisioningState/{self.state().lower()}", "Info", ""
         if self.error is not None:
             code = f"ProvisioningState/failed/{self.error['code']}"
-            level, words = "Error", self.error["message"]
-        told = {"code": code, "level": level, "displayStatus": "Provisioning", "time": now}
-        statuses = [told | ({"message": words} if words else {})]
+            level, message = "Error", self.error["message"]
+        reported = {"code": code, "level": level, "displayStatus": "Provisioning", "time": now}
+        statuses = [reported | ({"message": message} if message else {})]
         if self.power:
             power = {"code": f"PowerState/{self.power}", "level": "Info"}
             statuses.append(power | {"displayStatus": f"VM {self.power}"})
@@ -72,8 +74,7 @@ class Machine:
 
 
 class World:
-    """All resources of one subscription, by id in small letters; to be used under `lock`, but for
-    `evict`."""
+    """All resources of one subscription, by lower-case id; use under `lock`, except `evict`."""
 
     def __init__(self, subscription: str, fleet: Fleet, lock: threading.RLock) -> None:
         self.subscription = subscription
@@ -85,27 +86,27 @@ class World:
         self.delete_s = 0.0
 
     def name(self, group: str, kind: str, name: str) -> str:
-        """The id of something; `kind` as in "Microsoft.Compute/disks"."""
+        """Return a resource id; `kind` as in "Microsoft.Compute/disks"."""
         return f"/subscriptions/{self.subscription}/resourceGroups/{group}/providers/{kind}/{name}"
 
     def create(self, group: str, name: str, body: Row, takes_s: float, error: Row | None) -> Row:
-        """A machine that is being made, with its card, address and disk."""
-        ident = self.name(group, "Microsoft.Compute/virtualMachines", name)
-        machine = Machine(_made(ident, name, body))
+        """Start to create a machine, with its interface, address and disk."""
+        resource_id = self.name(group, "Microsoft.Compute/virtualMachines", name)
+        machine = Machine(_made(resource_id, name, body))
         real = self.fleet.real and error is None
         address = self._rent(machine, body) if error is None else ""
         for config in body["properties"]["networkProfile"]["networkInterfaceConfigurations"]:
-            self._link_card(group, ident, config, body, machine, address)
-        self._link_disk(group, ident, name, body, machine)
-        self.machines[ident.lower()] = machine
-        self.begin(ident, float("inf") if real else takes_s, error)
+            self._link_card(group, resource_id, config, body, machine, address)
+        self._link_disk(group, resource_id, name, body, machine)
+        self.machines[resource_id.lower()] = machine
+        self.begin(resource_id, float("inf") if real else takes_s, error)
         return machine.row
 
     def _rent(self, machine: Machine, body: Row) -> str:
-        """What stands behind it; its address."""
-        row, asked, name = machine.row, body["properties"], machine.row["name"]
-        profile, spot = asked["osProfile"], asked.get("priority") == "Spot"
-        zone, kind = next(iter(body.get("zones", ())), ""), asked["hardwareProfile"]["vmSize"]
+        """Start the machine behind it; return its address."""
+        row, received, name = machine.row, body["properties"], machine.row["name"]
+        profile, spot = received["osProfile"], received.get("priority") == "Spot"
+        zone, kind = next(iter(body.get("zones", ())), ""), received["hardwareProfile"]["vmSize"]
         keys = profile["linuxConfiguration"]["ssh"]["publicKeys"]
 
         def hear(event: Mapping[str, object]) -> None:
@@ -131,8 +132,8 @@ class World:
         )
 
     def evict(self, ident: str, left_s: float = NOTICE_S) -> None:
-        """A Spot machine is taken back: its Scheduled Events say so, and it is deleted in `left_s`,
-        or when it agrees. Without a real one that has happened at once."""
+        """Preempt a Spot machine: publish it in its Scheduled Events, and delete it after `left_s`
+        or when it agrees. Without a real machine this happens at once."""
         with self._lock:
             machine = self.machines[ident.lower()]
         if not self.fleet.real:
@@ -142,16 +143,16 @@ class World:
         self.fleet.take(machine.row["name"], end_us, lambda: self._evicted(machine))
 
     def _evicted(self, machine: Machine) -> None:
-        ident = machine.row["id"]
+        resource_id = machine.row["id"]
         with self._lock:
-            if self.machines.get(ident.lower()) is machine and machine.state() != "Deleting":
+            if self.machines.get(resource_id.lower()) is machine and machine.state() != "Deleting":
                 machine.become("Deleting")
-                self.begin(ident, self.delete_s, ends=True)
+                self.begin(resource_id, self.delete_s, ends=True)
 
     def begin(
         self, ident: str, takes_s: float, error: Row | None = None, ends: bool = False
     ) -> Operation:
-        """An operation on a machine; one that is to end is off at once."""
+        """Start an operation on a machine; one that is to end powers off at once."""
         if ends:
             self.fleet.end(self.machines[ident.lower()].row["name"])
         operation = Operation(str(uuid.uuid4()), ident, time.monotonic() + takes_s, error, ends)
@@ -160,7 +161,7 @@ class World:
         return operation
 
     def settle(self) -> None:
-        """What is over by now has happened."""
+        """Apply operations that are due."""
         for operation in [*self.operations.values()]:
             if operation.told or time.monotonic() < operation.until_s:
                 continue
@@ -176,7 +177,7 @@ class World:
                 machine.power = "" if operation.error else "running"
 
     def remove(self, ident: str, spare: bool = False) -> None:
-        """A machine is gone; what is to be deleted with it as well, unless that is spared."""
+        """Remove a machine and, unless spared, the resources that are deleted with it."""
         machine = self.machines.pop(ident.lower())
         self.fleet.end(machine.row["name"])
         for linked, option in machine.linked.items():
@@ -186,7 +187,7 @@ class World:
                 _detach(self.others[linked.lower()])
 
     def listed(self, group: str, kind: str) -> list[Row]:
-        """Resources of a kind in a group, machines included."""
+        """Return the resources of a kind in a group, machines included."""
         prefix = self.name(group, kind, "").lower()
         machines = [m.row for key, m in self.machines.items() if key.startswith(prefix)]
         return machines + [row for key, row in self.others.items() if key.startswith(prefix)]
@@ -286,10 +287,10 @@ class World:
 
 
 def _made(ident: str, name: str, body: Row) -> Row:
-    """What Azure tells of a machine that it was asked for with `body`."""
-    asked = {k: v for k, v in body["properties"].items() if k != "networkProfile"}
-    profile = {k: v for k, v in asked["osProfile"].items() if k != "customData"}
-    storage = {**asked["storageProfile"], "osDisk": dict(asked["storageProfile"]["osDisk"])}
+    """Return Azure's description of a machine created with `body`."""
+    received = {k: v for k, v in body["properties"].items() if k != "networkProfile"}
+    profile = {k: v for k, v in received["osProfile"].items() if k != "customData"}
+    storage = {**received["storageProfile"], "osDisk": dict(received["storageProfile"]["osDisk"])}
     row = {
         "id": ident,
         "name": name,
@@ -297,7 +298,7 @@ def _made(ident: str, name: str, body: Row) -> Row:
         "location": body["location"],
         "etag": '"1"',
         "properties": {
-            **asked,
+            **received,
             "osProfile": {**profile, "secrets": [], "allowExtensionOperations": True},
             "storageProfile": {**storage, "dataDisks": []},
             "provisioningState": "Creating",
@@ -305,8 +306,8 @@ def _made(ident: str, name: str, body: Row) -> Row:
             "timeCreated": _now(),
         },
     }
-    kept: Mapping[str, Any] = {k: body[k] for k in ("tags", "zones") if k in body}
-    return row | dict(kept)
+    stored: Mapping[str, Any] = {k: body[k] for k in ("tags", "zones") if k in body}
+    return row | dict(stored)
 
 
 def _detach(row: Row) -> None:

@@ -1,4 +1,4 @@
-"""How Azure words its refusals: HTTP status, code, words."""
+"""Azure's refusals: HTTP status, code, message."""
 
 from __future__ import annotations
 
@@ -81,5 +81,5 @@ IN_USE = {
 
 
 def error(code: str, message: str, **more: Any) -> dict[str, Any]:
-    """The body of a refusal."""
+    """Return the body of a refusal."""
     return {"error": {"code": code, "message": message, **more}}

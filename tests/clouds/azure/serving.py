@@ -1,5 +1,5 @@
-"""The stand-in for Azure, running: Resource Manager, the service of tokens and the retail prices at
-one address of this machine, over TLS with a certificate made here."""
+"""Run the Azure stand-in: Resource Manager, the token service and the retail prices at one local
+address, over TLS with a generated certificate."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _SECRET = "standin-secret"
 
 @dataclass(frozen=True, eq=False)
 class StandIn:
-    """`environ` is what a process needs to find its credentials and to trust the certificate;
-    `settings` are those of the adapter."""
+    """`environ` is the environment that a process needs to find its credentials and to trust the
+    certificate; `settings` are those of the adapter."""
 
     arm: Arm
     environ: dict[str, str]
@@ -41,7 +41,7 @@ class StandIn:
 def serving(
     folder: Path, address: str = "127.0.0.1", machines: Machines | None = None
 ) -> Iterator[StandIn]:
-    """Azure for the length of the block, its certificate in `folder`."""
+    """Run Azure for the duration of the block, with its certificate in `folder`."""
     authority = trustme.CA()
     pem = folder / "azure-ca.pem"
     authority.cert_pem.write_to_path(str(pem))
@@ -87,14 +87,14 @@ class _Server(ThreadingHTTPServer):
         )
 
     def server_bind(self) -> None:
-        """Without asking anybody what this machine is called."""
+        """Bind without a name lookup of this computer."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is no news."""
+        """Ignore clients that disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -103,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nothing."""
+        """Log nothing."""
 
     def _serve(self) -> None:
         arm = self.server.arm
@@ -124,9 +124,9 @@ class _Handler(BaseHTTPRequestHandler):
         fault = arm.faults.take(request.call)
         what = fault.what if fault is not None else ""
         if what in REFUSALS and not (what == "conflict" and self.command == "DELETE"):
-            status, code, words = REFUSALS[what]
+            status, code, message = REFUSALS[what]
             headers = {"Retry-After": "3"} if status == 429 else {}
-            self._send(Reply(status, error(code, words), headers))
+            self._send(Reply(status, error(code, message), headers))
             return
         if what == "garbage":
             self._send_raw(200, b"<html>a proxy's page", "text/html", {})
@@ -173,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _identity(arm: Arm, request: Request) -> Reply:
-    """Microsoft Entra: where tokens are to be had, and a token for whoever knows the secret."""
+    """Microsoft Entra: discovery, and a token for a client with the right secret."""
     base = f"{arm.endpoint}/{TENANT}"
     if request.path.endswith("/.well-known/openid-configuration"):
         return Reply(
@@ -187,13 +187,13 @@ def _identity(arm: Arm, request: Request) -> Reply:
     if request.path != f"/{TENANT}/oauth2/v2.0/token":
         return Reply(404, {"error": "invalid_request", "error_description": request.path})
     if request.body.get("client_secret") != _SECRET:
-        words = "AADSTS7000215: Invalid client secret provided."
-        return Reply(401, {"error": "invalid_client", "error_description": words})
+        message = "AADSTS7000215: Invalid client secret provided."
+        return Reply(401, {"error": "invalid_client", "error_description": message})
     return Reply(200, {"token_type": "Bearer", "expires_in": 3599, "access_token": TOKEN})
 
 
 def _prices(arm: Arm, request: Request) -> Reply:
-    """The retail prices: no credentials, and pages of their own."""
+    """The retail prices: without credentials, and with their own paging."""
     text = request.query.get("$filter", "")
     region = re.search("armRegionName eq '([^']+)'", text)
     sizes = re.findall("armSkuName eq '([^']+)'", text)
@@ -204,8 +204,8 @@ def _prices(arm: Arm, request: Request) -> Reply:
     link = None
     if start + page < len(rows):
         more = {**request.query, "$skip": str(start + page)}
-        told = "&".join(f"{key}={value}" for key, value in more.items())
-        link = f"{arm.endpoint}{request.path}?{told}".replace(" ", "%20")
+        reported = "&".join(f"{key}={value}" for key, value in more.items())
+        link = f"{arm.endpoint}{request.path}?{reported}".replace(" ", "%20")
     return Reply(
         200,
         {

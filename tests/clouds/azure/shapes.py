@@ -1,8 +1,7 @@
-"""Documents of Azure against the SDK's own models of them: every field has to be one that the model
-knows, by its name on the wire, with a value of its kind.
+"""Validate Azure documents against the SDK's models: every field must be known by its name on the
+wire, with a value of its type.
 
-The SDK itself is lenient: it keeps what it does not know, and reads a field that is misspelt as one
-that is not there.
+The SDK itself is lenient: it keeps unknown fields, and treats a misspelt field as missing.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
 def problems(models: ModuleType, name: str, document: Any) -> list[str]:
-    """What is wrong with a document that ought to be a `models.<name>`: one line for each place."""
+    """Return the mismatches of a document with `models.<name>`, one line each."""
     return [*_check(models, getattr(models, name), document, name)]
 
 
@@ -61,9 +60,9 @@ def _check_union(
         if value not in {item.value for kind in enums for item in kind}:
             yield f"{where}: {value!r} is not one of {enums[0].__name__}"
         return
-    found = [[*_check(models, kind, value, where)] for kind in some]
-    if all(found):
-        yield from min(found, key=len)
+    result = [[*_check(models, kind, value, where)] for kind in some]
+    if all(result):
+        yield from min(result, key=len)
 
 
 def _check_model(models: ModuleType, kind: Any, value: Any, where: str) -> Iterator[str]:
@@ -80,20 +79,20 @@ def _check_model(models: ModuleType, kind: Any, value: Any, where: str) -> Itera
 
 @cache
 def _fields(models: ModuleType, kind: Any) -> dict[str, Any]:
-    """Name on the wire -> type, inherited ones included."""
+    """Return name on the wire -> type, inherited ones included."""
     kind({})  # a model knows its fields once there was one
     scope = {**vars(typing), "datetime": dt, "_models": models}
-    found = {}
+    result = {}
     for base in reversed(kind.__mro__):
         for attribute, hint in vars(base).get("__annotations__", {}).items():
             field = kind._attr_to_rest_field.get(attribute)
             if field is not None:
-                found[field._rest_name] = _resolved(hint, scope)
-    return found
+                result[field._rest_name] = _resolved(hint, scope)
+    return result
 
 
 def _resolved(hint: Any, scope: dict[str, Any]) -> Any:
-    """A hint, or parts of it, may still be text."""
+    """Resolve a hint that is still text, wholly or in part."""
     holder = type("Holder", (), {"__annotations__": {"it": hint}})
     return typing.get_type_hints(holder, scope)["it"]
 

@@ -1,5 +1,5 @@
-"""Behind the virtual machines of the stand-in for Azure there are machines: they come up by what
-the PUT had, are made when they report ready, and hear of their end by Scheduled Events."""
+"""Machines back the virtual machines of the Azure stand-in: they boot by the PUT's data, are
+created when they report ready, and receive Scheduled Events."""
 
 from __future__ import annotations
 
@@ -68,21 +68,21 @@ def lab(running: Lab) -> Iterator[Lab]:
 
 
 def up(cloud: AzureCloud, token: str) -> Instance:
-    """The machine once it lets us in."""
+    """Return the machine once SSH works."""
 
     def ask() -> Instance | None:
         with suppress(Exception):
-            found = find(cloud, token)
-            return found if found and found.host and run(found, "true").code == 0 else None
+            result = find(cloud, token)
+            return result if result and result.host and run(result, "true").code == 0 else None
         return None
 
-    found = wait_for(f"{token} to be up", ask, UP_S, every_s=0.2)
-    assert found
-    return found
+    result = wait_for(f"{token} to be up", ask, UP_S, every_s=0.2)
+    assert result
+    return result
 
 
 def events(machine: Instance) -> Any:
-    """What its Scheduled Events say."""
+    """Return its Scheduled Events."""
     return json.loads(run(machine, ASK).out)["Events"]
 
 
@@ -93,9 +93,9 @@ def test_a_machine_is_what_was_asked_for_until_it_is_evicted(lab: Lab) -> None:
     assert machine.state is InstanceState.RUNNING
     assert lab.machines.running() == ["first"]
     assert machine.host == lab.machines.machine("first").host
-    said = run(machine, "whoami; sudo -n whoami; hostname").out
-    assert said.split() == ["spotd", "root", "first"]
-    state = wait_for("it", lambda: run(machine, f"cat {cloud_init.STATE}").out, UP_S)
+    output = run(machine, "whoami; sudo -n whoami; hostname").out
+    assert output.split() == ["spotd", "root", "first"]
+    state = wait_for("it", lambda: run(machine, f"cat {cloud_init.STATE_FILE}").out, UP_S)
     assert state == "ok\n", "the custom data went over the wire"
     assert events(machine) == []
     end_s = time.monotonic() + 4
@@ -113,7 +113,7 @@ def test_a_machine_is_what_was_asked_for_until_it_is_evicted(lab: Lab) -> None:
 
 
 def test_one_that_agrees_to_its_end_is_not_kept_waiting(lab: Lab) -> None:
-    """And an eviction on request is one. A create that nobody reports ready goes on."""
+    """Also for an eviction on request. A create that nobody reports ready goes on."""
     cloud = lab.cloud()
     cloud.launch(launch_request(cloud, "agrees"))
     machine = up(cloud, "agrees")

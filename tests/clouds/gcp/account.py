@@ -1,4 +1,5 @@
-"""What `spotctl init gcp` makes in a project: services, a network, accounts, roles, bindings."""
+"""The resources that `spotctl init gcp` creates in a project: services, a network, accounts, roles,
+bindings."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tests.clouds.gcp.state import Project
 
 @dataclass(frozen=True)
 class Asked:
-    """One request to be answered."""
+    """A request to be answered."""
 
     project: Project
     given: dict[str, str]
@@ -24,10 +25,13 @@ class Asked:
 
 @dataclass
 class Account:
-    """`empty` are projects in which nothing is but what was made; `raced` somebody else changes the
-    policy once, between its being read and written. In an empty project no service answers until it
-    is enabled, which is over after a look at its operation, and known everywhere `late` questions
-    later; an account that was just made is not known to policies for `shy` tries."""
+    """`empty` are projects without other resources; `raced` makes somebody else change the policy
+    once between read and write.
+
+    In an empty project no service answers until it is enabled; enabling takes one poll of its
+    operation, and `late` further requests fail. A new account is unknown to policies for `shy`
+    tries.
+    """
 
     empty: set[str] = field(default_factory=set)
     made: dict[tuple[str, ...], Row] = field(default_factory=dict)
@@ -44,17 +48,17 @@ class Account:
         service = f"{name.partition('.')[0]}.googleapis.com"
 
         def ask(asked: Asked) -> Row:
-            given = asked.given
-            project = given.get("project") or given.get("projectsId") or asked.project.name
+            passed = asked.given
+            project = passed.get("project") or passed.get("projectsId") or asked.project.name
             if project in self.empty and not service.startswith("serviceusage."):
                 there = any({project, service} <= {*key} for key in self.made)
                 if there and self.late:
                     self.late, there = self.late - 1, False
                 if not there:
-                    words = (
+                    message = (
                         f"{service} has not been used in project {project} before or is disabled"
                     )
-                    raise HttpError(403, "accessNotConfigured", words)
+                    raise HttpError(403, "accessNotConfigured", message)
             return answer(asked)
 
         return ask
@@ -88,7 +92,7 @@ class Account:
         }
 
     def find(self, asked: Asked) -> Row:
-        """What is called as the path says."""
+        """Return the resource at the path."""
         key = tuple(asked.given.values())
         if key not in self.made:
             raise not_found("/".join(key))
@@ -109,8 +113,8 @@ class Account:
         return self._work(asked, "DONE")
 
     def _work(self, asked: Asked, status: str) -> Row:
-        place = f"regions/{asked.given['region']}" if "region" in asked.given else "global"
-        link = f"https://www.googleapis.com/compute/v1/projects/{asked.given['project']}/{place}"
+        location = f"regions/{asked.given['region']}" if "region" in asked.given else "global"
+        link = f"https://www.googleapis.com/compute/v1/projects/{asked.given['project']}/{location}"
         row = {"kind": "compute#operation", "name": "op-1", "status": status}
         return {**row, "selfLink": f"{link}/operations/op-1"}
 
@@ -136,14 +140,16 @@ class Account:
         return {"email": email}
 
     def _create_role(self, asked: Asked) -> Row:
-        ident, project = asked.body["roleId"], asked.given["projectsId"]
-        if "-" in ident:
+        resource_id, project = asked.body["roleId"], asked.given["projectsId"]
+        if "-" in resource_id:
             raise HttpError(400, "invalid", "roleId has letters, digits, _ and . alone")
-        if self.made.get((project, ident), {}).get("deleted"):
-            words = f"You can't create a role_id ({ident}) which has been marked for deletion."
-            raise HttpError(400, "failedPrecondition", words)
-        row = {**asked.body["role"], "name": f"projects/{project}/roles/{ident}"}
-        self.made[project, ident] = row
+        if self.made.get((project, resource_id), {}).get("deleted"):
+            message = (
+                f"You can't create a role_id ({resource_id}) which has been marked for deletion."
+            )
+            raise HttpError(400, "failedPrecondition", message)
+        row = {**asked.body["role"], "name": f"projects/{project}/roles/{resource_id}"}
+        self.made[project, resource_id] = row
         return row
 
     def _change_role(self, asked: Asked) -> Row:
@@ -159,24 +165,24 @@ class Account:
         return row
 
     def _create_pool(self, asked: Asked) -> Row:
-        """Or a provider in one. What is there has the number of the project in its name."""
+        """Create a pool, or a provider in one. Its name contains the project number."""
         key, path = tuple(asked.given.values()), "projects/1234/locations/global"
         if len(key) > 2 and key not in self.made:
             raise not_found("/".join(key))
-        ident = asked.query[f"workloadIdentityPool{'Provider' if len(key) > 2 else ''}Id"]
-        assert 4 <= len(ident) <= 32
+        resource_id = asked.query[f"workloadIdentityPool{'Provider' if len(key) > 2 else ''}Id"]
+        assert 4 <= len(resource_id) <= 32
         path += f"/workloadIdentityPools/{key[2]}/providers" if len(key) > 2 else ""
         path += "" if len(key) > 2 else "/workloadIdentityPools"
-        row = {**asked.body, "name": f"{path}/{ident}", "state": "ACTIVE"}
-        self.made[(*key, ident)] = row
-        pool = key[2] if len(key) > 2 else ident
+        row = {**asked.body, "name": f"{path}/{resource_id}", "state": "ACTIVE"}
+        self.made[(*key, resource_id)] = row
+        pool = key[2] if len(key) > 2 else resource_id
         name = f"projects/{key[0]}/locations/global/workloadIdentityPools/{pool}/operations/op"
         return {"name": name}
 
     def _pool_operation(self, asked: Asked) -> Row:
-        given = asked.given
-        path = f"projects/{given['projectsId']}/locations/global/workloadIdentityPools"
-        return {"name": f"{path}/{given['workloadIdentityPoolsId']}/operations/op", "done": True}
+        passed = asked.given
+        path = f"projects/{passed['projectsId']}/locations/global/workloadIdentityPools"
+        return {"name": f"{path}/{passed['workloadIdentityPoolsId']}/operations/op", "done": True}
 
     def _own_policy(self, asked: Asked) -> Row:
         assert asked.query["options.requestedPolicyVersion"] == "3"
@@ -192,11 +198,11 @@ class Account:
     def _policy(self, asked: Asked) -> Row:
         assert asked.body["options"]["requestedPolicyVersion"] == 3, "or conditions are left out"
         empty: Row = {"etag": "MA==", "version": 3, "bindings": []}
-        found = self.policies.setdefault(asked.given["projectsId"], empty)
+        result = self.policies.setdefault(asked.given["projectsId"], empty)
         if self.raced:
             self.raced = False
-            self.policies[asked.given["projectsId"]] = {**found, "etag": "MQ=="}
-        return found
+            self.policies[asked.given["projectsId"]] = {**result, "etag": "MQ=="}
+        return result
 
     def _set_policy(self, asked: Asked) -> Row:
         policy, project = asked.body["policy"], asked.given["projectsId"]

@@ -1,6 +1,9 @@
-"""Google's own description of its APIs, as google-api-python-client ships it: the judge of what
-goes over the wire. The SDK is lenient. It reads past fields that it does not know and takes unknown
-words for enums, so that a stand-in that misspells something would never be found out by it."""
+"""Google's own description of its APIs, as google-api-python-client ships it, which validates what
+goes over the wire.
+
+The SDK is lenient: it skips unknown fields and accepts unknown enum values, so it would not notice
+a misspelling in the stand-in.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ _BITS = {"int32": (32, True), "uint32": (32, False), "int64": (64, True), "uint6
 
 
 class ShapeError(AssertionError):
-    """Something that is not as the API describes it: where, and what."""
+    """A mismatch with the API's description: where, and what."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """One method of an API ("compute.instances.insert")."""
+    """A method of an API ("compute.instances.insert")."""
 
     ident: str
     parameters: Mapping[str, Mapping[str, Any]]
@@ -48,7 +51,7 @@ class Api:
         ]
 
     def method(self, verb: str, path: str) -> Method:
-        """The method that a request calls. Raises ShapeError when there is none."""
+        """Return the method that a request calls. Raises ShapeError when there is none."""
         for known, pattern, method in self._methods:
             match = pattern.fullmatch(path) if known == verb else None
             if match is not None:
@@ -62,7 +65,7 @@ class Api:
         raise ShapeError(f"no method is {verb} {path}")
 
     def check_parameters(self, method: Method, given: Mapping[str, str]) -> None:
-        """Those of the query. Raises ShapeError."""
+        """Check the query parameters. Raises ShapeError."""
         for name, text in given.items():
             known = method.parameters.get(name)
             if known is None or known.get("location") != "query":
@@ -75,7 +78,7 @@ class Api:
             self._check(f"{method.ident} {name}", known, value)
 
     def check(self, schema: str, value: Any) -> None:
-        """Raises ShapeError for a value that is not of that schema."""
+        """Raises ShapeError for a value that does not match the schema."""
         self._check(schema, {"$ref": schema}, value)
 
     def _check(self, where: str, shape: Mapping[str, Any], value: Any) -> None:
@@ -105,7 +108,7 @@ class Api:
 
 @cache
 def api(name: str) -> Api:
-    """Read once: the documents have some megabytes."""
+    """Cached: the documents have some megabytes."""
     return Api(name)
 
 
@@ -125,7 +128,7 @@ def _check_scalar(where: str, shape: Mapping[str, Any], value: Any) -> None:
 
 
 def _check_format(form: str, value: Any) -> None:
-    """Raises ValueError. 64 bits travel as text."""
+    """Raises ValueError. 64-bit integers travel as text."""
     if form in _BITS:
         bits, signed = _BITS[form]
         least = -(1 << bits - 1) if signed else 0
@@ -144,7 +147,7 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 
 def _methods(node: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    found = [*node.get("methods", {}).values()]
+    result = [*node.get("methods", {}).values()]
     for child in node.get("resources", {}).values():
-        found.extend(_methods(child))
-    return found
+        result.extend(_methods(child))
+    return result

@@ -1,4 +1,4 @@
-"""What a project has and may, for whoever examines it: rights, quotas, images, a network."""
+"""Permissions, quotas, images and a network of a project, for readiness checks."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _IMAGES = {"ubuntu-accelerator-2404-amd64-with-nvidia-580": "X86_64", "baked": "
 
 
 class _Quotas(Api):
-    """Cloud Quotas, of which Google's package has no description: as its documentation has it."""
+    """Cloud Quotas, which Google's package does not describe: as in its documentation."""
 
     def __init__(self) -> None:
         super().__init__("cloudbilling.v1")
 
     def method(self, verb: str, path: str) -> Method:
         parts = path.split("/")
-        given = {"project": parts[3], "quota": parts[9]}
-        return Method("cloudquotas.quotaInfos.get", self.common, "", "", given)
+        passed = {"project": parts[3], "quota": parts[9]}
+        return Method("cloudquotas.quotaInfos.get", self.common, "", "", passed)
 
     def check(self, schema: str, value: Any) -> None:
-        """Nobody knows better."""
+        """Accept everything: there is no description."""
 
 
 def description(path: str) -> Api:
-    """Of the service that has it."""
+    """Return the description of a service that has one."""
     if path.startswith("/compute/"):
         return api("compute.v1")
     if path.startswith("/v3/projects/"):
@@ -47,8 +47,8 @@ def description(path: str) -> Api:
 
 @dataclass
 class Facts:
-    """`denied` are rights that nobody has, `limits` what a quota is in a region where it is not
-    QUOTA, `unknown` quotas that there are not, `rules` who may log in to machines."""
+    """`denied` are permissions that nobody has, `limits` quotas of a region other than QUOTA,
+    `unknown` missing quotas, `rules` the firewall rules for SSH."""
 
     machines: Machines
     denied: set[str] = field(default_factory=set)
@@ -71,7 +71,7 @@ class Facts:
 
     def _rights(self, asked: Asked) -> Row:
         wanted = asked.body["permissions"]
-        return {"permissions": [one for one in wanted if one not in self.denied]}
+        return {"permissions": [item for item in wanted if item not in self.denied]}
 
     def _quota(self, asked: Asked) -> Row:
         name = asked.given["quota"]
@@ -90,7 +90,7 @@ class Facts:
         return {"quotaId": name, "service": "compute.googleapis.com", "dimensionsInfos": rows}
 
     def _image_of(self, asked: Asked) -> Row:
-        """One that was made, or one that was always there."""
+        """Return a created image, or a predefined one."""
         name = asked.given["image"]
         return asked.project.images.get(name) or self._image(name)
 

@@ -1,9 +1,9 @@
-"""Compute Engine on this machine, as far as the adapter calls it. Request ids are idempotent for
-ever, names are unique in a zone, creates are accepted and come to something later, lists have pages
-and say what they could not reach.
+"""Compute Engine on this computer, as far as the adapter calls it.
 
-Everything that a client sees goes over HTTP and is judged by Google's own description of the API,
-requests and replies alike: what does not fit is refused, and kept in `problems`.
+Request ids are idempotent for ever, names are unique in a zone, creates are accepted and take
+effect later, lists have pages and report unreachable zones. Everything goes over HTTP and is
+validated against Google's own description of the API, requests and replies alike: a mismatch is
+refused, and stored in `problems`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _EMPTY = {"code": "NO_RESULTS_ON_PAGE", "message": "There are no results for sco
 
 @dataclass(frozen=True)
 class Call:
-    """One request: its first line, the method, what its path and query say, its body."""
+    """A received request: first line, method, parameters of path and query, body."""
 
     line: str
     method: str
@@ -50,9 +50,9 @@ class Call:
 
 
 class Gce:
-    """A WSGI application. `delay_s` is how long an operation takes, `page` the most rows that a
-    page has, `unreachable` the zones that do not answer. With `machines` there is a real one behind
-    every instance."""
+    """A WSGI application. `delay_s` is the duration of operations, `page` the maximum page size,
+    `unreachable` the zones that do not answer. With `machines`, a real machine is behind every
+    instance."""
 
     def __init__(self, identity: Identity, machines: RealMachines | None = None) -> None:
         self._lock = threading.RLock()
@@ -111,10 +111,10 @@ class Gce:
                 described.check(method.request, body)
         except ShapeError as error:
             return self._wrong(start, f"asked: {error}")
-        given = {**method.given, **query}
+        passed = {**method.given, **query}
         line = f"{environ['REQUEST_METHOD']} {path}?{urlencode(query)}".removesuffix("?")
         with self._lock:
-            self.calls.append(Call(line, method.ident, given, copy.deepcopy(body)))
+            self.calls.append(Call(line, method.ident, passed, copy.deepcopy(body)))
         fault = self.faults.take(method.ident)
         if fault is not None and fault.what == "garbage":
             return _send(start, 200, b"<html>a proxy's page", kind="text/html")
@@ -130,22 +130,26 @@ class Gce:
     # --- what a test does to the cloud
 
     def project(self, name: str) -> Project:
-        """The project of that name, which need not be there yet."""
+        """Return the project of that name, creating it if needed."""
         with self._lock:
             gone = lambda key: self.fleet.end(key[1])  # noqa: E731
             return self.projects.setdefault(name, Project(name, self.host, gone=gone))
 
     def preempt(self, project: str, instance_id: str, left_s: float | None = None) -> None:
-        """Google takes a machine back: an operation of the system says so, and its metadata, if it
-        is a real machine; it is deleted when the operation is over. `left_s` is instead of the
-        notice that was asked for, or of the 30 s that a shutdown without one may take; nothing here
-        gives both. Without a real machine all of it has happened at once."""
+        """Preempt a machine: a system operation reports it, and so does its metadata if it is real;
+        it is deleted when the operation is done.
+
+        `left_s` replaces the requested notice, or the 30 s of a shutdown without one. Without a
+        real machine this happens at once.
+        """
         zone, name = instance_id.split("/")
         key = (zone, name)
         with self._lock:
             here = self.project(project)
             machine = here.machines.get(key)
-            asked = machine.row["scheduling"].get("preemptionNoticeDuration", {}) if machine else {}
+            received = (
+                machine.row["scheduling"].get("preemptionNoticeDuration", {}) if machine else {}
+            )
             kind, user = "compute.instances.preempted", "system@google.com"
             takes_s = float("inf") if self.fleet.real else 0.0
             work = here.begin(kind, key, takes_s, lambda: None, user=user)
@@ -161,7 +165,7 @@ class Gce:
         if not self.fleet.real:
             gone()
             return
-        notice_s = float(asked.get("seconds") or SHUTDOWN_S) if left_s is None else left_s
+        notice_s = float(received.get("seconds") or SHUTDOWN_S) if left_s is None else left_s
         self.fleet.take(name, now_us() + int(notice_s * 1e6), gone)
 
     # --- answers
@@ -186,8 +190,8 @@ class Gce:
                 project = self.project(method.given.get("project", ""))
                 project.advance()
                 self.machines.boot_all(project)
-                asked = Asked(project, dict(method.given), query, body, fault)
-                answer = json.loads(json.dumps(self._own[method.ident](asked)))
+                received = Asked(project, dict(method.given), query, body, fault)
+                answer = json.loads(json.dumps(self._own[method.ident](received)))
         except HttpError as error:
             return error.status, error.body()
         try:
@@ -223,27 +227,27 @@ class Gce:
         return self.machines.delete(asked.project, key, disk_too=not leaves).row
 
     def _set_labels(self, asked: Asked) -> Row:
-        """With the fault "raced", somebody else sets one right before."""
+        """With the fault "raced", somebody else sets a label just before."""
         key = (asked.given["zone"], asked.given["instance"])
         if asked.fault is not None and asked.fault.what == "raced":
             self.machines.add_label(asked.project, key, "by", "somebody")
         return self.machines.set_labels(asked.project, key, asked.body).row
 
     def _simulate(self, asked: Asked) -> Row:
-        """The event comes: it is the end of a Spot machine, and others come up again."""
+        """Terminate a Spot machine; others restart."""
         key = (asked.given["zone"], asked.given["instance"])
         machine = self.machines.find(asked.project, *key)
-        project, ident = asked.project.name, "/".join(key)
+        project, resource_id = asked.project.name, "/".join(key)
         kind = "compute.instances.simulateMaintenanceEvent"
         work = asked.project.begin(kind, key, self.machines.delay_s, lambda: None)
         if machine.row["scheduling"]["provisioningModel"] == "SPOT":
             # By and by: it hears of it by a service that may have to tell us something before.
-            threading.Timer(0.0, self.preempt, [project, ident]).start()
+            threading.Timer(0.0, self.preempt, [project, resource_id]).start()
         return work.row
 
     def _guest_attributes(self, asked: Asked) -> Row:
-        given = asked.given
-        items = self.machines.guest_attributes(asked.project, given["zone"], given["instance"])
+        passed = asked.given
+        items = self.machines.guest_attributes(asked.project, passed["zone"], passed["instance"])
         path = asked.query.get("queryPath", "")
         return {
             "kind": "compute#guestAttributes",
@@ -307,7 +311,7 @@ class Gce:
         return self.images.create(asked.project, asked.body, asked.query, failure).row
 
     def _delete_image(self, asked: Asked) -> Row:
-        """With the fault "went_before", somebody else has done it meanwhile."""
+        """With the fault "went_before", somebody else deletes it just before."""
         name = asked.given["image"]
         if asked.fault is not None and asked.fault.what == "went_before":
             asked.project.images.pop(name)
@@ -328,30 +332,30 @@ class Gce:
     def _aggregated_by_region(
         self, asked: Asked, kind: str, plural: str, rows: list[tuple[str, Row]]
     ) -> Row:
-        """All of it; a region that has nothing says so."""
+        """Return all regions; an empty one has a warning."""
         wanted = filter_of(asked.query.get("filter", ""))
         regions = {zone.rpartition("-")[0]: zone for zone in market.ZONES}
-        items: dict[str, Row] = {f"regions/{one}": {"warning": {**_EMPTY}} for one in regions}
+        items: dict[str, Row] = {f"regions/{region}": {"warning": {**_EMPTY}} for region in regions}
         for region, row in rows:
             if wanted(row):
                 scope = items[f"regions/{region}"]
                 scope.pop("warning", None)
                 scope.setdefault(plural, []).append(row)
-        ident = f"projects/{asked.project.name}/aggregated/{plural}"
-        return {"kind": f"compute#{kind}AggregatedList", "id": ident, "items": items}
+        resource_id = f"projects/{asked.project.name}/aggregated/{plural}"
+        return {"kind": f"compute#{kind}AggregatedList", "id": resource_id, "items": items}
 
     def _aggregated(self, asked: Asked, kind: str, plural: str, rows: list[tuple[str, Row]]) -> Row:
-        """One page. A zone that has nothing on it says so, and one that does not answer as well."""
+        """Return one page. An empty zone has a warning, and so has one that does not answer."""
         wanted = filter_of(asked.query.get("filter", ""))
         hidden = asked.fault is not None and asked.fault.what == "invisible"
-        found = [(zone, row) for zone, row in rows if wanted(row) and not hidden]
+        result = [(zone, row) for zone, row in rows if wanted(row) and not hidden]
         size = min(self.page, int(asked.query.get("maxResults", 500)))
         first = int(asked.query.get("pageToken", 0))
         items: dict[str, Row] = {f"zones/{zone}": {"warning": {**_EMPTY}} for zone in market.ZONES}
         for zone in self.unreachable:
-            words = f"The zone {zone} could not be reached."
-            items[f"zones/{zone}"] = {"warning": {"code": "UNREACHABLE", "message": words}}
-        for zone, row in found[first : first + size]:
+            message = f"The zone {zone} could not be reached."
+            items[f"zones/{zone}"] = {"warning": {"code": "UNREACHABLE", "message": message}}
+        for zone, row in result[first : first + size]:
             scope = items.setdefault(f"zones/{zone}" if zone else "global", {})
             if zone not in self.unreachable:
                 scope.pop("warning", None)
@@ -361,7 +365,7 @@ class Gce:
             "id": f"projects/{asked.project.name}/aggregated/{plural}",
             "items": items,
         }
-        if first + size < len(found):
+        if first + size < len(result):
             page["nextPageToken"] = str(first + size)
         return page
 

@@ -1,14 +1,14 @@
-"""A machine of Compute Engine from the inside: its metadata server with what the API got, and how
-its image comes up.
+"""The inside of a Compute Engine machine: its metadata server with the data of the API request, and
+the boot of its image.
 
-cloud-init finds Google's own data source: by the firmware's name of the machine, and then by
-metadata.google.internal, from where it has name, zone and user data, and where it publishes the
-host keys that it makes. What differs from a real image:
+cloud-init uses Google's own data source: it recognises the firmware's name of the machine, reads
+name, zone and user data from metadata.google.internal, and publishes the host keys there.
+Differences from a real image:
 
-* the address is there from the start, so that the stage that first gets one by DHCP is left out;
-* accounts of `ssh-keys` are made by our first process, where Google's guest agent makes them;
-* only Ed25519 host keys are made, and by cloud-init: the guest agent, which makes all anew, would
-  publish the same kinds of them in the same place.
+* the address is there from the start, so the DHCP stage is left out;
+* accounts of `ssh-keys` are created by our first process, not by Google's guest agent;
+* only Ed25519 host keys are generated, and by cloud-init: the guest agent, which regenerates all,
+  would publish the same kinds in the same place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONFIG = "datasource_list: [GCE]\nusers: []\n"
 
 
 def files(_ground: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
-    """What the platform shows of itself: path -> (text, mode)."""
+    """Return the files by which the platform identifies itself: path -> (text, mode)."""
     hosts = f"127.0.0.1 localhost\n{config['host']} {config['facts']['name']}\n"
     return {
         PRODUCT: ("Google Compute Engine\n", 0o444),
@@ -37,29 +37,29 @@ def files(_ground: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, tu
 
 
 class Documents(GcpDocuments):
-    """`config` is what a machine was started with."""
+    """`config` is the configuration that the machine was started with."""
 
     def __init__(self, config: Mapping[str, Any], control: ControlLink) -> None:
         super().__init__(MachineFacts.from_data(config["facts"]))
         keys = "\n".join(f"{user}:{key}" for user, key in config["accounts"].items())
-        given = {"user-data": config["user_data"], "ssh-keys": keys, **config["attributes"]}
-        self._attributes = {key: value for key, value in given.items() if value}
+        passed = {"user-data": config["user_data"], "ssh-keys": keys, **config["attributes"]}
+        self._attributes = {key: value for key, value in passed.items() if value}
         self._name = config["facts"]["name"]
         self._zone = config["facts"]["zone"]
         self._control = control
 
-    def respond(self, ask: MetadataRequest) -> MetadataReply:
-        """Guest attributes are written here; all else is read."""
-        if ask.method != "PUT" or not ask.path.startswith(_GUEST):
-            return super().respond(ask)
+    def respond(self, request: MetadataRequest) -> MetadataReply:
+        """Guest attributes are written here; everything else is read."""
+        if request.method != "PUT" or not request.path.startswith(_GUEST):
+            return super().respond(request)
         allowed = self._attributes.get("enable-guest-attributes", "").upper() == "TRUE"
-        if ask.headers.get("metadata-flavor") != "Google" or not allowed:
+        if request.headers.get("metadata-flavor") != "Google" or not allowed:
             return MetadataReply(
                 403, b"Guest attributes are not enabled.", "text/html; charset=UTF-8"
             )
-        namespace, _, key = ask.path.removeprefix(_GUEST).partition("/")
-        value = ask.body.decode()
-        self._control.tell("guest_attribute", namespace=namespace, key=key, value=value)
+        namespace, _, key = request.path.removeprefix(_GUEST).partition("/")
+        value = request.body.decode()
+        self._control.report("guest_attribute", namespace=namespace, key=key, value=value)
         return MetadataReply(200)
 
     def _values(self) -> Tree:

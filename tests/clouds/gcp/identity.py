@@ -1,8 +1,8 @@
-"""Who may call the stand-in: one service account, by tokens that it signs itself.
+"""Authentication of the stand-in's callers: one service account, by tokens that it signs itself.
 
-Its key is of a universe of its own, which Google sells as well: the SDK then asks nobody else about
-the account (in Google's own it looks up where the account may be used), and every address that it
-would make up by itself ends in a name that nobody can have.
+Its key belongs to another universe domain, which Google also sells. So the SDK does not look up the
+account elsewhere (in Google's own universe it checks where the account may be used), and addresses
+that it makes up end in a name that cannot exist.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNIVERSE = "standin.test"
 
 
 class Identity:
-    """`revoked`: nothing that the account shows is good any more."""
+    """`revoked` makes every token of the account invalid."""
 
     def __init__(self) -> None:
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -33,7 +33,7 @@ class Identity:
         self.revoked = False
 
     def write_key(self, path: Path, endpoint: str) -> None:
-        """The account's key as Google hands it out."""
+        """Write the account's key in Google's format."""
         private = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         facts = {
             "type": "service_account",
@@ -48,7 +48,7 @@ class Identity:
         path.write_text(json.dumps(facts))
 
     def write_stranger(self, path: Path, endpoint: str) -> None:
-        """Of somebody who has to ask for a token, and is given none."""
+        """Write a key of an account that has to request a token, and gets none."""
         subject = path.with_suffix(".subject")
         subject.write_text("nobody")
         facts = {
@@ -63,12 +63,12 @@ class Identity:
         path.write_text(json.dumps(facts))
 
     def refuse(self) -> tuple[int, bytes]:
-        """The answer to who asks for a token."""
+        """Answer a token request with a refusal."""
         wrong = {"error": "invalid_grant", "error_description": "The given credential is rejected."}
         return 400, json.dumps(wrong).encode()
 
     def knows(self, header: str) -> bool:
-        """Whether that is who may call."""
+        """Whether the caller is authenticated."""
         try:
             claims = jwt.decode(header.removeprefix("Bearer "), certs=self._public)
             return not self.revoked and bool(claims["iss"] == ACCOUNT)

@@ -1,4 +1,4 @@
-"""Images of disks: names are unique in a project; they are ready when their operation is over."""
+"""Images of disks: names are unique in a project; they are ready when their operation is done."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Images:
     def create(
         self, project: Project, body: Row, query: dict[str, str], failure: Failure | None
     ) -> Work:
-        """Raises HttpError for a name that is taken, for a disk that is not there, and for one that
-        a machine uses, unless that is forced."""
+        """Raises HttpError for a name in use, for a missing disk, and for a disk in use unless
+        forced."""
         name, path = body["name"], project.path("", "images", body["name"])
         if name in project.images:
             raise HttpError(409, "alreadyExists", f"The resource '{path}' already exists")
@@ -26,8 +26,8 @@ class Images:
         if disk is None:
             raise not_found(body["sourceDisk"])
         if disk["users"] and query.get("forceCreate") != "true":
-            words = f"The disk resource '{body['sourceDisk']}' is already being used"
-            raise HttpError(400, "resourceInUseByAnotherResource", words)
+            message = f"The disk resource '{body['sourceDisk']}' is already being used"
+            raise HttpError(400, "resourceInUseByAnotherResource", message)
         project.images[name] = {
             **body,
             "kind": "compute#image",
@@ -49,9 +49,9 @@ class Images:
                 self._machines.images.add(path)
             return failure
 
-        delay_s, ident = self._machines.delay_s, query.get("requestId", "")
+        delay_s, resource_id = self._machines.delay_s, query.get("requestId", "")
         return project.begin(
-            "insert", ("", name), delay_s, finish, collection="images", request_id=ident
+            "insert", ("", name), delay_s, finish, collection="images", request_id=resource_id
         )
 
     def find(self, project: Project, name: str) -> Row:

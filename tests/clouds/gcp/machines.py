@@ -1,4 +1,4 @@
-"""Machines of the stand-in: how they are made, changed and ended."""
+"""The stand-in's machines: creation, changes and deletion."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Failure = tuple[str, int, str]
 
 
 class Machines:
-    """`delay_s` is how long operations take, `boot_s` until a machine runs and its host keys are
-    published, which a real one does by itself; `subnetworks` are the names that each region has,
-    `address` gives the next one that leads nowhere."""
+    """`delay_s` is the duration of operations, `boot_s` the time until a machine runs and its host
+    keys are published (a real one publishes them itself); `subnetworks` are the names in each
+    region; `address` returns the next address that leads nowhere."""
 
     def __init__(self, market: Market, fleet: Fleet) -> None:
         self._market = market
@@ -50,8 +50,8 @@ class Machines:
         failure: Failure | None,
         late_s: float,
     ) -> Work:
-        """A create that is accepted; it comes to `failure`, or to what the market has. Raises
-        HttpError for one that is refused at once."""
+        """Accept a create, which ends in `failure` or as the market allows. Raises HttpError for
+        one that is refused at once."""
         key = (zone, body["name"])
         self._check(project, zone, body)
         kind = body["machineType"].rpartition("/")[2]
@@ -81,8 +81,8 @@ class Machines:
         return machine
 
     def delete(self, project: Project, key: Key, *, disk_too: bool) -> Work:
-        """Raises HttpError when there is none. It is off at once, and a disk that is to stay is let
-        go."""
+        """Power off at once and detach a disk that is to stay. Raises HttpError when there is
+        none."""
         self.find(project, *key).row["status"] = "STOPPING"
         self.fleet.end(key[1])
         if not disk_too:
@@ -95,7 +95,7 @@ class Machines:
         return project.begin("delete", key, self.delay_s, finish)
 
     def set_labels(self, project: Project, key: Key, body: Row) -> Work:
-        """Raises HttpError for another fingerprint than that of the labels now."""
+        """Raises HttpError unless the fingerprint is that of the current labels."""
         machine = self.find(project, *key)
         if body.get("labelFingerprint") != machine.row["labelFingerprint"]:
             raise HttpError(
@@ -106,12 +106,13 @@ class Machines:
         return project.begin("setLabels", key, self.delay_s, lambda: None)
 
     def add_label(self, project: Project, key: Key, name: str, value: str) -> None:
-        """As somebody else does it."""
+        """Add a label as somebody else would."""
         row = self.find(project, *key).row
         row |= {"labels": {**row["labels"], name: value}, "labelFingerprint": fingerprint()}
 
     def guest_attributes(self, project: Project, zone: str, name: str) -> dict[str, str]:
-        """What the machine has published below hostkeys/. Raises HttpError when it has nothing."""
+        """Return what the machine has published below hostkeys/. Raises HttpError when there is
+        nothing."""
         machine = self.find(project, zone, name)
         allowed = {"key": "enable-guest-attributes", "value": "TRUE"}
         if allowed not in machine.row["metadata"]["items"] or not machine.guest:
@@ -125,8 +126,8 @@ class Machines:
             raise not_found(path)
         users = project.disks[key].get("users")
         if users:
-            words = f"The disk resource '{path}' is already being used by '{users[0]}'"
-            raise HttpError(400, "resourceInUseByAnotherResource", words)
+            message = f"The disk resource '{path}' is already being used by '{users[0]}'"
+            raise HttpError(400, "resourceInUseByAnotherResource", message)
 
         def finish() -> Failure | None:
             project.disks.pop(key, None)
@@ -135,18 +136,18 @@ class Machines:
         return project.begin("delete", key, 0.0, finish, collection="disks")
 
     def boot_all(self, project: Project) -> None:
-        """Those that have come up by now."""
+        """Mark machines as running whose boot time is over."""
         for machine in project.machines.values():
             self._boot(machine)
 
     def _check(self, project: Project, zone: str, body: Row) -> None:
         if zone not in ZONES:
-            words = f"Invalid value for field 'zone': '{zone}'. Unknown zone."
-            raise HttpError(400, "invalid", words)
+            message = f"Invalid value for field 'zone': '{zone}'. Unknown zone."
+            raise HttpError(400, "invalid", message)
         kind, path = body["machineType"].rpartition("/")[2], body["machineType"]
         if kind not in TYPES or zone not in TYPES[kind][-1] or path.split("/")[1] != zone:
-            words = f"Invalid value for field 'resource.machineType': '{path}'. "
-            raise HttpError(400, "invalid", words + "The referenced resource does not exist.")
+            message = f"Invalid value for field 'resource.machineType': '{path}'. "
+            raise HttpError(400, "invalid", message + "The referenced resource does not exist.")
         disk = body["disks"][0]["initializeParams"]
         if disk["sourceImage"] not in self.images:
             raise not_found(disk["sourceImage"])
@@ -159,11 +160,11 @@ class Machines:
         }
         for at, card in enumerate(body["networkInterfaces"]):
             if card["subnetwork"] not in known:
-                words = (
+                message = (
                     f"Invalid value for field 'resource.networkInterfaces[{at}].subnetwork': "
                     f"'{card['subnetwork']}'. The referenced subnetwork resource cannot be found."
                 )
-                raise HttpError(400, "invalid", words)
+                raise HttpError(400, "invalid", message)
         _check_labels(body.get("labels", {}))
         _check_scheduling(body["scheduling"])
         if (zone, body["name"]) in project.machines:
@@ -207,13 +208,13 @@ class Machines:
         return row
 
     def _disk(self, project: Project, zone: str, body: Row) -> Row:
-        asked = body["disks"][0]["initializeParams"]
+        received = body["disks"][0]["initializeParams"]
         return {
             "kind": "compute#disk",
             "id": number(),
             "name": body["name"],
-            "labels": asked.get("labels", {}),
-            "sizeGb": asked["diskSizeGb"],
+            "labels": received.get("labels", {}),
+            "sizeGb": received["diskSizeGb"],
             "status": "READY",
             "creationTimestamp": stamp(),
             "zone": f"{project.host}/compute/v1/projects/{project.name}/zones/{zone}",
@@ -222,13 +223,13 @@ class Machines:
         }
 
     def _rent(self, zone: str, machine: Machine) -> None:
-        """What stands behind it, with the address that it has from now on, and the public one, if
-        that was asked for. Names of machines are unique in a zone; here everywhere."""
+        """Start the machine behind it; return its addresses, private and (if requested) public.
+        Names are unique in a zone; here everywhere."""
         row = machine.row
         name, kind = row["name"], row["machineType"].rpartition("/")[2]
         spot = row["scheduling"]["provisioningModel"] == "SPOT"
         facts = MachineFacts(name, "gcp", name, zone.rpartition("-")[0], zone, kind, spot)
-        given = {item["key"]: item["value"] for item in row["metadata"]["items"]}
+        passed = {item["key"]: item["value"] for item in row["metadata"]["items"]}
 
         def hear(event: Mapping[str, object]) -> None:
             if event.get("event") == "guest_attribute" and event["namespace"] == "hostkeys":
@@ -238,9 +239,9 @@ class Machines:
             facts,
             f"{zone}/{name}",
             row.get("labels", {}).get("spotd-token", name),
-            given.pop("user-data", ""),
-            accounts=_accounts(given.get("ssh-keys", "")),
-            attributes=given,
+            passed.pop("user-data", ""),
+            accounts=_accounts(passed.get("ssh-keys", "")),
+            attributes=passed,
             off=lambda: self._switched_off(machine),
             hear=hear,
         )
@@ -251,7 +252,8 @@ class Machines:
                 access["natIP"] = address
 
     def _switched_off(self, machine: Machine) -> None:
-        """By somebody on it: it is there until it is deleted, and only its disk is billed."""
+        """Power off from inside: the machine stays until it is deleted, and only its disk is
+        billed."""
         machine.row |= {"status": "TERMINATED"}
         self.fleet.end(machine.row["name"])
 
@@ -273,7 +275,7 @@ class Machines:
 
 
 def _accounts(keys: str) -> dict[str, str]:
-    """Of `ssh-keys`: "USER:KEY" a line."""
+    """Parse `ssh-keys`: "USER:KEY" a line."""
     rows = (line.partition(":") for line in keys.splitlines() if ":" in line)
     return {user: key for user, _, key in rows}
 
@@ -281,12 +283,12 @@ def _accounts(keys: str) -> dict[str, str]:
 def _check_labels(labels: dict[str, str]) -> None:
     for key, value in labels.items():
         if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not _LABEL.fullmatch(value):
-            words = f"Invalid value for field 'resource.labels': '{key}={value}'."
-            raise HttpError(400, "invalid", words)
+            message = f"Invalid value for field 'resource.labels': '{key}={value}'."
+            raise HttpError(400, "invalid", message)
 
 
 def _check_scheduling(asked: Row) -> None:
-    """What the API refuses of combinations."""
+    """Check combinations that the API refuses."""
     model, life = asked["provisioningModel"], "maxRunDuration" in asked
     wrong = {
         "preemptionNoticeDuration": model != "SPOT" and "preemptionNoticeDuration" in asked,
@@ -299,5 +301,5 @@ def _check_scheduling(asked: Row) -> None:
     }
     for name, bad in wrong.items():
         if bad:
-            words = f"Invalid value for field 'resource.scheduling.{name}'"
-            raise HttpError(400, "invalid", words)
+            message = f"Invalid value for field 'resource.scheduling.{name}'"
+            raise HttpError(400, "invalid", message)

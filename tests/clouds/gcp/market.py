@@ -1,5 +1,5 @@
-"""What the stand-in has on sale: types, and the prices of their parts as the billing catalog lists
-them, other deals for the same parts among them."""
+"""The stand-in's market: types, and component prices as the billing catalog lists them, with other
+purchase options for the same components."""
 
 from __future__ import annotations
 
@@ -51,9 +51,8 @@ _OTHER_DEALS = (
 
 @dataclass
 class Market:
-    """`stock` is how many more machines of (type, zone) there are; without an entry, enough.
-    `history` is what the capacity history tells of (type, region), USD per hour: it knows nothing
-    of others."""
+    """`stock` is the remaining capacity of (type, zone); unlimited without an entry. `history` is
+    the capacity history of (type, region) in USD per hour; empty for others."""
 
     parts: dict[str, tuple[float, float]] = field(default_factory=lambda: dict(PARTS))
     stock: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -61,7 +60,7 @@ class Market:
     history: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def take(self, kind: str, zone: str) -> bool:
-        """One machine; False when there is none."""
+        """Take one machine from the stock; False when there is none."""
         left = self.stock.get((kind, zone))
         if left == 0:
             return False
@@ -70,15 +69,16 @@ class Market:
         return True
 
     def advice(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Of one type in one zone; nothing where nothing is known."""
+        """Return the advice for one type in one zone; empty where it is unknown."""
         [selection] = body["instanceFlexibilityPolicy"]["instanceSelections"].values()
-        [kind], [place] = selection["machineTypes"], body["distributionPolicy"]["zones"]
-        share = self.obtainability.get((kind, place["zone"].removeprefix("zones/")))
+        [kind], [location] = selection["machineTypes"], body["distributionPolicy"]["zones"]
+        share = self.obtainability.get((kind, location["zone"].removeprefix("zones/")))
         scores = {"obtainability": share, "estimatedUptime": "3600s"}
         return {"recommendations": [] if share is None else [{"scores": scores, "shards": []}]}
 
     def skus(self) -> Iterator[dict[str, Any]]:
-        """The catalog, as ListSkus tells it; half of the spot prices name their VMs behind."""
+        """Return the catalog in the format of ListSkus; half of the spot prices name their VMs at
+        the end."""
         regions = [*REGIONS, "europe-west4"]
         for name, (plain, spot) in self.parts.items():
             local = name.startswith("SSD")
@@ -87,8 +87,8 @@ class Market:
             yield _sku(f"{name} running in Americas", "OnDemand", plain, regions)
             for pattern, usage in _OTHER_DEALS:
                 yield _sku(pattern.format(name), usage, _FAR_FROM_ANY_PRICE, regions)
-            words = taken if behind else f"Spot Preemptible {name} running in Americas"
-            yield _sku(words, "Preemptible", spot, regions)
+            message = taken if behind else f"Spot Preemptible {name} running in Americas"
+            yield _sku(message, "Preemptible", spot, regions)
 
 
 def _sku(description: str, usage: str, usd: float, regions: list[str]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _sku(description: str, usage: str, usd: float, regions: list[str]) -> dict[s
 
 
 def machine_type(kind: str, zone: str, host: str) -> dict[str, Any]:
-    """As MachineTypes tells it."""
+    """Return it in the format of MachineTypes."""
     cpus, gib, card, count, disks, _ = TYPES[kind]
     row: dict[str, Any] = {
         "kind": "compute#machineType",

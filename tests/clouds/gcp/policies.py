@@ -1,4 +1,4 @@
-"""Resource policies of the stand-in: by region and name, made after a while."""
+"""The stand-in's resource policies: by region and name, ready after a while."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Regional = dict[str, dict[Key, Row]]
 
 
 class Policies:
-    """`slow` is how many looks at a policy it takes to be ready."""
+    """`slow` is how many reads a policy takes to become ready."""
 
     def __init__(self) -> None:
         self.slow = 1
@@ -20,7 +20,7 @@ class Policies:
         self._looks: dict[Key, int] = {}
 
     def verbs(self, page: Callable[..., Row]) -> dict[str, Callable[[Any], Row]]:
-        """What it answers; `page` writes an aggregated list."""
+        """Return the calls that it answers; `page` writes an aggregated list."""
         return {
             "compute.resourcePolicies.insert": self._insert,
             "compute.resourcePolicies.get": self._get,
@@ -38,7 +38,7 @@ class Policies:
         return self._rows.setdefault(project.name, {})
 
     def check(self, project: Project, zone: str, body: Row) -> None:
-        """Raises HttpError for a machine with a policy that is not there, or not ready."""
+        """Raises HttpError for a machine with a policy that is missing or not ready."""
         for link in body.get("resourcePolicies", ()):
             key = (link.split("/")[-3], link.rpartition("/")[2])
             row = self.of(project).get(key)
@@ -74,10 +74,10 @@ class Policies:
         if (region, name) not in self.of(asked.project):
             raise not_found(link)
         for machine in asked.project.machines.values():
-            used = {one.rpartition("/")[2] for one in machine.row.get("resourcePolicies", ())}
+            used = {item.rpartition("/")[2] for item in machine.row.get("resourcePolicies", ())}
             if name in used:
-                words = f"The resource_policy resource '{link}' is already being used"
-                raise HttpError(400, "resourceInUseByAnotherResource", words)
+                message = f"The resource_policy resource '{link}' is already being used"
+                raise HttpError(400, "resourceInUseByAnotherResource", message)
         del self.of(asked.project)[region, name]
         self._looks.pop((region, name), None)
         return _operation(asked.project, region, link, "delete")
@@ -89,11 +89,11 @@ def _link(project: Project, region: str, name: str) -> str:
 
 
 def _operation(project: Project, region: str, link: str, kind: str) -> Row:
-    ident = number()
+    resource_id = number()
     return {
         "kind": "compute#operation",
-        "id": ident,
-        "name": f"operation-{ident}",
+        "id": resource_id,
+        "name": f"operation-{resource_id}",
         "operationType": kind,
         "status": "RUNNING",
         "region": f"{project.host}/compute/v1/projects/{project.name}/regions/{region}",

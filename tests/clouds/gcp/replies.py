@@ -1,4 +1,4 @@
-"""Replies in Google's own words, and the filters of requests."""
+"""Replies in Google's format, and the filters of requests."""
 
 from __future__ import annotations
 
@@ -57,21 +57,21 @@ FAILURES = {
 
 
 class HttpError(Exception):
-    """An answer with an error."""
+    """An error answer."""
 
     def __init__(self, status: int, reason: str, words: str) -> None:
         super().__init__(words)
         self.status, self.reason, self.words = status, reason, words
 
     def body(self) -> bytes:
-        """As the API writes it."""
+        """Return it in the API's format."""
         one = {"message": self.words, "domain": "global", "reason": self.reason}
         error = {"code": self.status, "message": self.words, "errors": [one]}
         return json.dumps({"error": error}).encode()
 
 
 def not_found(path: str) -> HttpError:
-    """Of a resource that is not there."""
+    """The error for a missing resource."""
     return HttpError(404, "notFound", f"The resource '{path}' was not found")
 
 
@@ -79,7 +79,7 @@ _TERM = re.compile(r'\s*\(?([\w.-]+) (=|>|eq) (?:"([^"]*)"|([\w:.-]+))\)?')
 
 
 def filter_of(text: str) -> Callable[[Row], bool]:
-    """Whether a row is wanted. Raises HttpError for what the stand-in cannot read."""
+    """Return a predicate for rows. Raises HttpError for a filter that the stand-in cannot parse."""
     terms, at = [], 0
     while at < len(text):
         match = _TERM.match(text, at)

@@ -1,4 +1,4 @@
-"""The stand-in for Google Cloud, running, and the key of an account that may call it."""
+"""Run the Google Cloud stand-in, with the key of an account that may call it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.clouds.machines import Machines
 
 
 class _Quiet(WSGIRequestHandler):
-    """No line for each request, and no traceback for an answer that is lost on purpose."""
+    """Logs no requests, and no traceback for an answer that is dropped on purpose."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else each answer waits for the client's delayed ACK
 
     def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002
-        """Nothing."""
+        """Log nothing."""
 
     def connection_dropped(self, error: BaseException, environ: object = None) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class StandIn:
 def serving(
     folder: Path, address: str = "127.0.0.1", machines: Machines | None = None
 ) -> Iterator[StandIn]:
-    """Google Cloud for the length of the block. What did not fit the API's description fails it."""
+    """Run Google Cloud for the duration of the block. A mismatch with the API's description fails
+    it."""
     identity = Identity()
     gce = Gce(identity, machines)
     server = make_server(address, 0, gce, True, request_handler=_Quiet)

@@ -1,4 +1,4 @@
-"""What a project of the stand-in has: machines, their disks, operations that take their time."""
+"""The state of a project: machines, disks, and operations that take time."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _numbers = itertools.count(4_000_000_000_000_000_001)
 
 
 def stamp(at_s: float | None = None) -> str:
-    """A moment as Google writes it."""
+    """Format a time as Google does."""
     moment = datetime.fromtimestamp(time.time() if at_s is None else at_s, _PACIFIC)
     return moment.isoformat(timespec="milliseconds")
 
 
 def number() -> str:
-    """A number that nothing else has."""
+    """Return a number that nothing else has."""
     return str(next(_numbers))
 
 
 def fingerprint() -> str:
-    """Of what has just changed."""
+    """Return a new fingerprint."""
     return base64.b64encode(next(_numbers).to_bytes(8, "big")).decode()
 
 
 @dataclass
 class Machine:
-    """`row` is what Instances tells; `ends_s` when its maxRunDuration is over, `up_s` since when it
-    runs."""
+    """`row` is the Instance of the API; `ends_s` is when its maxRunDuration is over, `up_s` since
+    when it runs."""
 
     row: Row
     ends_s: float = float("inf")
@@ -46,7 +46,7 @@ class Machine:
 
 @dataclass
 class Work:
-    """An operation: at `due_s` its `finish` gives its error, or does what it is for."""
+    """An operation: at `due_s` its `finish` returns its error, or applies its effect."""
 
     row: Row
     due_s: float
@@ -55,7 +55,7 @@ class Work:
 
 @dataclass
 class Project:
-    """`requests` is request id -> the operation that it began, for ever."""
+    """`requests` maps request id -> the operation that it started, for ever."""
 
     name: str
     host: str
@@ -68,11 +68,11 @@ class Project:
     gone: Callable[[Key], None] = lambda _key: None  # hears of machines that are no more
 
     def link(self, zone: str, collection: str, name: str) -> str:
-        """Of something in a zone, or in none ("")."""
+        """Return the link of a resource in a zone, or of a global one ("")."""
         return f"{self.host}/compute/v1/{self.path(zone, collection, name)}"
 
     def path(self, zone: str, collection: str, name: str) -> str:
-        """The same as errors say it."""
+        """Return the path as errors contain it."""
         where = f"zones/{zone}" if zone else "global"
         return f"projects/{self.name}/{where}/{collection}/{name}"
 
@@ -87,14 +87,14 @@ class Project:
         request_id: str = "",
         user: str = "spotd@lab.iam.gserviceaccount.com",
     ) -> Work:
-        """A new operation on something; its zone is "" for what is in none."""
+        """Start an operation on a resource; the zone is "" for a global one."""
         zone, name = key
-        ident, now = number(), stamp()
+        resource_id, now = number(), stamp()
         where = f"{self.host}/compute/v1/projects/{self.name}/zones/{zone}"
         row: Row = {
             "kind": "compute#operation",
-            "id": ident,
-            "name": f"operation-{ident}",
+            "id": resource_id,
+            "name": f"operation-{resource_id}",
             "operationType": kind,
             "status": "RUNNING",
             "progress": 0,
@@ -113,7 +113,7 @@ class Project:
         return work
 
     def finish_all(self) -> None:
-        """What goes on is done, however long it was to take, and machines are up."""
+        """Complete all operations at once, and bring machines up."""
         for work in self.works.values():
             work.due_s = 0.0
         self.advance()
@@ -121,22 +121,22 @@ class Project:
             machine.up_s = 0.0
 
     def advance(self) -> None:
-        """What has come due meanwhile is done."""
+        """Apply operations that are due."""
         now_s = time.monotonic()
         for work in list(self.works.values()):
             if work.row["status"] != "DONE" and now_s >= work.due_s:
                 error = work.finish()
                 work.row |= {"status": "DONE", "progress": 100, "endTime": stamp()}
                 if error is not None:
-                    code, status, words = error
-                    work.row["error"] = {"errors": [{"code": code, "message": words}]}
+                    code, status, message = error
+                    work.row["error"] = {"errors": [{"code": code, "message": message}]}
                     work.row |= {"httpErrorStatusCode": status, "httpErrorMessage": "FAILED"}
         for key, machine in list(self.machines.items()):
             if now_s >= machine.ends_s:
                 self.remove(key)
 
     def remove(self, key: Key, *, disk_too: bool = True) -> None:
-        """A machine, and its disk with it."""
+        """Remove a machine and its disk."""
         self.machines.pop(key, None)
         self.gone(key)
         if disk_too:
@@ -145,6 +145,6 @@ class Project:
             self.let_go(key)
 
     def let_go(self, key: Key) -> None:
-        """A machine's disk hangs on nothing any more."""
+        """Detach a machine's disk."""
         if self.disks.get(key, {}).get("users"):
             self.disks[key] |= {"users": [], "lastDetachTimestamp": stamp()}

@@ -1,4 +1,4 @@
-"""The judge of the stand-in for Google Cloud finds what is wrong."""
+"""The validation of the Google Cloud stand-in finds mistakes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MACHINE: dict[str, Any] = {
 
 
 def changed(path: str, value: object) -> dict[str, Any]:
-    """MACHINE with one field set, or taken away where the new name is in its place."""
+    """MACHINE with one field set, or renamed."""
     machine = copy.deepcopy(MACHINE)
     *parents, name = path.split(".")
     node: Any = machine

@@ -1,5 +1,5 @@
-"""Behind the instances of the stand-in for Google Cloud there are machines: they come up by what
-instances.insert got, hear of their end as the API does, and end with their instance."""
+"""Machines back the instances of the Google Cloud stand-in: they boot by the data of
+instances.insert, learn of their end when the API does, and end with their instance."""
 
 from __future__ import annotations
 
@@ -43,8 +43,13 @@ class Lab:
         return self.standin.gce
 
     def cloud(self, **settings: Any) -> GcpCloud:
-        given = {"project": "lab", "regions": ("us-central1",), **self.standin.settings, **settings}
-        return GcpCloud("gcp", f"d{next(_numbers)}", **given)
+        passed = {
+            "project": "lab",
+            "regions": ("us-central1",),
+            **self.standin.settings,
+            **settings,
+        }
+        return GcpCloud("gcp", f"d{next(_numbers)}", **passed)
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +71,17 @@ def lab(running: Lab) -> Iterator[Lab]:
 
 
 def up(cloud: GcpCloud, token: str) -> Instance:
-    """The machine once its host key is known, and it lets us in with that."""
+    """Return the machine once its host key is known and SSH works with it."""
 
     def ask() -> Instance | None:
         with suppress(Exception):
-            found = find(cloud, token)
-            return found if found and found.host and run(found, "true").code == 0 else None
+            result = find(cloud, token)
+            return result if result and result.host and run(result, "true").code == 0 else None
         return None
 
-    found = wait_for(f"{token} to be up", ask, UP_S, every_s=0.2)
-    assert found
-    return found
+    result = wait_for(f"{token} to be up", ask, UP_S, every_s=0.2)
+    assert result
+    return result
 
 
 def test_a_machine_is_what_was_asked_for_until_it_is_preempted(lab: Lab) -> None:
@@ -86,9 +91,9 @@ def test_a_machine_is_what_was_asked_for_until_it_is_preempted(lab: Lab) -> None
     [name] = lab.machines.running()
     assert machine.host == lab.machines.machine(name).host
     assert machine.host_public_key == " ".join(lab.machines.host_key(name).split()[:2])
-    said = run(machine, "whoami; sudo -n whoami; hostname").out
-    assert said.split() == ["spotd", "root", name]
-    state = wait_for("it", lambda: run(machine, f"cat {cloud_init.STATE}").out, UP_S)
+    output = run(machine, "whoami; sudo -n whoami; hostname").out
+    assert output.split() == ["spotd", "root", name]
+    state = wait_for("it", lambda: run(machine, f"cat {cloud_init.STATE_FILE}").out, UP_S)
     assert state == "ok\n", "the user data went over the wire"
     assert cloud.notices() == []
     assert run(machine, PREEMPTED).out == "FALSE"
@@ -109,8 +114,8 @@ def test_a_machine_is_what_was_asked_for_until_it_is_preempted(lab: Lab) -> None
 
 
 def test_the_notice_is_as_long_as_was_asked_for(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[float] = []
-    take = lambda _name, end_us, _gone: told.append(end_us / 1e6 - time.time())  # noqa: E731
+    reported: list[float] = []
+    take = lambda _name, end_us, _gone: reported.append(end_us / 1e6 - time.time())  # noqa: E731
     monkeypatch.setattr(lab.gce.fleet, "take", take)
     cloud = lab.cloud()
     cloud.launch(launch_request(cloud, "asked"))
@@ -119,7 +124,7 @@ def test_the_notice_is_as_long_as_was_asked_for(lab: Lab, monkeypatch: pytest.Mo
     key = tuple(machine.instance_id.split("/"))
     del lab.gce.project("lab").machines[key].row["scheduling"]["preemptionNoticeDuration"]
     lab.gce.preempt("lab", machine.instance_id)
-    assert told == pytest.approx([120.0, 30.0], abs=2.0)
+    assert reported == pytest.approx([120.0, 30.0], abs=2.0)
     cloud.terminate(machine.instance_id)
 
 
@@ -144,7 +149,7 @@ def test_it_ends_with_its_instance_and_is_private_if_that_is_asked_for(
 def test_one_that_is_taken_on_request_hears_of_it_and_switched_off_is_one_that_ends(
     lab: Lab,
 ) -> None:
-    """By the command that the adapter gives to the agent."""
+    """Uses the command that the adapter gives to the agent."""
     cloud = lab.cloud()
     cloud.launch(launch_request(cloud, "off"))
     machine = up(cloud, "off")

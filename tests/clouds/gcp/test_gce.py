@@ -1,5 +1,5 @@
-"""The stand-in for Google Cloud refuses what is not of the API, in what it is asked and in what it
-says itself, and is as forgetful as the cloud."""
+"""The Google Cloud stand-in refuses requests and replies that do not match the API, and forgets
+what the cloud forgets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def body(name: str = "n", **changes: Any) -> dict[str, Any]:
 
 
 class Caller:
-    """Speaks to the stand-in without the SDK, which would not say some of this."""
+    """Calls the stand-in without the SDK, which could not express some of these requests."""
 
     def __init__(self, gcp: StandIn) -> None:
         self.gcp = gcp
@@ -46,10 +46,10 @@ class Caller:
 
     def ask(self, verb: str, path: str, document: Any = None, **query: str) -> requests.Response:
         text = None if document is None else json.dumps(document)
-        found: requests.Response = self._session.request(
+        result: requests.Response = self._session.request(
             verb, self.gcp.endpoint + path, data=text, params=query
         )
-        return found
+        return result
 
 
 @pytest.fixture
@@ -104,12 +104,12 @@ def test_nobody_calls_without_the_key(caller: Caller) -> None:
 
 
 def test_a_request_id_is_never_forgotten(caller: Caller) -> None:
-    ident = "63ce7cd6-50ff-55e8-9141-34539239f934"
-    first = caller.ask("POST", INSTANCES, body(), requestId=ident).json()
-    assert first["clientOperationId"] == ident
+    resource_id = "63ce7cd6-50ff-55e8-9141-34539239f934"
+    first = caller.ask("POST", INSTANCES, body(), requestId=resource_id).json()
+    assert first["clientOperationId"] == resource_id
     caller.ask("DELETE", f"{INSTANCES}/n")
     caller.gcp.gce.project("p").remove(("us-central1-a", "n"))
-    again = caller.ask("POST", INSTANCES, body("other"), requestId=ident).json()
+    again = caller.ask("POST", INSTANCES, body("other"), requestId=resource_id).json()
     assert again["name"] == first["name"]
     assert caller.gcp.gce.project("p").machines == {}
 

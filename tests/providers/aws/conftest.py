@@ -17,7 +17,7 @@ _numbers = itertools.count()
 
 
 class Rented:
-    """An adapter of a test's own deployment, and what it asks for."""
+    """An adapter with a deployment of its own, and its received requests."""
 
     def __init__(self, aws: StandIn) -> None:
         self.aws = aws
@@ -31,7 +31,7 @@ class Rented:
 
     def request(self, token: str, **changes: object) -> LaunchRequest:
         """For one p5.48xlarge; always the same for the same token."""
-        asked: dict[str, object] = {
+        received: dict[str, object] = {
             "token": f"{self.deployment}-{token}",
             "name": f"spotd-{token}",
             "region": "us-east-1",
@@ -44,11 +44,12 @@ class Rented:
             "host_private_key": host_key().private,
             "host_public_key": host_key().public,
         }
-        return LaunchRequest(**(asked | changes))  # type: ignore[arg-type]
+        return LaunchRequest(**(received | changes))  # type: ignore[arg-type]
 
     def actions(self, *wanted: str) -> list[str]:
-        """What was asked since `forget`, of all services; only `wanted` ones if any are named."""
-        return [one.action for one in self.aws.ec2.seen if not wanted or one.action in wanted]
+        """Return the actions received since `forget`, of all services; only the `wanted` ones if
+        any are named."""
+        return [item.action for item in self.aws.ec2.seen if not wanted or item.action in wanted]
 
     def forget(self) -> None:
         self.aws.ec2.seen.clear()
@@ -56,8 +57,8 @@ class Rented:
 
 @cache
 def connected(timeout_s: float = 10.0) -> Clients:
-    """What adapters share with those of other tests: a client of botocore takes longer to make than
-    most tests do. For those that are not about clients, and find the stand-in by its profile."""
+    """Return the clients shared with other tests: creating a botocore client takes longer than most
+    tests. For tests that are not about clients, and find the stand-in by its profile."""
     return Clients(PROFILE, timeout_s)
 
 

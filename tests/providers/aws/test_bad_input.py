@@ -50,7 +50,7 @@ def test_one_clear_message(
         ),
         "expired credentials": Mistake(
             AuthError,
-            r"RequestExpired: us-east-1: Request has expired\.; see that `aws sts "
+            r"RequestExpired: us-east-1: Request has expired\.; check that `aws sts "
             r"get-caller-identity` works as the user that runs spotd",
             lambda: cloud.launch(request),
         ),

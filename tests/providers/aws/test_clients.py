@@ -1,4 +1,4 @@
-"""Calls to AWS: their credentials, what their failures mean, and how often they are made."""
+"""Calls to AWS: credentials, the meaning of failures, and the number of calls."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.clouds.aws.serving import PROFILE
 from tests.clouds.faults import Fault
 from tests.providers.aws.conftest import Rented
 
-FIX = "see that `aws sts get-caller-identity` works as the user that runs spotd"
+FIX = "check that `aws sts get-caller-identity` works as the user that runs spotd"
 KEYS = "aws_access_key_id = AKIDONE\naws_secret_access_key = s\n"
 
 
 @pytest.fixture
 def profiles(rented: Rented, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A configuration of the SDK with profiles of many kinds, all of them at the stand-in."""
+    """A configuration of the SDK with profiles of many kinds, all for the stand-in."""
     at = f"endpoint_url = {rented.aws.endpoint}\n"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -90,16 +90,16 @@ def test_credentials_that_are_refused(rented: Rented, profiles: Path, what: str,
 
 
 def test_a_region_that_is_not_enabled_is_out_by_itself(rented: Rented, profiles: Path) -> None:
-    """EC2 says the same of credentials that are wrong: those are refused elsewhere, too, and looked
-    up anew."""
+    """EC2 gives the same error for wrong credentials: those are refused in other regions too, and
+    are loaded again."""
     clients = Clients("good")
     rented.aws.ec2.faults.arm(Fault("not_enabled", ("DescribeInstances in us-west-2",)))
-    with pytest.raises(UnpreparedError, match="see that us-west-2 is enabled") as caught:
+    with pytest.raises(UnpreparedError, match="check that us-west-2 is enabled") as caught:
         clients.call("us-west-2", "describe_instances")
     assert caught.value.scope is Scope.REGION
     profiles.write_text("[good]\n" + KEYS.replace("AKIDONE", "AKIDTWO"))
     clients.call("us-west-2", "describe_instances")
-    assert {one.key for one in rented.aws.ec2.seen} == {"AKIDONE"}
+    assert {item.key for item in rented.aws.ec2.seen} == {"AKIDONE"}
     rented.aws.ec2.faults.arm(Fault("not_enabled", ("DescribeInstances in us-west-2",)))
     rented.aws.ec2.faults.arm(Fault("not_enabled", ("GetCallerIdentity",)))
     with pytest.raises(AuthError, match="us-west-2 is enabled"):
@@ -120,7 +120,7 @@ def test_credentials_that_were_changed_are_used_after_a_refusal(
     with pytest.raises(AuthError):
         clients.call("us-east-1", "describe_instances")
     clients.call("us-east-1", "describe_instances")
-    used = [one.key for one in rented.aws.ec2.seen]
+    used = [item.key for item in rented.aws.ec2.seen]
     assert used == ["AKIDONE", "AKIDONE", "AKIDONE", "AKIDTWO"]
 
 
@@ -142,7 +142,7 @@ def test_a_missing_right_is_no_reason_to_begin_anew(rented: Rented, profiles: Pa
     with pytest.raises(AuthError):
         clients.call("us-east-1", "describe_instances")
     clients.call("us-east-1", "describe_instances")
-    assert {one.key for one in rented.aws.ec2.seen} == {"AKIDONE"}
+    assert {item.key for item in rented.aws.ec2.seen} == {"AKIDONE"}
 
 
 @pytest.mark.parametrize("region", ["us-est-1", "us east 1!"])
@@ -223,5 +223,5 @@ def test_each_service_and_region_has_one_client(rented: Rented) -> None:
     clients = Clients(PROFILE)
     for region in ("us-east-1", "us-west-2", "us-east-1"):
         clients.call(region, "describe_instances")
-    assert [one.region for one in rented.aws.ec2.seen] == ["us-east-1", "us-west-2", "us-east-1"]
+    assert [item.region for item in rented.aws.ec2.seen] == ["us-east-1", "us-west-2", "us-east-1"]
     assert len(clients._clients) == 2

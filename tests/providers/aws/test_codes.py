@@ -1,4 +1,4 @@
-"""Every row of AWS's table, by an error as AWS writes it."""
+"""Every rule of AWS's table, by an error as AWS writes it."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ TABLE: list[tuple[str, str, type[ProviderError], Scope]] = [
 
 @pytest.fixture
 def codes() -> CodeTable:
-    """The table with a count of its own."""
-    return CodeTable("AWS", aws.CODES.rows)
+    """A copy of the table with its own counter."""
+    return CodeTable("AWS", aws.CODES.rules)
 
 
 @pytest.mark.parametrize(("code", "words", "kind", "scope"), TABLE)
@@ -137,9 +137,9 @@ def test_row(
 ) -> None:
     error = codes.error(code, f"us-east-1: {words}")
     assert (type(error), error.scope, error.code) == (kind, scope, code)
-    assert not codes.unfamiliar
+    assert not codes.unknown_codes
 
 
 def test_no_row_is_without_an_example_above(codes: CodeTable) -> None:
-    used = {codes.row(code, f"us-east-1: {words}") for code, words, _, _ in TABLE}
-    assert [row for row in codes.rows if row not in used] == []
+    used = {codes.find_rule(code, f"us-east-1: {message}") for code, message, _, _ in TABLE}
+    assert [row for row in codes.rules if row not in used] == []

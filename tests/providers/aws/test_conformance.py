@@ -1,4 +1,4 @@
-"""The AWS adapter behaves like a provider, against EC2's protocol on this machine."""
+"""The AWS adapter passes the conformance suite, against EC2's protocol on this computer."""
 
 from __future__ import annotations
 

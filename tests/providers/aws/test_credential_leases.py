@@ -1,4 +1,4 @@
-"""What is lent of S3 reaches one prefix, for as long as AWS allows, and nothing else."""
+"""Leased S3 credentials reach one prefix, for as long as AWS allows, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 
 from providers.aws.credential_leases import AwsCredentialIssuer
 from providers.base import AuthError, UnknownOutcome
-from providers.credential_leases import LeasedCredentials, parse_lent
-from providers.iam.policy import Place
+from providers.credential_leases import LeasedCredentials, parse_credentials
+from providers.iam.policy import StorePrefix
 from providers.stores import open_store
 from providers.stores.base import ObjectStore, StoreDeniedError, StoreUnavailableError
 from tests.fixtures import lending as rig
 from tests.fixtures.lending import PROFILE, ROLE, Lending
 from tests.providers.evaluate import aws_allows
-from trainer.agent.base.leased_credentials import aws_config, borrow
+from trainer.agent.base.leased_credentials import aws_config, store_credentials
 from trainer.agent.base.paths import AgentPaths
 
 MIB = 1 << 20
@@ -39,12 +39,12 @@ def lending(server: Lending, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lendin
     return server
 
 
-def job_of(lending: Lending, job: str) -> Place:
-    return Place(lending.bucket.name, f"{lending.bucket.folder}/jobs/{job}/")
+def job_of(lending: Lending, job: str) -> StorePrefix:
+    return StorePrefix(lending.bucket.name, f"{lending.bucket.folder}/jobs/{job}/")
 
 
 def opened(lending: Lending, lent: LeasedCredentials, folder: Path) -> ObjectStore:
-    """The store as a machine opens it, that has nothing else."""
+    """Open the store like a machine that has no other credentials."""
     file = folder / "store-credentials"
     file.write_text(lent.text)
     plain = {k: v for k, v in lending.bucket.options.items() if not k.endswith("key_id")}
@@ -54,7 +54,7 @@ def opened(lending: Lending, lent: LeasedCredentials, folder: Path) -> ObjectSto
 
 def test_a_job_reaches_its_own_folder_and_no_other(lending: Lending, tmp_path: Path) -> None:
     lender = AwsCredentialIssuer("us-east-1", ROLE, PROFILE)
-    store = opened(lending, lender.lend(job_of(lending, "j1"), "j1"), tmp_path)
+    store = opened(lending, lender.issue(job_of(lending, "j1"), "j1"), tmp_path)
     box = open_store(lending.bucket.url, lending.bucket.options)
     for job in ("j1", "j10", "j2"):
         box.put(f"jobs/{job}/HEAD", b"{}")
@@ -84,14 +84,14 @@ def test_a_job_reaches_its_own_folder_and_no_other(lending: Lending, tmp_path: P
 
 def test_what_is_asked_of_sts(lending: Lending) -> None:
     before_us = time.time_ns() // 1000
-    lent = AwsCredentialIssuer("us-east-1", ROLE, PROFILE).lend(
-        Place("b", "runs/jobs/j1/"), "a job/1"
+    lent = AwsCredentialIssuer("us-east-1", ROLE, PROFILE).issue(
+        StorePrefix("b", "runs/jobs/j1/"), "a job/1"
     )
-    [asked] = lending.rules.asked
-    assert (asked["Action"], asked["RoleArn"]) == ("AssumeRole", ROLE)
-    assert (asked["RoleSessionName"], asked["DurationSeconds"]) == ("spotd-a-job-1", "43200")
-    policy = json.loads(asked["Policy"])
-    assert len(asked["Policy"]) < 2048, "AWS takes no longer one"
+    [received] = lending.rules.asked
+    assert (received["Action"], received["RoleArn"]) == ("AssumeRole", ROLE)
+    assert (received["RoleSessionName"], received["DurationSeconds"]) == ("spotd-a-job-1", "43200")
+    policy = json.loads(received["Policy"])
+    assert len(received["Policy"]) < 2048, "AWS takes no longer one"
     assert {row["Effect"] for row in policy["Statement"]} == {"Allow"}
     objects = "arn:aws:s3:::b/runs/jobs/"
     for action in ("GetObject", "PutObject", "DeleteObject", "AbortMultipartUpload"):
@@ -101,7 +101,7 @@ def test_what_is_asked_of_sts(lending: Lending) -> None:
     for prefix, listed in (("runs/jobs/j1/", True), ("runs/jobs/", False), ("", False)):
         assert aws_allows(policy, "s3:ListBucket", "arn:aws:s3:::b", s3__prefix=prefix) is listed
     assert not aws_allows(policy, "sts:AssumeRole", ROLE)
-    assert lent == parse_lent(lent.to_data())
+    assert lent == parse_credentials(lent.to_data())
     assert lent.expires_at_us - before_us == pytest.approx(43_200e6, abs=10e6)
     keys = json.loads(lent.text)
     assert keys.keys() == {
@@ -117,7 +117,7 @@ def test_what_is_asked_of_sts(lending: Lending) -> None:
 def test_the_longest_that_the_role_allows_is_found_once(lending: Lending) -> None:
     lending.rules.longest_s = 3600  # the default of a role, and the limit of a chain
     lender = AwsCredentialIssuer("us-east-1", ROLE, PROFILE)
-    lent = lender.lend(job_of(lending, "j1"), "j1")
+    lent = lender.issue(job_of(lending, "j1"), "j1")
     assert lent.expires_at_us / 1e6 - time.time() == pytest.approx(3600, abs=10)
     assert [int(row["DurationSeconds"]) for row in lending.rules.asked] == [
         43_200,
@@ -126,7 +126,7 @@ def test_the_longest_that_the_role_allows_is_found_once(lending: Lending) -> Non
         7_200,
         3_600,
     ]
-    lender.lend(job_of(lending, "j1"), "j1")
+    lender.issue(job_of(lending, "j1"), "j1")
     assert lending.rules.asked[5:][0]["DurationSeconds"] == "3600"
     assert len(lending.rules.asked) == 6
 
@@ -134,24 +134,24 @@ def test_the_longest_that_the_role_allows_is_found_once(lending: Lending) -> Non
 def test_a_time_that_is_too_long_for_any_role_is_an_error(lending: Lending) -> None:
     lending.rules.longest_s = 100
     with pytest.raises(Exception, match="MaxSessionDuration"):
-        AwsCredentialIssuer("us-east-1", ROLE, PROFILE).lend(job_of(lending, "j1"), "j1")
+        AwsCredentialIssuer("us-east-1", ROLE, PROFILE).issue(job_of(lending, "j1"), "j1")
 
 
 def test_no_longer_than_the_configuration_wants(lending: Lending) -> None:
-    AwsCredentialIssuer("us-east-1", ROLE, PROFILE, lifetime_s=7000.0).lend(
+    AwsCredentialIssuer("us-east-1", ROLE, PROFILE, lifetime_s=7000.0).issue(
         job_of(lending, "j1"), "j1"
     )
     assert lending.rules.asked[0]["DurationSeconds"] == "7000"
 
 
 def test_a_user_s_keys_are_federated_where_there_is_no_role(lending: Lending) -> None:
-    lent = AwsCredentialIssuer("us-east-1", "", PROFILE).lend(
+    lent = AwsCredentialIssuer("us-east-1", "", PROFILE).issue(
         job_of(lending, "j1"), "job-" + "x" * 40
     )
-    [asked] = lending.rules.asked
-    assert (asked["Action"], asked["DurationSeconds"]) == ("GetFederationToken", "129600")
-    assert 2 <= len(asked["Name"]) <= 32
-    assert json.loads(asked["Policy"])["Statement"]
+    [received] = lending.rules.asked
+    assert (received["Action"], received["DurationSeconds"]) == ("GetFederationToken", "129600")
+    assert 2 <= len(received["Name"]) <= 32
+    assert json.loads(received["Policy"])["Statement"]
     assert lent.expires_at_us / 1e6 - time.time() == pytest.approx(129_600, abs=10)
 
 
@@ -168,19 +168,19 @@ def test_a_refusal_is_one_of_our_errors(
 ) -> None:
     lending.rules.down = answer
     with pytest.raises(error):
-        AwsCredentialIssuer("us-east-1", ROLE, PROFILE).lend(job_of(lending, "j1"), "j1")
+        AwsCredentialIssuer("us-east-1", ROLE, PROFILE).issue(job_of(lending, "j1"), "j1")
 
 
 def test_what_has_ended_is_of_no_use_until_there_is_more(lending: Lending, tmp_path: Path) -> None:
     lending.rules.scale = 1 / 3600
     lender = AwsCredentialIssuer("us-east-1", ROLE, PROFILE, lifetime_s=3600.0)
-    store = opened(lending, lender.lend(job_of(lending, "j1"), "j1"), tmp_path)
+    store = opened(lending, lender.issue(job_of(lending, "j1"), "j1"), tmp_path)
     store.put("jobs/j1/x", b"1")
     time.sleep(1.1)
     with pytest.raises(StoreUnavailableError, match="ExpiredToken"):
         store.put("jobs/j1/x", b"2")
     lending.rules.scale = 1.0
-    (tmp_path / "store-credentials").write_text(lender.lend(job_of(lending, "j1"), "j1").text)
+    (tmp_path / "store-credentials").write_text(lender.issue(job_of(lending, "j1"), "j1").text)
     store.put("jobs/j1/x", b"3")
     assert store.get("jobs/j1/x")[0] == b"3"
 
@@ -189,11 +189,11 @@ def test_the_sdk_of_aws_reads_the_file_by_its_own_chain(
     lending: Lending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lender = AwsCredentialIssuer("us-east-1", ROLE, PROFILE)
-    places = AgentPaths(tmp_path, tmp_path, tmp_path / "a folder")
-    places.memory.mkdir()
-    assert borrow(places, lender.lend(job_of(lending, "j1"), "j1"))
-    assert places.aws_config.read_text() == aws_config(places)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(places.aws_config))
+    paths = AgentPaths(tmp_path, tmp_path, tmp_path / "a folder")
+    paths.memory.mkdir()
+    assert store_credentials(paths, lender.issue(job_of(lending, "j1"), "j1"))
+    assert paths.aws_config.read_text() == aws_config(paths)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(paths.aws_config))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     session = boto3.Session(profile_name="spotd-store", region_name="us-east-1")
     client = session.client("s3", endpoint_url=lending.bucket.endpoint)

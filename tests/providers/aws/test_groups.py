@@ -1,4 +1,4 @@
-"""The ranks of a gang share one placement group, which is left behind when the last one ends."""
+"""The ranks of a gang share one placement group, which is a leftover when the last one ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def launched(rented: Rented, name: str) -> list[str]:
     cloud = rented.cloud()
     for rank in range(2):
         cloud.launch(rented.request(f"{name}-r{rank}", gang=f"spotd-{name}", **GANG))
-    return [one.instance_id for one in cloud.list()]
+    return [machine.instance_id for machine in cloud.list()]
 
 
 @pytest.mark.req("ELA-08")
@@ -29,8 +29,8 @@ def test_ranks_share_one_and_it_goes_after_the_last_of_them(rented: Rented) -> N
         "CreatePlacementGroup",
         "RunInstances",
     ]
-    asked = [one.body for one in rented.aws.ec2.seen if one.action == "RunInstances"]
-    assert {body["Placement.GroupName"] for body in asked} == {"spotd-pair"}
+    received = [item.body for item in rented.aws.ec2.seen if item.action == "RunInstances"]
+    assert {body["Placement.GroupName"] for body in received} == {"spotd-pair"}
     cloud = rented.cloud()
     assert cloud.leftovers() == []
     with pytest.raises(RejectedError, match="InUse"):
@@ -51,7 +51,7 @@ def test_reserved_capacity_lies_where_it_lies(rented: Rented, capacity: Capacity
     held = {"capacity_type": capacity, "reservation": "cr-1", "gang": "spotd-held"}
     rented.cloud().launch(rented.request("held", **GANG, **held))
     assert rented.actions("CreatePlacementGroup") == []
-    [body] = [one.body for one in rented.aws.ec2.seen if one.action == "RunInstances"]
+    [body] = [item.body for item in rented.aws.ec2.seen if item.action == "RunInstances"]
     assert "Placement.GroupName" not in body
     assert body["NetworkInterface.32.InterfaceType"] == "efa-only"
 
@@ -60,5 +60,5 @@ def test_a_group_of_another_region_is_another(rented: Rented, aws: StandIn) -> N
     for region in ("us-east-1", "us-west-2"):
         where = {"region": region, "zone": f"{region}a", "gang": "spotd-both"}
         rented.cloud().launch(rented.request(f"both-{region}", **GANG, **where))
-    found = {region for region, name in aws.ec2.groups.tags if name == "spotd-both"}
-    assert found == {"us-east-1", "us-west-2"}
+    result = {region for region, name in aws.ec2.groups.tags if name == "spotd-both"}
+    assert result == {"us-east-1", "us-west-2"}

@@ -1,4 +1,4 @@
-"""Images of machines: what goes over the wire, and what becomes of them."""
+"""Machine images: what goes over the wire, and their life cycle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_it_goes_over_the_wire_as_the_page_shows(
     rented: Rented, cloud: AwsCloud, machine: str
 ) -> None:
     image = cloud.make_image(machine, f"spotd-{rented.deployment}", {"spotd-job": "j1"})
-    [body] = [one.body for one in rented.aws.ec2.seen if one.action == "CreateImage"]
+    [body] = [item.body for item in rented.aws.ec2.seen if item.action == "CreateImage"]
     shown = [line.replace(image.name, "spotd-NAME") for line in lines(body)]
     assert shown == golden("image", shown)
     assert isinstance(cloud, ImageMaker)
@@ -85,7 +85,7 @@ def test_a_name_of_somebody_else_is_not_taken_from_them(
     with pytest.raises(RejectedError, match="not of this deployment: take another name"):
         cloud.make_image(machine, name, {})
     cloud.remove_image(taken.image_id)
-    assert [one.image_id for one in theirs.images()] == [taken.image_id]
+    assert [image.image_id for image in theirs.images()] == [taken.image_id]
     assert name in rented.aws.ec2.images.snapshots(US)
 
 
@@ -96,7 +96,7 @@ def test_a_machine_that_is_gone_and_a_name_that_is_none_are_refused(
     with pytest.raises(RejectedError, match="is gone, and no image can be made of it"):
         cloud.make_image(machine, f"spotd-{rented.deployment}", {})
     for name in ("spotd-", "mine", "spotd-Upper", "spotd-x_y", "spotd-" + "x" * 60):
-        with pytest.raises(RejectedError, match="is no name of an image"):
+        with pytest.raises(RejectedError, match="is not a valid image name"):
             cloud.make_image(machine, name, {})
 
 
@@ -104,11 +104,13 @@ def test_its_snapshots_go_with_it_and_those_of_others_stay(
     rented: Rented, cloud: AwsCloud, machine: str
 ) -> None:
     name = f"spotd-{rented.deployment}"
-    image, kept = (cloud.make_image(machine, f"{name}-{n}", {}) for n in (1, 2))
+    image, stored = (cloud.make_image(machine, f"{name}-{n}", {}) for n in (1, 2))
     cloud.remove_image(image.image_id)
     assert rented.actions("DeleteSnapshot") == ["DeleteSnapshot"]
-    assert [one.image_id for one in cloud.images()] == [kept.image_id]
-    assert {one for one in rented.aws.ec2.images.snapshots(US) if name in one} == {kept.name}
+    assert [image.image_id for image in cloud.images()] == [stored.image_id]
+    assert {snapshot for snapshot in rented.aws.ec2.images.snapshots(US) if name in snapshot} == {
+        stored.name
+    }
     cloud.remove_image(image.image_id)  # unknown
     assert len(cloud.images()) == 1
 

@@ -1,4 +1,4 @@
-"""Warnings that come by the cloud and not by the machine: spot requests, and a queue of moto's."""
+"""Cloud-side warnings: spot requests, and an SQS queue of moto's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import boto3
 import pytest
 
-from providers.aws.interruption_warnings import A_RECEIPT, MOST_RECEIPTS, read_event
+from providers.aws.interruption_warnings import MAX_RECEIVES, MESSAGES_PER_RECEIVE, read_event
 from providers.base import AuthError, NoticeKind, UnknownOutcome, UnpreparedError
 from tests.clouds.aws.serving import PROFILE, StandIn
 from tests.clouds.faults import Fault
@@ -37,7 +37,7 @@ def event(kind: str = "EC2 Spot Instance Interruption Warning", **detail: Any) -
 
 
 class Queue:
-    """The queue of a region as EventBridge and the console see it."""
+    """A region's queue as seen by EventBridge and the console."""
 
     def __init__(self) -> None:
         self._sqs: Any = boto3.Session(profile_name=PROFILE).client("sqs", "us-east-1")
@@ -47,7 +47,7 @@ class Queue:
         self._sqs.send_message(QueueUrl=self.url, MessageBody=body)
 
     def sizes(self) -> tuple[int, int]:
-        """(visible messages, handed out but not deleted)."""
+        """Return (visible messages, received but not deleted)."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         answer = self._sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)
         visible, away = (int(answer["Attributes"][name]) for name in names)
@@ -69,7 +69,7 @@ def test_a_marked_spot_request_is_a_preemption_with_its_deadline(rented: Rented)
     cloud = rented.cloud()
     cloud.launch(rented.request("marked"))
     cloud.launch(rented.request("fine"))
-    ids = {one.token.rpartition("-")[2]: one.instance_id for one in cloud.list()}
+    ids = {machine.token.rpartition("-")[2]: machine.instance_id for machine in cloud.list()}
     assert cloud.notices() == []
     rented.aws.ec2.interrupt(ids["marked"].partition("/")[2], AT)
     [notice] = cloud.notices()
@@ -100,8 +100,10 @@ def test_the_event_and_the_spot_request_are_one_notice(rented: Rented, queue: Qu
     rented.aws.ec2.interrupt(name.partition("/")[2], AT)
     queue.put(json.dumps(event(**{"instance-id": name.partition("/")[2]})))
     notices = cloud.notices()
-    assert {one.source for one in notices} == {"spot request", "EventBridge"}
-    assert len({(one.notice_id, one.instance_id, one.deadline_us) for one in notices}) == 1
+    assert {notice.source for notice in notices} == {"spot request", "EventBridge"}
+    assert (
+        len({(notice.notice_id, notice.instance_id, notice.deadline_us) for notice in notices}) == 1
+    )
 
 
 def test_a_rebalance_recommendation_takes_nothing_away(rented: Rented, queue: Queue) -> None:
@@ -111,18 +113,18 @@ def test_a_rebalance_recommendation_takes_nothing_away(rented: Rented, queue: Qu
 
 
 def test_many_events_of_strangers_come_in_one_round(rented: Rented, queue: Queue) -> None:
-    """The rule cannot be limited to our machines; whose they are, the record knows."""
-    for number in range(2 * A_RECEIPT + 3):
+    """Rules cannot be limited to our machines; the record tells whose they are."""
+    for number in range(2 * MESSAGES_PER_RECEIVE + 3):
         queue.put(json.dumps(event(**{"instance-id": f"i-{number}"})))
     rented.forget()
     cloud = rented.cloud(regions=("us-east-1",), queue=QUEUE)
-    told = {one.instance_id for one in cloud.notices()}
-    assert told == {f"us-east-1/i-{n}" for n in range(2 * A_RECEIPT + 3)}
+    reported = {notice.instance_id for notice in cloud.notices()}
+    assert reported == {f"us-east-1/i-{n}" for n in range(2 * MESSAGES_PER_RECEIVE + 3)}
     assert rented.actions("ReceiveMessage") == ["ReceiveMessage"] * 3
     assert cloud.notices() == []
     assert rented.actions("DeleteMessageBatch") == ["DeleteMessageBatch"] * 3
     assert queue.sizes() == (0, 0)
-    assert MOST_RECEIPTS * A_RECEIPT >= 100
+    assert MAX_RECEIVES * MESSAGES_PER_RECEIVE >= 100
 
 
 def test_what_is_no_warning_leaves_the_queue_without_a_word(rented: Rented, queue: Queue) -> None:
@@ -190,10 +192,10 @@ def test_a_queue_that_is_not_there_says_what_to_do(rented: Rented) -> None:
 def test_a_region_that_fails_takes_no_warning_of_another_along(
     rented: Rented, queue: Queue
 ) -> None:
-    """Of the two regions one has the queue."""
+    """Only one of the two regions has the queue."""
     cloud = rented.cloud(queue=QUEUE)
     queue.put(json.dumps(event()))
-    assert [one.instance_id for one in cloud.notices()] == ["us-east-1/i-1"]
+    assert [notice.instance_id for notice in cloud.notices()] == ["us-east-1/i-1"]
     with pytest.raises(UnpreparedError, match="us-west-2"):
         cloud.notices()
 
@@ -205,7 +207,7 @@ def test_the_queue_is_read_although_the_spot_requests_are_not_told(
     cloud = rented.cloud(regions=("us-east-1",), queue=QUEUE)
     queue.put(json.dumps(event()))
     rented.aws.ec2.faults.arm(Fault(what, ("DescribeSpotInstanceRequests",)))
-    assert [one.instance_id for one in cloud.notices()] == ["us-east-1/i-1"]
+    assert [notice.instance_id for notice in cloud.notices()] == ["us-east-1/i-1"]
 
 
 @pytest.mark.parametrize(("what", "kind"), [("http_500", UnknownOutcome), ("expired", AuthError)])

@@ -1,4 +1,5 @@
-"""What goes over the wire, as the stand-in got it. docs/clouds/aws.md shows the same lines."""
+"""The launch request on the wire, as the stand-in received it. docs/clouds/aws.md shows the same
+lines."""
 
 from __future__ import annotations
 
@@ -49,9 +50,9 @@ _MASKS = {
 
 
 def lines(body: Mapping[str, Any]) -> list[str]:
-    """The request, one parameter a line in the order of the wire; what differs from run to run has
-    a name instead."""
-    found = []
+    """Return the request, one parameter per line in wire order; values that differ between runs are
+    replaced by names."""
+    result = []
     for key, value in body.items():
         shown = str(value)
         for pattern, name in _MASKS.items():
@@ -59,12 +60,12 @@ def lines(body: Mapping[str, Any]) -> list[str]:
         if key == "UserData":
             assert base64.b64decode(shown).startswith(b"#cloud-config\n")
             shown = "(base64 of the cloud-config)"
-        found.append(f"{key}={shown}")
-    return found
+        result.append(f"{key}={shown}")
+    return result
 
 
 def golden(name: str, found: list[str]) -> list[str]:
-    """The lines of the golden file; SPOTD_WRITE_GOLDEN=1 takes `found` over."""
+    """Return the lines of the golden file; SPOTD_WRITE_GOLDEN=1 writes `found` into it."""
     file = GOLDEN / f"{name}.txt"
     if os.environ.get("SPOTD_WRITE_GOLDEN"):
         file.parent.mkdir(exist_ok=True)
@@ -74,14 +75,14 @@ def golden(name: str, found: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _account(aws: StandIn) -> Iterator[None]:
-    """The role of machines, and a private network beside the public one."""
+    """The role of machines, and a private network in addition to the public one."""
     session = boto3.Session(profile_name=PROFILE, region_name="us-east-1")
     iam: Any = session.client("iam")
     ec2: Any = session.client("ec2")
     iam.create_instance_profile(InstanceProfileName="spotd-node-d0")
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
-    place = {"VpcId": vpc, "AvailabilityZone": "us-east-1a", "CidrBlock": "10.9.0.0/20"}
-    subnet = ec2.create_subnet(**place)["Subnet"]["SubnetId"]
+    location = {"VpcId": vpc, "AvailabilityZone": "us-east-1a", "CidrBlock": "10.9.0.0/20"}
+    subnet = ec2.create_subnet(**location)["Subnet"]["SubnetId"]
     group = ec2.create_security_group(GroupName="p", Description="p", VpcId=vpc)["GroupId"]
     tag = [{"Key": "spotd-network", "Value": "private"}]
     ec2.create_tags(Resources=[subnet, group], Tags=tag)
@@ -93,7 +94,7 @@ def _account(aws: StandIn) -> Iterator[None]:
 
 
 def sent(rented: Rented, action: str) -> list[dict[str, Any]]:
-    return [dict(one.body) for one in rented.aws.ec2.seen if one.action == action]
+    return [dict(item.body) for item in rented.aws.ec2.seen if item.action == action]
 
 
 @pytest.mark.parametrize("name", LAUNCHES)
@@ -101,12 +102,12 @@ def test_the_body_of_a_launch(rented: Rented, name: str) -> None:
     changes, settings = LAUNCHES[name]
     rented.cloud(**settings).launch(rented.request(name, **changes))
     [body] = sent(rented, "RunInstances")
-    found = lines(body)
-    assert found == golden(name, found)
+    result = lines(body)
+    assert result == golden(name, result)
 
 
 def test_a_machine_gets_exactly_its_cloud_config(rented: Rented) -> None:
-    """Encoded once: what cloud-init reads is the document itself."""
+    """Encoded once: cloud-init reads the document itself."""
     request = rented.request("userdata")
     rented.cloud().launch(request)
     [body] = sent(rented, "RunInstances")
@@ -117,8 +118,8 @@ def test_the_body_of_a_terminate(rented: Rented) -> None:
     cloud = rented.cloud()
     cloud.launch(rented.request("ends"))
     cloud.terminate(cloud.list()[0].instance_id)
-    found = lines(sent(rented, "TerminateInstances")[0])
-    assert found == golden("terminate", found)
+    result = lines(sent(rented, "TerminateInstances")[0])
+    assert result == golden("terminate", result)
 
 
 @pytest.mark.parametrize("name", LAUNCHES)
@@ -140,13 +141,13 @@ def test_tags_are_on_everything_from_its_creation(rented: Rented, name: str) -> 
 
 
 def test_a_token_counts_in_the_subnet_of_its_zone(rented: Rented) -> None:
-    """RunInstances names a subnet of the zone, never a zone or a region alone: there the token is
-    zonal, and the same one in another zone is another machine."""
+    """RunInstances names a subnet, never only a zone or a region: there the token is zonal, and the
+    same token in another zone is another machine."""
     cloud = rented.cloud()
     for zone in ("us-east-1a", "us-east-1b"):
         for _ in range(2):
             cloud.launch(rented.request("zonal", zone=zone))
-    assert {one.zone: one.token for one in cloud.list()} == {
+    assert {machine.zone: machine.token for machine in cloud.list()} == {
         "us-east-1a": rented.request("zonal").token,
         "us-east-1b": rented.request("zonal").token,
     }
@@ -165,13 +166,13 @@ def test_the_sdk_never_repeats_a_create(rented: Rented, what: str) -> None:
 
 
 def test_a_replay_finds_its_machine_although_the_image_is_newer(rented: Rented) -> None:
-    """The parameter of the image names another one by now: another body, the same machine."""
+    """The image parameter names another image by now: another body, the same machine."""
     request = rented.request("newer")
     first = rented.cloud().launch(request)
     image = rented.aws.ec2.image
     images = [row.id for row in _images(rented)]
     try:
-        rented.aws.ec2.image = next(one for one in images if one != image)
+        rented.aws.ec2.image = next(item for item in images if item != image)
         assert rented.cloud().launch(request) == first
     finally:
         rented.aws.ec2.image = image
@@ -188,7 +189,7 @@ def test_a_replay_finds_its_machine_after_its_expiry_was_moved_on(rented: Rented
     cloud.renew(cloud.list()[0].instance_id, 1_900_003_600 * 1_000_000)
     image = rented.aws.ec2.image
     try:
-        rented.aws.ec2.image = next(one.id for one in _images(rented) if one.id != image)
+        rented.aws.ec2.image = next(item.id for item in _images(rented) if item.id != image)
         assert rented.cloud().launch(request) == first
     finally:
         rented.aws.ec2.image = image
@@ -219,8 +220,8 @@ def test_a_container_runs_on_the_providers_own_image(rented: Rented) -> None:
 
 
 def test_efa_of_a_type_without_it_is_plain(rented: Rented) -> None:
-    asked = rented.request("plain", instance_type="g6.xlarge", interconnect="efa")
-    rented.cloud().launch(asked)
+    received = rented.request("plain", instance_type="g6.xlarge", interconnect="efa")
+    rented.cloud().launch(received)
     [body] = sent(rented, "RunInstances")
     assert not [key for key in body if key.endswith("InterfaceType")]
     assert body["NetworkInterface.1.AssociatePublicIpAddress"] == "true"

@@ -1,4 +1,4 @@
-"""What machines left behind, as moto has it."""
+"""Leftovers of machines, in moto's format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.providers.aws.conftest import Rented
 
 @pytest.fixture
 def ec2(aws: StandIn) -> Iterator[Any]:
-    """The other side of the account: EC2 as somebody else uses it."""
+    """EC2 as another user of the account."""
     client = boto3.Session(profile_name=PROFILE).client("ec2", region_name="us-east-1")
     yield client
     client.close()
@@ -54,7 +54,7 @@ def group(rented: Rented, ec2: Any) -> str:
 
 MAKERS = {
     LeftoverKind.DISK: volume,
-    LeftoverKind.CARD: card,
+    LeftoverKind.NETWORK_INTERFACE: card,
     LeftoverKind.ADDRESS: address,
     LeftoverKind.GROUP: group,
 }
@@ -89,21 +89,23 @@ def test_what_hangs_on_a_machine_is_no_leftover_and_is_never_taken_from_it(
     assert cloud.leftovers() == []
     with pytest.raises(RejectedError, match="VolumeInUse"):
         cloud.discard(f"us-east-1/{disk}")
-    [kept] = ec2.describe_volumes(VolumeIds=[disk])["Volumes"]
-    assert kept["State"] == "in-use"
+    [stored] = ec2.describe_volumes(VolumeIds=[disk])["Volumes"]
+    assert stored["State"] == "in-use"
 
 
 def test_what_is_being_made_or_used_elsewhere_stays(rented: Rented, ec2: Any) -> None:
-    """EC2's words for an interface that is in use are those of a wrong parameter."""
+    """EC2's message for an interface in use is that of a wrong parameter."""
     made = card(rented, ec2)
     rented.aws.ec2.faults.arm(Fault("in_use", ("DeleteNetworkInterface",)))
     with pytest.raises(RejectedError, match="currently in use"):
         rented.cloud().discard(f"us-east-1/{made}")
-    assert [one.leftover_id for one in rented.cloud().leftovers()] == [f"us-east-1/{made}"]
+    assert [leftover.leftover_id for leftover in rented.cloud().leftovers()] == [
+        f"us-east-1/{made}"
+    ]
 
 
 def test_a_name_that_nothing_could_have_is_success_for_discard_alone(rented: Rented) -> None:
-    """The same code for a call that should end a machine hides nothing."""
+    """For terminate, the same code is not hidden."""
     cloud = rented.cloud()
     rented.aws.ec2.faults.arm(Fault("bad_value", ("DeleteVolume",)))
     cloud.discard("us-east-1/vol-x")

@@ -1,4 +1,4 @@
-"""What EC2 says of a machine, in our words: its states, why it ended, how it was sold."""
+"""Parsing EC2's machines: states, reasons of their end, capacity types."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from providers.aws.listing import name_of, parted, read_instance, tags_of, us_of
+from providers.aws.listing import qualified_name, read_instance, split_name, tags_of, timestamp_us
 from providers.base import AuthError, CapacityType, Instance, InstanceState
 from tests.clouds.faults import Fault
 from tests.providers.aws.conftest import Rented
@@ -55,14 +55,14 @@ def test_state(told: str, state: InstanceState) -> None:
     ],
 )
 def test_why_it_ended(told: str, code: str, state: InstanceState, error_code: str) -> None:
-    words = "Client error on launch" if code == "Client.InternalError" else "the words"
-    found = read(State={"Name": told}, StateReason={"Code": code, "Message": words})
-    assert (found.state, found.error_code, found.error) == (state, error_code, words)
+    message = "Client error on launch" if code == "Client.InternalError" else "the words"
+    result = read(State={"Name": told}, StateReason={"Code": code, "Message": message})
+    assert (result.state, result.error_code, result.error) == (state, error_code, message)
 
 
 def test_the_reason_of_a_machine_that_lives_is_no_error() -> None:
-    found = read(StateReason={"Code": "pending", "Message": "pending"})
-    assert (found.state, found.error) == (R, "")
+    result = read(StateReason={"Code": "pending", "Message": "pending"})
+    assert (result.state, result.error) == (R, "")
     assert read(State={"Name": "terminated"}, StateReason={"Code": "", "Message": ""}).error == ""
     only = read(State={"Name": "terminated"}, StateReason={"Code": "Server.New"})
     assert (only.state, only.error) == (T, "Server.New")
@@ -89,7 +89,7 @@ def test_how_it_was_sold(row: dict[str, Any], sold: CapacityType) -> None:
 def test_where_it_is_and_whose() -> None:
     at = datetime(2026, 11, 22, 10, tzinfo=UTC)
     tags = [{"Key": "spotd-token", "Value": "t1"}, {"Key": "spotd-expires", "Value": "1900000000"}]
-    found = read(
+    result = read(
         Tags=tags,
         ClientToken="another",
         Placement={"AvailabilityZone": "us-east-1a"},
@@ -98,33 +98,33 @@ def test_where_it_is_and_whose() -> None:
         PrivateIpAddress="10.0.0.9",
         LaunchTime=at,
     )
-    assert (found.instance_id, found.token) == ("us-east-1/i-1", "t1")
-    assert (found.region, found.zone) == ("us-east-1", "us-east-1a")
-    assert (found.host, found.port, found.ssh_user) == ("203.0.113.9", 22, "spotd")
-    assert found.launched_at_us == int(at.timestamp()) * 1_000_000
-    assert found.expires_at_us == 1_900_000_000 * 1_000_000
+    assert (result.instance_id, result.token) == ("us-east-1/i-1", "t1")
+    assert (result.region, result.zone) == ("us-east-1", "us-east-1a")
+    assert (result.host, result.port, result.ssh_user) == ("203.0.113.9", 22, "spotd")
+    assert result.launched_at_us == int(at.timestamp()) * 1_000_000
+    assert result.expires_at_us == 1_900_000_000 * 1_000_000
     assert read(PrivateIpAddress="10.0.0.9", ClientToken="c").host == "10.0.0.9"
     assert read(ClientToken="c").token == "c"
     assert read().host == ""
 
 
 def test_names() -> None:
-    assert parted(name_of("eu-west-2", "i-1")) == ("eu-west-2", "i-1")
-    assert parted("i-1") == parted("") == ("", "")
+    assert split_name(qualified_name("eu-west-2", "i-1")) == ("eu-west-2", "i-1")
+    assert split_name("i-1") == split_name("") == ("", "")
     assert tags_of({"TagSet": [{"Key": "a", "Value": "b"}]}, "TagSet") == {"a": "b"}
     assert tags_of({}) == {}
-    assert us_of(None) == 0
+    assert timestamp_us(None) == 0
 
 
 def test_an_interrupted_machine_is_no_failed_create(rented: Rented) -> None:
-    """From the wire: it ran, so nobody takes its end as a pool without capacity."""
+    """From the wire: it ran, so its end is not taken for a lack of capacity."""
     cloud = rented.cloud()
     cloud.launch(rented.request("ran"))
-    words = "Server.SpotInstanceTermination: Spot instance termination"
+    message = "Server.SpotInstanceTermination: Spot instance termination"
     instance = cloud.list()[0].instance_id.partition("/")[2]
-    rented.aws.ec2.end("us-east-1", instance, "Server.SpotInstanceTermination", words)
-    [found] = cloud.list()
-    assert (found.state, found.error, found.error_code) == (T, words, "")
+    rented.aws.ec2.end("us-east-1", instance, "Server.SpotInstanceTermination", message)
+    [result] = cloud.list()
+    assert (result.state, result.error, result.error_code) == (T, message, "")
 
 
 def test_a_listing_of_half_the_regions_is_none(rented: Rented) -> None:

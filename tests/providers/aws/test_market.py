@@ -1,4 +1,4 @@
-"""What EC2 has on sale: prices in effect, the catalog and its age, reservations."""
+"""EC2's offers: current prices, the catalog and its age, reservations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from providers.aws.market import CATALOG_S, HICCUPS, Market, microusd_of, read_product
+from providers.aws.market import CATALOG_S, WARN_AFTER_FAILURES, Market, microusd_of, read_product
 from providers.aws.scores import read_scores
 from providers.base import (
     CONFIGURED,
@@ -18,7 +18,7 @@ from providers.base import (
     UnknownOutcome,
     UnpreparedError,
 )
-from providers.market_signals import ROUND_S
+from providers.market_signals import INTERVAL_S
 from tests.clouds.aws.market import REGIONS
 from tests.clouds.faults import Fault
 from tests.providers.aws.conftest import Rented, connected
@@ -27,7 +27,7 @@ P5 = "p5.48xlarge"
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -37,34 +37,39 @@ class Clock:
 
 
 def market(clock: Clock, *patterns: str, regions: tuple[str, ...] = ("us-east-1",)) -> Market:
-    ours = {f"cr-{number}": 0 for number in range(4)} | {"cr-a": 2_500_000}
+    own = {f"cr-{number}": 0 for number in range(4)} | {"cr-a": 2_500_000}
     kinds = patterns or ("p5.*", "g6.*")
-    return Market(connected(), "aws", regions, kinds, clock, reservations=ours)
+    return Market(connected(), "aws", regions, kinds, clock, reservations=own)
 
 
 def spot(offers: list[Offer], zone: str, kind: str = P5) -> Offer:
-    [found] = [
-        one
-        for one in offers
-        if (one.zone, one.instance_type, one.capacity_type) == (zone, kind, CapacityType.SPOT)
+    [result] = [
+        offer
+        for offer in offers
+        if (offer.zone, offer.instance_type, offer.capacity_type) == (zone, kind, CapacityType.SPOT)
     ]
-    return found
+    return result
 
 
 def test_scores_of_zones_are_asked_for_once_an_hour(rented: Rented) -> None:
-    told = {(P5, "use1-az6"): 3, (P5, "use1-az1"): 9, (P5, "usw2-az2"): 1, ("g6.xlarge", "x"): 5}
-    rented.aws.ec2.market.scores = told
+    reported = {
+        (P5, "use1-az6"): 3,
+        (P5, "use1-az1"): 9,
+        (P5, "usw2-az2"): 1,
+        ("g6.xlarge", "x"): 5,
+    }
+    rented.aws.ec2.market.scores = reported
     clock = Clock()
     here = market(clock, regions=REGIONS)
     try:
-        found = here.offers()
-        assert [spot(found, f"us-east-1{zone}").score for zone in "ab"] == [3, 9]
-        assert [spot(found, f"us-west-2{zone}").score for zone in "ab"] == [1, 0]
-        assert {o.score for o in found if o.capacity_type is not CapacityType.SPOT} == {0}
+        result = here.offers()
+        assert [spot(result, f"us-east-1{zone}").score for zone in "ab"] == [3, 9]
+        assert [spot(result, f"us-west-2{zone}").score for zone in "ab"] == [1, 0]
+        assert {o.score for o in result if o.capacity_type is not CapacityType.SPOT} == {0}
         here.offers()
         # One call for each type, for all regions: two of these patterns.
         assert len(rented.actions("GetSpotPlacementScores")) == 2
-        bodies = [one.body for one in rented.aws.ec2.seen if "Scores" in one.action]
+        bodies = [item.body for item in rented.aws.ec2.seen if "Scores" in item.action]
         assert {k: v for k, v in bodies[0].items() if k not in ("Action", "Version")} == {
             "InstanceType.1": P5,
             "TargetCapacity": "1",
@@ -74,18 +79,18 @@ def test_scores_of_zones_are_asked_for_once_an_hour(rented: Rented) -> None:
             "RegionName.2": "us-west-2",
             "MaxResults": "1000",
         }
-        clock.now_s += ROUND_S
+        clock.now_s += INTERVAL_S
         here.offers()
         assert len(rented.actions("GetSpotPlacementScores")) == 4
     finally:
-        told.clear()
+        reported.clear()
 
 
 def test_without_the_right_to_scores_there_are_offers(rented: Rented) -> None:
     rented.aws.ec2.faults.arm(Fault("unauthorized", ("GetSpotPlacementScores",)))
     cloud = rented.cloud()
     assert spot([*cloud.offers(OfferRequest())], "us-east-1a").score == 0
-    [remark] = [one for one in cloud.remarks() if one.key.startswith("signal/")]
+    [remark] = [warning for warning in cloud.warnings() if warning.key.startswith("signal/")]
     assert "`spotctl doctor --policy aws` prints the rights" in remark.text
 
 
@@ -104,8 +109,8 @@ def test_at_most_ten_types_are_asked_about() -> None:
     ]
     counting: Any = Counting()
     assert read_scores(counting, kinds) == {}
-    asked = ["t08", "t17", "t26", "t35", "t07", "t16", "t25", "t34", "t06", "t15"]
-    assert counting.asked == asked, "those with the most accelerators, always the same"
+    received = ["t08", "t17", "t26", "t35", "t07", "t16", "t25", "t34", "t06", "t15"]
+    assert counting.asked == received, "those with the most accelerators, always the same"
 
 
 def row(usd: str, timestamp: str, zone: str = "us-east-1a", zone_id: str = "use1-az6") -> Any:
@@ -151,11 +156,11 @@ def test_the_price_in_effect_is_the_newest_row_in_any_order(
 
 def test_prices_are_asked_for_as_of_now_and_for_linux(rented: Rented) -> None:
     market(Clock()).offers()
-    [asked] = [s.body for s in rented.aws.ec2.seen if s.action == "DescribeSpotPriceHistory"]
-    assert asked["ProductDescription.1"] == "Linux/UNIX"
-    assert "StartTime" in asked
-    assert "EndTime" not in asked
-    kinds = {value for key, value in asked.items() if key.startswith("InstanceType.")}
+    [received] = [s.body for s in rented.aws.ec2.seen if s.action == "DescribeSpotPriceHistory"]
+    assert received["ProductDescription.1"] == "Linux/UNIX"
+    assert "StartTime" in received
+    assert "EndTime" not in received
+    kinds = {value for key, value in received.items() if key.startswith("InstanceType.")}
     assert P5 in kinds
     assert all(kind.startswith(("p5.", "g6.")) for kind in kinds)
 
@@ -168,20 +173,20 @@ def test_a_pool_above_its_list_price_is_shown_as_no_discount(rented: Rented) -> 
 
 def test_on_demand_wherever_a_zone_offers_the_type(rented: Rented) -> None:
     offers = market(Clock()).offers()
-    plain = [one for one in offers if one.capacity_type is CapacityType.ON_DEMAND]
+    plain = [offer for offer in offers if offer.capacity_type is CapacityType.ON_DEMAND]
     assert {
-        (one.instance_type, one.zone, one.price_microusd_per_h, one.list_microusd_per_h)
-        for one in plain
+        (item.instance_type, item.zone, item.price_microusd_per_h, item.list_microusd_per_h)
+        for item in plain
     } == {
         (P5, "us-east-1a", 55_040_000, 55_040_000),
         (P5, "us-east-1b", 55_040_000, 55_040_000),
         ("g6.xlarge", "us-east-1a", 804_800, 804_800),
     }
-    assert all(one.zone_id.startswith("use1-az") for one in plain)
+    assert all(item.zone_id.startswith("use1-az") for item in plain)
 
 
 def test_types_that_no_pattern_names_are_not_on_sale(rented: Rented) -> None:
-    kinds = {one.instance_type for one in market(Clock(), "g6.xlarge").offers()}
+    kinds = {offer.instance_type for offer in market(Clock(), "g6.xlarge").offers()}
     assert kinds == {"g6.xlarge"}
     assert market(Clock(), "nothing-*").offers() == []
     assert market(Clock()).machine_type("us-east-1", "c5.xlarge") is None
@@ -189,7 +194,7 @@ def test_types_that_no_pattern_names_are_not_on_sale(rented: Rented) -> None:
 
 
 def reservation(**changes: Any) -> Any:
-    told = {
+    reported = {
         "capacityReservationId": "cr-1",
         "instanceType": P5,
         "availabilityZone": "us-east-1b",
@@ -198,7 +203,7 @@ def reservation(**changes: Any) -> Any:
         "totalInstanceCount": 4,
         "state": "active",
     }
-    return told | changes
+    return reported | changes
 
 
 @pytest.mark.parametrize(
@@ -213,11 +218,11 @@ def reservation(**changes: Any) -> Any:
 )
 def test_a_reservation_is_on_sale(rented: Rented, told: Any, sold: CapacityType | None) -> None:
     rented.aws.ec2.reservations.append(told)
-    found = [one for one in market(Clock()).offers() if one.reservation]
+    result = [offer for offer in market(Clock()).offers() if offer.reservation]
     if sold is None:
-        assert found == []
+        assert result == []
         return
-    [offer] = found
+    [offer] = result
     assert (offer.capacity_type, offer.reservation) == (sold, "cr-1")
     assert (offer.zone, offer.zone_id) == ("us-east-1b", "use1-az1")
     assert (offer.price_microusd_per_h, offer.list_microusd_per_h) == (0, 55_040_000)
@@ -226,41 +231,43 @@ def test_a_reservation_is_on_sale(rented: Rented, told: Any, sold: CapacityType 
 
 @pytest.mark.parametrize(("kind", "tail_s"), [("capacity-block", 1800), ("default", 0)])
 def test_it_says_when_its_machines_are_to_be_gone(rented: Rented, kind: str, tail_s: int) -> None:
-    """EC2 ends those of a block from half an hour before its end on."""
-    told = reservation(reservationType=kind, endDate="2026-12-01T11:30:00.000Z")
-    rented.aws.ec2.reservations.append(told)
-    [offer] = [one for one in market(Clock()).offers() if one.reservation]
+    """EC2 starts to terminate those of a block half an hour before its end."""
+    reported = reservation(reservationType=kind, endDate="2026-12-01T11:30:00.000Z")
+    rented.aws.ec2.reservations.append(reported)
+    [offer] = [offer for offer in market(Clock()).offers() if offer.reservation]
     end = datetime(2026, 12, 1, 11, 30, tzinfo=UTC)
     assert offer.ends_at_us == (int(end.timestamp()) - tail_s) * 1_000_000
 
 
 def test_a_price_of_its_own_is_what_it_costs(rented: Rented) -> None:
     rented.aws.ec2.reservations.append(reservation(capacityReservationId="cr-a"))
-    [offer] = [one for one in market(Clock()).offers() if one.reservation]
+    [offer] = [offer for offer in market(Clock()).offers() if offer.reservation]
     assert (offer.price_microusd_per_h, offer.price_source) == (2_500_000, CONFIGURED)
 
 
 def test_what_nobody_named_is_not_used_up(rented: Rented) -> None:
     """It is in the account, for somebody else's machines."""
     rented.aws.ec2.reservations.append(reservation(capacityReservationId="cr-99"))
-    assert not [one for one in market(Clock()).offers() if one.reservation]
+    assert not [offer for offer in market(Clock()).offers() if offer.reservation]
     rented.forget()
     rented.cloud().offers(OfferRequest())
     assert rented.actions("DescribeCapacityReservations") == []
 
 
 def test_two_reservations_of_a_pool_are_one_offer(rented: Rented) -> None:
-    """Of the first that has a machine to spare."""
-    told = [reservation(capacityReservationId=f"cr-{n}") for n in (3, 2, 1)]
-    told[-1] |= {"availableInstanceCount": 0}
-    rented.aws.ec2.reservations += told
-    assert [one.reservation for one in market(Clock()).offers() if one.reservation] == ["cr-2"]
+    """The first one with a free machine."""
+    reported = [reservation(capacityReservationId=f"cr-{n}") for n in (3, 2, 1)]
+    reported[-1] |= {"availableInstanceCount": 0}
+    rented.aws.ec2.reservations += reported
+    assert [offer.reservation for offer in market(Clock()).offers() if offer.reservation] == [
+        "cr-2"
+    ]
 
 
 def test_a_job_that_did_not_ask_for_reserved_ones_gets_none(rented: Rented) -> None:
     rented.aws.ec2.reservations.append(reservation())
     cloud = rented.cloud(reservations={"cr-1": 0})
-    assert not [one for one in cloud.offers(OfferRequest()) if one.reservation]
+    assert not [offer for offer in cloud.offers(OfferRequest()) if offer.reservation]
 
 
 @pytest.mark.parametrize(("network", "kinds"), [("public", set()), ("private", {P5})])
@@ -268,8 +275,8 @@ def test_several_cards_are_for_machines_without_a_public_address(
     rented: Rented, network: str, kinds: set[str]
 ) -> None:
     offers = rented.cloud(network=network).offers(OfferRequest())
-    assert {one.instance_type for one in offers if one.interconnect} == kinds
-    lacking = {one.joins_with for one in offers if one.instance_type == P5} - {""}
+    assert {offer.instance_type for offer in offers if offer.interconnect} == kinds
+    lacking = {offer.joins_with for offer in offers if offer.instance_type == P5} - {""}
     private = 'network = "private" or "jump" in [providers.aws]'
     assert lacking == (set() if P5 in kinds else {private})
 
@@ -290,15 +297,15 @@ def test_the_catalog_is_kept_for_a_day_and_prices_are_not(rented: Rented) -> Non
     rented.forget()
     clock.now_s += CATALOG_S - 1
     here.offers()
-    asked = [action for action in rented.actions() if action != "GetSpotPlacementScores"]
-    assert asked == ["DescribeSpotPriceHistory", "DescribeCapacityReservations"]
+    received = [action for action in rented.actions() if action != "GetSpotPlacementScores"]
+    assert received == ["DescribeSpotPriceHistory", "DescribeCapacityReservations"]
     clock.now_s += 2
     here.offers()
     assert rented.actions(*CATALOG) == [*CATALOG]
 
 
 def test_while_the_price_list_fails_dated_prices_stand_in(rented: Rented) -> None:
-    """Asked for again with the next offers, and kept as soon as it answers."""
+    """It is queried again with the next offers, and cached as soon as it answers."""
     rented.aws.ec2.market.listed[P5] = 54.0
     try:
         clock = Clock()
@@ -321,10 +328,10 @@ def test_while_the_price_list_fails_dated_prices_stand_in(rented: Rented) -> Non
 def test_a_type_without_a_list_price_is_sold_as_spot_alone(rented: Rented) -> None:
     listed = rented.aws.ec2.market.listed.pop("g6.xlarge")
     try:
-        offers = [one for one in market(Clock()).offers() if one.instance_type == "g6.xlarge"]
+        offers = [offer for offer in market(Clock()).offers() if offer.instance_type == "g6.xlarge"]
     finally:
         rented.aws.ec2.market.listed["g6.xlarge"] = listed
-    assert [(one.capacity_type, one.list_microusd_per_h) for one in offers] == [
+    assert [(offer.capacity_type, offer.list_microusd_per_h) for offer in offers] == [
         (CapacityType.SPOT, 0)
     ]
 
@@ -342,41 +349,43 @@ def test_a_type_without_a_list_price_is_sold_as_spot_alone(rented: Rented) -> No
 def test_half_a_region_is_none_and_takes_no_other_along(rented: Rented, action: str) -> None:
     here = market(Clock(), regions=REGIONS)
     rented.aws.ec2.faults.arm(Fault("http_500", (action,)))
-    assert len({one.region for one in here.offers()}) == len(REGIONS) - 1
-    assert {one.region for one in here.offers()} == {*REGIONS}
+    assert len({offer.region for offer in here.offers()}) == len(REGIONS) - 1
+    assert {offer.region for offer in here.offers()} == {*REGIONS}
     for _ in REGIONS:
         rented.aws.ec2.faults.arm(Fault("http_500", (action,)))
     with pytest.raises(UnknownOutcome):
         market(Clock(), regions=REGIONS).offers()
 
 
-@pytest.mark.parametrize(("what", "rounds"), [("unauthorized", 1), ("http_500", HICCUPS)])
+@pytest.mark.parametrize(
+    ("what", "rounds"), [("unauthorized", 1), ("http_500", WARN_AFTER_FAILURES)]
+)
 def test_a_region_that_is_left_out_is_told(rented: Rented, what: str, rounds: int) -> None:
-    """A refusal at once; what may be a hiccup when it lasts, not when it comes again."""
+    """A refusal at once; a possibly transient error only when it persists."""
     here = market(Clock(), regions=REGIONS)
     fault = Fault(what, ("DescribeSpotPriceHistory in us-west-2",))
     for failing in (*[True] * (rounds - 1), False, *[True] * (rounds - 1)):
         if failing:
             rented.aws.ec2.faults.arm(fault)
         here.offers()
-    assert here.remarks() == []
+    assert here.warnings() == []
     rented.aws.ec2.faults.arm(fault)
-    assert {one.region for one in here.offers()} == {"us-east-1"}
-    [told] = here.remarks()
-    assert (told.key, told.times) == ("region/aws/us-west-2", 1)
-    assert told.text.startswith("us-west-2 does not say what it sells")
+    assert {offer.region for offer in here.offers()} == {"us-east-1"}
+    [reported] = here.warnings()
+    assert (reported.key, reported.times) == ("region/aws/us-west-2", 1)
+    assert reported.text.startswith("us-west-2 returns no offers")
 
 
 def test_a_listing_lacks_no_region(rented: Rented) -> None:
-    """What is left out of it would be taken for gone."""
+    """A missing region's machines would be taken for gone."""
     rented.aws.ec2.faults.arm(Fault("not_enabled", ("DescribeInstances in us-west-2",)))
     with pytest.raises(UnpreparedError):
         rented.cloud().list()
 
 
 def product(kind: str = P5, **dimension: Any) -> dict[str, Any]:
-    told = {"unit": "Hrs", "pricePerUnit": {"USD": "55.0400000000"}} | dimension
-    terms = {"OnDemand": {"t": {"priceDimensions": {"d": told}}}}
+    reported = {"unit": "Hrs", "pricePerUnit": {"USD": "55.0400000000"}} | dimension
+    terms = {"OnDemand": {"t": {"priceDimensions": {"d": reported}}}}
     return {"product": {"attributes": {"instanceType": kind}}, "terms": terms}
 
 

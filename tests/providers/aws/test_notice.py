@@ -22,7 +22,7 @@ def answers(**documents: object) -> object:
 
 
 def answers_of(documents: Mapping[str, object]) -> Callable[[MetadataRequest], MetadataReply]:
-    """The same of documents that may change."""
+    """The same with documents that may change."""
 
     def reply(ask: MetadataRequest) -> MetadataReply:
         if ask.method == "PUT":
@@ -34,11 +34,11 @@ def answers_of(documents: Mapping[str, object]) -> Callable[[MetadataRequest], M
         name = ask.path.rpartition("/")[2].replace("-", "_")
         if name not in documents:
             return MetadataReply(404, b"<html>404</html>")
-        found = documents[name]
+        result = documents[name]
         return (
-            found
-            if isinstance(found, MetadataReply)
-            else MetadataReply(200, json.dumps(found).encode())
+            result
+            if isinstance(result, MetadataReply)
+            else MetadataReply(200, json.dumps(result).encode())
         )
 
     return reply
@@ -72,8 +72,8 @@ def test_every_read_carries_a_token_and_the_token_is_used_again() -> None:
         watcher = Watcher(url)
         watcher.poll()
         watcher.poll()
-    puts = [ask for ask in script.asked if ask.method == "PUT"]
-    gets = [ask for ask in script.asked if ask.method == "GET"]
+    puts = [ask for ask in script.requests if ask.method == "PUT"]
+    gets = [ask for ask in script.requests if ask.method == "GET"]
     assert len(puts) == 1
     assert puts[0].headers["x-aws-ec2-metadata-token-ttl-seconds"] == "21600"
     assert len(gets) >= 2
@@ -87,10 +87,10 @@ def test_a_token_is_renewed_before_it_expires() -> None:
         watcher.poll()
         now[0] += 44.0  # granted for 60 s, renewed 15 s before
         watcher.poll()
-        assert sum(ask.method == "PUT" for ask in script.asked) == 1
+        assert sum(ask.method == "PUT" for ask in script.requests) == 1
         now[0] += 2.0
         watcher.poll()
-        assert sum(ask.method == "PUT" for ask in script.asked) == 2
+        assert sum(ask.method == "PUT" for ask in script.requests) == 2
 
 
 @pytest.mark.parametrize("granted", ["9" * 400, "9" * 5000, "-1", "soon", ""])
@@ -108,7 +108,7 @@ def test_a_token_whose_time_is_nonsense_counts_as_the_one_asked_for(granted: str
         assert watcher.poll() == []
         now[0] += 46.0
         watcher.poll()
-    assert sum(ask.method == "PUT" for ask in script.asked) == 2
+    assert sum(ask.method == "PUT" for ask in script.requests) == 2
 
 
 def test_without_tokens_nothing_is_read_the_old_way() -> None:
@@ -119,7 +119,7 @@ def test_without_tokens_nothing_is_read_the_old_way() -> None:
 
     with serve_script(reply) as (url, script), pytest.raises(MetadataError, match="403"):
         Watcher(url).poll()
-    assert [ask.method for ask in script.asked] == ["PUT"]
+    assert [ask.method for ask in script.requests] == ["PUT"]
 
 
 def test_rebalance_and_maintenance_are_told_apart() -> None:
@@ -174,13 +174,13 @@ def test_where_a_preemption_is_nothing_else_is_asked_for() -> None:
     with serve_script(answers(instance_action=ACTION)) as (url, script):
         (notice,) = Watcher(url).poll()
     assert notice.kind is NoticeKind.PREEMPT
-    assert [ask.path.rpartition("/")[2] for ask in script.asked] == ["token", "instance-action"]
+    assert [ask.path.rpartition("/")[2] for ask in script.requests] == ["token", "instance-action"]
 
 
 @pytest.mark.parametrize("slow", ["rebalance", "scheduled"])
 @pytest.mark.parametrize("timeout_s", [2.0, 0.3])
 def test_a_slow_advisory_does_not_hide_a_preemption(slow: str, timeout_s: float) -> None:
-    """One that comes while it is waited for is heard in the same poll, and not a poll later."""
+    """A preemption during a slow advisory request is received in the same poll."""
     documents: dict[str, object] = {}
     known = answers_of(documents)
 

@@ -1,4 +1,4 @@
-"""docs/clouds/aws.md shows what goes over the wire. SPOTD_WRITE_GOLDEN=1 takes it over."""
+"""docs/clouds/aws.md shows what goes over the wire. SPOTD_WRITE_GOLDEN=1 updates it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _lines(name: str) -> list[str]:
 
 
 def _differences(name: str) -> list[str]:
-    """From the spot request; of many cards that are alike, the first and the last."""
-    found = []
+    """Relative to the spot request; of many equal interfaces, the first and the last."""
+    result = []
     for line in difflib.ndiff(_lines("spot"), _lines(name)):
         card = re.match(r"\+ NetworkInterface\.(\d+)\.", line)
         if line[0] in "+-" and (card is None or int(card[1]) in (1, 2, LAST_CARD)):
-            found.append(line)
-    return found
+            result.append(line)
+    return result
 
 
 def _cloud_config() -> list[str]:

@@ -1,5 +1,5 @@
-"""What `spotctl doctor` finds out about AWS: against the stand-in, which refuses what it is told to
-refuse, and makes nothing of a dry run."""
+"""The readiness checks for AWS, against the stand-in, which refuses calls on request and does
+nothing for a dry run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ P5_SPOT = (REGION, "L-C4BD4855")
 
 @pytest.fixture(autouse=True, scope="module")
 def firewall(aws: StandIn) -> Iterator[None]:
-    """SSH from one address, as `spotctl init aws` leaves it."""
+    """SSH from one address, as `spotctl init aws` sets it up."""
     ec2 = boto3.Session(profile_name=PROFILE).client("ec2", region_name=REGION)
     tagged = [{"Name": "tag:spotd-network", "Values": ["public"]}]
     [group] = ec2.describe_security_groups(Filters=tagged)["SecurityGroups"]
@@ -43,22 +43,22 @@ def quotas(aws: StandIn) -> Iterator[None]:
 
 
 def examined(rented: Rented, *needs: CapacityNeed, **settings: object) -> dict[str, Finding]:
-    found = rented.cloud(regions=(REGION,), **settings).examine(needs)
-    assert len({one.check for one in found}) == len(found)
-    return {one.check: one for one in found}
+    result = rented.cloud(regions=(REGION,), **settings).check_readiness(needs)
+    assert len({item.check for item in result}) == len(result)
+    return {item.check: item for item in result}
 
 
 def test_an_account_that_is_ready(rented: Rented) -> None:
     rented.cloud().launch(rented.request("one"))
     rented.forget()
-    found = examined(rented, P5)
-    assert {one.grade for one in found.values()} == {Grade.OK}
-    assert {*found} == {"credentials", "clock", "permissions", "quota", "image", "network"}
-    assert "account 123456789012 (by shared-credentials-file)" in found["credentials"].text
-    assert "RunInstances (p5.48xlarge, spot), TerminateInstances" in found["permissions"].text
-    assert "384 are needed (2 x p5.48xlarge for llama)" in found["quota"].text
-    assert found["network"].text.endswith("SSH from 203.0.113.7/32")
-    made = {one.action for one in rented.aws.ec2.seen if one.body.get("DryRun") != "true"}
+    result = examined(rented, P5)
+    assert {item.grade for item in result.values()} == {Grade.OK}
+    assert {*result} == {"credentials", "clock", "permissions", "quota", "image", "network"}
+    assert "account 123456789012 (by shared-credentials-file)" in result["credentials"].text
+    assert "RunInstances (p5.48xlarge, spot), TerminateInstances" in result["permissions"].text
+    assert "384 are needed (2 x p5.48xlarge for llama)" in result["quota"].text
+    assert result["network"].text.endswith("SSH from 203.0.113.7/32")
+    made = {item.action for item in rented.aws.ec2.seen if item.body.get("DryRun") != "true"}
     assert not [action for action in made if not action.startswith(("Describe", "Get"))]
     assert len(rented.cloud(regions=(REGION,)).list()) == 1, "a dry run ends nothing"
 
@@ -67,32 +67,32 @@ def test_an_account_that_is_ready(rented: Rented) -> None:
 def test_a_right_that_is_missing_is_named(rented: Rented, action: str) -> None:
     rented.cloud().launch(rented.request("one"))
     rented.aws.ec2.faults.arm(Fault("unauthorized", (action,)))
-    found = examined(rented, P5)["permissions"]
-    assert found.grade is Grade.FAIL
-    assert f"refused: {action};" in found.text
-    assert "spotctl doctor --policy aws" in found.fix
+    result = examined(rented, P5)["permissions"]
+    assert result.grade is Grade.FAIL
+    assert f"refused: {action};" in result.text
+    assert "spotctl doctor --policy aws" in result.fix
 
 
 def test_what_cannot_be_tried_is_said(rented: Rented) -> None:
-    found = examined(rented)["permissions"]
-    assert found.grade is Grade.OK
-    assert "not tried: RunInstances (nothing on sale" in found.text
-    assert "TerminateInstances (there is no machine" in found.text
+    result = examined(rented)["permissions"]
+    assert result.grade is Grade.OK
+    assert "not tried: RunInstances (no offer" in result.text
+    assert "TerminateInstances (there is no machine" in result.text
 
 
 def test_a_quota_that_is_too_small_says_how_to_raise_it(rented: Rented) -> None:
     rented.aws.ec2.quotas[P5_SPOT] = 192.0
-    found = examined(rented, P5)["quota"]
-    assert found.grade is Grade.FAIL
-    assert found.text == (
+    result = examined(rented, P5)["quota"]
+    assert result.grade is Grade.FAIL
+    assert result.text == (
         "All P5 Spot Instance Requests (L-C4BD4855): 192 vCPUs; "
         "384 are needed (2 x p5.48xlarge for llama)"
     )
-    assert found.fix.endswith("--quota-code L-C4BD4855 --desired-value 384 --region us-east-1")
-    assert (found.serves, found.lacks) == ((P5,), ()), "one machine would be made"
+    assert result.fix.endswith("--quota-code L-C4BD4855 --desired-value 384 --region us-east-1")
+    assert (result.serves, result.lacks) == ((P5,), ()), "one machine would be made"
     rented.aws.ec2.quotas[P5_SPOT] = 0.0
-    found = examined(rented, P5)["quota"]
-    assert (found.serves, found.lacks) == ((), (P5,))
+    result = examined(rented, P5)["quota"]
+    assert (result.serves, result.lacks) == ((), (P5,))
 
 
 @pytest.mark.parametrize(
@@ -109,24 +109,24 @@ def test_a_quota_that_is_too_small_says_how_to_raise_it(rented: Rented) -> None:
     ],
 )
 def test_each_type_has_its_quota(kind: str, capacity: CapacityType, code: str) -> None:
-    found = quota_of(CapacityNeed(REGION, "", kind, capacity))
-    assert (found[0] if found else "") == code
+    result = quota_of(CapacityNeed(REGION, "", kind, capacity))
+    assert (result[0] if result else "") == code
 
 
 def test_an_image_that_is_gone_or_for_other_machines(rented: Rented) -> None:
-    found = examined(rented, P5, image="ami-0123")["image"]
-    assert found.grade is Grade.FAIL
-    assert "`image` of the provider" in found.fix
+    result = examined(rented, P5, image="ami-0123")["image"]
+    assert result.grade is Grade.FAIL
+    assert "`image` of the provider" in result.fix
     arm = CapacityNeed(REGION, "us-east-1a", "c7g.xlarge", CapacityType.SPOT, cpus=4.0)
     text = examined(rented, arm)["image"].text
     assert "is made for x86_64, and c7g.xlarge is not" in text
 
 
 def test_a_network_that_is_missing_or_open_to_all(rented: Rented) -> None:
-    found = examined(rented, P5, network="jump")
-    assert found["network"].text == "no subnet has the tag spotd-network=jump"
-    assert "spotctl init aws --network jump --region us-east-1" in found["network"].fix
-    assert found["permissions"].grade is Grade.OK, "what is missing is no right"
+    result = examined(rented, P5, network="jump")
+    assert result["network"].text == "no subnet has the tag spotd-network=jump"
+    assert "spotctl init aws --network jump --region us-east-1" in result["network"].fix
+    assert result["permissions"].grade is Grade.OK, "what is missing is no right"
     ec2 = boto3.Session(profile_name=PROFILE).client("ec2", region_name=REGION)
     tagged = [{"Name": "tag:spotd-network", "Values": ["public"]}]
     [group] = ec2.describe_security_groups(Filters=tagged)["SecurityGroups"]
@@ -141,16 +141,16 @@ def test_a_network_that_is_missing_or_open_to_all(rented: Rented) -> None:
 
 
 def test_a_queue_that_is_not_there(rented: Rented) -> None:
-    found = examined(rented, P5, queue="nobodys")["queue"]
-    assert found.grade is Grade.FAIL
-    assert "spotctl init aws --queue nobodys" in found.fix
+    result = examined(rented, P5, queue="nobodys")["queue"]
+    assert result.grade is Grade.FAIL
+    assert "spotctl init aws --queue nobodys" in result.fix
 
 
 def test_whoever_is_nobody_is_asked_nothing_else(rented: Rented) -> None:
     rented.forget()
-    found = examined(rented, P5, profile="nobodys")
-    assert {*found} == {"credentials"}
-    assert found["credentials"].grade is Grade.FAIL
+    result = examined(rented, P5, profile="nobodys")
+    assert {*result} == {"credentials"}
+    assert result["credentials"].grade is Grade.FAIL
     assert rented.actions() == []
 
 
@@ -160,13 +160,13 @@ def test_credentials_that_nobody_renews_are_told(
     for name, value in (("ACCESS_KEY_ID", "t"), ("SECRET_ACCESS_KEY", "t"), ("SESSION_TOKEN", "t")):
         monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", rented.aws.endpoint)
-    found = examined(rented, P5, profile="")["credentials"]
-    assert found.grade is Grade.WARN
-    assert "temporary, and nobody renews them" in found.text
+    result = examined(rented, P5, profile="")["credentials"]
+    assert result.grade is Grade.WARN
+    assert "temporary, and not renewed" in result.text
 
 
 def test_a_service_that_refuses_is_a_finding(rented: Rented) -> None:
     rented.aws.ec2.faults.arm(Fault("unauthorized", ("GetServiceQuota",)))
-    found = examined(rented, P5)["quota"]
-    assert found.grade is Grade.FAIL
-    assert "You may not." in found.text
+    result = examined(rented, P5)["quota"]
+    assert result.grade is Grade.FAIL
+    assert "You may not." in result.text

@@ -1,5 +1,5 @@
-"""Replies of the real EC2, recorded by Apache Libcloud, through botocore's parser and our reading.
-See tests/fixtures/recorded/ec2/README.md."""
+"""Replies of the real EC2, recorded by Apache Libcloud, through botocore's parser and ours. See
+tests/fixtures/recorded/ec2/README.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import botocore.parsers
 import pytest
 
 from providers.aws import leftovers
-from providers.aws.clients import Clients, _translated
+from providers.aws.clients import Clients, _translate_error
 from providers.aws.cloud import _launched
 from providers.aws.listing import instances_of, read_instance
 from providers.base import (
@@ -34,7 +34,7 @@ def _ec2() -> botocore.model.ServiceModel:
 
 
 def parsed(file: str, operation: str, status: int = 200) -> dict[str, Any]:
-    """What the SDK makes of the recorded reply."""
+    """Return the SDK's result for the recorded reply."""
     shape = _ec2().operation_model(operation).output_shape
     reply = {"body": (FOLDER / f"{file}.xml").read_bytes(), "headers": {}, "status_code": status}
     return dict(botocore.parsers.create_parser("ec2").parse(reply, shape))
@@ -68,10 +68,10 @@ def test_a_launch(file: str, instance: str) -> None:
 
 def test_a_launch_of_a_spot_machine() -> None:
     [row] = parsed("run_instances_spot", "RunInstances")["Instances"]
-    found = read_instance("us-east-1", row)
-    assert (found.capacity_type, found.state) == (CapacityType.SPOT, InstanceState.PENDING)
-    assert (found.zone, found.instance_type) == ("us-east-1b", "m1.small")
-    assert found.launched_at_us == 1_186_487_510_000_000
+    result = read_instance("us-east-1", row)
+    assert (result.capacity_type, result.state) == (CapacityType.SPOT, InstanceState.PENDING)
+    assert (result.zone, result.instance_type) == ("us-east-1b", "m1.small")
+    assert result.launched_at_us == 1_186_487_510_000_000
     [row] = parsed("run_instances_idem", "RunInstances")["Instances"]
     assert read_instance("us-east-1", row).token == "testclienttoken"
 
@@ -79,14 +79,14 @@ def test_a_launch_of_a_spot_machine() -> None:
 def test_a_launch_in_a_subnet() -> None:
     file = "run_instances_with_subnet_and_security_group"
     [row] = parsed(file, "RunInstances")["Instances"]
-    found = read_instance("us-east-1", row)
-    assert (found.host, found.token, found.tags) == ("192.0.2.5", "", {})
-    assert (found.error, found.error_code) == ("", "")  # "pending" is the reason of its state
+    result = read_instance("us-east-1", row)
+    assert (result.host, result.token, result.tags) == ("192.0.2.5", "", {})
+    assert (result.error, result.error_code) == ("", "")  # "pending" is the reason of its state
 
 
 def test_a_token_that_was_used_for_something_else() -> None:
     answer = parsed("run_instances_idem_mismatch", "RunInstances", 400)
-    error = _translated(answer, "us-east-1")
+    error = _translate_error(answer, "us-east-1")
     assert type(error) is RejectedError
     assert error.code == "IdempotentParameterMismatch"
     assert "inconsistent with arguments used in previous request" in str(error)
@@ -94,14 +94,16 @@ def test_a_token_that_was_used_for_something_else() -> None:
 
 def test_a_listing() -> None:
     answer = parsed("describe_instances", "DescribeInstances")
-    found = [read_instance("us-east-1", row) for row in instances_of(answer["Reservations"])]
-    assert [(one.instance_id, one.host) for one in found] == [
+    result = [read_instance("us-east-1", row) for row in instances_of(answer["Reservations"])]
+    assert [(item.instance_id, item.host) for item in result] == [
         ("us-east-1/i-4382922a", "1.2.3.4"),
         ("us-east-1/i-8474834a", "1.2.3.5"),
     ]
-    assert {one.state for one in found} == {InstanceState.STOPPING}  # "stopped": never ours to keep
-    assert found[0].error == "Client.UserInitiatedShutdown: User initiated shutdown"
-    assert {one.capacity_type for one in found} == {CapacityType.ON_DEMAND}
+    assert {item.state for item in result} == {
+        InstanceState.STOPPING
+    }  # "stopped": never ours to keep
+    assert result[0].error == "Client.UserInitiatedShutdown: User initiated shutdown"
+    assert {item.capacity_type for item in result} == {CapacityType.ON_DEMAND}
 
 
 def test_an_end() -> None:
@@ -110,17 +112,17 @@ def test_an_end() -> None:
 
 
 def test_leftovers() -> None:
-    """EC2 filters by tag and status, so that only addresses are left for us to judge; those of the
-    classic network have no id to release them by."""
-    found = list(leftovers.find(Recorded(), "us-east-1", "d0"))
-    assert [one.leftover_id for one in found if one.kind is LeftoverKind.ADDRESS] == [
+    """EC2 filters by tag and status, so the adapter only has to judge addresses; those of the
+    classic network have no id by which to release them."""
+    result = list(leftovers.find(Recorded(), "us-east-1", "d0"))
+    assert [item.leftover_id for item in result if item.kind is LeftoverKind.ADDRESS] == [
         "us-east-1/eipalloc-922a5cf3",
         "us-east-1/eipalloc-992a5cf8",
     ]
-    disk = found[0]
+    disk = result[0]
     assert (disk.kind, disk.zone) == (LeftoverKind.DISK, "us-east-1d")
     assert disk.since_us == 1_381_297_297_000_000
-    cards = [one.leftover_id for one in found if one.kind is LeftoverKind.CARD]
+    cards = [item.leftover_id for item in result if item.kind is LeftoverKind.NETWORK_INTERFACE]
     assert cards == ["us-east-1/eni-18e6c05e", "us-east-1/eni-83e3c5c5"]
     [classic] = parsed("describe_addresses_single", "DescribeAddresses")["Addresses"]
     assert "AllocationId" not in classic

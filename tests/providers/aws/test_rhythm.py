@@ -1,12 +1,12 @@
-"""How many calls an hour costs, counted where they arrive. docs/clouds/aws.md has the figures."""
+"""The number of calls per hour, counted at the stand-in. docs/clouds/aws.md has the figures."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from providers.aws.scores import MOST_TYPES
+from providers.aws.scores import MAX_TYPES
 from providers.base import OfferRequest
-from providers.market_signals import ROUND_S
+from providers.market_signals import INTERVAL_S
 from spotd.config.schedule import Schedule
 from spotd.domain.market import Timing
 from spotd.planner.core.expiry import RENEW_SHARE
@@ -20,24 +20,24 @@ HOUR_S = 3600.0
 
 
 def counted(rented: Rented) -> Counter[tuple[str, str]]:
-    """(region, action) -> calls since the last time."""
-    calls = Counter((one.region, one.action) for one in rented.aws.ec2.seen)
+    """Return (region, action) -> calls since the last time."""
+    calls = Counter((item.region, item.action) for item in rented.aws.ec2.seen)
     rented.forget()
     return calls
 
 
 def test_an_hour_of_100_machines(rented: Rented) -> None:
-    """No verb that looks asks for each machine: all of a page cost what one does."""
+    """No reading verb makes a call per machine: a full page costs as much as one machine."""
     cloud, rhythm = rented.cloud(reservations={"cr-1": 0}), Schedule()
     cloud.offers(OfferRequest())
-    scores = Counter(one.action for one in rented.aws.ec2.seen)["GetSpotPlacementScores"]
+    scores = Counter(item.action for item in rented.aws.ec2.seen)["GetSpotPlacementScores"]
     assert scores == 2, "one for each type, for all regions"
-    assert (ROUND_S, MOST_TYPES) == (HOUR_S, 10)
-    assert f"| `GetSpotPlacementScores` | {MOST_TYPES} at most |" in PAGE.read_text()
+    assert (INTERVAL_S, MAX_TYPES) == (HOUR_S, 10)
+    assert f"| `GetSpotPlacementScores` | {MAX_TYPES} at most |" in PAGE.read_text()
     for number in range(HERE):
         region = REGIONS[number % 2]
-        asked = rented.request(f"n{number}", region=region, zone=f"{region}a")
-        cloud.launch(asked)
+        received = rented.request(f"n{number}", region=region, zone=f"{region}a")
+        cloud.launch(received)
     counted(rented)
     rhythms = {
         cloud.list: rhythm.survey_s,
@@ -55,13 +55,13 @@ def test_an_hour_of_100_machines(rented: Rented) -> None:
         assert {at for at, _ in calls} == {*REGIONS}
         for action, number in one_region.items():
             hour[action] += round(number * HOUR_S / every_s)
-    told = {f"| `{action}` | {number} |" for action, number in hour.items()}
-    assert {row for row in told if row not in PAGE.read_text()} == set()
+    reported = {f"| `{action}` | {number} |" for action, number in hour.items()}
+    assert {row for row in reported if row not in PAGE.read_text()} == set()
     assert len(hour) == 8
 
 
 def test_an_hour_of_renewals(rented: Rented) -> None:
-    """The one thing that is done for each machine: two calls, once in a share of its time."""
+    """The only per-machine work: two calls, once in a fraction of its lifetime."""
     cloud = rented.cloud()
     cloud.launch(rented.request("renewed"))
     [machine] = cloud.list()

@@ -1,5 +1,5 @@
-"""Every call that the adapter makes, as the stand-in got it, the control box's policy allows;
-the reaper may make two of them, and a machine none."""
+"""The control box's policy allows every call of the adapter, as the stand-in received it; the
+reaper may make two of them, and a machine none."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Need = tuple[str, str, dict[str, str]]  # action, resource, condition keys
 
 
 def needs(seen: Seen, deployment: str) -> Iterator[Need]:
-    """What AWS asks of the caller's policies for one call, by its Service Authorization
+    """Return what AWS requires of the caller's policies for one call, by its Service Authorization
     Reference."""
     here = {"aws:RequestedRegion": seen.region}
     mine = here | {"aws:ResourceTag/spotd-deployment": deployment}
@@ -60,8 +60,8 @@ def needs(seen: Seen, deployment: str) -> Iterator[Need]:
         context = mine | {"aws:TagKeys": ",".join(sorted(keys))}
         yield action, f"{arn}instance/{seen.body['ResourceId.1']}", context
     elif seen.action in ("TerminateInstances", "GetConsoleOutput"):
-        ident = seen.body.get("InstanceId.1") or seen.body["InstanceId"]
-        yield action, f"{arn}instance/{ident}", mine
+        resource_id = seen.body.get("InstanceId.1") or seen.body["InstanceId"]
+        yield action, f"{arn}instance/{resource_id}", mine
     elif seen.action == "CreatePlacementGroup":
         resource = f"{arn}placement-group/{seen.body['GroupName']}"
         keys = {v: k for k, v in seen.body.items() if k.endswith(".Key")}
@@ -92,14 +92,14 @@ def needs(seen: Seen, deployment: str) -> Iterator[Need]:
 
 
 def _experiment(seen: Seen, here: dict[str, str], arn: str, mine: dict[str, str]) -> Iterator[Need]:
-    """Of FIS: an experiment and its template are asked about one by one."""
+    """FIS checks an experiment and its template separately."""
     action = f"fis:{seen.action}"
     tags = {f"aws:RequestTag/{k}": v for k, v in seen.body.get("tags", {}).items()}
     if seen.action == "CreateExperimentTemplate":
         yield action, f"{arn}experiment-template/*", here | tags
         yield "fis:TagResource", f"{arn}experiment-template/*", here | tags
-        for one in seen.body["actions"].values():
-            yield action, f"arn:aws:fis:{seen.region}:{ACCOUNT}:action/{one['actionId']}", here
+        for item in seen.body["actions"].values():
+            yield action, f"arn:aws:fis:{seen.region}:{ACCOUNT}:action/{item['actionId']}", here
         passed = {"iam:PassedToService": "fis.amazonaws.com"}
         yield "iam:PassRole", seen.body["roleArn"], passed
     elif seen.action == "StartExperiment":
@@ -122,7 +122,7 @@ def _image(seen: Seen, here: dict[str, str], arn: str, mine: dict[str, str]) -> 
 
 
 def _tagged(body: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Of each kind of resource, the condition keys of the tags that it gets."""
+    """Return, for each kind of resource, the condition keys of the tags that it gets."""
     tagged: dict[str, dict[str, str]] = {}
     for key, kind in body.items():
         if key.endswith(".ResourceType"):
@@ -158,7 +158,7 @@ def _launch(seen: Seen, here: dict[str, str], arn: str) -> Iterator[Need]:
 
 
 def _live_through_everything(rented: Rented) -> None:
-    """Each verb of the port, and each way of buying a machine."""
+    """Use each verb of the port, and each capacity type."""
     session = boto3.Session(profile_name=PROFILE)
     iam: Any = session.client("iam", "us-east-1")
     role = f"spotd-node-{rented.deployment}"
@@ -183,19 +183,19 @@ def _live_through_everything(rented: Rented) -> None:
     cloud.launch(rented.request("gang", interconnect="efa", gang="spotd-g1"))
     machines = cloud.list()
     offers = cloud.offers(OfferRequest(instance_type="p5.48xlarge"))
-    cloud.examine([readiness.need_of(offer) for offer in offers])
+    cloud.check_readiness([readiness.need_of(offer) for offer in offers])
     cloud.renew(machines[0].instance_id, 1_900_000_000 * 1_000_000)
-    cloud.console(machines[0].instance_id)
+    cloud.read_serial_console(machines[0].instance_id)
     cloud.make_image(machines[0].instance_id, "spotd-baked", {})
     [image] = cloud.images()
     cloud.remove_image(image.image_id)
-    spot = next(one for one in machines if one.capacity_type is CapacityType.SPOT)
+    spot = next(machine for machine in machines if machine.capacity_type is CapacityType.SPOT)
     cloud.interrupt(spot.instance_id)
     cloud.notices()
     cloud.notices()
     rented.aws.ec2.faults.arm(Fault("leftovers", ("TerminateInstances",)))
-    for one in machines:
-        cloud.terminate(one.instance_id)
+    for machine in machines:
+        cloud.terminate(machine.instance_id)
     for left in cloud.leftovers():
         cloud.discard(left.leftover_id)
     assert cloud.leftovers() == []
@@ -210,7 +210,7 @@ def asked(rented: Rented) -> list[Need]:
 
 
 def _check_experiments(document: Mapping[str, Any], deployment: str) -> None:
-    """FIS takes back ours, and nobody else's."""
+    """FIS preempts only machines of the deployment."""
     action, where = "ec2:SendSpotInstanceInterruptions", {"aws:RequestedRegion": "us-east-1"}
     machine, tag = (
         f"arn:aws:ec2:us-east-1:{ACCOUNT}:instance/i-1",

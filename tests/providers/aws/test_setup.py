@@ -1,5 +1,5 @@
-"""`spotctl init aws` against the stand-in: what it makes, that it makes it once, and that machines
-are launched into it."""
+"""`spotctl init aws` against the stand-in: it creates each resource once, and machines can be
+launched into them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from providers.aws.apply import Account
 from providers.aws.policy import policies
 from providers.aws.roles import role_steps
 from providers.aws.script import script
-from providers.aws.setup import RULE, steps
+from providers.aws.setup import EVENT_RULE, steps
 from providers.aws.terraform import terraform
 from providers.base import Launched, UnknownOutcome
 from providers.iam.policy import PolicyFacts
@@ -33,9 +33,9 @@ from providers.iam.setup import (
     SetupFacts,
     Step,
     apply,
-    filled,
-    missing,
-    search,
+    find_missing_steps,
+    select_jmespath,
+    substitute,
 )
 from tests.clouds.aws.serving import PROFILE
 from tests.clouds.faults import Fault
@@ -57,16 +57,16 @@ def facts(rented: Rented, region: str, network: str = "public", queue: str = "")
 
 
 def changes(rented: Rented) -> list[str]:
-    return [one.action for one in rented.aws.ec2.seen if not one.action.startswith(LOOKS)]
+    return [item.action for item in rented.aws.ec2.seen if not item.action.startswith(LOOKS)]
 
 
 def client(service: str, region: str) -> Any:
-    """The SDK's own, shared with whoever asks for the same."""
+    """The SDK's own, shared by callers with the same arguments."""
     return connected()._client(service, region)
 
 
 def account() -> Account:
-    """As `spotctl init aws` asks it."""
+    """As `spotctl init aws` uses it."""
     return Account(clients=connected())
 
 
@@ -104,15 +104,15 @@ REGIONS_OF = {"public": "eu-west-1", "private": "eu-north-1", "jump": "ap-south-
 @pytest.mark.parametrize("network", NETWORKS)
 def test_applied_twice_it_is_there_once(rented: Rented, network: str) -> None:
     name = REGIONS_OF[network]
-    wanted, asked = steps(facts(rented, name, network, "spotd-warnings")), account()
-    told = missing(wanted, asked.ask)
+    wanted, setup_account = steps(facts(rented, name, network, "spotd-warnings")), account()
+    reported = find_missing_steps(wanted, setup_account.execute)
     assert changes(rented) == []
-    done = list(apply(wanted, asked.ask))
-    assert [text for text, there in done if not there] == told
+    done = list(apply(wanted, setup_account.execute))
+    assert [text for text, there in done if not there] == reported
     assert [there for _, there in done].count(True) == 0
-    assert missing(wanted, asked.ask) == []
+    assert find_missing_steps(wanted, setup_account.execute) == []
     rented.forget()
-    assert {there for _, there in apply(wanted, asked.ask)} == {True}
+    assert {there for _, there in apply(wanted, setup_account.execute)} == {True}
     assert changes(rented) == []
     region = Region(name)
     [vpc] = region.vpcs(network)
@@ -129,26 +129,26 @@ def test_applied_twice_it_is_there_once(rented: Rented, network: str) -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_machines_are_launched_into_it(rented: Rented, network: str) -> None:
     name = REGIONS_OF[network]
-    list(apply(steps(facts(rented, name, network)), account().ask))
+    list(apply(steps(facts(rented, name, network)), account().execute))
     role = f"spotd-node-{rented.deployment}"
     cloud = rented.cloud(regions=(name,), network=network, node_role=role)
     launched = cloud.launch(rented.request("into", region=name, zone=f"{name}a"))
     assert isinstance(launched, Launched)
     [machine] = cloud.list()
     assert machine.zone == f"{name}a"
-    ident = machine.instance_id.partition("/")[2]
+    resource_id = machine.instance_id.partition("/")[2]
     region = Region(name)
-    [row] = region.ec2.describe_instances(InstanceIds=[ident])["Reservations"][0]["Instances"]
+    [row] = region.ec2.describe_instances(InstanceIds=[resource_id])["Reservations"][0]["Instances"]
     assert row["VpcId"] == region.vpcs(network)[0]["VpcId"]
     assert row["IamInstanceProfile"]["Arn"].endswith(role)
     [card] = row["NetworkInterfaces"]
-    assert [one["GroupName"] for one in card["Groups"]] == ["spotd"]
+    assert [group["GroupName"] for group in card["Groups"]] == ["spotd"]
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_nobody_but_the_box_gets_in(rented: Rented, network: str) -> None:
     name = REGIONS_OF[network]
-    list(apply(steps(facts(rented, name, network)), account().ask))
+    list(apply(steps(facts(rented, name, network)), account().execute))
     region = Region(name)
     [vpc] = region.vpcs(network)
     inside = [{"Name": "vpc-id", "Values": [vpc["VpcId"]]}]
@@ -175,13 +175,13 @@ def test_nobody_but_the_box_gets_in(rented: Rented, network: str) -> None:
 
 def test_the_roles_are_those_of_the_policies(rented: Rented) -> None:
     wanted = facts(rented, "eu-west-1")
-    list(apply(steps(wanted), account().ask))
+    list(apply(steps(wanted), account().execute))
     iam = Region("eu-west-1").iam
     for name, document in policies(wanted.policy).items():
-        whose = name.replace("-rehearse-", "-control-")
-        policy = iam.get_role_policy(RoleName=whose, PolicyName=name)
+        owner = name.replace("-rehearse-", "-control-")
+        policy = iam.get_role_policy(RoleName=owner, PolicyName=name)
         assert policy["PolicyDocument"] == document
-        if whose != name:
+        if owner != name:
             continue
         trust = iam.get_role(RoleName=name)["Role"]["AssumeRolePolicyDocument"]
         principal = trust["Statement"][0]["Principal"]
@@ -204,13 +204,13 @@ def test_machines_of_other_clouds_may_have_a_role_of_their_own(rented: Rented) -
     trusts = {"gcp": ("77", "spotd"), "azure": ("a-tenant", "an-object", "api://spotd")}
     own = facts(rented, "eu-west-1")
     name = f"spotd-web-{rented.deployment}"
-    wanted, asked = [*role_steps(replace(own, trusts=trusts))], account()
+    wanted, setup_account = [*role_steps(replace(own, trusts=trusts))], account()
     who = Step(
         "who", Call("us-east-1", "sts", "get_caller_identity", {}, "Account"), name="ACCOUNT"
     )
-    assert f"the role {name}" in missing([who, *wanted], asked.ask)
-    list(apply([who, *wanted], asked.ask))
-    assert missing([who, *wanted], asked.ask) == []
+    assert f"the role {name}" in find_missing_steps([who, *wanted], setup_account.execute)
+    list(apply([who, *wanted], setup_account.execute))
+    assert find_missing_steps([who, *wanted], setup_account.execute) == []
     iam = client("iam", "us-east-1")
     role = iam.get_role(RoleName=name)["Role"]["AssumeRolePolicyDocument"]
     google, entra = role["Statement"]
@@ -232,8 +232,10 @@ def test_machines_of_other_clouds_may_have_a_role_of_their_own(rented: Rented) -
     policy = iam.get_role_policy(RoleName=name, PolicyName=name)["PolicyDocument"]
     assert policy == policies(own.policy)[f"spotd-node-{rented.deployment}"]
     fewer = [*role_steps(replace(own, trusts={"gcp": ("78", "spotd")}))]
-    assert missing([who, *fewer], asked.ask) == [f"who may have the role {name}"]
-    list(apply([who, *fewer], asked.ask))
+    assert find_missing_steps([who, *fewer], setup_account.execute) == [
+        f"who may have the role {name}"
+    ]
+    list(apply([who, *fewer], setup_account.execute))
     role = iam.get_role(RoleName=name)["Role"]["AssumeRolePolicyDocument"]
     assert len(role["Statement"]) == 1
     alike = trusts | {"gcp": ("77", "api://spotd")}  # what `federate` of a store can say
@@ -243,28 +245,28 @@ def test_machines_of_other_clouds_may_have_a_role_of_their_own(rented: Rented) -
 
 
 def test_a_policy_that_is_another_by_now_is_put_right(rented: Rented) -> None:
-    wanted, asked = steps(facts(rented, "eu-west-1")), account()
-    list(apply(wanted, asked.ask))
+    wanted, setup_account = steps(facts(rented, "eu-west-1")), account()
+    list(apply(wanted, setup_account.execute))
     name = f"spotd-control-{rented.deployment}"
     old = json.dumps({"Version": "2012-10-17", "Statement": [_OLD]})
     Region("eu-west-1").iam.put_role_policy(RoleName=name, PolicyName=name, PolicyDocument=old)
-    assert missing(wanted, asked.ask) == [f"what the role {name} may do"]
-    list(apply(wanted, asked.ask))
-    assert missing(wanted, asked.ask) == []
+    assert find_missing_steps(wanted, setup_account.execute) == [f"what the role {name} may do"]
+    list(apply(wanted, setup_account.execute))
+    assert find_missing_steps(wanted, setup_account.execute) == []
 
 
 def test_warnings_reach_the_queue(rented: Rented) -> None:
     queue = "spotd-warnings-eu"
-    list(apply(steps(facts(rented, "eu-west-1", queue=queue)), account().ask))
+    list(apply(steps(facts(rented, "eu-west-1", queue=queue)), account().execute))
     region = Region("eu-west-1")
     url = region.sqs.get_queue_url(QueueName=queue)["QueueUrl"]
     names = ["QueueArn", "Policy"]
-    told = region.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
-    [target] = region.events.list_targets_by_rule(Rule=RULE)["Targets"]
-    assert target["Arn"] == told["QueueArn"]
-    [statement] = json.loads(told["Policy"])["Statement"]
+    reported = region.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+    [target] = region.events.list_targets_by_rule(Rule=EVENT_RULE)["Targets"]
+    assert target["Arn"] == reported["QueueArn"]
+    [statement] = json.loads(reported["Policy"])["Statement"]
     assert statement["Principal"] == {"Service": "events.amazonaws.com"}
-    rule = region.events.describe_rule(Name=RULE)
+    rule = region.events.describe_rule(Name=EVENT_RULE)
     assert statement["Condition"] == {"ArnEquals": {"aws:SourceArn": rule["Arn"]}}
     assert json.loads(rule["EventPattern"])["detail-type"] == [
         "EC2 Spot Instance Interruption Warning",
@@ -274,22 +276,22 @@ def test_warnings_reach_the_queue(rented: Rented) -> None:
 
 
 def test_what_was_interrupted_is_finished(rented: Rented) -> None:
-    wanted, asked = steps(facts(rented, "ca-central-1")), account()
+    wanted, setup_account = steps(facts(rented, "ca-central-1")), account()
     rented.aws.ec2.faults.arm(Fault("http_500", ("CreateSecurityGroup",)))
     with pytest.raises(UnknownOutcome):
-        list(apply(wanted, asked.ask))
-    done = dict(apply(wanted, asked.ask))
+        list(apply(wanted, setup_account.execute))
+    done = dict(apply(wanted, setup_account.execute))
     assert done["ca-central-1: its vpc"] is True
     assert done["ca-central-1: the security group spotd"] is False
     assert len(Region("ca-central-1").vpcs("public")) == 1
 
 
 def test_a_look_that_fails_makes_nothing(rented: Rented) -> None:
-    """Or a cloud that is throttled would get a second network."""
-    wanted, asked = steps(facts(rented, "eu-west-3")), account()
+    """Otherwise a throttled account would get a second network."""
+    wanted, setup_account = steps(facts(rented, "eu-west-3")), account()
     rented.aws.ec2.faults.arm(Fault("http_500", ("DescribeVpcs",)))
     with pytest.raises(UnknownOutcome):
-        list(apply(wanted, asked.ask))
+        list(apply(wanted, setup_account.execute))
     assert "CreateVpc" not in changes(rented)
 
 
@@ -300,14 +302,14 @@ def test_what_is_only_looked_up_has_to_be_there(rented: Rented) -> None:
 
 
 def test_names_are_filled_in() -> None:
-    assert filled({"a": ["x-$VPC_1", 7, True]}, {"VPC_1": "v"}) == {"a": ["x-v", 7, True]}
+    assert substitute({"a": ["x-$VPC_1", 7, True]}, {"VPC_1": "v"}) == {"a": ["x-v", 7, True]}
     with pytest.raises(KeyError):
-        filled("$NOBODY", {})
+        substitute("$NOBODY", {})
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_call_is_one_that_aws_takes(rented: Rented, network: str) -> None:
-    """By the SDK's own models: names, shapes and what is required."""
+    """By the SDK's own models: names, shapes and required parameters."""
     for step in steps(facts(rented, "eu-west-1", network, "q")):
         for call in filter(None, (step.look, step.make)):
             known = client(call.service, "eu-west-1").meta
@@ -318,9 +320,8 @@ def test_every_call_is_one_that_aws_takes(rented: Rented, network: str) -> None:
 
 
 class CommandLine:
-    """`aws` for a script: a program that hands its words to this process, where the SDK's client
-    of the stand-in does what the AWS command line would. (That takes seconds to start, each
-    time.)"""
+    """`aws` for a script: a program that hands its arguments to this process, where the SDK's
+    client of the stand-in does what the AWS command line would (which takes seconds to start)."""
 
     def __init__(self, folder: Path) -> None:
         self._server = HTTPServer(("127.0.0.1", 0), self._handler())
@@ -349,23 +350,23 @@ class CommandLine:
         self._server.server_close()
 
     def answer(self, words: Sequence[str]) -> str:
-        """As `aws SERVICE OPERATION --region R --output json --query Q --cli-input-json J`."""
+        """Execute `aws SERVICE OPERATION --region R --output json --query Q --cli-input-json J`."""
         service, operation = words[:2]
         options = dict(zip(words[2::2], words[3::2], strict=True))
         assert set(options) <= {"--region", "--output", "--query", "--cli-input-json"}
-        asked = client(service, options["--region"])
+        sdk_client = client(service, options["--region"])
         parameters = json.loads(options.get("--cli-input-json", "{}"))
-        found = getattr(asked, operation.replace("-", "_"))(**parameters)
-        return json.dumps(search(options.get("--query", "@"), found), default=str)
+        result = getattr(sdk_client, operation.replace("-", "_"))(**parameters)
+        return json.dumps(select_jmespath(options.get("--query", "@"), result), default=str)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         answer = self.answer
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                words = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                message = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 try:
-                    status, text = 200, answer(words.split("\0")[:-1])
+                    status, text = 200, answer(message.split("\0")[:-1])
                 except Exception as error:  # noqa: BLE001 - whatever it is, the command failed
                     status, text = 400, str(error)
                 self.send_response(status)
@@ -373,7 +374,7 @@ class CommandLine:
                 self.wfile.write(text.encode())
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                """Nothing."""
+                """Log nothing."""
 
         return Handler
 
@@ -400,7 +401,7 @@ def test_the_script_does_what_applying_does(
     assert (done.returncode, done.stderr) == (0, "")
     assert f"made: {region}: its vpc" in done.stdout
     assert f"made: the subnet of {region}a" in done.stdout
-    assert missing(wanted, account().ask) == []
+    assert find_missing_steps(wanted, account().execute) == []
     rented.forget()
     again = command_line.run(script(wanted))
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
@@ -431,7 +432,7 @@ def test_the_terraform_is_as_it_was_validated() -> None:
 
 
 class Terraform:
-    """In a folder, at the stand-in alone."""
+    """Terraform in a folder, with access only to the stand-in."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
         self._folder = folder
@@ -440,7 +441,7 @@ class Terraform:
         self._environ = {**os.environ, **own, "AWS_PROFILE": PROFILE, "AWS_ENDPOINT_URL": endpoint}
 
     def run(self, *words: str) -> None:
-        """Fails with what it printed."""
+        """Fails with its output."""
         done = subprocess.run(
             ["terraform", *words],
             cwd=self._folder,
@@ -469,5 +470,5 @@ def test_terraform_makes_what_applying_makes(
     run("init", "-input=false", f"-plugin-dir={PLUGINS}")
     run("validate")
     run("apply", "-input=false", "-auto-approve")
-    assert missing(steps(wanted), account().ask) == []
+    assert find_missing_steps(steps(wanted), account().execute) == []
     run("plan", "-input=false", "-detailed-exitcode")  # which is 2 where there is more to do

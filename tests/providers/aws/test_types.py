@@ -1,4 +1,4 @@
-"""Machine types in the words of job specs, from rows as DescribeInstanceTypes tells them."""
+"""Machine types in the terms of job specs, from rows of DescribeInstanceTypes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from providers.aws.types import MachineType, read_type
 
 
 def row(name: str, **more: Any) -> dict[str, Any]:
-    told = {"InstanceType": name, "VCpuInfo": {"DefaultVCpus": 96}}
-    return told | {"MemoryInfo": {"SizeInMiB": 1_179_648}} | more
+    reported = {"InstanceType": name, "VCpuInfo": {"DefaultVCpus": 96}}
+    return reported | {"MemoryInfo": {"SizeInMiB": 1_179_648}} | more
 
 
 def gpus(name: str, count: int, memory_mib: int) -> dict[str, Any]:
@@ -52,10 +52,10 @@ def network(supported: bool, **efa: int) -> dict[str, Any]:
 def test_what_a_type_has(
     told: dict[str, Any], accelerator: str, count: int, efa_cards: int
 ) -> None:
-    found = read_type(told)
-    assert (found.accelerator, found.accelerator_count) == (accelerator, count)
-    assert found.efa_cards == efa_cards
-    assert (found.cpus, found.memory_gib) == (96.0, 1152.0)
+    result = read_type(told)
+    assert (result.accelerator, result.accelerator_count) == (accelerator, count)
+    assert result.efa_cards == efa_cards
+    assert (result.cpus, result.memory_gib) == (96.0, 1152.0)
 
 
 def test_a_row_that_says_little() -> None:

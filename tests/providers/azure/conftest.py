@@ -1,4 +1,4 @@
-"""Azure on this machine, for all tests of a module."""
+"""Azure on this computer, for all tests of a module."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def running(standing: StandIn) -> Iterator[StandIn]:
 
 @pytest.fixture
 def azure(running: StandIn) -> Iterator[StandIn]:
-    """With no machines. It must have been sent, and have said, nothing that Azure's models do not
-    know."""
+    """Without machines. It must have received and sent nothing that Azure's models do not know."""
     arm = running.arm
     arm.calls.clear()
     arm.world = World(SUBSCRIPTION, arm.fleet, arm.lock)

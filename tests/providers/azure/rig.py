@@ -1,4 +1,4 @@
-"""What the tests of this folder begin with."""
+"""Fixtures for the tests of the Azure adapter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HURRIED = PollSchedule(patience_s=0.0, poll_s=0.01)  # looks at no operation
 
 
 def provider(azure: StandIn, **changes: Any) -> AzureCloud:
-    """An adapter in a resource group of its own, with the clients of all unless it is given others
+    """An adapter in a resource group of its own, with the shared clients unless others are given
     (None: its own)."""
     settings = {
         "name": "azure",
@@ -37,20 +37,20 @@ def provider(azure: StandIn, **changes: Any) -> AzureCloud:
 
 @cache
 def connected(azure: StandIn, timeout_s: float = 10.0) -> Clients:
-    """What adapters share with those of other tests: connections, and a token. For those that are
-    not about clients."""
+    """Return connections and a token shared with other tests. For tests that are not about
+    clients."""
     places = {k: v for k, v in azure.settings.items() if k != "resource_group"}
     return Clients(**places, timeout_s=timeout_s)
 
 
 def again(cloud: AzureCloud, azure: StandIn, **changes: Any) -> AzureCloud:
-    """The same, as another process has it."""
+    """Return the same adapter as another process has it."""
     return provider(azure, resource_group=cloud._group, **changes)
 
 
 def request(token: str, **changes: Any) -> LaunchRequest:
     """For an H100 machine in a zone."""
-    given: dict[str, Any] = {
+    passed: dict[str, Any] = {
         "token": token,
         "name": token,
         "region": "eastus",
@@ -68,4 +68,4 @@ def request(token: str, **changes: Any) -> LaunchRequest:
         "host_private_key": host_key().private,
         "host_public_key": host_key().public,
     }
-    return LaunchRequest(**(given | changes))
+    return LaunchRequest(**(passed | changes))

@@ -46,7 +46,7 @@ def test_one_clear_message(azure: StandIn, what: str, monkeypatch: pytest.Monkey
         "expired credentials": Mistake(
             AuthError,
             r"no credentials for Azure: \(ExpiredAuthenticationToken\) The access token has "
-            r"expired\.(?s:.*); see that `az account get-access-token` works as the user that "
+            r"expired\.(?s:.*); check that `az account get-access-token` works as the user that "
             r"runs spotd",
             lambda: cloud.launch(request("own-e")),
         ),

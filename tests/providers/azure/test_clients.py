@@ -1,4 +1,4 @@
-"""Credentials, and answers that are none."""
+"""Credentials, and malformed answers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ def test_another_certificate_is_not_believed(
 # --- leftovers that are none
 
 
-@pytest.mark.parametrize("kind", [LeftoverKind.DISK, LeftoverKind.CARD, LeftoverKind.ADDRESS])
+@pytest.mark.parametrize(
+    "kind", [LeftoverKind.DISK, LeftoverKind.NETWORK_INTERFACE, LeftoverKind.ADDRESS]
+)
 def test_what_hangs_on_a_machine_is_not_taken_from_it(azure: StandIn, kind: LeftoverKind) -> None:
     cloud = provider(azure)
     cloud.launch(request("whole"))
@@ -114,9 +116,9 @@ def test_all_three_kinds_are_left_and_found(azure: StandIn) -> None:
     azure.arm.faults.arm(Fault("leftovers", ("DELETE virtualMachines",)))
     cloud.terminate("leaves")
     left = cloud.leftovers()
-    kinds = {LeftoverKind.DISK, LeftoverKind.CARD, LeftoverKind.ADDRESS}
-    assert {one.kind for one in left} == kinds
-    disk = next(one for one in left if one.kind is LeftoverKind.DISK)
+    kinds = {LeftoverKind.DISK, LeftoverKind.NETWORK_INTERFACE, LeftoverKind.ADDRESS}
+    assert {item.kind for item in left} == kinds
+    disk = next(item for item in left if item.kind is LeftoverKind.DISK)
     assert disk.since_us > 1_700_000_000_000_000
     azure.arm.calls.clear()
     cloud.leftovers()

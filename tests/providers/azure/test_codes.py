@@ -1,4 +1,4 @@
-"""What each of Azure's codes means, with the words that come with it."""
+"""The meaning of each of Azure's codes, with its messages."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ LINKED = (
 
 
 def quota(what: str, limit: int) -> str:
-    words = f"Operation could not be completed as it results in exceeding approved {what} quota. "
-    return words + DETAILS.format(limit)
+    message = f"Operation could not be completed as it results in exceeding approved {what} quota. "
+    return message + DETAILS.format(limit)
 
 
 ROWS: list[tuple[str, str, type[ProviderError], Scope]] = [
@@ -152,17 +152,17 @@ ROWS: list[tuple[str, str, type[ProviderError], Scope]] = [
 
 @pytest.mark.parametrize(("code", "words", "kind", "scope"), ROWS)
 def test_code(code: str, words: str, kind: type[ProviderError], scope: Scope) -> None:
-    before = CODES.unfamiliar[code]
+    before = CODES.unknown_codes[code]
     error = CODES.error(code, words)
     assert (type(error), error.scope, error.code) == (kind, scope, code)
     assert code in str(error)
     assert words in str(error)
-    assert CODES.unfamiliar[code] == before
+    assert CODES.unknown_codes[code] == before
 
 
 def test_every_row_of_the_table_has_one_here() -> None:
-    used = {id(CODES.row(code, words)) for code, words, _, _ in ROWS}
-    unused = [row for row in CODES.rows if id(row) not in used]
+    used = {id(CODES.find_rule(code, message)) for code, message, _, _ in ROWS}
+    unused = [row for row in CODES.rules if id(row) not in used]
     assert unused == []
 
 
@@ -172,13 +172,13 @@ def test_an_unknown_code_may_have_happened_and_is_counted(
     with caplog.at_level(logging.ERROR):
         error = CODES.error("SomethingNew", "of 2027")
     assert type(error) is UnknownOutcome
-    assert CODES.unfamiliar["SomethingNew"] == 1
+    assert CODES.unknown_codes["SomethingNew"] == 1
     assert "SomethingNew: of 2027" in caplog.text
 
 
 def test_throttling_has_a_time_of_its_own_or_the_vendors() -> None:
-    told, untold = (CODES.error("TooManyRequests", "", after) for after in (7.0, None))
-    assert isinstance(told, ThrottledError)
+    reported, untold = (CODES.error("TooManyRequests", "", after) for after in (7.0, None))
+    assert isinstance(reported, ThrottledError)
     assert isinstance(untold, ThrottledError)
-    assert told.retry_after_s == 7.0
+    assert reported.retry_after_s == 7.0
     assert untold.retry_after_s > 0

@@ -1,5 +1,5 @@
-"""The Azure adapter behaves like a provider, over TLS against Resource Manager's protocol on this
-machine."""
+"""The Azure adapter passes the conformance suite, over TLS against Resource Manager's protocol on
+this computer."""
 
 from __future__ import annotations
 

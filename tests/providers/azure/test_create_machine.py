@@ -1,4 +1,4 @@
-"""Creates that take long, fail, are repeated, or meet each other; and their ends."""
+"""Creates that take long, fail, are repeated or collide; and deletions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from providers.azure.cloud import AzureCloud, SeenNames
-from providers.azure.create_machine import Creation, PollSchedule
+from providers.azure.cloud import AzureCloud, LaunchedNames
+from providers.azure.create_machine import MachineCreator, PollSchedule
 from providers.base import (
     AuthError,
     CapacityError,
@@ -36,7 +36,7 @@ PUT, GET, DELETE = "PUT virtualMachines", "GET virtualMachines", "DELETE virtual
 
 @pytest.fixture
 def slow(azure: StandIn) -> Iterator[StandIn]:
-    """Creates and deletions last until the test says otherwise."""
+    """Creates and deletions last until the test finishes them."""
     azure.arm.create_s = azure.arm.delete_s = 60.0
     yield azure
     azure.arm.create_s = azure.arm.delete_s = 0.0
@@ -47,7 +47,7 @@ def arm(azure: StandIn, what: str, call: str = PUT) -> None:
 
 
 def finish(azure: StandIn) -> None:
-    """All operations are over."""
+    """Finish all operations."""
     with azure.arm.lock:
         for operation in azure.arm.world.operations.values():
             operation.until_s = 0.0
@@ -55,7 +55,7 @@ def finish(azure: StandIn) -> None:
 
 
 def resources(azure: StandIn, cloud: AzureCloud) -> list[str]:
-    """What there is in its group."""
+    """Return the resources in its group."""
     part = f"/resourcegroups/{cloud._group}/".lower()
     world = azure.arm.world
     return sorted(key.split("/")[-2] for key in [*world.machines, *world.others] if part in key)
@@ -91,7 +91,7 @@ def test_that_nobody_tells_how_far_it_is_says_nothing_about_it(azure: StandIn) -
     cloud = provider(azure)
     arm(azure, "http_500", "GET operations")
     assert isinstance(cloud.launch(request("dumb")), Pending)
-    assert [one.token for one in cloud.list()] == ["dumb"]
+    assert [machine.token for machine in cloud.list()] == ["dumb"]
 
 
 def test_a_machine_is_ended_while_it_is_being_made(slow: StandIn) -> None:
@@ -106,11 +106,11 @@ def test_a_machine_is_ended_while_it_is_being_made(slow: StandIn) -> None:
 
 
 def test_its_expiry_waits_until_it_is_made(slow: StandIn) -> None:
-    """A change of its tags would take the place of its create."""
+    """Changing its tags would replace its create."""
     cloud = provider(slow, pace=HURRIED)
     cloud.launch(request("young"))
     slow.arm.calls.clear()
-    with pytest.raises(UnknownOutcome, match="is being made"):
+    with pytest.raises(UnknownOutcome, match="is still being created"):
         cloud.renew("young", 1_950_000_000_000_000)
     assert slow.arm.counted() == [GET]
     finish(slow)
@@ -155,7 +155,7 @@ def test_a_husk_is_a_leftover(azure: StandIn) -> None:
     with pytest.raises(CapacityError):
         cloud.launch(request("husk"))
     (left,) = cloud.leftovers()
-    assert (left.leftover_id, left.kind) == ("husk/husk", LeftoverKind.HUSK)
+    assert (left.leftover_id, left.kind) == ("husk/husk", LeftoverKind.FAILED_CREATE)
     assert left.tags["spotd-token"] == "husk"
     cloud.discard(left.leftover_id)
     cloud.discard(left.leftover_id)
@@ -165,7 +165,7 @@ def test_a_husk_is_a_leftover(azure: StandIn) -> None:
 def test_what_is_a_machine_by_now_is_not_discarded(azure: StandIn) -> None:
     cloud = provider(azure)
     cloud.launch(request("alive"))
-    with pytest.raises(RejectedError, match="is a machine"):
+    with pytest.raises(RejectedError, match="is a running machine"):
         cloud.discard("husk/alive")
     assert resources(azure, cloud) == ALL
 
@@ -174,12 +174,12 @@ def test_a_slow_refusal_leaves_its_husk_to_the_others(azure: StandIn) -> None:
     """A launch has ten seconds, and the refusal took nine of them."""
     cloud = provider(azure)
     now = iter([0.0, *[9.0] * 9])
-    cloud._creation = Creation(cloud._clients, cloud._group, HURRIED, lambda: next(now))
+    cloud._creator = MachineCreator(cloud._clients, cloud._group, HURRIED, lambda: next(now))
     arm(azure, "sync_husk")
     with pytest.raises(CapacityError):
         cloud.launch(request("late"))
     assert azure.arm.counted() == [PUT]
-    assert [one.kind for one in cloud.leftovers()] == [LeftoverKind.HUSK]
+    assert [leftover.kind for leftover in cloud.leftovers()] == [LeftoverKind.FAILED_CREATE]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_nobody_looks_for_a_husk_where_none_can_be(
 
 
 def test_a_machine_whose_last_operation_failed_trains_on(azure: StandIn) -> None:
-    """It is Failed, as a husk is; but it runs."""
+    """It is Failed, like a failed create; but it runs."""
     cloud = provider(azure)
     cloud.launch(request("tagged"))
     azure.arm.machine("tagged").become("Failed")
@@ -256,7 +256,7 @@ def test_what_this_process_has_seen_is_not_made_a_second_time(
     maker = provider(azure)
     maker.launch(request("ended"))
     cloud = again(maker, azure)
-    assert [one.token for one in cloud.list()] == ["ended"]  # all that it knows of it
+    assert [machine.token for machine in cloud.list()] == ["ended"]  # all that it knows of it
     if evicted:
         maker._clients.compute(
             lambda c: c.virtual_machines.simulate_eviction(maker._group, "ended")
@@ -270,16 +270,16 @@ def test_what_this_process_has_seen_is_not_made_a_second_time(
 
 
 def test_azure_itself_has_forgotten_the_name(azure: StandIn) -> None:
-    """What keeps a machine from being made again is not Azure: see docs/clouds/azure.md."""
+    """It is not Azure that keeps a machine from being created again: see docs/clouds/azure.md."""
     cloud = provider(azure)
     cloud.launch(request("ended"))
     cloud.terminate("ended")
     assert again(cloud, azure).launch(request("ended")) == Launched("ended")
-    assert [one.token for one in cloud.list()] == ["ended"]
+    assert [machine.token for machine in cloud.list()] == ["ended"]
 
 
 def test_names_are_not_kept_for_ever() -> None:
-    seen = SeenNames(most=2)
+    seen = LaunchedNames(max_names=2)
     seen.add(["a", "b", "a"])
     seen.add(["c"])
     assert [name in seen for name in "abc"] == [True, False, True]
@@ -288,17 +288,17 @@ def test_names_are_not_kept_for_ever() -> None:
 def test_many_at_once_make_one(slow: StandIn) -> None:
     cloud = provider(slow, pace=HURRIED)
     cloud.list()
-    found: list[object] = []
+    result: list[object] = []
     askers = [
-        threading.Thread(target=lambda: found.append(cloud.launch(request("crowd"))))
+        threading.Thread(target=lambda: result.append(cloud.launch(request("crowd"))))
         for _ in range(5)
     ]
     for asker in askers:
         asker.start()
     for asker in askers:
         asker.join(LIMIT_S)
-    assert len(found) == 5
-    assert all(isinstance(one, Pending) for one in found)
+    assert len(result) == 5
+    assert all(isinstance(item, Pending) for item in result)
     assert resources(slow, cloud) == ALL
 
 
@@ -339,7 +339,7 @@ def test_a_conflict_is_none_when_it_does_not(azure: StandIn) -> None:
 
 
 def test_a_group_that_is_not_there_is_no_machine_that_is_gone(azure: StandIn) -> None:
-    """It may be misspelt, and the machines live in another."""
+    """Its name may be misspelt, and the machines are in another."""
     cloud = provider(azure)
     azure.arm.gone_groups.add(cloud._group)
     with pytest.raises(ProviderError, match="ResourceGroupNotFound"):
@@ -361,7 +361,7 @@ def test_an_evicted_machine_is_gone(azure: StandIn) -> None:
 
 
 def test_a_renewal_between_two_others_loses_nothing(azure: StandIn) -> None:
-    """Somebody changes the tags between the look and the change."""
+    """Somebody changes the tags between the read and the update."""
     cloud = provider(azure)
     cloud.launch(request("shared"))
     machine, answer = azure.arm.machine("shared"), azure.arm._patch

@@ -1,5 +1,7 @@
-"""What is lent of Azure storage is a SAS of one directory, for seven days, signed with a key of
-Entra's. The account is a stand-in that checks the signature field by field.
+"""Leased Azure storage credentials are a SAS of one directory, for seven days, signed with a key of
+Entra's.
+
+The account is a stand-in that checks the signature field by field.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import requests
 
 from providers.azure.credential_leases import AzureCredentialIssuer
 from providers.base import AuthError, UnknownOutcome
-from providers.iam.policy import Place
+from providers.iam.policy import StorePrefix
 from providers.stores import open_store
 from providers.stores.base import StoreUnavailableError
 from tests.clouds.azure.serving import StandIn
@@ -26,7 +28,7 @@ from tests.providers.lent import keeps_to_its_folder
 
 @pytest.fixture(scope="module")
 def account(running: StandIn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
-    """Beside Entra, which `running` is; both certificates are trusted."""
+    """In addition to Entra, which `running` is; both certificates are trusted."""
     entra = Path(running.environ["REQUESTS_CA_BUNDLE"])
     both = tmp_path_factory.mktemp("trust") / "both.pem"
     with serving(entra, both) as made, pytest.MonkeyPatch.context() as patch:
@@ -41,13 +43,13 @@ def lender(account: Account, running: StandIn) -> AzureCredentialIssuer:
     return AzureCredentialIssuer(ACCOUNT, endpoint=account.endpoint, authority=running.arm.endpoint)
 
 
-PLACE = Place("runs", "exp/jobs/j1/")
+PLACE = StorePrefix("runs", "exp/jobs/j1/")
 
 
 def test_a_job_reaches_its_own_directory_and_no_other(
     account: Account, lender: AzureCredentialIssuer
 ) -> None:
-    sas = lender.lend(PLACE, "j1").text
+    sas = lender.issue(PLACE, "j1").text
 
     def status(method: str, path: str, token: str = sas) -> int:
         url = f"{account.endpoint}/runs/{path}?{token}"
@@ -66,7 +68,7 @@ def test_a_machine_saves_with_it_below_its_directory_and_nowhere_else(
     account: Account, lender: AzureCredentialIssuer, azurite: Azurite, tmp_path: Path
 ) -> None:
     file = tmp_path / "store-credentials"
-    file.write_text(lender.lend(Place(CONTAINER, f"{azurite.folder}/jobs/j1/"), "j1").text)
+    file.write_text(lender.issue(StorePrefix(CONTAINER, f"{azurite.folder}/jobs/j1/"), "j1").text)
     over = False
 
     def judge(where: str, sas: dict[str, str], right: str) -> str:
@@ -91,7 +93,7 @@ def test_a_machine_saves_with_it_below_its_directory_and_nowhere_else(
 def test_it_is_signed_for_the_longest_that_azure_allows(
     account: Account, lender: AzureCredentialIssuer
 ) -> None:
-    lent = lender.lend(PLACE, "j1")
+    lent = lender.issue(PLACE, "j1")
     [(start, end)] = account.asked
     assert end - start == timedelta(days=7)
     assert lent.expires_at_us / 1e6 == end.timestamp()
@@ -105,7 +107,7 @@ def test_it_is_signed_for_the_longest_that_azure_allows(
 
 def test_no_longer_than_the_configuration_wants(account: Account, running: StandIn) -> None:
     settings = {"endpoint": account.endpoint, "authority": running.arm.endpoint}
-    AzureCredentialIssuer(ACCOUNT, lifetime_s=3600.0, **settings).lend(PLACE, "j1")
+    AzureCredentialIssuer(ACCOUNT, lifetime_s=3600.0, **settings).issue(PLACE, "j1")
     start, end = account.asked[-1]
     assert end - start == timedelta(hours=1, minutes=15)
 
@@ -113,7 +115,7 @@ def test_no_longer_than_the_configuration_wants(account: Account, running: Stand
 def test_a_refusal_is_one_of_our_errors(account: Account, lender: AzureCredentialIssuer) -> None:
     account.refuse = 403
     with pytest.raises(AuthError):
-        lender.lend(PLACE, "j1")
+        lender.issue(PLACE, "j1")
     account.refuse = 503
     with pytest.raises(UnknownOutcome):
-        lender.lend(PLACE, "j1")
+        lender.issue(PLACE, "j1")

@@ -1,4 +1,4 @@
-"""Images of machines, by snapshots of their disks."""
+"""Machine images, by snapshots of disks."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_machine_that_is_gone_and_a_name_that_is_none_are_refused(
 ) -> None:
     with pytest.raises(RejectedError, match="other is gone, and no image can be made of it"):
         cloud.make_image("other", NAME, {})
-    with pytest.raises(RejectedError, match="is no name of an image"):
+    with pytest.raises(RejectedError, match="is not a valid image name"):
         cloud.make_image("bake", "Baked", {})
     assert puts(azure) == []
 
@@ -136,7 +136,7 @@ def test_a_removal_that_broke_off_is_finished_by_the_next(
     azure.arm.faults.arm(Fault("http_500", ("DELETE snapshots",)))
     with pytest.raises(UnknownOutcome):
         cloud.remove_image(image.image_id)
-    assert [one.state for one in cloud.images()] == [ImageState.MAKING]  # what is left of it
+    assert [image.state for image in cloud.images()] == [ImageState.MAKING]  # what is left of it
     cloud.remove_image(image.image_id)
     assert cloud.images() == []
     cloud.remove_image(image.image_id)  # unknown

@@ -1,4 +1,4 @@
-"""The body of the PUT, and what docs/clouds/azure.md shows of it, as it goes over the wire."""
+"""The body of the PUT on the wire, and its excerpt in docs/clouds/azure.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import providers
 from providers import cloud_init
-from providers.azure.launch import RegionSetup, machine_name, virtual_machine, zone_name
+from providers.azure.launch import RegionSetup, machine_body, machine_name, zone_name
 from providers.base import CapacityType, Launched, RejectedError, UnpreparedError
 from tests.clouds.azure.arm import SUBSCRIPTION, Request
 from tests.clouds.azure.serving import StandIn
@@ -28,7 +28,7 @@ SITE = RegionSetup("s0", "spotd")
 
 
 def shown(heading: str) -> tuple[str, Any]:
-    """(first line, JSON body) of what the page shows below a heading."""
+    """Return (first line, JSON body) of the example below a heading of the page."""
     section = PAGE.read_text().split(f"### {heading}\n")[1].split("\n### ")[0].split("\n## ")[0]
     line = re.search(r"^    ([A-Z]+ /\S+)$", section, re.MULTILINE)
     body = re.search(r"```json\n(.*?)```", section, re.DOTALL)
@@ -66,7 +66,7 @@ def test_the_page_shows_what_goes_over_the_wire(azure: StandIn) -> None:
 def test_the_same_request_is_the_same_bytes() -> None:
     def body(**changes: Any) -> str:
         wanted = request(TOKEN, **changes)
-        return json.dumps(virtual_machine(wanted, wanted.tags, SITE, "x"))
+        return json.dumps(machine_body(wanted, wanted.tags, SITE, "x"))
 
     assert body() == body(tags=dict(reversed([*request(TOKEN).tags.items()])))
 
@@ -102,29 +102,29 @@ def test_the_same_request_is_the_same_bytes() -> None:
 )
 def test_parts(changes: dict[str, Any], site: RegionSetup, path: str, value: object) -> None:
     wanted = request(**{"token": TOKEN, **changes})
-    found: Any = virtual_machine(wanted, wanted.tags, site, "x")
+    result: Any = machine_body(wanted, wanted.tags, site, "x")
     for step in path.split("."):
-        found = None if found is None else found.get(step)
-    assert found == value
+        result = None if result is None else result.get(step)
+    assert result == value
 
 
 @pytest.mark.parametrize("network", ["private", "jump"])
 def test_a_private_machine_has_no_address_of_the_internet(azure: StandIn, network: str) -> None:
     settings = {"resource_group": "spotd", "node_identity": IDENTITY}
     azure.arm.identities.add(IDENTITY)
-    asked = request(f"{network}-1", max_price_microusd_per_h=45_000_000)
+    received = request(f"{network}-1", max_price_microusd_per_h=45_000_000)
     sent = []
     for kind in ("public", network):
         before = len(azure.arm.calls)
         cloud = provider(azure, network=kind, **settings)
-        cloud.launch(asked)
+        cloud.launch(received)
         sent.append(next(c.body for c in azure.arm.calls[before:] if c.method == "PUT"))
-        cloud.terminate(asked.token)
+        cloud.terminate(received.token)
     public, body = sent
     assert "publicIP" not in json.dumps(body)
     cards = [
-        one["properties"]["networkProfile"]["networkInterfaceConfigurations"][0]["properties"]
-        for one in sent
+        item["properties"]["networkProfile"]["networkInterfaceConfigurations"][0]["properties"]
+        for item in sent
     ]
     section = PAGE.read_text().split("### launch in a private network\n")[1].split("\n### ")[0]
     block = re.search(r"```json\n(.*?)```", section, re.DOTALL)
@@ -135,21 +135,21 @@ def test_a_private_machine_has_no_address_of_the_internet(azure: StandIn, networ
 
 
 def test_all_that_is_made_goes_with_the_machine() -> None:
-    body = json.dumps(virtual_machine(request(TOKEN), {}, SITE, "x"))
+    body = json.dumps(machine_body(request(TOKEN), {}, SITE, "x"))
     assert re.findall('"deleteOption": "([^"]+)"', body) == ["Delete"] * 3
 
 
 @pytest.mark.parametrize("token", ["x", "-ab", "ab-", "a/b", "a b", "a" * 65, ""])
 def test_what_is_no_name(token: str) -> None:
-    with pytest.raises(RejectedError, match="no name of a machine"):
+    with pytest.raises(RejectedError, match="not a valid machine name"):
         machine_name(token)
 
 
 def test_what_azure_has_no_words_for() -> None:
     with pytest.raises(RejectedError, match="block"):
-        virtual_machine(request(TOKEN, capacity_type=CapacityType.BLOCK), {}, SITE, "x")
-    with pytest.raises(UnpreparedError, match="no image"):
-        virtual_machine(request(TOKEN), {}, SITE, "x", "ubuntu")
+        machine_body(request(TOKEN, capacity_type=CapacityType.BLOCK), {}, SITE, "x")
+    with pytest.raises(UnpreparedError, match="is not an image"):
+        machine_body(request(TOKEN), {}, SITE, "x", "ubuntu")
 
 
 def test_names_of_zones() -> None:

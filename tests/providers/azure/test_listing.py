@@ -1,4 +1,4 @@
-"""What Azure says of machines, in our words; and how many questions that takes."""
+"""Parsing Azure's machines; and the number of calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from providers.azure.listing import (
     failure_of,
     read_instance,
     state_of,
-    us_of,
+    timestamp_us,
 )
 from providers.base import CapacityType, InstanceState, UnknownOutcome
 from tests.clouds.azure.serving import StandIn
@@ -56,10 +56,10 @@ def view(*codes: str, **more: Any) -> dict[str, Any]:
 )
 def test_states(provisioning: str, power: str, state: InstanceState) -> None:
     row = {"properties": {"provisioningState": provisioning}}
-    told = view(
+    reported = view(
         f"ProvisioningState/{provisioning.lower()}", *([f"PowerState/{power}"] if power else [])
     )
-    assert state_of(row, told) is state
+    assert state_of(row, reported) is state
 
 
 def test_a_machine_of_which_nobody_knows_the_power() -> None:
@@ -95,7 +95,7 @@ def test_why_a_create_failed(status: dict[str, str], error: tuple[str, str]) -> 
 
 
 def test_a_machine_as_azure_may_write_it() -> None:
-    """The region as it is shown to people, a time with an offset, no tags, no zone."""
+    """The region's display name, a time with an offset, no tags, no zone."""
     row = {
         "name": "vm",
         "id": "/subscriptions/s/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/vm",
@@ -106,10 +106,10 @@ def test_a_machine_as_azure_may_write_it() -> None:
             "timeCreated": "2021-06-27T01:02:38.3138469+00:00",
         },
     }
-    found = read_instance(row)
-    assert (found.region, found.zone, found.token) == ("westus", "westus-any", "vm")
-    assert found.launched_at_us == 1_624_755_758_313_846
-    assert (found.capacity_type, found.tags) == (CapacityType.ON_DEMAND, {})
+    result = read_instance(row)
+    assert (result.region, result.zone, result.token) == ("westus", "westus-any", "vm")
+    assert result.launched_at_us == 1_624_755_758_313_846
+    assert (result.capacity_type, result.tags) == (CapacityType.ON_DEMAND, {})
 
 
 def test_a_machine_that_the_statuses_do_not_show_yet(
@@ -141,7 +141,7 @@ def test_capacity(properties: dict[str, Any], capacity: CapacityType) -> None:
 
 @pytest.mark.parametrize("text", ["", None, "yesterday", 5])
 def test_what_is_no_time(text: object) -> None:
-    assert us_of(text) == 0
+    assert timestamp_us(text) == 0
 
 
 def test_an_address_belongs_to_the_machine_of_its_card_however_ids_are_written() -> None:
@@ -171,7 +171,7 @@ def test_an_address_belongs_to_the_machine_of_its_card_however_ids_are_written()
 def test_a_listing_of_fifty_machines(
     azure: StandIn, network: str, addresses: str, page: int, pages: int
 ) -> None:
-    """All of them, each with its own address, by three questions and their further pages."""
+    """All of them, each with its own address, by three queries and their further pages."""
     cloud = provider(azure, network=network)
     for number in range(50):
         cloud.launch(request(f"many-{network}-{page}-{number}"))
@@ -182,15 +182,15 @@ def test_a_listing_of_fifty_machines(
         cards = azure.arm.counted().count("LIST networkInterfaces")
         assert cards == (3 if page == 20 else 1), "whose addresses are new"
         azure.arm.calls.clear()
-        found = cloud.list()
+        result = cloud.list()
     finally:
         azure.arm.page = 50
-    assert len(found) == 50
-    assert found == first
-    assert len({one.host for one in found} - {""}) == 50
-    assert len({one.private_host for one in found} - {""}) == 50
-    assert all((one.host == one.private_host) == (network == "private") for one in found)
-    assert {one.state for one in found} == {RUNNING}
+    assert len(result) == 50
+    assert result == first
+    assert len({item.host for item in result} - {""}) == 50
+    assert len({item.private_host for item in result} - {""}) == 50
+    assert all((item.host == item.private_host) == (network == "private") for item in result)
+    assert {item.state for item in result} == {RUNNING}
     counted = azure.arm.counted()
     in_group = [c for c in azure.arm.calls if "/resourceGroups/" in c.path]
     assert counted.count(addresses) == pages
@@ -198,8 +198,8 @@ def test_a_listing_of_fifty_machines(
     status = len(counted) - len(in_group)
     assert status == -(-(50 + others) // page)
     assert len(counted) == 2 * pages + status
-    for one in found:
-        cloud.terminate(one.instance_id)
+    for item in result:
+        cloud.terminate(item.instance_id)
 
 
 def test_an_empty_group_costs_one_question(azure: StandIn) -> None:

@@ -1,4 +1,4 @@
-"""What is on sale: sizes that the subscription may have, with the prices that apply."""
+"""Azure's offers: sizes that the subscription may use, with the applicable prices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from providers.azure.clients import Clients
 from providers.azure.market import PRICES_S, SIZES_S, Market
-from providers.azure.retail import questions, read_prices
+from providers.azure.retail import price_queries, read_prices
 from providers.azure.scores import read_scores
 from providers.azure.sizes import accelerator_of, read_size
 from providers.base import (
@@ -53,27 +53,27 @@ def test_scores_of_zones_and_of_the_regional_pool(azure: StandIn, catalog: Catal
         (A100, "eastus", "1"): "RestrictedSkuNotAvailable",
     }
     cloud = provider(azure)
-    found = [*cloud.offers(OfferRequest())]
-    assert {o.zone: o.score for o in of(found, H100)} == {
+    result = [*cloud.offers(OfferRequest())]
+    assert {o.zone: o.score for o in of(result, H100)} == {
         "eastus-1": 1,
         "eastus-2": 9,
         "eastus-any": 5,
     }
-    assert {o.score for o in of(found, H100, PLAIN)} | {o.score for o in of(found, A100)} == {0}
+    assert {o.score for o in of(result, H100, PLAIN)} | {o.score for o in of(result, A100)} == {0}
     cloud.offers(OfferRequest())
-    asked = [call for call in azure.arm.calls if call.call == "POST placementScores"]
-    assert len(asked) == 2, "zones and regional pools, once an hour"
-    assert asked[0].path.endswith("/locations/eastus/placementScores/spot/generate")
-    assert asked[0].query == {"api-version": "2025-06-05"}
-    assert [call.body["availabilityZones"] for call in asked] == [True, False]
-    assert {"sku": H100} in asked[0].body["desiredSizes"]
+    received = [call for call in azure.arm.calls if call.call == "POST placementScores"]
+    assert len(received) == 2, "zones and regional pools, once an hour"
+    assert received[0].path.endswith("/locations/eastus/placementScores/spot/generate")
+    assert received[0].query == {"api-version": "2025-06-05"}
+    assert [call.body["availabilityZones"] for call in received] == [True, False]
+    assert {"sku": H100} in received[0].body["desiredSizes"]
 
 
 def test_without_the_right_to_scores_there_are_offers(azure: StandIn, catalog: Catalog) -> None:
     azure.arm.faults.arm(Fault("unauthorized", ("POST placementScores",)))
     cloud = provider(azure)
     assert {o.score for o in cloud.offers(OfferRequest())} == {0}
-    [remark] = [one for one in cloud.remarks() if one.key.startswith("signal/")]
+    [remark] = [warning for warning in cloud.warnings() if warning.key.startswith("signal/")]
     assert "AuthorizationFailed" in remark.text
 
 
@@ -85,19 +85,19 @@ def test_eviction_rates_are_upper_ends_of_bands(azure: StandIn, catalog: Catalog
         (H100, "westeurope"): "0-5",
     }
     cloud = provider(azure)
-    found = [*cloud.offers(OfferRequest())]
-    assert {o.evicted_pct for o in of(found, H100)} == {10}
-    assert {o.evicted_pct for o in of(found, A100)} == {100}
-    assert {o.evicted_pct for o in of(found, T4)} | {
-        o.evicted_pct for o in of(found, H100, PLAIN)
+    result = [*cloud.offers(OfferRequest())]
+    assert {o.evicted_pct for o in of(result, H100)} == {10}
+    assert {o.evicted_pct for o in of(result, A100)} == {100}
+    assert {o.evicted_pct for o in of(result, T4)} | {
+        o.evicted_pct for o in of(result, H100, PLAIN)
     } == {0}
     cloud.offers(OfferRequest())
-    [asked] = [call for call in azure.arm.calls if call.call == "POST resources"]
+    [received] = [call for call in azure.arm.calls if call.call == "POST resources"]
     line, body = shown("the question about eviction rates")
-    assert line == on_the_wire(asked)
-    assert body["subscriptions"] == asked.body["subscriptions"]
-    assert body["options"] == asked.body["options"]
-    query = re.sub(r"sku.name in~ \([^)]*\)", f"sku.name in~ ('{H100}')", asked.body["query"])
+    assert line == on_the_wire(received)
+    assert body["subscriptions"] == received.body["subscriptions"]
+    assert body["options"] == received.body["options"]
+    query = re.sub(r"sku.name in~ \([^)]*\)", f"sku.name in~ ('{H100}')", received.body["query"])
     assert body["query"] == query
 
 
@@ -107,17 +107,17 @@ def test_without_the_right_to_eviction_rates_there_are_offers(
     azure.arm.faults.arm(Fault("unauthorized", ("POST resources",)))
     cloud = provider(azure)
     assert {o.evicted_pct for o in cloud.offers(OfferRequest())} == {0}
-    [remark] = [one for one in cloud.remarks() if one.key.startswith("signal/")]
-    assert "eviction rates are not told" in remark.text
+    [remark] = [warning for warning in cloud.warnings() if warning.key.startswith("signal/")]
+    assert "eviction rates are unavailable" in remark.text
 
 
 def test_the_questions_about_scores_are_few() -> None:
-    """Ten sizes, eight regions and five sizes a question: eight calls an hour for 16 regions."""
-    asked: list[Any] = []
+    """Ten sizes, eight regions and five sizes per query: eight calls an hour for 16 regions."""
+    received: list[Any] = []
 
     class Asked:
         def placement_scores(self, api: str, question: Any) -> dict[str, Any]:
-            asked.append(question)
+            received.append(question)
             return {}
 
     many = [
@@ -127,9 +127,9 @@ def test_the_questions_about_scores_are_few() -> None:
     ]
     counting: Any = Asked()
     assert read_scores(counting, many) == {}
-    assert len(asked) == 8
-    assert {len(one["desiredLocations"]) for one in asked} == {8}
-    sizes = {size["sku"] for one in asked for size in one["desiredSizes"]}
+    assert len(received) == 8
+    assert {len(item["desiredLocations"]) for item in received} == {8}
+    sizes = {size["sku"] for item in received for size in item["desiredSizes"]}
     assert len(sizes) == 10
     assert {"s08", "s17", "s26", "s35"} < sizes, "those with the most accelerators"
 
@@ -143,9 +143,9 @@ def of(found: list[Offer], size: str, capacity: CapacityType = SPOT) -> list[Off
 
 
 def test_an_offer_says_what_the_size_has(azure: StandIn, catalog: Catalog) -> None:
-    found = of(offers(azure), H100)
-    assert [o.zone for o in found] == ["eastus-any", "eastus-1", "eastus-2"]
-    offer = found[1]
+    result = of(offers(azure), H100)
+    assert [o.zone for o in result] == ["eastus-any", "eastus-1", "eastus-2"]
+    offer = result[1]
     assert (offer.accelerator, offer.accelerator_count) == ("H100", 8)
     assert (offer.cpus, offer.memory_gib) == (96.0, 1900.0)
     assert (offer.price_microusd_per_h, offer.list_microusd_per_h) == (29_500_000, 98_320_000)
@@ -153,13 +153,13 @@ def test_an_offer_says_what_the_size_has(azure: StandIn, catalog: Catalog) -> No
 
 
 def test_only_what_can_be_joined_says_infiniband(azure: StandIn, catalog: Catalog) -> None:
-    """Spot machines are in no availability set, and one is in no zone."""
-    found = {o.key.removeprefix("azure/eastus/") for o in offers(azure) if o.interconnect}
-    told = {(o.capacity_type.value, o.zone) for o in offers(azure) if "no zone" in o.joins_with}
-    assert {what for what, _ in told} == {"spot", "on_demand"}
-    assert ("on_demand", "eastus-any") not in told
+    """Spot machines cannot be in an availability set, and a set has no zone."""
+    result = {o.key.removeprefix("azure/eastus/") for o in offers(azure) if o.interconnect}
+    reported = {(o.capacity_type.value, o.zone) for o in offers(azure) if "no zone" in o.joins_with}
+    assert {what for what, _ in reported} == {"spot", "on_demand"}
+    assert ("on_demand", "eastus-any") not in reported
     assert not [o for o in offers(azure) if o.interconnect and o.joins_with]
-    assert found == {f"eastus-any/{H100}/on_demand"}
+    assert result == {f"eastus-any/{H100}/on_demand"}
 
 
 def test_a_gang_of_it_is_put_into_one_set(azure: StandIn, catalog: Catalog) -> None:
@@ -209,27 +209,27 @@ def test_what_the_subscription_may_not_have_is_not_offered(
 ) -> None:
     catalog.restricted.add((H100, "eastus"))
     catalog.closed[A100, "eastus"] = ("1", "3")
-    found = offers(azure)
-    assert of(found, H100) == of(found, H100, PLAIN) == []
-    assert [o.zone for o in of(found, A100)] == ["eastus-any", "eastus-2"]
+    result = offers(azure)
+    assert of(result, H100) == of(result, H100, PLAIN) == []
+    assert [o.zone for o in of(result, A100)] == ["eastus-any", "eastus-2"]
 
 
 def test_what_has_no_spot_machines(azure: StandIn, catalog: Catalog) -> None:
     catalog.kinds[H100].capabilities["LowPriorityCapable"] = "False"
     try:
-        found = offers(azure)
+        result = offers(azure)
     finally:
         catalog.kinds[H100].capabilities["LowPriorityCapable"] = "True"
-    assert of(found, H100) == []
-    assert len(of(found, H100, PLAIN)) == 3
+    assert of(result, H100) == []
+    assert len(of(result, H100, PLAIN)) == 3
 
 
 def test_a_price_that_nobody_tells(azure: StandIn, catalog: Catalog) -> None:
-    """On demand there is a dated file for one size; of a Spot price there is nothing."""
+    """The dated file has an on-demand price for one size; there is none for Spot."""
     catalog.untold |= {H100, A100}
-    found = offers(azure)
-    assert of(found, H100) == of(found, A100) == of(found, A100, PLAIN) == []
-    assert {o.price_microusd_per_h for o in of(found, H100, PLAIN)} == {98_320_000}
+    result = offers(azure)
+    assert of(result, H100) == of(result, A100) == of(result, A100, PLAIN) == []
+    assert {o.price_microusd_per_h for o in of(result, H100, PLAIN)} == {98_320_000}
 
 
 def test_sizes_of_a_day_and_prices_of_an_hour(azure: StandIn, catalog: Catalog) -> None:
@@ -244,8 +244,8 @@ def test_sizes_of_a_day_and_prices_of_an_hour(azure: StandIn, catalog: Catalog) 
         azure.arm.calls.clear()
         assert market.offers()
         counts.append((azure.arm.counted().count("LIST skus"), len(azure.arm.counted())))
-    told = counts[0][1]
-    assert counts == [(1, told), (0, 0), (0, told - 1), (0, 0), (1, told)]
+    reported = counts[0][1]
+    assert counts == [(1, reported), (0, 0), (0, reported - 1), (0, 0), (1, reported)]
 
 
 def test_prices_have_pages(azure: StandIn, catalog: Catalog) -> None:
@@ -316,22 +316,22 @@ AS_SPOT = {"meterName": "ND96isr H100 v5 Spot", "skuName": "ND96isr H100 v5 Spot
 )
 def test_rows(changes: dict[str, Any], spot: int, listed: int) -> None:
     prices = read_prices([{**ROW, **changes}], NOW)
-    assert (prices.spot.get(H100, 0), prices.listed.get(H100, 0)) == (spot, listed)
+    assert (prices.spot.get(H100, 0), prices.list_price.get(H100, 0)) == (spot, listed)
 
 
 def test_the_latest_price_in_effect_counts_in_any_order() -> None:
     old = {**ROW, "retailPrice": 1, "effectiveStartDate": "2025-01-01T00:00:00Z"}
     for rows in ([old, ROW], [ROW, old]):
-        assert read_prices(rows, NOW).listed[H100] == 10_500_000
+        assert read_prices(rows, NOW).list_price[H100] == 10_500_000
 
 
 def test_questions_stay_short() -> None:
     sizes = [f"Standard_ND{n}amsr_MI300X_v5" for n in range(40)]
-    asked = questions("southcentralus", sizes)
-    assert len(asked) == 3
-    text = " ".join(question["$filter"] for question in asked)
+    received = price_queries("southcentralus", sizes)
+    assert len(received) == 3
+    text = " ".join(question["$filter"] for question in received)
     assert all(f"armSkuName eq '{size}'" in text for size in sizes)
-    assert max(len(question["$filter"]) for question in asked) < 1500
+    assert max(len(question["$filter"]) for question in received) < 1500
 
 
 # --- sizes
@@ -402,20 +402,20 @@ RESERVED = OfferRequest(capacity_types=(CapacityType.RESERVED,))
 def test_a_group_that_is_not_to_be_had_costs_its_own_offers_alone(
     azure: StandIn, catalog: Catalog, what: str
 ) -> None:
-    """One that was deleted, or that lies elsewhere with no right to read it."""
+    """One that was deleted, or that is elsewhere without permission to read it."""
     cloud = provider(azure)
-    ident = GROUP.format(cloud._group)
-    theirs = ident.replace("capacityReservationGroups/", "capacityReservationGroups/a-")
-    azure.arm.held.add(ident, Reservation("one", "eastus", "1", H100, 1))
+    resource_id = GROUP.format(cloud._group)
+    other = resource_id.replace("capacityReservationGroups/", "capacityReservationGroups/a-")
+    azure.arm.held.add(resource_id, Reservation("one", "eastus", "1", H100, 1))
     if what == "unauthorized":
-        azure.arm.held.add(theirs, Reservation("one", "eastus", "2", H100, 1))
-    cloud = again(cloud, azure, reservations={theirs: 0, ident: 0})
+        azure.arm.held.add(other, Reservation("one", "eastus", "2", H100, 1))
+    cloud = again(cloud, azure, reservations={other: 0, resource_id: 0})
     for _ in range(2):
         if what == "unauthorized":
             azure.arm.faults.arm(Fault(what, ("GET capacityReservations",)))
-        found = cloud.offers(OfferRequest(capacity_types=tuple(CapacityType)))
-        assert {offer.reservation for offer in found} == {"", ident}
-    [remark] = [one for one in cloud.remarks() if one.key == f"reservation/{theirs}"]
+        result = cloud.offers(OfferRequest(capacity_types=tuple(CapacityType)))
+        assert {offer.reservation for offer in result} == {"", resource_id}
+    [remark] = [warning for warning in cloud.warnings() if warning.key == f"reservation/{other}"]
     assert remark.times == 2
     assert "its machines are not offered" in remark.text
 
@@ -425,22 +425,22 @@ def test_what_says_nothing_about_a_group_is_an_error(
     azure: StandIn, catalog: Catalog, what: str, error: type[ProviderError]
 ) -> None:
     cloud = provider(azure)
-    ident = GROUP.format(cloud._group)
-    azure.arm.held.add(ident, Reservation("one", "eastus", "1", H100, 1))
-    cloud = again(cloud, azure, reservations={ident: 0})
+    resource_id = GROUP.format(cloud._group)
+    azure.arm.held.add(resource_id, Reservation("one", "eastus", "1", H100, 1))
+    cloud = again(cloud, azure, reservations={resource_id: 0})
     azure.arm.faults.arm(Fault(what, ("GET capacityReservations",)))
     with pytest.raises(error):
         cloud.offers(RESERVED)
-    assert [one for one in cloud.remarks() if ident in one.text] == []
+    assert [warning for warning in cloud.warnings() if resource_id in warning.text] == []
 
 
 def test_a_capacity_reservation_is_used_up_and_no_further(azure: StandIn, catalog: Catalog) -> None:
-    """spotd makes none: the configuration names the group, and what an hour costs on top."""
+    """spotd creates none: the configuration names the group, and its extra cost per hour."""
     cloud = provider(azure)
-    ident = GROUP.format(cloud._group)
-    cloud = again(cloud, azure, reservations={ident: 0})
+    resource_id = GROUP.format(cloud._group)
+    cloud = again(cloud, azure, reservations={resource_id: 0})
     azure.arm.held.add(
-        ident,
+        resource_id,
         Reservation("one", "eastus", "1", H100, 1),
         Reservation("far", "westus9", "", H100, 1),
         Reservation("none", "eastus", "", H100, 0),
@@ -449,21 +449,21 @@ def test_a_capacity_reservation_is_used_up_and_no_further(azure: StandIn, catalo
     assert (offer.zone, offer.capacity_type, offer.reservation) == (
         "eastus-1",
         CapacityType.RESERVED,
-        ident,
+        resource_id,
     )
     assert (offer.price_microusd_per_h, offer.price_source) == (0, PREPAID)
     assert (offer.list_microusd_per_h, offer.interconnect) == (98_320_000, "")
-    held = {"capacity_type": CapacityType.RESERVED, "reservation": ident}
+    held = {"capacity_type": CapacityType.RESERVED, "reservation": resource_id}
     cloud.launch(request("held", **held))
     [machine] = cloud.list()
     assert machine.capacity_type is CapacityType.RESERVED
     properties = azure.arm.machine("held").row["properties"]
-    assert properties["capacityReservation"] == {"capacityReservationGroup": {"id": ident}}
+    assert properties["capacityReservation"] == {"capacityReservationGroup": {"id": resource_id}}
     assert properties["priority"] == "Regular"
     assert cloud.offers(RESERVED) == []
     with pytest.raises(CapacityError):
         cloud.launch(request("more", **held))
     cloud.terminate("held")
-    priced = again(cloud, azure, reservations={ident: 5_000_000}).offers(RESERVED)
+    priced = again(cloud, azure, reservations={resource_id: 5_000_000}).offers(RESERVED)
     assert [(o.price_microusd_per_h, o.price_source) for o in priced] == [(5_000_000, CONFIGURED)]
     assert again(cloud, azure).offers(RESERVED) == []

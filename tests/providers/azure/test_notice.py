@@ -15,7 +15,7 @@ DEADLINE_US = 1_615_856_326_000_000  # Tue, 16 Mar 2021 00:58:46 GMT
 
 
 def document(**changes: object) -> MetadataReply:
-    """The vendor's own example, changed."""
+    """The vendor's own example, modified."""
     event = {
         "EventId": "A123BC45-1234-5678-AB90-ABCDEF123456",
         "EventStatus": "Scheduled",
@@ -72,7 +72,7 @@ def test_the_request_is_the_documented_one() -> None:
         watcher = Watcher(url)
         (notice,) = watcher.poll()
         watcher.acknowledge(notice)
-    read, start = script.asked
+    read, start = script.requests
     assert (read.method, read.path) == ("GET", "/metadata/scheduledevents")
     assert read.query == {"api-version": "2020-07-01"}
     assert read.headers["metadata"] == start.headers["metadata"] == "true"
@@ -95,8 +95,8 @@ def test_the_request_is_the_documented_one() -> None:
 )
 def test_what_an_event_means(event_type: str, kind: NoticeKind | None) -> None:
     with serve_script(lambda _: document(EventType=event_type)) as (url, _):
-        found = [notice.kind for notice in Watcher(url).poll()]
-    assert found == ([] if kind is None else [kind])
+        result = [notice.kind for notice in Watcher(url).poll()]
+    assert result == ([] if kind is None else [kind])
 
 
 def test_events_of_peers_are_left_out_when_the_name_is_known() -> None:

@@ -1,4 +1,4 @@
-"""What `spotctl doctor` finds out about Azure, against the stand-in."""
+"""The readiness checks for Azure, against the stand-in."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def facts(azure: StandIn) -> Iterator[Facts]:
 
 
 def examined(azure: StandIn, *needs: CapacityNeed, **settings: Any) -> list[Finding]:
-    return [*provider(azure, **settings).examine(needs)]
+    return [*provider(azure, **settings).check_readiness(needs)]
 
 
 def one(found: list[Finding], check: str) -> Finding:
@@ -39,25 +39,27 @@ def one(found: list[Finding], check: str) -> Finding:
 
 
 def test_a_subscription_that_is_ready(azure: StandIn, facts: Facts) -> None:
-    found = examined(azure, ND)
-    assert [f for f in found if f.grade is not Grade.OK] == []
+    result = examined(azure, ND)
+    assert [f for f in result if f.grade is not Grade.OK] == []
     checks = {"credentials", "clock", "permissions", "quota", "image", "network"}
-    assert {finding.check for finding in found} == checks
-    assert one(found, "credentials").text == "subscription The Lab is Enabled"
-    assert one(found, "image").text == "microsoft-dsvm:ubuntu-hpc:2204:22.04.2026110401, x64"
-    assert one(found, "quota").text == (
+    assert {finding.check for finding in result} == checks
+    assert one(result, "credentials").text == "subscription The Lab is Enabled"
+    assert one(result, "image").text == "microsoft-dsvm:ubuntu-hpc:2204:22.04.2026110401, x64"
+    assert one(result, "quota").text == (
         f"Quota of lowPriorityCores (0 in use): 1000 vCPUs; 192 are needed (2 x {H100} for llama)"
     )
-    assert one(found, "network").text == "spotd-eastus/nodes; SSH from 203.0.113.7/32"
+    assert one(result, "network").text == "spotd-eastus/nodes; SSH from 203.0.113.7/32"
     assert {call.method for call in azure.arm.calls if "token" not in call.call} == {"GET"}
 
 
 def test_a_right_that_is_missing_is_named(azure: StandIn, facts: Facts) -> None:
     facts.permissions = [ALL | {"notActions": ["Microsoft.Compute/virtualMachines/delete"]}]
-    told = [f for f in examined(azure, ND) if f.check == "permissions"]
-    assert [f.grade for f in told] == [Grade.FAIL, Grade.OK], "the subscription's roles need it not"
-    assert told[0].text.startswith("lacking: Microsoft.Compute/virtualMachines/delete; ")
-    assert "spotctl doctor --policy azure" in told[0].fix
+    reported = [f for f in examined(azure, ND) if f.check == "permissions"]
+    assert [f.grade for f in reported] == [Grade.FAIL, Grade.OK], (
+        "the subscription's roles need it not"
+    )
+    assert reported[0].text.startswith("missing: Microsoft.Compute/virtualMachines/delete; ")
+    assert "spotctl doctor --policy azure" in reported[0].fix
 
 
 @pytest.mark.parametrize(
@@ -80,21 +82,21 @@ def test_what_roles_allow(roles: list[tuple[list[str], list[str]]], allowed: boo
 def test_spot_machines_of_all_sizes_share_a_quota(azure: StandIn, facts: Facts) -> None:
     facts.limits["lowPriorityCores"] = 96
     other = CapacityNeed("eastus", "eastus-1", A100, SPOT, 1, 24.0, "A100-80GB", 1)
-    found = one(examined(azure, ND, other), "quota")
-    assert (found.grade, found.serves) == (Grade.FAIL, (ND, other))
-    assert "--limit-object value=192" in found.fix
-    assert found.fix.startswith("az quota update --resource-name 'lowPriorityCores'")
+    result = one(examined(azure, ND, other), "quota")
+    assert (result.grade, result.serves) == (Grade.FAIL, (ND, other))
+    assert "--limit-object value=192" in result.fix
+    assert result.fix.startswith("az quota update --resource-name 'lowPriorityCores'")
     facts.limits["lowPriorityCores"] = 24
-    found = one(examined(azure, ND, other), "quota")
-    assert (found.serves, found.lacks) == ((other,), (ND,))
+    result = one(examined(azure, ND, other), "quota")
+    assert (result.serves, result.lacks) == ((other,), (ND,))
 
 
 def test_others_count_in_the_region_and_in_their_family(azure: StandIn, facts: Facts) -> None:
     facts.limits["standardNDSH100v5Family"] = 0
     plain = CapacityNeed(**(vars(ND) | {"capacity_type": PLAIN, "count": 1}))
-    told = [f for f in examined(azure, plain) if f.check == "quota"]
-    assert [f.grade for f in told] == [Grade.OK, Grade.FAIL]
-    assert told[1].text.startswith("Quota of standardNDSH100v5Family (0 in use): 0 vCPUs;")
+    reported = [f for f in examined(azure, plain) if f.check == "quota"]
+    assert [f.grade for f in reported] == [Grade.OK, Grade.FAIL]
+    assert reported[1].text.startswith("Quota of standardNDSH100v5Family (0 in use): 0 vCPUs;")
 
 
 def test_an_image_that_is_gone_or_of_arm(azure: StandIn, facts: Facts) -> None:
@@ -106,22 +108,22 @@ def test_an_image_that_is_gone_or_of_arm(azure: StandIn, facts: Facts) -> None:
 
 def test_a_network_that_is_missing_closed_or_open_to_all(azure: StandIn, facts: Facts) -> None:
     azure.arm.networks = set()
-    found = one(examined(azure), "network")
-    assert found.grade is Grade.FAIL
-    assert found.text.endswith("/virtualNetworks/spotd-eastus/subnets/nodes")
-    assert "spotctl init azure --network public --region eastus" in found.fix
+    result = one(examined(azure), "network")
+    assert result.grade is Grade.FAIL
+    assert result.text.endswith("/virtualNetworks/spotd-eastus/subnets/nodes")
+    assert "spotctl init azure --network public --region eastus" in result.fix
     azure.arm.networks = None
     facts.sources = []
-    assert "lets nobody log in" in one(examined(azure), "network").text
+    assert "allows SSH from nowhere" in one(examined(azure), "network").text
     facts.sources = ["Internet"]
     assert one(examined(azure), "network").grade is Grade.WARN
 
 
 def test_a_subscription_that_is_held_is_told_first(azure: StandIn, facts: Facts) -> None:
     facts.state = "Warned"
-    found = examined(azure, ND)
-    assert {finding.check for finding in found} == {"credentials", "clock"}
-    assert found[0].text == "subscription The Lab is Warned"
+    result = examined(azure, ND)
+    assert {finding.check for finding in result} == {"credentials", "clock"}
+    assert result[0].text == "subscription The Lab is Warned"
 
 
 def test_whoever_is_nobody_is_asked_nothing_else(
@@ -129,6 +131,6 @@ def test_whoever_is_nobody_is_asked_nothing_else(
 ) -> None:
     monkeypatch.setenv("AZURE_CLIENT_SECRET", "wrong")
     cloud = AzureCloud("azure", "d0", regions=("eastus",), **azure.settings)
-    found = [*cloud.examine([ND])]
-    assert [(finding.check, finding.grade) for finding in found] == [("credentials", Grade.FAIL)]
-    assert "az account get-access-token" in found[0].fix
+    result = [*cloud.check_readiness([ND])]
+    assert [(finding.check, finding.grade) for finding in result] == [("credentials", Grade.FAIL)]
+    assert "az account get-access-token" in result[0].fix

@@ -1,4 +1,4 @@
-"""How many calls an hour costs, counted where they arrive. docs/clouds/azure.md has the figures."""
+"""The number of calls per hour, counted at the stand-in. docs/clouds/azure.md has the figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from providers.azure.market import PRICES_S
 from providers.base import OfferRequest
-from providers.market_signals import ROUND_S
+from providers.market_signals import INTERVAL_S
 from spotd.config.schedule import Schedule
 from spotd.domain.market import Timing
 from spotd.planner.core.expiry import RENEW_SHARE
@@ -21,7 +21,7 @@ HOUR_S = 3600.0
 
 
 def counted(azure: StandIn) -> Counter[str]:
-    """Call -> how often since the last time."""
+    """Return call -> count since the last time."""
     calls = Counter(azure.arm.counted())
     azure.arm.calls.clear()
     return calls
@@ -32,13 +32,13 @@ def row(call: str, number: float) -> str:
 
 
 def test_an_hour_of_100_machines(azure: StandIn) -> None:
-    """No verb that looks asks for each machine: all of a page cost what one does."""
+    """No reading verb makes a call per machine: a full page costs as much as one machine."""
     cloud, rhythm = provider(azure), Schedule()
     for number in range(HERE):
         cloud.launch(request(f"hour-{number}"))
     cloud.list()  # which asks for the cards of machines that are new
     counted(azure)
-    assert (PRICES_S, ROUND_S) == (HOUR_S, HOUR_S)
+    assert (PRICES_S, INTERVAL_S) == (HOUR_S, HOUR_S)
     cloud.offers(OfferRequest())
     catalog = counted(azure)
     assert catalog.pop("LIST skus") == 1  # once a day
@@ -55,13 +55,13 @@ def test_an_hour_of_100_machines(azure: StandIn) -> None:
         ask()
         for call, number in counted(azure).items():
             hour[call] += round(number * HOUR_S / every_s)
-    told = {row(call, number) for call, number in hour.items()}
-    assert {one for one in told if one not in PAGE.read_text()} == set()
+    reported = {row(call, number) for call, number in hour.items()}
+    assert {item for item in reported if item not in PAGE.read_text()} == set()
     assert len(hour) == 7
 
 
 def test_an_hour_of_renewals(azure: StandIn) -> None:
-    """The one thing that is done for each machine: two calls, once in a share of its time."""
+    """The only per-machine work: two calls, once in a fraction of its lifetime."""
     cloud = provider(azure)
     cloud.launch(request("renewed"))
     counted(azure)

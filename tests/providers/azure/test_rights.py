@@ -1,5 +1,5 @@
-"""The roles of providers/azure/policy.py have a right for every call that the adapter makes, as the
-stand-in hears it: and none that no call needs, but for those named here."""
+"""The roles of providers/azure/policy.py allow every call of the adapter, as the stand-in received
+it, and contain nothing unused except the actions named here."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ BESIDES = {
 
 
 def needed(call: Request) -> tuple[str, str]:
-    """(action, scope) of a call."""
+    """Return (action, scope) of a call."""
     if call.call == "GET subscriptions":
         return "Microsoft.Resources/subscriptions/read", f"{call.path}/"
     if call.path.startswith("/providers/"):
         scope = f"/subscriptions/{call.body['subscriptions'][0]}/providers/x"
         return f"{call.path.removeprefix('/providers/')}/read", scope
-    found = re.fullmatch(
+    result = re.fullmatch(
         r"(/subscriptions/[^/]+(?:/resourceGroups/[^/]+)?)/providers/(.+)", call.path
     )
-    assert found, call.path
-    parts = found[2].split("/")
+    assert result, call.path
+    parts = result[2].split("/")
     kind = "/".join(parts[:2])
     if len(parts) > 3 and parts[1] == "capacityReservationGroups":
         kind += f"/{parts[3]}"
@@ -57,21 +57,21 @@ def needed(call: Request) -> tuple[str, str]:
     elif parts[1] == "locations":
         kind = "/".join((*parts[:2], parts[3]))
     if call.method == "POST":
-        return f"{kind}/{parts[-1]}/action", f"{found[1]}/providers/x"
-    return f"{kind}/{_VERBS[call.method]}", f"{found[1]}/providers/x"
+        return f"{kind}/{parts[-1]}/action", f"{result[1]}/providers/x"
+    return f"{kind}/{_VERBS[call.method]}", f"{result[1]}/providers/x"
 
 
 def test_every_call_has_its_right_and_every_right_its_call(azure: StandIn) -> None:
     cloud = provider(azure)
-    ident = GROUP.format(cloud._group)
-    azure.arm.held.add(ident, Reservation("one", "eastus", "1", H100, 1))
-    cloud = again(cloud, azure, reservations={ident: 0})
-    cloud.examine([need_of(offer) for offer in cloud.offers(OfferRequest())])
+    resource_id = GROUP.format(cloud._group)
+    azure.arm.held.add(resource_id, Reservation("one", "eastus", "1", H100, 1))
+    cloud = again(cloud, azure, reservations={resource_id: 0})
+    cloud.check_readiness([need_of(offer) for offer in cloud.offers(OfferRequest())])
     cloud.launch(request("spot"))
     plain = {"capacity_type": CapacityType.ON_DEMAND, "zone": "eastus-any"}
     cloud.launch(request("gang", gang="g", interconnect="infiniband", **plain))
     cloud.list()
-    cloud.console("spot")
+    cloud.read_serial_console("spot")
     again(cloud, azure, network="private").list()
     for _ in range(2):
         image = cloud.make_image("spot", "spotd-baked", {})
@@ -87,15 +87,15 @@ def test_every_call_has_its_right_and_every_right_its_call(azure: StandIn) -> No
     roles = policies(PolicyFacts("d0", ("eastus",), "az://a/b", "az://c/d", account=account))
     control, market = roles["spotd-control-d0"], roles["spotd-market-d0"]
     calls = [
-        one for one in azure.arm.calls if one.path.startswith(("/subscriptions/", "/providers/"))
+        call for call in azure.arm.calls if call.path.startswith(("/subscriptions/", "/providers/"))
     ]
-    asked = {needed(call) for call in calls}
-    assert len(asked) > 12
+    received = {needed(call) for call in calls}
+    assert len(received) > 12
     lacking = [
         (action, scope)
-        for action, scope in asked
+        for action, scope in received
         if not azure_allows(control, action, scope) and not azure_allows(market, action, scope)
     ]
     assert lacking == []
-    used = {action for action, _ in asked}
+    used = {action for action, _ in received}
     assert {*control["Actions"], *market["Actions"]} - used == BESIDES

@@ -1,4 +1,4 @@
-"""From the configuration to the adapter, which costs nothing until it is asked."""
+"""From the configuration to the adapter, which makes no call until it is used."""
 
 from __future__ import annotations
 
@@ -27,8 +27,12 @@ def built(**more: object) -> AzureCloud:
 
 def test_the_least_that_has_to_be_said() -> None:
     cloud = built()
-    assert (cloud.name, cloud._site.public, cloud._market._patterns) == ("az", True, PATTERNS)
-    assert cloud._site.image == "microsoft-dsvm:ubuntu-hpc:2204:latest"
+    assert (cloud.name, cloud._region_setup.public, cloud._market._patterns) == (
+        "az",
+        True,
+        PATTERNS,
+    )
+    assert cloud._region_setup.image == "microsoft-dsvm:ubuntu-hpc:2204:latest"
 
 
 def test_all_that_can_be_said() -> None:
@@ -41,8 +45,8 @@ def test_all_that_can_be_said() -> None:
         authority="https://login.example",
         prices_endpoint="https://prices.example/",
     )
-    assert not cloud._site.public
-    assert cloud._site.identity == "/subscriptions/s/x"
+    assert not cloud._region_setup.public
+    assert cloud._region_setup.identity == "/subscriptions/s/x"
     assert cloud._clients._endpoint == "https://arm.example"
     assert cloud._clients._prices_endpoint == "https://prices.example"
 

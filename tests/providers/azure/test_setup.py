@@ -1,4 +1,5 @@
-"""`spotctl init azure` against the stand-in: what it makes, that it makes it once, who gets in."""
+"""`spotctl init azure` against the stand-in: it creates each resource once, and allows only the
+right SSH sources."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from providers.azure.setup import HOLDERS, blocks, steps
 from providers.azure.terraform import terraform
 from providers.base import UnknownOutcome
 from providers.iam.policy import PolicyFacts
-from providers.iam.setup import NETWORKS, SetupFacts, apply, missing
+from providers.iam.setup import NETWORKS, SetupFacts, apply, find_missing_steps
 from tests.clouds.azure.account import Account as Made
 from tests.clouds.azure.arm import SUBSCRIPTION
 from tests.clouds.azure.serving import StandIn
@@ -37,7 +38,7 @@ def facts(network: str = "public", stores: str = "az") -> SetupFacts:
 
 @pytest.fixture
 def made(azure: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
-    """In a subscription in which nothing is yet."""
+    """In an empty subscription."""
     monkeypatch.setattr("providers.azure.apply.PAUSE_S", 0.01)
     azure.arm.account = Made()
     yield azure.arm.account
@@ -52,12 +53,12 @@ def account(azure: StandIn, made: Made) -> Account:
 @pytest.mark.parametrize("network", ["private", "jump"])
 def test_applied_twice_it_is_there_once(made: Made, account: Account, network: str) -> None:
     wanted = steps(facts(network))
-    told = missing(wanted, account.ask)
-    assert (len(told), made.made) == (len(wanted), {})
-    assert [text for text, there in apply(wanted, account.ask) if not there] == told
-    assert missing(wanted, account.ask) == []
+    reported = find_missing_steps(wanted, account.execute)
+    assert (len(reported), made.made) == (len(wanted), {})
+    assert [text for text, there in apply(wanted, account.execute) if not there] == reported
+    assert find_missing_steps(wanted, account.execute) == []
     made.puts.clear()
-    assert {there for _, there in apply(wanted, account.ask)} == {True}
+    assert {there for _, there in apply(wanted, account.execute)} == {True}
     assert made.puts == []
 
 
@@ -68,16 +69,18 @@ def test_machines_of_other_clouds_may_be_the_machines_identity(
     made: Made, account: Account
 ) -> None:
     wanted = steps(replace(facts(), trusts=TRUSTS))
-    list(apply(wanted, account.ask))
-    assert missing(wanted, account.ask) == []
+    list(apply(wanted, account.execute))
+    assert find_missing_steps(wanted, account.execute) == []
     google = {"issuer": "https://accounts.google.com", "subject": "77"}
     aws = {"issuer": TRUSTS["aws"][0], "subject": TRUSTS["aws"][1]}
     audiences = {"audiences": ["api://AzureADTokenExchange"]}
-    told = named(made, "federatedIdentityCredentials")
-    assert told == {"aws": aws | audiences, "gcp": google | audiences}
+    reported = named(made, "federatedIdentityCredentials")
+    assert reported == {"aws": aws | audiences, "gcp": google | audiences}
     moved = steps(replace(facts(), trusts={"gcp": ("78",)}))
-    assert missing(moved, account.ask) == ["that machines of gcp may be spotd-node-0123456789ab"]
-    list(apply(moved, account.ask))
+    assert find_missing_steps(moved, account.execute) == [
+        "that machines of gcp may be spotd-node-0123456789ab"
+    ]
+    list(apply(moved, account.execute))
     assert named(made, "federatedIdentityCredentials")["gcp"]["subject"] == "78"
     module = terraform(replace(facts(), trusts=TRUSTS))
     assert module.count('resource "azurerm_federated_identity_credential"') == 2
@@ -86,32 +89,34 @@ def test_machines_of_other_clouds_may_be_the_machines_identity(
 
 def named(made: Made, kind: str) -> dict[str, Any]:
     return {
-        one["id"].rpartition("/")[2]: one["properties"]
-        for one in made.made.values()
-        if f"/{kind}/" in one["id"]
+        item["id"].rpartition("/")[2]: item["properties"]
+        for item in made.made.values()
+        if f"/{kind}/" in item["id"]
     }
 
 
 def test_the_roles_are_those_of_the_policies(made: Made, account: Account) -> None:
     wanted = facts()
-    list(apply(steps(wanted), account.ask))
+    list(apply(steps(wanted), account.execute))
     documents = policies(wanted.policy)
     definitions = named(made, "roleDefinitions")
-    told = {one["roleName"]: one["permissions"][0] for one in definitions.values()}
-    assert {name: one["actions"] for name, one in told.items()} == {
+    reported = {
+        definition["roleName"]: definition["permissions"][0] for definition in definitions.values()
+    }
+    assert {name: one["actions"] for name, one in reported.items()} == {
         name: document["Actions"] for name, document in documents.items()
     }
-    assert {name: one["dataActions"] for name, one in told.items()} == {
+    assert {name: one["dataActions"] for name, one in reported.items()} == {
         name: document["DataActions"] for name, document in documents.items()
     }
-    whose = {
+    owner = {
         one["principalId"]: name for name, one in named(made, "userAssignedIdentities").items()
     }
     holds: dict[str, set[str]] = {}
-    for one in named(made, "roleAssignments").values():
-        role = definitions[one["roleDefinitionId"].rpartition("/")[2]]["roleName"]
-        holds.setdefault(whose[one["principalId"]], set()).add(role)
-        assert one.get("condition") == documents[role].get("AssignmentCondition")
+    for item in named(made, "roleAssignments").values():
+        role = definitions[item["roleDefinitionId"].rpartition("/")[2]]["roleName"]
+        holds.setdefault(owner[item["principalId"]], set()).add(role)
+        assert item.get("condition") == documents[role].get("AssignmentCondition")
     assert holds == {
         f"spotd-{holder}-0123456789ab": {f"spotd-{role}-0123456789ab" for role in roles}
         for holder, roles in HOLDERS.items()
@@ -119,55 +124,57 @@ def test_the_roles_are_those_of_the_policies(made: Made, account: Account) -> No
 
 
 def test_a_role_that_grants_nothing_is_not_made(made: Made, account: Account) -> None:
-    list(apply(steps(facts(stores="s3")), account.ask))
-    told = {one["roleName"] for one in named(made, "roleDefinitions").values()}
-    assert "spotd-node-0123456789ab" not in told
-    assert "spotd-control-0123456789ab" in told
+    list(apply(steps(facts(stores="s3")), account.execute))
+    reported = {item["roleName"] for item in named(made, "roleDefinitions").values()}
+    assert "spotd-node-0123456789ab" not in reported
+    assert "spotd-control-0123456789ab" in reported
 
 
 def test_a_role_that_is_another_by_now_is_put_right(made: Made, account: Account) -> None:
     wanted = steps(facts())
-    list(apply(wanted, account.ask))
+    list(apply(wanted, account.execute))
     role = next(
-        one
-        for one in named(made, "roleDefinitions").values()
-        if one["roleName"] == "spotd-reaper-0123456789ab"
+        item
+        for item in named(made, "roleDefinitions").values()
+        if item["roleName"] == "spotd-reaper-0123456789ab"
     )
     role["permissions"][0]["actions"] = ["*"]
-    assert missing(wanted, account.ask) == ["the role spotd-reaper-0123456789ab"]
-    list(apply(wanted, account.ask))
-    assert missing(wanted, account.ask) == []
+    assert find_missing_steps(wanted, account.execute) == ["the role spotd-reaper-0123456789ab"]
+    list(apply(wanted, account.execute))
+    assert find_missing_steps(wanted, account.execute) == []
 
 
 def test_other_stores_are_put_into_roles_and_assignments(made: Made, account: Account) -> None:
-    """A role without a store is one without data actions, and an assignment without condition."""
+    """Without a store, a role has no data actions and its assignment no condition."""
     before, after = facts(stores="s3"), facts()
-    list(apply(steps(before), account.ask))
-    told = missing(steps(after), account.ask)
-    assert told == [
+    list(apply(steps(before), account.execute))
+    reported = find_missing_steps(steps(after), account.execute)
+    assert reported == [
         "the role spotd-control-0123456789ab",
         "that spotd-control-0123456789ab has the role spotd-control-0123456789ab",
         "the role spotd-node-0123456789ab",
         "that spotd-node-0123456789ab has the role spotd-node-0123456789ab",
     ]
-    list(apply(steps(after), account.ask))
-    assert missing(steps(after), account.ask) == []
+    list(apply(steps(after), account.execute))
+    assert find_missing_steps(steps(after), account.execute) == []
     other = PolicyFacts(
         "0123456789ab", REGIONS, "az://ours/spotd", "az://other/x", account=after.policy.account
     )
     moved = steps(SetupFacts(other, BOX, "public"))
-    assert len(missing(moved, account.ask)) == 2, "the conditions of both who have objects"
-    list(apply(moved, account.ask))
-    conditions = [one.get("condition", "") for one in named(made, "roleAssignments").values()]
-    assert [one for one in conditions if "'runs'" in one] == []
-    assert missing(moved, account.ask) == []
+    assert len(find_missing_steps(moved, account.execute)) == 2, (
+        "the conditions of both who have objects"
+    )
+    list(apply(moved, account.execute))
+    conditions = [item.get("condition", "") for item in named(made, "roleAssignments").values()]
+    assert [condition for condition in conditions if "'runs'" in condition] == []
+    assert find_missing_steps(moved, account.execute) == []
 
 
 def test_an_identity_that_is_not_known_everywhere_yet_is_waited_for(
     made: Made, account: Account
 ) -> None:
     made.shy = 2
-    list(apply(steps(facts()), account.ask))
+    list(apply(steps(facts()), account.execute))
     assert made.shy == 0
 
 
@@ -181,9 +188,9 @@ def test_nobody_but_the_box_gets_in(network: str) -> None:
     }
     lets_in = {
         name: [
-            (told["sourceAddressPrefix"], told["destinationPortRange"])
-            for told in (rule["properties"] for rule in one["securityRules"])
-            if told["access"] == "Allow"
+            (reported["sourceAddressPrefix"], reported["destinationPortRange"])
+            for reported in (rule["properties"] for rule in one["securityRules"])
+            if reported["access"] == "Allow"
         ]
         for name, one in firewalls.items()
     }
@@ -193,14 +200,16 @@ def test_nobody_but_the_box_gets_in(network: str) -> None:
         expected = {"spotd-eastus": [(jump, "22"), (own, "*")]}
         expected["spotd-jump-eastus"] = [(BOX, "22"), (jump, "*")]
     assert lets_in == expected
-    for one in firewalls.values():
-        last = max((r["properties"] for r in one["securityRules"]), key=lambda r: r["priority"])
+    for firewall in firewalls.values():
+        last = max(
+            (r["properties"] for r in firewall["securityRules"]), key=lambda r: r["priority"]
+        )
         assert (last["access"], last["sourceAddressPrefix"]) == ("Deny", "*")
 
 
 def test_regions_share_no_addresses() -> None:
-    told = blocks([f"r{number}" for number in range(16)])
-    assert len({one for three in told.values() for one in three[:2]}) == 32
+    reported = blocks([f"r{number}" for number in range(16)])
+    assert len({item for three in reported.values() for item in three[:2]}) == 32
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -241,16 +250,16 @@ esac
 
 
 def test_the_script_makes_what_is_missing(tmp_path: Any) -> None:
-    """With an az that only writes down what it is asked."""
+    """With an az that only records its arguments."""
     (tmp_path / "az").write_text(AZ)
     (tmp_path / "az").chmod(0o755)
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LOG": str(tmp_path / "log")}
     line = ["bash", "-c", script(steps(facts()))]
     done = subprocess.run(line, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    asked = (tmp_path / "log").read_text()
-    assert asked.count("--method put") == len(steps(facts()))
-    assert '"principalId": "11111111-aaaa"' in asked
+    received = (tmp_path / "log").read_text()
+    assert received.count("--method put") == len(steps(facts()))
+    assert '"principalId": "11111111-aaaa"' in received
     assert "made: the identity spotd-node-0123456789ab" in done.stdout
     refused = {**environ, "REFUSED": "AuthorizationFailed"}
     done = subprocess.run(line, env=refused, capture_output=True, text=True, check=False)
@@ -292,15 +301,15 @@ PLUGINS = Path(os.environ.get("SPOTD_TERRAFORM_PLUGINS", "/nowhere"))
 def test_terraform_takes_the_module(tmp_path: Path, network: str) -> None:
     (tmp_path / "main.tf").write_text(terraform(facts(network)))
     environ = {**os.environ, "CHECKPOINT_DISABLE": "1"}
-    for words in (["init", "-input=false", f"-plugin-dir={PLUGINS}"], ["validate"]):
-        line = ["terraform", *words]
+    for arguments in (["init", "-input=false", f"-plugin-dir={PLUGINS}"], ["validate"]):
+        line = ["terraform", *arguments]
         subprocess.run(line, cwd=tmp_path, env=environ, check=True, capture_output=True)
 
 
 @pytest.mark.skipif(not shutil.which("terraform"), reason="needs terraform")
 @pytest.mark.parametrize("network", NETWORKS)
 def test_terraform_can_read_the_module(network: str) -> None:
-    """Its language, whatever the provider thinks of it."""
+    """Its syntax, without the provider."""
     done = subprocess.run(
         ["terraform", "fmt", "-"],
         input=terraform(facts(network)),

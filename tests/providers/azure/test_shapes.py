@@ -1,4 +1,4 @@
-"""The stand-in's own conscience: what does not fit Azure's models is found."""
+"""The stand-in's validation finds mismatches with Azure's models."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def test_what_is_wrong_is_found(place: tuple[str, ...], key: str, value: object,
     for step in place:
         inner = inner[step]
     inner[key] = value
-    found = problems(compute, "VirtualMachine", document)
-    assert len(found) == 1
-    assert told in found[0]
+    result = problems(compute, "VirtualMachine", document)
+    assert len(result) == 1
+    assert told in result[0]
 
 
 def test_a_field_in_a_list_of_another_package() -> None:
@@ -81,7 +81,7 @@ def test_a_field_in_a_list_of_another_package() -> None:
 def test_every_kind_of_answer_is_looked_at(
     kind: str, running: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A misspelt field in any of them is found, on its way to the client."""
+    """A misspelt field in any of them is found on its way to the client."""
     arm = running.arm
     answer = arm._answer
 
@@ -96,9 +96,9 @@ def test_every_kind_of_answer_is_looked_at(
 
     monkeypatch.setattr(arm, "_answer", misspell)
     cloud = provider(running)
-    ident = GROUP.format(cloud._group)
-    running.arm.held.add(ident, Reservation("one", "eastus", "1", H100, 1))
-    cloud = again(cloud, running, reservations={ident: 0})
+    resource_id = GROUP.format(cloud._group)
+    running.arm.held.add(resource_id, Reservation("one", "eastus", "1", H100, 1))
+    cloud = again(cloud, running, reservations={resource_id: 0})
     cloud.offers(OfferRequest())
     plain = {"capacity_type": CapacityType.ON_DEMAND, "zone": "eastus-any"}
     cloud.launch(request("shaped", gang="g", interconnect="infiniband", **plain))

@@ -1,4 +1,5 @@
-"""What Azure cannot prevent, the daemon ends: a launch that comes after the end of its node."""
+"""The daemon terminates what Azure cannot prevent: a launch that takes effect after the end of its
+node."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 def test_what_another_process_makes_again_is_ended_by_the_sweep(
     azure: StandIn, stage: Stage
 ) -> None:
-    """The row of the machine is over; the create is late, by a process that has never seen it."""
+    """The node has ended; the late create is by a process that has never seen its machine."""
     node, tags = _over(stage)
     late = provider(azure, name="aws")
     assert late.launch(request(node, tags=tags)) == Launched(node)
@@ -59,27 +60,31 @@ def test_a_husk_that_nobody_removed_is_discarded_by_the_sweep_of_leftovers(
 def test_a_disk_without_tags_is_known_by_the_name_that_its_machine_gave_it(
     azure: StandIn, stage: Stage
 ) -> None:
-    """Beside one whose token no row has, one of another deployment, and one that has another name:
-    the first is held, and nobody touches the others."""
+    """Besides one with an unknown token, one of another deployment, and one with another name: the
+    first is kept, the others are not touched."""
     node, tags = _over(stage)
     cloud = provider(azure, name="aws")
     others = {"spotd-j9-g1-c0-r0-x": {}, "spotd-theirs": {"spotd-deployment": "d9"}, "data": {}}
     mine = _disk_of(azure, cloud, node, tags)
-    held, theirs, data = (_disk_of(azure, cloud, name, marks) for name, marks in others.items())
-    assert {one.leftover_id for one in cloud.leftovers()} == {f"disk/{mine}", f"disk/{held}"}
+    held, other, data = (_disk_of(azure, cloud, name, marks) for name, marks in others.items())
+    assert {leftover.leftover_id for leftover in cloud.leftovers()} == {
+        f"disk/{mine}",
+        f"disk/{held}",
+    }
     survey = InstanceSurvey(stage.store, {"aws": cloud}, stage.clock)
     survey.clear_up("aws", stage.duty("leftovers:aws"))
-    assert f"disk/{mine}" in {one.leftover_id for one in cloud.leftovers()}
+    assert f"disk/{mine}" in {leftover.leftover_id for leftover in cloud.leftovers()}
     stage.clock.sleep(GRACE_S)
     survey.clear_up("aws", stage.duty("leftovers:aws"))
     names = {row["name"] for row in azure.arm.world.others.values()}
-    assert {held, theirs, data} == {held, theirs, data, mine} & names
-    assert [one.leftover.leftover_id for one in survey.held_leftovers()] == [f"disk/{held}"]
+    assert {held, other, data} == {held, other, data, mine} & names
+    assert [held_leftover.leftover.leftover_id for held_leftover in survey.held_leftovers()] == [
+        f"disk/{held}"
+    ]
 
 
 def _disk_of(azure: StandIn, cloud: AzureCloud, name: str, tags: dict[str, str]) -> str:
-    """The name of a disk that stayed when its machine went, with the tags of another deployment
-    or none."""
+    """The name of a disk that outlived its machine, with the tags of another deployment or none."""
     cloud.launch(request(name))
     storage = azure.arm.machine(name).row["properties"]["storageProfile"]
     disk = str(storage["osDisk"]["name"])
@@ -94,7 +99,7 @@ def _disk_of(azure: StandIn, cloud: AzureCloud, name: str, tags: dict[str, str])
 
 
 def _over(stage: Stage) -> tuple[str, dict[str, str]]:
-    """The token of a node that is gone, and the tags of its machine."""
+    """The token of an ended node, and the tags of its machine."""
     stage.submit("j1")
     stage.run(lambda s: s.over("j1") and s.nodes("j1", NodeState.GONE))
     row = stage.nodes("j1")[0]

@@ -1,21 +1,26 @@
-"""Documented notice times: what the file says, what it may not say, and that the least counts."""
+"""Documented notice times: the file's content, invalid files, and that the shortest time counts."""
 
 from __future__ import annotations
 
 import pytest
 
-from providers.catalogs.notices import PriceFileError, notice_times, planned_s, read_notice_times
+from providers.catalogs.notices import (
+    PriceFileError,
+    notice_times,
+    planned_notice_s,
+    read_notice_times,
+)
 
 
 @pytest.mark.req("PRE-04")
 def test_what_is_documented_and_what_guides_claim() -> None:
-    found = notice_times()
-    assert {name: one.seconds for name, one in found.items()} == {
+    result = notice_times()
+    assert {name: one.seconds for name, one in result.items()} == {
         "aws": 120, "azure": 30, "gcp": 30, "lambda": None, "runpod": 5, "vast": 0,
     }  # fmt: skip
-    claimed = {name: one.claimed for name, one in found.items() if one.claimed}
+    claimed = {name: one.claimed for name, one in result.items() if one.claimed}
     assert claimed == {"lambda": (60, 90), "runpod": (30, 60), "vast": (30, 90)}
-    assert all(one.dated == "2026-11-24" and one.source for one in found.values())
+    assert all(item.dated == "2026-11-24" and item.source for item in result.values())
 
 
 @pytest.mark.req("PRE-04")
@@ -32,7 +37,7 @@ def test_what_is_documented_and_what_guides_claim() -> None:
     ],
 )
 def test_the_least_is_counted_on(cloud: str, p10: float | None, planned: float | None) -> None:
-    assert planned_s(cloud, p10) == planned
+    assert planned_notice_s(cloud, p10) == planned
 
 
 GOOD = '[aws]\ndated = 2026-11-24\nsource = "x"\n'

@@ -1,4 +1,4 @@
-"""Where regions stand, and who runs them."""
+"""Countries of regions, and operators of clouds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ GOOD = 'dated = 2026-11-24\nsource = "somebody"\n'
 
 
 def test_the_file_that_comes_with_us() -> None:
-    found = places()
-    assert found.operators == {"aws": "US", "azure": "US", "gcp": "US"}
-    assert {key.partition("/")[0] for key in found.countries} == set(found.operators)
-    iso = {*found.countries.values(), *found.operators.values()}
+    result = places()
+    assert result.operators == {"aws": "US", "azure": "US", "gcp": "US"}
+    assert {key.partition("/")[0] for key in result.countries} == set(result.operators)
+    iso = {*result.countries.values(), *result.operators.values()}
     assert all(len(country) == 2 and country.isupper() for country in iso)
-    assert {group: len(members) for group, members in found.groups.items()} == {
+    assert {group: len(members) for group, members in result.groups.items()} == {
         "EU": 27,
         "EEA": 30,
         "ADEQUATE": 44,
@@ -43,7 +43,7 @@ def test_names_that_mislead(region: str, country: str) -> None:
 
 
 def test_every_region_that_amazon_names_is_known() -> None:
-    """By the place that its name for people says; isolated partitions are nobody's to rent."""
+    """By the location in its display name; isolated partitions cannot be rented."""
     from botocore.session import get_session
 
     known = get_session().get_component("data_loader").load_data("endpoints")
@@ -64,7 +64,7 @@ def test_a_group_a_country_and_neither() -> None:
     ("text", "told"),
     [
         (f"[operators]\n{GOOD}[groups]\n{GOOD}[aws]\n{GOOD}DE='a'\nFR='b a'\n", "two countries"),
-        (f"[operators]\n{GOOD}aws = 1\n[groups]\n{GOOD}", "operators.aws: 1 is no text"),
+        (f"[operators]\n{GOOD}aws = 1\n[groups]\n{GOOD}", "operators.aws: 1 is not text"),
         (f"[operators]\n{GOOD}[groups]\nsource='x'\n", "groups.dated"),
         (f"[operators]\n{GOOD}", "groups.dated"),
     ],

@@ -1,4 +1,4 @@
-"""What guides say of interruptions, in one unit: losses per machine-hour."""
+"""Interruption rates claimed by guides, in one unit: losses per machine-hour."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ MONTH, DAY = PERIODS_H["month"], PERIODS_H["day"]
     ],
 )
 def test_a_share_within_a_period(share: float, period_h: float, rate: str, each: str) -> None:
-    found = per_hour(share, period_h)
-    assert f"{found:.3g}" == rate
+    result = per_hour(share, period_h)
+    assert f"{result:.3g}" == rate
     if each:
-        assert f"{1 / found / 24:.3g}" == each, "days"
+        assert f"{1 / result / 24:.3g}" == each, "days"
 
 
 @pytest.mark.parametrize(("share", "period_h"), [(1.0, 24.0), (-0.1, 24.0), (0.1, 0.0)])
@@ -41,24 +41,24 @@ def test_what_is_no_rate(share: float, period_h: float) -> None:
 
 @pytest.mark.req("PRE-13", "PRE-14")
 def test_each_claim_has_its_unit_and_the_same_one_as_all() -> None:
-    found = {(one.source_name, one.what): one for one in rate_claims()}
-    old = found["provider-guide", "T4 and A10, below"]
-    new = found["provider-guide", "H100 at peak, above"]
+    result = {(rate_claim.source_name, rate_claim.what): rate_claim for rate_claim in rate_claims()}
+    old = result["provider-guide", "T4 and A10, below"]
+    new = result["provider-guide", "H100 at peak, above"]
     assert (old.claimed, new.claimed) == ("5 % a month", "20 % a month")
     assert (old.high, new.high) == (per_hour(0.05, MONTH), per_hour(0.20, MONTH))
-    daily = {name: found["spot-guide", name] for name in ("lambda", "runpod", "vast")}
+    daily = {name: result["spot-guide", name] for name in ("lambda", "runpod", "vast")}
     assert {name: one.claimed for name, one in daily.items()} == {
         "lambda": "3 to 5 % a day", "runpod": "6 to 8 % a day", "vast": "8 to 15 % a day",
     }  # fmt: skip
     assert [daily["lambda"].low, daily["vast"].high] == [per_hour(0.03, DAY), per_hour(0.15, DAY)]
-    assert [one.note for one in daily.values()] == [NO_SPOT, "", ""]
-    seen = found["case-study", "training"]
+    assert [item.note for item in daily.values()] == [NO_SPOT, "", ""]
+    seen = result["case-study", "training"]
     assert round(seen.high / old.high) == 461, "the same word, 461 times as often"
 
 
 @pytest.mark.req("PRE-14")
 def test_what_is_seen_outweighs_what_was_believed() -> None:
-    """Believed 5 % a day, and taken as often as in the case study: a loss each 30.9 h."""
+    """A prior of 5 % a day, and losses as often as in the case study: one each 30.9 h."""
     prior, seen = per_hour(0.05, DAY), 7 / 216
     rates = [
         Measurements(1.0, [1.0], [1.0], [1.0], 1, losses, losses / seen, 1 / prior).hazard

@@ -1,4 +1,4 @@
-"""What objects cost that lie in a store."""
+"""The cost of stored objects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from datetime import date
 
 import pytest
 
-from providers.catalogs.storage import GB, PriceFileError, read_prices, storage_of, storage_prices
+from providers.catalogs.storage import (
+    GB,
+    PriceFileError,
+    read_prices,
+    storage_price_of,
+    storage_prices,
+)
 
 GOOD = """dated = 2026-11-21
 source = "somebody"
@@ -20,15 +26,15 @@ retrieval_usd_per_gb = 0
 
 
 def test_the_file_that_comes_with_us() -> None:
-    found = storage_prices()
-    assert set(found) == {"aws", "azure", "gcp"}
-    for one in found.values():
-        assert date.fromisoformat(one.dated) <= date(2026, 11, 23)
-        assert one.source
-        assert one.region
-        assert (one.microusd_per_1000_writes, one.microusd_per_1000_reads) == (5000, 400)
-        assert one.retrieval_microusd_per_gb == 0
-    assert {cloud: one.tiers[0][1] for cloud, one in found.items()} == {
+    result = storage_prices()
+    assert set(result) == {"aws", "azure", "gcp"}
+    for item in result.values():
+        assert date.fromisoformat(item.dated) <= date(2026, 11, 23)
+        assert item.source
+        assert item.region
+        assert (item.microusd_per_1000_writes, item.microusd_per_1000_reads) == (5000, 400)
+        assert item.retrieval_microusd_per_gb == 0
+    assert {cloud: one.tiers[0][1] for cloud, one in result.items()} == {
         "aws": 23_000,
         "azure": 18_400,
         "gcp": 20_000,
@@ -46,15 +52,15 @@ def test_the_file_that_comes_with_us() -> None:
     ],
 )
 def test_what_lies_there_costs_by_the_month(url: str, gib: int, usd: float) -> None:
-    found = storage_of(url)
-    assert found
-    assert found.microusd_per_month(gib * GB) == round(usd * 1e6)
+    result = storage_price_of(url)
+    assert result
+    assert result.microusd_per_month(gib * GB) == round(usd * 1e6)
 
 
 def test_a_folder_and_a_store_that_nobody_knows_cost_nothing_that_is_known() -> None:
-    assert storage_of("file:///var/lib") is None
-    assert storage_of("swift://x") is None
-    with pytest.raises(ValueError, match="less than nothing"):
+    assert storage_price_of("file:///var/lib") is None
+    assert storage_price_of("swift://x") is None
+    with pytest.raises(ValueError, match="less than 0"):
         storage_prices()["aws"].microusd_per_month(-1)
 
 
@@ -62,17 +68,17 @@ def test_a_folder_and_a_store_that_nobody_knows_cost_nothing_that_is_known() -> 
     ("text", "told"),
     [
         ("[aws", "not TOML"),
-        ("aws = 3", "aws: is no table"),
+        ("aws = 3", "aws: must be a table"),
         (f"[aws]\n{GOOD}tears = 1", "aws.tears: unknown key"),
-        ("[aws]\n" + GOOD.replace("dated = 2026-11-21", ""), "aws.dated: None is no day"),
+        ("[aws]\n" + GOOD.replace("dated = 2026-11-21", ""), "aws.dated: None is not a date"),
         ("[aws]\n" + GOOD.replace('"somebody"', '""'), "aws.source"),
         ("[aws]\n" + GOOD.replace('class = "plain"', ""), "aws.class: is missing"),
         ("[aws]\n" + GOOD.replace('"plain"', "3"), "aws.class: 3 is no name"),
         ("[aws]\n" + GOOD.replace('"r"', '""'), "aws.region: '' is no name"),
         ("[aws]\n" + GOOD.replace("[[inf, 0.02]]", "[]"), "aws.tiers: must be a list"),
         ("[aws]\n" + GOOD.replace("inf", "5"), "must ascend, and end with inf"),
-        ("[aws]\n" + GOOD.replace("0.005", "-1"), "aws.usd_per_1000_writes: -1 is no price"),
-        ("[aws]\n" + GOOD.replace("0.0004", "true"), "aws.usd_per_1000_reads: True is no price"),
+        ("[aws]\n" + GOOD.replace("0.005", "-1"), "aws.usd_per_1000_writes: -1 is not a price"),
+        ("[aws]\n" + GOOD.replace("0.0004", "true"), "aws.usd_per_1000_reads: True is not a price"),
         ("[aws]\n" + GOOD.replace("retrieval_usd_per_gb = 0\n", ""), "retrieval_usd_per_gb: is m"),
     ],
 )

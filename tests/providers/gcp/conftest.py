@@ -1,4 +1,4 @@
-"""A stand-in for each module, and for each test a project of its own."""
+"""A stand-in for each module, and a project of its own for each test."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ class Lab:
         return self.gce.project(self.name)
 
     def cloud(self, deployment: str = "d0", **settings: Any) -> GcpCloud:
-        given: dict[str, Any] = {"project": self.name, "regions": REGIONS, "patience_s": 2.0}
+        passed: dict[str, Any] = {"project": self.name, "regions": REGIONS, "patience_s": 2.0}
         own = {"credentials_file", "compute_endpoint", "billing_endpoint", "timeout_s"}
         if not settings.keys() & own:
-            given["clients"] = connected(self.standin, self.name)
-        return GcpCloud("gcp", deployment, **(given | self.standin.settings | settings))
+            passed["clients"] = connected(self.standin, self.name)
+        return GcpCloud("gcp", deployment, **(passed | self.standin.settings | settings))
 
     def fault(self, what: str, call: str, seconds: float = 1.0) -> None:
-        """The next call of that method goes wrong."""
+        """Make the next call of that method fail."""
         self.gce.faults.arm(Fault(what, (f"compute.{call}",), seconds))
 
     def calls(self) -> list[str]:
-        """The methods asked for since the last look."""
-        found = [call.method.removeprefix("compute.") for call in self.gce.calls]
+        """Return the methods called since the last time."""
+        result = [call.method.removeprefix("compute.") for call in self.gce.calls]
         self.gce.calls.clear()
-        return found
+        return result
 
 
 def request(name: str, **changes: Any) -> LaunchRequest:
-    """A spot request for an 8xH100, as the product makes them: its name is its token."""
+    """A spot request for an 8xH100; its name is its token, as the product makes them."""
     facts: dict[str, Any] = {
         "token": name,
         "name": name,
@@ -82,13 +82,13 @@ def _first(standin: StandIn, timeout_s: float) -> Clients:
     services = ("compute", "cloudbilling", "cloudquotas", "cloudresourcemanager")
     places = dict.fromkeys(services, standin.endpoint)
     first = Clients("lab", standin.credentials_file, places, timeout_s)
-    first._authorized()  # and its credentials
+    first._open_session()  # and its credentials
     return first
 
 
 def connected(standin: StandIn, project: str, timeout_s: float = 10.0) -> Clients:
-    """Clients of a project that share connections and credentials with all others: to make these
-    takes longer than most tests do."""
+    """Return clients of a project that share connections and credentials with all others: creating
+    them takes longer than most tests."""
     made = copy(_first(standin, timeout_s))
     made.project = project
     return made

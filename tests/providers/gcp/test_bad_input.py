@@ -16,7 +16,7 @@ from tests.providers.gcp.conftest import Lab, request
 
 
 def expired(lab: Lab, name: str) -> None:
-    """The account's key was taken back: an adapter with no token left asks for another one."""
+    """The account's key was revoked: an adapter without a token requests a new one."""
     lab.standin.identity.revoked = True
     try:
         lab.cloud(timeout_s=10.0).launch(request(name))
@@ -53,8 +53,8 @@ def test_one_clear_message(lab: Lab, what: str) -> None:
         ),
         "expired credentials": Mistake(
             AuthError,
-            r"authError: Request had invalid authentication credentials\.; see that `gcloud auth "
-            r"application-default print-access-token` works as the user of spotd",
+            r"authError: Request had invalid authentication credentials\.; check that `gcloud auth "
+            r"application-default print-access-token` works as the user that runs spotd",
             lambda: expired(lab, name),
         ),
         "no quota": Mistake(

@@ -1,5 +1,5 @@
-"""How Google's APIs are called: at nobody else's address, within the time that there is, and with
-no SDK in memory before the first call."""
+"""Calls to Google's APIs: only at the configured addresses, within the time limit, and without
+loading an SDK before the first call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from providers.base import (
     UnknownOutcome,
 )
 from providers.gcp import cloud as adapter
-from providers.gcp.clients import _translated
+from providers.gcp.clients import _translate_error
 from tests.providers.gcp.conftest import Lab, request
 
 
@@ -35,10 +35,10 @@ def test_an_adapter_that_is_not_used_loads_no_sdk() -> None:
         "GcpCloud('gcp', 'd0', project='p', regions=['r']); "
         "print(sorted(m for m in sys.modules if m.startswith(('google', 'requests', 'grpc'))))"
     )
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout
-    assert told.strip() == "[]"
+    assert reported.strip() == "[]"
 
 
 CHAIN = """
@@ -57,28 +57,28 @@ print(cloud().list())
 
 
 def test_without_a_file_the_sdks_own_chain_is_asked(lab: Lab, tmp_path: Path) -> None:
-    """A process of its own: whether to ask the metadata server is read when the SDK is imported."""
-    given = {key: os.environ[key] for key in ("PATH", "PYTHONPATH") if key in os.environ}
+    """In a separate process: the SDK decides at import whether to query the metadata server."""
+    passed = {key: os.environ[key] for key in ("PATH", "PYTHONPATH") if key in os.environ}
     nothing = {"HOME": str(tmp_path), "CLOUDSDK_CONFIG": str(tmp_path), "NO_GCE_CHECK": "true"}
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", CHAIN, lab.standin.endpoint, str(lab.standin.credentials_file)],
         check=True,
         capture_output=True,
         text=True,
-        env=given | nothing,
+        env=passed | nothing,
     ).stdout.splitlines()
-    assert "no credentials for Google Cloud" in told[0]
-    assert "gcloud auth application-default" in told[0]
-    assert told[-1] == "[]"
+    assert "no credentials for Google Cloud" in reported[0]
+    assert "gcloud auth application-default" in reported[0]
+    assert reported[-1] == "[]"
 
 
 def test_nobody_else_is_looked_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK makes up addresses by itself, of tokens, of operations, of an account's regions."""
-    asked: list[str] = []
+    """The SDK derives addresses by itself: of tokens, of operations, of an account's regions."""
+    received: list[str] = []
     look_up = socket.getaddrinfo
 
     def watch(host: Any, *args: Any, **more: Any) -> Any:
-        asked.append(str(host))
+        received.append(str(host))
         return look_up(host, *args, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", watch)
@@ -88,11 +88,11 @@ def test_nobody_else_is_looked_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
     cloud.list()
     cloud.notices()
     cloud.terminate("us-central1-a/spotd-j1")
-    assert set(asked) == {"127.0.0.1"}
+    assert set(received) == {"127.0.0.1"}
 
 
 def test_a_launch_is_back_in_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter, "LAUNCH_S", 0.8)
+    monkeypatch.setattr(adapter, "LAUNCH_TIMEOUT_S", 0.8)
     cloud = lab.cloud(timeout_s=10.0, patience_s=10.0)
     cloud.list()  # the SDK is loaded
     for what, call, seconds in (
@@ -112,7 +112,7 @@ def test_a_launch_is_back_in_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def answered(status: int, body: str, **headers: str) -> Any:
-    """What the SDK raises for an answer."""
+    """Return the SDK's exception for an answer."""
     answer = requests.Response()
     answer.status_code, answer._content = status, body.encode()
     answer.headers.update({name.replace("_", "-"): value for name, value in headers.items()})
@@ -126,11 +126,11 @@ def body(reason: str, words: str = "slowly") -> str:
 
 
 def test_an_answer_says_when_to_come_back() -> None:
-    error = _translated(answered(429, body("rateLimitExceeded"), Retry_After="17"))
+    error = _translate_error(answered(429, body("rateLimitExceeded"), Retry_After="17"))
     assert isinstance(error, ThrottledError)
     assert error.retry_after_s == 17.0
     for odd in ("", "Sun, 22 Nov 2026 18:00:00 GMT", "-1"):
-        error = _translated(answered(429, body("rateLimitExceeded"), Retry_After=odd))
+        error = _translate_error(answered(429, body("rateLimitExceeded"), Retry_After=odd))
         assert isinstance(error, ThrottledError)
         assert error.retry_after_s == 2.0
 
@@ -146,7 +146,7 @@ def test_an_answer_says_when_to_come_back() -> None:
     ],
 )
 def test_an_answer_that_is_none_of_the_apis(status: int, text: str, kind: type, words: str) -> None:
-    error = _translated(answered(status, text))
+    error = _translate_error(answered(status, text))
     assert type(error) is kind
     assert words in str(error)
     assert "https://" not in str(error)
@@ -159,5 +159,5 @@ def test_the_reason_of_newer_apis_is_read_as_well() -> None:
         "domain": "googleapis.com",
     }
     text = json.dumps({"error": {"message": "API is disabled", "details": [info]}})
-    error = _translated(answered(403, text))
+    error = _translate_error(answered(403, text))
     assert (type(error), error.code) == (AuthError, "SERVICE_DISABLED")

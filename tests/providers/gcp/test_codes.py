@@ -1,4 +1,4 @@
-"""What Google Cloud says, and what it means to us: every row of the table."""
+"""The meaning of Google Cloud's codes: every rule of the table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from providers.base import (
     UnknownOutcome,
     UnpreparedError,
 )
-from providers.gcp.codes import CODES, http_error, nobodys, operation_error
+from providers.gcp.codes import CODES, http_error, is_not_found, operation_error
 from tests.fixtures.later import Later
 from tests.providers.gcp.conftest import Lab, request
 
@@ -129,14 +129,14 @@ def test_a_code_has_its_class(
 
 
 def test_the_table_says_something_of_every_row() -> None:
-    hit = {id(CODES.row(code, words)) for code, words, _, _ in TABLE}
-    assert [row for row in CODES.rows if id(row) not in hit] == []
+    hit = {id(CODES.find_rule(code, message)) for code, message, _, _ in TABLE}
+    assert [row for row in CODES.rules if id(row) not in hit] == []
 
 
 def test_an_unheard_of_code_may_have_happened_and_is_counted() -> None:
-    before = CODES.unfamiliar["SOMETHING_NEW"]
+    before = CODES.unknown_codes["SOMETHING_NEW"]
     assert type(CODES.error("SOMETHING_NEW", "never seen")) is UnknownOutcome
-    assert CODES.unfamiliar["SOMETHING_NEW"] == before + 1
+    assert CODES.unknown_codes["SOMETHING_NEW"] == before + 1
 
 
 def test_an_http_error_without_a_reason_is_its_status() -> None:
@@ -147,9 +147,11 @@ def test_an_http_error_without_a_reason_is_its_status() -> None:
 
 
 def test_nobodys_machine_is_not_nobodys_project() -> None:
-    assert nobodys(CODES.error("notFound", NODE))
-    assert not nobodys(CODES.error("notFound", "The resource 'projects/nobodys' was not found"))
-    assert not nobodys(CODES.error("notFound", IMAGE))
+    assert is_not_found(CODES.error("notFound", NODE))
+    assert not is_not_found(
+        CODES.error("notFound", "The resource 'projects/nobodys' was not found")
+    )
+    assert not is_not_found(CODES.error("notFound", IMAGE))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +184,7 @@ def test_a_revoked_key_is_an_error_of_the_credentials(lab: Lab) -> None:
 
 def test_a_token_that_is_not_given_says_what_to_do(lab: Lab, tmp_path: Path) -> None:
     lab.standin.identity.write_stranger(tmp_path / "them.json", lab.standin.endpoint)
-    with pytest.raises(AuthError, match=r"invalid_grant.*see that `gcloud auth"):
+    with pytest.raises(AuthError, match=r"invalid_grant.*check that `gcloud auth"):
         lab.cloud(credentials_file=tmp_path / "them.json").list()
 
 

@@ -1,4 +1,5 @@
-"""The GCP adapter behaves like a provider, against Compute Engine's protocol on this machine."""
+"""The GCP adapter passes the conformance suite, against Compute Engine's protocol on this
+computer."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class GcpRig:
         )
 
     def request(self, provider: Provider, token: str) -> LaunchRequest:
-        """Its name is its token, as the product's is, but for what no machine can be called."""
+        """Its name is its token, as the product's is, except for invalid names."""
         request = launch_request(provider, token)
         return dataclasses.replace(request, name=token.replace("_", "-"))
 

@@ -1,4 +1,4 @@
-"""What a machine wrote to its first serial port."""
+"""The output of a machine's first serial port."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from providers.base import AuthError
 from providers.gcp.cloud import CONSOLE_BYTES
-from providers.serial_console import Console
+from providers.serial_console import SerialConsole
 from tests.providers.gcp.conftest import Lab, request
 
 
@@ -15,18 +15,18 @@ def test_its_end_is_told_and_no_more(lab: Lab) -> None:
     cloud.launch(request("spotd-silent"))
     machine = lab.project.machines["us-central1-a", "spotd-silent"]
     machine.console = "early\n" * 10_000 + "Kernel panic - not syncing\n"
-    assert isinstance(cloud, Console)
-    said = cloud.console("us-central1-a/spotd-silent")
-    assert said.endswith("Kernel panic - not syncing\n")
-    assert len(said) == CONSOLE_BYTES
+    assert isinstance(cloud, SerialConsole)
+    output = cloud.read_serial_console("us-central1-a/spotd-silent")
+    assert output.endswith("Kernel panic - not syncing\n")
+    assert len(output) == CONSOLE_BYTES
 
 
 @pytest.mark.parametrize("ident", ["", "nobody", "us-central1-a/nobody"])
 def test_nobodys_console_is_silent(lab: Lab, ident: str) -> None:
-    assert lab.cloud().console(ident) == ""
+    assert lab.cloud().read_serial_console(ident) == ""
 
 
 def test_a_refusal_is_an_error(lab: Lab) -> None:
     lab.fault("unauthorized", "instances.getSerialPortOutput")
     with pytest.raises(AuthError):
-        lab.cloud().console("us-central1-a/nobody")
+        lab.cloud().read_serial_console("us-central1-a/nobody")

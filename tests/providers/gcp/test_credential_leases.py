@@ -1,6 +1,6 @@
-"""What is lent of Google Cloud Storage reaches one prefix, by Google's own token service.
+"""Leased Google Cloud Storage credentials reach one prefix, by Google's own token service.
 
-The service is a stand-in: it takes a token of the account alone, and keeps what it is asked.
+The service is a stand-in: it accepts only a token of the account, and stores the requests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 from providers.base import AuthError, UnknownOutcome
 from providers.gcp.credential_leases import GcpCredentialIssuer, boundary
-from providers.iam.policy import Place
+from providers.iam.policy import StorePrefix
 from providers.stores import open_store
 from providers.stores.base import StoreUnavailableError
 from tests.fixtures.gcs import BUCKET, Gcs
@@ -24,7 +24,7 @@ from tests.fixtures.lent_gcs import ACCOUNT, Service, serving
 from tests.providers.evaluate import gcp_allows
 from tests.providers.lent import keeps_to_its_folder
 
-PLACE = Place("bucket", "runs/jobs/j1/")
+PLACE = StorePrefix("bucket", "runs/jobs/j1/")
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 
 
@@ -48,10 +48,10 @@ def lender(service: Service, tmp_path: Path) -> GcpCredentialIssuer:
 def test_a_token_of_one_prefix_is_exchanged_for_the_account_s(
     service: Service, lender: GcpCredentialIssuer
 ) -> None:
-    lent = lender.lend(PLACE, "j1")
-    [asked] = service.exchanged
-    assert (asked["grant_type"], asked["subject_token"]) == (EXCHANGE, "whole-43200")
-    assert json.loads(unquote(asked["options"])) == boundary(PLACE)
+    lent = lender.issue(PLACE, "j1")
+    [received] = service.exchanged
+    assert (received["grant_type"], received["subject_token"]) == (EXCHANGE, "whole-43200")
+    assert json.loads(unquote(received["options"])) == boundary(PLACE)
     document = json.loads(lent.text)
     assert (lent.kind, document["access_token"]) == ("gcp", "limited-1")
     assert lent.expires_at_us / 1e6 - time.time() == pytest.approx(43_200, abs=10)
@@ -78,7 +78,7 @@ def test_a_machine_saves_with_it_below_its_prefix_and_nowhere_else(
     service: Service, lender: GcpCredentialIssuer, gcs: Gcs, tmp_path: Path
 ) -> None:
     file = tmp_path / "store-credentials"
-    file.write_text(lender.lend(Place(BUCKET, f"{gcs.folder}/jobs/j1/"), "j1").text)
+    file.write_text(lender.issue(StorePrefix(BUCKET, f"{gcs.folder}/jobs/j1/"), "j1").text)
     [rule] = json.loads(unquote(service.exchanged[-1]["options"]))["accessBoundary"][
         "accessBoundaryRules"
     ]
@@ -113,9 +113,9 @@ def test_the_longest_that_the_organisation_allows_is_found_once(
     service: Service, lender: GcpCredentialIssuer
 ) -> None:
     service.longest_s = 3600
-    lent = lender.lend(PLACE, "j1")
+    lent = lender.issue(PLACE, "j1")
     assert lent.expires_at_us / 1e6 - time.time() == pytest.approx(3600, abs=10)
-    lender.lend(PLACE, "j1")
+    lender.issue(PLACE, "j1")
     assert service.lifetimes == [43_200, 3600, 3600]
 
 
@@ -124,7 +124,7 @@ def test_it_lasts_as_long_as_the_shorter_of_the_two_tokens(
     service: Service, lender: GcpCredentialIssuer, said_s: int, lasts_s: int
 ) -> None:
     service.expires_in = said_s
-    lent = lender.lend(PLACE, "j1")
+    lent = lender.issue(PLACE, "j1")
     assert lent.expires_at_us / 1e6 - time.time() == pytest.approx(lasts_s, abs=10)
 
 
@@ -132,12 +132,12 @@ def test_who_may_not_is_told_so(service: Service, lender: GcpCredentialIssuer) -
     service.identity.revoked = True
     try:
         with pytest.raises(AuthError):
-            lender.lend(PLACE, "j1")
+            lender.issue(PLACE, "j1")
     finally:
         service.identity.revoked = False
     service.longest_s = 10
     with pytest.raises(AuthError, match="lifetime"):
-        lender.lend(PLACE, "j1")
+        lender.issue(PLACE, "j1")
 
 
 def test_nobody_there_says_nothing_about_our_rights(
@@ -145,4 +145,4 @@ def test_nobody_there_says_nothing_about_our_rights(
 ) -> None:
     nowhere = {"iam": "http://127.0.0.1:9", "tokens": "http://127.0.0.1:9"}
     with pytest.raises(UnknownOutcome):
-        GcpCredentialIssuer(ACCOUNT, tmp_path / "key.json", endpoints=nowhere).lend(PLACE, "j1")
+        GcpCredentialIssuer(ACCOUNT, tmp_path / "key.json", endpoints=nowhere).issue(PLACE, "j1")

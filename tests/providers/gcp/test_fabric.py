@@ -1,4 +1,4 @@
-"""The ranks of a gang: their cards, and the one placement policy that they share."""
+"""The ranks of a gang: their network interfaces, and their shared placement policy."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ def _networks(lab: Lab) -> None:
     ],
 )
 def test_the_cards_of_a_type(kind: str, plain: int, rdma: int) -> None:
-    asked = request("spotd-j1", instance_type=kind, **GANG)
-    found = fabric.cards(asked, "lab", "fast")
-    assert found == [
+    received = request("spotd-j1", instance_type=kind, **GANG)
+    result = fabric.extra_cards(received, "lab", "fast")
+    assert result == [
         *({"subnetwork": f"{HERE}-{n}", "nicType": "GVNIC"} for n in range(1, plain + 1)),
         *(
             {"subnetwork": f"{HERE}-rdma-us-central1-a-{n}", "nicType": "MRDMA"}
             for n in range(1, rdma + 1)
         ),
     ]
-    assert fabric.cards(request("spotd-j1", instance_type=kind), "lab", "fast") == []
+    assert fabric.extra_cards(request("spotd-j1", instance_type=kind), "lab", "fast") == []
 
 
 def test_an_offer_says_gpudirect_where_there_are_networks_for_it(lab: Lab) -> None:
     for settings, wanted in (({}, set()), ({"fabric": "fast"}, {"a3-highgpu-8g", "a3-megagpu-8g"})):
         offers = lab.cloud(**settings).offers(OfferRequest())
-        assert {one.instance_type for one in offers if one.interconnect} == wanted
-        lacking = {one.instance_type for one in offers if one.joins_with}
+        assert {offer.instance_type for offer in offers if offer.interconnect} == wanted
+        lacking = {offer.instance_type for offer in offers if offer.joins_with}
         assert lacking == {"a3-highgpu-8g", "a3-megagpu-8g"} - wanted
-        assert {one.joins_with for one in offers} <= {"", "fabric in [providers.gcp]"}
+        assert {offer.joins_with for offer in offers} <= {"", "fabric in [providers.gcp]"}
 
 
 def test_ranks_share_one_policy_and_it_goes_after_the_last_of_them(lab: Lab) -> None:
@@ -66,7 +66,7 @@ def test_ranks_share_one_policy_and_it_goes_after_the_last_of_them(lab: Lab) -> 
     for name in names:
         cloud.launch(request(name, tags={"spotd-token": name, "spotd-job": "j1"}, **GANG))
     assert lab.calls().count("resourcePolicies.insert") == 1
-    rows = [one.row for one in lab.project.machines.values()]
+    rows = [machine.row for machine in lab.project.machines.values()]
     assert [row["resourcePolicies"] for row in rows] == [
         [f"projects/{lab.name}/regions/us-central1/resourcePolicies/spotd-j1-g1"]
     ] * 2
@@ -90,11 +90,11 @@ def test_ranks_share_one_policy_and_it_goes_after_the_last_of_them(lab: Lab) -> 
 def test_a_policy_that_is_still_being_made_is_no_refusal(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same launch again finds it."""
-    monkeypatch.setattr(fabric, "MADE_S", 0.0)
+    """The same launch finds it at the next try."""
+    monkeypatch.setattr(fabric, "READY_TIMEOUT_S", 0.0)
     lab.gce.policies.slow = 1
     cloud = lab.cloud(fabric="fast")
-    with pytest.raises(UnknownOutcome, match="still being made"):
+    with pytest.raises(UnknownOutcome, match="still being created"):
         cloud.launch(request("spotd-j1", **GANG))
     assert not lab.project.machines
     cloud.launch(request("spotd-j1", **GANG))

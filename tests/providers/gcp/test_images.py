@@ -1,4 +1,4 @@
-"""Images of machines, as Compute Engine makes them of their disks."""
+"""Machine images, made of disks by Compute Engine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_name_makes_one_image_of_it_and_machines_start_from_that(
     assert lab.cloud("d1").images() == []
     assert isinstance(cloud.launch(request("spotd-next", image_id=made.image_id)), Launched)
     # The operation is in no zone, and no machine of ours.
-    assert {one.token for one in cloud.list()} == {"spotd-bake", "spotd-next"}
+    assert {machine.token for machine in cloud.list()} == {"spotd-bake", "spotd-next"}
 
 
 def test_an_answer_that_was_lost_is_found_by_the_name(lab: Lab, cloud: GcpCloud) -> None:
@@ -88,7 +88,7 @@ def test_a_machine_that_is_gone_and_a_name_that_is_none_are_refused(
     for machine in ("us-central1-a/spotd-other", "nothing"):
         with pytest.raises(RejectedError, match="is gone, and no image can be made of it"):
             cloud.make_image(machine, NAME, {})
-    with pytest.raises(RejectedError, match="is no name of an image"):
+    with pytest.raises(RejectedError, match="is not a valid image name"):
         cloud.make_image(MACHINE, "baked", {})
     assert "images.insert" not in lab.calls()
 

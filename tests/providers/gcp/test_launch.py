@@ -1,4 +1,4 @@
-"""What is asked for when a machine is launched, and what becomes of it."""
+"""The launch request, and its outcomes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from providers.base import (
     UnknownOutcome,
     UnpreparedError,
 )
-from providers.gcp.launch import FLEX_START_S, ProjectSetup, instance
+from providers.gcp.launch import FLEX_START_S, ProjectSetup, instance_body
 from providers.gcp.operations import ATTEMPTS, request_id
 from tests.fixtures.waiting import until
 from tests.providers.gcp.conftest import Lab, request
@@ -31,8 +31,8 @@ SITE = ProjectSetup("lab", "projects/i/global/images/one")
 
 
 def body(**changes: Any) -> dict[str, Any]:
-    asked = request("spotd-j1", **changes)
-    return instance(asked, dict(asked.tags), SITE, "#cloud-config")
+    received = request("spotd-j1", **changes)
+    return instance_body(received, dict(received.tags), SITE, "#cloud-config")
 
 
 # --- the body
@@ -130,7 +130,7 @@ def test_capacity_types(
     # It is what the cloud takes, and lists as what was asked for.
     cloud = lab.cloud()
     cloud.launch(request("spotd-j1", capacity_type=capacity, **changes))
-    assert [one.capacity_type for one in cloud.list()] == [capacity]
+    assert [machine.capacity_type for machine in cloud.list()] == [capacity]
 
 
 @pytest.mark.parametrize(
@@ -151,12 +151,12 @@ def test_a_private_machine_has_no_address_of_the_internet(lab: Lab) -> None:
     for network, host in (("public", "198.51.100."), ("private", "10."), ("jump", "10.")):
         cloud = lab.cloud(network=network)
         cloud.launch(request(f"spotd-{network}"))
-        found = until(
+        result = until(
             lambda cloud=cloud, network=network: next(  # type: ignore[misc]
                 (i for i in cloud.list() if i.token.endswith(network) and i.host), None
             )
         )
-        assert found.host.startswith(host)
+        assert result.host.startswith(host)
 
 
 def test_a_disk_as_large_as_asked_for_and_with_the_labels_of_its_machine() -> None:
@@ -182,13 +182,13 @@ def test_a_container_runs_on_the_providers_own_image(lab: Lab) -> None:
 
 
 def test_user_data_brings_no_host_key(lab: Lab) -> None:
-    """The image's agent makes another one at first boot, and publishes it."""
-    asked = request("spotd-j1")
-    lab.cloud().launch(asked)
+    """The image's agent generates one at first boot, and publishes it."""
+    received = request("spotd-j1")
+    lab.cloud().launch(received)
     insert = next(c for c in lab.gce.calls if c.method == "compute.instances.insert")
     metadata = {item["key"]: item["value"] for item in insert.body["metadata"]["items"]}
-    assert metadata["user-data"] == cloud_init.user_data(asked, host_key=False)
-    assert metadata["ssh-keys"] == f"spotd:{asked.ssh_public_key.strip()}"
+    assert metadata["user-data"] == cloud_init.user_data(received, host_key=False)
+    assert metadata["ssh-keys"] == f"spotd:{received.ssh_public_key.strip()}"
     assert metadata["enable-guest-attributes"] == "TRUE"
     assert "PRIVATE KEY" not in str(insert.body)
 
@@ -261,24 +261,24 @@ def test_after_so_many_attempts_the_last_answer_stands(lab: Lab) -> None:
 
 
 def test_a_name_that_is_taken_by_the_same_machine(lab: Lab) -> None:
-    """The cloud has forgotten the request, but not what it made."""
-    cloud, asked = lab.cloud(), request("spotd-mine")
-    first = cloud.launch(asked)
+    """The cloud has forgotten the request, but not the machine."""
+    cloud, received = lab.cloud(), request("spotd-mine")
+    first = cloud.launch(received)
     lab.project.requests.clear()
-    assert cloud.launch(asked) == first
+    assert cloud.launch(received) == first
     cloud.renew(first.instance_id, 1_900_000_000 * 1_000_000)  # type: ignore[union-attr]
-    assert cloud.launch(asked) == first
+    assert cloud.launch(received) == first
     for other in ({"tags": {"spotd-job": "j2"}}, {"instance_type": "g2-standard-4"}):
         with pytest.raises(RejectedError, match="has a machine spotd-mine already"):
-            cloud.launch(dataclasses.replace(asked, **other))  # type: ignore[arg-type]
+            cloud.launch(dataclasses.replace(received, **other))  # type: ignore[arg-type]
     assert len(cloud.list()) == 1
 
 
 def test_another_deployments_machine_of_that_name_is_not_ours(lab: Lab) -> None:
-    asked = request("spotd-theirs")
-    lab.cloud("d1").launch(asked)
+    received = request("spotd-theirs")
+    lab.cloud("d1").launch(received)
     with pytest.raises(RejectedError):
-        lab.cloud("d0").launch(asked)
+        lab.cloud("d0").launch(received)
 
 
 def test_a_place_without_what_machines_need(lab: Lab) -> None:
@@ -304,10 +304,10 @@ def test_the_cap_is_kept_by_us(lab: Lab) -> None:
 
 def test_a_price_that_rises_takes_no_machine_back(lab: Lab) -> None:
     lab.gce.market.history["a3-highgpu-8g", "us-central1"] = 21.5
-    asked = request("spotd-was-cheap", max_price_microusd_per_h=22_000_000)
-    first = lab.cloud().launch(asked)
+    received = request("spotd-was-cheap", max_price_microusd_per_h=22_000_000)
+    first = lab.cloud().launch(received)
     lab.gce.market.history["a3-highgpu-8g", "us-central1"] = 30.0
-    assert lab.cloud().launch(asked) == first
+    assert lab.cloud().launch(received) == first
 
 
 def test_request_ids_tell_deployments_tokens_and_attempts_apart() -> None:
@@ -352,5 +352,5 @@ def test_labels_that_somebody_changed_meanwhile_are_read_again(lab: Lab) -> None
 
 
 def _expiring(name: str, until_s: int) -> LaunchRequest:
-    asked = request(name)
-    return dataclasses.replace(asked, tags={**asked.tags, EXPIRES_TAG: str(until_s)})
+    received = request(name)
+    return dataclasses.replace(received, tags={**received.tags, EXPIRES_TAG: str(until_s)})

@@ -1,4 +1,4 @@
-"""What is listed: machines, creates that made none, host keys; and how many calls that takes."""
+"""The listing: machines, creates without a machine, host keys; and the number of calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ compute_v1: Any = Later("google.cloud.compute_v1")
 
 
 def up(lab: Lab, name: str, deployment: str = "d0") -> Instance:
-    """A machine that runs, as the listing has it."""
+    """Return a running machine from the listing."""
     cloud = lab.cloud(deployment)
     cloud.launch(request(name))
     return until(lambda: next((i for i in cloud.list() if i.state is InstanceState.RUNNING), None))
@@ -76,7 +76,7 @@ def test_a_zone_that_does_not_answer_is_an_error(lab: Lab, verb: str) -> None:
     ask = getattr(lab.cloud(), verb)
     ask()
     lab.gce.unreachable = {"us-east4-a"}
-    with pytest.raises(UnknownOutcome, match="not complete: UNREACHABLE"):
+    with pytest.raises(UnknownOutcome, match="incomplete: UNREACHABLE"):
         ask()
 
 
@@ -95,11 +95,11 @@ def test_the_host_key_is_asked_for_once(lab: Lab) -> None:
     assert [i.host_public_key for i in cloud.list()] == [""]
     assert "instances.getGuestAttributes" not in lab.calls()
     lab.project.finish_all()
-    [found] = cloud.list()
-    assert found.host_public_key == f"ssh-ed25519 {HOST_KEY}"
+    [result] = cloud.list()
+    assert result.host_public_key == f"ssh-ed25519 {HOST_KEY}"
     assert lab.calls().count("instances.getGuestAttributes") == 1
     for _ in range(3):
-        assert cloud.list()[0].host_public_key == found.host_public_key
+        assert cloud.list()[0].host_public_key == result.host_public_key
     assert "instances.getGuestAttributes" not in lab.calls()
 
 
@@ -135,7 +135,7 @@ def test_a_key_that_cannot_be_asked_for_costs_no_listing(
     lab.fault(what, "instances.getGuestAttributes")
     cloud = lab.cloud()
     assert [i.host_public_key for i in cloud.list()] == [""]
-    assert "the host keys of machines cannot be asked for" in caplog.text
+    assert "cannot read the host keys of machines" in caplog.text
     assert [i.host_public_key for i in cloud.list()] == [f"ssh-ed25519 {HOST_KEY}"]
 
 
@@ -188,7 +188,7 @@ def test_a_machine_that_was_made_after_all_is_no_husk(lab: Lab) -> None:
 
 
 def operation(**changes: Any) -> Any:
-    """A create of ours, on its way."""
+    """A create of the deployment, in progress."""
     link = (
         "https://compute.googleapis.com/compute/v1/projects/p/zones/us-east4-a/instances/spotd-j1"
     )
@@ -238,9 +238,9 @@ SECOND = {"clientOperationId": request_id("d0", "spotd-j1", 1), **LATER}
 )
 def test_the_last_create_of_a_machine_counts(rows: list[dict[str, Any]], found: list[str]) -> None:
     creates = read_creates("d0", [operation(**row) for row in rows])
-    assert [(one.error or ("", ""))[1] for one in creates] == found
-    for one in creates:
-        listed = one.to_instance("d0")
+    assert [(create.error or ("", ""))[1] for create in creates] == found
+    for create in creates:
+        listed = create.to_instance("d0")
         assert listed.instance_id == "us-east4-a/spotd-j1"
         assert listed.token == "spotd-j1"
         assert listed.tags["spotd-deployment"] == "d0"
@@ -289,8 +289,8 @@ def test_a_preemption_of_long_ago_is_not_told(lab: Lab) -> None:
 def test_of_other_operations_no_notice_is_made() -> None:
     """Whatever the cloud makes of our filter."""
     kinds = ("insert", "delete", "compute.instances.hostError", "compute.instances.preempted")
-    told = read_preemptions(operation(operationType=kind) for kind in kinds)
-    assert [notice.instance_id for notice in told] == ["us-east4-a/spotd-j1"]
+    reported = read_preemptions(operation(operationType=kind) for kind in kinds)
+    assert [notice.instance_id for notice in reported] == ["us-east4-a/spotd-j1"]
     disk = "https://h/compute/v1/projects/p/zones/us-a/disks/n"
     assert read_preemptions([operation(operationType=kinds[-1], targetLink=disk)]) == []
 
@@ -319,8 +319,8 @@ def test_what_may_not_be_listed_is_an_error(lab: Lab) -> None:
 
 
 def _body(lab: Lab, name: str) -> dict[str, Any]:
-    from providers.gcp.launch import ProjectSetup, instance
+    from providers.gcp.launch import ProjectSetup, instance_body
     from tests.clouds.gcp.machines import IMAGE
 
     labels = {"spotd-deployment": "d0", "spotd-token": name}
-    return instance(request(name), labels, ProjectSetup(lab.name, IMAGE), "#cloud-config")
+    return instance_body(request(name), labels, ProjectSetup(lab.name, IMAGE), "#cloud-config")

@@ -1,4 +1,4 @@
-"""What is on sale, and what it costs: the arithmetic, and who is believed."""
+"""Compute Engine's offers: the arithmetic of prices, and the precedence of sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from providers.base import (
     UnpreparedError,
 )
 from providers.gcp.market import name_filter
-from providers.gcp.scores import MOST_POOLS, read_scores
+from providers.gcp.scores import MAX_POOLS, read_scores
 from providers.gcp.skus import HOURS_A_MONTH, read_skus
 from providers.gcp.types import MachineType
 from tests.clouds.gcp.market import PARTS, Market
@@ -129,8 +129,8 @@ def test_offers(lab: Lab) -> None:
 
 
 def test_what_is_never_sold_by_the_hour_is_spot_alone(lab: Lab) -> None:
-    found = [k for k in by_key(lab.cloud().offers(OfferRequest())) if k[1] == "a3-highgpu-1g"]
-    assert found == [("us-central1-a", "a3-highgpu-1g", SPOT)]
+    result = [k for k in by_key(lab.cloud().offers(OfferRequest())) if k[1] == "a3-highgpu-1g"]
+    assert result == [("us-central1-a", "a3-highgpu-1g", SPOT)]
 
 
 def test_the_capacity_history_is_believed_before_the_catalog(lab: Lab) -> None:
@@ -154,16 +154,16 @@ def test_without_the_catalog_the_dated_file_tells_the_list_price(
     # Nobody tells what these cost: they are not offered.
     assert {kind for _, kind, _ in offers} == {"a3-highgpu-8g"}
     assert {zone for zone, _, _ in offers} == {"us-central1-a", "us-central1-b"}
-    assert caplog.text.count("the Cloud Billing Catalog tells no prices") == 1
+    assert caplog.text.count("the Cloud Billing Catalog returns no prices") == 1
 
 
 def test_scores_of_zones(lab: Lab) -> None:
     kind = "a3-highgpu-8g"
-    told = {"us-central1-a": 0.72, "us-central1-b": 0.0}
-    lab.gce.market.obtainability = {(kind, zone): share for zone, share in told.items()}
+    reported = {"us-central1-a": 0.72, "us-central1-b": 0.0}
+    lab.gce.market.obtainability = {(kind, zone): share for zone, share in reported.items()}
     offers = by_key(lab.cloud().offers(OfferRequest()))
-    found = {zone: offers[zone, kind, SPOT].score for zone in told}
-    assert found == {"us-central1-a": 7, "us-central1-b": 1}
+    result = {zone: offers[zone, kind, SPOT].score for zone in reported}
+    assert result == {"us-central1-a": 7, "us-central1-b": 1}
     assert offers["us-central1-a", kind, PLAIN].score == 0
     bodies = [call.body for call in lab.gce.calls if call.method == "compute.advice.capacity"]
     assert len(bodies) == POOLS == sum(capacity is SPOT for _, _, capacity in offers)
@@ -184,7 +184,7 @@ def test_a_client_without_advice_costs_scores_alone(
     monkeypatch.delattr("google.cloud.compute_v1.AdviceClient.capacity")
     cloud = lab.cloud()
     assert {offer.score for offer in cloud.offers(OfferRequest())} == {0}
-    [remark] = [one for one in cloud.remarks() if one.key.startswith("signal/")]
+    [remark] = [warning for warning in cloud.warnings() if warning.key.startswith("signal/")]
     assert "AttributeError" in remark.text
 
 
@@ -193,16 +193,16 @@ def test_a_missing_right_to_advice_costs_one_call_and_no_offer(lab: Lab) -> None
     cloud = lab.cloud()
     assert {offer.score for offer in cloud.offers(OfferRequest())} == {0}
     assert lab.calls().count("advice.capacity") == 1
-    [remark] = [one for one in cloud.remarks() if one.key.startswith("signal/")]
+    [remark] = [warning for warning in cloud.warnings() if warning.key.startswith("signal/")]
     assert "AuthError" in remark.text
 
 
 def test_at_most_forty_pools_are_asked_about() -> None:
-    asked: list[Any] = []
+    received: list[Any] = []
 
     class Asked:
-        def side_by_side(self, things: Any, _ask: Any) -> list[int]:
-            asked.extend(things)
+        def map_parallel(self, things: Any, _ask: Any) -> list[int]:
+            received.extend(things)
             return [3] * len(things)
 
     many = [
@@ -210,8 +210,8 @@ def test_at_most_forty_pools_are_asked_about() -> None:
         for n in range(400)
     ]
     counting: Any = Asked()
-    assert len(read_scores(counting, many)) == len(asked) == MOST_POOLS == 40
-    assert {offer.accelerator_count for offer in asked} == {8}
+    assert len(read_scores(counting, many)) == len(received) == MAX_POOLS == 40
+    assert {offer.accelerator_count for offer in received} == {8}
 
 
 def test_a_market_is_not_asked_for_again_and_again(lab: Lab) -> None:
@@ -259,12 +259,12 @@ def test_a_reservation_with_free_machines_is_an_offer(lab: Lab) -> None:
     every = OfferRequest(capacity_types=(CapacityType.RESERVED, CapacityType.BLOCK))
     names = ("ours", "full", "may", "not-yet")
     named = {f"us-central1-a/{name}": 0 for name in names} | {"us-east4-a/others": 0}
-    found = {o.reservation: o for o in lab.cloud(reservations=named).offers(every)}
-    assert {name: offer.capacity_type for name, offer in found.items()} == {
+    result = {o.reservation: o for o in lab.cloud(reservations=named).offers(every)}
+    assert {name: offer.capacity_type for name, offer in result.items()} == {
         "ours": CapacityType.RESERVED,
         "may": CapacityType.BLOCK,
     }
-    ours, may = found["ours"], found["may"]
+    ours, may = result["ours"], result["may"]
     assert (ours.price_microusd_per_h, ours.price_source, ours.ends_at_us) == (0, PREPAID, 0)
     assert ours.list_microusd_per_h > 50_000_000
     end = datetime(2026, 12, 1, 8, tzinfo=UTC)
@@ -279,7 +279,8 @@ def test_a_reservation_with_free_machines_is_an_offer(lab: Lab) -> None:
 
 
 def test_flex_start_is_offered_where_the_configuration_says_so(lab: Lab) -> None:
-    """At no more than the on-demand price; one that is booked in the same pool comes first."""
+    """At no more than the on-demand price; calendar-mode capacity in the same pool takes
+    precedence."""
     every = OfferRequest(capacity_types=(CapacityType.BLOCK,))
     assert lab.cloud().offers(every) == []
     offers = [*lab.cloud(flex_start=True).offers(every)]

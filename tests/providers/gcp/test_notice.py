@@ -20,11 +20,11 @@ def test_a_preemption_ends_the_long_poll_at_once() -> None:
     with serve_metadata("gcp") as service:
         watcher = Watcher(service.url, notice_s=30.0, wall=lambda: 1000.0)
         assert watcher.poll() == []
-        found: list[tuple[float, Sequence[Notice]]] = []
+        result: list[tuple[float, Sequence[Notice]]] = []
 
         def wait() -> None:
             notices = watcher.poll()
-            found.append((time.monotonic(), notices))
+            result.append((time.monotonic(), notices))
 
         waiting = threading.Thread(target=wait)
         waiting.start()
@@ -33,7 +33,7 @@ def test_a_preemption_ends_the_long_poll_at_once() -> None:
         published_at = time.monotonic()
         service.publish("preempt", 0)
         waiting.join(LIMIT_S)
-    (heard_at, (notice,)) = found[0]
+    (heard_at, (notice,)) = result[0]
     assert heard_at - published_at < 0.2
     assert notice.kind is NoticeKind.PREEMPT
     assert notice.deadline_us == 1_030_000_000
@@ -60,14 +60,14 @@ def test_the_long_poll_carries_the_etag_and_a_timeout() -> None:
         watcher = Watcher(url, wait_s=7)
         watcher.poll()
         watcher.poll()
-    _, first, _, second, _ = script.asked
+    _, first, _, second, _ = script.requests
     assert first.query == {}
     assert second.query == {"wait_for_change": "true", "last_etag": "e/1", "timeout_sec": "7"}
-    assert all(ask.headers["metadata-flavor"] == "Google" for ask in script.asked)
+    assert all(ask.headers["metadata-flavor"] == "Google" for ask in script.requests)
 
 
 def _tells(attribute: MetadataReply) -> Callable[[MetadataRequest], MetadataReply]:
-    """Not preempted at first, then it is."""
+    """Not preempted at first, then preempted."""
 
     def reply(ask: MetadataRequest) -> MetadataReply:
         if ask.path.endswith(f"/attributes/{NOTICE_ATTRIBUTE}"):
@@ -113,11 +113,11 @@ def test_it_is_asked_until_it_answers_and_then_never_again() -> None:
         watcher = Watcher(url, wait_s=1)
         for _ in range(4):
             assert watcher.poll() == []
-    assert len([one for one in script.asked if NOTICE_ATTRIBUTE in one.path]) == 2
+    assert len([request for request in script.requests if NOTICE_ATTRIBUTE in request.path]) == 2
 
 
 def test_a_preemption_that_may_be_old_counts_for_the_least() -> None:
-    """An agent that was started again, or after an outage, does not know since when it is so."""
+    """After a restart of the agent, or an outage, the start of the preemption is unknown."""
 
     def reply(ask: MetadataRequest) -> MetadataReply:
         if NOTICE_ATTRIBUTE in ask.path:
@@ -187,4 +187,4 @@ def test_without_etags_it_polls_once_a_second() -> None:
         watcher.poll()
         watcher.poll()
     assert watcher.interval_s == 1.0
-    assert all(ask.query == {} for ask in script.asked)
+    assert all(ask.query == {} for ask in script.requests)

@@ -1,4 +1,4 @@
-"""docs/clouds/gcp.md shows what goes over the wire. SPOTD_WRITE_GOLDEN=1 takes it over."""
+"""docs/clouds/gcp.md shows what goes over the wire. SPOTD_WRITE_GOLDEN=1 updates it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LAUNCHES: dict[str, dict[str, Any]] = {
 
 
 def written(lab: Lab, call: Call) -> list[str]:
-    """One request as the page has it."""
+    """A request in the format of the page."""
     lines = [call.line]
     if call.body is not None:
         for item in call.body.get("metadata", {}).get("items", ()):
@@ -65,8 +65,8 @@ def launched(lab: Lab, name: str) -> list[Call]:
         lab.gce.machines.subnetworks |= {f"spotd-fabric-{n}" for n in range(1, 5)}
     lab.gce.machines.delay_s = 0.05
     lab.gce.calls.clear()
-    asked = request(TOKEN, max_run_s=WEEK_S, **LAUNCHES[name])
-    lab.cloud("deployment0", **settings).launch(asked)
+    received = request(TOKEN, max_run_s=WEEK_S, **LAUNCHES[name])
+    lab.cloud("deployment0", **settings).launch(received)
     return [*lab.gce.calls]
 
 
@@ -75,7 +75,7 @@ def spot(lab: Lab) -> list[str]:
 
 
 def after(lab: Lab) -> list[str]:
-    """What follows a create; how often the operation is looked at is chance."""
+    """The calls after a create; the number of operation polls varies."""
     lines = [written(lab, call)[0] for call in launched(lab, "spot")[1:]]
     return list(dict.fromkeys(lines))
 
@@ -91,8 +91,8 @@ def differences(lab: Lab, name: str) -> list[str]:
 
 def last_call(lab: Lab, act: Callable[[Any, str], None], **tags: str) -> list[str]:
     cloud = lab.cloud("deployment0")
-    asked = request(TOKEN, max_run_s=WEEK_S, tags={"spotd-job": "j1", **tags})
-    cloud.launch(asked)
+    received = request(TOKEN, max_run_s=WEEK_S, tags={"spotd-job": "j1", **tags})
+    cloud.launch(received)
     lab.gce.calls.clear()
     act(cloud, f"us-central1-a/{TOKEN}")
     return written(lab, lab.gce.calls[-1])
@@ -114,11 +114,11 @@ def image(lab: Lab) -> list[str]:
 
 
 def rhythm(lab: Lab) -> list[str]:
-    """Calls of each verb when nothing is new, by the daemon's rhythms."""
+    """Calls of each verb when nothing changes, at the daemon's intervals."""
     cloud = lab.cloud("deployment0", reservations={"us-east4-a/x": 0})
     timing, schedule = TimingSection(), Schedule()
     cloud.launch(request(TOKEN, tags={EXPIRES_TAG: "1900000000"}))
-    ident = f"us-central1-a/{TOKEN}"
+    resource_id = f"us-central1-a/{TOKEN}"
     until(lambda: next((i for i in cloud.list() if i.host_public_key), None))
     cloud.offers(OfferRequest())
     renewals_s = RENEW_SHARE * Timing.unattended_s / MACHINES
@@ -127,7 +127,7 @@ def rhythm(lab: Lab) -> list[str]:
         "notices": (cloud.notices, schedule.notices_s),
         "offers": (lambda: cloud.offers(OfferRequest()), timing.offers_every_s),
         "leftovers": (cloud.leftovers, schedule.leftovers_s),
-        "renew": (lambda: cloud.renew(ident, 1_900_003_600 * 1_000_000), renewals_s),
+        "renew": (lambda: cloud.renew(resource_id, 1_900_003_600 * 1_000_000), renewals_s),
     }
     lines = []
     for verb, (ask, every_s) in verbs.items():

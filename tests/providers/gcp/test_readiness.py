@@ -1,4 +1,4 @@
-"""What `spotctl doctor` finds out about Google Cloud, against the stand-in."""
+"""The readiness checks for Google Cloud, against the stand-in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PREEMPTIBLE = "PREEMPTIBLE-NVIDIA-H100-GPUS-per-project-region"
 
 
 def examined(lab: Lab, *needs: CapacityNeed, **settings: Any) -> list[Finding]:
-    return [*lab.cloud(regions=(REGION,), **settings).examine(needs)]
+    return [*lab.cloud(regions=(REGION,), **settings).check_readiness(needs)]
 
 
 def one(found: list[Finding], check: str) -> Finding:
@@ -27,17 +27,17 @@ def one(found: list[Finding], check: str) -> Finding:
 
 
 def test_a_project_that_is_ready(lab: Lab) -> None:
-    found = examined(lab, A3)
-    assert {finding.grade for finding in found} == {Grade.OK}
+    result = examined(lab, A3)
+    assert {finding.grade for finding in result} == {Grade.OK}
     checks = {"credentials", "clock", "permissions", "quota", "image", "network"}
-    assert {finding.check for finding in found} == checks
+    assert {finding.check for finding in result} == checks
     who = f"spotd@lab.iam.gserviceaccount.com, in project {lab.name}"
-    assert one(found, "credentials").text == who
-    assert "not tried: " in one(found, "permissions").text
-    assert one(found, "quota").text == (
+    assert one(result, "credentials").text == who
+    assert "not tried: " in one(result, "permissions").text
+    assert one(result, "quota").text == (
         f"{PREEMPTIBLE}: 64 GPUs; 16 are needed (2 x a3-highgpu-8g for llama)"
     )
-    assert one(found, "network").text == "subnetwork spotd; SSH from 203.0.113.7/32"
+    assert one(result, "network").text == "subnetwork spotd; SSH from 203.0.113.7/32"
     changing = [call.method for call in lab.gce.calls if call.line.startswith(("PUT", "DELETE"))]
     posted = {call.method for call in lab.gce.calls if call.line.startswith("POST")}
     assert (changing, posted) == ([], {"cloudresourcemanager.projects.testIamPermissions"})
@@ -45,29 +45,29 @@ def test_a_project_that_is_ready(lab: Lab) -> None:
 
 def test_a_right_that_is_missing_is_named(lab: Lab) -> None:
     lab.gce.facts.denied = {"compute.advice.capacityHistory"}
-    found = one(examined(lab, A3), "permissions")
-    assert found.grade is Grade.FAIL
-    assert "lacking: compute.advice.capacityHistory;" in found.text
-    assert "spotctl doctor --policy gcp" in found.fix
-    assert "gcloud services enable compute.googleapis.com" in found.fix
+    result = one(examined(lab, A3), "permissions")
+    assert result.grade is Grade.FAIL
+    assert "missing: compute.advice.capacityHistory;" in result.text
+    assert "spotctl doctor --policy gcp" in result.fix
+    assert "gcloud services enable compute.googleapis.com" in result.fix
 
 
 def test_a_quota_that_is_too_small_says_how_to_raise_it(lab: Lab) -> None:
     lab.gce.facts.limits[PREEMPTIBLE, REGION] = 8
-    found = one(examined(lab, A3), "quota")
-    assert (found.grade, found.serves) == (Grade.FAIL, (A3,))
-    assert f"--quota-id={PREEMPTIBLE} --preferred-value=16" in found.fix
-    assert f"--dimensions=region={REGION} --project={lab.name}" in found.fix
+    result = one(examined(lab, A3), "quota")
+    assert (result.grade, result.serves) == (Grade.FAIL, (A3,))
+    assert f"--quota-id={PREEMPTIBLE} --preferred-value=16" in result.fix
+    assert f"--dimensions=region={REGION} --project={lab.name}" in result.fix
     lab.gce.facts.limits[PREEMPTIBLE, REGION] = 0
-    found = one(examined(lab, A3), "quota")
-    assert (found.serves, found.lacks) == ((), (A3,))
+    result = one(examined(lab, A3), "quota")
+    assert (result.serves, result.lacks) == ((), (A3,))
 
 
 def test_machines_on_demand_count_in_their_region_and_in_all_together(lab: Lab) -> None:
     lab.gce.facts.limits["GPUS-ALL-REGIONS-per-project", ""] = 0
     plain = CapacityNeed(**(vars(A3) | {"capacity_type": PLAIN, "count": 1}))
-    found = [finding for finding in examined(lab, plain) if finding.check == "quota"]
-    graded = {finding.text.partition(":")[0]: finding.grade for finding in found}
+    result = [finding for finding in examined(lab, plain) if finding.check == "quota"]
+    graded = {finding.text.partition(":")[0]: finding.grade for finding in result}
     assert graded == {
         "GPUS-PER-GPU-FAMILY-per-project-region": Grade.OK,
         "GPUS-ALL-REGIONS-per-project": Grade.FAIL,
@@ -76,12 +76,12 @@ def test_machines_on_demand_count_in_their_region_and_in_all_together(lab: Lab) 
 
 def test_a_quota_that_nobody_knows_is_no_verdict(lab: Lab) -> None:
     lab.gce.facts.unknown = {PREEMPTIBLE}
-    found = one(examined(lab, A3), "quota")
-    assert (found.grade, found.serves) == (Grade.WARN, ())
+    result = one(examined(lab, A3), "quota")
+    assert (result.grade, result.serves) == (Grade.WARN, ())
     n4 = CapacityNeed(REGION, "us-central1-a", "n4-standard-4", SPOT, cpus=4)
-    found = one(examined(lab, n4), "quota")
-    assert found.grade is Grade.WARN
-    assert "n4-standard-4 is not known here" in found.text
+    result = one(examined(lab, n4), "quota")
+    assert result.grade is Grade.WARN
+    assert "does not know the quota of n4-standard-4" in result.text
 
 
 @pytest.mark.parametrize(
@@ -106,25 +106,25 @@ def test_an_image_that_is_gone_or_of_arm(lab: Lab) -> None:
     gone = one(examined(lab, image="projects/p/global/images/gone"), "image")
     assert (gone.grade, "was not found" in gone.text) == (Grade.FAIL, True)
     lab.gce.facts.images["arm"] = "ARM64"
-    found = one(examined(lab, image="projects/p/global/images/family/arm"), "image")
-    assert (found.grade, "ARM64" in found.text) == (Grade.FAIL, True)
+    result = one(examined(lab, image="projects/p/global/images/family/arm"), "image")
+    assert (result.grade, "ARM64" in result.text) == (Grade.FAIL, True)
 
 
 def test_a_network_that_is_missing_closed_or_open_to_all(lab: Lab) -> None:
-    found = one(examined(lab, subnetwork="nobodys"), "network")
-    assert found.text == "us-central1 has no subnetwork nobodys"
-    assert "spotctl init gcp --network public --region us-central1" in found.fix
+    result = one(examined(lab, subnetwork="nobodys"), "network")
+    assert result.text == "us-central1 has no subnetwork nobodys"
+    assert "spotctl init gcp --network public --region us-central1" in result.fix
     lab.gce.facts.sources = []
-    assert "lets nobody log in" in one(examined(lab), "network").text
+    assert "allows SSH from nowhere" in one(examined(lab), "network").text
     lab.gce.facts.sources = ["0.0.0.0/0"]
     assert one(examined(lab), "network").grade is Grade.WARN
     lab.gce.facts.sources = ["10.0.0.5/32"]
-    told = [f.text for f in examined(lab, network="private") if f.grade is Grade.FAIL]
-    assert told == ["machines of spotd reach no store: no private Google access"]
+    reported = [f.text for f in examined(lab, network="private") if f.grade is Grade.FAIL]
+    assert reported == ["machines of spotd reach no store: no private Google access"]
 
 
 def test_whoever_is_nobody_is_asked_nothing_else(lab: Lab) -> None:
     lab.standin.identity.revoked = True
-    found = examined(lab, A3)
-    assert [(finding.check, finding.grade) for finding in found] == [("credentials", Grade.FAIL)]
-    assert "gcloud auth application-default" in found[0].fix
+    result = examined(lab, A3)
+    assert [(finding.check, finding.grade) for finding in result] == [("credentials", Grade.FAIL)]
+    assert "gcloud auth application-default" in result[0].fix

@@ -1,4 +1,4 @@
-"""Replies that others recorded are read by what reads ours (tests/fixtures/recorded/gce)."""
+"""Replies recorded by others are parsed like ours (tests/fixtures/recorded/gce)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from providers.base import CapacityType, InstanceState, LeftoverKind, RejectedError
-from providers.gcp.clients import _check_whole
+from providers.gcp.clients import _check_complete
 from providers.gcp.codes import EXISTS, operation_error
 from providers.gcp.leftovers import read_disk
 from providers.gcp.listing import read_instance
 from providers.gcp.names import target_of
-from providers.gcp.operations import done, read_creates, us_of
+from providers.gcp.operations import is_done, read_creates, timestamp_us
 from providers.gcp.types import read_type
 from tests.fixtures.later import Later
 
@@ -30,14 +30,16 @@ def load(name: str, model: Any) -> Any:
 def test_machines() -> None:
     page = load("aggregated_instances", compute_v1.InstanceAggregatedList)
     rows = [row for scope in page.items.values() for row in scope.instances]
-    found = {one.instance_id: one for one in (read_instance(row, "ssh-ed25519 A") for row in rows)}
-    assert len(found) == 8
-    one = found[EUROPE]
+    result = {
+        item.instance_id: item for item in (read_instance(row, "ssh-ed25519 A") for row in rows)
+    }
+    assert len(result) == 8
+    one = result[EUROPE]
     assert (one.region, one.zone) == ("europe-west1", "europe-west1-a")
     assert (one.host, one.instance_type) == ("23.251.128.10", "n1-standard-1")
     assert one.capacity_type is CapacityType.ON_DEMAND
-    assert one.launched_at_us == us_of("2013-12-13T18:43:12.706Z")
-    states = [machine.state for machine in found.values()]
+    assert one.launched_at_us == timestamp_us("2013-12-13T18:43:12.706Z")
+    states = [machine.state for machine in result.values()]
     assert states.count(InstanceState.RUNNING) == 7
     assert states.count(InstanceState.STOPPING) == 1  # it is suspended
 
@@ -47,7 +49,7 @@ def test_zones_without_machines_are_no_gap_in_the_list() -> None:
     warnings = [scope.warning.code for scope in page.items.values() if scope.warning.code]
     assert warnings
     for scope in page.items.values():
-        _check_whole("instances", scope.warning, ())
+        _check_complete("instances", scope.warning, ())
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_disks() -> None:
     ]
     one = next(disk for disk in left if disk.leftover_id == "us-central1-b/test1")
     assert (one.kind, one.region) == (LeftoverKind.DISK, "us-central1")
-    assert one.since_us == us_of("2013-09-04T11:03:54.122-07:00")
+    assert one.since_us == timestamp_us("2013-09-04T11:03:54.122-07:00")
 
 
 def test_machine_types() -> None:
@@ -88,7 +90,7 @@ def test_a_create_that_is_accepted_and_one_that_fails() -> None:
     """The same operation, at first and at last."""
     begun = load("zones_europe-west1-a_instances_post", compute_v1.Operation)
     over = load("operations_operation_zones_europe-west1-a_instances_post", compute_v1.Operation)
-    assert (done(begun), done(over)) == (False, True)
+    assert (is_done(begun), is_done(over)) == (False, True)
     assert begun.name == over.name
     assert target_of(over.target_link) == EUROPE
     assert operation_error(begun) is None
@@ -101,5 +103,5 @@ def test_a_create_that_is_accepted_and_one_that_fails() -> None:
 
 def test_a_create_that_succeeds() -> None:
     over = load("operations_operation_zones_us-central1-a_instances_post", compute_v1.Operation)
-    assert done(over)
+    assert is_done(over)
     assert operation_error(over) is None

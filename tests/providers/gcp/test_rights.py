@@ -1,5 +1,5 @@
-"""Every call that the adapter makes, as the stand-in got it, the control box's policy allows; the
-reaper may make what it needs, and a machine nothing."""
+"""The control box's policy allows every call of the adapter, as the stand-in received it; the
+reaper may make those that it needs, and a machine none."""
 
 from __future__ import annotations
 
@@ -59,35 +59,36 @@ Need = tuple[str, str]  # permission, resource
 
 
 def needs(call: Call) -> Iterator[Need]:
-    """What Google asks of the caller's roles for one call, by its permission reference."""
-    method, given = call.method.removeprefix("compute."), call.given
+    """Return what Google requires of the caller's roles for one call, by its permission
+    reference."""
+    method, passed = call.method.removeprefix("compute."), call.given
     if method == "instances.insert":
         yield from insert_needs(call)
     elif method.startswith("resourcePolicies.") and method not in OF_PROJECT:
-        name = given.get("resourcePolicy") or call.body["name"]
-        path = f"projects/{given['project']}/regions/{given['region']}/resourcePolicies/{name}"
+        name = passed.get("resourcePolicy") or call.body["name"]
+        path = f"projects/{passed['project']}/regions/{passed['region']}/resourcePolicies/{name}"
         yield f"compute.resourcePolicies.{OF_POLICY[method.partition('.')[2]]}", path
     elif method == "images.insert":
-        image = f"projects/{given['project']}/global/images/{call.body['name']}"
+        image = f"projects/{passed['project']}/global/images/{call.body['name']}"
         yield "compute.images.create", image
         yield "compute.images.setLabels", image
         yield "compute.disks.useReadOnly", call.body["sourceDisk"]
     elif method in OF_THING:
         kind = method.partition(".")[0]
-        where = f"zones/{given['zone']}" if "zone" in given else "global"
-        path = f"projects/{given['project']}/{where}/{kind}/{given[kind.removesuffix('s')]}"
+        where = f"zones/{passed['zone']}" if "zone" in passed else "global"
+        path = f"projects/{passed['project']}/{where}/{kind}/{passed[kind.removesuffix('s')]}"
         yield OF_THING[method], path
     else:
         for permission in OF_PROJECT[method]:
-            yield permission, f"projects/{given.get('project', '')}"
+            yield permission, f"projects/{passed.get('project', '')}"
 
 
 def insert_needs(call: Call) -> Iterator[Need]:
-    """Of a create: of the machine, of its disk, and of everything that it names."""
-    body, given = call.body, call.given
-    project = f"projects/{given['project']}"
-    machine = f"{project}/zones/{given['zone']}/instances/{body['name']}"
-    disk = f"{project}/zones/{given['zone']}/disks/{body['name']}"
+    """The permissions for a create: for the machine, its disk, and everything that it names."""
+    body, passed = call.body, call.given
+    project = f"projects/{passed['project']}"
+    machine = f"{project}/zones/{passed['zone']}/instances/{body['name']}"
+    disk = f"{project}/zones/{passed['zone']}/disks/{body['name']}"
     for field, right in {
         "name": "create",
         "labels": "setLabels",
@@ -113,18 +114,18 @@ def insert_needs(call: Call) -> Iterator[Need]:
 
 @pytest.fixture
 def story(lab: Lab) -> tuple[Lab, list[Call]]:
-    """Everything that the adapter does."""
+    """Use everything that the adapter does."""
     cloud = lab.cloud(
         node_service_account=NODE.format(lab.name), fabric="fast", reservations={"us-east4-a/x": 0}
     )
     lab.gce.machines.delay_s = 0.05
     needs = [need_of(offer) for offer in cloud.offers(OfferRequest(accelerator="H100"))]
-    cloud.examine(needs)
-    lab.cloud(image=f"projects/{lab.name}/global/images/baked").examine(())
+    cloud.check_readiness(needs)
+    lab.cloud(image=f"projects/{lab.name}/global/images/baked").check_readiness(())
     lab.gce.machines.subnetworks |= {f"fast-{n}" for n in range(1, 5)}
     cloud.launch(request("spotd-j1", gang="spotd-j1-g1", interconnect="gpudirect"))
     until(lambda: next((i for i in cloud.list() if i.host_public_key), None))
-    cloud.console("us-central1-a/spotd-j1")
+    cloud.read_serial_console("us-central1-a/spotd-j1")
     cloud.notices()
     cloud.renew("us-central1-a/spotd-j1", 1_900_000_000 * 1_000_000)
     image = cloud.make_image("us-central1-a/spotd-j1", "spotd-baked", {})
@@ -147,8 +148,8 @@ def documents(lab: Lab) -> dict[str, dict[str, object]]:
 def test_the_control_box_may_do_all_of_it(story: tuple[Lab, list[Call]]) -> None:
     lab, calls = story
     control = documents(lab)["spotd-control-d0"]
-    asked = {need for call in calls for need in needs(call)}
-    refused = [need for need in asked if not gcp_allows(control, *need)]
+    received = {need for call in calls for need in needs(call)}
+    refused = [need for need in received if not gcp_allows(control, *need)]
     assert refused == []
 
 
@@ -167,12 +168,12 @@ def test_and_is_granted_nothing_else(story: tuple[Lab, list[Call]]) -> None:
 def test_the_reaper_may_list_and_end(story: tuple[Lab, list[Call]]) -> None:
     lab, calls = story
     reaper, node = (documents(lab)[f"spotd-{role}-d0"] for role in ("reaper", "node"))
-    asked = {need for call in calls for need in needs(call)}
-    allowed = {permission for permission, name in asked if gcp_allows(reaper, permission, name)}
+    received = {need for call in calls for need in needs(call)}
+    allowed = {permission for permission, name in received if gcp_allows(reaper, permission, name)}
     assert allowed == {
         "compute.instances.list",
         "compute.globalOperations.list",
         "compute.zoneOperations.list",
         "compute.instances.delete",
     }
-    assert not any(gcp_allows(node, *need) for need in asked)
+    assert not any(gcp_allows(node, *need) for need in received)

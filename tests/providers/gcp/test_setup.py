@@ -1,4 +1,5 @@
-"""`spotctl init gcp` against the stand-in: what it makes, that it makes it once, who gets in."""
+"""`spotctl init gcp` against the stand-in: it creates each resource once, and allows only the right
+SSH sources."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from providers.gcp.script import script
 from providers.gcp.setup import SERVICES, blocks, email_of, grants, rules, steps
 from providers.gcp.terraform import terraform
 from providers.iam.policy import CONTROL, PolicyFacts
-from providers.iam.setup import NETWORKS, SetupFacts, apply, missing
+from providers.iam.setup import NETWORKS, SetupFacts, apply, find_missing_steps
 from tests.providers.gcp.conftest import Lab
 
 BOX = "203.0.113.7/32"
@@ -35,7 +36,7 @@ def facts(project: str, network: str = "public") -> SetupFacts:
 
 @pytest.fixture
 def account(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Account:
-    """Of a project in which nothing is yet."""
+    """The account of an empty project."""
     monkeypatch.setattr("providers.gcp.apply.PAUSE_S", 0.01)
     lab.gce.facts.account.empty.add(lab.name)
     lab.gce.facts.account.late = lab.gce.facts.account.shy = 0
@@ -48,32 +49,32 @@ def test_what_google_does_not_know_everywhere_yet_is_waited_for(lab: Lab, accoun
     """A service that was just enabled refuses for a while, and so do policies a new account."""
     lab.gce.facts.account.late, lab.gce.facts.account.shy = 3, 2
     wanted = steps(facts(lab.name))
-    list(apply(wanted, account.ask))
-    assert missing(wanted, account.ask) == []
+    list(apply(wanted, account.execute))
+    assert find_missing_steps(wanted, account.execute) == []
     assert (lab.gce.facts.account.late, lab.gce.facts.account.shy) == (0, 0)
 
 
 def test_a_service_that_stays_out_is_told(
     lab: Lab, account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("providers.gcp.apply.PATIENCE_S", 0.1)
+    monkeypatch.setattr("providers.gcp.apply.TIMEOUT_S", 0.1)
     lab.gce.facts.account.late = 10_000
     with pytest.raises(AuthError, match="has not been used in project"):
-        list(apply(steps(facts(lab.name)), account.ask))
+        list(apply(steps(facts(lab.name)), account.execute))
 
 
 @pytest.mark.parametrize("network", ["public", "jump"])
 def test_applied_twice_it_is_there_once(lab: Lab, account: Account, network: str) -> None:
     wanted = steps(facts(lab.name, network))
-    told = missing(wanted, account.ask)
-    assert len(told) == len(wanted), "nothing is there"
+    reported = find_missing_steps(wanted, account.execute)
+    assert len(reported) == len(wanted), "nothing is there"
     assert not [key for key in lab.gce.facts.account.made if lab.name in key]
-    done = [text for text, there in apply(wanted, account.ask) if not there]
+    done = [text for text, there in apply(wanted, account.execute) if not there]
     # A role is made with what it may do.
-    assert done == [text for text in told if not text.startswith("what the role")]
-    assert missing(wanted, account.ask) == []
+    assert done == [text for text in reported if not text.startswith("what the role")]
+    assert find_missing_steps(wanted, account.execute) == []
     before = dict(lab.gce.facts.account.made)
-    assert {there for _, there in apply(wanted, account.ask)} == {True}
+    assert {there for _, there in apply(wanted, account.execute)} == {True}
     assert lab.gce.facts.account.made == before
 
 
@@ -85,12 +86,12 @@ POOL = "projects/1234/locations/global/workloadIdentityPools/spotd-0123456789ab"
 
 
 def test_machines_of_other_clouds_may_be_the_machines_account(lab: Lab, account: Account) -> None:
-    """As Google describes its API: the stand-in refuses what is not in it."""
+    """By Google's description of its API: the stand-in refuses anything else."""
     wanted = steps(replace(facts(lab.name), trusts=TRUSTS))
-    told = missing(wanted, account.ask)
-    assert "that machines of aws may be spotd-node-0123456789ab" in told
-    list(apply(wanted, account.ask))
-    assert missing(wanted, account.ask) == []
+    reported = find_missing_steps(wanted, account.execute)
+    assert "that machines of aws may be spotd-node-0123456789ab" in reported
+    list(apply(wanted, account.execute))
+    assert find_missing_steps(wanted, account.execute) == []
     state = lab.gce.facts.account
     email = f"spotd-node-0123456789ab@{lab.name}.iam.gserviceaccount.com"
     kind = "//iam.googleapis.com/" + POOL
@@ -124,12 +125,12 @@ def test_the_script_and_the_module_have_what_others_are_trusted_by() -> None:
 
 def test_the_roles_are_those_of_the_policies(lab: Lab, account: Account) -> None:
     wanted = facts(lab.name)
-    list(apply(steps(wanted), account.ask))
+    list(apply(steps(wanted), account.execute))
     state = lab.gce.facts.account
     bound: dict[str, list[Any]] = {}
     for binding in state.policies[lab.name]["bindings"]:
-        ident = binding["role"].rpartition("/")[2]
-        row = state.made[lab.name, ident]
+        resource_id = binding["role"].rpartition("/")[2]
+        row = state.made[lab.name, resource_id]
         grant = {"includedPermissions": row["includedPermissions"]}
         if "condition" in binding:
             grant["condition"] = {"expression": binding["condition"]["expression"]}
@@ -141,54 +142,56 @@ def test_the_roles_are_those_of_the_policies(lab: Lab, account: Account) -> None
 
 def test_a_role_that_is_another_by_now_is_put_right(lab: Lab, account: Account) -> None:
     wanted = steps(facts(lab.name))
-    list(apply(wanted, account.ask))
+    list(apply(wanted, account.execute))
     role = lab.gce.facts.account.made[lab.name, "spotd_control_0123456789ab_0"]
     role["includedPermissions"] = ["compute.instances.list"]
-    assert missing(wanted, account.ask) == ["what the role spotd_control_0123456789ab_0 may do"]
-    list(apply(wanted, account.ask))
-    assert missing(wanted, account.ask) == []
+    assert find_missing_steps(wanted, account.execute) == [
+        "what the role spotd_control_0123456789ab_0 may do"
+    ]
+    list(apply(wanted, account.execute))
+    assert find_missing_steps(wanted, account.execute) == []
 
 
 def test_a_role_that_was_deleted_is_had_again(lab: Lab, account: Account) -> None:
     wanted = steps(facts(lab.name))
-    list(apply(wanted, account.ask))
+    list(apply(wanted, account.execute))
     role = lab.gce.facts.account.made[lab.name, "spotd_control_0123456789ab_0"]
     role |= {"deleted": True, "includedPermissions": ["compute.instances.list"]}
-    ident = "spotd_control_0123456789ab_0"
-    told = [f"the role {ident}", f"what the role {ident} may do"]
-    assert missing(wanted, account.ask) == told
-    list(apply(wanted, account.ask))
+    resource_id = "spotd_control_0123456789ab_0"
+    reported = [f"the role {resource_id}", f"what the role {resource_id} may do"]
+    assert find_missing_steps(wanted, account.execute) == reported
+    list(apply(wanted, account.execute))
     assert "deleted" not in role
-    assert missing(wanted, account.ask) == []
+    assert find_missing_steps(wanted, account.execute) == []
 
 
 def test_a_condition_that_is_another_by_now_leaves_no_old_binding(
     lab: Lab, account: Account
 ) -> None:
-    """Whoever else has the role under the old one keeps it."""
+    """Other members keep the role under the old condition."""
     wanted = steps(facts(lab.name))
-    list(apply(wanted, account.ask))
+    list(apply(wanted, account.execute))
     policy = lab.gce.facts.account.policies[lab.name]
-    before = [dict(one, members=[*one["members"]]) for one in policy["bindings"]]
-    one = next(one for one in policy["bindings"] if "condition" in one)
+    before = [dict(binding, members=[*binding["members"]]) for binding in policy["bindings"]]
+    one = next(binding for binding in policy["bindings"] if "condition" in binding)
     one["condition"] = {**one["condition"], "expression": "resource.name == 'old'"}
     one["members"].append("user:a")
     # And one beside the right one, without a condition.
     other = policy["bindings"][-1]
     policy["bindings"].append({"role": other["role"], "members": [*other["members"]]})
-    assert len(missing(wanted, account.ask)) == (2 if one is not other else 1)
-    list(apply(wanted, account.ask))
-    assert missing(wanted, account.ask) == []
+    assert len(find_missing_steps(wanted, account.execute)) == (2 if one is not other else 1)
+    list(apply(wanted, account.execute))
+    assert find_missing_steps(wanted, account.execute) == []
     after = lab.gce.facts.account.policies[lab.name]["bindings"]
-    [kept] = [row for row in after if row["members"] == ["user:a"]]
-    assert kept["condition"]["expression"] == "resource.name == 'old'"
-    assert sorted(map(str, (row for row in after if row is not kept))) == sorted(map(str, before))
+    [stored] = [row for row in after if row["members"] == ["user:a"]]
+    assert stored["condition"]["expression"] == "resource.name == 'old'"
+    assert sorted(map(str, (row for row in after if row is not stored))) == sorted(map(str, before))
 
 
 def test_somebody_elses_change_of_the_policy_is_not_lost(lab: Lab, account: Account) -> None:
     wanted = steps(facts(lab.name))
     some = [step for step in wanted if "has the role" not in step.text]
-    list(apply(some, account.ask))
+    list(apply(some, account.execute))
     [*_, binding] = wanted
     lab.gce.facts.account.policies[lab.name] = {
         "etag": "MA==",
@@ -196,34 +199,34 @@ def test_somebody_elses_change_of_the_policy_is_not_lost(lab: Lab, account: Acco
         "bindings": [{"role": "projects/p/roles/spotd_node_0123456789ab_0", "members": ["user:a"]}],
     }
     assert binding.make is not None
-    assert account.ask(binding.look) is False, "another member, and no condition"
+    assert account.execute(binding.look) is False, "another member, and no condition"
     lab.gce.facts.account.raced = True
     with pytest.raises(UnknownOutcome):
-        account.ask(binding.make)
-    assert account.ask(binding.make) is True
+        account.execute(binding.make)
+    assert account.execute(binding.make) is True
     left = lab.gce.facts.account.policies[lab.name]["bindings"]
     assert left[0]["members"] == ["user:a"]
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_nobody_but_the_box_gets_in(network: str) -> None:
-    told = rules(facts("lab", network))
-    assert [name for name, rule in told.items() if "sourceRanges" in rule] == (
+    reported = rules(facts("lab", network))
+    assert [name for name, rule in reported.items() if "sourceRanges" in rule] == (
         ["spotd-jump"] if network == "jump" else ["spotd-login"]
     )
-    for rule in told.values():
+    for rule in reported.values():
         assert rule.get("sourceRanges", [BOX]) == [BOX]
         assert rule["targetTags"] in (["spotd"], ["spotd-jump"])
-    login = told["spotd-login"]
+    login = reported["spotd-login"]
     assert login.get("sourceTags", []) == (["spotd-jump"] if network == "jump" else [])
     assert login["allowed"] == [{"IPProtocol": "tcp", "ports": ["22"]}]
 
 
 def test_regions_share_no_addresses() -> None:
-    told = blocks([f"r{number}" for number in range(40)])
-    assert len({*told.values()}) == 40
-    assert told["r0"] == "10.213.0.0/20"
-    assert told["r17"] == "10.214.16.0/20"
+    reported = blocks([f"r{number}" for number in range(40)])
+    assert len({*reported.values()}) == 40
+    assert reported["r0"] == "10.213.0.0/20"
+    assert reported["r17"] == "10.214.16.0/20"
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -277,7 +280,7 @@ echo " - Required 'compute.networks.get' permission for 'projects/lab'" >&2; exi
 
 
 def test_the_script_makes_what_is_missing_and_leaves_the_rest(tmp_path: Any) -> None:
-    """With a gcloud that only writes down what it is asked."""
+    """With a gcloud that only records its arguments."""
     (tmp_path / "gcloud").write_text(GCLOUD)
     (tmp_path / "gcloud").chmod(0o755)
     (tmp_path / "log").write_text("")
@@ -290,18 +293,18 @@ def test_the_script_makes_what_is_missing_and_leaves_the_rest(tmp_path: Any) -> 
         ["bash", "-c", text], env=environ, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    asked = (tmp_path / "log").read_text()
-    assert "compute networks create spotd" not in asked
-    assert "compute networks subnets create spotd --region=us-central1 --project=lab" in asked
+    received = (tmp_path / "log").read_text()
+    assert "compute networks create spotd" not in received
+    assert "compute networks subnets create spotd --region=us-central1 --project=lab" in received
     assert "made: the firewall rule spotd-login" in done.stdout
-    assert "iam roles create spotd_control_0123456789ab_0" in asked
+    assert "iam roles create spotd_control_0123456789ab_0" in received
     (tmp_path / "log").write_text("")
     line, deleted = ["bash", "-c", text], {**environ, "DELETED": "1"}
     done = subprocess.run(line, env=deleted, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    asked = (tmp_path / "log").read_text()
-    assert "iam roles undelete spotd_control_0123456789ab_0" in asked
-    assert "iam roles create" not in asked
+    received = (tmp_path / "log").read_text()
+    assert "iam roles undelete spotd_control_0123456789ab_0" in received
+    assert "iam roles create" not in received
     (tmp_path / "gcloud").write_text("#!/bin/sh\n" + _REFUSED)
     done = subprocess.run(
         ["bash", "-c", text], env=environ, capture_output=True, text=True, check=False
@@ -311,7 +314,7 @@ def test_the_script_makes_what_is_missing_and_leaves_the_rest(tmp_path: Any) -> 
 
 
 def test_the_script_takes_out_what_an_earlier_one_bound(tmp_path: Path) -> None:
-    """Or a store that is left would be open to the box for ever."""
+    """Otherwise a removed store would stay open to the box for ever."""
     (tmp_path / "gcloud").write_text(GCLOUD)
     (tmp_path / "gcloud").chmod(0o755)
     wanted = facts("lab")
@@ -326,18 +329,23 @@ def test_the_script_takes_out_what_an_earlier_one_bound(tmp_path: Path) -> None:
     line = ["bash", "-c", script(steps(wanted))]
     done = subprocess.run(line, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    asked = (tmp_path / "log").read_text().splitlines()
-    [ident] = [
-        ident
-        for ident, grant in grants(wanted, CONTROL).items()
+    received = (tmp_path / "log").read_text().splitlines()
+    [resource_id] = [
+        resource_id
+        for resource_id, grant in grants(wanted, CONTROL).items()
         if grant.get("condition", {}).get("expression") == right
     ]
-    role, member = f"projects/lab/roles/{ident}", f"serviceAccount:{email_of(wanted, CONTROL)}"
+    role, member = (
+        f"projects/lab/roles/{resource_id}",
+        f"serviceAccount:{email_of(wanted, CONTROL)}",
+    )
     who = f"projects remove-iam-policy-binding lab --member={member} --role={role} --condition="
-    gone = [row.removeprefix(who).removesuffix(" --quiet") for row in asked if row.startswith(who)]
-    assert gone == [f"^;^title={ident};expression=resource.name == 'old' || a", "None"]
-    told = f"bindings.role={role} AND bindings.members={member}"
-    assert [row for row in asked if f"--filter={told} " in row]
+    gone = [
+        row.removeprefix(who).removesuffix(" --quiet") for row in received if row.startswith(who)
+    ]
+    assert gone == [f"^;^title={resource_id};expression=resource.name == 'old' || a", "None"]
+    reported = f"bindings.role={role} AND bindings.members={member}"
+    assert [row for row in received if f"--filter={reported} " in row]
 
 
 PLUGINS = Path(os.environ.get("SPOTD_TERRAFORM_PLUGINS", "/nowhere"))
@@ -351,15 +359,15 @@ PLUGINS = Path(os.environ.get("SPOTD_TERRAFORM_PLUGINS", "/nowhere"))
 def test_terraform_takes_the_module(tmp_path: Path, network: str) -> None:
     (tmp_path / "main.tf").write_text(terraform(facts("lab", network)))
     environ = {**os.environ, "CHECKPOINT_DISABLE": "1"}
-    for words in (["init", "-input=false", f"-plugin-dir={PLUGINS}"], ["validate"]):
-        line = ["terraform", *words]
+    for arguments in (["init", "-input=false", f"-plugin-dir={PLUGINS}"], ["validate"]):
+        line = ["terraform", *arguments]
         subprocess.run(line, cwd=tmp_path, env=environ, check=True, capture_output=True)
 
 
 @pytest.mark.skipif(not shutil.which("terraform"), reason="needs terraform")
 @pytest.mark.parametrize("network", NETWORKS)
 def test_terraform_can_read_the_module(network: str) -> None:
-    """Its language, whatever the provider thinks of it."""
+    """Its syntax, without the provider."""
     done = subprocess.run(
         ["terraform", "fmt", "-"],
         input=terraform(facts("lab", network)),

@@ -1,4 +1,4 @@
-"""One local cloud for the tests of a module; each takes tokens of its own."""
+"""Fixtures: a local cloud shared by the tests of a module, which use different tokens."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from providers.local.control import Running, running
+from providers.local.control import RunningCloud, running
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCloud]:
     """A cloud with the default scenario."""
     with running(tmp_path_factory.mktemp("cloud")) as cloud:
         yield cloud
 
 
 @pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Callable[[str], Running]]:
-    """Start clouds with scenarios of the test's own."""
+def begin(tmp_path: Path) -> Iterator[Callable[[str], RunningCloud]]:
+    """Start local clouds with custom scenarios."""
     with contextlib.ExitStack() as stack:
         numbers = itertools.count()
 
-        def start(scenario: str) -> Running:
+        def start(scenario: str) -> RunningCloud:
             folder = tmp_path / f"cloud-{next(numbers)}"
             folder.mkdir()
             path = folder / "scenario.toml"

@@ -1,4 +1,4 @@
-"""Nobody but who can read the cloud's token gives it orders: there are others on this machine."""
+"""The API refuses requests without the token: other users of the machine can reach it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 from providers.base import AuthError, OfferRequest
 from providers.local.access import (
     NoTokenError,
-    admits,
-    credentials,
-    keep_token,
+    auth_header,
+    is_authorized,
+    load_or_create_token,
     token_file,
 )
 from providers.local.cloud import LocalCloud
-from providers.local.control import Control, ControlError, Running, attach
+from providers.local.control import Control, ControlError, RunningCloud, attach
 
 CALLS = [
     ("GET", "/v1/aws/offers"),
@@ -38,8 +38,8 @@ CALLS = [
 ]
 
 
-def ask(url: str, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, Any]:
-    """As any program of any user may, or a page in a browser."""
+def send_request(url: str, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, Any]:
+    """Send a request, as any program of any user or a page in a browser can."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
     try:
@@ -58,42 +58,44 @@ def ask(url: str, method: str, path: str, headers: Mapping[str, str]) -> tuple[i
     ids=["none", "empty", "wrong", "garbage"],
 )
 def test_strangers_are_refused(
-    local: Running, method: str, path: str, headers: Mapping[str, str]
+    local: RunningCloud, method: str, path: str, headers: Mapping[str, str]
 ) -> None:
-    status, document = ask(local.url, method, path, headers)
+    status, document = send_request(local.url, method, path, headers)
     assert (status, document["error"]["code"]) == (401, "unauthorized")
     assert "token_file" in document["error"]["text"]
 
 
-def test_the_owner_is_let_in(local: Running) -> None:
-    shown = credentials(local.token_file)
-    assert ask(local.url, "GET", "/control/meter", shown)[0] == 200
-    assert ask(local.url, "GET", "/nonsense", shown)[0] == 404
+def test_the_owner_is_let_in(local: RunningCloud) -> None:
+    shown = auth_header(local.token_file)
+    assert send_request(local.url, "GET", "/control/meter", shown)[0] == 200
+    assert send_request(local.url, "GET", "/nonsense", shown)[0] == 404
     folder = local.token_file.parent
     assert attach(folder).meter() == local.control.meter()
     assert json.loads((folder / "server.json").read_text())["token_file"] == str(local.token_file)
 
 
 def test_the_token_is_its_owners_alone_and_stays(tmp_path: Path) -> None:
-    token = keep_token(tmp_path)
+    token = load_or_create_token(tmp_path)
     path = token_file(tmp_path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(token) == 64
     path.chmod(0o644)
-    assert keep_token(tmp_path) == token
+    assert load_or_create_token(tmp_path) == token
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.write_text("")
-    assert len(keep_token(tmp_path)) == 64
-    assert credentials(path) == {"Authorization": f"Bearer {path.read_text().strip()}"}
+    assert len(load_or_create_token(tmp_path)) == 64
+    assert auth_header(path) == {"Authorization": f"Bearer {path.read_text().strip()}"}
 
 
 def test_an_empty_token_admits_nobody() -> None:
-    assert admits("abc", "Bearer abc")
+    assert is_authorized("abc", "Bearer abc")
     for shown in (None, "", "abc", "Bearer", "Bearer ", "Bearer abcd", "Bearer \xff"):
-        assert not admits("abc", shown)
+        assert not is_authorized("abc", shown)
 
 
-def test_a_wrong_or_missing_token_is_an_auth_error_in_words(local: Running, tmp_path: Path) -> None:
+def test_a_wrong_or_missing_token_is_an_auth_error_in_words(
+    local: RunningCloud, tmp_path: Path
+) -> None:
     wrong, missing = tmp_path / "wrong", tmp_path / "missing"
     wrong.write_text("0" * 64)
     for path, text in (
@@ -108,4 +110,4 @@ def test_a_wrong_or_missing_token_is_an_auth_error_in_words(local: Running, tmp_
         with pytest.raises(ControlError, match=text):
             Control(local.url, path).meter()
     with pytest.raises(NoTokenError):
-        credentials(None)
+        auth_header(None)

@@ -1,4 +1,4 @@
-"""A cloud that answers nonsense has answered nothing."""
+"""Malformed responses of the local cloud are unknown outcomes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS = [1, [], {}, {"region": 1}, {**OFFER, "price_microusd_per_h": 1e400}, {**O
 
 
 class Says:
-    """A server that gives the same answer to whatever it is asked."""
+    """A server that gives the same response to every request."""
 
     def __init__(self) -> None:
         self.status, self.body, self.headers = 200, b"", {"X-Visibility-S": "3"}
@@ -82,7 +82,7 @@ def test_a_sound_row_is_an_offer(says: Says, cloud: LocalCloud) -> None:
 def test_one_row_of_nonsense_spoils_the_answer(
     says: Says, cloud: LocalCloud, verb: str, row: object
 ) -> None:
-    """A listing that is not understood is not complete: machines would be judged by it."""
+    """A listing with an unreadable row counts as incomplete, since machines are judged by it."""
     says.body = json.dumps({verb: [row], "queue": "q"}).encode()
     with pytest.raises(UnknownOutcome, match="cannot be read"):
         VERBS[verb](cloud)
@@ -108,20 +108,20 @@ def test_an_error_of_nonsense_is_an_unknown_outcome(
 
 
 @pytest.mark.parametrize(
-    ("told", "waits_s"), [(7, 7.0), ("x", 1.0), (-5, 1.0), (1e9, 1.0), (None, 1.0), ([], 1.0)]
+    ("value", "waits_s"), [(7, 7.0), ("x", 1.0), (-5, 1.0), (1e9, 1.0), (None, 1.0), ([], 1.0)]
 )
 def test_a_pause_of_nonsense_is_a_second(
-    says: Says, cloud: LocalCloud, told: object, waits_s: float
+    says: Says, cloud: LocalCloud, value: object, waits_s: float
 ) -> None:
-    error = {"code": "throttled", "text": "slow", "retry_after_s": told}
+    error = {"code": "throttled", "text": "slow", "retry_after_s": value}
     says.status, says.body = 429, json.dumps({"error": error}).encode()
     with pytest.raises(ThrottledError) as caught:
         cloud.list()
     assert caught.value.retry_after_s == waits_s
 
 
-@pytest.mark.parametrize("told", ["nan", "inf", "-1", "soon", "9" * 5000])
-def test_a_lag_of_nonsense_changes_nothing(says: Says, cloud: LocalCloud, told: str) -> None:
-    says.body, says.headers = b'{"offers": []}', {"X-Visibility-S": told}
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "soon", "9" * 5000])
+def test_a_lag_of_nonsense_changes_nothing(says: Says, cloud: LocalCloud, value: str) -> None:
+    says.body, says.headers = b'{"offers": []}', {"X-Visibility-S": value}
     cloud.offers(OfferRequest())
     assert cloud.visibility_s == 5.0

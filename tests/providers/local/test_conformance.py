@@ -1,4 +1,4 @@
-"""The local cloud behaves like a provider, in each of its personalities."""
+"""The provider conformance suite on each personality of the local cloud."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 
 from providers.base import LaunchRequest, Provider
 from providers.local.cloud import LocalCloud
-from providers.local.control import Running
+from providers.local.control import RunningCloud
 from tests.fixtures.local_cloud import launch_request
 from tests.providers.conformance import ProviderConformance
 from tests.providers.fault_table import FaultTable
 
 
 class LocalRig:
-    """Faults through the control API; every test has tokens and deployments of its own."""
+    """Injects faults through the control API. Each test uses its own tokens and deployment."""
 
-    def __init__(self, local: Running, personality: str, test: str) -> None:
+    def __init__(self, local: RunningCloud, personality: str, test: str) -> None:
         self._local = local
         self._personality = personality
         self._test = test
@@ -37,8 +37,8 @@ class LocalRig:
     def request(self, provider: Provider, token: str) -> LaunchRequest:
         return launch_request(provider, token)
 
-    def break_next(self, what: str, operation: str = "launch") -> None:
-        kind = "delay" if what == "hang" else what
+    def break_next(self, fault: str, operation: str = "launch") -> None:
+        kind = "delay" if fault == "hang" else fault
         self._local.control.fault(
             operation=operation, kind=kind, seconds=1.0, personality=self._personality
         )
@@ -46,7 +46,7 @@ class LocalRig:
 
 class TestLocalCloud(ProviderConformance):
     @pytest.fixture(params=["aws", "gcp", "azure"])
-    def rig(self, local: Running, request: pytest.FixtureRequest) -> Iterator[LocalRig]:
+    def rig(self, local: RunningCloud, request: pytest.FixtureRequest) -> Iterator[LocalRig]:
         yield from rigs(local, request.param, request.node.name)
 
 
@@ -54,12 +54,12 @@ class TestLocalFaults(FaultTable):
     make = "local"
 
     @pytest.fixture
-    def rig(self, local: Running, request: pytest.FixtureRequest) -> Iterator[LocalRig]:
+    def rig(self, local: RunningCloud, request: pytest.FixtureRequest) -> Iterator[LocalRig]:
         yield from rigs(local, "aws", request.node.name)
 
 
-def rigs(local: Running, personality: str, test: str) -> Iterator[LocalRig]:
-    """One; nothing is left of what it has done."""
+def rigs(local: RunningCloud, personality: str, test: str) -> Iterator[LocalRig]:
+    """A local cloud whose state is discarded afterwards."""
     yield LocalRig(local, personality, test)
     for machine in local.control.state()["instances"]:
         if machine["state"] == "running":

@@ -1,4 +1,4 @@
-"""A machine's disk goes with what was mounted there, whoever may unmount it."""
+"""Deleting a machine's disk unmounts what was mounted there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from providers.local import disks
 from tests.fixtures.waiting import wait_until
 
-USER = "nobody"  # in whose place root tries what an ordinary user sees
+USER = "nobody"  # root runs the test as this ordinary user
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def as_user(*argv: str | Path) -> list[str]:
 
 
 def test_a_dead_mount_of_an_ordinary_user_is_no_hindrance(folder: Path) -> None:
-    """Its program was killed with the machine; the mount point answers ENOTCONN from then on."""
+    """A FUSE mount whose program was killed with the machine: its mount point raises ENOTCONN."""
     point = folder / "machine" / "a bucket"
     subprocess.run(as_user("mkdir", "-p", point, folder / "source"), check=True)
     rclone = shutil.which("rclone")

@@ -1,4 +1,4 @@
-"""The three metadata dialects, to the byte."""
+"""Exact responses of the three metadata dialects."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from providers.base import Notice, NoticeKind
 from providers.local.aws_documents import AwsDocuments
 from providers.local.azure_documents import AzureDocuments
-from providers.local.dialects import document_for
 from providers.local.documents import MachineFacts, MetadataReply, MetadataRequest
 from providers.local.gcp_documents import GcpDocuments
+from providers.local.metadata import document_for
 from tests.fixtures.waiting import LIMIT_S
 
 FACTS = MachineFacts("i-1", "aws", "node-1", "us-east-2", "us-east-2a", "p5.48xlarge", spot=True)
@@ -23,7 +23,7 @@ MAINTENANCE = Notice("instance-event-1", NoticeKind.MAINTENANCE, DEADLINE_US)
 
 
 class Clock:
-    """Monotonic seconds, moved by hand."""
+    """A monotonic clock set by the test."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -114,7 +114,7 @@ def test_aws_needs_a_token_that_is_valid() -> None:
     clock.now += 60
     assert aws_get(documents, "instance-id", good).status == 401
     good = token(documents)
-    documents.forget_tokens()
+    documents.expire_tokens()
     assert aws_get(documents, "instance-id", good).status == 401
 
 
@@ -166,8 +166,8 @@ def test_gcp_values_and_headers() -> None:
 
 def test_gcp_needs_its_header() -> None:
     for headers in ({}, {"metadata-flavor": "other"}, {**FLAVOR, "x-forwarded-for": "1.2.3.4"}):
-        ask = MetadataRequest("GET", "/computeMetadata/v1/instance/preempted", {}, headers)
-        assert GcpDocuments(GCP).respond(ask).status == 403
+        request = MetadataRequest("GET", "/computeMetadata/v1/instance/preempted", {}, headers)
+        assert GcpDocuments(GCP).respond(request).status == 403
 
 
 def test_gcp_json() -> None:
@@ -216,9 +216,9 @@ def test_gcp_waits_for_a_change() -> None:
 
 def test_gcp_wait_with_an_old_tag_or_a_timeout_answers() -> None:
     documents = GcpDocuments(GCP)
-    ask = {"wait_for_change": "true", "timeout_sec": "0"}
-    assert gcp_get(documents, "instance/preempted", last_etag="0", **ask).body == b"FALSE"
-    assert gcp_get(documents, "instance/preempted", **ask).body == b"FALSE"
+    request = {"wait_for_change": "true", "timeout_sec": "0"}
+    assert gcp_get(documents, "instance/preempted", last_etag="0", **request).body == b"FALSE"
+    assert gcp_get(documents, "instance/preempted", **request).body == b"FALSE"
 
 
 # --- azure
@@ -230,37 +230,37 @@ META = {"metadata": "true"}
 AZURE_PREEMPT = Notice("A123BC45-1234-5678-AB90-ABCDEF123456", NoticeKind.PREEMPT, DEADLINE_US)
 
 
-def azure(clock: Clock | None = None, heard: list[str] | None = None) -> AzureDocuments:
+def azure(clock: Clock | None = None, acknowledged: list[str] | None = None) -> AzureDocuments:
     clock = clock or Clock()
-    hear = (heard if heard is not None else []).append
-    return AzureDocuments(AZURE, hear, monotonic=clock, sleep=clock.sleep)
+    acknowledge = (acknowledged if acknowledged is not None else []).append
+    return AzureDocuments(AZURE, acknowledge, monotonic=clock, sleep=clock.sleep)
 
 
 @pytest.mark.req("PRE-03")
 def test_azure_documents_before_and_after_a_notice() -> None:
     documents = azure()
-    ask = MetadataRequest("GET", EVENTS, QUERY, META)
-    assert documents.respond(ask).body == b'{"DocumentIncarnation":1,"Events":[]}'
+    request = MetadataRequest("GET", EVENTS, QUERY, META)
+    assert documents.respond(request).body == b'{"DocumentIncarnation":1,"Events":[]}'
     documents.publish(AZURE_PREEMPT)
-    assert documents.respond(ask).body == (
+    assert documents.respond(request).body == (
         b'{"DocumentIncarnation":2,"Events":[{"EventId":"A123BC45-1234-5678-AB90-ABCDEF123456",'
         b'"EventStatus":"Scheduled","EventType":"Preempt","ResourceType":"VirtualMachine",'
         b'"Resources":["node-3"],"NotBefore":"Thu, 28 May 2026 13:19:42 GMT","Description":"",'
         b'"EventSource":"Platform","DurationInSeconds":-1}]}'
     )
     documents.withdraw(AZURE_PREEMPT.notice_id)
-    assert documents.respond(ask).body == b'{"DocumentIncarnation":3,"Events":[]}'
+    assert documents.respond(request).body == b'{"DocumentIncarnation":3,"Events":[]}'
 
 
 def test_azure_start_requests() -> None:
-    heard: list[str] = []
-    documents = azure(heard=heard)
+    acknowledged: list[str] = []
+    documents = azure(acknowledged=acknowledged)
     documents.publish(AZURE_PREEMPT)
     body = json.dumps({"StartRequests": [{"EventId": AZURE_PREEMPT.notice_id}]}).encode()
     assert documents.respond(MetadataRequest("POST", EVENTS, QUERY, META, body)).status == 200
-    assert heard == [AZURE_PREEMPT.notice_id]
+    assert acknowledged == [AZURE_PREEMPT.notice_id]
     assert documents.respond(MetadataRequest("POST", EVENTS, QUERY, META, body)).status == 200
-    assert len(heard) == 1
+    assert len(acknowledged) == 1
     event = json.loads(documents.respond(MetadataRequest("GET", EVENTS, QUERY, META)).body)[
         "Events"
     ][0]
@@ -285,20 +285,20 @@ def test_azure_first_call_is_slow_and_only_the_first() -> None:
     clock = Clock()
     facts = MachineFacts(**{**AZURE.to_data(), "first_call_delay_s": 120.0})  # type: ignore[arg-type]
     documents = AzureDocuments(facts, monotonic=clock, sleep=clock.sleep)
-    ask = MetadataRequest("GET", EVENTS, QUERY, META)
-    assert documents.respond(ask).status == 200
+    request = MetadataRequest("GET", EVENTS, QUERY, META)
+    assert documents.respond(request).status == 200
     assert clock.now == 220.0
-    assert documents.respond(ask).status == 200
+    assert documents.respond(request).status == 200
     assert clock.now == 220.0
 
 
 def test_azure_limits_the_rate() -> None:
     clock = Clock()
     documents = azure(clock)
-    ask = MetadataRequest("GET", EVENTS, QUERY, META)
-    assert [documents.respond(ask).status for _ in range(6)] == [200] * 5 + [429]
+    request = MetadataRequest("GET", EVENTS, QUERY, META)
+    assert [documents.respond(request).status for _ in range(6)] == [200] * 5 + [429]
     clock.now += 1.0
-    assert documents.respond(ask).status == 200
+    assert documents.respond(request).status == 200
 
 
 def test_azure_compute_document() -> None:

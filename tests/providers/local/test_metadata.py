@@ -1,4 +1,4 @@
-"""The metadata service of a running machine, over HTTP, heard by the watchers of the agent."""
+"""The metadata service of a running machine, read over HTTP by the agent's notice watchers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from providers.azure.notice import Watcher as AzureWatcher
 from providers.base import Instance, InstanceState, MetadataError, Notice, NoticeKind, NoticeWatcher
 from providers.gcp.notice import Watcher as GcpWatcher
 from providers.local.cloud import LocalCloud
-from providers.local.control import Running
+from providers.local.control import RunningCloud
 from tests.fixtures.local_cloud import launch_running, run, wait_state
 from tests.fixtures.waiting import until
 
@@ -27,15 +27,15 @@ WATCHERS: dict[str, Callable[[str], NoticeWatcher]] = {
 }
 
 
-def start(local: Running, name: str, token: str) -> tuple[Instance, str]:
-    """A machine and where its metadata is."""
+def start(local: RunningCloud, name: str, token: str) -> tuple[Instance, str]:
+    """Launch a machine; return it and the URL of its metadata service."""
     instance = launch_running(
         LocalCloud("x", local.url, name, "metadata", token_file=local.token_file), token
     )
     return instance, run(instance, "echo $SPOTD_METADATA_BASE").out.strip()
 
 
-def hear(watcher: NoticeWatcher, kind: NoticeKind) -> Notice:
+def wait_for_notice(watcher: NoticeWatcher, kind: NoticeKind) -> Notice:
     """The first notice of that kind, polling as the agent does."""
 
     def poll() -> Notice | None:
@@ -49,46 +49,46 @@ def hear(watcher: NoticeWatcher, kind: NoticeKind) -> Notice:
 @pytest.mark.req("PRE-03")
 @pytest.mark.parametrize("name", sorted(WATCHERS))
 @pytest.mark.parametrize("kind", ["preempt", "maintenance"])
-def test_watchers_hear_the_notice(local: Running, name: str, kind: str) -> None:
+def test_watchers_hear_the_notice(local: RunningCloud, name: str, kind: str) -> None:
     instance, base = start(local, name, f"hear-{name}-{kind}")
     watcher = WATCHERS[name](base)
     assert list(watcher.poll()) == []
     (published,) = local.control.preempt(instance=instance.instance_id, kind=kind, notice_s=90)
-    heard = hear(watcher, NoticeKind(kind))
+    notice_seen = wait_for_notice(watcher, NoticeKind(kind))
     assert time.time_ns() // 1000 - published["published_at_us"] < 3_000_000
     if name in ("aws", "azure"):
-        assert heard.deadline_us is not None
-        assert published["deadline_us"] - 1_000_000 <= heard.deadline_us
-        assert heard.deadline_us <= published["deadline_us"]
+        assert notice_seen.deadline_us is not None
+        assert published["deadline_us"] - 1_000_000 <= notice_seen.deadline_us
+        assert notice_seen.deadline_us <= published["deadline_us"]
 
 
-def test_rebalance_is_heard(local: Running) -> None:
+def test_rebalance_is_heard(local: RunningCloud) -> None:
     instance, base = start(local, "aws", "rebalance")
     local.control.rebalance(instance.instance_id)
-    hear(WATCHERS["aws"](base), NoticeKind.REBALANCE)
+    wait_for_notice(WATCHERS["aws"](base), NoticeKind.REBALANCE)
 
 
-def test_withdrawal_is_heard(local: Running) -> None:
+def test_withdrawal_is_heard(local: RunningCloud) -> None:
     instance, base = start(local, "azure", "withdrawal")
     watcher = WATCHERS["azure"](base)
     (notice,) = local.control.preempt(instance=instance.instance_id, notice_s=90)
-    assert hear(watcher, NoticeKind.PREEMPT).notice_id == notice["notice_id"]
+    assert wait_for_notice(watcher, NoticeKind.PREEMPT).notice_id == notice["notice_id"]
     local.control.withdraw(notice["notice_id"])
     until(lambda: list(watcher.poll()) == [], every_s=1.0)
 
 
-def test_acknowledged_azure_event_comes_at_once(local: Running) -> None:
+def test_acknowledged_azure_event_comes_at_once(local: RunningCloud) -> None:
     cloud = LocalCloud("x", local.url, "azure", "metadata", token_file=local.token_file)
     instance, base = start(local, "azure", "ack")
     watcher = WATCHERS["azure"](base)
     local.control.preempt(instance=instance.instance_id, notice_s=300)
-    watcher.acknowledge(hear(watcher, NoticeKind.PREEMPT))
+    watcher.acknowledge(wait_for_notice(watcher, NoticeKind.PREEMPT))
     wait_state(cloud, "ack", InstanceState.TERMINATED)
 
 
 @pytest.mark.parametrize("name", sorted(WATCHERS))
 @pytest.mark.parametrize("fault", ["down", "error_503", "garbage"])
-def test_outage_is_no_preemption(local: Running, name: str, fault: str) -> None:
+def test_outage_is_no_preemption(local: RunningCloud, name: str, fault: str) -> None:
     instance, base = start(local, name, f"outage-{name}-{fault}")
     watcher = WATCHERS[name](base)
     local.control.metadata(instance.instance_id, fault, 0.5)
@@ -106,7 +106,7 @@ def _answers(watcher: NoticeWatcher) -> bool:
 
 
 @pytest.mark.req("PRE-01")
-def test_expired_token_is_renewed(local: Running) -> None:
+def test_expired_token_is_renewed(local: RunningCloud) -> None:
     instance, base = start(local, "aws", "tokens")
     watcher = WATCHERS["aws"](base)
     assert list(watcher.poll()) == []
@@ -154,17 +154,17 @@ def test_first_azure_call_is_slow_over_http(begin: Any) -> None:
     assert time.monotonic() - began < 0.5
 
 
-def test_plain_http_as_any_client_sees_it(local: Running) -> None:
+def test_plain_http_as_any_client_sees_it(local: RunningCloud) -> None:
     _instance, base = start(local, "gcp", "plain")
     url = f"{base}/computeMetadata/v1/instance/preempted"
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(url, timeout=5)
     with refused.value as answer:
         assert answer.code == 403
-    ask = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-    with urllib.request.urlopen(ask, timeout=5) as reply:
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    with urllib.request.urlopen(request, timeout=5) as reply:
         assert reply.read() == b"FALSE"
         assert reply.headers["Metadata-Flavor"] == "Google"
-    ask = urllib.request.Request(f"{url}?alt=json", headers={"Metadata-Flavor": "Google"})
-    with urllib.request.urlopen(ask, timeout=5) as reply:
+    request = urllib.request.Request(f"{url}?alt=json", headers={"Metadata-Flavor": "Google"})
+    with urllib.request.urlopen(request, timeout=5) as reply:
         assert json.loads(reply.read()) == "FALSE"

@@ -1,4 +1,4 @@
-"""A machine of the local cloud can be switched off from inside, and only it."""
+"""A local machine can be switched off from inside, without affecting anything else."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from providers.base import InstanceState
 from providers.local.cloud import LocalCloud
-from providers.local.control import Running
+from providers.local.control import RunningCloud
 from tests.fixtures.local_cloud import launch_running, run, wait_state
 from tests.fixtures.processes import carrying
 from tests.fixtures.waiting import until
 
 
-def test_it_ends_with_all_that_runs_on_it_and_its_cloud_knows_why(local: Running) -> None:
+def test_it_ends_with_all_that_runs_on_it_and_its_cloud_knows_why(local: RunningCloud) -> None:
     cloud = LocalCloud("local", local.url, "aws", "power", token_file=local.token_file)
     machine, other = launch_running(cloud, "off"), launch_running(cloud, "on")
     run(machine, "setsid sleep 300 </dev/null >/dev/null 2>&1 & true")

@@ -1,4 +1,4 @@
-"""Machines taken away, with everything on them: real processes, real connections."""
+"""Preemption of machines with real processes and connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from providers.base import CapacityType, Instance, InstanceState, NoticeKind
 from providers.local.cloud import LocalCloud
-from providers.local.control import ControlError, Running
+from providers.local.control import ControlError, RunningCloud
 from tests.fixtures.local_cloud import connected, launch_running, run, wait_state
 from tests.fixtures.processes import alive, carrying, state_of
 from tests.fixtures.waiting import until
@@ -32,21 +32,21 @@ PY
 """  # noqa: E501
 
 
-def personality(local: Running, name: str, deployment: str = "taking") -> LocalCloud:
+def personality(local: RunningCloud, name: str, deployment: str = "taking") -> LocalCloud:
     return LocalCloud(f"local-{name}", local.url, name, deployment, token_file=local.token_file)
 
 
-def machine_row(local: Running, instance: Instance) -> dict[str, Any]:
+def machine_row(local: RunningCloud, instance: Instance) -> dict[str, Any]:
     rows = local.control.state()["instances"]
     return next(row for row in rows if row["instance_id"] == instance.instance_id)
 
 
-def notice_row(local: Running, notice_id: str) -> dict[str, Any]:
+def notice_row(local: RunningCloud, notice_id: str) -> dict[str, Any]:
     rows = local.control.state()["notices"]
     return next(row for row in rows if row["notice_id"] == notice_id)
 
 
-def disk(local: Running, instance: Instance) -> Path:
+def disk(local: RunningCloud, instance: Instance) -> Path:
     return Path(f"/proc/{machine_row(local, instance)['pid']}/cwd").resolve()
 
 
@@ -66,15 +66,15 @@ def drain(recv: Callable[[int], bytes]) -> str:
     return "end"
 
 
-def detach(local: Running, instance: Instance) -> tuple[int, Path]:
-    """Start the daemon; its pid and the file it beats into."""
+def detach(local: RunningCloud, instance: Instance) -> tuple[int, Path]:
+    """Start the daemon; return its pid and its heartbeat file."""
     assert run(instance, DETACHED).code == 0
     home = disk(local, instance)
     return read_pid(home / "daemon.pid"), home / "beats"
 
 
 @pytest.mark.parametrize("mode", ["notice", "reset"])
-def test_reclaim_kills_what_detached_itself(local: Running, mode: str) -> None:
+def test_reclaim_kills_what_detached_itself(local: RunningCloud, mode: str) -> None:
     cloud = personality(local, "aws")
     instance = launch_running(cloud, f"reclaim-{mode}")
     daemon, beats = detach(local, instance)
@@ -94,7 +94,7 @@ def test_reclaim_kills_what_detached_itself(local: Running, mode: str) -> None:
     assert 0.38e6 <= done["reclaimed_at_us"] - done["published_at_us"] < 2e6
 
 
-def test_reset_drops_the_connection(local: Running) -> None:
+def test_reset_drops_the_connection(local: RunningCloud) -> None:
     instance = launch_running(personality(local, "gcp"), "drop")
     with connected(instance) as transport:
         channel = transport.open_session(timeout=10)
@@ -138,7 +138,7 @@ def test_silent_end_sends_nothing_until_it_is_terminated(begin: Any) -> None:
 
 
 def test_a_frozen_machine_is_silent_and_listed_as_running_until_it_is_terminated(
-    local: Running,
+    local: RunningCloud,
 ) -> None:
     cloud = personality(local, "gcp")
     instance = launch_running(cloud, "frozen")
@@ -160,7 +160,7 @@ def test_a_frozen_machine_is_silent_and_listed_as_running_until_it_is_terminated
         until(lambda: not alive(daemon) and not alive(pid))
 
 
-def test_a_frozen_machine_may_come_back(local: Running) -> None:
+def test_a_frozen_machine_may_come_back(local: RunningCloud) -> None:
     cloud = personality(local, "aws")
     instance = launch_running(cloud, "hiccup")
     daemon, beats = detach(local, instance)
@@ -174,7 +174,7 @@ def test_a_frozen_machine_may_come_back(local: Running) -> None:
     assert wait_state(cloud, "hiccup", InstanceState.RUNNING)
 
 
-def test_billing_ends_at_reclaim_not_at_terminate(local: Running) -> None:
+def test_billing_ends_at_reclaim_not_at_terminate(local: RunningCloud) -> None:
     cloud = personality(local, "azure")
     instance = launch_running(cloud, "bill")
     local.control.preempt(instance=instance.instance_id, kind="none", mode="silent")
@@ -189,7 +189,7 @@ def test_billing_ends_at_reclaim_not_at_terminate(local: Running) -> None:
     assert billed() == first
 
 
-def test_zombie_runs_again_after_the_cloud_gave_it_up(local: Running) -> None:
+def test_zombie_runs_again_after_the_cloud_gave_it_up(local: RunningCloud) -> None:
     cloud = personality(local, "aws")
     instance = launch_running(cloud, "zombie")
     daemon, beats = detach(local, instance)
@@ -214,7 +214,7 @@ def test_zombie_runs_again_after_the_cloud_gave_it_up(local: Running) -> None:
 
 
 @pytest.mark.req("PRE-03")
-def test_withdrawn_notice_takes_nothing(local: Running) -> None:
+def test_withdrawn_notice_takes_nothing(local: RunningCloud) -> None:
     cloud = personality(local, "azure")
     instance = launch_running(cloud, "withdrawn")
     (notice,) = local.control.preempt(instance=instance.instance_id, notice_s=0.5)
@@ -226,14 +226,14 @@ def test_withdrawn_notice_takes_nothing(local: Running) -> None:
         local.control.withdraw(notice["notice_id"])
 
 
-def test_gcp_takes_no_preemption_back(local: Running) -> None:
+def test_gcp_takes_no_preemption_back(local: RunningCloud) -> None:
     instance = launch_running(personality(local, "gcp"), "firm")
     (notice,) = local.control.preempt(instance=instance.instance_id, notice_s=30)
     with pytest.raises(ControlError, match="never takes a preemption back"):
         local.control.withdraw(notice["notice_id"])
 
 
-def test_only_spot_machines_are_preempted_and_rebalance_is_aws(local: Running) -> None:
+def test_only_spot_machines_are_preempted_and_rebalance_is_aws(local: RunningCloud) -> None:
     cloud = personality(local, "aws")
     instance = launch_running(cloud, "own", capacity_type=CapacityType.ON_DEMAND)
     with pytest.raises(ControlError, match="on demand"):
@@ -247,12 +247,12 @@ def test_only_spot_machines_are_preempted_and_rebalance_is_aws(local: Running) -
         local.control.preempt(notice_s=1)
 
 
-def test_whole_zone(local: Running) -> None:
+def test_whole_zone(local: RunningCloud) -> None:
     cloud = personality(local, "azure")
-    place = {"region": "eastus", "zone": "eastus-2"}
+    zone = {"region": "eastus", "zone": "eastus-2"}
     for number in range(3):
-        launch_running(cloud, f"zone-{number}", **place)
-    launch_running(cloud, "zone-own", capacity_type=CapacityType.ON_DEMAND, **place)
+        launch_running(cloud, f"zone-{number}", **zone)
+    launch_running(cloud, "zone-own", capacity_type=CapacityType.ON_DEMAND, **zone)
     launch_running(cloud, "zone-other")
     notices = local.control.preempt(personality="azure", zone="eastus-2", notice_s=0.1)
     assert sorted(n["token"] for n in notices) == ["zone-0", "zone-1", "zone-2"]
@@ -268,11 +268,11 @@ def test_aws_queue_tells_late_and_once(begin: Any) -> None:
     instance = launch_running(cloud, "queued")
     (notice,) = local.control.preempt(instance=instance.instance_id, notice_s=60)
     assert list(cloud.notices()) == []
-    (heard,) = until(cloud.notices)
-    assert heard.notice_id == notice["notice_id"]
-    assert heard.instance_id == instance.instance_id
-    assert heard.kind is NoticeKind.PREEMPT
-    assert heard.deadline_us == notice["deadline_us"]
+    (queued,) = until(cloud.notices)
+    assert queued.notice_id == notice["notice_id"]
+    assert queued.instance_id == instance.instance_id
+    assert queued.kind is NoticeKind.PREEMPT
+    assert queued.deadline_us == notice["deadline_us"]
     assert list(cloud.notices()) == []
     assert list(personality(local, "aws", "other").notices()) == []
 
@@ -287,13 +287,13 @@ def test_aws_queue_of_a_restarted_cloud_is_read_from_its_beginning(begin: Any) -
     cloud._client = personality(after, "aws")._client  # another server, where the old one was
     instance = launch_running(cloud, "after")
     (notice,) = after.control.preempt(instance=instance.instance_id, notice_s=60)
-    (heard,) = until(cloud.notices)
-    assert heard.notice_id == notice["notice_id"]
+    (queued,) = until(cloud.notices)
+    assert queued.notice_id == notice["notice_id"]
     assert list(cloud.notices()) == []
 
 
-def test_machine_that_dies_by_itself(local: Running) -> None:
-    """Its root killed from outside: the rest goes too, and the cloud says so."""
+def test_machine_that_dies_by_itself(local: RunningCloud) -> None:
+    """Killing a machine's root process ends the machine, and the cloud reports it."""
     cloud = personality(local, "aws")
     instance = launch_running(cloud, "crash")
     assert run(instance, "setsid sleep 300 </dev/null >/dev/null 2>&1 & sleep 0.1").code == 0
@@ -305,7 +305,7 @@ def test_machine_that_dies_by_itself(local: Running) -> None:
     assert carrying("SPOTD_LOCAL_INSTANCE", instance.instance_id) == []
 
 
-def test_max_run(local: Running) -> None:
+def test_max_run(local: RunningCloud) -> None:
     cloud = personality(local, "gcp")
     launch_running(cloud, "limited", max_run_s=1)
     wait_state(cloud, "limited", InstanceState.TERMINATED)

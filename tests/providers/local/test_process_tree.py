@@ -1,4 +1,4 @@
-"""Stopping and killing trees of processes that fork while it happens."""
+"""Stop and kill process trees that fork meanwhile."""
 
 from __future__ import annotations
 
@@ -80,8 +80,10 @@ def test_kill_tree_leaves_nothing(root: int) -> None:
 def test_marked_processes_are_found_wherever_they_hang() -> None:
     mark = f"mark-{os.getpid()}"
     with subprocess.Popen(["sleep", "300"], env={"SPOTD_LOCAL_INSTANCE": mark}) as process:
-        until(lambda: process.pid in process_tree.marked("SPOTD_LOCAL_INSTANCE", mark))
-        process_tree.kill_marked("SPOTD_LOCAL_INSTANCE", mark)
+        until(
+            lambda: process.pid in process_tree.find_with_environment("SPOTD_LOCAL_INSTANCE", mark)
+        )
+        process_tree.kill_with_environment("SPOTD_LOCAL_INSTANCE", mark)
         assert process.wait(LIMIT_S) == -signal.SIGKILL
 
 
@@ -96,7 +98,7 @@ def test_a_process_name_cannot_confuse_the_reader(tmp_path: Path) -> None:
 
 
 def test_a_process_that_waits_for_a_stopped_child_to_begin_is_no_hindrance() -> None:
-    """As a shell does between vfork and exec: it cannot stop before its child goes on."""
+    """A process in vfork, like a shell before exec: it cannot stop while its child is stopped."""
     vfork = "import ctypes, time; ctypes.CDLL(None).vfork(); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", vfork]) as parent:
         try:

@@ -1,4 +1,4 @@
-"""Scenario files: what they say, what is wrong with them, and that they happen."""
+"""Scenario files: parsing, error messages, and their effects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "scenarios"
 
 
 class Elapsed:
-    """Seconds since the start, moved by hand."""
+    """Seconds since the start, set by the test."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -156,8 +156,8 @@ def test_offers_name_the_list_price() -> None:
 def test_faults_wear_off() -> None:
     elapsed = Elapsed()
     market = Market(DEFAULT, elapsed)
-    market.arm(Fault("launch", "quota", count=2))
-    market.arm(Fault("launch", "delay", personality="gcp", count=0, from_s=5.0, until_s=6.0))
+    market.add_fault(Fault("launch", "quota", count=2))
+    market.add_fault(Fault("launch", "delay", personality="gcp", count=0, from_s=5.0, until_s=6.0))
     assert market.take_faults("list", "aws") == []
     assert [f.kind for f in market.take_faults("launch", "aws")] == ["quota"]
     elapsed.now = 5.0
@@ -166,8 +166,8 @@ def test_faults_wear_off() -> None:
     assert market.take_faults("launch", "aws") == []
     elapsed.now = 6.0
     assert market.take_faults("launch", "gcp") == []
-    market.arm(Fault("launch", "quota"))
-    market.disarm()
+    market.add_fault(Fault("launch", "quota"))
+    market.clear_faults()
     assert market.take_faults("launch", "gcp") == []
 
 
@@ -284,7 +284,7 @@ def test_pending_answer_is_an_operation(begin: Any) -> None:
     wait_state(gcp, "later", InstanceState.RUNNING)
 
 
-@pytest.mark.parametrize("given", ["nan", "inf", "-1", "true", "1e16", "0x" + "f" * 6000])
-def test_what_is_no_length_of_time_is_named(given: str) -> None:
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "true", "1e16", "0x" + "f" * 6000])
+def test_what_is_no_length_of_time_is_named(value: str) -> None:
     with pytest.raises(ScenarioError, match=r"'visibility_s' is .*; it must be a number of 0"):
-        parse(f"visibility_s = {given}")
+        parse(f"visibility_s = {value}")

@@ -1,4 +1,4 @@
-"""The server's life: what survives it, what must not, many machines at once."""
+"""The server: what survives its end and what must not, and many machines at once."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import pytest
 
 from providers.base import Instance, InstanceState, OfferRequest, UnknownOutcome
 from providers.local.cloud import LocalCloud
-from providers.local.control import ControlError, Running, attach, running, start
+from providers.local.control import ControlError, RunningCloud, attach, running, start
 from tests.fixtures.local_cloud import find, launch_request, launch_running, run
 from tests.fixtures.processes import alive, below, carrying
 from tests.fixtures.waiting import LIMIT_S, until
 
 
-def cloud_of(local: Running, personality: str = "aws") -> LocalCloud:
+def cloud_of(local: RunningCloud, personality: str = "aws") -> LocalCloud:
     return LocalCloud("local", local.url, personality, "server", token_file=local.token_file)
 
 
-def busy_machines(local: Running) -> list[Instance]:
-    """A plain one, one with a detached daemon, one cut off silently, one zombie to be."""
+def busy_machines(local: RunningCloud) -> list[Instance]:
+    """A plain machine, one with a detached daemon, a silently stopped one, and a future zombie."""
     cloud = cloud_of(local)
     machines = [launch_running(cloud, f"busy-{n}") for n in range(4)]
     for machine in machines:
@@ -45,9 +45,8 @@ def test_the_end_of_the_server_leaves_no_process(tmp_path: Path, number: signal.
     with running(tmp_path) as local:
         machines = busy_machines(local)
         processes = below(local.process.pid)
-        assert (
-            len(processes) >= 1 + 4 + 2 * 3
-        )  # zygote, machines, sleepers of all but the silent one
+        # The fork server, the machines, and the sleepers of all but the silent one.
+        assert len(processes) >= 1 + 4 + 2 * 3
         os.kill(local.process.pid, number)
         local.process.wait(LIMIT_S)
         until(lambda: not any(alive(pid) for pid in processes))
@@ -56,15 +55,15 @@ def test_the_end_of_the_server_leaves_no_process(tmp_path: Path, number: signal.
         until(lambda: list((tmp_path / "instances").iterdir()) == [])
 
 
-def test_the_end_of_the_zygote_ends_everything(tmp_path: Path) -> None:
+def test_the_end_of_the_fork_server_ends_everything(tmp_path: Path) -> None:
     with running(tmp_path) as local:
         busy_machines(local)
         processes = below(local.process.pid)
-        zygote = next(p for p in processes if _parent(p) == local.process.pid)
-        os.kill(zygote, signal.SIGKILL)
+        fork_server = next(p for p in processes if _parent(p) == local.process.pid)
+        os.kill(fork_server, signal.SIGKILL)
         assert local.process.wait(LIMIT_S) == 1
         until(lambda: not any(alive(pid) for pid in processes))
-        assert "zygote died" in (tmp_path / "server.log").read_text()
+        assert "fork server died" in (tmp_path / "server.log").read_text()
 
 
 def _parent(pid: int) -> int:
@@ -112,18 +111,18 @@ def test_meter_counts_what_the_machine_ran(tmp_path: Path) -> None:
     with running(tmp_path) as local:
         cloud = cloud_of(local, "gcp")
         instance = launch_running(cloud, "metered")
-        began = time.monotonic()
+        started_s = time.monotonic()
         time.sleep(0.5)
         cloud.terminate(instance.instance_id)
         until(lambda: find(cloud, "metered").state is InstanceState.TERMINATED)  # type: ignore[union-attr]
-        took = time.monotonic() - began
+        elapsed_s = time.monotonic() - started_s
         (row,) = local.control.meter()
-        assert 0.5 <= row["seconds"] <= took + 0.3
+        assert 0.5 <= row["seconds"] <= elapsed_s + 0.3
         assert row["ended_at_us"] - row["launched_at_us"] == pytest.approx(row["seconds"] * 1e6)
         assert (row["deployment"], row["capacity_type"]) == ("server", "spot")
 
 
-def test_twenty_launches_at_once(local: Running) -> None:
+def test_twenty_launches_at_once(local: RunningCloud) -> None:
     cloud = cloud_of(local, "azure")
     failures: list[BaseException] = []
 
@@ -147,7 +146,7 @@ def test_twenty_launches_at_once(local: Running) -> None:
     until(lambda: all(i.state is InstanceState.TERMINATED for i in cloud.list()))
 
 
-def test_only_loopback_is_bound(local: Running) -> None:
+def test_only_loopback_is_bound(local: RunningCloud) -> None:
     instance = launch_running(cloud_of(local), "loopback")
     run(instance, "true")
     inodes = set()
@@ -167,7 +166,7 @@ def test_only_loopback_is_bound(local: Running) -> None:
     assert all(table == "tcp" and address.split(":")[0].endswith("7F") for table, address in bound)
 
 
-def test_folder_is_for_one_server(local: Running, tmp_path: Path) -> None:
+def test_folder_is_for_one_server(local: RunningCloud, tmp_path: Path) -> None:
     with running(tmp_path), pytest.raises(ControlError, match="another local cloud uses"):
         start(tmp_path)
 
@@ -175,7 +174,7 @@ def test_folder_is_for_one_server(local: Running, tmp_path: Path) -> None:
 def test_bad_scenario_is_told(tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_text('visibility = 3\n[[zone]]\npersonality = "awz"\n')
-    said = subprocess.run(
+    completed = subprocess.run(
         [
             sys.executable,
             "-m",
@@ -190,13 +189,13 @@ def test_bad_scenario_is_told(tmp_path: Path) -> None:
         timeout=30,
         check=False,
     )
-    assert said.returncode == 2
-    assert "did you mean 'visibility_s'" in said.stderr
-    assert "one of aws, gcp, azure" in said.stderr
-    assert "'region' is missing" in said.stderr
+    assert completed.returncode == 2
+    assert "did you mean 'visibility_s'" in completed.stderr
+    assert "one of aws, gcp, azure" in completed.stderr
+    assert "'region' is missing" in completed.stderr
 
 
-def test_busy_port_is_told(local: Running, tmp_path: Path) -> None:
+def test_busy_port_is_told(local: RunningCloud, tmp_path: Path) -> None:
     port = int(local.url.rsplit(":", 1)[1])
     with pytest.raises(ControlError, match="cannot start"):
         start(tmp_path, port=port)
@@ -217,7 +216,7 @@ def test_dead_cloud_is_an_unknown_outcome(tmp_path: Path) -> None:
             call()
 
 
-def test_bad_calls_are_refused_in_words(local: Running) -> None:
+def test_bad_calls_are_refused_in_words(local: RunningCloud) -> None:
     client = local.control
     for verb, body, text in (
         ("preempt", {"instance": "i-1", "notise_s": 3}, "did you mean 'notice_s'"),
@@ -234,7 +233,7 @@ def test_bad_calls_are_refused_in_words(local: Running) -> None:
             client._post(verb, body)
 
 
-def test_launch_requests_are_checked(local: Running) -> None:
+def test_launch_requests_are_checked(local: RunningCloud) -> None:
     cloud = cloud_of(local)
     good: dict[str, Any] = {**vars(launch_request(cloud, "checked"))}
     good |= {"capacity_type": "spot", "tags": {"spotd-deployment": "x"}}

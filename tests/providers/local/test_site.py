@@ -1,4 +1,4 @@
-"""Machines made by a program: what the command line must say, and how many there can be."""
+"""Machines run by an external program: command-line options and the number of addresses."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from providers.local import server
-from providers.local.site import MachineSite, SiteError, site_from
+from providers.local.site import MachineSite, SiteError, parse_site
 
 PROGRAM = Path("/bin/sh")
 
 
 def test_neither_is_the_default() -> None:
-    assert site_from(None, "") is None
+    assert parse_site(None, "") is None
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_mistakes_are_named_and_nothing_is_made(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = [*(["--machine", str(program)] if program else []), "--network", network]
-    assert server.main(["--dir", str(tmp_path / "cloud"), *given]) == 2
+    options = [*(["--machine", str(program)] if program else []), "--network", network]
+    assert server.main(["--dir", str(tmp_path / "cloud"), *options]) == 2
     assert wrong in capsys.readouterr().err
     assert not (tmp_path / "cloud").exists()
 

@@ -1,4 +1,4 @@
-"""The machines' SSH server, spoken to by paramiko and by the system's own ssh."""
+"""The machines' SSH server, tested with paramiko and the system's ssh client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from providers.base import Instance
 from providers.local.blocking_http import bind
 from providers.local.cloud import LocalCloud
-from providers.local.control import Running
+from providers.local.control import RunningCloud
 from providers.local.reaper import Reaper
 from providers.local.sessions import Session
 from providers.local.sshd import Login, SshServer
@@ -35,7 +35,7 @@ from tests.fixtures.waiting import LIMIT_S, until
 
 
 @pytest.fixture(scope="module")
-def machine(local: Running) -> Instance:
+def machine(local: RunningCloud) -> Instance:
     return launch_running(
         LocalCloud("x", local.url, "aws", "sshd", token_file=local.token_file), "sshd"
     )
@@ -54,7 +54,7 @@ NO_REAPER = cast("Reaper", None)  # one in this process would reap what other te
 
 
 class _Hasty(SshServer):
-    """Its commands have ended before anybody can look."""
+    """The command has ended before the client can look."""
 
     def run(self, session: Session) -> None:
         session.channel.send_exit_status(5)
@@ -77,7 +77,7 @@ def test_a_request_is_answered_before_its_command_ends() -> None:
         sock.close()
 
 
-def test_session_environment(machine: Instance, local: Running) -> None:
+def test_session_environment(machine: Instance, local: RunningCloud) -> None:
     ran = run(machine, 'echo "$HOME|$PWD|$USER|$SPOTD_LOCAL_INSTANCE|$SPOTD_METADATA_BASE"')
     home, cwd, user, ident, base = ran.out.strip().split("|")
     assert home == cwd
@@ -159,9 +159,9 @@ def test_terminal_and_its_size(machine: Instance) -> None:
         channel.get_pty("xterm", width=91, height=17)
         channel.exec_command("tty; stty size; echo $TERM")
         with channel.makefile("rb") as out:
-            said = out.read().decode().split()
-        assert said[0].startswith("/dev/pts/")
-        assert said[1:] == ["17", "91", "xterm"]
+            output = out.read().decode().split()
+        assert output[0].startswith("/dev/pts/")
+        assert output[1:] == ["17", "91", "xterm"]
         assert channel.recv_exit_status() == 0
 
 
@@ -172,12 +172,12 @@ def test_interactive_shell_hangs_up_with_its_client(machine: Instance) -> None:
         channel.get_pty()
         channel.invoke_shell()
         channel.sendall(b"echo pid=$((1))$$=\n")
-        said = b""
+        output = b""
         # What was typed is echoed by the terminal, by the shell, or by both: no number is in it.
-        while (answer := re.search(rb"pid=1(\d+)=", said)) is None:
-            more = channel.recv(1000)
-            assert more, said
-            said += more
+        while (answer := re.search(rb"pid=1(\d+)=", output)) is None:
+            data = channel.recv(1000)
+            assert data, output
+            output += data
         shell = int(answer[1])
         assert Path(f"/proc/{shell}").exists()
     until(lambda: not Path(f"/proc/{shell}").exists())
@@ -185,8 +185,8 @@ def test_interactive_shell_hangs_up_with_its_client(machine: Instance) -> None:
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no OpenSSH client on this machine")
 def test_the_systems_own_ssh(machine: Instance, tmp_path: Path) -> None:
-    known, identity = tmp_path / "known_hosts", tmp_path / "key"
-    known.write_text(f"[{machine.host}]:{machine.port} {machine.host_public_key}\n")
+    known_hosts, identity = tmp_path / "known_hosts", tmp_path / "key"
+    known_hosts.write_text(f"[{machine.host}]:{machine.port} {machine.host_public_key}\n")
     identity.write_text(user_key().private)
     identity.chmod(0o600)
     options = [
@@ -195,7 +195,7 @@ def test_the_systems_own_ssh(machine: Instance, tmp_path: Path) -> None:
         "-o",
         "StrictHostKeyChecking=yes",
         "-o",
-        f"UserKnownHostsFile={known}",
+        f"UserKnownHostsFile={known_hosts}",
         "-o",
         "IdentitiesOnly=yes",
         "-o",
@@ -223,8 +223,8 @@ def test_the_systems_own_ssh(machine: Instance, tmp_path: Path) -> None:
     assert shell.returncode == 6, shell.stderr
 
 
-def test_orphans_are_reaped(machine: Instance, local: Running) -> None:
-    """A detached child ends as a child of the machine, and must not stay a zombie."""
+def test_orphans_are_reaped(machine: Instance, local: RunningCloud) -> None:
+    """A detached process is adopted and reaped by the machine, so it leaves no zombie."""
     run(machine, "(setsid sh -c 'sleep 0.2; exec true' &) ; true")
     pid = next(m["pid"] for m in local.control.state()["instances"] if m["token"] == machine.token)
 
@@ -241,17 +241,17 @@ def test_orphans_are_reaped(machine: Instance, local: Running) -> None:
     until(no_zombies)
 
 
-def test_launch_to_banner_is_quick(local: Running) -> None:
+def test_launch_to_banner_is_quick(local: RunningCloud) -> None:
     """A machine without boot delay greets at once (the goal is 0.15 s; the bound is for a box that
     is busy with other tests)."""
     cloud = LocalCloud("x", local.url, "aws", "quick", token_file=local.token_file)
-    took = []
+    durations_s = []
     for number in range(5):
-        began = time.monotonic()
+        started_s = time.monotonic()
         instance = launch_running(cloud, f"quick-{number}")
         with socket.create_connection((instance.host, instance.port), timeout=10) as sock:
             assert sock.recv(4) == b"SSH-"
-        took.append(time.monotonic() - began)
+        durations_s.append(time.monotonic() - started_s)
         cloud.terminate(instance.instance_id)
-    assert sorted(took)[2] < 2.0, took
+    assert sorted(durations_s)[2] < 2.0, durations_s
     assert find(cloud, "quick-0") is not None

@@ -1,4 +1,4 @@
-"""Appointments happen once, in order, or not at all."""
+"""Scheduled actions run once, in order, or not at all."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def timeline() -> Iterator[Timeline]:
 def test_order_is_by_time_not_by_call(timeline: Timeline) -> None:
     done: list[str] = []
     last = threading.Event()
-    began = time.monotonic()
+    started_s = time.monotonic()
     timeline.after(0.3, lambda: (done.append("late"), last.set()))
     timeline.after(0.1, lambda: done.append("soon"))
     timeline.after(-5, lambda: done.append("now"))
     assert last.wait(LIMIT_S)
     assert done == ["now", "soon", "late"]
-    assert time.monotonic() - began >= 0.3
+    assert time.monotonic() - started_s >= 0.3
 
 
 def test_a_slow_action_delays_no_other(timeline: Timeline) -> None:
@@ -42,9 +42,9 @@ def test_a_slow_action_delays_no_other(timeline: Timeline) -> None:
 def test_cancelled_is_not_done(timeline: Timeline) -> None:
     done: list[str] = []
     after = threading.Event()
-    appointment = timeline.after(0.05, lambda: done.append("cancelled"))
-    assert appointment.cancel()
-    assert not appointment.cancel()
+    scheduled = timeline.after(0.05, lambda: done.append("cancelled"))
+    assert scheduled.cancel()
+    assert not scheduled.cancel()
     timeline.after(0.2, after.set)
     assert after.wait(LIMIT_S)
     assert done == []
@@ -53,10 +53,10 @@ def test_cancelled_is_not_done(timeline: Timeline) -> None:
 def test_begun_early_happens_once(timeline: Timeline) -> None:
     done: list[str] = []
     after = threading.Event()
-    appointment = timeline.after(0.05, lambda: done.append("once"))
-    appointment.begin()
-    appointment.begin()
+    scheduled = timeline.after(0.05, lambda: done.append("once"))
+    scheduled.run()
+    scheduled.run()
     timeline.after(0.2, after.set)
     assert after.wait(LIMIT_S)
     assert done == ["once"]
-    assert not appointment.cancel()
+    assert not scheduled.cancel()

@@ -1,5 +1,5 @@
-"""The stores that the conformance suite runs on: a folder, and buckets on servers of S3, of Google
-Cloud Storage and of Azure Blob."""
+"""The stores that the conformance suite runs on: a folder, and buckets on local servers for S3,
+Google Cloud Storage and Azure Blob."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Remote:
-    """Where a bucket is, and what it is opened with."""
+    """A bucket: its URL and the options to open it."""
 
     root: str
     options: dict[str, str]
 
     def url(self) -> str:
-        """A new, empty folder of it."""
+        """URL of a new, empty folder in the bucket."""
         return f"{self.root}/prefix-{next(_numbers)}"
 
 
@@ -64,5 +64,5 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
 def store_of(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> ObjectStore:
     if kind == "file":
         return open_store((tmp_path / "store").as_uri())
-    found = remote_of(request, kind)
-    return open_store(found.url(), found.options)
+    remote_bucket = remote_of(request, kind)
+    return open_store(remote_bucket.url(), remote_bucket.options)

@@ -1,4 +1,4 @@
-"""The bucket store over a line that fails: what is sent how often, and what an error is called."""
+"""The bucket store over a failing connection: number of requests and types of errors."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Line(ThreadingHTTPServer):
     def __init__(self, target: str) -> None:
         super().__init__(("127.0.0.1", 0), _Request)
         self.target = urlsplit(target).netloc
-        self.seen: list[str] = []
+        self.methods: list[str] = []
         self.free = threading.Event()
 
     def break_down(self, fault: str | int, method: str = "PUT", times: int = 99) -> None:
         self.fault, self.method, self.left = fault, method, times
-        self.seen.clear()
+        self.methods.clear()
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -53,7 +53,7 @@ class _Request(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         line = self.server
-        line.seen.append(self.command)
+        line.methods.append(self.command)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = line.fault if self.command == line.method and line.left > 0 else ""
         line.left -= bool(fault)
@@ -117,14 +117,14 @@ def test_a_lost_answer_is_unknown_and_the_write_was_sent_once(
     line.break_down("lose")
     with pytest.raises(StoreUnavailableError):
         store.put_if("HEAD", b"mine", None)
-    assert line.seen == ["PUT"]
+    assert line.methods == ["PUT"]
     line.break_down("")
     data, tag = store.get("HEAD")
     assert data == b"mine"
     line.break_down("lose")
     with pytest.raises(StoreUnavailableError):
         store.put_if("HEAD", b"mine 2", tag)
-    assert line.seen == ["PUT"]
+    assert line.methods == ["PUT"]
     line.break_down("")
     assert store.get("HEAD")[0] == b"mine 2"
     with pytest.raises(ConflictError):
@@ -141,13 +141,13 @@ def test_a_conditional_write_is_never_repeated_by_the_client(
         store.put_if("HEAD", b"x", None)
     with pytest.raises(StoreUnavailableError):
         store.put_if("other", b"x", tag)
-    assert line.seen.count("PUT") == 2
+    assert line.methods.count("PUT") == 2
 
 
 def test_what_may_be_repeated_is(store: ObjectStore, line: Line) -> None:
     line.break_down(503, "PUT", times=2)
     store.put("k", b"x")
-    assert line.seen == ["PUT"] * 3
+    assert line.methods == ["PUT"] * 3
     line.break_down(500, "GET", times=1)
     assert store.get("k")[0] == b"x"
 

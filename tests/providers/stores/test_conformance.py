@@ -1,4 +1,4 @@
-"""What every object store must do, whatever it is made of."""
+"""Conformance tests for every object store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder store: what a crash, a link, a full disk and a stopped neighbour may not break."""
+"""The folder store with crashes, links, a full disk and a stopped writer."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_a_root_reached_through_a_link(tmp_path: Path) -> None:
 def test_a_stopped_writer_is_reported_and_not_waited_for(tmp_path: Path) -> None:
     store = LocalStore(tmp_path, lock_wait_s=0.1)
     store.put_if("HEAD", b"x", None)
-    with (tmp_path / ".store" / "lock").open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (tmp_path / ".store" / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(StoreUnavailableError, match="lock"):
             store.put_if("other", b"x", None)
     store.put_if("other", b"x", None)

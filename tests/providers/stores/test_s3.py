@@ -1,4 +1,4 @@
-"""What of a body is signed on its way to S3."""
+"""Signing of request bodies to S3."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class _Request(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.heard.append(self.headers["x-amz-content-sha256"])  # type: ignore[attr-defined]
+        self.server.digests.append(self.headers["x-amz-content-sha256"])  # type: ignore[attr-defined]
         self.send_response(200)
         self.send_header("ETag", '"e"')
         self.send_header("Content-Length", "0")
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def server() -> Iterator[ThreadingHTTPServer]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Request) as made:
-        made.heard = []  # type: ignore[attr-defined]
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        yield made
-        made.shutdown()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Request) as http_server:
+        http_server.digests = []  # type: ignore[attr-defined]
+        threading.Thread(target=http_server.serve_forever, daemon=True).start()
+        yield http_server
+        http_server.shutdown()
 
 
 def store_at(server: ThreadingHTTPServer, **options: str) -> ObjectStore:
@@ -50,15 +50,15 @@ def test_large_bodies_go_unsigned_and_what_names_them_does_not(server: Threading
     store.put("large", bytes(BULK_BYTES))
     store.put("small", bytes(BULK_BYTES - 1))
     store.put_if("condition", bytes(BULK_BYTES), None)
-    heard = server.heard  # type: ignore[attr-defined]
-    assert [said == UNSIGNED for said in heard] == [True, False, False]
+    digests = server.digests  # type: ignore[attr-defined]
+    assert [digest == UNSIGNED for digest in digests] == [True, False, False]
 
 
 def test_every_body_is_signed_where_the_bucket_wants_it(server: ThreadingHTTPServer) -> None:
     store_at(server, sign_bodies="true").put("large", bytes(BULK_BYTES))
-    heard = server.heard  # type: ignore[attr-defined]
-    assert len(heard) == 1
-    assert heard[0] != UNSIGNED
+    digests = server.digests  # type: ignore[attr-defined]
+    assert len(digests) == 1
+    assert digests[0] != UNSIGNED
 
 
 def test_sign_bodies_is_true_or_false(server: ThreadingHTTPServer) -> None:

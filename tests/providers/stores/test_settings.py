@@ -1,4 +1,4 @@
-"""What is set of a bucket, as the clouds' own SDKs see it on servers here."""
+"""Bucket settings, read by the clouds' own SDKs from local servers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from botocore.stub import Stubber
 from providers.stores.settings import (
     BucketSettings,
     SettingsError,
-    _s3_ends_parts,
+    _s3_aborts_uploads,
     bucket_settings,
 )
-from spotd.demo.bucket import KEYS, Bucket
+from spotd.demo.bucket import CREDENTIALS, Bucket
 from tests.fixtures.azurite import KEY, Azurite
 from tests.fixtures.gcs import Gcs
 
@@ -25,8 +25,8 @@ def client_of(bucket: Bucket) -> Any:
     return boto3.client(
         "s3",
         endpoint_url=bucket.endpoint,
-        aws_access_key_id=KEYS["access_key_id"],
-        aws_secret_access_key=KEYS["secret_access_key"],
+        aws_access_key_id=CREDENTIALS["access_key_id"],
+        aws_secret_access_key=CREDENTIALS["secret_access_key"],
         region_name="us-east-1",
     )
 
@@ -34,13 +34,13 @@ def client_of(bucket: Bucket) -> Any:
 def test_versions_of_s3(bucket: Bucket) -> None:
     client = client_of(bucket)
     assert bucket_settings(bucket.url, bucket.options) == BucketSettings(
-        "us-east-1", ends_parts=False
+        "us-east-1", aborts_uploads=False
     )
     switch = {"Bucket": bucket.name, "VersioningConfiguration": {"Status": "Enabled"}}
     client.put_bucket_versioning(**switch)
     try:
         assert bucket_settings(bucket.url, bucket.options) == BucketSettings(
-            "us-east-1", True, ends_parts=False
+            "us-east-1", True, aborts_uploads=False
         )
     finally:
         switch["VersioningConfiguration"] = {"Status": "Suspended"}
@@ -58,7 +58,7 @@ def test_versions_of_s3(bucket: Bucket) -> None:
     ],
 )
 def test_rules_of_s3_that_end_uploads(bucket: Bucket, rule: dict[str, Any], ends: bool) -> None:
-    """Which are for all of the bucket, or for as much of it as the store is."""
+    """Lifecycle rules count if they cover the whole bucket or at least the store's prefix."""
     folder = urlsplit(bucket.url).path.strip("/")
     rule["Filter"] = {"Prefix": rule["Filter"]["Prefix"].replace("FOLDER", folder)}
     client = client_of(bucket)
@@ -68,18 +68,18 @@ def test_rules_of_s3_that_end_uploads(bucket: Bucket, rule: dict[str, Any], ends
         LifecycleConfiguration={"Rules": [{"ID": "parts", **rule, **after}]},
     )
     try:
-        found = bucket_settings(bucket.url, bucket.options)
+        settings = bucket_settings(bucket.url, bucket.options)
     finally:
         client.delete_bucket_lifecycle(Bucket=bucket.name)
         client.close()
-    assert found == BucketSettings("us-east-1", ends_parts=ends)
+    assert settings == BucketSettings("us-east-1", aborts_uploads=ends)
 
 
 def test_who_may_not_see_the_rules_sees_the_rest(bucket: Bucket) -> None:
     client = client_of(bucket)
-    with Stubber(client) as told:
-        told.add_client_error("get_bucket_lifecycle_configuration", "AccessDenied")
-        assert _s3_ends_parts(client, bucket.name, "") is None
+    with Stubber(client) as stubber:
+        stubber.add_client_error("get_bucket_lifecycle_configuration", "AccessDenied")
+        assert _s3_aborts_uploads(client, bucket.name, "") is None
     client.close()
 
 
@@ -92,9 +92,9 @@ def test_rules_of_google_that_end_uploads(gcs: Gcs) -> None:
         ([{**rule, "condition": other}], False),
         ([{**rule, "action": {"type": "Delete"}}], False),
     ):
-        found = bucket_settings(gcs.url, gcs.options)
-        assert found is not None
-        assert found.ends_parts is ends
+        settings = bucket_settings(gcs.url, gcs.options)
+        assert settings is not None
+        assert settings.aborts_uploads is ends
     gcs.rules = []
 
 
@@ -107,17 +107,19 @@ def test_soft_delete_of_google(gcs: Gcs) -> None:
         )
     finally:
         gcs.kept_s = 0
-    assert bucket_settings(gcs.url, gcs.options) == BucketSettings("us-central1", ends_parts=False)
+    assert bucket_settings(gcs.url, gcs.options) == BucketSettings(
+        "us-central1", aborts_uploads=False
+    )
 
 
 @pytest.mark.xdist_group("azurite")
 def test_soft_delete_of_azure(azurite: Azurite) -> None:
-    assert bucket_settings(azurite.url, azurite.options) == BucketSettings(ends_parts=True)
+    assert bucket_settings(azurite.url, azurite.options) == BucketSettings(aborts_uploads=True)
     with BlobServiceClient(azurite.endpoint, credential=KEY) as client:
         client.set_service_properties(delete_retention_policy=RetentionPolicy(True, 7))
         try:
             assert bucket_settings(azurite.url, azurite.options) == BucketSettings(
-                kept_s=604_800.0, ends_parts=True
+                soft_delete_s=604_800.0, aborts_uploads=True
             )
         finally:
             client.set_service_properties(delete_retention_policy=RetentionPolicy())

@@ -118,8 +118,8 @@ def lived(
             oracles.record.judge_end()
         except ViolationError as error:
             violation = str(error.violation)
-        (job,) = world.store.jobs()
-        nodes = world.store.job_nodes(job_id)
+        (job,) = world.store.jobs.rows()
+        nodes = world.store.nodes.of_job(job_id)
         look(world.store)
         found = _told(world, job, nodes, seen, oracles, violation)
         world.store.close()

@@ -180,7 +180,7 @@ class PacedWorld(SimWorld):
         if request.token in self._asked:
             return
         self._asked.add(request.token)
-        others = [one for one in self.store.active_nodes() if _coming(one)]
+        others = [one for one in self.store.nodes.active() if _coming(one)]
         self.side_by_side += any(one.token != request.token for one in others)
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spotd.domain.fast_replace import changed
+from spotd.store.alerts import AlertRow, RouteRow
 from spotd.store.columns import clean
-from spotd.store.interface import AlertRow, RouteRow
 from tests.sim.memory.tables import Message, Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -18,7 +18,7 @@ def due_alerts(tables: Tables, now_us: int, limit: int) -> list[AlertRow]:
 
 
 def route_rows(tables: Tables) -> list[RouteRow]:
-    """See Store.route_rows."""
+    """See Store.alerts.routes."""
     rows = [*tables.outbox.values(), *tables.delivered.values()]
     return [_standing(tables, route) for route in sorted({row.route for row in rows})]
 
@@ -49,7 +49,7 @@ def _row(tables: Tables, message: Message) -> AlertRow:
 def mark_alerts(
     tx: Transaction, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
 ) -> None:
-    """See Store.mark_alerts."""
+    """See Store.alerts.mark."""
     tables = tx.tables
     for row in rows:
         known = tables.outbox.get(row.id)

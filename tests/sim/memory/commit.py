@@ -13,9 +13,9 @@ from spotd.domain.states import NodeState
 from spotd.domain.view import View
 from spotd.store import commit_effects
 from spotd.store.columns import clean
+from spotd.store.commit import CommitResult, CommitStatus
 from spotd.store.commit_effects import Change
 from spotd.store.engine import BrokenRuleError
-from spotd.store.interface import CommitResult, CommitStatus
 from spotd.store.limits import LimitRoom
 from spotd.store.rows import MACHINE, NODE_BIRTH
 from tests.sim.memory import ledger, market

@@ -13,14 +13,14 @@ from tests.sim.memory.transaction import Transaction
 def take_duty(
     tx: Transaction, duty: str, holder: str, now: Callable[[], int], ttl_us: int
 ) -> int | None:
-    """See Store.take_duty."""
+    """See Store.leases.take."""
     return _take(tx, [duty], holder, now(), ttl_us)[duty]
 
 
 def take_duties(
     tx: Transaction, names: Collection[str], holder: str, now: Callable[[], int], ttl_us: int
 ) -> dict[str, int | None]:
-    """See Store.take_duties."""
+    """See Store.leases.take_many."""
     known = [name for name in names if name in tx.tables.duties]
     return _take(tx, known, holder, now(), ttl_us)
 
@@ -40,7 +40,7 @@ def _take(
 
 
 def free_all(tx: Transaction) -> None:
-    """See SqlStore.free_duties."""
+    """See Store.leases.release_all."""
     for duty, lease in list(tx.tables.duties.items()):
         tx.put(tx.tables.duties, duty, lease._replace(holder="", until_us=0))
 
@@ -51,11 +51,11 @@ def hold(tables: Tables, fence: LeaseFence) -> None:
 
 
 def check(tables: Tables, fence: LeaseFence, now_us: int) -> None:
-    """See Store.hold_duty."""
+    """See Store.leases.check."""
     fence.check(tables.duties.get(fence.duty), now_us + int(MARGIN_S * S))
 
 
 def newest_us(tables: Tables) -> int:
-    """See Store.newest_us."""
+    """See Store.leases.newest_us."""
     armed = (tables.nodes[node_id].effect_armed_at_us for node_id in tables.active)
     return max(tables.counters[CLOCK], max(armed, default=0))

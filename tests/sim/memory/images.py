@@ -6,14 +6,13 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from spotd.domain.images import BakedImage
-from spotd.store.image_records import ImageRow
-from spotd.store.images import good
+from spotd.store.images import ImageRow, good
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
 
 def images(tables: Tables) -> list[ImageRow]:
-    """See ImageRecords.images."""
+    """See Store.images.rows."""
     rows = [row for row in tables.images.values() if not row.gone_at_us]
     rows.sort(key=lambda row: (row.name, row.asked_at_us, row.node_id))
     nodes = tables.nodes
@@ -29,7 +28,7 @@ def baked(tables: Tables) -> tuple[BakedImage, ...]:
 
 
 def adopt(tx: Transaction, image: ImageRow) -> None:
-    """See ImageRecords.adopt_image."""
+    """See Store.images.adopt."""
     known = tx.tables.images.get(image.node_id)
     if known is None:
         tx.put(tx.tables.images, image.node_id, image)
@@ -48,7 +47,7 @@ def change(tx: Transaction, node_id: str, **new: object) -> None:
 
 
 def unwant(tx: Transaction, node_ids: Collection[str], at_us: int) -> None:
-    """See ImageRecords.unwant_images; the first word counts."""
+    """See Store.images.request_removal; the first word counts."""
     for node_id in sorted(node_ids):
         row = tx.tables.images.get(node_id)
         if row is not None and not row.unwanted_at_us:
@@ -57,5 +56,5 @@ def unwant(tx: Transaction, node_ids: Collection[str], at_us: int) -> None:
 
 
 def record_gone(tx: Transaction, node_id: str, at_us: int) -> None:
-    """See ImageRecords.record_image_gone."""
+    """See Store.images.record_gone."""
     change(tx, node_id, gone_at_us=at_us)

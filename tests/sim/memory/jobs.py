@@ -9,16 +9,22 @@ from spotd.domain.events import Event
 from spotd.domain.job import Desired, HeadSnapshot, Job
 from spotd.store.codec import decode_spec, encode
 from spotd.store.columns import clean
-from spotd.store.interface import Submission
-from spotd.store.jobs import duplicate_id, duplicate_name, is_settled, newer_head, unknown_job
-from spotd.store.sealed_values import check_epoch
+from spotd.store.jobs import (
+    Submission,
+    duplicate_id,
+    duplicate_name,
+    is_settled,
+    newer_head,
+    unknown_job,
+)
+from spotd.store.secrets import check_epoch
 from spotd.store.users import check_enabled
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
 
 def claim(tx: Transaction, now_us: int, limit: int, lease_us: int) -> list[str]:
-    """See Store.claim."""
+    """See Store.jobs.claim."""
     tables = tx.tables
     due = sorted(
         (at_us, job_id)
@@ -32,13 +38,13 @@ def claim(tx: Transaction, now_us: int, limit: int, lease_us: int) -> list[str]:
 
 
 def next_wake_us(tables: Tables) -> int | None:
-    """See Store.next_wake_us. A claimed job is due again when its claim has run out."""
+    """See Store.jobs.next_wake_us. A claimed job is due again when its claim has run out."""
     moments = (max(at_us, tables.claims.get(job, 0)) for job, at_us in tables.due.items())
     return min(moments, default=None)
 
 
 def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
-    """See Store.submit."""
+    """See Store.jobs.submit."""
     tables, job_id = tx.tables, submission.job_id
     if submission.request_id in tables.requests:
         return tables.jobs[tables.requests[submission.request_id]]
@@ -63,7 +69,7 @@ def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
 
 
 def set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> Job:
-    """See Store.set_desired."""
+    """See Store.jobs.set_desired."""
     tx.touch({job_id: at_us})
     job = known(tx.tables, job_id)
     if not is_settled(job, desired):
@@ -72,7 +78,7 @@ def set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> J
 
 
 def pause(tx: Transaction, job_id: str, said: Event, at_us: int) -> bool:
-    """See LifeRecords.pause_job."""
+    """See Store.jobs.pause."""
     tx.touch({job_id: at_us})
     if is_settled(known(tx.tables, job_id), Desired.PAUSE):
         return False
@@ -82,7 +88,7 @@ def pause(tx: Transaction, job_id: str, said: Event, at_us: int) -> bool:
 
 
 def record_head(tx: Transaction, job_id: str, head: HeadSnapshot) -> None:
-    """See Store.record_head."""
+    """See Store.jobs.record_head."""
     tx.touch({job_id: head.read_at_us or head.seen_at_us})
     job = tx.tables.jobs.get(job_id)
     if job is not None:
@@ -97,26 +103,26 @@ def jobs(tables: Tables, finished: bool) -> list[Job]:
 
 
 def newest_jobs(tables: Tables, limit: int, finished: bool) -> tuple[list[Job], int]:
-    """See Store.newest_jobs."""
+    """See Store.jobs.newest."""
     found = jobs(tables, finished)
     return found[::-1][:limit], len(found)
 
 
 def ended_jobs(tables: Tables, limit: int) -> tuple[list[Job], int]:
-    """See LifeRecords.ended_jobs."""
+    """See Store.jobs.ended."""
     found = [job for job in tables.jobs.values() if job.outcome is not None]
     found.sort(key=lambda job: (job.finished_at_us, job.id), reverse=True)
     return found[:limit], len(found)
 
 
 def job_of_request(tables: Tables, request_id: str) -> Job | None:
-    """See Store.job_of_request."""
+    """See Store.jobs.find_by_request."""
     job_id = tables.requests.get(request_id) if request_id else None
     return tables.jobs[job_id] if job_id else None
 
 
 def find_job(tables: Tables, name_or_id: str) -> Job | None:
-    """See Store.find_job."""
+    """See Store.jobs.find."""
     if name_or_id in tables.jobs:
         return tables.jobs[name_or_id]
     named = [job for job in tables.jobs.values() if job.name == name_or_id]
@@ -124,7 +130,7 @@ def find_job(tables: Tables, name_or_id: str) -> Job | None:
 
 
 def job_names(tables: Tables, job_ids: Collection[str]) -> dict[str, str]:
-    """See Store.job_names."""
+    """See Store.jobs.names."""
     return {job_id: tables.jobs[job_id].name for job_id in job_ids if job_id in tables.jobs}
 
 

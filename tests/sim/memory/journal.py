@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from spotd.store.interface import CheckpointRow, JournalBatch
-from spotd.store.journal import apply_batch, job_news
+from spotd.store.checkpoints import CheckpointRow
+from spotd.store.journal import JournalBatch, apply_batch, job_news
 from spotd.store.journal_projection import JobFacts, NodeProjection
-from tests.sim.memory import invoices, kept_evaluations, notices
+from tests.sim.memory import evaluations, invoices, notices
 from tests.sim.memory.transaction import Transaction
 
 
 def record_journal(tx: Transaction, batches: Sequence[JournalBatch]) -> None:
-    """See Store.record_journal."""
+    """See Store.journal.record."""
     tables = tx.tables
     known = [batch for batch in batches if batch.node_id in tables.nodes]
     rows = [tables.nodes[node_id] for node_id in sorted({batch.node_id for batch in known})]
@@ -42,7 +42,7 @@ def _write(tx: Transaction, nodes: Sequence[NodeProjection], jobs: Sequence[JobF
         for read in node.read:
             invoices.add_shipment(tx, read)
         for told in node.evaluations:
-            kept_evaluations.record(tx, told)
+            evaluations.record(tx, told)
     for facts in jobs:
         news = job_news(facts)
         if news:

@@ -10,8 +10,7 @@ from spotd.domain.node import Node
 from spotd.domain.states import NodeState
 from spotd.money.units import cost_microusd
 from spotd.store import ledger
-from spotd.store.interface import SegmentRow
-from spotd.store.ledger import Columns
+from spotd.store.ledger import Columns, SegmentRow
 from tests.sim.memory.tables import Segment, Tables
 from tests.sim.memory.transaction import Transaction
 

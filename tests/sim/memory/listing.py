@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from providers.base import Instance, InstanceState, Notice
 from spotd.domain.market import Refusal
 from spotd.domain.node import Node
-from spotd.store import instance_listing
-from spotd.store.instance_listing import ENDED, Listing
+from spotd.store import instances
+from spotd.store.instances import ENDED, Listing
 from spotd.store.notices import from_cloud
 from tests.sim.memory import ledger, market, nodes, notices
 from tests.sim.memory.transaction import Transaction
 
 
 def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
-    """See Store.record_listing."""
+    """See Store.instances.record_listing."""
     active = (tx.tables.nodes[node_id] for node_id in sorted(tx.tables.active))
     before = [node for node in active if node.offer.provider == said.provider]
-    found = instance_listing.matched(before, said.instances)
-    told = [node for node in before if instance_listing.tells(node, found.get(node.id), said)]
+    found = instances.matched(before, said.instances)
+    told = [node for node in before if instances.tells(node, found.get(node.id), said)]
     tx.touch(dict.fromkeys((node.job_id for node in told), said.at_us))
     news = {node.id for node in told}
     for node in before:
@@ -29,11 +29,11 @@ def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
             _note_time(tx, node, said.asked_at_us, shown=shown)
         elif instance is None:
             _unlisted(tx, node, said)
-        elif instance_listing.came_to_nothing(node, instance):
+        elif instances.came_to_nothing(node, instance):
             _failed(tx, node, instance, said)
         else:
             _listed(tx, node, instance, said)
-    strays = instance_listing.unwanted(said, found)
+    strays = instances.unwanted(said, found)
     ledger.count_strays(tx, said.provider, strays, said.asked_at_us, said.at_us)
     return strays
 
@@ -49,7 +49,7 @@ def _note_time(tx: Transaction, node: Node, asked_at_us: int, *, shown: bool) ->
 def _unlisted(tx: Transaction, node: Node, said: Listing) -> None:
     if said.proves_absent(node):
         ledger.end(tx, node.id, node.gone_at_us or said.at_us)
-    tx.change_node(node, **instance_listing.unlisted(node, said))
+    tx.change_node(node, **instances.unlisted(node, said))
 
 
 def _listed(tx: Transaction, node: Node, instance: Instance, said: Listing) -> None:
@@ -57,29 +57,29 @@ def _listed(tx: Transaction, node: Node, instance: Instance, said: Listing) -> N
     if not node.instance_id:
         adopted = nodes.adopt(tx, node, instance.instance_id, said.at_us)
     if not node.seen_at_us:
-        ledger.backdate(tx, node.id, instance_listing.born_us(node, instance))
+        ledger.backdate(tx, node.id, instances.born_us(node, instance))
     if instance.state in ENDED:
         ledger.end(tx, node.id, node.gone_at_us or said.at_us)
     elif node.gone_at_us and node.instance_id:
         ledger.confirm(tx, node.id, said.at_us)  # a listing had missed it, and it lives
-    tx.change_node(adopted, **instance_listing.listed(node, instance, said))
+    tx.change_node(adopted, **instances.listed(node, instance, said))
 
 
 def _failed(tx: Transaction, node: Node, instance: Instance, said: Listing) -> None:
     """The cloud accepted the create and could not fulfil it: a refusal that came late."""
     image = tx.tables.jobs[node.job_id].spec.image_id
-    code = instance_listing.failure_code(instance, image)
-    tx.change_node(node, **instance_listing.failed(node, instance, said, code))
+    code = instances.failure_code(instance, image)
+    tx.change_node(node, **instances.failed(node, instance, said, code))
     if not node.gone_at_us:
         ledger.void(tx, node.id, said.at_us)
-        scope = instance_listing.scope_of(code)
+        scope = instances.scope_of(code)
         market.refuse(tx, Refusal(node.offer.key, scope, code, said.at_us, node.id))
 
 
 def record_cloud_notices(
     tx: Transaction, provider: str, warnings: Sequence[Notice], at_us: int
 ) -> None:
-    """See Store.record_cloud_notices. Notices about machines that are not ours are passed over."""
+    """See Store.instances.record_notices; notices about unknown machines are ignored."""
     ids = {notice.instance_id for notice in warnings if notice.instance_id}
     if not ids:
         return

@@ -1,4 +1,4 @@
-"""What became of machines; see `spotd.store.node_history_records`."""
+"""The lifetimes of machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.sim.memory.tables import Tables
 
 
 def machine_lives(tables: Tables, since_us: int) -> list[MachineLife]:
-    """See LifeRecords.machine_lives."""
+    """See Store.node_history.machine_lives."""
     found = []
     for node in tables.by_age(tables.nodes):
         began_us = tables.jobs[node.job_id].first_step_at_us

@@ -11,10 +11,9 @@ from spotd.domain.market import Market, Refusal
 from spotd.domain.queue import Limits
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
-from spotd.store import quarantine
+from spotd.store import deployment
 from spotd.store.columns import clean
-from spotd.store.interface import PricePoint
-from spotd.store.market import MOST_REFUSALS, REMEMBERED_S, moved
+from spotd.store.market import MOST_REFUSALS, REMEMBERED_S, PricePoint, moved
 from spotd.store.market import on_sale as by_key
 from spotd.store.provider_status import judge
 from tests.sim.memory import images, ledger, line, views
@@ -41,7 +40,7 @@ def on_sale(tables: Tables) -> tuple[Offer, ...]:
 
 
 def load_market(tables: Tables, now_us: int) -> Market:
-    """See Store.load_market. What is remembered is looked up again only when it changed."""
+    """See Store.market.load. What is remembered is looked up again only when it changed."""
     if tables.market is None:
         tables.market = _read(tables, now_us)
     nodes, rate = committed_use(tables)
@@ -68,7 +67,7 @@ def _read(tables: Tables, now_us: int) -> Market:
 
 
 def record_offers(tx: Transaction, provider: str, offers: Sequence[Offer], at_us: int) -> None:
-    """See Store.record_offers. An unchanged list changes nothing and wakes nobody."""
+    """See Store.market.record_offers. An unchanged list changes nothing and wakes nobody."""
     tables = tx.tables
     old, new = tables.offers.get(provider, {}), by_key(offers)
     if new == old:
@@ -96,7 +95,7 @@ def _has_machine(tables: Tables, job_id: str) -> bool:
 
 
 def record_provider(tx: Transaction, provider: str, disabled: str, at_us: int) -> None:
-    """See Store.record_provider."""
+    """See Store.market.record_provider."""
     was = tx.tables.providers.get(provider)
     now, event = judge(was, provider, disabled, at_us)
     if now == was:
@@ -116,22 +115,22 @@ def refuse(tx: Transaction, said: Refusal) -> None:
 
 
 def set_limits(tx: Transaction, limits: Limits) -> None:
-    """See Store.set_limits."""
+    """See Store.market.set_limits."""
     if tx.tables.limits != limits:
         tx.put(vars(tx.tables), "limits", limits)
         tx.market_moved()
 
 
 def set_quarantine(tx: Transaction, reason: str, at_us: int) -> None:
-    """See Store.set_quarantine."""
-    event = quarantine.news(tx.tables.quarantine, reason)
+    """See Store.deployment.set_quarantine."""
+    event = deployment.news(tx.tables.quarantine, reason)
     if event is not None:
         tx.put(vars(tx.tables), "quarantine", clean(reason))
         tx.event("", event, at_us)
 
 
 def price_history(tables: Tables, offer_keys: Collection[str], since_us: int) -> list[PricePoint]:
-    """See Store.price_history."""
+    """See Store.market.price_history."""
     found = []
     for key in set(offer_keys):
         times = [at_us for of, at_us in tables.price_history if of == key]
@@ -145,7 +144,7 @@ def price_history(tables: Tables, offer_keys: Collection[str], since_us: int) ->
 
 
 def lift_refusals(tx: Transaction, code: str, offer_keys: Collection[str], at_us: int) -> int:
-    """See Store.lift_refusals."""
+    """See Store.market.lift_refusals."""
     lifted = [
         key
         for key, said in tx.tables.refusals.items()

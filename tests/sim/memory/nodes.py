@@ -10,7 +10,7 @@ from spotd.domain.market import Refusal
 from spotd.domain.node import EffectKind, Node
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
-from spotd.store.image_records import ImageRow
+from spotd.store.images import ImageRow
 from spotd.store.nodes import WORKED, launched, refused, starts_to_cost, told
 from tests.sim.memory import images, ledger, market
 from tests.sim.memory.tables import Failures, Tables
@@ -34,7 +34,7 @@ def _worked(tx: Transaction, node: Node, **fields: object) -> Node:
 
 
 def record_launched(tx: Transaction, node_id: str, instance_id: str, at_us: int) -> None:
-    """See Store.record_launched; the first report counts."""
+    """See Store.nodes.record_launched; the first report counts."""
     node = _touched(tx, node_id, at_us)
     if node is not None:
         adopt(tx, node, instance_id, at_us)
@@ -51,7 +51,7 @@ def adopt(tx: Transaction, node: Node, instance_id: str, at_us: int) -> Node:
 def record_launch_refused(
     tx: Transaction, node_id: str, code: str, text: str, scope: Scope, at_us: int
 ) -> None:
-    """See Store.record_launch_refused. A machine that is known already is not refused, and a
+    """See Store.nodes.record_launch_refused. A machine that is known already is not refused, and a
     refusal that a listing told of is not told twice."""
     node = _touched(tx, node_id, at_us)
     if node is None or node.instance_id or node.gone_at_us:
@@ -64,7 +64,7 @@ def record_launch_refused(
 
 
 def record_absent(tx: Transaction, node_id: str, at_us: int) -> None:
-    """See Store.record_absent. A machine that is known already is not absent."""
+    """See Store.nodes.record_absent. A machine that is known already is not absent."""
     node = _touched(tx, node_id, at_us)
     if node is not None and not node.instance_id:
         tx.change_node(node, cloud_state="absent", gone_at_us=node.gone_at_us or at_us)
@@ -93,21 +93,21 @@ def record_booted(tx: Transaction, node_id: str, at_us: int) -> None:
 
 
 def record_told(tx: Transaction, node_id: str, effect: EffectKind, at_us: int, claim: str) -> None:
-    """See Store.record_told."""
+    """See Store.nodes.record_acknowledged."""
     node = _touched(tx, node_id, at_us)
     if node is not None:
         _worked(tx, node, **told(effect, at_us, claim))
 
 
 def record_lent(tx: Transaction, node_id: str, at_us: int, until_us: int) -> None:
-    """See Store.record_lent."""
+    """See Store.nodes.record_credential_lease."""
     node = tx.tables.nodes.get(node_id)
     if node is not None and node.lent_until_us < until_us:
         tx.change_node(node, lent_at_us=at_us, lent_until_us=until_us)
 
 
 def record_cleaned(tx: Transaction, image: ImageRow, at_us: int) -> None:
-    """See ImageRecords.record_cleaned."""
+    """See Store.nodes.record_cleaned."""
     node = _touched(tx, image.node_id, at_us)
     if node is not None:
         _worked(tx, node, cleaned_at_us=at_us)
@@ -115,7 +115,7 @@ def record_cleaned(tx: Transaction, image: ImageRow, at_us: int) -> None:
 
 
 def record_image(tx: Transaction, node_id: str, image: Image, at_us: int) -> None:
-    """See ImageRecords.record_image."""
+    """See Store.nodes.record_image."""
     node = _touched(tx, node_id, at_us)
     if node is None:
         return
@@ -134,7 +134,7 @@ def record_image(tx: Transaction, node_id: str, image: Image, at_us: int) -> Non
 
 
 def record_heard(tx: Transaction, heard: Mapping[str, int]) -> None:
-    """See Store.record_heard."""
+    """See Store.nodes.record_heartbeats."""
     known = (tx.tables.nodes.get(node_id) for node_id in sorted(heard))
     nodes = [node for node in known if node is not None]
     tx.touch({node.job_id: heard[node.id] for node in nodes if node.link_down_at_us > 0})
@@ -144,7 +144,7 @@ def record_heard(tx: Transaction, heard: Mapping[str, int]) -> None:
 
 
 def record_link(tx: Transaction, node_id: str, down_at_us: int) -> None:
-    """See Store.record_link; the first loss counts until the link is up again."""
+    """See Store.nodes.record_link; the first loss counts until the link is up again."""
     node = tx.tables.nodes.get(node_id)
     if node is not None and (node.link_down_at_us > 0) != (down_at_us > 0):
         tx.touch({node.job_id: down_at_us})
@@ -152,7 +152,7 @@ def record_link(tx: Transaction, node_id: str, down_at_us: int) -> None:
 
 
 def note_silent(tx: Transaction, before_us: int) -> None:
-    """See Store.note_silent."""
+    """See Store.nodes.mark_silent_due."""
     nodes = (tx.tables.nodes[node_id] for node_id in tx.tables.active)
     silent = (node for node in nodes if _is_silent(node, before_us))
     tx.touch(dict.fromkeys((node.job_id for node in silent), before_us))
@@ -165,17 +165,17 @@ def _is_silent(node: Node, before_us: int) -> bool:
 
 
 def job_nodes(tables: Tables, job_id: str) -> list[Node]:
-    """See Store.job_nodes."""
+    """See Store.nodes.of_job."""
     return [tables.nodes[node_id] for node_id in tables.nodes_of.get(job_id, ())]
 
 
 def active_nodes(tables: Tables) -> list[Node]:
-    """See Store.active_nodes."""
+    """See Store.nodes.active."""
     return tables.by_age(tables.active)
 
 
 def booted_nodes(tables: Tables) -> dict[str, NodeState]:
-    """See Store.booted_nodes."""
+    """See Store.nodes.booted."""
     nodes = (tables.nodes[node_id] for node_id in tables.active)
     return {
         node.id: node.state
@@ -185,5 +185,5 @@ def booted_nodes(tables: Tables) -> dict[str, NodeState]:
 
 
 def find_nodes(tables: Tables, node_ids: Sequence[str]) -> list[Node]:
-    """See Store.find_nodes."""
+    """See Store.nodes.find."""
     return tables.by_age(wanted for wanted in dict.fromkeys(node_ids) if wanted in tables.nodes)

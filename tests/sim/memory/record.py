@@ -8,45 +8,47 @@ from collections.abc import Sequence
 from spotd.domain.events import Event
 from spotd.domain.states import LeaveReason
 from spotd.planner.core.checkpoint_interval import ObservedLifetimes
-from spotd.store.interface import CheckpointRow, EventRow, ProgressRow
+from spotd.store.checkpoints import CheckpointRow
+from spotd.store.events import EventRow
 from spotd.store.journal_entries import IMAGE_FOUND
+from spotd.store.progress import ProgressRow
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
 
 def add_event(tx: Transaction, job_id: str, event: Event, at_us: int) -> None:
-    """See Store.add_event. A job that is not known leaves it to the deployment."""
+    """See Store.events.add. A job that is not known leaves it to the deployment."""
     tx.event(job_id if job_id in tx.tables.jobs else "", event, at_us)
 
 
 def events(tables: Tables, job_id: str | None, after_id: int, limit: int) -> list[EventRow]:
-    """See Store.events: oldest first."""
+    """See Store.events.rows: oldest first."""
     rows = tables.events if job_id is None else tables.events_of.get(job_id, [])
     first = bisect_right(rows, after_id, key=lambda row: row.id)
     return rows[first : first + limit]
 
 
 def last_event(tables: Tables, job_id: str, kind: str) -> EventRow | None:
-    """See Store.last_event."""
+    """See Store.events.last."""
     rows = reversed(tables.events_of.get(job_id, []))
     return next((row for row in rows if row.event.kind == kind), None)
 
 
 def events_of(tables: Tables, job_id: str, kinds: Sequence[str], since_us: int) -> list[EventRow]:
-    """See Store.events_of."""
+    """See Store.events.of_kinds."""
     rows = (row for row in tables.events_of.get(job_id, []) if row.at_us >= since_us)
     return [row for row in rows if row.event.kind in kinds]
 
 
 def image_digest(tables: Tables, job_id: str) -> str:
-    """See Store.image_digest."""
+    """See Store.events.image_digest."""
     rows = (row.event for row in tables.events_of.get(job_id, []))
     found = (str(event.data["digest"]) for event in rows if event.kind == IMAGE_FOUND)
     return next(found, "")
 
 
 def lives(tables: Tables, since_us: int) -> list[ObservedLifetimes]:
-    """See Store.lives."""
+    """See Store.node_history.observed_lifetimes."""
     found: dict[str, list[int]] = {}
     for node in tables.nodes.values():
         began_us = max(node.launched_at_us, since_us)
@@ -65,13 +67,13 @@ def checkpoints(tables: Tables, job_id: str) -> list[CheckpointRow]:
 
 
 def progress(tables: Tables, job_id: str, after: int) -> list[ProgressRow]:
-    """See Store.progress."""
+    """See Store.progress.rows."""
     rows = tables.progress.get(job_id, [])
     return rows[bisect_right(rows, after, key=lambda row: row.id) :]
 
 
 def log_offsets(tables: Tables, job_id: str) -> dict[tuple[int, int, str], int]:
-    """See Store.log_offsets. The furthest of one generation and rank counts."""
+    """See Store.logs.offsets. The furthest of one generation and rank counts."""
     found: dict[tuple[int, int, str], int] = {}
     for (node_id, stream), offset in tables.log_offsets.items():
         node = tables.nodes[node_id]
@@ -82,14 +84,14 @@ def log_offsets(tables: Tables, job_id: str) -> dict[tuple[int, int, str], int]:
 
 
 def record_log_offset(tx: Transaction, node_id: str, stream: str, offset: int) -> None:
-    """See Store.record_log_offset; never goes back, and a node nobody knows is passed over."""
+    """See Store.logs.record_offset; never goes back, and a node nobody knows is passed over."""
     known = tx.tables.log_offsets.get((node_id, stream))
     if node_id in tx.tables.nodes and (known is None or known < offset):
         tx.put(tx.tables.log_offsets, (node_id, stream), offset)
 
 
 def prune(tx: Transaction, before_us: int) -> int:
-    """See Store.prune."""
+    """See Store.events.prune."""
     tables = tx.tables
     going = {job_id for job_id, job in tables.jobs.items() if job.outcome is None}
     kept = [

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from spotd.security.master_key import KeyState, SealedValue
 from spotd.store.columns import clean
-from spotd.store.interface import KeyState, SealedValue, SecretRow
-from spotd.store.sealed_values import check_epoch
+from spotd.store.secrets import SecretRow, check_epoch
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
 
 def keep_key_check(tx: Transaction, check: bytes) -> KeyState:
-    """See Store.keep_key_check."""
+    """See Store.secrets.store_key_check."""
     if tx.tables.key.check is None:
         tx.put(vars(tx.tables), "key", replace(tx.tables.key, check=check))
     return tx.tables.key
@@ -22,7 +22,7 @@ def keep_key_check(tx: Transaction, check: bytes) -> KeyState:
 def rotate_key(
     tx: Transaction, epoch: int, check: bytes, reseal: Callable[[SealedValue], bytes]
 ) -> KeyState:
-    """See Store.rotate_key."""
+    """See Store.secrets.rotate_key."""
     tables = tx.tables
     check_epoch(epoch, tables.key.epoch)
     for job_id, told in list(tables.submissions.items()):
@@ -36,23 +36,23 @@ def rotate_key(
 
 
 def kept_secrets(tables: Tables) -> list[SecretRow]:
-    """See Store.kept_secrets."""
+    """See Store.secrets.rows."""
     return [tables.kept_secrets[name][0] for name in sorted(tables.kept_secrets)]
 
 
 def kept_secret_values(tables: Tables, names: Collection[str]) -> dict[str, bytes]:
-    """See Store.kept_secret_values."""
+    """See Store.secrets.values."""
     return {n: tables.kept_secrets[n][1] for n in sorted(names) if n in tables.kept_secrets}
 
 
 def keep_secret(tx: Transaction, row: SecretRow, value: bytes, key_epoch: int) -> None:
-    """See Store.keep_secret."""
+    """See Store.secrets.put."""
     check_epoch(key_epoch, tx.tables.key.epoch)
     tx.put(tx.tables.kept_secrets, row.name, (replace(row, set_by=clean(row.set_by)), value))
 
 
 def drop_secret(tx: Transaction, name: str) -> bool:
-    """See Store.drop_secret."""
+    """See Store.secrets.delete."""
     known = name in tx.tables.kept_secrets
     tx.drop(tx.tables.kept_secrets, name)
     return known

@@ -5,13 +5,13 @@ from __future__ import annotations
 from spotd.domain.node import Node, NoticeRecord
 from spotd.domain.node_history import FleetHistory, NodeLifetime
 from spotd.domain.states import NodeState
-from spotd.store.node_stays import MOST_STAYS
+from spotd.store.node_history import MOST_STAYS
 from spotd.wire import DRILL_SOURCE
 from tests.sim.memory.tables import Tables
 
 
 def past(tables: Tables, since_us: int, now_us: int) -> FleetHistory:
-    """See Store.past."""
+    """See Store.node_history.fleet."""
     found = [node for node in tables.nodes.values() if _counts(node, since_us)]
     found.sort(key=lambda node: (node.requested_at_us, node.id))
     return FleetHistory(tuple(_stay(node) for node in found[-MOST_STAYS:]), since_us, now_us)

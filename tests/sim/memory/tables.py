@@ -18,22 +18,21 @@ from spotd.domain.market import Market, Refusal
 from spotd.domain.node import EffectKind, Node
 from spotd.domain.queue import Limits
 from spotd.domain.view import Throughput
-from spotd.store.evaluation_records import EvaluationRow
-from spotd.store.image_records import ImageRow
-from spotd.store.interface import (
-    AuditRow,
-    CheckpointRow,
-    DisabledUser,
-    EventRow,
-    KeyState,
-    ProgressRow,
-    SecretRow,
-    SegmentRow,
-    Submission,
-)
-from spotd.store.invoice_records import DataTransfer, StorageCost
+from spotd.security.master_key import KeyState
+from spotd.store.audit import AuditRow
+from spotd.store.checkpoints import CheckpointRow
+from spotd.store.evaluations import EvaluationRow
+from spotd.store.events import EventRow
+from spotd.store.images import ImageRow
+from spotd.store.jobs import Submission
 from spotd.store.leases import Lease
+from spotd.store.ledger import SegmentRow
+from spotd.store.progress import ProgressRow
 from spotd.store.provider_status import ProviderStatus
+from spotd.store.secrets import SecretRow
+from spotd.store.storage_costs import StorageCost
+from spotd.store.transfers import DataTransfer
+from spotd.store.users import DisabledUser
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from spotd.domain.node import Node
 from spotd.domain.view import Throughput
 from spotd.store.codec import encode
 from spotd.store.columns import clean
-from spotd.store.interface import EventRow, ProgressRow
+from spotd.store.events import EventRow
+from spotd.store.progress import ProgressRow
 from spotd.store.transaction import DEFAULT_ROUTE, PendingAlert, coalesced
 from tests.sim.memory.tables import Failures, Message, Tables
 

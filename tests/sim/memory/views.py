@@ -13,9 +13,9 @@ from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.domain.view import Throughput, View
 from spotd.planner.core.slow_detection import baseline_tokens_per_s
+from spotd.store.checkpoints import CheckpointRow
 from spotd.store.commit_effects import shown
-from spotd.store.interface import CheckpointRow
-from spotd.store.throughput import Window, current_of, may_be_slow, since_us, stretch_before
+from spotd.store.progress import Window, current_of, may_be_slow, since_us, stretch_before
 from spotd.store.views import VERDICT_EVENTS, setbacks_of, verdicts_of
 from tests.sim.memory import ledger
 from tests.sim.memory.tables import Tables
@@ -94,7 +94,7 @@ def _chosen(tables: Tables, job_id: str) -> int:
 def recent_throughput(
     tables: Tables, now_us: int
 ) -> dict[str, tuple[HealthSpec, tuple[Throughput, ...]]]:
-    """See Store.recent_throughput."""
+    """See Store.progress.recent_throughput."""
     specs = {
         job_id: tables.jobs[job_id].spec.health
         for job_id in sorted(tables.unfinished.values())

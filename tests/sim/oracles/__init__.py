@@ -141,8 +141,8 @@ class Oracles:
         if self._decisions == world.decisions and now_us < self._read_us + int(READ_S * 1e6):
             return
         self._decisions, self._read_us = world.decisions, now_us
-        self._nodes = world.store.active_nodes()
-        jobs = world.store.jobs()
+        self._nodes = world.store.nodes.active()
+        jobs = world.store.jobs.rows()
         self._ended = frozenset(job.id for job in jobs if job.outcome is not None)
         self._undone = len(jobs) > len(self._ended)
 

@@ -22,7 +22,7 @@ class DeadlineOracle(Oracle):
     def judge_end(self) -> None:
         if not self._promised:
             return
-        for job in self.world.store.jobs():
+        for job in self.world.store.jobs.rows():
             deadline_us, mine = job.spec.deadline_us, job.spec.wishes.measurable
             if not (deadline_us and mine) or job.outcome is Outcome.CANCELLED:
                 continue

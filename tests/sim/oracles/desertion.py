@@ -114,7 +114,7 @@ class DesertionOracle(Oracle):
         attended_us = self._attended_us.get(rented.id, 0)
         shares = 1 - RENEW_SHARE - SLACK_SHARE if attended_us else 1 - SLACK_SHARE
         from_us = (attended_us - ATTENDED_S * S) if attended_us else rented.created_us
-        save_s = max(SAVE_S, trainer.policy().wanted_s)
+        save_s = max(SAVE_S, trainer.policy().stop_duration_s)
         early_s = shares * self._time_s() - save_s - (self.world.kernel.now_us - from_us) / S
         if early_s > 0:
             self.fail("D1", f"{rented.id} trains, and {what} {early_s:.0f} s too early")

@@ -46,7 +46,7 @@ class LeftoverOracle(Oracle):
                 "L3", f"{ident} was left behind {self._ages[ident]} s ago, and is still there"
             )
         if not left.asked_for:
-            rows = self.world.store.events(None, 0, EVENTS)
+            rows = self.world.store.events.rows(None, 0, EVENTS)
             if not any(r.event.kind == "leftovers_held" and ident in r.event.text for r in rows):
                 self.fail("L3", f"{ident} was left behind and is held, and nobody was told")
             self._told.add(ident)

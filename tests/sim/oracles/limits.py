@@ -37,7 +37,7 @@ class LimitOracle(Oracle):
         """By the record: machines not gone, at the prices that it knows."""
         if self._limits == Limits() or not any(isinstance(c, AddNode) for c in plan.changes):
             return
-        nodes = self.world.store.active_nodes()
+        nodes = self.world.store.nodes.active()
         rate = sum(node.offer.price_microusd_per_h for node in nodes)
         self._judge("are committed", len(nodes), rate, self._limits.max_microusd_per_h)
 
@@ -45,7 +45,7 @@ class LimitOracle(Oracle):
         """By the clouds' books: what lives of what the record wants; the rest is an orphan (L1)."""
         if self._limits == Limits():
             return
-        wanted = {n.token for n in self.world.store.active_nodes() if n.state is not NodeState.GONE}
+        wanted = {n.token for n in self.world.store.nodes.active() if n.state is not NodeState.GONE}
         living = [r for c in self.world.clouds.values() for r in c.alive() if r.token in wanted]
         rate = sum(rented.prices[-1][1] for rented in living) if self._prices_known else 0
         most = int(self._limits.max_microusd_per_h * (1 + MOVE_SHARE))

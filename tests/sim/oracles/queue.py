@@ -35,8 +35,8 @@ class QueueOracle(Oracle):
 
     def _judge_room(self, job: Job, now_us: int) -> None:
         """After it took its room: is there still as much as those ahead of it wait for?"""
-        jobs = {one.id: one for one in self.world.store.jobs(finished=False)}
-        nodes = self.world.store.active_nodes()
+        jobs = {one.id: one for one in self.world.store.jobs.rows(finished=False)}
+        nodes = self.world.store.nodes.active()
         limits, project = self.world.limits, job.spec.project
         used = dict.fromkeys(limits.projects, 0)
         for node in nodes:
@@ -74,7 +74,7 @@ class QueueOracle(Oracle):
             self.fail("D1", f"{job.id} gives its machines again after {rested_us / S:.0f} s")
         waits = [
             one
-            for one in self.world.store.jobs(finished=False)
+            for one in self.world.store.jobs.rows(finished=False)
             if one.room_asked_us and one.spec.priority > job.spec.priority
         ]
         if not waits:

@@ -10,7 +10,7 @@ from spotd.domain.node import Node
 from spotd.domain.plan import AddNode, ChangeNode, MoveNode, Plan
 from spotd.domain.states import NodeState, Outcome
 from spotd.domain.view import View
-from spotd.store.instance_listing import ABSENT_S
+from spotd.store.instances import ABSENT_S
 from tests.sim.cloud import Rented
 from tests.sim.kernel import EPOCH_US
 from tests.sim.oracles.base import Oracle, S
@@ -73,12 +73,12 @@ class RecordOracle(Oracle):
     def _judge_nodes(self, view: View, plan: Plan) -> None:
         nodes = {node.id: node for node in view.nodes}
         if any(isinstance(change, MoveNode) for change in plan.changes):
-            self._judge_chosen(self.world.store.job_nodes(view.job.id))
+            self._judge_chosen(self.world.store.nodes.of_job(view.job.id))
         for change in plan.changes:
             if not isinstance(change, ChangeNode):
                 continue
             if change.fields.get("chosen"):
-                self._judge_chosen(self.world.store.job_nodes(view.job.id))
+                self._judge_chosen(self.world.store.nodes.of_job(view.job.id))
             if change.fields.get("state") is NodeState.GONE:
                 self._judge_gone(nodes[change.node_id])
 
@@ -123,7 +123,7 @@ class RecordOracle(Oracle):
     # --- the end
 
     def judge_end(self) -> None:
-        for job in self.world.store.jobs():
+        for job in self.world.store.jobs.rows():
             if job.id in self.world.poisoned:
                 continue  # the others are to be finished all the same
             if job.outcome is None and job.desired is not Desired.PAUSE:
@@ -139,7 +139,7 @@ class RecordOracle(Oracle):
 
     def _judge_image(self, job_id: str) -> None:
         """A bake's success: one image on record, which is there, of a disk that was clean."""
-        rows = [row for row in self.world.store.images() if row.job_id == job_id and row.good]
+        rows = [row for row in self.world.store.images.rows() if row.job_id == job_id and row.good]
         there = [self.world.clouds[row.provider].images.made.get(row.vendor_name) for row in rows]
         if [made is not None and made.clean for made in there] != [True]:
             self.fail("P1", f"{job_id} baked {rows}, and in the clouds there is {there}")
@@ -167,7 +167,7 @@ class RecordOracle(Oracle):
     def _judge_alerts(self) -> None:
         """Whatever a person had to be told was told, and not without end."""
         told = self.world.people.told
-        for row in self.world.store.events(None, 0, EVENTS):
+        for row in self.world.store.events.rows(None, 0, EVENTS):
             if row.event.alert and told.get((row.job_id, row.event.kind), 0) < row.at_us:
                 self.fail("A1", f"nobody was told of {row.event.kind} of {row.job_id}")
         for hour, messages in self.world.people.messages.items():
@@ -175,5 +175,5 @@ class RecordOracle(Oracle):
                 self.fail("A1", f"{messages} messages in hour {hour}")
 
     def _why(self, job_id: str) -> str:
-        rows = self.world.store.events(job_id, 0, EVENTS)
+        rows = self.world.store.events.rows(job_id, 0, EVENTS)
         return rows[-1].event.text if rows else "no event"

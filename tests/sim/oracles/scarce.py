@@ -38,7 +38,7 @@ class ScarceOracle(Oracle):
             return
         have = self._machines()
         standing = [
-            job for job in self.world.store.jobs(finished=False) if self._stands(job, now_us)
+            job for job in self.world.store.jobs.rows(finished=False) if self._stands(job, now_us)
         ]
         for node in added:
             self._stood[node.token] = [
@@ -60,7 +60,7 @@ class ScarceOracle(Oracle):
 
     def _machines(self) -> dict[str, list[Node]]:
         found: dict[str, list[Node]] = {}
-        for node in self.world.store.active_nodes():
+        for node in self.world.store.nodes.active():
             found.setdefault(node.job_id, []).append(node)
         return found
 
@@ -72,7 +72,7 @@ class ScarceOracle(Oracle):
             return
         self.judged += 1
         have = self._machines()
-        wanted = {one.id: one for one in self.world.store.jobs(finished=False)}
+        wanted = {one.id: one for one in self.world.store.jobs.rows(finished=False)}
         for job_id in stood:
             job = wanted.get(job_id)
             served = any(node.instance_id for node in have.get(job_id, ()))

@@ -76,7 +76,7 @@ class WasteOracle(Oracle):
             return True
         if not self.world.restored_us:
             return False
-        if self.world.store.quarantine():
+        if self.world.store.deployment.quarantine():
             return True
         seen = rented.created_us <= self.world.released_us
         return not seen and self.world.node_of(rented.token) is None

@@ -17,7 +17,7 @@ import spotd.observe.sweep
 import spotd.planner.core.orphan_policy
 import spotd.planner.rules.place_job
 import spotd.reaper.sweep
-import spotd.store.instance_listing
+import spotd.store.instances
 import tests.sim.memory.duties
 from providers.base import Instance, Offer
 from spotd.act.effects import launch_request
@@ -26,10 +26,10 @@ from spotd.domain.plan import AddNode, Effect, Plan
 from spotd.observe.clouds import InstanceSurvey
 from spotd.observe.leftovers import LeftoverSweep
 from spotd.planner.core.orphan_policy import DatabaseState, Orphan
-from spotd.store.instance_listing import ENDED
-from spotd.store.orphan_records import NodeRowTimes
+from spotd.store.instances import ENDED
+from spotd.store.orphans import NodeRowTimes
 from tests.sim.daemon import KEYS, StoreClient
-from tests.sim.memory_store import MemoryStore
+from tests.sim.memory.repositories import MemoryDeployment
 from tests.sim.oracles.clouds import CloudOracle
 from tests.sim.oracles.turns import TurnOracle
 from tests.sim.planted_bugs.bug import Bug, put
@@ -51,7 +51,7 @@ def no_doubt(stack: ExitStack) -> None:
 
 def no_quarantine(stack: ExitStack) -> None:
     """Switched off: nothing unknown is ended after a restore."""
-    put(stack, MemoryStore, "set_quarantine", lambda *_: None)
+    put(stack, MemoryDeployment, "set_quarantine", lambda *_: None)
 
 
 def no_grace(stack: ExitStack) -> None:
@@ -70,7 +70,7 @@ def late_record(stack: ExitStack) -> None:
         added = [(v, c.node) for v, p in plans for c in p.changes if isinstance(c, AddNode)]
         for view, node in added:
             effect = Effect(EffectKind.LAUNCH, node, view.job, 0)
-            request = launch_request(effect, KEYS, self.deployment())
+            request = launch_request(effect, KEYS, self.deployment.id())
             self._outside.clouds[node.offer.provider].launch(request)
         if added:
             self._outside.kernel.sleep(RECORD_S)
@@ -83,7 +83,7 @@ def database_first(stack: ExitStack) -> None:
     """What is wanted is read, and then what there is: what was asked for in between is nobody's."""
 
     def backwards(self: InstanceSurvey, provider: str, store: Any) -> None:
-        wanted = {node.token for node in store.active_nodes()}
+        wanted = {node.token for node in store.nodes.active()}
         lane = self._lanes[provider]
         answer = lane.ask()
         answer.record(store)
@@ -142,20 +142,20 @@ def _leftovers_kept(stack: ExitStack) -> None:
 
 
 def _missing_once(stack: ExitStack) -> None:
-    lacks = spotd.store.instance_listing.Listing.lacks
+    lacks = spotd.store.instances.Listing.lacks
 
     def proof(self: Any, row: Any) -> bool:
         speaks = row.booted_at_us and not row.link_down_at_us and not row.terminated_at_us
         return lacks(self, row) and not speaks
 
-    put(stack, spotd.store.instance_listing.Listing, "proves_absent", proof)
+    put(stack, spotd.store.instances.Listing, "proves_absent", proof)
 
 
 def _pause_counts(stack: ExitStack) -> None:
     def whole(self: Any, row: Any) -> Any:
         return row.missed_at_us
 
-    put(stack, spotd.store.instance_listing.Listing, "missed_since_us", whole)
+    put(stack, spotd.store.instances.Listing, "missed_since_us", whole)
 
 
 def _token_of_names(stack: ExitStack) -> None:

@@ -51,7 +51,7 @@ def _create_then_record(stack: ExitStack) -> None:
                 if type(change).__name__ == "AddNode":
                     node: Node = change.node  # type: ignore[union-attr]
                     effect = Effect(EffectKind.LAUNCH, node, view.job, 0)
-                    request = launch_request(effect, KEYS, self.deployment())
+                    request = launch_request(effect, KEYS, self.deployment.id())
                     self._outside.clouds[node.offer.provider].launch(request)
         return commit(self, plans, now_us)
 
@@ -88,14 +88,14 @@ def _unknown_given_up(stack: ExitStack) -> None:
 
 def _forget_doubts(stack: ExitStack) -> None:
     """A refusal ends a launch, whatever may have been made before."""
-    leave = _draft().leave
+    leave = _draft().terminate
 
     def gone(self: Any, node: Node, reason: LeaveReason, text: str, **more: Any) -> None:
         leave(self, node, reason, text, **more)
         if reason is LeaveReason.CAPACITY and not node.instance_id:
             self.set_node(node, state=NodeState.GONE)
 
-    put(stack, _draft(), "leave", gone)
+    put(stack, _draft(), "terminate", gone)
 
 
 def _draft() -> type:
@@ -106,14 +106,14 @@ def _draft() -> type:
 def _cancel_forgets(stack: ExitStack) -> None:
     """SkyPilot's issue 4410: a cancel while a machine is on its way forgets that machine."""
     no_sweep(stack)
-    leave = _draft().leave
+    leave = _draft().terminate
 
     def forget(self: Any, node: Node, reason: LeaveReason, text: str, **more: Any) -> None:
         leave(self, node, reason, text, **more)
         if node.state is NodeState.LAUNCHING:
             self.set_node(node, state=NodeState.GONE)
 
-    put(stack, _draft(), "leave", forget)
+    put(stack, _draft(), "terminate", forget)
 
 
 def _impatient(stack: ExitStack) -> None:
@@ -135,13 +135,13 @@ def _impatient(stack: ExitStack) -> None:
 
 
 def _hedge_loser_kept(stack: ExitStack) -> None:
-    leave: Callable[..., None] = _draft().leave
+    leave: Callable[..., None] = _draft().terminate
 
     def kind(self: Any, node: Node, reason: LeaveReason, text: str, **more: Any) -> None:
         if reason is not LeaveReason.HEDGE_LOST:
             leave(self, node, reason, text, **more)
 
-    put(stack, _draft(), "leave", kind)
+    put(stack, _draft(), "terminate", kind)
 
 
 def _all_chosen(stack: ExitStack) -> None:

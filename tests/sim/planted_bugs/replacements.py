@@ -11,7 +11,7 @@ import spotd.observe.nodes
 import spotd.planner.core.next_effect
 import spotd.planner.planner
 import spotd.planner.rules.replace_node
-import spotd.store.instance_listing
+import spotd.store.instances
 from providers.base import NoticeKind
 from spotd import wire
 from spotd.act.jump_hosts import JumpHosts
@@ -64,7 +64,7 @@ def _gone_when_told(stack: ExitStack) -> None:
 
 def _one_listing_is_proof(stack: ExitStack) -> None:
     proof = lambda _self, row: bool(row.instance_id)  # noqa: E731
-    put(stack, spotd.store.instance_listing.Listing, "proves_absent", proof)
+    put(stack, spotd.store.instances.Listing, "proves_absent", proof)
 
 
 def _rebalance_obeyed(stack: ExitStack) -> None:

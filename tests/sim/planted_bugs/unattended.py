@@ -46,7 +46,7 @@ def _progress_not_seen(stack: ExitStack) -> None:
 
 def _saves_after_its_end(stack: ExitStack) -> None:
     """The whole time is used, and nothing of it kept for the save."""
-    put(stack, Deadman, "deadline", property(lambda self: self._until + 0.5 * self._time_s))
+    put(stack, Deadman, "deadline", property(lambda self: self._box_limit + 0.5 * self._time_s))
 
 
 UNATTENDED = (

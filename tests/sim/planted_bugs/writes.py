@@ -15,7 +15,7 @@ from spotd.domain.job import HeadSnapshot
 from spotd.domain.plan import ChangeJob
 from spotd.wire import Head, HeadRef
 from tests.sim.daemon import StoreClient
-from tests.sim.memory_store import MemoryStore
+from tests.sim.memory.repositories import MemoryJobs
 from tests.sim.objects import BucketClient
 from tests.sim.planted_bugs.bug import Bug, put
 from tests.sim.planted_bugs.replacements import _seen
@@ -51,15 +51,15 @@ def _fence_after_reading(stack: ExitStack) -> None:
 
 
 def _own_write_is_anothers(stack: ExitStack) -> None:
-    look = Fence._look
+    read_movable = Fence._read_movable
 
     def forgetful(self: Fence, *, claiming: bool) -> Any:
-        head, tag = look(self, claiming=claiming)
+        head, tag = read_movable(self, claiming=claiming)
         if not claiming and head is not None and head != self._head:
             raise self._fence_off(head.generation, head.owner)
         return head, tag
 
-    put(stack, Fence, "_look", forgetful)
+    put(stack, Fence, "_read_movable", forgetful)
 
 
 def _no_compare_and_swap(stack: ExitStack) -> None:
@@ -87,22 +87,24 @@ def _written_again(stack: ExitStack) -> None:
 
 
 def _exit_code_is_success(stack: ExitStack) -> None:
-    record = MemoryStore.record_head
+    record = MemoryJobs.record_head
 
-    def trusting(self: MemoryStore, job_id: str, head: HeadSnapshot) -> None:
+    def trusting(self: MemoryJobs, job_id: str, head: HeadSnapshot) -> None:
         record(self, job_id, replace(head, final=True))
 
-    put(stack, MemoryStore, "record_head", trusting)
+    put(stack, MemoryJobs, "record_head", trusting)
 
 
 def _alert_marked_first(stack: ExitStack) -> None:
-    def due(self: StoreClient, now_us: int, limit: int) -> Any:
-        rows = self._store.due_alerts(now_us, limit)
-        if rows:
-            self._store.mark_alerts(rows, now_us, 0, "")
+    call = StoreClient.call
+
+    def marking(self: StoreClient, name: str, method: Any, *args: Any, **more: Any) -> Any:
+        rows = call(self, name, method, *args, **more)
+        if name == "alerts.due" and rows:
+            self._store.alerts.mark(rows, args[0], 0, "")
         return rows
 
-    put(stack, StoreClient, "due_alerts", due, create=True)  # else it hands on what it is asked
+    put(stack, StoreClient, "call", marking)
 
 
 def _poison_spreads(stack: ExitStack) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from bench.policy_ours import Ours
-from spotd.api.routes.traces import told
-from spotd.cli.trace_files import made, write
+from spotd.api.routes.traces import pool_observations_data
+from spotd.cli.trace_files import build_traces, write_traces
 from spotd.store.interface import Store
 from tests.sim.replay.bench import play
 from tests.sim.replay.test_replay import EAST, STORY, WEST, fickle
@@ -29,8 +29,8 @@ def seen() -> dict[str, Any]:
     found: list[dict[str, Any]] = []
 
     def look(store: Store) -> None:
-        offers = store.load_market(END_US).offers
-        found.append(told(store, offers, None, BEGIN_US, END_US))
+        offers = store.market.load(END_US).offers
+        found.append(pool_observations_data(store, offers, None, BEGIN_US, END_US))
 
     lived(STORY, STORY.ticks, policy=fickle, look=look)
     (data,) = found
@@ -38,7 +38,7 @@ def seen() -> dict[str, Any]:
 
 
 def exported(data: dict[str, Any], folder: Path, stale_s: int) -> Any:
-    write(made(data, GAP_S, stale_s), folder)
+    write_traces(build_traces(data, GAP_S, stale_s), folder)
     (path,) = folder.iterdir()
     return np.load(path)
 

@@ -96,17 +96,13 @@ class TickedStore(StoreClient):
     grid: Grid
     kernel: Kernel
 
-    def claim(self, *args: Any) -> list[str]:
-        if not self.grid.open(self.kernel.now_us):
+    def call(self, name: str, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        if name == "jobs.claim" and not self.grid.open(self.kernel.now_us):
             return []
-        found: list[str] = self._write("claim", self._store.claim, *args)
+        found = super().call(name, method, *args, **more)
+        if name == "jobs.next_wake_us" and found is not None:
+            return self.grid.opens_us(max(found, self.kernel.now_us))
         return found
-
-    def next_wake_us(self) -> int | None:
-        wake_us = self._read(self._store.next_wake_us)
-        if wake_us is None:
-            return None
-        return self.grid.opens_us(max(wake_us, self.kernel.now_us))
 
 
 class TickedDaemon(SimDaemon):
@@ -309,7 +305,7 @@ class TracedWorld(SimWorld):
 
     def _look(self) -> None:
         """The bench decides at each tick, and the daemon when something happens: something does."""
-        self.store.note_jobs([job.id for job in self.store.jobs() if job.outcome is None])
+        self.store.jobs.mark_due([job.id for job in self.store.jobs.rows() if job.outcome is None])
         self.box.poke()
 
     def _end_tick(self, number: int) -> None:
@@ -397,7 +393,7 @@ def lived(
         world.store = open_store(lambda: world.grid.stamp(kernel.now_us), world.notify)
         world.begin()
         kernel.run(world.grid.begins_us(ticks) + 10 * S)
-        (job,) = world.store.jobs()
+        (job,) = world.store.jobs.rows()
         look(world.store)
         world.store.close()
     done = job.outcome is Outcome.SUCCEEDED

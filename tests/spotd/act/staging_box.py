@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from providers.catalogs.egress import first_prices
+from providers.catalogs.egress import first_tier_prices
 from providers.stores import dataset_copy
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
@@ -46,7 +46,7 @@ class Setting:
             self.url,
             self.copies,
             self.max_microusd,
-            first_prices(),
+            first_tier_prices(),
             GB_MICROUSD,
             self.size_bytes,
             staged,
@@ -117,10 +117,10 @@ class Box:
 
     def market(self) -> Market:
         known = self.setting.data(frozenset(self.staged), self.box_microusd_per_gb)
-        found = self.store.load_market(self.clock.now_us())
+        found = self.store.market.load(self.clock.now_us())
         places: Mapping[str, tuple[str, ...]] = self.setting.places
         found = replace(found, safe_until_us=self.safe_until_us)
-        return replace(found, places=places, datasets={NAME: known}, leaving=first_prices())
+        return replace(found, places=places, datasets={NAME: known}, leaving=first_tier_prices())
 
     def look(self) -> None:
         """One look, until what it began has ended."""

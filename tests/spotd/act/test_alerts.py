@@ -25,7 +25,8 @@ from spotd.base import webhook
 from spotd.base.clock import SystemClock
 from spotd.domain.events import Event, Severity
 from spotd.domain.units import S
-from spotd.store.interface import LostLeaseError, StoreUnavailableError
+from spotd.store.alerts import AlertRepository
+from spotd.store.errors import LostLeaseError, StoreUnavailableError
 from spotd.store.sql_store import SqlStore
 from tests.fixtures import slack as rig
 from tests.fixtures.slack import SECRET, Slack
@@ -72,7 +73,7 @@ class Desk:
         self.count += 1
         base: dict[str, object] = {"severity": Severity.WARNING, "key": f"k{self.count}"}
         event = Event("lost", text, alert=True, **{**base, **fields})  # type: ignore[arg-type]
-        self.store.add_event(job_id, event, self.clock.now_us())
+        self.store.events.add(job_id, event, self.clock.now_us())
 
     def tick(self, seconds: float = 0.0) -> None:
         """`seconds` later, one call of `deliver`."""
@@ -82,16 +83,16 @@ class Desk:
     def deliver(self, holder: str) -> None:
         """As `holder` of the duty, who takes it if need be."""
         now_us = self.delivery._clock.now_us()
-        epoch = self.store.take_duty("alerts", holder, lambda: now_us, TTL_US)
+        epoch = self.store.leases.take("alerts", holder, lambda: now_us, TTL_US)
         assert epoch is not None
         self.delivery.deliver(self.store.fenced("alerts", epoch))
 
     def waiting(self) -> int:
-        return len(self.store.due_alerts(1 << 60, 1000))
+        return len(self.store.alerts.due(1 << 60, 1000))
 
 
 def events(store: SqlStore) -> list[str]:
-    return [row.event.text for row in store.events(None)]
+    return [row.event.text for row in store.events.rows(None)]
 
 
 def test_delivered_once(store: SqlStore, slack: Slack) -> None:
@@ -107,7 +108,7 @@ def test_delivered_once(store: SqlStore, slack: Slack) -> None:
 
 def test_a_message_says_what_the_job_has_cost(store: SqlStore, slack: Slack) -> None:
     view = build.placed(store)
-    store.record_launched("j1-g1-0", "i-1", NOW)
+    store.nodes.record_launched("j1-g1-0", "i-1", NOW)
     desk = Desk(store, default=SlackSink(slack.url))
     desk.happen(job_id="j1")
     desk.tick(3600)
@@ -309,7 +310,7 @@ def test_a_send_that_never_ends_is_given_up(
     desk.tick()
     assert under_way(desk), "the call came back before the route did"
     desk.tick(31)
-    row = store.due_alerts(1 << 60, 1)[0]
+    row = store.alerts.due(1 << 60, 1)[0]
     assert row.tries == 1
     hung.set()
 
@@ -317,12 +318,12 @@ def test_a_send_that_never_ends_is_given_up(
 def overtake(desk: Desk) -> None:
     """Its lease has run out, and another daemon has the duty."""
     later_us = desk.clock.now_us() + TTL_US + 1
-    assert desk.store.take_duty("alerts", "another", lambda: later_us, TTL_US) == 2
+    assert desk.store.leases.take("alerts", "another", lambda: later_us, TTL_US) == 2
 
 
 def test_who_lost_the_duty_sends_nothing(store: SqlStore, slack: Slack) -> None:
     desk = Desk(store, default=SlackSink(slack.url))
-    epoch = store.take_duty("alerts", "me", desk.clock.now_us, TTL_US)
+    epoch = store.leases.take("alerts", "me", desk.clock.now_us, TTL_US)
     assert epoch is not None
     desk.happen()
     overtake(desk)
@@ -354,7 +355,7 @@ def test_what_was_told_is_not_told_again_when_the_store_fails(
         raise StoreUnavailableError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(SqlStore, "mark_alerts", fail)
+        patch.setattr(AlertRepository, "mark", fail)
         for _ in range(3):
             with pytest.raises(StoreUnavailableError):
                 desk.tick(10)
@@ -460,7 +461,7 @@ def test_the_url_is_nowhere(
     assert "canary" not in out.getvalue()
     assert "canary" not in found
     assert "canary" not in repr(route)
-    assert "canary" not in f"{[str(row) for row in store.events(None)]}"
+    assert "canary" not in f"{[str(row) for row in store.events.rows(None)]}"
     files = list(quick_folder.glob("spotd.db*"))
     assert files
     assert not any(b"canary" in file.read_bytes() for file in files)
@@ -477,8 +478,8 @@ database, url = sys.argv[1], sys.stdin.readline().strip()
 clock = SystemClock()
 store = open_store(database, now=clock.now_us, notify=lambda: None, deployment_factory=lambda: "d0")
 delivery = Delivery({"default": SlackSink(url)}, clock)
-while store.due_alerts(clock.now_us(), 1):
-    epoch = store.take_duty("alerts", "me", clock.now_us, 30_000_000)
+while store.alerts.due(clock.now_us(), 1):
+    epoch = store.leases.take("alerts", "me", clock.now_us, 30_000_000)
     delivery.deliver(store.fenced("alerts", epoch))
 store.close()
 """
@@ -489,8 +490,8 @@ def test_kill_between_post_and_mark(store: SqlStore, slack: Slack, quick_folder:
     """A sender killed after Slack has the message and before the row is marked sends it again,
     with the same number; one that is not killed sends it once."""
     event = Event("lost", "m1 is gone", severity=Severity.WARNING, alert=True)
-    store.add_event("", event, SystemClock().now_us())
-    number = store.due_alerts(1 << 60, 1)[0].id
+    store.events.add("", event, SystemClock().now_us())
+    number = store.alerts.due(1 << 60, 1)[0].id
     taken, go_on = threading.Event(), threading.Event()
     slack.before_answer = lambda: (taken.set(), go_on.wait(LIMIT_S))[0]
 
@@ -507,10 +508,10 @@ def test_kill_between_post_and_mark(store: SqlStore, slack: Slack, quick_folder:
     first.send_signal(signal.SIGKILL)
     assert first.wait(LIMIT_S) == -signal.SIGKILL
     go_on.set()
-    assert len(store.due_alerts(1 << 60, 10)) == 1
+    assert len(store.alerts.due(1 << 60, 10)) == 1
     assert start().wait(LIMIT_S) == 0
     assert start().wait(LIMIT_S) == 0
-    assert store.due_alerts(1 << 60, 10) == []
+    assert store.alerts.due(1 << 60, 10) == []
     assert len(slack.messages) == 2
     assert all(f"(alert {number})" in message["text"] for message in slack.messages)
 

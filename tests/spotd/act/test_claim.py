@@ -14,7 +14,7 @@ from providers.stores.base import StoreUnavailableError as ObjectsAwayError
 from providers.stores.local import LocalStore
 from spotd.act.claim import GONE_AFTER, NEWER, DeploymentClaim
 from spotd.store.backup import back_up, restore
-from spotd.store.interface import LostLeaseError
+from spotd.store.errors import LostLeaseError
 from spotd.store.sql_store import SqlStore, open_store
 from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.fake_world import NOW, HandClock
@@ -51,7 +51,7 @@ class Box:
         return self.claim.why()
 
     def duty(self) -> SqlStore:
-        epoch = self.store.take_duty("claim", self.name, self.clock.now_us, 20_000_000)
+        epoch = self.store.leases.take("claim", self.name, self.clock.now_us, 20_000_000)
         assert epoch is not None
         return self.store.fenced("claim", epoch)
 
@@ -99,7 +99,7 @@ def test_of_a_database_and_its_copy_one_stands_still_as_long_as_the_other_lives(
         one.clock.sleep(EVERY_S)
         assert copy.round()
         one.clock.sleep(EVERY_S)
-    assert NEWER not in copy.store.quarantine()
+    assert NEWER not in copy.store.deployment.quarantine()
 
 
 def test_when_the_other_is_gone_the_copy_takes_over_and_trusts_nothing_unknown(
@@ -108,14 +108,14 @@ def test_when_the_other_is_gone_the_copy_takes_over_and_trusts_nothing_unknown(
     one = boxes("one")
     one.round()
     copy = boxes("copy", of=one)
-    copy.store.set_quarantine("", NOW)
+    copy.store.deployment.set_quarantine("", NOW)
     one.round()
     waited_s = 0.0
     while copy.round():
         copy.clock.sleep(EVERY_S / 2)
         waited_s += EVERY_S / 2
     assert waited_s == GONE_AFTER * EVERY_S
-    assert copy.store.quarantine() == NEWER
+    assert copy.store.deployment.quarantine() == NEWER
     assert "copy uses another copy" in one.round(), "when it comes back, it is the other"
 
 
@@ -180,7 +180,7 @@ def test_who_lost_the_duty_claims_nothing(boxes: Boxes) -> None:
     box.round()
     ours = box.duty()
     box.clock.sleep(30.0)
-    assert box.store.take_duty("claim", "other", box.clock.now_us, 20_000_000)
+    assert box.store.leases.take("claim", "other", box.clock.now_us, 20_000_000)
     before = box.objects.get("claims/d0")
     with pytest.raises(LostLeaseError):
         box.claim.keep(ours)

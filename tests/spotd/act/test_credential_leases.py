@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from providers.base import AuthError
 from providers.credential_leases import CredentialIssuer, LeasedCredentials
-from providers.iam.policy import Place
+from providers.iam.policy import StorePrefix
 from providers.stores.base import StoreUnavailableError
 from spotd import wire
 from spotd.act.credential_leases import TRUST_S, CredentialLeases
@@ -46,10 +47,10 @@ class Bank:
     away: bool = False
     takes_s: float = 0.0
     refusals: int = 0
-    asked: list[tuple[Place, str]] = field(default_factory=list)
+    asked: list[tuple[StorePrefix, str]] = field(default_factory=list)
     files: dict[str, LeasedCredentials] = field(default_factory=dict)
 
-    def lend(self, place: Place, name: str) -> LeasedCredentials:
+    def issue(self, place: StorePrefix, name: str) -> LeasedCredentials:
         if self.trouble is not None:
             self.refusals += 1
             raise self.trouble
@@ -140,7 +141,7 @@ class Lending:
         return (self.bank.files[self.node.id].expires_at_us - self.stage.clock.now_us()) / S
 
     def told(self) -> list[str]:
-        rows = self.stage.store.events("j1")
+        rows = self.stage.store.events.rows("j1")
         return [row.event.text for row in rows if row.event.kind == "not_lent"]
 
     def pass_s(self, seconds: float) -> None:
@@ -165,10 +166,10 @@ def test_a_machine_starts_with_its_own_folder_and_no_key_of_ours(lending: Lendin
     node = lending.node
     assert node.lent_until_us == lending.bank.files[node.id].expires_at_us
     assert node.lent_until_us - node.lent_at_us == int(HOUR_S * S)
-    [row] = lending.stage.store.audit(0)
+    [row] = lending.stage.store.audit.rows(0)
     assert (row.user, row.action, row.target) == ("spotd", "store lent", "j1")
     assert row.text == f"credentials of runs/jobs/j1/ to {node.id}"
-    assert "secret 1" not in str(lending.stage.store.events("j1"))
+    assert "secret 1" not in str(lending.stage.store.events.rows("j1"))
 
 
 def test_who_has_rights_of_its_own_is_lent_nothing(stage: Stage) -> None:
@@ -191,7 +192,7 @@ def test_who_shows_what_it_is_is_told_how_and_lent_nothing(stage: Stage) -> None
         "audience": "spotd",
     }
     assert (lending.node.lent_at_us, lending.node.lent_until_us) == (0, 0)
-    assert stage.store.audit(0) == [], "no secret was handed out"
+    assert stage.store.audit.rows(0) == [], "no secret was handed out"
 
 
 def test_a_loan_is_renewed_at_a_third_of_its_time(lending: Lending) -> None:
@@ -233,7 +234,7 @@ def test_a_renewal_that_fails_is_told_once_at_half_of_the_time_and_goes_on(
     [text] = lending.told()
     assert "sts:AssumeRole" in text
     assert "saves for 0.5 h more" in text
-    market = lending.stage.store.load_market(lending.stage.clock.now_us())
+    market = lending.stage.store.market.load(lending.stage.clock.now_us())
     assert market.disabled == {}, "not the machine's cloud is to blame"
     lending.bank.trouble = None
     lending.bank.away = True
@@ -250,7 +251,7 @@ def test_a_renewal_that_fails_is_told_once_at_half_of_the_time_and_goes_on(
 
 def test_a_machine_that_cannot_be_lent_anything_does_not_start(stage: Stage) -> None:
     lending = Lending(stage)
-    [job] = stage.store.jobs(finished=False)
+    [job] = stage.store.jobs.rows(finished=False)
     lending.bank.trouble = AuthError("no")
     with pytest.raises(StoreUnavailableError, match="s3://bucket/runs"):
         lending.loans.begin(stage.store, job, lending.node, 10.0)
@@ -279,7 +280,7 @@ def test_nothing_is_rented_while_nothing_can_be_lent(stage: Stage) -> None:
 def test_who_was_lent_something_a_moment_ago_is_not_asked_before_each_machine(
     lending: Lending,
 ) -> None:
-    [job] = lending.stage.store.jobs(finished=False)
+    [job] = lending.stage.store.jobs.rows(finished=False)
     asked = len(lending.bank.asked)
     lending.loans.check(job, lending.node)
     assert len(lending.bank.asked) == asked
@@ -315,20 +316,16 @@ def test_a_machine_that_is_away_keeps_no_other_waiting(lending: Lending) -> None
     assert until
     lending.stage.clock.sleep(HOUR_S / 2)
 
-    class Store:
-        """Four machines."""
+    def record_lease(node_id: str, at_us: int, until_us: int) -> None:
+        del at_us, until_us
+        seen.append(node_id)
 
-        def active_nodes(self) -> list[Node]:
-            return nodes
-
-        def find_job(self, job_id: str) -> object:
-            return lending.stage.store.find_job(job_id)
-
-        def record_lent(self, node_id: str, at_us: int, until_us: int) -> None:
-            seen.append(node_id)
-
-        def add_event(self, *_: object) -> None:
-            return None
+    four = SimpleNamespace(active=lambda: nodes, record_credential_lease=record_lease)
+    store = SimpleNamespace(
+        nodes=four,
+        jobs=SimpleNamespace(find=lending.stage.store.jobs.find),
+        events=SimpleNamespace(add=lambda *_: None),
+    )
 
     def lend(node: Node, *_: object) -> str:
         if node.link_down_at_us:
@@ -336,7 +333,7 @@ def test_a_machine_that_is_away_keeps_no_other_waiting(lending: Lending) -> None
         return "/x"
 
     lending.loans._link = type("L", (), {"lend": staticmethod(lend)})()  # type: ignore[assignment]
-    lending.loans.renew(Store())  # type: ignore[arg-type]
+    lending.loans.renew(store)  # type: ignore[arg-type]
     assert sorted(seen) == ["n0", "n2"]
 
 
@@ -387,7 +384,7 @@ class Files:
 
     def lender(self, url: str) -> CredentialIssuer:
         class Makes:
-            def lend(_self, place: Place, name: str) -> LeasedCredentials:  # noqa: N805
+            def issue(_self, place: StorePrefix, name: str) -> LeasedCredentials:  # noqa: N805
                 if url in self.away:
                     raise AuthError("AccessDenied")
                 lasts_s = HOUR_S / 4 if url in self.short else HOUR_S
@@ -415,7 +412,7 @@ def shard_loans(files: Files, node: Node, lends: str = "all") -> CredentialLease
 
 def test_a_machine_is_given_each_store_that_may_have_shards(lending: Lending) -> None:
     files = Files(lending.stage.clock, short={WEST})
-    job = lending.stage.store.find_job("j1")
+    job = lending.stage.store.jobs.find("j1")
     assert job is not None
     given = shard_loans(files, lending.node).shards(lending.stage.store, job, lending.node, 10.0)
     assert given.url == EAST
@@ -445,12 +442,12 @@ def test_a_store_that_cannot_be_lent_is_done_without_unless_work_lies_there(
     lending: Lending,
 ) -> None:
     stage, files = lending.stage, Files(lending.stage.clock, away={EAST})
-    job = stage.store.find_job("j1")
+    job = stage.store.jobs.find("j1")
     assert job is not None
     given = shard_loans(files, lending.node).shards(stage.store, job, lending.node, 10.0)
     assert given.url == ""
     assert [one.url for one in given.stores] == [WEST]
-    said = [row.event for row in stage.store.events("j1") if row.event.kind == "shards_away"]
+    said = [row.event for row in stage.store.events.rows("j1") if row.event.kind == "shards_away"]
     assert EAST in said[0].text
     heir = replace(lending.node, generation=lending.node.generation + 1)
     with pytest.raises(StoreUnavailableError, match="AccessDenied"):
@@ -458,7 +455,7 @@ def test_a_store_that_cannot_be_lent_is_done_without_unless_work_lies_there(
 
 
 def test_a_job_that_saves_nothing_by_us_is_given_no_store_more(lending: Lending) -> None:
-    job = lending.stage.store.find_job("j1")
+    job = lending.stage.store.jobs.find("j1")
     assert job is not None
     script = replace(job, spec=replace(job.spec, checkpoint=CheckpointSpec(store=URL)))
     files = Files(lending.stage.clock)
@@ -511,7 +508,7 @@ def test_a_data_set_is_mounted_by_its_name(lending: Lending) -> None:
         lambda: (places, ()),
         lambda: sets,
     )
-    job = lending.stage.store.find_job("j1")
+    job = lending.stage.store.jobs.find("j1")
     assert job is not None
     wants = replace(job, spec=replace(job.spec, buckets=(Bucket("/d", "dataset://corpus"),)))
     [found] = loans.buckets(wants, lending.node)

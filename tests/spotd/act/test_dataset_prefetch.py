@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from providers.stores.base import StoreUnavailableError
-from providers.stores.dataset_copy import GONE_AFTER_S, LEASE, MARKER, CopyLock, is_data
+from providers.stores.dataset_copy import LEASE, LEASE_EXPIRES_S, MARKER, CopyLock, is_data
 from spotd.act import dataset_prefetch as ahead_module
 from spotd.act.dataset_prefetch import BEGUN, DONE, NOT
 from spotd.api_client.client import Client
@@ -28,7 +28,7 @@ from spotd.planner.core.dataset_transfer import freight
 from spotd.planner.placement.rank import rank
 from spotd.store.budget_queries import carried
 from spotd.store.dataset_costs import paid_by_copy
-from spotd.store.invoice_records import DataTransfer
+from spotd.store.transfers import DataTransfer
 from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.act.staging_box import NAME, Box, Setting
 from tests.spotd.api.rig import JOB_FILE, SPOT, Rig
@@ -47,7 +47,7 @@ def rig() -> Iterator[Rig]:
     made = Rig()
     for number, offer in enumerate((GCP, AZURE, LATER)):
         dearer = replace(offer, price_microusd_per_h=25_000_000 + number)
-        made.store.record_offers(offer.provider, [dearer], made.clock.now_us())
+        made.store.market.record_offers(offer.provider, [dearer], made.clock.now_us())
     yield made
     made.close()
 
@@ -89,12 +89,14 @@ def content(setting: Setting, url: str) -> dict[str, bytes]:
 
 
 def paid(box: Box, job_id: str) -> dict[str, float]:
-    found = paid_by_copy(box.store.shipments(job_id), box.market())
+    found = paid_by_copy(box.store.transfers.rows(job_id), box.market())
     return {url: microusd / 1e6 for url, microusd in found.items()}
 
 
 def said(rig: Rig, job_id: str, *kinds: str) -> list[str]:
-    return [row.event.text for row in rig.store.events_of(job_id, kinds or (BEGUN, DONE, NOT))]
+    return [
+        row.event.text for row in rig.store.events.of_kinds(job_id, kinds or (BEGUN, DONE, NOT))
+    ]
 
 
 @pytest.mark.req("DAT-07")
@@ -112,7 +114,7 @@ def test_a_data_set_is_brought_to_as_many_regions_as_the_job_says(
     assert not Path(far.removeprefix("file://")).exists(), "the third is one too many"
     assert box.staged == {gcp, azure}
     assert paid(box, job_id) == {url: pytest.approx(USD, abs=0.001) for url in (gcp, azure)}
-    job = rig.store.find_job(job_id)
+    job = rig.store.jobs.find(job_id)
     assert job is not None
     ways = {
         offer.provider: freight(job.spec, offer, box.market()).usd for offer in (GCP, AZURE, LATER)
@@ -129,7 +131,7 @@ def test_near_counts_where_the_job_goes(rig: Rig, box: Box, setting: Setting) ->
     """A place that is out for its data's price is the best one when that is there."""
     setting.max_microusd = 5_000_000
     job_id = rig.submit(text=ASKS)
-    job = rig.store.find_job(job_id)
+    job = rig.store.jobs.find(job_id)
     assert job is not None
     before = rank(job.spec, replace(box.market(), datasets=_dear(box)), 0)
     assert {row.offer.provider for row in before if row.excluded} == {"gcp", "azure", "far"}
@@ -169,7 +171,7 @@ def test_the_cap_holds_though_there_is_more_than_was_declared(
     assert "$4.50 more is above stage_ahead.max_usd of $4.00" in said(rig, job_id, NOT)[0]
     setting.max_microusd = 4_000_000
     other = rig.submit("other", text=ASKS)
-    rig.store.set_desired(job_id, Desired.PAUSE, "ada", rig.clock.now_us())
+    rig.store.jobs.set_desired(job_id, Desired.PAUSE, rig.clock.now_us())
     box.look()
     assert "above max_usd of data set corpus" in said(rig, other, NOT)[0]
     assert box.staged == set()
@@ -256,7 +258,7 @@ def test_it_is_part_of_the_bill_and_of_every_limit(rig: Rig, box: Box, setting: 
     box.look()
     rig.clock.go_on(60)
     Budgets(list, rig.clock, places=lambda: setting.places).keep(rig.store)
-    [row] = rig.store.carriages()
+    [row] = rig.store.storage_costs.rows()
     assert row.microusd / 1e6 == pytest.approx(USD, abs=0.001)
     view = rig.store.load_view(job_id, rig.clock.now_us())
     assert view is not None
@@ -270,7 +272,9 @@ def test_it_is_part_of_the_bill_and_of_every_limit(rig: Rig, box: Box, setting: 
     # A month later it lies there still, and that is all that it costs.
     rig.clock.go_on(40 * 86_400)
     Budgets(list, rig.clock, places=lambda: setting.places).keep(rig.store)
-    assert sum(one.microusd for one in rig.store.carriages()) == pytest.approx(row.microusd, abs=9)
+    assert sum(one.microusd for one in rig.store.storage_costs.rows()) == pytest.approx(
+        row.microusd, abs=9
+    )
 
 
 def test_a_job_that_would_reach_its_own_limit_brings_nothing(rig: Rig, box: Box) -> None:
@@ -331,14 +335,14 @@ def test_it_makes_way_for_a_machine_that_wants_the_same(
     [gcp, *_] = setting.copies
 
     def arrives(_key: str) -> None:
-        if not rig.store.active_nodes():
+        if not rig.store.nodes.active():
             rig.launch(job_id, GCP, ago_s=0)
 
     box = Box(setting, rig.store, rig.clock, arrives)
     box.look()
     assert len(content(setting, gcp)) == 1, "the one that was being sent"
     assert box.staged == set()
-    assert CopyLock(setting.open(gcp)).take(), "and the machine has the turn at once"
+    assert CopyLock(setting.open(gcp)).acquire(), "and the machine has the turn at once"
     assert not said(rig, job_id, NOT), "nothing is wrong with that"
 
 
@@ -349,7 +353,7 @@ def test_a_job_that_ends_or_pauses_ends_it(
     job_id = rig.submit(text=ASKS)
 
     def pause(_key: str) -> None:
-        rig.store.set_desired(job_id, Desired.PAUSE, "ada", rig.clock.now_us())
+        rig.store.jobs.set_desired(job_id, Desired.PAUSE, rig.clock.now_us())
 
     box = Box(setting, rig.store, rig.clock, pause)
     box.look()
@@ -387,12 +391,12 @@ def test_whose_turn_it_is_not_waits_until_the_other_is_gone(
     rig.submit(text=ASKS)
     now_s = [0.0]
     other = CopyLock(setting.open(setting.copies[0]))
-    assert other.take()
+    assert other.acquire()
     monkeypatch.setattr(ahead_module, "CopyLock", lambda store: CopyLock(store, lambda: now_s[0]))
     box.look()
     box.look()
     assert box.staged == set()
-    now_s[0] = GONE_AFTER_S + 1
+    now_s[0] = LEASE_EXPIRES_S + 1
     box.look()
     assert box.staged == {setting.copies[0]}
 
@@ -423,13 +427,13 @@ def test_a_copy_that_somebody_deleted_costs_no_more(rig: Rig, box: Box, setting:
     box.look()
     [gcp, *_] = setting.copies
     box.again().look(rig.store)
-    assert [row.gone_at_us for row in rig.store.shipments(job_id)] == [0]
+    assert [row.gone_at_us for row in rig.store.transfers.rows(job_id)] == [0]
     store = setting.open(gcp)
     for key in (MARKER, *FILES):
         store.delete(key)
-    rig.store.set_desired(job_id, Desired.PAUSE, "ada", rig.clock.now_us())
+    rig.store.jobs.set_desired(job_id, Desired.PAUSE, rig.clock.now_us())
     box.again().look(rig.store)
-    assert [row.gone_at_us for row in rig.store.shipments(job_id)] == [rig.clock.now_us()]
+    assert [row.gone_at_us for row in rig.store.transfers.rows(job_id)] == [rig.clock.now_us()]
 
 
 @pytest.mark.parametrize("days", [0, 40], ids=["in the same month", "in another"])
@@ -441,14 +445,14 @@ def test_one_that_is_brought_again_costs_again_until_it_is_deleted_again(
     [gcp, *_] = setting.copies
     month_us, _ = month_of(rig.clock.now_us())
     spent = DataTransfer(job_id, gcp, "", month_us, 1000, 10**6, 0, rig.clock.now_us())
-    rig.store.add_shipment(spent)
-    rig.store.end_shipment(job_id, gcp, rig.clock.now_us())
+    rig.store.transfers.add(spent)
+    rig.store.transfers.end(job_id, gcp, rig.clock.now_us())
     rig.clock.go_on(days * 86_400)
     box.look()
     assert box.staged == {gcp}
-    assert [row.gone_at_us for row in rig.store.shipments(job_id)][-1] == 0
+    assert [row.gone_at_us for row in rig.store.transfers.rows(job_id)][-1] == 0
     for key in (MARKER, *FILES):
         setting.open(gcp).delete(key)
-    rig.store.set_desired(job_id, Desired.PAUSE, "ada", rig.clock.now_us())
+    rig.store.jobs.set_desired(job_id, Desired.PAUSE, rig.clock.now_us())
     box.again().look(rig.store)
-    assert all(row.gone_at_us for row in rig.store.shipments(job_id))
+    assert all(row.gone_at_us for row in rig.store.transfers.rows(job_id))

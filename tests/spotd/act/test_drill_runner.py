@@ -15,7 +15,7 @@ from spotd.domain.fault_drill import DrillEnd, DrillKind, FaultDrill
 from spotd.domain.node import Node
 from spotd.domain.states import LeaveReason
 from spotd.security.secrets import JobKeys
-from spotd.store.interface import JournalBatch
+from spotd.store.journal import JournalBatch
 from spotd.wire import STRIKE, Command, JournalEntry, Reply
 from tests.spotd.api.rig import OFFERS, SPOT, Rig
 
@@ -65,7 +65,7 @@ def link() -> Link:
 
 def drilling(rig: Rig, link: Link) -> DrillRunner:
     """A daemon's, which remembers nothing of the one before."""
-    return DrillRunner(link, lambda _: KEYS, {}, rig.backing().market, rig.clock)
+    return DrillRunner(link, lambda _: KEYS, {}, rig.context().market, rig.clock)
 
 
 def ordered(rig: Rig, kind: DrillKind = DrillKind.KILL) -> tuple[Node, FaultDrill]:
@@ -73,16 +73,16 @@ def ordered(rig: Rig, kind: DrillKind = DrillKind.KILL) -> tuple[Node, FaultDril
     node = rig.launch(job_id, SPOT, ago_s=600)
     rig.train(node, ago_s=500, until_s=2, first=0, last=120)
     drill = FaultDrill("d1", job_id, kind, "ada", rig.ago(0), 60.0)
-    return node, rig.store.add_drill(drill)
+    return node, rig.store.drills.add(drill)
 
 
 def only(rig: Rig) -> FaultDrill:
-    [drill] = rig.store.drills()
+    [drill] = rig.store.drills.rows()
     return drill
 
 
 def texts(rig: Rig, job_id: str) -> list[str]:
-    return [row.event.text for row in rig.store.events_of(job_id, ["drill"])]
+    return [row.event.text for row in rig.store.events.of_kinds(job_id, ["drill"])]
 
 
 def test_it_is_aimed_then_strikes_then_is_judged(rig: Rig, link: Link) -> None:
@@ -91,7 +91,7 @@ def test_it_is_aimed_then_strikes_then_is_judged(rig: Rig, link: Link) -> None:
     struck = only(rig)
     assert (struck.node_id, link.struck) == (node.id, ["d1"])
     assert struck.struck_at_us
-    assert rig.store.find_nodes([node.id])[0].drill == "kill"
+    assert rig.store.nodes.find([node.id])[0].drill == "kill"
     drilling(rig, link).look(rig.store)
     assert link.told == 1, "what has struck does not strike again"
     rig.clock.go_on(4)
@@ -140,7 +140,7 @@ def test_one_that_cannot_be_told_is_called_off(rig: Rig, link: Link) -> None:
         "it could not strike within 60 s",
     )
     assert link.struck == []
-    assert rig.store.find_nodes([node.id])[0].drill == "", "what it loses now, it loses by itself"
+    assert rig.store.nodes.find([node.id])[0].drill == "", "what it loses now, it loses by itself"
     drilling(rig, link).look(rig.store)
     assert only(rig) == ended
 
@@ -154,7 +154,7 @@ def test_what_was_struck_before_the_box_was_away_for_long_is_known(rig: Rig, lin
     rig.clock.go_on(STRIKE_S + 30)
     drilling(rig, link).look(rig.store)
     assert only(rig).struck_at_us == drill.asked_at_us
-    assert rig.store.find_nodes([node.id])[0].drill == "kill"
+    assert rig.store.nodes.find([node.id])[0].drill == "kill"
 
 
 @pytest.mark.parametrize("why", ["finished", "cancelled"])
@@ -177,7 +177,7 @@ def test_a_job_that_cannot_be_judged_is_in_no_others_way(
     other = rig.submit("other", ago_s=700)
     node = rig.launch(other, SPOT, ago_s=600)
     rig.train(node, ago_s=500, until_s=2, first=0, last=120)
-    rig.store.add_drill(FaultDrill("d2", other, DrillKind.KILL, "ada", rig.ago(0), 60.0))
+    rig.store.drills.add(FaultDrill("d2", other, DrillKind.KILL, "ada", rig.ago(0), 60.0))
 
     def broken(drill: FaultDrill, *_: object) -> None:
         if drill.id == "d1":
@@ -207,7 +207,7 @@ def test_a_box_that_is_back_ends_no_machine_that_has_begun_to_save(rig: Rig, lin
     providers = cast("dict[str, Provider]", {"aws": cloud})
 
     def look() -> None:
-        DrillRunner(link, lambda _: KEYS, providers, rig.backing().market, rig.clock).look(
+        DrillRunner(link, lambda _: KEYS, providers, rig.context().market, rig.clock).look(
             rig.store
         )
 
@@ -216,7 +216,7 @@ def test_a_box_that_is_back_ends_no_machine_that_has_begun_to_save(rig: Rig, lin
     assert len(cloud.ended) == 2, "nobody knows whether it was told"
     told = {"notice_id": "n", "kind": "preempt", "source": "imds", "remaining_s": 100.0}
     entry = JournalEntry(1000, rig.ago(0), node.generation, "notice", told)
-    rig.store.record_journal([JournalBatch(node.id, (entry,), rig.ago(0))])
+    rig.store.journal.record([JournalBatch(node.id, (entry,), rig.ago(0))])
     look()
     assert len(cloud.ended) == 2
     assert (only(rig).end, only(rig).text) == (
@@ -231,7 +231,7 @@ def test_a_machine_that_may_be_ending_is_not_called_off_before_it_is_heard(
     node, _ = ordered(rig, DrillKind.MACHINE)
     cloud = Ender()
     providers = cast("dict[str, Provider]", {"aws": cloud})
-    drill = DrillRunner(link, lambda _: KEYS, providers, rig.backing().market, rig.clock)
+    drill = DrillRunner(link, lambda _: KEYS, providers, rig.context().market, rig.clock)
     drill.look(rig.store)
     rig.clock.go_on(STRIKE_S + 1)
     drill.look(rig.store)
@@ -265,13 +265,13 @@ def test_a_box_that_may_not_own_the_deployment_strikes_nothing(
     node, drill = ordered(rig, kind)
     cloud = Ender()
     if aimed:
-        rig.store.set_drill(replace(drill, node_id=node.id, aimed_at_us=rig.ago(0)))
+        rig.store.drills.update(replace(drill, node_id=node.id, aimed_at_us=rig.ago(0)))
     providers = cast("dict[str, Provider]", {"aws": cloud})
     DrillRunner(
         link=link,
         keys=lambda _: KEYS,
         providers=providers,
-        market=rig.backing().market,
+        market=rig.context().market,
         clock=rig.clock,
         contested=lambda: "another spotd has this deployment",
     ).look(rig.store)
@@ -293,7 +293,7 @@ def test_a_drill_that_fails_is_told_as_an_alert(rig: Rig, link: Link) -> None:
     rig.clock.go_on(61)
     drilling(rig, link).look(rig.store)
     assert only(rig).end is DrillEnd.FAILED
-    row = rig.store.last_event(drill.job_id, "drill")
+    row = rig.store.events.last(drill.job_id, "drill")
     assert row is not None
     assert row.event.alert
     assert "did not train again, within 60 s" in row.event.text

@@ -25,7 +25,7 @@ from providers.base import (
     UnknownOutcome,
     UnpreparedError,
 )
-from providers.catalogs.egress import first_prices
+from providers.catalogs.egress import first_tier_prices
 from providers.catalogs.storage import storage_prices
 from providers.stores.base import ObjectStore
 from spotd import wire
@@ -40,7 +40,8 @@ from spotd.domain.units import S
 from spotd.planner.core.checkpoint_interval import prior_h
 from spotd.planner.core.expiry import LIFE_LIMIT_S
 from spotd.security.secrets import JobKeys, MasterKeyError
-from spotd.store.interface import AuditRow, StoreUnavailableError
+from spotd.store.audit import AuditRow
+from spotd.store.errors import StoreUnavailableError
 from spotd.wire import Command, Mount, Reply
 from tests.spotd.act.test_credential_leases import Listening
 from tests.spotd.fake_world import Stage, job_keys
@@ -118,7 +119,7 @@ def test_a_refused_create_says_why_and_what_it_spoils(stage: Stage, error: Provi
     stage.clouds["aws"].fail("launch", error)
     node = Called(stage).node
     assert (node.launch_error, node.launch_error_code) == (str(error), type(error).__name__)
-    market = stage.store.load_market(stage.clock.now_us())
+    market = stage.store.market.load(stage.clock.now_us())
     (refusal,) = market.refusals
     assert (refusal.offer_key, refusal.scope) == (node.offer.key, error.scope)
     assert dict(market.disabled) == ({"aws": "expired"} if isinstance(error, AuthError) else {})
@@ -265,7 +266,7 @@ def test_start_ships_the_packages_and_then_everything_the_program_needs(stage: S
     called = Called(stage, packages=packages, envs={"LR": "1"}, setup="pip install x", **spec)
     called.prepare()
     known = HeadSnapshot(4, 80, "m", released=False, final=False, seen_at_us=1)
-    stage.store.record_head("j1", known)
+    stage.store.jobs.record_head("j1", known)
     sent: list[object] = []
     given_s: list[float] = []
     link = stage.link
@@ -320,10 +321,10 @@ def test_secrets_leave_the_box_on_record_or_not_at_all(
     called = Called(stage)
     called.prepare()
     called.make(K.START, **START)
-    assert stage.store.audit(0) == [], "there were none"
+    assert stage.store.audit.rows(0) == [], "there were none"
     stage.world = replace(stage.world, secrets=lambda _job: {"WANDB": "w", "HF_TOKEN": "hf_1"})
     called.make(K.START, **START)
-    [row] = stage.store.audit(0)
+    [row] = stage.store.audit.rows(0)
     assert (row.user, row.uid, row.action, row.target) == ("spotd", -1, "secrets read", "j1")
     assert row.text == f"HF_TOKEN, WANDB to {called.node_id}"
 
@@ -333,7 +334,7 @@ def test_secrets_leave_the_box_on_record_or_not_at_all(
     def send(*_: object) -> Reply:
         raise AssertionError("nothing may be sent")
 
-    monkeypatch.setattr(stage.store, "add_audit", away)
+    monkeypatch.setattr(stage.store.audit, "add", away)
     monkeypatch.setattr(stage.world.link, "send", send)
     with pytest.raises(StoreUnavailableError):
         called.make(K.START, **START)
@@ -359,7 +360,7 @@ def test_what_was_done_is_on_record(called: Called, kind: EffectKind, column: st
 def test_a_create_is_only_absent_when_none_can_be_in_flight_any_more(stage: Stage) -> None:
     stage.clouds["aws"].fail("launch", *[UnknownOutcome("cut off")] * 9)
     called = Called(stage)
-    stage.store.set_desired("j1", Desired.CANCEL, "ada", stage.clock.now_us())
+    stage.store.jobs.set_desired("j1", Desired.CANCEL, stage.clock.now_us())
     stage.run(lambda s: s.nodes("j1", NodeState.TERMINATING))
     left_us = called.node.left_at_us
     stage.clouds["aws"].visibility_s = 5.0
@@ -450,7 +451,7 @@ def test_a_start_names_the_image_by_the_digest_that_the_job_began_with(
     monkeypatch.setattr(stage.link, "send", send)
     called.make(K.START, **START)
     found = Event("image_found", "pulled", data={"digest": "sha256:d"})
-    stage.store.add_event("j1", found, stage.clock.now_us())
+    stage.store.events.add("j1", found, stage.clock.now_us())
     called.make(K.START, **START)
     assert sent == ["r.io/x:1", "r.io/x@sha256:d"]
 
@@ -511,7 +512,7 @@ def test_a_job_that_chooses_its_own_pauses_hears_how_long_machines_live(
     assert told["j1"]["auto"] is True
     assert told["j1"]["mtbf_s"] == pytest.approx(prior_h(offer) * 3600, rel=0.02)
     second_microusd = offer.price_microusd_per_h / 3600
-    gb = first_prices().get(offer.cloud, 0) / second_microusd
+    gb = first_tier_prices().get(offer.cloud, 0) / second_microusd
     assert told["j1"]["gb_costs_s"] == pytest.approx(gb)
     put = 0.0 if options else storage_prices()["aws"].microusd_per_1000_writes / 1000
     assert told["j1"]["put_costs_s"] == pytest.approx(put / second_microusd)

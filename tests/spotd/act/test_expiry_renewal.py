@@ -50,7 +50,7 @@ def test_a_wanted_machine_is_renewed_every_hour(trained: Stage) -> None:
 
 def test_a_machine_that_nobody_wants_any_more_is_not_renewed(trained: Stage) -> None:
     trained.clouds["aws"].fail("terminate", *[UnknownOutcome("502")] * 1000)
-    trained.store.set_desired("j1", Desired.CANCEL, "ada", trained.clock.now_us())
+    trained.store.jobs.set_desired("j1", Desired.CANCEL, trained.clock.now_us())
     trained.run(lambda s: s.nodes("j1", NodeState.TERMINATING))
     trained.clock.sleep(20 * HOUR_S)
     renew(trained)
@@ -63,7 +63,7 @@ def test_a_renewal_that_fails_is_tried_again_and_told_once_at_half_of_the_time(
     paged: set[str] = set()
 
     def told() -> list[str]:
-        rows = trained.store.events("j1")
+        rows = trained.store.events.rows("j1")
         return [row.event.text for row in rows if row.event.kind == "not_renewed"]
 
     for _ in range(11):

@@ -32,12 +32,15 @@ def test_a_head_that_is_ahead_of_the_record_tells_that_the_database_is_old(stage
     """It was restored from a backup, however: what it does not know is not to be ended."""
     trained(stage)
     call(reading(stage), stage.world)()
-    assert stage.store.quarantine() == ""
+    assert stage.store.deployment.quarantine() == ""
     key = wire.head_key("j1")
     data, version = stage.commits.get(key)
     stage.commits.put_if(key, replace(wire.parse_head(data), generation=7).to_bytes(), version)
     call(reading(stage), stage.world)()
-    assert "is of generation 7, and the record of the job ends at 1" in stage.store.quarantine()
+    assert (
+        "is of generation 7, and the record of the job ends at 1"
+        in stage.store.deployment.quarantine()
+    )
 
 
 def test_a_head_that_moved_on_while_we_stood_still_tells_nothing(stage: Stage) -> None:
@@ -46,4 +49,4 @@ def test_a_head_that_moved_on_while_we_stood_still_tells_nothing(stage: Stage) -
     stage.strike(stage.nodes("j1")[0])
     stage.run(lambda s: s.job().head.generation == 2)  # type: ignore[union-attr]
     call(armed, stage.world)()
-    assert stage.store.quarantine() == ""
+    assert stage.store.deployment.quarantine() == ""

@@ -8,7 +8,7 @@ from spotd.act.secrets import open_job_secrets
 from spotd.base.clock import RandomIds
 from spotd.security.master_key import MasterKeyError
 from spotd.security.secrets import KeyRing, SecretBox, seal_secrets
-from spotd.store.interface import SecretRow
+from spotd.store.secrets import SecretRow
 from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import NOW, Bell, spec, submission
 
@@ -18,13 +18,13 @@ VAULT = SecretBox(KeyRing((random_bytes(32),)), random_bytes)
 
 def keep(store: MemoryStore, name: str, value: str) -> None:
     [sealed] = seal_secrets(VAULT, "", {name: value}).values()
-    store.keep_secret(SecretRow(name, NOW, "ada"), sealed, 0)
+    store.secrets.put(SecretRow(name, NOW, "ada"), sealed, 0)
 
 
 def test_its_own_come_before_kept_ones_and_those_are_of_now() -> None:
     store = MemoryStore("d0", Bell())
     mine = seal_secrets(VAULT, "j1", {"A": "mine"})
-    store.submit(submission("j1", spec=spec("j1", secrets=("A", "B")), secrets=mine), NOW)
+    store.jobs.submit(submission("j1", spec=spec("j1", secrets=("A", "B")), secrets=mine), NOW)
     with pytest.raises(
         MasterKeyError, match="the secret B of job j1 is not kept any more"
     ) as caught:
@@ -37,6 +37,6 @@ def test_its_own_come_before_kept_ones_and_those_are_of_now() -> None:
 
 def test_a_job_that_names_none_has_none() -> None:
     store = MemoryStore("d0", Bell())
-    store.submit(submission("j1"), NOW)
+    store.jobs.submit(submission("j1"), NOW)
     keep(store, "A", "kept")
     assert open_job_secrets(store, VAULT, "j1") == {}

@@ -28,7 +28,7 @@ def given_up(stage: Stage, node: Node) -> list[str]:
     cloud = stage.clouds[node.offer.provider]
     stage.run(lambda _: cloud.calls["terminate"] > 0, limit_s=300.0)
     stage.turn()
-    return [row.event.kind for row in stage.store.events("j1")]
+    return [row.event.kind for row in stage.store.events.rows("j1")]
 
 
 def test_its_last_words_are_on_record_and_nothing_of_a_terminal(stage: Stage) -> None:
@@ -36,7 +36,7 @@ def test_its_last_words_are_on_record_and_nothing_of_a_terminal(stage: Stage) ->
     cloud = stage.clouds[node.offer.provider]
     cloud.consoles[stage.nodes("j1")[0].instance_id] = PANIC
     assert given_up(stage, node).count("console") == 1
-    row = stage.store.last_event("j1", "console")
+    row = stage.store.events.last("j1", "console")
     assert row is not None
     assert row.event.node_id == node.id
     assert row.event.text.endswith("[  9.1] Kernel panic: hunter22")
@@ -55,7 +55,7 @@ def test_of_a_machine_that_trained_nobody_asks(stage: Stage) -> None:
     stage.submit()
     stage.run(lambda s: s.nodes("j1") and s.nodes("j1")[0].first_step_at_us)
     node = stage.nodes("j1")[0]
-    stage.store.set_desired("j1", Desired.CANCEL, "ada", stage.clock.now_us())
+    stage.store.jobs.set_desired("j1", Desired.CANCEL, stage.clock.now_us())
     stage.run(lambda s: s.nodes("j1", NodeState.GONE), limit_s=300.0)
     assert stage.clouds[node.offer.provider].calls["console"] == 0
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spotd.act.alerts import Alert
 from spotd.act.slack_blocks import clean, payload
 from spotd.domain.events import Event, Severity
-from spotd.store.interface import AlertRow
+from spotd.store.alerts import AlertRow
 from tests.fixtures.slack import OK, judge
 from tests.spotd.store.build import NOW
 

@@ -142,15 +142,16 @@ class Crowd:
     in which each lets two in."""
 
     def __init__(self, count: int) -> None:
-        self.nodes = [replace(new_node(), id=f"n{at}") for at in range(count)]
+        self.machines = [replace(new_node(), id=f"n{at}") for at in range(count)]
+        self.nodes = self.users = self  # the repositories that are asked
         self.asked = threading.Barrier(count)
         self.dismissed: set[tuple[str, str]] = set()
 
-    def shut_out(self) -> list[tuple[str, str]]:
-        return [(node.id, user) for node in self.nodes for user in ("alice", "bob")]
+    def admitted_though_disabled(self) -> list[tuple[str, str]]:
+        return [(node.id, user) for node in self.machines for user in ("alice", "bob")]
 
-    def find_nodes(self, ids: Sequence[str]) -> list[Node]:
-        return [node for node in self.nodes if node.id in ids]
+    def find(self, ids: Sequence[str]) -> list[Node]:
+        return [node for node in self.machines if node.id in ids]
 
     def record_dismissed(self, node_id: str, user: str, _at_us: int) -> None:
         self.dismissed.add((node_id, user))
@@ -165,9 +166,9 @@ class Crowd:
 def test_dead_machines_keep_nobody_from_the_others() -> None:
     crowd = Crowd(SIDE_BY_SIDE)
     visitors = SshAccess(crowd, lambda _job: KEYS, SystemClock())  # type: ignore[arg-type]
-    found = visitors.put_out(crowd)  # type: ignore[arg-type]
-    assert found == {node.id: "" for node in crowd.nodes} | {"n3": "no route"}
-    assert crowd.dismissed == {pair for pair in crowd.shut_out() if pair[0] != "n3"}
+    found = visitors.end_access_of_disabled_users(crowd)  # type: ignore[arg-type]
+    assert found == {node.id: "" for node in crowd.machines} | {"n3": "no route"}
+    assert crowd.dismissed == {pair for pair in crowd.admitted_though_disabled() if pair[0] != "n3"}
 
 
 @pytest.mark.parametrize(

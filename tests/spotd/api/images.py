@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spotd.store.image_records import ImageRow
+from spotd.store.images import ImageRow
 from tests.spotd.api.rig import Rig
 
 
@@ -26,7 +26,7 @@ def image(rig: Rig, name: str = "torch", ago_s: float = 7_230, **fields: object)
         made_at_us=at_us,
     )
     row = replace(row, **fields)  # type: ignore[arg-type]
-    rig.store.adopt_image(row)
+    rig.store.images.adopt(row)
     return row
 
 

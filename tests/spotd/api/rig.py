@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from providers.base import CapacityType, Instance, InstanceState, Leftover, LeftoverKind, Offer
-from providers.catalogs.egress import first_prices
+from providers.catalogs.egress import first_tier_prices
 from providers.catalogs.places import places
-from providers.catalogs.storage import first_storage
+from providers.catalogs.storage import first_tier_storage
 from providers.iam.policy import PolicyFacts
 from providers.readiness import CapacityNeed, Finding
 from providers.stores import open_store as open_objects
@@ -44,7 +44,10 @@ from spotd.planner.core.orphan_policy import HeldLeftover, HeldMachine, OrphanAc
 from spotd.security.secrets import JobKeys, rotate, seal_job_keys, seal_secrets, unlock
 from spotd.spec import CheckpointDefaults, KnownNames, load
 from spotd.store.backup import back_up
-from spotd.store.interface import CommitStatus, JournalBatch, Store, Submission
+from spotd.store.commit import CommitStatus
+from spotd.store.interface import Store
+from spotd.store.jobs import Submission
+from spotd.store.journal import JournalBatch
 from spotd.store.sql_store import open_store
 from spotd.wire import JournalEntry
 from tests.fixtures.memory import MEMORY
@@ -168,23 +171,23 @@ class Rig:
         self.store: Store = self._sql
         (self.folder / "spotd-key").write_bytes(b"k" * 32)
         (self.folder / "spotd-key").chmod(0o600)
-        unlock(self.store, self.folder, {}, bytes)
-        self.vault = unlock(self.store, self.folder, {}, self.ids.random_bytes)
+        unlock(self.store.secrets, self.folder, {}, bytes)
+        self.vault = unlock(self.store.secrets, self.folder, {}, self.ids.random_bytes)
         self.objects: ObjectStore = open_objects(f"file://{self.folder}/objects", {})
         self.shared = True  # of that folder: these machines are processes here
         self.checkpoint_store = f"file://{self.folder}/ckpt"
         self.open_store: Callable[[str], ObjectStore] = open_objects
         self.alerts: dict[str, str] = {"default": ""}
-        self.silent: dict[str, str] = {}
+        self.silent_providers: dict[str, str] = {}
         self.contested = ""
         self.findings: dict[str, list[Finding]] = {}
         self.needs: Mapping[str, Sequence[CapacityNeed]] = {}  # that the clouds were examined for
         self.held: list[HeldMachine] = []
         self.held_leftovers: list[HeldLeftover] = []
-        self.unswept: list[str] = []
+        self.unlisted_providers: list[str] = []
         self.routes = {"default": ("", False)}
         self.reports: list[LiveReport] = []
-        self.makers = {"aws": "aws"}
+        self.image_makers = {"aws": "aws"}
         self.configured_images: dict[str, str] = {}
         self.box_microusd_per_h = 0
         self.drill_days = 31.0
@@ -210,7 +213,7 @@ class Rig:
         self.server: Server | None = None
         self._journal: dict[str, itertools.count[int]] = {}
 
-    def backing(self) -> ApiContext:
+    def context(self) -> ApiContext:
         return ApiContext(
             store=self.store,
             clock=self.clock,
@@ -230,46 +233,48 @@ class Rig:
             test_alert=self._test_alert,
             policy_facts=self.facts.get,
             admit=self._admit,
-            put_out=self._put_out,
+            end_access_of_disabled_users=self._end_access_of_disabled_users,
             is_trusted=lambda uid: uid in self.authority.trusted,
             rotate_key=lambda: rotate(
-                self.store, self.vault, self.folder, {}, self.ids.random_bytes
+                self.store.secrets, self.vault, self.folder, {}, self.ids.random_bytes
             ),
-            silent=lambda: self.silent,
+            silent_providers=lambda: self.silent_providers,
             contested=lambda: self.contested,
             held=lambda: self.held,
             held_leftovers=lambda: self.held_leftovers,
-            unswept=lambda: self.unswept,
+            unlisted_providers=lambda: self.unlisted_providers,
             is_shared=lambda _url: self.shared,
-            examine=self._examine,
-            reach_routes=lambda: self.routes,
+            check_cloud_readiness=self._check_cloud_readiness,
+            check_alert_routes=lambda: self.routes,
             live_reports=lambda: self.reports,
-            makers=lambda: self.makers,
+            image_makers=lambda: self.image_makers,
             configured_images=lambda: self.configured_images,
             drill_days=lambda: self.drill_days,
             box_microusd_per_h=lambda: self.box_microusd_per_h,
             budgets=lambda: self.budgets,
             approval=lambda: self.approval,
-            tally=self._sql.tally,
+            metric_records=self._sql.metrics.read,
             owner="this-daemon",
         )
 
     def _market(self, now_us: int) -> Market:
-        found = self.store.load_market(now_us)
+        found = self.store.market.load(now_us)
         known = {"countries": places().countries, "operators": places().operators}
         stores = {"places": self.places, "shards": self.shards, "datasets": self.datasets}
-        prices = {"leaving": first_prices(), "storing": first_storage()}
+        prices = {"leaving": first_tier_prices(), "storing": first_tier_storage()}
         return replace(found, **prices, **stores, **known)
 
-    def _examine(self, needs: Mapping[str, Sequence[CapacityNeed]]) -> Mapping[str, list[Finding]]:
+    def _check_cloud_readiness(
+        self, needs: Mapping[str, Sequence[CapacityNeed]]
+    ) -> Mapping[str, list[Finding]]:
         self.needs = needs
         return self.findings
 
     def _admit(self, node: Node, user: str, public_key: str) -> None:
         self.visitors.admit(self.store, node, user, public_key)
 
-    def _put_out(self) -> Mapping[str, str]:
-        return self.visitors.put_out(self.store)
+    def _end_access_of_disabled_users(self) -> Mapping[str, str]:
+        return self.visitors.end_access_of_disabled_users(self.store)
 
     def hold(
         self, ident: str, ago_s: float, why: str, fate: OrphanAction = OrphanAction.HOLD
@@ -303,7 +308,7 @@ class Rig:
         return {name: error for name, error in self.alerts.items() if route in ("", name)}
 
     def start(self) -> Rig:
-        self.server = serve(make_app(self.backing(), self.authority), self.socket)
+        self.server = serve(make_app(self.context(), self.authority), self.socket)
         return self
 
     def stop(self) -> None:
@@ -324,14 +329,14 @@ class Rig:
     def offer_them(self, *offers: Offer) -> None:
         for provider in ("aws", "toy-gcp"):
             mine = [offer for offer in offers or OFFERS if offer.provider == provider]
-            self.store.record_offers(provider, mine, self.clock.now_us())
+            self.store.market.record_offers(provider, mine, self.clock.now_us())
 
     def submit(self, name: str = "gpt", ago_s: float = 0, text: str = JOB_FILE) -> str:
         """A job stored `ago_s` ago; returns its id."""
         parsed = load(
             text,
             now_us=self.clock.now_us(),
-            defaults=self.backing().defaults(),
+            defaults=self.context().defaults(),
             secrets={"HF_TOKEN": "hf_very_secret"} if "HF_TOKEN" in text else {},
         )
         job_id = self.ids.job_id()
@@ -345,7 +350,7 @@ class Rig:
             job_key=seal_job_keys(self.vault, job_id, keys),
             secrets=seal_secrets(self.vault, job_id, parsed.secrets),
         )
-        return self.store.submit(submission, self.ago(ago_s)).id
+        return self.store.jobs.submit(submission, self.ago(ago_s)).id
 
     def commit(
         self, job_id: str, at_us: int, *changes: Change, events: tuple[Event, ...] = ()
@@ -378,7 +383,7 @@ class Rig:
         self.commit(
             job_id, at_us, *opening, AddNode(node), events=(Event("launch", text, node.id),)
         )
-        self.store.record_launched(node.id, f"i-{generation}{rank}", at_us)
+        self.store.nodes.record_launched(node.id, f"i-{generation}{rank}", at_us)
         return node
 
     def change(self, node: Node, ago_s: float, **fields: Any) -> None:
@@ -389,13 +394,13 @@ class Rig:
         seq = next(self._journal.setdefault(node.id, itertools.count(1)))
         at_us = self.ago(ago_s)
         entry = JournalEntry(seq, at_us, node.generation, kind, data)
-        self.store.record_journal([JournalBatch(node.id, (entry,), at_us)])
+        self.store.journal.record([JournalBatch(node.id, (entry,), at_us)])
 
     def train(self, node: Node, ago_s: float, until_s: float, first: int, last: int) -> None:
         """The machine boots, claims and trains steps `first` to `last`, ending `until_s` ago with
         a checkpoint."""
         self.change(node, ago_s, state=NodeState.BOOTING, chosen=True)
-        self.store.record_booted(node.id, self.ago(ago_s))
+        self.store.nodes.record_booted(node.id, self.ago(ago_s))
         self.say(node, ago_s, "hello", agent="1", wire=1)
         self.say(node, ago_s, "ready")
         self.say(node, ago_s, "claimed", step=first, manifest="")
@@ -424,8 +429,8 @@ class Rig:
         at_us = self.ago(ago_s)
         fields = {"leave_reason": reason, "leave_text": text, "left_at_us": at_us}
         self.change(node, ago_s, state=NodeState.TERMINATING, **fields)
-        self.store.record_told(node.id, EffectKind.TERMINATE, at_us - 1)
-        self.store.record_listing(node.offer.provider, [], at_us, at_us)
+        self.store.nodes.record_acknowledged(node.id, EffectKind.TERMINATE, at_us - 1)
+        self.store.instances.record_listing(node.offer.provider, [], at_us, at_us)
         self.change(node, ago_s, state=NodeState.GONE)
 
     def address(self, node: Node, host: str, port: int, user: str = "ubuntu") -> None:
@@ -444,7 +449,7 @@ class Rig:
             ssh_user=user,
         )
         now_us = self.clock.now_us()
-        self.store.record_listing(node.offer.provider, [instance], now_us, now_us)
+        self.store.instances.record_listing(node.offer.provider, [instance], now_us, now_us)
 
     def finish(self, job_id: str, ago_s: float, outcome: Outcome, text: str = "") -> None:
         at_us = self.ago(ago_s)
@@ -457,7 +462,7 @@ class Rig:
         """A piece of output, as the follower stores it."""
         key = f"logs/{node.job_id}/g{node.generation}/r{node.rank}/{stream}/{offset:012d}"
         self.objects.put(key, data)
-        self.store.record_log_offset(node.id, stream, offset + len(data))
+        self.store.logs.record_offset(node.id, stream, offset + len(data))
 
 
 def story(rig: Rig) -> str:

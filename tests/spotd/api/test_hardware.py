@@ -24,7 +24,7 @@ def decided(rig: Rig, node: Node) -> Node:
     now_us = rig.clock.now_us()
     view = rig.store.load_view(node.job_id, now_us)
     assert view is not None
-    plan = decide(view, rig.backing().market(now_us), now_us)
+    plan = decide(view, rig.context().market(now_us), now_us)
     after = apply_all(view, plan.changes)
     return next(one for one in after.nodes if one.id == node.id)
 
@@ -35,16 +35,16 @@ def test_a_gpu_that_is_missing_is_no_preemption(rig: Rig) -> None:
     rig.train(node, ago_s=4800, until_s=100, first=0, last=900)
     rig.say(node, 20, "unwell", what="gpu", text=WORDS, again=False, step=900)
     rig.say(node, 10, "exited", code=EXIT_UNFIT, tail=WORDS)
-    (told,) = rig.store.events_of(node.job_id, [GPU])
+    (told,) = rig.store.events.of_kinds(node.job_id, [GPU])
     assert WORDS in told.event.text
     found = decided(rig, node)
     assert (found.state, found.leave_text) == (NodeState.TERMINATING, "its GPU has failed")
     assert found.leave_reason is LeaveReason.LOST
     assert found.notices == ()
     rig.leave(node, 5, LeaveReason.LOST, found.leave_text)
-    row = stats(ApiRequest(rig.backing()))["total"]["interruptions"]
+    row = stats(ApiRequest(rig.context()))["total"]["interruptions"]
     assert (row["preempted"], row["lost"]) == (0, 1)
-    page = read(Metrics(rig.backing()).text())
+    page = read(Metrics(rig.context()).text())
     kinds = {
         kind: value(page, "spotd_interruptions_total", **POOL, kind=kind, notice="no")
         for kind in ("preempted", "lost")

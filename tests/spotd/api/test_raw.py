@@ -17,14 +17,19 @@ from hypothesis import strategies as st
 from starlette.types import ASGIApp
 
 from spotd.api.http import app
-from spotd.api.http.app import BYTES, PLAIN, WAITING, make_app
-from spotd.api.http.openapi import BODY, QUERY
+from spotd.api.http.app import make_app
 from spotd.api.http.permissions import Permissions
+from spotd.api.http.route import Kind
+from spotd.api.http.route_table import BY_KEY
 from tests.fixtures.examples import examples
 from tests.spotd.api.rig import Rig, story
 
 EXAMPLES = examples(4)
-ROUTES = [f"{verb} {path}" for verb, path, _ in (*PLAIN, *WAITING, *BYTES)]
+ROUTES = {
+    f"{verb} {path}": route
+    for (verb, path), route in BY_KEY.items()
+    if route.kind is not Kind.OPENAPI
+}
 NAMES = ["gpt", "aws", "A", "root", "0" * 64, "\x00", "\ud800", "a/b", "..", "%2e"]
 HEADERS = [b"content-length", b"content-type", b"transfer-encoding", b"x-forwarded-for", b"host"]
 Message = MutableMapping[str, Any]
@@ -39,7 +44,7 @@ values = st.recursive(
 
 def bodies(name: str) -> st.SearchStrategy[bytes]:
     """Any bytes; JSON of any shape; and what has the route's own fields, cut or with more."""
-    fields = st.dictionaries(st.sampled_from(list(BODY.get(name) or [""])), values, max_size=4)
+    fields = st.dictionaries(st.sampled_from(list(ROUTES[name].body or [""])), values, max_size=4)
     whole = st.one_of(fields, values).map(lambda value: json.dumps(value).encode())
     broken = st.tuples(whole, st.integers(0, 40), st.binary(max_size=8))
     cut = broken.map(lambda parts: parts[0][: parts[1]] + parts[2] + parts[0][parts[1] :])
@@ -47,7 +52,7 @@ def bodies(name: str) -> st.SearchStrategy[bytes]:
 
 
 def queries(name: str) -> st.SearchStrategy[bytes]:
-    keys = st.sampled_from([*(QUERY.get(name) or ["x"]), "wait_s", "limit", "job"])
+    keys = st.sampled_from([*(ROUTES[name].query or ["x"]), "wait_s", "limit", "job"])
     plain = st.one_of(numbers, words).map(lambda value: str(value).encode("utf-8", "surrogatepass"))
     pair = st.tuples(keys.map(str.encode), st.one_of(plain, st.binary(max_size=12)))
     return st.one_of(
@@ -128,7 +133,7 @@ def test_any_bytes_are_answered_and_a_refusal_changes_nothing(
     rig: Rig, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "MAX_WAIT_S", 0)
-    asgi = make_app(rig.backing(), Permissions())
+    asgi = make_app(rig.context(), Permissions())
 
     @settings(
         max_examples=EXAMPLES,

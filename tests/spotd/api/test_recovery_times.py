@@ -7,14 +7,14 @@ import pytest
 from spotd.api_client.client import Client
 from spotd.domain.node import Node
 from spotd.domain.states import LeaveReason, NodeState
-from spotd.store.interface import JournalBatch
+from spotd.store.journal import JournalBatch
 from spotd.wire import JournalEntry
 from tests.spotd.api.rig import OFFERS, SPOT, Rig
 
 
 def say(rig: Rig, node: Node, seq: int, ago_s: float, kind: str, data: dict[str, object]) -> None:
     entry = JournalEntry(seq, rig.ago(ago_s), node.generation, kind, data)
-    rig.store.record_journal([JournalBatch(node.id, (entry,), rig.ago(ago_s))])
+    rig.store.journal.record([JournalBatch(node.id, (entry,), rig.ago(ago_s))])
 
 
 @pytest.mark.req("RPV-06")
@@ -69,7 +69,7 @@ def test_reading_the_checkpoint_is_measured_and_paid_for(rig: Rig, client: Clien
     rig.leave(old, 600, LeaveReason.LOST, "gone")
     new = rig.launch(job_id, SPOT, ago_s=600)
     rig.change(new, 600, state=NodeState.BOOTING, chosen=True)
-    rig.store.record_booted(new.id, rig.ago(600))
+    rig.store.nodes.record_booted(new.id, rig.ago(600))
     rig.say(new, 590, "hello", agent="1", wire=1)
     rig.say(new, 500, "ready")
     rig.say(new, 160, "claimed", step=100, manifest="", restore_s=240.0)

@@ -29,7 +29,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
         return "unix"
 
 
-def test_forwards_for_as_long_as_the_block_lasts(folder: Path, ssh: Path) -> None:
+def test_forwards_while_the_block_runs(folder: Path, ssh: Path) -> None:
     remote = folder / "daemon.sock"
     with socketserver.ThreadingUnixStreamServer(str(remote), Answer) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -46,14 +46,14 @@ def test_forwards_for_as_long_as_the_block_lasts(folder: Path, ssh: Path) -> Non
     assert "'--', 'me@box'" in ssh.read_text()
 
 
-def test_no_daemon_behind_the_tunnel(folder: Path, ssh: Path) -> None:
+def test_missing_daemon_behind_the_tunnel_is_unreachable(folder: Path, ssh: Path) -> None:
     with forward("me@box", str(folder / "none.sock")) as local:
         client = Client(local, "me@box:/none.sock")
         with pytest.raises(UnreachableError, match=r"no daemon answers on me@box:/none\.sock"):
             client.get("/v1/health")
 
 
-def test_what_ssh_says_is_passed_on(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_ssh_is_in_the_error(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_SSH_FAILS", "1")
     denied = pytest.raises(UnreachableError, match="Permission denied")
     with denied as caught, forward("me@box", "/run/spotd/spotd.sock"):
@@ -62,6 +62,6 @@ def test_what_ssh_says_is_passed_on(ssh: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("host", ["", "-oProxyCommand=evil", "two words"])
-def test_a_host_is_no_option(host: str) -> None:
-    with pytest.raises(UserError, match="is no host"):
+def test_host_cannot_be_an_ssh_option(host: str) -> None:
+    with pytest.raises(UserError, match="is not a host"):
         check_host(host)

@@ -30,31 +30,33 @@ def lines(out: str) -> dict[str, str]:
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
-def told(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> Any:
+def job_cost(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> Any:
     assert spotctl(rig, "cost", "gpt", "-o", "json") == 0
     return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.req("BUD-04")
-def test_a_job_that_says_how_much_there_is_to_do(
+def test_completion_of_a_job_with_known_work(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained(rig)
-    data = told(rig, spotctl, capsys)
-    found = data["outlook"]
-    assert (found["step"], found["steps"], found["steps_left"]) == (1790, 10_000, 8210)
-    assert found["step_s"] == pytest.approx((3520 + 2700) / 1790, rel=1e-3)
-    assert found["left_hours"] == pytest.approx(8210 * found["step_s"] / 3600, rel=1e-5)
-    assert found["usd_per_hour"] == 25.5
-    hours, ends = found["hours"], found["final_usd"]
-    assert 0.85 * found["left_hours"] < hours["low"] < hours["middle"] < hours["high"]
+    data = job_cost(rig, spotctl, capsys)
+    estimate = data["outlook"]
+    assert (estimate["step"], estimate["steps"], estimate["steps_left"]) == (1790, 10_000, 8210)
+    assert estimate["step_s"] == pytest.approx((3520 + 2700) / 1790, rel=1e-3)
+    assert estimate["left_hours"] == pytest.approx(8210 * estimate["step_s"] / 3600, rel=1e-5)
+    assert estimate["usd_per_hour"] == 25.5
+    hours, ends = estimate["hours"], estimate["final_usd"]
+    assert 0.85 * estimate["left_hours"] < hours["low"] < hours["middle"] < hours["high"]
     assert data["spend_usd"] < ends["low"] < ends["middle"] < ends["high"]
-    other = found["on_demand"]
-    assert other["final_usd"] == pytest.approx(
-        data["on_demand_usd"] + 51.0 * found["left_hours"], rel=1e-4
+    on_demand = estimate["on_demand"]
+    assert on_demand["final_usd"] == pytest.approx(
+        data["on_demand_usd"] + 51.0 * estimate["left_hours"], rel=1e-4
     )
-    assert other["saving"] == pytest.approx(1 - ends["middle"] / other["final_usd"], abs=1e-4)
-    assert other["saving"] <= other["discount"]
+    assert on_demand["saving"] == pytest.approx(
+        1 - ends["middle"] / on_demand["final_usd"], abs=1e-4
+    )
+    assert on_demand["saving"] <= on_demand["discount"]
     assert spotctl(rig, "cost", "gpt") == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 100
@@ -88,7 +90,7 @@ def test_a_job_that_says_how_much_there_is_to_do(
         ),
     ],
 )
-def test_what_is_not_known_is_said(
+def test_unknown_completion_says_why(
     rig: Rig,
     spotctl: Spotctl,
     capsys: pytest.CaptureFixture[str],
@@ -97,7 +99,7 @@ def test_what_is_not_known_is_said(
     advice: str,
 ) -> None:
     trained(rig, text)
-    data = told(rig, spotctl, capsys)["outlook"]
+    data = job_cost(rig, spotctl, capsys)["outlook"]
     assert data["hours"] is data["finish"] is data["final_usd"] is data["on_demand"] is None
     assert data["usd_per_hour"] == 25.5
     assert spotctl(rig, "cost", "gpt") == 0
@@ -107,12 +109,12 @@ def test_what_is_not_known_is_said(
     assert "at its end" not in shown
 
 
-def test_storage_and_egress_until_its_end(
+def test_storage_and_egress_until_the_end(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rig.checkpoint_store = "s3://runs/team"
     trained(rig)
-    data = told(rig, spotctl, capsys)
+    data = job_cost(rig, spotctl, capsys)
     month = data["kept"]["usd_per_month"]
     hours = data["outlook"]["hours"]["middle"]
     assert data["outlook"]["storage_left_usd"] == pytest.approx(month * hours / 730, abs=1e-6)
@@ -120,7 +122,7 @@ def test_storage_and_egress_until_its_end(
     assert "of storage and egress until then" in lines(capsys.readouterr().out)["... on top"]
 
 
-def test_before_the_first_step_nothing_is_foretold(
+def test_nothing_is_estimated_before_the_first_step(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rig.launch(rig.submit(ago_s=100, text=WORK), SPOT, ago_s=90)

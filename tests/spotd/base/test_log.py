@@ -18,7 +18,7 @@ from spotd.act.alerts import Alert, LogSink
 from spotd.base import log
 from spotd.base.log import FLOOD_LINES, FLOOD_S, Redactor, Sampler
 from spotd.domain.events import Event
-from spotd.store.interface import AlertRow
+from spotd.store.alerts import AlertRow
 
 WEBHOOK = "https://hooks.slack.com/services/T0AAAAAAA/B0BBBBBBB/cccccccccccccccccccccccc"
 PEM = (

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spotd.base.text import clean, money, place, places, size, span, spent
-from spotd.cli.cost import _kept
+from spotd.cli.cost import _stored_checkpoints
 from spotd.cli.log_text import Streams, safe_line
 from spotd.cli.offers import offer_row, sparkline
 
@@ -100,7 +100,7 @@ Captured = pytest.CaptureFixture[bytes]
 
 
 def test_streams_join_pieces_into_lines(capsysbinary: Captured) -> None:
-    streams = Streams({}, many=True, safe=False)
+    streams = Streams({}, show_rank=True, safe=False)
     streams.feed(chunk("he", rank=0))
     streams.feed(chunk("wor", rank=1))
     streams.feed(chunk("llo\nsecond", rank=0))
@@ -113,7 +113,7 @@ def test_streams_join_pieces_into_lines(capsysbinary: Captured) -> None:
 
 def test_a_pipe_gets_every_byte(capsysbinary: Captured) -> None:
     data = bytes(range(256)) * 3
-    streams = Streams({}, many=False, safe=False)
+    streams = Streams({}, show_rank=False, safe=False)
     for start in range(0, len(data), 7):
         streams.feed(chunk(data[start : start + 7].decode("latin-1")))
     streams.close()
@@ -122,7 +122,7 @@ def test_a_pipe_gets_every_byte(capsysbinary: Captured) -> None:
 
 def test_tail_and_change_of_machine(capsysbinary: Captured) -> None:
     node = {"provider": "gcp", "region": "r", "zone": "z", "local": False}
-    streams = Streams({2: node}, many=False, safe=True)
+    streams = Streams({2: node}, show_rank=False, safe=True)
     streams.tail(2)
     streams.feed(chunk("1\n2\n3\n"))
     streams.caught_up()
@@ -163,12 +163,17 @@ def test_an_offer_of_a_reservation_says_prepaid_and_when_it_ends() -> None:
     assert [str(cell) for cell in scored[6:8]] == ["-", "7"]
     assert len(scored) == len(row) + 1
     assert str(offer_row(plain, ends=False, scored=True)[7]) == "-"
-    shares = [offer_row(plain | {"evicted_pct": n}, ends=False, taken=True) for n in (5, 100, None)]
+    shares = [
+        offer_row(plain | {"evicted_pct": n}, ends=False, evicted=True) for n in (5, 100, None)
+    ]
     assert [str(cells[7]) for cells in shares] == ["<5%", "20%+", "-"]
 
 
 def test_what_is_kept_is_told_where_its_price_is_known() -> None:
     kept = {"checkpoints": 2, "bytes": 6 << 30, "usd_per_month": 0.138, "price_of": "S3, r, day"}
-    assert _kept(kept) == "2 checkpoints, 6.0 GiB: about $0.14 a month on top, by list (S3, r, day)"
-    assert _kept(kept | {"usd_per_month": None}) == ""
-    assert _kept({}) == ""
+    assert (
+        _stored_checkpoints(kept)
+        == "2 checkpoints, 6.0 GiB: about $0.14 a month on top, by list (S3, r, day)"
+    )
+    assert _stored_checkpoints(kept | {"usd_per_month": None}) == ""
+    assert _stored_checkpoints({}) == ""

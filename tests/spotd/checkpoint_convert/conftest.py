@@ -1,4 +1,4 @@
-"""These tests use the command line and its daemon."""
+"""Fixtures of the command-line tests, for the tests of exports."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ while True:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    """A daemon's API of this test's own, running."""
+    """A running daemon API of this test's own."""
     rig = Rig().start()
     yield rig
     rig.close()
@@ -59,7 +59,10 @@ def rig() -> Iterator[Rig]:
 
 @pytest.fixture
 def spotctl(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Spotctl:
-    """Runs a command line in this process, against `rig` if one is given; returns its exit code."""
+    """A function that runs a command line in this process and returns its exit code.
+
+    The command uses the daemon of `rig` if one is given.
+    """
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
@@ -75,14 +78,14 @@ def spotctl(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder with a path that is short enough for sockets."""
+    """A folder whose path is short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name:
         yield Path(name)
 
 
 @pytest.fixture
 def ssh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A fake ssh first on PATH; returns the file that its command lines go to."""
+    """Put a fake ssh first on PATH; returns the file that logs its command lines."""
     program = folder / "bin" / "ssh"
     program.parent.mkdir()
     program.write_text(FAKE_SSH.format(python=sys.executable))

@@ -1,4 +1,4 @@
-"""Checkpoints of a job of the rig, laid out as the trainer's saver lays them out."""
+"""Checkpoints of a rig's job, laid out as the trainer's saver lays them out."""
 
 from __future__ import annotations
 
@@ -22,29 +22,31 @@ TENSORS = (TensorLayout("t", "int32", (1024,), (Block((0,), (1024,), 0, 0),)),)
 
 
 @dataclass(frozen=True)
-class First(Manifest):
-    """As it was written before there were streams: version 1."""
+class FirstManifest(Manifest):
+    """A manifest of version 1, which has no streams."""
 
     def to_bytes(self) -> bytes:
-        now = json.loads(super().to_bytes())["manifest"]
+        fields = json.loads(super().to_bytes())["manifest"]
         shards = [
-            {"key": one.key, "size": one.size, "digest": f"{one.kind}:{one.digests[0]}"}
-            for one in self.shards
+            {"key": shard.key, "size": shard.size, "digest": f"{shard.kind}:{shard.digests[0]}"}
+            for shard in self.shards
         ]
         tensors = [
             {"name": f"t{n}", "dtype": "int32", "shape": [256], "shard": n, "offset": 0}
             | {"nbytes": SHARD}
             for n in range(len(shards))
         ]
-        del now["streams"]
+        del fields["streams"]
         return wire.encode(
-            {"manifest": {**now, "shards": shards, "tensors": tensors}, "version": 1}
+            {"manifest": {**fields, "shards": shards, "tensors": tensors}, "version": 1}
         )
 
 
 class Saver:
-    """Of one job, whose checkpoints lie in `store`: four shards of 1 KiB each, of two chunks, or of
-    one in a `first` manifest."""
+    """Saver of one job's checkpoints in `store`.
+
+    A checkpoint has four shards of 1 KiB, each of two chunks, or of one in a `first` manifest.
+    """
 
     def __init__(self, rig: Rig, job_id: str) -> None:
         self.rig, self.id = rig, job_id
@@ -53,14 +55,14 @@ class Saver:
         self.fence.claim()
 
     def save(self, step: int, ago_s: float = 0, *, first: bool = False, **more: Any) -> HeadRef:
-        """What HEAD names then; made `ago_s` ago."""
-        size, kind = (SHARD, First) if first else (CHUNK, Manifest)
-        return self._save(step, [bytes_of(step)], TENSORS, size, kind, ago_s, **more)
+        """Save a checkpoint, made `ago_s` seconds ago, and return what HEAD names then."""
+        size, kind = (SHARD, FirstManifest) if first else (CHUNK, Manifest)
+        return self._save(step, [step_bytes(step)], TENSORS, size, kind, ago_s, **more)
 
     def save_tensors(
         self, step: int, streams: Sequence[bytes], tensors: Sequence[TensorLayout], **more: Any
     ) -> HeadRef:
-        """Any streams of any tensors."""
+        """Save a checkpoint of any streams and tensors."""
         return self._save(step, streams, tuple(tensors), CHUNK, Manifest, 0, **more)
 
     def _save(
@@ -75,28 +77,30 @@ class Saver:
         **more: Any,
     ) -> HeadRef:
         folder = wire.manifest_key(self.id, 1, step, f"n{step}").rpartition("/")[0]
-        made = []
+        saved_streams = []
         for rank, data in enumerate(streams):
             shards = []
             for number, start in enumerate(range(0, len(data), SHARD)):
-                part = data[start : start + SHARD]
-                cuts = [part[at : at + chunk] for at in range(0, len(part), chunk)]
+                shard = data[start : start + SHARD]
+                cuts = [shard[at : at + chunk] for at in range(0, len(shard), chunk)]
                 digests = tuple(xxh3_128_hexdigest(cut) for cut in cuts)
                 key = f"{folder}/r{rank:05d}-{number:05d}"
-                shards.append(Shard(key, len(part), chunk, digests))
-                self.store.put(key, part)
-            made.append(Stream(tuple(shards)))
-        world, at_us = len(made), self.rig.ago(ago_s)
-        manifest = kind(self.id, 1, step, at_us, world, tuple(made), tensors, state or {})
+                shards.append(Shard(key, len(shard), chunk, digests))
+                self.store.put(key, shard)
+            saved_streams.append(Stream(tuple(shards)))
+        world_size, at_us = len(saved_streams), self.rig.ago(ago_s)
+        manifest = kind(
+            self.id, 1, step, at_us, world_size, tuple(saved_streams), tensors, state or {}
+        )
         head = self.fence.commit(manifest, key=f"{folder}/MANIFEST.json", **more)
         assert head.current is not None
         return head.current
 
     def file(self, key: str) -> Path:
-        """Where an object lies."""
+        """Return the path of an object."""
         return Path(self.rig.checkpoint_store.removeprefix("file://")) / key
 
 
-def bytes_of(step: int) -> bytes:
-    """What is saved after that step: no two chunks of it are alike."""
+def step_bytes(step: int) -> bytes:
+    """Return the data that is saved after a step; no two chunks are alike."""
     return b"".join((step * 10_000 + n).to_bytes(4, "big") for n in range(SIZE // 4))

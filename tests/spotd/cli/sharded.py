@@ -1,4 +1,4 @@
-"""What two ranks saved together: tensors of one, of both, of several types."""
+"""A checkpoint of two ranks: tensors of one rank, of both, and of several types."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ SHAPES: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 
 
-def made() -> dict[str, Any]:
-    """The tensors."""
+def make_tensors() -> dict[str, Any]:
+    """Return the tensors by name."""
     import torch
 
     torch.manual_seed(5)
-    found = {}
+    tensors = {}
     for name, (dtype, shape) in SHAPES.items():
         numbers = torch.randn(shape) * 100
-        found[name] = (numbers > 0) if dtype == "bool" else numbers.to(getattr(torch, dtype))
-    return found
+        tensors[name] = (numbers > 0) if dtype == "bool" else numbers.to(getattr(torch, dtype))
+    return tensors
 
 
-def saved(saver: Saver, step: int = 10) -> dict[str, Any]:
-    """By two ranks, with a gap before each tensor, in several shards of each."""
-    streams, layouts, whole = [bytearray(), bytearray()], [], made()
-    for name, tensor in whole.items():
+def save_sharded(saver: Saver, step: int = 10) -> dict[str, Any]:
+    """Save the tensors by two ranks and return them.
+
+    There is a gap before each tensor, and each rank has several shards.
+    """
+    streams, layouts, tensors = [bytearray(), bytearray()], [], make_tensors()
+    for name, tensor in tensors.items():
         axis = {"model.rows.weight": 0, "model.columns.weight": 1}.get(name)
         parts = [tensor] if axis is None else list(tensor.tensor_split(2, axis))
         blocks = []
@@ -43,15 +46,15 @@ def saved(saver: Saver, step: int = 10) -> dict[str, Any]:
             if axis is not None and rank:
                 at[axis] = parts[0].shape[axis]
             blocks.append(Block(tuple(at), tuple(part.shape), rank, len(streams[rank])))
-            streams[rank] += bytes_of(part)
+            streams[rank] += tensor_bytes(part)
         layouts.append(TensorLayout(name, SHAPES[name][0], SHAPES[name][1], tuple(blocks)))
     both = [bytes(stream) for stream in streams]
     saver.save_tensors(step, both, layouts, state={"step": step, "config": {"width": 30}})
-    return whole
+    return tensors
 
 
-def bytes_of(tensor: Any) -> bytes:
-    """Row by row."""
+def tensor_bytes(tensor: Any) -> bytes:
+    """Return a tensor's bytes, row by row."""
     import torch
 
     if not tensor.numel():

@@ -1,4 +1,4 @@
-"""`spotctl audit`: one line a request, with how it ended."""
+"""`spotctl audit`: one line for each request, with its outcome."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ import json
 import pytest
 
 from spotd.base.errors import ExitCode
-from spotd.cli.audit import merge
-from spotd.store.interface import AuditOutcome, AuditRow
+from spotd.cli.audit import merge_by_request
+from spotd.domain.events import AuditOutcome
+from spotd.store.audit import AuditRow
 from tests.spotd.api.rig import Rig
 from tests.spotd.cli.conftest import Spotctl
 
 Captured = pytest.CaptureFixture[str]
 
 
-def told(
+def audit_line(
     rig: Rig, outcome: AuditOutcome, text: str = "", request: str = "", ago_s: int = 0
 ) -> None:
     row = AuditRow(rig.ago(ago_s), 1000, "ada", "cancel", "gpt", outcome, text, request)
-    rig.store.add_audit(row)
+    rig.store.audit.add(row)
 
 
-def test_a_request_is_one_line(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
-    told(rig, AuditOutcome.ASKED, request="r1", ago_s=60)
-    told(rig, AuditOutcome.ASKED, request="r2")
-    told(rig, AuditOutcome.DONE, "id=j1", request="r1")
-    told(rig, AuditOutcome.REFUSED, "not in the\x1b[2J group", request="")
-    told(rig, AuditOutcome.DONE, "long ago", ago_s=7200)
+def test_each_request_is_one_line(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+    audit_line(rig, AuditOutcome.ASKED, request="r1", ago_s=60)
+    audit_line(rig, AuditOutcome.ASKED, request="r2")
+    audit_line(rig, AuditOutcome.DONE, "id=j1", request="r1")
+    audit_line(rig, AuditOutcome.REFUSED, "not in the\x1b[2J group", request="")
+    audit_line(rig, AuditOutcome.DONE, "long ago", ago_s=7200)
     assert spotctl(rig, "audit", "--since", "1h") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[5] for line in lines[1:]] == ["done", "unknown", "refused"]
@@ -44,17 +45,17 @@ def test_all_pages_are_read(
 ) -> None:
     monkeypatch.setattr("spotd.api.routes.audit.PAGE", 2)
     for number in range(5):
-        told(rig, AuditOutcome.REFUSED, f"n{number}")
+        audit_line(rig, AuditOutcome.REFUSED, f"n{number}")
     assert spotctl(rig, "audit", "-o", "json") == 0
     items = json.loads(capsys.readouterr().out)["items"]
     assert [item["text"] for item in items] == [f"n{number}" for number in range(5)]
 
 
-def test_a_duration_is_needed(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+def test_invalid_duration_is_an_error(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
     assert spotctl(rig, "audit", "--since", "yesterday") == ExitCode.USAGE
     assert "--since 24h" in capsys.readouterr().err
 
 
-def test_lines_without_a_request_stand_alone() -> None:
+def test_lines_without_a_request_are_not_merged() -> None:
     line = {"at": "1", "request": "", "outcome": "refused", "text": "x"}
-    assert merge([line, dict(line)]) == [line, line]
+    assert merge_by_request([line, dict(line)]) == [line, line]

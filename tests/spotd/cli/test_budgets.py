@@ -1,4 +1,4 @@
-"""A job that may cost more than a budget has is refused, unless somebody takes it upon himself."""
+"""Budgets: a job that may cost more than a budget has left is refused without an override."""
 
 from __future__ import annotations
 
@@ -9,95 +9,95 @@ from spotd.domain.job import Desired
 from spotd.money.approval import Approval
 from spotd.money.budget import Budget
 from spotd.money.focus import month_of
-from spotd.store.invoice_records import StorageCost
+from spotd.store.storage_costs import StorageCost
 from tests.spotd.api.rig import JOB_FILE, SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
 
 
 @pytest.mark.req("BUD-03")
-def test_a_launch_beyond_the_budget_is_refused_and_an_override_is_on_record(
+def test_launch_beyond_the_budget_is_refused_and_an_override_is_audited(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rig.budgets = [Budget("lab", 15_000_000)]
     (rig.folder / "job.yaml").write_text(JOB_FILE)
-    words = ["run", str(rig.folder / "job.yaml"), "-d"]
-    assert spotctl(rig, *words) == 4
+    arguments = ["run", str(rig.folder / "job.yaml"), "-d"]
+    assert spotctl(rig, *arguments) == 4
     error = capsys.readouterr().err
     assert "the budget lab has $15.00 this month" in error
     assert "this one may cost $19.93" in error
-    assert rig.store.jobs() == []
-    assert spotctl(rig, *words, "--override-budget") == 0
-    (job,) = rig.store.jobs()
-    (event,) = rig.store.events_of(job.id, ["budget_override"])
+    assert rig.store.jobs.rows() == []
+    assert spotctl(rig, *arguments, "--override-budget") == 0
+    (job,) = rig.store.jobs.rows()
+    (event,) = rig.store.events.of_kinds(job.id, ["budget_override"])
     assert f"lets {job.name} go beyond a budget" in event.event.text
-    refused, done = (row for row in rig.store.audit(0) if "the budget lab" in row.text)
+    refused, done = (row for row in rig.store.audit.rows(0) if "the budget lab" in row.text)
     assert [refused.outcome.value, done.outcome.value] == ["refused", "done"]
     assert done.user in event.event.text
 
 
-def test_what_its_checkpoints_will_cost_is_part_of_what_a_launch_may_cost(
+def test_expected_checkpoint_costs_count_against_the_budget(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A GB out of AWS at $0.09 twelve times an hour, with its requests and what lies there."""
+    """Egress of 1 GB from AWS at $0.09, twelve times an hour, plus requests and storage."""
     rig.checkpoint_store, rig.places = "gs://runs/team", {"gs://runs": ("gcp", "us-central1")}
     rig.offer_them(SPOT)
     saves = "{engine: spotd, every: 5m, size: 1GB, keep: 3}"
     text = JOB_FILE.replace("{engine: spotd, every_steps: 100}", saves)
     (rig.folder / "job.yaml").write_text(text)
-    words = ["run", str(rig.folder / "job.yaml"), "-d"]
+    arguments = ["run", str(rig.folder / "job.yaml"), "-d"]
     rig.budgets = [Budget("lab", 21_000_000)]
-    assert spotctl(rig, *words) == 4
+    assert spotctl(rig, *arguments) == 4
     assert "this one may cost $21.01" in capsys.readouterr().err
     rig.budgets = [Budget("lab", 21_020_000)]
-    assert spotctl(rig, *words) == 0
+    assert spotctl(rig, *arguments) == 0
 
 
-def test_what_checkpoints_cost_is_spent(
+def test_paid_checkpoint_costs_count_as_spent(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the budget, and of what is left of a job's own limit, which it may cost yet."""
+    """Counted against the budget, and against what a job may still spend of its own limit."""
     client = Client(rig.socket)
     now_us = rig.clock.now_us()
     month_us, _ = month_of(now_us)
     job_id = rig.submit(text=JOB_FILE + "  budget: {max_cost_usd: 50}\n")
-    rig.store.record_carriage(StorageCost(job_id, month_us, 40_000_000, 2_000_000, now_us))
+    rig.store.storage_costs.record(StorageCost(job_id, month_us, 40_000_000, 2_000_000, now_us))
     rig.budgets = [Budget("lab", 60_000_000)]
     [lab] = client.get("/v1/budgets")["items"]
     assert (lab["spent_usd"], lab["usd_per_hour"]) == (40.0, 2.0)
     (rig.folder / "job.yaml").write_text(JOB_FILE.replace("gpt", "other"))
     assert spotctl(rig, "run", str(rig.folder / "job.yaml"), "-d") == 4
-    told = "$40.00 spent, $10.00 committed to unfinished jobs, and this one may cost $19.93"
-    assert told in capsys.readouterr().err
+    message = "$40.00 spent, $10.00 committed to unfinished jobs, and this one may cost $19.93"
+    assert message in capsys.readouterr().err
 
 
-def test_a_budget_with_room_refuses_nobody(rig: Rig, spotctl: Spotctl) -> None:
+def test_launch_within_the_budget_is_accepted(rig: Rig, spotctl: Spotctl) -> None:
     rig.budgets = [Budget("lab", 10**12), Budget("bob", 1, user="somebody else")]
     (rig.folder / "job.yaml").write_text(JOB_FILE)
     assert spotctl(rig, "run", str(rig.folder / "job.yaml"), "-d") == 0
 
 
-def test_a_paused_job_is_not_resumed_beyond_it(rig: Rig, spotctl: Spotctl) -> None:
+def test_paused_job_is_not_resumed_beyond_the_budget(rig: Rig, spotctl: Spotctl) -> None:
     job_id = rig.submit(ago_s=2000)
     rig.launch(job_id, SPOT, ago_s=1800)
-    rig.store.set_desired(job_id, Desired.PAUSE, "spotd", rig.ago(10))
+    rig.store.jobs.set_desired(job_id, Desired.PAUSE, rig.ago(10))
     rig.budgets = [Budget("lab", 1)]
     assert spotctl(rig, "resume", "gpt") == 4
     assert spotctl(rig, "resume", "gpt", "--override-budget") == 0
-    assert rig.store.events_of(job_id, ["budget_override"])
-    refused, done = (row for row in rig.store.audit(0) if "the budget lab" in row.text)
+    assert rig.store.events.of_kinds(job_id, ["budget_override"])
+    refused, done = (row for row in rig.store.audit.rows(0) if "the budget lab" in row.text)
     assert (refused.action, done.action) == ("resume", "resume")
     assert [refused.outcome.value, done.outcome.value] == ["refused", "done"]
 
 
-def test_how_budgets_stand(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_budget_table(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
     client = Client(rig.socket)
     assert spotctl(rig, "cost", "budget") == 0
     assert "no budget is configured" in capsys.readouterr().err
     rig.launch(rig.submit(ago_s=2000), SPOT, ago_s=1)
     rig.budgets = [Budget("lab", 10**10, user="ada")]
-    (one,) = client.get("/v1/budgets")["items"]
-    assert one["usd_per_hour"] == 19.93
-    assert one["forecast_low_usd"] <= one["forecast_usd"] <= one["forecast_high_usd"]
+    (budget,) = client.get("/v1/budgets")["items"]
+    assert budget["usd_per_hour"] == 19.93
+    assert budget["forecast_low_usd"] <= budget["forecast_usd"] <= budget["forecast_high_usd"]
     assert spotctl(rig, "cost", "budget") == 0
     assert "lab     ada  $10,000" in capsys.readouterr().out
 
@@ -123,7 +123,7 @@ APPROVED = frozenset({"llm-research", "production-model-training", "approved-exp
         ("refuse", "approved-experiment", 0, ""),
     ],
 )
-def test_a_job_of_a_project_that_is_not_approved(
+def test_job_of_an_unapproved_project_is_refused(
     rig: Rig,
     spotctl: Spotctl,
     capsys: pytest.CaptureFixture[str],
@@ -137,8 +137,8 @@ def test_a_job_of_a_project_that_is_not_approved(
     (rig.folder / "job.yaml").write_text(named)
     assert spotctl(rig, "run", str(rig.folder / "job.yaml"), "-d") == code
     assert told in capsys.readouterr().err
-    assert len(rig.store.jobs()) == (code == 0)
+    assert len(rig.store.jobs.rows()) == (code == 0)
 
 
-def test_without_a_list_every_project_is_approved() -> None:
+def test_without_an_approval_list_every_project_is_approved() -> None:
     assert Approval("refuse").lacks("mine") == ""

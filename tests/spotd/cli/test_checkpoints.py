@@ -1,4 +1,4 @@
-"""`spotctl ckpt`, through the real API, on checkpoints that the trainer's own code has saved."""
+"""`spotctl ckpt` through the real API, on checkpoints saved by the trainer's own code."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from spotd import wire
 from spotd.domain.states import Outcome
 from tests.spotd.api.rig import SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.cli.saves import Saver, bytes_of
+from tests.spotd.cli.saves import Saver, step_bytes
 from trainer.fence import Fence
 from trainer.saver.reader import read_manifest, read_stream
 from trainer.saver.retention import remove_old
 
 
 class Saves(Saver):
-    """And what `spotctl ckpt` says of it."""
+    """A job's saved checkpoints, and `spotctl ckpt` on them."""
 
     def __init__(self, rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
         super().__init__(rig, rig.submit())
         self.spotctl, self.capsys = spotctl, capsys
 
     def run(self, *line: str, code: int = 0) -> tuple[str, str]:
-        """stdout and stderr."""
+        """Run `spotctl ckpt`; returns stdout and stderr."""
         self.capsys.readouterr()
-        found = self.spotctl(self.rig, "ckpt", *line)
+        exit_code = self.spotctl(self.rig, "ckpt", *line)
         out, err = self.capsys.readouterr()
-        assert found == code, err
+        assert exit_code == code, err
         return out, err
 
     def data(self, *line: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def saves(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> Ite
     return Saves(rig, spotctl, capsys)
 
 
-def test_ls_shows_the_chain_and_what_is_pinned(saves: Saves) -> None:
+def test_ls_lists_the_chain_and_pinned_checkpoints(saves: Saves) -> None:
     assert "nothing is saved yet" in saves.run("ls", "gpt")[1]
     for step in (10, 20, 30):
         saves.save(step, 600 - step, released=step == 30)
@@ -71,7 +71,7 @@ def test_ls_shows_the_chain_and_what_is_pinned(saves: Saves) -> None:
     assert saves.run("ls", "gpt", "-o", "name")[0].split() == ["30", "20", "10"]
 
 
-def test_what_retention_took_is_not_listed_and_what_is_missing_is(saves: Saves) -> None:
+def test_ls_omits_removed_checkpoints_and_reports_missing_ones(saves: Saves) -> None:
     refs = [saves.save(step) for step in (10, 20, 30)]
     saves.run("pin", "gpt", "best", "--step", "10")
     for ref in refs:
@@ -88,9 +88,9 @@ def test_what_retention_took_is_not_listed_and_what_is_missing_is(saves: Saves) 
 def test_verify_reads_every_byte(saves: Saves, first: bool) -> None:
     ref = saves.save(10, first=first)
     assert "every byte as it was saved" in saves.run("verify", "gpt")[1]
-    whole = saves.data("verify", "gpt", "10")
-    assert (whole["step"], whole["shards"], whole["total_bytes"]) == (10, 4, 4096)
-    assert whole["damage"] == []
+    intact = saves.data("verify", "gpt", "10")
+    assert (intact["step"], intact["shards"], intact["total_bytes"]) == (10, 4, 4096)
+    assert intact["damage"] == []
     shards = [shard.key for shard in read_manifest(saves.store, ref).shards]
     flipped = bytearray(saves.file(shards[1]).read_bytes())
     flipped[77] ^= 1
@@ -99,9 +99,9 @@ def test_verify_reads_every_byte(saves: Saves, first: bool) -> None:
     saves.file(shards[3]).unlink()
     out, err = saves.run("verify", "gpt", "-o", "json", code=1)
     assert "step 10 of gpt is damaged" in err
-    said = json.loads(out)["damage"]
-    assert [line.split()[0] for line in said] == shards[1:]
-    assert [" ".join(line.split()[1:3]) for line in said] == [
+    damage = json.loads(out)["damage"]
+    assert [line.split()[0] for line in damage] == shards[1:]
+    assert [" ".join(line.split()[1:3]) for line in damage] == [
         "has another",
         "ends too",
         "is missing",
@@ -111,7 +111,7 @@ def test_verify_reads_every_byte(saves: Saves, first: bool) -> None:
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["chunks", "version 1"])
-def test_pull_makes_a_store_that_the_trainer_reads(
+def test_pulled_folder_is_a_store_for_the_trainer(
     saves: Saves, tmp_path: Path, first: bool
 ) -> None:
     saves.save(10, first=first)
@@ -123,11 +123,11 @@ def test_pull_makes_a_store_that_the_trainer_reads(
     store = open_store(copy.as_uri())
     head = Fence(store, saves.id, 2, "reader").claim()
     assert head.current is not None
-    assert read_stream(store, read_manifest(store, head.current), 0) == bytes_of(10)
+    assert read_stream(store, read_manifest(store, head.current), 0) == step_bytes(10)
     assert list(copy.rglob("*.part")) == []
 
 
-def test_a_pull_that_broke_off_goes_on(saves: Saves, tmp_path: Path) -> None:
+def test_interrupted_pull_is_resumed(saves: Saves, tmp_path: Path) -> None:
     ref = saves.save(10)
     shards = [shard.key for shard in read_manifest(saves.store, ref).shards]
     hidden = saves.file(shards[2]).rename(saves.file(shards[2]).with_name("hidden"))
@@ -145,20 +145,20 @@ def test_a_pull_that_broke_off_goes_on(saves: Saves, tmp_path: Path) -> None:
     assert (copy / wire.head_key(saves.id)).exists()
 
 
-def test_a_pull_of_damage_is_refused(saves: Saves, tmp_path: Path) -> None:
+def test_pull_of_a_damaged_checkpoint_fails(saves: Saves, tmp_path: Path) -> None:
     ref = saves.save(10)
     [first, *_] = read_manifest(saves.store, ref).shards
     saves.file(first.key).write_bytes(b"!" * first.size)
     _, err = saves.run("pull", "gpt", "--into", str(tmp_path / "copy"), code=1)
-    assert f"what came is not what was saved: {first.key} has another digest" in err
+    assert f"the download does not match the checkpoint: {first.key} has another digest" in err
     assert not (tmp_path / "copy" / first.key).exists()
 
 
 @pytest.mark.req("CKP-23")
-def test_a_pin_keeps_its_checkpoint_until_it_is_let_go(saves: Saves) -> None:
+def test_pinned_checkpoint_is_kept_until_it_is_unpinned(saves: Saves) -> None:
     for step in (10, 20, 30):
         saves.save(step)
-    assert "step 10 is kept as best" in saves.run("pin", "gpt", "best", "--step", "10")[1]
+    assert "step 10 is pinned as best" in saves.run("pin", "gpt", "best", "--step", "10")[1]
     remove_old(saves.fence, 1, lambda: True)
     assert saves.steps() == [30, 10]
     assert saves.data("verify", "gpt", "best")["damage"] == []
@@ -175,7 +175,7 @@ def test_a_pin_keeps_its_checkpoint_until_it_is_let_go(saves: Saves) -> None:
 
 
 @pytest.mark.req("CKP-19")
-def test_best_refers_to_a_whole_checkpoint_and_copies_nothing(saves: Saves) -> None:
+def test_pin_names_a_complete_checkpoint_and_copies_nothing(saves: Saves) -> None:
     ref = saves.save(10)
     saves.save(20)
     before = {info.key: info.size for info in saves.store.list("")}
@@ -188,7 +188,7 @@ def test_best_refers_to_a_whole_checkpoint_and_copies_nothing(saves: Saves) -> N
     assert saves.data("verify", "gpt", "best")["damage"] == [], "every byte of it is there"
 
 
-def test_what_is_half_gone_is_not_pinned(saves: Saves) -> None:
+def test_incomplete_checkpoint_is_not_pinned(saves: Saves) -> None:
     ref = saves.save(10)
     saves.save(20)
     saves.run("pin", "gpt", "best")
@@ -199,12 +199,12 @@ def test_what_is_half_gone_is_not_pinned(saves: Saves) -> None:
 
 
 @pytest.mark.parametrize("name", ["Best", "1", "a b", "../x", ""])
-def test_names_that_no_pin_has(saves: Saves, name: str) -> None:
+def test_invalid_pin_names_are_refused(saves: Saves, name: str) -> None:
     saves.save(10)
     assert "is no name of a pin" in saves.run("pin", "gpt", name, code=2)[1]
 
 
-def test_a_pin_that_cannot_be_read_keeps_everything(saves: Saves) -> None:
+def test_unreadable_pin_blocks_every_removal(saves: Saves) -> None:
     for step in (10, 20):
         saves.save(step)
     saves.store.put(wire.pin_key(saves.id, "best"), b"{}")
@@ -213,7 +213,7 @@ def test_a_pin_that_cannot_be_read_keeps_everything(saves: Saves) -> None:
     assert "pins/best" in saves.run("ls", "gpt", code=1)[1]
 
 
-def test_rm_takes_one_and_never_what_a_job_goes_on_from(saves: Saves) -> None:
+def test_rm_deletes_one_checkpoint_but_never_the_resume_point(saves: Saves) -> None:
     refs = [saves.save(step) for step in (10, 20, 30)]
     assert "step 20 is removed (5 objects)" in saves.run("rm", "gpt", "20")[1]
     assert saves.steps() == [30, 10]
@@ -230,27 +230,27 @@ def test_rm_takes_one_and_never_what_a_job_goes_on_from(saves: Saves) -> None:
     assert saves.data("ls", "gpt")["items"][0]["problem"].startswith("is gone")
 
 
-def test_one_that_rm_took_is_removed_on_record_too(saves: Saves) -> None:
-    """What it cost to keep ends there."""
+def test_rm_is_recorded_in_the_database(saves: Saves) -> None:
+    """Its storage cost ends then."""
     node = saves.rig.launch(saves.id, SPOT, ago_s=300)
     saves.rig.say(node, 250, "claimed", step=0, manifest="")
     refs = [saves.save(step) for step in (10, 20)]
     for ref in refs:
-        told = {"step": ref.step, "manifest": ref.manifest, "bytes": 100}
-        saves.rig.say(node, 200 - ref.step, "checkpoint", **told)
+        event_data = {"step": ref.step, "manifest": ref.manifest, "bytes": 100}
+        saves.rig.say(node, 200 - ref.step, "checkpoint", **event_data)
     saves.run("rm", "gpt", "10")
-    removed = {row.step: row.removed_at_us for row in saves.rig.store.checkpoints(saves.id)}
+    removed = {row.step: row.removed_at_us for row in saves.rig.store.checkpoints.rows(saves.id)}
     assert removed[10] == pytest.approx(saves.rig.clock.now_us(), abs=5_000_000)
     assert removed[20] == 0
 
 
-def test_who_pulled_and_pinned_is_on_record(saves: Saves, tmp_path: Path) -> None:
+def test_pull_and_pin_are_audited(saves: Saves, tmp_path: Path) -> None:
     saves.save(10)
     saves.run("pin", "gpt", "best")
     saves.run("pull", "gpt", "--into", str(tmp_path))
     end_s = time.monotonic() + 5
     while time.monotonic() < end_s:
-        rows = [(row.action, row.outcome.value) for row in saves.rig.store.audit(0, 0, 100)]
+        rows = [(row.action, row.outcome.value) for row in saves.rig.store.audit.rows(0, 0, 100)]
         if ("ckpt pull", "done") in rows:
             break
     assert {("ckpt pin", "done"), ("ckpt pull", "done")} <= set(rows)
@@ -260,7 +260,7 @@ def test_who_pulled_and_pinned_is_on_record(saves: Saves, tmp_path: Path) -> Non
 
 
 def forged(saves: Saves, manifest: str, shard: str) -> None:
-    """A pin `evil` of the job, and the manifest it names, as its own machines may write both."""
+    """A pin `evil` of the job and the manifest it names, as the job's machines could write them."""
     stream = wire.Stream((wire.Shard(shard, 6, 6, ("0" * 64,), "sha256"),))
     made = wire.Manifest(saves.id, 1, 7, 0, 1, (stream,))
     saves.store.put(manifest, made.to_bytes())
@@ -269,16 +269,16 @@ def forged(saves: Saves, manifest: str, shard: str) -> None:
 
 
 @pytest.mark.parametrize("outside", ["manifest", "shard"])
-def test_what_a_machine_names_outside_of_its_folder_is_neither_read_nor_removed(
+def test_keys_outside_the_job_folder_are_neither_read_nor_removed(
     saves: Saves, tmp_path: Path, outside: str
 ) -> None:
-    """The box may read and delete what is of all jobs; a machine, its own job's folder alone."""
+    """The box may read and delete the data of all jobs, a machine only its own job's folder."""
     saves.save(10)
     folder = f"jobs/{saves.id}/g00000001/s000000000007-x"
-    theirs = "jobs/other/g00000001/s000000000007-x"
-    saves.store.put(f"{theirs}/secret", b"secret")
-    where = theirs if outside == "manifest" else folder
-    forged(saves, f"{where}/MANIFEST.json", f"{theirs}/secret")
+    other_jobs_key = "jobs/other/g00000001/s000000000007-x"
+    saves.store.put(f"{other_jobs_key}/secret", b"secret")
+    where = other_jobs_key if outside == "manifest" else folder
+    forged(saves, f"{where}/MANIFEST.json", f"{other_jobs_key}/secret")
     item = next(one for one in saves.data("ls", "gpt")["items"] if one["step"] == 7)
     assert "is not in the job's folder" in item["problem"]
     _, err = saves.run("pull", "gpt", "7", "--into", str(tmp_path / "out"), code=1)
@@ -287,25 +287,27 @@ def test_what_a_machine_names_outside_of_its_folder_is_neither_read_nor_removed(
     saves.run("pin", "gpt", "mine", "--step", "7", code=1)
     saves.run("unpin", "gpt", "evil")
     assert saves.steps() == [10]
-    assert saves.store.get(f"{theirs}/secret")[0] == b"secret"
+    assert saves.store.get(f"{other_jobs_key}/secret")[0] == b"secret"
 
 
-def test_the_box_removes_nothing_outside_of_the_job_s_folder(saves: Saves) -> None:
-    """Named by HEAD itself, which the job's machines write too."""
+def test_rm_deletes_nothing_outside_the_job_folder(saves: Saves) -> None:
+    """HEAD itself names the key; the job's machines write HEAD too."""
     saves.save(10)
-    theirs = "jobs/other/g00000001/s000000000007-x"
-    saves.store.put(f"{theirs}/MANIFEST.json", b"theirs")
+    other_jobs_key = "jobs/other/g00000001/s000000000007-x"
+    saves.store.put(f"{other_jobs_key}/MANIFEST.json", b"theirs")
     head, _ = saves.store.get(wire.head_key(saves.id))
-    found = wire.parse_head(head)
-    bad = replace(found, previous=(wire.HeadRef(1, 7, f"{theirs}/MANIFEST.json", "0" * 64),))
+    parsed_head = wire.parse_head(head)
+    bad = replace(
+        parsed_head, previous=(wire.HeadRef(1, 7, f"{other_jobs_key}/MANIFEST.json", "0" * 64),)
+    )
     saves.store.put(wire.head_key(saves.id), bad.to_bytes())
     _, err = saves.run("rm", "gpt", "7", code=1)
     assert "is not in the job's folder" in err
-    assert saves.store.get(f"{theirs}/MANIFEST.json")[0] == b"theirs"
+    assert saves.store.get(f"{other_jobs_key}/MANIFEST.json")[0] == b"theirs"
 
 
-def test_an_older_one_is_not_removed_while_the_newest_is_damaged(saves: Saves) -> None:
-    """The job would go back to it."""
+def test_older_checkpoint_is_not_removed_while_the_newest_is_damaged(saves: Saves) -> None:
+    """The job would resume from the older one."""
     first, second = saves.save(10), saves.save(20)
     saves.file(second.manifest).write_bytes(b"{}")
     _, err = saves.run("rm", "gpt", "10", code=1)
@@ -314,8 +316,8 @@ def test_an_older_one_is_not_removed_while_the_newest_is_damaged(saves: Saves) -
 
 
 @pytest.fixture
-def spread(saves: Saves, rig: Rig, tmp_path: Path) -> tuple[Saves, str]:
-    """Its newest checkpoint has its shards in a store of the machine's region; that store's URL."""
+def regional_store(saves: Saves, rig: Rig, tmp_path: Path) -> tuple[Saves, str]:
+    """A newest checkpoint whose shards are in a store of the machine's region; its URL."""
     url = (tmp_path / "east").as_uri()
     rig.shards = (url,)
     saves.save(10)
@@ -323,13 +325,13 @@ def spread(saves: Saves, rig: Rig, tmp_path: Path) -> tuple[Saves, str]:
     head = saves.fence.head
     assert head is not None
     assert head.current is not None
-    near, old = open_store(url), read_manifest(saves.store, head.current)
+    regional_url, old = open_store(url), read_manifest(saves.store, head.current)
     streams = []
     for stream in old.streams:
         shards = []
         for shard in stream.shards:
             key = shard.key.replace("s000000000020", "s000000000030")
-            near.put(key, saves.store.get(shard.key)[0])
+            regional_url.put(key, saves.store.get(shard.key)[0])
             shards.append(replace(shard, key=key, store=url))
         streams.append(replace(stream, shards=tuple(shards)))
     key = head.current.manifest.replace("s000000000020", "s000000000030")
@@ -338,19 +340,19 @@ def spread(saves: Saves, rig: Rig, tmp_path: Path) -> tuple[Saves, str]:
 
 
 def test_shards_in_another_store_are_listed_verified_pinned_and_removed(
-    spread: tuple[Saves, str], tmp_path: Path
+    regional_store: tuple[Saves, str], tmp_path: Path
 ) -> None:
-    saves, url = spread
+    saves, url = regional_store
     item = saves.data("ls", "gpt")["items"][0]
     assert (item["step"], item["stores"], item["problem"]) == (30, [url], "")
     assert "shards in file:///" in saves.run("ls", "gpt")[0]
     assert saves.data("verify", "gpt")["damage"] == []
     saves.run("pin", "gpt", "best", "--step", "30")
     [shard, *_] = sorted((tmp_path / "east").rglob("r00000-0000?"))
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:-1] + b"!")
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1] + b"!")
     assert "another digest" in saves.run("verify", "gpt", code=1)[1]
-    shard.write_bytes(whole)
+    shard.write_bytes(content)
     saves.save(40)
     saves.run("unpin", "gpt", "best")
     saves.run("rm", "gpt", "30")
@@ -358,23 +360,25 @@ def test_shards_in_another_store_are_listed_verified_pinned_and_removed(
     assert saves.steps() == [40, 20, 10]
 
 
-def test_what_is_pulled_is_whole_by_itself(spread: tuple[Saves, str], tmp_path: Path) -> None:
-    saves, _ = spread
+def test_pulled_checkpoint_is_complete_by_itself(
+    regional_store: tuple[Saves, str], tmp_path: Path
+) -> None:
+    saves, _ = regional_store
     saves.run("pull", "gpt", "--into", str(tmp_path / "copy"))
     copy = open_store((tmp_path / "copy").as_uri())
     head = wire.parse_head(copy.get(wire.head_key(saves.id))[0])
     assert head.current is not None
     manifest = read_manifest(copy, head.current)
     assert manifest.stores == ()
-    assert read_stream(copy, manifest, 0) == bytes_of(20)
+    assert read_stream(copy, manifest, 0) == step_bytes(20)
 
 
-def test_a_store_that_is_not_the_job_s_is_not_opened_and_the_line_says_how_to_mend_it(
-    spread: tuple[Saves, str], rig: Rig
+def test_foreign_store_is_not_opened_and_the_error_names_the_fix(
+    regional_store: tuple[Saves, str], rig: Rig
 ) -> None:
-    """A machine writes manifests; the box has rights to other buckets."""
-    saves, url = spread
+    """Machines write manifests, and the box has rights to other buckets."""
+    saves, url = regional_store
     rig.shards = ()
     item = saves.data("ls", "gpt")["items"][0]
-    assert re.search(rf"{url}, which is not among .* shards = true", item["problem"])
+    assert re.search(rf"{url}, which is not one of .* shards = true", item["problem"])
     assert "shards = true" in saves.run("verify", "gpt", code=1)[1]

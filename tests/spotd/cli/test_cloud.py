@@ -1,4 +1,4 @@
-"""`spotctl cloud`, with the real server."""
+"""`spotctl cloud` with the real server."""
 
 from __future__ import annotations
 
@@ -68,19 +68,19 @@ def launch(
 
 def test_up_status_preempt_down(folder: Path, url: str) -> None:
     again = cloud(folder, "up")
-    assert "it runs already" in again.stderr
+    assert "it is already running" in again.stderr
     assert f'url = "{url}"' in again.stdout
     _, instance_id, zone = launch(folder, url)
     listed = cloud(folder, "status")
     assert instance_id in listed.stdout
     assert f"aws/{zone} (local)" in listed.stdout
-    taken = cloud(folder, "preempt", instance_id, "--mode", "reset")
-    assert (taken.returncode, taken.stderr) == (0, "")
+    preempted = cloud(folder, "preempt", instance_id, "--mode", "reset")
+    assert (preempted.returncode, preempted.stderr) == (0, "")
     ended = json.loads(cloud(folder, "status", "--all", "-o", "json").stdout)
     assert [row["instance_id"] for row in ended["items"]] == [instance_id]
     down = cloud(folder, "down")
     assert (down.returncode, down.stderr) == (0, "stopped\n")
-    assert cloud(folder, "down").stderr == "it does not run\n"
+    assert cloud(folder, "down").stderr == "it is not running\n"
     again = json.loads(cloud(folder, "down", "-o", "json").stdout)
     assert (again["kind"], again["stopped"]) == ("LocalCloud", False)
     gone = cloud(folder, "status")
@@ -91,20 +91,20 @@ def test_up_status_preempt_down(folder: Path, url: str) -> None:
 ERRORS = (
     (["preempt"], 2, "name one machine, or a zone"),
     (["preempt", "none"], 2, "no running machine"),
-    (["preempt", "--zone", "nowhere"], 3, "no spot machine was there"),
+    (["preempt", "--zone", "nowhere"], 3, "no spot machine matches"),
     (["preempt", "none", "--notice", "soon"], 2, "is not a duration"),
 )
 
 
-def test_errors(folder: Path, url: str) -> None:
+def test_invalid_requests_are_errors(folder: Path, url: str) -> None:
     for arguments, code, text in ERRORS:
         done = cloud(folder, *arguments)
         assert (done.returncode, text in done.stderr) == (code, True), (arguments, done.stderr)
         assert done.stderr.splitlines()[-1].startswith("try: ")
 
 
-def test_what_up_prints_is_a_whole_configuration(folder: Path, url: str) -> None:
-    """As the README has it: `spotctl cloud up > config.toml`, and spotd runs for anybody."""
+def test_up_prints_a_complete_configuration(folder: Path, url: str) -> None:
+    """As in the README: `spotctl cloud up > config.toml`, and spotd runs with it."""
     file = folder / "config.toml"
     file.write_text(cloud(folder, "up").stdout)
     config = load_config(file, {"STATE_DIRECTORY": str(folder / "state")})
@@ -116,15 +116,15 @@ def test_what_up_prints_is_a_whole_configuration(folder: Path, url: str) -> None
     load(example, now_us=0, secrets={"HF_TOKEN": "-"}, known=config.known)
 
 
-def test_it_comes_back_where_config_toml_says_it_is(folder: Path, url: str) -> None:
+def test_restart_uses_the_port_in_config_toml(folder: Path, url: str) -> None:
     assert cloud(folder, "down").returncode == 0
     again = cloud(folder, "up", "-o", "name")
     assert (again.stdout.strip(), again.stderr) == (url, "")
     assert cloud(folder, "down").returncode == 0
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(("127.0.0.1", urlsplit(url).port))
-        taken.listen()
+    with socket.socket() as port_holder:
+        port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port_holder.bind(("127.0.0.1", urlsplit(url).port))
+        port_holder.listen()
         refused = cloud(folder, "up")
         assert refused.returncode == 1
         assert f"if port {urlsplit(url).port} is taken" in refused.stderr
@@ -132,16 +132,16 @@ def test_it_comes_back_where_config_toml_says_it_is(folder: Path, url: str) -> N
         moved = cloud(folder, "up", "--port", "0", "-o", "name")
     assert moved.returncode == 0
     assert moved.stdout.strip() != url
-    assert f"warning: it was {url} before: write config.toml anew" in moved.stderr
+    assert f"warning: the address was {url} before: update config.toml" in moved.stderr
 
 
-def test_nothing_was_started(folder: Path) -> None:
+def test_commands_without_a_cloud_are_errors(folder: Path) -> None:
     done = cloud(folder, "status")
     assert done.returncode == 3
     assert "no local cloud was started" in done.stderr
 
 
-def test_a_broken_scenario_is_a_clear_error(folder: Path) -> None:
+def test_invalid_scenario_is_a_clear_error(folder: Path) -> None:
     (folder / "bad.toml").write_text("[[preempt]]\nnonsense = 1\n")
     done = cloud(folder, "up", "--scenario", str(folder / "bad.toml"))
     assert done.returncode == 1
@@ -152,28 +152,30 @@ def test_a_broken_scenario_is_a_clear_error(folder: Path) -> None:
 def test_ssh_to_a_machine_of_the_local_cloud(
     rig: Rig, folder: Path, url: str, capfd: pytest.CaptureFixture[str], spotctl: Spotctl
 ) -> None:
-    """The real ssh client, a real machine, a key made for this login and the pinned host key."""
+    """The real ssh client, a real machine, a login key of its own and the pinned host key."""
     job_id = rig.submit()
     node = rig.launch(job_id, OFFERS[2], 0)
-    keys = open_job_keys(rig.vault, job_id, rig.store.job_key(job_id))
+    keys = open_job_keys(rig.vault, job_id, rig.store.jobs.key(job_id))
     host = host_key(keys, node.token)
     adapter, instance_id, _ = launch(folder, url, keys.user.public, host)
     end = time.monotonic() + 20
     while not (listed := adapter.list()) or not listed[0].host:
         assert time.monotonic() < end
         time.sleep(0.05)
-    rig.address(rig.store.job_nodes(job_id)[0], listed[0].host, listed[0].port, listed[0].ssh_user)
+    rig.address(
+        rig.store.nodes.of_job(job_id)[0], listed[0].host, listed[0].port, listed[0].ssh_user
+    )
 
     def keys_of(job: str) -> JobKeys:
-        return open_job_keys(rig.vault, job, rig.store.job_key(job))
+        return open_job_keys(rig.vault, job, rig.store.jobs.key(job))
 
     rig.visitors = SshAccess(SshLink(build_bundle()), keys_of, rig.clock)
     command = "echo hello from $SPOTD_LOCAL_INSTANCE; exit 3"
     assert spotctl(rig, "ssh", "gpt", "--", command) == 3
     assert capfd.readouterr().out == f"hello from {instance_id}\n"
     # Another machine behind the same address is not trusted.
-    other = rig.launch(rig.submit("second"), OFFERS[2], 0)
-    rig.address(rig.store.job_nodes(other.job_id)[0], listed[0].host, listed[0].port, "me")
+    second_node = rig.launch(rig.submit("second"), OFFERS[2], 0)
+    rig.address(rig.store.nodes.of_job(second_node.job_id)[0], listed[0].host, listed[0].port, "me")
     assert spotctl(rig, "ssh", "second", "--", command) == 1
     assert "another machine has the address" in capfd.readouterr().err
     # By the daemon, and by the user's own ssh.

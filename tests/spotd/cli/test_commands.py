@@ -1,4 +1,4 @@
-"""Commands as scripts use them: exit codes, errors, following, the daemon going away."""
+"""Commands in scripts: exit codes, errors, following, and a daemon that goes away."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPOTCTL = [sys.executable, "-c", "from spotd.cli import main; main()"]
 
 
 def error_of(capsys: Captured) -> str:
-    """What went to stderr; it must end in advice."""
+    """Return stderr, which must end in a suggested fix."""
     error = capsys.readouterr().err
     assert error.splitlines()[-1].startswith("try: ")
     return error
@@ -76,10 +76,10 @@ def later(action: Callable[[], Any], after_s: float = 0.3) -> threading.Timer:
         ("run none.yaml", 2, "cannot read none.yaml"),
         ("plan none.yaml", 2, "cannot read none.yaml"),
         ("run /dev/null", 2, "the job file"),
-        ("--host -evil ps", 2, "is no host"),
+        ("--host -evil ps", 2, "is not a host"),
     ],
 )
-def test_errors(
+def test_errors_have_an_exit_code_and_a_fix(
     rig: Rig, spotctl: Spotctl, capsys: Captured, line: str, code: int, text: str
 ) -> None:
     crash(rig)
@@ -88,7 +88,7 @@ def test_errors(
 
 
 @pytest.mark.parametrize("line", ["ps", "show gpt", "doctor", "wait gpt", "alerts test"])
-def test_no_daemon(
+def test_missing_daemon_is_unreachable(
     spotctl: Spotctl,
     capsys: Captured,
     monkeypatch: pytest.MonkeyPatch,
@@ -102,7 +102,7 @@ def test_no_daemon(
     assert "systemctl start spotd" in captured.err + captured.out
 
 
-def test_a_stale_socket_is_no_daemon(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+def test_stale_socket_is_unreachable(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
     import socket
 
     path = rig.folder / "stale.sock"
@@ -112,7 +112,7 @@ def test_a_stale_socket_is_no_daemon(rig: Rig, spotctl: Spotctl, capsys: Capture
     assert "Connection refused" in error_of(capsys)
 
 
-def test_a_socket_that_one_may_not_open(
+def test_forbidden_socket_is_an_auth_error(
     rig: Rig, spotctl: Spotctl, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: object) -> None:
@@ -127,10 +127,10 @@ def test_a_socket_that_one_may_not_open(
 
 
 @pytest.mark.parametrize("verb", ["cancel", "pause", "resume"])
-def test_a_wrong_name_does_not_spare_the_others(
+def test_unknown_name_does_not_stop_the_other_jobs(
     rig: Rig, spotctl: Spotctl, capsys: Captured, verb: str
 ) -> None:
-    """A job that was to be cancelled must not go on costing because of a typing error before it."""
+    """A job to be cancelled must not keep costing because of a typo before it."""
     for name in ("one", "two"):
         rig.submit(name)
         if verb == "resume":
@@ -145,8 +145,8 @@ def test_a_wrong_name_does_not_spare_the_others(
         "error: there is no job 'typo'",
         "try: spotctl ps --all",
     ]
-    wanted = {"cancel": Desired.CANCEL, "pause": Desired.PAUSE, "resume": Desired.RUN}[verb]
-    assert [rig.store.find_job(n).desired for n in ("one", "two")] == [wanted] * 2  # type: ignore[union-attr]
+    desired = {"cancel": Desired.CANCEL, "pause": Desired.PAUSE, "resume": Desired.RUN}[verb]
+    assert [rig.store.jobs.find(n).desired for n in ("one", "two")] == [desired] * 2  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_wrong_name_does_not_spare_the_others(
         (wire.EXIT_DIVERGED, "which diverged"),
     ],
 )
-def test_a_job_shows_how_its_program_ended(
+def test_show_prints_how_the_program_ended(
     rig: Rig, spotctl: Spotctl, capsys: Captured, code: int, how: str
 ) -> None:
     crash(rig, code)
@@ -173,7 +173,7 @@ def test_a_job_shows_how_its_program_ended(
     ("outcome", "code"),
     [(Outcome.SUCCEEDED, 0), (Outcome.FAILED, 100), (Outcome.CANCELLED, 103)],
 )
-def test_wait_tells_how_it_ended(
+def test_exit_code_of_wait(
     rig: Rig, spotctl: Spotctl, capsys: Captured, outcome: Outcome, code: int
 ) -> None:
     job_id = rig.submit()
@@ -185,7 +185,7 @@ def test_wait_tells_how_it_ended(
     assert captured.out == ""
 
 
-def test_wait_for_running_and_time_out(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+def test_wait_for_running_and_timeout(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
     story(rig)
     assert spotctl(rig, "wait", "gpt", "--for", "running", "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)["phase"] == "running"
@@ -212,7 +212,7 @@ def test_wait_survives_a_restart_of_the_daemon(
 
 def test_logs_follow_until_the_end(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
     job_id = story(rig)
-    node = rig.store.job_nodes(job_id)[1]
+    node = rig.store.nodes.of_job(job_id)[1]
 
     def end() -> None:
         rig.log(node, "rank0", 19, b"step 1192, the last\n")
@@ -228,20 +228,20 @@ def test_logs_follow_until_the_end(rig: Rig, spotctl: Spotctl, capsys: Captured)
 
 def test_events_follow_as_json_lines_until_interrupted(rig: Rig) -> None:
     job_id = rig.submit()
-    rig.store.add_event(job_id, Event("n", "first\x1b[2J"), rig.clock.now_us())
+    rig.store.events.add(job_id, Event("n", "first\x1b[2J"), rig.clock.now_us())
     command = [*SPOTCTL, "--socket", str(rig.socket), "events", "gpt", "-f", "-o", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["text"] == "first\x1b[2J"
-        rig.store.add_event(job_id, Event("n", "second"), rig.clock.now_us())
+        rig.store.events.add(job_id, Event("n", "second"), rig.clock.now_us())
         assert json.loads(process.stdout.readline())["text"] == "second"
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT_S) == 130
 
 
-def test_a_terminal_is_not_steered_by_a_job(rig: Rig) -> None:
+def test_job_output_cannot_control_the_terminal(rig: Rig) -> None:
     job_id = story(rig)
-    node = rig.store.job_nodes(job_id)[1]
+    node = rig.store.nodes.of_job(job_id)[1]
     rig.log(node, "rank0", 19, b"\x1b[31mred\x1b[0m \x1b[2J\x1b]0;owned\x07evil\n")
     leader, follower = pty.openpty()
     try:
@@ -325,7 +325,7 @@ def test_json_is_versioned(
 # --- ssh and --host
 
 
-def test_host_reaches_the_daemon_through_ssh(
+def test_host_option_connects_through_ssh(
     rig: Rig, spotctl: Spotctl, capsys: Captured, ssh: Path
 ) -> None:
     story(rig)
@@ -343,7 +343,7 @@ def test_ssh_pins_the_host_key_and_hides_the_user_key(
     ssh: Path,
     host: str,
 ) -> None:
-    rig.address(rig.store.job_nodes(story(rig))[-1], "127.0.0.9", 2222)
+    rig.address(rig.store.nodes.of_job(story(rig))[-1], "127.0.0.9", 2222)
     target = ["--host", host] if host else []
     line = [*target, "--socket", str(rig.socket), "ssh", "gpt", "--", "nvidia-smi", "-L"]
     assert spotctl(None, *line) == 7
@@ -356,10 +356,10 @@ def test_ssh_pins_the_host_key_and_hides_the_user_key(
     assert last.endswith("'-p', '2222', '-l', 'ubuntu', '--', '127.0.0.9', 'nvidia-smi', '-L']")
 
 
-def test_ssh_json_has_no_key_and_lets_nobody_in(
+def test_ssh_json_has_no_key_and_grants_no_access(
     rig: Rig, spotctl: Spotctl, capsys: Captured
 ) -> None:
-    rig.address(rig.store.job_nodes(story(rig))[-1], "127.0.0.9", 2222)
+    rig.address(rig.store.nodes.of_job(story(rig))[-1], "127.0.0.9", 2222)
     assert spotctl(rig, "ssh", "gpt", "-o", "json") == 0
     out = capsys.readouterr().out
     assert json.loads(out)["host"] == "127.0.0.9"
@@ -372,7 +372,7 @@ def test_ssh_json_has_no_key_and_lets_nobody_in(
 
 @pytest.fixture
 def project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a job that takes its workdir and a file along; the test is in it."""
+    """A folder with a job that takes a workdir and a file; it is the current folder."""
     root = folder / "project"
     root.mkdir()
     (root / "train.py").write_text("print('training')\n")
@@ -387,7 +387,7 @@ def project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 RUN = ("run", "train.yaml", "--secret", "HF_TOKEN")
 
 
-def test_run_packs_uploads_and_submits(
+def test_run_packages_uploads_and_submits(
     rig: Rig, spotctl: Spotctl, capsys: Captured, project: Path
 ) -> None:
     assert spotctl(rig, *RUN, "-d", "--env", "LR=1", "-o", "name") == 0
@@ -395,7 +395,7 @@ def test_run_packs_uploads_and_submits(
     assert captured.out == "gpt\n"
     assert captured.err.count("uploading") == 2
     assert "hf_very_secret" not in captured.err
-    job = rig.store.find_job("gpt")
+    job = rig.store.jobs.find("gpt")
     assert job is not None
     assert [mount.target for mount in job.spec.packages] == ["", "~"]
     assert (job.spec.envs, job.spec.secrets) == ({"LR": "1"}, ("HF_TOKEN",))
@@ -405,13 +405,13 @@ def test_run_packs_uploads_and_submits(
     assert "uploading" not in capsys.readouterr().err
 
 
-def test_run_with_one_request_id_is_one_job(rig: Rig, spotctl: Spotctl, project: Path) -> None:
+def test_repeated_request_id_submits_one_job(rig: Rig, spotctl: Spotctl, project: Path) -> None:
     for _ in range(2):
         assert spotctl(rig, *RUN, "-d", "--request-id", "mine") == 0
-    assert len(rig.store.jobs()) == 1
+    assert len(rig.store.jobs.rows()) == 1
 
 
-def test_run_takes_over_a_job_of_a_lost_database(
+def test_run_continues_a_job_of_a_lost_database(
     rig: Rig, spotctl: Spotctl, capsys: Captured, project: Path
 ) -> None:
     head = Head("jlostlostx", 7, 3, "n", "o", HeadRef(7, 1200, "m", "0" * 64))
@@ -419,11 +419,11 @@ def test_run_takes_over_a_job_of_a_lost_database(
     assert spotctl(rig, *RUN, "-d", "--continue", "jlostlosty") == ExitCode.NOT_FOUND
     assert "can go on there: jlostlostx (step 1200)" in capsys.readouterr().err
     for _ in range(2):  # an answer may be lost
-        words = ("--continue", head.job, "--request-id", "mine", "-o", "json")
-        assert spotctl(rig, *RUN, "-d", *words) == 0
+        arguments = ("--continue", head.job, "--request-id", "mine", "-o", "json")
+        assert spotctl(rig, *RUN, "-d", *arguments) == 0
         captured = capsys.readouterr()
         assert json.loads(captured.out)["id"] == head.job
-        assert "gpt goes on from step 1200\nsubmitted gpt (jlostlostx)\n" in captured.err
+        assert "gpt continues from step 1200\nsubmitted gpt (jlostlostx)\n" in captured.err
     assert spotctl(rig, *RUN, "-d", "--continue", head.job, "--name", "other") == 1
     assert f"try: spotctl show {head.job}" in capsys.readouterr().err
 
@@ -433,7 +433,7 @@ def play(rig: Rig, then: Callable[[str], None]) -> threading.Thread:
 
     def wait() -> None:
         end = time.monotonic() + 20
-        while not (jobs := rig.store.jobs()):
+        while not (jobs := rig.store.jobs.rows()):
             assert time.monotonic() < end
             time.sleep(0.02)
         then(jobs[0].id)
@@ -481,7 +481,7 @@ def test_run_refuses_and_stores_nothing(
 ) -> None:
     assert spotctl(rig, *arguments) == 2
     assert text in error_of(capsys)
-    assert rig.store.jobs() == []
+    assert rig.store.jobs.rows() == []
 
 
 def test_run_refuses_a_workdir_over_1_gib_before_it_packs(
@@ -497,7 +497,7 @@ def test_run_refuses_a_workdir_over_1_gib_before_it_packs(
     assert ".skyignore" in error
 
 
-def test_run_of_a_name_that_is_taken(
+def test_run_refuses_a_duplicate_name(
     rig: Rig, spotctl: Spotctl, capsys: Captured, project: Path
 ) -> None:
     rig.submit()
@@ -515,10 +515,10 @@ def test_interrupting_run_does_not_stop_the_job(rig: Rig, project: Path) -> None
         rest = process.stderr.read()
         assert process.wait(LIMIT_S) == 130
     assert "gpt goes on" in rest
-    assert len(rig.store.jobs()) == 1
+    assert len(rig.store.jobs.rows()) == 1
 
 
-def test_the_sum_has_the_jobs_that_are_not_shown(
+def test_cost_total_includes_jobs_that_are_not_shown(
     rig: Rig, spotctl: Spotctl, capsys: Captured
 ) -> None:
     crash(rig)
@@ -531,41 +531,43 @@ def test_the_sum_has_the_jobs_that_are_not_shown(
     assert (data["total"], data["spend_usd"]) == (2, everything["spend_usd"])
     assert data["spend_usd"] > data["items"][0]["spend_usd"]
     assert spotctl(rig, "cost", "--limit", "1") == 0
-    told = f"${everything['spend_usd']:.2f} in all, with 1 not shown here: spotctl cost --limit 2"
-    assert capsys.readouterr().err == told + "\n"
+    summary = (
+        f"${everything['spend_usd']:.2f} in all, with 1 not shown here: spotctl cost --limit 2"
+    )
+    assert capsys.readouterr().err == summary + "\n"
 
 
-def test_a_script_of_its_own_is_not_shown_as_saving(
+def test_job_without_engine_is_not_shown_as_saving(
     rig: Rig, spotctl: Spotctl, capsys: Captured
 ) -> None:
     rig.submit(text=JOB_FILE.replace("engine: spotd", "engine: none"))
     assert spotctl(rig, "show", "gpt") == 0
     shown = capsys.readouterr().out
-    assert "saves       by itself only (engine none)\n" in shown
+    assert "saves       only its own (engine none)\n" in shown
     assert "saved " not in shown
 
 
 @pytest.mark.parametrize(
-    ("words", "text", "fix"),
+    ("arguments", "text", "fix"),
     [
-        (["--live"], "--cloud: '' is none", "--cloud aws, gcp or azure"),
-        (["--live", "--cloud", "aw"], "--cloud: 'aw' is none", "did you mean 'aws'?"),
+        (["--live"], "--cloud: '' is not a cloud", "--cloud aws, gcp or azure"),
+        (["--live", "--cloud", "aw"], "--cloud: 'aw' is not a cloud", "did you mean 'aws'?"),
         (["--live", "--cloud", "aws"], "--spend-up-to is missing", "--spend-up-to 2usd"),
-        (["--live", "--cloud", "aws", "--spend-up-to", "much"], "'much' is no amount", "2usd"),
-        (["--live", "--cloud", "aws", "--spend-up-to", "0"], "'0' is no amount", "2usd"),
+        (["--live", "--cloud", "aws", "--spend-up-to", "much"], "'much' is not an amount", "2usd"),
+        (["--live", "--cloud", "aws", "--spend-up-to", "0"], "'0' is not an amount", "2usd"),
         (["--cloud", "aws"], "are for --live", "the same with --live"),
     ],
 )
-def test_nothing_is_proven_live_without_a_cloud_and_an_amount(
-    spotctl: Spotctl, capsys: Captured, words: list[str], text: str, fix: str
+def test_live_proof_needs_a_cloud_and_an_amount(
+    spotctl: Spotctl, capsys: Captured, arguments: list[str], text: str, fix: str
 ) -> None:
-    assert spotctl(None, "doctor", *words) == 2
-    said = capsys.readouterr().err
-    assert text in said
-    assert fix in said
+    assert spotctl(None, "doctor", *arguments) == 2
+    stderr = capsys.readouterr().err
+    assert text in stderr
+    assert fix in stderr
 
 
-def test_nothing_is_proven_live_that_is_not_configured(
+def test_live_proof_needs_a_configured_provider(
     spotctl: Spotctl, capsys: Captured, tmp_path: Path
 ) -> None:
     config = tmp_path / "config.toml"
@@ -574,6 +576,6 @@ def test_nothing_is_proven_live_that_is_not_configured(
         "[limits]\nmax_nodes = 4\nmax_usd_per_hour = 2.0\n"
         '[providers.aws]\nkind = "aws"\nregions = ["us-east-1"]\n'
     )
-    words = ("--live", "--cloud", "gcp", "--spend-up-to", "$2", "--deployment", "0123456789ab")
-    assert spotctl(None, "doctor", *words, "--config", str(config)) == 3
+    arguments = ("--live", "--cloud", "gcp", "--spend-up-to", "$2", "--deployment", "0123456789ab")
+    assert spotctl(None, "doctor", *arguments, "--config", str(config)) == 3
     assert "has no provider of kind gcp" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`spotctl cost compare`, of the published case study and through the real API."""
+"""`spotctl cost compare` on the published case study and through the real API."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ CASE = Path(__file__).parents[1] / "money" / "case_study.toml"
 Captured = pytest.CaptureFixture[str]
 
 
-def compared(spotctl: Spotctl, rig: Rig | None, capsys: Captured, *words: str) -> dict[str, Any]:
-    assert spotctl(rig, "cost", "compare", *words, "-o", "json") == 0
+def compare_rows(
+    spotctl: Spotctl, rig: Rig | None, capsys: Captured, *arguments: str
+) -> dict[str, Any]:
+    assert spotctl(rig, "cost", "compare", *arguments, "-o", "json") == 0
     data = json.loads(capsys.readouterr().out)
-    return {one["name"]: (one["on_demand"], one["actual"]) for one in data["comparison"]}
+    return {row["name"]: (row["on_demand"], row["actual"]) for row in data["comparison"]}
 
 
 @pytest.mark.req("MON-09")
-def test_the_case_studys_results_as_they_are(spotctl: Spotctl, capsys: Captured) -> None:
+def test_case_study_is_recomputed_from_its_inputs(spotctl: Spotctl, capsys: Captured) -> None:
     """Its table says 2,600 hours (of nodes, called GPU-hours), $41,500 and $16.00 (of a node)
     beside 2,496, $11,200 and $4.49; 0 and 7 interruptions; 0 and 4.2 h lost; no difference in
     quality, which nobody can know from it; 14 and 16 days."""
-    rows = compared(spotctl, None, capsys, "--file", str(CASE))
+    rows = compare_rows(spotctl, None, capsys, "--file", str(CASE))
     assert list(rows) == [
         "GPU-hours",
         "cost",
@@ -54,38 +56,40 @@ def test_the_case_studys_results_as_they_are(spotctl: Spotctl, capsys: Captured)
 
 
 @pytest.mark.req("MON-09")
-def test_a_job_of_the_ledger(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+def test_comparison_of_a_recorded_job(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
     job_id = story(rig)
     data = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost/report")
-    rows = compared(spotctl, rig, capsys, "gpt")
+    rows = compare_rows(spotctl, rig, capsys, "gpt")
     assert len(rows) == 8
-    needed = next(one for one in data["on_demand"] if one["basis"] == data["saving_basis"])
+    needed = next(row for row in data["on_demand"] if row["basis"] == data["saving_basis"])
     assert rows["cost"] == (needed["total_usd"], data["total_usd"])
     assert rows["GPU-hours"] == pytest.approx((8 * needed["node_hours"], data["billed_gpu_hours"]))
     assert rows["a useful GPU-hour"][1] == pytest.approx(data["usd_per_useful_gpu_hour"])
     assert rows["interruptions"] == (None, 1)
     lost_h = data["billed_node_hours"] - needed["node_hours"]
     assert rows["machine-hours lost"] == pytest.approx((0.0, lost_h), abs=1e-5)
-    job = rig.store.find_job(job_id)
+    job = rig.store.jobs.find(job_id)
     assert job is not None
     elapsed_h = (rig.clock.now_us() - job.created_at_us) / 3.6e9
     assert rows["time to completion"][1] == pytest.approx(elapsed_h, abs=1e-5)
 
 
-def test_what_is_not_known_is_left_open(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+def test_unknown_values_stay_empty(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
     """A program that reports no steps, on two machines."""
     text = "num_nodes: 2\n" + JOB_FILE + "  slow_network: true\n"
     job_id = rig.submit(ago_s=4000, text=text)
     for rank in (0, 1):
         rig.launch(job_id, SPOT, ago_s=3600, rank=rank)
-    rows = compared(spotctl, rig, capsys, "gpt")
+    rows = compare_rows(spotctl, rig, capsys, "gpt")
     assert rows["a useful GPU-hour"] == (None, None)
     assert rows["machine-hours lost"] == (None, None)
     assert rows["interruptions"] == (None, 0)
     assert rows["time to completion"] == pytest.approx((1.0, 4000 / 3600), rel=1e-3)
 
 
-@pytest.mark.parametrize("words", [(), ("gpt", "--file", str(CASE))])
-def test_one_of_both(spotctl: Spotctl, capsys: Captured, words: tuple[str, ...]) -> None:
-    assert spotctl(None, "cost", "compare", *words) == 2
+@pytest.mark.parametrize("arguments", [(), ("gpt", "--file", str(CASE))])
+def test_job_and_file_exclude_each_other(
+    spotctl: Spotctl, capsys: Captured, arguments: tuple[str, ...]
+) -> None:
+    assert spotctl(None, "cost", "compare", *arguments) == 2
     assert "name one job, or --file" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`spotctl cost reconcile`, through the real API: what a bill changes, and what it tells."""
+"""`spotctl cost reconcile` through the real API: what a bill changes, and what it reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def client(rig: Rig) -> Client:
 
 
 def paid(rig: Rig) -> str:
-    """A machine that ran for an hour at $19.93, and is gone."""
+    """Submit a job whose machine ran for an hour at $19.93 and is gone."""
     job_id = rig.submit(ago_s=8000)
     node = rig.launch(job_id, SPOT, ago_s=7200)
     rig.leave(node, 3600, LeaveReason.DONE, "finished")
@@ -41,7 +41,7 @@ def bill(folder: Path, *rows: str) -> Path:
     return file
 
 
-def test_a_bill_that_agrees_ends_the_estimate(
+def test_matching_bill_makes_amounts_final(
     rig: Rig,
     client: Client,
     spotctl: Spotctl,
@@ -59,17 +59,17 @@ def test_a_bill_that_agrees_ends_the_estimate(
     captured = capsys.readouterr()
     assert "i-10" in captured.out
     assert "unexplained: $0.02, 0.1 %" in captured.out
-    assert "none of ours: $2.00" in captured.out
+    assert "not spotd's: $2.00" in captured.out
     assert captured.err.endswith("1 segments are reconciled\n")
     after = client.get(path)
     assert (after["total_usd"], after["invoiced_usd"]) == (19.95, 19.95)
     assert not after["provisional"]
-    assert rig.store.event_keys("unexplained", 0) == set()
+    assert rig.store.events.keys("unexplained", 0) == set()
     spotctl(rig, "cost", "report", "gpt")
     assert "$19.95, reconciled" in capsys.readouterr().out
 
 
-def test_gpu_spend_that_nobody_knows_is_an_alert(
+def test_unknown_gpu_spend_raises_an_alert(
     rig: Rig, spotctl: Spotctl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paid(rig)
@@ -78,25 +78,27 @@ def test_gpu_spend_that_nobody_knows_is_an_alert(
     packed.write_bytes(gzip.compress(file.read_bytes()))
     assert spotctl(rig, "cost", "reconcile", "--aws-cur", str(packed), "-o", "json") == 0
     data = json.loads(capsys.readouterr().out)
-    assert [one["machine"] for one in data["unknown"]] == ["i-stray"]
+    assert [entry["machine"] for entry in data["unknown"]] == ["i-stray"]
     assert data["alerts"] is True
-    rows = [row for row in rig.store.events(None) if row.event.kind == "unexplained"]
+    rows = [row for row in rig.store.events.rows(None) if row.event.kind == "unexplained"]
     assert len(rows) == 1
     assert rows[0].event.alert
-    assert rig.store.event_keys("unexplained", 0) == {rows[0].event.key}
+    assert rig.store.events.keys("unexplained", 0) == {rows[0].event.key}
     assert "1 with GPUs that the ledger does not know (i-stray)" in rows[0].event.text
     assert "$55.04 (73.4 %)" in rows[0].event.text
 
 
-def test_credits_hide_no_spend_and_are_no_saving(
+def test_credits_neither_hide_spend_nor_count_as_saving(
     rig: Rig,
     client: Client,
     spotctl: Spotctl,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A bill that credits bring to nothing: a stray is unexplained all the same, and the job costs
-    what it did."""
+    """Credits bring the bill to zero, and an unknown machine is still unexplained.
+
+    The job costs what it cost before.
+    """
     job_id = paid(rig)
     before = client.get(f"/v1/jobs/{job_id}/cost/report")
     span = "2020-01-01T00:00:00Z,2100-01-01T00:00:00Z"
@@ -119,7 +121,7 @@ def test_credits_hide_no_spend_and_are_no_saving(
     assert (after["saving"], after["discount"]) == (before["saving"], before["discount"])
 
 
-def test_another_clouds_bill_is_not_held_against_these_machines(
+def test_bill_of_another_cloud_leaves_these_machines_alone(
     rig: Rig, client: Client, spotctl: Spotctl
 ) -> None:
     paid(rig)
@@ -129,7 +131,7 @@ def test_another_clouds_bill_is_not_held_against_these_machines(
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ({"cloud": "oracle", "entries": []}, "no bill of 'oracle'"),
         ({"cloud": "aws"}, "entries must be a list"),
@@ -147,33 +149,33 @@ def test_another_clouds_bill_is_not_held_against_these_machines(
         ),
     ],
 )
-def test_a_request_that_is_wrong(client: Client, body: dict[str, object], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_invalid_request_is_refused(client: Client, body: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         client.post("/v1/costs/reconcile", body)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("x.parquet", b"PAR1", "Parquet, which is not read"),
-        ("x.csv", b"\xff\xfe\x00", "is no bill of aws"),
+        ("x.csv", b"\xff\xfe\x00", "is not a bill of aws"),
         ("x.csv", b"a,b\n1,2\n", "no column like lineitemresourceid"),
         ("x.csv", b"", "has no machines of aws"),
-        ("x.gz", b"\x1f\x8b\x00\x00", "cannot be read|is no bill"),
+        ("x.gz", b"\x1f\x8b\x00\x00", "cannot be read|is not a bill"),
     ],
 )
-def test_a_file_that_is_no_bill(
+def test_invalid_bill_file_is_refused(
     spotctl: Spotctl, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    name: str, content: bytes, told: str,
+    name: str, content: bytes, message: str,
 ) -> None:  # fmt: skip
     file = tmp_path / name
     file.write_bytes(content)
     assert spotctl(None, "cost", "reconcile", "--aws-cur", str(file)) == 2
     error = capsys.readouterr().err
-    assert any(text in error for text in told.split("|")), error
+    assert any(text in error for text in message.split("|")), error
 
 
-def test_one_bill_at_a_time(spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_one_bill_is_accepted(spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
     assert spotctl(None, "cost", "reconcile") == 2
     assert spotctl(None, "cost", "reconcile", "--gcp", "a", "--azure", "b") == 2
     assert spotctl(None, "cost", "reconcile", "--gcp", "/none.csv") == 2

@@ -25,9 +25,7 @@ def client(rig: Rig) -> Client:
 
 
 @pytest.mark.req("CST-03", "CST-10")
-def test_the_case_study_prints_what_it_comes_to(
-    spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_case_study_report(spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
     assert spotctl(None, "cost", "report", "--file", str(CASE)) == 0
     out = capsys.readouterr().out
     assert "total                $3,895" in out
@@ -37,47 +35,47 @@ def test_the_case_study_prints_what_it_comes_to(
     assert "claimed saving: 73.0 %; by line items 23.2 %, the rest has no line item" in out
 
 
-def test_a_report_adds_up_to_the_ledger(rig: Rig, client: Client) -> None:
+def test_report_adds_up_to_the_ledger(rig: Rig, client: Client) -> None:
     job_id = story(rig)
     rig.submit("idle")
     data = client.get(f"/v1/jobs/{job_id}/cost/report")
     spent = client.get(f"/v1/jobs/{job_id}/cost")["spend_usd"]
     assert data["compute_usd"] == spent
     assert sum(item["cost_usd"] for item in data["items"]) == pytest.approx(data["total_usd"])
-    assert sum(one["node_hours"] for one in data["hours"]) == pytest.approx(
+    assert sum(item["node_hours"] for item in data["hours"]) == pytest.approx(
         data["billed_node_hours"], abs=1e-5
     )
-    assert sum(one["cost_usd"] for one in data["hours"]) == pytest.approx(spent, abs=1e-5)
-    assert {one["use"] for one in data["hours"]} >= {"useful", "startup", "idle"}
+    assert sum(item["cost_usd"] for item in data["hours"]) == pytest.approx(spent, abs=1e-5)
+    assert {item["use"] for item in data["hours"]} >= {"useful", "startup", "idle"}
     assert data["saving"] <= data["discount"]
     assert data["provisional"] is True
-    whole = client.get("/v1/costs/report")
-    assert [one["job"] for one in whole["jobs"]] == ["gpt"]
-    assert whole["total_usd"] == data["total_usd"]
+    total_report = client.get("/v1/costs/report")
+    assert [item["job"] for item in total_report["jobs"]] == ["gpt"]
+    assert total_report["total_usd"] == data["total_usd"]
 
 
-def test_times_that_follow_one_another_add_up(rig: Rig, client: Client) -> None:
+def test_adjacent_periods_add_up(rig: Rig, client: Client) -> None:
     story(rig)
     cut, path = rig.ago(2755), "/v1/costs/report"
     parts = [client.get(path, until_us=cut), client.get(path, since_us=cut)]
-    whole = client.get(path)
-    assert sum(part["compute_usd"] for part in parts) == pytest.approx(whole["compute_usd"])
+    total_report = client.get(path)
+    assert sum(part["compute_usd"] for part in parts) == pytest.approx(total_report["compute_usd"])
     assert all(part["compute_usd"] > 1 for part in parts)
     assert client.get(path, until_us=rig.ago(9000))["jobs"] == []
 
 
-def test_a_hedge_loser_is_named(rig: Rig, client: Client) -> None:
+def test_hedge_loser_is_named(rig: Rig, client: Client) -> None:
     job_id = rig.submit(ago_s=4000)
     node = rig.launch(job_id, SPOT, ago_s=3600)
     rig.leave(node, 1800, LeaveReason.HEDGE_LOST, "another was chosen")
     data = client.get(f"/v1/jobs/{job_id}/cost/report")
     assert data["hedge_losers"]["machines"] == 1
     assert data["hedge_losers"]["usd"] == data["compute_usd"] > 0
-    assert [one["use"] for one in data["hours"]] == ["startup"]
+    assert [item["use"] for item in data["hours"]] == ["startup"]
     assert "no steps are on record" in data["unknown"][0]
 
 
-def test_storage_egress_and_the_box(rig: Rig, client: Client) -> None:
+def test_storage_egress_and_control_box_are_line_items(rig: Rig, client: Client) -> None:
     rig.checkpoint_store = "s3://runs/team"
     rig.places = {"s3://runs": ("aws", "eu-west-1")}
     job_id = story(rig)
@@ -90,7 +88,7 @@ def test_storage_egress_and_the_box(rig: Rig, client: Client) -> None:
     assert data["egress_usd"] == 0
 
 
-def test_bytes_that_leave_a_cloud(rig: Rig, client: Client) -> None:
+def test_egress_is_a_line_item(rig: Rig, client: Client) -> None:
     rig.checkpoint_store = "gs://runs/team"
     job_id = story(rig)
     data = client.get(f"/v1/jobs/{job_id}/cost/report")
@@ -99,19 +97,19 @@ def test_bytes_that_leave_a_cloud(rig: Rig, client: Client) -> None:
     assert item["cost_usd"] == pytest.approx(item["quantity"] * 0.09)
 
 
-def test_the_box_is_shared_by_machine_hours(rig: Rig, client: Client) -> None:
+def test_control_box_is_shared_by_machine_hours(rig: Rig, client: Client) -> None:
     rig.box_microusd_per_h = 3_600_000
     for name, offer, until in (("a", SPOT, 1800), ("b", OFFERS[2], 2700)):
         node = rig.launch(rig.submit(name, ago_s=4000), offer, ago_s=3600)
         rig.leave(node, until, LeaveReason.FAILED, "crash")
     data = client.get("/v1/costs/report")
-    shares = {one["job"]: one["control_usd"] for one in data["jobs"]}
+    shares = {job["job"]: job["control_usd"] for job in data["jobs"]}
     assert shares["a"] == pytest.approx(2 * shares["b"], rel=1e-3)
     assert data["control_usd"] == pytest.approx(3.6, rel=1e-3), "an hour since the first machine"
     assert data["control_usd"] == pytest.approx(sum(shares.values()))
 
 
-def test_when() -> None:
+def test_when_us() -> None:
     assert when_us("", "--since") == ""
     assert when_us("2026-11-01", "--since") == 1_793_491_200_000_000
     assert isinstance(when_us("30d", "--since"), int)
@@ -120,12 +118,14 @@ def test_when() -> None:
             when_us(odd, "--since")
 
 
-def test_a_file_is_reported_alone(spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_option_excludes_the_others(
+    spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert spotctl(None, "cost", "report", "gpt", "--file", str(CASE)) == 2
     assert "--file reports that file alone" in capsys.readouterr().err
 
 
-def test_a_job_may_be_called_like_a_verb(
+def test_job_may_be_named_like_a_sub_command(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rig.submit("report")
@@ -146,11 +146,11 @@ def test_an_export_has_every_row_of_the_ledger(
     assert float(total) == pytest.approx(client.get("/v1/costs/report")["total_usd"], abs=1e-5)
     assert {row["ServiceCategory"] for row in rows} == {"Compute", "Storage"}
     assert next(row["x_Interrupted"] for row in rows) == "true"
-    beside = json.loads((tmp_path / "out.csv.metadata.json").read_text())
-    assert beside["Schema"]["FocusVersion"] == "1.2"
+    metadata = json.loads((tmp_path / "out.csv.metadata.json").read_text())
+    assert metadata["Schema"]["FocusVersion"] == "1.2"
 
 
-def test_an_export_that_cannot_be_written(
+def test_export_into_an_unwritable_file_is_an_error(
     rig: Rig, spotctl: Spotctl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert spotctl(rig, "cost", "export", "--focus", str(tmp_path)) == 2
@@ -158,14 +158,14 @@ def test_an_export_that_cannot_be_written(
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_a_time_to_come_is_now(client: Client) -> None:
+def test_future_time_counts_as_now(client: Client) -> None:
     data = client.get("/v1/costs/focus", since_us=1 << 62)
     assert data["items"] == []
     assert data["since"] == data["until"] == data["now"]
 
 
-def test_what_is_no_longer_kept_costs_no_more(rig: Rig, client: Client) -> None:
-    """3 GiB for 3,000 s, until 5 GiB took their place for 1,000 s."""
+def test_deleted_checkpoints_cost_nothing_more(rig: Rig, client: Client) -> None:
+    """3 GiB for 3,000 s, then 5 GiB for 1,000 s."""
     rig.checkpoint_store = "s3://runs/team"
     text = JOB_FILE.replace("every_steps: 100", "every_steps: 100, keep: 1")
     node = rig.launch(rig.submit(text=text, ago_s=6000), SPOT, ago_s=5900)
@@ -177,7 +177,7 @@ def test_what_is_no_longer_kept_costs_no_more(rig: Rig, client: Client) -> None:
 
 
 @pytest.mark.req("CST-12")
-def test_sums_by_project(
+def test_totals_by_project(
     rig: Rig, client: Client, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = JOB_FILE.replace("spotd:\n", "spotd:\n  project: llm\n")
@@ -185,7 +185,7 @@ def test_sums_by_project(
         node = rig.launch(rig.submit(name, ago_s=4000, text=file), SPOT, ago_s=3600)
         rig.leave(node, until, LeaveReason.FAILED, "crash")
     data = client.get("/v1/costs/report")
-    sums = {one["project"]: one["total_usd"] for one in data["projects"]}
+    sums = {row["project"]: row["total_usd"] for row in data["projects"]}
     assert list(sums) == ["llm", ""]
     assert sums["llm"] == pytest.approx(3 * sums[""])
     assert sum(sums.values()) == pytest.approx(data["total_usd"])
@@ -198,10 +198,10 @@ def test_sums_by_project(
 
 
 @pytest.mark.req("CST-10", "CST-12")
-def test_by_whatever_it_is_summed_up_the_total_is_the_same(
+def test_every_grouping_has_the_same_total(
     rig: Rig, client: Client, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Over three days, with a box, and a job whose checkpoints stay when its machine is gone."""
+    """Three days with a control box, and a job whose checkpoints outlive its machine."""
     rig.box_microusd_per_h, rig.checkpoint_store = 3_333_333, "s3://runs/team"
     for name, ago_s in (("a", 200_000), ("b", 90_000)):
         node = rig.launch(rig.submit(name, ago_s=ago_s), SPOT, ago_s=ago_s)
@@ -209,11 +209,11 @@ def test_by_whatever_it_is_summed_up_the_total_is_the_same(
         rig.leave(node, ago_s - 4001, LeaveReason.FAILED, "crash")
     data = client.get("/v1/costs/report", by="day")
     for by in ("users", "projects", "providers", "days", "jobs"):
-        assert sum(round(one["total_usd"] * 1e6) for one in data[by]) == round(
+        assert sum(round(row["total_usd"] * 1e6) for row in data[by]) == round(
             data["total_usd"] * 1e6
         ), by
-    assert {one["provider"] for one in data["providers"]} == {"aws", "control box"}
-    assert [one["day"] for one in data["days"]] == sorted(one["day"] for one in data["days"])
+    assert {row["provider"] for row in data["providers"]} == {"aws", "control box"}
+    assert [row["day"] for row in data["days"]] == sorted(row["day"] for row in data["days"])
     assert len(data["days"]) >= 3, "on each the box and what is stored cost something"
     rows = client.get("/v1/costs/focus")
     billed = rows["columns"].index("BilledCost")
@@ -225,10 +225,10 @@ def test_by_whatever_it_is_summed_up_the_total_is_the_same(
         amounts = [float(line.split()[-1].lstrip("$").replace(",", "")) for line in lines[3:]]
         assert sum(amounts[:-1]) == pytest.approx(amounts[-1], abs=0.005 * len(amounts))
     assert spotctl(rig, "cost", "report", "a", "--by", "day") == 2
-    assert "--by sums all jobs up" in capsys.readouterr().err
+    assert "--by reports the totals of all jobs" in capsys.readouterr().err
 
 
-def test_a_report_by_day_is_of_so_many_days(
+def test_report_by_day_covers_a_limited_number_of_days(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rig.launch(rig.submit(ago_s=200 * 86_400), SPOT, ago_s=200 * 86_400)
@@ -238,48 +238,50 @@ def test_a_report_by_day_is_of_so_many_days(
 
 
 @pytest.mark.req("CST-11", "CST-17", "CST-19")
-def test_what_was_saved_by_what_and_what_saves_were_good_for(
+def test_savings_by_cause_and_protected_work(
     rig: Rig, client: Client, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each cause with what it is held against, and they add up; nothing is claimed of what was not
-    measured. 1,190 steps were safe when the machine was taken away."""
+    """Each cause has its baseline, the causes add up, and unmeasured causes claim nothing.
+
+    1,190 steps were saved when the machine was preempted.
+    """
     job_id = story(rig)
     data = client.get(f"/v1/jobs/{job_id}/cost/report")
     savings = data["savings"]
-    parts = {one["name"]: one["usd"] for one in savings["parts"]}
-    needed = next(one for one in data["on_demand"] if one["basis"] == "needed hours")
+    parts = {part["name"]: part["usd"] for part in savings["parts"]}
+    needed = next(part for part in data["on_demand"] if part["basis"] == "needed hours")
     assert savings["total_usd"] == pytest.approx(needed["total_usd"] - data["total_usd"])
     assert sum(usd for usd in parts.values() if usd) == pytest.approx(savings["total_usd"])
     assert parts["price"] > savings["total_usd"] > 0 > parts["hours on top"]
     assert (parts["autoscaling"], parts["right-sizing"]) == (None, None)
-    assert all(one["against"] for one in savings["parts"])
+    assert all(part["against"] for part in savings["parts"])
     assert savings["fraction"] == data["saving"] <= data["discount"]
     assert savings["more_runs"] == pytest.approx(savings["total_usd"] / data["total_usd"], abs=1e-4)
-    kept = data["protected"]
-    useful = next(one["cost_usd"] for one in data["hours"] if one["use"] == "useful")
-    assert kept["interruptions"] == 1
-    assert 15 < kept["usd"] < useful
-    assert kept["replayed_usd"] == 0
+    protected = data["protected"]
+    useful = next(part["cost_usd"] for part in data["hours"] if part["use"] == "useful")
+    assert protected["interruptions"] == 1
+    assert 15 < protected["usd"] < useful
+    assert protected["replayed_usd"] == 0
     assert spotctl(rig, "cost", "report", "gpt", "--outlay", "400") == 0
     out = capsys.readouterr().out
-    assert "of work, taken away 1 time; $0.00 were trained again" in out
+    assert "of work in 1 interruption; $0.00 was trained again" in out
     runs = round(400 / savings["total_usd"], 2)
-    assert f"$400.00 are earned back after {runs:.2f} times this" in out
+    assert f"$400.00 is earned back after {runs:.2f} such runs" in out
     assert f"{savings['more_runs']:.2f} for the $" in out
-    whole = client.get("/v1/costs/report")["savings"]
-    assert whole["total_usd"] == savings["total_usd"]
+    total_savings = client.get("/v1/costs/report")["savings"]
+    assert total_savings["total_usd"] == savings["total_usd"]
 
 
 @pytest.mark.req("CST-16", "CST-17")
-def test_the_case_studys_engineering_is_not_earned_back_by_its_first_run(
+def test_outlay_of_the_case_study_needs_several_runs(
     spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two to three days at $200 an hour are $3,200 to $4,800; the run saved $1,175 against the same
     hours, less against those that were needed. By the claimed $30,300 one run would have been
     enough."""
     for outlay in (3200, 4800):
-        words = ["cost", "report", "--file", str(CASE), "--outlay", str(outlay), "-o", "json"]
-        assert spotctl(None, *words) == 0
+        arguments = ["cost", "report", "--file", str(CASE), "--outlay", str(outlay), "-o", "json"]
+        assert spotctl(None, *arguments) == 0
         data = json.loads(capsys.readouterr().out)
         assert data["outlay"]["runs"] == pytest.approx(
             outlay / data["savings"]["total_usd"], abs=0.01
@@ -289,7 +291,7 @@ def test_the_case_studys_engineering_is_not_earned_back_by_its_first_run(
     assert 4800 < 41_500 - 11_200
 
 
-def test_an_outlay_is_never_earned_back_by_what_saved_nothing(
+def test_outlay_is_never_earned_back_without_savings(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dear = OFFERS[1]

@@ -1,4 +1,4 @@
-"""What a real agent copied from a real server, as `spotctl cost` tells it."""
+"""Egress of datasets that a real agent copied from a real server, as `spotctl cost` shows it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotd import wire
 from spotd.demo.s3 import serving
 from spotd.domain.datasets import DataSet
 from spotd.observe.budgets import Budgets
-from spotd.store.interface import JournalBatch
+from spotd.store.journal import JournalBatch
 from tests.spotd.api.rig import JOB_FILE, SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
 from tests.trainer.agent.node import Node
@@ -20,39 +20,41 @@ from tests.trainer.agent.node import Node
 SIZE = 20_000_000
 
 
-def test_what_an_agent_copied_out_of_another_cloud_is_on_the_bill_once(
+def test_copied_dataset_is_billed_once_as_egress(
     rig: Rig, spotctl: Spotctl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of two machines in one region the first fills its copy, and the other reads that alone."""
-    near = (tmp_path / "near").as_uri()
+    """Two machines in one region: the first fills the copy, the second reads only the copy."""
+    copy_url = (tmp_path / "near").as_uri()
     job_id = rig.submit(ago_s=4000, text=JOB_FILE + "file_mounts: {~/data: dataset://corpus}\n")
     with serving() as bucket:
-        rig.places = {bucket.url: ("gcp", "us-central1"), near: ("aws", SPOT.region)}
-        rig.datasets = {"corpus": DataSet(bucket.url, (near,), 10**9, {"gcp": 120_000})}
+        rig.places = {bucket.url: ("gcp", "us-central1"), copy_url: ("aws", SPOT.region)}
+        rig.datasets = {"corpus": DataSet(bucket.url, (copy_url,), 10**9, {"gcp": 120_000})}
         open_store(bucket.url, bucket.options).put("big", bytes(SIZE))
-        given = wire.Bucket("~/data", bucket.url, bucket.options, near, {}, 120_000, 10**9)
+        bucket_spec = wire.Bucket(
+            "~/data", bucket.url, bucket.options, copy_url, {}, 120_000, 10**9
+        )
         for rank, name in enumerate(("first", "second")):
             row = rig.launch(job_id, SPOT, ago_s=3600, rank=rank)
             with Node(tmp_path / name / "home") as node:
                 node.run()
-                node.start(buckets=(given,), run="wc -c < ~/data/big")
+                node.start(buckets=(bucket_spec,), run="wc -c < ~/data/big")
                 node.wait_for(wire.EXITED)
                 node.wait_for_log(str(SIZE))
-                told = JournalBatch(row.id, tuple(node.journal()), rig.ago(60))
+                batch = JournalBatch(row.id, tuple(node.journal()), rig.ago(60))
             for _ in range(2):  # as a box that came back hears it again
-                rig.store.record_journal([told])
-    before = _carried(rig, job_id)
+                rig.store.journal.record([batch])
+    before = _carried_microusd(rig, job_id)
     Budgets(list, rig.clock, places=lambda: rig.places).keep(rig.store)
-    assert _carried(rig, job_id) - before == SIZE * 120_000 // 10**9
+    assert _carried_microusd(rig, job_id) - before == SIZE * 120_000 // 10**9
     assert spotctl(rig, "cost", "report", job_id, "-o", "json") == 0
     items = json.loads(capsys.readouterr().out)["items"]
-    [item] = [one for one in items if one["kind"] == "egress"]
+    [item] = [node for node in items if node["kind"] == "egress"]
     assert item["what"] == "data that machines read out of gcp, list price"
     assert (item["quantity"], item["cost_usd"]) == (0.02, 0.0024)
 
 
-def _carried(rig: Rig, job_id: str) -> int:
-    """What the limits of the job count beside its machines, in micro-USD."""
+def _carried_microusd(rig: Rig, job_id: str) -> int:
+    """Return the storage and transfer costs that the job's limits count, in micro-USD."""
     view = rig.store.load_view(job_id, rig.clock.now_us())
     assert view is not None
     return view.spent_microusd

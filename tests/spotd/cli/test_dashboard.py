@@ -1,4 +1,4 @@
-"""`spotctl dashboard`: the command itself."""
+"""`spotctl dashboard`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spotd.base.errors import ExitCode
-from spotd.cli.dashboard import _leading_to
+from spotd.cli.dashboard import _write_redirect
 from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.api.rig import Rig, story
 from tests.spotd.cli.conftest import Spotctl
@@ -42,13 +42,13 @@ def test_it_serves_until_it_is_interrupted(rig: Rig) -> None:
         assert run.stderr.read() == ""
 
 
-def test_no_daemon_and_no_port_are_told(
+def test_missing_daemon_and_taken_port_are_errors(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = str(other.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = str(listener.getsockname()[1])
         assert spotctl(rig, "dashboard", "--port", port) == ExitCode.FAILURE
     assert "another --port" in capsys.readouterr().err
     assert spotctl(rig, "dashboard", "--port", "70000") == ExitCode.USAGE
@@ -57,10 +57,10 @@ def test_no_daemon_and_no_port_are_told(
     assert "no daemon answers" in capsys.readouterr().err
 
 
-def test_the_page_that_leads_a_browser_there_is_nobody_elses(tmp_path: Path) -> None:
+def test_redirect_page_is_private(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        uri = _leading_to(tmp_path, "http://127.0.0.1:1/secret/")
+        uri = _write_redirect(tmp_path, "http://127.0.0.1:1/secret/")
     finally:
         os.umask(before)
     path = Path(uri.removeprefix("file://"))

@@ -1,4 +1,4 @@
-"""`spotctl db backup`: through the daemon, which goes on."""
+"""`spotctl db backup` of a running daemon."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from spotd.api.routes import backup
 from spotd.store.backup import restore
-from spotd.store.interface import StoreError
+from spotd.store.errors import StoreError
 from spotd.store.sql_store import open_store
 from tests.spotd.api.rig import Rig, story
 from tests.spotd.cli.conftest import Spotctl
 
 
-def test_a_copy_that_can_be_restored(
+def test_backup_can_be_restored(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     job_id = story(rig)
@@ -31,11 +31,11 @@ def test_a_copy_that_can_be_restored(
     url = f"sqlite:///{tmp_path}/restored.db"
     restore(url, file, rig.clock.now_us())
     store = open_store(url, now=lambda: 0, notify=lambda: None, deployment_factory=str)
-    assert store.job_nodes(job_id) == rig.store.job_nodes(job_id)
+    assert store.nodes.of_job(job_id) == rig.store.nodes.of_job(job_id)
     store.close()
 
 
-def test_a_file_that_is_there_is_kept(
+def test_existing_file_is_not_overwritten(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "spotd.backup"
@@ -47,7 +47,7 @@ def test_a_file_that_is_there_is_kept(
     assert "cannot be written: No such file or directory" in capsys.readouterr().err
 
 
-def test_a_copy_that_fails_leaves_no_file(
+def test_failed_backup_leaves_no_file(
     rig: Rig,
     spotctl: Spotctl,
     capsys: pytest.CaptureFixture[str],
@@ -63,7 +63,7 @@ def test_a_copy_that_fails_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bytes_that_were_lost_on_the_way_are_noticed(
+def test_truncated_backup_is_detected(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     chunks = backup.BackupFile.chunks
@@ -72,5 +72,5 @@ def test_bytes_that_were_lost_on_the_way_are_noticed(
             backup.BackupFile, "chunks", lambda self: [b"x" * len(c) for c in chunks(self)]
         )
         assert spotctl(rig, "db", "backup", str(tmp_path / "x")) == 1
-    assert "or others than were sent\ntry: run it again" in capsys.readouterr().err
+    assert "the backup does not match its digest" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""What was found wrong with training, as `spotctl why` and `spotctl cost` print it."""
+"""Diagnoses of training, as `spotctl why` and `spotctl cost` print them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from tests.spotd.api.rig import Rig
 from tests.spotd.cli.conftest import Spotctl
 
 
-def test_spotctl_prints_it(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_and_cost_print_diagnoses(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
     diagnosed(rig)
     assert spotctl(rig, "why", "gpt") == 0
     shown = capsys.readouterr().out

@@ -1,5 +1,7 @@
-"""`spotctl doctor --live --gpu`: what it refuses before anything costs money. The whole way is
-tests/e2e/test_rehearsal.py."""
+"""`spotctl doctor --live --gpu`: what it refuses before anything costs money.
+
+The entire test is tests/e2e/test_rehearsal.py.
+"""
 
 from __future__ import annotations
 
@@ -30,54 +32,56 @@ def job(tmp_path: Path, text: str = JOB_FILE) -> str:
     return str(path)
 
 
-def words(file: str, config: Path, spend: str = "60usd") -> list[str]:
-    found = ["doctor", "--live", "--gpu", file, "--cloud", "aws", "--spend-up-to", spend]
-    return [*found, "--config", str(config)]
+def command_line(file: str, config: Path, spend: str = "60usd") -> list[str]:
+    arguments = ["doctor", "--live", "--gpu", file, "--cloud", "aws", "--spend-up-to", spend]
+    return [*arguments, "--config", str(config)]
 
 
-def test_nothing_is_submitted_that_cannot_be_paid_for(
+def test_job_beyond_the_spending_limit_is_refused(
     rig: Rig, spotctl: Spotctl, capsys: Captured, tmp_path: Path, config: Path
 ) -> None:
-    assert spotctl(rig, *words(job(tmp_path), config, "1usd")) == 4
-    said = capsys.readouterr().err
-    assert "for 2 machines of 20 minutes and 0.30 for the interruption, and 1.00 may be sp" in said
-    assert "--spend-up-to" in said
-    assert rig.store.jobs(True) == []
+    assert spotctl(rig, *command_line(job(tmp_path), config, "1usd")) == 4
+    stderr = capsys.readouterr().err
+    assert (
+        "for 2 machines of 20 minutes and 0.30 for the interruption, and 1.00 may be sp" in stderr
+    )
+    assert "--spend-up-to" in stderr
+    assert rig.store.jobs.rows(True) == []
 
 
-def test_what_the_interruption_costs_is_not_for_the_job(
+def test_interruption_fee_reduces_the_job_budget(
     rig: Rig, spotctl: Spotctl, capsys: Captured, tmp_path: Path, config: Path
 ) -> None:
-    assert spotctl(rig, *words(job(tmp_path), config, "0.3usd")) == 4
+    assert spotctl(rig, *command_line(job(tmp_path), config, "0.3usd")) == 4
     assert "the interruption alone costs up to 0.30 USD" in capsys.readouterr().err
-    assert rig.store.jobs(True) == []
+    assert rig.store.jobs.rows(True) == []
 
 
-def test_nothing_is_submitted_that_nobody_sells(
+def test_job_without_an_offer_is_refused(
     rig: Rig, spotctl: Spotctl, capsys: Captured, tmp_path: Path, config: Path
 ) -> None:
     text = JOB_FILE.replace("H100:8", "B300:8")
-    assert spotctl(rig, *words(job(tmp_path, text), config)) == 4
+    assert spotctl(rig, *command_line(job(tmp_path, text), config)) == 4
     assert "no spot machine that fits is on sale there" in capsys.readouterr().err
-    assert rig.store.jobs(True) == []
+    assert rig.store.jobs.rows(True) == []
 
 
-def test_a_job_without_checkpoints_is_none_to_rehearse(
+def test_job_without_checkpoints_is_refused(
     rig: Rig, spotctl: Spotctl, capsys: Captured, tmp_path: Path, config: Path
 ) -> None:
     text = JOB_FILE.replace("engine: spotd", "engine: none")
-    assert spotctl(rig, *words(job(tmp_path, text), config)) == 2
+    assert spotctl(rig, *command_line(job(tmp_path, text), config)) == 2
     assert "spotd.checkpoint.engine is not spotd" in capsys.readouterr().err
 
 
-def test_a_report_has_a_place_before_anything_costs_money(
+def test_unwritable_report_folder_is_refused_first(
     rig: Rig, spotctl: Spotctl, capsys: Captured, tmp_path: Path, config: Path
 ) -> None:
     (tmp_path / "taken").write_text("")
-    taken = ("--report", str(tmp_path / "taken" / "reports"))
-    assert spotctl(rig, *words(job(tmp_path), config), *taken) == 1
+    report_option = ("--report", str(tmp_path / "taken" / "reports"))
+    assert spotctl(rig, *command_line(job(tmp_path), config), *report_option) == 1
     assert "no report can be written to" in capsys.readouterr().err
-    assert rig.store.jobs(True) == []
+    assert rig.store.jobs.rows(True) == []
 
 
 @pytest.mark.parametrize(
@@ -87,7 +91,7 @@ def test_a_report_has_a_place_before_anything_costs_money(
         (["--gpu", "x"], "--gpu, --cloud, --spend-up-to"),
     ],
 )
-def test_options_that_do_not_go_together_are_named(
+def test_conflicting_options_are_named(
     spotctl: Spotctl, capsys: Captured, more: list[str], text: str
 ) -> None:
     assert spotctl(None, "doctor", *more) == 2

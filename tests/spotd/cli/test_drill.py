@@ -1,4 +1,4 @@
-"""`spotctl drill run`: it waits for the verdict, and its exit code says it."""
+"""`spotctl drill run` waits for the verdict and returns it as its exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.spotd.cli.conftest import Spotctl
 @pytest.mark.parametrize(
     ("end", "code"), [(DrillEnd.PASSED, 0), (DrillEnd.FAILED, 1), (DrillEnd.CALLED_OFF, 4)]
 )
-def test_the_exit_code_is_the_verdict(
+def test_exit_code_is_the_verdict(
     rig: Rig,
     spotctl: Spotctl,
     capsys: pytest.CaptureFixture[str],
@@ -27,8 +27,8 @@ def test_the_exit_code_is_the_verdict(
     end: DrillEnd,
     code: int,
 ) -> None:
-    """Also where the job ended meanwhile, and another one has its name."""
-    monkeypatch.setattr(drill_command, "LOOK_S", 0.05)
+    """Also if the job ended in the meantime and another one has its name."""
+    monkeypatch.setattr(drill_command, "POLL_S", 0.05)
     rig.offer_them()
     job_id = rig.submit(ago_s=700)
     node = rig.launch(job_id, SPOT, ago_s=690)
@@ -36,13 +36,13 @@ def test_the_exit_code_is_the_verdict(
 
     def play() -> None:
         end_s = time.monotonic() + 30
-        while not (found := rig.store.drills()) and time.monotonic() < end_s:
+        while not (drills := rig.store.drills.rows()) and time.monotonic() < end_s:
             time.sleep(0.01)
         rig.finish(job_id, 0, Outcome.FAILED, "it broke")
         rig.submit("gpt")
         time.sleep(0.2)  # in which it looks again
         ended = {"struck_at_us": rig.ago(0), "ended_at_us": rig.ago(0), "end": end, "text": "why"}
-        rig.store.set_drill(replace(found[0], **ended))
+        rig.store.drills.update(replace(drills[0], **ended))
 
     player = threading.Thread(target=play)
     player.start()
@@ -50,5 +50,5 @@ def test_the_exit_code_is_the_verdict(
         assert spotctl(rig, "drill", "run", "gpt", "--yes", "-o", "json") == code
     finally:
         player.join()
-    told = json.loads(capsys.readouterr().out)
-    assert (told["job"], told["job_id"], told["state"]) == ("gpt", job_id, end.value)
+    data = json.loads(capsys.readouterr().out)
+    assert (data["job"], data["job_id"], data["state"]) == ("gpt", job_id, end.value)

@@ -1,5 +1,7 @@
-"""`checkpoint.from` in a job file: what it names is the job's first checkpoint, bit for bit,
-however often the import broke off."""
+"""`checkpoint.from` in a job file.
+
+The checkpoint becomes the job's first one, bit for bit, however often the import is interrupted.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from spotd.api_client.client import Client
 from spotd.base.errors import UserError
 from tests.spotd.api.rig import JOB_FILE, Rig
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.cli.sharded import bytes_of, saved
+from tests.spotd.cli.sharded import save_sharded, tensor_bytes
 from tests.spotd.cli.test_import import Imports, imports
 
 __all__ = ["imports"]
@@ -26,18 +28,18 @@ def job_file(origin: str) -> str:
 
 
 class Runs:
-    """`spotctl run` of a job file with `from`, in the folder `here`."""
+    """Runs `spotctl run` with a job file that has `from`, in the folder `here`."""
 
     def __init__(self, imports: Imports, spotctl: Spotctl, here: Path) -> None:
         self.rig, self._spotctl, self.here = imports.rig, spotctl, here
         self.names = (f"second-{n}" for n in itertools.count())
 
     def __call__(self, origin: str, name: str = "") -> tuple[int, str]:
-        """The exit code, and the job's id where there is one."""
+        """Return the exit code, and the job's id if there is one."""
         file, name = self.here / "job.yaml", name or next(self.names)
         file.write_text(job_file(origin))
         code = self._spotctl(self.rig, "run", str(file), "-n", name, "-d")
-        job = self.rig.store.find_job(name)
+        job = self.rig.store.jobs.find(name)
         return code, job.id if job else ""
 
 
@@ -52,55 +54,55 @@ def run(
 
 @pytest.fixture
 def shards(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Those that are sent."""
+    """The shards that are sent."""
     sent: list[bytes] = []
     put = Client.put
 
     def count(self: Client, path: str, data: bytes) -> dict[str, Any]:
-        said = put(self, path, data)
+        reply = put(self, path, data)
         sent.append(data)
-        return said
+        return reply
 
     monkeypatch.setattr(Client, "put", count)
     return sent
 
 
 def breaking(n: int, how: BaseException, verb: str) -> Callable[[pytest.MonkeyPatch], None]:
-    """Has the `n`-th such request of the client fail, from 1."""
+    """A function that makes the client's `n`-th matching request fail, from 1."""
 
     def install(patch: pytest.MonkeyPatch) -> None:
-        whole, count = getattr(Client, verb), itertools.count(1)
+        method, count = getattr(Client, verb), itertools.count(1)
 
         def call(self: Client, path: str, *rest: Any) -> Any:
             if next(count) == n:
                 raise how
-            return whole(self, path, *rest)
+            return method(self, path, *rest)
 
         patch.setattr(Client, verb, call)
 
     return install
 
 
-def test_an_export_comes_back_bit_for_bit(imports: Imports, run: Runs) -> None:
-    whole = saved(imports.saver)
+def test_export_is_imported_bit_for_bit(imports: Imports, run: Runs) -> None:
+    original = save_sharded(imports.saver)
     imports.export(run.here / "x", "safetensors")
     code, job_id = run("./x")
     assert code == 0
     manifest, tensors = imports.read(job_id)
-    assert tensors == {name: bytes_of(tensor) for name, tensor in whole.items()}
+    assert tensors == {name: tensor_bytes(tensor) for name, tensor in original.items()}
     assert (manifest.step, manifest.state) == (10, {"step": 10, "config": {"width": 30}})
-    [event] = imports.rig.store.events(job_id)
+    [event] = imports.rig.store.events.rows(job_id)
     assert event.event.text.startswith("begins with what was imported as step 10")
 
 
-def test_it_may_be_another_job_s_pin(imports: Imports, run: Runs) -> None:
-    whole = saved(imports.saver)
+def test_source_may_be_a_pin_of_another_job(imports: Imports, run: Runs) -> None:
+    original = save_sharded(imports.saver)
     imports.run("pin", "gpt", "best")
     imports.saver.save(20)
     _, job_id = run("gpt@best")
     manifest, tensors = imports.read(job_id)
     assert (manifest.step, len(manifest.streams)) == (10, 2)
-    assert tensors == {name: bytes_of(tensor) for name, tensor in whole.items()}
+    assert tensors == {name: tensor_bytes(tensor) for name, tensor in original.items()}
     assert imports.read(run("gpt")[1])[0].step == 20
 
 
@@ -113,14 +115,14 @@ def test_it_may_be_another_job_s_pin(imports: Imports, run: Runs) -> None:
     ],
 )
 @pytest.mark.parametrize("origin", ["./x", "gpt"])
-def test_what_broke_off_goes_on_and_sends_nothing_twice(
+def test_interrupted_import_resumes_and_sends_nothing_twice(
     imports: Imports,
     run: Runs,
     shards: list[bytes],
     breaks: Callable[[pytest.MonkeyPatch], None],
     origin: str,
 ) -> None:
-    whole = saved(imports.saver)
+    original = save_sharded(imports.saver)
     imports.export(run.here / "x", "safetensors")
     with pytest.MonkeyPatch.context() as patch:
         breaks(patch)
@@ -129,15 +131,15 @@ def test_what_broke_off_goes_on_and_sends_nothing_twice(
     code, job_id = run(origin, "second")
     manifest, tensors = imports.read(job_id)
     assert (code, len(shards)) == (0, len(manifest.shards))
-    assert tensors == {name: bytes_of(tensor) for name, tensor in whole.items()}
+    assert tensors == {name: tensor_bytes(tensor) for name, tensor in original.items()}
     again = run(origin)[1]  # a new one, and not the same
     assert (again != job_id, len(shards)) == (True, 2 * len(manifest.shards))
 
 
-def test_a_source_that_changed_meanwhile_is_taken_as_it_is_now(
+def test_changed_source_is_imported_in_its_new_state(
     imports: Imports, run: Runs, shards: list[bytes]
 ) -> None:
-    saved(imports.saver)
+    save_sharded(imports.saver)
     folder = imports.export(run.here / "x", "safetensors")
     with pytest.MonkeyPatch.context() as patch:
         breaking(3, KeyboardInterrupt(), "put")(patch)
@@ -152,10 +154,8 @@ def test_a_source_that_changed_meanwhile_is_taken_as_it_is_now(
     assert bytes([data[start]]) in {one[:1] for one in tensors.values()}
 
 
-def test_what_the_store_has_lost_is_sent_by_the_run_after_the_next(
-    imports: Imports, run: Runs
-) -> None:
-    saved(imports.saver)
+def test_lost_shards_are_sent_again_by_the_second_run(imports: Imports, run: Runs) -> None:
+    save_sharded(imports.saver)
     imports.export(run.here / "x", "safetensors")
     with pytest.MonkeyPatch.context() as patch:
         breaking(3, KeyboardInterrupt(), "post")(patch)
@@ -167,22 +167,22 @@ def test_what_the_store_has_lost_is_sent_by_the_run_after_the_next(
     assert imports.read(run("./x")[1])[0].step == 10
 
 
-def test_what_it_names_must_be_there(
+def test_missing_source_is_an_error(
     imports: Imports, run: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for origin, words in {
+    for origin, message in {
         "./nothing": "nothing does not exist",
         "s3://b/x": "is no path on this machine",
         "'gpt @ 3'": "is neither a path with a / nor a job",
-        "job.yaml": "reads as a job, and is here as well",
+        "job.yaml": "reads as a job, and is a path here as well",
         "nobody": "there is no job 'nobody'",
         "gpt, engine: none": "is for programs that resume by spotd_hook",
     }.items():
         assert run(origin)[1] == ""
-        assert words in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
-def test_the_daemon_refuses_a_job_whose_beginning_nobody_imported(rig: Rig) -> None:
+def test_job_with_an_unknown_import_is_refused(rig: Rig) -> None:
     body = {"yaml": job_file("./x"), "request_id": "r"}
     with pytest.raises(UserError, match=r"checkpoint\.from was not imported"):
         Client(rig.socket).post("/v1/jobs", body)

@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parent / "golden"
 
 
 @pytest.fixture(scope="module")
-def told() -> Iterator[Rig]:
+def fleet() -> Iterator[Rig]:
     """Three jobs: one preempted and running, one crashed, one that waits."""
     rig = Rig()
     crash(rig)
@@ -80,7 +80,7 @@ def told() -> Iterator[Rig]:
     ],
 )
 def test_golden(
-    told: Rig,
+    fleet: Rig,
     spotctl: Spotctl,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -89,14 +89,14 @@ def test_golden(
     columns: int,
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    code = spotctl(told, *shlex.split(line.replace("FOLDER", str(told.folder))))
+    code = spotctl(fleet, *shlex.split(line.replace("FOLDER", str(fleet.folder))))
     captured = capsys.readouterr()
     shown = f"$ spotctl {line}\n{captured.out}"
     shown += "".join(f"stderr: {text}\n" for text in captured.err.splitlines())
     shown += f"exit {code}\n"
     # The checks of this machine differ from one to the next.
-    kept = [text for text in shown.splitlines() if not re.match(r"ok +(python|ssh) ", text)]
-    shown = "\n".join(kept).replace(str(told.folder), "/tmp/FOLDER") + "\n"
+    lines = [text for text in shown.splitlines() if not re.match(r"ok +(python|ssh) ", text)]
+    shown = "\n".join(lines).replace(str(fleet.folder), "/tmp/FOLDER") + "\n"
     shown = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", shown)
     shown = re.sub(r"\b\ds$", "0s", shown, flags=re.MULTILINE)  # since this test began
     file = FOLDER / f"{name}.txt"
@@ -109,18 +109,18 @@ def test_golden(
     assert width <= columns or line.startswith(("show gpt --file", "plan"))
 
 
-def test_a_plan_that_the_limits_forbid_is_refused(
+def test_plan_beyond_the_limits_is_refused(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (rig.folder / "job.yaml").write_text(JOB_FILE)
-    rig.store.set_limits(Limits(max_nodes=4, max_microusd_per_h=10_000_000))
+    rig.store.market.set_limits(Limits(max_nodes=4, max_microusd_per_h=10_000_000))
     assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 4
     error = capsys.readouterr().err
     assert "it would have to wait" in error
     assert "try: raise [limits] in config.toml" in error
 
 
-def test_a_plan_that_is_too_dear_names_the_cap_and_the_cheapest(
+def test_plan_above_the_price_cap_names_the_cheapest_offer(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = JOB_FILE.replace("H100:8", "H100:8\n  max_hourly_cost: 15")
@@ -132,31 +132,31 @@ def test_a_plan_that_is_too_dear_names_the_cap_and_the_cheapest(
     assert "try: resources.max_hourly_cost of $19.93 or more" in error
 
 
-def test_a_plan_of_clouds_that_do_not_answer(
+def test_plan_without_an_answering_cloud_is_an_error(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (rig.folder / "job.yaml").write_text(JOB_FILE)
-    rig.silent = {"toy-gcp": "no answer for 95 s"}
+    rig.silent_providers = {"toy-gcp": "no answer for 95 s"}
     assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 0
     marked = [line for line in capsys.readouterr().out.splitlines() if "no answer for" in line]
     assert len(marked) == 1
     assert marked[0].startswith("toy-gcp/us-central1-a")
-    rig.silent["aws"] = "no answer for 40 s"
+    rig.silent_providers["aws"] = "no answer for 40 s"
     assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 2
     assert "no cloud with an offer that fits gpt answers" in capsys.readouterr().err
 
 
-def test_a_plan_of_an_empty_file(
+def test_plan_of_an_empty_file_is_an_error(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same words as `run` has."""
+    """The same message as of `run`."""
     (rig.folder / "empty.yaml").write_text("")
     for command in ("run", "plan"):
         assert spotctl(rig, command, str(rig.folder / "empty.yaml")) == 2
         assert "the file is empty (fix: a job needs at least 'run')" in capsys.readouterr().err
 
 
-def test_a_plan_that_nothing_fits(
+def test_plan_without_a_fitting_offer_is_an_error(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (rig.folder / "job.yaml").write_text(JOB_FILE.replace("H100", "B200"))

@@ -1,4 +1,4 @@
-"""Help is cheap, complete and true; completion works."""
+"""Help is fast, complete and correct; completion works."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from providers.local.scenario import DEFAULT
 from providers.local.scenario_file import load as load_scenario
 from spotd.cli.commands import ENTRIES
 from spotd.security.master_key import NEXT_KEY_NAME
-from spotd.store.interface import DisabledUser
+from spotd.store.users import DisabledUser
 from spotd.wire import Pin, pin_key
 from tests.spotd.api.images import image
 from tests.spotd.api.rig import Rig, story
@@ -68,7 +68,7 @@ WITHOUT_OUTPUT = {
 
 
 @pytest.mark.req("UX-01")
-def test_help_is_cheap() -> None:
+def test_help_is_fast_and_imports_no_command() -> None:
     code = (
         "import os, sys, json\n"
         "from spotd.cli.app import run\n"
@@ -101,25 +101,25 @@ def test_every_command_has_help_with_an_example(
         assert "-o, --output" in text
 
 
-def lines_of(module: str) -> list[str]:
-    """The examples in one module of the command line."""
+def examples_in(module: str) -> list[str]:
+    """Return the examples in one module of the command line."""
     text = (Path("spotd/cli") / f"{module}.py").read_text()
-    found: list[str] = re.findall(r"^ +(spotctl .*)$", text, re.MULTILINE)
-    return found
+    lines: list[str] = re.findall(r"^ +(spotctl .*)$", text, re.MULTILINE)
+    return lines
 
 
 def examples() -> Iterator[str]:
-    """Every example of a command that needs nothing but the daemon, and ends by itself."""
+    """Yield every example that needs only the daemon and ends by itself."""
     for module in ["app", *(entry.module for entry in ENTRIES.values())]:
-        for line in lines_of(module):
-            other = " -f" in line or "--host" in line or "db upgrade" in line
-            other = other or "--watch" in line or "--live" in line  # which costs money
-            if line.split()[1] in ENTRIES.keys() - {"cloud", "demo", "dashboard"} and not other:
+        for line in examples_in(module):
+            skipped = " -f" in line or "--host" in line or "db upgrade" in line
+            skipped = skipped or "--watch" in line or "--live" in line  # which costs money
+            if line.split()[1] in ENTRIES.keys() - {"cloud", "demo", "dashboard"} and not skipped:
                 yield line
 
 
 @pytest.mark.parametrize("line", list(dict.fromkeys(examples())))
-def test_the_examples_run(
+def test_examples_run(
     rig: Rig,
     spotctl: Spotctl,
     monkeypatch: pytest.MonkeyPatch,
@@ -127,7 +127,7 @@ def test_the_examples_run(
     folder: Path,
     line: str,
 ) -> None:
-    words = shlex.split(line)[1:]
+    arguments = shlex.split(line)[1:]
     monkeypatch.setenv("HF_TOKEN", "x")
     monkeypatch.chdir(folder)
     (folder / "examples").symlink_to(EXAMPLES)
@@ -136,54 +136,58 @@ def test_the_examples_run(
     model = folder / "Llama-3.2-1B" / "model.safetensors"
     model.write_bytes(len(weight).to_bytes(8, "little") + weight + b"1")
     job_id = story(rig)
-    rig.address(rig.store.job_nodes(job_id)[-1], "127.0.0.9", 2222)
-    if words[0] == "wait" or (words[0] == "run" and "-d" not in words):
-        words += ["--timeout", "1s"] if words[0] == "wait" else ["-d"]
-        words = [w for i, w in enumerate(words) if words[i : i + 2] != ["--timeout", "2h"]]
-        words = [w for w in words if w != "2h"]
-    if words[0] == "init":  # printed: a test makes nothing in whatever account it finds
-        words = [word for word in words if word not in (">", "init.sh", "--apply")]
-    if words[0] == "resume":
+    rig.address(rig.store.nodes.of_job(job_id)[-1], "127.0.0.9", 2222)
+    if arguments[0] == "wait" or (arguments[0] == "run" and "-d" not in arguments):
+        arguments += ["--timeout", "1s"] if arguments[0] == "wait" else ["-d"]
+        arguments = [
+            w for i, w in enumerate(arguments) if arguments[i : i + 2] != ["--timeout", "2h"]
+        ]
+        arguments = [w for w in arguments if w != "2h"]
+    if arguments[0] == "init":  # printed: a test makes nothing in whatever account it finds
+        arguments = [
+            argument for argument in arguments if argument not in (">", "init.sh", "--apply")
+        ]
+    if arguments[0] == "resume":
         spotctl(rig, "pause", "gpt")
-    if words[0] == "secret":
-        words = words[: words.index("<")] if "<" in words else words
+    if arguments[0] == "secret":
+        arguments = arguments[: arguments.index("<")] if "<" in arguments else arguments
         (rig.folder / NEXT_KEY_NAME).write_bytes(b"n" * 32)
         (rig.folder / NEXT_KEY_NAME).chmod(0o600)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"value")))
         assert spotctl(rig, "secret", "set", "HF_TOKEN") == 0
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"value")))
-    if words[0] == "ckpt":
+    if arguments[0] == "ckpt":
         saver = Saver(rig, job_id)
         pinned = saver.save(12_000)
         saver.save(12_010)
-        if words[1] != "rm":
+        if arguments[1] != "rm":
             saver.store.put(pin_key(job_id, "best"), Pin("best", pinned).to_bytes())
-    if words[0] == "user":
+    if arguments[0] == "user":
         monkeypatch.setattr("spotd.api.routes.users._uid", lambda name: 7000 + len(name))
-        rig.store.disable_user(DisabledUser("mallory", -1, 1, "ada"))
-    if words[:2] == ["cost", "reconcile"]:
+        rig.store.users.disable(DisabledUser("mallory", -1, 1, "ada"))
+    if arguments[:2] == ["cost", "reconcile"]:
         head = "lineItem/UsageStartDate,lineItem/ResourceId,lineItem/UnblendedCost"
-        Path(words[3]).write_text(f"{head}\n2026-11-01,i-10,1.5\n")
-    if words[0] == "shadow":
-        for name, kept in (("runs.csv", "own.csv"), ("sky-events.json", "sky.json")):
-            Path(name).symlink_to(HISTORIES / kept)
-    if words[0] == "image":
-        rig.makers = {"aws": "aws", "gcp": "gcp"}
+        Path(arguments[3]).write_text(f"{head}\n2026-11-01,i-10,1.5\n")
+    if arguments[0] == "shadow":
+        for name, recording in (("runs.csv", "own.csv"), ("sky-events.json", "sky.json")):
+            Path(name).symlink_to(HISTORIES / recording)
+    if arguments[0] == "image":
+        rig.image_makers = {"aws": "aws", "gcp": "gcp"}
         image(rig, "torch-2-9")
-        words += {"bake": ["-d"], "rm": ["--yes"]}.get(words[1], [])
-    code = spotctl(rig, *words)
+        arguments += {"bake": ["-d"], "rm": ["--yes"]}.get(arguments[1], [])
+    code = spotctl(rig, *arguments)
     # "drill run": its machine is silent, and is not struck; tests/e2e/test_drills.py strikes.
-    wanted = {"wait": 7, "ssh": 7, "drill run": 4}
-    wanted_code = wanted.get(" ".join(words[:2]), wanted.get(words[0], 0))
-    assert code == wanted_code or "running" in words
+    expected_codes = {"wait": 7, "ssh": 7, "drill run": 4}
+    expected_code = expected_codes.get(" ".join(arguments[:2]), expected_codes.get(arguments[0], 0))
+    assert code == expected_code or "running" in arguments
 
 
-def test_examples_were_found() -> None:
+def test_enough_examples_exist() -> None:
     assert len(list(examples())) > 20
 
 
-def test_the_examples_of_the_local_cloud_name_what_it_has() -> None:
-    lines = [shlex.split(line) for line in lines_of("cloud")]
+def test_local_cloud_examples_name_existing_zones() -> None:
+    lines = [shlex.split(line) for line in examples_in("cloud")]
     zones = [line[line.index("--zone") + 1] for line in lines if "--zone" in line]
     files = [line[line.index("--scenario") + 1] for line in lines if "--scenario" in line]
     assert zones
@@ -194,7 +198,7 @@ def test_the_examples_of_the_local_cloud_name_what_it_has() -> None:
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
-def test_the_job_files_among_the_examples_can_be_submitted(
+def test_example_job_files_can_be_submitted(
     rig: Rig, spotctl: Spotctl, monkeypatch: pytest.MonkeyPatch, file: Path
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "x")
@@ -203,7 +207,7 @@ def test_the_job_files_among_the_examples_can_be_submitted(
 
 
 @pytest.mark.parametrize(
-    ("words", "position", "expected"),
+    ("command_line", "position", "expected"),
     [
         ("spotctl p", 1, {"ps", "plan", "pause", "price", "providers"}),
         ("spotctl --socket SOCKET show ", 4, {"gpt"}),
@@ -212,15 +216,15 @@ def test_the_job_files_among_the_examples_can_be_submitted(
         ("spotctl wait gpt --for ", 4, {"done", "running", "paused"}),
     ],
 )
-def test_completion(rig: Rig, words: str, position: int, expected: set[str]) -> None:
+def test_shell_completion(rig: Rig, command_line: str, position: int, expected: set[str]) -> None:
     story(rig)
-    words = words.replace("SOCKET", str(rig.socket))
+    command_line = command_line.replace("SOCKET", str(rig.socket))
     done = subprocess.run(
         [sys.executable, "-c", "from spotd.cli import main; main()"],
         env={
             **os.environ,
             "_SPOTCTL_COMPLETE": "complete_bash",
-            "COMP_WORDS": words,
+            "COMP_WORDS": command_line,
             "COMP_CWORD": str(position),
         },
         capture_output=True,

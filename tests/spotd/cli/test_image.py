@@ -1,4 +1,4 @@
-"""`spotctl image`: bakes that are submitted, refused and removed, through the real API."""
+"""`spotctl image`: bakes that are submitted, refused and removed through the real API."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from providers.base import CapacityType
 from spotd.base.errors import ExitCode
+from spotd.domain.events import AuditOutcome
 from spotd.domain.job import Job
-from spotd.store.interface import AuditOutcome
 from tests.spotd.api.images import image
 from tests.spotd.api.rig import JOB_FILE, Rig
 from tests.spotd.cli.conftest import Spotctl
@@ -29,7 +29,7 @@ def file(rig: Rig) -> Path:
 
 
 def only_job(rig: Rig) -> Job:
-    (job,) = rig.store.jobs()
+    (job,) = rig.store.jobs.rows()
     return job
 
 
@@ -39,7 +39,7 @@ def error_of(capsys: Captured) -> str:
     return error
 
 
-def test_a_bake_is_a_job_that_does_setup_alone(rig: Rig, spotctl: Spotctl, file: Path) -> None:
+def test_bake_is_a_job_that_only_runs_setup(rig: Rig, spotctl: Spotctl, file: Path) -> None:
     assert spotctl(rig, "image", "bake", str(file), "--name", "torch", "-d") == 0
     job = only_job(rig)
     spec = job.spec
@@ -53,13 +53,13 @@ def test_a_bake_is_a_job_that_does_setup_alone(rig: Rig, spotctl: Spotctl, file:
     (want,) = spec.alternatives
     assert (want.cloud, want.accelerator, want.accelerator_count) == ("aws", "H100", 8)
     assert want.capacity_types == (CapacityType.SPOT,), "as the file says"
-    done = [row for row in rig.store.audit(0) if row.outcome is AuditOutcome.DONE]
+    done = [row for row in rig.store.audit.rows(0) if row.outcome is AuditOutcome.DONE]
     assert [(row.action, row.text) for row in done] == [
         ("image bake", f"name=bake-torch id={job.id}")
     ]
 
 
-def test_it_needs_neither_run_nor_a_place_for_checkpoints(
+def test_bake_needs_neither_run_nor_a_checkpoint_store(
     rig: Rig, spotctl: Spotctl, file: Path
 ) -> None:
     rig.checkpoint_store = ""
@@ -68,10 +68,10 @@ def test_it_needs_neither_run_nor_a_place_for_checkpoints(
     assert only_job(rig).spec.bake == "torch"
 
 
-def test_one_in_each_place_on_a_cheaper_machine(
+def test_bake_in_several_places_on_a_cheaper_machine(
     rig: Rig, spotctl: Spotctl, file: Path, capsys: Captured
 ) -> None:
-    rig.makers = {"aws": "aws", "google": "gcp"}
+    rig.image_makers = {"aws": "aws", "google": "gcp"}
     line = [
         "--infra",
         "aws/us-west-2",
@@ -85,7 +85,7 @@ def test_one_in_each_place_on_a_cheaper_machine(
     assert spotctl(rig, "image", "bake", str(file), "-n", "torch", "-d", *line) == 0
     shown = json.loads(capsys.readouterr().out)
     assert [job["name"] for job in shown["items"]] == ["bake-torch-aws-us-west-2", "bake-torch-gcp"]
-    wants = [job.spec.alternatives for job in rig.store.jobs()]
+    wants = [job.spec.alternatives for job in rig.store.jobs.rows()]
     places = sorted((w.cloud, w.region, w.instance_type, w.accelerator) for (w,) in wants)
     assert places == [("aws", "us-west-2", "g5.xlarge", ""), ("gcp", "", "g5.xlarge", "")]
 
@@ -101,7 +101,7 @@ def test_one_in_each_place_on_a_cheaper_machine(
         ),
         ((), ["--name", "Torch 2"], "'Torch 2' is no name of a baked image"),
         ((), ["--infra", "azure"], "cloud: azure makes no images of machines"),
-        ((), ["--infra", "aws/a/b"], "--infra: 'aws/a/b' is no place for an image"),
+        ((), ["--infra", "aws/a/b"], "--infra: 'aws/a/b' is not a cloud or region for an image"),
         (
             ("resources:", "resources:\n  cloud: local"),
             [],
@@ -109,7 +109,7 @@ def test_one_in_each_place_on_a_cheaper_machine(
         ),
     ],
 )
-def test_what_cannot_be_baked_is_one_clear_error(
+def test_invalid_bake_is_one_clear_error(
     rig: Rig,
     spotctl: Spotctl,
     file: Path,
@@ -122,18 +122,18 @@ def test_what_cannot_be_baked_is_one_clear_error(
         file.write_text(BAKE.replace(*change))
     assert spotctl(rig, "image", "bake", str(file), "-d", *options) == ExitCode.USAGE
     assert text in error_of(capsys)
-    assert rig.store.jobs() == []
+    assert rig.store.jobs.rows() == []
 
 
-def test_without_a_cloud_that_makes_images(
+def test_bake_without_an_image_cloud_is_an_error(
     rig: Rig, spotctl: Spotctl, file: Path, capsys: Captured
 ) -> None:
-    rig.makers = {}
+    rig.image_makers = {}
     assert spotctl(rig, "image", "bake", str(file), "-d") == ExitCode.USAGE
     assert "no cloud of the configuration makes images" in error_of(capsys)
 
 
-def test_a_job_names_it_and_is_told_where_it_is_not(
+def test_job_with_a_baked_image_is_warned_where_it_is_missing(
     rig: Rig, spotctl: Spotctl, file: Path, capsys: Captured
 ) -> None:
     file.write_text(BAKE.replace("resources:", "resources:\n  image_id: baked:torch"))
@@ -150,7 +150,7 @@ def test_a_job_names_it_and_is_told_where_it_is_not(
     assert only_job(rig).spec.image_id == "baked:torch"
 
 
-def test_a_name_that_no_image_can_have(
+def test_invalid_image_name_is_refused(
     rig: Rig, spotctl: Spotctl, file: Path, capsys: Captured
 ) -> None:
     file.write_text(BAKE.replace("resources:", "resources:\n  image_id: baked:Torch!"))
@@ -158,9 +158,7 @@ def test_a_name_that_no_image_can_have(
     assert "'Torch!' is no name of a baked image" in error_of(capsys)
 
 
-def test_one_that_a_job_uses_is_not_removed_but_with_force(
-    rig: Rig, spotctl: Spotctl, file: Path, capsys: Captured
-) -> None:
+def test_image_in_use_needs_force(rig: Rig, spotctl: Spotctl, file: Path, capsys: Captured) -> None:
     image(rig)
     file.write_text(BAKE.replace("resources:", "resources:\n  image_id: baked:torch"))
     spotctl(rig, "run", str(file), "-d")
@@ -169,18 +167,20 @@ def test_one_that_a_job_uses_is_not_removed_but_with_force(
     assert json.loads(capsys.readouterr().out)["items"][0]["used_by"] == ["gpt"]
     assert spotctl(rig, "image", "rm", "torch", "--yes") == ExitCode.FAILURE
     assert "image torch is used by gpt" in error_of(capsys)
-    assert rig.store.images()[0].good
+    assert rig.store.images.rows()[0].good
     assert spotctl(rig, "image", "rm", "torch", "--yes", "--force") == 0
-    assert not rig.store.images()[0].good
-    assert rig.store.load_market(0).images == (), "no machine starts from it any more"
+    assert not rig.store.images.rows()[0].good
+    assert rig.store.market.load(0).images == (), "no machine starts from it any more"
     done = [
-        r for r in rig.store.audit(0) if (r.action, r.outcome) == ("image rm", AuditOutcome.DONE)
+        r
+        for r in rig.store.audit.rows(0)
+        if (r.action, r.outcome) == ("image rm", AuditOutcome.DONE)
     ]
     assert [row.target for row in done] == ["torch"]
     assert "aws/us-east-1/spotd-torch-k2j4" in done[0].text
 
 
-def test_removal_is_asked_for_and_can_be_of_one_place(
+def test_removal_needs_confirmation_and_may_be_in_one_place(
     rig: Rig, spotctl: Spotctl, capsys: Captured
 ) -> None:
     image(rig)
@@ -188,37 +188,35 @@ def test_removal_is_asked_for_and_can_be_of_one_place(
     assert spotctl(rig, "image", "rm", "torch") == ExitCode.USAGE
     assert "was not confirmed" in error_of(capsys)
     assert spotctl(rig, "image", "rm", "torch", "--infra", "aws/us-west-2", "--yes") == 0
-    assert [(row.region, row.good) for row in rig.store.images()] == [
+    assert [(row.region, row.good) for row in rig.store.images.rows()] == [
         ("us-east-1", True),
         ("us-west-2", False),
     ]
     assert spotctl(rig, "image", "rm", "spotd-torch-k2j4", "--yes") == 0
-    assert not any(row.good for row in rig.store.images())
+    assert not any(row.good for row in rig.store.images.rows())
     assert spotctl(rig, "image", "rm", "none", "--yes") == ExitCode.NOT_FOUND
     assert "there is no image 'none'" in error_of(capsys)
 
 
-def test_one_that_the_configuration_names_is_in_use(
-    rig: Rig, spotctl: Spotctl, capsys: Captured
-) -> None:
+def test_image_in_the_configuration_is_in_use(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
     image(rig)
     rig.configured_images = {"ami-torch": "[providers.aws] image"}
     assert spotctl(rig, "image", "rm", "torch", "--yes") == ExitCode.FAILURE
     assert "is used by [providers.aws] image" in error_of(capsys)
 
 
-def test_one_that_is_being_made_ends_with_its_bake(
+def test_removal_during_the_bake_cancels_it(
     rig: Rig, spotctl: Spotctl, file: Path, capsys: Captured
 ) -> None:
     spotctl(rig, "image", "bake", str(file), "-n", "torch", "-d")
     job = only_job(rig)
-    node = rig.launch(job.id, rig.store.load_market(0).offers[0], 60)
+    node = rig.launch(job.id, rig.store.market.load(0).offers[0], 60)
     image(rig, node_id=node.id, job_id=job.id, made_at_us=0)
     capsys.readouterr()
     assert spotctl(rig, "image", "rm", "torch", "--yes", "--force") == ExitCode.FAILURE
     assert error_of(capsys).endswith("spotctl cancel bake-torch\n")
 
 
-def test_there_are_none(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+def test_empty_list(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
     assert spotctl(rig, "image", "ls") == 0
     assert capsys.readouterr().err == "no image was baked: spotctl image bake FILE\n"

@@ -1,5 +1,7 @@
-"""`spotctl ckpt import`: what was exported, or saved by another job, is the first checkpoint of a
-new one, bit for bit."""
+"""`spotctl ckpt import`.
+
+An export, or another job's checkpoint, becomes the first checkpoint of a new job, bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from spotd.wire import EXIT_FINISHED, Manifest, head_key, parse_head
 from tests.spotd.api.rig import JOB_FILE, Rig
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.cli.saves import Saver
-from tests.spotd.cli.sharded import SHAPES, bytes_of, saved
+from tests.spotd.cli.sharded import SHAPES, save_sharded, tensor_bytes
 from tests.trainer.rig import AgentEnd, Trainer
 from trainer.fence import Fence
 from trainer.reference.compare import first_difference
@@ -25,17 +27,17 @@ from trainer.saver.tensors import assemble
 
 
 class Imports:
-    """A job that has saved, and `spotctl ckpt` beside it."""
+    """A job with a saved checkpoint, and `spotctl ckpt` on it."""
 
     def __init__(self, rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
         self.rig, self._spotctl, self._capsys = rig, spotctl, capsys
         self.saver = Saver(rig, rig.submit())
 
     def run(self, *arguments: str, code: int = 0) -> tuple[dict[str, Any], str]:
-        """What `spotctl ckpt` printed, and stderr."""
-        found = self._spotctl(self.rig, "ckpt", *arguments, "-o", "json")
+        """Run `spotctl ckpt`; returns its JSON and stderr."""
+        exit_code = self._spotctl(self.rig, "ckpt", *arguments, "-o", "json")
         out, err = self._capsys.readouterr()
-        assert found == code, err
+        assert exit_code == code, err
         return json.loads(out) if out else {}, err
 
     def export(self, folder: Path, kind: str, *more: str) -> Path:
@@ -43,7 +45,7 @@ class Imports:
         return folder
 
     def read(self, job_id: str) -> tuple[Manifest, dict[str, bytes]]:
-        """As a resuming node reads it: every byte verified."""
+        """Read a checkpoint as a resuming node does, verifying every byte."""
         store = open_store(self.rig.checkpoint_store)
         head = parse_head(store.get(head_key(job_id))[0])
         assert head.current is not None
@@ -62,106 +64,113 @@ def layout_of(manifest: Manifest) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {tensor.name: (tensor.dtype, tensor.shape) for tensor in manifest.tensors}
 
 
-def test_what_was_exported_whole_comes_back_with_its_step_and_state(
+def test_complete_export_keeps_its_step_and_state(
     imports: Imports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spotd.api_client.upload.SHARD_BYTES", 4096)
-    whole = saved(imports.saver)
+    original = save_sharded(imports.saver)
     folder = imports.export(tmp_path / "x", "safetensors")
-    said, _ = imports.run("import", str(folder))
-    assert (said["step"], said["weights_only"], said["tensors"]) == (10, False, len(SHAPES))
-    manifest, tensors = imports.read(said["id"])
+    imported, _ = imports.run("import", str(folder))
+    assert (imported["step"], imported["weights_only"], imported["tensors"]) == (
+        10,
+        False,
+        len(SHAPES),
+    )
+    manifest, tensors = imports.read(imported["id"])
     assert len(manifest.shards) > 1
-    assert tensors == {name: bytes_of(tensor) for name, tensor in whole.items()}
+    assert tensors == {name: tensor_bytes(tensor) for name, tensor in original.items()}
     assert layout_of(manifest) == SHAPES
     assert manifest.state == {"step": 10, "config": {"width": 30}}
     assert all(block.offset % 64 == 0 for t in manifest.tensors for block in t.blocks)
 
 
-def test_a_model_of_hugging_face_is_weights_for_step_0(
+def test_hugging_face_model_is_weights_for_step_0(
     imports: Imports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spotd.checkpoint_convert.export.HF_BYTES", 4900)
-    whole = saved(imports.saver)
+    original = save_sharded(imports.saver)
     folder = imports.export(tmp_path / "x", "hf")
     assert len(list(folder.glob("model-*.safetensors"))) == 2
-    said, _ = imports.run("import", str(folder))
-    assert (said["step"], said["weights_only"]) == (0, True)
-    manifest, tensors = imports.read(said["id"])
+    imported, _ = imports.run("import", str(folder))
+    assert (imported["step"], imported["weights_only"]) == (0, True)
+    manifest, tensors = imports.read(imported["id"])
     assert tensors == {
-        name[6:]: bytes_of(tensor) for name, tensor in whole.items() if name.startswith("model.")
+        name[6:]: tensor_bytes(tensor)
+        for name, tensor in original.items()
+        if name.startswith("model.")
     }
     assert "config" not in manifest.state
 
 
-def test_a_part_of_what_was_exported_is_weights(imports: Imports, tmp_path: Path) -> None:
-    whole = saved(imports.saver)
+def test_part_of_an_export_is_weights(imports: Imports, tmp_path: Path) -> None:
+    original = save_sharded(imports.saver)
     folder = imports.export(tmp_path / "x", "safetensors")
-    said, _ = imports.run("import", str(folder), "--only", "adamw.mean.")
-    manifest, tensors = imports.read(said["id"])
-    assert (said["step"], said["weights_only"]) == (0, True)
-    assert tensors == {"rows.weight": bytes_of(whole["adamw.mean.rows.weight"])}
+    imported, _ = imports.run("import", str(folder), "--only", "adamw.mean.")
+    manifest, tensors = imports.read(imported["id"])
+    assert (imported["step"], imported["weights_only"]) == (0, True)
+    assert tensors == {"rows.weight": tensor_bytes(original["adamw.mean.rows.weight"])}
     assert "imported" in manifest.state
     err = imports.run("import", str(folder), "--only", "x.", code=1)[1]
     assert "no tensor begins with 'x.'" in err
 
 
-def test_another_job_s_checkpoint_keeps_its_streams(imports: Imports) -> None:
-    whole = saved(imports.saver)
+def test_checkpoint_of_another_job_keeps_its_streams(imports: Imports) -> None:
+    original = save_sharded(imports.saver)
     imports.run("pin", "gpt", "best")
     imports.saver.save(20)
-    said, _ = imports.run("import", "--job", "gpt", "--step", "best")
-    assert (said["step"], said["weights_only"]) == (10, False)
-    manifest, tensors = imports.read(said["id"])
+    imported, _ = imports.run("import", "--job", "gpt", "--step", "best")
+    assert (imported["step"], imported["weights_only"]) == (10, False)
+    manifest, tensors = imports.read(imported["id"])
     assert (len(manifest.streams), manifest.world_size) == (2, 2)
-    assert tensors == {name: bytes_of(tensor) for name, tensor in whole.items()}
+    assert tensors == {name: tensor_bytes(tensor) for name, tensor in original.items()}
 
 
-def test_a_job_goes_on_from_it(imports: Imports, tmp_path: Path) -> None:
-    saved(imports.saver)
-    said, _ = imports.run("import", str(imports.export(tmp_path / "x", "safetensors")))
+def test_job_continues_from_the_import(imports: Imports, tmp_path: Path) -> None:
+    save_sharded(imports.saver)
+    imported, _ = imports.run("import", str(imports.export(tmp_path / "x", "safetensors")))
     client = Client(imports.rig.socket)
-    body = {"yaml": JOB_FILE, "name": "second", "request_id": "r", "continue": said["id"]}
+    body = {"yaml": JOB_FILE, "name": "second", "request_id": "r", "continue": imported["id"]}
     job = client.post("/v1/jobs", body)
-    assert (job["id"], job["step"]) == (said["id"], 10)
-    [event] = imports.rig.store.events(said["id"])
+    assert (job["id"], job["step"]) == (imported["id"], 10)
+    [event] = imports.rig.store.events.rows(imported["id"])
     assert event.event.text.startswith("begins with what was imported as step 10 in file://")
     assert imports.run("verify", "second")[0]["damage"] == []
 
 
-def test_damage_on_the_way_out_of_another_job_commits_nothing(imports: Imports) -> None:
-    saved(imports.saver)
+def test_damaged_source_commits_nothing(imports: Imports) -> None:
+    save_sharded(imports.saver)
     shard = min(imports.saver.file("jobs").rglob("r00001-00001"))
     data = bytearray(shard.read_bytes())
     data[3] ^= 1
     shard.write_bytes(data)
-    assert "is not what was saved" in imports.run("import", "--job", "gpt", code=1)[1]
+    assert "does not match the checkpoint" in imports.run("import", "--job", "gpt", code=1)[1]
     assert [path.parent.name for path in imports.saver.file("jobs").rglob("HEAD")] == [
         imports.saver.id
     ]
 
 
-def test_training_goes_on_from_an_export_with_the_same_numbers(
+def test_training_continues_from_an_export_with_the_same_losses(
     imports: Imports, tmp_path: Path
 ) -> None:
     job, store = imports.rig.submit("trained"), imports.rig.checkpoint_store
     env = {"SPOTD_STORE_URL": store}
-    whole = Trainer(tmp_path, steps=10, job_id=job, env=env)
+    uninterrupted = Trainer(tmp_path, steps=10, job_id=job, env=env)
     with AgentEnd() as agent:
-        assert whole.run(1, agent) == EXIT_FINISHED, whole.output()
+        assert uninterrupted.run(1, agent) == EXIT_FINISHED, uninterrupted.output()
         losses = agent.losses()
     out = str(tmp_path / "x")
     imports.run("export", "trained", "--step", "5", "--format", "safetensors", "--out", out)
-    said, _ = imports.run("import", out)
-    assert said["step"] == 5
+    imported, _ = imports.run("import", out)
+    assert imported["step"] == 5
     with AgentEnd() as agent:
         assert (
-            Trainer(tmp_path, steps=10, job_id=said["id"], env=env).run(2, agent) == EXIT_FINISHED
+            Trainer(tmp_path, steps=10, job_id=imported["id"], env=env).run(2, agent)
+            == EXIT_FINISHED
         )
         assert agent.of("claimed")[-1]["step"] == 5
         assert agent.losses() == {step: loss for step, loss in losses.items() if step > 5}
     objects = open_store(store)
-    assert first_difference(objects, job, objects, said["id"]) is None
+    assert first_difference(objects, job, objects, imported["id"]) is None
 
 
 def broken(folder: Path, header: Any, data: bytes = b"") -> Path:
@@ -182,15 +191,15 @@ def entry(kind: str = "F32", shape: Any = (2,), ends: Any = (0, 8)) -> dict[str,
         (b"\x80\x02}q\x00.", "has no header of safetensors"),
         (b"[" * 100_000, "has no header of safetensors"),
         ([1], "has no header of safetensors"),
-        ({"w": 1}, "says nothing useful of tensor w"),
-        (entry(shape=(-2,), ends=(8, 0)), "has no place for tensor w"),
-        (entry(shape=(2.0,)), "has no place for tensor w"),
+        ({"w": 1}, "has an invalid entry for tensor w"),
+        (entry(shape=(-2,), ends=(8, 0)), "has an invalid offset for tensor w"),
+        (entry(shape=(2.0,)), "has an invalid offset for tensor w"),
         (entry(shape=(3,)), "has 8 bytes of tensor w, F32 [3]"),
         (entry("F4", (2,), (0, 1)), "tensor w in model.safetensors is of 'F4'"),
         (entry(shape=(4,), ends=(0, 16)), "ends before tensor w does"),
     ],
 )
-def test_a_file_that_is_none_is_refused_with_its_tensor_s_name(
+def test_invalid_file_is_refused_with_the_name_of_the_tensor(
     imports: Imports, tmp_path: Path, header: Any, words: str
 ) -> None:
     folder = broken(tmp_path / "x", header, b"12345678")
@@ -198,7 +207,7 @@ def test_a_file_that_is_none_is_refused_with_its_tensor_s_name(
     assert not (imports.rig.folder / "ckpt" / "jobs" / "jjob000099").exists()
 
 
-def test_a_folder_that_is_not_whole_names_what_is_missing(imports: Imports, tmp_path: Path) -> None:
+def test_incomplete_folder_names_the_missing_file(imports: Imports, tmp_path: Path) -> None:
     folder = broken(tmp_path / "x", entry(), b"12345678")
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"w": "model.safetensors", "v": "other"}}))
@@ -214,24 +223,24 @@ def test_a_folder_that_is_not_whole_names_what_is_missing(imports: Imports, tmp_
     )
 
 
-def test_pickles_are_named_and_not_read(imports: Imports, tmp_path: Path) -> None:
+def test_pickles_are_refused_and_not_read(imports: Imports, tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n")
     err = imports.run("import", str(tmp_path), code=1)[1]
     assert "pytorch_model.bin, which is a pickle" in err
     assert "nothing is unpickled" in err
 
 
-def test_one_source_is_named(imports: Imports) -> None:
+def test_exactly_one_source_is_accepted(imports: Imports) -> None:
     for line in ([], ["x", "--job", "gpt"], ["x", "--step", "1"], ["--job", "gpt", "--only", "a"]):
-        assert "name a FOLDER" in imports.run("import", *line, code=2)[1]
+        assert "name either a FOLDER" in imports.run("import", *line, code=2)[1]
 
 
 # --- the daemon's side
 
 
-def test_nothing_is_written_over_what_a_job_has(imports: Imports, tmp_path: Path) -> None:
-    saved(imports.saver)
-    said, _ = imports.run("import", str(imports.export(tmp_path / "x", "safetensors")))
+def test_import_overwrites_no_job(imports: Imports, tmp_path: Path) -> None:
+    save_sharded(imports.saver)
+    imported, _ = imports.run("import", str(imports.export(tmp_path / "x", "safetensors")))
     client, store = Client(imports.rig.socket), imports.rig.checkpoint_store
     query = f"?store={store}&step=0&stream=0&number=0&size=1&digests={'0' * 32}"
     with pytest.raises(UserError, match="not what was sent"):
@@ -243,7 +252,7 @@ def test_nothing_is_written_over_what_a_job_has(imports: Imports, tmp_path: Path
 
     good = query[:-32] + xxh3_128_hexdigest(b"x")
     with pytest.raises(UserError, match="has checkpoints already"):
-        client.put(f"/v1/imports/{said['id']}/shard{good}", b"x")
+        client.put(f"/v1/imports/{imported['id']}/shard{good}", b"x")
     with pytest.raises(UserError, match="there is a job"):
         client.put(f"/v1/imports/{imports.saver.id}/shard{good}", b"x")
     with pytest.raises(UserError, match="is no job's id"):
@@ -251,7 +260,7 @@ def test_nothing_is_written_over_what_a_job_has(imports: Imports, tmp_path: Path
     assert client.put(f"/v1/imports/jaaaaaaaaa/shard{good}", b"x")["size"] == 1
 
 
-def test_a_commit_names_what_is_there_and_is_one_however_often_it_is_sent(
+def test_commit_needs_its_shards_and_is_idempotent(
     imports: Imports,
 ) -> None:
     from xxhash import xxh3_128_hexdigest
@@ -296,18 +305,18 @@ def test_a_commit_names_what_is_there_and_is_one_however_often_it_is_sent(
 # --- torch.distributed.checkpoint
 
 
-def test_a_folder_of_dcp_comes_back_bit_for_bit(imports: Imports, tmp_path: Path) -> None:
-    whole = saved(imports.saver)
+def test_dcp_folder_is_imported_bit_for_bit(imports: Imports, tmp_path: Path) -> None:
+    original = save_sharded(imports.saver)
     folder = imports.export(tmp_path / "x", "dcp")
-    said, _ = imports.run("import", str(folder))
-    assert (said["step"], said["weights_only"], said["left_out"]) == (10, False, [])
-    manifest, tensors = imports.read(said["id"])
-    assert tensors == {name: bytes_of(tensor) for name, tensor in whole.items()}
+    imported, _ = imports.run("import", str(folder))
+    assert (imported["step"], imported["weights_only"], imported["left_out"]) == (10, False, [])
+    manifest, tensors = imports.read(imported["id"])
+    assert tensors == {name: tensor_bytes(tensor) for name, tensor in original.items()}
     assert layout_of(manifest) == SHAPES
     assert manifest.state["config"] == {"width": 30}
     (folder / "spotd.json").unlink()
-    said, _ = imports.run("import", str(folder), "--only", "model.")
-    assert (said["step"], said["weights_only"], said["tensors"]) == (0, True, 5)
+    imported, _ = imports.run("import", str(folder), "--only", "model.")
+    assert (imported["step"], imported["weights_only"], imported["tensors"]) == (0, True, 5)
 
 
 def save_dcp(folder: Path, state: dict[str, Any]) -> Any:
@@ -318,7 +327,7 @@ def save_dcp(folder: Path, state: dict[str, Any]) -> Any:
         return state_dict_saver.save(state, checkpoint_id=folder, no_dist=True)
 
 
-def test_blocks_of_several_ranks_are_one_tensor_and_what_is_none_is_left_out(
+def test_blocks_of_several_ranks_are_joined_and_other_entries_left_out(
     imports: Imports, tmp_path: Path
 ) -> None:
     import pickle
@@ -330,8 +339,8 @@ def test_blocks_of_several_ranks_are_one_tensor_and_what_is_none_is_left_out(
         TensorStorageMetadata,
     )
 
-    whole = torch.arange(40 * 6, dtype=torch.int32).view(40, 6)
-    halves = {"top": whole[:, :4].clone(), "end": whole[:, 4:].clone()}
+    original = torch.arange(40 * 6, dtype=torch.int32).view(40, 6)
+    halves = {"top": original[:, :4].clone(), "end": original[:, 4:].clone()}
     meta = save_dcp(tmp_path / "x", {**halves, "step": 7})
     parts = {"top": (0, 4), "end": (4, 2)}
     chunks, stored = [], dict(meta.storage_data)
@@ -340,14 +349,14 @@ def test_blocks_of_several_ranks_are_one_tensor_and_what_is_none_is_left_out(
         chunks.append(ChunkStorageMetadata(at, size))
         stored[MetadataIndex("w", at)] = stored.pop(MetadataIndex(name, torch.Size([0, 0])))
         about = meta.state_dict_metadata.pop(name)
-    meta.state_dict_metadata["w"] = TensorStorageMetadata(about.properties, whole.shape, chunks)
+    meta.state_dict_metadata["w"] = TensorStorageMetadata(about.properties, original.shape, chunks)
     meta.storage_data = stored
     index = tmp_path / "x" / ".metadata"
     index.write_bytes(pickle.dumps(meta))
-    said, _ = imports.run("import", str(tmp_path / "x"))
-    assert (said["tensors"], said["left_out"]) == (1, ["step"])
-    manifest, tensors = imports.read(said["id"])
-    assert tensors == {"w": bytes_of(whole)}
+    imported, _ = imports.run("import", str(tmp_path / "x"))
+    assert (imported["tensors"], imported["left_out"]) == (1, ["step"])
+    manifest, tensors = imports.read(imported["id"])
+    assert tensors == {"w": tensor_bytes(original)}
     assert len(manifest.tensors[0].blocks) == 2
     del chunks[1]
     index.write_bytes(pickle.dumps(meta))
@@ -355,25 +364,25 @@ def test_blocks_of_several_ranks_are_one_tensor_and_what_is_none_is_left_out(
     assert "the blocks of tensor w are not all of it" in err
 
 
-def test_a_block_is_part_of_its_storage_and_of_the_folder(imports: Imports, tmp_path: Path) -> None:
+def test_block_outside_its_storage_or_folder_is_refused(imports: Imports, tmp_path: Path) -> None:
     import pickle
     from dataclasses import replace
 
     import torch
 
-    folder, whole = tmp_path / "x", torch.arange(20, dtype=torch.int16)
-    meta = save_dcp(folder, {"w": whole[7:12].clone()})
-    torch.save(whole[7:12], folder / "f")
-    torch.save(whole[7:12], tmp_path / "f")
+    folder, original = tmp_path / "x", torch.arange(20, dtype=torch.int16)
+    meta = save_dcp(folder, {"w": original[7:12].clone()})
+    torch.save(original[7:12], folder / "f")
+    torch.save(original[7:12], tmp_path / "f")
     [(key, info)] = meta.storage_data.items()
     length = (folder / "f").stat().st_size
-    for path, wrong in (("f", ""), ("../f", "its place is no file of the folder")):
+    for path, wrong in (("f", ""), ("../f", "its location is not a file of the folder")):
         meta.storage_data[key] = replace(info, relative_path=path, offset=0, length=length)
         (folder / ".metadata").write_bytes(pickle.dumps(meta))
-        said, err = imports.run("import", str(folder), code=1 if wrong else 0)
+        imported, err = imports.run("import", str(folder), code=1 if wrong else 0)
         assert wrong in err
         if not wrong:
-            assert imports.read(said["id"])[1] == {"w": bytes_of(whole[7:12])}
+            assert imports.read(imported["id"])[1] == {"w": tensor_bytes(original[7:12])}
 
 
 class Evil:
@@ -386,7 +395,7 @@ class Evil:
         return Path.touch, (self.path,)
 
 
-def test_an_index_is_read_and_never_run(imports: Imports, tmp_path: Path) -> None:
+def test_pickled_index_is_never_executed(imports: Imports, tmp_path: Path) -> None:
     import pickle
 
     import torch
@@ -409,4 +418,4 @@ def test_an_index_is_read_and_never_run(imports: Imports, tmp_path: Path) -> Non
     assert "__0_0.distcp is not there" in imports.run("import", str(tmp_path / "x"), code=1)[1]
     save_dcp(tmp_path / "y", {"w": torch.ones(2, 3).t()})
     err = imports.run("import", str(tmp_path / "y"), code=1)[1]
-    assert "tensor w cannot be imported: it does not lie row by row" in err
+    assert "tensor w cannot be imported: it is not stored in row-major order" in err

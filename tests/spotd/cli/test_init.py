@@ -1,4 +1,4 @@
-"""`spotctl init`: printed from the daemon's configuration or from the command line, and applied."""
+"""`spotctl init`: printed from the daemon's configuration or from options, and applied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from providers.iam.policy import PolicyFacts
 from providers.iam.setup import SetupFacts
 from spotd.base.errors import ExitCode
-from spotd.cli.init import _for_the_configuration
+from spotd.cli.init import _provider_section
 from spotd.config.clouds import Provider
 from spotd.config.config import Config
 from spotd.config.load import load_config
@@ -59,7 +59,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
         yield running
 
 
-def test_of_a_daemon_it_is_the_roles_and_regions_of_the_configuration(
+def test_roles_and_regions_come_from_the_configuration(
     rig: Rig, spotctl: Spotctl, capsys: Captured
 ) -> None:
     assert spotctl(rig, "init", "aws", *BOX, "-o", "json") == 0
@@ -78,14 +78,14 @@ def test_commands_are_a_script(spotctl: Spotctl, capsys: Captured) -> None:
     assert spotctl(None, "init", "aws", *BOX, *ALONE, "--queue", "warned") == 0
     text = capsys.readouterr().out
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
-    for word in (
+    for field in (
         "203.0.113.7/32",
         "spotd-node-0123456789ab",
         "ap-northeast-2",
         "warned",
         "s3:::ours",
     ):
-        assert word in text
+        assert field in text
 
 
 def test_terraform_is_printed(spotctl: Spotctl, capsys: Captured) -> None:
@@ -96,16 +96,20 @@ def test_terraform_is_printed(spotctl: Spotctl, capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "text", "fix"),
+    ("arguments", "text", "fix"),
     [
-        (["ibm", *BOX], "CLOUD: 'ibm' is none that can be set up", "known here: aws"),
+        (["ibm", *BOX], "CLOUD: 'ibm' is not a cloud that can be set up", "known here: aws"),
         (["gcp", *BOX, "--queue", "q"], "--queue: gcp has no queue", "leave it out"),
         (["aws", *BOX, "--project", "p"], "--project: aws has none", "leave it out"),
         (["gcp", *BOX, "--project", "p"], "--project: the daemon says", "give --deployment"),
-        (["gcp", *BOX, *ALONE], "--region: 'ap-northeast-2' is no region", "us-central1"),
+        (["gcp", *BOX, *ALONE], "--region: 'ap-northeast-2' is not a region", "us-central1"),
         (["gcp", *BOX, *ALONE_GCP[:-2]], "--project is missing", "as in [providers.gcp]"),
         (["azure", *BOX, *ALONE_AZURE[:-2]], "--group is missing", "as in [providers.azure]"),
-        (["azure", *BOX, *ALONE_AZURE[:-1], "a b"], "--group: 'a b' is no name", "as in [prov"),
+        (
+            ["azure", *BOX, *ALONE_AZURE[:-1], "a b"],
+            "--group: 'a b' is not a valid name",
+            "as in [prov",
+        ),
         (["aws"], "--box is missing", "--box ADDRESS/32"),
         (
             ["aws", "--box", "203.0.113.7/24"],
@@ -114,26 +118,34 @@ def test_terraform_is_printed(spotctl: Spotctl, capsys: Captured) -> None:
         ),
         (["aws", "--box", "me"], "--box: ", "IPv4 CIDR"),
         (["aws", "--box", "::1/128"], "--box: ", "IPv4 CIDR"),
-        (["aws", "--box", "0.0.0.0/0"], "--box: 0.0.0.0/0 is everybody", "203.0.113.7/32"),
-        (["aws", *BOX, "--network", "jmp"], "--network: 'jmp' is no kind", "did you mean 'jump'?"),
-        (["aws", *BOX, "--region", "us east"], "--region: 'us east' is no region", "us-east-1"),
-        (["aws", *BOX, "--queue", "a b"], "--queue: 'a b' is no name of a queue", "letters"),
-        (["aws", *BOX, "--deployment", "x"], "--deployment: 'x' is no id", "12 hexadecimal"),
+        (["aws", "--box", "0.0.0.0/0"], "--box: 0.0.0.0/0 allows every address", "203.0.113.7/32"),
+        (
+            ["aws", *BOX, "--network", "jmp"],
+            "--network: 'jmp' is not a kind",
+            "did you mean 'jump'?",
+        ),
+        (["aws", *BOX, "--region", "us east"], "--region: 'us east' is not a region", "us-east-1"),
+        (["aws", *BOX, "--queue", "a b"], "--queue: 'a b' is not a queue name", "letters"),
+        (
+            ["aws", *BOX, "--deployment", "x"],
+            "--deployment: 'x' is not a deployment id",
+            "12 hexadecimal",
+        ),
         (["aws", *BOX, *ALONE[:2]], "--region is missing", "--region us-east-1"),
         (["aws", *BOX, *ALONE[:4]], "--store is missing", "--store s3://BUCKET/PREFIX"),
     ],
 )
 def test_bad_input_is_one_clear_error(
-    spotctl: Spotctl, capsys: Captured, words: list[str], text: str, fix: str
+    spotctl: Spotctl, capsys: Captured, arguments: list[str], text: str, fix: str
 ) -> None:
-    assert spotctl(None, "init", *words) == ExitCode.USAGE
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert text in said.err
-    assert fix in said.err.splitlines()[-1]
+    assert spotctl(None, "init", *arguments) == ExitCode.USAGE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert text in captured.err
+    assert fix in captured.err.splitlines()[-1]
 
 
-def test_without_a_daemon_it_says_how_to_go_on(
+def test_missing_daemon_error_names_the_options(
     spotctl: Spotctl, capsys: Captured, folder: Path
 ) -> None:
     line = ("--socket", str(folder / "none.sock"), "init", "aws", *BOX)
@@ -141,15 +153,15 @@ def test_without_a_daemon_it_says_how_to_go_on(
     assert "or without a daemon: --deployment ID --region REGION" in capsys.readouterr().err
 
 
-def test_of_a_cloud_that_is_not_configured(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
-    """The daemon says so itself."""
+def test_unconfigured_cloud_is_an_error(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+    """The daemon's own message."""
     del rig.facts["azure"]
     assert spotctl(rig, "init", "azure", *BOX) != 0
     assert "azure" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("cloud", "alone"), [("gcp", ALONE_GCP), ("azure", ALONE_AZURE)])
-def test_every_cloud_has_every_form(
+def test_every_cloud_has_every_output_form(
     spotctl: Spotctl, capsys: Captured, cloud: str, alone: tuple[str, ...]
 ) -> None:
     assert spotctl(None, "init", cloud, *BOX, *alone) == 0
@@ -164,17 +176,19 @@ def test_every_cloud_has_every_form(
     assert any("spotd-node-0123456789ab" in step["text"] for step in data["steps"])
 
 
-def test_applied_it_is_made_once(aws: StandIn, spotctl: Spotctl, capsys: Captured) -> None:
+def test_apply_is_idempotent(aws: StandIn, spotctl: Spotctl, capsys: Captured) -> None:
     line = ("init", "aws", *BOX, *ALONE, "--queue", "warned", "--profile", PROFILE, "--apply")
     assert spotctl(None, *line) == ExitCode.USAGE  # nobody is there to be asked
-    said = capsys.readouterr().err
-    assert "missing:\n  the role spotd-control-0123456789ab\n" in said
-    assert "things would be made, and nobody is here to be asked" in said
-    assert not [one for one in aws.ec2.seen if one.action in ("CreateVpc", "CreateRole")]
+    captured = capsys.readouterr().err
+    assert "missing:\n  the role spotd-control-0123456789ab\n" in captured
+    assert "things would be created, and stdin is not a terminal" in captured
+    assert not [
+        request for request in aws.ec2.seen if request.action in ("CreateVpc", "CreateRole")
+    ]
     assert spotctl(None, *line, "--yes") == 0
-    said = capsys.readouterr()
-    assert "made: ap-northeast-2: its vpc\n" in said.err
-    assert said.out.splitlines() == [
+    captured = capsys.readouterr()
+    assert "created: ap-northeast-2: its vpc\n" in captured.err
+    assert captured.out.splitlines() == [
         "[providers.aws]",
         'kind = "aws"',
         'queue = "warned"',
@@ -184,8 +198,8 @@ def test_applied_it_is_made_once(aws: StandIn, spotctl: Spotctl, capsys: Capture
     ]
     aws.ec2.seen.clear()
     assert spotctl(None, *line) == 0
-    assert "all of it is there" in capsys.readouterr().err
-    changed = [one for one in aws.ec2.seen if one.action.startswith(("Create", "Put"))]
+    assert "everything exists already" in capsys.readouterr().err
+    changed = [request for request in aws.ec2.seen if request.action.startswith(("Create", "Put"))]
     assert changed == []
 
 
@@ -197,51 +211,51 @@ def test_applied_it_is_made_once(aws: StandIn, spotctl: Spotctl, capsys: Capture
         ("azure", "eastus", {"subscription_id": "1-2", "resource_group": "spotd-lab"}),
     ],
 )
-def test_what_it_says_of_the_configuration_is_a_configuration(
+def test_printed_provider_section_is_valid(
     cloud: str, region: str, account: dict[str, str]
 ) -> None:
-    """Also where the daemon's own has more that policies are made of."""
+    """Also if the daemon's own facts have more that policies are made from."""
     policy = PolicyFacts("0123456789ab", (region,), "s3://a", "s3://b", account=account)
-    lines = _for_the_configuration(cloud, SetupFacts(policy, BOX[1], "private"))
+    lines = _provider_section(cloud, SetupFacts(policy, BOX[1], "private"))
     [section] = tomllib.loads("\n".join(lines))["providers"].values()
     read = TypeAdapter[Any](Provider).validate_python(section)
     assert (read.kind, read.regions, read.network) == (cloud, [region], "private")
 
 
-def test_a_profile_where_there_are_none_is_one_clear_error(
-    spotctl: Spotctl, capsys: Captured
-) -> None:
+def test_unsupported_profile_is_one_clear_error(spotctl: Spotctl, capsys: Captured) -> None:
     line = ("init", "azure", *BOX, *ALONE_AZURE, "--profile", "mine", "--apply", "--yes")
     assert spotctl(None, *line) == ExitCode.USAGE
     assert "--profile: azure has none" in capsys.readouterr().err
 
 
-def test_who_has_no_credentials_is_told(aws: StandIn, spotctl: Spotctl, capsys: Captured) -> None:
+def test_missing_credentials_are_an_auth_error(
+    aws: StandIn, spotctl: Spotctl, capsys: Captured
+) -> None:
     line = ("init", "aws", *BOX, *ALONE, "--profile", "nobodys", "--apply", "--yes")
     assert spotctl(None, *line) == ExitCode.AUTH
-    said = capsys.readouterr().err
-    assert "no credentials for AWS: The config profile (nobodys) could not be found" in said
-    assert "try: the same again, with --profile" in said
+    stderr = capsys.readouterr().err
+    assert "no credentials for AWS: The config profile (nobodys) could not be found" in stderr
+    assert "try: run it again with --profile" in stderr
 
 
 @pytest.mark.parametrize(
-    ("network", "count", "words"),
+    ("network", "count", "expected_words"),
     [
         ("public", 0, []),
         ("private", 2, ["gateway endpoint that costs nothing", "NAT gateway"]),
         ("jump", 3, ["gateway endpoint that costs nothing", "AllowTcpForwarding"]),
     ],
 )
-def test_what_private_machines_do_not_reach_is_said(
-    spotctl: Spotctl, capsys: Captured, network: str, count: int, words: list[str]
+def test_notes_on_private_networks(
+    spotctl: Spotctl, capsys: Captured, network: str, count: int, expected_words: list[str]
 ) -> None:
-    asked = ("init", "aws", *BOX, *ALONE, "--network", network)
-    assert spotctl(None, *asked, "-o", "terraform") == 0
-    said = capsys.readouterr()
-    assert said.err.count("note: ") == count
-    assert [word for word in words if word not in said.err] == []
-    assert "note: " not in said.out
-    assert spotctl(None, *asked, "-o", "json") == 0
+    arguments = ("init", "aws", *BOX, *ALONE, "--network", network)
+    assert spotctl(None, *arguments, "-o", "terraform") == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("note: ") == count
+    assert [expected for expected in expected_words if expected not in captured.err] == []
+    assert "note: " not in captured.out
+    assert spotctl(None, *arguments, "-o", "json") == 0
     assert len(json.loads(capsys.readouterr().out)["notes"]) == count
 
 
@@ -258,7 +272,7 @@ POOL = "projects/1234/locations/global/workloadIdentityPools/spotd-0123456789ab"
         ("azure", ALONE_AZURE, "gcp=1234567", "/federatedIdentityCredentials/gcp"),
     ],
 )
-def test_machines_of_another_cloud_are_trusted_where_that_is_asked_for(
+def test_trust_option_trusts_machines_of_another_cloud(
     spotctl: Spotctl, capsys: Captured, cloud: str, alone: tuple[str, ...], trust: str, shown: str
 ) -> None:
     assert spotctl(None, "init", cloud, *BOX, *alone) == 0
@@ -270,23 +284,23 @@ def test_machines_of_another_cloud_are_trusted_where_that_is_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("trust", "said"),
+    ("trust", "message"),
     [
-        (["gcp=1"], "'gcp' is no other cloud"),
-        (["aws"], "aws is told by ACCOUNT-ID and ROLE"),
-        (["aws=1,r"], "'1' is no ACCOUNT-ID"),
-        (["aws=123456789012,$(r)"], "is no ROLE"),
-        ([f"azure={UUID},{UUID},a b"], "'a b' is no AUDIENCE"),
-        ([f"azure={UUID},{UUID},a'b"], "is no AUDIENCE"),
-        (["aws=123456789012,r", "aws=123456789012,s"], "aws is there twice"),
+        (["gcp=1"], "'gcp' is not another cloud"),
+        (["aws"], "aws needs ACCOUNT-ID and ROLE"),
+        (["aws=1,r"], "'1' is not a valid ACCOUNT-ID"),
+        (["aws=123456789012,$(r)"], "is not a valid ROLE"),
+        ([f"azure={UUID},{UUID},a b"], "'a b' is not a valid AUDIENCE"),
+        ([f"azure={UUID},{UUID},a'b"], "is not a valid AUDIENCE"),
+        (["aws=123456789012,r", "aws=123456789012,s"], "aws is given twice"),
     ],
 )
-def test_who_is_trusted_is_told_in_its_form(
-    spotctl: Spotctl, capsys: Captured, trust: list[str], said: str
+def test_invalid_trust_option_is_refused(
+    spotctl: Spotctl, capsys: Captured, trust: list[str], message: str
 ) -> None:
-    words = [word for one in trust for word in ("--trust", one)]
-    assert spotctl(None, "init", "gcp", *BOX, *ALONE_GCP, *words) == 2
-    assert said in capsys.readouterr().err
+    arguments = [argument for value in trust for argument in ("--trust", value)]
+    assert spotctl(None, "init", "gcp", *BOX, *ALONE_GCP, *arguments) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -298,7 +312,7 @@ def test_who_is_trusted_is_told_in_its_form(
         ("azure", ALONE_AZURE, "gcp=1234567", {"az": UUID}),
     ],
 )
-def test_the_script_says_what_a_configuration_says_of_the_trusted(
+def test_script_prints_the_federate_section(
     spotctl: Spotctl,
     capsys: Captured,
     tmp_path: Path,
@@ -334,7 +348,7 @@ def _loaded(folder: Path, text: str) -> Config:
     return load_config(folder / "config.toml", {"HOME": str(folder)})
 
 
-def test_applied_it_says_so_of_what_is_there(
+def test_apply_prints_the_federate_section(
     aws: StandIn, spotctl: Spotctl, capsys: Captured, tmp_path: Path
 ) -> None:
     line = ("init", "aws", *BOX, *ALONE, "--trust", "gcp=1234567,spotd", "--profile", PROFILE)
@@ -359,7 +373,7 @@ def test_applied_it_says_so_of_what_is_there(
         ("azure", ALONE_AZURE, "gcp=1", "${azurerm_user_assigned_identity.node.client_id}"),
     ],
 )
-def test_a_module_has_it_as_an_output(
+def test_terraform_has_the_federate_section_as_an_output(
     spotctl: Spotctl,
     capsys: Captured,
     cloud: str,
@@ -383,7 +397,7 @@ def test_a_module_has_it_as_an_output(
         (
             (*ALONE[:-1], "gs://ours"),
             ["gcp=1234567,spotd"],
-            "no store of checkpoints is a s3:// one",
+            "no checkpoint store is a s3:// one",
             "--checkpoints s3://BUCKET",
         ),
         (
@@ -394,7 +408,7 @@ def test_a_module_has_it_as_an_output(
         ),
     ],
 )
-def test_a_trust_that_no_configuration_could_say_is_one_clear_error(
+def test_impossible_trust_is_one_clear_error(
     spotctl: Spotctl,
     capsys: Captured,
     alone: tuple[str, ...],
@@ -402,8 +416,8 @@ def test_a_trust_that_no_configuration_could_say_is_one_clear_error(
     text: str,
     fix: str,
 ) -> None:
-    words = [word for one in trusts for word in ("--trust", one)]
-    assert spotctl(None, "init", "aws", *BOX, *alone, *words) == ExitCode.USAGE
-    said = capsys.readouterr()
-    assert (said.out, text in said.err) == ("", True)
-    assert fix in said.err
+    arguments = [argument for value in trusts for argument in ("--trust", value)]
+    assert spotctl(None, "init", "aws", *BOX, *alone, *arguments) == ExitCode.USAGE
+    captured = capsys.readouterr()
+    assert (captured.out, text in captured.err) == ("", True)
+    assert fix in captured.err

@@ -1,4 +1,4 @@
-"""On which machines, and on how many of them, `spotctl rightsize` proposes a run."""
+"""Machines, and numbers of them, that `spotctl rightsize` proposes for a run."""
 
 from __future__ import annotations
 
@@ -48,11 +48,13 @@ def sizer(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> Siz
 @pytest.mark.parametrize(
     ("a100_usd", "b200_usd", "first"), [(0.6, 6.0, "A100-80GB"), (1.25, 4.0, "B200")]
 )
-def test_a_small_job_goes_where_it_is_cheapest_to_finish_not_where_it_is_quickest(
+def test_offers_are_ranked_by_cost_to_finish_not_by_speed(
     sizer: Sizer, a100_usd: float, b200_usd: float, first: str
 ) -> None:
-    """An adapter of an 8B model on a spot A100 or on Blackwell: both fit it, the second is seven
-    times as fast and, by its price, dearer or cheaper in the end."""
+    """An adapter of an 8B model fits a spot A100 and a Blackwell.
+
+    The second is seven times as fast and, depending on its price, costs more or less in the end.
+    """
     small = ("--model", "llama-3-8b", "--method", "lora", "--tokens", "20M")
     sold = (machine("A100-80GB", 1, a100_usd), machine("B200", 1, b200_usd))
     rows = sizer.rows(*small, sold=sold)
@@ -68,42 +70,42 @@ def test_a_small_job_goes_where_it_is_cheapest_to_finish_not_where_it_is_quickes
 
 
 @pytest.mark.req("PLC-09")
-def test_what_fits_one_machine_is_proposed_on_one(sizer: Sizer) -> None:
+def test_run_that_fits_one_machine_is_proposed_on_one(sizer: Sizer) -> None:
     rows = sizer.rows(*MODEL, "--tokens", "10B")
     assert [(row["size"]["num_nodes"], row["size"]["verdict"]) for row in rows] == [(1, "fits")]
-    [one] = rows
-    patient = sizer.rows(*MODEL, "--tokens", "10B", "--within", f"{one['size']['hours'] + 1:.0f}h")
+    [row] = rows
+    patient = sizer.rows(*MODEL, "--tokens", "10B", "--within", f"{row['size']['hours'] + 1:.0f}h")
     assert [row["size"]["num_nodes"] for row in patient] == [1], "it is in time"
 
 
 @pytest.mark.req("PLC-09")
-def test_more_machines_are_proposed_only_where_one_would_be_late(sizer: Sizer) -> None:
+def test_more_machines_are_proposed_only_to_be_in_time(sizer: Sizer) -> None:
     args = (*MODEL, "--tokens", "10B")
-    [one] = sizer.rows(*args)
-    within = f"{one['size']['hours'] * 0.6:.2f}h"
+    [row] = sizer.rows(*args)
+    within = f"{row['size']['hours'] * 0.6:.2f}h"
     more, late = sizer.rows(*args, "--within", within)
     assert (more["size"]["num_nodes"], more["size"]["late"]) == (2, False)
     assert (late["size"]["num_nodes"], late["size"]["late"]) == (1, True)
     assert more["size"]["usd"] >= late["size"]["usd"], "time is paid for, and comes first"
-    fewest = sizer.rows(*args, "--within", f"{one['size']['hours'] * 0.3:.2f}h")
+    fewest = sizer.rows(*args, "--within", f"{row['size']['hours'] * 0.3:.2f}h")
     assert [row["size"]["num_nodes"] for row in fewest] == [4, 1]
     none = sizer.rows(*args, "--within", "1m")
     assert [(row["size"]["num_nodes"], row["size"]["late"]) for row in none] == [(1, True)]
 
 
 @pytest.mark.req("PLC-09")
-def test_machines_that_talk_over_plain_ip_are_not_proposed_where_they_are_no_quicker(
+def test_machines_on_plain_ip_are_not_proposed_without_a_speedup(
     sizer: Sizer,
 ) -> None:
     plain = (replace(EIGHT, interconnect=""),)
     args = (*MODEL, "--tokens", "10B")
-    [one] = sizer.rows(*args, sold=plain)
-    rows = sizer.rows(*args, "--within", f"{one['size']['hours'] * 0.9:.2f}h", sold=plain)
+    [row] = sizer.rows(*args, sold=plain)
+    rows = sizer.rows(*args, "--within", f"{row['size']['hours'] * 0.9:.2f}h", sold=plain)
     assert all(row["size"]["num_nodes"] != 2 for row in rows)
 
 
 @pytest.mark.req("PLC-09")
-def test_what_fits_none_alone_is_on_as_few_as_it_fits(sizer: Sizer) -> None:
+def test_large_run_is_proposed_on_as_few_machines_as_it_fits(sizer: Sizer) -> None:
     large = ("--model", "qwen2-72b", "--sequence", "4096", "--tokens", "100M", "--within", "90d")
     rows = sizer.rows(*large)
     assert [(row["size"]["num_nodes"], row["size"]["verdict"]) for row in rows] == [
@@ -113,17 +115,17 @@ def test_what_fits_none_alone_is_on_as_few_as_it_fits(sizer: Sizer) -> None:
 
 
 @pytest.mark.req("PLC-09")
-def test_the_deadline_of_a_job_file_counts(sizer: Sizer, tmp_path: Path) -> None:
+def test_deadline_of_a_job_file_limits_the_time(sizer: Sizer, tmp_path: Path) -> None:
     model = "  model: {name: llama-3-8b, precision: bf16, sequence: 4096, tokens: 10B}\n"
     file = tmp_path / "job.yaml"
     file.write_text(JOB_FILE + model)
-    [one] = sizer.rows(str(file))
-    file.write_text(JOB_FILE + model + f"  deadline: {one['size']['hours'] * 60 * 0.6:.0f}m\n")
+    [row] = sizer.rows(str(file))
+    file.write_text(JOB_FILE + model + f"  deadline: {row['size']['hours'] * 60 * 0.6:.0f}m\n")
     assert [row["size"]["num_nodes"] for row in sizer.rows(str(file))] == [2, 1]
     assert [row["size"]["num_nodes"] for row in sizer.rows(str(file), "--within", "90d")] == [1]
 
 
-def test_late_is_said(
+def test_late_offers_are_marked(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -138,18 +140,18 @@ def test_late_is_said(
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        (["--within", "3h"], "--within: nobody said how much there is to do"),
+        (["--within", "3h"], "--within: the length of the run is not known"),
         (["--tokens", "1B", "--within", "soon"], "--within: 'soon'"),
     ],
 )
-def test_a_wrong_time_is_refused(
+def test_invalid_time_is_refused(
     spotctl: Spotctl, capsys: pytest.CaptureFixture[str], args: list[str], text: str
 ) -> None:
     assert spotctl(None, "rightsize", *MODEL, *args) == 2
     assert text in capsys.readouterr().err
 
 
-def test_a_deadline_that_has_passed_is_refused_with_its_key(
+def test_past_deadline_is_refused_with_its_key(
     spotctl: Spotctl, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     model = "  model: {name: llama-3-8b, tokens: 10B}\n  deadline: 2020-01-01T00:00:00Z\n"

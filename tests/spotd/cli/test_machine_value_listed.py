@@ -1,4 +1,4 @@
-"""`spotctl price machines`: a guide's table, reproduced from its own inputs, and as it is."""
+"""`spotctl price machines`: a guide's table, reproduced from its own inputs and corrected."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ GOOD = '[said]\ndated = 2026-01-01\nsource = "x"\nmachines = [["a", "A10G", 1, 2
 KNOWN = GOOD.replace("said", "known").replace("70, ", "")
 
 
-def listed(spotctl: Spotctl, capsys: Captured) -> list[dict[str, Any]]:
+def list_machines(spotctl: Spotctl, capsys: Captured) -> list[dict[str, Any]]:
     assert spotctl(None, "price", "machines", "-o", "json") == 0
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["items"]
-    return found
+    data: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["items"]
+    return data
 
 
 def column(rows: list[dict[str, Any]], name: str) -> list[Any]:
@@ -26,9 +26,9 @@ def column(rows: list[dict[str, Any]], name: str) -> list[Any]:
 
 
 @pytest.mark.req("RSZ-03")
-def test_the_table_as_it_is_and_as_it_was_said(spotctl: Spotctl, capsys: Captured) -> None:
-    """TFLOPS are of the cards that the right-sizer reckons with, of all GPUs and dense."""
-    rows = listed(spotctl, capsys)
+def test_known_and_claimed_figures(spotctl: Spotctl, capsys: Captured) -> None:
+    """TFLOPS are dense and of all GPUs, by the same cards as right-sizing."""
+    rows = list_machines(spotctl, capsys)
     assert column(rows, "instance_type") == [
         "g5.xlarge",
         "g5.12xlarge",
@@ -38,10 +38,10 @@ def test_the_table_as_it_is_and_as_it_was_said(spotctl: Spotctl, capsys: Capture
     assert column(rows, "tflops") == [70, 280, 2496, 7916]
     assert column(rows, "usd_per_h") == [1.006, 5.672, 21.96, 55.04]
     assert column(rows, "memory_gb") == [24, 96, 320, 640]
-    said = column(rows, "said")
-    assert column(said, "tflops") == [70, 280, 624, 1979]
-    assert column(said, "usd_per_h") == [1.212, 4.088, 32.77, 98.32]
-    assert column(said, "memory_gb") == [24, 96, 320, 1128]
+    claimed = column(rows, "said")
+    assert column(claimed, "tflops") == [70, 280, 624, 1979]
+    assert column(claimed, "usd_per_h") == [1.212, 4.088, 32.77, 98.32]
+    assert column(claimed, "memory_gb") == [24, 96, 320, 1128]
     assert column(rows, "notes")[-1] == [
         "H100, not H200",
         "TFLOPS of one GPU, with sparsity",
@@ -50,16 +50,16 @@ def test_the_table_as_it_is_and_as_it_was_said(spotctl: Spotctl, capsys: Capture
 
 
 @pytest.mark.req("RSZ-04")
-def test_what_a_dollar_buys_turns_the_ranking_round(spotctl: Spotctl, capsys: Captured) -> None:
-    rows = listed(spotctl, capsys)
-    said = column(rows, "said")
-    assert [round(x, 1) for x in column(said, "tflops_per_usd")] == [57.8, 68.5, 19.0, 20.1]
+def test_tflops_per_dollar_reverse_the_ranking(spotctl: Spotctl, capsys: Captured) -> None:
+    rows = list_machines(spotctl, capsys)
+    claimed = column(rows, "said")
+    assert [round(x, 1) for x in column(claimed, "tflops_per_usd")] == [57.8, 68.5, 19.0, 20.1]
     assert [round(x, 1) for x in column(rows, "tflops_per_usd")] == [69.6, 49.4, 113.7, 143.8]
-    assert column(said, "rank") == [2, 1, 4, 3]
+    assert column(claimed, "rank") == [2, 1, 4, 3]
     assert column(rows, "rank") == [3, 4, 2, 1]
 
 
-def test_a_person_sees_both(
+def test_table_shows_both(
     spotctl: Spotctl, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -71,18 +71,18 @@ def test_a_person_sees_both(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (GOOD, "tables are said and known"),
         (GOOD + KNOWN.replace('"a"', '"b"'), "not the types of said"),
-        (GOOD + KNOWN.replace("1, 24", "0, 24"), "is no machine"),
-        (GOOD + KNOWN.replace("1.2]", "1.2, 5]"), "is no machine"),
+        (GOOD + KNOWN.replace("1, 24", "0, 24"), "is not a valid machine"),
+        (GOOD + KNOWN.replace("1.2]", "1.2, 5]"), "is not a valid machine"),
         (GOOD + KNOWN.replace("machines", "rows"), "unknown key"),
-        (GOOD + KNOWN.replace("2026-01-01", '"x"'), "is no day"),
+        (GOOD + KNOWN.replace("2026-01-01", '"x"'), "is not a date"),
         ("[", "not TOML"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused(text: str, told: str) -> None:
+def test_invalid_price_file_is_refused(text: str, message: str) -> None:
     assert read_machines(GOOD + KNOWN)["said"].machines[0].tflops == 70
-    with pytest.raises(PriceFileError, match=told):
+    with pytest.raises(PriceFileError, match=message):
         read_machines(text)

@@ -1,4 +1,4 @@
-"""`spotctl metrics`, and the column of margins."""
+"""`spotctl metrics`, and the column of margins at a notice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tests.spotd.cli.conftest import Spotctl
 Captured = pytest.CaptureFixture[bytes]
 
 
-def test_what_it_prints(rig: Rig, spotctl: Spotctl, capfdbinary: Captured) -> None:
+def test_metrics_rules_and_board_are_printed(
+    rig: Rig, spotctl: Spotctl, capfdbinary: Captured
+) -> None:
     story(rig)
     assert spotctl(rig, "metrics", "show") == 0
     assert value(read(capfdbinary.readouterr().out), "spotd_jobs", phase="running", project="") == 1
@@ -30,8 +32,8 @@ def test_the_margin_of_a_notice_is_a_column(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     warned(rig, 1000, 30, 10)
-    for words in (("show", "warned1"), ("nodes", "warned1")):
-        assert spotctl(rig, *words) == 0
+    for arguments in (("show", "warned1"), ("nodes", "warned1")):
+        assert spotctl(rig, *arguments) == 0
         lines = capsys.readouterr().out.splitlines()
         [(titles, row)] = [two for two in itertools.pairwise(lines) if "MARGIN" in two[0]]
         at = titles.index("MARGIN")

@@ -1,4 +1,4 @@
-"""What `spotctl plan` says before it goes away from where state and data lie."""
+"""Moves in `spotctl plan`: what leaving the place of state and data costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ MOUNT = "file_mounts:\n  /data: dataset://corpus\n"
 
 @pytest.fixture
 def gravity(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """The state in AWS, an hour for $3.10 less in GCP, and data of which each region has a copy."""
+    """A plan request with state in AWS, a cheaper offer in GCP, and data with copies.
+
+    The offer costs $3.10 less per hour, and each region has a copy of the data.
+    """
     monkeypatch.setenv("COLUMNS", "200")
     rig.places = {"s3://east": ("aws", "us-east-1"), "gs://central": ("gcp", "us-central1")}
     rig.offer_them(SPOT, FAR)
@@ -30,12 +33,12 @@ def gravity(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 
 @pytest.mark.req("DAT-02")
-def test_a_plan_prints_after_how_many_hours_a_move_is_paid_back(
+def test_plan_prints_the_break_even_hours_of_a_move(
     gravity: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert spotctl(gravity, "plan", str(gravity.folder / "job.yaml")) == 0
-    [told] = [line for line in capsys.readouterr().err.splitlines() if "paid back" in line]
-    assert told == (
+    [message] = [line for line in capsys.readouterr().err.splitlines() if "paid back" in line]
+    assert message == (
         f"to {FAR.key}: the checkpoint costs $78.39 and 11m, paid back after 25.3 h of work at "
         f"$3.10/h less than {SPOT.key}"
     )
@@ -46,7 +49,7 @@ def test_a_plan_prints_after_how_many_hours_a_move_is_paid_back(
 
 
 @pytest.mark.req("DAT-02")
-def test_data_that_is_not_there_yet_is_part_of_the_move(
+def test_missing_data_is_part_of_the_move(
     gravity: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = "gs://central/corpus"
@@ -58,19 +61,19 @@ def test_data_that_is_not_there_yet_is_part_of_the_move(
         assert (move["checkpoint_usd"], move["data_usd"]) == (78.39, usd)
 
 
-def test_a_place_that_never_pays_is_named(
+def test_move_that_never_pays_off_is_named(
     gravity: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gravity.offer_them(SPOT, replace(FAR, price_microusd_per_h=30_000_000))
     assert spotctl(gravity, "plan", str(gravity.folder / "job.yaml")) == 0
-    told = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert (
-        f"never paid back: to go to 1 places that cost no less than {SPOT.key} (the checkpoint to "
+        f"never paid back: moves to 1 places that cost no less than {SPOT.key} (the checkpoint to "
         f"{FAR.key}: $78.39)"
-    ) in told
+    ) in stderr
 
 
-def test_where_nothing_has_to_be_carried_nothing_is_said(
+def test_plan_without_moves_prints_nothing(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (rig.folder / "job.yaml").write_text(JOB_FILE)

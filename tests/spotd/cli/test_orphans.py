@@ -1,4 +1,4 @@
-"""`spotctl orphans` says nothing of clouds that its daemon does not sweep."""
+"""`spotctl orphans` with clouds that its daemon does not sweep."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from spotd.planner.core.orphan_policy import OrphanAction
 from tests.spotd.api.rig import Rig
 from tests.spotd.cli.conftest import Spotctl
 
-ALL_GOOD = "everything with our tag belongs to a job\n"
+ALL_GOOD = "everything with spotd's tag belongs to a job\n"
 
 
-def test_a_box_that_does_not_sweep_says_so(
+def test_unswept_clouds_are_named(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert spotctl(rig, "orphans") == 0
     assert capsys.readouterr().err == ALL_GOOD
-    rig.unswept = ["gcp", "aws"]
+    rig.unlisted_providers = ["gcp", "aws"]
     assert spotctl(rig, "orphans") == 0
     assert capsys.readouterr().err == (
         "not known here of aws, gcp: ask the other control box, or spotctl doctor\n"
@@ -27,10 +27,10 @@ def test_a_box_that_does_not_sweep_says_so(
     assert "not known here of aws, gcp" in captured.err
     assert "i-1" in captured.out
     assert "leftovers" not in captured.err
-    assert "in no job's bill: $19.93/h\n" in captured.err
+    assert "not in any job's bill: $19.93/h\n" in captured.err
 
 
-def test_others_machines_are_not_counted_in_the_order_to_end(
+def test_machines_of_other_deployments_are_not_ended(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rig.hold("i-1", 60, "job jold is not on record")

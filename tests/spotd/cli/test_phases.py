@@ -14,7 +14,7 @@ from tests.spotd.cli.conftest import Spotctl
 EXAMPLE = Path(__file__).parents[3] / "examples" / "phases.yaml"
 
 
-def test_each_job_comes_after_the_one_before(
+def test_each_job_starts_after_the_one_before(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert spotctl(rig, "run", str(EXAMPLE), "-d", "-o", "json") == 0
@@ -22,44 +22,44 @@ def test_each_job_comes_after_the_one_before(
     jobs = json.loads(captured.out)["items"]
     assert [job["name"] for job in jobs] == ["search", "train", "validate"]
     assert captured.err.count("submitted") == 3
-    stored = [rig.store.find_job(job["id"]) for job in jobs]
+    stored = [rig.store.jobs.find(job["id"]) for job in jobs]
     assert [job.spec.after for job in stored if job] == ["", jobs[0]["id"], jobs[1]["id"]]
     kinds = [[c.value for c in job.spec.alternatives[0].capacity_types] for job in stored if job]
     assert kinds == [["spot"], ["spot", "on_demand"], ["on_demand"]]
-    assert rig.store.spec_yaml(jobs[1]["id"]).startswith("name: train\n")
+    assert rig.store.jobs.spec_yaml(jobs[1]["id"]).startswith("name: train\n")
 
 
-def test_the_same_request_again_submits_nothing(rig: Rig, spotctl: Spotctl) -> None:
+def test_repeated_request_submits_nothing(rig: Rig, spotctl: Spotctl) -> None:
     for _ in range(2):
         assert spotctl(rig, "run", str(EXAMPLE), "-d", "--request-id", "mine") == 0
-    assert len(rig.store.jobs()) == 3
+    assert len(rig.store.jobs.rows()) == 3
 
 
-def test_jobs_without_names_get_the_files(rig: Rig, spotctl: Spotctl, tmp_path: Path) -> None:
+def test_unnamed_jobs_are_named_after_the_file(rig: Rig, spotctl: Spotctl, tmp_path: Path) -> None:
     (tmp_path / "two.yaml").write_text("run: a\n---\nrun: b\n")
     assert spotctl(rig, "run", str(tmp_path / "two.yaml"), "-d") == 0
-    assert {job.name for job in rig.store.jobs()} == {"two-1", "two-2"}
+    assert {job.name for job in rig.store.jobs.rows()} == {"two-1", "two-2"}
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "told"),
+    ("text", "arguments", "message"),
     [
-        ("run: a\n---\nrun: b\n", ("-n", "x"), "--name and --continue are of one job"),
-        ("name: a\nrun: a\n---\nname: a\nrun: b\n", (), "have one name: a, a"),
+        ("run: a\n---\nrun: b\n", ("-n", "x"), "--name and --continue apply to one job"),
+        ("name: a\nrun: a\n---\nname: a\nrun: b\n", (), "have the same name: a, a"),
         ("run: a\n---\nnodes: 2\nrun: b\n", (), "line 3: nodes"),
     ],
 )
-def test_what_is_wrong_with_one_is_said_before_any_is_submitted(
+def test_invalid_document_is_refused_before_any_submission(
     rig: Rig, spotctl: Spotctl, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    text: str, words: tuple[str, ...], told: str,
+    text: str, arguments: tuple[str, ...], message: str,
 ) -> None:  # fmt: skip
     (tmp_path / "two.yaml").write_text(text)
-    assert spotctl(rig, "run", str(tmp_path / "two.yaml"), "-d", *words) == 2
-    assert told in capsys.readouterr().err
-    assert rig.store.jobs() == []
+    assert spotctl(rig, "run", str(tmp_path / "two.yaml"), "-d", *arguments) == 2
+    assert message in capsys.readouterr().err
+    assert rig.store.jobs.rows() == []
 
 
-def test_one_that_the_daemon_refuses_names_those_before_it(
+def test_refusal_names_the_jobs_submitted_before(
     rig: Rig, spotctl: Spotctl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rig.budgets = [Budget("lab", 25_000_000)]
@@ -67,4 +67,4 @@ def test_one_that_the_daemon_refuses_names_those_before_it(
     assert spotctl(rig, "run", str(tmp_path / "two.yaml"), "-d") == 4
     error = capsys.readouterr().err
     assert "b was refused; submitted before it: spotctl cancel a" in error
-    assert [job.name for job in rig.store.jobs()] == ["a"]
+    assert [job.name for job in rig.store.jobs.rows()] == ["a"]

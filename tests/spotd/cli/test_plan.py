@@ -1,4 +1,4 @@
-"""What `spotctl plan` shows of what saves cost."""
+"""Costs of saving checkpoints in `spotctl plan`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def row(egress: float | None, requests: float | None = None) -> dict[str, Any]:
         (None, [None, 0.0], None),  # nothing is known, and the column would say nothing
     ],
 )
-def test_what_saves_cost_is_a_column_where_it_differs(
+def test_save_costs_are_a_column_where_they_differ(
     gb: float | None,
     egress: list[float | None],
     cells: list[str] | None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    rows = [row(one) for one in egress]
+    rows = [row(offer) for offer in egress]
     _print_plan({"offers": rows, "num_nodes": 1, "checkpoint_gb": gb})
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
@@ -42,13 +42,13 @@ def test_what_saves_cost_is_a_column_where_it_differs(
         assert [line.split()[-1] for line in lines[1:]] == cells
 
 
-def test_what_lies_in_the_store_and_what_is_written_there_cost_as_well(
+def test_storage_and_request_costs_are_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rows = [row(37.8, 0.4), row(0.0, 0.4), row(None, 0.4)]
-    kept = {"store": "s3://b", "keep": 3, "usd_per_month": 28.98, "usd_per_h": 0.0397}
+    storage = {"store": "s3://b", "keep": 3, "usd_per_month": 28.98, "usd_per_h": 0.0397}
     about = {"class": "S3 Standard", "region": "us-east-1", "dated": "2026-08-31"}
-    plan = {"offers": rows, "num_nodes": 1, "checkpoint_gb": 420.0, "storage": kept | about}
+    plan = {"offers": rows, "num_nodes": 1, "checkpoint_gb": 420.0, "storage": storage | about}
     _print_plan(plan)
     shown = capsys.readouterr()
     cells = [line.split()[-1] for line in shown.out.splitlines()[1:]]

@@ -1,4 +1,4 @@
-"""`spotctl doctor --policy`: documents of this deployment, as the cloud takes them."""
+"""`spotctl doctor --policy`: the deployment's policy documents, as each cloud accepts them."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_the_documents_are_json_by_name(rig: Rig, spotctl: Spotctl, capsys: Capt
     documents = json.loads(capsys.readouterr().out)
     roles = ("control", "reaper", "node", "rehearse", "interrupt")
     assert list(documents) == [f"spotd-{role}-d0" for role in roles]
-    said = json.dumps(documents)
-    for word in ("ours/packages/", "runs/jobs/", "us-east-1", '["p5.*", "g6e.*"]', '"spot"'):
-        assert word in said
+    text = json.dumps(documents)
+    for expected in ("ours/packages/", "runs/jobs/", "us-east-1", '["p5.*", "g6e.*"]', '"spot"'):
+        assert expected in text
     assert spotctl(rig, *line, "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)["documents"] == documents
 
@@ -61,7 +61,7 @@ def test_the_documents_are_json_by_name(rig: Rig, spotctl: Spotctl, capsys: Capt
         (["--policy", "aws", "--types", 'a"b'], ExitCode.USAGE, "no instance type"),
     ],
 )
-def test_what_there_is_none_for(
+def test_unknown_cloud_has_no_policy(
     rig: Rig, spotctl: Spotctl, capsys: Captured, words: list[str], code: int, text: str
 ) -> None:
     del rig.facts["gcp"]
@@ -69,19 +69,19 @@ def test_what_there_is_none_for(
     assert text in capsys.readouterr().err
 
 
-def test_that_there_are_two_accounts_is_bad_input() -> None:
+def test_two_accounts_are_bad_input() -> None:
     def refuse(cloud: str) -> None:
         raise UserError(f"two of {cloud}", "one of them", ExitCode.USAGE)
 
     call: Any = SimpleNamespace(
-        path={"cloud": "gcp"}, query={}, backing=SimpleNamespace(policy_facts=refuse)
+        path={"cloud": "gcp"}, query={}, context=SimpleNamespace(policy_facts=refuse)
     )
     with pytest.raises(ApiError, match="two of gcp") as caught:
         read_policy(call)
     assert (caught.value.status, caught.value.try_) == (400, "one of them")
 
 
-def test_facts_are_those_of_the_configuration(tmp_path: Path) -> None:
+def test_facts_come_from_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(AZURE)
     config = load_config(tmp_path / "config.toml", {})
     on_sale = {"lab": ["us-1", "us-2"]}
@@ -145,7 +145,7 @@ def test_two_providers_of_one_account_have_the_regions_of_both(tmp_path: Path) -
 UUID = "00000000-0000-0000-0000-00000000000b"
 
 
-def test_the_queue_of_aws_and_the_role_that_is_lent_are_facts(tmp_path: Path) -> None:
+def test_queue_and_leased_role_of_aws_are_facts(tmp_path: Path) -> None:
     """Or its events could not be read."""
     section = '[providers.ec2]\nkind = "aws"\nregions = ["us-east-1"]\nqueue = "warned"\n'
     (tmp_path / "config.toml").write_text(AZURE + section)

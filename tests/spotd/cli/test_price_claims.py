@@ -1,4 +1,4 @@
-"""`spotctl price claims`: what guides say, beside what the clouds ask now."""
+"""`spotctl price claims`: prices that guides claim, beside current prices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.spotd.cli.conftest import Spotctl
 
 
 @pytest.mark.req("PLC-11")
-def test_what_the_clouds_ask_now_stands_beside_what_guides_say(
+def test_current_prices_stand_beside_claims(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rig.offer_them(*OFFERS)
@@ -28,13 +28,13 @@ def test_what_the_clouds_ask_now_stands_beside_what_guides_say(
 
 
 @pytest.mark.req("PLC-10")
-def test_without_a_daemon_there_is_what_guides_say(
+def test_without_a_daemon_only_claims_are_shown(
     spotctl: Spotctl, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "140")
     assert spotctl(None, "price", "claims") == 0
     shown = capsys.readouterr()
-    assert "without what the clouds ask now: " in shown.err
+    assert "without current prices: " in shown.err
     [line] = [line for line in shown.out.splitlines() if line.startswith("A100-80GB  lambda")]
     assert line.split()[2:] == ["$3.40", "$2.40", "29.4", "%", "2026-01-01", "-", "-", *NO_SPOT]
 

@@ -1,4 +1,4 @@
-"""`spotctl quarantine`, and what doctor says while there is one."""
+"""`spotctl quarantine`, and the doctor during a quarantine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.spotd.api.rig import Rig
 from tests.spotd.cli.conftest import Spotctl
 
 
-def test_it_is_shown_told_by_doctor_and_released(
+def test_quarantine_is_shown_checked_by_the_doctor_and_released(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert spotctl(rig, "quarantine", "status") == 0
     assert capsys.readouterr().out == "no quarantine\n"
     assert spotctl(rig, "doctor") == 0
-    rig.store.set_quarantine("restored from a backup", rig.clock.now_us())
+    rig.store.deployment.set_quarantine("restored from a backup", rig.clock.now_us())
     assert spotctl(rig, "quarantine", "status") == 0
     assert "quarantine: restored from a backup\n" in capsys.readouterr().out
     assert spotctl(rig, "doctor") == 1
@@ -26,5 +26,5 @@ def test_it_is_shown_told_by_doctor_and_released(
     assert spotctl(rig, "quarantine", "release", "-o", "json") == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["active"], data["reason"]) == (False, "restored from a backup")
-    assert rig.store.quarantine() == ""
+    assert rig.store.deployment.quarantine() == ""
     assert spotctl(rig, "doctor") == 0

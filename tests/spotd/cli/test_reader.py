@@ -1,4 +1,4 @@
-"""docs/read_checkpoint.py in a process that has no spotd, on a folder and on a real S3 server."""
+"""docs/read_checkpoint.py in a process without spotd, on a folder and on a real S3 server."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from providers.stores import open_store
-from spotd.demo.bucket import KEYS
+from spotd.demo.bucket import CREDENTIALS
 from spotd.demo.s3 import serving
 from spotd.wire import Pin, pin_key
 from tests.spotd.api.rig import Rig
 from tests.spotd.cli.saves import Saver
-from tests.spotd.cli.sharded import bytes_of, saved
+from tests.spotd.cli.sharded import save_sharded, tensor_bytes
 from trainer.saver.reader import read_manifest
 
 READER = Path("docs/read_checkpoint.py").absolute()
@@ -43,11 +43,11 @@ except ValueError as error:
 """
 
 
-def test_it_reads_what_was_saved_and_refuses_damage(rig: Rig, tmp_path: Path) -> None:
+def test_reader_reads_checkpoints_and_detects_damage(rig: Rig, tmp_path: Path) -> None:
     import torch
 
     saver = Saver(rig, rig.submit())
-    whole = saved(saver, 10)
+    original = save_sharded(saver, 10)
     saver.save(20)
     pin = saver.fence.head.previous[0] if saver.fence.head else None
     assert pin is not None
@@ -61,12 +61,12 @@ def test_it_reads_what_was_saved_and_refuses_damage(rig: Rig, tmp_path: Path) ->
         data[700] ^= 1
         shard.write_bytes(data)
         out = tmp_path / "state.pt"
-        words = [str(READER), rig.checkpoint_store, bucket.url, saver.id, str(out)]
-        found = subprocess.run(
-            [sys.executable, "-c", LINES, *words],
+        command = [str(READER), rig.checkpoint_store, bucket.url, saver.id, str(out)]
+        completed = subprocess.run(
+            [sys.executable, "-c", LINES, *command],
             env={
                 **os.environ,
-                **{f"AWS_{name.upper()}": value for name, value in KEYS.items()},
+                **{f"AWS_{name.upper()}": value for name, value in CREDENTIALS.items()},
                 "AWS_ENDPOINT_URL": bucket.endpoint,
                 "AWS_ALLOW_HTTP": "true",
             },
@@ -76,23 +76,23 @@ def test_it_reads_what_was_saved_and_refuses_damage(rig: Rig, tmp_path: Path) ->
             timeout=120,
             check=False,
         )
-    assert found.returncode == 0, found.stderr
-    said = found.stdout.splitlines()
-    assert said[:2] == ["no such checkpoint; there are steps [20, 10]"] * 2
-    assert "step 10, saved by 2 ranks" in said
-    assert said[-1].endswith("r00000-00002 is damaged at byte 512")
+    assert completed.returncode == 0, completed.stderr
+    lines = completed.stdout.splitlines()
+    assert lines[:2] == ["no such checkpoint; there are steps [20, 10]"] * 2
+    assert "step 10, saved by 2 ranks" in lines
+    assert lines[-1].endswith("r00000-00002 is damaged at byte 512")
     read = torch.load(out, weights_only=True)
     assert (read.pop("step"), read.pop("state")["config"]) == (10, {"width": 30})
-    assert read.keys() == whole.keys()
-    for name, tensor in whole.items():
+    assert read.keys() == original.keys()
+    for name, tensor in original.items():
         assert (read[name].dtype, read[name].shape) == (tensor.dtype, tensor.shape), name
-        assert bytes_of(read[name]) == bytes_of(tensor), name
+        assert tensor_bytes(read[name]) == tensor_bytes(tensor), name
 
 
-def test_it_reads_shards_that_lie_elsewhere(rig: Rig, tmp_path: Path) -> None:
-    """As a job leaves them that saved beside its machine."""
+def test_reader_reads_shards_in_another_store(rig: Rig, tmp_path: Path) -> None:
+    """As a job leaves them that saves near its machine."""
     saver = Saver(rig, rig.submit())
-    saved(saver, 10)
+    save_sharded(saver, 10)
     head = saver.fence.head
     assert head is not None
     assert head.current is not None
@@ -106,7 +106,7 @@ def test_it_reads_shards_that_lie_elsewhere(rig: Rig, tmp_path: Path) -> None:
         elsewhere = tuple(replace(shard, store=east.url) for shard in stream.shards)
         streams.append(replace(stream, shards=elsewhere))
     saver.fence.commit(replace(manifest, step=11, streams=tuple(streams)))
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(READER), rig.checkpoint_store, saver.id],
         cwd=tmp_path,
         capture_output=True,
@@ -114,5 +114,5 @@ def test_it_reads_shards_that_lie_elsewhere(rig: Rig, tmp_path: Path) -> None:
         timeout=120,
         check=False,
     )
-    assert "step 11, saved by 2 ranks" in found.stdout, found.stderr
-    assert "model.rows.weight  torch.bfloat16  [40, 30]" in found.stdout, found.stderr
+    assert "step 11, saved by 2 ranks" in completed.stdout, completed.stderr
+    assert "model.rows.weight  torch.bfloat16  [40, 30]" in completed.stdout, completed.stderr

@@ -1,4 +1,4 @@
-"""--host with the OpenSSH client itself, against a small server that forwards to a socket."""
+"""--host with the OpenSSH client, against a small server that forwards to a socket."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ HOST_KEY = paramiko.ECDSAKey.generate()
 KEYS = JobKeys.create(lambda count: b"s" * count)
 
 
-class Door(paramiko.ServerInterface):
-    """Lets one key in, and opens whatever channel is asked for."""
+class ForwardingServer(paramiko.ServerInterface):
+    """An SSH server that accepts one key and opens every channel."""
 
     def get_allowed_auths(self, username: str) -> str:
         return "publickey"
@@ -45,14 +45,14 @@ def pump(source: socket.socket | paramiko.Channel, sink: socket.socket | paramik
         sink.shutdown(socket.SHUT_WR)
 
 
-def attend(connection: socket.socket, remote: str) -> None:
-    """One SSH connection: every channel is the daemon's socket."""
+def serve_connection(connection: socket.socket, remote: str) -> None:
+    """Serve one SSH connection: every channel is the daemon's socket."""
     transport = paramiko.Transport(connection)
     transport.add_server_key(HOST_KEY)
     threads, sockets = [], []
     try:
         with contextlib.suppress(EOFError, paramiko.SSHException):  # it may leave at once
-            transport.start_server(server=Door())
+            transport.start_server(server=ForwardingServer())
         while transport.is_active():
             channel = transport.accept(0.1)
             if channel is None:
@@ -79,7 +79,7 @@ def attend(connection: socket.socket, remote: str) -> None:
 
 @pytest.fixture
 def box(rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A host called "box" that leads to the rig, by a configuration that only our ssh reads."""
+    """A host called "box" that leads to the rig, by an ssh configuration of this test."""
     listener = socket.create_server(("127.0.0.1", 0))
     threads: list[threading.Thread] = []
 
@@ -87,7 +87,9 @@ def box(rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = listener.accept()
-                thread = threading.Thread(target=attend, args=(connection, str(rig.socket)))
+                thread = threading.Thread(
+                    target=serve_connection, args=(connection, str(rig.socket))
+                )
                 thread.start()
                 threads.append(thread)
 
@@ -118,7 +120,9 @@ def box(rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 @pytest.mark.req("UX-01")
-def test_host(rig: Rig, box: None, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_host_option_uses_openssh(
+    rig: Rig, box: None, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
     story(rig)
     assert spotctl(None, "--host", "box", "--socket", str(rig.socket), "ps", "-o", "name") == 0
     assert capsys.readouterr().out == "gpt\n"
@@ -126,11 +130,11 @@ def test_host(rig: Rig, box: None, spotctl: Spotctl, capsys: pytest.CaptureFixtu
     assert "step 1191" in capsys.readouterr().out
 
 
-def test_a_host_that_lets_nobody_in(
+def test_rejected_login_is_an_error(
     box: None, folder: Path, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = JobKeys.create(lambda count: b"o" * count)
-    (folder / "key").write_text(other.user.private)
+    other_keys = JobKeys.create(lambda count: b"o" * count)
+    (folder / "key").write_text(other_keys.user.private)
     assert spotctl(None, "--host", "box", "ps") == 6
     error = capsys.readouterr().err
     assert "Permission denied (publickey)" in error

@@ -21,8 +21,10 @@ CASES = 15_000
 
 @pytest.fixture
 def cases(tmp_path: Path) -> Path:
-    """15,000 cases of which each twentieth fails; 20 tokens in 0.02 s each, the first after 0.2 s,
-    of each tenth after 0.4 s."""
+    """15,000 cases of which each twentieth fails, with 20 tokens in 0.02 s each.
+
+    The first token comes after 0.2 s, in each tenth case after 0.4 s.
+    """
     path = tmp_path / "helpdesk.csv"
     lines = ["case,passed,tokens,seconds,ttft_s"]
     for n in range(CASES):
@@ -33,19 +35,17 @@ def cases(tmp_path: Path) -> Path:
 
 
 @pytest.mark.req("HYB-08")
-def test_fifteen_thousand_cases_twice(
-    rig: Rig, spotctl: Spotctl, capsys: Captured, cases: Path
-) -> None:
+def test_import_is_idempotent(rig: Rig, spotctl: Spotctl, capsys: Captured, cases: Path) -> None:
     story(rig)
     for new in (True, False):
         assert spotctl(rig, "results", "import", "gpt", str(cases), "-o", "json") == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (told["suite"], told["new"], told["job"]) == ("helpdesk", new, "gpt")
-        assert (told["cases"], told["passed"], told["share"]) == (CASES, 14_250, 0.95)
-        assert told["tokens_per_s"] == pytest.approx(1000.0)
-        assert (told["ttft_s"], told["ttft_p95_s"]) == (0.2, 0.4)
-        assert told["failed"][:2] == ["case-0", "case-20"]
-    assert len(rig.store.evaluations()) == 1
+        data = json.loads(capsys.readouterr().out)
+        assert (data["suite"], data["new"], data["job"]) == ("helpdesk", new, "gpt")
+        assert (data["cases"], data["passed"], data["share"]) == (CASES, 14_250, 0.95)
+        assert data["tokens_per_s"] == pytest.approx(1000.0)
+        assert (data["ttft_s"], data["ttft_p95_s"]) == (0.2, 0.4)
+        assert data["failed"][:2] == ["case-0", "case-20"]
+    assert len(rig.store.evaluations.rows()) == 1
     assert spotctl(rig, "results", "import", "gpt", str(cases)) == 0
     assert "14,250 of 15,000 cases passed (95.00 %), 1,000.0 tokens/s" in capsys.readouterr().out
     assert spotctl(rig, "show", "gpt") == 0
@@ -55,13 +55,13 @@ def test_fifteen_thousand_cases_twice(
     assert (shown["passed"], shown["ttft_s"]) == (14_250, 0.2)
 
 
-def test_what_validation_says_is_the_quality_of_what_was_trained(
+def test_validation_result_is_the_quality_of_the_training_job(
     rig: Rig, spotctl: Spotctl, capsys: Captured, cases: Path, tmp_path: Path
 ) -> None:
     trained = story(rig)
     rig.submit("other", text=JOB_FILE)
     rig.submit("validate", text=JOB_FILE + f"  after: {trained}\n")
-    job = rig.store.find_job("validate")
+    job = rig.store.jobs.find("validate")
     assert job is not None
     assert job.spec.after in (trained, "gpt")
     rows = _quality(spotctl, rig, capsys)
@@ -81,8 +81,8 @@ def test_what_validation_says_is_the_quality_of_what_was_trained(
 def _quality(spotctl: Spotctl, rig: Rig, capsys: Captured, job: str = "gpt") -> dict[str, object]:
     assert spotctl(rig, "cost", "compare", job, "-o", "json") == 0
     rows = json.loads(capsys.readouterr().out)["comparison"]
-    found: dict[str, object] = next(row for row in rows if row["name"] == "quality of the model")
-    return found
+    row: dict[str, object] = next(row for row in rows if row["name"] == "quality of the model")
+    return row
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def _quality(spotctl: Spotctl, rig: Rig, capsys: Captured, job: str = "gpt") -> 
         (0, 3, "0.00"),
     ],
 )
-def test_all_passed_is_said_of_all_alone(passed: int, cases: int, shown: str) -> None:
-    told = {"cases": cases, "passed": passed, "tokens_per_s": None, "ttft_s": None}
-    assert f"cases passed ({shown}" in result_text(told)
+def test_full_share_means_all_cases(passed: int, cases: int, shown: str) -> None:
+    measurements = {"cases": cases, "passed": passed, "tokens_per_s": None, "ttft_s": None}
+    assert f"cases passed ({shown}" in result_text(measurements)
 
 
-def test_another_file_of_a_suite_is_shown_in_its_place(
+def test_newer_file_of_a_suite_replaces_the_older(
     rig: Rig, spotctl: Spotctl, capsys: Captured, tmp_path: Path
 ) -> None:
     story(rig)
@@ -110,16 +110,16 @@ def test_another_file_of_a_suite_is_shown_in_its_place(
     capsys.readouterr()
     assert spotctl(rig, "show", "gpt", "-o", "json") == 0
     assert [row["passed"] for row in json.loads(capsys.readouterr().out)["results"]] == [2]
-    assert len(rig.store.evaluations()) == 2, "what was there before stays on record"
+    assert len(rig.store.evaluations.rows()) == 2, "what was there before stays on record"
 
 
-def test_the_forms_of_a_file(tmp_path: Path) -> None:
+def test_result_file_forms(tmp_path: Path) -> None:
     rows = [{"case": "a", "passed": True}, {"case": "b", "passed": False, "ttft_s": None}]
     path = tmp_path / "x.json"
     path.write_text(json.dumps(rows))
-    found = Evaluation("x", 2, 1, failed=("b",))
-    assert read_results(path) == found
-    assert read_results(path, "mine") == replace(found, suite="mine")
+    evaluation = Evaluation("x", 2, 1, failed=("b",))
+    assert read_results(path) == evaluation
+    assert read_results(path, "mine") == replace(evaluation, suite="mine")
     path.write_text('{"suite": "theirs", "tokens_per_s": 5}')
     assert read_results(path) == Evaluation("theirs", tokens_per_s=5.0)
     path = tmp_path / "speed.csv"
@@ -128,7 +128,7 @@ def test_the_forms_of_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("name", "text", "messages"),
     [
         ("a.csv", "case,passed\nx,maybe\ny,?\n", ("line 2: passed: 'maybe'", "line 3: passed")),
         ("a.csv", "case,passed\nx,pass\nx,fail\n", ("line 3: case: 'x' is on line 2, too",)),
@@ -141,34 +141,34 @@ def test_the_forms_of_a_file(tmp_path: Path) -> None:
         ("a.csv", "ttft_s\nnan\n", ("ttft_s: 'nan' is not",)),
         ("a.csv", "case,passed\n", ("rows: there are 0",)),
         ("a b.csv", "passed\n1\n", ("suite: 'a b' is no name",)),
-        ("a.json", "{", ("is no JSON",)),
+        ("a.json", "{", ("is not valid JSON",)),
         ("a.json", "5", ("neither an object nor a list",)),
-        ("a.json", "[5]", ("row 1: it is no object",)),
+        ("a.json", "[5]", ("row 1: it is not an object",)),
         ("a.json", '{"cases": 1, "passed": 2}', ("passed: 2 passed of 1 cases",)),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_at_once(
+def test_all_problems_of_a_file_are_reported(
     rig: Rig, spotctl: Spotctl, capsys: Captured, tmp_path: Path,
-    name: str, text: str, words: tuple[str, ...],
+    name: str, text: str, messages: tuple[str, ...],
 ) -> None:  # fmt: skip
     path = tmp_path / name
     path.write_text(text)
     assert spotctl(rig, "results", "import", "gpt", str(path)) == 2
-    told = capsys.readouterr().err
-    for word in words:
-        assert word in told
-    assert rig.store.evaluations() == []
+    stderr = capsys.readouterr().err
+    for message in messages:
+        assert message in stderr
+    assert rig.store.evaluations.rows() == []
 
 
-def test_a_file_that_is_not_there_and_one_that_is_no_text(tmp_path: Path) -> None:
+def test_missing_and_binary_files_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read: No such file"):
         read_results(tmp_path / "none.csv")
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="is no UTF-8"):
+    with pytest.raises(UserError, match="is not UTF-8"):
         read_results(tmp_path / "x.csv")
 
 
-def test_the_daemon_looks_for_itself(rig: Rig) -> None:
+def test_daemon_validates_results(rig: Rig) -> None:
     from spotd.api_client.client import Client
 
     story(rig)

@@ -29,13 +29,13 @@ def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(store_capacity.shutil, "disk_usage", lambda _folder: roomy)
 
 
-def said(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+def run_rightsize(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
     assert run(["--socket", "nobody.sock", "rightsize", *args, "-o", "json"]) == 0
     data: dict[str, Any] = json.loads(capsys.readouterr().out)
     return data
 
 
-def test_without_a_daemon_it_says_all_but_prices(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_daemon_only_prices_are_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--socket", "nobody.sock", "rightsize", *CASE, "--tokens", "1.4B"]) == 0
     shown = capsys.readouterr()
     [line] = [line for line in shown.out.splitlines() if line.startswith("H100 ")]
@@ -45,31 +45,38 @@ def test_without_a_daemon_it_says_all_but_prices(capsys: pytest.CaptureFixture[s
     assert "mixtures of experts, images, encoders and pipeline parallelism" in shown.err
 
 
-def test_what_it_would_fit_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    data = said(capsys, "--model", "qwen2-72b", "--sequence", "4096")
+def test_fitting_number_of_gpus_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    data = run_rightsize(capsys, "--model", "qwen2-72b", "--sequence", "4096")
     fits = {row["accelerator"]: row["gpus"] for row in data["items"] if row["verdict"] == "fits"}
     assert fits == {"A100": 64, "A100-80GB": 24, "H100": 24, "H200": 16, "B200": 8}
     assert data["limits"]
 
 
 @pytest.mark.req("RSZ-02")
-def test_the_rule_of_four_bytes_comes_only_when_it_is_asked_for(
+def test_naive_rule_is_shown_only_on_request(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert "naive" not in json.dumps(said(capsys, *CASE))
-    assert said(capsys, *CASE, "--naive")["naive_gib_in_all"] == pytest.approx(270.8, abs=0.1)
+    assert "naive" not in json.dumps(run_rightsize(capsys, *CASE))
+    assert run_rightsize(capsys, *CASE, "--naive")["naive_gib_in_all"] == pytest.approx(
+        270.8, abs=0.1
+    )
     assert run(["--socket", "nobody.sock", "rightsize", *CASE, "--naive"]) == 0
     assert "no training run is that small" in capsys.readouterr().out
 
 
-def test_a_config_json_will_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_config_json_describes_the_model(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     config = {
         "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
         "vocab_size": 128256,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert said(capsys, "--config", "config.json", "--gpu", "H100")["parameters"] == 8030261248
+    assert (
+        run_rightsize(capsys, "--config", "config.json", "--gpu", "H100")["parameters"]
+        == 8030261248
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,10 +90,10 @@ def test_a_config_json_will_do(capsys: pytest.CaptureFixture[str], tmp_path: Pat
         (["--model", "gpt2", "--tensor", "3", "--gpus", "8"], "--gpus: gpus must be a multiple"),
         (["--config", "none.json"], "--config: cannot read none.json"),
         (["job.yaml"], "job.yaml has no spotd.model"),
-        (["job.yaml", "--job", "gpt"], "FILE and --job both say what it is"),
+        (["job.yaml", "--job", "gpt"], "FILE and --job both describe the run"),
     ],
 )
-def test_bad_words_are_named_with_what_to_write(
+def test_invalid_values_are_named_with_a_fix(
     args: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("job.yaml").write_text(JOB_FILE)
@@ -96,7 +103,7 @@ def test_bad_words_are_named_with_what_to_write(
     assert not shown.out
 
 
-def test_a_flag_that_a_files_words_exclude_is_one_error(
+def test_option_in_conflict_with_the_file_is_one_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     block = "spotd: {model: {name: gpt2, step_in_backward: true}}"
@@ -108,7 +115,7 @@ def test_a_flag_that_a_files_words_exclude_is_one_error(
 
 
 @pytest.mark.req("RSZ-05")
-def test_offers_are_ranked_by_what_the_run_costs_on_them(
+def test_offers_are_ranked_by_cost_of_the_run(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (rig.folder / "job.yaml").write_text(job_file("mixed"))
@@ -116,8 +123,8 @@ def test_offers_are_ranked_by_what_the_run_costs_on_them(
     rows = json.loads(capsys.readouterr().out)["offers"]
     # On one machine it does not fit; on three it does, by what a GPU has and not by their sum.
     # What may fit on two comes after that.
-    said = [(row["size"]["num_nodes"], row["size"]["verdict"]) for row in rows]
-    assert said == [(3, "fits")] * 4 + [(2, "tight")] * 4
+    fits = [(row["size"]["num_nodes"], row["size"]["verdict"]) for row in rows]
+    assert fits == [(3, "fits")] * 4 + [(2, "tight")] * 4
     costs = [row["size"]["usd"] for row in rows[:4]]
     assert costs == sorted(costs)
     assert costs[0] == pytest.approx(3 * 19.93 * rows[0]["size"]["hours"], rel=1e-3)
@@ -125,7 +132,7 @@ def test_offers_are_ranked_by_what_the_run_costs_on_them(
     assert "does not fit: 145 GiB/GPU of 79.2" in capsys.readouterr().out
 
 
-def test_what_fits_comes_before_what_is_cheaper(
+def test_fitting_offers_come_before_cheaper_ones(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     roomy = replace(SPOT, accelerator="H200", instance_type="p5en.48xlarge", zone="us-east-1c")
@@ -137,7 +144,7 @@ def test_what_fits_comes_before_what_is_cheaper(
     assert [row["size"]["verdict"] for row in rows] == ["fits", *["tight"] * 4]
 
 
-def test_a_job_is_sized_by_what_it_measured(
+def test_job_is_sized_by_its_measurements(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(rig, 60)
@@ -149,7 +156,7 @@ def test_a_job_is_sized_by_what_it_measured(
     assert item["cause"].startswith("under-fed: ")
 
 
-def test_a_job_that_has_measured_too_little_is_estimated(
+def test_job_with_few_measurements_is_estimated(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(rig, 49)
@@ -159,7 +166,7 @@ def test_a_job_that_has_measured_too_little_is_estimated(
     assert "6,896 ?" in shown.out
 
 
-def test_a_plan_shows_the_verdict_beside_each_offer(
+def test_plan_shows_the_verdict_of_each_offer(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (rig.folder / "job.yaml").write_text(job_file("mixed"))
@@ -176,21 +183,24 @@ def test_a_plan_shows_the_verdict_beside_each_offer(
     assert "MEMORY" not in capsys.readouterr().out
 
 
-def test_the_bars_are_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """For each GPU its parts, and a mark at the card: longer than it, where it does not fit."""
-    data = said(capsys, "--model", "qwen2-72b", "--sequence", "4096", "--svg", "fit.svg")
+def test_svg_shows_the_bars(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Each GPU has its parts and a mark at the card.
+
+    The parts are longer than the card if the run does not fit.
+    """
+    data = run_rightsize(capsys, "--model", "qwen2-72b", "--sequence", "4096", "--svg", "fit.svg")
     root = ET.fromstring((tmp_path / "fit.svg").read_text())
-    words = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    labels = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     for item in data["items"]:
-        assert f"{item['gpus']} x {item['accelerator']}" in words
-    assert "does not fit, 145 of 79.2" in words
+        assert f"{item['gpus']} x {item['accelerator']}" in labels
+    assert "does not fit, 145 of 79.2" in labels
     tips = [tip.text for tip in root.iter("{http://www.w3.org/2000/svg}title")]
     assert len(tips) == 5 * len(data["items"])
     assert run(["--socket", "nobody.sock", "rightsize", *CASE, "--svg", "none/fit.svg"]) == 2
     assert "--svg: cannot write none/fit.svg" in capsys.readouterr().err
 
 
-def test_the_bar_ends_at_the_card() -> None:
+def test_bar_ends_at_the_card() -> None:
     parts = {"state": 40.0, "gather": 10.0, "activations": 20.0, "logits": 10.0, "context": 0.0}
     assert bar(parts, 80.0) == "██████████▓▓▒▒▒▒▒▒░░│"
     assert bar(parts, 160.0) == "█████▓▒▒▒░          │"
@@ -198,7 +208,7 @@ def test_the_bar_ends_at_the_card() -> None:
     assert bar(parts, 20.0).endswith("│█████████»")
 
 
-def test_a_plan_says_what_is_slow_and_what_is_assumed(
+def test_plan_explains_slow_runs_and_assumptions(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = "{name: llama-3-8b, sequence: 4096, micro_batch: MICRO, tokens: 1B}"

@@ -1,4 +1,4 @@
-"""`spotctl secret`: values by stdin or a prompt, names in a list, nothing in argv or output."""
+"""`spotctl secret`: values come from stdin or a prompt and never appear in argv or output."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Captured = pytest.CaptureFixture[str]
 VALUE = "canary-of-a-kept-secret"
 
 
-def kept(rig: Rig, name: str) -> str:
-    return open_secrets(rig.vault, "", rig.store.kept_secret_values([name]))[name]
+def stored_value(rig: Rig, name: str) -> str:
+    return open_secrets(rig.vault, "", rig.store.secrets.values([name]))[name]
 
 
 @pytest.mark.parametrize("written", [VALUE, f"{VALUE}\n", f"{VALUE}\r\n"])
-def test_a_value_comes_from_stdin(
+def test_value_is_read_from_stdin(
     rig: Rig,
     spotctl: Spotctl,
     capsys: Captured,
@@ -36,54 +36,52 @@ def test_a_value_comes_from_stdin(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(written.encode())))
     assert spotctl(rig, "secret", "set", "HF_TOKEN") == 0
-    assert kept(rig, "HF_TOKEN") == VALUE
+    assert stored_value(rig, "HF_TOKEN") == VALUE
     assert spotctl(rig, "secret", "ls") == 0
     assert spotctl(rig, "secret", "ls", "-o", "json") == 0
-    told = capsys.readouterr()
-    assert "HF_TOKEN" in told.out
-    assert VALUE not in told.out + told.err
+    captured = capsys.readouterr()
+    assert "HF_TOKEN" in captured.out
+    assert VALUE not in captured.out + captured.err
 
 
-def test_at_a_terminal_it_is_asked_for_and_not_shown(rig: Rig) -> None:
-    ours, theirs = pty.openpty()
+def test_terminal_prompt_hides_the_value(rig: Rig) -> None:
+    controller, terminal = pty.openpty()
     code = "from spotd.cli import main; main()"
     command = [sys.executable, "-c", code, "--socket", str(rig.socket), "secret", "set", "PW"]
     with subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
     ) as child:
-        os.close(theirs)
+        os.close(terminal)
         shown = b""
         while b"PW: " not in shown:
-            shown += os.read(ours, 1024)
-        os.write(ours, f"{VALUE}\n".encode())
+            shown += os.read(controller, 1024)
+        os.write(controller, f"{VALUE}\n".encode())
         assert child.wait(LIMIT_S) == 0
     try:
-        while more := os.read(ours, 1024):
+        while more := os.read(controller, 1024):
             shown += more
     except OSError:  # the other end is closed
         pass
-    os.close(ours)
+    os.close(controller)
     assert VALUE.encode() not in shown
-    assert kept(rig, "PW") == VALUE
+    assert stored_value(rig, "PW") == VALUE
 
 
-def test_a_value_on_the_command_line_is_refused(
-    rig: Rig, spotctl: Spotctl, capsys: Captured
-) -> None:
+def test_value_on_the_command_line_is_refused(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
     assert spotctl(rig, "secret", "set", "A", VALUE) == ExitCode.USAGE
-    assert rig.store.kept_secrets() == []
+    assert rig.store.secrets.rows() == []
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\xff\xfe", b"x" * (1 << 17)])
-def test_what_is_no_value_is_refused(
+def test_invalid_value_is_refused(
     rig: Rig, spotctl: Spotctl, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     assert spotctl(rig, "secret", "set", "A") == ExitCode.USAGE
-    assert rig.store.kept_secrets() == []
+    assert rig.store.secrets.rows() == []
 
 
-def test_removing_and_rotating(
+def test_remove_and_rotate(
     rig: Rig, spotctl: Spotctl, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(VALUE.encode())))
@@ -94,8 +92,8 @@ def test_removing_and_rotating(
     (rig.folder / NEXT_KEY_NAME).chmod(0o600)
     assert spotctl(rig, "secret", "rotate", "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)["epoch"] == 1
-    assert kept(rig, "A") == VALUE
+    assert stored_value(rig, "A") == VALUE
     assert spotctl(rig, "secret", "rm", "A") == 0
     assert spotctl(rig, "secret", "rm", "A") == ExitCode.NOT_FOUND
-    actions = {row.action for row in rig.store.audit(0)}
+    actions = {row.action for row in rig.store.audit.rows(0)}
     assert actions == {"secret set", "secret rm", "key rotate"}

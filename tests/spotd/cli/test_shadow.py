@@ -1,4 +1,4 @@
-"""`spotctl shadow`, word for word, and its refusals."""
+"""`spotctl shadow`: its exact output, and its errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.spotd.cli.conftest import Spotctl
 
 CORPUS = Path(targets).parent / "corpus" / "history"
 
-TOLD = """\
+OUTPUT = """\
 JOB   WHEN (UTC)        ENDED      GAP     MINUTES        STEPS     DOLLARS  NOT KNOWN
 bert  2026-11-01 02:00  lost        1m   -4.4 to ?            ?           ?  which steps were done…
 gpt   2026-11-01 01:00  preempted   8m  3.3 to 5.7  80.5 to 150  0.9 to 1.7  -
@@ -23,56 +23,56 @@ spotd would have saved -13.4 to ? minutes, ? steps, ? dollars (below 0: lost; ?:
 """
 
 
-def test_a_history(spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_output(spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(CORPUS / "own.csv")
     assert spotctl(None, "shadow", "--log", file, "--checkpoint-gb", "10") == 0
-    told = capsys.readouterr()
-    assert told.out == TOLD
-    assumed = told.err.splitlines()
+    captured = capsys.readouterr()
+    assert captured.out == OUTPUT
+    assumed = captured.err.splitlines()
     assert len(assumed) == 7
     assert all(line.startswith("assumed: ") for line in assumed)
     assert "each 139 s, and a death costs at most that (the longest pause of the sim" in assumed[0]
 
 
-def test_json_says_the_same(spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_same_figures(spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(CORPUS / "sky.json")
     line = ("shadow", "--log", file, "--usd-per-hour", "8", "--every", "90s", "-o", "json")
     assert spotctl(None, *line) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["kind"] == "Shadow"
-    assert [one["job"] for one in data["items"]] == ["3", "4"]
+    assert [row["job"] for row in data["items"]] == ["3", "4"]
     assert data["saved"]["minutes"]["low"] is None, "what saves take is not known"
     assert data["saved"]["minutes"]["high"] is None, "nor what was done again"
     assert data["items"][0]["minutes"]["low"] == pytest.approx(-(123.8 + 90) / 60)
     assert data["every_s"] == 90
 
 
-def test_no_such_file(spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_file_is_an_error(spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
     assert spotctl(None, "shadow", "--log", "/nowhere") == 2
     assert "/nowhere cannot be read: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "has no machines of any job"),
-        ("job,start\ngpt,soon\n", "is no history: row 1: start is no time: 'soon'"),
-        ('{"job": "a"}', "is no history: row 1: start is missing"),
-        ("job,start\ngpt,\udcff\n", "is no history: "),
+        ("job,start\ngpt,soon\n", "is not a history: row 1: start is no time: 'soon'"),
+        ('{"job": "a"}', "is not a history: row 1: start is missing"),
+        ("job,start\ngpt,\udcff\n", "is not a history: "),
     ],
 )
-def test_one_error_that_names_the_field(
-    spotctl: Spotctl, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, said: str
+def test_invalid_log_is_one_error_naming_the_field(
+    spotctl: Spotctl, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, message: str
 ) -> None:
     file = tmp_path / "log"
     file.write_bytes(text.encode(errors="surrogateescape"))
     assert spotctl(None, "shadow", "--log", str(file)) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert "try: docs/advice.md" in error
 
 
-def test_a_job_that_cannot_be_counted_is_named(
+def test_uncounted_jobs_are_named(
     spotctl: Spotctl, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "queue.json"

@@ -25,12 +25,12 @@ Access = dict[str, Any]
 
 @contextmanager
 def agent(key: str, socket: Path) -> Iterator[None]:
-    """The user's own, which has their key for the jump host."""
+    """The user's own ssh agent, with the key for the jump host."""
     process = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
     try:
         wait_for("the agent", socket.exists, LIMIT_S)
-        there = {"SSH_AUTH_SOCK": str(socket)}
-        subprocess.run(["ssh-add", "-q", "-"], input=key.encode(), env=there, check=True)
+        environment = {"SSH_AUTH_SOCK": str(socket)}
+        subprocess.run(["ssh-add", "-q", "-"], input=key.encode(), env=environment, check=True)
         yield
     finally:
         process.kill()
@@ -38,8 +38,8 @@ def agent(key: str, socket: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Access, Path]]:
-    """What the daemon answers, and the user's agent."""
+def access_and_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Access, Path]]:
+    """The daemon's reply and the user's ssh agent."""
     folder = tmp_path_factory.mktemp("jump")
     with (
         netns.network() as network,
@@ -70,19 +70,19 @@ def run(access: Access, socket: Path, folder: Path) -> subprocess.CompletedProce
     )
 
 
-def test_the_user_goes_through_it_with_keys_of_their_own(
-    place: tuple[Access, Path], tmp_path: Path
+def test_user_passes_the_jump_host_with_own_keys(
+    access_and_agent: tuple[Access, Path], tmp_path: Path
 ) -> None:
-    access, socket = place
+    access, socket = access_and_agent
     done = run(access, socket, tmp_path)
     assert (done.stdout, done.returncode) == ("here\n", 0), done.stderr
 
 
 @pytest.mark.parametrize("whose", ["the machine's", "the jump host's"])
-def test_both_have_to_prove_themselves(
-    place: tuple[Access, Path], tmp_path: Path, whose: str
+def test_both_host_keys_are_pinned(
+    access_and_agent: tuple[Access, Path], tmp_path: Path, whose: str
 ) -> None:
-    access, socket = place
+    access, socket = access_and_agent
     wrong = {"host_public_key": STRANGER.user.public}
     if whose == "the machine's":
         access = access | wrong
@@ -94,8 +94,10 @@ def test_both_have_to_prove_themselves(
     assert "Host key verification failed" in done.stderr
 
 
-def test_from_afar_the_way_goes_by_the_box(place: tuple[Access, Path], tmp_path: Path) -> None:
-    words = ssh_arguments(place[0], tmp_path, "me@box")
-    [proxy] = [word for word in words if word.startswith("ProxyCommand=")]
+def test_remote_user_goes_through_the_box(
+    access_and_agent: tuple[Access, Path], tmp_path: Path
+) -> None:
+    arguments = ssh_arguments(access_and_agent[0], tmp_path, "me@box")
+    [proxy] = [argument for argument in arguments if argument.startswith("ProxyCommand=")]
     assert " -J me@box " in proxy
-    assert not [word for word in words if word.startswith("ProxyJump=")]
+    assert not [argument for argument in arguments if argument.startswith("ProxyJump=")]

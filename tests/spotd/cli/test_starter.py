@@ -1,4 +1,4 @@
-"""`spotctl init job` says what to do with what it wrote, from where one stands."""
+"""`spotctl init job`: the printed command works from the current folder."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from spotd.cli.starter import write_starter
 
 
 @pytest.mark.parametrize("name", [".", "my", "my own"])
-def test_what_it_says_to_run_finds_both_files(
+def test_printed_command_finds_both_files(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_starter(Path(name))
-    _, _, told = capsys.readouterr().err.strip().partition(": ")
-    assert told.endswith("spotctl run job.yaml")
-    looked = told.replace("spotctl run job.yaml", "ls job.yaml train.py")  # `workdir: .`
+    _, _, message = capsys.readouterr().err.strip().partition(": ")
+    assert message.endswith("spotctl run job.yaml")
+    looked = message.replace("spotctl run job.yaml", "ls job.yaml train.py")  # `workdir: .`
     done = subprocess.run(looked, shell=True, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["job.yaml", "train.py"]
 
 
-def test_what_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+def test_existing_file_is_left_unchanged(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("mine")
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="exists already"):
         write_starter(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
     assert (tmp_path / "train.py").read_text() == "mine"

@@ -1,4 +1,4 @@
-"""`spotctl trace`: files as recorded traces are, from a daemon with a known history."""
+"""`spotctl trace`: files in the format of recorded traces, from a daemon with a known history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from providers.base import Scope
-from spotd.cli.trace_files import made
+from spotd.cli.trace_files import build_traces
 from spotd.domain.job import Attempt
 from spotd.domain.node import Node
 from spotd.domain.plan import AddNode, ChangeJob, OpenAttempt
@@ -27,15 +27,18 @@ TICK_S = 600
 
 
 @pytest.fixture
-def seen() -> Iterator[Rig]:
-    """Twelve ticks: us-east-1a held in 2 to 5 and taken away in that, us-east-1b refused in 6 and
-    held from 8 to 9. A dearer hour begins in tick 4."""
+def history_rig() -> Iterator[Rig]:
+    """A rig with twelve ticks of history.
+
+    us-east-1a is held in ticks 2 to 5 and preempted in 5; us-east-1b is refused in 6 and held from
+    8 to 9. A more expensive hour starts in tick 4.
+    """
     rig = Rig()
     rig.clock._now_us = NOW_US
-    rig.store.record_offers("aws", (), NOW_US - 86_400 * S)  # nothing was on sale before
-    rig.store.record_offers("aws", OFFERS[:2] + (EAST_B,), rig.ago(12 * TICK_S))
+    rig.store.market.record_offers("aws", (), NOW_US - 86_400 * S)  # nothing was on sale before
+    rig.store.market.record_offers("aws", OFFERS[:2] + (EAST_B,), rig.ago(12 * TICK_S))
     dearer = replace(SPOT, price_microusd_per_h=25_000_000)
-    rig.store.record_offers("aws", (dearer, OFFERS[1], EAST_B), rig.ago(8 * TICK_S))
+    rig.store.market.record_offers("aws", (dearer, OFFERS[1], EAST_B), rig.ago(8 * TICK_S))
     job = rig.submit(ago_s=12 * TICK_S)
     first = rig.launch(job, SPOT, ago_s=9.5 * TICK_S)
     rig.leave(first, 6.5 * TICK_S, LeaveReason.PREEMPTED, "preempt notice")
@@ -56,29 +59,29 @@ def refuse(rig: Rig, job_id: str, ago_s: float) -> None:
     node = Node(ident, job_id, generation, 0, 0, token, EAST_B, state, requested_at_us=at_us)
     attempt = OpenAttempt(Attempt(job_id, generation, at_us, "test"))
     rig.commit(job_id, at_us, attempt, ChangeJob({"generation": generation}), AddNode(node))
-    rig.store.record_launch_refused(ident, "CapacityError", "none left", Scope.ZONE, at_us)
+    rig.store.nodes.record_launch_refused(ident, "CapacityError", "none left", Scope.ZONE, at_us)
 
 
-def test_a_known_history_gives_exactly_these_arrays(
-    seen: Rig, spotctl: Spotctl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_known_history_gives_exactly_these_arrays(
+    history_rig: Rig, spotctl: Spotctl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("trace", "--out", str(tmp_path), "--stale", "10m", "-o", "json")
-    assert spotctl(seen, *words) == 0
-    told = json.loads(capsys.readouterr().out)
-    found = np.load(tmp_path / "h100_8.npz")
-    assert list(found["zones"]) == ["us-east-1a_h100_8", "us-east-1b_h100_8"]
+    arguments = ("trace", "--out", str(tmp_path), "--stale", "10m", "-o", "json")
+    assert spotctl(history_rig, *arguments) == 0
+    data = json.loads(capsys.readouterr().out)
+    arrays = np.load(tmp_path / "h100_8.npz")
+    assert list(arrays["zones"]) == ["us-east-1a_h100_8", "us-east-1b_h100_8"]
     # From the first thing seen, in tick 2, until the last one is stale, in tick 10.
-    assert found["avail"].tolist() == [[1, 1, 1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1, 1, 1]]
-    assert found["seen"].tolist() == [[1, 1, 1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1, 1, 1, 1]]
-    assert found["spot"][0].tolist() == pytest.approx([19.93] * 2 + [25.0] * 7)
-    assert found["spot"][1].tolist() == [30.0] * 9
-    assert found["od"].tolist() == [55.04, 55.04]
-    assert (found["avail"].dtype, found["spot"].dtype) == (np.uint8, np.float32)
-    assert (float(found["gap"]), int(found["n_requested"])) == (600.0, 1)
-    assert int(found["first_tick"]) == NOW_US // (600 * S) - 10
-    assert np.datetime64(str(found["start"])) == np.datetime64(NOW_US - 6000 * S, "us")
-    assert next(iter(found["pools"])) == "aws/us-east-1/us-east-1a/p5.48xlarge"
-    (file,) = told["items"]
+    assert arrays["avail"].tolist() == [[1, 1, 1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1, 1, 1]]
+    assert arrays["seen"].tolist() == [[1, 1, 1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1, 1, 1, 1]]
+    assert arrays["spot"][0].tolist() == pytest.approx([19.93] * 2 + [25.0] * 7)
+    assert arrays["spot"][1].tolist() == [30.0] * 9
+    assert arrays["od"].tolist() == [55.04, 55.04]
+    assert (arrays["avail"].dtype, arrays["spot"].dtype) == (np.uint8, np.float32)
+    assert (float(arrays["gap"]), int(arrays["n_requested"])) == (600.0, 1)
+    assert int(arrays["first_tick"]) == NOW_US // (600 * S) - 10
+    assert np.datetime64(str(arrays["start"])) == np.datetime64(NOW_US - 6000 * S, "us")
+    assert next(iter(arrays["pools"])) == "aws/us-east-1/us-east-1a/p5.48xlarge"
+    (file,) = data["items"]
     assert (file["file"], file["ticks"], file["hours"]) == ("h100_8.npz", 9, 1.5)
     east_a, _ = file["zones"]
     assert (east_a["seen_share"], east_a["up_share"]) == (5 / 9, 3 / 5)
@@ -86,35 +89,37 @@ def test_a_known_history_gives_exactly_these_arrays(
     assert [path.name for path in tmp_path.iterdir()] == ["h100_8.npz"]
 
 
-def test_the_table_says_what_was_seen_and_what_is_left_out(
-    seen: Rig,
+def test_table_shows_observations_and_left_out_pools(
+    history_rig: Rig,
     spotctl: Spotctl,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "110")
-    other = replace(SPOT, zone="us-east-1c")
-    seen.store.record_offers("aws", (SPOT, OFFERS[1], EAST_B, other), seen.clock.now_us())
-    assert spotctl(seen, "trace", "--out", str(tmp_path), "--stale", "10m") == 0
-    told = capsys.readouterr()
-    assert told.out.splitlines() == [
+    other_zone = replace(SPOT, zone="us-east-1c")
+    history_rig.store.market.record_offers(
+        "aws", (SPOT, OFFERS[1], EAST_B, other_zone), history_rig.clock.now_us()
+    )
+    assert spotctl(history_rig, "trace", "--out", str(tmp_path), "--stale", "10m") == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [
         "FILE        ZONE                 SEEN  OF H  WAS UP  ENDS    SPOT  ON-DEMAND",
         "h100_8.npz  us-east-1a_h100_8  55.6 %   1.5  60.0 %     1  $23.87     $55.04",
         "h100_8.npz  us-east-1b_h100_8  55.6 %   1.5  60.0 %     0  $30.00     $55.04",
     ]
     left = "aws/us-east-1/us-east-1c/p5.48xlarge, toy-gcp/us-central1/us-central1-a/a3-highgpu-8g"
-    assert told.err.splitlines()[0] == f"left out, never asked: {left}"
-    assert f"--own {tmp_path / 'h100_8.npz'}" in told.err
+    assert captured.err.splitlines()[0] == f"left out, never asked: {left}"
+    assert f"--own {tmp_path / 'h100_8.npz'}" in captured.err
 
 
 @pytest.mark.parametrize(
-    ("words", "said", "status"),
+    ("arguments", "message", "status"),
     [
-        (["--out", "not/here"], "--out: not/here is no folder, and cannot be made", 2),
-        (["--out", __file__], "is no folder, and cannot be made", 2),
-        (["--gap", "7m"], "--gap: a day is no whole number of ticks of 7m", 2),
-        (["--gap", "0"], "--gap: a day is no whole number of ticks", 2),
+        (["--out", "not/here"], "--out: not/here is not a folder, and cannot be created", 2),
+        (["--out", __file__], "is not a folder, and cannot be created", 2),
+        (["--gap", "7m"], "--gap: a day is not a whole number of ticks of 7m", 2),
+        (["--gap", "0"], "--gap: a day is not a whole number of ticks", 2),
         (["--gap", "1s", "--since", "90d"], "has more than 1,000,000 ticks of 1s", 2),
         (["--since", "5m"], "--since: 5m is less than a tick", 2),
         (["--stale", "x"], "--stale: ", 2),
@@ -123,25 +128,25 @@ def test_the_table_says_what_was_seen_and_what_is_left_out(
         (["--since", "10m"], "no spot machine with a GPU was asked for in 10m", 3),
     ],
 )
-def test_what_is_refused_leaves_nothing(
-    seen: Rig,
+def test_refused_command_writes_nothing(
+    history_rig: Rig,
     spotctl: Spotctl,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    said: str,
+    arguments: list[str],
+    message: str,
     status: int,
 ) -> None:
-    assert spotctl(seen, "trace", "--out", str(tmp_path), *words) == status
-    assert said in capsys.readouterr().err
+    assert spotctl(history_rig, "trace", "--out", str(tmp_path), *arguments) == status
+    assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_kinds_that_were_only_sold_are_no_history(
+def test_pools_without_requests_are_no_history(
     rig: Rig, spotctl: Spotctl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert spotctl(rig, "trace", "--out", str(tmp_path), "--gpus", "H100:8") == 3
-    assert "3 zones sell such, and none was ever asked" in capsys.readouterr().err
+    assert "3 zones sell such machines, and none was ever requested" in capsys.readouterr().err
 
 
 def item(pool: str, gpus: str = "H100", count: int = 8, **more: Any) -> dict[str, Any]:
@@ -160,10 +165,10 @@ def item(pool: str, gpus: str = "H100", count: int = 8, **more: Any) -> dict[str
 
 def files(*items: dict[str, Any]) -> dict[str, list[str]]:
     data = {"items": items, "since_us": NOW_US, "until_us": NOW_US + 7200 * S}
-    return {one.stem: [row.name for row in one.rows] for one in made(data, TICK_S, 0)}
+    return {file.stem: [row.name for row in file.rows] for file in build_traces(data, TICK_S, 0)}
 
 
-def test_each_kind_has_its_file_and_each_series_its_own_name() -> None:
+def test_each_gpu_type_has_its_file_and_each_series_its_name() -> None:
     assert files(
         item("gcp/us-central1/us-central1-a/a3-highgpu-8g"),
         item("gcp/us-central1/us-central1-a/a3-megagpu-8g"),
@@ -183,18 +188,20 @@ def test_each_kind_has_its_file_and_each_series_its_own_name() -> None:
     }
 
 
-def test_a_pool_without_a_price_is_left_out_with_the_reason() -> None:
-    known, other = "gcp/r/r-a/t", "gcp/r/r-b/t"
-    items = [item(known), item(other, spot_microusd_per_h=[], on_demand_microusd_per_h=[])]
+def test_unpriced_pool_is_left_out_with_the_reason() -> None:
+    known, unpriced = "gcp/r/r-a/t", "gcp/r/r-b/t"
+    items = [item(known), item(unpriced, spot_microusd_per_h=[], on_demand_microusd_per_h=[])]
     data = {"items": items, "since_us": NOW_US, "until_us": NOW_US + 7200 * S}
-    (file,) = made(data, TICK_S, 0)
-    assert [row.seen.pool for row in file.rows] == [known]
-    assert file.left_out == {other: "no price on record"}
+    (file,) = build_traces(data, TICK_S, 0)
+    assert [row.observations.pool for row in file.rows] == [known]
+    assert file.left_out == {unpriced: "no price on record"}
 
 
 def test_ticks_before_the_first_price_are_counted() -> None:
     later = [[NOW_US + 1500 * S, 20_000_000]]
     data = {"since_us": NOW_US, "until_us": NOW_US + 7200 * S}
-    (file,) = made({**data, "items": [item("gcp/r/r-a/t", spot_microusd_per_h=later)]}, TICK_S, 0)
+    (file,) = build_traces(
+        {**data, "items": [item("gcp/r/r-a/t", spot_microusd_per_h=later)]}, TICK_S, 0
+    )
     assert file.grid.ticks == 7
     assert file.rows[0].priced_share == pytest.approx(4 / 7)

@@ -1,4 +1,4 @@
-"""`spotctl user`: what it says."""
+"""`spotctl user`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tests.spotd.cli.conftest import Spotctl
 Captured = pytest.CaptureFixture[str]
 
 
-def test_disabling_tells_what_was_done_and_what_was_not(
+def test_disable_reports_machines_that_were_not_reached(
     rig: Rig, spotctl: Spotctl, capsys: Captured
 ) -> None:
-    nodes = rig.store.job_nodes(story(rig))
+    nodes = rig.store.nodes.of_job(story(rig))
     rig.visitors.admit(rig.store, nodes[-1], "ada", "ssh-ed25519 AAAA")
     rig.hosts.away.add(nodes[-1].id)
     line = ("user", "disable", "ada", "--transfer-to", "daemon")
     assert spotctl(rig, *line) == ExitCode.FAILURE, "not everything is done"
-    said = capsys.readouterr().err.splitlines()
-    assert said[:2] == ["ada is disabled", "1 jobs are daemon's now"]
-    assert said[2].startswith(f"warning: may still be in {nodes[-1].id}")
+    stderr = capsys.readouterr().err.splitlines()
+    assert stderr[:2] == ["ada is disabled", "1 jobs are daemon's now"]
+    assert stderr[2].startswith(f"warning: may still have access to {nodes[-1].id}")
     rig.hosts.away.clear()
     assert spotctl(rig, "user", "disable", "ada") == 0
-    assert f"put out of {nodes[-1].id}" in capsys.readouterr().err
+    assert f"access removed from {nodes[-1].id}" in capsys.readouterr().err
     assert spotctl(rig, "user", "ls") == 0
     rows = [row.split()[:3] for row in capsys.readouterr().out.splitlines()]
     assert rows[1:] == [["ada", "disabled", "0"], ["daemon", "enabled", "1"]]

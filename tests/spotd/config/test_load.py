@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from providers.stores import open_store, proof_of
+from providers.stores import credential_provider, open_store
 from spotd.base import log
 from spotd.base.errors import ExitCode
 from spotd.config.config import Config, ConfigError
@@ -746,7 +746,7 @@ def test_google_s_and_azure_s_stores_believe_machines_of_the_others(file: Path) 
     for access, url in ((gs, "gs://runs"), (az, "az://runs")):
         plain = {"identity": "aws", "session": "spotd-j1", **config.store_options(url)}
         open_store(url, {**plain, **access.proof})
-        assert proof_of(url, {**plain, **access.proof}), "so it is mounted"
+        assert credential_provider(url, {**plain, **access.proof}), "so it is mounted"
 
 
 @pytest.mark.parametrize(

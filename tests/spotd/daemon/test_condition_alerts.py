@@ -10,7 +10,7 @@ import pytest
 from spotd.base.clock import SystemClock
 from spotd.daemon.condition_alerts import ConditionAlerts
 from spotd.domain.events import Event, Severity
-from spotd.store.interface import StoreUnavailableError
+from spotd.store.errors import StoreUnavailableError
 from spotd.store.sql_store import SqlStore, open_store
 
 WHY = "jump host spotd@bastion:22 of provider aws cannot be reached: it refuses our key"
@@ -33,13 +33,13 @@ def store(quick_folder: Path) -> Iterator[SqlStore]:
 @pytest.fixture
 def told(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     events: list[Event] = []
-    real = store.add_event
+    real = store.events.add
 
     def add(job_id: str, event: Event, at_us: int) -> None:
         real(job_id, event, at_us)
         events.append(event)
 
-    monkeypatch.setattr(store, "add_event", add)
+    monkeypatch.setattr(store.events, "add", add)
     return events
 
 
@@ -65,13 +65,13 @@ def test_what_is_taken_out_of_the_configuration_ends_without_a_word(
 def test_what_the_store_did_not_take_is_told_again(
     store: SqlStore, told: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hindrances, real = ConditionAlerts(store, SystemClock()), store.add_event
+    hindrances, real = ConditionAlerts(store, SystemClock()), store.events.add
 
     def away(*_arguments: object) -> None:
         raise StoreUnavailableError("away")
 
-    monkeypatch.setattr(store, "add_event", away)
+    monkeypatch.setattr(store.events, "add", away)
     hindrances.update({"jump:aws": (WHY, OVER)})
-    monkeypatch.setattr(store, "add_event", real)
+    monkeypatch.setattr(store.events, "add", real)
     hindrances.update({"jump:aws": (WHY, OVER)})
     assert [event.text for event in told] == [WHY]

@@ -31,7 +31,7 @@ from spotd.base.errors import UserError
 from spotd.daemon.daemon import WATCHDOG_EVERY_S, Daemon
 from spotd.demo.box import Box, BoxError
 from spotd.domain.units import S
-from spotd.store.interface import LostLeaseError
+from spotd.store.errors import LostLeaseError
 from spotd.store.sql_store import open_store
 from tests.fixtures import slack
 from tests.fixtures.forked import ForkedBox
@@ -226,13 +226,13 @@ def test_what_a_daemon_whose_clock_was_ahead_held_binds_nobody(box: Box) -> None
     store = open_store(
         f"sqlite:///{path}", now=lambda: ahead_us, notify=int, deployment_factory=lambda: "d0"
     )
-    store.take_duty("alerts", "the dead", lambda: ahead_us, S)
+    store.leases.take("alerts", "the dead", lambda: ahead_us, S)
     box.start_daemon()
     mine = store.fenced("alerts", 1)
 
     def overtaken() -> bool:
         try:
-            mine.note_jobs([])
+            mine.jobs.mark_due([])
         except LostLeaseError:
             return True
         return False

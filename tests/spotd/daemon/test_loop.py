@@ -19,8 +19,8 @@ from spotd.domain.node import EffectKind
 from spotd.domain.plan import Effect, Plan
 from spotd.domain.states import NodeState
 from spotd.domain.view import View
-from spotd.store.interface import StoreError, StoreUnavailableError
-from spotd.store.sql_store import SqlStore
+from spotd.store.errors import StoreError, StoreUnavailableError
+from spotd.store.interface import Store
 from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.fake_world import Stage
 
@@ -77,14 +77,18 @@ def poison(monkeypatch: pytest.MonkeyPatch, error: Exception, *jobs: str) -> lis
 
 
 class Troubled:
-    """A store whose named methods raise as long as there is `trouble` for them."""
+    """A store, or a repository of one, whose named methods raise as long as there is `trouble` for
+    them."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: object, whole: Troubled | None = None) -> None:
         self._store = store
-        self.trouble: dict[str, Exception] = {}
-        self.calls: list[str] = []
+        self.trouble: dict[str, Exception] = {} if whole is None else whole.trouble
+        self.calls: list[str] = [] if whole is None else whole.calls
 
     def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name in Store.__annotations__:  # a repository
+            return self.__dict__.setdefault(name, Troubled(found, self))
         self.calls.append(name)
         if name in self.trouble:
             error = self.trouble[name]
@@ -93,7 +97,7 @@ class Troubled:
                 raise error
 
             return fail
-        return getattr(self._store, name)
+        return found
 
 
 def troubled(stage: Stage) -> Troubled:
@@ -131,7 +135,7 @@ def test_the_user_of_a_poisoned_job_is_told_once(
         loop.round()
         stage.clock.sleep(reconcile.CLAIM_LEASE_S)
     assert len(tried) == 3, "tried again when its claim has run out"
-    told = [row.event for row in stage.store.events("j1") if row.event.kind == "pass_failed"]
+    told = [row.event for row in stage.store.events.rows("j1") if row.event.kind == "pass_failed"]
     (event,) = told
     assert event.alert
     assert "KeyError: 'no such offer'" in event.text
@@ -174,7 +178,7 @@ def test_a_loop_that_hangs_in_its_store_is_not(stage: Stage) -> None:
         assert let_go.wait(LIMIT_S)
         return []
 
-    store.claim = hang
+    store.jobs.claim = hang
     with running(stage) as watched:
         assert entered.wait(LIMIT_S)
         assert watched.rounds == 0
@@ -269,7 +273,7 @@ def test_machines_that_nobody_can_end_are_told_of(stage: Stage) -> None:
     stage.world = replace(stage.world, providers={"gcp": stage.clouds["gcp"]})
     with running(stage) as watched:
         watched.until(lambda: watched.rounds >= 2)
-    (told,) = [row.event for row in stage.store.events(None) if row.event.kind == "stranded"]
+    (told,) = [row.event for row in stage.store.events.rows(None) if row.event.kind == "stranded"]
     assert told.alert
     assert node.id in told.text
     assert "put [providers.aws] back" in told.text
@@ -280,7 +284,7 @@ def test_nobody_is_told_of_machines_that_can_be_ended(stage: Stage) -> None:
     stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
     with running(stage) as watched:
         watched.until(lambda: watched.rounds)
-    assert not [row for row in stage.store.events(None) if row.event.kind == "stranded"]
+    assert not [row for row in stage.store.events.rows(None) if row.event.kind == "stranded"]
 
 
 # --- waking
@@ -299,7 +303,7 @@ def test_a_poke_wakes_at_once(stage: Stage) -> None:
 
 def test_a_poke_during_a_round_is_not_lost(stage: Stage) -> None:
     store = troubled(stage)
-    claim, submitted = stage.store.claim, threading.Event()
+    claim, submitted = stage.store.jobs.claim, threading.Event()
 
     def claim_then_submit(*arguments: Any) -> list[str]:
         found = claim(*arguments)
@@ -309,7 +313,7 @@ def test_a_poke_during_a_round_is_not_lost(stage: Stage) -> None:
             submitted.set()
         return found
 
-    store.claim = claim_then_submit
+    store.jobs.claim = claim_then_submit
     started = time.monotonic()
     watched = Watched(stage)
     watched.thread.start()

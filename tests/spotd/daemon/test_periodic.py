@@ -31,8 +31,8 @@ from spotd.daemon.periodic import FIRST_OFFERS_S, PeriodicTasks
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.observe.clouds import InstanceSurvey
-from spotd.store.interface import LostLeaseError, Store, StoreUnavailableError
-from spotd.store.sql_store import SqlStore
+from spotd.store.errors import LostLeaseError, StoreUnavailableError
+from spotd.store.interface import Store
 from tests.fixtures.waiting import LIMIT_S, until
 from tests.spotd.fake_world import Stage, ToyCloud
 from tests.spotd.store import build
@@ -91,7 +91,7 @@ def calls(stage: Stage, verb: str) -> int:
 def test_prices_are_known_before_the_first_decision(stage: Stage) -> None:
     stage.clouds["aws"].on_sale = [build.offer("aws-1a", 3)]
     with at_work(Office(stage, NEVER)):
-        offers = stage.store.load_market(stage.clock.now_us()).offers
+        offers = stage.store.market.load(stage.clock.now_us()).offers
         assert 3_000_000 in [offer.price_microusd_per_h for offer in offers]
 
 
@@ -110,13 +110,13 @@ def test_every_duty_is_done_again_and_again(stage: Stage) -> None:
 def test_what_an_adapter_came_upon_is_told_without_a_duty(stage: Stage) -> None:
     """Another daemon may have all duties: it does not know what this one was answered."""
     codes = CodeTable("EC2", ())
-    stage.clouds["aws"].remarks = codes.remarks  # type: ignore[attr-defined]
+    stage.clouds["aws"].warnings = codes.warnings  # type: ignore[attr-defined]
     codes.error("New", "words")
     with (
         at_work(Office(stage, NEVER, "other")),
         at_work(Office(stage, replace(NEVER, notices_s=0.1), "me")),
     ):
-        until(lambda: any(row.event.kind == "remark" for row in stage.store.events(None)))
+        until(lambda: any(row.event.kind == "remark" for row in stage.store.events.rows(None)))
 
 
 def test_what_is_due_is_renewed_at_the_start(stage: Stage) -> None:
@@ -143,7 +143,7 @@ def test_or_as_soon_as_the_lease_of_one_that_died_has_run_out(stage: Stage) -> N
     stage.goal = None
     stage.submit()
     stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
-    stage.store.take_duty("expiry:aws", "dead", SystemClock().now_us, 2 * S)
+    stage.store.leases.take("expiry:aws", "dead", SystemClock().now_us, 2 * S)
     with at_work(Office(stage, NEVER)):
         until(lambda: calls(stage, "renew"))
 
@@ -168,15 +168,15 @@ def test_what_is_added_writes_for_as_long_as_it_is_held(stage: Stage) -> None:
     office.duties.add(0.05, "more", lent.append)
     with at_work(office):
         until(lambda: lent)
-        lent[0].record_dismissed("j1-g1-0", "ada", 1)
-    assert stage.store.take_duty("more", "another", SystemClock().now_us, 3600 * S)
+        lent[0].users.record_dismissed("j1-g1-0", "ada", 1)
+    assert stage.store.leases.take("more", "another", SystemClock().now_us, 3600 * S)
     with pytest.raises(LostLeaseError):
-        lent[0].record_dismissed("j1-g1-0", "ada", 1)
+        lent[0].users.record_dismissed("j1-g1-0", "ada", 1)
 
 
 def test_a_replica_that_died_is_succeeded_when_its_lease_has_run_out(stage: Stage) -> None:
     now_us = SystemClock().now_us()
-    stage.store.take_duty("alerts", "the dead", lambda: now_us, S)
+    stage.store.leases.take("alerts", "the dead", lambda: now_us, S)
     with at_work(Office(stage, replace(NEVER, alerts_s=0.1))) as office:
         until(lambda: office.delivered)
     assert SystemClock().now_us() - now_us >= S
@@ -216,7 +216,7 @@ def test_a_store_that_is_away_is_waited_for(stage: Stage, monkeypatch: pytest.Mo
 
     tried: list[int] = []
     with monkeypatch.context() as patch:
-        patch.setattr(stage.store, "take_duty", away)
+        patch.setattr(stage.store.leases, "take", away)
         with at_work(Office(stage, replace(NEVER, alerts_s=0.05))) as office:
             until(lambda: len(tried) >= 3)
             assert office.delivered == []
@@ -234,7 +234,7 @@ def test_every_renewal_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) ->
     with at_work(office):
         until(lambda: told[:2] == ["", ""])
         with monkeypatch.context() as patch:
-            patch.setattr(stage.store, "take_duties", away)
+            patch.setattr(stage.store.leases, "take_many", away)
             until(lambda: told[-2:] == ["the disk is full"] * 2)
         until(lambda: told[-1] == "")
 
@@ -243,7 +243,7 @@ def test_a_lease_that_is_locked_keeps_no_other_from_its_renewal(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long write of that duty is under way."""
-    take, tried = stage.store.take_duty, []
+    take, tried = stage.store.leases.take, []
 
     def locked(duty: str, *rest: Any) -> object:
         tried.append(duty)
@@ -251,7 +251,7 @@ def test_a_lease_that_is_locked_keeps_no_other_from_its_renewal(
             raise StoreUnavailableError("another process holds it locked")
         return take(duty, *rest)
 
-    monkeypatch.setattr(stage.store, "take_duty", locked)
+    monkeypatch.setattr(stage.store.leases, "take", locked)
     with at_work(Office(stage, replace(NEVER, alerts_s=0.05))) as office:
         until(lambda: office.delivered)
         assert tried.index("offers:aws") < tried.index("alerts")
@@ -297,19 +297,20 @@ def test_a_warning_outlives_a_store_that_was_away(
     (node,) = stage.nodes("j1")
     cloud = stage.clouds[node.offer.provider]
     warning = Notice("n1", NoticeKind.PREEMPT, None, "q", node.instance_id)
-    queue, record, tries = [[warning]], SqlStore.record_cloud_notices, [1, 2]
+    instances = type(stage.store.instances)
+    queue, record, tries = [[warning]], instances.record_notices, [1, 2]
 
     def away_twice(*arguments: Any) -> None:
         if tries:
             tries.pop()
             if overtaken:
                 duty, later_us = f"notices:{cloud.name}", SystemClock().now_us() + 3600 * S
-                stage.store.take_duty(duty, "other", lambda: later_us, 3600 * S)
+                stage.store.leases.take(duty, "other", lambda: later_us, 3600 * S)
             raise StoreUnavailableError("away")
         record(*arguments)
 
     monkeypatch.setattr(cloud, "notices", lambda: queue.pop() if queue else [])
-    monkeypatch.setattr(SqlStore, "record_cloud_notices", away_twice)
+    monkeypatch.setattr(instances, "record_notices", away_twice)
     with at_work(Office(stage, replace(NEVER, notices_s=0.05))):
         until(lambda: stage.nodes("j1")[0].notices)
 
@@ -344,9 +345,9 @@ def test_the_slow_are_looked_at(stage: Stage) -> None:
 def test_old_history_is_pruned(stage: Stage) -> None:
     stage.submit()
     stage.run(lambda s: s.over("j1"))
-    assert stage.store.events("j1")
+    assert stage.store.events.rows("j1")
     office = Office(stage, replace(NEVER, keep_s=60.0))
     office.duties._clock = stage.clock
     stage.clock.sleep(61.0)
     office.duties._prune(stage.store)
-    assert stage.store.events("j1") == []
+    assert stage.store.events.rows("j1") == []

@@ -43,7 +43,7 @@ def cancelled_launch(stage: Stage, job_id: str) -> int:
     """Cancelled as soon as the intent to launch is on record."""
     stage.submit(job_id)
     stage.run(lambda s: s.nodes(job_id))
-    stage.store.set_desired(job_id, Desired.CANCEL, "ada", stage.clock.now_us())
+    stage.store.jobs.set_desired(job_id, Desired.CANCEL, stage.clock.now_us())
     over(stage, job_id)
     return 0
 
@@ -85,7 +85,7 @@ def summary(stage: Stage, job_id: str) -> object:
         "nodes": [(n.generation, n.offer.key, n.leave_reason) for n in nodes],
         "creates": [stage.creates(node) for node in nodes],
         "alive": stage.alive(),
-        "segments": [row.state for row in stage.store.segments(job_id)],
+        "segments": [row.state for row in stage.store.ledger.segments(job_id)],
     }
 
 
@@ -154,11 +154,11 @@ def test_no_call_goes_out_before_its_intent_is_on_record(stage: Stage) -> None:
 
 
 def reasons(stage: Stage) -> list[str]:
-    return [row.event.text for row in stage.store.events("j1") if row.event.kind == "pass"]
+    return [row.event.text for row in stage.store.events.rows("j1") if row.event.kind == "pass"]
 
 
 def test_a_limit_in_the_way_waits_says_which_and_does_not_spin(stage: Stage) -> None:
-    stage.store.set_limits(Limits(max_nodes=1))
+    stage.store.market.set_limits(Limits(max_nodes=1))
     stage.goal = None
     stage.submit("j0")
     stage.run(lambda s: s.nodes("j0", R))
@@ -175,7 +175,7 @@ def test_a_limit_in_the_way_waits_says_which_and_does_not_spin(stage: Stage) -> 
 
 
 def test_with_room_for_one_candidate_one_is_launched(stage: Stage) -> None:
-    stage.store.set_limits(Limits(max_nodes=1))
+    stage.store.market.set_limits(Limits(max_nodes=1))
     stage.submit(candidates=2)
     over(stage, "j1")
     assert stage.job().outcome is Outcome.SUCCEEDED
@@ -183,7 +183,7 @@ def test_with_room_for_one_candidate_one_is_launched(stage: Stage) -> None:
 
 
 def test_with_room_for_no_candidate_the_limit_is_told(stage: Stage) -> None:
-    stage.store.set_limits(Limits(max_nodes=1))
+    stage.store.market.set_limits(Limits(max_nodes=1))
     stage.submit(candidates=2, num_nodes=2)
     stage.turn()
     assert stage.nodes("j1") == []
@@ -196,7 +196,7 @@ def test_a_slow_machine_gets_another_beside_it_where_there_is_room(
 ) -> None:
     """Where there is none the job goes on with the one that is coming, all the same."""
     stage.timing = Timing(beside_s=0.5, lost_after_s=0.5)
-    stage.store.set_limits(Limits(max_nodes=room))
+    stage.store.market.set_limits(Limits(max_nodes=room))
     stage.submit()
     over(stage, "j1")
     assert stage.job("j1").outcome is Outcome.SUCCEEDED
@@ -207,10 +207,10 @@ def test_a_slow_machine_gets_another_beside_it_where_there_is_room(
 
 
 def test_room_that_comes_free_is_used_for_the_other_candidate(stage: Stage) -> None:
-    stage.store.set_limits(Limits(max_nodes=1))
+    stage.store.market.set_limits(Limits(max_nodes=1))
     stage.submit(candidates=2)
     stage.turn()
-    stage.store.set_limits(Limits(max_nodes=2))
+    stage.store.market.set_limits(Limits(max_nodes=2))
     stage.run(lambda s: len(s.nodes("j1")) == 2, limit_s=5.0)
 
 
@@ -219,11 +219,11 @@ def test_over_the_limit_the_notice_still_drains(stage: Stage) -> None:
     stage.goal = None
     stage.submit()
     stage.run(lambda s: s.nodes("j1", R))
-    stage.store.set_limits(Limits(max_nodes=1))
+    stage.store.market.set_limits(Limits(max_nodes=1))
     stage.warn(stage.nodes("j1", R)[0])
     stage.run(lambda s: s.nodes("j1", D))
     assert len(stage.nodes("j1")) == 1
-    assert "max_nodes" in str(stage.store.events("j1")[-1].event)
+    assert "max_nodes" in str(stage.store.events.rows("j1")[-1].event)
 
 
 def test_a_commit_that_comes_second_does_nothing(stage: Stage) -> None:
@@ -249,7 +249,7 @@ def test_a_plan_that_the_schema_forbids_acts_on_nothing(stage: Stage) -> None:
     drain(one_pass(stage.world, stage.timing, "j1", found.append))
     assert found == []
     assert stage.nodes("j1") == []
-    (told,) = [row for row in stage.store.events("j1") if row.event.kind == "plan_rejected"]
+    (told,) = [row for row in stage.store.events.rows("j1") if row.event.kind == "plan_rejected"]
     assert told.event.alert
 
 
@@ -260,7 +260,7 @@ def test_a_job_that_does_not_exist_is_passed_over(stage: Stage) -> None:
 def test_the_market_has_what_only_the_configuration_knows(stage: Stage) -> None:
     market = market_now(stage.world, replace(stage.timing, resurvey_s=3.0))
     assert market.timing.resurvey_s == 3.0
-    assert market.deployment == stage.store.deployment()
+    assert market.deployment == stage.store.deployment.id()
     assert market.started_at_us == stage.clock.now_us()
     ways = {"reached_since": lambda: {"aws": 7}, "unreached": lambda: {"aws": "no way"}}
     market = market_now(replace(stage.world, **ways), stage.timing)
@@ -272,7 +272,7 @@ def test_no_call_is_repeated_while_it_is_in_flight(stage: Stage) -> None:
     stage.submit()
     (launch,) = armed(stage)
     for _ in range(3):
-        stage.store.note_jobs(["j1"])
+        stage.store.jobs.mark_due(["j1"])
         assert armed(stage) == []
     stage.clock.sleep(CALL_DEADLINE_S[EffectKind.LAUNCH] + 1)
     (again,) = armed(stage)

@@ -13,7 +13,9 @@ from spotd.base.errors import UserError
 from spotd.config.config import Config
 from spotd.config.load import load_config
 from spotd.daemon.reload import reload
-from spotd.store.interface import AuditOutcome, AuditRow, StoreUnavailableError
+from spotd.domain.events import AuditOutcome
+from spotd.store.audit import AuditRow
+from spotd.store.errors import StoreUnavailableError
 from spotd.store.sql_store import SqlStore
 from tests.spotd.store.build import NOW
 from tests.spotd.store.conftest import make
@@ -62,7 +64,7 @@ class Reloading:
         reload(self.config, self.take_over, self.store, NOW, "r1")
 
     def lines(self) -> list[tuple[AuditOutcome, str]]:
-        rows = self.store.audit(0)
+        rows = self.store.audit.rows(0)
         assert {(row.at_us, row.uid, row.user, row.request) for row in rows} <= {
             (NOW, -1, "root/systemd", "r1")
         }
@@ -112,7 +114,7 @@ def test_what_cannot_be_put_on_record_is_not_taken_over(
     def away(_row: AuditRow) -> None:
         raise StoreUnavailableError("away")
 
-    monkeypatch.setattr(reloading.store, "add_audit", away)
+    monkeypatch.setattr(reloading.store.audit, "add", away)
     reloading.to(AFTER)
     assert reloading.taken == []
 
@@ -121,15 +123,15 @@ def test_that_its_end_is_not_on_record_undoes_nothing(
     reloading: Reloading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is anybody told that it was refused."""
-    real = reloading.store.add_audit
+    real = reloading.store.audit.add
 
     def late(row: AuditRow) -> None:
         if row.outcome is not ASKED:
             raise StoreUnavailableError("away")
         real(row)
 
-    monkeypatch.setattr(reloading.store, "add_audit", late)
+    monkeypatch.setattr(reloading.store.audit, "add", late)
     reloading.to(AFTER)
     assert reloading.lines() == [(ASKED, "access.admins")]
     assert len(reloading.taken) == 1
-    assert reloading.store.events(None) == []
+    assert reloading.store.events.rows(None) == []

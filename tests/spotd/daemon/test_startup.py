@@ -27,7 +27,7 @@ def begun(file: Path) -> Iterator[str]:
         f"sqlite:///{file}", now=lambda: NOW, notify=lambda: None, deployment_factory=lambda: "d0"
     )
     detect_moved_database(store, file, NOW)
-    yield store.quarantine()
+    yield store.deployment.quarantine()
     store.close()
 
 

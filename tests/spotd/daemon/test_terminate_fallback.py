@@ -16,7 +16,7 @@ from spotd.domain.job import Desired
 from spotd.domain.node import EffectKind
 from spotd.domain.plan import Effect
 from spotd.domain.states import NodeState
-from spotd.store.interface import StoreUnavailableError
+from spotd.store.errors import StoreUnavailableError
 from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.fake_world import Stage
 
@@ -82,7 +82,7 @@ def test_what_was_read_as_terminating_is_ended_and_nothing_else_happens(
     (node,) = stage.nodes("jends")
     cloud = stage.clouds[node.offer.provider]
     monkeypatch.setattr(cloud, "end", lambda _: None)  # accepted, and nothing comes of it
-    stage.store.set_desired("jends", Desired.CANCEL, "alice", stage.clock.now_us())
+    stage.store.jobs.set_desired("jends", Desired.CANCEL, stage.clock.now_us())
     stage.run(lambda s: cloud.calls["terminate"])
     stage.clock.sleep(stage.timing.resurvey_s)
     outage = Outage(stage)
@@ -104,7 +104,7 @@ def test_who_was_heard_of_long_ago_is_not_ours_to_end(stage: Stage) -> None:
     stage.submit()
     stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
     (node,) = stage.nodes("j1")
-    job = stage.store.find_job("j1")
+    job = stage.store.jobs.find("j1")
     assert job is not None
     departing = TerminateFallback(stage.clock, 60.0)
     for number in (1, 2):
@@ -121,7 +121,7 @@ def test_who_was_heard_of_long_ago_is_not_ours_to_end(stage: Stage) -> None:
 def test_only_what_ends_and_has_a_name_is_ended(stage: Stage, fields: dict[str, Any]) -> None:
     stage.submit()
     stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
-    job = stage.store.find_job("j1")
+    job = stage.store.jobs.find("j1")
     assert job is not None
     departing = TerminateFallback(stage.clock, 60.0)
     node = replace(stage.nodes("j1")[0], **fields)

@@ -7,7 +7,7 @@ import pytest
 from spotd.api_client.client import Client, Target
 from spotd.dashboard import api_cache
 from spotd.dashboard.api_cache import ApiCache
-from spotd.dashboard.server import open_door
+from spotd.dashboard.server import start_server
 from tests.spotd.api.rig import Rig
 from tests.spotd.cli.conftest import folder, rig, spotctl, ssh
 
@@ -23,8 +23,8 @@ def client(rig: Rig) -> Client:
 def url(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of the pages of that daemon; what was read is not kept."""
     monkeypatch.setattr(api_cache, "_RETRY_S", 0.0)
-    told = ApiCache(Target(socket=str(rig.socket)), kept=0.0)
-    door = open_door(told)
-    yield door.url
-    door.stop()
-    told.close()
+    cache = ApiCache(Target(socket=str(rig.socket)), age_factor=0.0)
+    server = start_server(cache)
+    yield server.url
+    server.stop()
+    cache.close()

@@ -13,7 +13,7 @@ from spotd.domain.events import Event
 from tests.spotd.api.rig import Rig, story
 
 
-def counted(told: ApiCache, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def counted(cache: ApiCache, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The requests that it makes from now on."""
     made: list[str] = []
     get = Client.get
@@ -29,79 +29,79 @@ def counted(told: ApiCache, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_an_answer_is_asked_for_once_while_it_is_fresh(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = ApiCache(Target(socket=str(rig.socket)))
-    made = counted(told, monkeypatch)
+    cache = ApiCache(Target(socket=str(rig.socket)))
+    made = counted(cache, monkeypatch)
     asks = (
         Query("/v1/jobs", {}, 3600),
         Query("/v1/jobs", {"all": 1}, 3600),
         Query("/v1/health", {}, 0),
     )
     for _ in range(3):
-        told.ask(PageData(), *asks)
+        cache.fetch(PageData(), *asks)
     assert (made.count("/v1/jobs"), made.count("/v1/health")) == (2, 3)
-    told.close()
+    cache.close()
 
 
 def test_a_daemon_that_is_silent_is_not_asked_by_each_question(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = ApiCache(Target(socket=str(rig.socket)), kept=0.0)
-    told.ask(PageData(), Query("/v1/jobs"))
+    cache = ApiCache(Target(socket=str(rig.socket)), age_factor=0.0)
+    cache.fetch(PageData(), Query("/v1/jobs"))
     rig.stop()
-    told.ask(PageData(), Query("/v1/jobs"))
-    made = counted(told, monkeypatch)
+    cache.fetch(PageData(), Query("/v1/jobs"))
+    made = counted(cache, monkeypatch)
     reading = PageData()
-    answers = told.ask(reading, Query("/v1/jobs"), Query("/v1/nodes"))
+    answers = cache.fetch(reading, Query("/v1/jobs"), Query("/v1/nodes"))
     assert made == []
     assert answers[0] is not None  # as it was
     assert answers[1] is None
     assert reading.away is not None
     monkeypatch.setattr(api_cache, "_RETRY_S", 0.0)
     rig.start()
-    told._retry_at_s = 0.0
+    cache._retry_at_s = 0.0
     reading = PageData()
-    assert told.ask(reading, Query("/v1/nodes"))[0] is not None
+    assert cache.fetch(reading, Query("/v1/nodes"))[0] is not None
     assert (reading.away, made) == (None, ["/v1/nodes"])
-    told.close()
+    cache.close()
 
 
 def test_a_refusal_is_told_and_no_reason_to_show_what_was(rig: Rig) -> None:
-    told, reading = ApiCache(Target(socket=str(rig.socket))), PageData()
-    assert told.ask(reading, Query("/v1/jobs/none")) == [None]
+    cache, reading = ApiCache(Target(socket=str(rig.socket))), PageData()
+    assert cache.fetch(reading, Query("/v1/jobs/none")) == [None]
     assert "no job" in reading.refused[0][0]
     assert reading.away is None
-    told.close()
+    cache.close()
 
 
 def test_events_are_the_newest_and_not_without_end(rig: Rig) -> None:
-    told = ApiCache(Target(socket=str(rig.socket)), kept=0.0)
+    cache = ApiCache(Target(socket=str(rig.socket)), age_factor=0.0)
     job_id = story(rig)
-    before = len(told.events(PageData()))
+    before = len(cache.events(PageData()))
     for number in range(MOST_EVENTS):
-        rig.store.add_event(job_id, Event("note", f"n{number}"), rig.ago(0))
-    found = told.events(PageData())
+        rig.store.events.add(job_id, Event("note", f"n{number}"), rig.ago(0))
+    found = cache.events(PageData())
     assert 0 < before < MOST_EVENTS == len(found)
     assert found[-1]["text"] == f"n{MOST_EVENTS - 1}"
     ids = [one["id"] for one in found]
     assert ids == sorted(set(ids))
-    assert {one["job_id"] for one in told.events(PageData(), job_id)} == {job_id}
-    told.close()
+    assert {one["job_id"] for one in cache.events(PageData(), job_id)} == {job_id}
+    cache.close()
 
 
 def test_an_ssh_that_ended_is_started_anew(
     rig: Rig, ssh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = ApiCache(Target(host="me@box", socket=str(rig.socket)), kept=0.0)
-    assert told.ask(PageData(), Query("/v1/health"))[0] is not None
+    cache = ApiCache(Target(host="me@box", socket=str(rig.socket)), age_factor=0.0)
+    assert cache.fetch(PageData(), Query("/v1/health"))[0] is not None
     assert ssh.read_text().count("'-L'") == 1
     rig.stop()  # what a tunnel leads to is gone: the answer is as if the tunnel was
     reading = PageData()
-    told.ask(reading, Query("/v1/health"))
+    cache.fetch(reading, Query("/v1/health"))
     assert reading.away is not None
     rig.start()
-    told._retry_at_s = 0.0
+    cache._retry_at_s = 0.0
     reading = PageData()
-    assert told.ask(reading, Query("/v1/health"))[0] is not None
+    assert cache.fetch(reading, Query("/v1/health"))[0] is not None
     assert reading.away is None
     assert ssh.read_text().count("'-L'") == 2
-    told.close()
+    cache.close()

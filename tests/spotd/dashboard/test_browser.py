@@ -13,7 +13,7 @@ import pytest
 from spotd.api_client.client import Target
 from spotd.dashboard import layout
 from spotd.dashboard.api_cache import ApiCache
-from spotd.dashboard.server import open_door
+from spotd.dashboard.server import start_server
 from spotd.domain.events import Event, Severity
 from spotd.domain.states import LeaveReason, Outcome
 from tests.fixtures.browser import Page, open_page
@@ -109,11 +109,11 @@ def test_who_has_the_port_afterwards_is_not_shown(
     """Another user of the machine, who is told the address by each request."""
     monkeypatch.setattr(layout, "REFRESH_S", 0.3)
     story(rig)
-    told = ApiCache(Target(socket=str(rig.socket)), kept=0.0)
-    door = open_door(told)
-    page.open(door.url)
-    door.stop()
-    told.close()
+    cache = ApiCache(Target(socket=str(rig.socket)), age_factor=0.0)
+    server = start_server(cache)
+    page.open(server.url)
+    server.stop()
+    cache.close()
 
     class Stranger(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -125,7 +125,7 @@ def test_who_has_the_port_afterwards_is_not_shown(
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", urlsplit(door.url).port or 0), Stranger) as server:
+    with ThreadingHTTPServer(("127.0.0.1", urlsplit(server.url).port or 0), Stranger) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         page.wait("document.getElementById('lost').textContent.includes('a stranger answers')")
         server.shutdown()
@@ -140,7 +140,7 @@ def test_it_is_legible_and_safe(rig: Rig, url: str, page: Page) -> None:
     rig.train(node, ago_s=3500, until_s=100, first=0, last=10)
     rig.log(node, "rank0", 0, HOSTILE.encode() + b"\n")
     rig.leave(node, 80, LeaveReason.LOST, HOSTILE)
-    rig.store.add_event(evil, Event("note", HOSTILE, severity=Severity.ERROR), rig.ago(60))
+    rig.store.events.add(evil, Event("note", HOSTILE, severity=Severity.ERROR), rig.ago(60))
     rig.hold("i-0a1", 7230, HOSTILE)
     for dark in (False, True):
         for path in ("", "prices", "events", f"job/{job_id}", f"job/{evil}"):

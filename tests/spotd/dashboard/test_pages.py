@@ -12,7 +12,7 @@ from spotd.api_client.wording import result_text
 from spotd.base.text import money, percent
 from spotd.dashboard.api_cache import ApiCache
 from spotd.dashboard.overview import MOST_LOOKED_AT
-from spotd.dashboard.server import open_door
+from spotd.dashboard.server import start_server
 from spotd.domain.events import Event, Severity
 from spotd.domain.fault_drill import DrillEnd, DrillKind, FaultDrill
 from spotd.domain.states import LeaveReason, Outcome
@@ -114,16 +114,16 @@ def test_what_leaks_is_told_loudly(rig: Rig, client: Client, url: str) -> None:
     assert "orphans end" in page.text
     rig.held.clear()
     rig.held_leftovers.clear()
-    rig.unswept.append("gcp")
+    rig.unlisted_providers.append("gcp")
     assert "Leaks ? not known of gcp" in read(url).text
 
 
 def test_what_holds_the_daemon_back_and_what_is_grave_is_on_top(rig: Rig, url: str) -> None:
-    rig.store.set_quarantine("the database was restored", rig.clock.now_us())
+    rig.store.deployment.set_quarantine("the database was restored", rig.clock.now_us())
     error = Event("credentials", "aws refuses our key", severity=Severity.ERROR)
-    rig.store.add_event("", error, rig.ago(60))
-    rig.store.add_event("", replace(error, text="long ago"), rig.ago(90_000))
-    rig.store.add_event("", Event("note", "all is well"), rig.ago(60))
+    rig.store.events.add("", error, rig.ago(60))
+    rig.store.events.add("", replace(error, text="long ago"), rig.ago(90_000))
+    rig.store.events.add("", Event("note", "all is well"), rig.ago(60))
     crash(rig)
     rig.contested = "another spotd has this deployment"
     text = read(url).text.split("Jobs No job")[0]
@@ -173,8 +173,8 @@ def test_a_job_s_page_has_its_last_drill(rig: Rig, url: str) -> None:
     assert re.search(r"Last drill none", read(url, f"job/{job_id}").text)
     for number, end in enumerate((DrillEnd.PASSED, DrillEnd.FAILED)):
         drill = FaultDrill(f"d{number}", job_id, DrillKind.KILL, "ada", rig.ago(600 - number))
-        rig.store.add_drill(drill)
-        rig.store.set_drill(replace(drill, ended_at_us=rig.ago(300), end=end))
+        rig.store.drills.add(drill)
+        rig.store.drills.update(replace(drill, ended_at_us=rig.ago(300), end=end))
         page = read(url, f"job/{job_id}")
         assert re.search(rf"Last drill \S+ {end.value} kill ", page.text), page.text
 
@@ -249,7 +249,7 @@ def test_nothing_that_users_machines_and_clouds_say_is_markup(rig: Rig, url: str
     rig.log(node, "rank0", 0, HOSTILE.encode() + b"\n")
     rig.say(node, 90, "exited", code=1, ranks={"0": 1}, tail=HOSTILE)
     rig.leave(node, 80, LeaveReason.LOST, HOSTILE)
-    rig.store.add_event(evil, Event("note", HOSTILE, severity=Severity.ERROR), rig.ago(60))
+    rig.store.events.add(evil, Event("note", HOSTILE, severity=Severity.ERROR), rig.ago(60))
     rig.hold("i-1", 100, HOSTILE)
     rig.offer_them(replace(SPOT, zone=HOSTILE, instance_type=HOSTILE))
     clean = {tag for tag, _ in read(url, f"job/{job_id}").tags}
@@ -278,12 +278,12 @@ def test_nothing_that_users_machines_and_clouds_say_is_markup(rig: Rig, url: str
 
 def test_what_is_not_known_is_no_good_news(rig: Rig) -> None:
     """A daemon that went away before this page asked it for anything."""
-    told = ApiCache(Target(socket=str(rig.socket)), kept=0.0)
-    door = open_door(told)
+    cache = ApiCache(Target(socket=str(rig.socket)), age_factor=0.0)
+    server = start_server(cache)
     rig.stop()
-    text = read(door.url).text
-    door.stop()
-    told.close()
+    text = read(server.url).text
+    server.stop()
+    cache.close()
     assert "Nothing asks for a person" not in text
     assert "Not known, there was no answer: failed jobs, events, leaks, budgets" in text
 
@@ -333,7 +333,7 @@ def test_prices_are_those_on_sale(rig: Rig, client: Client, url: str) -> None:
 def test_events_come_once_and_go_on(rig: Rig, url: str) -> None:
     job_id = story(rig)
     first = read(url, "events").tables["Events, the newest first"]
-    rig.store.add_event(job_id, Event("note", "and one more"), rig.ago(0))
+    rig.store.events.add(job_id, Event("note", "and one more"), rig.ago(0))
     again = read(url, "events").tables["Events, the newest first"]
     assert len(again) == len(first) + 1
     assert again[0]["What"] == "and one more"

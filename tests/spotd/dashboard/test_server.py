@@ -14,7 +14,7 @@ from spotd.api.http.permissions import Peer, Permissions
 from spotd.api_client.client import Target
 from spotd.base.errors import UserError
 from spotd.dashboard.api_cache import ApiCache
-from spotd.dashboard.server import HEADERS, open_door
+from spotd.dashboard.server import HEADERS, start_server
 from tests.spotd.api.rig import Rig, story
 from tests.spotd.dashboard.reading import ask, read
 
@@ -25,11 +25,11 @@ PAGES = ("", "prices", "events")
 def shared() -> Iterator[str]:
     """The address of pages that no test here changes."""
     rig = Rig().start()
-    told = ApiCache(Target(socket=str(rig.socket)))
-    door = open_door(told)
-    yield door.url
-    door.stop()
-    told.close()
+    cache = ApiCache(Target(socket=str(rig.socket)))
+    server = start_server(cache)
+    yield server.url
+    server.stop()
+    cache.close()
     rig.close()
 
 
@@ -55,8 +55,8 @@ def test_a_secret_that_is_almost_right_is_wrong(shared: str) -> None:
 
 
 def test_each_start_has_another_secret(rig: Rig, url: str) -> None:
-    told = ApiCache(Target(socket=str(rig.socket)))
-    other = open_door(told)
+    cache = ApiCache(Target(socket=str(rig.socket)))
+    other = start_server(cache)
     try:
         path = urlsplit(url).path
         assert len(path) > 40
@@ -64,7 +64,7 @@ def test_each_start_has_another_secret(rig: Rig, url: str) -> None:
         assert ask(other.url, path).status == 403
     finally:
         other.stop()
-        told.close()
+        cache.close()
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:PORT", "127.0.0.1", "[::1]:PORT"])
@@ -106,7 +106,9 @@ def test_there_is_nothing_but_get(shared: str, verb: str) -> None:
     assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
 
 
-@pytest.mark.parametrize("path", ["static/door.py", "static/..%2fdoor.py", "static/", "job/", "x"])
+@pytest.mark.parametrize(
+    "path", ["static/server.py", "static/..%2fserver.py", "static/", "job/", "x"]
+)
 def test_no_other_file_or_page(shared: str, path: str) -> None:
     assert ask(shared, path).status == 404
 
@@ -158,14 +160,14 @@ def test_pages_have_no_address_of_others_and_no_code_in_them(rig: Rig, url: str)
 
 
 def test_a_port_that_is_taken_is_told(rig: Rig) -> None:
-    told = ApiCache(Target(socket=str(rig.socket)))
+    cache = ApiCache(Target(socket=str(rig.socket)))
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(UserError, match=r"cannot listen on 127\.0\.0\.1") as caught:
-            open_door(told, other.getsockname()[1])
+            start_server(cache, other.getsockname()[1])
     assert "--port" in caught.value.try_
-    told.close()
+    cache.close()
 
 
 def only(group: str) -> Permissions:

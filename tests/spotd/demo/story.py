@@ -1,4 +1,4 @@
-"""A demo's record, made by hand: four machines, a death, two notices, nothing else wrong."""
+"""Records of a demo that went well: four machines, a death and two notices."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 from providers.base import CapacityType, Offer
 from spotd.demo.facts import recoveries
 from spotd.demo.report import Evidence
-from spotd.demo.story import Ended
+from spotd.demo.story import ProgramExit
 from spotd.domain.node import Node
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
-from spotd.store.interface import CheckpointRow, ProgressRow
+from spotd.store.checkpoints import CheckpointRow
+from spotd.store.progress import ProgressRow
 
 T0 = 1_000_000 * S
 STEPS = 40  # a generation trains ten, one a second
@@ -56,7 +57,7 @@ NODES = [
 
 
 def progress(generation: int, first: int, began_s: float, **fields: Any) -> ProgressRow:
-    """Ten steps, one a second."""
+    """A report of ten steps, one per second."""
     last = first + 9
     losses = tuple(10 / step for step in range(first, last + 1))
     base = ProgressRow(generation, first, last, losses, at(began_s), at(began_s + 9), 10, 9.0)
@@ -79,7 +80,7 @@ CHECKPOINTS = [
 ]
 
 
-def taking(generation: int, mode: str, when_s: float, **fields: Any) -> dict[str, Any]:
+def preemption(generation: int, mode: str, when_s: float, **fields: Any) -> dict[str, Any]:
     notice = mode == "notice"
     return {
         "instance_id": f"i{generation}",
@@ -91,14 +92,14 @@ def taking(generation: int, mode: str, when_s: float, **fields: Any) -> dict[str
     } | fields
 
 
-TAKINGS = [
-    taking(1, "silent", 14.5, thawed_at_us=at(46)),
-    taking(2, "notice", 31),
-    taking(3, "notice", 43),
+PREEMPTIONS = [
+    preemption(1, "silent", 14.5, thawed_at_us=at(46)),
+    preemption(2, "notice", 31),
+    preemption(3, "notice", 43),
 ]
 
 
-# What the clouds wrote down: each had the request a tenth of a second after it was decided on.
+# The clouds' billing records: each request arrived a tenth of a second after the decision.
 METER = [
     {"token": f"t{number}", "launched_at_us": node.requested_at_us + S // 10}
     for number, node in enumerate(NODES, start=1)
@@ -111,13 +112,13 @@ def evidence(**fields: Any) -> Evidence:
         progress=PROGRESS,
         checkpoints=CHECKPOINTS,
         reference=REFERENCE,
-        takings=TAKINGS,
-        recoveries=recoveries(NODES, PROGRESS, TAKINGS, METER),
+        preemptions=PREEMPTIONS,
+        recoveries=recoveries(NODES, PROGRESS, PREEMPTIONS, METER),
         weights_equal=True,
-        zombie=Ended(76, at(46.5)),
+        zombie_exit=ProgramExit(76, at(46.5)),
         zombie_commits=0,
         orphan_s=0.0,
-        giving_back_s={"j1-g1": 0.0, "j1-g2": 0.25},
+        release_delay_s={"j1-g1": 0.0, "j1-g2": 0.25},
         cost={"spend_usd": 0.25, "on_demand_usd": 1.0, "on_demand_best_usd": 0.6, "list_usd": 1.1},
         wall_s=123.4,
     )

@@ -1,4 +1,4 @@
-"""The box: real processes that come up or say why not, and never stay behind."""
+"""Test that the box's processes start or report why not, and are never left running."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from spotd.demo.box import Box, BoxError, running_box, wait_for
-from spotd.demo.story import SCENARIO, Ended, how_it_ended
+from spotd.demo.story import SCENARIO, ProgramExit, read_program_exit
 from tests.fixtures.processes import alive
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Short enough for sockets."""
+    """A folder with a path short enough for Unix sockets."""
     with tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name:
         yield Path(name)
 
@@ -51,13 +51,13 @@ def test_a_daemon_that_cannot_start_shows_its_last_words(folder: Path) -> None:
 
 
 def use(folder: Path, pids: list[int]) -> None:
-    """A box in use when something goes wrong."""
+    """Use a box until an error is raised."""
     with running_box(folder, SCENARIO) as box:
         assert box.cloud is not None
         assert box.daemon is not None
         pids += [box.cloud.pid, box.daemon.pid]
         assert all(alive(pid) for pid in pids)
-        zones = {row["zone"] for row in box.ask_cloud("/v1/aws/offers")["offers"]}
+        zones = {row["zone"] for row in box.call_cloud("/v1/aws/offers")["offers"]}
         assert zones == {"us-east-2a", "us-east-2b"}
         assert box.meter() == []
         box.preempt("i-nobody", kind="preempt", notice_s=30.0)
@@ -82,26 +82,29 @@ def test_the_end_of_a_log_is_its_end(folder: Path) -> None:
     ("lines", "expected"),
     [
         ([], None),
-        ([{"kind": "exited", "at_us": 5, "data": {"code": 76}}], Ended(76, 5)),
-        ([{"journal": {"kind": "exited", "at_us": 6, "data": {"code": 0}}}, "torn"], Ended(0, 6)),
+        ([{"kind": "exited", "at_us": 5, "data": {"code": 76}}], ProgramExit(76, 5)),
+        (
+            [{"journal": {"kind": "exited", "at_us": 6, "data": {"code": 0}}}, "torn"],
+            ProgramExit(0, 6),
+        ),
         ([{"kind": "started", "at_us": 7, "data": {}}], None),
         (
             [
                 {"kind": "exited", "at_us": 8, "data": {"code": 75}},
                 {"kind": "warning", "at_us": 9, "data": {}},
             ],
-            Ended(75, 8),
+            ProgramExit(75, 8),
         ),
     ],
 )
 def test_a_journal_tells_how_its_program_ended(
-    tmp_path: Path, lines: list[object], expected: Ended | None
+    tmp_path: Path, lines: list[object], expected: ProgramExit | None
 ) -> None:
     path = tmp_path / "journal.jsonl"
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     path.write_text("".join(f"{text}\n" for text in texts))
-    assert how_it_ended(path) == expected
+    assert read_program_exit(path) == expected
 
 
 def test_a_journal_that_is_deleted_meanwhile_tells_nothing(tmp_path: Path) -> None:
-    assert how_it_ended(tmp_path / "gone.jsonl") is None
+    assert read_program_exit(tmp_path / "gone.jsonl") is None

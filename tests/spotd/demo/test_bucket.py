@@ -1,4 +1,4 @@
-"""The demo's S3 server: a process that serves a bucket, and never outlives the demo."""
+"""Test that the demo's S3 server serves a bucket, and never outlives the demo."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.fixtures.waiting import LIMIT_S
 HOLDER = """
 import os, sys
 from pathlib import Path
-from spotd.demo.bucket import process
-with process(Path(sys.argv[1])) as made:
+from spotd.demo.bucket import bucket_server
+with bucket_server(Path(sys.argv[1])) as made:
     [child] = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     print(child, flush=True)
     sys.stdin.read()
@@ -28,7 +28,7 @@ with process(Path(sys.argv[1])) as made:
 
 
 def test_it_serves_a_bucket_with_conditional_writes(tmp_path: Path) -> None:
-    with bucket.process(tmp_path / "log") as made:
+    with bucket.bucket_server(tmp_path / "log") as made:
         store = open_store(made.url, made.options)
         store.put_if("jobs/j1/HEAD", b"1", None)
         with pytest.raises(ConflictError):
@@ -54,7 +54,7 @@ def test_one_that_cannot_start_shows_its_last_words(
     (tmp_path / "moto.py").write_text("raise SystemExit('no moto today')")
     with (
         pytest.raises(OSError, match="did not start:\nno moto today"),
-        bucket.process(tmp_path / "log"),
+        bucket.bucket_server(tmp_path / "log"),
     ):
         raise AssertionError("it started")
 

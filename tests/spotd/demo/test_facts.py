@@ -1,4 +1,4 @@
-"""What the demo claims, computed from rows: recoveries, the lineage of losses, leaks, zombies."""
+"""Test the demo's figures: recoveries, final losses, leaked machines and release delays."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import pytest
 
 from providers.base import NoticeKind
 from spotd.demo.facts import (
-    giving_back,
-    lineage,
+    final_losses,
     losses_by_generation,
     orphan_seconds,
     recoveries,
+    release_delays,
 )
 from spotd.domain.node import NoticeRecord
 from tests.spotd.demo.story import (
     METER,
     NODES,
+    PREEMPTIONS,
     PROGRESS,
-    TAKINGS,
     at,
     node,
+    preemption,
     progress,
-    taking,
 )
 
 
-def test_a_recovery_is_measured_from_the_moment_it_struck() -> None:
-    death, notice, _ = recoveries(NODES, PROGRESS, TAKINGS, METER)
+def test_a_recovery_is_measured_from_the_fault() -> None:
+    death, notice, _ = recoveries(NODES, PROGRESS, PREEMPTIONS, METER)
     assert (death.kind, death.cloud, death.to_cloud) == ("death", "aws", "gcp")
     assert (death.request_s, death.instance_s, death.ssh_s) == (5.6, 6.0, 6.5)
     assert (death.ready_s, death.first_step_s, death.gap_s) == (7.5, 9.5, 10.0)
@@ -39,47 +39,47 @@ def test_a_recovery_is_measured_from_the_moment_it_struck() -> None:
 
 
 def test_steps_that_a_dying_machine_had_not_reported_yet_are_lost_too() -> None:
-    """It had a report out at step 10, a step a second, and died five seconds later."""
-    later = [taking(1, "silent", 19.2), *TAKINGS[1:]]
+    """It reported step 10, at one step per second, and died five seconds later."""
+    later = [preemption(1, "silent", 19.2), *PREEMPTIONS[1:]]
     assert recoveries(NODES, PROGRESS, later, METER)[0].steps_lost == 2 + 5
 
 
 def test_a_gap_may_be_shorter_than_the_recovery_because_the_old_one_trains_on() -> None:
     rows = [progress(2, 9, 24), progress(3, 19, 36)]
-    (found,) = recoveries(NODES[1:3], rows, TAKINGS, METER)
-    assert found.gap_s == 3.0 < found.first_step_s
+    (result,) = recoveries(NODES[1:3], rows, PREEMPTIONS, METER)
+    assert result.gap_s == 3.0 < result.first_step_s
 
 
 def test_machines_that_never_trained_are_no_recovery() -> None:
-    """A candidate that was refused, or another rank of the gang."""
+    """For example a candidate that was refused, or another rank of the gang."""
     others = [
         node(2, "azure", 19, 0, first_step_at_us=0),
         node(1, "aws", 0, 5, rank=1, instance_id="i9"),
     ]
-    assert recoveries([*others, *NODES], PROGRESS, TAKINGS, METER) == recoveries(
-        NODES, PROGRESS, TAKINGS, METER
+    assert recoveries([*others, *NODES], PROGRESS, PREEMPTIONS, METER) == recoveries(
+        NODES, PROGRESS, PREEMPTIONS, METER
     )
 
 
-def test_a_machine_that_nobody_took_is_no_recovery_to_boast_of() -> None:
-    assert [r.generation for r in recoveries(NODES, PROGRESS, TAKINGS[1:], METER)] == [2, 3]
+def test_a_machine_that_was_not_preempted_is_no_recovery() -> None:
+    assert [r.generation for r in recoveries(NODES, PROGRESS, PREEMPTIONS[1:], METER)] == [2, 3]
 
 
 @pytest.mark.parametrize("nodes", [[], NODES[:1]])
 def test_without_two_machines_there_is_nothing_to_recover(nodes: list[Any]) -> None:
-    assert recoveries(nodes, PROGRESS, TAKINGS, METER) == []
+    assert recoveries(nodes, PROGRESS, PREEMPTIONS, METER) == []
 
 
 def test_losses_belong_to_the_generation_and_are_in_order() -> None:
-    found = losses_by_generation([progress(2, 19, 60), *PROGRESS[:2]])
-    assert list(found) == [1, 2]
-    assert [step for step, _ in found[2]] == list(range(9, 29))
-    assert found[1][0] == (1, 10.0)
+    result = losses_by_generation([progress(2, 19, 60), *PROGRESS[:2]])
+    assert list(result) == [1, 2]
+    assert [step for step, _ in result[2]] == list(range(9, 29))
+    assert result[1][0] == (1, 10.0)
 
 
-def test_the_newer_generations_word_counts() -> None:
-    again = replace(progress(2, 9, 24), losses=tuple(float(n) for n in range(10)))
-    steps = lineage([again, PROGRESS[0]])
+def test_the_newest_generations_loss_counts() -> None:
+    retrained = replace(progress(2, 9, 24), losses=tuple(float(n) for n in range(10)))
+    steps = final_losses([retrained, PROGRESS[0]])
     assert (steps[8], steps[9], steps[10]) == (10 / 8, 0.0, 1.0)
     assert sorted(steps) == list(range(1, 19))
 
@@ -138,33 +138,33 @@ DRAINED = {"drained_at_us": at(10), "left_at_us": at(10)}
         ({**DRAINED, "notices": (notice(40),)}, 42, 2.0),  # it never came to save
     ],
 )
-def test_giving_back_is_measured_from_when_nobody_wants_the_machine(
+def test_release_delays_start_when_the_machine_is_not_needed(
     fields: dict[str, Any], ended_s: float | None, seconds: float
 ) -> None:
-    """By the cloud's meter: what the cloud's own listing says it cannot hide."""
+    """Measured by the cloud's billing record, whatever its listing says."""
     left = replace(NODES[0], gone_at_us=at(ended_s or 100), **fields)
     meter = [row("t1", 0, ended_s), row("stranger", 0, 50)]
-    assert giving_back([left], meter, at(100)) == {"j1-g1": seconds}
+    assert release_delays([left], meter, at(100)) == {"j1-g1": seconds}
 
 
 def test_of_two_machines_for_one_token_the_one_that_cost_more_counts() -> None:
     left = replace(NODES[0], left_at_us=at(10), gone_at_us=at(100))
     meter = [row("t1", 0, 30), row("t1", 0, 11)]
-    assert giving_back([left], meter, at(100)) == {"j1-g1": 20.0}
+    assert release_delays([left], meter, at(100)) == {"j1-g1": 20.0}
 
 
 def test_a_deadline_does_not_excuse_a_machine_that_was_not_left_to_save() -> None:
-    """Its notice came, and we had given it up already."""
+    """Its notice arrived after its termination was decided."""
     left = replace(NODES[0], left_at_us=at(10), gone_at_us=at(100), notices=(notice(40),))
-    assert giving_back([left], [row("t1", 0, 15)], at(100)) == {"j1-g1": 5.0}
+    assert release_delays([left], [row("t1", 0, 15)], at(100)) == {"j1-g1": 5.0}
 
 
-def test_a_machine_that_is_wanted_is_not_given_back() -> None:
-    assert giving_back([NODES[0]], [row("t1", 0, None)], at(100)) == {}
+def test_a_needed_machine_has_no_release_delay() -> None:
+    assert release_delays([NODES[0]], [row("t1", 0, None)], at(100)) == {}
 
 
-def test_a_taking_of_another_machine_is_not_this_ones() -> None:
-    takings = [taking(9, "notice", 1), *TAKINGS]
-    assert recoveries(NODES, PROGRESS, takings, METER) == recoveries(
-        NODES, PROGRESS, TAKINGS, METER
+def test_a_preemption_of_another_machine_is_ignored() -> None:
+    preemptions = [preemption(9, "notice", 1), *PREEMPTIONS]
+    assert recoveries(NODES, PROGRESS, preemptions, METER) == recoveries(
+        NODES, PROGRESS, PREEMPTIONS, METER
     )

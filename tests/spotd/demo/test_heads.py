@@ -1,4 +1,4 @@
-"""HEAD seen from the outside: every version, and whose checkpoints came into its chain too late."""
+"""Test the recording of HEAD, and the count of commits by fenced generations."""
 
 from __future__ import annotations
 
@@ -28,57 +28,57 @@ def save(fence: Fence, step: int) -> None:
     fence.commit(Manifest("j1", fence.generation, step, 0, 1))
 
 
-def seen(watch: HeadWatch, head: Head | None) -> None:
+def seen_by(watch: HeadWatch, head: Head | None) -> None:
     wait_for(f"{head} to be seen", lambda: head in watch.versions, 10.0, every_s=0.005)
 
 
 def test_a_watch_keeps_every_version_in_order(store: ObjectStore) -> None:
     with HeadWatch(store.url, "j1") as watch:
         first = writer(store, 1)
-        seen(watch, first.claim())
+        seen_by(watch, first.claim())
         save(first, 2)
-        seen(watch, first.head)
+        seen_by(watch, first.head)
         save(first, 9)  # the last one is looked at when the watch ends
     assert [head.seq for head in watch.versions] == [1, 2, 3]
     assert [head.current.step if head.current else 0 for head in watch.versions] == [0, 2, 9]
 
 
 def test_a_zombie_that_is_fenced_off_committed_nothing(store: ObjectStore) -> None:
-    """Its manifest lies in the store all the same: what counts is HEAD's chain."""
+    """Its manifest is in the store all the same; only HEAD's chain counts."""
     with HeadWatch(store.url, "j1") as watch:
-        old, new = writer(store, 1), writer(store, 2)
-        old.claim()
-        save(old, 5)
-        new.claim()
+        old_writer, new_writer = writer(store, 1), writer(store, 2)
+        old_writer.claim()
+        save(old_writer, 5)
+        new_writer.claim()
         with pytest.raises(FencedError):
-            save(old, 6)
-        save(new, 7)
+            save(old_writer, 6)
+        save(new_writer, 7)
     assert len(list(store.list("jobs/j1/g00000001"))) == 2
     assert zombie_commits(watch.versions) == 0
 
 
 def overwrite(store: ObjectStore, head: Head, step: int) -> None:
-    """A commit of generation 1 by a store that keeps no condition."""
+    """A commit of generation 1 by a store that ignores conditions."""
     data = Manifest("j1", 1, step, 0, 1).to_bytes()
     ref = HeadRef(1, step, f"jobs/j1/g1/s{step}", sha256(data))
-    chain = tuple(old for old in (head.current, *head.previous) if old)
+    chain = tuple(old_writer for old_writer in (head.current, *head.previous) if old_writer)
     stolen = replace(head, generation=1, owner="t1", nonce=f"z{step}", current=ref, previous=chain)
     store.put(head_key("j1"), stolen.to_bytes())
 
 
 def test_a_zombies_accepted_commits_are_counted(store: ObjectStore) -> None:
     with HeadWatch(store.url, "j1") as watch:
-        old, new = writer(store, 1), writer(store, 2)
-        old.claim()
-        save(old, 5)
-        head = new.claim()
-        seen(watch, head)
+        old_writer, new_writer = writer(store, 1), writer(store, 2)
+        old_writer.claim()
+        save(old_writer, 5)
+        head = new_writer.claim()
+        seen_by(watch, head)
         overwrite(store, head, 6)
     assert zombie_commits(watch.versions) == 1
 
 
 def chained(generation: int, owner: int, *steps: tuple[int, int]) -> Head:
-    """HEAD of `owner`, its chain newest first as (generation, step)."""
+    """HEAD of `owner`, with its chain newest first as (generation, step)."""
     refs = [HeadRef(g, step, f"g{g}/s{step}", "") for g, step in steps]
     current = refs[0] if refs else None
     return Head("j1", generation, 1, f"{owner}{steps}", f"t{owner}", current, tuple(refs[1:]))

@@ -1,4 +1,4 @@
-"""The demo's folder: what an earlier demo left goes, and nothing else."""
+"""Test that the demo removes only the folder of an earlier demo."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import spotd.demo
 from spotd.base.errors import UserError
-from spotd.demo import leave_accounts_out
+from spotd.demo import remove_cloud_accounts
 from spotd.demo.box import BoxError
 from tests.where.__main__ import VARIABLES
 
@@ -85,8 +85,8 @@ def test_without_the_s3_server_it_says_what_to_install(
 
 
 def test_a_persons_own_account_and_proxy_have_no_part_in_it() -> None:
-    """With them the demo's S3 server does not start: AWS_PROFILE names no profile that is there."""
+    """With AWS_PROFILE set to a missing profile the demo's S3 server would not start."""
     environ = {**VARIABLES, "PATH": "/usr/bin", "no_proxy": "localhost", "SPOTD_DEMO": "1"}
-    leave_accounts_out(environ)
+    remove_cloud_accounts(environ)
     kept = {name for name in VARIABLES if name.startswith(("PYTHON", "KUBE", "SSH", "GCE"))}
     assert set(environ) == kept | {"PATH", "SPOTD_DEMO"}

@@ -1,4 +1,4 @@
-"""How long the demo waits for its jobs."""
+"""Test how long the demo waits for its jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotd.demo.story import DemoRun
 
 
 class Slow:
-    """A box whose job makes a step each time that it is looked at so often, up to the last."""
+    """A box whose job makes a step every `looks` polls, up to step `last`."""
 
     def __init__(self, last: int, looks: int) -> None:
         self.last, self.looks, self.looked = last, looks, 0
@@ -32,18 +32,18 @@ class Slow:
 
 
 def story(box: Slow) -> DemoRun:
-    screen = SimpleNamespace(say=lambda *_: None, show=lambda *_: None)
+    screen = SimpleNamespace(add_event=lambda *_: None, update_job=lambda *_: None)
     return DemoRun(box, screen)  # type: ignore[arg-type]
 
 
 def test_a_job_that_makes_steps_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spotd.demo.story.STILL_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("spotd.demo.story.NO_PROGRESS_TIMEOUT_S", 0.5)
     box = Slow(last=6, looks=3)
-    assert story(box).undisturbed() == "j1"
+    assert story(box).run_reference() == "j1"
     assert box.looked * 0.1 > 1.5, "three times as long"
 
 
-def test_one_that_makes_none_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spotd.demo.story.STILL_TIMEOUT_S", 0.5)
+def test_a_job_without_new_steps_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spotd.demo.story.NO_PROGRESS_TIMEOUT_S", 0.5)
     with pytest.raises(BoxError, match="in vain for j1 to make a step, or to end"):
-        story(Slow(last=2, looks=1)).undisturbed()
+        story(Slow(last=2, looks=1)).run_reference()

@@ -12,12 +12,12 @@ from spotd.history.advice import (
     PROMISED,
     PhaseRequest,
     Recommendation,
-    advised,
+    is_available,
     lost_share,
     on_spot,
     phases,
-    to_be_had,
-    together,
+    recommend,
+    total_dollars,
     usual_hours,
 )
 from spotd.history.intervals import share
@@ -56,9 +56,9 @@ def worth(spot: float = 11.92, on_demand: float = 16.0) -> SpotValue:
 )
 def test_phases_by_size(billions: float, mode: Mode, parts: list[PhaseRequest]) -> None:
     assert mode_of(billions * 1e9, 216.0) is mode
-    found = phases(mode, HOURS, lambda _hours: worth())
-    assert [one.part for one in found] == list(PhaseRequest)
-    assert [one.part for one in found if one.spot] == parts
+    result = phases(mode, HOURS, lambda _hours: worth())
+    assert [item.part for item in result] == list(PhaseRequest)
+    assert [item.part for item in result if item.spot] == parts
     assert not on_spot(SHORT, PhaseRequest.SEARCH)
 
 
@@ -74,31 +74,31 @@ def test_validation_is_never_on_spot(mode: Mode) -> None:
 @pytest.mark.req("HYB-03")
 def test_the_case_study_by_its_own_prices() -> None:
     """288 h at 11.92 / 0.980556 and 24 h at 16: 3,885.03 of 4,992, where guides say 60 to 75 %."""
-    found = phases(HYBRID, HOURS, lambda _hours: worth())
-    total = together(found)
+    result = phases(HYBRID, HOURS, lambda _hours: worth())
+    total = total_dollars(result)
     assert total.on_demand_usd == pytest.approx(312 * 16)
     assert total.usd == pytest.approx(288 * 12.156374 + 384, abs=0.01)
     assert total.saving == pytest.approx(0.22175, abs=1e-5)
     assert total.saving < total.discount < 0.255 < PROMISED[HYBRID.name][0]
     # Without interruptions it would be the bill of the case study: 858 + 2,575 + 384.
     assert total.priced_usd == pytest.approx(858.24 + 2574.72 + 384)
-    assert found[1].takes_h == pytest.approx(216 / (1 - 7 / 216 * 0.6))
+    assert result[1].takes_h == pytest.approx(216 / (1 - 7 / 216 * 0.6))
 
 
 def test_a_discount_that_does_not_pay_has_everything_on_demand() -> None:
-    found = phases(HYBRID, HOURS, lambda _hours: worth(15.9))
-    assert [one.spot for one in found] == [False, False, False]
-    assert found[0].why == "spot does not pay today"
-    assert together(found).saving == 0.0
+    result = phases(HYBRID, HOURS, lambda _hours: worth(15.9))
+    assert [item.spot for item in result] == [False, False, False]
+    assert result[0].why == "spot does not pay today"
+    assert total_dollars(result).saving == 0.0
 
 
 def test_only_phases_whose_hours_are_known() -> None:
-    found = phases(
+    result = phases(
         HYBRID, {PhaseRequest.TRAIN: 10.0, PhaseRequest.SEARCH: 0.0}, lambda _hours: worth()
     )
-    assert [one.part for one in found] == [PhaseRequest.TRAIN]
+    assert [item.part for item in result] == [PhaseRequest.TRAIN]
     assert phases(HYBRID, HOURS, lambda _hours: None) == []
-    assert together([]).saving == 0.0
+    assert total_dollars([]).saving == 0.0
 
 
 def test_a_job_that_keeps_nothing_costs_the_more_the_longer_it_is() -> None:
@@ -122,18 +122,18 @@ def test_no_saving_is_above_the_discount(
     spot: float, other: float, lasting: float, mode: Mode
 ) -> None:
     at = compare((spot, 0.0), (other, 0.0), SEEN, lasting, CASE)
-    found = phases(mode, HOURS, lambda _hours: at)
-    for one in (*(row.dollars for row in found), together(found)):
-        assert one.saving <= one.discount
-        assert one.discount <= max(at.discount, 0.0) + 1e-9
-        assert one.saving >= min(one.discount, 0.0) - 1e-9, "what does not pay is not advised"
+    result = phases(mode, HOURS, lambda _hours: at)
+    for item in (*(row.dollars for row in result), total_dollars(result)):
+        assert item.saving <= item.discount
+        assert item.discount <= max(at.discount, 0.0) + 1e-9
+        assert item.saving >= min(item.discount, 0.0) - 1e-9, "what does not pay is not advised"
 
 
 def test_usual_hours() -> None:
-    found = usual_hours(216.0)
+    result = usual_hours(216.0)
     # 54 of 270 h are a fifth, 144 of 360 h two fifths.
-    assert found[PhaseRequest.SEARCH] == pytest.approx((54.0, 144.0))
-    assert found[PhaseRequest.VALIDATE] == pytest.approx((24.0, 24.0))
+    assert result[PhaseRequest.SEARCH] == pytest.approx((54.0, 144.0))
+    assert result[PhaseRequest.VALIDATE] == pytest.approx((24.0, 24.0))
 
 
 def test_what_interruptions_take() -> None:
@@ -146,7 +146,7 @@ def test_what_interruptions_take() -> None:
 
 @pytest.mark.req("HYB-04", "HYB-05")
 @pytest.mark.parametrize(
-    ("holds", "pays", "found"),
+    ("holds", "pays", "result"),
     [
         ([True, True], True, Recommendation.SPOT),
         ([True, None], True, Recommendation.SPOT),
@@ -157,9 +157,9 @@ def test_what_interruptions_take() -> None:
     ],
 )
 def test_what_conditions_come_to(
-    holds: list[bool | None], pays: bool | None, found: Recommendation
+    holds: list[bool | None], pays: bool | None, result: Recommendation
 ) -> None:
-    assert advised(holds, pays=pays) is found
+    assert recommend(holds, pays=pays) is result
 
 
 @pytest.mark.parametrize(
@@ -180,4 +180,4 @@ def test_spot_that_is_mostly_refused_is_not_to_be_had(
     refused: int, of: int, holds: bool | None
 ) -> None:
     """Of 20 requests 14 may be an accident (the interval goes down to 49 %), 15 (54 %) are none."""
-    assert to_be_had(share(refused, of)) is holds
+    assert is_available(share(refused, of)) is holds

@@ -21,9 +21,9 @@ from spotd.history.completion_estimate import (
     NO_STEPS,
     PAUSED,
     JobRecord,
+    estimate_completion,
     losses_s,
-    outlook,
-    pace_of,
+    step_times,
 )
 from spotd.money.hour_breakdown import Segment, Steps
 from spotd.money.units import US_PER_H
@@ -65,21 +65,21 @@ def facts(
 
 
 def test_the_pace_is_that_of_its_reports_stalls_included() -> None:
-    found = pace_of(STEPS)
-    assert found is not None
-    assert (found.step_s, found.steps) == (20.0, 1620)
-    assert found.stretches == [20.0] * 9
-    slow = pace_of([report(1, 1, 90, 0, 0.5), report(1, 91, 180, 0.75, 1.25)])
+    result = step_times(STEPS)
+    assert result is not None
+    assert (result.step_s, result.steps) == (20.0, 1620)
+    assert result.stretches == [20.0] * 9
+    slow = step_times([report(1, 1, 90, 0, 0.5), report(1, 91, 180, 0.75, 1.25)])
     assert slow is not None
     assert slow.step_s == 25.0, "a quarter of an hour between two reports is its, too"
-    assert pace_of([]) is None
+    assert step_times([]) is None
 
 
 def test_of_what_went_back_the_way_back_is_no_step() -> None:
     rows = [report(1, 1, 180, 0, 1), report(1, 91, 180, 5, 5.5)]
-    found = pace_of(rows)
-    assert found is not None
-    assert (found.step_s, found.steps) == (20.0, 270)
+    result = step_times(rows)
+    assert result is not None
+    assert (result.step_s, result.steps) == (20.0, 270)
 
 
 def test_an_interruption_takes_until_the_first_new_step() -> None:
@@ -105,47 +105,49 @@ def test_any_clock_of_a_machine_will_do() -> None:
 @pytest.mark.req("BUD-04")
 def test_the_whole() -> None:
     """1,575 steps made of 3,000, 20 s each: 7.92 h are left at least, for $20 an hour."""
-    found = outlook(facts())
-    assert (found.step, found.saved_step, found.steps) == (1575, 1500, 3000)
-    assert found.left_s == 1425 * 20.0
-    assert (found.spent_microusd, found.microusd_per_h) == (150_000_000, 20_000_000)
-    assert found.mean_microusd_per_h == 15_000_000
-    assert found.unknown == ""
-    known, done = found.known, found.completion
+    result = estimate_completion(facts())
+    assert (result.step, result.saved_step, result.steps) == (1575, 1500, 3000)
+    assert result.left_s == 1425 * 20.0
+    assert (result.spent_microusd, result.microusd_per_h) == (150_000_000, 20_000_000)
+    assert result.mean_microusd_per_h == 15_000_000
+    assert result.unknown == ""
+    known, done = result.known, result.completion
     assert known is not None
     assert done is not None
     assert known.losses_s == [*losses_s(facts()), START_S + 300 / 2]
     assert done.hours.low >= 1425 * 20 / 3600
     assert done.hours.low < done.hours.middle < done.hours.high
-    low, middle, high = found.final_microusd or (0, 0, 0)
+    low, middle, high = result.final_microusd or (0, 0, 0)
     assert 150e6 + 10e6 * done.hours.low <= low < middle < high
     assert middle == pytest.approx(150e6 + 20e6 * done.hours.middle, rel=0.25)
-    assert found.list_left_microusd == round(50e6 * 1425 * 20 / 3600)
-    assert found.best_left_microusd == round(40e6 * 1425 * 20 / 3600)
-    assert any("1 of this job" in text for text in found.notes)
-    assert not any("does not train now" in text for text in found.notes)
+    assert result.list_left_microusd == round(50e6 * 1425 * 20 / 3600)
+    assert result.best_left_microusd == round(40e6 * 1425 * 20 / 3600)
+    assert any("1 of this job" in text for text in result.notes)
+    assert not any("does not train now" in text for text in result.notes)
 
 
 def test_what_does_not_train_now_has_to_start_first() -> None:
     gone = replace(SECOND, state=NodeState.GONE)
-    found, before = outlook(facts(FIRST, gone)), outlook(facts())
-    assert found.step == 1500, "what was not saved is gone with it"
-    assert found.known is not None
-    assert found.known.starts
-    assert found.completion is not None
+    result, before = estimate_completion(facts(FIRST, gone)), estimate_completion(facts())
+    assert result.step == 1500, "what was not saved is gone with it"
+    assert result.known is not None
+    assert result.known.starts
+    assert result.completion is not None
     assert before.completion is not None
-    assert found.completion.hours.middle > before.completion.hours.middle
-    assert any("does not train now" in text for text in found.notes)
+    assert result.completion.hours.middle > before.completion.hours.middle
+    assert any("does not train now" in text for text in result.notes)
 
 
 def test_work_in_hours_is_of_the_first_machine_named() -> None:
     """16 h of it: 8.75 h of steps are done, as fast; or all in half the time where it is twice as
     fast."""
-    assert outlook(facts(work_s=16 * 3600.0)).left_s == 16 * 3600 - 1575 * 20
+    assert estimate_completion(facts(work_s=16 * 3600.0)).left_s == 16 * 3600 - 1575 * 20
     speeds = (Speed(SECOND.offer.accelerator, SECOND.offer.accelerator_count, 2.0),)
-    fast = outlook(facts(work_s=24 * 3600.0, speeds=speeds))
+    fast = estimate_completion(facts(work_s=24 * 3600.0, speeds=speeds))
     assert fast.left_s == 12 * 3600 - 1575 * 20
-    assert outlook(facts(work_s=3600.0)).left_s == 20.0, "a step at least: its end is its own"
+    assert estimate_completion(facts(work_s=3600.0)).left_s == 20.0, (
+        "a step at least: its end is its own"
+    )
 
 
 @pytest.mark.parametrize(
@@ -158,19 +160,19 @@ def test_work_in_hours_is_of_the_first_machine_named() -> None:
     ],
 )
 def test_what_cannot_be_told_is_not_told(changed: dict[str, Any], unknown: str) -> None:
-    found = outlook(facts(**changed))
-    assert (found.unknown, found.completion, found.final_microusd) == (unknown, None, None)
-    assert found.spent_microusd == 150_000_000, "what is known is shown"
+    result = estimate_completion(facts(**changed))
+    assert (result.unknown, result.completion, result.final_microusd) == (unknown, None, None)
+    assert result.spent_microusd == 150_000_000, "what is known is shown"
 
 
 def test_nothing_is_foretold_by_what_the_file_hopes_of_a_step() -> None:
-    assert outlook(facts(steps=(), work_steps=3000, step_s=1.0)).unknown == NO_STEPS
+    assert estimate_completion(facts(steps=(), work_steps=3000, step_s=1.0)).unknown == NO_STEPS
 
 
 def test_of_what_keeps_nothing_no_end_is_foretold() -> None:
     plain = spec(wishes=Preferences(work_steps=3000))
     bare = replace(plain, checkpoint=replace(plain.checkpoint, engine="none"))
-    assert outlook(facts(job={"spec": bare})).unknown == ANEW
+    assert estimate_completion(facts(job={"spec": bare})).unknown == ANEW
 
 
 def test_what_is_taken_away_all_the_time_is_never_done() -> None:
@@ -186,5 +188,5 @@ def test_what_is_taken_away_all_the_time_is_never_done() -> None:
         for n in range(2000)
     )
     crowded = replace(facts(), market=replace(market(), past=FleetHistory(stays)))
-    found = outlook(crowded)
-    assert (found.unknown, found.completion) == (NEVER, None)
+    result = estimate_completion(crowded)
+    assert (result.unknown, result.completion) == (NEVER, None)

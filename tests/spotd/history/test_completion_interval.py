@@ -21,27 +21,27 @@ CALM = Measurements(36_000.0, [1.0], [600.0], [20.0], 1, 0, 100.0, 4.0)
 
 
 def test_what_nothing_interrupts_takes_what_is_left() -> None:
-    found = completion(replace(CALM, hours=1e9))
-    assert found is not None
-    assert (found.hours.low, found.hours.middle, found.hours.high) == (10.0, 10.0, 10.0)
-    assert found.cost.middle == 200.0
-    assert found.interruptions.high == 0
+    result = completion(replace(CALM, hours=1e9))
+    assert result is not None
+    assert (result.hours.low, result.hours.middle, result.hours.high) == (10.0, 10.0, 10.0)
+    assert result.cost.middle == 200.0
+    assert result.interruptions.high == 0
 
 
 def test_how_many_interruptions_by_hand() -> None:
     """A hazard of Gamma(1, 4): the Poisson of it in 4 hours is geometric with 1/2."""
-    found = dict(interruptions(1.0, 4.0, 4.0))
-    assert [round(found[n], 6) for n in range(4)] == [0.5, 0.25, 0.125, 0.0625]
-    assert sum(found.values()) == pytest.approx(1, abs=1e-3)
+    result = dict(interruptions(1.0, 4.0, 4.0))
+    assert [round(result[n], 6) for n in range(4)] == [0.5, 0.25, 0.125, 0.0625]
+    assert sum(result.values()) == pytest.approx(1, abs=1e-3)
 
 
 def test_many_are_told_by_their_quantiles() -> None:
     """Gamma(100, 1) and 10 hours: 1,000 in the mean, with sqrt(1000 + 1000^2 / 100)."""
-    found = interruptions(100.0, 1.0, 10.0)
-    assert len(found) == 41
-    mean = sum(count * weight for count, weight in found)
+    result = interruptions(100.0, 1.0, 10.0)
+    assert len(result) == 41
+    mean = sum(count * weight for count, weight in result)
     assert mean == pytest.approx(1000, rel=0.01)
-    low, high = quantiles(found, (0.05, 0.95))
+    low, high = quantiles(result, (0.05, 0.95))
     deviation = math.sqrt(1000 + 1000**2 / 100)
     assert (high - low) / 2 == pytest.approx(1.645 * deviation, rel=0.07)
     assert interruptions(1.0, 4.0, 0.0) == [(0, 1.0)]
@@ -101,8 +101,8 @@ def test_nine_of_ten_lie_between() -> None:
             losses, at = losses + 1, at + chance.expovariate(hazard)
         took = [3600 * _lost_h(chance) for _ in range(min(losses, 8))]
         known = Measurements(3600 * left_h, [1.0], [*took, 900.0], [1.0], 1, losses, hours, 4.0)
-        found, true = completion(known), _run(chance, left_h, hazard)
-        held += found is not None and found.hours.low - 1e-9 <= true <= found.hours.high + 1e-9
-        above += found is not None and true > found.hours.high + 1e-9
+        result, true = completion(known), _run(chance, left_h, hazard)
+        held += result is not None and result.hours.low - 1e-9 <= true <= result.hours.high + 1e-9
+        above += result is not None and true > result.hours.high + 1e-9
     assert abs(held / jobs - COVERAGE) < 0.05, "of 600, four deviations are 0.05"
     assert above / jobs < 0.1

@@ -51,8 +51,8 @@ def record(resumed: int = 100, **fields: Any) -> DrillRecord:
     return replace(base, **fields)
 
 
-def ended(drill: FaultDrill, found: DrillRecord, now_us: int = NOW) -> tuple[DrillEnd | None, str]:
-    done = judge(drill, found, now_us)
+def ended(drill: FaultDrill, result: DrillRecord, now_us: int = NOW) -> tuple[DrillEnd | None, str]:
+    done = judge(drill, result, now_us)
     return (None, "") if done is None else (done.end, done.text)
 
 
@@ -61,18 +61,18 @@ def test_one_that_lost_nothing_passes_with_its_figures() -> None:
     done = judge(DRILL, record(), NOW)
     assert done is not None
     assert (done.end, done.text, done.ended_at_us) == (DrillEnd.PASSED, "", NOW)
-    found = done.found
-    assert (found.reached_step, found.resumed_step, found.lost_steps) == (100, 100, 0)
-    assert found.first_step_s == 12.0
-    assert found.sigmas is not None
-    assert found.sigmas < 3
+    result = done.found
+    assert (result.reached_step, result.resumed_step, result.lost_steps) == (100, 100, 0)
+    assert result.first_step_s == 12.0
+    assert result.sigmas is not None
+    assert result.sigmas < 3
     # 8 s of the old machine at $9/h, 10 s of the new one at $18/h.
-    assert found.cost_microusd == 20_000 + 50_000
+    assert result.cost_microusd == 20_000 + 50_000
 
 
 @pytest.mark.req("DRL-02")
 @pytest.mark.parametrize(
-    ("why", "drill", "found"),
+    ("why", "drill", "result"),
     [
         ("10 steps were lost, and it had time", DRILL, record(90)),
         (
@@ -106,8 +106,8 @@ def test_one_that_lost_nothing_passes_with_its_figures() -> None:
         ),
     ],
 )
-def test_each_thing_that_is_wrong(why: str, drill: FaultDrill, found: DrillRecord) -> None:
-    end, text = ended(drill, found)
+def test_each_thing_that_is_wrong(why: str, drill: FaultDrill, result: DrillRecord) -> None:
+    end, text = ended(drill, result)
     assert end is DrillEnd.FAILED
     assert why in text
 
@@ -123,20 +123,20 @@ def test_a_kill_may_lose_what_its_cadence_allows() -> None:
 def test_what_the_machine_before_had_saved_is_as_old_as_the_training_since() -> None:
     third = node(R, generation=3, first_step_at_us=STRUCK + 12 * S)
     old = replace(OLD, id="g2", generation=2, first_step_at_us=STRUCK - 20 * S)
-    found = record(
+    result = record(
         nodes=[node(G), old, third],
         reports=[*reports(1, 1, 90, STRUCK - 80 * S), *reports(2, 91, 100, STRUCK)]
         + reports(3, 91, 140, NOW),
         saves=[Save(1, 90, STRUCK - 90 * S, 1.0)],
         claims={third.id: 90},
     )
-    done = judge(replace(KILL, node_id="g2"), found, NOW)
+    done = judge(replace(KILL, node_id="g2"), result, NOW)
     assert done is not None
     assert (done.end, done.text) == (DrillEnd.PASSED, "")
     assert done.found.sigmas is not None, "the losses before are those of the first machine"
     late = replace(old, first_step_at_us=STRUCK - 60 * S)
-    found = replace(found, nodes=[node(G), late, third])
-    assert "60 s old" in ended(replace(KILL, node_id="g2"), found)[1]
+    result = replace(result, nodes=[node(G), late, third])
+    assert "60 s old" in ended(replace(KILL, node_id="g2"), result)[1]
 
 
 def test_machines_that_others_replaced_with_reason_were_not_asked_for_twice() -> None:

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from spotd.domain.units import S
-from spotd.history.external_history import HistoryError, guess, read
-from spotd.history.shadow import Stay, StayEnd
+from spotd.history.external_history import HistoryError, guess_format, read_history
+from spotd.history.shadow import Attempt, AttemptEnd
 
 CSV = """\
 job,start,end,ended,requested,trains,first_step,last_step,usd_per_hour,notice_s,where
@@ -19,12 +19,12 @@ T0 = 1_793_491_200 * S
 
 
 def test_a_row_a_stay() -> None:
-    first, second = read("csv", CSV).stays
-    assert first == Stay(
+    first, second = read_history("csv", CSV).attempts
+    assert first == Attempt(
         job="gpt",
         start_us=T0,
         end_us=T0 + 3600 * S,
-        end=StayEnd.PREEMPTED,
+        end=AttemptEnd.PREEMPTED,
         requested_us=None,
         trains_us=T0 + 300 * S,
         first_step=0,
@@ -33,15 +33,19 @@ def test_a_row_a_stay() -> None:
         notice_s=120.0,
         where="aws/us-east-1a",
     )
-    assert second == Stay("gpt", T0 + 4500 * S, None, StayEnd.UNKNOWN, T0 + 3645 * S, None, 1500)
-    assert read("csv", CSV, 4.0).stays[1].usd_per_h == 4.0
+    assert second == Attempt(
+        "gpt", T0 + 4500 * S, None, AttemptEnd.UNKNOWN, T0 + 3645 * S, None, 1500
+    )
+    assert read_history("csv", CSV, 4.0).attempts[1].usd_per_h == 4.0
 
 
 def test_json_lines_and_a_list_are_the_same() -> None:
     rows = [{"job": "a", "start": 5, "end": 9.5, "ended": "DONE"}, {"job": 7, "start": "6"}]
     lines = "\n".join(json.dumps(row) for row in rows) + "\n\n"
-    assert read("jsonl", lines) == read("spotd", json.dumps(rows))
-    assert read("jsonl", lines).stays[0] == Stay("a", 5 * S, 9_500_000, StayEnd.DONE)
+    assert read_history("jsonl", lines) == read_history("spotd", json.dumps(rows))
+    assert read_history("jsonl", lines).attempts[0] == Attempt(
+        "a", 5 * S, 9_500_000, AttemptEnd.DONE
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,14 +70,14 @@ def test_json_lines_and_a_list_are_the_same() -> None:
 def test_what_is_refused(row: object, text: str) -> None:
     given = [row] if isinstance(row, dict) else [{"start": 1}]
     with pytest.raises(HistoryError, match=text):
-        read("spotd", json.dumps(given))
+        read_history("spotd", json.dumps(given))
 
 
 def test_no_json() -> None:
     with pytest.raises(HistoryError, match="line 2 is no JSON"):
-        read("jsonl", '{"job": "a", "start": 1}\n{')
+        read_history("jsonl", '{"job": "a", "start": 1}\n{')
     with pytest.raises(HistoryError, match="row 1 is no object"):
-        read("jsonl", "[1]")
+        read_history("jsonl", "[1]")
 
 
 def event(status: str, at: str, job: int = 3) -> dict[str, object]:
@@ -99,18 +103,18 @@ SKY = [
 
 
 def test_skypilot_s_events() -> None:
-    first, second = read("skypilot", json.dumps(SKY), 8.0).stays
+    first, second = read_history("skypilot", json.dumps(SKY), 8.0).attempts
     minute = 60 * S
-    assert first == Stay(
+    assert first == Attempt(
         job="3",
         start_us=T0 + 4 * minute,
         end_us=T0 + 60 * minute,
-        end=StayEnd.LOST,
+        end=AttemptEnd.LOST,
         requested_us=T0,
         trains_us=T0 + 4 * minute,
         usd_per_h=8.0,
     )
-    assert (second.start_us, second.end) == (T0 + 66 * minute, StayEnd.DONE)
+    assert (second.start_us, second.end) == (T0 + 66 * minute, AttemptEnd.DONE)
     assert second.requested_us is None, "RECOVERING is when they saw it, not when they asked"
 
 
@@ -124,14 +128,14 @@ def test_skypilot_s_queue_where_one_recovery_tells_its_times() -> None:
         "job_duration": 7500.0,
         "status": "SUCCEEDED",
     }
-    first, second = read("skypilot", json.dumps([row])).stays
-    assert (first.start_us, first.end_us, first.end) == (1000 * S, 4500 * S, StayEnd.LOST)
-    assert (second.start_us, second.end_us, second.end) == (5000 * S, 9000 * S, StayEnd.DONE)
-    many = read("skypilot", json.dumps([{**row, "recovery_count": 4}]))
-    assert many.stays == ()
+    first, second = read_history("skypilot", json.dumps([row])).attempts
+    assert (first.start_us, first.end_us, first.end) == (1000 * S, 4500 * S, AttemptEnd.LOST)
+    assert (second.start_us, second.end_us, second.end) == (5000 * S, 9000 * S, AttemptEnd.DONE)
+    many = read_history("skypilot", json.dumps([{**row, "recovery_count": 4}]))
+    assert many.attempts == ()
     assert many.missing == ("job 4: of its 4 recoveries the queue has no times",)
-    (none,) = read("skypilot", json.dumps([{**row, "recovery_count": 0}])).stays
-    assert none.end is StayEnd.DONE
+    (none,) = read_history("skypilot", json.dumps([{**row, "recovery_count": 0}])).attempts
+    assert none.end is AttemptEnd.DONE
 
 
 def submission(number: int, at: str, end: str | None, reason: str | None) -> dict[str, object]:
@@ -155,39 +159,41 @@ def dstack(*rows: dict[str, object]) -> str:
 def test_dstack_s_submissions() -> None:
     first = submission(0, "00:00:00", "01:00:00", "interrupted_by_no_capacity")
     second = submission(1, "01:00:33", None, None)
-    found = read("dstack", dstack(first, second))
-    assert found.missing == ()
-    one, two = found.stays
-    assert one == Stay(
+    result = read_history("dstack", dstack(first, second))
+    assert result.missing == ()
+    item, two = result.attempts
+    assert item == Attempt(
         job="gpt-0",
         start_us=T0,
         end_us=T0 + 3600 * S,
-        end=StayEnd.PREEMPTED,
+        end=AttemptEnd.PREEMPTED,
         requested_us=T0,
         usd_per_h=19.93,
         where="aws/us-east-1",
     )
-    assert (two.requested_us, two.end, two.end_us) == (T0 + 3633 * S, StayEnd.UNKNOWN, None)
-    gone = read("dstack", dstack(submission(3, "00:00:00", "01:00:00", "instance_unreachable")))
-    assert gone.stays[0].end is StayEnd.LOST
+    assert (two.requested_us, two.end, two.end_us) == (T0 + 3633 * S, AttemptEnd.UNKNOWN, None)
+    gone = read_history(
+        "dstack", dstack(submission(3, "00:00:00", "01:00:00", "instance_unreachable"))
+    )
+    assert gone.attempts[0].end is AttemptEnd.LOST
     assert gone.missing == ("gpt-0: its first 3 submissions are not in the log",)
 
 
 def test_a_submission_without_a_machine_lost_none() -> None:
     row = submission(0, "00:00:00", "01:00:00", "interrupted_by_no_capacity")
     row["job_provisioning_data"] = None
-    assert read("dstack", dstack(row)).stays[0].end is StayEnd.STOPPED
+    assert read_history("dstack", dstack(row)).attempts[0].end is AttemptEnd.STOPPED
 
 
 @pytest.mark.parametrize("text", ["[3]", '{"runs": 3}', '{"jobs": [3]}', "{}", '[{"jobs": 3}]'])
 def test_no_dstack(text: str) -> None:
     with pytest.raises(HistoryError):
-        read("dstack", text)
+        read_history("dstack", text)
 
 
 def test_forms_are_guessed() -> None:
-    assert guess("a.csv", "{") == "csv"
-    assert guess("a.json", json.dumps(SKY)) == "skypilot"
-    assert guess("a.json", dstack(submission(0, "00:00:00", None, None))) == "dstack"
-    assert guess("a.jsonl", '{"job": "a", "start": 1}') == "jsonl"
-    assert guess("-", CSV) == "csv"
+    assert guess_format("a.csv", "{") == "csv"
+    assert guess_format("a.json", json.dumps(SKY)) == "skypilot"
+    assert guess_format("a.json", dstack(submission(0, "00:00:00", None, None))) == "dstack"
+    assert guess_format("a.jsonl", '{"job": "a", "start": 1}') == "jsonl"
+    assert guess_format("-", CSV) == "csv"

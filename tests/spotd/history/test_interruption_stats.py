@@ -13,9 +13,9 @@ from spotd.history.interruption_stats import (
     GroupBy,
     InterruptionRate,
     MachineLife,
+    compare_with_prior,
     count,
     hour_of,
-    often,
     total,
     weekday_of,
 )
@@ -46,7 +46,7 @@ def test_rates_have_their_hours_and_interval() -> None:
     lives = [life(0, 10, PREEMPTED), life(20, 30, LOST), life(60, 8, LeaveReason.DONE)]
     (row,) = count(lives, *BY_CLOUD)
     assert row.name == "aws"
-    assert (row.preempted, row.lost, row.taken) == (1, 1, 2)
+    assert (row.preempted, row.lost, row.interrupted) == (1, 1, 2)
     hours = 48 - 3 / 60  # each came a minute after it was asked for
     assert row.machine_us == round(hours * H)
     assert row.hazard is not None
@@ -62,7 +62,7 @@ def test_what_lies_outside_counts_nowhere() -> None:
         life(-50, 20, PREEMPTED),  # all before
     ]
     (row,) = count(lives, *BY_CLOUD)
-    assert (row.asked, row.taken) == (1, 1)
+    assert (row.requested, row.interrupted) == (1, 1)
     assert row.machine_us == 5 * H + 5 * H - 60 * S
     (spot,) = count([*lives, life(0, 5, offer_key=KEY.replace("spot", "on_demand"))], *BY_CLOUD)
     assert spot.machine_us == row.machine_us, "another capacity type is another matter"
@@ -82,7 +82,7 @@ def test_notices_as_long_as_machines_really_lived() -> None:
     done = noticed(120, 40, returned=True)
     untold = noticed(None, 40)
     none = life(0, end_h, LOST)
-    assert [one.warning_s() for one in (whole, short, done, untold, none)] == [
+    assert [item.warning_s() for item in (whole, short, done, untold, none)] == [
         120.0,
         40.0,
         120.0,
@@ -118,7 +118,7 @@ def test_launches_by_what_became_of_them() -> None:
     ]
     (row,) = count(lives, *BY_CLOUD)
     assert dict(row.refused) == {"CapacityError": 2, "QuotaError": 1}
-    assert (row.asked, row.launched) == (8, 4)
+    assert (row.requested, row.launched) == (8, 4)
     assert row.refusals is not None
     assert (row.refusals.count, row.refusals.exposure) == (3, 7), "of those that were answered"
     assert row.boot_failures is not None
@@ -141,21 +141,21 @@ def test_two_hundred_events_by_the_hour_as_counted_by_hand() -> None:
         life(chance.randrange(0, 480), chance.randrange(1, 90), chance.choice([PREEMPTED, LOST]))
         for _ in range(200)
     ]
-    lives = [replace(one, launched_us=one.requested_us) for one in lives]
+    lives = [replace(item, launched_us=item.requested_us) for item in lives]
     until_us = MONDAY + 600 * H
     minutes, losses = dict.fromkeys(range(24), 0), dict.fromkeys(range(24), 0)
-    for one in lives:
-        for at_us in range(one.launched_us, one.ended_us, 60 * S):
+    for item in lives:
+        for at_us in range(item.launched_us, item.ended_us, 60 * S):
             minutes[at_us // H % 24] += 1
-        losses[one.ended_us // H % 24] += 1
+        losses[item.ended_us // H % 24] += 1
     rows = count(lives, GroupBy.HOUR, "spot", MONDAY, until_us)
     assert [int(row.name) for row in rows] == list(range(24))
     assert {int(row.name): row.machine_us // (60 * S) for row in rows} == minutes
-    assert {int(row.name): row.taken for row in rows} == losses
+    assert {int(row.name): row.interrupted for row in rows} == losses
     assert sum(losses.values()) == 200
     whole = total(rows)
-    assert whole.taken == 200
-    assert whole.machine_us == sum(one.ended_us - one.launched_us for one in lives)
+    assert whole.interrupted == 200
+    assert whole.machine_us == sum(item.ended_us - item.launched_us for item in lives)
     assert all(row.hazard and row.hazard.low < row.hazard.middle < row.hazard.high for row in rows)
 
 
@@ -167,7 +167,7 @@ def test_weekdays_and_hours_are_utc() -> None:
         ("monday", 4 * H - 60 * S),
         ("tuesday", 6 * H),
     ]
-    assert [row.taken for row in rows] == [0, 1]
+    assert [row.interrupted for row in rows] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_own_interruptions_beside_what_was_believed(taken: int, word: Interrupti
     assert row.ratio is not None
     assert row.ratio.middle == pytest.approx(taken / 4)
     assert row.ratio.low <= row.ratio.middle <= row.ratio.high
-    assert often(row.ratio) is word
+    assert compare_with_prior(row.ratio) is word
     if taken == 9:  # Garwood: 4.6952 and 15.7052 are the ends of nine
         assert (row.ratio.low, row.ratio.high) == pytest.approx((1.1738, 3.9263), rel=1e-4)
 
@@ -228,7 +228,7 @@ def test_each_cloud_by_its_own_prior_and_their_sum_by_both() -> None:
     assert total(rows).expected == pytest.approx(5)
     by_day = count(lives, GroupBy.WEEKDAY, *BY_CLOUD[1:])
     assert [row.expected for row in by_day] == [pytest.approx(5)], "hours of several clouds"
-    dear = [replace(one, offer_key=one.offer_key.replace("spot", "on_demand")) for one in lives]
+    dear = [replace(item, offer_key=item.offer_key.replace("spot", "on_demand")) for item in lives]
     lasting = total(count(dear, GroupBy.CLOUD, "on_demand", *BY_CLOUD[2:]))
     assert lasting.expected == pytest.approx(24 * 419 / (54 * 24 * 2048))
 

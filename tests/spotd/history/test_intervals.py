@@ -24,19 +24,19 @@ from tests.fixtures.examples import examples
     ],
 )
 def test_a_rate_has_the_interval_of_the_tables(count: int, low: float, high: float) -> None:
-    found = rate(count, 1.0)
-    assert found is not None
-    assert (found.low, found.high) == pytest.approx((low, high), abs=6e-5)
+    result = rate(count, 1.0)
+    assert result is not None
+    assert (result.low, result.high) == pytest.approx((low, high), abs=6e-5)
 
 
 @pytest.mark.req("PRE-15")
 def test_the_case_study() -> None:
     """7 in 216 h, and 9 in 288 h of both phases: to three digits."""
-    found = rate(7, 216.0)
-    assert found is not None
-    assert f"{found.middle:.3g}" == "0.0324"
-    assert f"{1 / found.middle:.3g}" == "30.9"
-    assert found.low == pytest.approx(3.2853 / 216, rel=1e-4)
+    result = rate(7, 216.0)
+    assert result is not None
+    assert f"{result.middle:.3g}" == "0.0324"
+    assert f"{1 / result.middle:.3g}" == "30.9"
+    assert result.low == pytest.approx(3.2853 / 216, rel=1e-4)
     both = rate(9, 288.0)
     assert both is not None
     assert f"{1 / both.middle:.3g}" == "32"
@@ -60,9 +60,9 @@ def test_no_rate_without_exposure() -> None:
 def test_a_share_has_the_interval_of_the_tables(
     count: int, cases: int, low: float, high: float
 ) -> None:
-    found = share(count, cases)
-    assert found is not None
-    assert (found.low, found.high) == pytest.approx((low, high), abs=6e-6)
+    result = share(count, cases)
+    assert result is not None
+    assert (result.low, result.high) == pytest.approx((low, high), abs=6e-6)
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -81,9 +81,9 @@ def test_beta_is_the_binomial_sum(a: int, b: int, x: float) -> None:
 
 
 def test_large_counts_are_near_the_normal() -> None:
-    found = rate(10_000, 1.0)
-    assert found is not None
-    assert found.high == pytest.approx(10_000 + 1.645 * 100, rel=1e-3)
+    result = rate(10_000, 1.0)
+    assert result is not None
+    assert result.high == pytest.approx(10_000 + 1.645 * 100, rel=1e-3)
     many = share(5_000, 10_000)
     assert many is not None
     assert many.high == pytest.approx(0.5 + 1.645 * 0.005, rel=1e-3)

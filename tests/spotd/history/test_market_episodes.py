@@ -49,17 +49,17 @@ def look(
 OPEN = (Episode(SPIKE, KEY, NOW - 3600 * S, f"price_spike:{KEY}:1"),)
 
 
-@pytest.mark.parametrize(("price", "told"), [(10, False), (12, False), (13, True), (14, True)])
-def test_a_rise_is_told_from_its_bound_on(price: int, told: bool) -> None:
-    found = look(at(price, runs={"gpt": 0}))
-    assert [event.kind for event in found] == ([SPIKE] if told else [])
-    if told:
-        assert found[0].alert
-        assert found[0].route == "ops"
+@pytest.mark.parametrize(("price", "alerted"), [(10, False), (12, False), (13, True), (14, True)])
+def test_a_rise_is_told_from_its_bound_on(price: int, alerted: bool) -> None:
+    result = look(at(price, runs={"gpt": 0}))
+    assert [event.kind for event in result] == ([SPIKE] if alerted else [])
+    if alerted:
+        assert result[0].alert
+        assert result[0].route == "ops"
         assert (
-            f"at ${price}.00/h, {price * 10 - 100}% above its median of $10.00/h" in found[0].text
+            f"at ${price}.00/h, {price * 10 - 100}% above its median of $10.00/h" in result[0].text
         )
-        assert found[0].text.endswith("; gpt runs there")
+        assert result[0].text.endswith("; gpt runs there")
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_a_rise_is_told_from_its_bound_on(price: int, told: bool) -> None:
     [(13, False), (12, False), (11, True), (10, True)],  # 15 % is half of what begins one
 )
 def test_it_is_over_well_below_that_bound(price: int, over: bool) -> None:
-    found = look(at(price, waits={"gpt": 0}), OPEN)
-    assert [event.kind for event in found] == ([SPIKE_OVER] if over else []), "and not told again"
+    result = look(at(price, waits={"gpt": 0}), OPEN)
+    assert [event.kind for event in result] == ([SPIKE_OVER] if over else []), "and not told again"
     if over:
-        assert found[0].key == OPEN[0].key
-        assert "again, after 60 min" in found[0].text
+        assert result[0].key == OPEN[0].key
+        assert "again, after 60 min" in result[0].text
 
 
 def test_a_cap_counts_where_the_price_was_below_it() -> None:
@@ -95,13 +95,14 @@ def test_an_offer_that_is_nobodys_concern_any_more_ends_without_a_word() -> None
 def test_a_region_that_rises_together_is_five_alerts() -> None:
     concerns = [at(20, runs={"gpt": 0}) for _ in range(9)]
     concerns = [
-        replace(one, offer=replace(one.offer, zone=f"aws-1{n}")) for n, one in enumerate(concerns)
+        replace(item, offer=replace(item.offer, zone=f"aws-1{n}"))
+        for n, item in enumerate(concerns)
     ]
-    points = {one.offer.key: FOR_DAYS for one in concerns}
-    found = list(price_events(concerns, points, (), TERMS, NOW))
-    assert len({event.key for event in found}) == 9, "each has begun"
-    assert [event.alert for event in found] == [True] * 5 + [False] * 4
-    assert found[4].text.endswith("and so have 4 more")
+    points = {item.offer.key: FOR_DAYS for item in concerns}
+    result = list(price_events(concerns, points, (), TERMS, NOW))
+    assert len({event.key for event in result}) == 9, "each has begun"
+    assert [event.alert for event in result] == [True] * 5 + [False] * 4
+    assert result[4].text.endswith("and so have 4 more")
 
 
 def test_a_median_is_of_time_and_not_of_points() -> None:
@@ -122,7 +123,7 @@ def test_nothing_to_be_had_and_again() -> None:
     assert event.text == "no 8xH100 spot was to be had for 30 min: gpt waits"
     assert not list(capacity_events([SHORT], {}, (), TERMS, NOW - S)), "not long enough"
     episodes = open_episodes([event])
-    assert [one.subject for one in episodes] == ["8xH100 spot"]
+    assert [item.subject for item in episodes] == ["8xH100 spot"]
     assert not list(capacity_events([SHORT], {}, episodes, TERMS, NOW + DAY)), "told once"
     before = {"8xH100 spot": ("aws/x", NOW - 1900 * S)}
     assert not list(capacity_events([SHORT], before, episodes, TERMS, NOW)), "from before"
@@ -149,5 +150,5 @@ def test_what_is_wanted_in_words() -> None:
 
 def test_an_offer_is_known_by_its_whole_key() -> None:
     other: Offer = replace(offer(price=20), zone="aws-1b")
-    found = price_events([WatchedOffer(other, {"gpt": 0})], {KEY: FOR_DAYS}, (), TERMS, NOW)
-    assert list(found) == [], "another zone's median is not its own"
+    result = price_events([WatchedOffer(other, {"gpt": 0})], {KEY: FOR_DAYS}, (), TERMS, NOW)
+    assert list(result) == [], "another zone's median is not its own"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from spotd.domain.units import S
-from spotd.history.price_moves import swing
+from spotd.history.price_moves import price_move
 
 NOW = 1_000_000 * S
 H = 3600 * S
@@ -35,21 +35,21 @@ def points(*rows: tuple[float, int]) -> list[tuple[int, int]]:
 def test_the_change_and_the_distance(
     rows: Sequence[tuple[float, int]], change: float, z_score: float
 ) -> None:
-    found = swing(points(*rows), NOW)
-    assert found is not None
-    assert (found.change, found.z_score) == pytest.approx((change, z_score))
+    result = price_move(points(*rows), NOW)
+    assert result is not None
+    assert (result.change, result.z_score) == pytest.approx((change, z_score))
 
 
 @pytest.mark.parametrize("rows", [[], [(23.9, 10)], [(30, 0), (5, 10)]])
 def test_of_less_than_a_day_nothing_is_said(rows: list[tuple[float, int]]) -> None:
-    assert swing(points(*rows), NOW) is None
+    assert price_move(points(*rows), NOW) is None
 
 
 def test_what_comes_after_now_does_not_count() -> None:
-    assert swing(points((30, 10), (-1, 99)), NOW) == swing(points((30, 10)), NOW)
+    assert price_move(points((30, 10), (-1, 99)), NOW) == price_move(points((30, 10)), NOW)
 
 
 def test_another_window() -> None:
-    found = swing(points((3, 10), (1, 20)), NOW, window_s=7200)
-    assert found is not None
-    assert (found.change, found.z_score) == pytest.approx((1.0, 1.0))
+    result = price_move(points((3, 10), (1, 20)), NOW, window_s=7200)
+    assert result is not None
+    assert (result.change, result.z_score) == pytest.approx((1.0, 1.0))

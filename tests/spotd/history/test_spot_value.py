@@ -22,7 +22,7 @@ from spotd.history.spot_value import (
     hazard_of,
     mode_of,
     mode_saving,
-    side,
+    useful_hour_cost,
 )
 from spotd.planner.core.checkpoint_interval import ObservedLifetimes
 from tests.spotd.store.build import offer
@@ -36,34 +36,34 @@ SEEN = Hazard(7 / 216, 0.0152, 0.0609, 7, 216.0, 0.0)
     [(11.92, 16.0, 2.35), (13.46, 55.04, 0.79), (40.0, 100.0, 1.0)],
 )
 def test_break_even_of_the_case_studies(spot: float, on_demand: float, mtti_h: float) -> None:
-    found = compare((spot, 0.0), (on_demand, 0.0), SEEN, 0.0, CASE)
-    assert found.break_even is not None
-    assert 1 / found.break_even == pytest.approx(mtti_h, abs=0.006)
+    result = compare((spot, 0.0), (on_demand, 0.0), SEEN, 0.0, CASE)
+    assert result.break_even is not None
+    assert 1 / result.break_even == pytest.approx(mtti_h, abs=0.006)
 
 
 @pytest.mark.req("CST-06", "HYB-03")
 def test_the_case_study_saves_less_than_its_discount() -> None:
-    found = compare((11.92, 0.0), (16.0, 0.0), SEEN, 0.0, CASE)
+    result = compare((11.92, 0.0), (16.0, 0.0), SEEN, 0.0, CASE)
     # phi = 7 / 216 * 0.6 = 0.019444; 11.92 / 0.980556 = 12.15637
-    assert found.spot.usd == pytest.approx(12.15637, abs=1e-5)
-    assert found.spot.interruptions_usd == pytest.approx(0.23637, abs=1e-5)
-    assert found.discount == pytest.approx(0.255)
-    assert found.saving == pytest.approx(1 - 12.15637 / 16, abs=1e-5)
-    assert found.verdict is SpotDecision.YES
+    assert result.spot.usd == pytest.approx(12.15637, abs=1e-5)
+    assert result.spot.interruptions_usd == pytest.approx(0.23637, abs=1e-5)
+    assert result.discount == pytest.approx(0.255)
+    assert result.saving == pytest.approx(1 - 12.15637 / 16, abs=1e-5)
+    assert result.verdict is SpotDecision.YES
     for mode in (SPOT, HYBRID, SEARCH):
-        low, high = mode_saving(mode, found)
+        low, high = mode_saving(mode, result)
         assert 0 < low <= high <= 0.255, "guides say 30 to 75 %, at these very prices"
 
 
 def test_terms_add_up() -> None:
-    habits = InterruptionCost(4, 0.1, 0.05, stall=0.02)
-    found = side(80.0, 3.0, 0.05, habits)
-    parts = (found.machines_usd, found.egress_usd, found.saves_usd, found.interruptions_usd)
+    cost = InterruptionCost(4, 0.1, 0.05, stall=0.02)
+    result = useful_hour_cost(80.0, 3.0, 0.05, cost)
+    parts = (result.machines_usd, result.egress_usd, result.saves_usd, result.interruptions_usd)
     # phi = 0.02 + 4 * 0.05 * 0.15 = 0.05
-    assert found.usd == pytest.approx(83 / 0.95)
-    assert sum(parts) == pytest.approx(found.usd)
-    assert found.saves_usd == pytest.approx(83 / 0.95 * 0.02)
-    assert found.interruptions_usd == pytest.approx(83 / 0.95 * 0.03)
+    assert result.usd == pytest.approx(83 / 0.95)
+    assert sum(parts) == pytest.approx(result.usd)
+    assert result.saves_usd == pytest.approx(83 / 0.95 * 0.02)
+    assert result.interruptions_usd == pytest.approx(83 / 0.95 * 0.03)
 
 
 def test_verdicts() -> None:
@@ -91,17 +91,17 @@ def test_egress_may_eat_the_discount() -> None:
 
 
 def test_so_many_interruptions_that_it_never_ends() -> None:
-    assert side(1.0, 0.0, 2.0, CASE).usd == math.inf
+    assert useful_hour_cost(1.0, 0.0, 2.0, CASE).usd == math.inf
 
 
 def test_a_job_that_keeps_nothing_begins_anew() -> None:
     """10 h at one loss in 10 h: (10 + 0.5) * (e - 1) = 18.04 h."""
-    habits = InterruptionCost(1, 0.5, None, hours=10.0)
-    assert side(1.0, 0.0, 0.1, habits).usd == pytest.approx(10.5 * (math.e - 1) / 10)
-    assert side(1.0, 0.0, 0.0, habits).usd == 1.0
-    assert side(1.0, 0.0, 50.0, habits).usd == math.inf
-    found = compare((5.0, 0.0), (20.0, 0.0), Hazard(0.1, 0.05, 0.2, 0, 0.0, 10.0), 0.0, habits)
-    assert found.break_even is None
+    cost = InterruptionCost(1, 0.5, None, hours=10.0)
+    assert useful_hour_cost(1.0, 0.0, 0.1, cost).usd == pytest.approx(10.5 * (math.e - 1) / 10)
+    assert useful_hour_cost(1.0, 0.0, 0.0, cost).usd == 1.0
+    assert useful_hour_cost(1.0, 0.0, 50.0, cost).usd == math.inf
+    result = compare((5.0, 0.0), (20.0, 0.0), Hazard(0.1, 0.05, 0.2, 0, 0.0, 10.0), 0.0, cost)
+    assert result.break_even is None
 
 
 def test_a_hazard_is_the_prior_and_what_was_had() -> None:
@@ -116,10 +116,10 @@ def test_a_hazard_is_the_prior_and_what_was_had() -> None:
         ObservedLifetimes(other_zone, 60 * 3600 * S, 2),
         ObservedLifetimes(offer("gcp-1a").key, 9 * 3600 * S, 9),
     ]
-    found = hazard_of(here, lives)
-    assert (found.losses, found.hours) == (3, 96.0)
-    assert found.middle == pytest.approx(4 / 100)
-    assert found.low < found.middle < found.high < unseen.high
+    result = hazard_of(here, lives)
+    assert (result.losses, result.hours) == (3, 96.0)
+    assert result.middle == pytest.approx(4 / 100)
+    assert result.low < result.middle < result.high < unseen.high
     lasting = hazard_of(replace(here, capacity_type=CapacityType.ON_DEMAND), [])
     assert 1 / lasting.middle == pytest.approx(6334, abs=1)
 

@@ -10,7 +10,14 @@ import pytest
 from spotd.domain.states import LeaveReason
 from spotd.domain.units import S
 from spotd.history.interruption_stats import MachineLife
-from spotd.history.traces import Grid, PoolObservations, grid_over, priced, sampled, seen
+from spotd.history.traces import (
+    Grid,
+    PoolObservations,
+    grid_over,
+    observations,
+    sample_availability,
+    sample_prices,
+)
 
 TICK = 600 * S
 T0 = 2_900_000 * TICK  # a whole tick
@@ -35,9 +42,9 @@ def refused(tick: float, code: str = "CapacityError", **more: Any) -> MachineLif
 
 def series(*lives: MachineLife, ticks: int = 12, stale: float = 2) -> tuple[str, str]:
     """avail and seen as words of 0 and 1, one a tick from T0 on."""
-    (one,) = seen(lives)
-    found = sampled(one, Grid(T0, TICK, ticks), int(stale * TICK))
-    avail, looked = ("".join(map(str, part.tolist())) for part in found)
+    (item,) = observations(lives)
+    result = sample_availability(item, Grid(T0, TICK, ticks), int(stale * TICK))
+    avail, looked = ("".join(map(str, part.tolist())) for part in result)
     return avail, looked
 
 
@@ -82,29 +89,29 @@ def test_what_says_nothing_of_room_is_no_observation() -> None:
         replace(BASE, requested_us=at(1), ended_us=0),  # no answer yet
         held(1, 2, PREEMPTED, offer_key=f"{POOL}/on_demand"),
     ]
-    assert seen(others) == []
+    assert observations(others) == []
 
 
 def test_pools_are_told_apart_with_what_their_machines_have() -> None:
     other = POOL.replace("1a/", "1b/")
-    found = seen([refused(1, offer_key=f"{other}/spot"), held(2, 3, DONE), refused(4)])
-    assert found == [
+    result = observations([refused(1, offer_key=f"{other}/spot"), held(2, 3, DONE), refused(4)])
+    assert result == [
         PoolObservations(POOL, "aws", "H100", 8, ((at(2), at(3)),), (at(4),)),
         PoolObservations(other, "aws", "H100", 8, (), (at(1),)),
     ]
 
 
 def test_a_machine_that_was_not_heard_yet_was_granted_all_the_same() -> None:
-    (one,) = seen([replace(held(2, 2), ended_us=0)])
-    assert one.held_us == ((at(2), at(2)),)
+    (item,) = observations([replace(held(2, 2), ended_us=0)])
+    assert item.held_us == ((at(2), at(2)),)
 
 
 def test_the_grid_begins_with_the_first_and_ends_where_the_last_is_stale() -> None:
-    pools = seen([refused(3.5), held(5, 7.5, DONE, offer_key="gcp/r/z/t/spot")])
+    pools = observations([refused(3.5), held(5, 7.5, DONE, offer_key="gcp/r/z/t/spot")])
 
     def grid(since: float, until: float, stale: float = 2) -> tuple[float, int]:
-        found = grid_over(pools, TICK, int(stale * TICK), at(since), at(until))
-        return (found.first_us - T0) / TICK, found.ticks
+        result = grid_over(pools, TICK, int(stale * TICK), at(since), at(until))
+        return (result.first_us - T0) / TICK, result.ticks
 
     assert grid(0, 100) == (3, 7), "3 to 9: the last is seen in 7, and two more"
     assert grid(0, 8.5) == (3, 5), "whole ticks alone"
@@ -115,5 +122,5 @@ def test_the_grid_begins_with_the_first_and_ends_where_the_last_is_stale() -> No
 
 def test_prices_hold_until_the_next_one_and_the_first_before_it() -> None:
     points = [(at(2.5), 20_000_000), (at(4), 30_000_000)]
-    found = priced(points, Grid(T0, TICK, 6)).tolist()
-    assert found == [20.0, 20.0, 20.0, 20.0, 30.0, 30.0]
+    result = sample_prices(points, Grid(T0, TICK, 6)).tolist()
+    assert result == [20.0, 20.0, 20.0, 20.0, 30.0, 30.0]

@@ -99,8 +99,8 @@ Usage,2026-11-01T00:00:00Z,2026-11-01T01:00:00Z,,USE1-DataTransfer-Out-Bytes,3
 
 def test_aws_credits_take_nothing_off_what_a_machine_cost() -> None:
     """Nor make the time of the bill longer: credits are of whole months. A discount is a price."""
-    found = whole("aws", AWS_CREDITS)
-    assert found.machines == [
+    result = whole("aws", AWS_CREDITS)
+    assert result.machines == [
         Entry(
             key="i-0abc",
             what="USE1-SpotUsage:p5.48xlarge",
@@ -111,7 +111,7 @@ def test_aws_credits_take_nothing_off_what_a_machine_cost() -> None:
             credit_microusd=-19_930_000,
         )
     ]
-    assert found.credits_microusd == -102_000_000, "of i-0gone, and of no machine"
+    assert result.credits_microusd == -102_000_000, "of i-0gone, and of no machine"
 
 
 def test_a_line_below_zero_that_nobody_gives_a_name_is_a_credit() -> None:
@@ -162,7 +162,7 @@ def test_ids_of_the_ledger_and_of_bills_meet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("lineItem/UnblendedCost", "cost", "no column like lineitemunblendedcost"),
         ("9.965", "nine", "row 3: 'nine' is no amount"),
@@ -173,8 +173,8 @@ def test_ids_of_the_ledger_and_of_bills_meet() -> None:
         ("2026-11-01T01:00:00Z,i-0abc", "2026-10-01,i-0abc", "row 2: it ends before it begins"),
     ],
 )
-def test_a_file_that_is_not_understood(old: str, new: str, told: str) -> None:
-    with pytest.raises(BillingError, match=told):
+def test_a_file_that_is_not_understood(old: str, new: str, message: str) -> None:
+    with pytest.raises(BillingError, match=message):
         read("aws", AWS.replace(old, new, 1))
 
 

@@ -12,10 +12,10 @@ from spotd.money.budget import (
     Plan,
     Spending,
     StorageSpending,
-    crossed,
+    budget_status,
     crossings,
+    new_job_alerts,
     refusal,
-    standing,
 )
 from spotd.money.focus import iso
 from tests.spotd.money.build import H, stretch
@@ -41,12 +41,12 @@ def test_what_is_spent_of_whom_in_this_month() -> None:
         spending("bob", 0, 2, 5),
         spending("ada", 1.5, 2, 1, running=True),
     ]
-    lab = standing(LAB, rows, MONTH, NOVEMBER + 2 * DAY)
+    lab = budget_status(LAB, rows, MONTH, NOVEMBER + 2 * DAY)
     assert (lab.spent_microusd, lab.microusd_per_h) == (492_000_000, 1_000_000)
-    ada = standing(ADA, rows, MONTH, NOVEMBER + 2 * DAY)
+    ada = budget_status(ADA, rows, MONTH, NOVEMBER + 2 * DAY)
     assert ada.spent_microusd == 252_000_000
     assert lab.mean_microusd_per_h == 5_500_000
-    assert standing(replace(ADA, user="eve"), rows, MONTH, NOVEMBER + DAY).spent_microusd == 0
+    assert budget_status(replace(ADA, user="eve"), rows, MONTH, NOVEMBER + DAY).spent_microusd == 0
 
 
 def test_checkpoints_count_in_what_is_spent_in_the_rate_and_in_where_it_ends() -> None:
@@ -55,39 +55,39 @@ def test_checkpoints_count_in_what_is_spent_in_the_rate_and_in_where_it_ends() -
         StorageSpending("ada", 90_000_000, 1_000_000),
         StorageSpending("bob", 7_000_000, 2_000_000, "llm"),
     ]
-    ada = standing(ADA, rows, MONTH, NOVEMBER + 2 * DAY, extra)
+    ada = budget_status(ADA, rows, MONTH, NOVEMBER + 2 * DAY, extra)
     assert (ada.spent_microusd, ada.microusd_per_h) == (330_000_000, 6_000_000)
     assert ada.mean_microusd_per_h == 6_000_000
     assert ada.forecast.middle == pytest.approx(330e6 + 28 * 24 * 6e6)
     assert ada.reached_at_us == NOVEMBER + 2 * DAY + 670_000_000 * H // 6_000_000
-    llm = standing(replace(LAB, project="llm"), rows, MONTH, NOVEMBER + 2 * DAY, extra)
+    llm = budget_status(replace(LAB, project="llm"), rows, MONTH, NOVEMBER + 2 * DAY, extra)
     assert (llm.spent_microusd, llm.microusd_per_h) == (7_000_000, 2_000_000)
 
 
 def test_where_it_will_end_and_when_it_is_used_up() -> None:
     """$10 an hour since two days, and before that $5: between $150 a day and $240 a day."""
     rows = [spending("ada", -4, 3, 5), spending("ada", 3, 5, 10, running=True)]
-    found = standing(ADA, rows, MONTH, NOVEMBER + 5 * DAY)
-    assert found.spent_microusd == 840_000_000
-    assert found.reached_at_us == NOVEMBER + 5 * DAY + 16 * H
-    low, high = found.forecast.low, found.forecast.high
+    result = budget_status(ADA, rows, MONTH, NOVEMBER + 5 * DAY)
+    assert result.spent_microusd == 840_000_000
+    assert result.reached_at_us == NOVEMBER + 5 * DAY + 16 * H
+    low, high = result.forecast.low, result.forecast.high
     assert low == pytest.approx(840e6 + 600 * 5e6)
-    assert found.forecast.middle == high == pytest.approx(840e6 + 600 * 10e6)
-    idle = standing(ADA, rows[:1], MONTH, NOVEMBER + 5 * DAY).forecast
+    assert result.forecast.middle == high == pytest.approx(840e6 + 600 * 10e6)
+    idle = budget_status(ADA, rows[:1], MONTH, NOVEMBER + 5 * DAY).forecast
     assert (idle.low, idle.middle) == (360e6, 360e6)
     assert idle.high > 360e6
 
 
-def told(found: list[Crossing]) -> list[tuple[str, int, str]]:
-    return [(one.kind, one.percent, one.route) for one in found]
+def alerted(result: list[Crossing]) -> list[tuple[str, int, str]]:
+    return [(item.kind, item.percent, item.route) for item in result]
 
 
 def ahead(
     rows: list[Spending], at_d: float, known: set[str], budget: Budget = LAB
 ) -> list[Crossing]:
-    found = standing(budget, rows, MONTH, NOVEMBER + round(at_d * DAY))
-    new = list(crossings(found, known, iso))
-    known |= {one.key for one in new}
+    result = budget_status(budget, rows, MONTH, NOVEMBER + round(at_d * DAY))
+    new = list(crossings(result, known, iso))
+    known |= {item.key for item in new}
     return new
 
 
@@ -100,7 +100,7 @@ def test_each_threshold_is_told_once_a_month_to_its_own_route() -> None:
         return [spending("ada", 0, at_d, 20, running=True)]
 
     first = ahead(rows(1), 1, known)
-    assert told(first) == [
+    assert alerted(first) == [
         ("forecast", 50, "ai-team"),
         ("forecast", 80, "ai-director"),
         ("forecast", 100, "finance"),
@@ -108,45 +108,49 @@ def test_each_threshold_is_told_once_a_month_to_its_own_route() -> None:
     assert "$14,400.00 expected" in first[2].text
     assert "used up on 2026-11-21" in first[2].text
     assert ahead(rows(2), 2, known) == []
-    assert told(ahead(rows(10.5), 10.5, known)) == [("actual", 50, "ai-team")]
+    assert alerted(ahead(rows(10.5), 10.5, known)) == [("actual", 50, "ai-team")]
     assert ahead(rows(10.6), 10.6, known) == []
-    assert told(ahead(rows(21), 21, known)) == [
+    assert alerted(ahead(rows(21), 21, known)) == [
         ("actual", 80, "ai-director"),
         ("actual", 100, "finance"),
     ]
     december = (MONTH[1], MONTH[1] + 31 * DAY)
     again = [spending("ada", 0, 31, 20, running=True)]
-    found = standing(LAB, again, december, NOVEMBER + 31 * DAY)
-    assert [one.kind for one in crossings(found, known, iso)] == ["forecast"] * 3, "a new month"
+    result = budget_status(LAB, again, december, NOVEMBER + 31 * DAY)
+    assert [item.kind for item in crossings(result, known, iso)] == ["forecast"] * 3, "a new month"
 
 
 def test_the_alert_names_user_amount_and_budget() -> None:
-    (one, *_) = ahead([spending("ada", 0, 2, 20)], 2, set(), ADA)
-    assert "50 % of the budget ada of ada is spent: $960.00 of $1,000.00" in one.text
-    assert one.route == ""
+    (item, *_) = ahead([spending("ada", 0, 2, 20)], 2, set(), ADA)
+    assert "50 % of the budget ada of ada is spent: $960.00 of $1,000.00" in item.text
+    assert item.route == ""
 
 
 def test_what_is_committed_and_projected_must_fit() -> None:
-    found = standing(ADA, [spending("ada", 0, 1, 20)], MONTH, NOVEMBER + DAY)
-    assert found.spent_microusd == 480_000_000
+    result = budget_status(ADA, [spending("ada", 0, 1, 20)], MONTH, NOVEMBER + DAY)
+    assert result.spent_microusd == 480_000_000
     running = [Plan("ada", 10_000_000, 300_000_000), Plan("bob", 1, 900_000_000)]
-    assert refusal(found, running, Plan("ada", 1, 220_000_000)) == ""
-    text = refusal(found, running, Plan("ada", 1, 220_000_001))
+    assert refusal(result, running, Plan("ada", 1, 220_000_000)) == ""
+    text = refusal(result, running, Plan("ada", 1, 220_000_001))
     assert "$480.00 spent, $300.00 committed to unfinished jobs" in text
-    assert refusal(found, running, Plan("bob", 1, 999_000_000)) == "", "another's budget"
+    assert refusal(result, running, Plan("bob", 1, 999_000_000)) == "", "another's budget"
 
 
 def test_a_budget_of_a_project() -> None:
     llm = Budget("llm", 10**9, project="llm")
     mine = replace(spending("ada", 0, 1, 10), project="llm")
     rows = [mine, spending("ada", 0, 1, 5), replace(spending("bob", 0, 1, 1), project="llm")]
-    found = standing(llm, rows, MONTH, NOVEMBER + DAY)
-    assert found.spent_microusd == 264_000_000
-    assert refusal(found, [], Plan("ada", 10**10)) == ""
-    assert refusal(found, [], Plan("ada", 10**10, project="llm"))
+    result = budget_status(llm, rows, MONTH, NOVEMBER + DAY)
+    assert result.spent_microusd == 264_000_000
+    assert refusal(result, [], Plan("ada", 10**10)) == ""
+    assert refusal(result, [], Plan("ada", 10**10, project="llm"))
     both = replace(llm, user="ada")
-    assert standing(both, rows, MONTH, NOVEMBER + DAY).spent_microusd == 240_000_000
-    assert (both.whose, llm.whose, LAB.whose) == (" of ada, project llm", " of project llm", "")
+    assert budget_status(both, rows, MONTH, NOVEMBER + DAY).spent_microusd == 240_000_000
+    assert (both.scope_text, llm.scope_text, LAB.scope_text) == (
+        " of ada, project llm",
+        " of project llm",
+        "",
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +173,7 @@ OWN = {50: "ai-team", 80: "ai-director", 100: "finance"}
 
 @pytest.mark.req("BUD-02")
 @pytest.mark.parametrize(
-    ("spent", "ends", "told", "routes", "expected"),
+    ("spent", "ends", "alerted", "routes", "expected"),
     [
         (49, None, [], {}, []),
         (50, None, [], {}, [(A, 50)]),
@@ -188,8 +192,8 @@ OWN = {50: "ai-team", 80: "ai-director", 100: "finance"}
 def test_what_of_a_jobs_own_limit_is_news(
     spent: int,
     ends: int | None,
-    told: list[tuple[str, int]],
+    alerted: list[tuple[str, int]],
     routes: dict[int, str],
     expected: list[tuple[str, int]],
 ) -> None:
-    assert crossed(spent, ends, 100, told, lambda p: routes.get(p, "")) == expected
+    assert new_job_alerts(spent, ends, 100, alerted, lambda p: routes.get(p, "")) == expected

@@ -18,8 +18,8 @@ from spotd.money.commitment import (
     advised,
     bill,
     by_hour,
+    marginal_value,
     mean_price,
-    worth,
 )
 from spotd.money.units import US_PER_H
 
@@ -63,8 +63,8 @@ def test_a_year_is_committed_to_as_counting_all_numbers_has_it(
     assert best == costs.index(min(costs)) == expected
     assert best <= pool.least
     assert [bill(pool, prices, n).usd for n in range(7)] == pytest.approx(costs)
-    told = advice_data(pool, prices)
-    plans = {plan["name"]: plan for plan in told["plans"]}  # type: ignore[attr-defined]
+    data = advice_data(pool, prices)
+    plans = {plan["name"]: plan for plan in data["plans"]}  # type: ignore[attr-defined]
     assert plans["advised"]["usd"] == pytest.approx(min(costs))
     assert plans["advised"]["saved_usd"] == pytest.approx(costs[0] - min(costs))
     assert plans["70 % of the baseline"]["machines"] == 4
@@ -85,7 +85,7 @@ def test_nothing_costs_less(hours: list[tuple[int, int]], prices: tuple[int, int
     assert bill(pool, at, best).usd == pytest.approx(costs[best])
     for n in range(1, len(costs)):
         saved = at.committed - (costs[n] - costs[n - 1]) / len(hours)
-        assert worth(pool, at, n) == pytest.approx(saved)
+        assert marginal_value(pool, at, n) == pytest.approx(saved)
 
 
 @pytest.mark.req("SAV-03")
@@ -95,7 +95,9 @@ def test_a_commitment_makes_no_spot_machine_cheaper() -> None:
     pool = Pool([HourlyUse(0, 5)] * 100)
     prices = Prices(on_demand=10.0, spot=3.0, committed=4.0)
     assert advised(pool, prices) == 0
-    assert worth(pool, prices, 1) == 3.0, "no more than spot costs, whatever on demand does"
+    assert marginal_value(pool, prices, 1) == 3.0, (
+        "no more than spot costs, whatever on demand does"
+    )
     two = bill(pool, prices, 2)
     assert two == Bill(2, 800.0, 0.0, 0.0, 300.0, 900.0, 0.0)
     assert two.spot_usd / two.spot_h == prices.spot
@@ -107,17 +109,17 @@ def test_a_commitment_makes_no_spot_machine_cheaper() -> None:
 def test_hours_of_no_use_leave_no_baseline() -> None:
     pool = Pool([HourlyUse(9, 9), HourlyUse(0.5, 0.4)])
     assert advised(pool, Prices(50.0, 20.0, 1.0)) == 0
-    told = advice_data(pool, Prices(50.0, 20.0, 1.0))
-    assert (told["worth_first"], told["of_baseline"], told["few"]) == (None, None, True)
+    data = advice_data(pool, Prices(50.0, 20.0, 1.0))
+    assert (data["worth_first"], data["of_baseline"], data["few"]) == (None, None, True)
     assert advised(Pool(), PRICES) == 0
 
 
 def test_parts_of_hours_count_as_parts() -> None:
     pool = Pool([HourlyUse(1.5, 0.75)] * 4)
-    one, two = (bill(pool, PRICES, n) for n in (1, 2))
-    assert (one.on_demand_h, one.spot_h, one.idle_h) == (2.0, 3.0, 0.0)
+    item, two = (bill(pool, PRICES, n) for n in (1, 2))
+    assert (item.on_demand_h, item.spot_h, item.idle_h) == (2.0, 3.0, 0.0)
     assert (two.on_demand_h, two.spot_h, two.idle_h) == (0.0, 1.0, 0.0)
-    assert worth(pool, PRICES, 2) == pytest.approx(0.5 * 55.04 + 0.5 * 19.93)
+    assert marginal_value(pool, PRICES, 2) == pytest.approx(0.5 * 55.04 + 0.5 * 19.93)
     beyond = bill(pool, PRICES, 3)
     assert (beyond.spot_h, beyond.idle_h) == (0.0, 3.0)
 
@@ -125,8 +127,8 @@ def test_parts_of_hours_count_as_parts() -> None:
 def test_machines_become_hours() -> None:
     h = US_PER_H
     spans = [(h // 2, 3 * h, False), (h, h + h // 4, True), (2 * h, 9 * h, True)]
-    found = by_hour(spans, h // 2, 4 * h + h // 2)
-    assert found == [HourlyUse(1, 0.25), HourlyUse(1, 1), HourlyUse(0, 1)], (
+    result = by_hour(spans, h // 2, 4 * h + h // 2)
+    assert result == [HourlyUse(1, 0.25), HourlyUse(1, 1), HourlyUse(0, 1)], (
         "whole hours alone: 1 to 4"
     )
     assert by_hour(spans, 5 * h, 5 * h + 1) == []

@@ -31,8 +31,8 @@ STORED = Item(Kind.STORAGE, "storage", "3 checkpoints", 1 / 3, "GB-Months", 7_66
 
 def rows(**fields: object) -> list[Row]:
     base = NOVEMBER // H
-    one = machine(stretch(base, base + 1.3333, 3_333_333), generation=2, details=SPOT)
-    made = account(one, **fields)
+    item = machine(stretch(base, base + 1.3333, 3_333_333), generation=2, details=SPOT)
+    made = account(item, **fields)
     return rows_of(made, "d0", NOVEMBER, NOVEMBER + 3 * H)
 
 
@@ -101,14 +101,14 @@ def test_it_keeps_the_rules_and_the_sums() -> None:
 def test_a_reconciled_row_is_no_estimate() -> None:
     base = NOVEMBER // H
     part = stretch(base, base + 1, reconciled=True, invoiced_microusd=1_999_999)
-    found = rows_of(account(machine(part, details=SPOT)), "d0", NOVEMBER, NOVEMBER + 3 * H)
-    told = [found[0][name] for name in ("BilledCost", "x_Estimated", "x_PriceSource")]
-    assert told == ["1.999999", "false", "invoice"]
-    assert problems(COLUMNS, found) == []
+    result = rows_of(account(machine(part, details=SPOT)), "d0", NOVEMBER, NOVEMBER + 3 * H)
+    message = [result[0][name] for name in ("BilledCost", "x_Estimated", "x_PriceSource")]
+    assert message == ["1.999999", "false", "invoice"]
+    assert problems(COLUMNS, result) == []
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "told"),
+    ("column", "value", "message"),
     [
         ("BilledCost", "", "BilledCost is null"),
         ("BilledCost", "1e3", "no decimal"),
@@ -123,22 +123,22 @@ def test_a_reconciled_row_is_no_estimate() -> None:
         ("CapacityReservationId", "cr-1", "does not go with"),
     ],
 )
-def test_the_check_sees_a_broken_rule(column: str, value: str, told: str) -> None:
-    found = problems(COLUMNS, [{**rows()[0], column: value}])
-    assert any(text.startswith("row 1: ") and told in text for text in found), found
+def test_the_check_sees_a_broken_rule(column: str, value: str, message: str) -> None:
+    result = problems(COLUMNS, [{**rows()[0], column: value}])
+    assert any(text.startswith("row 1: ") and message in text for text in result), result
 
 
 def test_the_check_sees_missing_and_strange_columns() -> None:
     columns = [name for name in COLUMNS if name != "ListCost"]
-    found = problems([*columns, "Costs", "x_Mine"], [])
-    assert found == ["ListCost is missing", "Costs is no column of FOCUS"]
+    result = problems([*columns, "Costs", "x_Mine"], [])
+    assert result == ["ListCost is missing", "Costs is no column of FOCUS"]
 
 
 def test_the_metadata_names_the_version_and_every_column() -> None:
     schema = metadata("d0", NOVEMBER)["Schema"]
     assert isinstance(schema, dict)
     assert (schema["FocusVersion"], schema["CreationDate"]) == ("1.2", "2026-11-01T00:00:00Z")
-    types = {one["ColumnName"]: one["DataType"] for one in schema["ColumnDefinition"]}
+    types = {item["ColumnName"]: item["DataType"] for item in schema["ColumnDefinition"]}
     assert list(types) == list(COLUMNS)
     assert (types["BilledCost"], types["Tags"]) == ("DECIMAL", "JSON")
     assert (types["ChargePeriodEnd"], types["SkuId"]) == ("DATETIME", "STRING")
@@ -157,6 +157,6 @@ def test_the_metadata_says_which_types_of_cost_are_in_it() -> None:
     named = {"usage", "tax", "credit", "refund", "discount", "upfront", "recurring", "support"}
     assert set(types) == named
     for row in rows(extras=(STORED,)):
-        told = (row["ChargeCategory"], row["ChargeClass"], row["ChargeFrequency"])
-        assert told == ("Usage", "", "Usage-Based")
+        charge = (row["ChargeCategory"], row["ChargeClass"], row["ChargeFrequency"])
+        assert charge == ("Usage", "", "Usage-Based")
         assert row["ContractedCost"] == row["BilledCost"]

@@ -68,7 +68,7 @@ def test_the_best_pause_of_the_case_study(save_s: float, minutes: float) -> None
     found_s = f.best_pause_h(1 / 30.9, save_s / 3600) * 3600
     assert found_s / 60 == pytest.approx(minutes, abs=0.05)
     mine_s = cadence.interval_s(save_s, 0.0, 30.9 * 3600)
-    assert mine_s == pytest.approx(min(found_s, cadence.MOST_S))
+    assert mine_s == pytest.approx(min(found_s, cadence.MAX_INTERVAL_S))
     step_s = 216 * 3600 / 49_219
     if save_s == 180:
         assert found_s / step_s == pytest.approx(400, abs=1)

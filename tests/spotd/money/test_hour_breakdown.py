@@ -16,7 +16,7 @@ from spotd.money.hour_breakdown import (
     Segment,
     Steps,
     TimeUse,
-    split_stretch,
+    split_segment,
     trained,
 )
 from spotd.money.report import report_of, timed
@@ -24,13 +24,13 @@ from tests.spotd.money.build import H, account, machine, save, steps, stretch
 
 
 def hours(*machines: Machine, **fields: object) -> dict[str, float]:
-    found = report_of(account(*machines, **fields))
-    return {use.value: round(time.hours, 6) for use, time in found.uses.items()}
+    result = report_of(account(*machines, **fields))
+    return {use.value: round(time.hours, 6) for use, time in result.uses.items()}
 
 
 def test_a_life() -> None:
     """Booted, set up, waited for the one before, restored, trained with a save, saved, idled."""
-    one = machine(
+    item = machine(
         stretch(0, 4),
         ready_at_us=H // 4,
         claimed_at_us=H // 2,
@@ -38,7 +38,7 @@ def test_a_life() -> None:
     )
     rows = [steps(1, (1, 100), (1, 2), 1.0), steps(1, (101, 200), (2.2, 3.25), 1.0)]
     saves = [save(1, 100, 0.125), save(1, 200, 0.125, 0.25)]
-    assert hours(one, steps=tuple(rows), saves=tuple(saves)) == {
+    assert hours(item, steps=tuple(rows), saves=tuple(saves)) == {
         "startup": 0.75,  # a quarter until it was ready, a half from its claim to the first step
         "waiting": 0.25,
         "useful": 2.0,
@@ -53,27 +53,27 @@ def test_steps_that_were_made_again_are_replayed() -> None:
     first = machine(stretch(0, 1.5), claimed_at_us=0)
     second = machine(stretch(1.5, 3), generation=2)
     rows = (steps(1, (1, 100), (0.25, 1.25), 1.0), steps(2, (76, 175), (2, 3), 1.0))
-    found = hours(first, second, steps=rows)
-    assert found == {"startup": 0.75, "useful": 1.75, "replayed": 0.25, "idle": 0.25}
+    result = hours(first, second, steps=rows)
+    assert result == {"startup": 0.75, "useful": 1.75, "replayed": 0.25, "idle": 0.25}
 
 
 def test_a_machine_that_was_never_chosen_only_started() -> None:
     lost = machine(stretch(0, 0.5), chosen=False, hedge_lost=True, rank=1, ready_at_us=H // 4)
-    found = report_of(account(machine(stretch(0, 1)), lost, steps=(steps(1, (1, 9), (0.5, 1)),)))
-    assert found.uses[TimeUse.STARTUP].hours == 1.0
-    assert (found.hedge_losers, found.hedge.hours, found.hedge_microusd) == (1, 0.5, 1_000_000)
+    result = report_of(account(machine(stretch(0, 1)), lost, steps=(steps(1, (1, 9), (0.5, 1)),)))
+    assert result.uses[TimeUse.STARTUP].hours == 1.0
+    assert (result.hedge_losers, result.hedge.hours, result.hedge_microusd) == (1, 0.5, 1_000_000)
 
 
 def test_without_reports_nothing_is_called_useful() -> None:
-    one = machine(stretch(0, 4), ready_at_us=H, claimed_at_us=2 * H, ended_at_us=3 * H)
-    assert hours(one) == {"startup": 1.0, "waiting": 1.0, "untold": 1.0, "idle": 1.0}
-    assert report_of(account(one)).microusd_per_useful_gpu_h is None
+    item = machine(stretch(0, 4), ready_at_us=H, claimed_at_us=2 * H, ended_at_us=3 * H)
+    assert hours(item) == {"startup": 1.0, "waiting": 1.0, "untold": 1.0, "idle": 1.0}
+    assert report_of(account(item)).microusd_per_useful_gpu_h is None
 
 
 def test_a_gang_trains_together() -> None:
     ranks = [machine(stretch(0, 2), rank=rank) for rank in range(2)]
-    found = hours(*ranks, steps=(steps(1, (1, 9), (1, 2), 1.0),), num_nodes=2)
-    assert found == {"startup": 2.0, "useful": 2.0}
+    result = hours(*ranks, steps=(steps(1, (1, 9), (1, 2), 1.0),), num_nodes=2)
+    assert result == {"startup": 2.0, "useful": 2.0}
 
 
 @pytest.mark.parametrize("ahead_h", [0.0, 0.5, -0.25, 100.0])
@@ -99,7 +99,7 @@ def test_a_program_that_does_not_say_how_busy_it_was() -> None:
 
 def test_money_by_use_of_one_stretch() -> None:
     spans = [(0, H // 3, TimeUse.STARTUP), (H // 3, END_US, TimeUse.USEFUL)]
-    times, costs = split_stretch(stretch(0, 1, 1_000_001), spans, 0, END_US)
+    times, costs = split_segment(stretch(0, 1, 1_000_001), spans, 0, END_US)
     assert sum(times.values()) == H
     assert sum(costs.values()) == 1_000_001
 
@@ -111,7 +111,7 @@ rates = st.integers(0, 9_999_999)
 @st.composite
 def lives(draw: st.DrawFn) -> tuple[Machine, ...]:
     """Machines whose record may say anything, in any order."""
-    found = []
+    result = []
     for number in range(draw(st.integers(1, 3))):
         ends = sorted(draw(st.lists(minutes, min_size=2, max_size=5, unique=True)))
         cut = [
@@ -120,7 +120,7 @@ def lives(draw: st.DrawFn) -> tuple[Machine, ...]:
         ]
         ready, claimed, ended = (draw(minutes) * H // 60 for _ in range(3))
         chosen = draw(st.booleans())
-        found.append(
+        result.append(
             Machine(
                 f"n{number}",
                 draw(st.integers(1, 2)),
@@ -132,7 +132,7 @@ def lives(draw: st.DrawFn) -> tuple[Machine, ...]:
                 ended_at_us=ended,
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 @st.composite
@@ -151,18 +151,18 @@ def test_hours_add_up_to_those_billed_and_money_to_the_ledger(
     machines: tuple[Machine, ...], rows: list[Steps], saves: list[Save], cut: int
 ) -> None:
     whole = account(*machines, steps=tuple(rows), saves=tuple(saves))
-    found = report_of(whole)
-    parts = [part for one in machines for part in one.stretches]
-    assert found.billed.us == sum(part.end_us - part.start_us for part in parts)
-    assert found.gpu_hours.us == 8 * found.billed.us
+    result = report_of(whole)
+    parts = [part for item in machines for part in item.stretches]
+    assert result.billed.us == sum(part.end_us - part.start_us for part in parts)
+    assert result.gpu_hours.us == 8 * result.billed.us
     ledger = sum(part.spent(0, END_US) for part in parts)
-    assert sum(found.costs.values()) == found.total_microusd == ledger
+    assert sum(result.costs.values()) == result.total_microusd == ledger
     for _, spans in timed(whole):
         assert all(a[1] == b[0] for a, b in pairwise(spans)), "no overlap"
     at_us = cut * H // 60
     halves = [report_of(whole, 0, at_us), report_of(whole, at_us, END_US)]
     assert sum(half.total_microusd for half in halves) == ledger, "months add up"
-    assert sum(half.billed.us for half in halves) == found.billed.us
-    for one in found.instead:
-        if one.saving is not None and one.discount is not None:
-            assert one.saving <= one.discount
+    assert sum(half.billed.us for half in halves) == result.billed.us
+    for item in result.instead:
+        if item.saving is not None and item.discount is not None:
+            assert item.saving <= item.discount

@@ -18,8 +18,8 @@ def windows(
 
 def test_the_dollars_by_hand() -> None:
     """50 of 60 min at 4 %: 0.96 * 50/60 h * $20 = $16, and $19.20 an hour from now on."""
-    found = idle_gpus(windows(0.04), HOUR)
-    assert found == Idle(pytest.approx(0.04), pytest.approx(16.0), pytest.approx(19.2))
+    result = idle_gpus(windows(0.04), HOUR)
+    assert result == Idle(pytest.approx(0.04), pytest.approx(16.0), pytest.approx(19.2))
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,8 @@ def _attempt(draw: st.DrawFn, life: Life, steps: list[Steps], saves: list[Save])
     for _ in range(draw(st.integers(0, 3))):
         count, busy_us, late_us = draw(st.integers(1, 50)), draw(times), draw(st.integers(0, M))
         begin_us, at_us = at_us, at_us + busy_us + draw(st.integers(0, 10 * M))
-        told = (first, first + count - 1, begin_us, at_us, busy_us, at_us + late_us)
-        steps.append(Steps(life.generation, *told))
+        fields = (first, first + count - 1, begin_us, at_us, busy_us, at_us + late_us)
+        steps.append(Steps(life.generation, *fields))
         first = life.step = first + count
         if draw(st.booleans()):
             stage, write = draw(st.integers(0, 5 * M)), draw(st.integers(0, 5 * M))
@@ -168,18 +168,18 @@ def span_of(accounts: Sequence[Account]) -> tuple[int, int]:
 def test_what_hours_went_into_is_what_was_billed(accounts: list[Account]) -> None:
     """useful + replayed + checkpoint + start-up + idle + waiting + untold = billed."""
     for job in accounts:
-        found = report_of(job)
+        result = report_of(job)
         billed = {
             one.node_id: sum(part.end_us - part.start_us for part in one.stretches)
             for one in job.machines
         }
-        assert sum(found.uses[use].us for use in TimeUse if use in found.uses) == sum(
+        assert sum(result.uses[use].us for use in TimeUse if use in result.uses) == sum(
             billed.values()
         )
         gpus = sum(billed[one.node_id] * one.gpus for one in job.machines)
-        assert sum(hours.us for hours in found.gpu_uses.values()) == gpus
-        assert (TimeUse.UNTOLD in found.uses) <= (not job.steps)
-        assert found.useful.us <= sum(row.last_at_us - row.first_at_us for row in job.steps)
+        assert sum(hours.us for hours in result.gpu_uses.values()) == gpus
+        assert (TimeUse.UNTOLD in result.uses) <= (not job.steps)
+        assert result.useful.us <= sum(row.last_at_us - row.first_at_us for row in job.steps)
 
 
 @pytest.mark.req("CST-10", "CST-12")
@@ -215,12 +215,12 @@ def test_a_saving_is_never_above_the_discount_and_both_counterfactuals_are_there
     accounts: list[Account],
 ) -> None:
     each = [report_of(job) for job in accounts]
-    for found in (*each, together(each)):
-        names = {one.name for one in found.instead}
-        listed = any(one.priced_microusd for one in found.instead if one.name == AS_IS)
+    for result in (*each, together(each)):
+        names = {one.name for one in result.instead}
+        listed = any(one.priced_microusd for one in result.instead if one.name == AS_IS)
         assert (AS_IS in names) is listed
         assert names <= {AS_IS, BEST}
-        for one in found.instead:
+        for one in result.instead:
             assert one.priced_microusd > 0
             assert one.discount is not None
             assert one.saving is None or one.saving <= one.discount
@@ -237,12 +237,12 @@ def test_a_saving_is_never_above_the_discount_and_both_counterfactuals_are_there
 @given(ledgers)
 def test_savings_add_up_to_what_was_not_paid(accounts: list[Account]) -> None:
     for job in accounts:
-        found = savings_of(report_of(job))
-        if found is None:
+        result = savings_of(report_of(job))
+        if result is None:
             continue
-        parts = sum(one.microusd for one in found.parts if one.microusd is not None)
-        assert parts == found.total_microusd == found.instead_microusd - found.paid_microusd
-        assert all(one.against for one in found.parts)
+        parts = sum(one.microusd for one in result.parts if one.microusd is not None)
+        assert parts == result.total_microusd == result.instead_microusd - result.paid_microusd
+        assert all(one.against for one in result.parts)
 
 
 @pytest.mark.req("BUD-07")

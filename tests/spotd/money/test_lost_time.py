@@ -25,11 +25,15 @@ def test_a_case_studys_seven_interruptions() -> None:
         rented = stretch(at_min / MINUTES, end_min / MINUTES)
         machines.append(machine(rented, generation=generation, claimed_at_us=1))
         at_min, first = end_min, first + TRAINED_MIN - AGAIN_MIN
-    found = report_of(account(*machines, steps=tuple(rows)))
-    told = {use: round(time.hours, 2) for use, time in found.uses.items()}
-    assert told == {TimeUse.USEFUL: 8 * 30 - 2.92, TimeUse.STARTUP: 1.28, TimeUse.REPLAYED: 2.92}
-    lost = (found.uses[TimeUse.STARTUP].us + found.uses[TimeUse.REPLAYED].us) / 3.6e9
+    result = report_of(account(*machines, steps=tuple(rows)))
+    hours_by_use = {use: round(time.hours, 2) for use, time in result.uses.items()}
+    assert hours_by_use == {
+        TimeUse.USEFUL: 8 * 30 - 2.92,
+        TimeUse.STARTUP: 1.28,
+        TimeUse.REPLAYED: 2.92,
+    }
+    lost = (result.uses[TimeUse.STARTUP].us + result.uses[TimeUse.REPLAYED].us) / 3.6e9
     assert lost == pytest.approx(4.2)
     each_usd = 2.0
-    assert found.costs[TimeUse.REPLAYED] / 1e6 == pytest.approx(7 * 25 / 60 * each_usd, abs=1e-4)
-    assert found.costs[TimeUse.STARTUP] / 1e6 == pytest.approx(7 * 11 / 60 * each_usd, abs=1e-4)
+    assert result.costs[TimeUse.REPLAYED] / 1e6 == pytest.approx(7 * 25 / 60 * each_usd, abs=1e-4)
+    assert result.costs[TimeUse.STARTUP] / 1e6 == pytest.approx(7 * 11 / 60 * each_usd, abs=1e-4)

@@ -31,16 +31,16 @@ def test_the_bound_by_hand() -> None:
 
 @pytest.mark.req("CST-13")
 @pytest.mark.parametrize(
-    ("today", "project", "found"),
+    ("today", "project", "result"),
     [(250, "llm", ["new"]), (199, "llm", []), (250, "vision", [])],
     ids=["far outside", "within", "a project without history"],
 )
 def test_a_job_far_outside_its_projects_history(
-    today: float, project: str, found: list[str]
+    today: float, project: str, result: list[str]
 ) -> None:
     history = [ran("old", day, 100) for day in range(1, 31)]
     rows = [*history, ran("new", 0, today, project)]
-    assert [one.job_id for one in outliers(rows, NOW)] == found
+    assert [item.job_id for item in outliers(rows, NOW)] == result
 
 
 def test_what_is_older_than_a_month_is_no_history() -> None:

@@ -47,10 +47,10 @@ def test_the_published_case_study() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("name = 'x'", "compute: is missing"),
-        ("no", "is no TOML"),
+        ("no", "is not valid TOML"),
         ("name = 'x'\n[[compute]]\nphase = 'p'\ngpus = 8\nusd_per_hour = 2", "compute[0].hours"),
         (
             "name='x'\n[[compute]]\nphase='p'\ngpus=8\nhours=1\nlost_hours=2\nusd_per_hour=2",
@@ -58,12 +58,12 @@ def test_the_published_case_study() -> None:
         ),
     ],
 )
-def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, told: str) -> None:
+def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "case.toml"
     file.write_text(text)
     with pytest.raises(UserError) as caught:
         read_case(file)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.exit_code == 2
 
 
@@ -83,11 +83,11 @@ def test_all_that_a_job_costs() -> None:
     rows = (steps(1, (1, 10), (1, 2), 1.0),)
     one = machine(stretch(0, 2))
     lost = machine(stretch(0, 0.5), rank=1, chosen=False, hedge_lost=True)
-    found = report_of(account(one, lost, steps=rows, extras=(STORED, LEFT, BOX)))
-    assert found.total_microusd == 5_000_000 + 500_000 + 90_000 + 170_000
-    assert [found.kind_microusd(kind) for kind in Kind] == [5_000_000, 500_000, 90_000, 170_000]
-    assert found.microusd_per_useful_gpu_h == 5_760_000 // 8
-    same, needed, *_ = found.instead
+    result = report_of(account(one, lost, steps=rows, extras=(STORED, LEFT, BOX)))
+    assert result.total_microusd == 5_000_000 + 500_000 + 90_000 + 170_000
+    assert [result.kind_microusd(kind) for kind in Kind] == [5_000_000, 500_000, 90_000, 170_000]
+    assert result.microusd_per_useful_gpu_h == 5_760_000 // 8
+    same, needed, *_ = result.instead
     # On demand: an hour of steps, an hour of a start, the same storage; no box, and nothing leaves.
     assert (needed.hours.us, needed.total_microusd) == (2 * H, 10_500_000)
     assert same.total_microusd == 12_500_000 + 500_000
@@ -95,8 +95,8 @@ def test_all_that_a_job_costs() -> None:
 
 
 def test_two_counterfactuals() -> None:
-    found = report_of(account(machine(stretch(0, 2))))
-    assert [(one.name, one.basis, one.total_microusd) for one in found.instead] == [
+    result = report_of(account(machine(stretch(0, 2))))
+    assert [(one.name, one.basis, one.total_microusd) for one in result.instead] == [
         (AS_IS, SAME, 10_000_000),
         (BEST, SAME, 8_000_000),
     ]
@@ -126,16 +126,16 @@ def test_what_on_demand_would_have_needed_is_at_most_what_was_billed() -> None:
 
 def test_prepaid_hours_are_billed_and_no_saving() -> None:
     ours = stretch(2, 3, rate=0, prepaid=True)
-    found = report_of(account(machine(stretch(0, 2), ours)))
-    assert (found.billed.hours, found.prepaid.hours) == (3.0, 1.0)
-    assert found.instead[0].priced_microusd == 10_000_000
+    result = report_of(account(machine(stretch(0, 2), ours)))
+    assert (result.billed.hours, result.prepaid.hours) == (3.0, 1.0)
+    assert result.instead[0].priced_microusd == 10_000_000
 
 
 def test_reconciled_stretches_cost_what_was_invoiced() -> None:
     billed = stretch(0, 2, reconciled=True, invoiced_microusd=3_333_333)
-    found = report_of(account(machine(billed)))
-    assert (found.total_microusd, found.invoiced_microusd) == (3_333_333, 3_333_333)
-    assert not found.provisional
+    result = report_of(account(machine(billed)))
+    assert (result.total_microusd, result.invoiced_microusd) == (3_333_333, 3_333_333)
+    assert not result.provisional
     halves = [report_of(account(machine(billed)), a * H, (a + 1) * H) for a in (0, 1)]
     assert sum(half.total_microusd for half in halves) == 3_333_333
     assert report_of(account(machine(billed, stretch(2, 3)))).provisional
@@ -143,12 +143,12 @@ def test_reconciled_stretches_cost_what_was_invoiced() -> None:
 
 
 def test_several_jobs_are_the_sum_of_each() -> None:
-    told = account(machine(stretch(0, 2)), steps=(steps(1, (1, 10), (1, 2), 1.0),))
+    reported = account(machine(stretch(0, 2)), steps=(steps(1, (1, 10), (1, 2), 1.0),))
     silent = account(
         machine(stretch(0, 1, 1), claimed_at_us=1), extras=(STORED,), unknown=("this",)
     )
     unlisted = stretch(0, 2, list_rate_microusd_per_h=0, best_rate_microusd_per_h=0)
-    each = [report_of(one) for one in (told, silent, account(machine(unlisted)))]
+    each = [report_of(one) for one in (reported, silent, account(machine(unlisted)))]
     whole = together(each)
     assert whole.total_microusd == sum(one.total_microusd for one in each)
     assert whole.billed.hours == 5

@@ -68,10 +68,10 @@ class Behind(Station):
         now_us = self.clock.now_us()
         node = build.new_node(token=sshd.TOKEN, requested_at_us=now_us)
         build.placed(self.store, "j1", node)
-        self.store.record_launched(NODE, "i-1", now_us)
+        self.store.nodes.record_launched(NODE, "i-1", now_us)
         host = str(self.jump.private.network[2])
         seen = build.instance(node, "i-1", host=host, port=22, ssh_user="root")
-        self.store.record_listing("aws", [seen], now_us + 1, now_us + 1)
+        self.store.instances.record_listing("aws", [seen], now_us + 1, now_us + 1)
         build.move(self.store, NODE, NodeState.BOOTING, now_us)
         return self.node
 
@@ -149,7 +149,7 @@ def test_a_jump_host_in_the_way_is_not_told_of_its_nodes(
         server.configure("AllowTcpForwarding no")
     server.restart()
     here.enlist()
-    here.store.record_booted(NODE, here.clock.now_us())
+    here.store.nodes.record_booted(NODE, here.clock.now_us())
     here.follow().poke()
     word = {"host_key": "jump_host_key", "forwarding": "AllowTcpForwarding"}[how]
     wait_until("what is in the way", lambda: word in here.ways.why()["aws"])

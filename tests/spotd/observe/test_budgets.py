@@ -30,7 +30,7 @@ def look(rig: Rig, *budgets: Budget) -> None:
 
 
 def desired(rig: Rig, name: str) -> Desired:
-    job = rig.store.find_job(name)
+    job = rig.store.jobs.find(name)
     assert job is not None
     return job.desired
 
@@ -39,7 +39,7 @@ def month_of_ten(rig: Rig, user: str = "") -> Budget:
     """A machine of ada's that costs $19.93 an hour has run for half of one; $10 is the budget.
     (In the first half hour of a month there is less on the bill.)"""
     rig.launch(rig.submit(ago_s=2000), SPOT, ago_s=1800)
-    spent = rig.store.load_view(rig.store.jobs()[0].id, rig.clock.now_us())
+    spent = rig.store.load_view(rig.store.jobs.rows()[0].id, rig.clock.now_us())
     assert spent is not None
     return Budget("lab", max(1, min(9_000_000, spent.spent_microusd // 2)), user)
 
@@ -56,11 +56,11 @@ def mid_month(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
 def test_at_the_limit_the_job_is_told_to_save_and_stop(mid_month: Rig) -> None:
     rig = mid_month
     budget = replace(month_of_ten(rig, "ada"), routes={100: "finance"})
-    rig.store.submit(replace(submission("j2", name="bobs"), user="bob"), rig.ago(60))
+    rig.store.jobs.submit(replace(submission("j2", name="bobs"), user="bob"), rig.ago(60))
     look(rig, budget)
     assert desired(rig, "gpt") is Desired.PAUSE
     assert desired(rig, "bobs") is Desired.RUN
-    rows = rig.store.due_alerts(rig.clock.now_us(), 99)
+    rows = rig.store.alerts.due(rig.clock.now_us(), 99)
     assert sorted((row.event.kind, row.route) for row in rows) == [
         ("budget", "default"),
         ("budget", "default"),
@@ -70,7 +70,7 @@ def test_at_the_limit_the_job_is_told_to_save_and_stop(mid_month: Rig) -> None:
     (stop,) = (row for row in rows if row.event.kind == "budget_stop")
     assert "gpt is paused: the budget lab" in stop.event.text
     look(rig, budget)
-    assert len(rig.store.due_alerts(rig.clock.now_us(), 99)) == 4, "each is told once a month"
+    assert len(rig.store.alerts.due(rig.clock.now_us(), 99)) == 4, "each is told once a month"
 
 
 def test_others_and_those_who_may_go_on(mid_month: Rig) -> None:
@@ -78,14 +78,14 @@ def test_others_and_those_who_may_go_on(mid_month: Rig) -> None:
     budget = month_of_ten(rig)
     look(rig, replace(budget, user="bob"))
     assert desired(rig, "gpt") is Desired.RUN, "another's budget"
-    job_id = rig.store.jobs()[0].id
-    rig.store.add_event(
+    job_id = rig.store.jobs.rows()[0].id
+    rig.store.events.add(
         job_id, Event(OVERRIDE, "ada", key=override_key(job_id)), rig.clock.now_us()
     )
     look(rig, budget)
     assert desired(rig, "gpt") is Desired.RUN, "somebody took it upon himself"
     look(rig)
-    assert rig.store.event_keys("budget", 0), "which nothing takes back"
+    assert rig.store.events.keys("budget", 0), "which nothing takes back"
 
 
 def test_below_the_limit_nobody_is_stopped(mid_month: Rig) -> None:
@@ -93,7 +93,7 @@ def test_below_the_limit_nobody_is_stopped(mid_month: Rig) -> None:
     budget = month_of_ten(rig)
     look(rig, replace(budget, microusd=10**12))
     assert desired(rig, "gpt") is Desired.RUN
-    assert rig.store.event_keys("budget", 0) == set()
+    assert rig.store.events.keys("budget", 0) == set()
 
 
 @pytest.mark.req("BUD-02")
@@ -106,10 +106,10 @@ def test_of_a_jobs_own_limit_each_threshold_is_told_once_to_its_routes(mid_month
     told = []
     for minute in range(25):
         Budgets(lambda: (), At(began_us + minute * 60_000_000)).keep(rig.store)
-        rows = rig.store.events_of(job_id, ["cost_reached"])
+        rows = rig.store.events.of_kinds(job_id, ["cost_reached"])
         told += [(minute, row.event.data["percent"]) for row in rows[len(told) :]]
     assert told == [(0, 50), (9, 80), (19, 100)]
-    first, *_, last = (row.event for row in rig.store.events_of(job_id, ["cost_reached"]))
+    first, *_, last = (row.event for row in rig.store.events.of_kinds(job_id, ["cost_reached"]))
     assert first.text.startswith(
         "gpt has spent 50 % of its max_cost_usd: $9.96 of $16.00, $19.93/h"
     )
@@ -136,13 +136,13 @@ def test_what_a_job_will_cost_is_told_before_it_is_spent_each_once_to_its_own_ro
     budgets = Budgets(lambda: (), rig.clock)
     for _ in range(2):
         budgets.keep(rig.store)
-    found = [row.event for row in rig.store.events_of(job_id, ["cost_forecast"])]
+    found = [row.event for row in rig.store.events.of_kinds(job_id, ["cost_forecast"])]
     assert [event.data["percent"] for event in found] == [50, 80, 100]
     assert found[2].text.startswith(
         "gpt will have spent 100 % of its max_cost_usd of $140.00 by its end: $39.69 so far, $2"
     )
     assert "(nine of ten: $1" in found[2].text
-    sent = {(row.event.kind, row.route) for row in rig.store.due_alerts(rig.clock.now_us(), 99)}
+    sent = {(row.event.kind, row.route) for row in rig.store.alerts.due(rig.clock.now_us(), 99)}
     assert {route for kind, route in sent if kind == "cost_forecast"} == {
         "ai-team",
         "ai-director",
@@ -150,9 +150,9 @@ def test_what_a_job_will_cost_is_told_before_it_is_spent_each_once_to_its_own_ro
     }
     later = At(rig.clock.now_us() + 3 * 3600 * 1_000_000)  # $116 of $140 are spent
     Budgets(lambda: (), later).keep(rig.store)
-    reached = [row.event for row in rig.store.events_of(job_id, ["cost_reached"])]
+    reached = [row.event for row in rig.store.events.of_kinds(job_id, ["cost_reached"])]
     assert [event.data["percent"] for event in reached] == [50, 80]
-    assert len(rig.store.events_of(job_id, ["cost_forecast"])) == 3, "each is told once"
+    assert len(rig.store.events.of_kinds(job_id, ["cost_forecast"])) == 3, "each is told once"
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,9 @@ def test_what_its_checkpoints_cost_until_then_is_part_of_what_is_foretold(
     node = rig.launch(job_id, SPOT, ago_s=6320)
     rig.train(node, ago_s=6270, until_s=30, first=0, last=1790)
     look(rig)
-    found = [row.event for row in rig.store.events_of(job_id, ["cost_forecast"])]
+    found = [row.event for row in rig.store.events.of_kinds(job_id, ["cost_forecast"])]
     assert [event.data["percent"] for event in found] == percent
-    assert rig.store.events_of(job_id, ["cost_reached"]) == []
+    assert rig.store.events.of_kinds(job_id, ["cost_reached"]) == []
 
 
 def test_of_a_job_that_does_not_say_how_much_there_is_to_do_nothing_is_foretold(
@@ -183,14 +183,14 @@ def test_of_a_job_that_does_not_say_how_much_there_is_to_do_nothing_is_foretold(
     node = rig.launch(job_id, SPOT, ago_s=6320)
     rig.train(node, ago_s=6270, until_s=30, first=0, last=1190)
     look(rig)
-    assert rig.store.events_of(job_id, ["cost_forecast", "cost_reached"]) == []
+    assert rig.store.events.of_kinds(job_id, ["cost_forecast", "cost_reached"]) == []
 
 
 def test_a_job_without_a_limit_of_its_own_has_no_thresholds(mid_month: Rig) -> None:
     rig = mid_month
     rig.launch(rig.submit(ago_s=2000), SPOT, ago_s=1800)
     look(rig)
-    assert rig.store.events_of(rig.store.jobs()[0].id, ["cost_reached"]) == []
+    assert rig.store.events.of_kinds(rig.store.jobs.rows()[0].id, ["cost_reached"]) == []
 
 
 @pytest.mark.req("BUD-06")
@@ -204,7 +204,7 @@ def test_an_outlier_is_told_of_once_a_day_and_paused_where_the_policy_says_so(
     for day in range(12):
         old = rig.submit(f"old{day}", ago_s=(day + 3) * 86_400, text=text)
         rig.launch(old, SPOT, ago_s=(day + 2) * 86_400)
-        node = rig.store.job_nodes(old)[0]
+        node = rig.store.nodes.of_job(old)[0]
         gone_us = rig.ago((day + 2) * 86_400 - 3600)
         left = {"state": NodeState.GONE, "leave_reason": LeaveReason.DONE}
         rig.commit(old, gone_us, ChangeNode(node.id, left))
@@ -212,7 +212,7 @@ def test_an_outlier_is_told_of_once_a_day_and_paused_where_the_policy_says_so(
     rig.launch(job_id, SPOT, ago_s=86_400)
     for _ in range(2):
         Budgets(lambda: (), rig.clock, lambda: dry_run).keep(rig.store)
-    (told,) = (row.event for row in rig.store.events_of(job_id, ["outlier"]))
+    (told,) = (row.event for row in rig.store.events.of_kinds(job_id, ["outlier"]))
     assert told.alert
     assert "greedy of ada spent $" in told.text
     assert "of the project llm $19.93 a day (median of 12 days" in told.text

@@ -31,20 +31,20 @@ def trains(rig: Rig, save_s: float, windows: int = 10, every: str = "every: 5m")
     rig.train(node, ago_s=6900, until_s=60, first=0, last=9)
     for number in range(windows):
         data = {"window_s": 300 + save_s, "save_s": save_s, "gpu": 0.9}
-        rig.store.add_event(job_id, Event(USAGE, "", node.id, data=data), rig.ago(60 + number))
+        rig.store.events.add(job_id, Event(USAGE, "", node.id, data=data), rig.ago(60 + number))
     return job_id
 
 
 def told(rig: Rig, job_id: str) -> list[Event]:
     for _ in range(2):
         IdleGpuCheck(IdlePolicy, rig.clock).look(rig.store)
-    return [row.event for row in rig.store.events_of(job_id, ["saves_cost"])]
+    return [row.event for row in rig.store.events.of_kinds(job_id, ["saves_cost"])]
 
 
 @pytest.mark.req("CKP-09")
 def test_30_s_each_300_s_are_measured_as_9_1_percent_and_alarm_nobody(rig: Rig) -> None:
     job_id = trains(rig, 30.0)
-    job = rig.store.find_job(job_id)
+    job = rig.store.jobs.find(job_id)
     assert job is not None
     assert share_of(rig.store, job, rig.clock.now_us()) == pytest.approx(30 / 330)
     assert told(rig, job_id) == []
@@ -58,7 +58,7 @@ def test_more_than_a_tenth_is_told_once_a_day_with_what_makes_it_less(rig: Rig) 
         "gpt stands still for its saves 10.2% of the time: save more seldom"
     )
     assert "`every: auto` makes the pause longer" in event.text
-    assert rig.store.due_alerts(rig.clock.now_us(), 9)[0].event.kind == "saves_cost"
+    assert rig.store.alerts.due(rig.clock.now_us(), 9)[0].event.kind == "saves_cost"
     rig.clock.go_on(86_401)
     assert len(told(rig, job_id)) == 1, "what was measured a day ago says nothing of now"
 
@@ -79,7 +79,7 @@ def test_what_was_measured_for_too_short_or_of_a_machine_that_is_gone_says_nothi
     job_id = trains(rig, 100.0, windows=2)
     assert told(rig, job_id) == []
     more = Event(USAGE, "", f"{job_id}-g1-r0", data={"window_s": 400.0, "save_s": 100.0})
-    rig.store.add_event(job_id, more, rig.ago(50))
-    [node] = rig.store.job_nodes(job_id)
+    rig.store.events.add(job_id, more, rig.ago(50))
+    [node] = rig.store.nodes.of_job(job_id)
     rig.leave(node, 10, LeaveReason.PREEMPTED, "notice")
     assert told(rig, job_id) == []

@@ -18,7 +18,7 @@ from providers.base import (
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.observe.clouds import InstanceSurvey, NoticeQueue
-from spotd.store.interface import LostLeaseError, StoreUnavailableError
+from spotd.store.errors import LostLeaseError, StoreUnavailableError
 from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.fake_world import Stage, ToyCloud
 
@@ -227,7 +227,7 @@ def test_a_store_that_was_away_is_asked_again_by_the_next_caller(
 
     record = stage.survey.survey("aws")
     with monkeypatch.context() as patch:
-        patch.setattr(stage.store, "record_listing", away)
+        patch.setattr(stage.store.instances, "record_listing", away)
         with pytest.raises(StoreUnavailableError):
             record()
     record()
@@ -264,7 +264,7 @@ def test_a_warning_that_the_store_did_not_take_is_told_again(
     cloud, asking = stage.clouds["aws"], queue(stage)
     monkeypatch.setattr(cloud, "notices", iter([[warning]]).__next__)
     with monkeypatch.context() as patch:
-        patch.setattr(type(stage.store), "record_cloud_notices", away)
+        patch.setattr(type(stage.store.instances), "record_notices", away)
         with pytest.raises(StoreUnavailableError):
             asking.hear(stage.duty("notices:aws"), stage.clouds["aws"])
     monkeypatch.undo()
@@ -283,7 +283,7 @@ def test_a_warning_told_to_one_who_is_overtaken_meanwhile_is_recorded(
 
     def tell() -> list[Notice]:
         stage.clock.sleep(21)  # our lease ends
-        assert stage.store.take_duty("notices:aws", "other", stage.clock.now_us, 20 * S)
+        assert stage.store.leases.take("notices:aws", "other", stage.clock.now_us, 20 * S)
         return [warning]
 
     monkeypatch.setattr(cloud, "notices", tell)

@@ -28,16 +28,16 @@ def trains(rig: Rig, gpu: float, windows: int = 11, **waits: float) -> str:
     rig.train(node, ago_s=6900, until_s=60, first=0, last=9)
     for number in range(windows):
         event = Event(USAGE, "", node.id, data={"window_s": 300.0, "gpu": gpu, **waits})
-        rig.store.add_event(job_id, event, rig.ago(3500 - 300 * number))
+        rig.store.events.add(job_id, event, rig.ago(3500 - 300 * number))
     return job_id
 
 
 def judged(rig: Rig, job_id: str, does: str, *, dry_run: bool = False) -> tuple[list[str], Desired]:
     for _ in range(2):  # told once a day
         IdleGpuCheck(lambda: IdlePolicy(does, dry_run=dry_run), rig.clock).look(rig.store)
-    job = rig.store.find_job(job_id)
+    job = rig.store.jobs.find(job_id)
     assert job is not None
-    rows = rig.store.events_of(job_id, ["idle_gpus"])
+    rows = rig.store.events.of_kinds(job_id, ["idle_gpus"])
     assert all(row.event.alert for row in rows)
     return [row.event.text for row in rows], job.desired
 
@@ -73,7 +73,7 @@ def test_who_is_left_alone(rig: Rig, gpu: float, windows: int, does: str) -> Non
 
 def test_who_is_paused_already_is_not_told(rig: Rig) -> None:
     job_id = trains(rig, 0.0)
-    rig.store.set_desired(job_id, Desired.PAUSE, "ada", rig.clock.now_us())
+    rig.store.jobs.set_desired(job_id, Desired.PAUSE, rig.clock.now_us())
     assert judged(rig, job_id, "pause") == ([], Desired.PAUSE)
 
 
@@ -95,7 +95,7 @@ def test_below_70_percent_of_15_minutes_is_told_with_its_likely_cause(
     job_id = trains(rig, 0.5, 12, **waits)
     for _ in range(2):
         IdleGpuCheck(IdlePolicy, rig.clock).look(rig.store)
-    [row] = rig.store.events_of(job_id, ["gpus_low"])  # once a day
+    [row] = rig.store.events.of_kinds(job_id, ["gpus_low"])  # once a day
     assert row.event.alert
     assert row.event.severity is Severity.WARNING
     assert "busy 50% of the last 15 min, below 70%: $9.96 each hour" in row.event.text
@@ -104,7 +104,7 @@ def test_below_70_percent_of_15_minutes_is_told_with_its_likely_cause(
 
 def low(rig: Rig, job_id: str, does: str = "warn") -> int:
     IdleGpuCheck(lambda: IdlePolicy(does), rig.clock).look(rig.store)
-    return len(rig.store.events_of(job_id, ["gpus_low"]))
+    return len(rig.store.events.of_kinds(job_id, ["gpus_low"]))
 
 
 @pytest.mark.req("HLT-11")
@@ -112,10 +112,10 @@ def test_it_is_the_last_15_minutes_that_count(rig: Rig) -> None:
     """Busy before and starved since is told; starved before and busy since is not."""
     job_id = trains(rig, 0.9, 12)
     assert low(rig, job_id) == 0
-    node = rig.store.job_nodes(job_id)[0]
+    node = rig.store.nodes.of_job(job_id)[0]
     for ago_s in (850, 700, 550, 400):  # beside three of 0.9
         event = Event(USAGE, "", node.id, data={"window_s": 300.0, "gpu": 0.1})
-        rig.store.add_event(job_id, event, rig.ago(ago_s))
+        rig.store.events.add(job_id, event, rig.ago(ago_s))
     assert low(rig, job_id, "allow") == 0
     assert low(rig, job_id) == 1
 

@@ -9,7 +9,8 @@ import pytest
 
 from spotd.domain.units import S
 from spotd.observe.journal_writer import HEARD_S, LINGER_S, JournalWriter
-from spotd.store.interface import JournalBatch, StoreUnavailableError
+from spotd.store.errors import StoreUnavailableError
+from spotd.store.journal import JournalBatch
 from spotd.store.sql_store import SqlStore
 from spotd.wire import HELLO, PROGRESS, WARNING, JournalEntry
 from tests.spotd.store import build
@@ -51,7 +52,7 @@ def entry(seq: int, kind: str = WARNING) -> JournalEntry:
 
 
 def warnings(store: SqlStore, job_id: str = "j1") -> list[str]:
-    return [row.event.text for row in store.events(job_id) if row.event.kind == "node_warning"]
+    return [row.event.text for row in store.events.rows(job_id) if row.event.kind == "node_warning"]
 
 
 def failing(times: int, error: Exception, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,8 +72,8 @@ def test_all_nodes_in_one_transaction(
     store: SqlStore, recorder: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[list[JournalBatch]] = []
-    real = store.record_journal
-    monkeypatch.setattr(store, "record_journal", lambda b: (calls.append(list(b)), real(b)))
+    real = store.journal.record
+    monkeypatch.setattr(store.journal, "record", lambda b: (calls.append(list(b)), real(b)))
     recorder.say(ONE, [entry(1), entry(2)])
     recorder.say(TWO, [entry(1)])
     recorder.say(ONE, [entry(3)])
@@ -87,8 +88,13 @@ def test_nothing_is_lost_while_the_store_is_away(
     store: SqlStore, recorder: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = StoreUnavailableError("away")
-    for name in ("record_journal", "record_heard", "record_link"):
-        monkeypatch.setattr(store, name, failing(2, away, getattr(store, name)))
+    nodes = store.nodes
+    for where, name in (
+        (store.journal, "record"),
+        (nodes, "record_heartbeats"),
+        (nodes, "record_link"),
+    ):
+        monkeypatch.setattr(where, name, failing(2, away, getattr(where, name)))
     recorder.say(ONE, [entry(1)])
     recorder.hear(ONE)
     recorder.lose(ONE)
@@ -105,14 +111,14 @@ def test_nothing_is_lost_while_the_store_is_away(
 def test_one_nodes_poison_is_its_own(
     store: SqlStore, recorder: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = store.record_journal
+    real = store.journal.record
 
     def picky(batches: list[JournalBatch]) -> None:
         if any(batch.node_id == ONE for batch in batches):
             raise RuntimeError("a bug that these entries bring out")
         real(batches)
 
-    monkeypatch.setattr(store, "record_journal", picky)
+    monkeypatch.setattr(store.journal, "record", picky)
     recorder.say(ONE, [entry(1)])
     recorder.say(TWO, [entry(1)])
     recorder.say(ONE, [entry(2)])
@@ -156,7 +162,7 @@ def test_a_link_that_is_back_is_on_record_at_once(
     store: SqlStore, recorder: JournalWriter, known: bool
 ) -> None:
     if known:  # by the database, from an earlier process
-        store.record_link(ONE, NOW)
+        store.nodes.record_link(ONE, NOW)
         recorder.lose(ONE, recorded=True)
     else:
         recorder.lose(ONE)
@@ -196,7 +202,7 @@ def progress(seq: int) -> JournalEntry:
 
 
 def steps(store: SqlStore) -> list[int]:
-    return [row.to_step for row in store.progress("j1")]
+    return [row.to_step for row in store.progress.rows("j1")]
 
 
 def test_progress_waits_a_moment_for_company(

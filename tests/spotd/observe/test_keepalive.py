@@ -11,7 +11,7 @@ from spotd.domain.job import CheckpointSpec
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.observe.keepalive import EVERY_S, Keepalive
-from spotd.wire import parse_here
+from spotd.wire import parse_presence
 from tests.spotd.fake_world import Stage
 
 
@@ -25,7 +25,7 @@ class Channel:
     def sendall(self, data: bytes) -> None:
         if self.broken:
             raise TimeoutError
-        self.said.append(parse_here(data).left_s)
+        self.said.append(parse_presence(data).left_s)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_it_is_told_at_once_and_then_every_minute(stage: Stage, followed: Any) -
 def test_what_it_is_told_is_what_its_tag_says(stage: Stage, followed: Any) -> None:
     """As it was renewed since the follower has it, and no more than that where it was not."""
     presence, now_us = Keepalive(stage.store, stage.clock), stage.clock.now_us()
-    stage.store.record_renewed(followed.node.id, now_us + 100_000 * S)
+    stage.store.nodes.record_renewed(followed.node.id, now_us + 100_000 * S)
     presence.tell([followed])
     assert followed.channel.said == [100_000]
     stage.clock.sleep(99_000)
@@ -83,7 +83,7 @@ def test_a_job_that_goes_by_it_is_told_how_long_its_machines_live(stage: Stage) 
     stage.submit("j2")
     stage.run(lambda s: s.nodes("j1", NodeState.RUNNING) and s.nodes("j2", NodeState.RUNNING))
     words: list[float] = []
-    channel = SimpleNamespace(sendall=lambda data: words.append(parse_here(data).mtbf_s))
+    channel = SimpleNamespace(sendall=lambda data: words.append(parse_presence(data).mtbf_s))
     first, other = (stage.nodes(job)[0] for job in ("j1", "j2"))
     presence = Keepalive(stage.store, stage.clock)
     presence.tell([SimpleNamespace(node=first, channel=channel)])

@@ -9,7 +9,7 @@ from spotd.domain.events import Event
 from spotd.domain.states import NodeState
 from spotd.observe.leftovers import FRESH_S, LeftoverSweep
 from spotd.planner.core.orphan_policy import GRACE_S, OrphanAction, leftovers_of
-from spotd.store.interface import LostLeaseError
+from spotd.store.errors import LostLeaseError
 from tests.spotd.fake_world import Stage, ToyCloud
 
 
@@ -45,7 +45,7 @@ def sweep_of(stage: Stage) -> LeftoverSweep:
 
 
 def told(stage: Stage, kind: str) -> list[Event]:
-    return [row.event for row in stage.store.events(None) if row.event.kind == kind]
+    return [row.event for row in stage.store.events.rows(None) if row.event.kind == kind]
 
 
 def test_what_a_machine_that_is_gone_left_is_discarded_after_a_grace(stage: Stage) -> None:
@@ -95,9 +95,9 @@ def test_what_a_person_releases_goes(stage: Stage) -> None:
     foreign = left(stage, "vol-2", **{"spotd-deployment": "d9"})
     sweep = sweep_of(stage)
     look(stage, sweep, GRACE_S)
-    stage.store.release_orphans("aws", stage.clock.now_us())
+    stage.store.orphans.release("aws", stage.clock.now_us())
     assert len(look(stage, sweep, GRACE_S).left) == 2, "that was said of machines"
-    stage.store.release_orphans(leftovers_of("aws"), stage.clock.now_us())
+    stage.store.orphans.release(leftovers_of("aws"), stage.clock.now_us())
     assert look(stage, sweep, GRACE_S).left == [foreign]
 
 
@@ -128,7 +128,7 @@ def test_in_quarantine_nothing_is_discarded(stage: Stage) -> None:
     token, sweep = trained(stage), sweep_of(stage)
     finish(stage)
     left(stage, token=token)
-    stage.store.set_quarantine("restored", stage.clock.now_us())
+    stage.store.deployment.set_quarantine("restored", stage.clock.now_us())
     look(stage, sweep)
     assert look(stage, sweep, GRACE_S).left
 
@@ -152,7 +152,7 @@ def test_who_lost_the_duty_discards_nothing(stage: Stage) -> None:
     stage.clock.sleep(GRACE_S)
     ours = stage.duty("leftovers:aws")
     stage.clock.sleep(30.0)
-    assert stage.store.take_duty("leftovers:aws", "other", stage.clock.now_us, 20_000_000)
+    assert stage.store.leases.take("leftovers:aws", "other", stage.clock.now_us, 20_000_000)
     with pytest.raises(LostLeaseError):
         sweep.run(ours)
     assert stage.clouds["aws"].left

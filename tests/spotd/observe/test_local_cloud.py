@@ -11,7 +11,7 @@ import pytest
 
 from providers.base import CapacityType, InstanceState, Launched, NoticeKind, OfferRequest
 from providers.local.cloud import LocalCloud
-from providers.local.control import Running, running
+from providers.local.control import RunningCloud, running
 from providers.stores.local import LocalStore
 from spotd.act.bundle import Bundle
 from spotd.act.effects import launch_request
@@ -32,7 +32,7 @@ KEYS = sshd.keys(3)
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCloud]:
     with running(tmp_path_factory.mktemp("cloud")) as cloud:
         yield cloud
 
@@ -40,7 +40,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.mark.req("RPV-14")
 @pytest.mark.parametrize("make", ["aws", "gcp", "azure"])
 def test_from_launch_to_gone(
-    local: Running, make: str, store: SqlStore, tmp_path: Path, bundle: Bundle
+    local: RunningCloud, make: str, store: SqlStore, tmp_path: Path, bundle: Bundle
 ) -> None:
     clock, link = SystemClock(), SshLink(bundle)
     cloud = LocalCloud(
@@ -55,7 +55,7 @@ def test_from_launch_to_gone(
         launch_request(Effect(EffectKind.LAUNCH, node, view.job, now_us, {}), KEYS, "d0")
     )
     assert isinstance(launched, Launched)
-    store.record_launched(NODE, launched.instance_id, clock.now_us())
+    store.nodes.record_launched(NODE, launched.instance_id, clock.now_us())
     wait_until(
         "it runs",
         lambda: any(
@@ -63,7 +63,7 @@ def test_from_launch_to_gone(
         ),
     )
     asked_us = clock.now_us()
-    store.record_listing(make, cloud.list(), asked_us, asked_us)
+    store.instances.record_listing(make, cloud.list(), asked_us, asked_us)
     build.move(store, NODE, NodeState.BOOTING, asked_us)
 
     objects = LocalStore(tmp_path / "objects")
@@ -71,10 +71,10 @@ def test_from_launch_to_gone(
     follower.start()
     try:
         booted = build.node(store, NODE)
-        job = store.jobs()[0]
+        job = store.jobs.rows()[0]
         config = replace(agent_config("d0", job, booted, cloud, clock.now_us()), heartbeat_s=0.2)
         link.boot(booted, KEYS, config, 30.0)
-        store.record_booted(NODE, clock.now_us())
+        store.nodes.record_booted(NODE, clock.now_us())
         follower.poke()
         wait_until("its hello", lambda: build.node(store, NODE).hello_at_us)
 

@@ -57,7 +57,7 @@ class Bench:
         self.output = Output(store, self.objects, SystemClock())
 
     def offsets(self) -> dict[str, int]:
-        found = self.store.log_offsets("j1")
+        found = self.store.logs.offsets("j1")
         return {stream: offset for (_, _, stream), offset in found.items()}
 
     def say(self, begin: int, end: int, stream: str = "rank0") -> None:

@@ -20,7 +20,8 @@ from spotd.history.market_episodes import (
     EpisodeThresholds,
 )
 from spotd.observe.market_alerts import Markets, concerned
-from spotd.store.interface import LostLeaseError, Store
+from spotd.store.errors import LostLeaseError
+from spotd.store.interface import Store
 from tests.spotd.store.build import NOW, commit, move, offer, opening, placed, plan, submit, view
 
 DAY = 86_400 * S
@@ -44,11 +45,11 @@ class Hand:
 
 
 def told(store: Store) -> list[str]:
-    return [row.event.kind for row in store.own_events(KINDS, 0)]
+    return [row.event.kind for row in store.events.of_deployment(KINDS, 0)]
 
 
 def alerts(store: Store) -> list[str]:
-    return [row.event.kind for row in store.due_alerts(1 << 60, 99)]
+    return [row.event.kind for row in store.alerts.due(1 << 60, 99)]
 
 
 def look(store: Store, hand: Clock, **terms: object) -> None:
@@ -58,16 +59,16 @@ def look(store: Store, hand: Clock, **terms: object) -> None:
 
 def running(store: Store) -> None:
     """A job on the offer, which has cost $10 for long."""
-    store.record_offers("aws", [offer()], NOW)
+    store.market.record_offers("aws", [offer()], NOW)
     placed(store)
-    store.record_launched("j1-g1-0", "i-1", NOW)
+    store.nodes.record_launched("j1-g1-0", "i-1", NOW)
 
 
 def at_price(store: Store, hand: Hand, usd: int) -> None:
     hand.sleep(600)
     listed = offer().list_microusd_per_h
     now = replace(offer(price=usd), list_microusd_per_h=listed)
-    store.record_offers("aws", [now], hand.at_us)
+    store.market.record_offers("aws", [now], hand.at_us)
 
 
 @pytest.mark.req("MON-01")
@@ -99,10 +100,10 @@ def test_who_was_overtaken_tells_nothing(store: Store) -> None:
     before."""
     hand = Hand()
     running(store)
-    first = store.take_duty("market", "one", hand.now_us, 20 * S)
+    first = store.leases.take("market", "one", hand.now_us, 20 * S)
     assert first is not None
     at_price(store, hand, 14)
-    second = store.take_duty("market", "two", hand.now_us, 20 * S)
+    second = store.leases.take("market", "two", hand.now_us, 20 * S)
     assert second is not None
     with pytest.raises(LostLeaseError):
         look(store.fenced("market", first), hand)
@@ -117,7 +118,7 @@ def test_what_was_told_is_known_although_much_else_happened(store: Store) -> Non
     at_price(store, hand, 14)
     look(store, hand)
     for number in range(3):
-        store.prune(START - number)
+        store.events.prune(START - number)
         look(store, hand)
     assert told(store) == [SPIKE]
 
@@ -149,11 +150,11 @@ def test_what_is_not_to_be_had_and_is_again(store: Store) -> None:
     hand.sleep(600)
     commit(store, view(store, "j1", hand.at_us), opening("j1"), hand.at_us)
     commit(store, view(store), plan(ChangeJob({"waiting_since_us": 0})), hand.at_us)
-    store.record_launched("j1-g1-0", "i-1", hand.at_us)
+    store.nodes.record_launched("j1-g1-0", "i-1", hand.at_us)
     look(store, hand)
     look(store, hand)
     assert alerts(store) == [NONE_LEFT, AGAIN]
-    text = store.own_events(KINDS, 0)[-1].event.text
+    text = store.events.of_deployment(KINDS, 0)[-1].event.text
     assert text.startswith("8xH100 spot/on_demand is to be had again, in aws/aws-1/aws-1a/8xh100/s")
     assert "after 40 min" in text
 
@@ -161,18 +162,18 @@ def test_what_is_not_to_be_had_and_is_again(store: Store) -> None:
 def test_a_job_that_is_paused_waits_for_nothing(store: Store) -> None:
     hand = Hand()
     commit(store, submit(store), plan(ChangeJob({"waiting_since_us": NOW})), NOW)
-    store.set_desired("j1", Desired.PAUSE, "ada", NOW)
+    store.jobs.set_desired("j1", Desired.PAUSE, NOW)
     look(store, hand)
     assert told(store) == []
 
 
 def test_whose_concern_an_offer_is(store: Store) -> None:
-    store.record_offers("aws", [offer(), offer("aws-1b", 11)], NOW)
-    store.record_offers("gcp", [offer("gcp-1a", 9, accelerator="A100")], NOW)
+    store.market.record_offers("aws", [offer(), offer("aws-1b", 11)], NOW)
+    store.market.record_offers("gcp", [offer("gcp-1a", 9, accelerator="A100")], NOW)
     placed(store, "j1", max_hourly_microusd=12_000_000)
     commit(store, submit(store, "j2"), plan(ChangeJob({"waiting_since_us": NOW})), NOW)
-    jobs: list[Job] = store.jobs(finished=False)
-    found = concerned(jobs, store.active_nodes(), store.load_market(NOW))
+    jobs: list[Job] = store.jobs.rows(finished=False)
+    found = concerned(jobs, store.nodes.active(), store.market.load(NOW))
     assert [(one.offer.zone, dict(one.runs), dict(one.waits)) for one in found] == [
         ("aws-1a", {"j1": 12_000_000}, {"j2": 0}),
         ("aws-1b", {}, {"j2": 0}),

@@ -22,7 +22,8 @@ from spotd.domain.states import NodeState
 from spotd.observe import journal_writer, nodes, retries
 from spotd.observe.nodes import Follower
 from spotd.observe.selector import SystemSelector
-from spotd.store.interface import JournalBatch, StoreUnavailableError
+from spotd.store.errors import StoreUnavailableError
+from spotd.store.journal import JournalBatch
 from tests.fixtures import sshd
 from tests.fixtures.metadata import serve_metadata
 from tests.fixtures.station import NODE, Station, kill, station
@@ -45,7 +46,7 @@ class Tap:
         self.seqs: list[int] = []
         self.away = False
         self.refused = 0
-        real = here.store.record_journal
+        real = here.store.journal.record
 
         def record(batches: list[JournalBatch]) -> None:
             if self.away:
@@ -55,7 +56,7 @@ class Tap:
             self.seqs += [entry.seq for batch in batches for entry in batch.entries]
             real(batches)
 
-        monkeypatch.setattr(here.store, "record_journal", record)
+        monkeypatch.setattr(here.store.journal, "record", record)
 
 
 def follow_threads() -> list[str]:
@@ -286,7 +287,7 @@ def test_somebody_else_at_the_address_is_told(
         wait_until("told", lambda: "link_refused" in here.kinds())
     tried = follower._retries.failures(NODE)
     wait_until("tried again", lambda: follower._retries.failures(NODE) > tried + 4)
-    said = [row.event for row in here.store.events("j1") if row.event.kind == "link_refused"]
+    said = [row.event for row in here.store.events.rows("j1") if row.event.kind == "link_refused"]
     assert len(said) == 1
     assert said[0].alert
     assert here.node.hello_at_us == 0
@@ -311,10 +312,10 @@ def test_rubbish_from_a_node_stops_nothing(here: Station) -> None:
     folder = here.machine.home / ".spotd" / "bundles"
     folder.mkdir(parents=True)
     (folder / f"{here.link.bundle.digest}.pyz").write_text("")
-    here.store.record_booted(NODE, here.clock.now_us())
+    here.store.nodes.record_booted(NODE, here.clock.now_us())
     here.follow().poke()
     wait_until("what came after the gap", lambda: here.node.journal_seq == 4)
-    texts = [row.event.text for row in here.store.events("j1")]
+    texts = [row.event.text for row in here.store.events.rows("j1")]
     assert any("after the gap" in text for text in texts)
 
 
@@ -337,12 +338,12 @@ def test_dead_machines_do_not_hold_up_a_new_one(here: Station) -> None:
         now_us = here.clock.now_us()
         seen: list[Instance] = []
         for node, port in zip(view.nodes, ports, strict=True):
-            here.store.record_launched(node.id, f"i-{node.id}", now_us)
+            here.store.nodes.record_launched(node.id, f"i-{node.id}", now_us)
             seen.append(build.instance(node, f"i-{node.id}", port=port))
-        here.store.record_listing("aws", seen, now_us + 1, now_us + 1)
+        here.store.instances.record_listing("aws", seen, now_us + 1, now_us + 1)
         for node in view.nodes:
             build.move(here.store, node.id, NodeState.BOOTING, now_us)
-            here.store.record_booted(node.id, now_us)
+            here.store.nodes.record_booted(node.id, now_us)
         follower = here.follow()
         wait_until("all were tried", lambda: len(follower._retries._failures) == 20)
         # From now on a dead one takes for ever; all threads that try again are soon with one.
@@ -353,7 +354,7 @@ def test_dead_machines_do_not_hold_up_a_new_one(here: Station) -> None:
         follower.poke()
         wait_until("its hello", lambda: here.node.hello_at_us)
         assert again.qsize() > 0
-        assert all(node.link_down_at_us for node in here.store.job_nodes("j2"))
+        assert all(node.link_down_at_us for node in here.store.nodes.of_job("j2"))
 
 
 def dead_nodes(ports: list[int]) -> list[Node]:
@@ -367,8 +368,8 @@ def test_stop_does_not_wait_for_a_dead_machine(here: Station) -> None:
     with tarpits(1) as ports:
         here.enlist()
         seen = build.instance(here.node, "i-1", port=ports[0])
-        here.store.record_listing("aws", [seen], here.clock.now_us(), here.clock.now_us())
-        here.store.record_booted(NODE, here.clock.now_us())
+        here.store.instances.record_listing("aws", [seen], here.clock.now_us(), here.clock.now_us())
+        here.store.nodes.record_booted(NODE, here.clock.now_us())
         follower = here.follow()
         wait_until("it is being opened", lambda: follower._opening)
         began_s = time.monotonic()
@@ -390,8 +391,8 @@ def test_a_node_that_ends_with_its_link_down_wakes_nobody(here: Station) -> None
 def test_hints_do_not_become_queries(here: Station, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every transaction of a busy fleet pokes; the store is asked a few times a second."""
     looks = []
-    real = here.store.booted_nodes
-    monkeypatch.setattr(here.store, "booted_nodes", lambda: (looks.append(1), real())[1])
+    real = here.store.nodes.booted
+    monkeypatch.setattr(here.store.nodes, "booted", lambda: (looks.append(1), real())[1])
     follower = here.follow()
     began_s = time.monotonic()
     # A machine full of other work may run the follower late: it is given the time to look again.

@@ -12,7 +12,7 @@ from tests.spotd.store import build
 
 
 def disabled(stage: Stage) -> dict[str, str]:
-    return dict(stage.store.load_market(stage.clock.now_us()).disabled)
+    return dict(stage.store.market.load(stage.clock.now_us()).disabled)
 
 
 def test_offers_replace_what_was_known(stage: Stage) -> None:
@@ -20,7 +20,7 @@ def test_offers_replace_what_was_known(stage: Stage) -> None:
     quotes = Quotes(cloud, stage.clock)
     cloud.on_sale = [build.offer("aws-1a", 3)]
     quotes.refresh(stage.store)
-    offers = stage.store.load_market(stage.clock.now_us()).offers
+    offers = stage.store.market.load(stage.clock.now_us()).offers
     assert [o.price_microusd_per_h for o in offers if o.provider == "aws"] == [3_000_000]
 
 
@@ -38,20 +38,20 @@ def test_refused_credentials_put_a_cloud_out_of_use_until_they_work(stage: Stage
 
 
 def test_a_cloud_that_does_not_answer_keeps_its_offers(stage: Stage) -> None:
-    before = stage.store.load_market(stage.clock.now_us()).offers
+    before = stage.store.market.load(stage.clock.now_us()).offers
     stage.clouds["aws"].fail("offers", UnknownOutcome("timed out"))
     Quotes(stage.clouds["aws"], stage.clock).refresh(stage.store)
-    assert stage.store.load_market(stage.clock.now_us()).offers == before
+    assert stage.store.market.load(stage.clock.now_us()).offers == before
     assert disabled(stage) == {}
 
 
 def sold(stage: Stage) -> list[Offer]:
-    offers = stage.store.load_market(stage.clock.now_us()).offers
+    offers = stage.store.market.load(stage.clock.now_us()).offers
     return [offer for offer in offers if offer.provider == "aws"]
 
 
 def told(stage: Stage) -> list[Event]:
-    return [row.event for row in stage.store.events(None) if row.event.kind == "prices"]
+    return [row.event for row in stage.store.events.rows(None) if row.event.kind == "prices"]
 
 
 def test_a_price_that_is_not_believed_is_told_once_and_costs_no_less(stage: Stage) -> None:
@@ -67,7 +67,7 @@ def test_a_price_that_is_not_believed_is_told_once_and_costs_no_less(stage: Stag
     (event,) = told(stage)
     assert event.alert
     assert key in event.text
-    running = [row for row in stage.store.segments("j1") if not row.end_us]
+    running = [row for row in stage.store.ledger.segments("j1") if not row.end_us]
     assert [row.rate_microusd_per_h for row in running] == [listed]
     cloud.on_sale = [build.offer(node.offer.zone, 10)]
     quotes.refresh(stage.store)

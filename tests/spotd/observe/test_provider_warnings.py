@@ -14,7 +14,7 @@ from providers.warnings import ProviderWarning
 from spotd.base.log import redactor
 from spotd.domain.events import Event, Severity
 from spotd.observe.provider_warnings import ProviderWarnings
-from spotd.store.interface import StoreUnavailableError
+from spotd.store.errors import StoreUnavailableError
 from tests.spotd.fake_world import Stage
 
 
@@ -22,7 +22,7 @@ class Talkative:
     """As much of a provider as is asked here."""
 
     def __init__(self, codes: CodeTable) -> None:
-        self.remarks = codes.remarks
+        self.warnings = codes.warnings
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def remarks(stage: Stage, codes: dict[str, CodeTable]) -> ProviderWarnings:
 
 
 def told(stage: Stage) -> list[Event]:
-    return [row.event for row in stage.store.events(None) if row.event.kind == "remark"]
+    return [row.event for row in stage.store.events.rows(None) if row.event.kind == "remark"]
 
 
 def texts(events: Sequence[Event]) -> list[str]:
@@ -66,7 +66,7 @@ def test_each_code_of_each_cloud_once(
         codes["aws"].error("New", "other words")
     (event,) = told(stage)
     assert (event.alert, event.severity) == (True, Severity.WARNING)
-    assert event.text.startswith("aws: an answer that this spotd does not know")
+    assert event.text.startswith("aws: unknown error code")
     assert event.text.endswith("New: first words")
     codes["aws"].error("Newer", "x")
     codes["gcp"].error("New", "y")
@@ -99,7 +99,7 @@ def test_what_the_store_did_not_take_is_told_the_next_time(
         raise StoreUnavailableError("away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(stage.store, "add_event", away)
+        patch.setattr(stage.store.events, "add", away)
         with pytest.raises(StoreUnavailableError):
             remarks.tell()
     remarks.tell()
@@ -109,5 +109,5 @@ def test_what_the_store_did_not_take_is_told_the_next_time(
 def test_only_so_many_texts_are_kept(codes: dict[str, CodeTable]) -> None:
     for number in range(200):
         codes["aws"].error(f"Code{number}", "x")
-    assert len(codes["aws"].remarks()) == 50
-    assert isinstance(codes["aws"].remarks()[0], ProviderWarning)
+    assert len(codes["aws"].warnings()) == 50
+    assert isinstance(codes["aws"].warnings()[0], ProviderWarning)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from providers.base import AuthError, CapacityType
-from providers.readiness import CapacityNeed, Finding, Grade, good
+from providers.readiness import CapacityNeed, Finding, Grade, passed
 from providers.split_credentials import SplitProvider
 from spotd.observe.readiness import examine
 from tests.fixtures.waiting import LIMIT_S, until
@@ -21,13 +21,13 @@ class Cloud:
         self._waits = waits
         self._breaks = breaks
 
-    def examine(self, needs: Sequence[CapacityNeed]) -> Sequence[Finding]:
+    def check_readiness(self, needs: Sequence[CapacityNeed]) -> Sequence[Finding]:
         self.needs = needs
         if self._waits is not None:
             self._waits.wait(LIMIT_S)
         if self._breaks:
             raise KeyError("what no adapter should do")
-        return [good("credentials", "me")]
+        return [passed("credentials", "me")]
 
 
 def test_each_is_told_by_itself() -> None:
@@ -42,7 +42,7 @@ def test_each_is_told_by_itself() -> None:
     never.set()
     assert clouds["good"].needs == [need()]
     assert {*found} == {"good", "slow", "broken"}
-    assert found["good"] == [good("credentials", "me")]
+    assert found["good"] == [passed("credentials", "me")]
     assert "within 0 s" in found["slow"][0].text
     assert "KeyError" in found["broken"][0].text
     assert {found[name][0].grade for name in ("slow", "broken")} == {Grade.FAIL}
@@ -65,7 +65,7 @@ def test_the_credentials_that_end_machines_are_looked_at_as_well() -> None:
     for name in ("name", "local", "watcher", "limits_life", "power_off", "prepared_file"):
         setattr(makes, name, "")
     ends: Any = Ends()
-    found = SplitProvider(makes, ends).examine([])
+    found = SplitProvider(makes, ends).check_readiness([])
     assert [(one.check, one.grade) for one in found] == [
         ("credentials", Grade.OK),
         ("credentials that end", Grade.FAIL),

@@ -15,13 +15,13 @@ from spotd.domain.job import Desired, Job
 from spotd.domain.plan import ChangeJob
 from spotd.domain.states import LeaveReason, Outcome
 from spotd.domain.units import S
-from spotd.money.budget import Budget, standing
+from spotd.money.budget import Budget, budget_status
 from spotd.money.focus import month_of
 from spotd.observe import storage_costs
 from spotd.observe.budgets import Budgets
 from spotd.planner.planner import decide
 from spotd.store.budget_queries import carried, spendings
-from spotd.store.interface import JournalBatch
+from spotd.store.journal import JournalBatch
 from spotd.wire import JournalEntry
 from tests.spotd.api.rig import JOB_FILE, OFFERS, SPOT, Rig
 
@@ -73,7 +73,7 @@ def test_egress_requests_and_storage_are_part_of_what_a_job_has_spent(rig: Rig) 
     job_id = saving(rig)
     machines = spent(rig, job_id)
     look(rig)
-    [row] = rig.store.carriages()
+    [row] = rig.store.storage_costs.rows()
     assert row.month_us == month_of(NOVEMBER_15)[0]
     assert row.microusd == pytest.approx(EGRESS + WRITES + lies(1800), abs=5)
     assert row.microusd_per_h == row.microusd, "all of it in the last hour"
@@ -87,7 +87,7 @@ def test_what_a_resume_elsewhere_takes_out_of_a_cloud_is_part_of_it(rig: Rig) ->
     job_id = saving(rig)
     look(rig)
     before = spent(rig, job_id)
-    [first] = rig.store.job_nodes(job_id)
+    [first] = rig.store.nodes.of_job(job_id)
     rig.leave(first, 1000, LeaveReason.PREEMPTED, "notice")
     second = rig.launch(job_id, SPOT, ago_s=900)
     rig.say(second, 800, "claimed", step=20, manifest="m20")
@@ -111,7 +111,10 @@ def test_what_is_read_over_a_mount_of_another_cloud_is_part_of_it(rig: Rig) -> N
     rig.say(node, 600, "mount_read", target="/other", bytes=GB)
     Budgets(list, rig.clock, places=lambda: rig.places).keep(rig.store)
     assert spent(rig, job_id) - machines == 10 * 120_000
-    assert "'/other', which is no mount" in rig.store.events_of(job_id, ["journal"])[0].event.text
+    assert (
+        "'/other', which is no mount"
+        in rig.store.events.of_kinds(job_id, ["journal"])[0].event.text
+    )
     rig.start()
     report = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost/report")
     text = str(report)
@@ -156,10 +159,10 @@ def test_what_a_machine_copies_out_of_another_cloud_is_part_of_it(rig: Rig) -> N
         for number, (target, url, size) in enumerate(told, start=1)
     ]
     for _ in range(2):
-        rig.store.record_journal([JournalBatch(node.id, tuple(entries), rig.ago(800))])
+        rig.store.journal.record([JournalBatch(node.id, tuple(entries), rig.ago(800))])
     Budgets(list, rig.clock, places=lambda: rig.places).keep(rig.store)
     assert spent(rig, job_id) - machines == 31 * 120_000
-    [wrong] = rig.store.events_of(job_id, ["journal"])
+    [wrong] = rig.store.events.of_kinds(job_id, ["journal"])
     assert "field 'url' is 'http://else/x'" in wrong.event.text
     rig.start()
     data = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost/report")
@@ -200,14 +203,14 @@ def test_max_cost_ends_a_job_whose_checkpoints_reach_it(rig: Rig) -> None:
     def stop_text() -> str:
         view = rig.store.load_view(job_id, rig.clock.now_us())
         assert view is not None
-        plan = decide(view, rig.store.load_market(rig.clock.now_us()), rig.clock.now_us())
+        plan = decide(view, rig.store.market.load(rig.clock.now_us()), rig.clock.now_us())
         told = [one.fields for one in plan.changes if isinstance(one, ChangeJob)]
         return next((str(fields["stop_text"]) for fields in told if "stop_text" in fields), "")
 
     assert stop_text() == ""
     look(rig)
     assert stop_text() == "max_cost_usd of 25.00 reached"
-    [*_, reached] = rig.store.events_of(job_id, ["cost_reached"])
+    [*_, reached] = rig.store.events.of_kinds(job_id, ["cost_reached"])
     assert reached.event.data["percent"] == 100
     assert "$28.96 of $25.00" in reached.event.text
 
@@ -216,7 +219,7 @@ def test_when_the_limit_is_reached_and_what_cost_shows_go_by_both(rig: Rig) -> N
     """$19.93 and $9.03 are spent of $100, and each hour takes as much again."""
     job_id = saving(rig, "  budget: {max_cost_usd: 100}\n")
     look(rig)
-    [row] = rig.store.carriages()
+    [row] = rig.store.storage_costs.rows()
     rig.start()
     data = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost")
     assert data["carried_usd"] == pytest.approx(row.microusd / 1e6)
@@ -227,35 +230,35 @@ def test_when_the_limit_is_reached_and_what_cost_shows_go_by_both(rig: Rig) -> N
 
 def test_a_budget_counts_it_and_stops_at_it(rig: Rig) -> None:
     job_id = saving(rig)
-    job = rig.store.find_job(job_id)
+    job = rig.store.jobs.find(job_id)
     assert job is not None
     lab = Budget("lab", 25_000_000)
     now_us = rig.clock.now_us()
     month, rows = month_of(now_us), spendings(rig.store, now_us)
-    alone = standing(lab, rows, month, now_us)
+    alone = budget_status(lab, rows, month, now_us)
     assert alone.spent_microusd < lab.microusd
     look(rig, lab)
-    found = standing(lab, rows, month, now_us, carried(rig.store, month[0]))
+    found = budget_status(lab, rows, month, now_us, carried(rig.store, month[0]))
     assert found.spent_microusd == spent(rig, job_id) > lab.microusd
-    [row] = rig.store.carriages()
+    [row] = rig.store.storage_costs.rows()
     assert found.microusd_per_h == alone.microusd_per_h + row.microusd_per_h
-    after = rig.store.find_job(job_id)
+    after = rig.store.jobs.find(job_id)
     assert after is not None
     assert after.desired is Desired.PAUSE
-    assert rig.store.event_keys("budget", 0)
+    assert rig.store.events.keys("budget", 0)
 
 
 def test_a_month_that_is_over_stays_and_what_is_kept_goes_on_costing(rig: Rig) -> None:
     """A job that has ended: its checkpoint lies there until somebody removes it."""
     job_id = saving(rig)
     look(rig)
-    [node] = rig.store.job_nodes(job_id)
+    [node] = rig.store.nodes.of_job(job_id)
     rig.leave(node, 10, LeaveReason.DONE, "done")
     rig.finish(job_id, 5, Outcome.SUCCEEDED)
     rig.clock.go_on(30 * 86_400)
     for _ in range(2):
         look(rig)
-    november, december = rig.store.carriages()
+    november, december = rig.store.storage_costs.rows()
     (_, ends_us) = month_of(NOVEMBER_15)
     assert (november.month_us, december.month_us) == (month_of(NOVEMBER_15)[0], ends_us)
     rest_s = (ends_us - NOVEMBER_15) / S + 1800
@@ -265,10 +268,12 @@ def test_a_month_that_is_over_stays_and_what_is_kept_goes_on_costing(rig: Rig) -
     assert december.microusd_per_h == pytest.approx(lies(3600), abs=10)
     rig.clock.go_on(3600)
     look(rig)
-    assert rig.store.carriages() == [november, december], "what it keeps is looked at once a day"
+    assert rig.store.storage_costs.rows() == [november, december], (
+        "what it keeps is looked at once a day"
+    )
     rig.clock.go_on(86_400)
     look(rig)
-    again, later = rig.store.carriages()
+    again, later = rig.store.storage_costs.rows()
     assert again == november, "it is over"
     assert later.microusd == pytest.approx(december.microusd + lies(25 * 3600), rel=1e-3)
 
@@ -279,16 +284,16 @@ def test_what_is_heard_of_a_month_after_its_end_counts_in_it(rig: Rig) -> None:
     _, ends_us = month_of(NOVEMBER_15)
     rig.clock.go_on((ends_us - NOVEMBER_15) / S + 600)
     look(rig)
-    november, _ = rig.store.carriages()
-    [node] = rig.store.job_nodes(job_id)
+    november, _ = rig.store.storage_costs.rows()
+    [node] = rig.store.nodes.of_job(job_id)
     data = {"step": 40, "manifest": "m40", "bytes": 100 * GB}
     entries = (
         JournalEntry(98, ends_us - HOUR // 6, node.generation, "checkpoint", data),
         JournalEntry(99, rig.ago(0), node.generation, "link", {}),
     )
-    rig.store.record_journal([JournalBatch(node.id, entries, rig.ago(0))])
+    rig.store.journal.record([JournalBatch(node.id, entries, rig.ago(0))])
     look(rig)
-    again, _ = rig.store.carriages()
+    again, _ = rig.store.storage_costs.rows()
     assert again.month_us == november.month_us
     assert again.microusd - november.microusd == pytest.approx(EGRESS + WRITES, rel=0.01)
 
@@ -299,7 +304,7 @@ def test_beside_a_machine_of_this_box_and_in_a_folder_nothing_is_paid(rig: Rig) 
     node = rig.launch(job_id, OFFERS[2], ago_s=3600)
     rig.say(node, 1800, "checkpoint", step=20, manifest="m20", bytes=100 * GB)
     look(rig)
-    assert rig.store.carriages() == []
+    assert rig.store.storage_costs.rows() == []
 
 
 def test_a_job_that_came_and_went_between_two_looks_is_counted(
@@ -310,26 +315,26 @@ def test_a_job_that_came_and_went_between_two_looks_is_counted(
     look(rig)
     job_id = saving(rig)
     rig.submit("later", ago_s=60)
-    [node] = rig.store.job_nodes(job_id)
+    [node] = rig.store.nodes.of_job(job_id)
     rig.leave(node, 10, LeaveReason.DONE, "done")
     rig.finish(job_id, 5, Outcome.SUCCEEDED)
     look(rig)
-    [row] = rig.store.carriages()
+    [row] = rig.store.storage_costs.rows()
     assert row.job_id == job_id
 
 
 def test_what_a_person_removed_costs_nothing_from_then_on(rig: Rig) -> None:
     job_id = saving(rig)
-    [node] = rig.store.job_nodes(job_id)
+    [node] = rig.store.nodes.of_job(job_id)
     rig.leave(node, 10, LeaveReason.DONE, "done")
     rig.finish(job_id, 5, Outcome.SUCCEEDED)
     look(rig)
-    [before] = rig.store.carriages()
-    rig.store.record_removed(job_id, "m20", rig.clock.now_us())
-    rig.store.record_removed(job_id, "m20", rig.clock.now_us() + 99 * HOUR)
+    [before] = rig.store.storage_costs.rows()
+    rig.store.checkpoints.record_removed(job_id, "m20", rig.clock.now_us())
+    rig.store.checkpoints.record_removed(job_id, "m20", rig.clock.now_us() + 99 * HOUR)
     rig.clock.go_on(5 * 86_400)
     look(rig)
-    [after] = rig.store.carriages()
+    [after] = rig.store.storage_costs.rows()
     assert (after.microusd, after.microusd_per_h) == (before.microusd, 0)
 
 
@@ -349,5 +354,5 @@ def test_one_job_that_cannot_be_reckoned_is_in_no_budgets_way(
     monkeypatch.setattr(storage_costs, "extras_of", extras)
     budget = Budget("all", round(EGRESS / 2))
     look(rig, budget)
-    assert [row.job_id for row in rig.store.carriages()] == [good]
-    assert rig.store.event_keys("budget", 0)
+    assert [row.job_id for row in rig.store.storage_costs.rows()] == [good]
+    assert rig.store.events.keys("budget", 0)

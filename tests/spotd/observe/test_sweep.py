@@ -16,7 +16,7 @@ from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.observe.sweep import FRESH_S, REPEAT_S, Sweep
 from spotd.planner.core.orphan_policy import GRACE_S, OrphanAction
-from spotd.store.interface import LostLeaseError, StoreUnavailableError
+from spotd.store.errors import LostLeaseError, StoreUnavailableError
 from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.fake_world import Stage, job_keys
 from tests.spotd.store import build
@@ -78,7 +78,7 @@ def look(stage: Stage, after_s: float = 0.0) -> None:
 
 
 def told(stage: Stage, kind: str = "orphan") -> list[Event]:
-    return [row.event for row in stage.store.events(None) if row.event.kind == kind]
+    return [row.event for row in stage.store.events.rows(None) if row.event.kind == kind]
 
 
 # --- what the record itself says is over
@@ -96,8 +96,8 @@ def test_an_orphan_is_ended_after_its_grace_with_an_alert(stage: Stage) -> None:
     (event,) = told(stage)
     assert event.alert
     assert orphan in event.text
-    assert stage.store.due_alerts(stage.clock.now_us(), 10)[-1].event.kind == "orphan"
-    assert [row.job_id for row in stage.store.events("old") if row.event == event] == ["old"]
+    assert stage.store.alerts.due(stage.clock.now_us(), 10)[-1].event.kind == "orphan"
+    assert [row.job_id for row in stage.store.events.rows("old") if row.event == event] == ["old"]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_daemon_that_dies_again_and_again_lets_no_orphan_live_longer(
     it since when, begins the grace."""
     [orphan] = orphaned(stage, "old") if known else [plant(stage)]
     began_us = stage.nodes("old")[0].gone_at_us if known else stage.clock.now_us()
-    stage.store.release_orphans("aws", 0 if known else began_us)
+    stage.store.orphans.release("aws", 0 if known else began_us)
     while stage.clock.now_us() < began_us + int((GRACE_S - 1) * 1e6):
         look(stage)
         assert stage.alive() == [orphan]
@@ -202,7 +202,7 @@ def test_a_store_that_is_away_loses_no_orphans_story(
     def away(*_: object) -> None:
         raise StoreUnavailableError("away")
 
-    monkeypatch.setattr(type(stage.store), "add_event", away)
+    monkeypatch.setattr(type(stage.store.events), "add", away)
     with pytest.raises(StoreUnavailableError):
         look(stage, GRACE_S)
     assert stage.alive() == []
@@ -229,16 +229,17 @@ def test_who_was_overtaken_after_the_listing_ends_nothing(
     [orphan] = orphaned(stage, "old")
     look(stage)
     stage.clock.sleep(GRACE_S)
-    store, record = stage.duty("survey:aws"), type(stage.store).record_listing
+    instances = type(stage.store.instances)
+    store, record = stage.duty("survey:aws"), instances.record_listing
 
     def stand_still(*arguments: Any) -> object:
         found = record(*arguments)
         stage.clock.sleep(30)
-        assert stage.store.take_duty("survey:aws", "you", stage.clock.now_us, 20 * S) == 2
+        assert stage.store.leases.take("survey:aws", "you", stage.clock.now_us, 20 * S) == 2
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(stage.store), "record_listing", stand_still)
+        patch.setattr(instances, "record_listing", stand_still)
         with pytest.raises(LostLeaseError):
             stage.survey.sweep("aws", store)
     assert orphan in stage.alive()
@@ -283,8 +284,8 @@ def test_the_cloud_is_asked_before_the_record(
     cloud = stage.clouds["aws"]
     for what, name in (
         (cloud, "list"),
-        (type(stage.store), "record_listing"),
-        (type(stage.store), "asked_for"),
+        (type(stage.store.instances), "record_listing"),
+        (type(stage.store.orphans), "known"),
     ):
         real = getattr(what, name)
 
@@ -295,7 +296,7 @@ def test_the_cloud_is_asked_before_the_record(
         monkeypatch.setattr(what, name, spied)
     plant(stage)
     look(stage)
-    assert order == ["list", "record_listing", "asked_for"]
+    assert order == ["list", "record_listing", "known"]
 
 
 # --- what the record never asked for
@@ -346,7 +347,7 @@ def test_what_is_held_ends_when_a_person_says_so_and_only_what_stood_there_then(
     first = plant(stage)
     look(stage)
     look(stage, GRACE_S)
-    stage.store.release_orphans("aws", stage.clock.now_us())
+    stage.store.orphans.release("aws", stage.clock.now_us())
     stage.clock.sleep(1)
     later = plant(stage, "t-later")
     look(stage)
@@ -375,7 +376,7 @@ def test_a_crowd_of_orphans_is_held(stage: Stage, monkeypatch: pytest.MonkeyPatc
     held = told(stage, "orphan_held")[-1].text
     assert "machines would end at once, and more than 2 is more likely a mistake" in held
     assert all(orphan in held for orphan in orphans)
-    stage.store.release_orphans("aws", stage.clock.now_us())
+    stage.store.orphans.release("aws", stage.clock.now_us())
     look(stage)
     assert not set(orphans) & set(stage.alive())
     assert stage.survey.held() == []
@@ -396,13 +397,13 @@ def test_a_crowd_that_its_cloud_had_accepted_to_end_is_ended(stage: Stage) -> No
 def test_in_a_quarantine_nothing_is_ended(stage: Stage) -> None:
     """Not even what the record itself says is over, and not what was released before."""
     [orphan] = orphaned(stage, "old")
-    stage.store.release_orphans("aws", stage.clock.now_us())
-    stage.store.set_quarantine("restored from a backup", stage.clock.now_us())
+    stage.store.orphans.release("aws", stage.clock.now_us())
+    stage.store.deployment.set_quarantine("restored from a backup", stage.clock.now_us())
     look(stage)
     look(stage, GRACE_S)
     assert stage.alive() == [orphan]
     assert "in quarantine: restored from a backup" in told(stage, "orphan_held")[0].text
-    stage.store.set_quarantine("", stage.clock.now_us())
+    stage.store.deployment.set_quarantine("", stage.clock.now_us())
     look(stage)
     assert stage.alive() == []
 
@@ -413,7 +414,7 @@ def test_another_deployments_machine_is_never_touched(stage: Stage) -> None:
     nobodys = plant(stage, "t-2", **{"spotd-deployment": ""})
     look(stage)
     stage.clock.sleep(GRACE_S)
-    stage.store.release_orphans("aws", stage.clock.now_us())
+    stage.store.orphans.release("aws", stage.clock.now_us())
     look(stage)
     look(stage, GRACE_S)
     assert stage.alive() == [foreign, nobodys]

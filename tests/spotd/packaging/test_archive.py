@@ -1,4 +1,4 @@
-"""Archives of workdirs: the same bytes for the same files, and clear words about the rest."""
+"""Test archives of workdirs: reproducible bytes, and clear messages about files left out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from spotd.base.errors import ExitCode, UserError
 from spotd.packaging import archive
-from spotd.packaging.archive import PackedArchive, find_all, write_archive
+from spotd.packaging.archive import PackedArchive, find_files, write_archive
 from spotd.wire import Package
 from trainer.agent.data.packages import put_package, unpack_packages
 
@@ -21,7 +21,7 @@ from trainer.agent.data.packages import put_package, unpack_packages
 def packed(root: Path, single: str = "") -> tuple[PackedArchive, bytes, list[str]]:
     warnings: list[str] = []
     file = io.BytesIO()
-    result = write_archive(find_all(root, warnings.append), file, single)
+    result = write_archive(find_files(root, warnings.append), file, single)
     return result, file.getvalue(), warnings
 
 
@@ -51,7 +51,7 @@ def test_same_files_give_same_bytes(tmp_path: Path) -> None:
 
 
 def test_the_node_unpacks_it(tmp_path: Path) -> None:
-    """The other end is the agent's own code."""
+    """Unpack with the agent's own code."""
     tree(tmp_path / "src")
     (tmp_path / "src" / "pkg" / "up").symlink_to("../train.py")
     result, data, warnings = packed(tmp_path / "src")
@@ -66,7 +66,7 @@ def test_the_node_unpacks_it(tmp_path: Path) -> None:
     assert (out / "empty").is_dir()
 
 
-def test_what_cannot_travel_is_named(tmp_path: Path) -> None:
+def test_files_that_cannot_be_packed_are_named(tmp_path: Path) -> None:
     tree(tmp_path)
     (tmp_path / "out").symlink_to("/etc/passwd")
     (tmp_path / "up").symlink_to("../elsewhere")
@@ -89,12 +89,12 @@ def test_too_big_names_the_biggest_and_the_fix(tmp_path: Path) -> None:
     with (tmp_path / "data" / "corpus.bin").open("wb") as file:
         file.truncate(archive.MAX_BYTES)  # sparse: takes no disk
     with pytest.raises(UserError) as caught:
-        find_all(tmp_path, pytest.fail)
+        find_files(tmp_path, pytest.fail)
     assert "1.0 GiB  data/" in caught.value.text
     assert ".skyignore" in caught.value.try_
     assert caught.value.exit_code is ExitCode.USAGE
     (tmp_path / ".skyignore").write_text("data/\n")
-    assert all(item.bytes < 100 for item in find_all(tmp_path, pytest.fail))
+    assert all(item.bytes < 100 for item in find_files(tmp_path, pytest.fail))
 
 
 def test_a_single_file_takes_the_name_of_its_target(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_single_file_takes_the_name_of_its_target(tmp_path: Path) -> None:
 
 def test_a_file_that_shrinks_meanwhile_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "growing.log").write_text("0123456789")
-    found = find_all(tmp_path, pytest.fail)
+    files = find_files(tmp_path, pytest.fail)
     (tmp_path / "growing.log").write_text("01")
     with pytest.raises(UserError, match=r"growing\.log"):
-        write_archive(found, io.BytesIO())
+        write_archive(files, io.BytesIO())

@@ -1,4 +1,4 @@
-"""In a git repository git says what stays behind: no secret travels, no tracked file is lost."""
+"""Test that git's ignore rules apply in a repository, and that tracked files are packed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from spotd.base.errors import ExitCode, UserError
-from spotd.packaging.archive import find_all
+from spotd.packaging.archive import find_files
 
 
-def git(folder: Path, *words: str) -> None:
-    names = [
+def git(folder: Path, *arguments: str) -> None:
+    options = [
         "-c",
         "user.name=a",
         "-c",
@@ -20,7 +20,9 @@ def git(folder: Path, *words: str) -> None:
         "-c",
         "protocol.file.allow=always",
     ]
-    subprocess.run(["git", "-C", str(folder), *names, *words], check=True, capture_output=True)
+    subprocess.run(
+        ["git", "-C", str(folder), *options, *arguments], check=True, capture_output=True
+    )
 
 
 def fill(root: Path, *names: str) -> None:
@@ -31,7 +33,7 @@ def fill(root: Path, *names: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The reviewers' repository: *.bin is ignored, and one such file is tracked all the same."""
+    """A repository that ignores *.bin, with one such file tracked all the same."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     root = tmp_path / "repository"
@@ -44,7 +46,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def names(root: Path) -> list[str]:
-    return [item.name for item in find_all(root, pytest.fail)]
+    return [item.name for item in find_files(root, pytest.fail)]
 
 
 def test_a_folder_of_a_repository_follows_the_rules_above_it(repository: Path) -> None:
@@ -63,7 +65,7 @@ def test_rules_that_are_no_gitignore_file_count(repository: Path, tmp_path: Path
     assert names(repository / "sub") == ["tok.bin", "train.py"]
 
 
-def test_a_hooks_repository_is_not_asked(
+def test_a_hooks_repository_is_ignored(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -72,7 +74,7 @@ def test_a_hooks_repository_is_not_asked(
     assert names(repository / "sub") == ["tok.bin", "train.py"]
 
 
-def test_a_submodule_has_its_own_say(repository: Path, tmp_path: Path) -> None:
+def test_a_submodule_has_its_own_rules(repository: Path, tmp_path: Path) -> None:
     module = tmp_path / "module"
     fill(module, "code.py", "kept.bin")
     (module / ".gitignore").write_text("*.tmp\n")
@@ -101,23 +103,23 @@ def test_skyignore_wins_over_git_but_not_over_the_git_folder(repository: Path) -
 
 @pytest.mark.parametrize("below", ["", "/deeper"])
 def test_a_folder_that_git_ignores_as_a_whole_is_packed(repository: Path, below: str) -> None:
-    """Who names it as a workdir wants what is in it (as with SkyPilot), and is told."""
+    """As in SkyPilot, a workdir is packed even if git ignores all of it, with a warning."""
     root = repository / f"sub/data{below}"
     fill(root, "words.txt", "old.log")
     (root / ".gitignore").write_text("*.log\n")
     warnings: list[str] = []
-    found = {item.name for item in find_all(root, warnings.append)}
-    assert found == {".gitignore", "words.txt", *({"x"} if not below else ())}
+    names = {item.name for item in find_files(root, warnings.append)}
+    assert names == {".gitignore", "words.txt", *({"x"} if not below else ())}
     assert warnings == [f"git ignores all of {root}: only the .gitignore files in it count"]
 
 
-def test_without_git_the_folders_own_files_count_and_one_is_told(
+def test_without_git_the_ignore_files_count_with_a_warning(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     warnings: list[str] = []
-    found = [item.name for item in find_all(repository, warnings.append)]
-    assert found == [".gitignore", "sub", "sub/train.py", "top.py"]
+    names = [item.name for item in find_files(repository, warnings.append)]
+    assert names == [".gitignore", "sub", "sub/train.py", "top.py"]
     assert len(warnings) == 1
     assert "git is not installed" in warnings[0]
 
@@ -127,10 +129,10 @@ def test_a_bare_repository_is_a_folder_like_any_other(tmp_path: Path) -> None:
     assert "HEAD" in names(tmp_path / "bare")
 
 
-def test_a_git_that_refuses_is_quoted(repository: Path) -> None:
-    """To go on would pack what it ignores."""
+def test_an_error_of_git_is_quoted(repository: Path) -> None:
+    """Continuing would pack files that git ignores."""
     (repository / ".git/index").write_text("not an index")
     with pytest.raises(UserError, match="index") as caught:
-        find_all(repository / "sub", pytest.fail)
+        find_files(repository / "sub", pytest.fail)
     assert ".skyignore" in caught.value.try_
     assert caught.value.exit_code is ExitCode.USAGE

@@ -1,4 +1,4 @@
-"""The ignore rules, against a table and against git itself."""
+"""Test the ignore rules against a table and against git itself."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from spotd.packaging.archive import find_all
-from spotd.packaging.ignore import file_name, ignored, parse_rule
+from spotd.packaging.archive import find_files
+from spotd.packaging.ignore import ignore_file_name, is_ignored, parse_rule
 
 
 def judge(lines: str, path: str, *, folder: bool = False) -> bool:
     rules = [rule for line in lines.split("\n") if (rule := parse_rule(line))]
-    return ignored(path, folder, [("", rules)])
+    return is_ignored(path, folder, [("", rules)])
 
 
 @pytest.mark.parametrize(
@@ -60,42 +60,44 @@ def test_folder_rules_match_folders_only() -> None:
 
 def test_skyignore_replaces_gitignore(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.bin\n")
-    assert file_name(tmp_path) == ".gitignore"
+    assert ignore_file_name(tmp_path) == ".gitignore"
     (tmp_path / ".skyignore").write_text("*.txt\n")
     (tmp_path / "a.bin").write_text("x")
     (tmp_path / "a.txt").write_text("x")
-    names = [found.name for found in find_all(tmp_path, pytest.fail)]
+    names = [item.name for item in find_files(tmp_path, pytest.fail)]
     assert names == [".gitignore", ".skyignore", "a.bin"]
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_agrees_with_git(tmp_path: Path, seed: int) -> None:
-    """Random trees with random ignore files at two levels: what we pack is what git would add,
-    asked in a repository, and by our own rules outside of one."""
-    dice = random.Random(seed)
+    """Random trees with random ignore files: the packed files are those that git would add.
+
+    Checked inside a repository, and by spotd's own rules outside of one.
+    """
+    rng = random.Random(seed)
     names = ["a", "b", "ab", "a.log", "b.txt", "data", "x y"]
     patterns = ["a", "*.log", "/b", "data/", "!a.log", "a/**", "**/ab", "[a-b]", "x\\ y", "!data"]
     patterns += ["?b", "/a/b", "*", "!*/", "data/*", "!b.txt", "**/data/**", "a/*/b"]
     for _ in range(25):
-        folder = tmp_path.joinpath(*dice.choices(names[:3] + ["data"], k=dice.randint(0, 3)))
+        folder = tmp_path.joinpath(*rng.choices(names[:3] + ["data"], k=rng.randint(0, 3)))
         if folder.is_dir() or not any(parent.is_file() for parent in [folder, *folder.parents]):
             folder.mkdir(parents=True, exist_ok=True)
-            file = folder / dice.choice(names)
+            file = folder / rng.choice(names)
             if not file.exists():
                 file.write_text("content")
     for folder in [tmp_path, tmp_path / "a"]:
         if folder.is_dir():
-            lines = dice.sample(patterns, k=dice.randint(1, 4))
+            lines = rng.sample(patterns, k=rng.randint(1, 4))
             (folder / ".gitignore").write_text("\n".join(lines) + "\n")
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    listed = subprocess.run(
+    result = subprocess.run(
         ["git", "-C", str(tmp_path), "ls-files", "-z", "--others", "--exclude-standard"],
         check=True,
         capture_output=True,
     )
-    wanted = sorted(name for name in listed.stdout.decode().split("\0") if name)
-    in_git = [item.name for item in find_all(tmp_path, pytest.fail) if item.path.is_file()]
-    assert in_git == wanted
+    expected = sorted(name for name in result.stdout.decode().split("\0") if name)
+    in_git = [item.name for item in find_files(tmp_path, pytest.fail) if item.path.is_file()]
+    assert in_git == expected
     shutil.rmtree(tmp_path / ".git")
-    by_rules = [item.name for item in find_all(tmp_path, pytest.fail) if item.path.is_file()]
-    assert by_rules == wanted
+    by_rules = [item.name for item in find_files(tmp_path, pytest.fail) if item.path.is_file()]
+    assert by_rules == expected

@@ -14,7 +14,7 @@ import pytest
 
 from providers.base import EXPIRES_TAG
 from providers.local.cloud import LocalCloud
-from providers.local.control import Running, running
+from providers.local.control import RunningCloud, running
 from spotd.base.clock import ticks_ns
 from spotd.reaper.command import main
 from tests.fixtures.local_cloud import launch_running
@@ -24,12 +24,12 @@ DAY_S = 86_400
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCloud]:
     with running(tmp_path_factory.mktemp("cloud")) as cloud:
         yield cloud
 
 
-def adapter(local: Running, deployment: str = "d0") -> LocalCloud:
+def adapter(local: RunningCloud, deployment: str = "d0") -> LocalCloud:
     return LocalCloud("here", local.url, "aws", deployment, token_file=local.token_file)
 
 
@@ -39,7 +39,7 @@ def launch(cloud: LocalCloud, token: str, left_s: float | None) -> str:
     return launch_running(cloud, token, tags={"spotd-job": "j1", **tags}).instance_id
 
 
-def configure(folder: Path, local: Running, more: str = "") -> Path:
+def configure(folder: Path, local: RunningCloud, more: str = "") -> Path:
     """One that has gone round for long enough to believe the clock."""
     ahead_us = time.time_ns() // 1000 - ticks_ns() // 1000
     (folder / "clock.json").write_text(json.dumps({"ahead_us": ahead_us, "since_us": None}))
@@ -66,7 +66,7 @@ def alive(cloud: LocalCloud) -> set[str]:
 
 
 def test_it_ends_what_nobody_renewed_with_everything_else_of_spotd_dead(
-    local: Running, tmp_path: Path
+    local: RunningCloud, tmp_path: Path
 ) -> None:
     cloud, others = adapter(local), adapter(local, "d1")
     expired = launch(cloud, "t-expired", -DAY_S)
@@ -103,7 +103,7 @@ def test_it_ends_what_nobody_renewed_with_everything_else_of_spotd_dead(
 
 
 def test_a_clock_that_was_set_ahead_since_the_last_round_ends_nothing(
-    local: Running, tmp_path: Path
+    local: RunningCloud, tmp_path: Path
 ) -> None:
     cloud, config = adapter(local), configure(tmp_path, local)
     wanted = launch(cloud, "t-wanted", DAY_S)
@@ -122,7 +122,7 @@ def test_a_clock_that_was_set_ahead_since_the_last_round_ends_nothing(
     cloud.terminate(expired)
 
 
-def test_the_first_round_of_all_ends_nothing(local: Running, tmp_path: Path) -> None:
+def test_the_first_round_of_all_ends_nothing(local: RunningCloud, tmp_path: Path) -> None:
     cloud, config = adapter(local), configure(tmp_path, local)
     (tmp_path / "clock.json").unlink()
     expired = launch(cloud, "t-before-the-first-round", -3600)
@@ -132,7 +132,7 @@ def test_the_first_round_of_all_ends_nothing(local: Running, tmp_path: Path) -> 
 
 
 def test_one_that_could_never_believe_the_clock_says_so(
-    local: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    local: RunningCloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = configure(tmp_path, local)
     config.write_text(config.read_text().replace("state_dir", "# state_dir"))
@@ -140,7 +140,7 @@ def test_one_that_could_never_believe_the_clock_says_so(
     assert "state_dir" in capsys.readouterr().err
 
 
-def test_a_cloud_that_is_gone_is_exit_code_1(tmp_path: Path, local: Running) -> None:
+def test_a_cloud_that_is_gone_is_exit_code_1(tmp_path: Path, local: RunningCloud) -> None:
     config = configure(tmp_path, local)
     config.write_text(config.read_text().replace(local.url, "http://127.0.0.1:9"))
     done = reap(config)
@@ -200,7 +200,7 @@ def test_a_wrong_configuration_is_one_clear_error(
     ],
 )
 def test_a_webhook_elsewhere_is_refused_and_not_repeated(
-    tmp_path: Path, local: Running, capsys: pytest.CaptureFixture[str], url: str
+    tmp_path: Path, local: RunningCloud, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
     (tmp_path / "url").write_text(url)
     page = f'[page]\nslack_hosts = ["relay.lan"]\nslack_url_file = "{tmp_path}/url"\n'

@@ -23,7 +23,7 @@ from spotd.security.secrets import (
     seal_secrets,
     unlock,
 )
-from spotd.store.interface import SecretRow
+from spotd.store.secrets import SecretRow
 from spotd.store.sql_store import SqlStore
 from tests.fixtures import postgres
 from tests.spotd.store.build import NOW, submission
@@ -72,62 +72,62 @@ def fill(store: SqlStore, vault: SecretBox) -> None:
     for number in range(JOBS):
         submit(store, vault, f"j{number}")
     [sealed] = seal_secrets(vault, "", {"KEPT": "kept-value"}).values()
-    store.keep_secret(SecretRow("KEPT", NOW, "ada"), sealed, vault.epoch)
+    store.secrets.put(SecretRow("KEPT", NOW, "ada"), sealed, vault.epoch)
 
 
 def submit(store: SqlStore, vault: SecretBox, job_id: str) -> None:
     keys = seal_job_keys(vault, job_id, JobKeys.create(random_bytes))
     mine = seal_secrets(vault, job_id, {"A": f"value-{job_id}"})
-    store.submit(submission(job_id, job_key=keys, secrets=mine, key_epoch=vault.epoch), NOW)
+    store.jobs.submit(submission(job_id, job_key=keys, secrets=mine, key_epoch=vault.epoch), NOW)
 
 
 def check(store: SqlStore, vault: SecretBox) -> None:
     """Everything opens."""
     for number in range(JOBS):
         job_id = f"j{number}"
-        open_job_keys(vault, job_id, store.job_key(job_id))
-        assert open_secrets(vault, job_id, store.secrets(job_id)) == {"A": f"value-{job_id}"}
-    assert open_secrets(vault, "", store.kept_secret_values(["KEPT"])) == {"KEPT": "kept-value"}
+        open_job_keys(vault, job_id, store.jobs.key(job_id))
+        assert open_secrets(vault, job_id, store.jobs.secrets(job_id)) == {"A": f"value-{job_id}"}
+    assert open_secrets(vault, "", store.secrets.values(["KEPT"])) == {"KEPT": "kept-value"}
 
 
 def test_the_next_key_takes_over_under_a_running_vault(store: SqlStore, state: Path) -> None:
-    vault = unlock(store, state, {}, random_bytes)
+    vault = unlock(store.secrets, state, {}, random_bytes)
     fill(store, vault)
     with pytest.raises(MasterKeyError, match="no key to take over") as caught:
-        rotate(store, vault, state, {}, random_bytes)
+        rotate(store.secrets, vault, state, {}, random_bytes)
     assert "openssl rand -hex 32" in caught.value.try_
     put(state, NEXT_KEY_NAME)
     old = (state / KEY_NAME).read_bytes()
-    rotate(store, vault, state, {}, random_bytes)
+    rotate(store.secrets, vault, state, {}, random_bytes)
     check(store, vault)
     submit(store, vault, "later")
     # Whatever the two files are called meanwhile, a start finds the one in force.
-    check(store, unlock(store, state, {}, random_bytes))
+    check(store, unlock(store.secrets, state, {}, random_bytes))
     (state / NEXT_KEY_NAME).rename(state / KEY_NAME)
-    restarted = unlock(store, state, {}, random_bytes)
+    restarted = unlock(store.secrets, state, {}, random_bytes)
     check(store, restarted)
-    open_job_keys(restarted, "later", store.job_key("later"))
+    open_job_keys(restarted, "later", store.jobs.key("later"))
     put(state, KEY_NAME, old)
     with pytest.raises(MasterKeyError, match="not that of the database"):
-        unlock(store, state, {}, random_bytes)
+        unlock(store.secrets, state, {}, random_bytes)
 
 
 def test_the_key_in_force_does_not_take_over_again(store: SqlStore, state: Path) -> None:
-    vault = unlock(store, state, {}, random_bytes)
+    vault = unlock(store.secrets, state, {}, random_bytes)
     put(state, NEXT_KEY_NAME)
-    rotate(store, vault, state, {}, random_bytes)
-    before = store.key_state()
+    rotate(store.secrets, vault, state, {}, random_bytes)
+    before = store.secrets.key_state()
     with pytest.raises(MasterKeyError, match="in force already"):
-        rotate(store, vault, state, {}, random_bytes)
-    assert store.key_state() == before
+        rotate(store.secrets, vault, state, {}, random_bytes)
+    assert store.secrets.key_state() == before
 
 
 def test_another_replica_goes_on_with_the_key_that_took_over(store: SqlStore, state: Path) -> None:
     """It has both keys at hand, as the advice says; what it sealed with the old one is refused."""
-    vault, other = (unlock(store, state, {}, random_bytes) for _ in range(2))
+    vault, other = (unlock(store.secrets, state, {}, random_bytes) for _ in range(2))
     fill(store, vault)
     put(state, NEXT_KEY_NAME)
-    rotate(store, vault, state, {}, random_bytes)
+    rotate(store.secrets, vault, state, {}, random_bytes)
     assert other.epoch == 0
     check(store, other)
     assert other.epoch == 1, "it looked again when a value did not open"
@@ -136,16 +136,16 @@ def test_another_replica_goes_on_with_the_key_that_took_over(store: SqlStore, st
 def test_a_replica_without_the_new_key_says_so(
     store: SqlStore, state: Path, tmp_path: Path
 ) -> None:
-    vault = unlock(store, state, {}, random_bytes)
+    vault = unlock(store.secrets, state, {}, random_bytes)
     fill(store, vault)
     away = tmp_path / "another box"
     away.mkdir()
     put(away, KEY_NAME, (state / KEY_NAME).read_bytes())
-    other = unlock(store, away, {}, random_bytes)
+    other = unlock(store.secrets, away, {}, random_bytes)
     put(state, NEXT_KEY_NAME)
-    rotate(store, vault, state, {}, random_bytes)
+    rotate(store.secrets, vault, state, {}, random_bytes)
     with pytest.raises(MasterKeyError, match="not that of the database"):
-        open_job_keys(other, "j1", store.job_key("j1"))
+        open_job_keys(other, "j1", store.jobs.key("j1"))
 
 
 def test_both_may_come_as_credentials(store: SqlStore, state: Path, tmp_path: Path) -> None:
@@ -153,12 +153,12 @@ def test_both_may_come_as_credentials(store: SqlStore, state: Path, tmp_path: Pa
     held.mkdir()
     environ = {"CREDENTIALS_DIRECTORY": str(held)}
     (held / KEY_NAME).write_text("ab" * 32)
-    vault = unlock(store, state, environ, random_bytes)
+    vault = unlock(store.secrets, state, environ, random_bytes)
     fill(store, vault)
     (held / NEXT_KEY_NAME).write_text("cd" * 32)
-    rotate(store, vault, state, environ, random_bytes)
+    rotate(store.secrets, vault, state, environ, random_bytes)
     (held / KEY_NAME).unlink()
-    check(store, unlock(store, state, environ, random_bytes))
+    check(store, unlock(store.secrets, state, environ, random_bytes))
     assert list(state.iterdir()) == []
 
 
@@ -171,8 +171,8 @@ from tests.spotd.store.conftest import make
 
 url, state, after = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 store = make(url)
-box = vault.unlock(store, state, {}, RandomIds().random_bytes)
-real = store.rotate_key
+box = vault.unlock(store.secrets, state, {}, RandomIds().random_bytes)
+real = store.secrets.rotate_key
 
 def rotate_key(epoch, check, reseal):
     done = []
@@ -184,8 +184,8 @@ def rotate_key(epoch, check, reseal):
     real(epoch, check, dying)
     os.kill(os.getpid(), signal.SIGKILL)  # the caller never hears of it
 
-store.rotate_key = rotate_key
-vault.rotate(store, box, state, {}, RandomIds().random_bytes)
+store.secrets.rotate_key = rotate_key
+vault.rotate(store.secrets, box, state, {}, RandomIds().random_bytes)
 """
 
 
@@ -194,18 +194,18 @@ def test_killed_at_any_moment_it_lost_nothing(
     store: SqlStore, url: str, state: Path, after: int
 ) -> None:
     """Before the first value, between two, and after the last with nobody told."""
-    fill(store, unlock(store, state, {}, random_bytes))
+    fill(store, unlock(store.secrets, state, {}, random_bytes))
     put(state, NEXT_KEY_NAME)
     done = subprocess.run(
         [sys.executable, "-c", DYING, url, str(state), str(after)], check=False, timeout=60,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL
-    assert store.key_state().epoch == (after == 1000)
-    vault = unlock(store, state, {}, random_bytes)
+    assert store.secrets.key_state().epoch == (after == 1000)
+    vault = unlock(store.secrets, state, {}, random_bytes)
     check(store, vault)
     if after < 1000:
-        rotate(store, vault, state, {}, random_bytes)
+        rotate(store.secrets, vault, state, {}, random_bytes)
         check(store, vault)
     (state / NEXT_KEY_NAME).rename(state / KEY_NAME)
-    check(store, unlock(store, state, {}, random_bytes))
+    check(store, unlock(store.secrets, state, {}, random_bytes))

@@ -160,7 +160,7 @@ class Checks:
     def key_state(self) -> KeyState:
         return self.state
 
-    def keep_key_check(self, check: bytes) -> KeyState:
+    def store_key_check(self, check: bytes) -> KeyState:
         self.state = replace(self.state, check=self.state.check or check)
         return self.state
 

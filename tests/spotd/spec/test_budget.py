@@ -1,4 +1,4 @@
-"""What a job may cost, and how often it may be interrupted."""
+"""Test the `budget` block: limits on cost and interruptions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BUDGET = "run: x\nspotd: {budget: {max_cost_usd: 800, max_interruptions: 5, rout
 
 
 @pytest.mark.req("BUD-08")
-def test_each_cap_is_a_word_of_the_block() -> None:
+def test_limits_and_routes_are_read() -> None:
     spec = read(BUDGET.replace("ROUTES", "100: finance, 50: team")).spec
     assert spec.max_cost_microusd == 800_000_000
     assert spec.caps == Caps(5, (SpendAlert(50, "team"), SpendAlert(100, "finance")))
@@ -25,7 +25,7 @@ def test_each_cap_is_a_word_of_the_block() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (BUDGET.replace("ROUTES", "50: opps"), "no route 'opps' is configured"),
         (BUDGET.replace("ROUTES", "60: ops"), "spotd.budget.routes"),
@@ -33,6 +33,6 @@ def test_each_cap_is_a_word_of_the_block() -> None:
         ("run: x\nspotd: {budget: {max_interruptions: -1}}", "spotd.budget.max_interruptions"),
     ],
 )
-def test_what_is_no_budget(text: str, told: str) -> None:
+def test_invalid_budgets_are_refused(text: str, message: str) -> None:
     (problem,) = refused(text, known=KnownNames(routes=("ops",)))
-    assert told in problem
+    assert message in problem

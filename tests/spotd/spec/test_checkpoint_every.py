@@ -1,4 +1,4 @@
-"""How often a job saves, as people write it."""
+"""Test the parsing of checkpoint intervals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def trouble(text: str) -> str:
         ("hourly", CheckpointEvery(seconds=3600.0, preset="hourly")),
     ],
 )
-def test_what_can_be_said(value: str, every: CheckpointEvery) -> None:
+def test_valid_intervals(value: str, every: CheckpointEvery) -> None:
     assert parse_every(value) == every
 
 
@@ -44,22 +44,22 @@ def test_what_can_be_said(value: str, every: CheckpointEvery) -> None:
         ("atuo", "'atuo' is neither a time nor a preset; did you mean 'auto'?"),
         ("often", "known here: 405b, 70b-fp16"),
         ("500", "write auto, a time like 5m, or 500 steps"),
-        (5, "5 is no pause between saves"),
-        (True, "True is no pause between saves"),
-        (None, "None is no pause between saves"),
+        (5, "5 is not a checkpoint interval"),
+        (True, "True is not a checkpoint interval"),
+        (None, "None is not a checkpoint interval"),
         ("0 steps", "is no number of steps"),
-        ("-3 steps", "is no pause between saves"),
+        ("-3 steps", "is not a checkpoint interval"),
         ("99999999999 steps", "is no number of steps"),
     ],
 )
-def test_what_is_none_is_told_with_what_would_be(value: object, text: str) -> None:
+def test_invalid_intervals_name_valid_ones(value: object, text: str) -> None:
     with pytest.raises(ValueError, match=r"write|mean|known") as caught:
         parse_every(value)
     assert text in str(caught.value)
 
 
 @pytest.mark.req("CKP-06")
-def test_the_presets_are_what_the_guides_advise() -> None:
+def test_presets_match_published_guides() -> None:
     steps = {name: every.steps for name, every in PRESETS.items() if name[0].isdigit()}
     assert steps == {"7b-qlora": 100, "70b-qlora": 500, "70b-fp16": 1000, "405b": 2000}
     assert RISKS.keys() < PRESETS.keys()
@@ -77,11 +77,11 @@ def test_the_presets_are_what_the_guides_advise() -> None:
         ("every: 90s", (False, 0, 90.0)),
     ],
 )
-def test_what_the_job_goes_by(text: str, expected: tuple[bool, int, float]) -> None:
+def test_interval_of_a_job(text: str, expected: tuple[bool, int, float]) -> None:
     assert saves(text) == expected
 
 
-def test_it_chooses_by_itself_where_nobody_says_otherwise() -> None:
+def test_auto_is_the_default_if_configured() -> None:
     auto = {"defaults": replace(DEFAULTS, every=CheckpointEvery(auto=True))}
     assert saves(ENGINE, **auto) == (True, 0, 120.0)
     assert saves(f"{ENGINE}, every: 5m", **auto) == (False, 0, 300.0)
@@ -92,8 +92,8 @@ def test_it_chooses_by_itself_where_nobody_says_otherwise() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("every: auto", "auto goes by measured saves"),
-        (f"{ENGINE}, every: auto, every_steps: 5", "auto goes by no steps"),
+        ("every: auto", "auto needs measured saves"),
+        (f"{ENGINE}, every: auto, every_steps: 5", "auto does not use steps"),
         (f"{ENGINE}, every: 5 steps, every_steps: 5", "says steps, and so does every_steps"),
         (f"{ENGINE}, every: 500ms", "must be at least 1s"),
         (f"{ENGINE}, every: 0", "must be at least 1s"),
@@ -101,10 +101,10 @@ def test_it_chooses_by_itself_where_nobody_says_otherwise() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(text: str, problem: str) -> None:
-    found = trouble(text)
-    assert problem in found
-    assert "spotd.checkpoint." in found
-    assert "fix" in found or "write" in found
+    problem_text = trouble(text)
+    assert problem in problem_text
+    assert "spotd.checkpoint." in problem_text
+    assert "fix" in problem_text or "write" in problem_text
 
 
 @pytest.mark.req("CKP-03")
@@ -112,13 +112,13 @@ def test_what_cannot_be_is_refused(text: str, problem: str) -> None:
     "before",
     [CheckpointEvery(auto=True), CheckpointEvery(steps=500), CheckpointEvery(seconds=60.0)],
 )
-def test_searching_saves_each_200_steps_whatever_else_is_the_rule(before: CheckpointEvery) -> None:
+def test_the_search_preset_saves_every_200_steps(before: CheckpointEvery) -> None:
     auto = {"defaults": replace(DEFAULTS, every=before)}
     assert saves(f"{ENGINE}, every: search", **auto) == (False, 200, 0.0)
 
 
 @pytest.mark.req("CKP-24")
-def test_a_preset_that_risks_much_says_so() -> None:
+def test_a_risky_preset_warns() -> None:
     text = f"run: x\nspotd: {{checkpoint: {{{ENGINE}, every: 70b-fp16}}}}"
     warnings = [text for text in read(text).warnings if "70b-fp16" in text]
     assert len(warnings) == 1

@@ -1,23 +1,23 @@
-"""Files of several jobs, taken apart."""
+"""Test the splitting of files with several jobs."""
 
 from __future__ import annotations
 
 import pytest
 
-from spotd.spec import SpecError, documents, load
+from spotd.spec import SpecError, load, split_documents
 
 TWO = "name: a\nrun: x\n---\n# the second\nname: b\nrun: |\n  echo ---\n  --- y\n"
 
 
 def test_each_job_is_read_by_itself() -> None:
-    first, second = (load(text, now_us=1).spec for text in documents(TWO))
+    first, second = (load(text, now_us=1).spec for text in split_documents(TWO))
     assert (first.name, first.run) == ("a", "x")
     assert (second.name, second.run) == ("b", "echo ---\n--- y\n")
 
 
 def test_errors_name_the_line_of_the_file() -> None:
     with pytest.raises(SpecError, match=r"line 4: .*numnodes"):
-        load(documents("name: a\nrun: x\n---\nnumnodes: 2\nrun: y\n")[1], now_us=1)
+        load(split_documents("name: a\nrun: x\n---\nnumnodes: 2\nrun: y\n")[1], now_us=1)
 
 
 @pytest.mark.parametrize(
@@ -30,13 +30,13 @@ def test_errors_name_the_line_of_the_file() -> None:
         ("---\n  name: a\n  run: x\n---\n# b\n  name: b\n  run: y", ["a", "b"]),
     ],
 )
-def test_titles_and_empty_documents_are_no_jobs(text: str, names: list[str]) -> None:
-    assert [load(one, now_us=1).spec.name for one in documents(text)] == names
+def test_titles_and_empty_documents_are_skipped(text: str, names: list[str]) -> None:
+    assert [load(job_text, now_us=1).spec.name for job_text in split_documents(text)] == names
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "name: a\nrun: x\n", "name: a\n---\nrun: x\n", "a: [\n---\nb: 1\n", "---\n---\n", "x"],
 )
-def test_what_is_one_job_or_none_stays_as_it_is(text: str) -> None:
-    assert documents(text) == [text]
+def test_a_single_document_is_returned_unchanged(text: str) -> None:
+    assert split_documents(text) == [text]

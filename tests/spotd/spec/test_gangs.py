@@ -1,4 +1,4 @@
-"""What a job file says of a gang that loses a machine."""
+"""Test the settings for a gang that loses a machine."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_it_waits_unless_it_says_otherwise_and_its_row_is_as_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "where", "words"),
+    ("text", "where", "message"),
     [
         (job("on_node_loss: shrink", 1), "spotd.on_node_loss", "num_nodes is 1"),
         (
@@ -71,7 +71,7 @@ def test_it_waits_unless_it_says_otherwise_and_its_row_is_as_before() -> None:
             "shrink needs a program whose checkpoints another number of ranks can read",
         ),
         (job("on_node_loss: shrink, min_nodes: 5"), "spotd.min_nodes", "more than num_nodes"),
-        (job("on_node_loss: wait, min_nodes: 2"), "spotd.min_nodes", "this one waits"),
+        (job("on_node_loss: wait, min_nodes: 2"), "spotd.min_nodes", "on_node_loss is wait"),
         (job("on_node_loss: shrink, shrink_after: 1m"), "spotd.shrink_after", "wait-then-shrink"),
         (job("peer_timeout: 0s"), "spotd.peer_timeout", "must be more than 0"),
         (job("on_node_loss: maybe"), "spotd.on_node_loss", "wait"),
@@ -92,9 +92,9 @@ def test_it_waits_unless_it_says_otherwise_and_its_row_is_as_before() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_to_do(text: str, where: str, words: str) -> None:
-    found = [one for one in refused(text) if one.startswith((f"{where}:", "line"))]
-    assert any(where in one and words in one for one in found), refused(text)
+def test_contradictory_settings_are_refused_with_a_fix(text: str, where: str, message: str) -> None:
+    items = [item for item in refused(text) if item.startswith((f"{where}:", "line"))]
+    assert any(where in item and message in item for item in items), refused(text)
 
 
 @pytest.mark.parametrize(
@@ -105,5 +105,5 @@ def test_what_cannot_be_is_refused_with_what_to_do(text: str, where: str, words:
         "torchrun -m trainer.train --shares=4",
     ],
 )
-def test_what_is_told_anew_in_each_attempt_is_fine(run: str) -> None:
+def test_options_that_vary_by_attempt_are_accepted(run: str) -> None:
     assert read(job("on_node_loss: shrink", run=run)).spec.elastic.on_loss is OnNodeLoss.SHRINK

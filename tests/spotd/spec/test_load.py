@@ -1,4 +1,4 @@
-"""Job files: what spotd's own keys mean, and what is told about a wrong one."""
+"""Test spotd's own keys in job files, and the errors for wrong ones."""
 
 from pathlib import Path
 
@@ -8,7 +8,14 @@ from spotd.base.errors import ExitCode
 from spotd.domain.health import HealthSpec
 from spotd.domain.job import CheckpointSpec
 from spotd.domain.phase import keeps
-from spotd.spec import CheckpointDefaults, KnownNames, ParsedJobFile, SpecError, documents, load
+from spotd.spec import (
+    CheckpointDefaults,
+    KnownNames,
+    ParsedJobFile,
+    SpecError,
+    load,
+    split_documents,
+)
 from spotd.spec.sources import CheckpointOrigin
 from spotd.wire import Bucket, MountMode
 
@@ -20,8 +27,8 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def read(text: str, **changes: object) -> ParsedJobFile:
-    given = {"now_us": NOW_US, "defaults": DEFAULTS, "fallback_name": "job"} | changes
-    return load(text, **given)  # type: ignore[arg-type]
+    arguments = {"now_us": NOW_US, "defaults": DEFAULTS, "fallback_name": "job"} | changes
+    return load(text, **arguments)  # type: ignore[arg-type]
 
 
 def refused(text: str, **changes: object) -> list[str]:
@@ -56,12 +63,12 @@ def test_a_folder_of_checkpoints_may_be_kept() -> None:
 def test_a_bucket_may_be_mounted_as_skypilot_says_it() -> None:
     cached = "{source: gs://b/x/, mode: mount_cached, config: {mount_cached: {%s}}}"
     sized = cached % "vfs_cache_max_size: 50GB, transfers: 4"
-    found = read(f"name: any\nrun: x\nfile_mounts: {{/d: {{source: s3://b}}, /e: {sized}}}")
-    assert found.spec.buckets == (
+    parsed = read(f"name: any\nrun: x\nfile_mounts: {{/d: {{source: s3://b}}, /e: {sized}}}")
+    assert parsed.spec.buckets == (
         Bucket("/d", "s3://b", mode=MountMode.MOUNT),
         Bucket("/e", "gs://b/x", mode=MountMode.MOUNT_CACHED, cache_bytes=50 * 10**9),
     )
-    (warning,) = [text for text in found.warnings if "transfers" in text]
+    (warning,) = [text for text in parsed.warnings if "transfers" in text]
     assert "rclone's own default is used" in warning
 
 
@@ -77,12 +84,12 @@ def test_a_mount_may_be_a_data_set_that_is_declared() -> None:
     assert mounted == Bucket("/d", "dataset://corpus", mode=MountMode.MOUNT)
 
 
-def test_a_mount_may_be_what_a_bucket_has() -> None:
-    found = read(
+def test_a_mount_may_come_from_a_bucket() -> None:
+    parsed = read(
         "envs: {D: data}\nfile_mounts: {/d/: s3://b/$D/, rel: {source: gs://b, mode: COPY}}\nrun: x"
     )
-    assert found.spec.buckets == (Bucket("/d", "s3://b/data"), Bucket("rel", "gs://b"))
-    assert found.mounts == ()
+    assert parsed.spec.buckets == (Bucket("/d", "s3://b/data"), Bucket("rel", "gs://b"))
+    assert parsed.mounts == ()
     (text,) = refused("name: any\nrun: x\nfile_mounts: {/d: s3://b/x, /d/: s3://b/y}")
     assert "is the same place as another mount" in text
 
@@ -170,7 +177,7 @@ def test_the_spotd_block_wins_over_job_recovery() -> None:
     assert (spec.max_restarts_on_errors, spec.recover_on_exit_codes) == (0, ())
 
 
-def test_every_problem_is_told_at_once_with_line_key_and_fix() -> None:
+def test_all_problems_are_reported_with_line_key_and_fix() -> None:
     problems = refused(
         """\
 name: a b
@@ -227,7 +234,7 @@ spotd:
         ),
         "line 17: spotd.checkpoint.engine: 'spot' is not possible (fix: use 'spotd' or 'none')",
         (
-            "line 17: spotd.checkpoint.every: 5 is no pause between saves "
+            "line 17: spotd.checkpoint.every: 5 is not a checkpoint interval "
             "(fix: write auto, a time like 5m, or 500 steps)"
         ),
         "line 18: spotd.helth: unknown key (fix: did you mean 'health'?)",
@@ -248,13 +255,13 @@ def test_a_gang_needs_an_interconnect_unless_it_says_otherwise(text: str, fast: 
     assert read(text).spec.fast_network is fast
 
 
-def test_slow_network_of_one_machine_says_nothing() -> None:
+def test_slow_network_of_one_machine_warns() -> None:
     [warning] = [w for w in read("run: x\nspotd: {slow_network: true}").warnings if "slow" in w]
     assert "num_nodes is 1" in warning
 
 
 @pytest.mark.parametrize(
-    ("said", "kinds", "ordered"),
+    ("capacity", "kinds", "ordered"),
     [
         ("block", ("block",), False),
         ("[block, spot, on_demand]", ("block", "spot", "on_demand"), True),
@@ -263,12 +270,14 @@ def test_slow_network_of_one_machine_says_nothing() -> None:
     ],
 )
 def test_capacity_types_are_of_every_machine(
-    said: str, kinds: tuple[str, ...], ordered: bool
+    capacity: str, kinds: tuple[str, ...], ordered: bool
 ) -> None:
-    text = f"resources: {{accelerators: [H100:8, A100:8]}}\nrun: x\nspotd: {{capacity: {said}}}"
+    text = f"resources: {{accelerators: [H100:8, A100:8]}}\nrun: x\nspotd: {{capacity: {capacity}}}"
     spec = read(text).spec
-    assert {tuple(t.value for t in want.capacity_types) for want in spec.alternatives} == {kinds}
-    assert [want.accelerator for want in spec.alternatives] == ["H100", "A100"]
+    assert {
+        tuple(t.value for t in alternative.capacity_types) for alternative in spec.alternatives
+    } == {kinds}
+    assert [alternative.accelerator for alternative in spec.alternatives] == ["H100", "A100"]
     assert (spec.capacity_ordered, spec.ordered) == (ordered, True)
 
 
@@ -302,11 +311,11 @@ def test_capacity_types_are_of_every_machine(
         ),
     ],
 )
-def test_capacity_types_that_are_none(text: str, problem: str) -> None:
+def test_invalid_capacity_types_are_refused(text: str, problem: str) -> None:
     assert refused(text) == [problem]
 
 
-def test_a_job_without_a_store_anywhere_is_told_both_places() -> None:
+def test_a_missing_store_names_both_settings() -> None:
     [problem] = refused("run: x", defaults=CheckpointDefaults())
     assert problem == (
         "spotd.checkpoint.store: the job has nowhere to save: neither the job file nor the "
@@ -408,11 +417,11 @@ def test_a_job_without_a_store_anywhere_is_told_both_places() -> None:
         ("resources: {accelerators: {H100: .nan}}", "resources.accelerators"),
     ],
 )
-def test_impossible_values_are_refused_where_they_stand(text: str, where: str) -> None:
+def test_invalid_values_are_refused_at_their_key(text: str, where: str) -> None:
     problems = refused(text if text.startswith("run") else f"{text}\nrun: x\n")
     assert len(problems) == 1
-    place, _, rest = problems[0].partition(": ")
-    assert place == "line 1"
+    prefix, _, rest = problems[0].partition(": ")
+    assert prefix == "line 1"
     assert rest.startswith(where)
 
 
@@ -544,7 +553,7 @@ def test_a_job_needs_a_name_from_somewhere() -> None:
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.name)
 def test_the_checked_in_examples_are_good_job_files(example: Path) -> None:
-    for text in documents(example.read_text()):
+    for text in split_documents(example.read_text()):
         parsed = read(text, fallback_name=example.stem, secrets={"HF_TOKEN": "t"})
         assert parsed.spec.run
         assert [text for text in parsed.warnings if "resources is missing" not in text] == []

@@ -1,11 +1,11 @@
-"""The block `spotd.model` of a job file."""
+"""Test the `spotd.model` block of a job file."""
 
 from __future__ import annotations
 
 import pytest
 
 from spotd.spec import SpecError, load
-from spotd.spec.model import model_words
+from spotd.spec.model import read_model_block
 
 HEAD = "name: x\nrun: python train.py\nspotd:\n  model: "
 
@@ -13,23 +13,23 @@ HEAD = "name: x\nrun: python train.py\nspotd:\n  model: "
 def problem(block: str) -> str:
     with pytest.raises(SpecError) as caught:
         load(HEAD + block, now_us=0)
-    [found] = caught.value.problems
-    with pytest.raises(SpecError) as again:
-        model_words(HEAD + block)
-    assert [str(one) for one in again.value.problems] == [str(found)]
-    return str(found)
+    [expected] = caught.value.problems
+    with pytest.raises(SpecError) as from_model:
+        read_model_block(HEAD + block)
+    assert [str(item) for item in from_model.value.problems] == [str(expected)]
+    return str(expected)
 
 
-def test_its_words_are_those_that_were_written() -> None:
+def test_the_keys_are_returned_as_written() -> None:
     block = "{name: llama-3-70b, method: lora, tokens: 1.4B, micro_batch: 2}"
     load(HEAD + block, now_us=0)
-    words = {"name": "llama-3-70b", "method": "lora", "tokens": 1.4e9, "micro_batch": 2}
-    assert model_words(HEAD + block) == words
+    fields = {"name": "llama-3-70b", "method": "lora", "tokens": 1.4e9, "micro_batch": 2}
+    assert read_model_block(HEAD + block) == fields
 
 
 def test_a_job_without_it_is_as_before() -> None:
-    assert model_words("name: x\nrun: y\n") == {}
-    assert model_words("name: x\nrun: y\nspotd: {candidates: 2}\n") == {}
+    assert read_model_block("name: x\nrun: y\n") == {}
+    assert read_model_block("name: x\nrun: y\nspotd: {candidates: 2}\n") == {}
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ def test_a_job_without_it_is_as_before() -> None:
         ("{name: gpt2, layers: 0}", "spotd.model.layers: "),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(block: str, text: str) -> None:
+def test_problems_have_their_line(block: str, text: str) -> None:
     assert text in problem(block)

@@ -1,4 +1,4 @@
-"""What a job file wishes of where it runs, and what its deadline permits."""
+"""Test a job's preferences, and the capacity types that its deadline permits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refused(spotd: str) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_a_job_that_says_nothing_wishes_nothing() -> None:
+def test_a_job_without_settings_has_no_preferences() -> None:
     assert read("").spec.wishes == NO_WISHES
 
 
@@ -68,7 +68,7 @@ def test_the_eu_is_neither_switzerland_nor_the_united_kingdom() -> None:
     assert read("residency: de").spec.wishes.residency == ("DE",)
 
 
-def test_a_place_that_is_none_is_refused_with_what_to_write() -> None:
+def test_an_unknown_place_is_refused_with_a_fix() -> None:
     (text,) = refused("residency: [EU, Europe]")
     assert "spotd.residency[1]" in text
     assert "'Europe' is no place" in text
@@ -77,7 +77,7 @@ def test_a_place_that_is_none_is_refused_with_what_to_write() -> None:
     assert "spotd.not_operated_from: the list is empty" in text
 
 
-def test_a_deadline_without_an_amount_of_work_says_what_it_needs() -> None:
+def test_a_deadline_without_work_warns() -> None:
     parsed = read("deadline: 36h")
     (text,) = parsed.warnings
     assert "spotd.deadline does not steer placement" in text
@@ -108,10 +108,10 @@ def test_a_deadline_on_spot_alone_is_no_promise() -> None:
 
 def test_steps_need_to_be_measured_before_a_deadline_is_looked_at() -> None:
     (text,) = read("deadline: 60h, work: 1000 steps").warnings
-    assert "only once two checkpoints show how long a step takes" in text
+    assert "only after two checkpoints show how long a step takes" in text
 
 
-def test_what_is_trained_says_how_fast_each_alternative_is_and_how_much_there_is() -> None:
+def test_the_model_gives_speeds_and_amount_of_work() -> None:
     kinds = "{any_of: [{accelerators: H100:8}, {accelerators: A100-80GB:8}, {accelerators: X9:8}]}"
     wishes = read(MODEL, kinds).spec.wishes
     first, second = wishes.speeds
@@ -122,7 +122,7 @@ def test_what_is_trained_says_how_fast_each_alternative_is_and_how_much_there_is
     assert wishes.work_steps == 0
 
 
-def test_what_was_said_of_the_work_comes_before_what_the_model_says() -> None:
+def test_explicit_work_precedes_the_model() -> None:
     assert read(f"work: 10h, {MODEL}").spec.wishes.work_s == 36_000
     steps = read("model: {name: llama-3-8b, steps: 500}").spec.wishes
     assert (steps.work_steps, steps.work_s) == (500, 0.0)
@@ -140,7 +140,7 @@ def test_what_was_said_of_the_work_comes_before_what_the_model_says() -> None:
         ("", "{any_of: [{accelerators: H100:8, use_spot: false}, {accelerators: A100:8}]}"),
     ],
 )
-def test_what_serves_is_refused_on_spot_unless_it_accepts_that(more: str, resources: str) -> None:
+def test_inference_on_spot_is_refused_unless_accepted(more: str, resources: str) -> None:
     with pytest.raises(SpecError) as caught:
         read(f"kind: inference{more}", resources)
     (problem,) = caught.value.problems
@@ -151,10 +151,10 @@ def test_what_serves_is_refused_on_spot_unless_it_accepts_that(more: str, resour
 
 
 @pytest.mark.req("HYB-06")
-def test_what_serves_runs_on_machines_that_stay() -> None:
+def test_inference_runs_on_demand() -> None:
     served = read("kind: inference, capacity: on_demand").spec
     assert served.alternatives[0].capacity_types == (ON_DEMAND,)
     assert read("kind: inference", "{accelerators: H100:8, use_spot: false}").spec
     (text,) = refused("serve_on_spot: true")
-    assert "is of kind: inference" in text
+    assert "needs kind: inference" in text
     assert refused("kind: serving")

@@ -1,4 +1,4 @@
-"""The JSON Schema that editors use."""
+"""Test that the checked-in JSON Schema is current and strict."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""SkyPilot tasks that train, unmodified, as people write them."""
+"""Test that unmodified SkyPilot training tasks load."""
 
 from pathlib import Path
 
@@ -129,23 +129,32 @@ run: python train.py
 """
     ).spec
     assert spec.ordered
-    assert [(one.cloud, one.region, one.zone) for one in spec.alternatives] == [
+    assert [
+        (alternative.cloud, alternative.region, alternative.zone)
+        for alternative in spec.alternatives
+    ] == [
         ("gcp", "us-central1", "us-central1-a"),
         ("", "us-east-1", ""),
     ]
-    assert [(one.accelerator, one.accelerator_count) for one in spec.alternatives] == [
+    assert [
+        (alternative.accelerator, alternative.accelerator_count)
+        for alternative in spec.alternatives
+    ] == [
         ("L4", 1),
         ("T4", 2),
     ]
     listed = read("resources: {accelerators: ['A100:8', 'h100:4']}\nrun: x").spec
     assert listed.ordered
-    assert [one.accelerator for one in listed.alternatives] == ["A100", "H100"]
+    assert [alternative.accelerator for alternative in listed.alternatives] == ["A100", "H100"]
 
 
 def test_a_set_of_accelerators_is_any_of_them() -> None:
     spec = read("resources:\n  accelerators: {A100:8, V100:4, L4: 1, T4}\nrun: x").spec
     assert not spec.ordered
-    assert [(one.accelerator, one.accelerator_count) for one in spec.alternatives] == [
+    assert [
+        (alternative.accelerator, alternative.accelerator_count)
+        for alternative in spec.alternatives
+    ] == [
         ("A100", 8),
         ("V100", 4),
         ("L4", 1),
@@ -235,7 +244,7 @@ run: python train.py
 def test_the_first_document_of_a_file_may_hold_just_the_name() -> None:
     assert read("name: pipeline\n---\nrun: python train.py\n").spec.name == "pipeline"
     assert read("name: pipeline\n---\nname: own\nrun: x\n").spec.name == "own"
-    with pytest.raises(SpecError, match="3 documents, and one job is asked for"):
+    with pytest.raises(SpecError, match="3 documents, but one job is expected"):
         read("name: p\n---\nrun: a\n---\nrun: b\n")
 
 
@@ -245,7 +254,7 @@ def test_the_first_document_of_a_file_may_hold_just_the_name() -> None:
         ("file_mounts: {/d: {source: gs://b/x, mode: NFS}}", "write COPY, MOUNT or MOUNT_CACHED"),
         (
             "file_mounts: {/d: {source: s3://b, config: {mount_cached: {transfers: 4}}}}",
-            "config is of mode: MOUNT_CACHED",
+            "config needs mode: MOUNT_CACHED",
         ),
         ("file_mounts: {/d: https://x/y}", "is no store"),
         ("file_mounts: {/d: file:///x}", "file:// is no bucket"),
@@ -261,9 +270,7 @@ def test_the_first_document_of_a_file_may_hold_just_the_name() -> None:
         ("resources: {infra: k8s/my/context}", "it does not run on k8s"),
     ],
 )
-def test_what_would_silently_change_the_job_is_refused_with_another_way(
-    text: str, complaint: str
-) -> None:
+def test_unsupported_keys_that_change_the_job_are_refused(text: str, complaint: str) -> None:
     with pytest.raises(SpecError) as caught:
         read(f"{text}\nrun: x\n")
     [problem] = caught.value.problems
@@ -285,7 +292,7 @@ def test_a_container_may_be_named_in_place_of_a_machines_image() -> None:
         ("secrets: {SKYPILOT_DOCKER_PASSWORD: x}", "SKYPILOT_DOCKER_USERNAME: is missing from the"),
     ],
 )
-def test_a_registrys_login_is_whole_and_its_password_a_secret(text: str, complaint: str) -> None:
+def test_a_registry_login_is_complete_and_its_password_secret(text: str, complaint: str) -> None:
     image = "resources: {image_id: 'docker:nvcr.io/x:1'}"
     with pytest.raises(SpecError, match=complaint) as caught:
         read(f"{image}\n{text}\nrun: x\n")
@@ -340,6 +347,6 @@ def test_priority_is_our_own_or_skypilots(block: str, priority: int) -> None:
 @pytest.mark.parametrize(
     "value", ["urgent", "-1", "1001", "true", "1.5"], ids=["name", "low", "high", "flag", "part"]
 )
-def test_a_priority_that_is_none_is_an_error_that_says_what_to_write(value: str) -> None:
+def test_an_invalid_priority_is_refused_with_a_fix(value: str) -> None:
     with pytest.raises(SpecError, match=r"write low, normal, high, critical, or a number from 0"):
         read(f"name: one\nrun: x\nspotd: {{priority: {value}}}\n")

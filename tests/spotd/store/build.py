@@ -13,7 +13,10 @@ from spotd.domain.plan import AddNode, Change, ChangeJob, ChangeNode, OpenAttemp
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.domain.view import View
-from spotd.store.interface import CommitStatus, JournalBatch, Store, Submission
+from spotd.store.commit import CommitStatus
+from spotd.store.interface import Store
+from spotd.store.jobs import Submission
+from spotd.store.journal import JournalBatch
 from spotd.wire import JournalEntry
 
 NOW = 1_000_000 * S
@@ -71,7 +74,7 @@ def submission(job_id: str = "j1", **fields: Any) -> Submission:
 
 def submit(store: Store, job_id: str = "j1", at_us: int = NOW, **fields: Any) -> View:
     """A new job's view; `fields` are the spec's."""
-    store.submit(submission(job_id, spec=spec(job_id, **fields)), at_us)
+    store.jobs.submit(submission(job_id, spec=spec(job_id, **fields)), at_us)
     return view(store, job_id)
 
 
@@ -134,7 +137,7 @@ def move(store: Store, node_id: str, state: NodeState, now_us: int = NOW, **fiel
 def node(store: Store, node_id: str = "j1-g1-0") -> Node:
     """One node as stored."""
     job_id = node_id.split("-", maxsplit=1)[0]
-    return next(n for n in store.job_nodes(job_id) if n.id == node_id)
+    return next(n for n in store.nodes.of_job(job_id) if n.id == node_id)
 
 
 def instance(of: Node, instance_id: str = "i-1", **fields: Any) -> Instance:
@@ -168,4 +171,4 @@ def said(
 
 
 def kinds(store: Store, job_id: str | None = "j1") -> list[str]:
-    return [row.event.kind for row in store.events(job_id)]
+    return [row.event.kind for row in store.events.rows(job_id)]

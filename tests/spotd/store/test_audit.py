@@ -7,9 +7,13 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
+from spotd.domain.events import AuditOutcome
+from spotd.store.audit import AuditRow
 from spotd.store.engine import Database
-from spotd.store.interface import AuditOutcome, AuditRow, Store, StoreError
-from spotd.store.sql_store import SqlStore, upgrade
+from spotd.store.errors import StoreError
+from spotd.store.interface import Store
+from spotd.store.sql_store import SqlStore
+from spotd.store.version import upgrade
 from tests.fixtures import postgres
 from tests.spotd.store.build import NOW, S
 from tests.spotd.store.conftest import make
@@ -19,34 +23,34 @@ ROW = AuditRow(NOW, 1000, "ada", "cancel", "gpt", AuditOutcome.DONE, "id=j1", "r
 
 def test_lines_are_read_in_order_and_by_page(store: Store) -> None:
     for at in range(5):
-        store.add_audit(replace(ROW, at_us=NOW + at, text=f"{at}"))
-    rows = store.audit(NOW + 1, limit=2)
+        store.audit.add(replace(ROW, at_us=NOW + at, text=f"{at}"))
+    rows = store.audit.rows(NOW + 1, limit=2)
     assert [row.text for row in rows] == ["1", "2"]
-    rows += store.audit(NOW + 1, rows[-1].id)
+    rows += store.audit.rows(NOW + 1, rows[-1].id)
     assert [row.text for row in rows] == ["1", "2", "3", "4"]
     assert replace(rows[0], id=0) == replace(ROW, at_us=NOW + 1, text="1")
-    assert store.audit(NOW + 5) == []
+    assert store.audit.rows(NOW + 5) == []
 
 
 def test_what_a_user_wrote_is_cleaned(store: Store) -> None:
-    store.add_audit(replace(ROW, target="a\0b", text="\udc80"))
-    [row] = store.audit(0)
+    store.audit.add(replace(ROW, target="a\0b", text="\udc80"))
+    [row] = store.audit.rows(0)
     assert (row.target, row.text) == ("ab", "?")
 
 
 def test_pruning_leaves_it_alone(store: Store) -> None:
-    store.add_audit(replace(ROW, at_us=1))
-    store.prune(NOW + S)
-    assert len(store.audit(0)) == 1
+    store.audit.add(replace(ROW, at_us=1))
+    store.events.prune(NOW + S)
+    assert len(store.audit.rows(0)) == 1
 
 
 @pytest.mark.parametrize("statement", ["UPDATE audit SET user_name = 'eve'", "DELETE FROM audit"])
 def test_the_database_itself_refuses_to_rewrite_it(
     sql_store: SqlStore, url: str, statement: str
 ) -> None:
-    sql_store.add_audit(ROW)
+    sql_store.audit.add(ROW)
     _refuses(url, statement)
-    [row] = sql_store.audit(0)
+    [row] = sql_store.audit.rows(0)
     assert row.user == "ada"
 
 
@@ -55,7 +59,7 @@ def test_so_does_one_that_was_upgraded(request: pytest.FixtureRequest, tmp_path:
     for empty in (f"sqlite:///{tmp_path}/old.db", server.url(server.create())):
         upgrade(empty)
         store = make(empty)
-        store.add_audit(ROW)
+        store.audit.add(ROW)
         store.close()
         for statement in ("UPDATE audit SET action = ''", "DELETE FROM audit"):
             _refuses(empty, statement)

@@ -16,12 +16,15 @@ from sqlalchemy import text
 
 from spotd.base.errors import UserError
 from spotd.base.lock import hold_database
-from spotd.domain.events import Event
+from spotd.domain.events import AuditOutcome, Event
 from spotd.domain.units import S
+from spotd.store.audit import AuditRow
 from spotd.store.backup import back_up, restore
 from spotd.store.engine import Database
+from spotd.store.errors import StoreError
 from spotd.store.integrity import check_whole
-from spotd.store.interface import AuditOutcome, AuditRow, SecretRow, Store, StoreError
+from spotd.store.interface import Store
+from spotd.store.secrets import SecretRow
 from spotd.store.sql_store import SqlStore
 from spotd.store.transaction import Transaction
 from spotd.store.version import downgrade
@@ -51,18 +54,18 @@ def told(store: Store) -> list[object]:
     """All that a user can ask for."""
     return [
         store.load_views(["j1", "j2"], NOW),
-        store.jobs(),
-        store.job_nodes("j1"),
-        store.events("j1"),
-        store.secrets("j3"),
-        store.job_key("j1"),
-        store.deployment(),
-        store.audit(0),
-        store.kept_secrets(),
-        store.kept_secret_values(["A"]),
-        store.segments(),
-        store.key_state(),
-        store.load_market(NOW),
+        store.jobs.rows(),
+        store.nodes.of_job("j1"),
+        store.events.rows("j1"),
+        store.jobs.secrets("j3"),
+        store.jobs.key("j1"),
+        store.deployment.id(),
+        store.audit.rows(0),
+        store.secrets.rows(),
+        store.secrets.values(["A"]),
+        store.ledger.segments(),
+        store.secrets.key_state(),
+        store.market.load(NOW),
     ]
 
 
@@ -71,24 +74,24 @@ def test_what_is_restored_is_what_was_backed_up_and_in_quarantine(
 ) -> None:
     placed(sql_store)
     sealed = {"TOKEN": b"\x00sealed\xff"}
-    sql_store.submit(replace(submission("j3"), request_id="r3", secrets=sealed), NOW)
-    sql_store.keep_key_check(b"\x01check")
-    sql_store.keep_secret(SecretRow("A", NOW, "ada"), b"\x00kept\xff", 0)
-    sql_store.add_audit(AuditRow(NOW, 7, "ada", "cancel", "j1", AuditOutcome.DONE))
-    sql_store.take_duty("alerts", "the dead", lambda: NOW, 3600 * S)
+    sql_store.jobs.submit(replace(submission("j3"), request_id="r3", secrets=sealed), NOW)
+    sql_store.secrets.store_key_check(b"\x01check")
+    sql_store.secrets.put(SecretRow("A", NOW, "ada"), b"\x00kept\xff", 0)
+    sql_store.audit.add(AuditRow(NOW, 7, "ada", "cancel", "j1", AuditOutcome.DONE))
+    sql_store.leases.take("alerts", "the dead", lambda: NOW, 3600 * S)
     before = told(sql_store)
     back_up(url, file, NOW)
     assert file.stat().st_mode & 0o777 == 0o600
     submit(sql_store, "j2")
-    assert sql_store.quarantine() == "", "the original is not"
+    assert sql_store.deployment.quarantine() == "", "the original is not"
 
     assert restore(target, file, NOW + S) == REASON
     restored = make(target)
     assert told(restored) == before
-    assert restored.quarantine() == REASON
+    assert restored.deployment.quarantine() == REASON
     with pytest.raises(StoreError, match="append-only"):
-        restored._database.write(lambda c: c.execute(text("DELETE FROM audit")))
-    assert restored.take_duty("alerts", "me", lambda: NOW, S), "held by nobody"
+        restored.session.database.write(lambda c: c.execute(text("DELETE FROM audit")))
+    assert restored.leases.take("alerts", "me", lambda: NOW, S), "held by nobody"
     restored.close()
 
 
@@ -101,8 +104,8 @@ def test_a_copy_that_is_put_in_place_by_hand_is_in_quarantine_and_says_so(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["spotd.backup", "spotd.db"]
     shutil.copy(file, tmp_path / "by-hand.db")
     store = make(f"sqlite:///{tmp_path}/by-hand.db")
-    assert store.quarantine() == REASON
-    assert [row.event.kind for row in store.due_alerts(NOW, 9)] == ["quarantine"]
+    assert store.deployment.quarantine() == REASON
+    assert [row.event.kind for row in store.alerts.due(NOW, 9)] == ["quarantine"]
     store.close()
 
 
@@ -119,7 +122,7 @@ def test_it_is_one_moments_view_of_a_database_that_is_written_to(
                 tx.event("j1", Event("pair", str(written[0])), NOW)
 
         while not done.is_set():
-            sql_store._write(pair)
+            sql_store.session.write(pair)
             written[0] += 1
 
     writer = threading.Thread(target=write)
@@ -135,7 +138,7 @@ def test_it_is_one_moments_view_of_a_database_that_is_written_to(
     assert written[0] >= copied > 0
     restore(target, file, NOW)
     restored = make(target)
-    found = [row.event.text for row in restored.events("j1", limit=99_999)]
+    found = [row.event.text for row in restored.events.rows("j1", limit=99_999)]
     assert len(found) >= 40
     assert found == sorted(found, key=int)
     assert all(found.count(text) == 2 for text in {*found})
@@ -153,7 +156,7 @@ def test_nothing_is_overwritten(sql_store: SqlStore, url: str, target: str, file
     with pytest.raises(StoreError, match=r"move it away first|is not empty"):
         restore(url, file, NOW)
     assert kinds(sql_store) is not None
-    assert sql_store.quarantine() == ""
+    assert sql_store.deployment.quarantine() == ""
 
 
 def test_a_database_in_use_is_not_restored(tmp_path: Path, file: Path) -> None:
@@ -173,7 +176,7 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(
     url = f"sqlite:///{tmp_path}/spotd.db"
     store = make(url)
     for number in range(50):
-        store.submit(submission(f"j{number}", spec_yaml="x" * 2000), NOW)
+        store.jobs.submit(submission(f"j{number}", spec_yaml="x" * 2000), NOW)
     store.close()
     back_up(url, file, NOW)
     data = file.read_bytes()
@@ -195,7 +198,7 @@ def test_damage_that_no_database_notices_is_refused(
     sql_store: SqlStore, url: str, target: str, file: Path
 ) -> None:
     """A letter of a job's file: the page, the table and the row are as good as before."""
-    sql_store.submit(submission("j1", spec_yaml="run: train"), NOW)
+    sql_store.jobs.submit(submission("j1", spec_yaml="run: train"), NOW)
     back_up(url, file, NOW)
     data = file.read_bytes()
     assert b"run: train" in data
@@ -340,7 +343,7 @@ def test_the_backup_of_an_older_schema_is_upgraded(tmp_path: Path, file: Path) -
     fresh = f"sqlite:///{tmp_path}/fresh.db"
     assert restore(fresh, file, NOW) == "this database was restored from spotd.backup"
     store = make(fresh)
-    assert store.quarantine()
+    assert store.deployment.quarantine()
     store.close()
 
 

@@ -12,7 +12,7 @@ from spotd.domain.market import Market
 from spotd.domain.node import Node
 from spotd.domain.units import S
 from spotd.store.checkpoint_costs import Window, restores, storage
-from spotd.store.interface import CheckpointRow
+from spotd.store.checkpoints import CheckpointRow
 from spotd.store.storage_costs import egress, extras_of, requests
 from tests.spotd.planner.build import job, market, node, offer, spec
 

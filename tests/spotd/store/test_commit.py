@@ -18,7 +18,8 @@ from spotd.domain.queue import Limits
 from spotd.domain.states import IllegalTransitionError, LeaveReason, NodeState
 from spotd.domain.units import S
 from spotd.store import ledger
-from spotd.store.interface import CommitResult, CommitStatus, Store
+from spotd.store.commit import CommitResult, CommitStatus
+from spotd.store.interface import Store
 from tests.fixtures import postgres
 from tests.spotd.store.build import (
     NOW,
@@ -89,8 +90,8 @@ def test_a_stale_plan_leaves_no_trace(store: Store) -> None:
     assert store.commit(seen, late, NOW).status is CommitStatus.STALE
     assert view(store) == before
     assert kinds(store) == events
-    assert store.segments() == []
-    assert store.due_alerts(NOW, 10) == []
+    assert store.ledger.segments() == []
+    assert store.alerts.due(NOW, 10) == []
 
 
 def test_many_plans_in_one_transaction_each_stand_alone(store: Store) -> None:
@@ -112,7 +113,7 @@ def test_one_bad_plan_does_not_harm_the_others(store: Store) -> None:
     first, second = store.commit_many([batch[1], batch[0]], NOW)
     assert (first.status, second.status) == (CommitStatus.DONE, CommitStatus.REJECTED)
     assert view(store, "bad") == bad
-    told = store.events("bad")[-1].event
+    told = store.events.rows("bad")[-1].event
     assert (told.kind, told.severity) == ("plan_rejected", Severity.ERROR)
 
 
@@ -161,7 +162,7 @@ def test_a_plan_that_is_no_plan_is_a_bug_and_raises(store: Store) -> None:
 
 def test_a_commit_never_writes_what_was_observed(store: Store) -> None:
     before = placed(store)
-    store.record_launched("j1-g1-0", "i-1", NOW + S)
+    store.nodes.record_launched("j1-g1-0", "i-1", NOW + S)
     commit(store, before, plan(ChangeNode("j1-g1-0", {"kept_until_us": 5})))
     assert node(store).instance_id == "i-1"
     assert node(store).kept_until_us == 5
@@ -171,7 +172,7 @@ def test_a_commit_never_writes_what_was_observed(store: Store) -> None:
 
 
 def test_the_limit_of_nodes_counts_everything_not_gone(store: Store) -> None:
-    store.set_limits(Limits(max_nodes=2))
+    store.market.set_limits(Limits(max_nodes=2))
     placed(store, "a")
     placed(store, "b")
     move(store, "b-g1-0", NodeState.TERMINATING)
@@ -180,24 +181,24 @@ def test_the_limit_of_nodes_counts_everything_not_gone(store: Store) -> None:
     assert refused.status is CommitStatus.OVER_LIMIT
     assert "limits.max_nodes is 2 and 2 are in use" in refused.text
     assert view(store, "c") == waiting
-    assert store.segments("c") == []
+    assert store.ledger.segments("c") == []
     move(store, "b-g1-0", NodeState.GONE)
     commit(store, waiting, opening("c"))
 
 
 def test_the_limit_of_spend_counts_the_current_price(store: Store) -> None:
-    store.set_limits(Limits(max_microusd_per_h=25_000_000))
-    store.record_offers("aws", [offer()], NOW)
+    store.market.set_limits(Limits(max_microusd_per_h=25_000_000))
+    store.market.record_offers("aws", [offer()], NOW)
     placed(store, "a")
-    store.record_launched("a-g1-0", "i-1", NOW)
+    store.nodes.record_launched("a-g1-0", "i-1", NOW)
     waiting = submit(store, "b")
-    store.record_offers("aws", [offer(price=16)], NOW + S)
+    store.market.record_offers("aws", [offer(price=16)], NOW + S)
     refused = store.commit(waiting, opening("b"), NOW + S)
     assert refused.status is CommitStatus.OVER_LIMIT
     assert "max_usd_per_hour is 25.00, and this would make it 32.00" in refused.text
     # A plan that launches nothing is not held up.
     commit(store, waiting, plan())
-    store.record_offers("aws", [offer(price=12)], NOW + 2 * S)
+    store.market.record_offers("aws", [offer(price=12)], NOW + 2 * S)
     commit(store, view(store, "b"), opening("b"))
 
 
@@ -213,12 +214,12 @@ def test_a_gang_counts_with_all_its_nodes(store: Store, limits: Limits, text: st
     """Three machines at ten dollars, where two would fit."""
     gang = [new_node(number=rank, rank=rank, candidate=0) for rank in range(3)]
     waiting = submit(store, num_nodes=3)
-    store.set_limits(limits)
+    store.market.set_limits(limits)
     refused = store.commit(waiting, opening("j1", 1, *gang), NOW)
     assert refused.status is CommitStatus.OVER_LIMIT
     assert text in refused.text
-    assert (view(store).nodes, store.segments("j1")) == ((), [])
-    store.set_limits(Limits(max_nodes=3, max_microusd_per_h=30_000_000))
+    assert (view(store).nodes, store.ledger.segments("j1")) == ((), [])
+    store.market.set_limits(Limits(max_nodes=3, max_microusd_per_h=30_000_000))
     commit(store, waiting, opening("j1", 1, *gang))
 
 
@@ -226,16 +227,16 @@ def test_a_gang_counts_with_all_its_nodes(store: Store, limits: Limits, text: st
 def test_a_price_that_moved_after_the_decision_never_flatters(
     store: Store, price: int, counted: int
 ) -> None:
-    store.record_offers("aws", [offer()], NOW)
+    store.market.record_offers("aws", [offer()], NOW)
     seen = submit(store)
-    store.record_offers("aws", [offer(price=price)], NOW + S)
+    store.market.record_offers("aws", [offer(price=price)], NOW + S)
     after = commit(store, seen, opening(), NOW + S)
     assert after.nodes[0].offer.price_microusd_per_h == counted * 1_000_000
-    assert store.segments()[0].rate_microusd_per_h == counted * 1_000_000
-    assert store.load_market(NOW + S).microusd_per_h == counted * 1_000_000
+    assert store.ledger.segments()[0].rate_microusd_per_h == counted * 1_000_000
+    assert store.market.load(NOW + S).microusd_per_h == counted * 1_000_000
     assert after.nodes == view(store).nodes
     # A limit is held against the same price.
-    store.set_limits(Limits(max_microusd_per_h=counted * 2_000_000 - 1))
+    store.market.set_limits(Limits(max_microusd_per_h=counted * 2_000_000 - 1))
     other = submit(store, "j2")
     assert store.commit(other, opening("j2"), NOW + S).status is CommitStatus.OVER_LIMIT
 
@@ -246,7 +247,7 @@ def test_a_price_that_moves_while_a_launch_is_committed_is_not_missed(
     """On SQLite there is one writer at a time; on PostgreSQL the two could pass each other."""
     url = server.url(server.create("ready"))
     launching, pricing = make(url), make(url)
-    launching.record_offers("aws", [offer()], NOW)
+    launching.market.record_offers("aws", [offer()], NOW)
     placed(launching)
     change = opening("j1", 2)
     thread = threading.Thread(target=lambda: commit(launching, view(launching), change))
@@ -262,9 +263,9 @@ def test_a_price_that_moves_while_a_launch_is_committed_is_not_missed(
             thread.join(0.01)
 
     monkeypatch.setattr(ledger, "reprice", reprice_and_launch)
-    pricing.record_offers("aws", [offer(price=16)], NOW)
+    pricing.market.record_offers("aws", [offer(price=16)], NOW)
     thread.join()
-    assert [s.rate_microusd_per_h for s in pricing.segments("j1")] == [16_000_000] * 2
+    assert [s.rate_microusd_per_h for s in pricing.ledger.segments("j1")] == [16_000_000] * 2
     launching.close()
     pricing.close()
 
@@ -280,7 +281,7 @@ def test_a_job_past_its_cost_launches_nothing(store: Store) -> None:
 
 
 def test_plans_of_one_batch_share_the_room(store: Store) -> None:
-    store.set_limits(Limits(max_nodes=2))
+    store.market.set_limits(Limits(max_nodes=2))
     batch = [(submit(store, name), opening(name)) for name in ("a", "b", "c")]
     statuses = [result.status.value for result in store.commit_many(batch, NOW)]
     assert statuses == ["done", "done", "over_limit"]
@@ -292,7 +293,7 @@ def test_the_limit_holds_when_two_commit_at_once(url: str) -> None:
     stores = [make(url), make(url)]
     views = [submit(stores[0], f"j{number:02}") for number in range(30)]
     for turn in range(15):
-        stores[0].set_limits(Limits(max_nodes=turn + 1))
+        stores[0].market.set_limits(Limits(max_nodes=turn + 1))
         start = threading.Barrier(2)
         done: list[CommitStatus] = []
 
@@ -311,7 +312,7 @@ def test_the_limit_holds_when_two_commit_at_once(url: str) -> None:
         for thread in threads:
             thread.join()
         assert sorted(done) == [CommitStatus.DONE, CommitStatus.OVER_LIMIT]
-        assert len(stores[1].active_nodes()) == turn + 1
+        assert len(stores[1].nodes.active()) == turn + 1
     for store in stores:
         store.close()
 
@@ -324,10 +325,12 @@ def test_the_pass_is_told_when_its_reason_changes(store: Store) -> None:
     for reason in ("waiting", "waiting", "asking", "waiting"):
         commit(store, seen, plan(reason=reason, reasons=(reason, "and more")))
         seen = view(store)
-    rows = store.events("j1")
+    rows = store.events.rows("j1")
     assert [row.event.text for row in rows] == ["waiting", "asking", "waiting"]
     assert rows[0].event.data == {"reasons": ["waiting", "and more"]}
-    assert [row.id for row in store.events("j1", after_id=rows[0].id)] == [r.id for r in rows[1:]]
+    assert [row.id for row in store.events.rows("j1", after_id=rows[0].id)] == [
+        r.id for r in rows[1:]
+    ]
 
 
 def test_events_are_read_back_whole(store: Store) -> None:
@@ -335,7 +338,7 @@ def test_events_are_read_back_whole(store: Store) -> None:
         "lost", "gone ☹", "j1-g1-0", Severity.WARNING, alert=True, key="k", data={"a": [1, None]}
     )
     commit(store, submit(store), plan(events=(event,)), NOW + 3)
-    row = store.events(None)[0]
+    row = store.events.rows(None)[0]
     assert (row.event, row.job_id, row.at_us) == (event, "j1", NOW + 3)
 
 
@@ -351,26 +354,26 @@ def test_a_machine_taken_away_is_remembered_once(
     store: Store, reason: LeaveReason, code: str
 ) -> None:
     placed(store)
-    store.load_market(NOW)
+    store.market.load(NOW)
     move(store, "j1-g1-0", NodeState.TERMINATING, NOW + S, leave_reason=reason)
     move(store, "j1-g1-0", NodeState.GONE, NOW + 2 * S)
     expected = Refusal(offer().key, Scope.OFFER, code, NOW + S, "j1-g1-0")
-    assert store.load_market(NOW + 3 * S).refusals == (expected,)
+    assert store.market.load(NOW + 3 * S).refusals == (expected,)
 
 
 def test_what_was_taken_away_cools_from_when_it_was_gone(store: Store) -> None:
     placed(store)
-    store.record_launched("j1-g1-0", "i-1", NOW)
+    store.nodes.record_launched("j1-g1-0", "i-1", NOW)
     why: dict[str, Any] = {"leave_reason": LeaveReason.PREEMPTED, "left_at_us": NOW + S}
     move(store, "j1-g1-0", NodeState.TERMINATING, NOW + S, **why)
-    assert [r.at_us for r in store.load_market(NOW).refusals] == [NOW + S]
+    assert [r.at_us for r in store.market.load(NOW).refusals] == [NOW + S]
     ended = instance(node(store), state=InstanceState.TERMINATED)
-    store.record_listing("aws", [ended], NOW + 90 * S, NOW + 90 * S)
+    store.instances.record_listing("aws", [ended], NOW + 90 * S, NOW + 90 * S)
     move(store, "j1-g1-0", NodeState.GONE, NOW + 91 * S)
-    assert [r.at_us for r in store.load_market(NOW).refusals] == [NOW + 90 * S]
+    assert [r.at_us for r in store.market.load(NOW).refusals] == [NOW + 90 * S]
 
 
 def test_other_reasons_say_nothing_about_the_offer(store: Store) -> None:
     placed(store)
     move(store, "j1-g1-0", NodeState.TERMINATING, leave_reason=LeaveReason.CANCELLED)
-    assert store.load_market(NOW).refusals == ()
+    assert store.market.load(NOW).refusals == ()

@@ -14,7 +14,7 @@ from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.store.diagnosis import MAX_STACK_CHARS
 from spotd.store.interface import Store
-from spotd.store.throughput import COMPARED_S
+from spotd.store.progress import COMPARED_S
 from spotd.store.views import VERDICT_EVENTS
 from tests.spotd.store.build import (
     NOW,
@@ -44,8 +44,8 @@ def test_the_stacks_of_a_program_that_hung_are_kept_with_it(store: Store) -> Non
     redactor.register(secret)
     dumps = [STACK, {**STACK, "rank": -1, "text": f"key = {secret}" + "x" * 9000}]
     data = {"what": "hung", "text": "no step", "again": True, "stacks": 2, "dumps": dumps}
-    store.record_journal([said(("unwell", data))])
-    row = store.last_event("j1", "hung")
+    store.journal.record([said(("unwell", data))])
+    row = store.events.last("j1", "hung")
     assert row is not None
     assert "the stacks of 2 of its processes were taken; it begins again here" in row.event.text
     first, second = row.event.data["stacks"]  # type: ignore[misc]
@@ -67,7 +67,7 @@ def test_the_stacks_of_a_program_that_hung_are_kept_with_it(store: Store) -> Non
 )
 def test_stacks_that_are_none_become_a_warning(store: Store, data: dict[str, Any]) -> None:
     placed(store)
-    store.record_journal([said(("unwell", data), ("ready", {}))])
+    store.journal.record([said(("unwell", data), ("ready", {}))])
     assert kinds(store)[-2:] == ["journal", "ready"]
 
 
@@ -88,18 +88,18 @@ def test_a_warning_that_says_which_is_a_verdict(
 ) -> None:
     placed(store)
     data = {"text": "what was seen", "verdict": verdict, "about": about}
-    store.record_journal([said(("warning", data))])
-    row = store.last_event("j1", verdict)
+    store.journal.record([said(("warning", data))])
+    row = store.events.last("j1", verdict)
     assert row is not None
     assert (row.event.text, row.event.data, row.event.alert) == ("what was seen", kept, alert)
-    assert store.claim(AT + 60 * S, "d", 9, S) == ["j1"], "somebody decides about it"
+    assert store.jobs.claim(AT + 60 * S, "d", 9, S) == ["j1"], "somebody decides about it"
 
 
 @pytest.mark.parametrize("verdict", [None, "", "of a later version"])
 def test_any_other_is_a_warning_as_before(store: Store, verdict: str | None) -> None:
     placed(store)
     data = {"text": "so"} if verdict is None else {"text": "so", "verdict": verdict, "about": 7}
-    store.record_journal([said(("warning", data))])
+    store.journal.record([said(("warning", data))])
     assert kinds(store)[-1] == "node_warning"
 
 
@@ -107,28 +107,28 @@ def test_how_well_a_machine_was_used_is_on_record_once_a_window(store: Store) ->
     placed(store)
     report = {"from_step": 1, "to_step": 1, "losses": [2.0]}
     usage = {"window_s": 300.0, "busy_s": 250.0, "data_s": 90.0, "save_s": 3.0, "gpu": 0.41}
-    store.record_journal([said(("progress", report), ("progress", {**report, "usage": usage}))])
-    (row,) = store.events_of("j1", ("usage",))
+    store.journal.record([said(("progress", report), ("progress", {**report, "usage": usage}))])
+    (row,) = store.events.of_kinds("j1", ("usage",))
     assert row.event.text == (
         "300 s of training: GPUs busy 41%, waiting for data 30%, for checkpoints 1%"
     )
     assert row.event.data == {name: usage[name] for name in usage if name != "busy_s"}
-    assert store.events_of("j1", ("usage",), row.at_us + 1) == []
-    assert store.events_of("j1", ("progress", "none")) == []
+    assert store.events.of_kinds("j1", ("usage",), row.at_us + 1) == []
+    assert store.events.of_kinds("j1", ("progress", "none")) == []
 
 
 @pytest.mark.parametrize("usage", [7, {}, {"window_s": "x"}, {"window_s": 1.0, "gpu": -1}])
 def test_use_that_is_none_becomes_a_warning(store: Store, usage: object) -> None:
     placed(store)
     report = {"from_step": 1, "to_step": 1, "losses": [2.0], "usage": usage}
-    store.record_journal([said(("progress", report))])
+    store.journal.record([said(("progress", report))])
     assert kinds(store)[-1] == "journal"
-    assert store.progress("j1") == [], "nothing of the entry is taken over"
+    assert store.progress.rows("j1") == [], "nothing of the entry is taken over"
 
 
 def straggles(store: Store, first: int, at_us: int) -> None:
     data = {"text": "rank 1", "verdict": "straggler"}
-    store.record_journal([said(("warning", data), first=first, heard_at_us=at_us)])
+    store.journal.record([said(("warning", data), first=first, heard_at_us=at_us)])
 
 
 def test_decisions_see_what_resumes_came_to(store: Store) -> None:
@@ -143,7 +143,7 @@ def test_decisions_see_what_resumes_came_to(store: Store) -> None:
     assert view(store).setbacks == Setbacks("m-1", "m-1", 500)
     commit(store, view(store), plan(events=(Event("crashed", "", NODE, data={"tail": "x"}),)))
     forged = {"text": "", "verdict": "stepped_back", "about": {"manifest": "m-0", "step": 900}}
-    store.record_journal([said(("warning", forged))])
+    store.journal.record([said(("warning", forged))])
     assert view(store).setbacks == Setbacks("", "m-1", 500), "not by a machine's word"
 
 
@@ -151,9 +151,9 @@ def test_lost_numbers_are_left_to_a_program_that_goes_back_by_itself(store: Stor
     placed(store)
     move(store, NODE, NodeState.BOOTING, chosen=True)
     move(store, NODE, NodeState.RUNNING)
-    store.record_journal([said(("warning", {"text": "", "verdict": "nan_after_resume"}))])
+    store.journal.record([said(("warning", {"text": "", "verdict": "nan_after_resume"}))])
     assert view(store).verdicts == (Diagnosis("nan_after_resume", AT, NODE),)
-    store.record_journal([said(("rolled_back", {"step": 5, "from_step": 8}), first=2)])
+    store.journal.record([said(("rolled_back", {"step": 5, "from_step": 8}), first=2)])
     assert view(store).verdicts == ()
 
 
@@ -164,13 +164,13 @@ def test_decisions_see_the_newest_verdicts_of_a_job_that_trains(store: Store) ->
     assert view(store).verdicts == (), "it does not train"
     move(store, NODE, NodeState.RUNNING)
     straggles(store, 2, AT + S)
-    store.record_journal([said(("warning", {"text": "", "verdict": "loss_spike"}), first=3)])
+    store.journal.record([said(("warning", {"text": "", "verdict": "loss_spike"}), first=3)])
     assert view(store).verdicts == (
         Diagnosis("straggler", AT, NODE),
         Diagnosis("straggler", AT + S, NODE),
     )
     for number in range(VERDICT_EVENTS - 1):
-        store.record_journal([said(("ready", {}), first=4 + number)])
+        store.journal.record([said(("ready", {}), first=4 + number)])
     assert view(store).verdicts == (), "they are among the newest events no more"
 
 
@@ -186,7 +186,7 @@ def trains(store: Store, generation: int, begin_us: int, tokens: int, number: in
         batch = said(
             entry, node_id=node_id, generation=generation, first=turn + 1, heard_at_us=at_us
         )
-        store.record_journal([batch])
+        store.journal.record([batch])
 
 
 def replaced(store: Store, generation: int, **fields: Any) -> None:

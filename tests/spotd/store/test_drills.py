@@ -19,26 +19,26 @@ NODE = "j1-g1-0"
 
 def aimed(store: Store) -> FaultDrill:
     placed(store)
-    drill = replace(store.add_drill(DRILL), node_id=NODE, aimed_at_us=NOW + S)
-    assert store.set_drill(drill)
+    drill = replace(store.drills.add(DRILL), node_id=NODE, aimed_at_us=NOW + S)
+    assert store.drills.update(drill)
     return drill
 
 
 def test_two_drills_of_a_job_never_overlap(store: Store) -> None:
     submit(store)
     submit(store, "j2")
-    assert store.add_drill(DRILL) == DRILL
-    assert store.add_drill(replace(DRILL, asked_at_us=NOW + S)) == DRILL, "the same again"
+    assert store.drills.add(DRILL) == DRILL
+    assert store.drills.add(replace(DRILL, asked_at_us=NOW + S)) == DRILL, "the same again"
     second = replace(DRILL, id="d2", asked_at_us=NOW + S)
-    assert store.add_drill(second) == DRILL, "kept out"
+    assert store.drills.add(second) == DRILL, "kept out"
     other = replace(second, job_id="j2")
-    assert store.add_drill(other) == other
+    assert store.drills.add(other) == other
     ended = replace(DRILL, ended_at_us=NOW + S, end=DrillEnd.CALLED_OFF, text="why")
-    assert store.set_drill(ended)
+    assert store.drills.update(ended)
     third = replace(DRILL, id="d3", asked_at_us=NOW + 2 * S)
-    assert store.add_drill(third) == third
-    assert store.drills("j1") == [ended, third]
-    assert store.drills(unfinished=True) == [other, third]
+    assert store.drills.add(third) == third
+    assert store.drills.rows("j1") == [ended, third]
+    assert store.drills.rows(unfinished=True) == [other, third]
 
 
 def test_it_ends_once_with_what_was_found(store: Store) -> None:
@@ -47,11 +47,11 @@ def test_it_ends_once_with_what_was_found(store: Store) -> None:
     ended = replace(drill, struck_at_us=NOW + 2 * S, ended_at_us=NOW + 9 * S, found=found)
     ended = replace(ended, end=DrillEnd.PASSED)
     said = Event("drill", "it passed")
-    assert store.set_drill(ended, said)
+    assert store.drills.update(ended, said)
     again = replace(ended, end=DrillEnd.FAILED)
-    assert not store.set_drill(again, said), "another daemon was first"
-    assert store.drills() == [ended]
-    [row] = store.events_of("j1", ["drill"])
+    assert not store.drills.update(again, said), "another daemon was first"
+    assert store.drills.rows() == [ended]
+    [row] = store.events.of_kinds("j1", ["drill"])
     assert (row.event, row.at_us) == (said, NOW + 9 * S), "with it, and once"
 
 
@@ -69,28 +69,28 @@ def test_a_node_that_stays_is_struck_by_no_drill_any_more(
 ) -> None:
     drill = replace(aimed(store), kind=kind, struck_at_us=(NOW + 2 * S) * struck)
     assert node(store).drill == "kill"
-    store.record_launched(NODE, "i-1", NOW)
+    store.nodes.record_launched(NODE, "i-1", NOW)
     if leaves:
         why = {"leave_reason": LeaveReason.DRILL, "left_at_us": NOW + S}
         move(store, NODE, NodeState.TERMINATING, NOW + S, **why)
-    store.set_drill(replace(drill, ended_at_us=NOW + 9 * S, end=DrillEnd.FAILED))
+    store.drills.update(replace(drill, ended_at_us=NOW + 9 * S, end=DrillEnd.FAILED))
     assert node(store).drill == mark
 
 
 def test_a_notice_that_a_drill_plays_is_none_of_its_cloud(store: Store) -> None:
     """Of how long clouds warn, and whether they do, it says nothing."""
     aimed(store)
-    store.record_launched(NODE, "i-1", NOW)
+    store.nodes.record_launched(NODE, "i-1", NOW)
     notice = {"notice_id": "drill-d1", "kind": "preempt", "remaining_s": 120.0, "text": ""}
-    store.record_journal([said(("notice", {**notice, "source": "drill"}))])
+    store.journal.record([said(("notice", {**notice, "source": "drill"}))])
     assert [one.takes_away for one in node(store).notices] == [True]
     why = {"leave_reason": LeaveReason.DRILL, "left_at_us": NOW + 90 * S}
     move(store, NODE, NodeState.TERMINATING, NOW + 90 * S, **why)
-    [life] = store.machine_lives(0)
-    assert (life.notice_us, life.taken, life.warning_s()) == (0, False, None)
-    [stay] = store.past(0, NOW + 91 * S).stays
+    [life] = store.node_history.machine_lives(0)
+    assert (life.notice_us, life.interrupted, life.warning_s()) == (0, False, None)
+    [stay] = store.node_history.fleet(0, NOW + 91 * S).stays
     assert (stay.warned_at_us, stay.left) == (0, LeaveReason.DRILL)
     real = {**notice, "notice_id": "n1", "source": "imds"}
-    store.record_journal([said(("notice", real), first=2, heard_at_us=NOW + 70 * S)])
-    [life] = store.machine_lives(0)
+    store.journal.record([said(("notice", real), first=2, heard_at_us=NOW + 70 * S)])
+    [life] = store.node_history.machine_lives(0)
     assert life.notice_us, "its cloud's own is"

@@ -25,8 +25,9 @@ from sqlalchemy.exc import OperationalError
 from spotd.domain.events import Event
 from spotd.domain.plan import ChangeJob
 from spotd.domain.units import S
+from spotd.store.commit import CommitStatus
 from spotd.store.engine import Database
-from spotd.store.interface import CommitStatus, StoreError, StoreUnavailableError
+from spotd.store.errors import StoreError, StoreUnavailableError
 from spotd.store.sql_store import SqlStore
 from tests.fixtures import postgres
 from tests.fixtures.waiting import LIMIT_S
@@ -117,17 +118,17 @@ def test_a_locked_database_is_unavailable_and_comes_back(
     other.execute("BEGIN IMMEDIATE")
     _shorten_busy_timeout(store)
     with pytest.raises(StoreUnavailableError, match="another process holds it locked"):
-        store.note_jobs(["j1"])
+        store.jobs.mark_due(["j1"])
     assert view(store).job.notes == 1  # readers wait for nobody
     other.execute("ROLLBACK")
     other.close()
-    store.note_jobs(["j1"])
+    store.jobs.mark_due(["j1"])
     assert view(store).job.notes == 2
     store.close()
 
 
 def _shorten_busy_timeout(store: SqlStore) -> None:
-    connection = store._database._writer.raw_connection()
+    connection = store.session.database._writer.raw_connection()
     connection.execute("PRAGMA busy_timeout=50")  # type: ignore[attr-defined]
     connection.close()
 
@@ -138,7 +139,7 @@ def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlStore]:
     store = make(f"sqlite:///{tmp_path}/spotd.db")
     placed(store)
     monkeypatch.setattr("spotd.store.engine.LINE_S", 0.05)
-    with store._database._line:
+    with store.session.database._line:
         yield store
     store.close()
 
@@ -146,28 +147,28 @@ def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlStore]:
 def test_decisions_never_stand_in_the_line(busy: SqlStore) -> None:
     """Of the many that write after a storm, what is to be done next waits for none."""
     assert busy.commit(view(busy), plan(), NOW).status is CommitStatus.DONE
-    busy.claim(NOW, "replica", 1, S)
+    busy.jobs.claim(NOW, "replica", 1, S)
 
 
 def test_the_follower_never_stands_in_the_line(busy: SqlStore) -> None:
     """While it waits, no node is heard: not one of them, a notice neither."""
-    busy.record_journal([said(("warning", {"text": "x"}))])
-    busy.record_heard({"j1-g1-0": NOW + 1})
-    busy.record_link("j1-g1-0", NOW + 2)
+    busy.journal.record([said(("warning", {"text": "x"}))])
+    busy.nodes.record_heartbeats({"j1-g1-0": NOW + 1})
+    busy.nodes.record_link("j1-g1-0", NOW + 2)
     assert node(busy).link_down_at_us == NOW + 2
 
 
 def test_a_turn_that_never_comes_is_an_error(busy: SqlStore) -> None:
     with pytest.raises(StoreUnavailableError, match=r"too busy.*df"):
-        busy.note_jobs(["j1"])
+        busy.jobs.mark_due(["j1"])
 
 
 def test_who_stood_in_the_line_leaves_it(tmp_path: Path) -> None:
     store = make(f"sqlite:///{tmp_path}/spotd.db")
     submit(store)
     for _ in range(2):
-        store.note_jobs(["j1"])
-    assert not store._database._line.locked()
+        store.jobs.mark_due(["j1"])
+    assert not store.session.database._line.locked()
     store.close()
 
 
@@ -221,7 +222,7 @@ def _fill(store: SqlStore) -> tuple[int, str]:
     """Write until the disk is full: how many events were acknowledged, and the error."""
     for written in range(1000):
         try:
-            store.add_event("j1", Event("filler", "x" * 20_000), NOW)
+            store.events.add("j1", Event("filler", "x" * 20_000), NOW)
         except StoreUnavailableError as error:
             return written, str(error)
     raise AssertionError("the disk never fills up")
@@ -239,8 +240,8 @@ def test_a_full_disk_loses_nothing_and_is_got_over(small_disk: Path) -> None:
     with pytest.raises(StoreUnavailableError):
         store.commit(before, loud, NOW)
     assert view(store) == before
-    assert len([r for r in store.events("j1") if r.event.kind == "filler"]) == written
-    assert store.segments() == []
+    assert len([r for r in store.events.rows("j1") if r.event.kind == "filler"]) == written
+    assert store.ledger.segments() == []
     # Space returns: it works again, in the same process.
     if os.geteuid() == 0:
         more = ["mount", "-o", "remount,size=8m", str(small_disk)]
@@ -250,7 +251,7 @@ def test_a_full_disk_loses_nothing_and_is_got_over(small_disk: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, hard))
     assert store.commit(view(store), decided, NOW).status is CommitStatus.DONE
     check = text("PRAGMA integrity_check")
-    assert store._database.read(lambda c: c.execute(check).scalar_one()) == "ok"
+    assert store.session.database.read(lambda c: c.execute(check).scalar_one()) == "ok"
     store.close()
 
 
@@ -318,7 +319,7 @@ def test_a_glance_begins_no_transaction(server: postgres.Postgres) -> None:
         return TransactionStatus(dbapi.info.transaction_status)
 
     with closing(Database(server.url(server.create()))) as database:
-        assert database.glance(between) == TransactionStatus.IDLE
+        assert database.read_one(between) == TransactionStatus.IDLE
         assert database.read(between) == TransactionStatus.INTRANS
         assert database.write(between) == TransactionStatus.INTRANS, (
             "and what came after it is none"
@@ -330,11 +331,11 @@ def test_a_server_that_restarts_is_found_again() -> None:
         store = make(server.url(server.create()))
         submit(store)
         server.stop()
-        for broken in (lambda: view(store), lambda: store.note_jobs(["j1"])):
+        for broken in (lambda: view(store), lambda: store.jobs.mark_due(["j1"])):
             with pytest.raises(StoreUnavailableError):
                 broken()
         server.start()
-        store.note_jobs(["j1"])
+        store.jobs.mark_due(["j1"])
         assert view(store).job.notes == 2
         store.close()
 
@@ -405,7 +406,7 @@ def test_a_store_in_memory_is_a_whole_store() -> None:
     store = make("sqlite://")
     submit(store)
     assert store.commit(view(store), opening(), NOW).status is CommitStatus.DONE
-    assert len(store.active_nodes()) == 1
+    assert len(store.nodes.active()) == 1
     store.close()
 
 
@@ -414,15 +415,15 @@ def test_a_listing_takes_its_nodes_in_the_order_that_all_do(server: postgres.Pos
     store = make(server.url(server.create("ready")))
     for name in ("j1", "j2"):
         placed(store, name)
-        store.record_launched(f"{name}-g1-0", f"i-{name}", NOW)
+        store.nodes.record_launched(f"{name}-g1-0", f"i-{name}", NOW)
     old = [instance(node(store, f"{name}-g1-0"), f"i-{name}") for name in ("j1", "j2")]
-    store.record_listing("aws", old, NOW + S, NOW + S)
+    store.instances.record_listing("aws", old, NOW + S, NOW + S)
     news = [old[0], replace(old[1], port=4444)]
     lock = "SELECT id FROM nodes WHERE id = '{}-g1-0' FOR UPDATE NOWAIT"
     listing = threading.Thread(
-        target=store.record_listing, args=("aws", news, NOW + 9 * S, NOW + 9 * S)
+        target=store.instances.record_listing, args=("aws", news, NOW + 9 * S, NOW + 9 * S)
     )
-    with store._database._writer.begin() as other:
+    with store.session.database._writer.begin() as other:
         other.execute(text(lock.format("j2")))
         listing.start()
         _wait_for_a_waiter(store)  # it has come to the node that we hold
@@ -438,5 +439,5 @@ def _wait_for_a_waiter(store: SqlStore) -> None:
         "SELECT count(*) FROM pg_stat_activity"
         " WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
-    while not store._database.read(lambda conn: conn.execute(waiting).scalar_one()):
+    while not store.session.database.read(lambda conn: conn.execute(waiting).scalar_one()):
         time.sleep(0.01)

@@ -9,7 +9,7 @@ from spotd.domain.events import Event
 from spotd.domain.node import EffectKind
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
-from spotd.store import schema
+from spotd.store import columns
 from spotd.store.journal_fields import MAX_TEXT
 from spotd.store.sql_store import SqlStore
 from tests.spotd.store.build import NOW, move, node, placed, said
@@ -24,9 +24,11 @@ def on_record(store: SqlStore) -> str:
 
     def rows(table: str) -> list[tuple[object, ...]]:
         query = f"SELECT * FROM {table}"
-        return store._database.read(lambda c: [tuple(row) for row in c.exec_driver_sql(query)])
+        return store.session.database.read(
+            lambda c: [tuple(row) for row in c.exec_driver_sql(query)]
+        )
 
-    return "\n".join(f"{name}: {row}" for name in schema.metadata.tables for row in rows(name))
+    return "\n".join(f"{name}: {row}" for name in columns.metadata.tables for row in rows(name))
 
 
 def test_what_others_say_is_on_record_without_secrets(sql_store: SqlStore) -> None:
@@ -34,16 +36,16 @@ def test_what_others_say_is_on_record_without_secrets(sql_store: SqlStore) -> No
     redactor.register(CANARY)
     placed(store)
     placed(store, "j2")
-    store.record_launch_refused("j2-g1-0", "Auth", TEXT, Scope.PROVIDER, NOW)
-    store.record_launched("j1-g1-0", "i-1", NOW)
+    store.nodes.record_launch_refused("j2-g1-0", "Auth", TEXT, Scope.PROVIDER, NOW)
+    store.nodes.record_launched("j1-g1-0", "i-1", NOW)
     move(store, "j1-g1-0", NodeState.BOOTING)
-    store.record_effect_failed("j1-g1-0", EffectKind.TERMINATE, TEXT, NOW)
-    store.record_provider("aws", TEXT, NOW)
-    store.record_provider("aws", TEXT, NOW + 600 * S)  # now it is told
+    store.nodes.record_effect_failed("j1-g1-0", EffectKind.TERMINATE, TEXT, NOW)
+    store.market.record_provider("aws", TEXT, NOW)
+    store.market.record_provider("aws", TEXT, NOW + 600 * S)  # now it is told
     notice = Notice("n1", NoticeKind.PREEMPT, NOW + S, "queue", "i-1", TEXT)
-    store.record_cloud_notices("aws", [notice], NOW)
+    store.instances.record_notices("aws", [notice], NOW)
     tail = {"tail": TEXT}
-    store.record_journal(
+    store.journal.record(
         [
             said(
                 ("setup", {"status": "failed", "code": 1, **tail}),
@@ -53,10 +55,10 @@ def test_what_others_say_is_on_record_without_secrets(sql_store: SqlStore) -> No
             )
         ]
     )
-    store.add_event("j1", Event("ssh", TEXT, alert=True), NOW)
-    alerts = store.due_alerts(NOW + 601 * S, 9)
+    store.events.add("j1", Event("ssh", TEXT, alert=True), NOW)
+    alerts = store.alerts.due(NOW + 601 * S, 9)
     assert alerts
-    store.mark_alerts(alerts, 0, NOW + 700 * S, TEXT)
+    store.alerts.mark(alerts, 0, NOW + 700 * S, TEXT)
 
     found = on_record(store)
     assert found.count("the rest is told") >= 9, "each of them is kept, but for its secrets"
@@ -78,8 +80,8 @@ def test_a_secret_that_the_cut_runs_through_is_hidden(sql_store: SqlStore) -> No
             ("setup", {"status": "failed", "code": 1, "tail": text}),
             ("exited", {"code": 1, "tail": text}),
         ]
-    sql_store.record_journal([said(*entries)])
+    sql_store.journal.record([said(*entries)])
     found = on_record(sql_store)
     assert found.count("." * (MAX_TEXT - 100)) > len(entries) / 2, "it is kept, but for the secret"
     assert CANARY[:4] not in found
-    assert all(len(row.event.text) <= MAX_TEXT for row in sql_store.events("j1"))
+    assert all(len(row.event.text) <= MAX_TEXT for row in sql_store.events.rows("j1"))

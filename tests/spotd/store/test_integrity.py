@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from spotd.store.errors import StoreError
 from spotd.store.integrity import check_whole
-from spotd.store.interface import StoreError
 
 
 def filled(file: Path) -> Path:

@@ -17,7 +17,8 @@ from spotd.domain.plan import ChangeJob
 from spotd.domain.states import Outcome
 from spotd.domain.units import S
 from spotd.store.codec import CodecError, decode, encode
-from spotd.store.interface import DuplicateIdError, DuplicateNameError, Store, StoreError
+from spotd.store.errors import DuplicateIdError, DuplicateNameError, StoreError
+from spotd.store.interface import Store
 from spotd.wire import Mount
 from tests.spotd.store.build import NOW, Bell, commit, offer, plan, spec, submission, submit, view
 from tests.spotd.store.conftest import make
@@ -49,15 +50,15 @@ def test_a_job_is_read_back_as_it_was_submitted(store: Store) -> None:
         health=HealthSpec(ratio=0.5),
         deadline_us=NOW + 5,
     )
-    job = store.submit(
+    job = store.jobs.submit(
         submission("j1", spec=rich, secrets={"TOKEN": b"\x00sealed"}, job_key=b"\xff\x00"), NOW
     )
     assert job.spec == rich
     assert (job.id, job.version, job.desired, job.outcome) == ("j1", 0, Desired.RUN, None)
-    assert store.find_job("j1") == store.find_job("train") == job
-    assert store.secrets("j1") == {"TOKEN": b"\x00sealed"}
-    assert store.job_key("j1") == b"\xff\x00"
-    assert store.spec_yaml("j1") == "name: j1\n"
+    assert store.jobs.find("j1") == store.jobs.find("train") == job
+    assert store.jobs.secrets("j1") == {"TOKEN": b"\x00sealed"}
+    assert store.jobs.key("j1") == b"\xff\x00"
+    assert store.jobs.spec_yaml("j1") == "name: j1\n"
 
 
 def test_the_codec_is_strict() -> None:
@@ -87,64 +88,64 @@ def test_what_says_nothing_is_not_written_for_the_spotd_before() -> None:
 
 
 def test_the_same_request_again_returns_the_first_job(store: Store) -> None:
-    first = store.submit(submission("j1", name="a", request_id="r1"), NOW)
-    again = store.submit(submission("j2", name="b", request_id="r1"), NOW + 1)
+    first = store.jobs.submit(submission("j1", name="a", request_id="r1"), NOW)
+    again = store.jobs.submit(submission("j2", name="b", request_id="r1"), NOW + 1)
     assert again.id == first.id
-    assert len(store.jobs()) == 1
+    assert len(store.jobs.rows()) == 1
 
 
 def test_a_name_is_unique_among_unfinished_jobs(store: Store) -> None:
     before = submit(store, "j1")
     with pytest.raises(DuplicateNameError, match="not finished yet") as caught:
-        store.submit(submission("j2", name="j1"), NOW)
+        store.jobs.submit(submission("j2", name="j1"), NOW)
     assert caught.value.job_id == "j1"
     ended = {"outcome": Outcome.FAILED, "finished_at_us": NOW}
     commit(store, before, plan(ChangeJob(ended)))
-    newest = store.submit(submission("j2", name="j1"), NOW + 1)
-    assert store.find_job("j1") is not None
-    assert store.find_job("j1").id == "j1"  # type: ignore[union-attr]  # an id goes before a name
-    assert store.jobs(finished=False) == [newest]
+    newest = store.jobs.submit(submission("j2", name="j1"), NOW + 1)
+    assert store.jobs.find("j1") is not None
+    assert store.jobs.find("j1").id == "j1"  # type: ignore[union-attr]  # an id goes before a name
+    assert store.jobs.rows(finished=False) == [newest]
 
 
 def test_an_id_is_on_record_once_whatever_became_of_its_job(store: Store) -> None:
-    first = store.submit(submission("j1", name="a", request_id="r1"), NOW)
+    first = store.jobs.submit(submission("j1", name="a", request_id="r1"), NOW)
     with pytest.raises(DuplicateIdError, match="spotctl show j1"):
-        store.submit(submission("j1", name="b", request_id="r2"), NOW)
+        store.jobs.submit(submission("j1", name="b", request_id="r2"), NOW)
     with pytest.raises(DuplicateIdError):  # rather than that the name is taken: by itself
-        store.submit(submission("j1", name="a"), NOW)
+        store.jobs.submit(submission("j1", name="a"), NOW)
     ended = {"outcome": Outcome.FAILED, "finished_at_us": NOW}
     commit(store, view(store, "j1"), plan(ChangeJob(ended)))
     with pytest.raises(DuplicateIdError):
-        store.submit(submission("j1", name="a"), NOW)
-    assert store.submit(submission("j1", name="b", request_id="r1"), NOW).id == first.id
-    assert len(store.jobs()) == 1
+        store.jobs.submit(submission("j1", name="a"), NOW)
+    assert store.jobs.submit(submission("j1", name="b", request_id="r1"), NOW).id == first.id
+    assert len(store.jobs.rows()) == 1
 
 
 def test_a_job_that_goes_on_has_its_head_from_the_beginning(store: Store) -> None:
     head = HeadSnapshot(
         7, 1200, "jobs/j1/m", released=False, final=False, seen_at_us=3, read_at_us=4
     )
-    job = store.submit(submission("j1", head=head), NOW)
+    job = store.jobs.submit(submission("j1", head=head), NOW)
     assert (job.head, job.generation) == (head, 0)
     assert view(store, "j1").job.head == head
-    assert store.submit(submission("j2"), NOW).head is None
+    assert store.jobs.submit(submission("j2"), NOW).head is None
 
 
 def test_names_are_had_by_id_of_those_jobs_that_there_are(store: Store) -> None:
     for job_id, name in (("j1", "train"), ("j2", "eval"), ("j3", "other")):
-        store.submit(submission(job_id, name=name), NOW)
-    assert store.job_names({"j1", "j2", "train", "gone"}) == {"j1": "train", "j2": "eval"}
-    assert store.job_names(()) == {}
+        store.jobs.submit(submission(job_id, name=name), NOW)
+    assert store.jobs.names({"j1", "j2", "train", "gone"}) == {"j1": "train", "j2": "eval"}
+    assert store.jobs.names(()) == {}
 
 
 def test_the_newest_jobs_are_had_a_few_at_a_time_and_counted(store: Store) -> None:
     for number in range(4):
-        store.submit(submission(f"j{number}", name=f"job-{number}"), NOW + number // 2)
+        store.jobs.submit(submission(f"j{number}", name=f"job-{number}"), NOW + number // 2)
     over = store.load_views(["j3"], NOW)["j3"]
     commit(store, over, plan(ChangeJob({"outcome": Outcome.FAILED, "finished_at_us": NOW})))
 
     def newest(limit: int, *, finished: bool) -> tuple[list[str], int]:
-        found, total = store.newest_jobs(limit, finished)
+        found, total = store.jobs.newest(limit, finished)
         return [job.id for job in found], total
 
     assert newest(9, finished=True) == (["j3", "j2", "j1", "j0"], 4)
@@ -153,28 +154,28 @@ def test_the_newest_jobs_are_had_a_few_at_a_time_and_counted(store: Store) -> No
 
 
 def test_a_pause_that_nobody_ordered_is_told_with_it_and_once(store: Store) -> None:
-    store.submit(submission("j1"), NOW)
+    store.jobs.submit(submission("j1"), NOW)
     said = Event("budget_stop", "the budget is used up", alert=True)
-    assert store.pause_job("j1", said, NOW + 1)
-    job = store.find_job("j1")
+    assert store.jobs.pause("j1", said, NOW + 1)
+    job = store.jobs.find("j1")
     assert job is not None
     assert job.desired is Desired.PAUSE
-    assert [row.event for row in store.events_of("j1", ["budget_stop"])] == [said]
-    assert not store.pause_job("j1", said, NOW + 2)
-    store.set_desired("j1", Desired.CANCEL, "ada", NOW + 3)
-    assert not store.pause_job("j1", said, NOW + 4), "it is to end"
-    assert len(store.events_of("j1", ["budget_stop"])) == 1
+    assert [row.event for row in store.events.of_kinds("j1", ["budget_stop"])] == [said]
+    assert not store.jobs.pause("j1", said, NOW + 2)
+    store.jobs.set_desired("j1", Desired.CANCEL, NOW + 3)
+    assert not store.jobs.pause("j1", said, NOW + 4), "it is to end"
+    assert len(store.events.of_kinds("j1", ["budget_stop"])) == 1
 
 
 def test_the_last_that_ended_come_first_whenever_they_were_submitted(store: Store) -> None:
     for number in range(4):
-        store.submit(submission(f"j{number}", name=f"job-{number}"), NOW + number)
-    assert store.ended_jobs(9) == ([], 0)
+        store.jobs.submit(submission(f"j{number}", name=f"job-{number}"), NOW + number)
+    assert store.jobs.ended(9) == ([], 0)
     for at_us, job_id in enumerate(("j3", "j0", "j2"), NOW + 10):
         over = store.load_views([job_id], at_us)[job_id]
         ended = ChangeJob({"outcome": Outcome.FAILED, "finished_at_us": at_us})
         commit(store, over, plan(ended))
-    found, total = store.ended_jobs(2)
+    found, total = store.jobs.ended(2)
     assert ([job.id for job in found], total) == (["j2", "j0"], 3)
 
 
@@ -184,7 +185,9 @@ def test_many_threads_submit_one_name_and_one_wins(url: str) -> None:
 
     def one(number: int) -> None:
         try:
-            outcomes.append(stores[number].submit(submission(f"j{number}", name="same"), NOW).id)
+            outcomes.append(
+                stores[number].jobs.submit(submission(f"j{number}", name="same"), NOW).id
+            )
         except DuplicateNameError as error:
             outcomes.append(f"lost to {error.job_id}")
 
@@ -204,46 +207,46 @@ def test_due_jobs_are_claimed_once_oldest_first(store: Store) -> None:
     for number in (3, 1, 2):
         submit(store, f"j{number}", at_us=NOW + number)
     now_us = NOW + 10
-    assert store.claim(now_us, "me", 2, LEASE) == ["j1", "j2"]
-    assert store.claim(now_us, "you", 9, LEASE) == ["j3"]
-    assert store.claim(now_us, "me", 9, LEASE) == []
-    assert store.next_wake_us() == now_us + LEASE
-    assert set(store.claim(now_us + LEASE, "me", 9, LEASE)) == {"j1", "j2", "j3"}
+    assert store.jobs.claim(now_us, "me", 2, LEASE) == ["j1", "j2"]
+    assert store.jobs.claim(now_us, "you", 9, LEASE) == ["j3"]
+    assert store.jobs.claim(now_us, "me", 9, LEASE) == []
+    assert store.jobs.next_wake_us() == now_us + LEASE
+    assert set(store.jobs.claim(now_us + LEASE, "me", 9, LEASE)) == {"j1", "j2", "j3"}
 
 
 def test_a_commit_ends_the_claim_and_sets_the_timer(store: Store) -> None:
     before = submit(store)
-    assert store.claim(NOW, "me", 1, LEASE) == ["j1"]
+    assert store.jobs.claim(NOW, "me", 1, LEASE) == ["j1"]
     commit(store, before, plan(wake_at_us=NOW + 7 * S))
-    assert store.next_wake_us() == NOW + 7 * S
-    assert store.claim(NOW + 7 * S - 1, "me", 1, LEASE) == []
-    assert store.claim(NOW + 7 * S, "me", 1, LEASE) == ["j1"]
+    assert store.jobs.next_wake_us() == NOW + 7 * S
+    assert store.jobs.claim(NOW + 7 * S - 1, "me", 1, LEASE) == []
+    assert store.jobs.claim(NOW + 7 * S, "me", 1, LEASE) == ["j1"]
 
 
 def test_what_is_observed_during_a_pass_makes_the_job_due_again(store: Store, bell: Bell) -> None:
     before = submit(store)
-    store.claim(NOW, "me", 1, LEASE)
-    store.set_desired("j1", Desired.PAUSE, "alice", NOW + 1)
+    store.jobs.claim(NOW, "me", 1, LEASE)
+    store.jobs.set_desired("j1", Desired.PAUSE, NOW + 1)
     rings = bell.rings
     after = commit(store, before, plan(wake_at_us=0), NOW + 2)
     assert after.job.desired is Desired.RUN  # as the plan saw it
     assert bell.rings == rings + 1
-    assert store.claim(NOW + 2, "me", 1, LEASE) == ["j1"]
+    assert store.jobs.claim(NOW + 2, "me", 1, LEASE) == ["j1"]
     commit(store, view(store), plan(), NOW + 3)
     assert bell.rings == rings + 1
-    assert store.next_wake_us() is None
+    assert store.jobs.next_wake_us() is None
 
 
 def test_two_daemons_claim_disjoint_jobs(url: str) -> None:
     stores = [make(url), make(url)]
     for number in range(40):
-        stores[0].submit(submission(f"j{number:02}"), NOW)
+        stores[0].jobs.submit(submission(f"j{number:02}"), NOW)
     taken: list[list[str]] = [[], []]
     start = threading.Barrier(2)
 
     def take(number: int) -> None:
         start.wait()
-        while got := stores[number].claim(NOW, f"d{number}", 3, LEASE):
+        while got := stores[number].jobs.claim(NOW, f"d{number}", 3, LEASE):
             taken[number] += got
 
     threads = [threading.Thread(target=take, args=(number,)) for number in (0, 1)]
@@ -259,13 +262,13 @@ def test_two_daemons_claim_disjoint_jobs(url: str) -> None:
 
 def test_desired_of_a_job(store: Store) -> None:
     before = submit(store)
-    assert store.set_desired("j1", Desired.PAUSE, "alice", NOW).desired is Desired.PAUSE
-    assert store.set_desired("j1", Desired.RUN, "alice", NOW).desired is Desired.RUN
-    assert store.set_desired("j1", Desired.CANCEL, "alice", NOW).desired is Desired.CANCEL
-    assert store.set_desired("j1", Desired.RUN, "alice", NOW).desired is Desired.CANCEL
+    assert store.jobs.set_desired("j1", Desired.PAUSE, NOW).desired is Desired.PAUSE
+    assert store.jobs.set_desired("j1", Desired.RUN, NOW).desired is Desired.RUN
+    assert store.jobs.set_desired("j1", Desired.CANCEL, NOW).desired is Desired.CANCEL
+    assert store.jobs.set_desired("j1", Desired.RUN, NOW).desired is Desired.CANCEL
     assert view(store).job.notes == before.job.notes + 4
     with pytest.raises(StoreError, match="no job 'nope'"):
-        store.set_desired("nope", Desired.RUN, "alice", NOW)
+        store.jobs.set_desired("nope", Desired.RUN, NOW)
 
 
 def test_a_finished_job_stays_finished(store: Store) -> None:
@@ -273,13 +276,13 @@ def test_a_finished_job_stays_finished(store: Store) -> None:
     ended = {"outcome": Outcome.SUCCEEDED, "outcome_text": "done", "finished_at_us": NOW}
     after = commit(store, before, plan(ChangeJob(ended)))
     assert replace(after.job, notes=after.job.notes) == view(store).job
-    assert store.set_desired("j1", Desired.CANCEL, "alice", NOW).desired is Desired.RUN
+    assert store.jobs.set_desired("j1", Desired.CANCEL, NOW).desired is Desired.RUN
 
 
 def test_unknown_ids_are_clear(store: Store) -> None:
     assert store.load_view("nope", NOW) is None
-    assert store.find_job("nope") is None
-    assert store.job_nodes("nope") == []
-    for read in (store.spec_yaml, store.job_key):
+    assert store.jobs.find("nope") is None
+    assert store.nodes.of_job("nope") == []
+    for read in (store.jobs.spec_yaml, store.jobs.key):
         with pytest.raises(StoreError, match="spotctl ps"):
             read("nope")

@@ -22,7 +22,9 @@ from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.domain.view import Throughput
 from spotd.planner.core.slow_detection import slow
-from spotd.store.interface import JournalBatch, Store, StoreUnavailableError
+from spotd.store.errors import StoreUnavailableError
+from spotd.store.interface import Store
+from spotd.store.journal import JournalBatch
 from spotd.store.journal_entries import APPLY
 from spotd.wire import JournalEntry
 from tests.spotd.store.build import (
@@ -67,13 +69,13 @@ def test_the_container_that_a_job_began_with_is_kept(store: Store) -> None:
     first, second = (f"sha256:{str(number) * 64}" for number in (1, 2))
     found = {"engine": "podman", "pulled": True, "seconds": 2.5}
     begun = [_image("begin"), _image("pulling", text="copying 3 of 9")]
-    store.record_journal([said(*begun)])
-    assert store.image_digest("j1") == ""
+    store.journal.record([said(*begun)])
+    assert store.events.image_digest("j1") == ""
     again = [_image("ok", digest=digest, **found) for digest in (first, second)]
-    store.record_journal([said(*again, first=3)])
-    assert store.image_digest("j1") == first
-    assert store.image_digest("j2") == ""
-    texts = [row.event.text for row in store.events("j1")]
+    store.journal.record([said(*again, first=3)])
+    assert store.events.image_digest("j1") == first
+    assert store.events.image_digest("j2") == ""
+    texts = [row.event.text for row in store.events.rows("j1")]
     assert texts[-4:] == [
         "the container image r.io/x:1 is brought to the machine",
         "pulling: copying 3 of 9",
@@ -85,8 +87,8 @@ def test_the_container_that_a_job_began_with_is_kept(store: Store) -> None:
 def test_no_digest_is_taken_over_that_is_none(store: Store) -> None:
     placed(store)
     entry = _image("ok", digest="latest; rm -rf /", engine="podman", pulled=True)
-    store.record_journal([said(entry, _image("??"), first=1)])
-    assert store.image_digest("j1") == ""
+    store.journal.record([said(entry, _image("??"), first=1)])
+    assert store.events.image_digest("j1") == ""
     assert kinds(store)[-2:] == ["journal", "journal"]
 
 
@@ -95,7 +97,7 @@ def test_which_wire_an_agent_speaks_is_kept(store: Store, version: int) -> None:
     placed(store)
     assert node(store).wire == 0
     hello = JournalEntry(1, AT, 1, wire.HELLO, {"wire": version}, wire=version)
-    store.record_journal([JournalBatch(NODE, (hello,), AT)])
+    store.journal.record([JournalBatch(NODE, (hello,), AT)])
     assert node(store).wire == version
     assert ("wire" in kinds(store)) == (version == 99)
 
@@ -114,7 +116,7 @@ def test_a_life_from_hello_to_release(store: Store) -> None:
         ("released", {"step": 6, "manifest": "m6"}),
         ("exited", {"code": 75, "ranks": {"0": 75}, "tail": "bye"}),
     )
-    store.record_journal([batch])
+    store.journal.record([batch])
     now = node(store)
     once = (now.hello_at_us, now.ready_at_us, now.claimed_at_us, now.first_step_at_us)
     assert (*once, now.released_at_us, now.exited_at_us, now.heard_at_us) == (AT,) * 7
@@ -122,7 +124,7 @@ def test_a_life_from_hello_to_release(store: Store) -> None:
     job = view(store).job
     assert job.head == HeadSnapshot(1, 6, "m6", released=True, final=False, seen_at_us=AT)
     assert job.first_step_at_us == AT
-    assert [row.manifest for row in store.checkpoints("j1")] == ["m6"]
+    assert [row.manifest for row in store.checkpoints.rows("j1")] == ["m6"]
     expected = ["setup", "setup", "started", "ready", "claimed", "released", "exited"]
     assert [kind for kind in kinds(store) if kind != "pass"] == expected
 
@@ -135,15 +137,15 @@ def test_75_is_told_as_the_stop_that_it_means(store: Store, released: bool, text
     """The shell of a script that was stopped has a code of its own."""
     placed(store)
     entries = [("released", {"step": 0}), ("exited", {"code": 75, "ranks": {"0": 143}})]
-    store.record_journal([said(*entries[0 if released else 1 :])])
-    texts = [row.event.text for row in store.events("j1") if row.event.kind == "exited"]
+    store.journal.record([said(*entries[0 if released else 1 :])])
+    texts = [row.event.text for row in store.events.rows("j1") if row.event.kind == "exited"]
     assert texts == [text]
 
 
 def test_no_more_of_a_checkpoint_is_near_its_machine_than_there_is_of_it(store: Store) -> None:
     placed(store)
-    store.record_journal([said(_checkpoint(2, near_bytes=11), _checkpoint(4, near_bytes=9))])
-    assert [row.near_bytes for row in store.checkpoints("j1")] == [10, 9]
+    store.journal.record([said(_checkpoint(2, near_bytes=11), _checkpoint(4, near_bytes=9))])
+    assert [row.near_bytes for row in store.checkpoints.rows("j1")] == [10, 9]
 
 
 def test_entries_count_once_however_often_they_arrive(store: Store) -> None:
@@ -151,9 +153,9 @@ def test_entries_count_once_however_often_they_arrive(store: Store) -> None:
     batch = said(("hello", {}), _progress(1), _progress(2), _checkpoint(2))
     again = said(_progress(2), _checkpoint(2), _progress(3), first=3)
     for sent in (batch, batch, again, batch):
-        store.record_journal([sent])
-    assert [row.to_step for row in store.progress("j1")] == [1, 2, 3]
-    assert len(store.checkpoints("j1")) == 1
+        store.journal.record([sent])
+    assert [row.to_step for row in store.progress.rows("j1")] == [1, 2, 3]
+    assert len(store.checkpoints.rows("j1")) == 1
     assert node(store).journal_seq == 5
 
 
@@ -168,7 +170,7 @@ def test_two_daemons_that_follow_one_node_record_it_once(url: str) -> None:
         for batch in batches:
             while True:
                 with suppress(StoreUnavailableError):  # the row was the other's for too long
-                    store.record_journal([batch])
+                    store.journal.record([batch])
                     break
 
     threads = [threading.Thread(target=follow, args=(store,)) for store in stores]
@@ -176,35 +178,35 @@ def test_two_daemons_that_follow_one_node_record_it_once(url: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [row.to_step for row in stores[0].progress("j1")] == list(range(1, 31))
+    assert [row.to_step for row in stores[0].progress.rows("j1")] == list(range(1, 31))
     for store in stores:
         store.close()
 
 
 def test_steps_alone_make_nobody_decide(store: Store, bell: Bell) -> None:
     placed(store)
-    store.record_journal([said(_progress(1))])
+    store.journal.record([said(_progress(1))])
     notes, rings = view(store).job.notes, bell.rings
-    store.record_journal([said(_progress(2), first=2, heard_at_us=AT + S)])
+    store.journal.record([said(_progress(2), first=2, heard_at_us=AT + S)])
     assert (view(store).job.notes, bell.rings) == (notes, rings)
     assert node(store).heard_at_us == AT + S
-    store.record_journal([said(_checkpoint(2), first=3, heard_at_us=AT + S)])
+    store.journal.record([said(_checkpoint(2), first=3, heard_at_us=AT + S)])
     assert (view(store).job.notes, bell.rings) == (notes + 1, rings + 1)
 
 
 def test_an_entry_after_a_lost_link_makes_the_job_due(store: Store) -> None:
     placed(store)
-    store.record_journal([said(_progress(1))])
-    store.record_link(NODE, AT + S)
+    store.journal.record([said(_progress(1))])
+    store.nodes.record_link(NODE, AT + S)
     notes = view(store).job.notes
-    store.record_journal([said(_progress(2), first=2, heard_at_us=AT + 2 * S)])
+    store.journal.record([said(_progress(2), first=2, heard_at_us=AT + 2 * S)])
     assert (view(store).job.notes, node(store).link_down_at_us) == (notes + 1, 0)
 
 
 def test_a_script_without_our_engine_trains_when_it_runs(store: Store) -> None:
     for name, engine in (("ours", "spotd"), ("any", "none")):
         placed(store, name, checkpoint=CheckpointSpec("file:///c", engine=engine))
-        store.record_journal([said(("started", {}), node_id=f"{name}-g1-0")])
+        store.journal.record([said(("started", {}), node_id=f"{name}-g1-0")])
     assert node(store, "ours-g1-0").first_step_at_us == 0
     assert node(store, "any-g1-0").first_step_at_us == AT
     assert view(store, "any").job.first_step_at_us == AT
@@ -213,7 +215,7 @@ def test_a_script_without_our_engine_trains_when_it_runs(store: Store) -> None:
 def test_throughput_of_the_newest_attempt_that_chose_alone(store: Store) -> None:
     placed(store)
     move(store, NODE, NodeState.BOOTING, chosen=True)
-    store.record_journal([said(_progress(1), _progress(2))])
+    store.journal.record([said(_progress(1), _progress(2))])
     expected = tuple(Throughput(1, AT, step, 100, 2.0) for step in (1, 2))
     assert view(store, now_us=AT).throughput == expected
     assert view(store, now_us=AT + 3600 * S).throughput == ()
@@ -228,7 +230,7 @@ def test_a_view_looks_back_as_far_as_its_checks_need(store: Store) -> None:
     patient = HealthSpec(checks=10, check_every_s=60.0)
     placed(store, health=patient)
     move(store, NODE, NodeState.BOOTING, chosen=True)
-    store.record_journal([said(_progress(1))])
+    store.journal.record([said(_progress(1))])
     assert len(view(store, now_us=AT + 1799 * S).throughput) == 1
     assert view(store, now_us=AT + 1801 * S).throughput == ()
 
@@ -248,25 +250,25 @@ def test_the_check_of_all_jobs_brings_those_that_may_be_slow(store: Store) -> No
         batches = [
             said(step, node_id=f"{n}-g1-0", first=turn + 1, heard_at_us=at_us) for n in names
         ]
-        store.record_journal(batches)
+        store.journal.record(batches)
     later = {"halved": {"tokens": 50}, "saving": {"tokens": 0, "busy_s": 0.0}, "steady": {}}
     now_us = AT + 275 * S
     for turn, at_us in enumerate(range(AT + 240 * S, now_us + 1, 5 * S), start=49):
         for name, fields in later.items():
             step = _progress(turn, **fields)
             batch = said(step, node_id=f"{name}-g1-0", first=turn, heard_at_us=at_us)
-            store.record_journal([batch])
-    found = store.recent_throughput(now_us)
+            store.journal.record([batch])
+    found = store.progress.recent_throughput(now_us)
     assert set(found) == {"halved", "silent"}
     commit(store, view(store, "halved"), opening("halved", 2))  # a notice, perhaps withdrawn again
-    assert set(store.recent_throughput(now_us)) == {"halved", "silent"}
+    assert set(store.progress.recent_throughput(now_us)) == {"halved", "silent"}
     for name in found:
         assert found[name] == (HealthSpec(), view(store, name, now_us).throughput)
     # What is left out would not be called slow, and what is would be, after all its checks.
     late_us = AT + 360 * S
     views = {name: view(store, name, late_us) for name in names}
     slow_now = {n for n, v in views.items() if slow(v.throughput, HealthSpec(), late_us)}
-    assert slow_now <= set(store.recent_throughput(late_us)) | {"booting"}
+    assert slow_now <= set(store.progress.recent_throughput(late_us)) | {"booting"}
     assert "silent" in slow_now
 
 
@@ -280,7 +282,7 @@ def _notice(left_s: float | None, notice_id: str = "n1") -> tuple[str, dict[str,
 
 def test_a_notice_has_its_deadline_on_our_clock(store: Store) -> None:
     placed(store)
-    store.record_journal([said(_notice(120.0), _notice(None, "n2"), _notice(-3.0, "n3"))])
+    store.journal.record([said(_notice(120.0), _notice(None, "n2"), _notice(-3.0, "n3"))])
     preempt = (NoticeKind.PREEMPT, AT)
     assert node(store).notices == (
         NoticeRecord("n1", *preempt, AT + 120 * S, source="imds"),
@@ -296,19 +298,19 @@ def test_a_notice_heard_late_keeps_its_deadline(store: Store) -> None:
         JournalEntry(1, 5_000 * S, 1, *_notice(120.0)),
         JournalEntry(2, 5_050 * S, 1, *_progress(9)),
     )
-    store.record_journal([JournalBatch(NODE, entries, AT)])
+    store.journal.record([JournalBatch(NODE, entries, AT)])
     [notice] = node(store).notices
     assert (notice.heard_at_us, notice.deadline_us) == (AT - 50 * S, AT + 70 * S)
 
 
 def test_a_clock_that_is_set_between_entries_shortens_no_deadline(store: Store) -> None:
     placed(store)
-    store.record_heard({NODE: AT - 2 * S})
+    store.nodes.record_heartbeats({NODE: AT - 2 * S})
     entries = (
         JournalEntry(1, 5_000 * S, 1, *_notice(120.0)),
         JournalEntry(2, 99_000 * S, 1, *_progress(9)),
     )
-    store.record_journal([JournalBatch(NODE, entries, AT)])
+    store.journal.record([JournalBatch(NODE, entries, AT)])
     [notice] = node(store).notices
     assert notice.deadline_us == AT - 2 * S + 120 * S
 
@@ -316,9 +318,9 @@ def test_a_clock_that_is_set_between_entries_shortens_no_deadline(store: Store) 
 def test_a_notice_can_be_withdrawn_and_come_back(store: Store) -> None:
     placed(store)
     withdrawn = ("notice_withdrawn", {"notice_id": "n1"})
-    store.record_journal([said(_notice(60.0), withdrawn)])
+    store.journal.record([said(_notice(60.0), withdrawn)])
     assert [notice.withdrawn for notice in node(store).notices] == [True]
-    store.record_journal([said(withdrawn, _notice(60.0), first=3)])
+    store.journal.record([said(withdrawn, _notice(60.0), first=3)])
     assert [notice.withdrawn for notice in node(store).notices] == [False]
 
 
@@ -329,9 +331,9 @@ def test_of_two_deadlines_at_once_the_earlier_one_counts(
 ) -> None:
     placed(store)
     if known:
-        store.record_journal([said(_notice(120.0))])
+        store.journal.record([said(_notice(120.0))])
     batch = said(_notice(left_s[0]), _notice(left_s[1]), first=2)
-    store.record_journal([batch])
+    store.journal.record([batch])
     [notice] = node(store).notices
     assert notice.deadline_us == AT + 30 * S
     assert kinds(store).count("notice_heard") == 1
@@ -347,11 +349,11 @@ def test_a_notice_that_comes_back_has_its_new_times(store: Store, batches: int) 
         JournalEntry(2, 5_010 * S, 1, *withdrawn),
         JournalEntry(3, 5_200 * S, 1, *_notice(120.0)),
     ]
-    store.record_heard({NODE: AT - 300 * S})
+    store.nodes.record_heartbeats({NODE: AT - 300 * S})
     parts = {1: [entries], 2: [entries[:1], entries[1:]], 3: [[entry] for entry in entries]}
     for part in parts[batches]:
         heard_at_us = AT - 5_200 * S + part[-1].at_us
-        store.record_journal([JournalBatch(NODE, tuple(part), heard_at_us)])
+        store.journal.record([JournalBatch(NODE, tuple(part), heard_at_us)])
     [notice] = node(store).notices
     assert (notice.heard_at_us, notice.deadline_us) == (AT, AT + 120 * S)
     assert not notice.withdrawn
@@ -362,37 +364,37 @@ def test_a_notice_that_comes_back_has_its_new_times(store: Store, batches: int) 
 
 def test_a_node_cannot_make_its_job_final(store: Store) -> None:
     placed(store)
-    store.record_journal([said(_checkpoint(9, final=True, released=True))])
+    store.journal.record([said(_checkpoint(9, final=True, released=True))])
     head = view(store).job.head
     assert head is not None
     assert (head.released, head.final) == (True, False)
-    assert store.checkpoints("j1")[0].final
+    assert store.checkpoints.rows("j1")[0].final
 
 
 def test_an_older_generation_does_not_move_head(store: Store) -> None:
     before = placed(store)
     commit(store, before, opening("j1", 2))
     newer = said(("claimed", {"step": 5, "manifest": "m5"}), node_id="j1-g2-0", generation=2)
-    store.record_journal([newer, said(_checkpoint(50), ("released", {"step": 50}))])
+    store.journal.record([newer, said(_checkpoint(50), ("released", {"step": 50}))])
     head = view(store).job.head
     assert head == HeadSnapshot(2, 5, "m5", released=False, final=False, seen_at_us=AT)
-    assert len(store.checkpoints("j1")) == 1  # on record all the same
+    assert len(store.checkpoints.rows("j1")) == 1  # on record all the same
 
 
 def test_every_rank_may_report_the_same_checkpoint(store: Store) -> None:
     placed(store, "j1", new_node(number=0), replace(new_node(number=1), rank=1))
-    store.record_journal([said(_checkpoint(3)), said(_checkpoint(3), node_id="j1-g1-1")])
-    store.record_journal([said(_checkpoint(3), _checkpoint(4), node_id="j1-g1-1", first=2)])
-    assert [row.step for row in store.checkpoints("j1")] == [3, 4]
+    store.journal.record([said(_checkpoint(3)), said(_checkpoint(3), node_id="j1-g1-1")])
+    store.journal.record([said(_checkpoint(3), _checkpoint(4), node_id="j1-g1-1", first=2)])
+    assert [row.step for row in store.checkpoints.rows("j1")] == [3, 4]
 
 
 def test_losses_are_kept_to_the_last_bit(store: Store) -> None:
     placed(store)
     losses = [0.1, 1 / 3, 5e-324, math.inf, math.nan, 7]
-    store.record_journal([said(_progress(6, from_step=1, losses=losses))])
-    [row] = store.progress("j1")
+    store.journal.record([said(_progress(6, from_step=1, losses=losses))])
+    [row] = store.progress.rows("j1")
     assert repr(row.losses) == repr(tuple(float(loss) for loss in losses))
-    assert store.progress("j1", after=row.id) == []
+    assert store.progress.rows("j1", after=row.id) == []
 
 
 # --- what a human should know
@@ -412,16 +414,16 @@ def test_losses_are_kept_to_the_last_bit(store: Store) -> None:
 )
 def test_events(store: Store, kind: str, data: dict[str, Any], alert: bool, words: str) -> None:
     placed(store)
-    store.record_journal([said((kind, data))])
-    row = store.events("j1")[-1]
+    store.journal.record([said((kind, data))])
+    row = store.events.rows("j1")[-1]
     assert words in row.event.text
     assert (row.event.alert, row.event.node_id) == (alert, NODE)
-    assert len(store.due_alerts(AT, 10)) == int(alert)
+    assert len(store.alerts.due(AT, 10)) == int(alert)
 
 
 def test_a_failed_setup(store: Store) -> None:
     placed(store)
-    store.record_journal([said(("setup", {"status": "failed", "code": 1, "tail": "oops"}))])
+    store.journal.record([said(("setup", {"status": "failed", "code": 1, "tail": "oops"}))])
     assert (node(store).setup_failed, node(store).exit_tail) == (True, "oops")
 
 
@@ -459,9 +461,9 @@ def test_garbage_becomes_a_warning_and_stops_nobody(
     store: Store, kind: str, data: dict[str, Any]
 ) -> None:
     placed(store)
-    store.record_journal([said((kind, data), ("ready", {}))])
+    store.journal.record([said((kind, data), ("ready", {}))])
     assert (node(store).ready_at_us, node(store).journal_seq) == (AT, 2)
-    warnings = [row.event.text for row in store.events("j1") if row.event.kind == "journal"]
+    warnings = [row.event.text for row in store.events.rows("j1") if row.event.kind == "journal"]
     assert len(warnings) == 1
     assert kind in warnings[0]
 
@@ -491,8 +493,8 @@ def test_what_ails_a_machine_is_told_at_once(
 ) -> None:
     placed(store)
     code = 256 if kind == "hung" else 257
-    store.record_journal([said(("unwell", data), ("exited", {"code": code}))])
-    told, ended = (row.event for row in store.events("j1") if row.event.kind != "pass")
+    store.journal.record([said(("unwell", data), ("exited", {"code": code}))])
+    told, ended = (row.event for row in store.events.rows("j1") if row.event.kind != "pass")
     assert (told.kind, told.alert) == (kind, True)
     assert told.text.startswith(text)
     assert ("it begins again here" in told.text) is data["again"]
@@ -502,8 +504,8 @@ def test_what_ails_a_machine_is_told_at_once(
 def test_a_machine_that_prepares_itself_says_so(store: Store) -> None:
     placed(store)
     begin, ok = ({"status": "begin"}, {"status": "ok", "seconds": 41.26})
-    store.record_journal([said(("prepared", begin), ("prepared", ok))])
-    told = [row.event.text for row in store.events("j1") if row.event.kind == "prepared"]
+    store.journal.record([said(("prepared", begin), ("prepared", ok))])
+    told = [row.event.text for row in store.events.rows("j1") if row.event.kind == "prepared"]
     assert told == [
         "the machine prepares itself: disks, clock, GPUs",
         "the machine is prepared, 41.3 s after its agent began",
@@ -513,17 +515,17 @@ def test_a_machine_that_prepares_itself_says_so(store: Store) -> None:
 def test_a_full_disk_is_told_and_known_until_there_is_room(store: Store) -> None:
     placed(store)
     full = ("disk", {"full": True, "text": "3 of 102400 MiB are free at /home/u/.spotd"})
-    store.record_journal([said(full)])
+    store.journal.record([said(full)])
     assert node(store).disk_full_at_us == AT
-    told = store.events("j1")[-1].event
+    told = store.events.rows("j1")[-1].event
     assert (told.kind, told.alert, told.node_id) == ("disk", True, NODE)
     assert told.text == "the disk stays full: 3 of 102400 MiB are free at /home/u/.spotd"
     job = view(store).job
     assert job.notes > job.notes_seen, "it is decided about at once"
     room = ("disk", {"full": False, "text": "512 of 102400 MiB are free at /home/u/.spotd"})
-    store.record_journal([said(room, first=2)])
+    store.journal.record([said(room, first=2)])
     assert node(store).disk_full_at_us == 0
-    told = store.events("j1")[-1].event
+    told = store.events.rows("j1")[-1].event
     assert (told.kind, told.alert) == ("disk", False)
     assert told.text.startswith("the disk has room again: 512 of")
 
@@ -532,8 +534,8 @@ def test_what_becomes_of_a_cache_is_told_and_a_failure_warns(store: Store) -> No
     placed(store)
     done = {"status": "restored", "path": "~/c", "files": 3, "bytes": 2_500_000, "seconds": 1.5}
     failed = {"status": "failed", "path": "~/c", "text": "cannot be kept: it is away"}
-    store.record_journal([said(("cache", done), ("cache", failed))])
-    first, then = (row.event for row in store.events("j1") if row.event.kind == "cache")
+    store.journal.record([said(("cache", done), ("cache", failed))])
+    first, then = (row.event for row in store.events.rows("j1") if row.event.kind == "cache")
     assert first.text == "cache ~/c restored: 3 files, 2.5 MB in 1.5 s"
     assert (then.text, then.severity) == (
         "cache ~/c: cannot be kept: it is away",
@@ -544,8 +546,8 @@ def test_what_becomes_of_a_cache_is_told_and_a_failure_warns(store: Store) -> No
 def test_going_back_is_told(store: Store) -> None:
     placed(store)
     back = ("rolled_back", {"step": 1500, "from_step": 1719})
-    store.record_journal([said(back, ("exited", {"code": 258}))])
-    told, ended = (row.event for row in store.events("j1") if row.event.kind != "pass")
+    store.journal.record([said(back, ("exited", {"code": 258}))])
+    told, ended = (row.event for row in store.events.rows("j1") if row.event.kind != "pass")
     assert (told.kind, told.alert) == ("rolled_back", True)
     assert "1500" in told.text
     assert "1719" in told.text
@@ -561,8 +563,8 @@ def test_what_was_foretold_at_a_notice_and_what_came_of_it(store: Store) -> None
     ended = {"status": "ended", "action": "save", "step": 88, "manifest": "m", "kept": True}
     ended |= {"predicted_s": 56.5, "took_s": 54.25, "margin_s": 17.5}
     late = ended | {"kept": False, "margin_s": -0.5, "step": 64}
-    store.record_journal([said(*(("plan", data) for data in (train, nothing, ended, late)))])
-    told = [row.event for row in store.events("j1") if row.event.kind.startswith("plan")]
+    store.journal.record([said(*(("plan", data) for data in (train, nothing, ended, late)))])
+    told = [row.event for row in store.events.rows("j1") if row.event.kind.startswith("plan")]
     texts = [event.text for event in told]
     assert texts[0] == (
         "with 118 s left at step 70 it trains on, and begins its last save in 42 s at the latest; "
@@ -584,7 +586,7 @@ def test_what_was_foretold_at_a_notice_and_what_came_of_it(store: Store) -> None
 
 def test_entries_of_another_generation_or_an_unknown_node(store: Store) -> None:
     placed(store)
-    store.record_journal(
+    store.journal.record(
         [said(("ready", {}), node_id="nope"), said(("ready", {}), generation=9), said()]
     )
     assert node(store).ready_at_us == 0
@@ -636,7 +638,7 @@ def test_nothing_that_a_node_says_raises(
     fuzzed: Store, entries: list[tuple[int, int, str, dict[str, Any]]]
 ) -> None:
     journal = tuple(JournalEntry(seq, at, 1, kind, data) for seq, at, kind, data in entries)
-    fuzzed.record_journal([JournalBatch(NODE, journal, AT)])
+    fuzzed.journal.record([JournalBatch(NODE, journal, AT)])
     assert view(fuzzed).nodes[0].heard_at_us == AT
 
 

@@ -15,8 +15,8 @@ from spotd.domain.node import EffectKind
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.money.units import cost_microusd
-from spotd.store.interface import SegmentRow, Store
-from spotd.store.ledger import best_on_demand
+from spotd.store.interface import Store
+from spotd.store.ledger import SegmentRow, best_on_demand
 from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import (
     HOUR,
@@ -45,7 +45,7 @@ def _stretches(store: Store) -> list[tuple[str, int, int, int]]:
             s.end_us and (s.end_us - NOW) // S,
             s.rate_microusd_per_h,
         )
-        for s in store.segments("j1")
+        for s in store.ledger.segments("j1")
     ]
 
 
@@ -68,71 +68,71 @@ def test_money_is_rounded_once_half_up() -> None:
 )
 def test_cost_is_hours_times_the_nodes_rate(store: Store, hours: int, rate: int, cost: int) -> None:
     placed(store, "j1", new_node(offer=offer(price_microusd_per_h=rate)))
-    store.record_launched(NODE, "i-1", NOW)
+    store.nodes.record_launched(NODE, "i-1", NOW)
     assert view(store, now_us=NOW + hours * HOUR).spent_microusd == cost
     ended = instance(node(store), state=InstanceState.TERMINATED)
-    store.record_listing("aws", [ended], NOW + hours * HOUR, NOW + hours * HOUR)
+    store.instances.record_listing("aws", [ended], NOW + hours * HOUR, NOW + hours * HOUR)
     assert view(store, now_us=NOW + 9999 * HOUR).spent_microusd == cost
 
 
 def test_what_an_invoice_says_is_kept_beside_the_ledger(store: Store) -> None:
     placed(store)
-    store.record_launched(NODE, "i-1", NOW)
-    (row,) = store.segments()
-    store.record_invoiced({row.id: 7, row.id + 99: 1}, NOW + S)
-    store.record_invoiced({}, NOW + 2 * S)
-    (told,) = store.segments()
+    store.nodes.record_launched(NODE, "i-1", NOW)
+    (row,) = store.ledger.segments()
+    store.ledger.record_invoiced({row.id: 7, row.id + 99: 1}, NOW + S)
+    store.ledger.record_invoiced({}, NOW + 2 * S)
+    (told,) = store.ledger.segments()
     assert (told.invoiced_microusd, told.reconciled_at_us) == (7, NOW + S)
     assert replace(told, invoiced_microusd=0, reconciled_at_us=0) == row
-    assert store.job_users(["j1", "nobody"]) == {"j1": submission("j1").user}
-    assert store.job_users([]) == {}
+    assert store.jobs.users(["j1", "nobody"]) == {"j1": submission("j1").user}
+    assert store.jobs.users([]) == {}
 
 
 def test_an_intent_counts_from_its_start_until_its_outcome_is_known(store: Store) -> None:
     placed(store)
     assert _stretches(store) == [("unknown", 0, 0, 10_000_000)]
     assert view(store, now_us=NOW + HOUR).spent_microusd == 10_000_000
-    store.record_launched(NODE, "i-1", NOW + 3 * S)
+    store.nodes.record_launched(NODE, "i-1", NOW + 3 * S)
     assert _stretches(store) == [("open", 3, 0, 10_000_000)]
     assert view(store, now_us=NOW + 3 * S + HOUR).spent_microusd == 10_000_000
 
 
 def test_a_refused_or_absent_intent_costs_nothing(store: Store) -> None:
     placed(store, "j1", new_node(number=0), new_node(number=1))
-    store.record_launch_refused(NODE, "CapacityError", "none left", Scope.OFFER, NOW + S)
-    store.record_absent("j1-g1-1", NOW + 2 * S)
+    store.nodes.record_launch_refused(NODE, "CapacityError", "none left", Scope.OFFER, NOW + S)
+    store.nodes.record_absent("j1-g1-1", NOW + 2 * S)
     assert [row[0] for row in _stretches(store)] == ["void", "void"]
     assert view(store, now_us=NOW + HOUR).spent_microusd == 0
 
 
 def test_a_machine_that_appears_after_all_is_counted(store: Store) -> None:
     placed(store)
-    store.record_absent(NODE, NOW + 2 * S)
-    store.record_launched(NODE, "i-1", NOW + 5 * S)
+    store.nodes.record_absent(NODE, NOW + 2 * S)
+    store.nodes.record_launched(NODE, "i-1", NOW + 5 * S)
     assert node(store).gone_at_us == 0
     assert _stretches(store) == [("void", 0, 2, 10_000_000), ("open", 5, 0, 10_000_000)]
 
 
 def test_a_machine_that_listings_missed_is_counted_without_a_gap(store: Store) -> None:
     placed(store)
-    store.record_launched(NODE, "i-1", NOW)
+    store.nodes.record_launched(NODE, "i-1", NOW)
     found = instance(node(store))
-    store.record_listing("aws", [found], NOW + 20 * S, NOW + 20 * S)
-    store.record_listing("aws", [], NOW + 30 * S, NOW + 31 * S)
+    store.instances.record_listing("aws", [found], NOW + 20 * S, NOW + 20 * S)
+    store.instances.record_listing("aws", [], NOW + 30 * S, NOW + 31 * S)
     assert _stretches(store) == [("open", 0, 0, 10_000_000)]
-    store.record_listing("aws", [], NOW + 60 * S, NOW + 61 * S)
-    store.record_listing("aws", [], NOW + 90 * S, NOW + 91 * S)
+    store.instances.record_listing("aws", [], NOW + 60 * S, NOW + 61 * S)
+    store.instances.record_listing("aws", [], NOW + 90 * S, NOW + 91 * S)
     assert _stretches(store)[-1] == ("closed", 0, 91, 10_000_000)
-    store.record_listing("aws", [found], NOW + 120 * S, NOW + 120 * S)
+    store.instances.record_listing("aws", [found], NOW + 120 * S, NOW + 120 * S)
     assert node(store).gone_at_us == 0
     assert _stretches(store)[1:] == [("open", 91, 0, 10_000_000)]
 
 
 def test_a_machine_older_than_we_knew_is_counted_from_its_birth(store: Store) -> None:
     placed(store)
-    store.record_launched(NODE, "i-1", NOW + 9 * S)
+    store.nodes.record_launched(NODE, "i-1", NOW + 9 * S)
     found = instance(node(store), launched_at_us=NOW + 4 * S)
-    store.record_listing("aws", [found], NOW + 20 * S, NOW + 20 * S)
+    store.instances.record_listing("aws", [found], NOW + 20 * S, NOW + 20 * S)
     assert _stretches(store) == [("open", 4, 0, 10_000_000)]
 
 
@@ -142,20 +142,20 @@ def test_a_cloud_whose_clock_is_behind_ours_hides_no_time(store: Store, said_us:
     placed(store)
     later_us = NOW + 3600 * S
     found = instance(node(store), launched_at_us=said_us)
-    store.record_listing("aws", [found], later_us, later_us)
+    store.instances.record_listing("aws", [found], later_us, later_us)
     ended = replace(found, state=InstanceState.TERMINATED)
-    store.record_listing("aws", [ended], later_us + S // 2, later_us + S // 2)
-    (row,) = store.segments()
+    store.instances.record_listing("aws", [ended], later_us + S // 2, later_us + S // 2)
+    (row,) = store.ledger.segments()
     assert (row.start_us, row.end_us) == (NOW, later_us + S // 2)
 
 
 def test_its_birth_is_counted_although_the_price_changed_since(store: Store) -> None:
-    store.record_offers("aws", [offer()], NOW)
+    store.market.record_offers("aws", [offer()], NOW)
     placed(store)
-    store.record_launched(NODE, "i-1", NOW + 9 * S)
-    store.record_offers("aws", [offer(price=12)], NOW + 15 * S)
+    store.nodes.record_launched(NODE, "i-1", NOW + 9 * S)
+    store.market.record_offers("aws", [offer(price=12)], NOW + 15 * S)
     found = instance(node(store), launched_at_us=NOW + 4 * S)
-    store.record_listing("aws", [found], NOW + 20 * S, NOW + 20 * S)
+    store.instances.record_listing("aws", [found], NOW + 20 * S, NOW + 20 * S)
     assert _stretches(store) == [("closed", 4, 15, 10_000_000), ("open", 15, 0, 12_000_000)]
     spent = cost_microusd(10_000_000, 0, 11 * S) + cost_microusd(12_000_000, 0, HOUR)
     assert view(store, now_us=NOW + 15 * S + HOUR).spent_microusd == spent
@@ -163,48 +163,48 @@ def test_its_birth_is_counted_although_the_price_changed_since(store: Store) -> 
 
 def test_a_machine_whose_node_is_gone_costs_until_it_is_ended(store: Store) -> None:
     placed(store)
-    store.record_launched(NODE, "i-1", NOW)
+    store.nodes.record_launched(NODE, "i-1", NOW)
     alive = instance(node(store))
-    store.record_told(NODE, EffectKind.TERMINATE, NOW + 15 * S)
-    store.record_listing("aws", [], NOW + 20 * S, NOW + 21 * S)
+    store.nodes.record_acknowledged(NODE, EffectKind.TERMINATE, NOW + 15 * S)
+    store.instances.record_listing("aws", [], NOW + 20 * S, NOW + 21 * S)
     move(store, NODE, NodeState.GONE, NOW + 22 * S)
-    store.record_listing("aws", [alive], NOW + 19 * S, NOW + 23 * S)  # an older answer
+    store.instances.record_listing("aws", [alive], NOW + 19 * S, NOW + 23 * S)  # an older answer
     assert _stretches(store) == [("closed", 0, 21, 10_000_000)]
-    assert store.record_listing("aws", [alive], NOW + 60 * S, NOW + 60 * S) == [alive]
+    assert store.instances.record_listing("aws", [alive], NOW + 60 * S, NOW + 60 * S) == [alive]
     assert _stretches(store)[1:] == [("open", 21, 0, 10_000_000)]
-    store.record_listing("gcp", [], NOW + 90 * S, NOW + 90 * S)  # another cloud's
+    store.instances.record_listing("gcp", [], NOW + 90 * S, NOW + 90 * S)  # another cloud's
     ended = replace(alive, state=InstanceState.TERMINATED)
-    store.record_listing("aws", [ended], NOW + 120 * S, NOW + 121 * S)
+    store.instances.record_listing("aws", [ended], NOW + 120 * S, NOW + 121 * S)
     assert _stretches(store)[1:] == [("closed", 21, 121, 10_000_000)]
 
 
 @pytest.mark.parametrize("told", [False, True], ids=["listed", "told-late"])
 def test_a_machine_that_appears_when_its_node_is_gone_is_counted(store: Store, told: bool) -> None:
     placed(store)
-    store.record_absent(NODE, NOW + 2 * S)
+    store.nodes.record_absent(NODE, NOW + 2 * S)
     move(store, NODE, NodeState.GONE, NOW + 3 * S)
     if told:
-        store.record_launched(NODE, "i-1", NOW + 5 * S)
+        store.nodes.record_launched(NODE, "i-1", NOW + 5 * S)
     else:
         late = instance(node(store), launched_at_us=NOW + 5 * S)
-        store.record_listing("aws", [late], NOW + 60 * S, NOW + 60 * S)
+        store.instances.record_listing("aws", [late], NOW + 60 * S, NOW + 60 * S)
     assert _stretches(store) == [("void", 0, 2, 10_000_000), ("open", 5, 0, 10_000_000)]
-    store.record_launched(NODE, "i-1", NOW + 70 * S)
-    store.record_listing("aws", [], NOW + 80 * S, NOW + 80 * S)
-    store.record_launched(NODE, "i-1", NOW + 90 * S)  # told again what has ended since
+    store.nodes.record_launched(NODE, "i-1", NOW + 70 * S)
+    store.instances.record_listing("aws", [], NOW + 80 * S, NOW + 80 * S)
+    store.nodes.record_launched(NODE, "i-1", NOW + 90 * S)  # told again what has ended since
     assert _stretches(store)[1:] == [("closed", 5, 80, 10_000_000)]
 
 
 def test_no_hour_is_counted_twice_of_what_was_there_was_absent_and_is_back(store: Store) -> None:
     """A price change had closed the hours before; what came to nothing was the rest."""
-    store.record_offers("aws", [offer()], NOW)
+    store.market.record_offers("aws", [offer()], NOW)
     placed(store)
     move(store, NODE, NodeState.GONE, NOW)
     late = instance(node(store), launched_at_us=NOW)
-    store.record_listing("aws", [late], NOW + 60 * S, NOW + 60 * S)
-    store.record_offers("aws", [offer(price=5)], NOW + 1200 * S)
-    store.record_absent(NODE, NOW + 1300 * S)
-    store.record_listing("aws", [late], NOW + 1500 * S, NOW + 1500 * S)
+    store.instances.record_listing("aws", [late], NOW + 60 * S, NOW + 60 * S)
+    store.market.record_offers("aws", [offer(price=5)], NOW + 1200 * S)
+    store.nodes.record_absent(NODE, NOW + 1300 * S)
+    store.instances.record_listing("aws", [late], NOW + 1500 * S, NOW + 1500 * S)
     assert _stretches(store)[1:] == [
         ("closed", 0, 1200, 10_000_000),
         ("void", 1200, 1300, 5_000_000),
@@ -213,15 +213,15 @@ def test_no_hour_is_counted_twice_of_what_was_there_was_absent_and_is_back(store
 
 
 def test_a_price_change_splits_what_runs(store: Store) -> None:
-    store.record_offers("aws", [offer()], NOW)
+    store.market.record_offers("aws", [offer()], NOW)
     placed(store, "j1", new_node(number=0), new_node(number=1))
-    store.record_launched(NODE, "i-1", NOW)
-    store.record_offers("aws", [offer(price=12)], NOW + 60 * S)
-    store.record_offers("aws", [offer(price=12)], NOW + 90 * S)  # nothing new
-    store.record_offers("aws", [offer(price=8)], NOW + 120 * S)
-    store.record_offers("aws", [], NOW + 150 * S)  # no longer on sale: the last price stays
+    store.nodes.record_launched(NODE, "i-1", NOW)
+    store.market.record_offers("aws", [offer(price=12)], NOW + 60 * S)
+    store.market.record_offers("aws", [offer(price=12)], NOW + 90 * S)  # nothing new
+    store.market.record_offers("aws", [offer(price=8)], NOW + 120 * S)
+    store.market.record_offers("aws", [], NOW + 150 * S)  # no longer on sale: the last price stays
     by_node = {n: [] for n in (NODE, "j1-g1-1")}
-    for segment in store.segments():
+    for segment in store.ledger.segments():
         by_node[segment.node_id].append((segment.state, segment.rate_microusd_per_h))
     assert by_node[NODE] == [("closed", 10_000_000), ("closed", 12_000_000), ("open", 8_000_000)]
     assert by_node["j1-g1-1"] == [("unknown", 12_000_000)]  # the worst case, for all of it
@@ -232,16 +232,16 @@ def test_the_best_on_demand_price_anywhere(store: Store) -> None:
     gcp = offer("gcp-1a", 25, **on_demand)
     smaller = offer("gcp-1b", 3, accelerator_count=4, **on_demand)
     other = offer("gcp-1c", 2, accelerator="A100", **on_demand)
-    store.record_offers("gcp", [gcp, smaller, other, offer("gcp-1d", 1)], NOW)
-    store.record_offers("aws", [offer()], NOW)
+    store.market.record_offers("gcp", [gcp, smaller, other, offer("gcp-1d", 1)], NOW)
+    store.market.record_offers("aws", [offer()], NOW)
     placed(store)
-    store.record_launched(NODE, "i-1", NOW)
-    [first] = store.segments()
+    store.nodes.record_launched(NODE, "i-1", NOW)
+    [first] = store.ledger.segments()
     assert first.list_rate_microusd_per_h == 40_000_000
     assert first.best_on_demand_microusd_per_h == 25_000_000
     # A counterfactual that moves splits the segment as well, at an unchanged price.
-    store.record_offers("gcp", [offer("gcp-1a", 20, **on_demand)], NOW + S)
-    closed, running = store.segments()
+    store.market.record_offers("gcp", [offer("gcp-1a", 20, **on_demand)], NOW + S)
+    closed, running = store.ledger.segments()
     assert (closed.end_us, running.start_us) == (NOW + S, NOW + S)
     assert running.best_on_demand_microusd_per_h == 20_000_000
     assert running.rate_microusd_per_h == closed.rate_microusd_per_h
@@ -261,11 +261,11 @@ def test_machines_without_accelerators_are_compared_by_size() -> None:
 
 def test_a_node_that_is_decided_gone_stops_costing(store: Store) -> None:
     placed(store)
-    store.record_launched(NODE, "i-1", NOW)
+    store.nodes.record_launched(NODE, "i-1", NOW)
     move(store, NODE, NodeState.TERMINATING, NOW + HOUR)
     assert view(store, now_us=NOW + 2 * HOUR).spent_microusd == 20_000_000
-    store.record_told(NODE, EffectKind.TERMINATE, NOW + HOUR)
-    store.record_listing("aws", [], NOW + 2 * HOUR, NOW + 2 * HOUR)
+    store.nodes.record_acknowledged(NODE, EffectKind.TERMINATE, NOW + HOUR)
+    store.instances.record_listing("aws", [], NOW + 2 * HOUR, NOW + 2 * HOUR)
     move(store, NODE, NodeState.GONE, NOW + 3 * HOUR)
     assert _stretches(store) == [("closed", 0, 7200, 10_000_000)]
     assert view(store, now_us=NOW + 9 * HOUR).spent_microusd == 20_000_000
@@ -278,7 +278,7 @@ class Ledger(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store = self.open()
-        self.store.record_offers("aws", [offer()], NOW)
+        self.store.market.record_offers("aws", [offer()], NOW)
         placed(self.store)
         self.now_us = NOW
         self.alive = False  # for all we know
@@ -299,27 +299,27 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(price=st.integers(1, 50))
     def reprice(self, price: int) -> None:
-        self.store.record_offers("aws", [offer(price=price)], self.now_us)
+        self.store.market.record_offers("aws", [offer(price=price)], self.now_us)
 
     @rule()
     def launched(self) -> None:
         self.alive = True
-        self.store.record_launched(NODE, "i-1", self.now_us)
+        self.store.nodes.record_launched(NODE, "i-1", self.now_us)
 
     @rule()
     def refused(self) -> None:
-        self.store.record_launch_refused(NODE, "CapacityError", "x", Scope.ZONE, self.now_us)
+        self.store.nodes.record_launch_refused(NODE, "CapacityError", "x", Scope.ZONE, self.now_us)
 
     @rule()
     def absent(self) -> None:
-        self.store.record_absent(NODE, self.now_us)
+        self.store.nodes.record_absent(NODE, self.now_us)
 
     @rule(there=st.booleans(), age_s=st.integers(0, 5000))
     def listed(self, there: bool, age_s: int) -> None:
         self.alive = there
         born_us = self.now_us - age_s * S
         found = [instance(node(self.store), launched_at_us=born_us)] if there else []
-        self.store.record_listing("aws", found, self.now_us, self.now_us)
+        self.store.instances.record_listing("aws", found, self.now_us, self.now_us)
 
     @precondition(lambda self: not self.gone)
     @rule()
@@ -329,7 +329,7 @@ class Ledger(RuleBasedStateMachine):
 
     @invariant()
     def adds_up(self) -> None:
-        segments = self.store.segments()
+        segments = self.store.ledger.segments()
         counted = [s for s in segments if s.state != "void"]
         for earlier, later in pairwise(counted):
             assert earlier.end_us <= later.start_us

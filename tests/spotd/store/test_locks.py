@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spotd.store.interface import CommitStatus, StoreUnavailableError
+from spotd.store.commit import CommitStatus
+from spotd.store.errors import StoreUnavailableError
 from tests.spotd.store.build import NOW, opening, submit, view
 from tests.spotd.store.conftest import make
 from tests.spotd.store.test_engine import _shorten_busy_timeout

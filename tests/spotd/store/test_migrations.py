@@ -12,23 +12,20 @@ from sqlalchemy import Connection, MetaData, inspect, select, text
 
 from providers.base import Scope
 from spotd.domain.evaluation import Evaluation
-from spotd.domain.events import Event
+from spotd.domain.events import AuditOutcome, Event
 from spotd.domain.fault_drill import DrillKind, FaultDrill
 from spotd.domain.units import S
 from spotd.store import schema
+from spotd.store.audit import AuditRow
 from spotd.store.codec import decode_spec, encode
 from spotd.store.engine import Database
-from spotd.store.evaluation_records import EvaluationRow
-from spotd.store.image_records import ImageRow
-from spotd.store.interface import (
-    AuditOutcome,
-    AuditRow,
-    DisabledUser,
-    SchemaVersionError,
-    SecretRow,
-    StoreError,
-)
-from spotd.store.invoice_records import DataTransfer, StorageCost
+from spotd.store.errors import SchemaVersionError, StoreError
+from spotd.store.evaluations import EvaluationRow
+from spotd.store.images import ImageRow
+from spotd.store.secrets import SecretRow
+from spotd.store.storage_costs import StorageCost
+from spotd.store.transfers import DataTransfer
+from spotd.store.users import DisabledUser
 from spotd.store.version import HEAD, downgrade, revision_of, upgrade
 from tests.fixtures import postgres
 from tests.spotd.store.build import (
@@ -67,34 +64,34 @@ Columns = dict[str, dict[str, Any]]
 def full_url(url: str) -> str:
     """A database in which something is in every table."""
     store = make(url)
-    store.keep_key_check(b"\x01check")
-    store.record_offers("aws", [offer(), offer("aws-1b", 12)], NOW)
-    store.record_offers("aws", [offer(), offer("aws-1b", 13)], NOW + S)
-    store.record_provider("aws", "refused", NOW)
+    store.secrets.store_key_check(b"\x01check")
+    store.market.record_offers("aws", [offer(), offer("aws-1b", 12)], NOW)
+    store.market.record_offers("aws", [offer(), offer("aws-1b", 13)], NOW + S)
+    store.market.record_provider("aws", "refused", NOW)
     placed(store, "j1", new_node(number=0))
-    store.record_launched("j1-g1-0", "i-1", NOW)
+    store.nodes.record_launched("j1-g1-0", "i-1", NOW)
     listed = instance(view(store).nodes[0], "i-1", private_host="10.0.0.1")
-    store.record_listing("aws", [listed], NOW, NOW)
-    store.record_invoiced({store.segments()[0].id: 5}, NOW)
+    store.instances.record_listing("aws", [listed], NOW, NOW)
+    store.ledger.record_invoiced({store.ledger.segments()[0].id: 5}, NOW)
     measured = Evaluation("helpdesk", 3, 2, 810.5, 0.25, 0.5, ("c2",))
-    store.record_evaluation(EvaluationRow("j1", NOW, "ada", measured))
+    store.evaluations.record(EvaluationRow("j1", NOW, "ada", measured))
     drill = FaultDrill("d1", "j1", DrillKind.KILL, "ada", NOW)
-    store.set_drill(replace(store.add_drill(drill), node_id="j1-g1-0", aimed_at_us=NOW))
-    store.record_carriage(StorageCost("j1", NOW, 7, 3, NOW))
-    store.add_shipment(DataTransfer("j1", "gs://c", "", NOW, 7, 3, 1, NOW))
-    store.record_journal([said(*LIFE)])
-    store.record_log_offset("j1-g1-0", "rank0", 7)
-    store.take_duty("alerts", "me", lambda: NOW, S)
-    store.submit(submission("j2", secrets={"A": b"sealed"}), NOW)
+    store.drills.update(replace(store.drills.add(drill), node_id="j1-g1-0", aimed_at_us=NOW))
+    store.storage_costs.record(StorageCost("j1", NOW, 7, 3, NOW))
+    store.transfers.add(DataTransfer("j1", "gs://c", "", NOW, 7, 3, 1, NOW))
+    store.journal.record([said(*LIFE)])
+    store.logs.record_offset("j1-g1-0", "rank0", 7)
+    store.leases.take("alerts", "me", lambda: NOW, S)
+    store.jobs.submit(submission("j2", secrets={"A": b"sealed"}), NOW)
     placed(store, "j3", new_node("j3"))
-    store.record_launch_refused("j3-g1-0", "NoCapacity", "there is none", Scope.OFFER, NOW)
-    store.add_event("j1", Event("lost", "it is gone", alert=True), NOW)
-    store.set_quarantine("restored", NOW)
-    store.add_audit(AuditRow(NOW, 7, "ada", "cancel", "j1", AuditOutcome.DONE))
-    store.keep_secret(SecretRow("A", NOW, "ada"), b"sealed", 0)
-    store.disable_user(DisabledUser("bob", -1, NOW, "ada"))
-    store.add_admission("j1-g1-0", "bob", NOW)
-    store.adopt_image(ImageRow("j1-g1-0", "j1", "torch", "aws", "aws-1", "spotd-torch-1"))
+    store.nodes.record_launch_refused("j3-g1-0", "NoCapacity", "there is none", Scope.OFFER, NOW)
+    store.events.add("j1", Event("lost", "it is gone", alert=True), NOW)
+    store.deployment.set_quarantine("restored", NOW)
+    store.audit.add(AuditRow(NOW, 7, "ada", "cancel", "j1", AuditOutcome.DONE))
+    store.secrets.put(SecretRow("A", NOW, "ada"), b"sealed", 0)
+    store.users.disable(DisabledUser("bob", -1, NOW, "ada"))
+    store.users.add_admission("j1-g1-0", "bob", NOW)
+    store.images.adopt(ImageRow("j1-g1-0", "j1", "torch", "aws", "aws-1", "spotd-torch-1"))
     store.close()
     return url
 
@@ -153,7 +150,7 @@ def test_each_step_back_and_forth_keeps_all_that_both_schemas_know(
     assert _shared(back, oldest) == _shared(rows, oldest)
     assert database.read(_objects) == at_head
     store = make(full_url)
-    assert [job.id for job in store.jobs()] == ["j1", "j2", "j3"]
+    assert [job.id for job in store.jobs.rows()] == ["j1", "j2", "j3"]
     life = view(store).nodes[0]
     assert (life.last_step, life.hello_at_us > 0, len(life.notices)) == (2, True, 1)
     store.close()

@@ -14,7 +14,8 @@ from spotd.domain.states import LeaveReason, NodeState
 from spotd.domain.units import S
 from spotd.domain.view import View
 from spotd.planner.rules.gang_resize import KNOWN_OF_MACHINES
-from spotd.store.interface import CommitStatus, Store
+from spotd.store.commit import CommitStatus
+from spotd.store.interface import Store
 from tests.spotd.store.build import (
     HOUR,
     NOW,
@@ -38,13 +39,13 @@ def trains(store: Store) -> View:
     """Two machines that train; the second one is lost at AT."""
     placed(store, "j1", new_node(number=0), new_node(number=1, rank=1))
     for number, name in enumerate((OLD, LOST)):
-        store.record_launched(name, f"i-{number}", NOW)
+        store.nodes.record_launched(name, f"i-{number}", NOW)
         move(store, name, NodeState.BOOTING, chosen=True)
         move(store, name, NodeState.RUNNING)
     both = [instance(node(store, OLD), "i-0"), instance(node(store, LOST), "i-1")]
-    store.record_listing("aws", both, NOW + S, NOW + S)
-    store.record_journal([said(("hello", {}), node_id=OLD)])
-    store.record_renewed(OLD, NOW + 99 * HOUR)
+    store.instances.record_listing("aws", both, NOW + S, NOW + S)
+    store.journal.record([said(("hello", {}), node_id=OLD)])
+    store.nodes.record_renewed(OLD, NOW + 99 * HOUR)
     left = {"leave_reason": LeaveReason.LOST, "left_at_us": AT}
     return move(store, LOST, NodeState.TERMINATING, AT, **left)
 
@@ -76,20 +77,20 @@ def test_the_new_row_has_the_machine_and_the_old_one_is_over(store: Store) -> No
     assert (new.hello_at_us, new.journal_seq, new.started_at_us) == (0, 0, 0)
     assert new.renewed_until_us == NOW + 99 * HOUR
     assert (over.state, over.leave_reason) == (NodeState.GONE, LeaveReason.DONE)
-    assert {n.id for n in store.active_nodes()} == {NEW, LOST}
+    assert {n.id for n in store.nodes.active()} == {NEW, LOST}
 
 
 def test_no_hour_is_counted_twice_and_none_is_left_out(store: Store) -> None:
     before = trains(store)
     commit(store, before, handover(node(store, OLD)), AT)
-    rows = [row for row in store.segments("j1") if row.node_id in (OLD, NEW)]
+    rows = [row for row in store.ledger.segments("j1") if row.node_id in (OLD, NEW)]
     assert [(row.node_id, row.start_us, row.end_us) for row in rows] == [
         (OLD, NOW, AT),
         (NEW, AT, 0),
     ]
     both = view(store, now_us=AT + HOUR).spent_microusd
     assert both == 4 * 10_000_000, "two machines for two hours"
-    store.record_offers("aws", [offer(price=20)], AT + HOUR)
+    store.market.record_offers("aws", [offer(price=20)], AT + HOUR)
     assert view(store, now_us=AT + 2 * HOUR).spent_microusd == both + 2 * 20_000_000
     again = node(store, NEW)
     commit(store, view(store), handover(again, 3), AT + HOUR)
@@ -102,18 +103,18 @@ def test_the_cloud_and_its_listing_know_the_new_row_alone(store: Store) -> None:
     commit(store, before, handover(old), AT)
     there = [instance(old, "i-0"), instance(node(store, LOST), "i-1")]
     late = AT + 700 * S
-    assert store.record_listing("aws", there, late, late) == [], "it belongs to somebody"
+    assert store.instances.record_listing("aws", there, late, late) == [], "it belongs to somebody"
     assert node(store, NEW).seen_at_us == late
     assert node(store, OLD).seen_at_us < late
-    assert set(store.asked_for("aws", there[:1])) == {"i-0"}
-    assert store.asked_for("aws", there[:1])["i-0"].gone_us == 0
+    assert set(store.orphans.known("aws", there[:1])) == {"i-0"}
+    assert store.orphans.known("aws", there[:1])["i-0"].gone_us == 0
     warned = Notice("n1", NoticeKind.PREEMPT, None, instance_id="i-0")
-    store.record_cloud_notices("aws", [warned], late)
+    store.instances.record_notices("aws", [warned], late)
     assert node(store, NEW).notices
     assert not node(store, OLD).notices
     gone = late + 700 * S
-    store.record_listing("aws", [], gone, gone)
-    store.record_listing("aws", [], gone + 700 * S, gone + 700 * S)
+    store.instances.record_listing("aws", [], gone, gone)
+    store.instances.record_listing("aws", [], gone + 700 * S, gone + 700 * S)
     assert node(store, OLD).gone_at_us == 0, "that row has been over for long"
 
 
@@ -121,7 +122,7 @@ def test_what_was_said_of_the_machine_is_said_of_it_still(store: Store) -> None:
     before = trains(store)
     hint = Notice("hint", NoticeKind.REBALANCE, None, instance_id="i-0", source="queue")
     old = node(store, OLD)
-    store.record_cloud_notices("aws", [hint], AT - S)  # after the view was loaded
+    store.instances.record_notices("aws", [hint], AT - S)  # after the view was loaded
     commit(store, before, handover(old), AT)
     assert [n.notice_id for n in node(store, NEW).notices] == ["hint"]
 
@@ -130,13 +131,13 @@ def test_late_words_about_the_old_row_do_not_touch_the_new_one(store: Store) -> 
     before = trains(store)
     commit(store, before, handover(node(store, OLD)), AT)
     fresh = node(store, NEW)
-    store.record_journal([said(("exited", {"code": 1}), node_id=OLD, first=2)])
-    store.record_link(OLD, AT + S)
+    store.journal.record([said(("exited", {"code": 1}), node_id=OLD, first=2)])
+    store.nodes.record_link(OLD, AT + S)
     assert node(store, NEW) == fresh
     assert node(store, OLD).exit_code == 1
-    assert NEW not in store.booted_nodes()
-    store.record_booted(NEW, AT + S)
-    assert NEW in store.booted_nodes()
+    assert NEW not in store.nodes.booted()
+    store.nodes.record_booted(NEW, AT + S)
+    assert NEW in store.nodes.booted()
 
 
 def test_ranks_close_up_in_one_commit(store: Store) -> None:
@@ -168,8 +169,8 @@ def test_a_row_that_is_over_goes_on_nowhere(store: Store) -> None:
 def test_its_stay_goes_on_and_tells_nothing_of_coming_up(store: Store) -> None:
     before = trains(store)
     commit(store, before, handover(node(store, OLD)), AT)
-    store.record_journal([said(("hello", {}), node_id=NEW, generation=2, heard_at_us=AT + S)])
-    stays = {stay.node_id: stay for stay in store.past(0, AT + HOUR).stays}
+    store.journal.record([said(("hello", {}), node_id=NEW, generation=2, heard_at_us=AT + S)])
+    stays = {stay.node_id: stay for stay in store.node_history.fleet(0, AT + HOUR).stays}
     old, new = stays[OLD], stays[NEW]
     assert (old.until_us, old.lost) == (AT, False)
     assert (new.asked_at_us, new.began_at_us, new.up_at_us, new.trained_at_us) == (AT, AT, 0, 0)
@@ -179,7 +180,7 @@ def test_its_stay_goes_on_and_tells_nothing_of_coming_up(store: Store) -> None:
 def test_a_machine_lives_once(store: Store) -> None:
     before = trains(store)
     commit(store, before, handover(node(store, OLD)), AT)
-    store.record_heard({NEW: AT + HOUR})
-    (life,) = store.lives(0)
+    store.nodes.record_heartbeats({NEW: AT + HOUR})
+    (life,) = store.node_history.observed_lifetimes(0)
     assert life.time_us == 3 * HOUR, "two hours of the one, and one of the other"
     assert life.losses == 1

@@ -17,7 +17,8 @@ from spotd.domain.units import S
 from spotd.domain.view import View
 from spotd.planner.placement.scarce_offers import ANSWERS_US
 from spotd.planner.queue.fair_share import KEPT_US, use_of_late
-from spotd.store.interface import CommitStatus, Store
+from spotd.store.commit import CommitStatus
+from spotd.store.interface import Store
 from tests.spotd.store.build import (
     HOUR,
     NOW,
@@ -54,11 +55,11 @@ def launch_of(seen: View) -> Plan:
 
 
 def waiting(store: Store, now_us: int = NOW) -> list[str]:
-    return [turn.job_id for turn in store.load_market(now_us).line.waiting]
+    return [turn.job_id for turn in store.market.load(now_us).line.waiting]
 
 
 def test_the_last_room_goes_by_priority(store: Store) -> None:
-    store.set_limits(Limits(max_nodes=2))
+    store.market.set_limits(Limits(max_nodes=2))
     placed(store, "a")
     low, high = wait(store, "low"), wait(store, "high", priority=900)
     refused = store.commit(low, opening("low"), NOW)
@@ -70,7 +71,7 @@ def test_the_last_room_goes_by_priority(store: Store) -> None:
 
 
 def test_in_one_batch_who_has_its_room_is_no_more_ahead(store: Store) -> None:
-    store.set_limits(Limits(max_nodes=2))
+    store.market.set_limits(Limits(max_nodes=2))
     low, high = wait(store, "low"), wait(store, "high", priority=900)
     batch = [(high, opening("high")), (low, opening("low"))]
     assert [r.status.value for r in store.commit_many(batch, NOW)] == ["done", "done"]
@@ -80,7 +81,7 @@ def test_two_daemons_do_not_both_give_the_last_room(url: str) -> None:
     """Each has a job that waits; again and again it is the one whose turn it is that gets it."""
     stores = [make(url), make(url)]
     for number in range(12):
-        stores[0].set_limits(Limits(max_nodes=number + 1))
+        stores[0].market.set_limits(Limits(max_nodes=number + 1))
         high = wait(stores[0], f"h{number}", priority=900)
         low = wait(stores[0], f"l{number}")
         start = threading.Barrier(2)
@@ -117,7 +118,7 @@ def test_two_daemons_do_not_both_give_the_last_room(url: str) -> None:
 def test_a_turn_is_kept_while_its_job_asks(store: Store, ends: str | None, now_us: int) -> None:
     seen = wait(store, "j1")
     if ends == "pause":
-        store.set_desired("j1", Desired.PAUSE, "alice", NOW)
+        store.jobs.set_desired("j1", Desired.PAUSE, NOW)
     elif ends:
         commit(store, seen, plan(ChangeJob({"outcome": Outcome.FAILED})))
     kept = ends is None and now_us < NOW + KEPT_US
@@ -128,11 +129,11 @@ def test_of_equals_the_turn_is_whose_project_used_less_then_whose_user_then_the_
     store: Store,
 ) -> None:
     """All ran a machine at $10 an hour: of `llm` two, of `vision` one, and of that bob none."""
-    store.set_limits(Limits(max_nodes=9))
+    store.market.set_limits(Limits(max_nodes=9))
 
     def add(job_id: str, user: str, project: str, at_us: int) -> View:
         made = submission(job_id, spec=spec(job_id, project=project), user=user)
-        store.submit(made, at_us)
+        store.jobs.submit(made, at_us)
         return view(store, job_id)
 
     for job_id, user, project in (
@@ -153,7 +154,7 @@ def test_of_equals_the_turn_is_whose_project_used_less_then_whose_user_then_the_
         )
     ):
         stand(store, add(job_id, user, project, NOW - 9 + at))
-    line = store.load_market(NOW).line
+    line = store.market.load(NOW).line
     assert [turn.job_id for turn in line.waiting] == ["none", "bob", "bob2", "alice", "llm"]
     as_of = NOW - NOW % (60 * S)
     one = use_of_late(10 * USD, NOW - HOUR, as_of, as_of)
@@ -163,26 +164,26 @@ def test_of_equals_the_turn_is_whose_project_used_less_then_whose_user_then_the_
 def test_what_was_used_long_ago_counts_less_than_what_was_used_lately(store: Store) -> None:
     old, new = (submission(n, spec=spec(n, project=n)) for n in ("old", "new"))
     for made, at_us in ((old, NOW - 100 * HOUR), (new, NOW - 2 * HOUR)):
-        store.submit(made, at_us)
+        store.jobs.submit(made, at_us)
         node = new_node(made.job_id, requested_at_us=at_us)
         commit(store, view(store, made.job_id), opening(made.job_id, 1, node), at_us)
         gone = {"leave_reason": LeaveReason.DONE}
         move(store, node.id, NodeState.GONE, at_us + HOUR, **gone)
     wait(store, "w", project="x")
-    line = store.load_market(NOW).line
+    line = store.market.load(NOW).line
     past, late = (line.share(name, "alice")[0] for name in ("old", "new"))
     assert 0 < past * 16 == pytest.approx(late, rel=0.1)
 
 
 def test_the_line_knows_who_has_machines_and_which_are_going(store: Store) -> None:
-    store.set_limits(Limits(max_nodes=3))
+    store.market.set_limits(Limits(max_nodes=3))
     placed(store, "j1", new_node("j1", number=0), new_node("j1", number=1), priority=200)
-    assert store.load_market(NOW).line.holding == (), "nobody waits"
+    assert store.market.load(NOW).line.holding == (), "nobody waits"
     wait(store, "w")
-    [mine] = store.load_market(NOW).line.holding
+    [mine] = store.market.load(NOW).line.holding
     assert mine == ResourceHolder("j1", "j1", 2, 20 * USD, priority=200)
     move(store, "j1-g1-0", NodeState.TERMINATING)
-    [mine] = store.load_market(NOW).line.holding
+    [mine] = store.market.load(NOW).line.holding
     assert (mine.leaving_nodes, mine.leaving_microusd_per_h) == (1, 10 * USD)
 
 
@@ -196,7 +197,7 @@ def test_one_that_drains_until_its_replacement_is_ready_makes_no_room(
     train(store)
     wait(store, "w")
     move(store, "j1-g1-0", NodeState.DRAINING, leave_reason=reason, drained_at_us=NOW)
-    [mine] = store.load_market(NOW).line.holding
+    [mine] = store.market.load(NOW).line.holding
     assert mine.leaving_nodes == going
     assert not mine.trains_since_us
 
@@ -204,7 +205,7 @@ def test_one_that_drains_until_its_replacement_is_ready_makes_no_room(
 def train(store: Store, **fields: Any) -> None:
     """j1 with a machine that trains."""
     placed(store, "j1", new_node(), **fields)
-    store.record_launched("j1-g1-0", "i-1", NOW)
+    store.nodes.record_launched("j1-g1-0", "i-1", NOW)
     move(store, "j1-g1-0", NodeState.BOOTING, chosen=True)
     move(store, "j1-g1-0", NodeState.RUNNING)
 
@@ -214,17 +215,17 @@ def test_who_trains_whole_by_our_engine_could_give_its_machines(store: Store) ->
 
     train(store)
     wait(store, "w")
-    store.record_journal([said(("progress", {"from_step": 0, "to_step": 5}), heard_at_us=NOW)])
-    [mine] = store.load_market(NOW).line.holding
+    store.journal.record([said(("progress", {"from_step": 0, "to_step": 5}), heard_at_us=NOW)])
+    [mine] = store.market.load(NOW).line.holding
     assert mine.trains_since_us == view(store).nodes[0].first_step_at_us > 0
-    store.record_journal([said(("exited", {"code": 1}), first=2, heard_at_us=NOW)])
-    [mine] = store.load_market(NOW).line.holding
+    store.journal.record([said(("exited", {"code": 1}), first=2, heard_at_us=NOW)])
+    [mine] = store.market.load(NOW).line.holding
     assert not mine.trains_since_us, "it has ended"
 
 
 def test_a_project_has_no_more_machines_than_it_may(store: Store) -> None:
-    store.set_limits(Limits(max_nodes=9, projects={"llm": 1}))
-    assert store.load_market(NOW).limits.projects == {"llm": 1}
+    store.market.set_limits(Limits(max_nodes=9, projects={"llm": 1}))
+    assert store.market.load(NOW).limits.projects == {"llm": 1}
     placed(store, "a", project="llm")
     more, other = submit(store, "b", project="llm"), submit(store, "c", project="vision")
     refused = store.commit(more, opening("b"), NOW)
@@ -238,12 +239,12 @@ def test_a_project_has_no_more_machines_than_it_may(store: Store) -> None:
 
 
 def test_plans_of_one_batch_share_a_projects_room(store: Store) -> None:
-    store.set_limits(Limits(projects={"llm": 1}))
+    store.market.set_limits(Limits(projects={"llm": 1}))
     batch = [(submit(store, name, project="llm"), opening(name)) for name in ("a", "b")]
     statuses = [result.status.value for result in store.commit_many(batch, NOW)]
     assert statuses == ["done", "over_limit"]
-    store.set_limits(Limits())
-    assert store.load_market(NOW).limits == Limits()
+    store.market.set_limits(Limits())
+    assert store.market.load(NOW).limits == Limits()
 
 
 # --- who is to ask for what was refused
@@ -252,11 +253,11 @@ def test_plans_of_one_batch_share_a_projects_room(store: Store) -> None:
 def refuse_one(store: Store) -> None:
     """Somebody was refused a machine: there are offers that go by turns."""
     placed(store, "gone")
-    store.record_launch_refused("gone-g1-0", "CapacityError", "none", Scope.OFFER, NOW)
+    store.nodes.record_launch_refused("gone-g1-0", "CapacityError", "none", Scope.OFFER, NOW)
 
 
 def asking(store: Store, now_us: int = NOW) -> list[tuple[str, int, bool]]:
-    askers = store.load_market(now_us).askers
+    askers = store.market.load(now_us).askers
     return [(one.turn.job_id, one.at_us, bool(one.keys)) for one in askers]
 
 
@@ -272,10 +273,10 @@ def test_another_daemon_knows_who_is_to_ask_until_that_one_has_its_answer(url: s
     asks = replace(asks, changes=(*asks.changes, ChangeJob({"offers_at_us": 0})))
     commit(mine, ready, asks)
     assert asking(other, NOW + S) == [("hi", NOW + S, True)]
-    [one] = other.load_market(NOW + S).askers
+    [one] = other.market.load(NOW + S).askers
     assert (one.keys, one.turn.priority) == ({new_node().offer.key}, 900)
     assert asking(other, NOW + S + ANSWERS_US) == [], "nobody knows what became of it"
-    mine.record_launched("hi-g1-0", "i-1", NOW + 2 * S)
+    mine.nodes.record_launched("hi-g1-0", "i-1", NOW + 2 * S)
     assert asking(other, NOW + 2 * S) == []
     for store in (mine, other):
         store.close()
@@ -285,7 +286,7 @@ def test_who_is_paused_or_has_ended_asks_for_nothing(store: Store) -> None:
     refuse_one(store)
     for job_id in ("a", "b", "c"):
         commit(store, submit(store, job_id), plan(ChangeJob({"offers_at_us": NOW})))
-    store.set_desired("a", Desired.PAUSE, "alice", NOW)
+    store.jobs.set_desired("a", Desired.PAUSE, NOW)
     commit(store, view(store, "b"), plan(ChangeJob({"outcome": Outcome.FAILED})))
     assert asking(store) == [("c", NOW, False)]
 
@@ -299,6 +300,6 @@ def test_who_asks_again_has_its_share_too(store: Store) -> None:
     refuse_one(store)
     placed(store, "ran", new_node("ran", requested_at_us=NOW - HOUR))
     commit(store, submit(store, "w"), plan(ChangeJob({"offers_at_us": NOW})))
-    used = {one.turn.job_id: one.turn.used_microusd for one in store.load_market(NOW).askers}
-    assert used["w"] == store.load_market(NOW).askers[0].turn.used_microusd
+    used = {one.turn.job_id: one.turn.used_microusd for one in store.market.load(NOW).askers}
+    assert used["w"] == store.market.load(NOW).askers[0].turn.used_microusd
     assert used["w"][0] > 0

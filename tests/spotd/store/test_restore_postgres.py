@@ -19,7 +19,7 @@ from spotd.domain.units import S
 from spotd.store import schema
 from spotd.store.backup import back_up, restore
 from spotd.store.engine import Database
-from spotd.store.interface import StoreError
+from spotd.store.errors import StoreError
 from spotd.store.version import downgrade, revision_of, upgrade
 from tests.fixtures import postgres
 from tests.spotd.store.build import NOW, placed
@@ -35,7 +35,7 @@ def url(server: postgres.Postgres) -> str:
     found = server.url(server.create("ready"))
     with closing(make(found)) as store:
         placed(store)
-        store.take_duty("alerts", "the dead", lambda: NOW, 3600 * S)
+        store.leases.take("alerts", "the dead", lambda: NOW, 3600 * S)
     return found
 
 
@@ -69,9 +69,9 @@ def test_the_backup_of_an_older_schema_is_upgraded_held_by_nobody_and_told(
     assert restore(target, file, NOW) == REASON
     assert "restored" not in tables(target)
     with closing(make(target)) as store:
-        assert store.quarantine() == REASON
-        assert [row.event.kind for row in store.due_alerts(NOW, 9)][-1:] == ["quarantine"]
-        assert store.take_duty("alerts", "me", lambda: NOW, S)
+        assert store.deployment.quarantine() == REASON
+        assert [row.event.kind for row in store.alerts.due(NOW, 9)][-1:] == ["quarantine"]
+        assert store.leases.take("alerts", "me", lambda: NOW, S)
 
 
 @pytest.mark.parametrize("schema", ["0002", "0009"])
@@ -93,7 +93,7 @@ def test_one_that_is_killed_before_the_upgrade_is_in_quarantine(
         assert database.read(revision_of) == schema, "killed after psql and before the upgrade"
     upgrade(target, NOW)  # as its refusal to start advises; held by nobody
     with closing(make(target)) as store:
-        assert store.quarantine() == REASON
+        assert store.deployment.quarantine() == REASON
 
 
 def test_a_newer_schema_is_refused_and_leaves_nothing(url: str, target: str, file: Path) -> None:
@@ -185,7 +185,7 @@ def test_damage_of_any_kind_is_one_error_and_leaves_nothing(
         else:
             assert not sealed or damaged + seal == whole
             with closing(make(target)) as store:
-                assert store.quarantine() == reason
+                assert store.deployment.quarantine() == reason
             target = server.url(server.create())
 
     check()

@@ -21,24 +21,24 @@ def test_first_and_last_of_each_generation(store: Store) -> None:
     placed(store, wishes=WORK)
     for number, step in enumerate((10, 30, 20)):
         at_us = NOW + (number + 1) * 60 * S
-        store.record_journal([said(committed(step), first=number + 1, heard_at_us=at_us)])
+        store.journal.record([said(committed(step), first=number + 1, heard_at_us=at_us)])
     first = GenerationSaves(1, 10, 30, NOW + 60 * S, NOW + 180 * S, 5)
     assert view(store).saved == (first,)
     commit(store, view(store), opening("j1", 2))
     later = said(
         committed(40, 2, size=9), node_id="j1-g2-0", heard_at_us=NOW + 400 * S, generation=2
     )
-    store.record_journal([later])
+    store.journal.record([later])
     assert view(store).saved == (first, GenerationSaves(2, 40, 40, NOW + 400 * S, NOW + 400 * S, 9))
 
 
 def test_a_job_that_says_nothing_of_its_work_is_not_asked(store: Store) -> None:
     placed(store)
-    store.record_journal([said(committed(10))])
+    store.journal.record([said(committed(10))])
     assert view(store).saved == ()
 
 
 def test_what_a_job_wishes_is_kept(store: Store) -> None:
     wishes = replace(WORK, residency=("CH", "DE"), step_s=0.5)
-    store.submit(submission(spec=spec(wishes=wishes)), NOW)
+    store.jobs.submit(submission(spec=spec(wishes=wishes)), NOW)
     assert view(store).job.spec.wishes == wishes

@@ -14,8 +14,10 @@ from spotd.domain.plan import ChangeJob
 from spotd.domain.states import NodeState, Outcome
 from spotd.store import jobs
 from spotd.store.engine import BrokenRuleError
-from spotd.store.interface import DisabledUser, DisabledUserError, NoSuccessorError, Store
+from spotd.store.errors import DisabledUserError, NoSuccessorError
+from spotd.store.interface import Store
 from spotd.store.transaction import Transaction
+from spotd.store.users import DisabledUser
 from tests.fixtures import postgres
 from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.store.build import NOW, commit, kinds, move, placed, plan, submission, view
@@ -26,46 +28,46 @@ ALICE = DisabledUser("alice", 1000, NOW, "root", "bob")
 
 
 def test_a_user_is_shut_out_and_let_in_again(store: Store) -> None:
-    assert store.disabled_users() == []
-    store.disable_user(DisabledUser("zoe", -1, NOW, "root"))
-    store.disable_user(ALICE)
-    assert [row.name for row in store.disabled_users()] == ["alice", "zoe"]
+    assert store.users.disabled() == []
+    store.users.disable(DisabledUser("zoe", -1, NOW, "root"))
+    store.users.disable(ALICE)
+    assert [row.name for row in store.users.disabled()] == ["alice", "zoe"]
     again = DisabledUser("alice", 1000, NOW + 1, "eve")
-    store.disable_user(again)
-    assert store.disabled_users()[0] == again
-    assert store.enable_user("alice")
-    assert not store.enable_user("alice")
-    assert [row.name for row in store.disabled_users()] == ["zoe"]
+    store.users.disable(again)
+    assert store.users.disabled()[0] == again
+    assert store.users.enable("alice")
+    assert not store.users.enable("alice")
+    assert [row.name for row in store.users.disabled()] == ["zoe"]
 
 
 def test_unfinished_jobs_become_those_of_the_successor(store: Store) -> None:
     for number in (1, 2):
-        store.submit(submission(f"j{number}"), NOW)
-    store.submit(submission("j3", user="carol"), NOW)
+        store.jobs.submit(submission(f"j{number}"), NOW)
+    store.jobs.submit(submission("j3", user="carol"), NOW)
     ended = {"outcome": Outcome.SUCCEEDED, "finished_at_us": NOW}
     commit(store, view(store, "j2"), plan(ChangeJob(ended)))
-    assert store.job_owners() == {"j1": "alice", "j3": "carol"}
+    assert store.jobs.owners() == {"j1": "alice", "j3": "carol"}
     with pytest.raises(NoSuccessorError, match="alice has 1 unfinished jobs"):
-        store.disable_user(DisabledUser("alice", 1000, NOW, "root"))
-    assert store.disabled_users() == []
-    assert store.disable_user(ALICE) == ["j1"]
-    assert store.job_owners() == {"j1": "bob", "j3": "carol"}
+        store.users.disable(DisabledUser("alice", 1000, NOW, "root"))
+    assert store.users.disabled() == []
+    assert store.users.disable(ALICE) == ["j1"]
+    assert store.jobs.owners() == {"j1": "bob", "j3": "carol"}
     assert kinds(store)[-1] == "transferred"
-    job = store.find_job("j1")
+    job = store.jobs.find("j1")
     assert job is not None
     assert job.desired is Desired.RUN, "it goes on"
 
 
 def test_who_is_shut_out_submits_nothing(store: Store) -> None:
     first = submission("j1", request_id="r")
-    store.submit(first, NOW)
-    store.disable_user(ALICE)
+    store.jobs.submit(first, NOW)
+    store.users.disable(ALICE)
     with pytest.raises(DisabledUserError, match="alice is disabled"):
-        store.submit(submission("j2"), NOW)
-    assert store.job_owners() == {"j1": "bob"}
-    assert store.submit(first, NOW).id == "j1", "its answer was lost"
-    store.enable_user("alice")
-    store.submit(submission("j2"), NOW)
+        store.jobs.submit(submission("j2"), NOW)
+    assert store.jobs.owners() == {"j1": "bob"}
+    assert store.jobs.submit(first, NOW).id == "j1", "its answer was lost"
+    store.users.enable("alice")
+    store.jobs.submit(submission("j2"), NOW)
 
 
 def test_a_job_that_is_submitted_at_that_moment_moves_too(server: postgres.Postgres) -> None:
@@ -75,16 +77,16 @@ def test_a_job_that_is_submitted_at_that_moment_moves_too(server: postgres.Postg
 
         def submit(conn: Connection) -> Future[list[str]]:
             tx = Transaction(conn)
-            jobs.submit(tx, submission("j1"), NOW)
+            jobs._submit(tx, submission("j1"), NOW)
             tx.flush()
-            disabling = other.submit(store.disable_user, ALICE)
+            disabling = other.submit(store.users.disable, ALICE)
             waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             while not server.execute(waiting) and not disabling.done():
                 time.sleep(0.01)
             return disabling
 
-        assert store._database.write(submit).result(LIMIT_S) == ["j1"]
-    assert store.job_owners() == {"j1": "bob"}
+        assert store.session.database.write(submit).result(LIMIT_S) == ["j1"]
+    assert store.jobs.owners() == {"j1": "bob"}
     store.close()
 
 
@@ -97,38 +99,38 @@ def test_a_job_that_is_submitted_at_that_moment_is_left_to_nobody(
 
         def submit(conn: Connection) -> Future[list[str]]:
             tx = Transaction(conn)
-            jobs.submit(tx, submission("j1"), NOW)
+            jobs._submit(tx, submission("j1"), NOW)
             tx.flush()
-            disabling = other.submit(store.disable_user, replace(ALICE, successor=""))
+            disabling = other.submit(store.users.disable, replace(ALICE, successor=""))
             waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             while not server.execute(waiting) and not disabling.done():
                 time.sleep(0.01)
             return disabling
 
         with pytest.raises(NoSuccessorError):
-            store._database.write(submit).result(LIMIT_S)
-    assert store.disabled_users() == []
-    assert store.job_owners() == {"j1": "alice"}
+            store.session.database.write(submit).result(LIMIT_S)
+    assert store.users.disabled() == []
+    assert store.jobs.owners() == {"j1": "alice"}
     store.close()
 
 
 def test_machines_that_may_have_a_key_of_one_who_is_shut_out(store: Store) -> None:
     placed(store)
-    store.add_admission(NODE, "alice", NOW)
-    store.add_admission(NODE, "bob", NOW)
-    assert store.shut_out() == []
-    store.disable_user(ALICE)
-    assert store.shut_out() == [(NODE, "alice")]
-    store.record_dismissed(NODE, "alice", NOW - 1)
-    assert store.shut_out() == [(NODE, "alice")], "it got the key after that"
-    store.record_dismissed(NODE, "alice", NOW)
-    assert store.shut_out() == []
-    store.add_admission(NODE, "alice", NOW + 1)
-    assert store.shut_out() == [(NODE, "alice")]
+    store.users.add_admission(NODE, "alice", NOW)
+    store.users.add_admission(NODE, "bob", NOW)
+    assert store.users.admitted_though_disabled() == []
+    store.users.disable(ALICE)
+    assert store.users.admitted_though_disabled() == [(NODE, "alice")]
+    store.users.record_dismissed(NODE, "alice", NOW - 1)
+    assert store.users.admitted_though_disabled() == [(NODE, "alice")], "it got the key after that"
+    store.users.record_dismissed(NODE, "alice", NOW)
+    assert store.users.admitted_though_disabled() == []
+    store.users.add_admission(NODE, "alice", NOW + 1)
+    assert store.users.admitted_though_disabled() == [(NODE, "alice")]
     move(store, NODE, NodeState.GONE)
-    assert store.shut_out() == [], "with the machine the key is gone"
+    assert store.users.admitted_though_disabled() == [], "with the machine the key is gone"
 
 
 def test_there_is_no_admission_to_a_machine_that_nobody_knows(store: Store) -> None:
     with pytest.raises(BrokenRuleError):
-        store.add_admission("none", "alice", NOW)
+        store.users.add_admission("none", "alice", NOW)

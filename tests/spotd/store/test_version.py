@@ -18,21 +18,17 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 import migrations
-from spotd.domain.events import Event
+from spotd.domain.events import AuditOutcome, Event
 from spotd.domain.units import S
-from spotd.store import schema
+from spotd.security.master_key import KeyState
+from spotd.store import columns, schema
+from spotd.store.audit import AuditRow
 from spotd.store.engine import Database
-from spotd.store.interface import (
-    AuditOutcome,
-    AuditRow,
-    DisabledUser,
-    KeyState,
-    SchemaVersionError,
-    SecretRow,
-    StoreError,
-)
-from spotd.store.sql_store import open_store, upgrade
-from spotd.store.version import HEAD, downgrade, revision_of
+from spotd.store.errors import SchemaVersionError, StoreError
+from spotd.store.secrets import SecretRow
+from spotd.store.sql_store import open_store
+from spotd.store.users import DisabledUser
+from spotd.store.version import HEAD, downgrade, revision_of, upgrade
 from tests.fixtures import postgres
 from tests.spotd.store.build import NOW, placed, submit, view
 from tests.spotd.store.conftest import make
@@ -85,15 +81,15 @@ def _objects(conn: Connection) -> set[tuple[str, str, str]]:
 def test_the_migrations_make_the_very_tables_of_the_schema(
     empty_url: str, database: Database
 ) -> None:
-    database.write(schema.metadata.create_all)
+    database.write(columns.metadata.create_all)
     made = database.read(_objects)
-    database.write(schema.metadata.drop_all)
+    database.write(columns.metadata.drop_all)
     assert upgrade(empty_url) == ("", HEAD)
     database.write(lambda conn: conn.execute(text("DROP TABLE alembic_version")))
     assert database.read(_objects) == made
 
     def differences(conn: Connection) -> list[object]:
-        return list(compare_metadata(MigrationContext.configure(conn), schema.metadata))
+        return list(compare_metadata(MigrationContext.configure(conn), columns.metadata))
 
     assert database.read(differences) == []
 
@@ -105,11 +101,11 @@ def test_what_was_added_lately_can_be_taken_back(empty_url: str, database: Datab
     before = database.read(_objects)
     store = make(empty_url)
     placed(store)
-    store.add_audit(AuditRow(NOW, 1, "ada", "cancel", "j1", AuditOutcome.DONE))
-    store.keep_secret(SecretRow("A", NOW, "ada"), b"sealed", 0)
-    store.add_admission("j1-g1-0", "bob", NOW)
-    store.disable_user(DisabledUser("bob", 7, NOW, "ada"))
-    kept = (store.load_views(["j1"], NOW), store.key_state())
+    store.audit.add(AuditRow(NOW, 1, "ada", "cancel", "j1", AuditOutcome.DONE))
+    store.secrets.put(SecretRow("A", NOW, "ada"), b"sealed", 0)
+    store.users.add_admission("j1-g1-0", "bob", NOW)
+    store.users.disable(DisabledUser("bob", 7, NOW, "ada"))
+    kept = (store.load_views(["j1"], NOW), store.secrets.key_state())
     store.close()
 
     def down(conn: Connection) -> None:
@@ -123,8 +119,8 @@ def test_what_was_added_lately_can_be_taken_back(empty_url: str, database: Datab
     assert upgrade(empty_url) == ("0002", HEAD)
     assert database.read(_objects) == before
     store = make(empty_url)
-    assert (store.load_views(["j1"], NOW), store.key_state()) == kept
-    assert (store.audit(0), store.kept_secrets(), store.disabled_users()) == ([], [], [])
+    assert (store.load_views(["j1"], NOW), store.secrets.key_state()) == kept
+    assert (store.audit.rows(0), store.secrets.rows(), store.users.disabled()) == ([], [], [])
     store.close()
 
 
@@ -142,8 +138,8 @@ def test_an_upgraded_database_opens_and_works(empty_url: str) -> None:
     assert upgrade(empty_url) == (HEAD, HEAD)
     store = make(empty_url)
     submit(store)
-    store.add_event("j1", Event("x", "it can tell"), NOW)
-    assert store.deployment() == "d0"
+    store.events.add("j1", Event("x", "it can tell"), NOW)
+    assert store.deployment.id() == "d0"
     store.close()
 
 
@@ -152,15 +148,19 @@ def test_the_deployment_keeps_the_id_it_was_created_with(url: str) -> None:
     again = open_store(
         url, now=lambda: 0, notify=lambda: None, deployment_factory=lambda: "another"
     )
-    assert again.deployment() == "d0"
+    assert again.deployment.id() == "d0"
     again.close()
 
 
 def test_the_first_check_of_a_master_key_is_the_one_that_counts(url: str) -> None:
     store, again = make(url), make(url)
-    assert store.key_state() == KeyState(None, 0)
-    assert store.keep_key_check(b"first") == KeyState(b"first", 0)
-    assert again.keep_key_check(b"second") == KeyState(b"first", 0) == again.key_state()
+    assert store.secrets.key_state() == KeyState(None, 0)
+    assert store.secrets.store_key_check(b"first") == KeyState(b"first", 0)
+    assert (
+        again.secrets.store_key_check(b"second")
+        == KeyState(b"first", 0)
+        == again.secrets.key_state()
+    )
     store.close()
     again.close()
 
@@ -241,8 +241,8 @@ def test_not_while_a_daemon_holds_a_lease(url: str, way: str) -> None:
     with closing(make(url)) as store:
         if way == "up":
             downgrade(url, OLDER)
-        store.take_duty("alerts", "box-1", lambda: NOW, 20 * S)
-        store.take_duty("survey:aws", "box-1", lambda: NOW, 15 * S)
+        store.leases.take("alerts", "box-1", lambda: NOW, 20 * S)
+        store.leases.take("survey:aws", "box-1", lambda: NOW, 15 * S)
 
         def go(now_us: int) -> tuple[str, str]:
             return upgrade(url, now_us) if way == "up" else downgrade(url, OLDER, now_us)
@@ -258,7 +258,7 @@ def test_not_while_a_daemon_holds_a_lease(url: str, way: str) -> None:
             go(NOW + 20 * S)  # it was killed
         else:
             for duty in ("alerts", "survey:aws"):  # a clean stop
-                store.take_duty(duty, "box-1", lambda: NOW + S, 0)
+                store.leases.take(duty, "box-1", lambda: NOW + S, 0)
             go(NOW + S)
     with closing(Database(url)) as database:
         assert database.read(revision_of) == (HEAD if way == "up" else OLDER)

@@ -1,5 +1,7 @@
-"""A rehearsal against a daemon and a cloud that do as they are told: what went wrong is in the
-report, and the job is cancelled whatever happens."""
+"""Test interruption tests with a fake daemon and a fake cloud.
+
+Failures are in the report, and the job is cancelled whatever happens.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from providers.base import RejectedError
 from providers.fault_injection import Interruption
 from spotd.base.errors import UserError
 from spotd.verify import interruption_test
-from spotd.verify.interruption_report import Milestone, page_of, report_of, seconds_of
+from spotd.verify.interruption_report import Milestone, build_report, render_markdown, unix_seconds
 from spotd.verify.interruption_test import InterruptionTest
 
 AT = "2026-11-23T10:{:02d}:{:02d}.000000Z"
-START_S = seconds_of(AT.format(0, 0))
+START_S = unix_seconds(AT.format(0, 0))
 
 
 def moment(seconds: float | None) -> str | None:
@@ -24,7 +26,7 @@ def moment(seconds: float | None) -> str | None:
 
 
 def node(generation: int, **changes: Any) -> dict[str, Any]:
-    """One that trains; times are seconds since START_S."""
+    """A training node; times are seconds since START_S."""
     times = dict.fromkeys(
         (
             "requested_at",
@@ -76,13 +78,13 @@ NOTICE = {
 FIRST = node(1, requested_at=0, claimed_at=50, first_step_at=60, step=40)
 LATER = NOTICE | {"id": "y", "heard_at": moment(106), "source": "queue"}
 WARNED = FIRST | {"notices": [LATER, NOTICE], "step": 50}
-LEFT = WARNED | {"released_at": moment(105), "gone_at": moment(130), "state": "gone"}
+RELEASED = WARNED | {"released_at": moment(105), "gone_at": moment(130), "state": "gone"}
 SECOND = node(2, requested_at=101, launched_at=103, hello_at=110, ready_at=111, state="booting")
-GOING = SECOND | {"claimed_at": moment(112), "first_step_at": moment(114), "state": "running"}
+RESUMED = SECOND | {"claimed_at": moment(112), "first_step_at": moment(114), "state": "running"}
 
 
 class Daemon:
-    """Tells `frames` one after the other, (nodes, newest checkpoint) each, the last for ever."""
+    """Returns `frames` one after the other, (nodes, newest checkpoint) each; repeats the last."""
 
     def __init__(self, *frames: tuple[list[dict[str, Any]], Any]) -> None:
         self.frames = list(frames)
@@ -93,17 +95,17 @@ class Daemon:
 
     def get(self, path: str, **query: object) -> dict[str, Any]:
         if path == "/v1/events":
-            told = [
+            events = [
                 {"kind": "claimed", "node_id": "n1", "data": {"step": 0}},
                 {"kind": "claimed", "node_id": "n2", "data": {"step": self.resumed}},
             ]
-            return {"items": told if not query["after"] else [], "cursor": 1}
+            return {"items": events if not query["after"] else [], "cursor": 1}
         if path.endswith("/cost"):
             rows = [{**node(1), "paid_hours": 0.1, "spend_usd": 3.0}]
             return {"spend_usd": 3.5, "list_usd": 7.0, "nodes": rows}
         nodes, newest = self.frames.pop(0) if len(self.frames) > 1 else self.frames[0]
         if self.cancelled and not self.stays:
-            nodes = [one | {"state": "gone"} for one in nodes]
+            nodes = [node_ | {"state": "gone"} for node_ in nodes]
         phase = "cancelled" if self.cancelled else self.phase or "running"
         text = "it diverged" if self.phase == "failed" else ""
         facts = {"id": "j", "name": "mine", "phase": phase, "outcome_text": text}
@@ -131,34 +133,36 @@ class Cloud:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interruption_test, "LOOK_S", 0.001)
-    for name in ("TRAINS_S", "SAVES_S", "RESUMES_S", "ENDS_S"):
+    monkeypatch.setattr(interruption_test, "POLL_S", 0.001)
+    for name in ("TRAIN_TIMEOUT_S", "SAVE_TIMEOUT_S", "RESUME_TIMEOUT_S", "END_TIMEOUT_S"):
         monkeypatch.setattr(interruption_test, name, 0.2)
     monkeypatch.setattr(interruption_test.time, "time", lambda: START_S + 90.0)
 
 
-WHOLE = (
+ALL_FRAMES = (
     ([node(1)], None),
     ([FIRST], None),
     ([FIRST], save(30, 80)),
     ([WARNED], save(30, 80)),
     ([WARNED, SECOND], save(50, 104)),
-    ([LEFT, SECOND], save(50, 104)),
-    ([LEFT, GOING], save(50, 104)),
+    ([RELEASED, SECOND], save(50, 104)),
+    ([RELEASED, RESUMED], save(50, 104)),
 )
 
 
-def played(daemon: Daemon, cloud: Cloud, told: list[Milestone] | None = None) -> dict[str, Any]:
-    rehearsal = InterruptionTest(
-        daemon, cloud, "/v1/jobs/j", (told if told is not None else []).append
+def run_test(
+    daemon: Daemon, cloud: Cloud, milestones: list[Milestone] | None = None
+) -> dict[str, Any]:
+    test_run = InterruptionTest(
+        daemon, cloud, "/v1/jobs/j", (milestones if milestones is not None else []).append
     )
-    rehearsal.run()
-    return report_of(rehearsal.seen, "aws", "2026-11-23T10:05:00Z")
+    test_run.run()
+    return build_report(test_run.observations, "aws", "2026-11-23T10:05:00Z")
 
 
-def test_the_whole_way_is_measured() -> None:
-    daemon, cloud, told = Daemon(*WHOLE), Cloud(), list[Milestone]()
-    report = played(daemon, cloud, told)
+def test_a_recovery_is_measured() -> None:
+    daemon, cloud, milestones = Daemon(*ALL_FRAMES), Cloud(), list[Milestone]()
+    report = run_test(daemon, cloud, milestones)
     assert (report["ok"], report["failed"], daemon.cancelled) == (True, [], True)
     assert cloud.asked == ["i-1"]
     assert {mark["name"]: mark["seconds"] for mark in report["milestones"]} == {
@@ -175,10 +179,10 @@ def test_the_whole_way_is_measured() -> None:
     assert (report["notice_lead_s"], report["saved_step"]) == (120.0, 50)
     assert (report["reached_step"], report["resumed_step"], report["steps_lost"]) == (50, 50, 0)
     assert (report["cost_usd"], report["on_demand_usd"]) == (3.5, 7.0)
-    names = [mark.name for mark in told]
+    names = [mark.name for mark in milestones]
     assert names[:3] == ["trains", "a checkpoint", "interruption asked for"]
     assert names[-1] == "ended"
-    page = page_of(report)
+    page = render_markdown(report)
     assert (
         "| notice heard | 10.0 (since it was asked for) | 120.0 s before the end, by imds |" in page
     )
@@ -188,23 +192,23 @@ def test_the_whole_way_is_measured() -> None:
 
 
 def test_steps_that_are_trained_twice_are_counted() -> None:
-    daemon = Daemon(*WHOLE)
+    daemon = Daemon(*ALL_FRAMES)
     daemon.resumed = 30
-    assert played(daemon, Cloud())["steps_lost"] == 20
+    assert run_test(daemon, Cloud())["steps_lost"] == 20
 
 
 def without(frame: Callable[[dict[str, Any]], dict[str, Any]]) -> tuple[Any, ...]:
-    return tuple(([frame(one) for one in nodes], newest) for nodes, newest in WHOLE)
+    return tuple(([frame(node_) for node_ in nodes], newest) for nodes, newest in ALL_FRAMES)
 
 
 @pytest.mark.parametrize(
-    ("frames", "words"),
+    ("frames", "message"),
     [
-        (WHOLE[:1], "has not come so far that it trains"),
-        (WHOLE[:2], "has not come so far that it has saved a checkpoint"),
-        (WHOLE[:3], "the job has not heard a notice in time"),
-        (WHOLE[:6], "the job has not trained again in time"),
-        (tuple((nodes, save(30, 80)) for nodes, _ in WHOLE), "saved: it did not happen"),
+        (ALL_FRAMES[:1], "the job has not started training within"),
+        (ALL_FRAMES[:2], "the job has not saved a checkpoint within"),
+        (ALL_FRAMES[:3], "the job has not heard a notice in time"),
+        (ALL_FRAMES[:6], "the job has not trained again in time"),
+        (tuple((nodes, save(30, 80)) for nodes, _ in ALL_FRAMES), "saved: it did not happen"),
         (
             without(lambda one: one | {"released_at": None}),
             "released: it did not happen",
@@ -212,50 +216,50 @@ def without(frame: Callable[[dict[str, Any]], dict[str, Any]]) -> tuple[Any, ...
         (without(lambda one: one | {"gone_at": None}), "old machine gone: it did not happen"),
     ],
 )
-def test_what_did_not_happen_is_said_and_the_job_is_cancelled(
-    frames: tuple[Any, ...], words: str
+def test_missing_milestones_are_reported_and_the_job_is_cancelled(
+    frames: tuple[Any, ...], message: str
 ) -> None:
     daemon = Daemon(*frames)
-    report = played(daemon, Cloud())
+    report = run_test(daemon, Cloud())
     assert not report["ok"]
-    assert any(words in text for text in report["failed"]), report["failed"]
-    assert f"- {report['failed'][0]}" in page_of(report)
+    assert any(message in text for text in report["failed"]), report["failed"]
+    assert f"- {report['failed'][0]}" in render_markdown(report)
     assert daemon.cancelled
 
 
-def test_a_save_that_is_told_of_after_its_release_was_there_by_then() -> None:
-    """The saver tells of the one, the program of the other."""
+def test_a_save_reported_after_its_release_counts_at_the_release() -> None:
+    """The saver reports the save, the program the release."""
     early = without(lambda one: one | {"released_at": one["released_at"] and moment(103)})
-    report = played(Daemon(*early), Cloud())
+    report = run_test(Daemon(*early), Cloud())
     seconds = {mark["name"]: mark["seconds"] for mark in report["milestones"]}
     assert (report["ok"], seconds["saved"], seconds["released"]) == (True, 3.0, 3.0)
 
 
 def test_a_rebalance_recommendation_is_no_notice() -> None:
     daemon = Daemon(
-        *WHOLE[:3], ([FIRST | {"notices": [NOTICE | {"kind": "rebalance"}]}], save(30, 80))
+        *ALL_FRAMES[:3], ([FIRST | {"notices": [NOTICE | {"kind": "rebalance"}]}], save(30, 80))
     )
-    assert any("heard a notice" in text for text in played(daemon, Cloud())["failed"])
+    assert any("heard a notice" in text for text in run_test(daemon, Cloud())["failed"])
 
 
 def test_a_refusal_of_the_cloud_is_told() -> None:
-    daemon = Daemon(*WHOLE)
-    report = played(daemon, Cloud(RejectedError("no such role")))
+    daemon = Daemon(*ALL_FRAMES)
+    report = run_test(daemon, Cloud(RejectedError("no such role")))
     assert "no such role" in report["failed"]
     assert (report["asked"], daemon.cancelled) == ("", True)
 
 
 def test_a_job_that_ends_by_itself_is_told_with_its_reason() -> None:
-    daemon = Daemon(*WHOLE[:2])
+    daemon = Daemon(*ALL_FRAMES[:2])
     daemon.phase = "failed"
-    assert "the job failed before it was over: it diverged" in played(daemon, Cloud())["failed"]
+    assert "the job failed before it was over: it diverged" in run_test(daemon, Cloud())["failed"]
 
 
 def test_a_machine_that_stays_is_named() -> None:
-    daemon = Daemon(*WHOLE)
+    daemon = Daemon(*ALL_FRAMES)
     daemon.stays = True
     assert any(
-        "still there" in text and "i-2" in text for text in played(daemon, Cloud())["failed"]
+        "still there" in text and "i-2" in text for text in run_test(daemon, Cloud())["failed"]
     )
 
 
@@ -264,25 +268,25 @@ def test_a_daemon_that_goes_away_is_told_in_the_report() -> None:
         def post(self, path: str, body: Any = None) -> dict[str, Any]:
             raise UserError("no daemon answers", "start it")
 
-    rehearsal = InterruptionTest(Gone(*WHOLE), Cloud(), "/v1/jobs/j")
+    test_run = InterruptionTest(Gone(*ALL_FRAMES), Cloud(), "/v1/jobs/j")
     with pytest.raises(UserError):
-        rehearsal.run()
-    report = report_of(rehearsal.seen, "aws", "2026-11-23T10:05:00Z")
+        test_run.run()
+    report = build_report(test_run.observations, "aws", "2026-11-23T10:05:00Z")
     assert not report["ok"]
     assert "no daemon answers: whether the job was cancelled" in report["failed"][0]
 
 
-def test_a_machine_that_took_its_place_meanwhile_is_the_one_that_is_taken() -> None:
+def test_the_machine_that_trains_now_is_interrupted() -> None:
     other = node(2, requested_at=40, claimed_at=50, first_step_at=60, step=40)
     gone = FIRST | {"state": "gone"}
     daemon = Daemon(([FIRST], None), ([gone, other], save(30, 80, 2)), ([gone, other], None))
     cloud = Cloud()
-    played(daemon, cloud)
+    run_test(daemon, cloud)
     assert cloud.asked == ["i-2"]
 
 
-def test_whoever_stops_it_has_it_cancel_the_job() -> None:
-    daemon = Daemon(*WHOLE)
+def test_an_interrupt_cancels_the_job() -> None:
+    daemon = Daemon(*ALL_FRAMES)
     with pytest.raises(KeyboardInterrupt):
-        played(daemon, Cloud(KeyboardInterrupt()))
+        run_test(daemon, Cloud(KeyboardInterrupt()))
     assert daemon.cancelled

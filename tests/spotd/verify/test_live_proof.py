@@ -1,5 +1,7 @@
-"""A proof on a cloud, step by step, with a cloud and a machine that do as they are told: whatever
-goes wrong is told, and the machine is ended."""
+"""Test the live proof with a fake cloud and a fake machine.
+
+Every failure is reported, and the machine is terminated.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,14 @@ from spotd.planner.core.orphan_policy import LIVE_TAG
 from spotd.security.secrets import JobKeys
 from spotd.verify import live_proof
 from spotd.verify.live_proof import (
-    LONGEST_S,
+    MAX_DURATION_S,
     LiveError,
     Proof,
     Step,
-    cheapest,
-    page_of,
-    report_of,
-    worst_usd,
+    build_report,
+    cheapest_offer,
+    max_cost_usd,
+    render_markdown,
 )
 from spotd.wire import HELLO, JournalEntry
 from tests.clouds.azure.serving import serving as azure_serving
@@ -47,27 +49,27 @@ OFFER = Offer("aws", "r", "r-a", "small", CapacityType.SPOT, 90_000, 100_000, cl
 
 
 class Cloud:
-    """One machine at most. `goes_wrong` is what happens: see the tests."""
+    """A cloud with at most one machine. `goes_wrong` names the failure: see the tests."""
 
     name, local, watcher = "aws", False, "aws"
     limits_life, power_off, prepared_file, visibility_s = False, ("off",), "/run/prepared", 0.1
 
     def __init__(self, goes_wrong: str = "") -> None:
         self.goes_wrong = goes_wrong
-        self.request: LaunchRequest | None = None
+        self.launch_request: LaunchRequest | None = None
         self.there = False
         self.ended: list[str] = []
 
     def launch(self, request: LaunchRequest) -> Launched | Pending:
         if self.goes_wrong == "refused":
             raise CapacityError("none left")
-        self.request, self.there = request, True
+        self.launch_request, self.there = request, True
         if self.goes_wrong == "lost answer":
             raise UnknownOutcome("no answer")
         return Pending("op") if self.goes_wrong == "pending" else Launched("i-1")
 
     def list(self) -> Sequence[Instance]:
-        if not self.there or self.request is None:
+        if not self.there or self.launch_request is None:
             return []
         state = InstanceState.PENDING if self.goes_wrong == "never up" else InstanceState.RUNNING
         if self.goes_wrong == "failed":
@@ -75,8 +77,8 @@ class Cloud:
         return [
             Instance(
                 "i-1",
-                self.request.token,
-                self.request.tags,
+                self.launch_request.token,
+                self.launch_request.tags,
                 state,
                 "r",
                 "r-a",
@@ -100,8 +102,8 @@ class Channel:
     def settimeout(self, _seconds: float) -> None:
         """No matter."""
 
-    def sendall(self, asked: bytes) -> None:
-        assert asked == b'{"logs": {}}\n'
+    def sendall(self, request: bytes) -> None:
+        assert request == b'{"logs": {}}\n'
 
     def recv(self, _size: int) -> bytes:
         if not self._data:
@@ -113,7 +115,7 @@ class Channel:
 
 
 class Link:
-    """As far as SSH goes."""
+    """A fake SSH link and connection."""
 
     class bundle:  # noqa: N801 - an attribute
         digest = "0" * 64
@@ -133,10 +135,10 @@ class Link:
             raise SshUnreachableError("refused")
         return self
 
-    def run(self, words: str, _stdin: object, _deadline_s: float) -> Result:
-        if words.startswith("cat "):
-            said = b"nvidia-smi: no devices\n" if self.goes_wrong == "unwell" else b"ok\n"
-            return Result(0, said, b"")
+    def run(self, message: str, _stdin: object, _deadline_s: float) -> Result:
+        if message.startswith("cat "):
+            status = b"nvidia-smi: no devices\n" if self.goes_wrong == "unwell" else b"ok\n"
+            return Result(0, status, b"")
         if self.goes_wrong == "no metadata":
             return Result(1, b"", b"MetadataError: 404")
         return Result(0, b"[]\n", b"")
@@ -157,7 +159,7 @@ class Link:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("ASK_S", 0.01), ("UP_S", 0.2), ("GONE_S", 0.2)):
+    for name, value in (("POLL_S", 0.01), ("READY_TIMEOUT_S", 0.2), ("TERMINATE_TIMEOUT_S", 0.2)):
         monkeypatch.setattr(live_proof, name, value)
 
 
@@ -166,11 +168,11 @@ def proof_of(cloud: Any, link: Any) -> Proof:
 
 
 def test_the_whole_way() -> None:
-    cloud, link, told = Cloud(), Link(), list[Step]()
+    cloud, link, steps = Cloud(), Link(), list[Step]()
     proof = proof_of(cloud, link)
-    proof.tell = told.append
+    proof.on_step = steps.append
     proof.run()
-    assert [step.name for step in told] == [
+    assert [step.name for step in steps] == [
         "launch",
         "listed",
         "ssh, by the pinned host key",
@@ -183,56 +185,56 @@ def test_the_whole_way() -> None:
     ]
     assert proof.ok
     assert (cloud.ended, cloud.there) == (["i-1"], False)
-    assert told[5].text == "Python 3.12 on m"
+    assert steps[5].text == "Python 3.12 on m"
     assert 0 < proof.cost_usd < 0.001
 
 
-def test_the_machine_is_one_that_ends_itself() -> None:
+def test_the_machine_has_limits_on_its_lifetime() -> None:
     cloud, link = Cloud(), Link()
     proof_of(cloud, link).run()
-    assert cloud.request is not None
-    tags = cloud.request.tags
+    assert cloud.launch_request is not None
+    tags = cloud.launch_request.tags
     assert (tags["spotd-deployment"], tags[LIVE_TAG]) == ("d0", "1")
-    assert 0 < int(tags["spotd-expires"]) - time.time() <= LONGEST_S
+    assert 0 < int(tags["spotd-expires"]) - time.time() <= MAX_DURATION_S
     assert tags["spotd-unattended-s"] == "1200"
     config = link.config
     assert (config.unattended_s, config.left_s, config.power_off) == (1200.0, 1200.0, ("off",))
     limited = Cloud()
     limited.limits_life = True
     proof_of(limited, Link()).run()
-    assert limited.request is not None
-    assert limited.request.max_run_s == LONGEST_S
+    assert limited.launch_request is not None
+    assert limited.launch_request.max_run_s == MAX_DURATION_S
 
 
 @pytest.mark.parametrize(
-    ("cloud", "link", "step", "words"),
+    ("cloud", "link", "step_name", "message"),
     [
         ("refused", "", "launch", "CapacityError: none left"),
         ("lost answer", "", "launch", "UnknownOutcome: no answer"),
-        ("failed", "", "listed", "it came to nothing: no capacity"),
+        ("failed", "", "listed", "the launch failed: no capacity"),
         ("never up", "", "listed", "not listed with an address within"),
         ("", "no ssh", "ssh, by the pinned host key", "not SSH within"),
-        ("", "stranger", "ssh, by the pinned host key", "somebody else answers"),
-        ("", "unwell", "prepared", "its preparation says: nvidia-smi: no devices"),
+        ("", "stranger", "ssh, by the pinned host key", "another machine answers"),
+        ("", "unwell", "prepared", "the machine's preparation failed: nvidia-smi: no devices"),
         ("", "no python", "agent", "LinkError: the machine has no python3"),
         ("", "silent", "hello", "the agent says nothing"),
         ("", "no metadata", "notices", "MetadataError: 404"),
     ],
 )
-def test_what_goes_wrong_is_told_and_the_machine_is_ended(
-    cloud: str, link: str, step: str, words: str
+def test_failures_are_reported_and_the_machine_is_terminated(
+    cloud: str, link: str, step_name: str, message: str
 ) -> None:
-    rented = Cloud(cloud)
-    proof = proof_of(rented, Link(link))
-    with pytest.raises(LiveError, match=step):
+    fake_cloud = Cloud(cloud)
+    proof = proof_of(fake_cloud, Link(link))
+    with pytest.raises(LiveError, match=step_name):
         proof.run()
-    failed = next(one for one in proof.steps if not one.ok)
-    assert failed.name == step
-    assert words in failed.text
+    failed = next(step for step in proof.steps if not step.ok)
+    assert failed.name == step_name
+    assert message in failed.text
     assert not proof.ok
     assert proof.steps[-1].name == "cleaned up"
     assert proof.steps[-1].ok
-    assert not rented.there or cloud == "failed"
+    assert not fake_cloud.there or cloud == "failed"
 
 
 def test_a_stranger_is_tried_once_alone() -> None:
@@ -242,7 +244,7 @@ def test_a_stranger_is_tried_once_alone() -> None:
     assert link.tries == 1
 
 
-def test_whoever_stops_it_has_it_end_its_machine() -> None:
+def test_an_interrupt_terminates_the_machine() -> None:
     cloud = Cloud()
     with pytest.raises(KeyboardInterrupt):
         proof_of(cloud, Link("interrupted")).run()
@@ -259,24 +261,24 @@ def test_a_machine_that_does_not_end_is_told() -> None:
 
 def test_nothing_dearer_than_allowed_is_launched() -> None:
     dear = replace(OFFER, price_microusd_per_h=90_000_000)
-    assert cheapest([dear, OFFER], 1.0) is OFFER
-    assert worst_usd(OFFER) == pytest.approx(0.03)
+    assert cheapest_offer([dear, OFFER], 1.0) is OFFER
+    assert max_cost_usd(OFFER) == pytest.approx(0.03)
     with pytest.raises(LiveError, match=r"costs 30\.0000 USD for the 20 minutes .* 2\.0000 may"):
-        cheapest([dear], 2.0)
+        cheapest_offer([dear], 2.0)
     with pytest.raises(LiveError, match="nothing that fits"):
-        cheapest([], 2.0)
+        cheapest_offer([], 2.0)
 
 
 def test_the_report_says_what_failed() -> None:
     proof = proof_of(Cloud(), Link("unwell"))
     with pytest.raises(LiveError):
         proof.run()
-    report = report_of(proof, "aws", "2026-11-22T10:00:00Z")
+    report = build_report(proof, "aws", "2026-11-22T10:00:00Z")
     assert (report["ok"], report["instance_id"]) == (False, "i-1")
     assert [step["name"] for step in report["steps"] if not step["ok"]] == ["prepared"]
-    page = page_of(report)
+    page = render_markdown(report)
     assert page.startswith("# aws, live, 2026-11-22T10:00:00Z\n")
-    assert "| **failed**: its preparation says: nvidia-smi: no devices |" in page
+    assert "| **failed**: the machine's preparation failed: nvidia-smi: no devices |" in page
 
 
 # --- against stand-ins, whose machines are addresses that nobody may call
@@ -310,12 +312,12 @@ def azure(
 def test_other_clouds_as_far_as_their_stand_ins_go(
     which: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the API to an address, and its end: nobody calls the address."""
-    for name in ("UP_S", "GONE_S"):
+    """From the launch to an address and termination; nothing answers at the address."""
+    for name in ("READY_TIMEOUT_S", "TERMINATE_TIMEOUT_S"):
         monkeypatch.setattr(live_proof, name, 5.0)
     cloud, machines, _ = request.getfixturevalue(which)
     cloud.visibility_s = 0.5
-    offer = cheapest(cloud.offers(OfferRequest()), 2.0)
+    offer = cheapest_offer(cloud.offers(OfferRequest()), 2.0)
     proof = Proof(
         cloud,
         "d0",
@@ -324,7 +326,7 @@ def test_other_clouds_as_far_as_their_stand_ins_go(
         Link("stranger"),
         "spotd-live-a1",  # type: ignore[arg-type]
     )
-    with pytest.raises(LiveError, match="somebody else answers"):
+    with pytest.raises(LiveError, match="another machine answers"):
         proof.run()
     assert [step.name for step in proof.steps] == [
         "launch",

@@ -31,9 +31,9 @@ from spotd.wire import (
     parse_reply,
 )
 from tests.fixtures.waiting import LIMIT_S, wait_until
-from trainer.agent.base.paths import AgentPaths, find_places
+from trainer.agent.base.paths import AgentPaths, find_paths
 from trainer.agent.process.processes import is_alive, kill_tree, send_signal
-from trainer.agent.process.script_supervisor import Pids, read_pids
+from trainer.agent.process.script_supervisor import ScriptPids, read_pids
 
 ROOT = Path(__file__).parents[3]
 SOURCE = (sys.executable, "-m", "trainer.node")
@@ -42,7 +42,7 @@ DEADLINE_S = LIMIT_S
 
 @dataclass
 class Node:
-    """One machine with one job's generation. Use as a context: it ends everything it started."""
+    """One machine with one job's generation. As a context manager it ends everything it started."""
 
     home: Path
     generation: int = 1
@@ -72,9 +72,9 @@ class Node:
         for name in ("setup", "run", "saver"):
             pids = self.pids(name)
             if pids is not None:
-                kill_tree(pids.keeper.pid, pids.program.pid)
-                send_signal(pids.keeper, signal.SIGKILL)
-        shutil.rmtree(self.places.memory, ignore_errors=True)
+                kill_tree(pids.supervisor.pid, pids.program.pid)
+                send_signal(pids.supervisor, signal.SIGKILL)
+        shutil.rmtree(self.paths.memory, ignore_errors=True)
 
     # --- the machine
 
@@ -88,8 +88,8 @@ class Node:
         }
 
     @property
-    def places(self) -> AgentPaths:
-        return find_places({"SPOTD_HOME": str(self.home / ".spotd")}, "job-1", self.generation)
+    def paths(self) -> AgentPaths:
+        return find_paths({"SPOTD_HOME": str(self.home / ".spotd")}, "job-1", self.generation)
 
     @property
     def store_root(self) -> Path:
@@ -137,7 +137,7 @@ class Node:
 
     @property
     def agent_pid(self) -> int:
-        return int(self.places.pid.read_text())
+        return int(self.paths.pid.read_text())
 
     def kill_agent(self, number: int = signal.SIGKILL) -> None:
         """Returns when the agent is gone."""
@@ -166,7 +166,8 @@ class Node:
         assert reply.ok, reply.error
 
     def train_and_save(self, run: str) -> None:
-        """An agent whose program has reported a step and saved: both have been measured."""
+        """Start an agent whose program has reported a step and a save, so that both are
+        measured."""
         self.run()
         self.start(run=run, engine="spotd")
         self.wait_for(wire.PROGRESS)
@@ -203,7 +204,7 @@ class Node:
         return found
 
     def live_on(self, seconds: float) -> None:
-        """The agent's loop has gone round for so long, by its own heartbeats."""
+        """Wait until the agent's loop has run for so long, by its own heartbeats."""
         until_us = time.time_ns() // 1000 + int(seconds * 1e6)
         follower = self.follow(after=self.journal()[-1].seq)
         wait_until(
@@ -214,7 +215,7 @@ class Node:
     # --- what it left
 
     def journal(self) -> list[JournalEntry]:
-        data = self.places.journal.read_bytes()
+        data = self.paths.journal.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]  # without a line that is being written
         entries = [parse_line(line) for line in whole.splitlines()]
         return [entry for entry in entries if isinstance(entry, JournalEntry)]
@@ -226,22 +227,22 @@ class Node:
         return [entry for entry in self.journal() if entry.kind == kind]
 
     def wait_for(self, kind: str, timeout_s: float = DEADLINE_S) -> JournalEntry:
-        """The first entry of a kind."""
-        wait_until("the journal exists", self.places.journal.exists)
+        """Return the first entry of a kind."""
+        wait_until("the journal exists", self.paths.journal.exists)
         found: list[JournalEntry] = wait_until(
             f"{kind} in the journal", lambda: self.entries(kind), timeout_s
         )
         return found[0]
 
     def log(self, stream: str = "rank0") -> str:
-        path = self.places.logs / f"{stream}.log"
+        path = self.paths.logs / f"{stream}.log"
         return path.read_text() if path.exists() else ""
 
     def wait_for_log(self, text: str, stream: str = "rank0") -> None:
         wait_until(f"{text!r} in the log", lambda: text in self.log(stream))
 
-    def pids(self, name: str = "run") -> Pids | None:
-        return read_pids(self.places.memory / name)
+    def pids(self, name: str = "run") -> ScriptPids | None:
+        return read_pids(self.paths.memory / name)
 
     def is_program_alive(self) -> bool:
         pids = self.pids()
@@ -254,7 +255,7 @@ class Node:
 
 
 class Following:
-    """A running `spot-node follow`; its lines are read as they come."""
+    """A running `spot-node follow` whose lines are read as they come."""
 
     def __init__(self, node: Node, after: int, logs: Mapping[str, int]) -> None:
         args = ("follow", "--job", "job-1", "--generation", str(node.generation))
@@ -288,7 +289,7 @@ class Following:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process with this id runs, not counting one that waits to be reaped."""
+    """Whether a process with this id runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -23,7 +23,7 @@ from trainer.hook.spotd_hook.job import Job
 from trainer.hook.spotd_hook.saver_connect import SaverConnector
 
 SIZE = 10_000
-LIMIT_S = 180.0  # as tests.fixtures.waiting: in a container this file is alone
+LIMIT_S = 180.0  # as in tests.fixtures.waiting, which is not in a container
 PIECES = [{"name": "w", "dtype": "int8", "shape": [SIZE], "at": [0], "block": [SIZE], "offset": 0}]
 
 
@@ -34,9 +34,9 @@ def main() -> int:
     parser.add_argument("--linger", action="store_true")
     args = parser.parse_args()
     job, link = Job.from_env(os.environ), AgentClient.connect(os.environ)
-    dial = SaverConnector(job, link, os.environ)
+    connector = SaverConnector(job, link, os.environ)
     checkpointer = Checkpointer(
-        dial.line,
+        connector.connect,
         job_id=job.job_id,
         generation=job.generation,
         pieces=PIECES,
@@ -51,7 +51,7 @@ def main() -> int:
         checkpointer.save(step, stage, {"step": step}, trigger="test", **flags)
 
     link.wait_flag(10.0)
-    while checkpointer.claim(*link.claim_of()) is None:
+    while checkpointer.claim(*link.current_claim()) is None:
         pass
     loaded: list[int] = []
     found = checkpointer.restore({}, lambda memory: loaded.append(memory[-1]))
@@ -76,7 +76,7 @@ def main() -> int:
     if args.linger:
         link.send(wire.RELEASED, checkpointer.release())
     checkpointer.close()
-    dial.close()
+    connector.close()
     code = wire.EXIT_RELEASED if args.linger else 0
     link.close(exit_code=code)
     return code

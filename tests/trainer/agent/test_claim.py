@@ -1,4 +1,4 @@
-"""HEAD on behalf of a script: when it is claimed, who is shut out, and gangs."""
+"""HEAD for a script without our engine: when it is claimed, fencing, and gangs."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_zombie_s_success_is_not_the_job_s(node: Node) -> None:
     node.start(run="echo up; until [ -e go ]; do sleep 0.02; done")
     node.wait_for_log("up")
     Fence(open_store(f"file://{node.store_root}"), "job-1", 2, "newer").claim()
-    (node.places.workdir / "go").touch()
+    (node.paths.workdir / "go").touch()
     assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_FENCED
     head = node.head()
     assert head is not None
@@ -154,14 +154,14 @@ def test_a_claim_that_comes_through_after_the_stop_is_given_back(node: Node) -> 
 
 
 def test_a_stop_after_the_end_of_a_script_does_not_undo_it(node: Node) -> None:
-    """HEAD can be moved, and the final manifest not be written yet."""
+    """HEAD can be moved while the final manifest is not written yet."""
     node.run()
     node.start(run="echo up; until [ -e go ]; do sleep 0.02; done")
     node.wait_for_log("up")
     blocked = (node.store_root / manifest_key("job-1", 1, 0, "n")).parents[1]
     blocked.symlink_to(blocked)
-    (node.places.workdir / "go").touch()
-    log = node.places.agent_log
+    (node.paths.workdir / "go").touch()
+    log = node.paths.agent_log
     wait_until("an attempt", lambda: "store does not answer" in log.read_text())
     node.send(wire.DRAIN, {"reason": "paused"})
     node.wait_for(wire.DRAINING)

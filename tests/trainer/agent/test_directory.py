@@ -1,4 +1,4 @@
-"""A script that knows nothing of spotd, whose folder of checkpoints is kept."""
+"""A script that does not know spotd, whose checkpoint folder is uploaded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_notice_s_last_save_is_what_the_next_machine_goes_on_from(node: Node) 
         second.run()
         second.start(run=SCRIPT, directory="out")
         assert second.wait_for(wire.EXITED).data["code"] == wire.EXIT_FINISHED
-        folder = second.places.workdir / "out"
+        folder = second.paths.workdir / "out"
         assert second.log() == f"from checkpoint-20, in {folder}\nweights at 20\n"
         assert second.wait_for(wire.CLAIMED).data["step"] == 20
         assert [path.name for path in folder.iterdir()] == ["checkpoint-20"]
@@ -58,7 +58,7 @@ def test_an_agent_that_is_started_again_takes_it_up(node: Node) -> None:
     node.start(run=SCRIPT, directory="out")
     node.wait_for(wire.CHECKPOINT)
     node.kill_agent()
-    out = node.places.workdir / "out"
+    out = node.paths.workdir / "out"
     shutil.copytree(out / "checkpoint-10", out / "checkpoint-15")
     node.run()
     wait_until("the other save", lambda: len(node.entries(wire.CHECKPOINT)) == 2)
@@ -75,13 +75,13 @@ def test_a_store_that_refuses_is_told_of_and_the_script_goes_on(node: Node, tmp_
     node.wait_for(wire.STARTED)
     generation = node.store_root / "jobs" / "job-1" / "g00000001"
     generation.write_text("in the way")
-    (node.places.workdir / "go").touch()
+    (node.paths.workdir / "go").touch()
     failed = node.wait_for(wire.CHECKPOINT_FAILED).data
     assert failed["error"].startswith("out: ")
     assert node.is_program_alive()
     generation.unlink()
     node.wait_for(wire.CHECKPOINT)
-    (node.places.workdir / "go").touch()
+    (node.paths.workdir / "go").touch()
     assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_FINISHED
 
 

@@ -17,7 +17,7 @@ def test_a_code_after_the_final_manifest_is_a_warning(node: Node) -> None:
     wait = "until [ -e go ]; do sleep 0.02; done"
     node.start(run=f"{WORKER} --steps 3; {wait}; echo oops; exit 4", engine="spotd")
     assert node.wait_for(wire.CHECKPOINT).data["final"] is True
-    (node.places.workdir / "go").touch()
+    (node.paths.workdir / "go").touch()
     exited = node.wait_for(wire.EXITED).data
     assert exited["code"] == wire.EXIT_FINISHED
     assert exited["ranks"]["0"] == 4

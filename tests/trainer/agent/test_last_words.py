@@ -1,4 +1,4 @@
-"""The end of a program and its last words come by two ways; the words come first."""
+"""A program's exit and its last messages arrive separately; the messages are processed first."""
 
 from __future__ import annotations
 
@@ -32,29 +32,31 @@ from trainer.hook.spotd_hook.agent_client import AgentClient
 
 
 class Overtaken:
-    """An agent that finds its script ended with `code`, and has not read yet what the program said
-    on its line. Its clock stands still."""
+    """An agent that finds its script ended with `code` before it has read the program's messages.
+
+    Its clock stands still.
+    """
 
     def __init__(self, node: Node, code: int, *, stopped: bool) -> None:
         self.node = node
         self.now = 0.0
-        places = node.places
-        make_folders(places)
-        demands = DesiredState(places.state)
-        demands.stopping = Stopping("released", 0.0, 9.0, gentle=True) if stopped else None
-        demands.accept(node.start_document(engine="spotd"), 0.0)
+        paths = node.paths
+        make_folders(paths)
+        desired = DesiredState(paths.state)
+        desired.stopping = Stopping("released", 0.0, 9.0, gentle=True) if stopped else None
+        desired.accept(node.start_document(engine="spotd"), 0.0)
         ended = {"code": code, "tail": "", "seconds": 1.0}
-        write_private(places.memory / "run.exit", json.dumps(ended).encode())
-        self.journal = Journal(places.journal, places.overflow, 1, now_us=lambda: 0)
+        write_private(paths.memory / "run.exit", json.dumps(ended).encode())
+        self.journal = Journal(paths.journal, paths.overflow, 1, now_us=lambda: 0)
         self.site = AgentContext(
             config=AgentConfig("test", "job-1", 1, 0, node.token, "none"),
-            places=places,
+            paths=paths,
             journal=self.journal,
             environ={},
-            keeper_argv=[],
-            keeper_env={},
+            supervisor_argv=[],
+            supervisor_env={},
             log_limit_bytes=1000,
-            news=queue.SimpleQueue(),
+            callbacks=queue.SimpleQueue(),
             ended=threading.Event(),
             now_us=lambda: 0,
             monotonic=lambda: self.now,
@@ -66,31 +68,31 @@ class Overtaken:
 
     @property
     def lines(self) -> int:
-        return self._agent._link.open
+        return self._agent._link.open_count
 
     def say(self, *kinds: str, exit_code: int) -> None:
-        """The program's last words, of rank 0."""
-        link = AgentClient(str(self.node.places.worker_socket), 0)
+        """Send the last message of rank 0."""
+        link = AgentClient(str(self.node.paths.worker_socket), 0)
         for kind in kinds:
             link.send(kind, {"step": 5, "manifest": "m"})
         link.close(exit_code=exit_code, timeout_s=20.0)
         wait_until("the line to be known", lambda: self.lines)
 
     def look(self) -> None:
-        """The agent sees how its script does."""
-        self._agent.greet(self._past)
+        """Let the agent check its script."""
+        self._agent.announce(self._past)
         self.thread.start()
         self.turn()
 
     def turn(self) -> None:
-        """The loop has looked at everything from beginning to end, and done what follows."""
+        """Run one complete iteration of the loop and its consequences."""
         wanted = self.polls + 2  # the one under way may have begun before
         while self.polls < wanted:
             self._hand_over()
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """The loop has taken up all that was posted."""
+        """Wait until the loop has run all posted callbacks."""
         done = threading.Event()
         self.site.post(done.set)
         assert done.wait(LIMIT_S)
@@ -108,14 +110,14 @@ class Overtaken:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """No line of a training process is heard before it is set."""
-    free, hear = threading.Event(), WorkerLink._hear
+    """No message of a training process is processed before this is set."""
+    free, hear = threading.Event(), WorkerLink._dispatch
 
     def wait_and_hear(link: WorkerLink, text: bytes) -> None:
         assert free.wait(LIMIT_S)
         hear(link, text)
 
-    monkeypatch.setattr(WorkerLink, "_hear", wait_and_hear)
+    monkeypatch.setattr(WorkerLink, "_dispatch", wait_and_hear)
     return free
 
 
@@ -161,7 +163,7 @@ def test_the_end_waits_for_the_last_words(
 def test_words_that_come_while_the_agent_looks_count_too(
     overtaken: Overtaken, held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    still_open = WorkerLink.open.fget
+    still_open = WorkerLink.open_count.fget
     assert still_open is not None
 
     def hang_up_now(link: WorkerLink) -> int:
@@ -170,7 +172,7 @@ def test_words_that_come_while_the_agent_looks_count_too(
         return 0
 
     overtaken.say(exit_code=wire.EXIT_FENCED)
-    monkeypatch.setattr(WorkerLink, "open", property(hang_up_now))
+    monkeypatch.setattr(WorkerLink, "open_count", property(hang_up_now))
     overtaken.look()
     assert overtaken.node.wait_for(wire.EXITED).data["code"] == wire.EXIT_FENCED
 
@@ -189,12 +191,12 @@ def test_a_line_that_stays_open_is_not_waited_for_long(
     wait_until("the line to end", lambda: not overtaken.lines)
 
 
-def test_a_keeper_that_looks_too_late_still_has_the_last_output(
+def test_a_supervisor_that_reads_late_still_has_the_last_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy machine the time for late output may be over before it has looked once."""
+    """On a busy machine the time for late output may be over before the supervisor reads once."""
     monkeypatch.setattr(script_supervisor, "_QUIET_S", -1.0)
-    order = script_supervisor.Order([], "", {}, str(tmp_path / "log"), 1000, "", "", [])
+    order = script_supervisor.ScriptSpec([], "", {}, str(tmp_path / "log"), 1000, "", "", [])
     with subprocess.Popen(["echo", "cannot find it"], stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
@@ -206,7 +208,7 @@ def test_a_keeper_that_looks_too_late_still_has_the_last_output(
 def test_the_shells_are_held_before_the_program_is_asked_to_stop(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that ends at once would be followed by the next line of its script."""
+    """After a program that ends at once, the script would run its next line."""
     overtaken = Overtaken(node, 0, stopped=False)
     agent, done = overtaken._agent, list[str]()
     monkeypatch.setattr(agent._training, "phase", Phase.RUNNING)

@@ -1,4 +1,5 @@
-"""How long an agent stays when its program has ended: here an hour passes at every look."""
+"""How long an agent stays after its program has ended; here every clock reading is an hour
+later."""
 
 from __future__ import annotations
 
@@ -28,35 +29,35 @@ from trainer.agent.run.journal_replay import JournalReplay
 
 
 class Ended:
-    """An agent, started again, whose script has ended with 0 and said so; it runs in a thread."""
+    """A restarted agent whose script has ended with 0 and is recorded; it runs in a thread."""
 
     def __init__(self, node: Node, num_nodes: int, *, stopped: bool = False) -> None:
-        self._places = places = node.places
-        make_folders(places)
-        demands = DesiredState(places.state)
-        demands.stopping = Stopping("released", 0.0, 1.0, gentle=False) if stopped else None
-        demands.accept(node.start_document(num_nodes=num_nodes), 0.0)
+        self._paths = paths = node.paths
+        make_folders(paths)
+        desired = DesiredState(paths.state)
+        desired.stopping = Stopping("released", 0.0, 1.0, gentle=False) if stopped else None
+        desired.accept(node.start_document(num_nodes=num_nodes), 0.0)
         ended = {"code": 0, "tail": "", "seconds": 1.0}
-        write_private(places.memory / "run.exit", json.dumps(ended).encode())
+        write_private(paths.memory / "run.exit", json.dumps(ended).encode())
         self._hours = count()
         self.hours = 0
-        self.journal = Journal(places.journal, places.overflow, 1, now_us=lambda: 0)
+        self.journal = Journal(paths.journal, paths.overflow, 1, now_us=lambda: 0)
         self.site = AgentContext(
             config=AgentConfig("test", "job-1", 1, 0, node.token, "none"),
-            places=places,
+            paths=paths,
             journal=self.journal,
             environ={},
-            keeper_argv=[],
-            keeper_env={},
+            supervisor_argv=[],
+            supervisor_env={},
             log_limit_bytes=1000,
-            news=queue.SimpleQueue(),
+            callbacks=queue.SimpleQueue(),
             ended=threading.Event(),
             now_us=lambda: 0,
             monotonic=self._monotonic,
         )
         past = JournalReplay("boot", False, frozenset({wire.CLAIMED, wire.EXITED}), (), (), (), 0)
         agent = Agent(self.site, NoWatcher(), past)
-        agent.greet(past)
+        agent.announce(past)
         self.thread = threading.Thread(target=agent.run)
         self.thread.start()
 
@@ -65,13 +66,13 @@ class Ended:
         return 3600.0 * self.hours
 
     def send(self, name: str, **data: object) -> Reply:
-        return send_command(self._places.control_socket, Command(name, 1, data).to_line(), 20.0)
+        return send_command(self._paths.control_socket, Command(name, 1, data).to_line(), 20.0)
 
     def has_left(self) -> bool:
         return not self.thread.is_alive()
 
     def stays(self) -> bool:
-        """It is there still when many times the usual time has passed."""
+        """Whether it is still there after many times the usual time."""
         until = self.hours + 100 * LINGER_S / 3600
         wait_until("time to pass", lambda: self.has_left() or self.hours > until)
         return not self.has_left()

@@ -1,4 +1,4 @@
-"""What the machine refuses (room in memory, room on disk): nothing of it may end the agent."""
+"""Errors of the machine (no memory, no disk space) never end the agent."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from spotd.wire import AgentConfig, Command, JournalEntry, Reply
 from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import Node, is_running
 from trainer.agent.base.context import AgentContext
-from trainer.agent.base.desired_state import load_demands
+from trainer.agent.base.desired_state import load_desired_state
 from trainer.agent.base.folders import make_folders
 from trainer.agent.base.journal import Journal
 from trainer.agent.base.notices import NoWatcher
 from trainer.agent.base.paths import write_private
 from trainer.agent.main.agent import Agent
 from trainer.agent.main.control import send_command
-from trainer.agent.process.script_supervisor import Record
+from trainer.agent.process.script_supervisor import PreallocatedFile
 from trainer.agent.run.journal_replay import JournalReplay
 
 WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).with_name('worker.py')}"
 
 
 def refuse(path: Path) -> Path:
-    """Nobody can write the file `path` any more, not even root, until the result is removed."""
+    """Make the file `path` unwritable, even for root, until the result is removed."""
     blocked = path.with_name(path.name + ".new")
     blocked.mkdir()
     return blocked
@@ -49,24 +49,24 @@ def test_a_stop_that_cannot_be_kept_in_memory_is_carried_out(node: Node) -> None
     node.start(run="trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done")
     node.wait_for_log("up")
     pid = node.agent_pid
-    refuse(node.places.state)
+    refuse(node.paths.state)
     assert node.send(wire.DRAIN, {"reason": "paused", "deadline_s": 20.0}).ok
     assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
     assert "saved" in node.log()
     assert (node.agent_pid, is_running(pid)) == (pid, True)
-    assert node.places.agent_log.read_text().count("cannot be kept for another agent") == 1
+    assert node.paths.agent_log.read_text().count("cannot be saved for a restart") == 1
 
 
 def test_what_was_asked_is_kept_when_there_is_room_again(node: Node) -> None:
     node.run()
     node.start(run=WORKER, engine="spotd")
     node.wait_for(wire.PROGRESS)
-    blocked = refuse(node.places.state)
+    blocked = refuse(node.paths.state)
     node.send(wire.SAVE)
     node.wait_for_log("save 1")
-    assert load_demands(node.places.state).saves == 0
+    assert load_desired_state(node.paths.state).saves == 0
     blocked.rmdir()
-    wait_until("it is written", lambda: load_demands(node.places.state).saves == 1)
+    wait_until("it is written", lambda: load_desired_state(node.paths.state).saves == 1)
 
 
 def test_a_file_that_does_not_fit_leaves_nothing_behind(
@@ -83,20 +83,20 @@ def test_a_file_that_does_not_fit_leaves_nothing_behind(
 
 
 def test_how_a_script_ends_has_its_room_from_the_beginning(node: Node) -> None:
-    """Training may fill memory, and exit 0 must not be told as the death of its keeper."""
+    """Training may fill memory, and exit 0 must not be reported as the death of its supervisor."""
     node.run()
     node.start(run="echo up; until [ -e go ]; do sleep 0.02; done; exit 3")
     node.wait_for(wire.STARTED)
-    exited = node.places.memory / "run.exit"
+    exited = node.paths.memory / "run.exit"
     reserved = exited.with_name("run.exit.new").stat()
     assert reserved.st_blocks * 512 >= 6 * 2048, "the longest tail, every byte of it escaped"
-    (node.places.workdir / "go").touch()
+    (node.paths.workdir / "go").touch()
     assert node.wait_for(wire.EXITED).data["code"] == 3
     assert exited.stat().st_ino == reserved.st_ino, "the same file: nothing new was needed"
 
 
 def test_a_record_is_read_when_it_is_whole(tmp_path: Path) -> None:
-    record = Record(tmp_path / "run.exit")
+    record = PreallocatedFile(tmp_path / "run.exit")
     assert not (tmp_path / "run.exit").exists()
     record.put({"code": 0})
     assert json.loads((tmp_path / "run.exit").read_bytes()) == {"code": 0}
@@ -105,39 +105,39 @@ def test_a_record_is_read_when_it_is_whole(tmp_path: Path) -> None:
 
 def test_a_script_that_cannot_begin_is_told_and_not_tried_for_ever(node: Node) -> None:
     node.run()
-    refuse(node.places.memory / "run.exit")
+    refuse(node.paths.memory / "run.exit")
     node.start(run="echo ran")
     exited = node.wait_for(wire.EXITED).data
     assert exited["code"] == 1
     assert "should start run ends at once: see agent.log" in exited["tail"]
-    assert node.places.agent_log.read_text().count("spot-node keep: ") == 3
+    assert node.paths.agent_log.read_text().count("spot-node keep: ") == 3
     assert node.log() == ""
     assert is_running(node.agent_pid)
 
 
 def test_an_order_that_cannot_be_written_is_tried_again(node: Node) -> None:
     node.run()
-    blocked = refuse(node.places.memory / "run.ordered")
+    blocked = refuse(node.paths.memory / "run.ordered")
     node.start(run="echo ran; exit 3")
-    log = node.places.agent_log
-    wait_until("the refusal", lambda: "run cannot be ordered" in log.read_text())
+    log = node.paths.agent_log
+    wait_until("the refusal", lambda: "run cannot be started" in log.read_text())
     for _ in range(5):  # however often it is looked at: each command is a turn of the loop
         assert node.send(wire.SAVE).ok
     blocked.rmdir()
     assert node.wait_for(wire.EXITED).data["code"] == 3
     assert node.log() == "ran\n"
-    assert log.read_text().count("run cannot be ordered") == 1
+    assert log.read_text().count("run cannot be started") == 1
 
 
 def test_an_agent_starts_where_its_number_cannot_be_written(node: Node) -> None:
-    node.places.pid.mkdir(parents=True)
+    node.paths.pid.mkdir(parents=True)
     pid = node.run()["pid"]
     try:
         assert is_running(pid)
         assert node.run() == {"started": False, "pid": pid}
     finally:
         os.kill(pid, signal.SIGKILL)
-        node.places.pid.rmdir()
+        node.paths.pid.rmdir()
 
 
 def test_folders_are_made_where_their_mark_cannot_be_written(
@@ -147,16 +147,16 @@ def test_folders_are_made_where_their_mark_cannot_be_written(
         raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr(Path, "write_text", full)
-    make_folders(node.places)
-    assert node.places.memory.is_dir()
+    make_folders(node.paths)
+    assert node.paths.memory.is_dir()
 
 
 class Witness(Journal):
-    """Runs `look` at each entry before it is written, and keeps what was seen."""
+    """Runs `look` before each entry is written, and records the results."""
 
     def __init__(self, node: Node) -> None:
-        places = node.places
-        super().__init__(places.journal, places.overflow, 1, now_us=lambda: 0)
+        paths = node.paths
+        super().__init__(paths.journal, paths.overflow, 1, now_us=lambda: 0)
         self.look: Any = lambda: None
         self.seen: list[tuple[str, Any]] = []
 
@@ -166,21 +166,21 @@ class Witness(Journal):
 
 
 class Built:
-    """An agent of this process, not yet running."""
+    """An agent in this process that does not run yet."""
 
     def __init__(self, node: Node) -> None:
-        self.places = node.places
-        make_folders(node.places)
+        self.paths = node.paths
+        make_folders(node.paths)
         self.journal = Witness(node)
         self.site = AgentContext(
             config=AgentConfig("test", "job-1", 1, 0, node.token, "none"),
-            places=node.places,
+            paths=node.paths,
             journal=self.journal,
             environ=node.env,
-            keeper_argv=[str(node.home / "missing")],
-            keeper_env={},
+            supervisor_argv=[str(node.home / "missing")],
+            supervisor_env={},
             log_limit_bytes=1000,
-            news=queue.SimpleQueue(),
+            callbacks=queue.SimpleQueue(),
             ended=threading.Event(),
             now_us=lambda: 0,
             monotonic=lambda: 100.0,
@@ -202,7 +202,7 @@ class Built:
             thread.join(LIMIT_S)
 
     def send(self, name: str, **data: object) -> Reply:
-        return send_command(self.places.control_socket, Command(name, 1, data).to_line(), 20.0)
+        return send_command(self.paths.control_socket, Command(name, 1, data).to_line(), 20.0)
 
 
 @pytest.fixture
@@ -222,12 +222,12 @@ def test_an_error_of_the_machine_ends_nothing_and_is_on_record_once(
         assert built.send(wire.SAVE).ok
     texts = [entry.data["text"] for entry in node.entries(wire.WARNING)]
     assert len(texts) == 2
-    assert "No such file" in texts[0], "a keeper cannot be started ahead of time"
+    assert "No such file" in texts[0], "a supervisor cannot be started ahead of time"
     assert "no space left" in texts[1]
 
 
 def test_training_is_told_before_anything_is_written(built: Built) -> None:
-    """A disk under a checkpoint, and memory that is full, both take their time."""
+    """A disk that is writing a checkpoint, and full memory, both take time."""
     heard: list[Any] = []
 
     def listen() -> bool:
@@ -237,18 +237,18 @@ def test_training_is_told_before_anything_is_written(built: Built) -> None:
         return bool(heard and heard[-1]["flag"]["stop"])
 
     with socket.socket(socket.AF_UNIX) as line, built.running():
-        line.connect(str(built.places.worker_socket))
+        line.connect(str(built.paths.worker_socket))
         line.sendall(wire.encode({"hello": {"rank": 0, "pid": 1}}))
         heard.append(json.loads(line.recv(4096)))
         assert not heard[0]["flag"]["stop"]
         built.journal.look = listen
-        blocked = refuse(built.places.state)
+        blocked = refuse(built.paths.state)
         assert built.send(wire.DRAIN, reason="paused").ok
         blocked.rmdir()
     assert (wire.DRAINING, True) in built.journal.seen
 
 
 def test_the_loop_hears_of_a_notice_before_the_disk_does(built: Built) -> None:
-    built.journal.look = built.site.news.empty
+    built.journal.look = built.site.callbacks.empty
     built.agent.on_notice(Notice("n", NoticeKind.PREEMPT, 5))
     assert built.journal.seen == [(wire.NOTICE, False)]

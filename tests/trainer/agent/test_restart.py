@@ -1,4 +1,4 @@
-"""The agent killed and started again: training must not notice, and nothing is told twice."""
+"""The agent is killed and restarted: training does not notice, and nothing is reported twice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_training_survives_and_its_exit_code_is_known(node: Node) -> None:
     assert node.is_program_alive()
     assert node.run()["started"] is True
     assert node.is_program_alive()
-    (node.places.workdir / "go").touch()
+    (node.paths.workdir / "go").touch()
     exited = node.wait_for(wire.EXITED).data
     assert exited["code"] == 7
     assert exited["tail"] == "up\nbye\n"
@@ -47,7 +47,7 @@ def test_what_ended_meanwhile_is_found(node: Node) -> None:
     node.start(run="echo up; until [ -e go ]; do sleep 0.02; done")
     node.wait_for_log("up")
     node.kill_agent()
-    (node.places.workdir / "go").touch()
+    (node.paths.workdir / "go").touch()
     wait_until("the script has ended", lambda: not node.is_program_alive())
     node.run()
     assert node.wait_for(wire.EXITED).data["code"] == 0
@@ -64,9 +64,9 @@ def test_a_store_that_is_away_ends_no_running_script(node: Node) -> None:
     away = node.store_root.rename(node.store_root.with_name("away"))
     node.store_root.symlink_to(node.store_root)  # not even opened can it be
     node.run()
-    (node.places.workdir / "go").touch()
+    (node.paths.workdir / "go").touch()
     wait_until("the script has ended", lambda: not node.is_program_alive())
-    log = node.places.agent_log
+    log = node.paths.agent_log
     wait_until("an attempt", lambda: "store does not answer" in log.read_text())
     assert wire.EXITED not in node.kinds()
     node.store_root.unlink()
@@ -88,7 +88,7 @@ def test_a_shell_that_an_earlier_agent_held_begins_no_line(node: Node) -> None:
     node.send(wire.RELEASE)
     node.wait_for_log("asked")
     node.kill_agent()
-    (node.places.workdir / "go").touch()
+    (node.paths.workdir / "go").touch()
     node.run()
     assert node.wait_for(wire.EXITED).data["ranks"] == {"0": 128 + signal.SIGTERM}
     assert "LINE" not in node.log()
@@ -194,19 +194,19 @@ def test_sigterm_ends_the_agent_and_leaves_training_alone(node: Node) -> None:
     node.kill_agent(signal.SIGTERM)
     assert node.is_program_alive()
     text = node.entries(wire.WARNING)[-1].data["text"]
-    assert "training goes on without it" in text
+    assert "training continues without it" in text
     time.sleep(0.5)
     assert node.is_program_alive()
     assert "stop" not in node.log()
 
 
-def test_a_keeper_that_is_killed_ends_its_script(node: Node) -> None:
+def test_a_supervisor_that_is_killed_ends_its_script(node: Node) -> None:
     node.run()
     node.start(run="echo up; sleep 1000")
     node.wait_for_log("up")
     pids = node.pids()
     assert pids is not None
-    os.kill(pids.keeper.pid, signal.SIGKILL)
+    os.kill(pids.supervisor.pid, signal.SIGKILL)
     exited = node.wait_for(wire.EXITED).data
     assert exited["code"] == 137
     assert "was killed" in exited["tail"]
@@ -214,21 +214,21 @@ def test_a_keeper_that_is_killed_ends_its_script(node: Node) -> None:
 
 
 def test_an_agent_killed_between_order_and_start_does_not_run_it_twice(node: Node) -> None:
-    """The mark says that a live keeper was told; the script is not there yet."""
+    """A live supervisor is recorded, and the script is not there yet."""
     node.run()
     node.kill_agent()
     sleeper = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1000")
     try:
         from trainer.agent.process.processes import identify
 
-        keeper = identify(sleeper)
-        assert keeper is not None
-        mark = f"[{keeper.pid},{keeper.started}]"
-        write_private(node.places.memory / "run.ordered", mark.encode())
+        supervisor = identify(sleeper)
+        assert supervisor is not None
+        mark = f"[{supervisor.pid},{supervisor.started}]"
+        write_private(node.paths.memory / "run.ordered", mark.encode())
         node.run()
         node.start(run="echo ran")
         node.live_on(1.5)
-        assert node.log() == "", "that keeper may still start it"
+        assert node.log() == "", "that supervisor may still start it"
     finally:
         os.kill(sleeper, signal.SIGKILL)
         os.waitpid(sleeper, 0)
@@ -241,10 +241,10 @@ def test_after_a_restart_of_the_machine_it_begins_anew(node: Node) -> None:
     node.start(run="echo ran; exit 3")
     node.wait_for(wire.EXITED)
     node.kill_agent()
-    journal = node.places.journal
+    journal = node.paths.journal
     hello = node.entries(wire.HELLO)[0].data["boot_id"].encode()
     journal.write_bytes(journal.read_bytes().replace(hello, b"another-boot"))
-    for left in node.places.memory.iterdir():
+    for left in node.paths.memory.iterdir():
         left.unlink()
     node.run()
     assert node.kinds().count(wire.HELLO) == 2

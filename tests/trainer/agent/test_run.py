@@ -1,4 +1,4 @@
-"""Starting the agent, and an unmodified script from setup to its final manifest."""
+"""Start the agent, and run an unmodified script from setup to its final manifest."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_agent_is_detached(node: Node) -> None:
     assert os.getsid(pid) != os.getsid(0)
     open_files = Path(f"/proc/{pid}/fd")
     targets = {str((open_files / str(number)).readlink()) for number in (0, 1, 2)}
-    assert targets == {"/dev/null", str(node.places.agent_log)}
+    assert targets == {"/dev/null", str(node.paths.agent_log)}
 
 
 def test_starting_twice_runs_once(node: Node) -> None:
@@ -221,12 +221,12 @@ def test_packages_are_put_once_and_unpacked_at_their_targets(node: Node) -> None
     packages = (Package(code_digest, ""), Package(words_digest, "~/data/words"))
     node.start(run="bash main; pwd; ls ~/sky_workdir", packages=packages)
     assert node.wait_for(wire.EXITED).data["code"] == 0
-    assert node.log() == f"main runs\napple\n{node.places.workdir}\nmain\n"
+    assert node.log() == f"main runs\napple\n{node.paths.workdir}\nmain\n"
 
 
 @pytest.mark.parametrize("target", ["~/sky_workdir/data", "data"])
 def test_a_mount_in_the_workdir_is_there_by_all_its_names(node: Node, target: str) -> None:
-    """As in SkyPilot: ~/sky_workdir is where run starts, and relative targets are in it."""
+    """As in SkyPilot: run starts in ~/sky_workdir, and relative targets are below it."""
     code, code_digest = archive_of(main=b"cat data/list; cat ~/sky_workdir/data/list; ls")
     words, words_digest = archive_of(list=b"apple\n")
     node.put(code, code_digest)
@@ -251,17 +251,17 @@ def test_a_missing_package_fails_setup_with_a_reason(node: Node) -> None:
     node.start(packages=(Package("0" * 64, ""),))
     failed = node.wait_for(wire.SETUP).data
     assert failed["status"] == "failed"
-    assert "put it first" in failed["tail"]
+    assert "send it first" in failed["tail"]
 
 
 def test_a_bake_is_over_when_setup_is_done(node: Node) -> None:
-    """Nothing is claimed, run or saved: whatever the store, and the engine."""
+    """Nothing is claimed, run or saved, whatever the store and the engine."""
     node.run()
     node.start(setup="echo installed", run="echo trained", bake=True, store_url="")
     assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_FINISHED
     assert node.kinds() == [wire.HELLO, wire.SETUP, wire.SETUP, wire.EXITED]
     assert node.head() is None
-    assert "trained" not in "".join(path.read_text() for path in node.places.logs.iterdir())
+    assert "trained" not in "".join(path.read_text() for path in node.paths.logs.iterdir())
 
 
 def test_a_bake_whose_setup_fails_is_not_done(node: Node) -> None:

@@ -13,14 +13,14 @@ from tests.fixtures.search import files_with
 from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
 from trainer.agent.base.paths import write_private
-from trainer.agent.process.script_supervisor import Mask
+from trainer.agent.process.script_supervisor import SecretMask
 
 SECRET = "hunter2-is-not-a-good-password"
 KEY = "store-key-4711-0815"
 
 
 def holders(folder: Path) -> list[Path]:
-    """Files that contain the secret or the store's key."""
+    """Return the files that contain the secret or the store's key."""
     return sorted({*files_with(SECRET.encode(), folder), *files_with(KEY.encode(), folder)})
 
 
@@ -36,10 +36,10 @@ def test_a_secret_is_on_no_disk_and_in_no_argument(node: Node) -> None:
     )
     node.wait_for_log("mine is ***")
     assert holders(node.home) == []
-    memory = holders(node.places.memory)
+    memory = holders(node.paths.memory)
     assert [path.name for path in memory] == ["state.json"], "for an agent that is started again"
     assert stat.S_IMODE(memory[0].stat().st_mode) == 0o600
-    assert stat.S_IMODE(node.places.memory.stat().st_mode) == 0o700
+    assert stat.S_IMODE(node.paths.memory.stat().st_mode) == 0o700
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
             try:
@@ -50,10 +50,10 @@ def test_a_secret_is_on_no_disk_and_in_no_argument(node: Node) -> None:
     assert pids is not None
     environ = Path(f"/proc/{pids.program.pid}/environ").read_bytes()
     assert f"TOKEN={SECRET}".encode() in environ.split(b"\0")
-    (node.places.workdir / "go").touch()
+    (node.paths.workdir / "go").touch()
     exited = node.wait_for(wire.EXITED)
     assert "mine is ***" in str(exited.data["tail"]) or "***" in str(exited.data["tail"])
-    wait_until("it is forgotten", lambda: holders(node.places.memory) == [])
+    wait_until("it is forgotten", lambda: holders(node.paths.memory) == [])
     assert holders(node.home) == []
 
 
@@ -102,12 +102,12 @@ def test_scripts_are_private(node: Node) -> None:
     node.run()
     node.start(run="sleep 1000")
     node.wait_for(wire.STARTED)
-    assert stat.S_IMODE((node.places.memory / "run.sh").stat().st_mode) == 0o600
-    assert stat.S_IMODE((node.places.logs / "rank0.log").parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE((node.paths.memory / "run.sh").stat().st_mode) == 0o600
+    assert stat.S_IMODE((node.paths.logs / "rank0.log").parent.stat().st_mode) == 0o700
 
 
 def test_a_folder_of_somebody_else_is_not_used(node: Node) -> None:
-    memory = node.places.memory
+    memory = node.paths.memory
     memory.parent.mkdir(mode=0o700, exist_ok=True)
     memory.mkdir()
     memory.chmod(0o777)
@@ -121,11 +121,11 @@ def test_a_folder_of_somebody_else_is_not_used(node: Node) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_a_mask_hides_a_secret_however_it_is_cut(size: int) -> None:
     text = b"a hunter22 b hunterhunter22hunter22 c hunter2"
-    mask = Mask(["hunter22", "abc"])
+    mask = SecretMask(["hunter22", "abc"])
     shown = b"".join(mask.feed(text[i : i + size]) for i in range(0, len(text), size))
     assert shown + mask.flush() == b"a *** b hunter****** c hunter2"
 
 
 def test_a_mask_without_secrets_holds_nothing_back() -> None:
-    mask = Mask(["", "ab"])
+    mask = SecretMask(["", "ab"])
     assert mask.feed(b"abab") == b"abab"

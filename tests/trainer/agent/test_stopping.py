@@ -1,4 +1,5 @@
-"""Release, drain and stop: who is signalled, how long it is waited for, what is left behind."""
+"""Release, drain and stop: which processes are signalled, how long the agent waits, what is
+left."""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ def test_workers_are_signalled_and_torchrun_is_not(node: Node, programs: Path) -
 )
 @pytest.mark.req("PRE-05")
 def test_no_shell_begins_another_line_after_a_stop(node: Node, programs: Path, run: str) -> None:
-    """Train, then publish: a result that is half trained is not to be published."""
+    """A script that trains and then publishes must not publish a half-trained result."""
     saver = f"{PYTHON} {programs}/saver.py"
     nested = f"cat > nested.sh <<'EOF'\n{saver}\necho NESTED LINE\nsleep 1000\nEOF\n"
     node.run()
@@ -157,7 +158,7 @@ def test_a_shell_that_ignores_sigterm_sees_to_its_own_end(node: Node, programs: 
 
 
 def test_what_follows_the_last_step_of_all_is_run(node: Node) -> None:
-    """HEAD says that the job has finished: nobody else will run it."""
+    """HEAD records that the job has finished, so no other machine will run it."""
     node.run()
     node.start(run=f"{WORKER} --steps 20 --deaf\necho EXPORTED", engine="spotd")
     node.wait_for(wire.PROGRESS)
@@ -167,7 +168,7 @@ def test_what_follows_the_last_step_of_all_is_run(node: Node) -> None:
 
 
 def test_no_shell_is_ended_before_the_last_word_was_heard(node: Node) -> None:
-    """The program has ended, and its line is open still: what comes may be the final save."""
+    """The program has ended but its connection is open: the next message may be the final save."""
     late = """
 import os, socket, time
 line = socket.socket(socket.AF_UNIX)
@@ -278,7 +279,7 @@ def test_a_far_deadline_is_no_patience_without_end(node: Node) -> None:
 
 
 def test_a_stop_without_a_danger_gets_the_job_s_grace(node: Node) -> None:
-    """With the unmeasured guess for a save, patience alone would be 28 s."""
+    """With the default save time, the limit would be only 28 s."""
     node.run()
     node.start(run=f"{WORKER} --deaf", engine="spotd", stop_grace_s=300.0)
     node.wait_for(wire.PROGRESS)

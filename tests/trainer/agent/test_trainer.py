@@ -1,5 +1,5 @@
-"""The real trainer under the real agent: hand-over between two nodes, under torchrun. Without that,
-tests/e2e hands over."""
+"""The real trainer under the real agent: handover between two nodes, under torchrun. tests/e2e has
+the handover without torchrun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent as it travels: one file, run by the system's own Python with nothing installed."""
+"""The agent as deployed: one file, run by the system's own Python with nothing installed."""
 
 from __future__ import annotations
 

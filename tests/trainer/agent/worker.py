@@ -25,8 +25,8 @@ from trainer.hook.spotd_hook.agent_client import AgentClient
 
 
 def plan(link: AgentClient, plan_s: float, planned: str) -> str:
-    """What it has said of a notice by now."""
-    notice = link.flag.notice
+    """Return the plan for a notice, if there is one by now."""
+    notice = link.flag.notice_deadline
     if not plan_s or notice is None:
         return planned
     action = "save" if notice - time.monotonic() <= plan_s else "train"
@@ -54,7 +54,7 @@ def main() -> int:
     link = AgentClient.connect(os.environ, args.rank or 0)
     link.send(wire.READY, {"plans": True} if args.plans else {})
     link.wait_flag(5.0)
-    print("claim", *link.claim_of(), flush=True)
+    print("claim", *link.current_claim(), flush=True)
     link.send(wire.CLAIMED, {"step": 0, "manifest": ""})
     saves, planned = 0, ""
     for step in range(1, args.steps + 1):
@@ -63,12 +63,12 @@ def main() -> int:
         if not args.rank:
             link.send(wire.PROGRESS, progress)
         if args.rank is not None:
-            link.at(step)
+            link.set_step(step)
         if step == args.hang_at:
             hang(link, args.busy_s, args.until)
         planned = plan(link, args.plan_s, planned)
-        if link.flag.save > saves:
-            saves = link.flag.save
+        if link.flag.saves_requested > saves:
+            saves = link.flag.saves_requested
             print("save", saves, flush=True)
             time.sleep(args.save_s)
             link.send(wire.CHECKPOINT, checkpoint(step, args.save_s))
@@ -88,7 +88,7 @@ def main() -> int:
 
 def hang(link: AgentClient, busy_s: float, until: Path | None) -> None:
     if busy_s:
-        link.excuse(busy_s)
+        link.report_busy(busy_s)
     print("hangs", flush=True)
     if until is not None:
         while not until.exists():

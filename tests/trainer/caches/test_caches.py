@@ -1,4 +1,4 @@
-"""A cache goes to the store and comes back: verified, and never over what is there."""
+"""Saving and restoring caches: verified, and never overwriting existing files."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import pytest
 from providers.stores.base import ConflictError, StoreUnavailableError
 from providers.stores.local import LocalStore
 from spotd.wire import WireError
-from trainer.caches.__main__ import Watch, restore_all
+from trainer.caches.__main__ import CacheWatcher, restore_all
 from trainer.caches.index import index_key, parse_index
-from trainer.caches.restore import NoRoomError, restore
-from trainer.caches.tree import NEW, TooManyError, look
+from trainer.caches.restore import InsufficientSpaceError, restore
+from trainer.caches.tree import STAGING_FOLDER, TooManyFilesError, scan
 from trainer.caches.upload import Cache, ChangedError, save
 
 
 def fill(folder: Path) -> dict[str, bytes]:
-    """As Hugging Face's is: blobs, and links to them."""
-    made = {"blobs/b1": os.urandom(300), "blobs/empty": b"", "x/y/z.bin": os.urandom(150)}
-    for path, data in made.items():
+    """A cache laid out like that of Hugging Face: blobs and links to them."""
+    files = {"blobs/b1": os.urandom(300), "blobs/empty": b"", "x/y/z.bin": os.urandom(150)}
+    for path, data in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(data)
     (folder / "x" / "link").symlink_to("../blobs/b1")
     (folder / "x" / "y" / "z.bin").chmod(0o755)
-    return made
+    return files
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {file.path: (folder / file.path).read_bytes() for file in look(folder)}
+    return {file.path: (folder / file.path).read_bytes() for file in scan(folder)}
 
 
 @pytest.fixture
@@ -43,12 +43,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
 
 
 def elsewhere(cache: Cache) -> Cache:
-    """On the next machine."""
+    """The same cache on another machine."""
     return Cache(cache.store, "job-1", "~/c", cache.folder.parents[1] / "second" / "c")
 
 
-def kept(cache: Cache) -> int:
-    return save(cache, look(cache.folder), lambda: True)
+def save_cache(cache: Cache) -> int:
+    return save(cache, scan(cache.folder), lambda: True)
 
 
 def parts(cache: Cache) -> list[Path]:
@@ -58,40 +58,40 @@ def parts(cache: Cache) -> list[Path]:
 
 def test_it_comes_back_as_it_was(cache: Cache) -> None:
     fill(cache.folder)
-    assert kept(cache) == 450
-    there = elsewhere(cache)
-    found = restore(there)
-    assert (found.files, found.bytes, found.damaged) == (4, 450, 0)
-    assert look(there.folder) == look(cache.folder), "times and modes, too"
-    assert content(there.folder) == content(cache.folder)
-    assert (there.folder / "x" / "link").readlink() == Path("../blobs/b1")
-    assert not (there.folder / NEW).exists()
-    assert kept(there) == 0, "nothing has changed"
+    assert save_cache(cache) == 450
+    other = elsewhere(cache)
+    restored = restore(other)
+    assert (restored.files, restored.bytes, restored.damaged) == (4, 450, 0)
+    assert scan(other.folder) == scan(cache.folder), "times and modes, too"
+    assert content(other.folder) == content(cache.folder)
+    assert (other.folder / "x" / "link").readlink() == Path("../blobs/b1")
+    assert not (other.folder / STAGING_FOLDER).exists()
+    assert save_cache(other) == 0, "nothing has changed"
 
 
 def test_only_what_changed_is_sent_and_what_nothing_needs_goes(cache: Cache) -> None:
     fill(cache.folder)
-    kept(cache)
+    save_cache(cache)
     (cache.folder / "new").write_bytes(b"n" * 40)
-    assert kept(cache) == 40
+    assert save_cache(cache) == 40
     for path in ("blobs/b1", "x/link", "x/y/z.bin"):
         (cache.folder / path).unlink()
-    assert kept(cache) == 0
+    assert save_cache(cache) == 0
     assert [path.stat().st_size for path in parts(cache)] == [40]
-    there = elsewhere(cache)
-    restore(there)
-    assert set(content(there.folder)) == {"new", "blobs/empty"}
+    other = elsewhere(cache)
+    restore(other)
+    assert set(content(other.folder)) == {"new", "blobs/empty"}
 
 
 def test_what_is_there_already_stays(cache: Cache, tmp_path: Path) -> None:
     fill(cache.folder)
-    kept(cache)
-    there = elsewhere(cache)
-    (there.folder / "blobs").mkdir(parents=True)
-    (there.folder / "blobs" / "b1").write_bytes(b"newer")
-    (there.folder / "x").symlink_to(tmp_path)  # leads out of the folder
-    assert restore(there).files == 1
-    assert (there.folder / "blobs" / "b1").read_bytes() == b"newer"
+    save_cache(cache)
+    other = elsewhere(cache)
+    (other.folder / "blobs").mkdir(parents=True)
+    (other.folder / "blobs" / "b1").write_bytes(b"newer")
+    (other.folder / "x").symlink_to(tmp_path)  # leads out of the folder
+    assert restore(other).files == 1
+    assert (other.folder / "blobs" / "b1").read_bytes() == b"newer"
     assert not (tmp_path / "y").exists()
 
 
@@ -99,30 +99,30 @@ def test_what_the_user_writes_meanwhile_stays(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(cache.folder)
-    kept(cache)
-    there, get = elsewhere(cache), cache.store.get
+    save_cache(cache)
+    other, get = elsewhere(cache), cache.store.get
 
     def write_first(key: str) -> tuple[bytes, str]:
-        (there.folder / "blobs").mkdir(parents=True, exist_ok=True)
-        (there.folder / "blobs" / "b1").write_bytes(b"newer")
+        (other.folder / "blobs").mkdir(parents=True, exist_ok=True)
+        (other.folder / "blobs" / "b1").write_bytes(b"newer")
         return get(key)
 
     monkeypatch.setattr(cache.store, "get", write_first)
-    restore(there)
-    assert (there.folder / "blobs" / "b1").read_bytes() == b"newer"
+    restore(other)
+    assert (other.folder / "blobs" / "b1").read_bytes() == b"newer"
     monkeypatch.setattr("os.path.lexists", lambda _: False)  # it came in the last moment
-    assert restore(there).files == 0
-    assert (there.folder / "blobs" / "b1").read_bytes() == b"newer"
+    assert restore(other).files == 0
+    assert (other.folder / "blobs" / "b1").read_bytes() == b"newer"
 
 
 @pytest.mark.parametrize("how", ["flip", "cut", "gone"])
 def test_a_damaged_part_costs_the_files_that_are_in_it(cache: Cache, how: str) -> None:
-    made = fill(cache.folder)
-    kept(cache)
+    files = fill(cache.folder)
+    save_cache(cache)
     store = cache.store
     index, _ = cache.index()
     assert index is not None
-    [last] = [one for one in index.files if one.file.path == "x/y/z.bin"]
+    [last] = [item for item in index.files if item.file.path == "x/y/z.bin"]
     part = index.parts[last.pieces[-1].part]
     path = next(path for path in parts(cache) if path.name == part.digest)
     data = path.read_bytes()
@@ -132,24 +132,24 @@ def test_a_damaged_part_costs_the_files_that_are_in_it(cache: Cache, how: str) -
             f"jobs/job-1/cache/{part.digest}",
             data[:-1] if how == "cut" else bytes([data[0] ^ 1]) + data[1:],
         )
-    there = elsewhere(cache)
-    found = restore(there)
-    assert (found.damaged, found.files) == (1, 3)
-    assert not (there.folder / "x" / "y" / "z.bin").exists()
-    assert (there.folder / "blobs" / "b1").read_bytes() == made["blobs/b1"]
+    other = elsewhere(cache)
+    restored = restore(other)
+    assert (restored.damaged, restored.files) == (1, 3)
+    assert not (other.folder / "x" / "y" / "z.bin").exists()
+    assert (other.folder / "blobs" / "b1").read_bytes() == files["blobs/b1"]
 
 
 def test_what_is_written_to_meanwhile_is_not_saved(cache: Cache) -> None:
     fill(cache.folder)
-    seen = look(cache.folder)
+    files_scanned = scan(cache.folder)
     (cache.folder / "blobs" / "b1").write_bytes(b"other")
     with pytest.raises(ChangedError):
-        save(cache, seen, lambda: True)
+        save(cache, files_scanned, lambda: True)
     (cache.folder / "blobs" / "b1").unlink()
     with pytest.raises(ChangedError):
-        save(cache, seen, lambda: True)
+        save(cache, files_scanned, lambda: True)
     with pytest.raises(ChangedError):
-        save(cache, look(cache.folder), lambda: False)
+        save(cache, scan(cache.folder), lambda: False)
     assert cache.index() == (None, None)
 
 
@@ -165,12 +165,12 @@ def test_of_two_machines_that_save_one_has_the_index(
 
     monkeypatch.setattr(cache.store, "put_if", other_first)
     with pytest.raises(ConflictError):
-        kept(cache)
+        save_cache(cache)
 
 
 def test_an_index_leads_nowhere_else(cache: Cache) -> None:
     fill(cache.folder)
-    kept(cache)
+    save_cache(cache)
     data = cache.store.get(index_key("job-1", "~/c"))[0]
     good: dict[str, Any] = json.loads(data)
     for path, link in [("../x", ""), ("/x", ""), ("a//b", ""), ("x/l", "../../up"), ("l", "/etc")]:
@@ -194,12 +194,12 @@ def test_a_disk_without_room_has_nothing_of_it(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(cache.folder)
-    kept(cache)
+    save_cache(cache)
     monkeypatch.setattr("shutil.disk_usage", lambda _: _Disk)
-    there = elsewhere(cache)
-    with pytest.raises(NoRoomError):
-        restore(there)
-    assert list(there.folder.iterdir()) == []
+    other = elsewhere(cache)
+    with pytest.raises(InsufficientSpaceError):
+        restore(other)
+    assert list(other.folder.iterdir()) == []
 
 
 class _Disk:
@@ -208,24 +208,26 @@ class _Disk:
 
 def test_too_many_files_are_none(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(cache.folder)
-    monkeypatch.setattr("trainer.caches.tree.MOST_FILES", 3)
-    with pytest.raises(TooManyError):
-        look(cache.folder)
+    monkeypatch.setattr("trainer.caches.tree.MAX_FILES", 3)
+    with pytest.raises(TooManyFilesError):
+        scan(cache.folder)
 
 
 class Watched:
-    """A cache that is looked at whenever `after` says."""
+    """A cache with its watcher, checked by `after`."""
 
     def __init__(self, cache: Cache, most: int = 10_000) -> None:
-        self.now, self.told = 0.0, list[Mapping[str, Any]]()
-        self._watch = Watch(cache, most, 30.0, self.told.append, lambda: True, lambda: self.now)
+        self.now, self.reports = 0.0, list[Mapping[str, Any]]()
+        self._watch = CacheWatcher(
+            cache, most, 30.0, self.reports.append, lambda: True, lambda: self.now
+        )
 
     def after(self, seconds: float) -> list[str]:
-        """What is told of it then."""
+        """Check the cache that many seconds later; return the statuses reported."""
         self.now += seconds
-        before = len(self.told)
-        self._watch.turn()
-        return [one["status"] for one in self.told[before:]]
+        before = len(self.reports)
+        self._watch.check()
+        return [item["status"] for item in self.reports[before:]]
 
 
 def test_it_is_saved_once_it_has_settled_and_only_when_it_changed(cache: Cache) -> None:
@@ -243,7 +245,7 @@ def test_one_that_is_too_large_is_told_once_and_not_kept(cache: Cache) -> None:
     fill(cache.folder)
     watched = Watched(cache, most=449)
     assert watched.after(0) + watched.after(30) + watched.after(30) == ["failed"]
-    assert "more than the" in watched.told[0]["text"]
+    assert "more than the" in watched.reports[0]["text"]
     assert cache.index() == (None, None)
 
 
@@ -260,10 +262,10 @@ def test_a_store_that_is_away_is_told_once_and_asked_again(
         patch.setattr(cache.store, "put", away)
         for _ in range(6):
             watched.after(30)
-        assert [one["status"] for one in watched.told] == ["failed"]
+        assert [item["status"] for item in watched.reports] == ["failed"]
     assert watched.after(30) + watched.after(30) == ["kept"]
     monkeypatch.setattr(cache.store, "get", away)
-    told: list[Mapping[str, Any]] = []
+    reports: list[Mapping[str, Any]] = []
     monkeypatch.setattr("trainer.caches.restore.PAUSE_S", 0.0)
-    restore_all([elsewhere(cache)], told.append)
-    assert [one["status"] for one in told] == ["failed"]
+    restore_all([elsewhere(cache)], reports.append)
+    assert [item["status"] for item in reports] == ["failed"]

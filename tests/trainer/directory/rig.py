@@ -1,4 +1,4 @@
-"""A folder of checkpoints, programs that write to it, and generations that keep it."""
+"""Test helpers: a checkpoint folder, programs that write to it, and generations that sync it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from providers.stores.base import ObjectStore
-from trainer.directory.sync import Directory
+from trainer.directory.sync import DirectorySync
 from trainer.directory.units import STATE
 from trainer.fence import Fence
 
@@ -18,7 +18,7 @@ LONG_S = 60.0
 
 
 class Clock:
-    """Goes on when it is told to."""
+    """A monotonic clock set by the test."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -30,69 +30,69 @@ class Clock:
         self.now_s += seconds
 
 
-class Keeper:
-    """One generation on a machine of its own, with what it has told."""
+class Generation:
+    """A generation on its own machine, with the journal entries it reported."""
 
     def __init__(
         self, root: Path, store: ObjectStore, generation: int = 1, *, keep: int = 3, every: int = 0
     ) -> None:
         self.folder = root / f"g{generation}"
         self.store, self.clock = store, Clock()
-        self.told: list[tuple[str, Mapping[str, Any]]] = []
+        self.reports: list[tuple[str, Mapping[str, Any]]] = []
         self.fence = Fence(store, "job", generation, f"owner-{generation}", sleep=lambda _: None)
         self.directory = self._make(keep, every)
 
-    def _make(self, keep: int = 3, every: int = 0) -> Directory:
-        return Directory(
+    def _make(self, keep: int = 3, every: int = 0) -> DirectorySync:
+        return DirectorySync(
             self.folder,
             keep,
             every,
             lambda: self.fence,
-            lambda kind, data: self.told.append((kind, data)),
+            lambda kind, data: self.reports.append((kind, data)),
             pause=self.clock.pause,
             monotonic=self.clock.monotonic,
         )
 
-    def start(self) -> Keeper:
+    def start(self) -> Generation:
         self.directory.restore(self.fence.claim())
         return self
 
     def restart(self) -> None:
-        """Another agent on the same machine, which the program did not notice."""
+        """Replace the agent on the same machine, while the program keeps running."""
         self.fence = Fence(self.store, "job", self.fence.generation, self.fence.owner)
         self.directory = self._make()
 
     def settle(self, seconds: float = LONG_S) -> None:
-        """Look, wait, and look again."""
+        """Sync, wait, and sync again."""
         self.directory.sync()
         self.clock.pause(seconds)
         self.directory.sync()
 
     def kinds(self) -> list[str]:
-        return [kind for kind, _ in self.told]
+        return [kind for kind, _ in self.reports]
 
     def errors(self) -> list[str]:
-        return [data["error"] for kind, data in self.told if kind == "checkpoint_failed"]
+        return [data["error"] for kind, data in self.reports if kind == "checkpoint_failed"]
 
     def units(self) -> list[str]:
         names = (path.name for path in self.folder.iterdir())
         return sorted(name for name in names if not name.startswith("."))
 
 
-def write_hf(folder: Path, step: int, *, whole: bool = True, text: str = "") -> Path:
-    """As transformers does: its own state last."""
+def write_hf(folder: Path, step: int, *, complete: bool = True, text: str = "") -> Path:
+    """Write a checkpoint as transformers does, with its state file last."""
     path = folder / f"checkpoint-{step}"
     (path / "sub").mkdir(parents=True, exist_ok=True)
     (path / "model.safetensors").write_bytes(bytes(range(256)) * 300)
     (path / "optimizer.pt").write_text(text or f"moments at {step}")
     (path / "sub" / "empty").write_bytes(b"")
-    if whole:
+    if complete:
         (path / STATE).write_text(json.dumps({"global_step": step}))
     return path
 
 
 def torch_file(content: str) -> bytes:
-    """What torch.save writes is a zip archive: the same bytes for the same content, at any time."""
+    """A zip archive like that of torch.save, with the same bytes for the same content."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr(zipfile.ZipInfo("archive/data.pkl"), content * 50)

@@ -1,4 +1,4 @@
-"""Which of what a program leaves is a checkpoint, and which checkpoint is whole."""
+"""Finding checkpoint units and judging whether they are complete."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from trainer.directory.units import (
     STATE,
     Unit,
     UnitState,
+    files_open_for_writing,
     find_units,
+    inspect_unit,
     is_ready,
-    look_at,
-    newest_in,
-    number_of,
-    series_of,
-    written_below,
+    newest_unit,
+    series_name,
+    step_number,
 )
 
 
@@ -38,7 +38,7 @@ from trainer.directory.units import (
     ],
 )
 def test_what_a_name_says(name: str, number: int | None, series: str) -> None:
-    assert (number_of(name), series_of(name)) == (number, series)
+    assert (step_number(name), series_name(name)) == (number, series)
 
 
 def only(folder: Path) -> Unit:
@@ -58,50 +58,50 @@ def test_only_checkpoints_are_found_and_nothing_outside_the_folder(tmp_path: Pat
     (folder / "tmp-checkpoint-6").mkdir()
     (folder / ".hidden.ckpt").write_text("")
     (folder / "notes.txt").write_text("")
-    found = {unit.name: [file.path for file in unit.files] for unit in find_units(folder)}
+    paths = {unit.name: [file.path for file in unit.files] for unit in find_units(folder)}
     names = ("model.safetensors", "optimizer.pt", "sub/empty", STATE)
-    assert found == {
+    assert paths == {
         "checkpoint-5": [f"checkpoint-5/{name}" for name in names],
         "best.ckpt": ["best.ckpt"],
     }
 
 
 def test_the_looks_of_units(tmp_path: Path) -> None:
-    path = write_hf(tmp_path, 5, whole=False)
-    assert look_at(tmp_path, only(tmp_path)) is UnitState.UNKNOWN
+    path = write_hf(tmp_path, 5, complete=False)
+    assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.UNKNOWN
     (path / STATE).write_text('{"global_step": ')
-    assert look_at(tmp_path, only(tmp_path)) is UnitState.BROKEN
+    assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.BROKEN
     (path / STATE).write_text('{"global_step": 5}')
-    assert look_at(tmp_path, only(tmp_path)) is UnitState.WHOLE
+    assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.COMPLETE
     (path / INCOMPLETE).write_text("")
-    assert look_at(tmp_path, only(tmp_path)) is UnitState.BROKEN
+    assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.BROKEN
 
 
 def test_the_looks_of_distributed_checkpoints_and_files(tmp_path: Path) -> None:
     (tmp_path / "step=1.ckpt").mkdir()
     (tmp_path / "step=1.ckpt" / METADATA).write_bytes(b"")
-    assert look_at(tmp_path, only(tmp_path)) is UnitState.BROKEN
+    assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.BROKEN
     (tmp_path / "step=1.ckpt" / METADATA).write_bytes(b"x")
-    assert look_at(tmp_path, only(tmp_path)) is UnitState.WHOLE
-    whole = torch_file("weights")
-    looks = []
-    for data in (whole, whole[:-30], b"", b"\x80\x02 another format"):
+    assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.COMPLETE
+    archive = torch_file("weights")
+    states = []
+    for data in (archive, archive[:-30], b"", b"\x80\x02 another format"):
         (tmp_path / "last.ckpt").write_bytes(data)
         [unit] = [unit for unit in find_units(tmp_path) if unit.name == "last.ckpt"]
-        looks.append(look_at(tmp_path, unit))
-    assert looks == [UnitState.WHOLE, UnitState.BROKEN, UnitState.BROKEN, UnitState.UNKNOWN]
+        states.append(inspect_unit(tmp_path, unit))
+    assert states == [UnitState.COMPLETE, UnitState.BROKEN, UnitState.BROKEN, UnitState.UNKNOWN]
 
 
 def test_how_long_each_is_left_alone() -> None:
-    def ready(look: UnitState, quiet_s: float, *, over: bool = False) -> bool:
-        return is_ready(look, quiet_s, over=over)
+    def ready(state: UnitState, quiet_s: float, *, ended: bool = False) -> bool:
+        return is_ready(state, quiet_s, ended=ended)
 
-    assert ready(UnitState.WHOLE, 2.0)
-    assert not ready(UnitState.WHOLE, 1.9)
-    assert ready(UnitState.WHOLE, 0.0, over=True)
+    assert ready(UnitState.COMPLETE, 2.0)
+    assert not ready(UnitState.COMPLETE, 1.9)
+    assert ready(UnitState.COMPLETE, 0.0, ended=True)
     assert ready(UnitState.UNKNOWN, 20.0)
-    assert not ready(UnitState.UNKNOWN, 19.9, over=True), "the program may have been killed in it"
-    assert not ready(UnitState.BROKEN, 1e9, over=True)
+    assert not ready(UnitState.UNKNOWN, 19.9, ended=True), "the program may have been killed in it"
+    assert not ready(UnitState.BROKEN, 1e9, ended=True)
 
 
 def test_what_is_open_for_writing_is_seen(tmp_path: Path) -> None:
@@ -112,16 +112,16 @@ def test_what_is_open_for_writing_is_seen(tmp_path: Path) -> None:
         (tmp_path / "written").open("r+"),
         (tmp_path / "appended").open("a"),
     ):
-        assert written_below(tmp_path) == {"written", "appended"}
-    assert written_below(tmp_path) == set()
+        assert files_open_for_writing(tmp_path) == {"written", "appended"}
+    assert files_open_for_writing(tmp_path) == set()
 
 
 def test_a_program_is_to_go_on_from_the_youngest_that_is_not_broken(tmp_path: Path) -> None:
-    assert newest_in(tmp_path / "none") == ""
+    assert newest_unit(tmp_path / "none") == ""
     for step, age_s in ((10, 100), (9, 50)):
         path = write_hf(tmp_path, step)
         for file in [*path.rglob("*"), path]:
             os.utime(file, (1e9 - age_s, 1e9 - age_s))
     write_hf(tmp_path, 11)
     (tmp_path / "checkpoint-11" / STATE).write_text("{")
-    assert newest_in(tmp_path) == str(tmp_path / "checkpoint-9")
+    assert newest_unit(tmp_path) == str(tmp_path / "checkpoint-9")

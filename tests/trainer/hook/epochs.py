@@ -1,5 +1,7 @@
-"""examples/transformers, which saves at the end of each epoch, too, and makes no step after
-HELD_AFTER of them until the file HELD_UNTIL is there. Not a test itself."""
+"""examples/transformers, which also saves at the end of each epoch. Not a test itself.
+
+It makes no step after HELD_AFTER steps until the file HELD_UNTIL exists.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program whose steps change nothing: what it ends with is what it was given."""
+"""A program whose steps change nothing: it ends with the weights that it was given."""
 
 from __future__ import annotations
 

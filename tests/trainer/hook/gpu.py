@@ -1,8 +1,9 @@
-"""A stand-in for torch.cuda, as unkind as CUDA may be: what a stream was given is done when
-somebody waits for it and no sooner (`late`), or at once, ahead of every stream that it was not told
-to wait for; memory that nobody holds any more is overwritten, and new memory holds NaN.
+"""A stand-in for torch.cuda that is as unhelpful as CUDA allows.
 
-It is no GPU: it knows the few calls that copying makes, and what CUDA's documentation says of them.
+A stream does its work only when somebody waits for it (`late`), or at once, ahead of every stream
+that it was not told to wait for. Freed memory is overwritten, and new memory holds NaN.
+
+It is no GPU: it knows the few calls that copying makes, as documented by CUDA.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ OUT_OF_MEMORY = 2
 
 
 class Stream:
-    """What it was given, in order; `done` of it."""
+    """Work in order; the first `done` entries are done."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.late = device, True
-        self.given: list[Callable[[], object]] = []
+        self.work: list[Callable[[], object]] = []
         self.done = 0
         self.lock = threading.RLock()
 
-    def give(self, work: Callable[[], object]) -> None:
+    def submit(self, work: Callable[[], object]) -> None:
         with self.lock:
-            self.given.append(work)
+            self.work.append(work)
             if not self.late:
-                self.do(len(self.given))
+                self.do(len(self.work))
 
     def do(self, count: int) -> None:
         with self.lock:
             while self.done < count:
                 self.done += 1
-                self.given[self.done - 1]()
+                self.work[self.done - 1]()
 
     def wait_stream(self, other: Stream) -> None:
-        count = len(other.given)
-        self.give(lambda: other.do(count))
+        count = len(other.work)
+        self.submit(lambda: other.do(count))
 
     def synchronize(self) -> None:
-        self.do(len(self.given))
+        self.do(len(self.work))
 
 
 class Event:
@@ -59,7 +60,7 @@ class Event:
         self.count = 0
 
     def record(self, stream: Stream) -> None:
-        self.stream, self.count = stream, len(stream.given)
+        self.stream, self.count = stream, len(stream.work)
 
     def synchronize(self) -> None:
         assert self.stream is not None
@@ -67,7 +68,7 @@ class Event:
 
 
 class Block:
-    """Memory of the device. Nobody's any more, it is overwritten at once."""
+    """Device memory, which is overwritten as soon as it is freed."""
 
     def __init__(self, raw: torch.Tensor) -> None:
         self.raw = raw
@@ -75,7 +76,7 @@ class Block:
 
 
 class Cuda:
-    """Set in place of torch.cuda."""
+    """Replaces torch.cuda."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, late: bool) -> None:
         self.late, self.main = late, Stream(DEVICE)
@@ -86,30 +87,30 @@ class Cuda:
         for name in ("Stream", "Event", "stream", "current_stream", "cudart", "is_initialized"):
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
         monkeypatch.setattr(torch, "zeros", self._kernel)
-        tensor_copy._fetching.cache_clear()
+        tensor_copy._gpu_copy.cache_clear()
 
     def is_initialized(self) -> bool:
         return True
 
     def Stream(self, device: torch.device) -> Stream:  # noqa: N802 - torch's name
-        made = Stream(device)
-        made.late = self.late
-        self.made.append(made)
-        return made
+        new_stream = Stream(device)
+        new_stream.late = self.late
+        self.made.append(new_stream)
+        return new_stream
 
     def Event(self, **how: bool) -> Event:  # noqa: N802 - torch's name
         return Event(**how)
 
     @contextmanager
     def stream(self, stream: Stream) -> Iterator[None]:
-        before, self._current.stream = self.current_stream(DEVICE), stream
+        previous, self._current.stream = self.current_stream(DEVICE), stream
         try:
             yield
         finally:
-            self._current.stream = before
+            self._current.stream = previous
 
     def current_stream(self, _: torch.device) -> Stream:
-        """Of this thread; each begins with the same one, which training uses."""
+        """Return this thread's stream; all threads start with the one that training uses."""
         return getattr(self._current, "stream", self.main)
 
     # --- CUDA's runtime
@@ -140,7 +141,7 @@ class Cuda:
         return any(a <= at and at + tensor.nbytes <= a + size for a, size in self.pinned.items())
 
     def _kernel(self, *_: object, device: str) -> None:
-        """A launch is told of the last error of anybody's, once."""
+        """A kernel launch reports the last error of any call, once."""
         assert device == "cuda"
         if self.error:
             self.error = 0
@@ -149,19 +150,19 @@ class Cuda:
     # --- tensors
 
     def put(self, values: torch.Tensor) -> Any:
-        """Those values on the device."""
+        """Return a tensor with these values on the device."""
         return self._tensor(Block(values.clone()), values)
 
     def _tensor(self, block: Block, like: torch.Tensor) -> Any:
-        """A view of the block, of the shape and strides of `like`."""
-        made = block.raw.as_strided(like.shape, like.stride(), like.storage_offset())
-        found: Any = made.as_subclass(OnDevice)
-        found.block, found.cuda_ = block, self
-        return found
+        """Return a view of the block with the shape and strides of `like`."""
+        new_view = block.raw.as_strided(like.shape, like.stride(), like.storage_offset())
+        result: Any = new_view.as_subclass(OnDevice)
+        result.block, result.cuda_ = block, self
+        return result
 
 
 class OnDevice(torch.Tensor):
-    """Its content is `block.raw`'s, of which no host code may ask."""
+    """A device tensor; its content is in `block.raw`, which host code must not read."""
 
     block: Block
     cuda_: Cuda
@@ -172,29 +173,29 @@ class OnDevice(torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             if func == torch.Tensor.device.__get__:  # type: ignore[attr-defined]
                 return DEVICE
-            mine = next(one for one in args if isinstance(one, OnDevice))
-            cuda, raw = mine.cuda_, mine.as_subclass(torch.Tensor)
-            here = cuda.current_stream(DEVICE)
+            tensor = next(one for one in args if isinstance(one, OnDevice))
+            cuda, raw = tensor.cuda_, tensor.as_subclass(torch.Tensor)
+            stream = cuda.current_stream(DEVICE)
             if name == "copy_":
-                return cls._copy(cuda, here, args[0], raw, **more)
+                return cls._copy(cuda, stream, args[0], raw, **more)
             if name == "add_":
-                here.give(lambda: raw.add_(args[1]))
-                return mine
+                stream.submit(lambda: raw.add_(args[1]))
+                return tensor
             if name == "reshape" and not raw.is_contiguous():
                 flat = torch.full((raw.numel(),), math.nan, dtype=raw.dtype)
-                here.give(lambda: flat.copy_(raw.reshape(-1)))
+                stream.submit(lambda: flat.copy_(raw.reshape(-1)))
                 return cuda._tensor(Block(flat), flat)
-            found = func(*args, **more)
-            if isinstance(found, torch.Tensor):
-                found = found.as_subclass(OnDevice)
-                found.block, found.cuda_ = mine.block, cuda
-            return found
+            result = func(*args, **more)
+            if isinstance(result, torch.Tensor):
+                result = result.as_subclass(OnDevice)
+                result.block, result.cuda_ = tensor.block, cuda
+            return result
 
     @staticmethod
     def _copy(
-        cuda: Cuda, here: Stream, target: Any, raw: torch.Tensor, *, non_blocking: bool = False
+        cuda: Cuda, stream: Stream, target: Any, raw: torch.Tensor, *, non_blocking: bool = False
     ) -> Any:
-        here.give(lambda: target.copy_(raw))
+        stream.submit(lambda: target.copy_(raw))
         if not non_blocking or not cuda.is_pinned(target):
-            here.synchronize()
+            stream.synchronize()
         return target

@@ -1,5 +1,6 @@
-"""An example, or another program of a user's, as the agent starts it: with `spotd_hook` on its path
-and nothing else of ours. Not a test itself.
+"""Run a user's program as the agent does: with `spotd_hook` and nothing else of ours on its path.
+
+Not a test itself.
 
     python -m tests.trainer.hook.program PATH ARGUMENTS...
 """

@@ -1,9 +1,10 @@
-"""Some ranks' loop under DistributedDataParallel, with random generators that are saved and data
-that each rank has of its own. Not a test itself.
+"""A training loop of several ranks under DistributedDataParallel. Not a test itself.
+
+Random generators are saved, and each rank has its own data.
 
     ranked.py --steps N [--fail-at STEP] [--save-at STEP [--once FILE]]
 
-With `--once` it saves when FILE is there, and makes no step before.
+With `--once` it waits for FILE before it saves, and makes no step meanwhile.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Data:
-    """Remembers where it is, as stateful loaders do."""
+    """Data with a position, like stateful loaders."""
 
     def __init__(self, rank: int) -> None:
         self.rank, self.at = rank, 0

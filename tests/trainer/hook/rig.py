@@ -1,4 +1,4 @@
-"""A user's program under test, generation after generation of one job."""
+"""Run a user's program for several generations of one job."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from trainer.reference.compare import first_difference
 
 @dataclass
 class Program:
-    """`path` below the repository; `env` overrides what spotd would set. `modules` are imported
-    once for all programs that name the same."""
+    """A user's program at `path` below the repository.
+
+    `env` overrides what spotd would set. `modules` are imported once for all programs with the same
+    list.
+    """
 
     folder: Path
     path: str
@@ -47,8 +50,8 @@ class Program:
         if self.ranks > 1:
             arguments, module = [str(self.ranks), module, *arguments], "tests.fixtures.ranks"
         self.folder.mkdir(exist_ok=True)
-        place = nursery(*self.modules)
-        process = place.fork(module, arguments, env, self.folder, self.folder / "out.log")
+        pool = nursery(*self.modules)
+        process = pool.fork(module, arguments, env, self.folder, self.folder / "out.log")
         self.started.append(process)
         return process
 
@@ -59,6 +62,8 @@ class Program:
         return (self.folder / "out.log").read_text()
 
     def difference(self, other: Program) -> str | None:
-        """Of the newest states."""
-        ours, theirs = (open_store((one.folder / "store").as_uri()) for one in (self, other))
-        return first_difference(ours, "job", theirs, "job")
+        """Return the first difference between the newest states of two programs."""
+        own_store, other_store = (
+            open_store((program.folder / "store").as_uri()) for program in (self, other)
+        )
+        return first_difference(own_store, "job", other_store, "job")

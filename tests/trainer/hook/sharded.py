@@ -1,5 +1,7 @@
-"""examples/transformers on CPUs with FSDP2, which accelerate sets up on accelerators alone: it is
-told that the ranks have some, and the rest is all its own. Not a test itself."""
+"""examples/transformers on CPUs with FSDP2. Not a test itself.
+
+accelerate sets up FSDP2 only on accelerators, so it is told that the ranks have some.
+"""
 
 from __future__ import annotations
 

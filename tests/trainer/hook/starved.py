@@ -1,8 +1,8 @@
-"""A training program whose batches take PAUSE_S each to come. Not a test itself.
+"""A training program that waits PAUSE_S for each batch. Not a test itself.
 
     starved.py loop|plain|transformers|lightning ARGUMENTS...
 
-`loop` has its batches measured by Run, `plain` has not; the others are the examples of that name.
+`loop` has its batches measured by Run, `plain` does not; the others are the examples of that name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PAUSE_S = float(os.environ["PAUSE_S"])
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-def loop(steps: int, *, told: bool) -> None:
+def loop(steps: int, *, measured: bool) -> None:
     import spotd_hook
     import torch
 
@@ -31,7 +31,7 @@ def loop(steps: int, *, told: bool) -> None:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with spotd_hook.Run(model=model, optimizer=optimizer) as run:
-        batches: Iterable[torch.Tensor] = run.batches(slow()) if told else slow()
+        batches: Iterable[torch.Tensor] = run.batches(slow()) if measured else slow()
         for _, batch in zip(run.steps(steps), batches):  # noqa: B905 - without an end
             loss = model(batch).square().mean()
             optimizer.zero_grad()
@@ -41,19 +41,19 @@ def loop(steps: int, *, told: bool) -> None:
 
 
 def example(name: str) -> None:
-    found = runpy.run_path(str(EXAMPLES / name / "train.py"), run_name="example")
+    namespace = runpy.run_path(str(EXAMPLES / name / "train.py"), run_name="example")
     if name == "lightning":
-        rows = found["Rows"]
-        whole = rows.__iter__
+        rows = namespace["Rows"]
+        batches = rows.__iter__
 
         def slowly(self: Any) -> Iterator[Any]:
-            for batch in whole(self):
+            for batch in batches(self):
                 time.sleep(PAUSE_S)
                 yield batch
 
         rows.__iter__ = slowly
     else:
-        rows = found["Sums"]
+        rows = namespace["Sums"]
         get = rows.__getitem__
 
         def each(self: Any, at: int) -> Any:
@@ -61,12 +61,12 @@ def example(name: str) -> None:
             return get(self, at)
 
         rows.__getitem__ = each
-    found["main"]()
+    namespace["main"]()
 
 
 if __name__ == "__main__":
     kind = sys.argv.pop(1)
     if kind in ("loop", "plain"):
-        loop(int(sys.argv[1]), told=kind == "loop")
+        loop(int(sys.argv[1]), measured=kind == "loop")
     else:
         example(kind)

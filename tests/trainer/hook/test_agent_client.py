@@ -1,4 +1,4 @@
-"""The line to the agent: it never holds training up, and it comes back."""
+"""The connection to the agent never delays training, and it is restored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.fixtures.waiting import until
 from tests.trainer.rig import AgentEnd
-from trainer.hook.spotd_hook.agent_client import QUEUE_LINES, AgentClient
+from trainer.hook.spotd_hook.agent_client import MAX_QUEUED_LINES, AgentClient
 from trainer.hook.spotd_hook.stop import StopRequests
 
 
@@ -27,15 +27,15 @@ def agent() -> Iterator[AgentEnd]:
 def test_messages_and_flags(agent: AgentEnd) -> None:
     link = AgentClient.connect({"SPOTD_SOCKET": agent.path}, rank=3)
     assert link.wait_flag(10)
-    claim, left_s = link.claim_of()
+    claim, remaining_s = link.current_claim()
     assert claim == "after_release"
-    assert 25 < left_s <= 30
+    assert 25 < remaining_s <= 30
     assert agent.wait("hello").data == {"rank": 3, "pid": os.getpid()}
     link.send("progress", {"to_step": 1})
     assert agent.wait("progress").data == {"to_step": 1}
     agent.tell(stop=True, save=2, deadline_s=5.0, reason="reclaimed")
     until(lambda: link.flag.stop)
-    assert link.flag.save == 2
+    assert link.flag.saves_requested == 2
     assert link.flag.reason == "reclaimed"
     assert link.flag.deadline is not None
     assert 3 < link.flag.deadline - time.monotonic() <= 5
@@ -44,14 +44,14 @@ def test_messages_and_flags(agent: AgentEnd) -> None:
 
 
 def test_how_far_a_rank_has_come_is_told_to_an_agent_that_asks(agent: AgentEnd) -> None:
-    """The last step above all: after it nobody calls any more."""
+    """The last step matters most: no further call follows it."""
     link = AgentClient.connect({"SPOTD_SOCKET": agent.path}, rank=3)
     agent.tell(ranks=True)
-    until(lambda: link.flag.ranks)
+    until(lambda: link.flag.wants_steps)
     for step in range(1, 200):
-        link.at(step)
-    told = agent.wait("at", lambda data: data["step"] == 199)
-    assert told.data == {"rank": 3, "step": 199}
+        link.set_step(step)
+    report = agent.wait("at", lambda data: data["step"] == 199)
+    assert report.data == {"rank": 3, "step": 199}
     agent.hang_up()
     again = agent.wait("hello", lambda _: len(hellos(agent)) == 2)
     assert again.data["rank"] == 3
@@ -65,10 +65,10 @@ def hellos(agent: AgentEnd) -> list[object]:
 
 
 def test_an_older_agent_is_not_told(agent: AgentEnd) -> None:
-    """It takes what it does not know for nonsense."""
+    """An older agent rejects messages that it does not know."""
     link = AgentClient.connect({"SPOTD_SOCKET": agent.path})
     assert link.wait_flag(10)
-    link.at(7)
+    link.set_step(7)
     link.send("progress", {})
     agent.wait("progress")
     link.close(exit_code=0)
@@ -79,9 +79,9 @@ def test_an_older_agent_is_not_told(agent: AgentEnd) -> None:
 def test_before_the_agent_speaks_it_is_as_it_said_at_the_start() -> None:
     until = str(time.monotonic() + 40)
     link = AgentClient.connect({"SPOTD_CLAIM": "after_release", "SPOTD_CLAIM_UNTIL": until})
-    claim, left_s = link.claim_of()
+    claim, remaining_s = link.current_claim()
     assert claim == "after_release"
-    assert 30 < left_s <= 40
+    assert 30 < remaining_s <= 40
     assert not link.flag.stop
     link.close()
 
@@ -91,7 +91,7 @@ def test_without_an_agent_everything_works() -> None:
     link.send("progress", {})
     assert link.wait_flag(0)
     assert not link.flag.stop
-    assert link.claim_of()[0] == "now"
+    assert link.current_claim()[0] == "now"
     link.close(exit_code=0)
 
 
@@ -123,13 +123,13 @@ def test_an_agent_that_does_not_read_holds_nothing_up() -> None:
         listener.bind(f"{folder}/s")
         listener.listen()
         link = AgentClient(f"{folder}/s", 0)
-        line = listener.accept()[0]
+        connection = listener.accept()[0]
         started = time.monotonic()
-        for step in range(QUEUE_LINES + 5000):
+        for step in range(MAX_QUEUED_LINES + 5000):
             link.send("progress", {"to_step": step, "losses": [0.5] * 20})
         link.close(timeout_s=0.3)
         assert time.monotonic() - started < 8
-        line.close()
+        connection.close()
 
 
 def test_nonsense_from_the_agent_breaks_the_line_only(
@@ -138,29 +138,29 @@ def test_nonsense_from_the_agent_breaks_the_line_only(
     link = AgentClient(agent.path, 0)
     assert link.wait_flag(10)
     agent.tell(save="many")
-    until(lambda: "language" in capsys.readouterr().err)
+    until(lambda: "invalid flag" in capsys.readouterr().err)
     agent.flag["save"] = 7
-    until(lambda: link.flag.save == 7)
+    until(lambda: link.flag.saves_requested == 7)
     link.close()
 
 
 def test_signals_set_flags_only() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)]
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)]
     stop = StopRequests()
     try:
         stop.install()
         assert not stop.stopping
-        assert not stop.take_saves()
+        assert not stop.take_save_requests()
         signal.raise_signal(signal.SIGUSR1)
-        assert stop.take_saves()
-        assert not stop.take_saves()
+        assert stop.take_save_requests()
+        assert not stop.take_save_requests()
         assert not stop.stopping
         signal.raise_signal(signal.SIGTERM)
         assert stop.stopping
         assert stop.reason == "SIGTERM"
-        assert stop.left_s is None
+        assert stop.remaining_s is None
     finally:
-        for number, handler in zip((signal.SIGTERM, signal.SIGUSR1), before, strict=True):
+        for number, handler in zip((signal.SIGTERM, signal.SIGUSR1), handlers, strict=True):
             signal.signal(number, handler)
 
 
@@ -169,12 +169,12 @@ def test_the_flag_counts_like_a_signal(agent: AgentEnd) -> None:
     stop.listen(link)
     assert link.wait_flag(10)
     agent.tell(save=1)
-    until(stop.take_saves)
+    until(stop.take_save_requests)
     agent.tell(save=1)
     agent.tell(stop=True, deadline_s=60.0, reason="notice")
     until(lambda: stop.stopping)
-    assert not stop.take_saves()
+    assert not stop.take_save_requests()
     assert stop.reason == "notice"
-    assert stop.left_s is not None
-    assert 50 < stop.left_s <= 60
+    assert stop.remaining_s is not None
+    assert 50 < stop.remaining_s <= 60
     link.close()

@@ -1,4 +1,4 @@
-"""A snapshot that is copied beside training."""
+"""Copying a snapshot in parallel to training."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from trainer.hook.spotd_hook.async_copy import AsyncCopy
 
 
 def test_it_copies_meanwhile_and_is_waited_for() -> None:
-    beside, go_on, done = AsyncCopy(), threading.Event(), []
+    async_copy, may_continue, done = AsyncCopy(), threading.Event(), []
 
     def copy() -> None:
-        assert go_on.wait(LIMIT_S)
+        assert may_continue.wait(LIMIT_S)
         done.append(threading.current_thread().name)
 
-    beside.wait()
-    beside.begin(copy)
+    async_copy.wait()
+    async_copy.begin(copy)
     with pytest.raises(RuntimeError, match="wait for the copy before"):
-        beside.begin(copy)
+        async_copy.begin(copy)
     assert not done
-    go_on.set()
-    beside.wait()
+    may_continue.set()
+    async_copy.wait()
     assert done == ["stage"]
-    beside.wait()
+    async_copy.wait()
 
 
 def test_what_a_copy_raises_is_raised_where_it_is_waited_for_once() -> None:
-    beside = AsyncCopy()
-    beside.begin([].pop)
+    async_copy = AsyncCopy()
+    async_copy.begin([].pop)
     with pytest.raises(IndexError):
-        beside.wait()
-    beside.wait()
+        async_copy.wait()
+    async_copy.wait()

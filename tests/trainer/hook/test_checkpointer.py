@@ -1,4 +1,4 @@
-"""What is saved may look otherwise from one save to the next, as an optimizer's state does."""
+"""The layout of a state may change between saves, as an optimizer's does."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from trainer.hook.spotd_hook.saver_client import SaverClient, SaverError
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(tmp_path / "s", Gate(open_store(tmp_path.as_uri())), 1, claim=False)
-    yield made
-    made.close()
+    checkpointer = Rig(tmp_path / "s", Gate(open_store(tmp_path.as_uri())), 1, claim=False)
+    yield checkpointer
+    checkpointer.close()
 
 
 def checkpointer_of(rig: Rig, **layout: Any) -> Checkpointer:
-    made = Checkpointer(
+    checkpointer = Checkpointer(
         lambda: SaverClient(str(rig.path)), job_id="job", generation=1, report=rig.note, **layout
     )
-    assert made.claim("now", 0.0) is not None
-    return made
+    assert checkpointer.claim("now", 0.0) is not None
+    return checkpointer
 
 
 def layout_of(size: int) -> tuple[list[dict[str, Any]], int]:
@@ -69,27 +69,27 @@ def test_one_that_is_fixed_takes_no_other(rig: Rig) -> None:
     first.close()
     pieces, size = layout_of(6000)
     second = checkpointer_of(rig, pieces=pieces, size=size)
-    with pytest.raises(SaverError, match=r"than this model has \(otherwise: w is int8 \[5000\]\)"):
+    with pytest.raises(SaverError, match=r"than this model has \(different: w is int8 \[5000\]\)"):
         second.restore({}, lambda _: None)
     second.close()
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_a_copy_that_fails_ends_no_training(rig: Rig, beside: bool) -> None:
+@pytest.mark.parametrize("background", [False, True])
+def test_a_copy_that_fails_ends_no_training(rig: Rig, background: bool) -> None:
     def fail(_: memoryview, filled: Callable[[int], None]) -> None:
         filled(17)
         raise MemoryError("no room to flatten it")
 
-    made = checkpointer_of(rig)
-    save(made, 1, 5000)
-    made.save(2, fail, {"config": {}}, trigger="test", beside=beside)
-    made.fence()
-    [said] = [data for kind, data in rig.reports if kind == "checkpoint_failed"]
-    assert said["step"] == 2
-    assert "MemoryError: no room" in said["error"]
-    save(made, 3, 5000)
+    checkpointer = checkpointer_of(rig)
+    save(checkpointer, 1, 5000)
+    checkpointer.save(2, fail, {"config": {}}, trigger="test", background=background)
+    checkpointer.wait_for_copy()
+    [failure] = [data for kind, data in rig.reports if kind == "checkpoint_failed"]
+    assert failure["step"] == 2
+    assert "MemoryError: no room" in failure["error"]
+    save(checkpointer, 3, 5000)
     assert rig.steps("checkpoint") == [1, 3]
-    made.close()
+    checkpointer.close()
 
 
 def test_memory_is_pinned_before_the_first_copy_and_let_go_with_the_line(rig: Rig) -> None:
@@ -99,11 +99,11 @@ def test_memory_is_pinned_before_the_first_copy_and_let_go_with_the_line(rig: Ri
         pinned.append(size := len(memory))
         return lambda: pinned.remove(size)
 
-    made = checkpointer_of(rig, seat=RankGroup(pin=pin))
+    checkpointer = checkpointer_of(rig, group=RankGroup(pin=pin))
     assert pinned == []
-    save(made, 1, 5000)
+    save(checkpointer, 1, 5000)
     assert pinned == [4 * 4096], "two slots of two pages"
-    save(made, 2, 90_000)
+    save(checkpointer, 2, 90_000)
     assert pinned == [2 * 22 * 4096], "another layout's, and that alone"
-    made.close()
+    checkpointer.close()
     assert pinned == []

@@ -1,4 +1,4 @@
-"""What a user's program has of spotd, on a machine without spotd."""
+"""The hook works on a machine without spotd, and agrees with spotd/wire."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_programs_find_it_behind_what_they_bring_themselves(
     config = AgentConfig(
         deployment="d", job_id="job-1", generation=1, rank=0, token="t", watcher="none"
     )
-    env = build_env({}, config, start, node.places, 0.0)
+    env = build_env({}, config, start, node.paths, claim_until=0.0)
     assert env["PYTHONPATH"] == found + hook_path()
     assert (Path(hook_path()) / "spotd_hook" / "__init__.py").is_file()
     assert env["SPOTD_ENGINE"] == "spotd"

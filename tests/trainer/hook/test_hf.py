@@ -1,5 +1,8 @@
-"""transformers' Trainer with spotd's callback: examples/transformers, by itself, and with adapters
-on two sharded ranks. The library is imported once for all of it."""
+"""transformers' Trainer with spotd's callback.
+
+examples/transformers on one process, and with adapters on two sharded ranks. The library is
+imported once for all tests.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +71,10 @@ def test_a_run_that_was_interrupted_ends_in_the_same_bits(
 
 @pytest.mark.req("CKP-22")
 def test_it_saves_by_the_hour_and_at_the_end_of_each_epoch(tmp_path: Path) -> None:
-    """256 rows in batches of 8 are 32 steps; by time alone nothing would be saved in so short a
-    run. Killed in the second epoch it goes on from the end of the first."""
+    """256 rows in batches of 8 are 32 steps; the hourly interval alone would save nothing.
+
+    Killed in the second epoch, the program resumes from the end of the first.
+    """
     every, until = parse_every("hourly"), tmp_path / "go on"
     assert (every.steps, every.seconds) == (0, 3600.0)
     by_time = {"SPOTD_EVERY_STEPS": "0", "SPOTD_EVERY_S": str(every.seconds)}

@@ -1,4 +1,4 @@
-"""What of a program's objects is saved."""
+"""Which part of a program's objects is saved."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.hook.spotd_hook.objects import Trained, stateful
+from trainer.hook.spotd_hook.objects import TrainableParameters, stateful
 
 
 class Adapted(nn.Linear):
-    """As PEFT leaves a model: some of it frozen."""
+    """A model as PEFT leaves it: partly frozen."""
 
     def __init__(self) -> None:
         super().__init__(2, 2)
@@ -23,7 +23,7 @@ class Adapted(nn.Linear):
 def test_of_adapters_only_what_is_trained() -> None:
     model, other = Adapted(), Adapted()
     saved = stateful({"model": model})["model"]
-    assert isinstance(saved, Trained)
+    assert isinstance(saved, TrainableParameters)
     assert list(saved.state_dict()) == ["bias"]
     frozen = other.weight.clone()
     stateful({"model": other})["model"].load_state_dict(saved.state_dict())

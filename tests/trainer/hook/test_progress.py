@@ -1,4 +1,4 @@
-"""What is reported of training, and when."""
+"""Content and timing of progress reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_first_step_at_once_then_in_batches() -> None:
         lambda kind, data: reports.append({"kind": kind, **data}),
         every_s=1.0,
         steps=14,
-        say=lines.append,
+        print_line=lines.append,
         monotonic=lambda: now[0],
         clock_us=lambda: round(now[0] * 1e6),
     )
@@ -40,7 +40,7 @@ def test_a_silent_one_is_silent() -> None:
     def fail(*_: object) -> None:
         raise AssertionError
 
-    progress = Progress(fail, every_s=0, steps=1, silent=True, say=fail)
+    progress = Progress(fail, every_s=0, steps=1, disabled=True, print_line=fail)
     progress.add(1, 0.5, 10, 0.1)
     progress.flush()
 
@@ -53,14 +53,14 @@ def test_what_each_rank_needed_and_what_was_waited_for() -> None:
         every_s=100.0,
         steps=9,
         per_node=2,
-        say=lambda _: None,
+        print_line=lambda _: None,
         monotonic=lambda: 0.0,
     )
     progress.add(1, 0.5, 10, 1.0)
     for step, slow_s in ((2, 0.2), (3, 0.4)):
-        progress.waited(0.25)
+        progress.add_data_wait(0.25)
         progress.add(step, 0.5, 10, 1.0, ranks_s=[0.1, slow_s])
-        progress.held_up(2.0)
+        progress.add_save_time(2.0)
     progress.flush()
     first, second = reports
     assert first["save_s"] == 0.0

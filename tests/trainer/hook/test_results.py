@@ -1,4 +1,4 @@
-"""What a program hands in, to an agent and to nobody."""
+"""Reporting evaluation results, with and without an agent."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def test_it_is_sent_before_the_call_returns(
     monkeypatch.setenv("SPOTD_SOCKET", agent.path)
     failed = [f"c{n}" for n in range(750)]
     assert report_results("helpdesk", cases=15_000, passed=14_250, failed=failed, ttft_s=0.25)
-    told = read_evaluation(agent.wait("results").data)
-    assert told == Evaluation("helpdesk", 15_000, 14_250, 0.0, 0.25, 0.0, tuple(failed[:100]))
+    values = read_evaluation(agent.wait("results").data)
+    assert values == Evaluation("helpdesk", 15_000, 14_250, 0.0, 0.25, 0.0, tuple(failed[:100]))
     assert report_results("speed", tokens_per_s=1850)
-    told = read_evaluation(agent.wait("results", lambda data: data["suite"] == "speed").data)
-    assert told == Evaluation("speed", tokens_per_s=1850.0)
+    values = read_evaluation(agent.wait("results", lambda data: data["suite"] == "speed").data)
+    assert values == Evaluation("speed", tokens_per_s=1850.0)
 
 
 def test_sums_of_arrays_and_long_names_are_taken(
     agent: AgentEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the control box would refuse after the run is refused here, or fits."""
+    """The program's check accepts only what the control box accepts later."""
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("SPOTD_SOCKET", agent.path)
     passed = torch.tensor([True, True, False]).sum()
     failed = ["why " * 100_000, 7]
     assert report_results("numbers", cases=5, passed=passed, failed=failed)  # type: ignore[list-item]
-    told = read_evaluation(agent.wait("results").data)
-    assert (told.cases, told.passed, told.failed) == (5, 2, (("why " * 100)[:200], "7"))
+    values = read_evaluation(agent.wait("results").data)
+    assert (values.cases, values.passed, values.failed) == (5, 2, (("why " * 100)[:200], "7"))
 
 
 def test_by_hand_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,13 +62,13 @@ def test_an_agent_that_is_gone_is_not_waited_for_for_ever(
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("values", "message"),
     [
-        ({"suite": "", "cases": 1}, "does not name what was run"),
-        ({"suite": "help desk", "cases": 1}, "'help desk' does not name what was run"),
+        ({"suite": "", "cases": 1}, "is not a valid name"),
+        ({"suite": "help desk", "cases": 1}, "'help desk' is not a valid name"),
         ({"cases": 1.5}, "cases: 1.5 is no whole number"),
-        ({"ttft_p95_s": 0.5}, "give ttft_s, the median"),
-        ({"ttft_p95_s": 0.5, "ttft_s": 0.6}, "which is the lesser"),
+        ({"ttft_p95_s": 0.5}, "also give ttft_s, the median"),
+        ({"ttft_p95_s": 0.5, "ttft_s": 0.6}, "the median, which cannot be larger"),
         ({"cases": 1, "passed": 2}, "2 passed and 0 failed of 1 cases"),
         ({"cases": 2, "passed": 1, "failed": ["a", "b"]}, "1 passed and 2 failed of 2"),
         ({"tokens_per_s": 0.0}, "was not measured"),
@@ -76,9 +76,9 @@ def test_an_agent_that_is_gone_is_not_waited_for_for_ever(
         ({}, "nothing was measured"),
     ],
 )
-def test_what_cannot_be_is_said_to_the_program(told: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        report_results(**{"suite": "a", **told})
+def test_what_cannot_be_is_said_to_the_program(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        report_results(**{"suite": "a", **values})
 
 
 def test_no_torch_is_needed() -> None:

@@ -1,4 +1,4 @@
-"""The library for loops of one's own, by real programs: examples/loop and one of a few lines."""
+"""`spotd_hook.Run` in real programs: examples/loop and a small one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.hook.rig import Program
 from tests.trainer.rig import AgentEnd
 from trainer.hook.spotd_hook.run import Run
-from trainer.hook.spotd_hook.session import Session, own_of
+from trainer.hook.spotd_hook.session import Session, rank_state_of
 
 STEPS = 120
 EXAMPLE = "examples/loop/train.py"
@@ -23,8 +23,8 @@ EXAMPLE = "examples/loop/train.py"
 
 @pytest.fixture
 def agent() -> Iterator[AgentEnd]:
-    with AgentEnd() as made:
-        yield made
+    with AgentEnd() as agent:
+        yield agent
 
 
 @pytest.fixture(scope="module")
@@ -109,23 +109,23 @@ def test_a_loop_that_fails_commits_nothing(tmp_path: Path, agent: AgentEnd) -> N
 
 
 def alone(folder: Path) -> dict[str, str]:
-    """One rank of one."""
+    """The environment of a single rank."""
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     return {**rendezvous, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 
 
 def test_another_number_of_ranks_is_refused_unless_any_will_do() -> None:
     state = {"ranks": [{"at": 0}, {"at": 1}]}
-    assert own_of(state, 7, 1, 2, any_ranks=False) == {"at": 1}
+    assert rank_state_of(state, 7, 1, 2, any_ranks=False) == {"at": 1}
     with pytest.raises(ValueError, match="saved by 2 ranks, and here are 1: start as many"):
-        own_of(state, 7, 0, 1, any_ranks=False)
-    assert own_of(state, 7, 2, 3, any_ranks=True) == {"at": 0}
+        rank_state_of(state, 7, 0, 1, any_ranks=False)
+    assert rank_state_of(state, 7, 2, 3, any_ranks=True) == {"at": 0}
 
 
-@pytest.mark.parametrize("given", [{}, {"seed": 1, "data": object()}])
-def test_ranks_that_have_something_of_their_own_stay_as_many(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{}, {"seed": 1, "data": object()}])
+def test_ranks_that_have_something_of_their_own_stay_as_many(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="give seed=1, leave data out"):
-        Run(any_ranks=True, model=object(), **given)
+        Run(any_ranks=True, model=object(), **options)
 
 
 def test_a_job_whose_file_says_that_spotd_saves_nothing_is_told_at_once() -> None:

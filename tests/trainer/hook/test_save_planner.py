@@ -1,4 +1,4 @@
-"""One rank's part in the plans, and what is told of them."""
+"""One rank's part in the plans, and the reports about them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GB = 10**9
 
 @dataclass
 class Saves:
-    """As much of a checkpointer as a plan looks at."""
+    """The part of a checkpointer that the planner uses."""
 
     rates: Rates = field(default_factory=Rates)
     size: int = GB
@@ -29,30 +29,30 @@ class Saves:
     def save_s(self) -> float:
         return self.rates.save_s(self.size)
 
-    def flight_s(self) -> float | None:
+    def in_flight_s(self) -> float | None:
         return self.flight
 
 
-class Line:
+class FakeLink:
     def __init__(self) -> None:
         self.flag = Flag()
 
 
 class Lab:
-    """One rank with a clock of its own."""
+    """One rank with its own clock."""
 
     def __init__(self, **env: str) -> None:
         self.now = 100.0
-        self.said: list[dict[str, Any]] = []
-        self.saves, self.line = Saves(), Line()
-        self.saves.rates.note(GB, 1.0, 9.0)
+        self.reports: list[dict[str, Any]] = []
+        self.saves, self.link = Saves(), FakeLink()
+        self.saves.rates.add(GB, 1.0, 9.0)
         stop = StopRequests(monotonic=lambda: self.now)
-        stop.listen(self.line)  # type: ignore[arg-type]
-        self.planning = SavePlanner(
+        stop.listen(self.link)  # type: ignore[arg-type]
+        self.planner = SavePlanner(
             Job.from_env(env),
             self.saves,  # type: ignore[arg-type]
             stop,
-            lambda kind, data: self.said.append({"kind": kind, **data}),
+            lambda kind, data: self.reports.append({"kind": kind, **data}),
             monotonic=lambda: self.now,
             pause=self.pause,
         )
@@ -60,21 +60,21 @@ class Lab:
     def pause(self, seconds: float) -> None:
         self.now += seconds
 
-    def hear(self, left_s: float | None, **flag: Any) -> None:
-        notice = None if left_s is None else self.now + left_s
-        self.line.flag = Flag(notice=notice, **flag)
+    def set_flag(self, remaining_s: float | None, **flag: Any) -> None:
+        notice = None if remaining_s is None else self.now + remaining_s
+        self.link.flag = Flag(notice_deadline=notice, **flag)
 
     def step(self, busy_s: float = 0.5) -> Action | None:
         self.now += busy_s
-        words = self.planning.words(0, 1, busy_s)
-        plan = self.planning.agree([float(word) for word in words], 7)
+        values = self.planner.rank_values(0, 1, busy_s)
+        plan = self.planner.plan_for([float(value) for value in values], 7)
         return plan.action if plan else None
 
 
 def test_from_the_notice_to_the_last_save() -> None:
     lab = Lab()
     assert lab.step() is None
-    lab.hear(30.0)
+    lab.set_flag(30.0)
     actions = []
     while actions[-1:] != [Action.SAVE]:
         actions.append(lab.step())
@@ -82,65 +82,65 @@ def test_from_the_notice_to_the_last_save() -> None:
     # 30 s - 2 s - 1.3 x 10 s are trained on, but for the step that would pass that.
     assert len(actions) == 29
     assert set(actions[:-1]) == {Action.TRAIN}
-    first, last = lab.said
+    first, last = lab.reports
     assert (first["action"], first["status"], first["left_s"]) == ("train", "planned", 29.5)
     assert first["start_in_s"] == pytest.approx(14.5, abs=0.01)
     assert (last["action"], last["save_s"], last["flight_s"]) == ("save", 10.001, None)
     assert last["margin_s"] == pytest.approx(5.5, abs=0.1)
-    plan, began = lab.planning.leave(25.0, 7), lab.now
+    plan, began = lab.planner.plan_exit(25.0, 7), lab.now
     assert plan.action is Action.SAVE
     lab.now += 8.0
-    lab.planning.ended(plan, step=7, manifest="m", kept=True)
-    ended = lab.said[-1]
+    lab.planner.report_outcome(plan, step=7, manifest="m", succeeded=True)
+    ended = lab.reports[-1]
     assert (ended["status"], ended["step"], ended["kept"]) == ("ended", 7, True)
     assert ended["predicted_s"] == pytest.approx(10.0, abs=0.01)
     assert ended["took_s"] == pytest.approx(8.0, abs=0.1), "and none of it waiting for the agent"
     assert ended["margin_s"] == pytest.approx(7.5, abs=0.2)
     assert lab.now == began + 8.0
-    lab.planning.await_agent()
+    lab.planner.wait_for_agent()
     assert lab.now == pytest.approx(began + 9.0, abs=0.1), "which then has a second to hear of it"
 
 
 def test_a_notice_that_is_withdrawn_leaves_no_plan() -> None:
     lab = Lab(SPOTD_EVERY_STEPS="1")
-    lab.hear(20.0)
+    lab.set_flag(20.0)
     assert lab.step() is Action.TRAIN
-    assert not lab.planning.is_due(5, 0.0), "the last save is too near for another"
-    lab.hear(None)
+    assert not lab.planner.is_due(5, 0.0), "the last save is too near for another"
+    lab.set_flag(None)
     assert lab.step() is None
-    assert lab.planning.is_due(5, 0.0)
+    assert lab.planner.is_due(5, 0.0)
 
 
 def test_told_to_leave_before_that_it_does_what_fits() -> None:
     lab = Lab()
-    lab.hear(60.0, stop=True)
+    lab.set_flag(60.0, stop=True)
     assert lab.step() is Action.TRAIN
-    assert lab.planning.leave(25.0, 7).action is Action.SAVE
-    assert [one["action"] for one in lab.said] == ["train", "save"]
+    assert lab.planner.plan_exit(25.0, 7).action is Action.SAVE
+    assert [report["action"] for report in lab.reports] == ["train", "save"]
     lab.saves.flight = 3.0
-    lab.hear(9.0, stop=True)
-    assert Lab().planning.leave(25.0, 7).action is Action.SAVE, "25 s without a word"
-    assert lab.planning.leave(25.0, 7).action is Action.FINISH
+    lab.set_flag(9.0, stop=True)
+    assert Lab().planner.plan_exit(25.0, 7).action is Action.SAVE, "25 s without a word"
+    assert lab.planner.plan_exit(25.0, 7).action is Action.FINISH
     lab.saves.flight = None
-    assert lab.planning.leave(25.0, 7).action is Action.RELEASE
+    assert lab.planner.plan_exit(25.0, 7).action is Action.RELEASE
 
 
 def test_a_stop_that_nobody_set_a_time_for_is_no_plan_to_tell() -> None:
     lab = Lab()
-    plan = lab.planning.leave(25.0, 7)
-    lab.planning.ended(plan, step=7, manifest="m", kept=True)
-    assert lab.said == []
+    plan = lab.planner.plan_exit(25.0, 7)
+    lab.planner.report_outcome(plan, step=7, manifest="m", succeeded=True)
+    assert lab.reports == []
 
 
 def test_the_pause_between_saves_follows_what_is_measured_and_what_the_box_says() -> None:
     lab = Lab(SPOTD_EVERY="auto", SPOTD_EVERY_S="5", SPOTD_MTBF_S="28800")
     lab.saves.rates = Rates()
-    assert lab.planning.every_s() == 60.0, "the first save measures"
-    lab.saves.rates.note(GB, 0.5, 9.0)
-    assert lab.planning.every_s() == pytest.approx(169.7, rel=0.001)
-    assert [lab.planning.is_due(1000, s) for s in (169.0, 170.0)] == [False, True]
-    lab.hear(None, mtbf_s=7200.0)
-    assert lab.planning.every_s() == pytest.approx(84.9, rel=0.001)
+    assert lab.planner.every_s() == 60.0, "the first save measures"
+    lab.saves.rates.add(GB, 0.5, 9.0)
+    assert lab.planner.every_s() == pytest.approx(169.7, rel=0.001)
+    assert [lab.planner.is_due(1000, s) for s in (169.0, 170.0)] == [False, True]
+    lab.set_flag(None, mtbf_s=7200.0)
+    assert lab.planner.every_s() == pytest.approx(84.9, rel=0.001)
 
 
 @pytest.mark.req("CKP-08")
@@ -149,22 +149,22 @@ def test_a_quarter_more_of_either_is_another_pause_at_the_next_look(
     stall_s: float, mtbf_h: float, factor: float
 ) -> None:
     lab = Lab(SPOTD_EVERY="auto", SPOTD_MTBF_S=str(8 * 3600))
-    before = lab.planning.every_s()
+    before = lab.planner.every_s()
     assert before == pytest.approx(240, rel=0.001)
     lab.saves.rates = Rates()
-    lab.saves.rates.note(GB, stall_s, 9.0)
-    lab.hear(None, mtbf_s=mtbf_h * 3600)
-    assert lab.planning.every_s() == pytest.approx(before * factor, rel=0.001)
+    lab.saves.rates.add(GB, stall_s, 9.0)
+    lab.set_flag(None, mtbf_s=mtbf_h * 3600)
+    assert lab.planner.every_s() == pytest.approx(before * factor, rel=0.001)
 
 
 def test_money_makes_it_rarer() -> None:
     lab = Lab(SPOTD_EVERY="auto", SPOTD_MTBF_S="7200", SPOTD_GB_COSTS_S="8")
-    assert lab.planning.every_s() == pytest.approx(360.0, rel=0.001)
+    assert lab.planner.every_s() == pytest.approx(360.0, rel=0.001)
 
 
 def test_steps_and_seconds_stay_as_they_were_told() -> None:
     lab = Lab(SPOTD_EVERY_STEPS="10", SPOTD_EVERY_S="40", SPOTD_MTBF_S="7200")
-    assert [lab.planning.is_due(n, s) for n, s in ((9, 39), (10, 1), (1, 40))] == [
+    assert [lab.planner.is_due(n, s) for n, s in ((9, 39), (10, 1), (1, 40))] == [
         False,
         True,
         True,
@@ -173,7 +173,7 @@ def test_steps_and_seconds_stay_as_they_were_told() -> None:
 
 def test_a_rank_without_a_checkpointer_follows() -> None:
     stop = StopRequests()
-    planning = SavePlanner(Job.from_env({}), None, stop, lambda *_: None, speaks=False)
-    words = planning.words(1, 2, 0.5)
-    assert (words[:4], words[4], words[6:]) == ([0] * 4, 0, [0, 0])
-    assert not planning.is_due(10**6, 1e6)
+    planner = SavePlanner(Job.from_env({}), None, stop, lambda *_: None, reports=False)
+    values = planner.rank_values(1, 2, 0.5)
+    assert (values[:4], values[4], values[6:]) == ([0] * 4, 0, [0, 0])
+    assert not planner.is_due(10**6, 1e6)

@@ -1,4 +1,4 @@
-"""What a rank reads of a checkpoint that others divided otherwise."""
+"""Loading a checkpoint on ranks with another division of the tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCALAR = torch.tensor(7.0)
 
 
 class Streams:
-    """In a checkpointer's place: streams of bytes, and room for so many at once."""
+    """Replaces a checkpointer: byte streams, and memory for `size` bytes at once."""
 
     def __init__(self, streams: Sequence[bytes], size: int) -> None:
         self.streams, self.size = streams, size
@@ -39,23 +39,23 @@ def block(at: Sequence[int], part: Tensor, stream: int, offset: int) -> dict[str
 def found_of(
     divided: Sequence[tuple[tuple[int, int], Tensor]],
 ) -> tuple[FoundCheckpoint, list[bytes]]:
-    """`w` in these blocks, one a stream, and a number in the first one, before it."""
+    """Return `w` in these blocks, one per stream, preceded by a scalar in the first stream."""
     streams, blocks = [], []
     for number, (at, part) in enumerate(divided):
-        ahead = bytes(SCALAR.numpy().tobytes()).ljust(64, b"?") if not number else b""
-        blocks.append(block(at, part, number, len(ahead)))
-        streams.append(ahead + part.contiguous().numpy().tobytes())
+        scalar_bytes = bytes(SCALAR.numpy().tobytes()).ljust(64, b"?") if not number else b""
+        blocks.append(block(at, part, number, len(scalar_bytes)))
+        streams.append(scalar_bytes + part.contiguous().numpy().tobytes())
     tensors = [
         {"name": "w", "dtype": "float32", "shape": [4, 6], "blocks": blocks},
         {"name": "n", "dtype": "float32", "shape": [], "blocks": [block((), SCALAR, 0, 0)]},
     ]
-    return FoundCheckpoint({"step": 3}, {}, tensors, [len(one) for one in streams]), streams
+    return FoundCheckpoint({"step": 3}, {}, tensors, [len(stream) for stream in streams]), streams
 
 
 def load(
-    found: FoundCheckpoint, streams: Sequence[bytes], into: Mapping[str, Tensor], room: int
+    found: FoundCheckpoint, streams: Sequence[bytes], into: Mapping[str, Tensor], capacity: int
 ) -> Streams:
-    fake = Streams(streams, room)
+    fake = Streams(streams, capacity)
     load_shards(cast("Checkpointer", fake), found, into)
     return fake
 
@@ -69,16 +69,16 @@ COLUMNS = [((0, 0), WHOLE[:, :4]), ((0, 4), WHOLE[:, 4:])]
 
 
 @pytest.mark.parametrize("divided", [[((0, 0), WHOLE)], ROWS, COLUMNS])
-@pytest.mark.parametrize("room", [96, 1000])
+@pytest.mark.parametrize("capacity", [96, 1000])
 def test_a_tensor_comes_together_whatever_blocks_it_was_saved_in(
-    divided: list[tuple[tuple[int, int], Tensor]], room: int
+    divided: list[tuple[tuple[int, int], Tensor]], capacity: int
 ) -> None:
     found, streams = found_of(divided)
     into = {**empty(), "nothing": torch.empty(0, 3)}
-    fake = load(found, streams, into, room)
+    fake = load(found, streams, into, capacity)
     assert torch.equal(into["w"], WHOLE)
     assert into["n"].item() == 7.0
-    assert len(fake.fetched) == (1 if room == 1000 else 2), "neighbours are read at once"
+    assert len(fake.fetched) == (1 if capacity == 1000 else 2), "neighbours are read at once"
 
 
 def test_what_needs_more_than_the_rank_s_own_memory_is_refused() -> None:
@@ -88,7 +88,7 @@ def test_what_needs_more_than_the_rank_s_own_memory_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("into", "said"),
+    ("into", "difference"),
     [
         ({"w": torch.zeros(4, 6)}, "n: float32 [], here none"),
         ({**empty(), "more": torch.zeros(1)}, "more: none, here float32 [1]"),
@@ -96,16 +96,16 @@ def test_what_needs_more_than_the_rank_s_own_memory_is_refused() -> None:
         (empty() | {"w": torch.zeros(4, 6).double()}, "here float64 [4, 6]"),
     ],
 )
-def test_other_tensors_are_named(into: dict[str, Tensor], said: str) -> None:
+def test_other_tensors_are_named(into: dict[str, Tensor], difference: str) -> None:
     found, streams = found_of(ROWS)
     with pytest.raises(SaverError, match="holds other tensors than this model has") as caught:
         load(found, streams, into, 1000)
-    assert said in str(caught.value)
+    assert difference in str(caught.value)
 
 
 def test_whole_tensors_are_laid_out_one_behind_the_other() -> None:
     layout, shards = lay_out_shards({"w": WHOLE, "n": SCALAR, "nothing": torch.empty(0, 3)})
-    assert [(one["name"], one["at"], one["offset"]) for one in layout.pieces] == [
+    assert [(stream["name"], stream["at"], stream["offset"]) for stream in layout.pieces] == [
         ("w", [0, 0], 0),
         ("n", [], 128),
     ]

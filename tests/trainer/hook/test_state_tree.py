@@ -1,4 +1,4 @@
-"""What is saved comes back as it was, by its bits."""
+"""Saved values are restored bit for bit."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from trainer.hook.spotd_hook import rng_state
-from trainer.hook.spotd_hook.layout import ALIGN, lay_out, read, stage
-from trainer.hook.spotd_hook.state_tree import StateError, put_together, take_apart
+from trainer.hook.spotd_hook.layout import ALIGN, lay_out, read_tensors, stage
+from trainer.hook.spotd_hook.state_tree import StateError, flatten_state, unflatten_state
 
 VALUES: Any = {
     "state": {0: {"step": torch.tensor(3.0), "moments": torch.randn(5, 3).T}},
@@ -37,19 +37,19 @@ VALUES: Any = {
 
 
 def there_and_back(value: Any) -> Any:
-    tree, tensors = take_apart(value, "x")
-    layout, told = lay_out(tensors), list[int]()
+    tree, tensors = flatten_state(value, "x")
+    layout, filled = lay_out(tensors), list[int]()
     memory = memoryview(bytearray(layout.size))
-    stage(tensors, layout, memory, told.append)
+    stage(tensors, layout, memory, filled.append)
     assert all(piece["offset"] % ALIGN == 0 for piece in layout.pieces)
-    assert told == sorted(told)
-    assert told[-1] <= layout.size
-    return put_together(json.loads(json.dumps(tree)), read(layout.pieces, memory))
+    assert filled == sorted(filled)
+    assert filled[-1] <= layout.size
+    return unflatten_state(json.loads(json.dumps(tree)), read_tensors(layout.pieces, memory))
 
 
 def same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
-        raw = [one.contiguous().flatten().view(torch.uint8) for one in (a, b)]
+        raw = [tensor.contiguous().flatten().view(torch.uint8) for tensor in (a, b)]
         return (a.dtype, a.shape) == (b.dtype, b.shape) and torch.equal(*raw)
     if isinstance(a, np.ndarray):
         return a.dtype == b.dtype and np.array_equal(a, b)
@@ -63,9 +63,9 @@ def same(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("name", VALUES)
 def test_each_kind_comes_back(name: str) -> None:
     value = {name: VALUES[name]}
-    back = there_and_back({**value, "z": torch.ones(1)})
-    assert same(value[name], back[name])
-    assert type(back[name]) is type(value[name]) or name == "number"
+    restored = there_and_back({**value, "z": torch.ones(1)})
+    assert same(value[name], restored[name])
+    assert type(restored[name]) is type(value[name]) or name == "number"
 
 
 def test_nan_stays_nan() -> None:
@@ -74,26 +74,26 @@ def test_nan_stays_nan() -> None:
 
 def test_names_of_tensors_tell_where_they_were_and_none_is_there_twice() -> None:
     state = {"a": {"b": torch.zeros(1)}, "a.b": torch.ones(2)}
-    _, tensors = take_apart(state, "model")
+    _, tensors = flatten_state(state, "model")
     assert list(tensors) == ["model.a.b", "model.a.b'"]
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "message"),
     [
         ({"lr": {"f": open}}, r"x.lr.f is of type builtin_function_or_method, which cannot"),
         ({"w": torch.eye(2).to_sparse()}, "x.w is a sharded or sparse tensor"),
         ({"o": np.array([None])}, "x.o is an array that torch has no type for"),
     ],
 )
-def test_what_cannot_be_saved_is_named(value: Any, words: str) -> None:
-    with pytest.raises(StateError, match=words):
-        take_apart(value, "x")
+def test_what_cannot_be_saved_is_named(value: Any, message: str) -> None:
+    with pytest.raises(StateError, match=message):
+        flatten_state(value, "x")
 
 
 @pytest.mark.req("CKP-26")
 def test_the_state_of_a_sharded_model_is_refused_with_what_to_give_instead(tmp_path: Path) -> None:
-    """What one rank would save of it is not the model."""
+    """One rank's part of the state is not the model."""
     init = f"file://{tmp_path}/meet"
     distributed.init_process_group("gloo", init_method=init, rank=0, world_size=1)
     try:
@@ -101,31 +101,31 @@ def test_the_state_of_a_sharded_model_is_refused_with_what_to_give_instead(tmp_p
         model = nn.Linear(4, 4)
         fully_shard(model, mesh=mesh)
         with pytest.raises(StateError, match=r"model.weight is a sharded .*give the model and its"):
-            take_apart(model.state_dict(), "model")
+            flatten_state(model.state_dict(), "model")
     finally:
         distributed.destroy_process_group()
 
 
 def test_a_tree_of_a_newer_spotd_or_without_its_tensors_is_no_state() -> None:
     with pytest.raises(ValueError, match=r"not known here: \$new"):
-        put_together({"$new": 1}, {})
+        unflatten_state({"$new": 1}, {})
     with pytest.raises(ValueError, match=r"no tensor 'x\.w'"):
-        put_together({"$tensor": "x.w"}, {})
+        unflatten_state({"$tensor": "x.w"}, {})
     with pytest.raises(ValueError, match="no tensors of type 'int300'"):
-        read([{"name": "w", "dtype": "int300", "shape": [1], "offset": 0}], memoryview(b""))
+        read_tensors([{"name": "w", "dtype": "int300", "shape": [1], "offset": 0}], memoryview(b""))
 
 
 def test_random_generators_go_on() -> None:
-    state = there_and_back(rng_state.take())
-    before = draw()
-    rng_state.give(state)
-    assert draw() == before
+    state = there_and_back(rng_state.capture())
+    expected = draw()
+    rng_state.restore(state)
+    assert draw() == expected
 
 
 def test_a_seeded_step_is_a_function_of_its_number_and_rank() -> None:
     drawn = []
-    for place in ((1, 5, 0), (1, 6, 0), (1, 5, 1), (1, 5, 0)):
-        rng_state.seed(*place)
+    for arguments in ((1, 5, 0), (1, 6, 0), (1, 5, 1), (1, 5, 0)):
+        rng_state.seed(*arguments)
         drawn.append(draw())
     assert drawn[0] == drawn[3]
     assert len(set(drawn)) == 3

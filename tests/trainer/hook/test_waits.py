@@ -1,5 +1,4 @@
-"""What training waits for data is measured where the program says which its batches are, and said
-to be nothing nowhere else."""
+"""The wait for data is measured if the program declares its batches, and otherwise unknown."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ Reports = list[dict[str, Any]]
 
 
 def reports(folder: Path, kind: str, *arguments: str, modules: tuple[str, ...] = TORCH) -> Reports:
-    """Of the steps of a whole run."""
+    """Return the progress reports of a complete run."""
     env = {"PAUSE_S": str(PAUSE_S), "HF_HUB_OFFLINE": "1"}
     program = Program(folder, STARVED, (kind, *arguments), env=env, modules=modules)
     with AgentEnd() as agent:
@@ -30,7 +29,7 @@ def reports(folder: Path, kind: str, *arguments: str, modules: tuple[str, ...] =
 
 
 def judge(found: Reports, steps: int) -> None:
-    """A batch for each step, and all of it within the time of the steps."""
+    """Check that there was a wait for each step's batch, within the time of the steps."""
     waited = sum(report["data_s"] for report in found)
     assert found[-1]["to_step"] == steps
     assert steps * PAUSE_S * 0.99 <= waited <= sum(report["busy_s"] for report in found)

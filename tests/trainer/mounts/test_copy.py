@@ -20,29 +20,29 @@ from spotd.demo.s3 import serving
 from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import Node, is_running
 from trainer.agent.base.journal import Journal, JournalReader
-from trainer.agent.base.paths import find_places
-from trainer.agent.base.redaction import hidden_of
-from trainer.agent.data.buckets import Copied as Told
-from trainer.mounts.byte_counter import ByteCounter, counted
-from trainer.mounts.copy import Copied, Copy, MountError
+from trainer.agent.base.paths import find_paths
+from trainer.agent.base.redaction import secret_values
+from trainer.agent.data.buckets import CopyReport
+from trainer.mounts.byte_counter import ByteCounter, read_counts
+from trainer.mounts.copy import Copy, CopyResult, MountError
 
 DATA = {"a": os.urandom(1000), "x/y/b.bin": os.urandom(350), "empty": b""}
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Bucket]:
-    with serving() as made:
-        yield made
+    with serving() as filled_bucket:
+        yield filled_bucket
 
 
 @pytest.fixture
 def bucket(server: Bucket) -> Bucket:
     """Filled, and nobody else's."""
-    made = Bucket(server.endpoint)
-    store = open_store(made.url, made.options)
+    filled_bucket = Bucket(server.endpoint)
+    store = open_store(filled_bucket.url, filled_bucket.options)
     for key, data in DATA.items():
         store.put(key, data)
-    return made
+    return filled_bucket
 
 
 @pytest.fixture
@@ -51,23 +51,23 @@ def store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
     return open_store(bucket.url, bucket.options)
 
 
-def copy(store: ObjectStore, folder: Path) -> Copied:
+def copy(store: ObjectStore, folder: Path) -> CopyResult:
     return Copy(store, folder / "d", folder / "note.json", lambda _: None).run()
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    found = (path for path in (folder / "d").rglob("*") if path.is_file())
-    return {str(path.relative_to(folder / "d")): path.read_bytes() for path in found}
+    results = (path for path in (folder / "d").rglob("*") if path.is_file())
+    return {str(path.relative_to(folder / "d")): path.read_bytes() for path in results}
 
 
 def test_all_of_it_comes_and_only_what_changed_again(store: ObjectStore, tmp_path: Path) -> None:
-    assert copy(store, tmp_path) == Copied(3, 3, 1350)
+    assert copy(store, tmp_path) == CopyResult(3, 3, 1350)
     assert content(tmp_path) == DATA
-    assert copy(store, tmp_path) == Copied(0, 3, 0)
+    assert copy(store, tmp_path) == CopyResult(0, 3, 0)
     new = os.urandom(1000)
     store.put("a", new)
     (tmp_path / "d" / "empty").unlink()
-    assert copy(store, tmp_path) == Copied(2, 3, 1000)
+    assert copy(store, tmp_path) == CopyResult(2, 3, 1000)
     assert content(tmp_path) == {**DATA, "a": new}
     (tmp_path / "note.json").write_text(json.dumps([1]))
     assert copy(store, tmp_path).files == 3
@@ -114,9 +114,9 @@ def test_an_address_with_nothing_is_an_error(bucket: Bucket, tmp_path: Path) -> 
 def test_a_node_has_it_before_setup_and_says_what_it_cannot_have(
     node: Node, bucket: Bucket, tmp_path: Path
 ) -> None:
-    given = wire.Bucket("~/data", bucket.url, bucket.options)
+    data_bucket = wire.Bucket("~/data", bucket.url, bucket.options)
     node.run()
-    node.start(setup="wc -c < ~/data/x/y/b.bin", buckets=(given,))
+    node.start(setup="wc -c < ~/data/x/y/b.bin", buckets=(data_bucket,))
     node.wait_for(wire.EXITED)
     assert node.log("setup").strip() == "350"
     with Node(tmp_path / "other", generation=2) as other:
@@ -136,12 +136,12 @@ class Held:
         self._key, self.may = key, Event()
 
     def __call__(self, app: Any) -> Any:
-        def held(environ: Any, start: Any) -> Any:
+        def gate(environ: Any, start: Any) -> Any:
             if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"].endswith(self._key):
                 self.may.wait(LIMIT_S)
             return app(environ, start)
 
-        return held
+        return gate
 
 
 def lines(node: Node) -> list[dict[str, Any]]:
@@ -152,86 +152,89 @@ def test_what_a_node_copied_is_told_once_however_often_its_agent_dies(node: Node
     """The first dies with one object of two here, and what that took is told by the second, which
     copies both; the third finds a program that runs, and has nothing to tell."""
     sizes = {"a": 3 << 20, "b": 1 << 20}
-    held = Held("/b")
-    with serving(wrap=held) as bucket:
+    gate = Held("/b")
+    with serving(wrap=gate) as bucket:
         store = open_store(bucket.url, bucket.options)
         for key, size in sizes.items():
             store.put(key, bytes(size))
         node.run()
-        given = wire.Bucket("~/data", bucket.url, bucket.options)
-        node.start(run="touch up; until [ -e go ]; do sleep 0.02; done", buckets=(given,))
-        counts = node.places.folder / "copied"
+        data_bucket = wire.Bucket("~/data", bucket.url, bucket.options)
+        node.start(run="touch up; until [ -e go ]; do sleep 0.02; done", buckets=(data_bucket,))
+        counts = node.paths.folder / "copied"
         source = ("~/data", bucket.url)
-        wait_until("one is here", lambda: counted(counts) == {source: sizes["a"]})
+        wait_until("one is here", lambda: read_counts(counts) == {source: sizes["a"]})
         [count] = counts.glob("*.json")
         node.kill_agent()
         wait_until("who copied is gone", lambda: not is_running(int(count.name.split("-")[0])))
         assert lines(node) == []
-        held.may.set()
+        gate.may.set()
         node.run()
-        wait_until("the program to be up", (node.places.workdir / "up").exists)
+        wait_until("the program to be up", (node.paths.workdir / "up").exists)
         node.kill_agent()
         node.run()
-        (node.places.workdir / "go").touch()
+        (node.paths.workdir / "go").touch()
         node.wait_for(wire.EXITED)
-    told = sum(line["bytes"] for line in lines(node))
+    read_total = sum(line["bytes"] for line in lines(node))
     assert {(line["target"], line["url"]) for line in lines(node)} == {source}
-    assert told == 2 * sizes["a"] + sizes["b"]
+    assert read_total == 2 * sizes["a"] + sizes["b"]
 
 
 def test_of_a_data_set_it_is_told_where_it_came_from_and_the_regions_copy_is_free(
     tmp_path: Path, bucket: Bucket
 ) -> None:
     near = (tmp_path / "near").as_uri()
-    given = wire.Bucket("~/data", bucket.url, bucket.options, near, {}, 90_000, 1_000_000)
-    found = []
+    data_bucket = wire.Bucket("~/data", bucket.url, bucket.options, near, {}, 90_000, 1_000_000)
+    results = []
     for name in ("first", "second"):
         with Node(tmp_path / name / "home") as node:
             node.run()
-            node.start(run="cat ~/data/a ~/data/x/y/b.bin | wc -c", buckets=(given,))
+            node.start(run="cat ~/data/a ~/data/x/y/b.bin | wc -c", buckets=(data_bucket,))
             node.wait_for(wire.EXITED)
             assert node.log().strip() == "1350"
-            found.append(lines(node))
-    assert found == [[{"target": "~/data", "bytes": 1350, "url": bucket.url}], []]
+            results.append(lines(node))
+    assert results == [[{"target": "~/data", "bytes": 1350, "url": bucket.url}], []]
 
 
 def test_what_came_is_told_once_a_minute_and_the_rest_at_the_end(tmp_path: Path) -> None:
-    places = find_places({"SPOTD_HOME": str(tmp_path)}, "job-1", 1)
-    for folder in (places.folder, places.memory):
+    paths = find_paths({"SPOTD_HOME": str(tmp_path)}, "job-1", 1)
+    for folder in (paths.folder, paths.memory):
         folder.mkdir(parents=True)
     journals = []
 
-    def agent() -> Told:
+    def agent() -> CopyReport:
         """One after the other, of one journal."""
-        journals.append(Journal(places.journal, places.overflow, 1, now_us=lambda: 1))
-        return Told(places, journals[-1], 0.0)
+        journals.append(Journal(paths.journal, paths.overflow, 1, now_us=lambda: 1))
+        return CopyReport(paths, journals[-1], 0.0)
 
     try:
         first = agent()
-        came = ByteCounter(first.folder).of("/d", "s3://b")
-        came(100)
-        first.tell(59.0)
+        add = ByteCounter(first.folder).counter("/d", "s3://b")
+        add(100)
+        first.report(59.0)
         assert journals[0].seq == 0
-        first.tell(60.0)
-        first.tell(61.0, last=True)
+        first.report(60.0)
+        first.report(61.0, last=True)
         second = agent()
         other = ByteCounter(second.folder)
-        other.of("/d", "s3://b")(30)
-        other.of("/e", "s3://b")(4)
-        other.keep()
+        other.counter("/d", "s3://b")(30)
+        other.counter("/e", "s3://b")(4)
+        other.flush()
         for _ in range(2):
-            second.tell(0.0, last=True)
-        said = [entry.data for entry in JournalReader(places.journal, places.overflow, 0).read()]
-        told = [(one["target"], one["bytes"]) for one in said]
-        assert told == [("/d", 100), ("/d", 30), ("/e", 4)]
+            second.report(0.0, last=True)
+        entries = [entry.data for entry in JournalReader(paths.journal, paths.overflow, 0).read()]
+        read_total = [(row["target"], row["bytes"]) for row in entries]
+        assert read_total == [("/d", 100), ("/d", 30), ("/e", 4)]
     finally:
         for journal in journals:
             journal.close()
-        shutil.rmtree(places.memory)
+        shutil.rmtree(paths.memory)
 
 
 def test_the_keys_of_a_bucket_are_hidden_in_what_programs_print(node: Node) -> None:
     keys, near = {"region": "r", "secret_access_key": "s3cret-key"}, {"sas_token": "of-the-copy"}
-    given = wire.Bucket("/d", "s3://b", keys, near="az://c", near_options=near)
-    assert hidden_of(node.start_document(buckets=(given,))) == ["s3cret-key", "of-the-copy"]
-    assert not [word for word in ("s3cret-key", "of-the-copy") if word in repr(given)]
+    data_bucket = wire.Bucket("/d", "s3://b", keys, near="az://c", near_options=near)
+    assert secret_values(node.start_document(buckets=(data_bucket,))) == [
+        "s3cret-key",
+        "of-the-copy",
+    ]
+    assert not [word for word in ("s3cret-key", "of-the-copy") if word in repr(data_bucket)]

@@ -1,5 +1,5 @@
-"""Buckets that a machine of another cloud mounts as what it is, by the real rclone from real
-servers; tokens that end soon, and are looked at."""
+"""Mounting buckets from a machine of another cloud by identity federation, with the real rclone,
+real servers and short-lived tokens."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ KINDS = [("gs", "aws"), ("gs", "azure"), ("az", "aws"), ("az", "gcp")]
 
 @dataclass
 class Elsewhere:
-    """A bucket of one cloud, for a machine of another; who believes what it is; and the node."""
+    """A bucket, a node on another cloud, and the identity providers that trust the node."""
 
     url: str
     options: dict[str, str]
-    others: Believers
+    trust: Believers
     node: Node
     server: Any
 
@@ -59,48 +59,48 @@ class Elsewhere:
         return wire.Bucket("~/data", self.url, self.options, mode=mode)
 
     def last_end_s(self) -> float:
-        """When all tokens of until now have ended."""
-        return max(end for end, _ in self.others.made.values())
+        """The time when all tokens issued so far have expired."""
+        return max(end for end, _ in self.trust.made.values())
 
 
 @pytest.fixture
-def others() -> Iterator[Believers]:
-    with believing() as made:
-        yield made
+def trust() -> Iterator[Believers]:
+    with believing() as believers:
+        yield believers
 
 
 @pytest.fixture
 def elsewhere(
-    request: pytest.FixtureRequest, others: Believers, node: Node, tmp_path: Path
+    request: pytest.FixtureRequest, trust: Believers, node: Node, tmp_path: Path
 ) -> Iterator[Elsewhere]:
     scheme, cloud = request.param
-    made = {"gs": google, "az": azure}[scheme]
-    with made(others, node, tmp_path, cloud) as found:
-        yield found
+    make = {"gs": google, "az": azure}[scheme]
+    with make(trust, node, tmp_path, cloud) as result:
+        yield result
 
 
 @contextmanager
-def google(others: Believers, node: Node, _: Path, cloud: str) -> Iterator[Elsewhere]:
-    with gcs_rig.serving() as made:
-        filled(made)
-        made.guard = others.guard
-        options = {**made.plain, **google_options(others, cloud)}
-        yield Elsewhere(made.url, options, others, node, made)
+def google(trust: Believers, node: Node, _: Path, cloud: str) -> Iterator[Elsewhere]:
+    with gcs_rig.serving() as bucket_server:
+        filled(bucket_server)
+        bucket_server.guard = trust.guard
+        options = {**bucket_server.plain, **google_options(trust, cloud)}
+        yield Elsewhere(bucket_server.url, options, trust, node, bucket_server)
 
 
 @contextmanager
-def azure(others: Believers, node: Node, folder: Path, cloud: str) -> Iterator[Elsewhere]:
-    """By the account's own name, over TLS: rclone shows tokens to nothing else."""
-    with azurite_rig.serving(folder) as made:
-        where = urlsplit(made.endpoint)
+def azure(trust: Believers, node: Node, folder: Path, cloud: str) -> Iterator[Elsewhere]:
+    """Uses the account's own host name over TLS, as rclone sends tokens nowhere else."""
+    with azurite_rig.serving(folder) as bucket_server:
+        where = urlsplit(bucket_server.endpoint)
         with leading_to(str(where.hostname), where.port or 0) as tunnel, certified(folder):
-            filled(made)
+            filled(bucket_server)
             ca = str(folder / "ca.pem")
             node.environ |= {"HTTPS_PROXY": tunnel.url, "SSL_CERT_FILE": ca}
             node.environ |= {"NO_PROXY": "169.254.169.254,metadata.internal"}  # as on many images
             line = {"account": azurite_rig.ACCOUNT, "allow_http": "true"}
-            options = {**line, **entra_options(others, cloud)}
-            yield Elsewhere(made.url, options, others, node, tunnel)
+            options = {**line, **entra_options(trust, cloud)}
+            yield Elsewhere(bucket_server.url, options, trust, node, tunnel)
             assert set(tunnel.asked) <= {f"{azurite_rig.HOST}:443"}
 
 
@@ -121,32 +121,34 @@ while [ ! -e over ]; do sleep 0.05; done
 
 @pytest.mark.parametrize("elsewhere", KINDS, indirect=True)
 def test_a_mount_is_read_on_after_its_tokens_have_ended(elsewhere: Elsewhere) -> None:
-    """Its credentials are renewed before, and are in no argument, log or file of its machine."""
-    others, node = elsewhere.others, elsewhere.node
-    others.lasts_s = LASTS_S
+    """Credentials are renewed in time, and appear in no argument, log or file of the machine."""
+    trust, node = elsewhere.trust, elsewhere.node
+    trust.lasts_s = LASTS_S
     node.run()
     node.start(run=READS, buckets=(elsewhere.mount(),))
-    wait_until("the program to be up", (node.places.workdir / "up").exists)
-    first, others.used = set(others.made), []
+    wait_until("the program to be up", (node.paths.workdir / "up").exists)
+    first, trust.used = set(trust.made), []
     arguments = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in tree(rclone_pid(node))]
     assert any(b"rclone" in line and b"--read-only" in line for line in arguments)
-    wait_until("its tokens to end", lambda: time.time() > max(others.made[one][0] for one in first))
-    (node.places.workdir / "over").touch()
+    wait_until(
+        "its tokens to end", lambda: time.time() > max(trust.made[token][0] for token in first)
+    )
+    (node.paths.workdir / "over").touch()
     assert node.wait_for(wire.EXITED).data["code"] == 0, node.log("mount-0")
-    assert set(others.made) > first
-    assert others.denied == []
-    assert not first & {*others.used}
-    assert {others.made[one][1].rpartition(".")[2] for one in others.used} <= {"read_only"}
-    assert others.used or elsewhere.url.startswith("az:")
-    kept = [path.read_bytes() for path in files(node.home)]
-    assert any(wire.EXITED.encode() in text for text in kept), "it looks where things are"
-    for token in others.made:
-        assert not [text for text in (*arguments, *kept) if token.encode() in text]
-    wait_until("what opens it to be gone", lambda: not [*node.places.memory.glob("mount-0.opt*")])
+    assert set(trust.made) > first
+    assert trust.denied == []
+    assert not first & {*trust.used}
+    assert {trust.made[token][1].rpartition(".")[2] for token in trust.used} <= {"read_only"}
+    assert trust.used or elsewhere.url.startswith("az:")
+    stored = [path.read_bytes() for path in files(node.home)]
+    assert any(wire.EXITED.encode() in text for text in stored), "it looks where things are"
+    for token in trust.made:
+        assert not [text for text in (*arguments, *stored) if token.encode() in text]
+    wait_until("what opens it to be gone", lambda: not [*node.paths.memory.glob("mount-0.opt*")])
 
 
 def test_a_mount_of_s3s_too(node: Node, tmp_path: Path) -> None:
-    """As above, by sessions that end soon; rclone asks our program for them."""
+    """The same for AWS sessions, which rclone gets from our credential_process."""
     issuer = Issuer()
     with lending.serving(tmp_path) as server, serve_script(issuer.reply) as (metadata, _):
         filled(server.bucket)
@@ -160,10 +162,10 @@ def test_a_mount_of_s3s_too(node: Node, tmp_path: Path) -> None:
         node.run()
         bucket = wire.Bucket("~/data", server.bucket.url, {**line, **who, **where}, mode=MOUNT)
         node.start(run=READS, buckets=(bucket,))
-        wait_until("the program to be up", (node.places.workdir / "up").exists)
+        wait_until("the program to be up", (node.paths.workdir / "up").exists)
         first, up_s = {*server.rules.used}, time.monotonic()
         wait_until("its sessions to end", lambda: time.monotonic() > up_s + LASTS_S)
-        (node.places.workdir / "over").touch()
+        (node.paths.workdir / "over").touch()
         assert node.wait_for(wire.EXITED).data["code"] == 0, node.log("mount-0")
     assert server.rules.used > first
     assert server.rules.denied == []
@@ -174,11 +176,11 @@ def tree(pid: int) -> list[int]:
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """What it has but mounts and the program's own."""
-    for root, names, found in os.walk(folder):
+    """The node's files, without mounts and the program's own files."""
+    for root, names, file_names in os.walk(folder):
         if Path(root) == folder:
             names.remove("data")
-        yield from (Path(root) / name for name in found)
+        yield from (Path(root) / name for name in file_names)
 
 
 GOES_ON = """
@@ -194,15 +196,15 @@ until cat ~/data/x/blob.bin > /dev/null; do sleep 0.2; done
 def test_while_nobody_makes_tokens_that_is_told_and_then_it_is_read_on(
     elsewhere: Elsewhere,
 ) -> None:
-    others, node = elsewhere.others, elsewhere.node
-    others.lasts_s = LASTS_S
+    trust, node = elsewhere.trust, elsewhere.node
+    trust.lasts_s = LASTS_S
     node.run()
     node.start(run=GOES_ON, buckets=(elsewhere.mount(),))
-    wait_until("the program to be up", (node.places.workdir / "up").exists)
-    others.down = 503
-    wait_until("it to fail", (node.places.workdir / "failed").exists)
+    wait_until("the program to be up", (node.paths.workdir / "up").exists)
+    trust.down = 503
+    wait_until("it to fail", (node.paths.workdir / "failed").exists)
     assert time.time() > elsewhere.last_end_s() - 1, "and not before the last token ended"
-    others.down = 0
+    trust.down = 0
     assert node.wait_for(wire.EXITED).data["code"] == 0, node.log("mount-0")
     told = node.entries(wire.WARNING)[-1].data
     assert told["verdict"] == "mount_failing"
@@ -220,12 +222,12 @@ def test_whichever_of_the_two_dies_takes_the_other_along_and_both_are_made_anew(
     wait = "while [ ! -e over ]; do sleep 0.05; done"
     read = "until cat ~/data/small 2> /dev/null; do sleep 0.05; done"
     node.start(run=f"touch up; {wait}; {read}", buckets=(elsewhere.mount(),))
-    wait_until("the program to be up", (node.places.workdir / "up").exists)
+    wait_until("the program to be up", (node.paths.workdir / "up").exists)
     door, rclone = tree(rclone_pid(node))
     os.kill(door if victim == "door" else rclone, signal.SIGKILL)
     assert node.wait_for(wire.WARNING).data["verdict"] == "mount_lost"
     wait_until("both to be gone", lambda: not any(map(is_there, (door, rclone))))
-    (node.places.workdir / "over").touch()
+    (node.paths.workdir / "over").touch()
     assert node.wait_for(wire.EXITED).data["code"] == 0, node.log("mount-0")
     assert node.log().encode() == SMALL
 
@@ -235,8 +237,8 @@ def is_there(pid: int) -> bool:
 
 
 def refuse_machine(elsewhere: Elsewhere) -> None:
-    elsewhere.others.trusts = "arn:aws:sts::123456789012:assumed-role/another/i-1"
-    elsewhere.others.issuer.subject = "another machine"
+    elsewhere.trust.trusts = "arn:aws:sts::123456789012:assumed-role/another/i-1"
+    elsewhere.trust.issuer.subject = "another machine"
 
 
 def refuse_account(elsewhere: Elsewhere) -> None:
@@ -246,9 +248,9 @@ def refuse_account(elsewhere: Elsewhere) -> None:
 @pytest.mark.parametrize(
     ("elsewhere", "refuse", "said"),
     [
-        (KINDS[0], refuse_machine, ("invalid_grant", "federate] of that url", "init --trust")),
-        (KINDS[3], refuse_machine, ("AADSTS700213", "federate] of that url", "init --trust")),
-        (KINDS[0], refuse_account, (f"came as {ACCOUNT}: give that roles/storage.objectViewer",)),
+        (KINDS[0], refuse_machine, ("invalid_grant", "federate] must trust", "init --trust")),
+        (KINDS[3], refuse_machine, ("AADSTS700213", "federate] must trust", "init --trust")),
+        (KINDS[0], refuse_account, (f"acts as {ACCOUNT}: grant it roles/storage.objectViewer",)),
     ],
     indirect=["elsewhere"],
 )

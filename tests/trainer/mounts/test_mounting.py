@@ -1,4 +1,4 @@
-"""Buckets that a node mounts by the real rclone, from real servers of each kind of store."""
+"""Mounting buckets with the real rclone from real servers of each kind of store."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def filled(made: Any) -> Any:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    """Whatever a test leaves mounted is taken away."""
+    """A node; what a test leaves mounted is unmounted afterwards."""
     with Node(tmp_path / "home") as machine:
         yield machine
         machine.kill_agent()
         for number in range(3):
-            pids = read_pids(machine.places.memory / f"mount-{number}")
+            pids = read_pids(machine.paths.memory / f"mount-{number}")
             if pids is not None and is_alive(pids.program):
                 os.kill(pids.program.pid, signal.SIGKILL)
         for folder in (machine.home / "data", machine.home / "more"):
@@ -71,7 +71,7 @@ def mount(made: Any, mode: MountMode = MountMode.MOUNT, **more: Any) -> wire.Buc
 
 
 def rclone_pid(node: Node, number: int = 0) -> int:
-    pids = read_pids(node.places.memory / f"mount-{number}")
+    pids = read_pids(node.paths.memory / f"mount-{number}")
     assert pids is not None
     return pids.program.pid
 
@@ -83,14 +83,14 @@ def test_a_bucket_is_there_to_read_from_setup_to_the_end(node: Node, bucket: Buc
         run="sha256sum ~/data/x/blob.bin; touch up; while [ ! -e stop ]; do sleep 0.05; done",
         buckets=(mount(bucket),),
     )
-    wait_until("the program to be up", (node.places.workdir / "up").exists)
+    wait_until("the program to be up", (node.paths.workdir / "up").exists)
     pid = rclone_pid(node)
-    said = [*Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
-    assert "--read-only" in said
-    assert not [word for word in said if "secret" in word.lower() or word == "test"]
+    argv = [*Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
+    assert "--read-only" in argv
+    assert not [word for word in argv if "secret" in word.lower() or word == "test"]
     node.kill_agent()  # a restarted agent finds the mount, and takes it away at the end
     node.run()
-    (node.places.workdir / "stop").touch()
+    (node.paths.workdir / "stop").touch()
     assert node.wait_for(wire.EXITED).data["code"] == 0
     assert "refused" in node.log("setup")
     wait_until("the mount to be gone", lambda: not is_mounted(node.home / "data"))
@@ -124,13 +124,13 @@ def test_a_cache_is_read_twice_for_one_time_within_its_bound_and_gone_at_the_end
         run=f"cat ~/more/x/blob.bin > /dev/null; {read}; touch read; {wait}; {read}",
         buckets=(mount(bucket, MountMode.MOUNT_CACHED), bounded),
     )
-    wait_until("it was read", (node.places.workdir / "read").exists)
-    cache = node.places.folder / "mounts"
+    wait_until("it was read", (node.paths.workdir / "read").exists)
+    cache = node.paths.folder / "mounts"
     sizes = lambda: sorted(_taken(path) for path in cache.glob("*/vfs/**/blob.bin"))  # noqa: E731
     wait_until("one to be within its bound", lambda: sum(sizes()) < len(BLOB) + (1 << 20) + 4096)
     assert sizes()[-1] >= len(BLOB), "of the other all is on the disk"
     open_store(bucket.url, bucket.options).delete("x/blob.bin")
-    (node.places.workdir / "gone").touch()
+    (node.paths.workdir / "gone").touch()
     assert node.wait_for(wire.EXITED).data["code"] == 0, node.log()
     assert len(set(node.log().split())) == 2, "the same sum twice"
     wait_until("the caches to be gone", lambda: not any(files for *_, files in os.walk(cache)))
@@ -139,7 +139,7 @@ def test_a_cache_is_read_twice_for_one_time_within_its_bound_and_gone_at_the_end
 def test_a_data_set_is_mounted_from_its_regions_copy_which_is_made_first(
     node: Node, bucket: Bucket
 ) -> None:
-    """Without what says that the copy is whole. (What is opened while it is made: test_staging.)"""
+    """The mount does not show the copy's marker. (For mounts during the copy see test_stage.)"""
     near = Bucket(bucket.endpoint)
     more = {"near": near.url, "near_options": near.options, "microusd_per_gb": 9, "max_microusd": 9}
     node.run()
@@ -151,34 +151,34 @@ def test_a_data_set_is_mounted_from_its_regions_copy_which_is_made_first(
     [*names, digest] = node.log().splitlines()
     assert names == ["./small", "./x/blob.bin"]
     assert digest.split()[0] == hashlib.sha256(BLOB).hexdigest()
-    said = json.loads(open_store(near.url, near.options).get(MARKER)[0])
-    assert said == {"from": bucket.url, "objects": 2, "bytes": len(BLOB) + len(SMALL)}
+    marker = json.loads(open_store(near.url, near.options).get(MARKER)[0])
+    assert marker == {"from": bucket.url, "objects": 2, "bytes": len(BLOB) + len(SMALL)}
 
 
 @pytest.mark.parametrize("mode", [MountMode.MOUNT, MountMode.MOUNT_CACHED])
 def test_how_much_was_read_is_told_each_byte_once(
     node: Node, bucket: Bucket, mode: MountMode
 ) -> None:
-    """As rclone counts it, also over an agent and an rclone that are killed."""
+    """Bytes read as counted by rclone, across restarts of a killed agent and rclone."""
     node.environ = {**node.environ, "SPOTD_MOUNTS_COUNT_S": "1"}
     node.run()
     read = "cat ~/data/x/blob.bin ~/data/x/blob.bin ~/data/small | wc -c; sleep 1.4"
     wait = "touch up; while [ ! -e go ]; do sleep 0.05; done"
     wait += "; until cat ~/data/small > /dev/null 2>&1; do sleep 0.05; done"
     node.start(run=f"{read}; {wait}; {read}", buckets=(mount(bucket, mode),))
-    wait_until("it was read", (node.places.workdir / "up").exists)
+    wait_until("it was read", (node.paths.workdir / "up").exists)
     node.kill_agent()
     node.run()
     os.kill(rclone_pid(node), signal.SIGKILL)
     node.wait_for(wire.WARNING)
-    (node.places.workdir / "go").touch()
+    (node.paths.workdir / "go").touch()
     assert node.wait_for(wire.EXITED).data["code"] == 0, node.log()
     lines = node.entries(wire.MOUNT_READ)
-    assert {one.data["target"] for one in lines} == {"~/data"}
+    assert {entry.data["target"] for entry in lines} == {"~/data"}
     read_bytes = (4 if mode is MountMode.MOUNT else 1) * len(BLOB)  # a cache outlives its rclone
-    told = sum(one.data["bytes"] for one in lines)
+    read_total = sum(entry.data["bytes"] for entry in lines)
     # To the thousandth of a MiB; a read may be of a few KiB more than was asked for.
-    assert read_bytes - 4096 <= told <= read_bytes + (64 << 10)
+    assert read_bytes - 4096 <= read_total <= read_bytes + (64 << 10)
 
 
 def _taken(path: Path) -> int:
@@ -190,11 +190,11 @@ def test_a_mount_that_dies_is_told_and_made_anew_and_a_program_goes_on(
 ) -> None:
     node.run()
     node.start(run=_PATIENT, buckets=(mount(bucket),))
-    wait_until("the program to be up", (node.places.workdir / "up").exists)
+    wait_until("the program to be up", (node.paths.workdir / "up").exists)
     os.kill(rclone_pid(node), signal.SIGKILL)
-    told = node.wait_for(wire.WARNING).data
-    assert told["verdict"] == "mount_lost"
-    assert f"{bucket.url} at ~/data was lost" in told["text"]
+    data = node.wait_for(wire.WARNING).data
+    assert data["verdict"] == "mount_lost"
+    assert f"{bucket.url} at ~/data was lost" in data["text"]
     assert node.wait_for(wire.EXITED).data["code"] == 0, node.log()
     assert not node.entries(wire.UNWELL)
 
@@ -212,7 +212,7 @@ def test_a_program_that_fails_of_its_mount_begins_again_and_is_not_charged(
 ) -> None:
     node.run()
     node.start(run=_STRICT, buckets=(mount(bucket),))
-    wait_until("the program to be up", (node.places.workdir / "up").exists)
+    wait_until("the program to be up", (node.paths.workdir / "up").exists)
     os.kill(rclone_pid(node), signal.SIGKILL)
     unwell = node.wait_for(wire.UNWELL).data
     assert (unwell["what"], unwell["again"]) == ("mount", True)
@@ -234,17 +234,17 @@ def test_a_mount_that_does_not_stay_is_the_end_of_this_machine(node: Node, bucke
     node.environ["PATH"] = f"{_broken(node)}:{os.environ['PATH']}"
     node.run()
     node.start(run="touch up; sleep 60", buckets=(mount(bucket),))
-    wait_until("the program to be up", (node.places.workdir / "up").exists)
+    wait_until("the program to be up", (node.paths.workdir / "up").exists)
     (node.home / "broken").touch()
     os.kill(rclone_pid(node), signal.SIGKILL)
     ended = node.wait_for(wire.EXITED).data
     assert ended["code"] == wire.EXIT_UNFIT
     text = node.entries(wire.UNWELL)[-1].data["text"]
-    assert "cannot be made anew: no more today" in text
+    assert "cannot be mounted again: no more today" in text
 
 
 def _broken(node: Node) -> Path:
-    """An rclone that works until the file `broken` is there."""
+    """An rclone that works until the file `broken` exists."""
     folder = node.home / "bin"
     folder.mkdir()
     program = folder / "rclone"
@@ -259,18 +259,18 @@ def _broken(node: Node) -> Path:
 def test_a_bucket_that_does_not_answer_is_told_and_the_read_fails(
     node: Node, bucket: Bucket
 ) -> None:
-    """The server says 404 of what it has listed: rclone gives the reader an error, and no hang."""
+    """The server answers 404 for a listed object: reading it fails and does not hang."""
     node.run()
     wait = "while [ ! -e gone ]; do sleep 0.05; done"
     node.start(
         run=f"ls ~/data/x; touch up; {wait}; cat ~/data/x/blob.bin", buckets=(mount(bucket),)
     )
-    wait_until("the program to be up", (node.places.workdir / "up").exists)
+    wait_until("the program to be up", (node.paths.workdir / "up").exists)
     open_store(bucket.url, bucket.options).delete("x/blob.bin")
-    (node.places.workdir / "gone").touch()
-    told = node.wait_for(wire.WARNING).data
-    assert told["verdict"] == "mount_failing"
-    assert f"{bucket.url} at ~/data cannot be read: " in told["text"]
+    (node.paths.workdir / "gone").touch()
+    data = node.wait_for(wire.WARNING).data
+    assert data["verdict"] == "mount_failing"
+    assert f"{bucket.url} at ~/data cannot be read: " in data["text"]
     assert node.wait_for(wire.EXITED).data["code"] == 1, "charged to the program"
     assert not node.entries(wire.UNWELL)
 
@@ -292,14 +292,14 @@ def test_an_address_with_nothing_below_it_is_refused(bucket: Bucket, tmp_path: P
         assert process.stdout is not None
         process.stdin.write(order)
         process.stdin.flush()
-        said = json.loads(process.stdout.readline())["error"]
-    assert said.startswith(f"file_mounts.~/data: {wrong.url} cannot be read: there is nothing")
+        error = json.loads(process.stdout.readline())["error"]
+    assert error.startswith(f"file_mounts.~/data: {wrong.url} cannot be read: there is nothing")
 
 
 def test_what_is_mounted_is_in_the_document_as_it_was(node: Node) -> None:
-    given = wire.Bucket("/d", "s3://b", mode=MountMode.MOUNT_CACHED, cache_bytes=5)
-    data = json.loads(json.dumps(node.start_document(buckets=(given,)).to_data()))
-    assert wire.parse_start(data).buckets == (given,)
+    cached = wire.Bucket("/d", "s3://b", mode=MountMode.MOUNT_CACHED, cache_bytes=5)
+    data = json.loads(json.dumps(node.start_document(buckets=(cached,)).to_data()))
+    assert wire.parse_start(data).buckets == (cached,)
     data["buckets"][0]["mode"] = "NFS"
     with pytest.raises(wire.WireError, match="mode"):
         wire.parse_start(data)

@@ -1,4 +1,4 @@
-"""The door where rclone gets tokens: how they are renewed, and who is let in."""
+"""The token server for rclone: renewal of tokens and authentication of clients."""
 
 from __future__ import annotations
 
@@ -20,23 +20,30 @@ import pytest
 from providers.federation import ExchangeError
 from spotd.act.bundle import build_bundle
 from tests.fixtures.identities import believing, google_options
-from trainer.mounts.rights import right
-from trainer.mounts.signing_proxy import FRESH_S, MARGIN_S, PAUSE_S, WORD, SigningProxy, Tokens
+from trainer.mounts.rights import permission_hint
+from trainer.mounts.signing_proxy import (
+    KEY_ENV,
+    MARGIN_S,
+    PAUSE_S,
+    REUSE_S,
+    SigningProxy,
+    TokenCache,
+)
 
 HOUR_S = 3600.0
 NEW, OLD = (1, 75), (1, 60)
 
 
 class Maker:
-    """Makes token after token, each good for `lasts_s`, while it is not `away`."""
+    """Makes a new token per call, valid for `lasts_s`, unless it is `away`."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
         self.lasts_s = HOUR_S
         self.away = False
         self.made = 0
-        self.said: list[str] = []
-        self.tokens = Tokens(self.make, self.said.append, lambda: self.now)
+        self.logged: list[str] = []
+        self.tokens = TokenCache(self.make, self.logged.append, lambda: self.now)
 
     def make(self) -> dict[str, Any]:
         if self.away:
@@ -49,8 +56,8 @@ class Maker:
 def test_whoever_asks_gets_a_fresh_one_and_is_told_to_be_back_before_its_end() -> None:
     maker = Maker()
     assert maker.tokens.get() == ("t1", HOUR_S - MARGIN_S)
-    maker.now += FRESH_S - 1
-    assert maker.tokens.get() == ("t1", HOUR_S - MARGIN_S - FRESH_S + 1)
+    maker.now += REUSE_S - 1
+    assert maker.tokens.get() == ("t1", HOUR_S - MARGIN_S - REUSE_S + 1)
     maker.now += 1
     assert maker.tokens.get() == ("t2", HOUR_S - MARGIN_S)
     maker.lasts_s = 6  # one that ends soon
@@ -70,11 +77,11 @@ def test_while_none_can_be_made_the_one_before_serves_to_its_end() -> None:
     maker.now += 10
     with pytest.raises(ExchangeError, match="503"):
         maker.tokens.get()
-    assert maker.said == [
+    assert maker.logged == [
         "NOTICE: spotd: no new token, and the one before lasts for 10 s more: iam: 503",
         "ERROR : spotd: no new token, and the one before has ended: iam: 503",
     ]
-    assert maker.tokens.get(over=True) == ("t1", PAUSE_S), "for who would never ask again"
+    assert maker.tokens.get(allow_expired=True) == ("t1", PAUSE_S), "for who would never ask again"
     maker.away = False
     assert maker.tokens.get() == ("t2", HOUR_S - MARGIN_S)
 
@@ -84,13 +91,13 @@ def test_without_a_first_one_there_is_none() -> None:
     maker.away = True
     for _ in range(2):
         with pytest.raises(ExchangeError):
-            maker.tokens.get(over=True)
-    assert maker.said == []
+            maker.tokens.get(allow_expired=True)
+    assert maker.logged == []
 
 
 @contextmanager
-def door(scheme: str, version: tuple[int, int], maker: Maker) -> Iterator[dict[str, str]]:
-    """The environment of who is to come to it."""
+def token_server(scheme: str, version: tuple[int, int], maker: Maker) -> Iterator[dict[str, str]]:
+    """Run a token server; yield the environment of its client."""
     with SigningProxy(scheme, version, "the-word", maker.tokens) as made:
         thread = Thread(target=made.serve_forever, args=(0.05,), daemon=True)
         thread.start()
@@ -99,58 +106,58 @@ def door(scheme: str, version: tuple[int, int], maker: Maker) -> Iterator[dict[s
         thread.join()
 
 
-def asked(url: str, proxy: str = "", **headers: str) -> tuple[int, dict[str, Any]]:
+def get(url: str, proxy: str = "", **headers: str) -> tuple[int, dict[str, Any]]:
     handler = urllib.request.ProxyHandler({"http": proxy} if proxy else {})
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(url, headers=named)
     try:
-        with urllib.request.build_opener(handler).open(request, timeout=5) as heard:
-            return heard.status, json.loads(heard.read())
+        with urllib.request.build_opener(handler).open(request, timeout=5) as response:
+            return response.status, json.loads(response.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())
 
 
 def test_it_speaks_as_googles_metadata_service_and_of_a_token_alone() -> None:
     maker = Maker()
-    with door("gs", OLD, maker) as env:
+    with token_server("gs", OLD, maker) as env:
         at = env["GCE_METADATA_HOST"]
         assert env == {"PATH": "/bin", "HOME": "/home", "GCE_METADATA_HOST": at}
         root = f"http://{at}/computeMetadata/v1"
         token = "instance/service-accounts/default/token"
-        status, said = asked(f"{root}/{token}?scopes=x", Metadata_Flavor="Google")
+        status, body = get(f"{root}/{token}?scopes=x", Metadata_Flavor="Google")
         assert status == 200
-        assert said == {"access_token": "t1", "expires_in": 3300, "token_type": "Bearer"}
-        assert asked(f"{root}/project/project-id") == (404, {})
-        assert asked(f"{root.replace('the-word', 'a-word')}/{token}") == (403, {})
-        assert asked(f"{root.replace('/the-word', '')}/{token}") == (403, {})
+        assert body == {"access_token": "t1", "expires_in": 3300, "token_type": "Bearer"}
+        assert get(f"{root}/project/project-id") == (404, {})
+        assert get(f"{root.replace('the-word', 'a-word')}/{token}") == (403, {})
+        assert get(f"{root.replace('/the-word', '')}/{token}") == (403, {})
         maker.away, maker.now = True, maker.now + HOUR_S
-        status, said = asked(f"{root}/{token}")
-        assert (status, said["error_description"]) == (403, "iam: 503")
+        status, body = get(f"{root}/{token}")
+        assert (status, body["error_description"]) == (403, "iam: 503")
 
 
 def test_it_speaks_as_app_service_to_an_rclone_that_can_be_told_where() -> None:
-    with door("az", NEW, Maker()) as env:
+    with token_server("az", NEW, Maker()) as env:
         assert "HTTP_PROXY" not in env
-        url, word = env["IDENTITY_ENDPOINT"], env["IDENTITY_HEADER"]
-        status, said = asked(f"{url}?resource=x&api-version=2019-08-01", X_IDENTITY_HEADER=word)
-        assert (status, said["access_token"], said["expires_in"]) == (200, "t1", "3300")
-        assert asked(url, X_IDENTITY_HEADER="another") == (403, {})
-        assert asked(url) == (403, {})
+        url, secret = env["IDENTITY_ENDPOINT"], env["IDENTITY_HEADER"]
+        status, body = get(f"{url}?resource=x&api-version=2019-08-01", X_IDENTITY_HEADER=secret)
+        assert (status, body["access_token"], body["expires_in"]) == (200, "t1", "3300")
+        assert get(url, X_IDENTITY_HEADER="another") == (403, {})
+        assert get(url) == (403, {})
 
 
 def test_it_is_azures_metadata_service_to_an_older_one_and_nothing_else() -> None:
     maker = Maker()
-    with door("az", OLD, maker) as env:
+    with token_server("az", OLD, maker) as env:
         proxy = env["HTTP_PROXY"]
-        place = "http://169.254.169.254/metadata/identity/oauth2/token"
-        status, said = asked(f"{place}?resource=x", proxy, Metadata="true")
-        assert (status, said["access_token"], said["expires_in"]) == (200, "t1", "3360")
-        assert asked("http://169.254.169.254/metadata/instance", proxy) == (404, {})
-        assert asked("http://elsewhere.example/metadata/identity/oauth2/token", proxy) == (404, {})
-        assert asked(place, proxy.replace("the-word", "a-word"))[0] == 407
-        assert asked(place, f"http://{proxy.partition('@')[2]}")[0] == 407
+        url = "http://169.254.169.254/metadata/identity/oauth2/token"
+        status, body = get(f"{url}?resource=x", proxy, Metadata="true")
+        assert (status, body["access_token"], body["expires_in"]) == (200, "t1", "3360")
+        assert get("http://169.254.169.254/metadata/instance", proxy) == (404, {})
+        assert get("http://elsewhere.example/metadata/identity/oauth2/token", proxy) == (404, {})
+        assert get(url, proxy.replace("the-word", "a-word"))[0] == 407
+        assert get(url, f"http://{proxy.partition('@')[2]}")[0] == 407
         maker.away, maker.now = True, maker.now + HOUR_S
-        assert asked(place, proxy)[1]["access_token"] == "t1"
+        assert get(url, proxy)[1]["access_token"] == "t1"
 
 
 @pytest.mark.parametrize(
@@ -177,9 +184,9 @@ def test_it_runs_as_it_travels_and_no_program_begins_without_a_token(
     """By the system's Python, out of the agent's one file."""
     bundle, order = tmp_path / "spot-node.pyz", tmp_path / "options"
     bundle.write_bytes(build_bundle().data)
-    with believing() as others:
-        others.trusts = others.trusts if known else "another"
-        options = {**google_options(others, "aws"), "allow_http": "true"}
+    with believing() as issuer:
+        issuer.trusts = issuer.trusts if known else "another"
+        options = {**google_options(issuer, "aws"), "allow_http": "true"}
         order.write_text(json.dumps(options))
         program = ["sh", "-c", "echo $GCE_METADATA_HOST $SPOTD_MOUNT_WORD; exit 7"]
         done = subprocess.run(
@@ -192,7 +199,7 @@ def test_it_runs_as_it_travels_and_no_program_begins_without_a_token(
                 "1.60",
                 *program,
             ],
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(bundle), WORD: "the-word"},
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(bundle), KEY_ENV: "the-word"},
             capture_output=True,
             text=True,
             check=False,
@@ -207,9 +214,12 @@ def test_it_runs_as_it_travels_and_no_program_begins_without_a_token(
 
 def test_who_is_refused_is_named_with_the_right_that_it_lacks() -> None:
     options = {"identity": "gcp", "application": "app-1"}
-    assert right("az://c", options) == (
-        "the machine came as app-1: give that the role Storage Blob Data Reader there"
+    assert permission_hint("az://c", options) == (
+        "the machine acts as app-1: grant it the role Storage Blob Data Reader there"
     )
-    assert "Contributor" in right("az://c", options, writing=True)
-    assert "s3:GetObject there" in right("s3://b", {"identity": "gcp", "role": "r"})
-    assert right("s3://b", {}) == "a [stores.NAME] of that url can give the job's machines a right"
+    assert "Contributor" in permission_hint("az://c", options, writing=True)
+    assert "s3:GetObject there" in permission_hint("s3://b", {"identity": "gcp", "role": "r"})
+    assert (
+        permission_hint("s3://b", {})
+        == "a [stores.NAME] section with that url can give the job's machines access"
+    )

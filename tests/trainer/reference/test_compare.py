@@ -1,4 +1,4 @@
-"""Two final states side by side, by hand."""
+"""Comparing the checkpoints of two jobs from the command line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PIECES = [
 
 
 def save(folder: Path, job: str, step: int, flip_at: int = -1, chunk: int = 128) -> None:
-    """One final checkpoint whose bytes depend on nothing but `flip_at`."""
+    """Write a final checkpoint whose bytes depend only on `flip_at`."""
 
     def stage(memory: memoryview, _: object) -> None:
         fill(memory, 1)
@@ -44,10 +44,10 @@ def save(folder: Path, job: str, step: int, flip_at: int = -1, chunk: int = 128)
     folder.mkdir(exist_ok=True)
     path = folder / f"{job}.sock"
     config = SaverConfig(str(path), job, 1, "node", folder.as_uri(), keep=1)
-    office = SaverService(
+    service = SaverService(
         config, lambda kind, data: None, open_store=lambda url, _: open_store(url)
     )
-    door = SocketServer(path, lambda: ClientSession(office))
+    server = SocketServer(path, lambda: ClientSession(service))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(streams, "CHUNK_BYTES", chunk)
         engine = Engine(
@@ -58,12 +58,12 @@ def save(folder: Path, job: str, step: int, flip_at: int = -1, chunk: int = 128)
         assert engine.save(step, stage, {"config": CONFIG}, trigger="test", final=True)
         assert engine.drain(LIMIT_S)
         engine.close()
-        door.close()
-        office.close()
+        server.close()
+        service.close()
 
 
 @pytest.mark.parametrize(
-    ("other", "code", "said"),
+    ("other", "code", "output"),
     [
         ({"step": 9}, 0, "equal, bit for bit"),
         ({"step": 9, "chunk": 1 << 20}, 0, "equal, bit for bit"),
@@ -74,14 +74,14 @@ def save(folder: Path, job: str, step: int, flip_at: int = -1, chunk: int = 128)
 def test_compare(
     other: dict[str, int],
     code: int,
-    said: str,
+    output: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     save(tmp_path, "a", 9)
     save(tmp_path / "b", "b", **other)
     assert main(["compare", tmp_path.as_uri(), "a", (tmp_path / "b").as_uri(), "b"]) == code
-    assert said in capsys.readouterr().out
+    assert output in capsys.readouterr().out
 
 
 def test_what_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,8 +108,8 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_tensor_is_put_together_of_its_blocks() -> None:
     """Cut by columns over two ranks, and rows of one of them."""
     rows, columns = 4, 6
-    whole = bytes(range(rows * columns * 2))
-    table = [whole[12 * r : 12 * (r + 1)] for r in range(rows)]
+    data = bytes(range(rows * columns * 2))
+    table = [data[12 * r : 12 * (r + 1)] for r in range(rows)]
     left = b"".join(row[:4] for row in table)  # columns 0 and 1, of two bytes each
     top = b"".join(row[4:] for row in table[:3])
     bottom = table[3][4:]
@@ -119,7 +119,7 @@ def test_a_tensor_is_put_together_of_its_blocks() -> None:
         Block((3, 2), (1, 4), 1, 0),
     )
     tensor = TensorLayout("w", "bfloat16", (rows, columns), blocks)
-    assert bytes(assemble(tensor, [left, bottom + top])) == whole
+    assert bytes(assemble(tensor, [left, bottom + top])) == data
     with pytest.raises(CorruptError, match="not all of it"):
         assemble(TensorLayout("w", "bfloat16", (rows, columns), blocks[:2]), [left, bottom + top])
     with pytest.raises(CorruptError, match="not where"):

@@ -1,4 +1,4 @@
-"""The text and its order."""
+"""The training text and the order of its windows."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.reference.data import Order, load_corpus, mix, place
+from trainer.reference.data import Order, hash_ints, load_corpus, permute
 from trainer.reference.virtual_ranks import shares_of
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 400), st.integers(0, 2**64))
 def test_place_is_a_shuffle(count: int, key: int) -> None:
-    assert sorted(place(index, count, key) for index in range(count)) == list(range(count))
+    assert sorted(permute(index, count, key) for index in range(count)) == list(range(count))
 
 
 def test_another_key_is_another_shuffle() -> None:
-    first, second = ([place(index, 1000, key) for index in range(1000)] for key in (1, 2))
+    first, second = ([permute(index, 1000, key) for index in range(1000)] for key in (1, 2))
     assert sum(a == b for a, b in zip(first, second, strict=True)) < 10
     assert sum(b == a + 1 for a, b in itertools.pairwise(first)) < 10
 
@@ -44,15 +44,15 @@ def test_no_sample_is_repeated_or_skipped_over_an_interruption(
     order = Order(seed, block, batch, ranks)
     steps = -(-3 * windows // (batch * ranks))
     resumed_at = data.draw(st.integers(0, steps))
-    seen = []
+    starts = []
     for step in [*range(resumed_at), *range(resumed_at, steps)]:
         again = Order(seed, block, batch, ranks) if step >= resumed_at else order
         for rank in range(ranks):
             inputs, targets = again.batch_of(text, step, rank)
             assert torch.equal(targets, inputs + 1)
-            seen += (inputs[:, 0] // block).tolist()
+            starts += (inputs[:, 0] // block).tolist()
     for epoch in range(3):
-        assert sorted(seen[epoch * windows : (epoch + 1) * windows]) == list(range(windows))
+        assert sorted(starts[epoch * windows : (epoch + 1) * windows]) == list(range(windows))
 
 
 @pytest.mark.req("ELA-04")
@@ -64,20 +64,20 @@ def test_no_sample_is_repeated_or_skipped_by_another_number_of_ranks(
     """Each step by another number of ranks, which share out four parts."""
     block, batch, parts, windows = 4, 2, 4, 8 * len(sizes)
     text = torch.arange(windows * block + 1).to(torch.int32)
-    order, seen = Order(seed, block, batch, parts), []
+    order, starts = Order(seed, block, batch, parts), []
     for step, size in enumerate(sizes):
         for rank in range(size):
             for share in shares_of(rank, size, parts):
-                seen += (order.batch_of(text, step, share)[0][:, 0] // block).tolist()
-    assert sorted(seen) == list(range(windows))
+                starts += (order.batch_of(text, step, share)[0][:, 0] // block).tolist()
+    assert sorted(starts) == list(range(windows))
 
 
 def test_batches_are_the_same_for_ever() -> None:
-    """A change here makes every running job resume into another order."""
+    """A change of these values would change the data order of running jobs."""
     text = torch.arange(10_000).to(torch.int32)
     inputs, _ = Order(seed=1, block=16, batch=4, world_size=2).batch_of(text, step=3, rank=1)
     assert inputs[:, 0].tolist() == [2224, 3152, 1632, 1712]
-    assert mix(1, 2, 3) == 7_702_586_659_592_502_839
+    assert hash_ints(1, 2, 3) == 7_702_586_659_592_502_839
     assert Order(1, 16, 4, 2).seed_of(3, 1) != Order(1, 16, 4, 2).seed_of(3, 0)
 
 

@@ -45,7 +45,7 @@ def head_of(trainer: Trainer) -> Head:
 
 
 def saved_numbers(trainer: Trainer) -> Iterator[float]:
-    """All of the state in all of HEAD's checkpoints that are kept."""
+    """All tensors of all checkpoints that HEAD lists."""
     store, head = open_store(trainer.store_url), head_of(trainer)
     assert head.current is not None
     for ref in [head.current, *head.previous]:
@@ -61,7 +61,7 @@ def saved_numbers(trainer: Trainer) -> Iterator[float]:
 def test_one_batch_that_gives_no_number_is_passed_over(trainer: Trainer) -> None:
     with AgentEnd() as agent:
         assert run(trainer, "0:12-12", agent) == EXIT_FINISHED, trainer.output()
-        texts = [said["text"] for said in agent.of("warning")]
+        texts = [data["text"] for data in agent.of("warning")]
         assert [text for text in texts if "gradient of step 12" in text]
         assert agent.of("rolled_back") == []
         assert sorted(agent.losses()) == list(range(1, STEPS + 1))
@@ -88,11 +88,11 @@ def test_several_in_a_row_take_it_back_to_the_last_checkpoint(
 def test_what_does_not_help_twice_ends_it_and_head_is_a_good_one(trainer: Trainer) -> None:
     with AgentEnd() as agent:
         assert run(trainer, "0:17-1000", agent) not in (EXIT_FINISHED, EXIT_DIVERGED)
-        first, second = (said["step"] for said in agent.of("rolled_back"))
+        first, second = (data["step"] for data in agent.of("rolled_back"))
         assert second < first <= 15, (
             "further back; a save that is under way keeps the next one away"
         )
-        assert [said["code"] for said in agent.of("exit")] == [EXIT_DIVERGED]
+        assert [data["code"] for data in agent.of("exit")] == [EXIT_DIVERGED]
     assert "diverged" in trainer.output()
     head = head_of(trainer)
     assert not head.final
@@ -103,7 +103,7 @@ def test_without_a_checkpoint_there_is_nothing_to_go_back_to(trainer: Trainer) -
     with AgentEnd() as agent:
         run(trainer, "0:1-1000", agent)
         assert agent.of("rolled_back") == []
-        assert [said["code"] for said in agent.of("exit")] == [EXIT_DIVERGED]
+        assert [data["code"] for data in agent.of("exit")] == [EXIT_DIVERGED]
     assert head_of(trainer).current is None
 
 
@@ -112,7 +112,7 @@ def test_weights_that_are_no_numbers_are_never_saved(trainer: Trainer) -> None:
     plain = replace(trainer, module="trainer.train", arguments=("--lr", "1e38"))
     with AgentEnd() as agent:
         assert plain.run(1, agent) != EXIT_FINISHED
-        assert [said["code"] for said in agent.of("exit")] == [EXIT_DIVERGED]
+        assert [data["code"] for data in agent.of("exit")] == [EXIT_DIVERGED]
     head = head_of(trainer)
     assert head.current is None or all(math.isfinite(number) for number in saved_numbers(trainer))
 
@@ -122,12 +122,12 @@ def test_no_step_is_made_of_what_is_no_number(poison: float) -> None:
     state = TrainState(make_model(Shape(1, 2, 16, 16, 0.0), 1), torch.device("cpu"))
     state.grads.fill_(0.5)
     assert state.update(1e-3, 0)
-    before = [flat.clone() for flat in state.flats()]
+    before = [flat.clone() for flat in state.flat_tensors()]
     state.grads.fill_(0.5)
     state.grads[3] = poison
     assert not state.update(1e-3, 1)
-    assert all(torch.equal(was, now) for was, now in zip(before, state.flats(), strict=True))
+    assert all(torch.equal(was, now) for was, now in zip(before, state.flat_tensors(), strict=True))
     assert not state.grads.any(), "nothing of it is left for the next step"
-    assert state.finite()
+    assert state.is_finite()
     state.square[5] = poison
-    assert not state.finite()
+    assert not state.is_finite()

@@ -46,9 +46,8 @@ def run_for_a_while(trainer: Trainer, generation: int) -> dict[int, float]:
         process = trainer.held(4 * generation).start(generation, agent)
         agent.wait("progress")
         agent.tell(stop=True, deadline_s=20.0, reason="preempted")
-        assert process.wait(LIMIT_S) == 1, (
-            trainer.output()
-        )  # torchrun's, whatever its ranks end with
+        # The exit code of torchrun, whatever the exit codes of its ranks.
+        assert process.wait(LIMIT_S) == 1, trainer.output()
         losses = agent.losses()
     head = head_of(trainer)
     assert head["released"]
@@ -83,8 +82,10 @@ def final_tensors(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 def weights_of(trainer: Trainer) -> torch.Tensor:
     """All in one: a key's bias has a gradient of rounding alone, of which AdamW makes much."""
-    found = final_tensors(trainer)
-    return torch.cat([one for name, one in sorted(found.items()) if name.startswith("model.")])
+    tensors = final_tensors(trainer)
+    return torch.cat(
+        [tensor for name, tensor in sorted(tensors.items()) if name.startswith("model.")]
+    )
 
 
 @pytest.mark.req("CKP-26")
@@ -101,20 +102,20 @@ def test_virtual_ranks_come_to_the_same_bits_on_any_number_of_ranks(tmp_path: Pa
     trainer = replace(trainer, ranks=3)
     assert trainer.run(4) == 0, trainer.output()
     assert f"generation 4 goes on after step {ends[-2]}" in trainer.output()
-    ours, theirs = final_tensors(trainer), final_tensors(alone)
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    resumed, theirs = final_tensors(trainer), final_tensors(alone)
+    assert resumed.keys() == theirs.keys()
+    assert all(torch.equal(resumed[name], theirs[name]) for name in resumed)
 
 
 def test_shares_keep_the_batch_on_any_number_of_ranks(tmp_path: Path) -> None:
-    alone, wanted = straight(tmp_path / "alone", 4, "--shares", "4")
+    alone, expected = straight(tmp_path / "alone", 4, "--shares", "4")
     trainer = trainer_of(tmp_path / "changing", 4, "--shares", "4")
     for generation, ranks in enumerate((4, 4, 2, 4), start=1):
         losses = run_for_a_while(replace(trainer, ranks=ranks), generation)
         near = 0.0 if generation <= 2 else 1e-6
         for step, loss in losses.items():
-            assert loss == pytest.approx(wanted[step], rel=near, abs=0)
+            assert loss == pytest.approx(expected[step], rel=near, abs=0)
     trainer = replace(trainer, ranks=3)
     assert trainer.run(5) == 0, trainer.output()
-    ours, theirs = weights_of(trainer), weights_of(alone)
-    assert (ours - theirs).norm() <= 1e-6 * theirs.norm()
+    resumed, theirs = weights_of(trainer), weights_of(alone)
+    assert (resumed - theirs).norm() <= 1e-6 * theirs.norm()

@@ -75,17 +75,17 @@ def test_a_snapshot_holds_everything() -> None:
     state = TrainState(model, torch.device("cpu"))
     train(model, state, range(3))
     arena = memoryview(bytearray(state.size))
-    said: list[int] = []
-    state.stage(arena, said.append)
-    assert said == sorted(said)
-    assert said[-1] == state.size
+    counts: list[int] = []
+    state.stage(arena, counts.append)
+    assert counts == sorted(counts)
+    assert counts[-1] == state.size
     train(model, state, range(3, 6))
 
     other = make_model(SHAPE, 2)
     resumed = TrainState(other, torch.device("cpu"))
     resumed.load(arena)
     train(other, resumed, range(3, 6))
-    for a, b in zip(state.flats(), resumed.flats(), strict=True):
+    for a, b in zip(state.flat_tensors(), resumed.flat_tensors(), strict=True):
         assert torch.equal(a, b)
 
 

@@ -1,4 +1,4 @@
-"""Virtual ranks: each share is somebody's, and they are added up in their own order."""
+"""Virtual ranks: every share is computed once, and shares are summed in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Savers in this process, each with one training process's line to it."""
+"""Savers in this process, each with a connection from one training process."""
 
 from __future__ import annotations
 

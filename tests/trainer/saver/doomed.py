@@ -1,9 +1,9 @@
-"""A training program that is killed around staging, for tests of the saver. Not a test itself.
+"""A training program that is killed while it stages a snapshot. Not a test itself.
 
     doomed.py STEP [--torn]
 
-Goes on from HEAD, prints from which step, and saves one snapshot after STEP: killed at once when it
-is staged, or with `--torn` when half of it is.
+It resumes from HEAD, prints the step, and saves one snapshot after STEP: it is killed as soon as
+the snapshot is staged, or with `--torn` when half of it is.
 """
 
 from __future__ import annotations

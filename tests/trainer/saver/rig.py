@@ -1,4 +1,4 @@
-"""A saver and a line to it, over a store that can be held up, refuse and lie."""
+"""A saver with a connected training process, on a store that can block, refuse and lie."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CONFIG = {"width": 8, "data": "xxh3:0"}
 
 
 def pieces_of(size: int) -> list[dict[str, Any]]:
-    """One tensor, as large as fits."""
+    """Return the layout of one tensor as large as fits."""
     return [{**PIECES[0], "shape": [size // 4], "block": [size // 4]}]
 
 
@@ -48,7 +48,7 @@ _NAMES = itertools.count()
 
 
 class Gate:
-    """A store whose puts can be held up, refused, and counted."""
+    """A store whose puts can be blocked, refused and counted."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -82,7 +82,7 @@ class Gate:
 
 
 class Rig:
-    """One generation's saver, with all that it reported, and one rank that has claimed HEAD."""
+    """One generation's saver with its reports, and one rank that has claimed HEAD."""
 
     def __init__(
         self,
@@ -116,9 +116,9 @@ class Rig:
             shards=shards,
             others={url: {} for url in others or {}},
         )
-        known = {config.store_url: store, **(others or {})}
-        self.office = SaverService(config, self.note, open_store=lambda url, _: known[url])
-        self.door = SocketServer(path, lambda: ClientSession(self.office))
+        stores = {config.store_url: store, **(others or {})}
+        self.service = SaverService(config, self.note, open_store=lambda url, _: stores[url])
+        self.server = SocketServer(path, lambda: ClientSession(self.service))
         if not join:
             return
         self.engine = self.connect()
@@ -126,11 +126,11 @@ class Rig:
             assert self.engine.claim() is not None
 
     def connect(self, pieces: list[dict[str, Any]] | None = None) -> Engine:
-        """Another training process."""
+        """Connect another training process."""
         engine = Engine(
             SaverClient(str(self.path)),
             job="job",
-            generation=self.office.config.generation,
+            generation=self.service.config.generation,
             name=f"n{next(_NAMES):x}x",
             rank=0,
             ranks=[0],
@@ -140,23 +140,23 @@ class Rig:
         return engine
 
     def checkpointer(self) -> Checkpointer:
-        """What a training program saves by; it has claimed HEAD."""
-        made = Checkpointer(
+        """Return a checkpointer that has claimed HEAD, as a training program has."""
+        checkpointer = Checkpointer(
             lambda: SaverClient(str(self.path)),
             job_id="job",
-            generation=self.office.config.generation,
+            generation=self.service.config.generation,
             pieces=pieces_of(self.size),
             size=self.size,
             report=self.note,
         )
-        assert made.claim("now", 0.0) is not None
-        return made
+        assert checkpointer.claim("now", 0.0) is not None
+        return checkpointer
 
     def close(self) -> None:
         if hasattr(self, "engine"):
             self.engine.close()
-        self.door.close()
-        self.office.close()
+        self.server.close()
+        self.service.close()
 
     def note(self, kind: str, data: Mapping[str, Any]) -> None:
         with self._changed:
@@ -181,15 +181,15 @@ class Rig:
         assert self.engine.drain(LIMIT_S)
 
     def abandoned(self) -> bool:
-        """What is being saved now is wanted by nobody."""
-        writing = self.office.saving._writing
+        """Return whether the running save is abandoned."""
+        writing = self.service.worker._writing
         return writing is not None and writing.abandoned
 
     def steps(self, kind: str) -> list[int]:
-        return [data["step"] for said, data in self.reports if said == kind]
+        return [data["step"] for report_kind, data in self.reports if report_kind == kind]
 
     def restore(self, config: Mapping[str, Any] = CONFIG, back: int = 0) -> int | None:
-        """The restored step, its bytes checked."""
+        """Return the restored step after checking its bytes."""
         found = self.engine.resume(config, back=back)
         while found is not None:
             try:
@@ -200,7 +200,7 @@ class Rig:
             expected = bytearray(self.size)
             fill(memoryview(expected), found.step)
             assert bytes(memory) == bytes(expected)
-            self.engine.resumed()
+            self.engine.confirm_resume()
             return found.step
         return None
 
@@ -209,19 +209,19 @@ def fill(memory: memoryview, step: int) -> None:
     memory[:] = random.Random(step).randbytes(len(memory))
 
 
-def newest_of(store: Any) -> Head:
+def head_of(store: Any) -> Head:
     entry = read_head(store, "job")
     assert entry is not None
     return entry[0]
 
 
-def kept_steps(store: Any) -> list[int]:
+def stored_steps(store: Any) -> list[int]:
     keys = [info.key for info in store.list("jobs/job/g")]
     return sorted({int(key.split("/")[3][1:13]) for key in keys})
 
 
 class Reads:
-    """Of what is read back: how often, and held up while `open` is not set."""
+    """Counts reads of the read-back, and blocks them while `open` is not set."""
 
     def __init__(self, store: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open, self.count, self.pause_s = threading.Event(), 0, 0.0
@@ -237,6 +237,6 @@ class Reads:
 
 
 def save(rig: Rig, step: int) -> None:
-    """Nobody waits for it, but this test."""
+    """Save without a waiting training process."""
     assert rig.save(step)
     rig.wait(lambda: step in rig.steps("checkpoint"))

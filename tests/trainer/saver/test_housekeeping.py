@@ -1,5 +1,4 @@
-"""Housekeeping beside saves: none waits for it, it gives way to those that are in a hurry, and it
-gets on where there is never a pause."""
+"""Housekeeping delays no save, yields to urgent ones, and needs no pauses between saves."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.fixtures.waiting import LIMIT_S, until
-from tests.trainer.saver.rig import CHUNKS, Gate, Reads, Rig, kept_steps, newest_of, save
+from tests.trainer.saver.rig import CHUNKS, Gate, Reads, Rig, head_of, save, stored_steps
 from tests.trainer.saver.test_regions import Away
 
 Start = Callable[..., Rig]
@@ -20,7 +19,7 @@ Start = Callable[..., Rig]
 def test_a_store_does_not_grow_though_saves_follow_closer_than_one_is_read_back(
     start: Start, store: Gate, reads: Reads
 ) -> None:
-    """One save comes right behind the other, and reading one back takes ten times as long."""
+    """Saves follow each other directly, and reading one back takes ten times as long."""
     rig = start(1, keep=1)
     reads.pause_s = 0.02
     rounds, step = 0, 0
@@ -29,13 +28,13 @@ def test_a_store_does_not_grow_though_saves_follow_closer_than_one_is_read_back(
         assert step < 400, "nothing is ever removed"
         save(rig, step)
         rounds += len(store.deleted) > before
-    assert kept_steps(store)[-1] == step
-    assert len(kept_steps(store)) < step
-    until(lambda: kept_steps(store) == [step])
+    assert stored_steps(store)[-1] == step
+    assert len(stored_steps(store)) < step
+    until(lambda: stored_steps(store) == [step])
 
 
 def test_no_save_waits_for_it(start: Start, store: Gate, reads: Reads) -> None:
-    """A chunk that never comes holds up none, and HEAD still names the one that it is of."""
+    """A blocked chunk delays no save, and HEAD still names the checkpoint that is read back."""
     rig = start(1, keep=1)
     save(rig, 1)
     reads.open.clear()
@@ -46,20 +45,20 @@ def test_no_save_waits_for_it(start: Start, store: Gate, reads: Reads) -> None:
     rig.save_and_wait(30)
     assert reads.count == 1
     assert store.deleted == []
-    assert [ref.step for ref in newest_of(store).previous] == list(range(29, 1, -1))
+    assert [ref.step for ref in head_of(store).previous] == list(range(29, 1, -1))
     reads.open.set()
-    until(lambda: kept_steps(store) == [30])
+    until(lambda: stored_steps(store) == [30])
     reads.open.clear()
     reads.count = 0
     save(rig, 31)
     until(lambda: reads.count == 1)
     for step in range(32, 50):
         save(rig, step)
-    assert newest_of(store).previous[-1].step == 30, "which is whole, if all since should be torn"
+    assert head_of(store).previous[-1].step == 30, "which is whole, if all since should be torn"
     reads.open.set()
-    until(lambda: kept_steps(store) == [49])
+    until(lambda: stored_steps(store) == [49])
     save(rig, 50)
-    assert len(newest_of(store).previous) == 8
+    assert len(head_of(store).previous) == 8
 
 
 @pytest.mark.parametrize("why", ["released", "final", "asked", "waited for"])
@@ -76,16 +75,16 @@ def test_one_in_a_hurry_shares_the_line_for_one_chunk_at_most(
     flags = {why: True} if why in ("released", "final") else {}
     assert rig.save(3, trigger="asked" if why == "asked" else "cadence", **flags)
     assert store.entered.wait(LIMIT_S)
-    waiting = threading.Thread(target=rig.office.saving.drain, args=(20,))
+    waiting = threading.Thread(target=rig.service.worker.drain, args=(20,))
     if why == "waited for":
         waiting.start()
-        until(lambda: rig.office.saving._drains == 1)
+        until(lambda: rig.service.worker._drains == 1)
     reads.open.set()
     time.sleep(0.2)
     assert reads.count == 1
     store.open.set()
     rig.wait(lambda: rig.steps("checkpoint") == [1, 2, 3])
-    until(lambda: kept_steps(store) == [3])
+    until(lambda: stored_steps(store) == [3])
     if why == "waited for":
         waiting.join()
 
@@ -106,7 +105,7 @@ def test_beside_one_that_is_not_it_goes_on(start: Start, store: Gate, reads: Rea
 def test_where_a_store_is_full_what_is_old_makes_room(
     start: Start, store: Gate, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With room for two, and none removed before the third is written."""
+    """The store has space for two checkpoints; none is deleted before the third is written."""
     rig, put = start(1, keep=1), store.put
 
     def full(key: str, data: object) -> None:
@@ -127,7 +126,7 @@ def test_where_a_store_is_full_what_is_old_makes_room(
 def test_what_is_told_of_one_store_ends_nothing_in_the_other(
     start: Start, store: Gate, reads: Reads
 ) -> None:
-    """No commit comes any more that would begin it anew."""
+    """No further commit starts it again."""
     rig = start(1, keep=1, others={"s3://away/runs": Away()})
     save(rig, 1)
     reads.open.clear()
@@ -140,5 +139,5 @@ def test_what_is_told_of_one_store_ends_nothing_in_the_other(
     reads.open.set()
     rig.wait(lambda: rig.steps("checkpoint_failed"))
     store.open.set()
-    until(lambda: kept_steps(store) == [3])
+    until(lambda: stored_steps(store) == [3])
     assert len(rig.steps("checkpoint_failed")) == 1, "told once"

@@ -1,4 +1,4 @@
-"""Housekeeping of a store that is full or away for a moment, and of milestones not pinned yet."""
+"""Housekeeping on a store that is full or unreachable for a moment, and of unpinned milestones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from providers.stores.base import StoreUnavailableError
 from spotd.wire import pin_folder
 from tests.fixtures.waiting import until
-from tests.trainer.saver.rig import CHUNKS, Gate, Reads, Rig, kept_steps, newest_of, save
+from tests.trainer.saver.rig import CHUNKS, Gate, Reads, Rig, head_of, save, stored_steps
 
 Start = Callable[..., Rig]
 ROOM = 2 * (CHUNKS + 1)  # objects: two checkpoints, each of its chunks and a manifest
@@ -24,7 +24,7 @@ def pins(store: Gate) -> list[str]:
 def fill(
     store: Gate, monkeypatch: pytest.MonkeyPatch, room: int = ROOM, *, pins_too: bool = False
 ) -> None:
-    """No room for more than that, whoever writes; HEAD is written in its place."""
+    """Let the store refuse writes beyond `room` objects; HEAD is overwritten in place."""
     put = store.put
 
     def refuse(key: str, data: Any) -> None:
@@ -41,28 +41,28 @@ def waiting_for_room(
     store: Gate,
     reads: Reads,
     monkeypatch: pytest.MonkeyPatch,
-    how: dict[str, Any],
-    **about: Any,
+    flags: dict[str, Any],
+    **options: Any,
 ) -> Rig:
-    """Step 2 is read back, which is held up, and step 3 failed for want of room."""
-    rig = start(1, keep=1, **about)
+    """Block the read-back of step 2, and let step 3 fail for lack of space."""
+    rig = start(1, keep=1, **options)
     rig.save_and_wait(1)
     reads.open.clear()
     reads.count = 0
     rig.save_and_wait(2)
     until(lambda: reads.count == 1)
-    fill(store, monkeypatch, pins_too="keep_every_steps" in about)
-    assert rig.save(3, **how)
+    fill(store, monkeypatch, pins_too="keep_every_steps" in options)
+    assert rig.save(3, **flags)
     rig.wait(lambda: rig.steps("checkpoint_failed"))
     return rig
 
 
 def unpinned(start: Start, reads: Reads, store: Gate) -> Rig:
-    """While step 6 is read back, 24 more are saved; of each ten steps one is to be pinned."""
+    """Save 24 steps while step 6 is read back; one of each ten steps is due to be pinned."""
     rig = start(1, keep=1, keep_every_steps=10)
     save(rig, 4)
     save(rig, 5)
-    until(lambda: kept_steps(store) == [5])
+    until(lambda: stored_steps(store) == [5])
     reads.open.clear()
     reads.count = 0
     save(rig, 6)
@@ -73,12 +73,12 @@ def unpinned(start: Start, reads: Reads, store: Gate) -> Rig:
 
 
 @pytest.mark.req("CKP-04")
-@pytest.mark.parametrize("how", [{}, {"final": True}, {"trigger": "asked"}], ids=str)
+@pytest.mark.parametrize("flags", [{}, {"final": True}, {"trigger": "asked"}], ids=str)
 def test_a_full_store_is_relieved_whatever_save_waits_for_room(
-    start: Start, store: Gate, reads: Reads, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+    start: Start, store: Gate, reads: Reads, monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any]
 ) -> None:
-    """One in a hurry as well: between two attempts nothing of it is on the line."""
-    rig = waiting_for_room(start, store, reads, monkeypatch, how)
+    """Also for an urgent save: between two attempts it uploads nothing."""
+    rig = waiting_for_room(start, store, reads, monkeypatch, flags)
     reads.open.set()
     rig.wait(lambda: 3 in rig.steps("checkpoint"))
 
@@ -86,7 +86,7 @@ def test_a_full_store_is_relieved_whatever_save_waits_for_room(
 def test_a_full_store_is_relieved_though_it_was_away_for_a_moment(
     start: Start, store: Gate, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No commit comes that would have it tried again."""
+    """No further commit requests another try."""
     rig = waiting_for_room(start, store, reads, monkeypatch, {})
     read = store.get_range
 
@@ -112,13 +112,13 @@ def test_a_full_store_that_takes_no_pin_is_relieved_of_the_rest(
 def test_a_full_store_gives_no_milestone_away_that_it_takes_no_pin_for(
     start: Start, store: Gate, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Step 2 is not pinned yet, and not of the newest."""
+    """Step 2 is not pinned yet, and not among the newest."""
     reads.open.clear()
     first = start(1, keep=1, keep_every_steps=2)
     save(first, 1)
     save(first, 2)
-    assert first.office.saving is not None
-    first.office.saving.close()
+    assert first.service.worker is not None
+    first.service.worker.close()
     heir = start(2, keep=1, keep_every_steps=2)
     reads.open.set()
     assert heir.restore() == 2
@@ -130,21 +130,21 @@ def test_a_full_store_gives_no_milestone_away_that_it_takes_no_pin_for(
     reads.open.set()
     heir.wait(lambda: 4 in heir.steps("checkpoint"))
     until(lambda: "step-2" in pins(store))
-    assert 2 in kept_steps(store)
+    assert 2 in stored_steps(store)
 
 
 @pytest.mark.req("CKP-30")
 def test_no_milestone_is_lost_over_an_error_before_it_is_pinned(
     start: Start, store: Gate, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Commits meanwhile would drop from HEAD what lies before the one that was verified."""
+    """Commits meanwhile would drop from HEAD what is older than the verified checkpoint."""
     rig = unpinned(start, reads, store)
     listed, failed = store.list, []
 
     def fail_once(prefix: str) -> Any:
-        assert rig.office.saving is not None
-        tidying = rig.office.saving._tidying
-        verified = tidying._read.verified if tidying else None
+        assert rig.service.worker is not None
+        housekeeper = rig.service.worker._housekeeper
+        verified = housekeeper._read_back.verified if housekeeper else None
         if verified and verified.step == 30 and not failed:
             failed.append(prefix)
             raise StoreUnavailableError("away")
@@ -156,24 +156,24 @@ def test_no_milestone_is_lost_over_an_error_before_it_is_pinned(
     save(rig, 31)
     save(rig, 32)
     until(lambda: {"step-10", "step-20"} <= set(pins(store)))
-    until(lambda: 7 not in kept_steps(store))
-    assert {10, 20} <= set(kept_steps(store))
+    until(lambda: 7 not in stored_steps(store))
+    assert {10, 20} <= set(stored_steps(store))
 
 
 @pytest.mark.req("CKP-30")
 def test_no_milestone_is_lost_to_the_next_saver(start: Start, store: Gate, reads: Reads) -> None:
-    """It knows of no pin, and so has HEAD remember all until it has looked."""
+    """It knows no pins, and so keeps all of HEAD's history until it has listed them."""
     rig = unpinned(start, reads, store)
-    assert rig.office.saving is not None
-    rig.office.saving.close()
+    assert rig.service.worker is not None
+    rig.service.worker.close()
     reads.open.set()
-    assert len(newest_of(store).previous) > 20
+    assert len(head_of(store).previous) > 20
     heir = start(2, keep=1, keep_every_steps=10)
     assert heir.restore() == 30
     save(heir, 31)
     until(lambda: {"step-10", "step-20"} <= set(pins(store)))
-    until(lambda: 7 not in kept_steps(store))
-    until(lambda: kept_steps(store) == [10, 20, 30, 31])
+    until(lambda: 7 not in stored_steps(store))
+    until(lambda: stored_steps(store) == [10, 20, 30, 31])
     save(heir, 32)
     save(heir, 33)
-    assert len(newest_of(store).previous) < 10
+    assert len(head_of(store).previous) < 10

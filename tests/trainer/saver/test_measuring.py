@@ -1,4 +1,4 @@
-"""What the saver says of how saving goes, and what the trainer makes of it."""
+"""The saver's measurements of saves, and the checkpointer's use of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.fixtures.waiting import LIMIT_S, until
 from tests.trainer.saver.rig import CONFIG, SIZE, Gate, Rig, fill
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
-from trainer.hook.spotd_hook.rates import GUESS_S
+from trainer.hook.spotd_hook.rates import DEFAULT_UPLOAD_S
 
 Start = Callable[..., Rig]
 
@@ -24,9 +24,9 @@ def rig(start: Start) -> Rig:
 
 @pytest.fixture
 def checkpointer(rig: Rig) -> Iterator[Checkpointer]:
-    made = rig.checkpointer()
-    yield made
-    made.close()
+    checkpointer = rig.checkpointer()
+    yield checkpointer
+    checkpointer.close()
 
 
 def save(checkpointer: Checkpointer, step: int, *, copy_s: float = 0.0) -> None:
@@ -40,16 +40,16 @@ def save(checkpointer: Checkpointer, step: int, *, copy_s: float = 0.0) -> None:
 def test_the_trainer_has_what_the_saver_measured(rig: Rig, checkpointer: Checkpointer) -> None:
     assert (checkpointer.size, checkpointer.puts, checkpointer.committed) == (SIZE, 0, -1)
     assert not checkpointer.rates.measured
-    assert (checkpointer.save_s(), checkpointer.flight_s()) == (GUESS_S, None)
+    assert (checkpointer.save_s(), checkpointer.in_flight_s()) == (DEFAULT_UPLOAD_S, None)
     save(checkpointer, 3, copy_s=0.2)
     assert checkpointer.drain(LIMIT_S)
-    [said] = [data for kind, data in rig.reports if kind == "checkpoint"]
+    [entry] = [data for kind, data in rig.reports if kind == "checkpoint"]
     assert (checkpointer.puts, checkpointer.committed) == (8, 3), "six shards, manifest, HEAD"
-    assert said["stage_s"] >= 0.2
-    assert checkpointer.rates.stall_s(SIZE) == pytest.approx(said["stage_s"])
-    assert checkpointer.rates.upload_s(SIZE) == pytest.approx(said["write_s"], abs=2e-6)
-    assert checkpointer.save_s() == pytest.approx(said["stage_s"] + said["write_s"], abs=2e-6)
-    assert checkpointer.flight_s() is None
+    assert entry["stage_s"] >= 0.2
+    assert checkpointer.rates.stall_s(SIZE) == pytest.approx(entry["stage_s"])
+    assert checkpointer.rates.upload_s(SIZE) == pytest.approx(entry["write_s"], abs=2e-6)
+    assert checkpointer.save_s() == pytest.approx(entry["stage_s"] + entry["write_s"], abs=2e-6)
+    assert checkpointer.in_flight_s() is None
 
 
 def test_a_save_that_met_trouble_measures_nothing(
@@ -66,13 +66,13 @@ def test_a_save_that_met_trouble_measures_nothing(
 def test_what_is_left_of_a_flight_is_told_while_it_lasts(
     store: Gate, checkpointer: Checkpointer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpointer.rates.note(SIZE, 0.0, 1000.0)
-    rest, put, entered = threading.Event(), store.put, threading.Event()
+    checkpointer.rates.add(SIZE, 0.0, 1000.0)
+    put_rest, put, entered = threading.Event(), store.put, threading.Event()
 
     def first_alone(key: str, data: bytes | memoryview) -> None:
         if not key.endswith("-00000"):
             entered.set()
-            assert rest.wait(LIMIT_S)
+            assert put_rest.wait(LIMIT_S)
         put(key, data)
 
     monkeypatch.setattr(store, "put", first_alone)
@@ -80,18 +80,18 @@ def test_what_is_left_of_a_flight_is_told_while_it_lasts(
         save(checkpointer, 2)
         assert entered.wait(LIMIT_S)
         gone = 4096 / SIZE
-        until(lambda: checkpointer.flight_s() == pytest.approx(1000 * (1 - gone), rel=1e-3))
+        until(lambda: checkpointer.in_flight_s() == pytest.approx(1000 * (1 - gone), rel=1e-3))
     finally:
-        rest.set()
+        put_rest.set()
     assert checkpointer.drain(LIMIT_S)
-    assert checkpointer.flight_s() is None
+    assert checkpointer.in_flight_s() is None
 
 
 def test_a_flight_is_timed_from_the_end_of_the_copy(
     store: Gate, checkpointer: Checkpointer
 ) -> None:
-    """What goes out behind the copy while that is made waits for it: the upload has not begun."""
-    checkpointer.rates.note(SIZE, 0.3, 10.0)
+    """An upload that overlaps the copy has to wait for it, so the time starts at its end."""
+    checkpointer.rates.add(SIZE, 0.3, 10.0)
     store.open.clear()
     copied_at: list[float] = []
 
@@ -101,9 +101,9 @@ def test_a_flight_is_timed_from_the_end_of_the_copy(
 
     checkpointer.save(1, stage, {"config": CONFIG}, trigger="t")
     assert store.entered.wait(LIMIT_S)
-    left_s = checkpointer.flight_s()
-    assert left_s is not None
-    assert 10.0 >= left_s >= 10.0 - (time.monotonic() - copied_at[0])
+    remaining_s = checkpointer.in_flight_s()
+    assert remaining_s is not None
+    assert 10.0 >= remaining_s >= 10.0 - (time.monotonic() - copied_at[0])
     store.open.set()
     assert checkpointer.drain(LIMIT_S)
 
@@ -111,35 +111,35 @@ def test_a_flight_is_timed_from_the_end_of_the_copy(
 def test_a_copy_beside_training_costs_it_what_the_fence_waits(
     rig: Rig, checkpointer: Checkpointer
 ) -> None:
-    go_on, copied = threading.Event(), threading.Event()
+    may_continue, copied = threading.Event(), threading.Event()
 
     def stage(memory: memoryview, filled: Callable[[int], None]) -> None:
         fill(memory, 5)
         filled(SIZE - 1)
         time.sleep(0.2)
-        assert go_on.wait(LIMIT_S)
+        assert may_continue.wait(LIMIT_S)
         copied.set()
 
-    checkpointer.save(5, stage, {"config": CONFIG}, trigger="t", beside=True)
+    checkpointer.save(5, stage, {"config": CONFIG}, trigger="t", background=True)
     assert not copied.is_set()
-    assert checkpointer.flight_s() == GUESS_S, "all of the upload is still to come"
-    threading.Timer(0.01, go_on.set).start()
-    assert checkpointer.fence() > 0.0
+    assert checkpointer.in_flight_s() == DEFAULT_UPLOAD_S, "all of the upload is still to come"
+    threading.Timer(0.01, may_continue.set).start()
+    assert checkpointer.wait_for_copy() > 0.0
     assert copied.is_set()
     assert checkpointer.drain(LIMIT_S)
-    [said] = [data for kind, data in rig.reports if kind == "checkpoint"]
+    [entry] = [data for kind, data in rig.reports if kind == "checkpoint"]
     assert checkpointer.committed == 5
-    assert said["stage_s"] >= 0.2
-    assert 0 < checkpointer.rates.stall_s(SIZE) <= said["stage_s"] <= checkpointer.save_s()
-    checkpointer.save(6, lambda *_: None, {"config": CONFIG}, trigger="t", beside=True)
+    assert entry["stage_s"] >= 0.2
+    assert 0 < checkpointer.rates.stall_s(SIZE) <= entry["stage_s"] <= checkpointer.save_s()
+    checkpointer.save(6, lambda *_: None, {"config": CONFIG}, trigger="t", background=True)
     time.sleep(0.05)
-    checkpointer.fence()
+    checkpointer.wait_for_copy()
     assert checkpointer.drain(LIMIT_S)
     assert checkpointer.rates.stall_s(SIZE) < 0.05
 
 
-@pytest.mark.parametrize("then", ["save", "drain", "release", "restore", "close"])
-def test_whatever_comes_next_waits_for_the_copy(checkpointer: Checkpointer, then: str) -> None:
+@pytest.mark.parametrize("next_call", ["save", "drain", "release", "restore", "close"])
+def test_whatever_comes_next_waits_for_the_copy(checkpointer: Checkpointer, next_call: str) -> None:
     copied: list[int] = []
 
     def stage(memory: memoryview, _: object) -> None:
@@ -147,7 +147,7 @@ def test_whatever_comes_next_waits_for_the_copy(checkpointer: Checkpointer, then
         fill(memory, 1)
         copied.append(1)
 
-    checkpointer.save(1, stage, {"config": CONFIG}, trigger="t", beside=True)
+    checkpointer.save(1, stage, {"config": CONFIG}, trigger="t", background=True)
     assert not copied
     {
         "save": lambda: save(checkpointer, 2),
@@ -155,16 +155,16 @@ def test_whatever_comes_next_waits_for_the_copy(checkpointer: Checkpointer, then
         "release": checkpointer.release,
         "restore": lambda: checkpointer.restore(CONFIG, lambda _: None),
         "close": checkpointer.close,
-    }[then]()
+    }[next_call]()
     assert copied
 
 
 def test_what_is_given_up_is_under_way_no_more(rig: Rig) -> None:
     assert rig.engine.claim() is not None
     rig.save_and_wait(1)
-    before = rig.engine.told
+    progress = rig.engine.progress
     assert rig.engine.begin(2, {}) is not None
-    assert rig.engine.told.pending
+    assert rig.engine.progress.pending
     rig.connect().close()  # another program: what the one before had not wholly staged is given up
-    until(lambda: not rig.engine.told.pending)
-    assert rig.engine.told == replace(before, pending=False)
+    until(lambda: not rig.engine.progress.pending)
+    assert rig.engine.progress == replace(progress, pending=False)

@@ -1,4 +1,4 @@
-"""What ranks saved becomes one manifest; what does not fit together does not."""
+"""The parts of all ranks become one manifest if they belong together."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 
 from spotd.wire import Block, Shard, Stream, WireError
 from trainer.saver.parts import RankPart, TensorPiece, manifest_of, parse_part, read_piece
-from trainer.saver.streams import chunks_of, cuts_of
+from trainer.saver.streams import chunk_ranges, shard_ranges
 
 SHARED = TensorPiece("norm", "float32", (2,), (0,), (2,), 32)
 
 
 def part(rank: int) -> RankPart:
     stream = Stream((Shard(f"f/r{rank:05d}-00000", 40, 4096, ("d",)),))
-    mine = TensorPiece("w", "bfloat16", (8, 2), (4 * rank, 0), (4, 2), 0)
-    return RankPart("f", 3, 7, rank, 2, 9, stream, (mine, SHARED), {"step": 7} if not rank else {})
+    piece = TensorPiece("w", "bfloat16", (8, 2), (4 * rank, 0), (4, 2), 0)
+    return RankPart("f", 3, 7, rank, 2, 9, stream, (piece, SHARED), {"step": 7} if not rank else {})
 
 
 def test_blocks_of_all_ranks_and_what_several_have_once() -> None:
@@ -67,9 +67,9 @@ def test_a_block_outside_its_tensor(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 32 * 4096, 33 * 4096, 10**6 + 1])
 def test_shards_are_whole_chunks_and_cover_all(size: int) -> None:
-    cuts = cuts_of(size)
-    assert [start for start, _ in cuts] == [0, *(end for _, end in cuts[:-1])]
-    assert cuts[-1][1] == size
-    assert len(cuts) <= 32
-    chunks = [chunk for cut in cuts for chunk in chunks_of(*cut)]
-    assert chunks == list(chunks_of(0, size))
+    shards = shard_ranges(size)
+    assert [start for start, _ in shards] == [0, *(end for _, end in shards[:-1])]
+    assert shards[-1][1] == size
+    assert len(shards) <= 32
+    chunks = [chunk for shard in shards for chunk in chunk_ranges(*shard)]
+    assert chunks == list(chunk_ranges(0, size))

@@ -1,4 +1,4 @@
-"""The newest checkpoint is here before the program asks for it, and is never believed for that."""
+"""The newest checkpoint is prefetched, and verified nevertheless."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Start = Callable[..., Rig]
 
 
 class Bucket(Gate):
-    """Counts what is read, and can hold it up."""
+    """Counts reads, and can block them."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -41,15 +41,15 @@ def store(store: Gate) -> Bucket:
 
 
 def next_one(start: Start, claim: str = CLAIM_NOW, generation: int = 2, **more: Any) -> Rig:
-    """The saver of the next machine, whose program has not joined yet."""
+    """Return the next machine's saver, whose program has not joined yet."""
     rig = start(generation, join=False, claim=False, **more)
-    rig.office.begin_prefetch(lambda: (claim, 60.0))
+    rig.service.start_prefetch(lambda: (claim, 60.0))
     return rig
 
 
 def prefetch_of(rig: Rig) -> Prefetch:
-    assert rig.office.prefetch is not None
-    return rig.office.prefetch
+    assert rig.service.prefetch is not None
+    return rig.service.prefetch
 
 
 def settle(rig: Rig) -> None:
@@ -57,7 +57,7 @@ def settle(rig: Rig) -> None:
 
 
 def size_of(fd: int) -> int:
-    """Of memory; 0 when it was given back."""
+    """Return the size of memory; 0 if it was freed."""
     size = os.fstat(fd).st_size
     os.close(fd)
     return size
@@ -103,8 +103,8 @@ def test_memory_is_had_while_the_bucket_is_waited_for(
     faulted = threading.Event()
     fault_in = SharedMemory.fault_in
 
-    def noted(arena: SharedMemory, *more: Any) -> bool:
-        done = fault_in(arena, *more)
+    def noted(memory: SharedMemory, *more: Any) -> bool:
+        done = fault_in(memory, *more)
         faulted.set()
         return done
 
@@ -160,7 +160,7 @@ def test_damage_that_was_prefetched_is_found(start: Start, store: Bucket) -> Non
     first.save_and_wait(7)
     rig = next_one(start)
     settle(rig)
-    prefetch_of(rig)._ranks[0].arena.slot(0)[SIZE // 2] ^= 1
+    prefetch_of(rig)._ranks[0].memory.slot(0)[SIZE // 2] ^= 1
     assert resume(rig) == 7
     assert store.read_bytes > SIZE
 
@@ -179,7 +179,7 @@ def test_a_suspect_is_not_prefetched(start: Start, store: Bucket) -> None:
     first = start(1)
     first.save_and_wait(7)
     first.save_and_wait(8)
-    current = first.office.fence.head
+    current = first.service.fence.head
     assert current is not None
     assert current.current is not None
     rig = next_one(start, suspect=current.current.manifest)

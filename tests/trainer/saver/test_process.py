@@ -1,4 +1,4 @@
-"""The saver as a process, struck down at any moment."""
+"""The saver as a process that is killed at any moment."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from spotd.wire import AgentConfig, parse_start, pin_folder
 from tests.fixtures.forks import Fork, nursery
 from tests.fixtures.processes import state_of
 from tests.fixtures.waiting import LIMIT_S, until
-from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, fill, kept_steps, newest_of
+from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, fill, head_of, stored_steps
 from trainer.agent.base.paths import AgentPaths
 from trainer.agent.run.prepare import build_env
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.engine import FoundCheckpoint
 from trainer.hook.spotd_hook.saver_client import SaverClient
-from trainer.hook.spotd_hook.spawned import Spawned
+from trainer.hook.spotd_hook.spawned import SpawnedSaver
 from trainer.saver import __main__ as program_of_saver
 from trainer.saver.__main__ import NICE, config_from_env
 
@@ -49,7 +49,7 @@ class Program:
         self.savers: list[Fork] = []
         self.reports: list[Any] = []
         self.checkpointer = Checkpointer(
-            self.dial,
+            self.connect,
             job_id="job",
             generation=generation,
             pieces=PIECES,
@@ -57,7 +57,7 @@ class Program:
             report=lambda kind, data: self.reports.append((kind, data)),
         )
 
-    def dial(self) -> SaverClient:
+    def connect(self) -> SaverClient:
         path = self.folder / f"{len(self.savers)}.sock"
         env = {**self.env, "SPOTD_SAVER": str(path)}
         log = self.folder / "saver.log"
@@ -99,7 +99,7 @@ def program(tmp_path: Path) -> Iterator[Program]:
 
 def test_a_saver_is_nicer_than_training_in_whatever_session(tmp_path: Path) -> None:
     env = {"SPOTD_JOB_ID": "job", "SPOTD_STORE_URL": (tmp_path / "store").as_uri()}
-    saver = Spawned(env)
+    saver = SpawnedSaver(env)
     try:
         saver.wait_ready()
         assert os.getpriority(os.PRIO_PROCESS, saver.pid) >= NICE
@@ -113,7 +113,7 @@ def test_a_saver_is_nicer_than_training_in_whatever_session(tmp_path: Path) -> N
 def test_a_kernel_that_takes_no_such_change_now_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As it answers users who are not root: one in 0.1 s, counted over all of them."""
+    """As the kernel answers users other than root: one change per 0.1 s for all of them."""
     answers = iter([BlockingIOError(), BlockingIOError(), None])
 
     class Group:
@@ -125,33 +125,33 @@ def test_a_kernel_that_takes_no_such_change_now_is_asked_again(
     monkeypatch.setattr(program_of_saver, "AUTOGROUP", Group())
     monkeypatch.setattr(os, "nice", lambda _: 0)
     monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
-    program_of_saver.yield_to_training()
+    program_of_saver.lower_priority()
     assert list(answers) == []
 
 
 @pytest.mark.req("CKP-16")
 @pytest.mark.timeout(max(300, 3 * KILLS))
 def test_a_saver_that_is_killed_at_any_moment_costs_no_commit(program: Program) -> None:
-    """kill -9 again and again: the program goes on, what HEAD names is whole and never older."""
+    """kill -9 repeatedly: training goes on; HEAD names an intact checkpoint, never an older one."""
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")
-    dice, store = random.Random(seed), open_store((program.folder / "store").as_uri())
+    rng, store = random.Random(seed), open_store((program.folder / "store").as_uri())
     assert program.checkpointer.claim("now", 0.0) is not None
     assert program.restore() is None
     step = newest = 0
     for _ in range(KILLS):
-        for _ in range(dice.randrange(1, 4)):
+        for _ in range(rng.randrange(1, 4)):
             step += 1
             program.save(step)
-        time.sleep(dice.uniform(0, 0.02))
+        time.sleep(rng.uniform(0, 0.02))
         program.savers[-1].kill()
         program.savers[-1].wait(LIMIT_S)
-        current = newest_of(store).current
+        current = head_of(store).current
         if current is not None:
             assert newest <= current.step <= step
             newest = current.step
     program.save(step + 1)
-    assert program.checkpointer.drain(20, again=lambda: program.save(step + 1))
+    assert program.checkpointer.drain(20, save_again=lambda: program.save(step + 1))
     found = program.restore()
     assert found is not None
     assert found.step == step + 1
@@ -167,7 +167,7 @@ def test_a_saver_outlives_the_program_and_ends_when_it_is_told(program: Program)
     saver.send_signal(signal.SIGUSR1)  # what is meant for all training processes
     saver.terminate()
     assert saver.wait(LIMIT_S) == 0
-    current = newest_of(open_store((program.folder / "store").as_uri())).current
+    current = head_of(open_store((program.folder / "store").as_uri())).current
     assert current is not None
     assert current.step == 7
 
@@ -177,7 +177,7 @@ def test_a_saver_outlives_the_program_and_ends_when_it_is_told(program: Program)
 def test_what_a_program_had_staged_when_it_was_killed_is_kept_and_nothing_half(
     program: Program,
 ) -> None:
-    """One after the other, all with one saver: each goes on from what the one before had staged."""
+    """Programs run one after the other with one saver; each resumes from the last one's save."""
     path, log = program.folder / "one.sock", program.folder / "doomed.log"
     env = {**program.env, "SPOTD_SAVER": str(path)}
     saver = nursery().fork("trainer.saver", ["--stay"], env, program.folder, program.folder / "log")
@@ -191,23 +191,23 @@ def test_what_a_program_had_staged_when_it_was_killed_is_kept_and_nothing_half(
             last = int(words[0]) if len(words) == 1 else last
             doomed = nursery().fork("tests.trainer.saver.doomed", words, env, program.folder, log)
             assert doomed.wait(LIMIT_S) == -signal.SIGKILL, log.read_text()
-    said = [line.split() for line in log.read_text().splitlines()]
-    assert [int(words[1]) for words in said if words[0] == "from"] == expected
+    output = [client.split() for client in log.read_text().splitlines()]
+    assert [int(words[1]) for words in output if words[0] == "from"] == expected
     assert len(expected) == STAGINGS + TEARS
     store = open_store((program.folder / "store").as_uri())
-    until(lambda: newest_of(store).current.step == STAGINGS)  # type: ignore[union-attr]
+    until(lambda: head_of(store).current.step == STAGINGS)  # type: ignore[union-attr]
 
 
 def test_what_the_box_says_of_a_suspect_and_of_milestones_reaches_the_saver(
     program: Program, tmp_path: Path
 ) -> None:
-    """From the start document, as it is on the wire, by the agent's environment."""
+    """From the start document on the wire, through the agent's environment."""
     store = open_store((tmp_path / "store").as_uri())
     assert program.checkpointer.claim("now", 0.0) is not None
     for step in (10, 20):
         program.save(step)
         assert program.checkpointer.drain(LIMIT_S)
-    current = newest_of(store).current
+    current = head_of(store).current
     assert current is not None
     data = {
         "job_name": "j",
@@ -234,73 +234,73 @@ def test_what_the_box_says_of_a_suspect_and_of_milestones_reaches_the_saver(
         "suspect": current.manifest,
     }
     config = AgentConfig("d", "job", 2, 0, "token", "none")
-    places = AgentPaths(tmp_path, tmp_path, tmp_path)
-    told = build_env({}, config, parse_start(data), places, 0.0)
-    ours = {name: told[name] for name in ("SPOTD_SUSPECT", "SPOTD_KEEP", "SPOTD_KEEP_EVERY")}
-    again = Program(tmp_path, 2, **ours)
-    again.savers.extend(program.savers)  # for the names of their sockets
+    paths = AgentPaths(tmp_path, tmp_path, tmp_path)
+    agent_env = build_env({}, config, parse_start(data), paths, claim_until=0.0)
+    env = {name: agent_env[name] for name in ("SPOTD_SUSPECT", "SPOTD_KEEP", "SPOTD_KEEP_EVERY")}
+    resumed = Program(tmp_path, 2, **env)
+    resumed.savers.extend(program.savers)  # for the names of their sockets
     try:
-        assert again.checkpointer.claim("now", 0.0) is not None
-        found = again.restore()
+        assert resumed.checkpointer.claim("now", 0.0) is not None
+        found = resumed.restore()
         assert found is not None
         assert found.step == 10
         for step in (12, 17, 23):
-            again.save(step)
-            assert again.checkpointer.drain(LIMIT_S)
+            resumed.save(step)
+            assert resumed.checkpointer.drain(LIMIT_S)
         pins = pin_folder("job")
         until(lambda: {f"{pins}step-17", f"{pins}suspect-20"} == {i.key for i in store.list(pins)})
-        until(lambda: kept_steps(store) == [17, 20, 23])
+        until(lambda: stored_steps(store) == [17, 20, 23])
     finally:
-        again.end()
+        resumed.end()
 
 
 def test_a_rank_that_resumed_from_an_older_one_stays_behind_it(
     program: Program, tmp_path: Path
 ) -> None:
-    """The next saver must not chain behind the damaged checkpoint that was passed over."""
+    """The next saver must not commit after the damaged checkpoint that was skipped."""
     store = open_store((tmp_path / "store").as_uri())
     assert program.checkpointer.claim("now", 0.0) is not None
     for step in (10, 20):
         program.save(step)
         assert program.checkpointer.drain(LIMIT_S)
-    current = newest_of(store).current
+    current = head_of(store).current
     assert current is not None
     (tmp_path / "store" / current.manifest).unlink()
-    again = Program(tmp_path, generation=2)
-    again.savers.extend(program.savers)  # for the names of their sockets
+    resumed = Program(tmp_path, generation=2)
+    resumed.savers.extend(program.savers)  # for the names of their sockets
     try:
-        assert again.checkpointer.claim("now", 0.0) is not None
-        found = again.restore()
+        assert resumed.checkpointer.claim("now", 0.0) is not None
+        found = resumed.restore()
         assert found is not None
         assert found.step == 10
-        again.savers[-1].kill()
-        again.savers[-1].wait(LIMIT_S)
-        again.save(15)
-        assert again.checkpointer.drain(LIMIT_S)
-        head = newest_of(store)
+        resumed.savers[-1].kill()
+        resumed.savers[-1].wait(LIMIT_S)
+        resumed.save(15)
+        assert resumed.checkpointer.drain(LIMIT_S)
+        head = head_of(store)
         assert head.current is not None
         assert (head.current.step, [ref.step for ref in head.previous]) == (15, [10])
     finally:
-        again.end()
+        resumed.end()
 
 
 def test_one_of_its_own_ends_with_the_program(tmp_path: Path) -> None:
     env = {"SPOTD_STORE_URL": (tmp_path / "store").as_uri(), "SPOTD_JOB_ID": "job"}
-    own = Spawned(env)
-    own.wait_ready()
-    line = SaverClient(own.socket)
-    line.join(0, [0], 1, SIZE, 2, PIECES)
-    assert line.ask("claim", claim="now", left_s=0.0, wait_s=5.0)["final"] is False
-    line.close()
-    assert own.alive
-    assert own.close()
-    assert not own.alive
+    saver = SpawnedSaver(env)
+    saver.wait_ready()
+    client = SaverClient(saver.socket)
+    client.join(0, [0], 1, SIZE, 2, PIECES)
+    assert client.request("claim", claim="now", left_s=0.0, wait_s=5.0)["final"] is False
+    client.close()
+    assert saver.alive
+    assert saver.close()
+    assert not saver.alive
 
 
 def test_one_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Spawned({"SPOTD_GENERATION": "none"})
+    saver = SpawnedSaver({"SPOTD_GENERATION": "none"})
     with pytest.raises(OSError, match="the saver did not start"):
-        own.wait_ready()
+        saver.wait_ready()
     monkeypatch.delenv("SPOTD_SAVER", raising=False)
     with pytest.raises(ValueError, match="SPOTD_SAVER is not set"):
         config_from_env()
@@ -309,30 +309,30 @@ def test_one_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_saver_that_is_stopped_does_not_stop_training(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It accepts and never answers. Each save says so, in bounded time, until it goes on."""
+    """It accepts connections and never replies. Each save reports that, in bounded time."""
     assert program.checkpointer.claim("now", 0.0) is not None
     assert program.restore() is None
     program.save(1)
     assert program.checkpointer.drain(LIMIT_S)
     saver = program.savers[0]
     monkeypatch.setattr(
-        program.checkpointer, "_dial", lambda: SaverClient(str(program.folder / "0.sock"))
+        program.checkpointer, "_connect", lambda: SaverClient(str(program.folder / "0.sock"))
     )
     os.kill(saver.pid, signal.SIGSTOP)
     until(lambda: state_of(saver.pid) == "T")  # a thread on another core may answer until then
-    monkeypatch.setattr("trainer.hook.spotd_hook.saver_client.ANSWER_S", 0.2)
-    monkeypatch.setattr("trainer.hook.spotd_hook.engine.ANSWER_S", 0.2)
+    monkeypatch.setattr("trainer.hook.spotd_hook.saver_client.REPLY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("trainer.hook.spotd_hook.engine.REPLY_TIMEOUT_S", 0.2)
     try:
         program.save(2)
         assert not program.checkpointer.drain(0.1)
         program.save(3)
     finally:
         os.kill(saver.pid, signal.SIGCONT)
-    told = [data["error"] for kind, data in program.reports if kind == "checkpoint_failed"]
-    assert "no answer to begin" in told[0]
+    agent_env = [data["error"] for kind, data in program.reports if kind == "checkpoint_failed"]
+    assert "no answer to begin" in agent_env[0]
     assert [data["step"] for _, data in program.reports][-1] == 3
-    monkeypatch.setattr("trainer.hook.spotd_hook.saver_client.ANSWER_S", 20.0)
-    monkeypatch.setattr("trainer.hook.spotd_hook.engine.ANSWER_S", 20.0)
+    monkeypatch.setattr("trainer.hook.spotd_hook.saver_client.REPLY_TIMEOUT_S", 20.0)
+    monkeypatch.setattr("trainer.hook.spotd_hook.engine.REPLY_TIMEOUT_S", 20.0)
     program.save(4)
     assert program.checkpointer.drain(LIMIT_S)
     assert program.checkpointer.committed == 4

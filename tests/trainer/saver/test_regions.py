@@ -1,5 +1,7 @@
-"""Shards lie in a store of the machine's own region, HEAD and manifests in the job's one authority:
-a job that stays sends no checkpoint across, and one that moves sends one."""
+"""Shards lie in the store of the machine's region, HEAD and manifests in the job's authority store.
+
+A job that stays transfers no checkpoint between regions, and one that moves transfers one.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from providers.stores import open_store
 from providers.stores.base import ObjectStore, StoreDeniedError, StoreUnavailableError
 from spotd.demo import s3
 from tests.fixtures.waiting import until
-from tests.trainer.saver.rig import SIZE, Gate, Rig, kept_steps, newest_of
+from tests.trainer.saver.rig import SIZE, Gate, Rig, head_of, stored_steps
 from trainer.fence import FencedError
 from trainer.hook.spotd_hook.saver_client import SaverError
 from trainer.saver import shard_store
@@ -35,30 +37,30 @@ def east(tmp_path: Path) -> Gate:
 
 
 def stores_of(store: ObjectStore) -> set[str]:
-    current = newest_of(store).current
+    current = head_of(store).current
     assert current is not None
     return {shard.store for shard in read_manifest(store, current).shards}
 
 
 class Meter:
-    """A server's own count of what comes in and goes out, in front of it."""
+    """Counts the bytes that a server receives and sends."""
 
     def __init__(self) -> None:
-        self.came = self.went = 0
+        self.received = self.sent = 0
 
     def wrap(self, app: WSGIApplication) -> WSGIApplication:
         def counted(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
             if environ["REQUEST_METHOD"] in ("PUT", "POST"):
-                self.came += int(environ.get("CONTENT_LENGTH") or 0)
+                self.received += int(environ.get("CONTENT_LENGTH") or 0)
             for part in app(environ, start):
-                self.went += len(part)
+                self.sent += len(part)
                 yield part
 
         return counted
 
     def taken(self) -> tuple[int, int]:
-        """(came, went) since the last call."""
-        found, self.came, self.went = (self.came, self.went), 0, 0
+        """Return (received, sent) since the last call."""
+        found, self.received, self.sent = (self.received, self.sent), 0, 0
         return found
 
 
@@ -88,38 +90,38 @@ def test_two_clouds_by_their_own_meters(tmp_path: Path, size: int) -> None:
         try:
             for step in (1, 2, 3):
                 first.save_and_wait(step)
-            until(lambda: kept_steps(west) == [2, 3])
-            came, went = west_meter.taken()
-            assert came < SMALL, "no shard crosses while the job stays"
-            assert went < size / 2
-            came, _ = east_meter.taken()
-            assert came >= 3 * size
+            until(lambda: stored_steps(west) == [2, 3])
+            received, sent = west_meter.taken()
+            assert received < SMALL, "no shard crosses while the job stays"
+            assert sent < size / 2
+            received, _ = east_meter.taken()
+            assert received >= 3 * size
             assert stores_of(west) == {url}
-            until(lambda: kept_steps(east) == [2, 3])
+            until(lambda: stored_steps(east) == [2, 3])
             east_meter.taken()
 
             second.engine = second.connect()
             assert second.engine.claim() is not None
             assert second.restore() == 3, "to the same bits"
-            came, went = east_meter.taken()
-            assert came == 0
-            assert size <= went < size * 1.1, "the way back, once"
+            received, sent = east_meter.taken()
+            assert received == 0
+            assert size <= sent < size * 1.1, "the way back, once"
 
             assert first.save(4), "the zombie, which knows nothing yet"
-            until(lambda: first.office.saving.fenced is not None)
+            until(lambda: first.service.worker.fenced is not None)
             with pytest.raises(FencedError):
-                raise first.office.saving.fenced or AssertionError
-            assert newest_of(west).current.step == 3  # type: ignore[union-attr]
+                raise first.service.worker.fenced or AssertionError
+            assert head_of(west).current.step == 3  # type: ignore[union-attr]
 
             east_meter.taken()
             west_meter.taken()
             for step in (5, 6, 7):
                 second.save_and_wait(step)
             assert stores_of(west) == {""}
-            until(lambda: kept_steps(west) == [6, 7])
+            until(lambda: stored_steps(west) == [6, 7])
             until(lambda: not list(east.list("jobs/job/g00000001/s000000000003")))
-            came, _ = east_meter.taken()
-            assert came < SMALL, "the east is left alone but for what goes away there"
+            received, _ = east_meter.taken()
+            assert received < SMALL, "the east is left alone but for what goes away there"
         finally:
             for rig in (first, second):
                 rig.close()
@@ -135,7 +137,7 @@ def test_a_machine_that_dies_between_shards_and_commit_costs_that_save(
     rig.save_and_wait(1)
 
     def dies(key: str, data: bytes, tag: str | None) -> str:
-        if key.endswith(document) and rig.office.config.generation == 1:
+        if key.endswith(document) and rig.service.config.generation == 1:
             raise StoreDeniedError("the machine is gone")
         return put_if(key, data, tag)
 
@@ -144,12 +146,12 @@ def test_a_machine_that_dies_between_shards_and_commit_costs_that_save(
     until(lambda: "checkpoint_failed" in {kind for kind, _ in rig.reports})
     rig.close()
     monkeypatch.undo()
-    assert kept_steps(east) == [1, 2], "shards without a commit"
+    assert stored_steps(east) == [1, 2], "shards without a commit"
     heir = start(2, shards=EAST, keep=1, **options)
     assert heir.restore() == 1
     heir.save_and_wait(5)
-    remove_old(heir.office.fence, 1, lambda: True)
-    assert kept_steps(east) == kept_steps(store) == [5]
+    remove_old(heir.service.fence, 1, lambda: True)
+    assert stored_steps(east) == stored_steps(store) == [5]
 
 
 def test_a_store_that_is_away_is_tried_again_and_then_done_without(
@@ -158,14 +160,14 @@ def test_a_store_that_is_away_is_tried_again_and_then_done_without(
     rig = start(1, shards=EAST, others={EAST: east})
     east.refusing = 10**6
     rig.save_and_wait(1)
-    said = [data["error"] for kind, data in rig.reports if kind == "checkpoint_failed"]
-    assert len(said) == shard_store.TRIES
-    assert "they go to file://" in said[-1]
+    errors = [data["error"] for kind, data in rig.reports if kind == "checkpoint_failed"]
+    assert len(errors) == shard_store.MAX_FAILURES
+    assert "they go to file://" in errors[-1]
     assert stores_of(store) == {""}
     east.refusing = 0
     rig.save_and_wait(2)
     assert stores_of(store) == {""}, "not tried again at once"
-    monkeypatch.setattr(rig.office.saving._target, "_away_until_s", 0.0)
+    monkeypatch.setattr(rig.service.worker._shard_store, "_away_until_s", 0.0)
     rig.save_and_wait(3)
     assert stores_of(store) == {EAST}
     assert start(2, others={EAST: east}).restore() == 3
@@ -174,7 +176,7 @@ def test_a_store_that_is_away_is_tried_again_and_then_done_without(
 def test_what_is_in_one_store_by_half_is_whole_in_the_other(
     start: Start, store: Gate, east: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last save of a machine has no time for a second try."""
+    """The last save of a machine has no time for a retry."""
     rig, put = start(1, shards=EAST, others={EAST: east}), east.put
 
     def breaks(key: str, data: Any) -> None:
@@ -192,7 +194,7 @@ def test_what_is_in_one_store_by_half_is_whole_in_the_other(
 
 
 class Away:
-    """A store that answers nothing."""
+    """A store that does not answer."""
 
     url = EAST
 
@@ -206,22 +208,22 @@ def test_retention_goes_on_where_one_store_is_away(start: Start, store: Gate, ea
     heir = start(2, keep=1, others={EAST: Away()})
     for step in (2, 3, 4):
         heir.save_and_wait(step)
-    until(lambda: kept_steps(store) == [4])
-    said = [data["error"] for kind, data in heir.reports if kind == "checkpoint_failed"]
-    assert [text for text in said if "away" in text] == said
-    assert len(said) <= 1, "told once"
-    assert kept_steps(east) == [1], "nobody could take it away"
+    until(lambda: stored_steps(store) == [4])
+    errors = [data["error"] for kind, data in heir.reports if kind == "checkpoint_failed"]
+    assert [text for text in errors if "away" in text] == errors
+    assert len(errors) <= 1, "told once"
+    assert stored_steps(east) == [1], "nobody could take it away"
 
 
 def test_retention_that_is_interrupted_tells_of_a_store_that_is_away_all_the_same(
     start: Start, store: Gate, east: Gate
 ) -> None:
-    """Else the same trouble was told anew after each interruption."""
+    """Otherwise the same failure would be reported again after each interruption."""
     start(1, shards=EAST, others={EAST: east}).save_and_wait(1)
     heir = start(2, keep=9, others={EAST: Away()})
     for step in (2, 3, 4):
         heir.save_and_wait(step)
-    fence = heir.office.fence
+    fence = heir.service.fence
     with pytest.raises(StoreUnavailableError, match="away"):
         remove_old(fence, 1, lambda: False)
     before = len(list(store.list("")))
@@ -233,7 +235,7 @@ def test_retention_that_is_interrupted_tells_of_a_store_that_is_away_all_the_sam
 def test_a_store_that_this_machine_may_not_read_ends_the_resume_and_says_how_to_mend_it(
     start: Start, store: Gate, east: Gate
 ) -> None:
-    """It does not go back to an older checkpoint: that would throw work away."""
+    """It does not fall back to an older checkpoint, which would lose work."""
     first = start(1)
     first.save_and_wait(1)
     second = start(2, shards=EAST, others={EAST: east})
@@ -250,7 +252,7 @@ def test_a_manifest_says_that_it_is_of_a_newer_kind_where_it_is(
 ) -> None:
     rig = start(1)
     rig.save_and_wait(1)
-    head = newest_of(store)
+    head = head_of(store)
     assert head.current is not None
     data = store.get(head.current.manifest)[0]
     assert b'"version":2' in data.replace(b" ", b"")
@@ -258,7 +260,7 @@ def test_a_manifest_says_that_it_is_of_a_newer_kind_where_it_is(
     heir = start(2, shards=EAST, others={EAST: east})
     assert heir.restore() == 1, "and they are read"
     heir.save_and_wait(2)
-    head = newest_of(store)
+    head = head_of(store)
     assert head.current is not None
     assert b'"version":3' in store.get(head.current.manifest)[0].replace(b" ", b"")
     assert sum(info.size for info in east.list("jobs/job/g00000002")) == SIZE

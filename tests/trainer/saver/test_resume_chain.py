@@ -1,4 +1,4 @@
-"""Where a job goes on, whatever of its checkpoints is damaged."""
+"""Choosing the checkpoint to resume from when some are damaged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from providers.stores.base import NotFoundError
 from spotd.wire import HeadRef, parse_manifest, parse_pin, pin_key, sha256
 from spotd.wire.fields import encode
-from tests.trainer.saver.rig import CONFIG, SIZE, Gate, Rig, fill, kept_steps, newest_of
+from tests.trainer.saver.rig import CONFIG, SIZE, Gate, Rig, fill, head_of, stored_steps
 from trainer.fence import Fence
 from trainer.hook.spotd_hook.saver_client import SaverError
 from trainer.saver import resume_chain
@@ -26,52 +26,52 @@ INJECTED = 1200
 
 @pytest.mark.req("CKP-25")
 def test_every_damage_is_found(start: Start, store: Gate, tmp_path: Path) -> None:
-    """Bit flips, truncations, losses, shards that changed places: none is ever loaded."""
-    dice = random.Random(20)
+    """Bit flips, truncations, lost and swapped shards: none is ever loaded."""
+    rng = random.Random(20)
     rig = start(1)
     rig.save_and_wait(20)
-    ref = newest_of(store).current
+    ref = head_of(store).current
     assert ref is not None
     folder = (tmp_path / "store" / ref.manifest).parent
     files = sorted(folder.iterdir())
     assert len(files) == 7  # six shards and the manifest
-    whole = memoryview(bytearray(SIZE))
+    content = memoryview(bytearray(SIZE))
     with ThreadPoolExecutor(2) as pool:
 
         def load() -> None:
             reader = Reader(store, read_manifest(store, ref), [], pool)
-            reader.fill(whole, [Range(0, 0, SIZE)], lambda _: None)
+            reader.fill(content, [Range(0, 0, SIZE)], lambda _: None)
 
         load()
-        expected = bytes(whole)
+        expected = bytes(content)
         kinds = dict.fromkeys(["flip", "cut", "lose", "swap"], 0)
         for number in range(INJECTED):
             file = files[number % len(files)]
-            kind = dice.choice(["flip", "flip", "flip", "cut", "cut", "lose", "swap"])
+            kind = rng.choice(["flip", "flip", "flip", "cut", "cut", "lose", "swap"])
             kinds[kind] += 1
             good = file.read_bytes()
-            damage(dice, kind, file, files)
+            damage(rng, kind, file, files)
             with pytest.raises((CorruptError, NotFoundError)):
                 load()
             file.write_bytes(good)
         assert min(kinds.values()) > 100
         load()
-    assert bytes(whole) == expected
+    assert bytes(content) == expected
 
 
-def damage(dice: random.Random, kind: str, file: Path, files: list[Path]) -> None:
+def damage(rng: random.Random, kind: str, file: Path, files: list[Path]) -> None:
     good = file.read_bytes()
     match kind:
         case "flip":
             bad = bytearray(good)
-            bad[dice.randrange(len(bad))] ^= 1 << dice.randrange(8)
+            bad[rng.randrange(len(bad))] ^= 1 << rng.randrange(8)
             file.write_bytes(bad)
         case "cut":
-            file.write_bytes(good[: dice.randrange(len(good))])
+            file.write_bytes(good[: rng.randrange(len(good))])
         case "lose":
             file.unlink()
         case "swap":
-            other = dice.choice([path for path in files if path != file])
+            other = rng.choice([path for path in files if path != file])
             file.write_bytes(other.read_bytes())
 
 
@@ -79,7 +79,7 @@ def test_a_damaged_one_is_passed_over_and_said(start: Start, store: Gate, tmp_pa
     first = start(1)
     first.save_and_wait(10)
     first.save_and_wait(20)
-    current = newest_of(store).current
+    current = head_of(store).current
     assert current is not None
     shard = (tmp_path / "store" / current.manifest).parent / "r00000-00002"
     shard.write_bytes(shard.read_bytes()[:-1])
@@ -88,7 +88,7 @@ def test_a_damaged_one_is_passed_over_and_said(start: Start, store: Gate, tmp_pa
     assert second.steps("checkpoint_skipped") == [20]
     assert "has 4095 bytes instead of 4096" in second.reports[0][1]["error"]
     second.save_and_wait(15)
-    assert [ref.step for ref in newest_of(store).previous] == [10], "bad ones leave the chain"
+    assert [ref.step for ref in head_of(store).previous] == [10], "bad ones leave the chain"
 
 
 def test_nothing_usable_is_an_error_and_not_a_fresh_start(start: Start, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_an_outage_is_no_corruption(store: Gate, monkeypatch: pytest.MonkeyPatch
             store.get("x")
         return 7
 
-    assert chain.patiently(away_once) == 7
+    assert chain.retry(away_once) == 7
     assert len(pauses) == 1
 
 
@@ -128,11 +128,11 @@ def test_further_back(start: Start, store: Gate) -> None:
     assert rig.restore(back=1) == 20
     assert rig.restore(back=7) == 10, "as far as there is any"
     rig.save_and_wait(40)
-    assert [ref.step for ref in newest_of(store).previous] == [10]
-    found = rig.engine.resume(CONFIG, most_step=39)
+    assert [ref.step for ref in head_of(store).previous] == [10]
+    found = rig.engine.resume(CONFIG, max_step=39)
     assert found is not None
     assert found.step == 10
-    assert rig.engine.resume(CONFIG, most_step=9) is None
+    assert rig.engine.resume(CONFIG, max_step=9) is None
 
 
 def test_another_configuration_is_refused(start: Start) -> None:
@@ -164,7 +164,7 @@ def first_version(body: dict[str, Any]) -> bytes:
 
 
 def test_manifests_of_the_first_version_are_read(store: Gate) -> None:
-    """As written by the spotd before: a digest for each shard, tensors by shard and offset."""
+    """As written by earlier versions: one digest per shard, tensors by shard and offset."""
     import xxhash
 
     shards = [bytes(range(64)) * 2, b"\1" * 64]
@@ -200,27 +200,27 @@ def test_manifests_of_the_first_version_are_read(store: Gate) -> None:
     assert manifest.size == 192
     assert [block.offset for tensor in manifest.tensors for block in tensor.blocks] == [0, 128]
     assert verify(store, manifest, lambda: True)
-    whole = memoryview(bytearray(192))
+    content = memoryview(bytearray(192))
     with ThreadPoolExecutor(1) as pool:
-        Reader(store, manifest, [], pool).fill(whole, [Range(0, 0, 192)], lambda _: None)
-        assert bytes(whole) == b"".join(shards)
+        Reader(store, manifest, [], pool).fill(content, [Range(0, 0, 192)], lambda _: None)
+        assert bytes(content) == b"".join(shards)
         store.put("jobs/job/g00000001/s000000000007-a/shard-00001", b"\1" * 63 + b"\0")
         with pytest.raises(CorruptError, match="another digest"):
-            Reader(store, manifest, [], pool).fill(whole, [Range(0, 0, 192)], lambda _: None)
+            Reader(store, manifest, [], pool).fill(content, [Range(0, 0, 192)], lambda _: None)
 
 
 def test_a_suspect_is_passed_over_and_kept(start: Start, store: Gate) -> None:
     first = start(1)
     for step in (1, 2):
         first.save_and_wait(step)
-    suspect = newest_of(store).current
+    suspect = head_of(store).current
     assert suspect is not None
     heir = start(2, suspect=suspect.manifest, keep=1)
     assert heir.restore() == 1
     heir.save_and_wait(3)
-    assert suspect not in newest_of(store).previous, "it is no part of what was trained"
-    remove_old(heir.office.fence, 1, lambda: True)
-    assert kept_steps(store) == [2, 3]
+    assert suspect not in head_of(store).previous, "it is no part of what was trained"
+    remove_old(heir.service.fence, 1, lambda: True)
+    assert stored_steps(store) == [2, 3]
     assert parse_pin(store.get(pin_key("job", "suspect-2"))[0]).ref == suspect
     third = start(3, suspect=suspect.manifest)
     assert third.restore() == 3
@@ -228,6 +228,6 @@ def test_a_suspect_is_passed_over_and_kept(start: Start, store: Gate) -> None:
 
 def test_a_suspect_that_is_the_only_one_is_resumed_from(start: Start, store: Gate) -> None:
     start(1).save_and_wait(1)
-    only = newest_of(store).current
+    only = head_of(store).current
     assert only is not None
     assert start(2, suspect=only.manifest).restore() == 1

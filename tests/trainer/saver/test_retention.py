@@ -1,4 +1,4 @@
-"""Old checkpoints go, and never the last good one."""
+"""Old checkpoints are deleted, but never the last good one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from providers.stores.base import NotFoundError, StoreUnavailableError
 from spotd.wire import pin_folder, pin_key
 from tests.fixtures.waiting import until
-from tests.trainer.saver.rig import SIZE, Gate, Rig, kept_steps, newest_of
+from tests.trainer.saver.rig import SIZE, Gate, Rig, head_of, stored_steps
 from trainer.fence import FencedError
 from trainer.saver.reader import CorruptError
 from trainer.saver.retention import ReadBack, remove_old
@@ -25,7 +25,7 @@ def test_only_the_newest_are_kept(start: Start, store: Gate) -> None:
     rig = start(1, keep=2)
     for step in range(1, 6):
         rig.save_and_wait(step)
-    until(lambda: kept_steps(store) == [4, 5])
+    until(lambda: stored_steps(store) == [4, 5])
     assert start(2, keep=2).restore() == 5
 
 
@@ -33,24 +33,24 @@ def test_many_are_kept_when_many_are_asked_for(start: Start, store: Gate) -> Non
     rig = start(1, keep=12)
     for step in range(1, 15):
         rig.save_and_wait(step)
-    until(lambda: len(kept_steps(store)) <= 12)
-    assert kept_steps(store) == list(range(3, 15))
+    until(lambda: len(stored_steps(store)) <= 12)
+    assert stored_steps(store) == list(range(3, 15))
 
 
 def test_of_so_many_steps_one_stays_beside_the_newest(start: Start, store: Gate) -> None:
     rig = start(1, keep=1, keep_every_steps=10)
     for step in (4, 9, 12, 15, 27, 28, 30, 41):
         rig.save_and_wait(step)
-        remove_old(rig.office.fence, 1, lambda: True, 10)
-    assert kept_steps(store) == [12, 27, 30, 41]
+        remove_old(rig.service.fence, 1, lambda: True, 10)
+    assert stored_steps(store) == [12, 27, 30, 41]
     pins = [info.key.rpartition("/")[2] for info in store.list(pin_folder("job"))]
     assert pins == ["step-12", "step-27", "step-30", "step-41"]
     heir = start(2, keep=1, keep_every_steps=10)
     assert heir.restore() == 41
     store.delete(pin_key("job", "step-12"))  # as `spotctl ckpt unpin` does
     heir.save_and_wait(45)
-    remove_old(heir.office.fence, 1, lambda: True, 10)
-    assert kept_steps(store) == [27, 30, 41, 45]
+    remove_old(heir.service.fence, 1, lambda: True, 10)
+    assert stored_steps(store) == [27, 30, 41, 45]
 
 
 def test_nothing_is_pinned_beside_a_newest_that_is_damaged(
@@ -61,7 +61,7 @@ def test_nothing_is_pinned_beside_a_newest_that_is_damaged(
     [shard] = (tmp_path / "store").rglob("s000000000012-*/r00000-00000")
     shard.write_bytes(b"!" * shard.stat().st_size)
     with pytest.raises(CorruptError):
-        remove_old(rig.office.fence, 1, lambda: True, 10)
+        remove_old(rig.service.fence, 1, lambda: True, 10)
     assert list(store.list(pin_folder("job"))) == []
 
 
@@ -69,7 +69,7 @@ def test_nothing_is_pinned_beside_a_newest_that_is_damaged(
 def test_nothing_is_removed_before_the_newest_is_verified(
     start: Start, store: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a bucket that lies: it says that it has what it has not."""
+    """On a store that confirms writes it did not make."""
     rig = start(1, keep=1)
     rig.save_and_wait(1)
     real_put = store.put
@@ -94,20 +94,21 @@ def test_what_was_never_committed_goes_as_well(start: Start, store: Gate) -> Non
     rig = start(2)
     rig.save_and_wait(10)
     until(lambda: bool(store.deleted))
-    assert remove_old(rig.office.fence, 3, go_on=lambda: True) == 0  # the one under way is over
+    # The deletion that was running is over.
+    assert remove_old(rig.service.fence, 3, may_continue=lambda: True) == 0
     assert store.deleted == ["jobs/job/g00000001/s000000000003-dead/r00000-00000"]
     store.get("jobs/job/g00000009/s000000000003-new/r00000-00000")
     store.get("jobs/job/g-notes")
 
 
 def test_what_another_machine_of_ours_may_be_writing_stays(start: Start, store: Gate) -> None:
-    """It is ahead of HEAD, or saves the same step once more to release it."""
+    """That machine is ahead of HEAD, or saves the same step again to release it."""
     rig = start(1)
     rig.save_and_wait(5)
     folders = [f"jobs/job/g00000001/s{step:012d}-theirs" for step in (4, 5, 6)]
     for folder in folders:
         store.put(f"{folder}/r00001-00000", b"of another rank")
-    assert remove_old(rig.office.fence, 1, go_on=lambda: True) == 1
+    assert remove_old(rig.service.fence, 1, may_continue=lambda: True) == 1
     assert store.deleted == [f"{folders[0]}/r00001-00000"]
     rig.save_and_wait(7)
     until(lambda: len(store.deleted) > 1)
@@ -121,7 +122,7 @@ def test_a_fenced_writer_removes_nothing(start: Start, store: Gate) -> None:
     store.deleted.clear()
     start(2)
     with pytest.raises(FencedError):
-        remove_old(rig.office.fence, 1, go_on=lambda: True)
+        remove_old(rig.service.fence, 1, may_continue=lambda: True)
     assert store.deleted == []
 
 
@@ -129,19 +130,21 @@ def test_a_save_interrupts_the_housekeeping(start: Start, store: Gate) -> None:
     rig = start(1)
     rig.save_and_wait(1)
     rig.save_and_wait(2)
-    assert remove_old(rig.office.fence, 1, go_on=lambda: False) == 0
-    assert remove_old(rig.office.fence, 1, go_on=lambda: True) == 7
-    assert kept_steps(store) == [2]
+    assert remove_old(rig.service.fence, 1, may_continue=lambda: False) == 0
+    assert remove_old(rig.service.fence, 1, may_continue=lambda: True) == 7
+    assert stored_steps(store) == [2]
 
 
 class Pauses:
-    """A saver that removes nothing by itself, with pauses between its saves that are as long as the
-    test says, in chunks and deletes. `read` are the steps and chunks that were read back."""
+    """A saver that deletes nothing by itself, with pauses of a given length between its saves.
+
+    `read` lists the steps and chunks that were read back.
+    """
 
     def __init__(self, rig: Rig, store: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(store, "get_range", self._get_range, raising=False)
-        self.rig, self.store, self.fence = rig, store, rig.office.fence
-        self.so_far = ReadBack()
+        self.rig, self.store, self.fence = rig, store, rig.service.fence
+        self.read_back = ReadBack()
         self.read: list[tuple[int, str, int]] = []
 
     def _get_range(self, key: str, start: int, length: int) -> bytes:
@@ -152,15 +155,15 @@ class Pauses:
         for step in steps:
             self.rig.save_and_wait(step)
 
-    def tidy(self, most: int = 10**6, keep: int = 1, every: int = 0) -> int:
-        """One pause, of so many chunks and deletes; how many objects went."""
-        left = iter(range(most))
-        go_on = lambda: next(left, None) is not None  # noqa: E731
-        return remove_old(self.fence, keep, go_on, every, self.so_far)
+    def clean(self, max_actions: int = 10**6, keep: int = 1, every: int = 0) -> int:
+        """Run housekeeping for `max_actions` chunks and deletes; return the objects deleted."""
+        actions = iter(range(max_actions))
+        may_continue = lambda: next(actions, None) is not None  # noqa: E731
+        return remove_old(self.fence, keep, may_continue, every, self.read_back)
 
     def file(self, step: int, name: str) -> Path:
-        [found] = Path(self.store.url.removeprefix("file://")).rglob(f"s{step:012d}-*/{name}")
-        return found
+        [path] = Path(self.store.url.removeprefix("file://")).rglob(f"s{step:012d}-*/{name}")
+        return path
 
     def tear(self, step: int, chunk: int) -> None:
         shard = self.file(step, f"r00000-{chunk:05d}")
@@ -177,15 +180,15 @@ def test_a_read_back_goes_on_in_the_next_pause_and_reads_each_chunk_once(
 ) -> None:
     pauses.save(1, 2)
     for step in (3, 4, 5):
-        pauses.tidy(2)
+        pauses.clean(2)
         pauses.save(step)
     assert [step for step, _, _ in pauses.read] == [2] * CHUNKS
     assert len(set(pauses.read)) == CHUNKS
     assert store.deleted == []
-    assert pauses.tidy() == CHUNKS + 1
-    assert kept_steps(store) == [2, 3, 4, 5], "it stays with all that came since, beyond `keep`"
-    assert pauses.tidy() == 3 * (CHUNKS + 1)
-    assert kept_steps(store) == [5]
+    assert pauses.clean() == CHUNKS + 1
+    assert stored_steps(store) == [2, 3, 4, 5], "it stays with all that came since, beyond `keep`"
+    assert pauses.clean() == 3 * (CHUNKS + 1)
+    assert stored_steps(store) == [5]
     assert len(set(pauses.read)) == len(pauses.read) == 2 * CHUNKS
 
 
@@ -195,62 +198,64 @@ def test_what_is_stored_has_a_bound_though_no_pause_is_long_enough(
     pauses: Pauses, store: Gate, keep: int
 ) -> None:
     """A checkpoint takes six chunks and seven deletes."""
-    most = 0
+    max_actions = 0
     for step in range(1, 60):
         pauses.save(step)
-        most = max(most, len(kept_steps(store)))
-        pauses.tidy(10, keep=keep)
-        assert kept_steps(store)[-keep:] == list(range(max(1, step - keep + 1), step + 1))
-    assert most <= keep + 2 * 2, "those that come during two read-backs"
+        max_actions = max(max_actions, len(stored_steps(store)))
+        pauses.clean(10, keep=keep)
+        assert stored_steps(store)[-keep:] == list(range(max(1, step - keep + 1), step + 1))
+    assert max_actions <= keep + 2 * 2, "those that come during two read-backs"
 
 
 @pytest.mark.req("CKP-23")
 def test_damage_in_what_is_read_later_keeps_everything(pauses: Pauses, store: Gate) -> None:
     pauses.save(1, 2)
-    pauses.tidy(3)
+    pauses.clean(3)
     pauses.tear(2, 4)
     pauses.save(3)
     with pytest.raises(CorruptError, match="r00000-00004"):
-        pauses.tidy()
+        pauses.clean()
     assert store.deleted == []
-    pauses.tidy()
-    assert kept_steps(store) == [3], "the newest is next, and is whole"
+    pauses.clean()
+    assert stored_steps(store) == [3], "the newest is next, and is whole"
 
 
 def test_what_came_after_the_verified_one_is_no_reason_to_delete(
     pauses: Pauses, store: Gate
 ) -> None:
-    """The newer ones are torn: what there is is the one that was read back."""
+    """The newer ones are damaged: the verified checkpoint is the only good one."""
     pauses.save(1, 2)
-    pauses.tidy(3)
+    pauses.clean(3)
     pauses.save(3, 4)
     for step in (3, 4):
         pauses.tear(step, 0)
-    pauses.tidy()
-    assert kept_steps(store) == [2, 3, 4]
+    pauses.clean()
+    assert stored_steps(store) == [2, 3, 4]
     with pytest.raises(CorruptError):
-        pauses.tidy()
-    assert kept_steps(store) == [2, 3, 4]
+        pauses.clean()
+    assert stored_steps(store) == [2, 3, 4]
 
 
 def test_a_pin_is_made_of_nothing_newer_than_the_verified_one(pauses: Pauses, store: Gate) -> None:
     pauses.save(4, 12)
-    pauses.tidy(3, every=10)
+    pauses.clean(3, every=10)
     pauses.save(21)
-    pauses.tidy(every=10)
+    pauses.clean(every=10)
     pins = [info.key.rpartition("/")[2] for info in store.list(pin_folder("job"))]
     assert pins == ["step-12"]
 
 
 def test_what_is_to_be_removed_is_known_over_the_pauses(pauses: Pauses, store: Gate) -> None:
-    """Verified once is enough, and what is pinned meanwhile stays."""
+    """One verification is enough, and what is pinned meanwhile stays."""
     pauses.save(1, 2, 3)
-    assert pauses.tidy(CHUNKS + 3) == 3
-    gone = [key.rpartition("/")[2] for key in store.deleted]
-    assert gone == ["MANIFEST.json", "MANIFEST.json", "r00000-00000"], "half a checkpoint is none"
+    assert pauses.clean(CHUNKS + 3) == 3
+    deleted_names = [key.rpartition("/")[2] for key in store.deleted]
+    assert deleted_names == ["MANIFEST.json", "MANIFEST.json", "r00000-00000"], (
+        "half a checkpoint is none"
+    )
     pauses.save(4)
-    pauses.tidy()
-    assert kept_steps(store) == [3, 4]
+    pauses.clean()
+    assert stored_steps(store) == [3, 4]
     assert [step for step, _, _ in pauses.read] == [3] * CHUNKS
 
 
@@ -258,7 +263,7 @@ def test_an_error_of_the_store_costs_no_chunk_that_was_read(
     pauses: Pauses, store: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses.save(1, 2)
-    pauses.tidy(3)
+    pauses.clean(3)
     real = pauses._get_range
 
     def away(key: str, start: int, length: int) -> bytes:
@@ -266,11 +271,11 @@ def test_an_error_of_the_store_costs_no_chunk_that_was_read(
 
     monkeypatch.setattr(store, "get_range", away)
     with pytest.raises(StoreUnavailableError):
-        pauses.tidy()
+        pauses.clean()
     assert store.deleted == []
     monkeypatch.setattr(store, "get_range", real)
-    pauses.tidy()
-    assert kept_steps(store) == [2]
+    pauses.clean()
+    assert stored_steps(store) == [2]
     assert len(set(pauses.read)) == len(pauses.read) == CHUNKS
 
 
@@ -278,27 +283,27 @@ def test_of_one_that_a_person_removed_meanwhile_nothing_is_said(
     pauses: Pauses, store: Gate
 ) -> None:
     pauses.save(1, 2)
-    pauses.tidy(CHUNKS)
+    pauses.clean(CHUNKS)
     pauses.save(3)
     pauses.file(2, "MANIFEST.json").unlink()  # as `spotctl ckpt rm` begins
-    assert pauses.tidy() == 0
-    assert pauses.so_far.more, "there is a newer one to begin with"
-    pauses.tidy()
-    assert kept_steps(store) == [3]
+    assert pauses.clean() == 0
+    assert pauses.read_back.has_more, "there is a newer one to begin with"
+    pauses.clean()
+    assert stored_steps(store) == [3]
 
 
 def test_of_one_whose_shard_is_lost_it_is_said(pauses: Pauses, store: Gate) -> None:
     pauses.save(1, 2)
-    pauses.tidy(3)
+    pauses.clean(3)
     pauses.save(3)
     pauses.file(2, "r00000-00004").unlink()
     with pytest.raises(NotFoundError):
-        pauses.tidy()
+        pauses.clean()
     assert store.deleted == []
 
 
 def test_with_a_claim_it_is_over_until_the_next_commit(pauses: Pauses, store: Gate) -> None:
-    """The program begins again, and may go on from an older one."""
+    """The program restarts, and may resume from an older checkpoint."""
     pauses.save(1, 2, 3)
     deletes = iter(range(CHUNKS + 2))
 
@@ -307,27 +312,29 @@ def test_with_a_claim_it_is_over_until_the_next_commit(pauses: Pauses, store: Ga
             pauses.fence.claim()
         return True
 
-    assert remove_old(pauses.fence, 1, claims, 0, pauses.so_far) == 2
-    assert pauses.tidy() == 0
+    assert remove_old(pauses.fence, 1, claims, 0, pauses.read_back) == 2
+    assert pauses.clean() == 0
     pauses.save(4)
-    pauses.tidy()
-    assert kept_steps(store) == [3, 4]
+    pauses.clean()
+    assert stored_steps(store) == [3, 4]
 
 
 def test_what_is_no_more_in_the_chain_is_not_what_all_else_depends_on(
     pauses: Pauses, store: Gate
 ) -> None:
-    """3 is half read back when the program goes back to 1, and saves 2 anew: of that, nothing may
-    go because 3 is whole."""
+    """The program goes back to 1 while 3 is being read back, and saves 2 again.
+
+    An intact 3 must be no reason to delete the new 2.
+    """
     pauses.save(1, 2, 3)
-    pauses.tidy(3)
+    pauses.clean(3)
     head = pauses.fence.claim()
     pauses.fence.resume_from(head.previous[-1])
     pauses.save(2)
     pauses.tear(3, 5)
     pauses.read.clear()
-    pauses.tidy()
-    newest = newest_of(store).current
+    pauses.clean()
+    newest = head_of(store).current
     assert newest is not None
     assert {step for step, _, _ in pauses.read} == {2}
     assert len(list(store.list(newest.manifest.rpartition("/")[0]))) == CHUNKS + 1
@@ -338,14 +345,14 @@ def test_one_that_was_read_in_part_is_no_reason_to_delete_though_there_is_time_a
 ) -> None:
     pauses.save(1, 2)
     answers = iter([True, False])
-    assert remove_old(pauses.fence, 1, lambda: next(answers, True), 0, pauses.so_far) == 0
+    assert remove_old(pauses.fence, 1, lambda: next(answers, True), 0, pauses.read_back) == 0
     assert (len(pauses.read), store.deleted) == (1, [])
 
 
 def test_who_claims_among_the_deletes_finds_the_shards(
     start: Start, pauses: Pauses, store: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Manifests go first, and HEAD is asked again before what is behind them."""
+    """Manifests are deleted first, and HEAD is checked again before the shards."""
     pauses.save(1, 2)
     delete = store.delete
 
@@ -356,5 +363,5 @@ def test_who_claims_among_the_deletes_finds_the_shards(
 
     monkeypatch.setattr(store, "delete", claimed)
     with pytest.raises(FencedError):
-        pauses.tidy()
+        pauses.clean()
     assert [key.rpartition("/")[2] for key in store.deleted] == ["MANIFEST.json"]

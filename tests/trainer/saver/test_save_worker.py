@@ -1,4 +1,4 @@
-"""What is staged is saved, one at a time, and no failure of it ends anything."""
+"""Staged snapshots are saved one at a time, and no failure ends anything."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 
 from providers.stores.base import StoreDeniedError
 from tests.fixtures.waiting import LIMIT_S, until
-from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, Gate, Rig, fill, newest_of
+from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, Gate, Rig, fill, head_of
 from trainer.hook.spotd_hook.saver_client import (
     FencedError,
     SaverClient,
     SaverError,
     StoreAwayError,
 )
-from trainer.saver import service as office_module
+from trainer.saver import service as service_module
 
 Start = Callable[..., Rig]
 
@@ -30,15 +30,20 @@ def test_saved_and_restored(start: Start) -> None:
     first = start(1)
     assert first.restore() is None
     first.save_and_wait(10)
-    kind, said = first.reports[0]
+    kind, entry = first.reports[0]
     assert kind == "checkpoint"
-    assert (said["step"], said["bytes"], said["trigger"]) == (10, SIZE, "test")
-    assert (said["released"], said["final"]) == (False, False)
-    assert said["stage_s"] > 0
-    told = first.engine.told
-    assert (told.committed, told.saves, told.puts) == (10, 1, 8), "six shards, the manifest, HEAD"
-    assert (told.stage_us / 1e6, told.write_us / 1e6) == (said["stage_s"], said["write_s"])
-    assert (told.pending, told.since_us) == (False, 0)
+    assert (entry["step"], entry["bytes"], entry["trigger"]) == (10, SIZE, "test")
+    assert (entry["released"], entry["final"]) == (False, False)
+    assert entry["stage_s"] > 0
+    progress = first.engine.progress
+    assert (progress.committed, progress.saves, progress.puts) == (10, 1, 8), (
+        "six shards, the manifest, HEAD"
+    )
+    assert (progress.stage_us / 1e6, progress.write_us / 1e6) == (
+        entry["stage_s"],
+        entry["write_s"],
+    )
+    assert (progress.pending, progress.since_us) == (False, 0)
     first.save_and_wait(20, released=True)
     assert first.reports[1][1]["released"]
     assert start(2).restore() == 20
@@ -57,7 +62,7 @@ def test_one_in_flight_and_the_newest_wins(start: Start, store: Gate) -> None:
     assert rig.steps("checkpoint") == [1, 4]
     second = start(2)
     assert second.restore() == 4
-    current = newest_of(store).current
+    current = head_of(store).current
     assert current is not None
     store.delete(current.manifest)
     assert second.restore() == 1, "what came later must not have touched the save in flight"
@@ -139,12 +144,12 @@ def test_what_waits_behind_the_save_under_way_is_given_up_for_its_sake(
     assert store.entered.wait(LIMIT_S)
     rig.save(6)
     assert not rig.engine.drain(0.05)
-    assert not rig.engine.drain(0.05, alone=True)
+    assert not rig.engine.drain(0.05, drop_waiting=True)
     store.open.set()
-    assert rig.engine.drain(20, alone=True)
+    assert rig.engine.drain(20, drop_waiting=True)
     assert rig.steps("checkpoint") == [5]
     rig.save(7)
-    assert rig.engine.drain(20, alone=True)
+    assert rig.engine.drain(20, drop_waiting=True)
     assert rig.steps("checkpoint") == [5, 7]
     assert start(2).restore() == 7
 
@@ -157,7 +162,7 @@ def test_a_failing_save_does_not_give_way_to_one_that_is_half_staged(
     rig.save(5)
     rig.wait(lambda: rig.steps("checkpoint_failed"))
     assert rig.engine.begin(6, {"config": CONFIG}) is not None
-    rig.engine.filled(SIZE - 1)
+    rig.engine.set_filled(SIZE - 1)
     rig.engine.close()  # the training process dies over it
     store.refusing = 0
     rig.wait(lambda: rig.steps("checkpoint") == [5])
@@ -173,7 +178,7 @@ def test_a_process_that_dies_after_staging_has_saved(start: Start, store: Gate) 
         rig.engine.close()
         store.open.set()
         rig.wait(lambda rig=rig: rig.steps("checkpoint"))
-        current = newest_of(store).current
+        current = head_of(store).current
         assert current is not None
         assert current.step == 10 + number
         rig.close()
@@ -187,9 +192,9 @@ def test_what_was_half_staged_is_never_committed(start: Start, store: Gate) -> N
         assert engine.claim() is not None
         memory = engine.begin(20, {"config": CONFIG})
         assert memory is not None
-        engine.filled(filled)
+        engine.set_filled(filled)
         engine.close()
-        until(rig.office.saving.nothing_pending)
+        until(rig.service.worker.nothing_pending)
     assert rig.steps("checkpoint") == [10]
     assert start(2).restore() == 10
 
@@ -222,13 +227,13 @@ def test_what_was_staged_long_before_is_not_given_up_by_a_claim_without_memory(
     rig.save(20)
     assert store.entered.wait(LIMIT_S)
     rig.engine.close()
-    rig.office._settle_by = 0.0  # whoever staged it came long ago
-    line = SaverClient(str(rig.path))
-    asked = {"claim": "now", "left_s": 0.0}
-    assert line.ask("claim", **asked, wait_s=0.05)["waiting"]
+    rig.service._settle_until_s = 0.0  # whoever staged it came long ago
+    client = SaverClient(str(rig.path))
+    claim = {"claim": "now", "left_s": 0.0}
+    assert client.request("claim", **claim, wait_s=0.05)["waiting"]
     store.open.set()
-    assert not line.ask("claim", **asked, wait_s=20.0)["waiting"]
-    line.close()
+    assert not client.request("claim", **claim, wait_s=20.0)["waiting"]
+    client.close()
     rig.engine = rig.connect()
     assert rig.engine.claim() is not None
     assert rig.restore() == 20
@@ -237,7 +242,7 @@ def test_what_was_staged_long_before_is_not_given_up_by_a_claim_without_memory(
 def test_what_cannot_be_committed_is_given_up_before_the_resume_point_is_read(
     start: Start, store: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(office_module, "SETTLE_S", 0.05)
+    monkeypatch.setattr(service_module, "SETTLE_S", 0.05)
     rig = start(1)
     rig.save_and_wait(10)
     store.refusing = 10**6
@@ -255,7 +260,7 @@ def test_what_cannot_be_committed_is_given_up_before_the_resume_point_is_read(
 def test_what_was_given_up_while_it_was_put_is_not_committed_after(
     start: Start, store: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(office_module, "SETTLE_S", 0.05)
+    monkeypatch.setattr(service_module, "SETTLE_S", 0.05)
     rig = start(1)
     rig.save_and_wait(10)
     store.entered.clear()
@@ -275,14 +280,14 @@ def test_what_was_given_up_while_it_was_put_is_not_committed_after(
 def test_a_process_that_hangs_up_late_spoils_nothing_of_the_next(start: Start) -> None:
     rig = start(1)
     rig.save_and_wait(10)
-    before, rig.engine = rig.engine, rig.connect()
+    previous, rig.engine = rig.engine, rig.connect()
     assert rig.engine.claim() is not None
     memory = rig.engine.begin(20, {"config": CONFIG})
     assert memory is not None
-    before.close()
+    previous.close()
     time.sleep(0.1)  # until the saver has seen it
     fill(memory, 20)
-    rig.engine.filled(SIZE)
+    rig.engine.set_filled(SIZE)
     assert rig.engine.drain(LIMIT_S)
     assert rig.steps("checkpoint") == [10, 20]
 
@@ -302,7 +307,7 @@ def test_fenced_is_seen_without_asking_and_nothing_is_committed(start: Start) ->
 
 @pytest.mark.req("RPV-16")
 def test_of_a_zombie_nothing_is_accepted(start: Start, store: Gate) -> None:
-    """Caught at every moment of a save, by a newer generation."""
+    """It is overtaken by a newer generation at every point of a save."""
     for number, wait in enumerate(["before", "shards", "retry"]):
         old = start(2 * number + 1)
         if wait == "shards":
@@ -314,14 +319,14 @@ def test_of_a_zombie_nothing_is_accepted(start: Start, store: Gate) -> None:
             old.save(5 + number)
             old.wait(lambda old=old: old.steps("checkpoint_failed"))
         newer = start(2 * number + 2)
-        head = newest_of(store)
+        head = head_of(store)
         store.open.set()
         store.refusing = 0
         if wait == "before":
             old.save(5 + number)
         with pytest.raises(FencedError):
             old.engine.drain(LIMIT_S)
-        assert newest_of(store) == head
+        assert head_of(store) == head
         assert old.steps("checkpoint") == []
         store.entered.clear()
         newer.close()
@@ -335,8 +340,8 @@ def test_head_is_waited_for(start: Start) -> None:
         new.engine.resume(CONFIG)
     old.save_and_wait(3)
     assert old.engine.release()["step"] == 3
-    answer = new.engine.claim("after_release", 60.0, 20.0)
-    assert answer == {"waiting": False, "final": False, "generation": 2}
+    reply = new.engine.claim("after_release", 60.0, 20.0)
+    assert reply == {"waiting": False, "final": False, "generation": 2}
     assert new.restore() == 3
     third = start(3, claim=False)
     assert third.engine.claim("after_release", 0.05, 20.0) is not None, "at the deadline"
@@ -353,15 +358,15 @@ def test_release_gives_up_what_is_under_way_and_nobody_hears_of_it(
     assert store.entered.wait(LIMIT_S)
     assert rig.engine.release()["step"] == 5
     store.open.set()
-    head = newest_of(store)
+    head = head_of(store)
     assert head.released
     assert head.current is not None
     assert head.current.step == 5
-    with pytest.raises(SaverError, match="HEAD is given away"):
+    with pytest.raises(SaverError, match="HEAD is released"):
         rig.save(10)
-    until(rig.office.saving.nothing_pending)
+    until(rig.service.worker.nothing_pending)
     assert rig.steps("checkpoint_failed") == []
-    assert newest_of(store) == head
+    assert head_of(store) == head
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])

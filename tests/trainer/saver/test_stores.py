@@ -1,4 +1,4 @@
-"""The saver on stores of each kind that another generation has taken, and on one that lies."""
+"""Stores of each kind that another generation has taken, and a store that lies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from spotd.wire import Manifest
 from tests.fixtures.waiting import LIMIT_S, until
 from tests.providers.stores.conftest import KINDS, store_of
-from tests.trainer.saver.rig import Gate, Rig, newest_of
+from tests.trainer.saver.rig import Gate, Rig, head_of
 from trainer.fence import Fence, FencedError
 
 Start = Callable[..., Rig]
@@ -22,7 +22,7 @@ ATTEMPTS = 20
 def test_of_a_zombie_no_commit_is_accepted(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
-    """What it had staged when it was overtaken, and whatever it tries afterwards."""
+    """Neither what it had staged when it was overtaken, nor later attempts."""
     store = Gate(store_of(request, kind, tmp_path))
     zombie = Rig(tmp_path / "1.sock", store, 1)
     heir = Fence(store, "job", 2, "node2")
@@ -33,11 +33,11 @@ def test_of_a_zombie_no_commit_is_accepted(
         assert store.entered.wait(LIMIT_S)
         head = heir.claim()
         store.open.set()
-        until(lambda: zombie.office.saving.fenced is not None)
+        until(lambda: zombie.service.worker.fenced is not None)
         for step in range(3, 3 + ATTEMPTS):
             with pytest.raises(FencedError):
-                zombie.office.fence.commit(Manifest("job", 1, step, 0, world_size=1))
-        assert newest_of(store) == head
+                zombie.service.fence.commit(Manifest("job", 1, step, 0, world_size=1))
+        assert head_of(store) == head
         assert zombie.steps("checkpoint") == [1]
     finally:
         store.open.set()
@@ -48,8 +48,11 @@ def test_of_a_zombie_no_commit_is_accepted(
 def test_a_bucket_that_says_it_has_what_it_has_not_costs_one_checkpoint(
     start: Start, store: Gate, monkeypatch: pytest.MonkeyPatch, lie: str
 ) -> None:
-    """Every third shard is answered as well and is not there, or differently. It is found out
-    before anything older is removed, told, and the one before is resumed from."""
+    """Every third shard is confirmed but missing or different.
+
+    That is detected before anything older is deleted, and reported; the job resumes from the
+    checkpoint before.
+    """
     rig, put = start(1, keep=1), store.put
     rig.save_and_wait(1)
 

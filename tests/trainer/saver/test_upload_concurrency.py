@@ -1,4 +1,4 @@
-"""A bucket behind a slow link: of many shards at once none is through in time, of fewer all are."""
+"""A store behind a slow link: many parallel uploads time out, few succeed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ import pytest
 from providers.stores.base import StoreUnavailableError
 from tests.trainer.saver.rig import Gate, Rig
 from trainer.saver import save_worker as save_worker_module
-from trainer.saver.upload_concurrency import MOST, WIDER_AFTER, UploadConcurrency
+from trainer.saver.upload_concurrency import (
+    MAX_CONCURRENCY,
+    SUCCESSES_BEFORE_INCREASE,
+    UploadConcurrency,
+)
 
 SHARD = re.compile(r"/r\d{5}-\d{5}$")
 MOST_IN_TIME = 2  # shards that share the link and are through before the store's limit
@@ -20,7 +24,7 @@ MOST_IN_TIME = 2  # shards that share the link and are through before the store'
 def test_a_link_that_is_too_slow_for_many_shards_at_once_takes_fewer(
     start: Callable[..., Rig], store: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The link fails by the number of shards that may be sent at once, not by who is how fast."""
+    """The link fails by the number of parallel uploads, independent of the machine's speed."""
     limits: list[UploadConcurrency] = []
 
     class Noted(UploadConcurrency):
@@ -47,16 +51,16 @@ def test_a_link_that_is_too_slow_for_many_shards_at_once_takes_fewer(
 
 
 def test_fewer_at_once_and_slowly_more_again() -> None:
-    lanes, seen = UploadConcurrency(), []
+    concurrency, seen = UploadConcurrency(), []
     for _ in range(5):
-        seen.append(lanes.count)
-        lanes.narrow()
+        seen.append(concurrency.count)
+        concurrency.reduce()
     assert seen == [8, 4, 2, 1, 1]
-    for _ in range(WIDER_AFTER - 1):
-        lanes.note_saved()
-    assert lanes.count == 1
-    lanes.note_saved()
-    assert lanes.count == 2
-    for _ in range(100 * WIDER_AFTER):
-        lanes.note_saved()
-    assert lanes.count == MOST
+    for _ in range(SUCCESSES_BEFORE_INCREASE - 1):
+        concurrency.add_success()
+    assert concurrency.count == 1
+    concurrency.add_success()
+    assert concurrency.count == 2
+    for _ in range(100 * SUCCESSES_BEFORE_INCREASE):
+        concurrency.add_success()
+    assert concurrency.count == MAX_CONCURRENCY

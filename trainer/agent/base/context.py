@@ -1,4 +1,4 @@
-"""What the agent lends to its parts."""
+"""The environment shared by all parts of one agent."""
 
 from __future__ import annotations
 
@@ -15,21 +15,25 @@ from trainer.agent.base.preparation import Preparation
 
 @dataclass(frozen=True)
 class AgentContext:
-    """One generation's agent as its parts see it: where things are, clocks, and the loop's news."""
+    """Paths, clocks, the journal and the main loop's callback queue of one generation's agent.
+
+    `supervisor_argv` and `supervisor_env` start a script supervisor. `ended` is set when the agent
+    leaves its loop.
+    """
 
     config: AgentConfig
-    places: AgentPaths
+    paths: AgentPaths
     journal: Journal
     environ: Mapping[str, str]
-    keeper_argv: Sequence[str]
-    keeper_env: Mapping[str, str]
+    supervisor_argv: Sequence[str]
+    supervisor_env: Mapping[str, str]
     log_limit_bytes: int
-    news: queue.SimpleQueue[Callable[[], None]]
+    callbacks: queue.SimpleQueue[Callable[[], None]]
     ended: threading.Event
     now_us: Callable[[], int]
     monotonic: Callable[[], float]
     preparation: Preparation = field(default_factory=Preparation)
 
-    def post(self, news: Callable[[], None]) -> None:
-        """Have the agent's loop call `news`; from any thread, and from a signal handler."""
-        self.news.put(news)
+    def post(self, callback: Callable[[], None]) -> None:
+        """Run `callback` in the agent's loop. Safe from any thread and from signal handlers."""
+        self.callbacks.put(callback)

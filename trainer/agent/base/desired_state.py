@@ -1,4 +1,4 @@
-"""What is asked of the training program, as it stands: kept in memory for a restarted agent."""
+"""The desired state of the training program, kept in memory so that a restarted agent finds it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass
 class DesiredState:
-    """`start` with the moment until which HEAD is left alone, saves asked for, and the stop.
+    """The start document, the number of requested saves, and the stop in progress.
 
-    Moments are on the machine's monotonic clock, which all processes share until it is switched
-    off; so does the file, which lies in memory.
+    `claim_until` is the time before which HEAD is not claimed by force. Times are on the monotonic
+    clock, which all processes share until the machine is switched off. The file is on a memory file
+    system and has the same lifetime.
     """
 
     path: Path
@@ -28,11 +29,11 @@ class DesiredState:
     claim_until: float = 0.0
     saves: int = 0
     stopping: Stopping | None = None
-    struck: list[str] = field(default_factory=list)  # drills, by their ids
+    injected_drills: list[str] = field(default_factory=list)  # drill ids; "struck" in the file
     _unwritten: bool = field(default=False, init=False, repr=False, compare=False)
 
     def accept(self, start: StartDocument, now: float) -> None:
-        """The first start counts in full; a later one may only let HEAD be claimed earlier."""
+        """Store the first start document. A later one can only allow HEAD to be claimed earlier."""
         until = now if start.claim == CLAIM_NOW else now + start.claim_deadline_s
         if self.start is None:
             self.start, self.claim_until = start, until
@@ -42,14 +43,15 @@ class DesiredState:
                 self.start = replace(self.start, claim=CLAIM_NOW)
         self.write()
 
-    def claim_of(self, now: float) -> tuple[str, float]:
-        """How HEAD is to be claimed, and the seconds until it may be taken in any case."""
+    def claim_terms(self, now: float) -> tuple[str, float]:
+        """Return the claim mode, and the seconds until HEAD may be claimed in any case."""
         claim = CLAIM_NOW if self.start is None else self.start.claim
         return claim, max(self.claim_until - now, 0.0)
 
     def flag(self, now: float) -> dict[str, Any]:
-        """The level that training processes are shown."""
-        claim, claim_deadline_s = self.claim_of(now)
+        """Return the control message for training processes: requested saves, stop, and claim
+        terms."""
+        claim, claim_deadline_s = self.claim_terms(now)
         stopping = self.stopping
         return {
             "save": self.saves,
@@ -62,42 +64,40 @@ class DesiredState:
         }
 
     def write(self) -> bool:
-        """Keep it for the next agent; the secrets in it are the reason for the private folder.
+        """Save the state for the next agent, in the private folder because it contains secrets.
 
-        Memory that is full stops nobody who is here: False, and it is tried again by `retry`.
+        Returns False when memory is full. Training goes on, and `retry` tries again.
         """
         data = {
             "start": None if self.start is None else self.start.to_data(),
             "claim_until": self.claim_until,
             "saves": self.saves,
             "stopping": None if self.stopping is None else self.stopping.to_data(),
-            "struck": self.struck,
+            "struck": self.injected_drills,
         }
         try:
             write_private(self.path, encode(data))
         except OSError as error:
             if not self._unwritten:
-                _LOG.warning(
-                    "what is asked of training cannot be kept for another agent: %s", error
-                )
+                _LOG.warning("the agent's state cannot be saved for a restart: %s", error)
             self._unwritten = True
         else:
             self._unwritten = False
         return not self._unwritten
 
     def retry(self) -> None:
-        """Write what could not be written, if it can be now."""
+        """Write again if the last write failed."""
         if self._unwritten:
             self.write()
 
     def forget(self) -> None:
-        """Training is over: nothing secret stays."""
+        """Delete the file once training is over, so that no secret stays."""
         self._unwritten = False
         self.path.unlink(missing_ok=True)
 
 
-def load_demands(path: Path) -> DesiredState:
-    """As the last agent left it, or empty."""
+def load_desired_state(path: Path) -> DesiredState:
+    """Read the state that the previous agent left, or return an empty one."""
     try:
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -109,5 +109,5 @@ def load_demands(path: Path) -> DesiredState:
         claim_until=data["claim_until"],
         saves=data["saves"],
         stopping=None if stopping is None else parse_stopping(stopping),
-        struck=data.get("struck", []),
+        injected_drills=data.get("struck", []),
     )

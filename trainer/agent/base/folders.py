@@ -1,4 +1,4 @@
-"""Creating the folders of a generation."""
+"""Create the folders of a generation."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from pathlib import Path
 
 from trainer.agent.base.paths import AgentPaths, FolderError
 
-_MARK = "home"  # names, inside a folder in memory, the folder on disk that it belongs to
+_MARK = "home"  # file in a memory folder that names the folder on disk it belongs to
 
 
-def make_folders(places: AgentPaths) -> None:
-    """Create what is missing, and forget folders in memory whose machine's disk is gone.
+def make_folders(paths: AgentPaths) -> None:
+    """Create missing folders, and delete folders in memory whose folder on disk is gone.
 
-    Raises PlaceError, OSError.
+    Raises FolderError and OSError.
     """
-    for folder in (places.folder, places.logs, places.workdir):
+    for folder in (paths.folder, paths.logs, paths.workdir):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _make_private(places.memory.parent)
-    _sweep(places.memory.parent)
-    _make_private(places.memory)
-    with suppress(OSError):  # memory is full: without the mark the folder is not swept, no more
-        (places.memory / _MARK).write_text(str(places.folder), encoding="utf-8")
+    _make_private(paths.memory.parent)
+    _delete_stale(paths.memory.parent)
+    _make_private(paths.memory)
+    with suppress(OSError):  # memory is full: without the mark the folder is only never cleaned up
+        (paths.memory / _MARK).write_text(str(paths.folder), encoding="utf-8")
 
 
 def _make_private(folder: Path) -> None:
-    """Anybody may create names in the parent, so that what is there must be shown to be ours."""
+    """Create a folder with mode 0700. Others can write to its parent, so check who owns it."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise FolderError(f"{folder} is not a private folder of this user: remove it and try again")
 
 
-def _sweep(root: Path) -> None:
+def _delete_stale(root: Path) -> None:
     for mark in root.glob(f"*/{_MARK}"):
         try:
             gone = not Path(mark.read_text(encoding="utf-8")).exists()
         except OSError:
-            continue  # another agent, starting now, swept it; or it cannot be read
+            continue  # deleted by another agent that starts now, or unreadable
         if gone:
             shutil.rmtree(mark.parent, ignore_errors=True)

@@ -1,5 +1,4 @@
-"""A program that hangs, a machine whose GPU has failed or that did not come up well: what the agent
-makes of it."""
+"""Verdicts that end the running program: hung, GPU failed, machine unfit, mount lost."""
 
 from __future__ import annotations
 
@@ -12,14 +11,14 @@ from spotd.wire import EXIT_HUNG, EXIT_UNFIT, STARTED, UNWELL, JournalEntry
 HUNG = "hung"
 GPU = "gpu"
 MACHINE = "machine"
-MOUNT = "mount"  # of a bucket, which the machine has lost
+MOUNT = "mount"  # a bucket's mount is lost
 _CODES = {HUNG: EXIT_HUNG, GPU: EXIT_UNFIT, MACHINE: EXIT_UNFIT, MOUNT: EXIT_UNFIT}
 
 
 @dataclass(frozen=True)
 class HealthVerdict:
-    """What runs is ended. `again`: it begins again on this machine, from its last checkpoint; else
-    that was its end here."""
+    """A reason to end what runs. With `again` it restarts here from its last checkpoint, else it
+    ends."""
 
     what: str
     text: str
@@ -27,36 +26,36 @@ class HealthVerdict:
 
     @property
     def code(self) -> int:
-        """What the end is told as."""
+        """The exit code that is reported."""
         return _CODES[self.what]
 
     def to_data(self) -> dict[str, Any]:
         return {**asdict(self), "code": self.code}
 
 
-def unwell_of(data: Mapping[str, Any]) -> HealthVerdict:
-    """What `to_data` wrote."""
+def parse_verdict(data: Mapping[str, Any]) -> HealthVerdict:
+    """Parse the result of `HealthVerdict.to_data`."""
     return HealthVerdict(str(data["what"]), str(data["text"]), again=bool(data["again"]))
 
 
 @dataclass(frozen=True)
 class HealthHistory:
-    """What the journal knows of it: whether a second beginning here has been used up, and what was
-    to be ended when the agent was killed over it."""
+    """Earlier verdicts of this boot: whether the one restart is used up, and a verdict still to be
+    carried out when the previous agent was killed."""
 
     restarted: bool = False
     pending: HealthVerdict | None = None
 
 
-NOTHING = HealthHistory()
+NO_HISTORY = HealthHistory()
 
 
-def past_of(entries: Sequence[JournalEntry]) -> HealthHistory:
-    """From the entries of this boot of the machine."""
+def health_history(entries: Sequence[JournalEntry]) -> HealthHistory:
+    """Collect the history from this boot's journal entries."""
     restarted, pending = False, None
     for entry in entries:
         if entry.kind == UNWELL:
-            pending = unwell_of(entry.data)
+            pending = parse_verdict(entry.data)
             restarted = restarted or pending.again
         elif entry.kind == STARTED:
             pending = None

@@ -1,7 +1,7 @@
-"""The journal: one node's facts, appended as JSON lines and numbered without a gap.
+"""The journal: one node's facts as JSON lines with consecutive numbers.
 
-A full disk is not a death: lines that the disk does not take go to a second file in memory, and
-move to the first when there is room again. A line cut off by a crash is cut away at the next start.
+A full disk does not end the agent: lines that do not fit go to an overflow file in memory, and move
+to the disk when there is space again. A line cut off by a crash is removed at the next start.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from spotd.wire import JournalEntry, WireError, parse_line
 
 _LOG = logging.getLogger(__name__)
 
-# Facts that a replacement depends on; the others may be lost with the machine.
+# Facts that a replacement node depends on; the others may be lost with the machine.
 DURABLE_KINDS = frozenset(
     {wire.HELLO, wire.READY, wire.CLAIMED, wire.CHECKPOINT, wire.NOTICE, wire.NOTICE_WITHDRAWN}
     | {wire.RELEASED, wire.EXITED}
 )
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def parse_entry(line: bytes) -> JournalEntry | None:
-    """The entry of a line of the file, or None for a damaged one."""
+    """Parse one line of the file; None if it is damaged."""
     try:
         entry = parse_line(line)
     except WireError:
@@ -38,7 +38,7 @@ def parse_entry(line: bytes) -> JournalEntry | None:
     return entry if isinstance(entry, JournalEntry) else None
 
 
-def _lines(path: Path) -> list[bytes]:
+def _read_lines(path: Path) -> list[bytes]:
     try:
         return path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
@@ -46,11 +46,11 @@ def _lines(path: Path) -> list[bytes]:
 
 
 class Journal:
-    """The writing end; one per generation, in the agent. Safe to use from several threads.
+    """The writer, one per generation. Thread-safe.
 
-    `on_append(seq)` is called as soon as others can read the entry, and before it is forced to
-    disk, because forcing may take long while a checkpoint is being written. `refused` says that the
-    disk had no room for the last try.
+    `on_append(seq)` is called as soon as others can read the entry and before the fsync, which may
+    take long while a checkpoint is being written. `out_of_space` tells that the last write failed
+    because the disk or the quota is full.
     """
 
     def __init__(
@@ -67,49 +67,56 @@ class Journal:
         self.on_append: Callable[[int], None] = lambda _seq: None
         self._lock = threading.Lock()
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        lines = _lines(path)
+        lines = _read_lines(path)
         if lines and (not lines[-1].endswith(b"\n") or parse_entry(lines[-1]) is None):
             lines.pop()
             os.ftruncate(self._file, sum(map(len, lines)))
         self._size = os.fstat(self._file).st_size
         self.entries = [entry for entry in map(parse_entry, lines) if entry is not None]
         self.seq = self.entries[-1].seq if self.entries else 0
-        self._waiting: list[bytes] = []
-        self.refused = False
-        self._torn = False  # a part of a line may stand at the end of the file
+        self._pending: list[bytes] = []
+        self.out_of_space = False
+        self._torn = False  # the file may end with a partly written line
         self._spilled = overflow.exists()
-        for line in _lines(overflow):
+        for line in _read_lines(overflow):
             entry = parse_entry(line)
             if entry is not None and entry.seq > self.seq:
-                self._waiting.append(line)
+                self._pending.append(line)
                 self.entries.append(entry)
                 self.seq = entry.seq
 
     def append(self, kind: str, data: Mapping[str, Any] | None = None) -> JournalEntry:
-        """Write one fact; it is safe from a kill of the agent when this returns."""
+        """Write one fact. When this returns, a kill of the agent cannot lose it."""
         with self._lock:
             entry = JournalEntry(
-                self.seq + 1, self._now_us(), self._generation, kind, dict(data or {})
+                seq=self.seq + 1,
+                at_us=self._now_us(),
+                generation=self._generation,
+                kind=kind,
+                data=dict(data or {}),
             )
-            self._waiting.append(entry.to_line())
+            self._pending.append(entry.to_line())
             self.seq = entry.seq
-            on_disk = self._drain()
+            on_disk = self._flush()
             if not on_disk:
                 self._spill()
         self.on_append(entry.seq)
         if on_disk and kind in DURABLE_KINDS:
-            self._force()
+            self._fsync()
         return entry
 
     def retry(self) -> None:
-        """Move what the disk did not take, if it takes it now."""
+        """Write pending lines to the disk, if it accepts them now."""
         with self._lock:
-            if self._waiting:
-                self._drain()
+            if self._pending:
+                self._flush()
 
     def skip_to(self, seq: int) -> bool:
-        """Number on after `seq`, which a reader already has: our last lines went with a crash of
-        the machine, and numbers are never used twice."""
+        """Continue numbering after `seq`, which a reader already has; returns True if entries were
+        missing.
+
+        Our last lines were lost in a crash of the machine, and numbers are never reused.
+        """
         with self._lock:
             behind = seq > self.seq
             self.seq = max(self.seq, seq)
@@ -119,33 +126,33 @@ class Journal:
         with self._lock:
             os.close(self._file)
 
-    def _drain(self) -> bool:
-        data = b"".join(self._waiting)
+    def _flush(self) -> bool:
+        data = b"".join(self._pending)
         try:
             if self._torn:
-                self._cut()
+                self._truncate_torn_line()
             written = os.write(self._file, data)
             if written != len(data):
                 raise OSError(errno.ENOSPC, f"short write: {written} of {len(data)} bytes")
         except OSError as error:
             self._torn = True
-            self.refused = error.errno in _NO_ROOM
-            with suppress(OSError):  # a broken disk; it is tried again before the next line
-                self._cut()
-            if len(self._waiting) == 1:
+            self.out_of_space = error.errno in _OUT_OF_SPACE
+            with suppress(OSError):  # a broken disk: tried again before the next line
+                self._truncate_torn_line()
+            if len(self._pending) == 1:
                 _LOG.warning("the journal cannot be written: %s; it goes on in memory", error)
             return False
         self._size += written
-        self.refused = False
+        self.out_of_space = False
         if self._spilled:
             self._spilled = False
             self._overflow.unlink(missing_ok=True)
             _LOG.info("the journal is on disk again")
-        self._waiting.clear()
+        self._pending.clear()
         return True
 
-    def _cut(self) -> None:
-        """Take away the part of a line that was written. Raises OSError."""
+    def _truncate_torn_line(self) -> None:
+        """Remove the partly written line at the end of the file. Raises OSError."""
         os.ftruncate(self._file, self._size)
         self._torn = False
 
@@ -153,12 +160,12 @@ class Journal:
         self._spilled = True
         try:
             with self._overflow.open("ab") as file:
-                file.write(self._waiting[-1])
+                file.write(self._pending[-1])
         except OSError:
-            # It stays in our own memory, and goes out with the next line that can be written.
+            # The line stays in `_pending` and is written together with the next one.
             _LOG.exception("the journal's overflow cannot be written either")
 
-    def _force(self) -> None:
+    def _fsync(self) -> None:
         try:
             os.fsync(self._file)
         except OSError:
@@ -166,7 +173,7 @@ class Journal:
 
 
 class JournalReader:
-    """The reading end: every entry after `after`, once and in order, from another process."""
+    """Reads every entry after `after`, once and in order, from another process."""
 
     def __init__(self, path: Path, overflow: Path, after: int) -> None:
         self._path = path
@@ -175,25 +182,25 @@ class JournalReader:
         self.seq = after
 
     def read(self) -> list[JournalEntry]:
-        """What is new since the last call."""
-        found = []
+        """Return the entries since the last call."""
+        entries = []
         for line in self._new_lines():
             entry = parse_entry(line)
             if entry is not None and entry.seq > self.seq:
-                found.append(entry)
+                entries.append(entry)
                 self.seq = entry.seq
-        for line in _lines(self._overflow):
+        for line in _read_lines(self._overflow):
             entry = parse_entry(line)
-            # A gap means that lines moved to the first file after we looked there.
+            # A gap means that lines moved to the first file after it was read above.
             if entry is not None and entry.seq == self.seq + 1:
-                found.append(entry)
+                entries.append(entry)
                 self.seq = entry.seq
-        return found
+        return entries
 
     def _new_lines(self) -> list[bytes]:
         with self._path.open("rb") as file:
             file.seek(self._offset)
             data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return whole.splitlines(keepends=True)
+        complete = data[: data.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        return complete.splitlines(keepends=True)

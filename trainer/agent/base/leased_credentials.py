@@ -1,8 +1,8 @@
-"""Credentials of the checkpoint store that this machine was lent.
+"""Leased credentials of the checkpoint stores on this machine.
 
-They lie in memory in one private file, whose path stays the same for as long as the generation
-lives; fresh ones take its place in one step. Whoever reads them, our engine and the clouds' own
-SDKs, looks there again before those that it has are over.
+Each store's credentials are in one private file in memory. The path is the same for the whole
+generation, and fresh credentials replace the file atomically. Readers (the checkpoint engine and
+the clouds' SDKs) read it again before the credentials they hold expire.
 """
 
 from __future__ import annotations
@@ -14,35 +14,41 @@ from contextlib import suppress
 from providers.credential_leases import LeasedCredentials
 from trainer.agent.base.paths import AgentPaths, write_private
 
-PROFILE = "spotd-store"  # in the file that AWS_CONFIG_FILE can name
+PROFILE = "spotd-store"  # the profile's name in the file for AWS_CONFIG_FILE
 
 
-def borrow(places: AgentPaths, lent: LeasedCredentials, store: str = "") -> bool:
-    """Keep `lent`, of the job's store or of another one, by its URL; False where what is there
-    lasts as long or longer, so that one who was slow takes nothing away. Raises OSError."""
-    path = places.lent_of(store)
-    until = path.with_suffix(".until")
+def store_credentials(paths: AgentPaths, credentials: LeasedCredentials, store: str = "") -> bool:
+    """Store credentials for the store at URL `store`, or "" for the job's own.
+
+    Returns False if the existing ones last as long or longer, so that a slow sender replaces
+    nothing newer. Raises OSError.
+    """
+    path = paths.credentials_file_of(store)
+    expiry_file = path.with_suffix(".until")
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with suppress(OSError, ValueError):
-            if path.exists() and int(until.read_text()) >= lent.expires_at_us:
+            if path.exists() and int(expiry_file.read_text()) >= credentials.expires_at_us:
                 return False
-        if lent.kind == "aws" and not store:
-            write_private(places.aws_config, aws_config(places).encode())
-        write_private(path, lent.text.encode())
-        write_private(until, str(lent.expires_at_us).encode())
+        if credentials.kind == "aws" and not store:
+            write_private(paths.aws_config, aws_config(paths).encode())
+        write_private(path, credentials.text.encode())
+        write_private(expiry_file, str(credentials.expires_at_us).encode())
     return True
 
 
-def give_back(places: AgentPaths) -> None:
-    """Nothing of it stays."""
-    for path in places.all_lent:
+def delete_credentials(paths: AgentPaths) -> None:
+    """Delete the credentials of all stores."""
+    for path in paths.credentials_files:
         path.unlink(missing_ok=True)
         path.with_suffix(".until").unlink(missing_ok=True)
-    places.aws_config.unlink(missing_ok=True)
+    paths.aws_config.unlink(missing_ok=True)
 
 
-def aws_config(places: AgentPaths) -> str:
-    """A profile with which every SDK of AWS reads the file anew when it has to. (It is run without
-    a shell, in words as a shell has them.)"""
-    return f"[profile {PROFILE}]\ncredential_process = cat {shlex.quote(str(places.lent))}\n"
+def aws_config(paths: AgentPaths) -> str:
+    """Return an AWS profile that makes every AWS SDK read the credentials file again when needed.
+
+    `credential_process` runs without a shell, and its words are quoted as in a shell.
+    """
+    path = shlex.quote(str(paths.credentials_file))
+    return f"[profile {PROFILE}]\ncredential_process = cat {path}\n"

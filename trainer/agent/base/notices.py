@@ -1,4 +1,4 @@
-"""Watching the cloud's warnings: what is new, what was withdrawn, and when nobody answers."""
+"""Watch the cloud's notices: report new and withdrawn ones, and outages of the metadata service."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from spotd.wire import DRILL_SOURCE
 
 _LOG = logging.getLogger(__name__)
 
-# A single lost answer is no outage, and outages are for people to read about.
-FAILURES_OF_AN_OUTAGE = 3
+# One failed request is not an outage.
+FAILURES_BEFORE_OUTAGE = 3
 PAUSE_AFTER_FAILURE_S = 1.0
 ACKNOWLEDGE_AFTER_S = 2.0
 
 
 class NoWatcher:
-    """For clouds that warn nobody."""
+    """For clouds that send no notices."""
 
     interval_s = 60.0
 
@@ -28,92 +28,95 @@ class NoWatcher:
         return ()
 
     def acknowledge(self, notice: Notice) -> None:
-        """There is nothing to acknowledge."""
+        """Do nothing."""
 
 
-def from_clouds(notices: Iterable[Notice]) -> list[Notice]:
-    """Those that a cloud gave, and may take back; not what a drill plays."""
+def cloud_notices(notices: Iterable[Notice]) -> list[Notice]:
+    """Return the notices that a cloud issued and may withdraw, without those of drills."""
     return [notice for notice in notices if notice.source != DRILL_SOURCE]
 
 
 class NoticeListener(Protocol):
-    """Who wants to know; called from the watching thread."""
+    """Receives changes of the notices; called from the watching thread."""
 
     def on_notice(self, notice: Notice) -> None:
-        """A warning not seen before."""
+        """A new notice."""
         ...
 
     def on_deadline(self, notice: Notice) -> None:
-        """A known warning has another deadline now."""
+        """A known notice has a different deadline now."""
         ...
 
     def on_withdrawn(self, notice_id: str) -> None:
-        """A known warning is missing from a good answer."""
+        """A known notice is missing from a successful response."""
         ...
 
     def on_metadata(self, up: bool, error: str) -> None:
-        """An outage began, or ended."""
+        """The metadata service became unreachable (`up` is False), or answers again."""
         ...
 
 
-class NoticeBook:
-    """Compares each answer with what is known. `known` are the notices in force at a restart."""
+class NoticeTracker:
+    """Compares each response with the known notices; `known` are those in force at a restart."""
 
     def __init__(self, listener: NoticeListener, known: Iterable[Notice] = ()) -> None:
         self._listener = listener
         self._known = {notice.notice_id: notice for notice in known}
         self._failures = 0
 
-    def hear(self, notices: Sequence[Notice]) -> None:
-        """A good answer: every notice in force."""
-        if self._failures >= FAILURES_OF_AN_OUTAGE:
+    def update(self, notices: Sequence[Notice]) -> None:
+        """Process a successful response: all notices in force."""
+        if self._failures >= FAILURES_BEFORE_OUTAGE:
             self._listener.on_metadata(True, "")
         self._failures = 0
-        found = {notice.notice_id: notice for notice in notices}
-        # News first: it may have a machine to save.
+        current = {notice.notice_id: notice for notice in notices}
+        # New notices first: time may be short.
         for notice in notices:
-            before = self._known.get(notice.notice_id)
-            if before is None:
+            previous = self._known.get(notice.notice_id)
+            if previous is None:
                 self._listener.on_notice(notice)
-            elif before.deadline_us != notice.deadline_us:
+            elif previous.deadline_us != notice.deadline_us:
                 self._listener.on_deadline(notice)
-        for notice_id in self._known.keys() - found.keys():
+        for notice_id in self._known.keys() - current.keys():
             self._listener.on_withdrawn(notice_id)
-        self._known = found
+        self._known = current
 
-    def miss(self, error: str) -> None:
-        """No good answer: nothing is known to have changed."""
+    def record_failure(self, error: str) -> None:
+        """Count a failed request. It changes no notice."""
         self._failures += 1
-        if self._failures == FAILURES_OF_AN_OUTAGE:
+        if self._failures == FAILURES_BEFORE_OUTAGE:
             self._listener.on_metadata(False, error)
 
 
-def watch(watcher: NoticeWatcher, book: NoticeBook, ended: threading.Event) -> None:
-    """Poll until `ended`; the body of the watching thread. A poll that took long is followed by the
-    next one at once: pauses count from beginning to beginning."""
+def poll_notices(watcher: NoticeWatcher, tracker: NoticeTracker, ended: threading.Event) -> None:
+    """Poll until `ended` is set; the body of the watching thread.
+
+    The interval is measured from start to start, so after a slow poll the next one follows at once.
+    """
     while not ended.is_set():
-        began_s = time.monotonic()
-        pause_s = _round(watcher, book)
-        ended.wait(max(began_s + pause_s - time.monotonic(), 0.0))
+        started_s = time.monotonic()
+        pause_s = _poll_once(watcher, tracker)
+        ended.wait(max(started_s + pause_s - time.monotonic(), 0.0))
 
 
-def _round(watcher: NoticeWatcher, book: NoticeBook) -> float:
-    """One poll; returns the seconds from its beginning to the next."""
+def _poll_once(watcher: NoticeWatcher, tracker: NoticeTracker) -> float:
+    """Poll once; returns the seconds from its start to the next poll."""
     try:
         notices = watcher.poll()
     except MetadataError as error:
-        book.miss(str(error))
+        tracker.record_failure(str(error))
         return PAUSE_AFTER_FAILURE_S
-    except Exception as error:  # noqa: BLE001 - an unforeseen document must not end the watching
+    except Exception as error:  # noqa: BLE001 - an unexpected document must not end the thread
         _LOG.exception("the notice watcher failed")
-        book.miss(repr(error))
+        tracker.record_failure(repr(error))
         return PAUSE_AFTER_FAILURE_S
-    book.hear(notices)
+    tracker.update(notices)
     return watcher.interval_s
 
 
 def acknowledge(watcher: NoticeWatcher, notices: Iterable[Notice], ended: threading.Event) -> None:
-    """Tell the cloud, a little later, that it need not wait: our last lines are out by then."""
+    """Tell the cloud that it need not wait, after a short delay in which the last lines are
+    sent."""
     ended.wait(ACKNOWLEDGE_AFTER_S)
     for notice in notices:
         _acknowledge(watcher, notice)

@@ -1,9 +1,9 @@
-"""Where the agent keeps things: a folder on disk, and a short one in memory.
+"""The agent's folders: one on disk and a private one in memory.
 
 On disk, `$SPOTD_HOME/<job>/g<generation>/` holds what must outlive the agent: the journal and the
-logs. In memory (`/dev/shm`), a folder of mode 0700 holds what must not touch a disk, or must work
-when the disk is full: the start document with its secrets, the sockets (whose paths may not exceed
-107 bytes), and what became of the processes.
+logs. In memory, a folder of mode 0700 below `/dev/shm` holds what must not touch a disk or must
+work when the disk is full: the start document with its secrets, the sockets (whose paths are
+limited to 107 bytes), and the exit records of the processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class NodeError(Exception):
-    """What a user of `spot-node` reads: what happened, and what to try."""
+    """An error that `spot-node` prints: what happened, and what to try."""
 
 
 class FolderError(NodeError):
@@ -63,16 +63,16 @@ class AgentPaths:
         return self.folder / "workdir"
 
     @property
-    def inherits(self) -> bool:
-        """Whether the workdir is that of an earlier generation: set up, and under its old name."""
+    def inherits_workdir(self) -> bool:
+        """Whether the workdir is an earlier generation's: already set up, under its old name."""
         if not self.workdir.is_symlink():
             return False
         there = Path(os.path.realpath(self.workdir))
         return there.parents[1] == Path(os.path.realpath(self.folder.parent))
 
-    def below_workdir(self, named: str) -> Path:
-        """A folder as the job names it: below its workdir, unless it is absolute."""
-        return self.workdir / named
+    def in_workdir(self, path: str) -> Path:
+        """Resolve a folder of the job file against the workdir, unless it is absolute."""
+        return self.workdir / path
 
     @property
     def control_socket(self) -> Path:
@@ -84,7 +84,8 @@ class AgentPaths:
 
     @property
     def container(self) -> Path:
-        """There from before a container is made until it is gone: how to ask for its engine."""
+        """Marker file from before a container is made until it is removed; holds how to call its
+        engine."""
         return self.memory / "container.made"
 
     @property
@@ -92,23 +93,25 @@ class AgentPaths:
         return self.memory / "saver.sock"
 
     @property
-    def lent(self) -> Path:
-        """Credentials of the checkpoint store."""
+    def credentials_file(self) -> Path:
+        """Leased credentials of the job's checkpoint store."""
         return self.memory / "store-credentials"
 
-    def lent_of(self, store: str) -> Path:
-        """Those of another store, by its URL; "" is the job's own."""
+    def credentials_file_of(self, store: str) -> Path:
+        """Leased credentials of the store with this URL; "" is the job's own."""
+        if not store:
+            return self.credentials_file
         name = hashlib.sha256(store.encode()).hexdigest()[:16]
-        return self.memory / f"{self.lent.name}-{name}" if store else self.lent
+        return self.memory / f"{self.credentials_file.name}-{name}"
 
     @property
-    def all_lent(self) -> list[Path]:
-        """Of all stores, whatever is there."""
+    def credentials_files(self) -> list[Path]:
+        """The credentials files of all stores, existing or not for the job's own."""
         try:
-            others = [*self.memory.glob(f"{self.lent.name}-{'[0-9a-f]' * 16}")]
-        except FileNotFoundError:  # the folder went while it was read: then nothing is lent
+            others = [*self.memory.glob(f"{self.credentials_file.name}-{'[0-9a-f]' * 16}")]
+        except FileNotFoundError:  # the folder was deleted meanwhile: no credentials are left
             others = []
-        return [self.lent, *others]
+        return [self.credentials_file, *others]
 
     @property
     def aws_config(self) -> Path:
@@ -120,37 +123,40 @@ class AgentPaths:
 
 
 def find_home(environ: Mapping[str, str]) -> Path:
-    """`$SPOTD_HOME`, else `~/.spotd`."""
-    named = environ.get("SPOTD_HOME")
-    return Path(named).absolute() if named else Path.home() / ".spotd"
+    """Return `$SPOTD_HOME`, or `~/.spotd`."""
+    path = environ.get("SPOTD_HOME")
+    return Path(path).absolute() if path else Path.home() / ".spotd"
 
 
-def find_places(environ: Mapping[str, str], job_id: str, generation: int) -> AgentPaths:
-    """The paths of a generation; nothing is created. Raises PlaceError for an unusable job id."""
+def find_paths(environ: Mapping[str, str], job_id: str, generation: int) -> AgentPaths:
+    """Return the paths of a generation without creating them. Raises FolderError for an unusable
+    job id."""
     if not SAFE_NAME.fullmatch(job_id) or generation < 0:
         raise FolderError(f"job id {job_id!r} or generation {generation} cannot name a folder")
-    return _places(find_home(environ), job_id, generation)
+    return _paths_of(find_home(environ), job_id, generation)
 
 
-def same_job(places: AgentPaths, job_id: str, generation: int) -> AgentPaths:
-    """Those of another generation of the job."""
-    return _places(places.home, job_id, generation)
+def paths_of_generation(paths: AgentPaths, job_id: str, generation: int) -> AgentPaths:
+    """Return the paths of another generation of the job."""
+    return _paths_of(paths.home, job_id, generation)
 
 
-def _places(home: Path, job_id: str, generation: int) -> AgentPaths:
+def _paths_of(home: Path, job_id: str, generation: int) -> AgentPaths:
     folder = home / job_id / f"g{generation}"
     short = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
     return AgentPaths(home, folder, _memory_root() / f"spotd-{os.getuid()}" / short)
 
 
-def in_memory(places: AgentPaths) -> bool:
-    """Whether the folder for secrets is one that no disk ever sees."""
-    return places.memory.is_relative_to("/dev/shm")  # noqa: S108 - the point of it
+def secrets_in_memory(paths: AgentPaths) -> bool:
+    """Whether the folder for secrets is in `/dev/shm`, which is never written to a disk."""
+    return paths.memory.is_relative_to("/dev/shm")  # noqa: S108 - the point of it
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replace a file in one step; nobody else can read it at any moment. Raises OSError, and then
-    leaves nothing of `data` behind."""
+    """Replace a file atomically, readable by this user only.
+
+    Raises OSError, and then leaves none of `data` behind.
+    """
     new = path.with_name(path.name + ".new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""Where a node is in its part of a generation."""
+"""The phases of a node within one generation."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from enum import Enum
 
 
 class Phase(Enum):
-    """In order, but that any of them may be the last before ENDED."""
+    """In order; any phase can be the last before ENDED."""
 
     WAITING = "waiting for start"
     PREPARING = "preparing the machine and unpacking packages"
     SETUP = "setup"
     CLAIMING = "waiting to claim HEAD"
     RUNNING = "running"
-    SETTLING = "telling HEAD how it ended"
+    SETTLING = "recording the result in HEAD"
     ENDED = "ended"

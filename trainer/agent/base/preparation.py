@@ -1,5 +1,7 @@
-"""The machine's own preparation, where its cloud starts it with one: nothing of the job runs on it
-before that has ended well."""
+"""Wait for the machine's own preparation, where its cloud boots it with one.
+
+Nothing of the job runs before the preparation has succeeded.
+"""
 
 from __future__ import annotations
 
@@ -12,61 +14,69 @@ from spotd import wire
 from trainer.agent.base.journal import Journal
 
 OK = "ok"
-# Disks, clock and eight GPUs are a matter of two minutes; its own waits end within this.
+# Disks, clock and eight GPUs take about two minutes; the script's own timeouts end before this.
 LIMIT_S = 900.0
-_LOOK_S = 0.1
-_MOST_BYTES = 400
+_POLL_S = 0.1
+_MAX_BYTES = 400
 
 
 class Preparation:
-    """`path` is the file that it leaves when it is over: "ok", or one line on what is wrong; "" of
-    a machine that needs none. `said`: that it ended well is in the journal of an agent before."""
+    """The state of the preparation.
 
-    def __init__(self, path: str = "", limit_s: float = LIMIT_S, *, said: bool = False) -> None:
+    `path` is the file it leaves at its end: "ok", or one line that tells what is wrong. "" means
+    that the machine needs none. `success_reported`: an earlier agent has already recorded the
+    success.
+    """
+
+    def __init__(
+        self, path: str = "", limit_s: float = LIMIT_S, *, success_reported: bool = False
+    ) -> None:
         self._path = path
         self._limit_s = limit_s
-        self._said = said or not path
-        self._told = False
-        self._since: float | None = None
-        self._well = threading.Event()
+        self._success_reported = success_reported or not path
+        self._begin_reported = False
+        self._started_at: float | None = None
+        self._succeeded = threading.Event()
         if not path:
-            self._well.set()
+            self._succeeded.set()
 
-    def look(self, journal: Journal, now: float) -> str:
-        """What is wrong, by now; "" for nothing. Called by the agent's loop, at every turn."""
-        if self._well.is_set():
+    def check(self, journal: Journal, now: float) -> str:
+        """Return what is wrong by now, or "". The agent's loop calls this in every iteration."""
+        if self._succeeded.is_set():
             return ""
-        if self._since is None:
-            self._since = now
-        text = _read(self._path)
-        if text is None:
-            self._tell_begin(journal)
-            if now - self._since < self._limit_s:
+        if self._started_at is None:
+            self._started_at = now
+        result = _read(self._path)
+        if result is None:
+            self._report_begin(journal)
+            if now - self._started_at < self._limit_s:
                 return ""
-            return f"its preparation has not ended within {self._limit_s:.0f} s"
-        if text != OK:
-            return text or f"{self._path} is empty"
-        if not self._said:
-            journal.append(wire.PREPARED, {"status": "ok", "seconds": round(now - self._since, 3)})
-        self._well.set()
+            return f"the machine's preparation has not finished within {self._limit_s:.0f} s"
+        if result != OK:
+            return result or f"{self._path} is empty"
+        if not self._success_reported:
+            journal.append(
+                wire.PREPARED, {"status": "ok", "seconds": round(now - self._started_at, 3)}
+            )
+        self._succeeded.set()
         return ""
 
-    def wait(self, given_up: Callable[[], bool]) -> bool:
-        """From another thread than `look`: True once it has ended well, False when nobody waits for
-        it any more."""
-        while not self._well.wait(_LOOK_S):
-            if given_up():
+    def wait(self, cancelled: Callable[[], bool]) -> bool:
+        """Block until the preparation succeeded; False if `cancelled` first. Call from another
+        thread than `check`."""
+        while not self._succeeded.wait(_POLL_S):
+            if cancelled():
                 return False
         return True
 
-    def _tell_begin(self, journal: Journal) -> None:
-        if not self._said and not self._told:
-            self._told = True
+    def _report_begin(self, journal: Journal) -> None:
+        if not self._success_reported and not self._begin_reported:
+            self._begin_reported = True
             journal.append(wire.PREPARED, {"status": "begin"})
 
 
 def _read(path: str) -> str | None:
-    """Its first line; None while there is none that can be read."""
+    """Return the file's first line, or None while it cannot be read."""
     with suppress(OSError), Path(path).open("rb") as file:
-        return file.read(_MOST_BYTES).decode("utf-8", "replace").partition("\n")[0].strip()
+        return file.read(_MAX_BYTES).decode("utf-8", "replace").partition("\n")[0].strip()
     return None

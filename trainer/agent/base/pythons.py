@@ -1,4 +1,4 @@
-"""Which Python runs what the agent's own may not be able to."""
+"""Find a Python that can run the saver, which needs more than the agent does."""
 
 from __future__ import annotations
 
@@ -6,35 +6,39 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-OWN_PYTHON = "saver/bin/python"  # below the agent's home: of an environment that somebody else made
-MADE = Path("saver/made")  # of the one that we made; see tools.py
-NEEDS = ("obstore", "xxhash")
-OLDEST = (3, 11)  # the saver's; the agent's is 3.10
+# Below the agent's home: an environment of the image, and the one that saver_env.py builds.
+SAVER_PYTHON = "saver/bin/python"
+BUILT = Path("saver/made")
+REQUIRED_MODULES = ("obstore", "xxhash")
+MIN_PYTHON = (3, 11)  # for the saver; the agent needs 3.10
 
 
 def find_python(home: Path, *store_urls: str) -> str:
-    """One that can run the saver, for stores of those kinds: of an environment of its own, else the
-    one that runs us; "" for neither."""
-    own = own_python(home)
-    if own:
-        return own
-    folders = all(url.startswith("file:") for url in store_urls)
-    needs = NEEDS[1:] if folders else NEEDS
-    able = sys.version_info >= OLDEST and all(map(find_spec, needs))
-    return sys.executable if able else ""
+    """Return a Python that can run the saver for stores with these URLs, or "".
+
+    An environment made for the saver comes first, then the agent's own interpreter.
+    """
+    if (python := saver_python(home)) != "":
+        return python
+    only_folders = all(url.startswith("file:") for url in store_urls)
+    required = REQUIRED_MODULES[1:] if only_folders else REQUIRED_MODULES
+    usable = sys.version_info >= MIN_PYTHON and all(map(find_spec, required))
+    return sys.executable if usable else ""
 
 
-def own_python(home: Path) -> str:
-    """Of an environment of the saver's own; "" where there is none."""
-    for path in (home / OWN_PYTHON, home / MADE / "bin" / "python"):
+def saver_python(home: Path) -> str:
+    """Return the Python of an environment made for the saver, or ""."""
+    for path in (home / SAVER_PYTHON, home / BUILT / "bin" / "python"):
         if path.exists():
             return str(path)
     return ""
 
 
-def adopt(home: Path) -> None:
-    """Let the agent import what was made for the saver, where that is of the agent's own Python: a
-    bucket's HEAD is moved by the agent itself where the program does not."""
-    site = home / MADE / f"lib/python3.{sys.version_info[1]}/site-packages"
-    if site.is_dir() and str(site) not in sys.path:
-        sys.path.append(str(site))
+def add_saver_packages(home: Path) -> None:
+    """Make the saver's packages importable for the agent, if they are for the same Python version.
+
+    The agent itself moves a bucket's HEAD when the program does not use our engine.
+    """
+    packages = home / BUILT / f"lib/python3.{sys.version_info[1]}/site-packages"
+    if packages.is_dir() and str(packages) not in sys.path:
+        sys.path.append(str(packages))

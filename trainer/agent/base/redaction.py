@@ -1,10 +1,10 @@
-"""What the output of the job's programs must not show."""
+"""Secrets that must not appear in the output of the job's programs."""
 
 from __future__ import annotations
 
 from spotd.wire import StartDocument
 
-# Options of a store that anybody may see; whatever else there is, now or later, may be a secret.
+# Store options that are not secret. Every other option, also a future one, counts as secret.
 _PLAIN_OPTIONS = frozenset(
     {"endpoint", "region", "allow_http", "timeout_s", "credentials_file"}
     | {"identity", "role", "audience", "session", "account", "client_id"}
@@ -12,8 +12,8 @@ _PLAIN_OPTIONS = frozenset(
 )
 
 
-def hidden_of(start: StartDocument) -> list[str]:
-    """What the output of the job's programs must not show."""
+def secret_values(start: StartDocument) -> list[str]:
+    """Return the values to mask in the output of the job's programs."""
     options = [*start.store_options.items()]
     for bucket in start.buckets:
         options += [*bucket.options.items(), *bucket.near_options.items()]

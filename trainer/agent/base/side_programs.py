@@ -1,4 +1,5 @@
-"""Programs of ours beside the agent, for what it has neither the time nor the libraries for."""
+"""Start helper programs beside the agent, for work that needs time or libraries it does not
+have."""
 
 from __future__ import annotations
 
@@ -8,11 +9,14 @@ import subprocess
 from pathlib import Path
 
 
-def start_beside(
-    python: str, module: str, order: object, *arguments: str
+def start_side_program(
+    python: str, module: str, request: object, *arguments: str
 ) -> subprocess.Popen[bytes]:
-    """Run `module` with `python`. It gets its `order` as a line of JSON on stdin, where nobody else
-    sees it; when that is closed, as when we end, so does it. Raises OSError."""
+    """Run `module` with `python`, and send it `request` as one JSON line on stdin, where nobody
+    else can read it.
+
+    The program ends when its stdin is closed, so also when the agent ends. Raises OSError.
+    """
     process = subprocess.Popen(
         [python, "-m", module, *arguments],
         stdin=subprocess.PIPE,
@@ -20,7 +24,7 @@ def start_beside(
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         start_new_session=True,
     )
-    assert process.stdin is not None  # noqa: S101 - a pipe was asked for
-    process.stdin.write(json.dumps(order).encode() + b"\n")
+    assert process.stdin is not None  # noqa: S101 - it is a pipe
+    process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.flush()
     return process

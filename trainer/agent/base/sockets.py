@@ -1,4 +1,4 @@
-"""A unix socket that speaks JSON lines, one thread a connection."""
+"""A unix socket server for JSON lines, with one thread per connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SEND_TIMEOUT = struct.pack("ll", 2, 0)  # seconds, microseconds
 
 
 class Connection:
-    """One peer. `send` may be called from any thread; a peer that does not read is dropped."""
+    """One peer. `send` is thread-safe and drops a peer that does not read."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -24,17 +24,19 @@ class Connection:
         self._buffer = b""
 
     def send(self, line: bytes) -> bool:
-        """False when the peer is gone, or has not read for a while: it is then cut off."""
+        """Send a line. Returns False if the peer is gone, or was disconnected because it did not
+        read."""
         with self._send_lock:
             try:
                 self._socket.sendall(line)
             except OSError:
-                self.cut()
+                self.disconnect()
                 return False
         return True
 
     def read_line(self) -> bytes:
-        """The next line with its newline, or b"" at the end (also for one that is too long)."""
+        """Return the next line with its newline, or b"" at the end or for a line that is too
+        long."""
         while b"\n" not in self._buffer:
             try:
                 data = self._socket.recv(1 << 16)
@@ -46,8 +48,8 @@ class Connection:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line + b"\n"
 
-    def cut(self) -> None:
-        """End the connection; the thread that reads it sees the end."""
+    def disconnect(self) -> None:
+        """End the connection; the thread that reads from it sees the end."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -55,7 +57,8 @@ class Connection:
 
 
 class Listener:
-    """Accepts on `path` and runs `serve(connection)` in a thread each, until closed."""
+    """Accepts connections on `path` and runs `serve(connection)` in a thread for each, until
+    closed."""
 
     def __init__(self, path: Path, serve: Callable[[Connection], None]) -> None:
         self._serve = serve
@@ -76,7 +79,7 @@ class Listener:
             self._socket.close()
         with self._lock:
             for connection in self._connections:
-                connection.cut()
+                connection.disconnect()
 
     def _accept(self) -> None:
         while True:
@@ -84,7 +87,7 @@ class Listener:
                 peer, _ = self._socket.accept()
             except OSError:
                 return  # closed
-            # A send that takes longer has a dead peer; reading may wait for ever.
+            # A send that takes longer has a dead peer. Reads may wait forever.
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
             threading.Thread(target=self._run, args=(peer,), daemon=True).start()
 
@@ -94,7 +97,7 @@ class Listener:
             self._connections.add(connection)
         try:
             self._serve(connection)
-        except Exception:  # noqa: BLE001 - one peer's trouble must not reach the agent
+        except Exception:  # noqa: BLE001 - one peer's failure must not end the agent
             _LOG.exception("a connection failed")
         finally:
             with self._lock:

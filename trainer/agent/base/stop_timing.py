@@ -1,4 +1,4 @@
-"""When to stop training, and how hard: arithmetic on one monotonic clock, in seconds."""
+"""Decide when and how hard to stop training: arithmetic in seconds on one monotonic clock."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from spotd.wire import StartDocument, WireError
 
-ENGINE_NONE = "none"  # any script, of which we know nothing
-SAVE_GUESS_S = 5.0  # before any save was measured
+ENGINE_NONE = "none"  # a script that does not use our checkpoint engine
+DEFAULT_SAVE_S = 5.0  # assumed before the first measured save
 SAVE_FACTOR = 1.3
 MARGIN_S = 2.0
-FINAL_S = 1.0  # kept of a deadline for the release and the last journal lines
+FINAL_S = 1.0  # reserved before a deadline for the release and the last journal lines
 
 
 class StopStep(Enum):
-    """What to do about a program that was asked to stop."""
+    """The next action against a program that was asked to stop."""
 
     WAIT = "wait"
     TERM = "term"
@@ -26,26 +26,26 @@ class StopStep(Enum):
 
 @dataclass(frozen=True)
 class StopTiming:
-    """How long stopping takes: the job's grace, or for our engine what was measured, in seconds.
+    """How long a stop takes, in seconds.
 
-    `save_s` is the longest recent save, `step_s` the longest recent step.
+    For a script it is the job's grace, for our engine it is measured: `save_s` is the longest
+    recent save, `step_s` the longest recent step.
     """
 
     engine: str
     grace_s: float
-    save_s: float = SAVE_GUESS_S
+    save_s: float = DEFAULT_SAVE_S
     step_s: float = 0.0
-    planned: bool = False  # the program plans its last save itself: ours is in case it does not
-    sync_s: float = 0.0  # until what a script saves at its end is in the store
+    planned: bool = False  # the program plans its last save itself; ours is the fallback
+    sync_s: float = 0.0  # to upload what a script saves at its end
 
     def kill_by(self, now: float, deadline: float) -> float:
-        """When the program has to be gone. Of a short notice, no more than half goes to what is
-        done after that."""
+        """When the program must be gone. Work after that gets at most half of a short notice."""
         return deadline - max(FINAL_S, min(FINAL_S + self.sync_s, (deadline - now) / 2))
 
     @property
-    def wanted_s(self) -> float:
-        """What a stop may take: the step under way, a save already in flight, the last save."""
+    def stop_duration_s(self) -> float:
+        """Duration of a stop: the step in progress, a save already running, and the last save."""
         if self.engine == ENGINE_NONE:
             return self.grace_s + self.sync_s + FINAL_S
         if self.planned:
@@ -53,70 +53,78 @@ class StopTiming:
         return self.step_s + self.save_s + SAVE_FACTOR * self.save_s + MARGIN_S
 
     def latest_stop(self, now: float, deadline: float) -> float:
-        """The latest safe moment to ask for the stop; `now` when that is already past.
+        """The latest safe moment to request the stop; `now` if that has passed.
 
-        A script of its own gets its grace, but not more than half of the time that is left, so
-        that a short notice is not spent on waiting alone.
+        A script gets its grace, but at most half of the remaining time, so that a short notice is
+        not spent on waiting alone.
         """
-        wanted_s = self.wanted_s
+        stop_duration_s = self.stop_duration_s
         if self.engine == ENGINE_NONE:
-            wanted_s = min(wanted_s, (deadline - now) / 2)
-        return max(now, deadline - wanted_s)
+            stop_duration_s = min(stop_duration_s, (deadline - now) / 2)
+        return max(now, deadline - stop_duration_s)
 
-    def fits_snapshot(self, now: float, deadline: float) -> bool:
-        """Whether a save at once leaves time for another one at the end."""
+    def allows_snapshot(self, now: float, deadline: float) -> bool:
+        """Whether an immediate save leaves time for another one at the end."""
         if self.engine == ENGINE_NONE:
             return False
         return deadline - now >= 2 * (self.step_s + SAVE_FACTOR * self.save_s) + MARGIN_S
 
-    def patience_s(self) -> float:
-        """How long a stop may take, however far the deadline, before the program is killed."""
+    def max_stop_s(self) -> float:
+        """How long a stop may take before the program is killed, however far the deadline is."""
         if self.engine == ENGINE_NONE:
             return self.grace_s
         return max(self.grace_s, self.step_s + 4 * SAVE_FACTOR * self.save_s + MARGIN_S)
 
 
-def policy_of(
+def stop_timing_of(
     start: StartDocument, save_s: float, step_s: float, *, planned: bool = False
 ) -> StopTiming:
+    """Build the timing of a job from its start document and the measured times."""
     sync_s = SAVE_FACTOR * save_s if start.directory else 0.0
-    return StopTiming(start.engine, start.stop_grace_s, save_s, step_s, planned, sync_s)
+    return StopTiming(
+        engine=start.engine,
+        grace_s=start.stop_grace_s,
+        save_s=save_s,
+        step_s=step_s,
+        planned=planned,
+        sync_s=sync_s,
+    )
 
 
-def asked_of(data: Mapping[str, Any], now: float) -> tuple[str, float | None]:
-    """Why a `drain` command stops training, and by when. Raises WireError."""
-    left_s = data.get("deadline_s")
-    if left_s is not None and not isinstance(left_s, (int, float)):
-        raise WireError(f"deadline_s is {left_s!r}")
-    return str(data.get("reason") or "drain"), None if left_s is None else now + left_s
+def parse_drain(data: Mapping[str, Any], now: float) -> tuple[str, float | None]:
+    """Return the reason and the deadline of a `drain` command. Raises WireError."""
+    remaining_s = data.get("deadline_s")
+    if remaining_s is not None and not isinstance(remaining_s, (int, float)):
+        raise WireError(f"deadline_s is {remaining_s!r}")
+    return str(data.get("reason") or "drain"), None if remaining_s is None else now + remaining_s
 
 
-def plan_of(engine: str) -> str:
-    """What a stop is, in words; a script of its own may save when it is asked to, or not."""
+def describe_stop(engine: str) -> str:
+    """Describe a stop. A script may save when it is asked to stop, or not."""
     return "SIGTERM, release" if engine == ENGINE_NONE else "finish the step, save, release"
 
 
-def plan_until(engine: str, wait_s: float, *, snapshot: bool) -> str:
-    """What a notice comes to, in words."""
+def describe_notice_plan(engine: str, wait_s: float, *, snapshot: bool) -> str:
+    """Describe what is done about a notice."""
     first = "save now, " if snapshot else ""
     wait = f"train on until the replacement is ready, for {wait_s:.1f} s at most"
-    return f"{first}{wait}, then {plan_of(engine)}"
+    return f"{first}{wait}, then {describe_stop(engine)}"
 
 
-def kill_at_of(policy: StopTiming, now: float, *deadlines: float | None) -> float:
-    """When a program that is asked to stop now is killed at the latest."""
-    # A maintenance may be days ahead: no program gets longer than one without a deadline.
-    patient_until = now + policy.patience_s()
+def kill_deadline(timing: StopTiming, now: float, *deadlines: float | None) -> float:
+    """Return when a program that is asked to stop now is killed at the latest."""
+    # Maintenance may be days ahead: no program gets longer than it would without a deadline.
+    patient_until = now + timing.max_stop_s()
     ends = [at for at in deadlines if at is not None]
     end = min(ends, default=now)
-    kill_at = min(policy.kill_by(now, end), patient_until)
-    # No deadline, or one that has passed and yet we live: then nobody knows it.
+    kill_at = min(timing.kill_by(now, end), patient_until)
+    # No deadline, or one that has passed although the machine is still up: it is unknown.
     return kill_at if kill_at > now else patient_until
 
 
 @dataclass
 class Stopping:
-    """A stop under way. `gentle` says that the program was asked by the link, which it reads."""
+    """A stop in progress. `gentle`: the program was asked through its connection to the agent."""
 
     reason: str
     asked_at: float
@@ -126,11 +134,12 @@ class Stopping:
 
     @property
     def term_at(self) -> float:
-        """A program that listens gets half of the time to end by itself, and SIGTERM then."""
+        """When to send SIGTERM: a program that reads the connection gets half of the time to end by
+        itself."""
         return self.asked_at + (self.kill_at - self.asked_at) / 2 if self.gentle else self.asked_at
 
     def advance(self, deadline: float) -> None:
-        """There is less time than thought."""
+        """Shorten the time to `deadline`."""
         self.kill_at = max(self.asked_at, min(self.kill_at, deadline))
 
     def next_step(self, now: float) -> StopStep:
@@ -145,5 +154,5 @@ class Stopping:
 
 
 def parse_stopping(data: Mapping[str, Any]) -> Stopping:
-    """What `to_data` wrote."""
+    """Parse the result of `Stopping.to_data`."""
     return Stopping(**data)

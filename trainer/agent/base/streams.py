@@ -1,8 +1,8 @@
-"""Output of the training processes: two files a stream, addressed by the byte since its start.
+"""Rotated logs of the training processes, addressed by byte offset since the stream's start.
 
-`<stream>.log` is written; when full it becomes `<stream>.log.1`. A third, tiny file says at which
-byte of the stream each of the two begins; it knows them by inode, so that a reader is never misled
-in the middle of a rotation.
+`<stream>.log` is written; when full it becomes `<stream>.log.1`. A small index file records the
+stream offset at which each of the two begins. It identifies them by inode, so that a reader is
+never misled during a rotation.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def _index(path: Path) -> Path:
 
 
 class LogWriter:
-    """Appends to a stream. What the disk does not take is dropped, and counted in `dropped_bytes`:
-    output must never hold training up."""
+    """Appends to a stream. Bytes that the disk does not accept are dropped and counted in
+    `dropped_bytes`: output must never block training."""
 
     def __init__(self, path: Path, limit_bytes: int = LIMIT_BYTES) -> None:
         self._path = path
@@ -39,12 +39,12 @@ class LogWriter:
             try:
                 if self._file < 0:
                     self._file = self._open()
-                    self._base = self._begin_of(self._file)
-                room = self._limit_bytes - os.fstat(self._file).st_size
-                if room <= 0:
+                    self._base = self._offset_of(self._file)
+                available = self._limit_bytes - os.fstat(self._file).st_size
+                if available <= 0:
                     self._rotate()
                     continue
-                written = os.write(self._file, data[:room])
+                written = os.write(self._file, data[:available])
             except OSError:
                 self.dropped_bytes += len(data)
                 return
@@ -54,33 +54,33 @@ class LogWriter:
         if self._file >= 0:
             os.close(self._file)
 
-    def _begin_of(self, file: int) -> int:
-        """At which byte of the stream a file begins that an earlier writer may have left."""
+    def _offset_of(self, file: int) -> int:
+        """Return the stream offset at which this file, perhaps of an earlier writer, begins."""
         try:
-            begins = json.loads(_index(self._path).read_text(encoding="utf-8"))
+            offsets = json.loads(_index(self._path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return 0
-        return int(begins.get(str(os.fstat(file).st_ino), 0))
+        return int(offsets.get(str(os.fstat(file).st_ino), 0))
 
     def _open(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def _rotate(self) -> None:
         full = os.fstat(self._file)
-        begins = {str(full.st_ino): self._base}
+        offsets = {str(full.st_ino): self._base}
         self._path.replace(_older(self._path))
         fresh = self._open()
         os.close(self._file)
         self._file = fresh
         self._base += full.st_size
-        begins[str(os.fstat(fresh).st_ino)] = self._base
+        offsets[str(os.fstat(fresh).st_ino)] = self._base
         new = _index(self._path).with_suffix(".new")
-        new.write_text(json.dumps(begins), encoding="utf-8")
+        new.write_text(json.dumps(offsets), encoding="utf-8")
         new.replace(_index(self._path))
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _Segment:
     path: Path
     inode: int
     begin: int
@@ -88,48 +88,50 @@ class _Piece:
 
 
 class LogReader:
-    """Reads a stream from any byte on, in another process than its writer."""
+    """Reads a stream from any offset, in another process than its writer."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def bounds(self) -> tuple[int, int]:
-        """First and last byte that can still be read: [begin, end)."""
-        pieces = self._pieces()
-        return (pieces[0].begin, pieces[-1].end) if pieces else (0, 0)
+        """Return the range of offsets that can still be read: [begin, end)."""
+        segments = self._segments()
+        return (segments[0].begin, segments[-1].end) if segments else (0, 0)
 
     def read(self, offset: int, length: int) -> tuple[int, bytes]:
-        """Up to `length` bytes from `offset`, or from the oldest byte still there if that is later.
+        """Read up to `length` bytes from `offset`, or from the oldest byte still stored if that is
+        later.
 
-        Returns where they begin, and them; empty at the end of the stream.
+        Returns their offset and the bytes, which are empty at the end of the stream.
         """
-        for piece in self._pieces():
-            if offset >= piece.end:
+        for segment in self._segments():
+            if offset >= segment.end:
                 continue
-            offset = max(offset, piece.begin)
+            offset = max(offset, segment.begin)
             try:
-                with piece.path.open("rb") as file:
-                    if os.fstat(file.fileno()).st_ino != piece.inode:
-                        break  # rotated at this moment: the next call sees it
-                    file.seek(offset - piece.begin)
+                with segment.path.open("rb") as file:
+                    if os.fstat(file.fileno()).st_ino != segment.inode:
+                        break  # just rotated: the next call finds it
+                    file.seek(offset - segment.begin)
                     return offset, file.read(length)
             except FileNotFoundError:
                 break
         return offset, b""
 
-    def _pieces(self) -> list[_Piece]:
-        """The two files that are there, older first; those whose begin is not known left out."""
+    def _segments(self) -> list[_Segment]:
+        """Return the existing files, older first, without those whose offset is unknown."""
         try:
-            begins = json.loads(_index(self._path).read_text(encoding="utf-8"))
+            offsets = json.loads(_index(self._path).read_text(encoding="utf-8"))
         except FileNotFoundError:
-            begins = None
-        found = []
+            offsets = None
+        segments = []
         for path in (_older(self._path), self._path):
             try:
-                seen = path.stat()
+                status = path.stat()
             except FileNotFoundError:
                 continue
-            begin = 0 if begins is None else begins.get(str(seen.st_ino))
+            begin = 0 if offsets is None else offsets.get(str(status.st_ino))
             if begin is not None:
-                found.append(_Piece(path, seen.st_ino, begin, begin + seen.st_size))
-        return found
+                end = begin + status.st_size
+                segments.append(_Segment(path=path, inode=status.st_ino, begin=begin, end=end))
+        return segments

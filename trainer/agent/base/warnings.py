@@ -1,7 +1,7 @@
-"""What the agent has to say about the training of its machine without ending it.
+"""Warnings about training that do not end it.
 
-It goes into the journal as a WARNING, which every daemon understands; one that knows more reads
-which verdict it is, and what it rests upon.
+The journal has them as WARNING entries, whose text every daemon can show. A daemon that knows the
+verdict's name also uses its numbers.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class HealthWarning:
-    """A verdict by name, the sentence for people, and the numbers."""
+    """A named verdict, its sentence for people, and its numbers."""
 
     verdict: str
     text: str
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def to_data(self) -> dict[str, Any]:
-        """What WARNING says."""
+        """Return the data of a WARNING entry."""
         return {"text": self.text, "verdict": self.verdict, "about": dict(self.data)}

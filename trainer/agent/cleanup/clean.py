@@ -1,8 +1,9 @@
-"""Taking off a machine's disk what is secret or the machine's own, before an image is made of it.
+"""Remove secrets and machine-specific files from a disk before an image is made of it.
 
-What is removed is overwritten before: an image is of a disk's blocks, those of removed files
-included. The tables are what docs/images.md lists. Everything else stays: that is what the image is
-for. Nothing below a mount point is touched, because an image is of the machine's own disk alone.
+Files are overwritten before they are removed, because an image copies a disk's blocks, also those
+of removed files. docs/images.md lists the tables below. Everything else stays, as that is the
+purpose of an image. Nothing below a mount point is touched, because an image contains the machine's
+own disk alone.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from trainer.agent.base.paths import NodeError
-from trainer.agent.cleanup.wipe import mounts_seen
+from trainer.agent.cleanup.wipe import mount_points
 
-# Of every user's home.
-HOME_GONE = (
+# In every user's home.
+HOME_REMOVED = (
     ".ssh",
     ".spotd",
     ".local/share/recently-used.xbel",
@@ -65,14 +66,14 @@ HOME_GONE = (
     ".config/pip/pip.conf",
     ".pip/pip.conf",
 )
-GONE = (
+REMOVED = (
     "etc/ssh/ssh_host_*",
     "var/lib/dbus/machine-id",
     "etc/google_instance_id",
     "var/lib/systemd/random-seed",
     "var/lib/systemd/credential.secret",
 )
-# Folders that stay, without what is in them.
+# Folders whose content is removed.
 EMPTIED = (
     "tmp",
     "var/tmp",
@@ -87,12 +88,12 @@ EMPTIED = (
     "var/log/journal",
 )
 CLOUD_INIT = "var/lib/cloud"
-KEPT_OF_CLOUD_INIT = "seed"  # where an image may have its data source from; clouds use none
-# Files that have to be there, empty; of a machine without an id systemd makes a new one.
-BLANK = ("etc/machine-id",)
+CLOUD_INIT_RETAINED = "seed"  # an image may have its data source here; clouds use none
+# Files that must exist but be empty; systemd makes a new machine id then.
+TRUNCATED = ("etc/machine-id",)
 LOGS = "var/log"
-# They write to what is removed, Azure's every few seconds.
-STOPPED = (
+# Services that write to what is removed, Azure's every few seconds.
+STOPPED_SERVICES = (
     "walinuxagent",
     "waagent",
     "google-guest-agent",
@@ -101,28 +102,28 @@ STOPPED = (
     "snap.amazon-ssm-agent.amazon-ssm-agent",
     "rsyslog",
 )
-OVERWRITTEN_BYTES = 64 << 20  # of larger files, which hold data and no secrets, only the beginning
-_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of Linux: the one that a machine itself has
-_MOST_TOLD = 20
+OVERWRITTEN_BYTES = 64 << 20  # larger files hold data and no secrets: only their start
+_PID_NAMESPACE = 0xEFFFFFFC  # Linux's PROC_PID_INIT_INO: the machine's own, outside containers
+_MAX_REPORTED = 20
 
 Run = Callable[[Sequence[str], float], object]
 
 
 class CleanError(NodeError):
-    """This is not to be cleaned, or not now."""
+    """The machine must not be cleaned, or not now."""
 
 
 @dataclass
-class Cleaned:
-    """What came of it. Of a disk on which something failed no image may be made."""
+class CleanReport:
+    """What was removed and emptied. After a failure no image may be made of the disk."""
 
     removed: int = 0
     blanked: int = 0
     failed: list[str] = field(default_factory=list)
 
     def to_data(self) -> dict[str, Any]:
-        found = asdict(self)
-        return {**found, "failed": self.failed[:_MOST_TOLD], "failures": len(self.failed)}
+        data = asdict(self)
+        return {**data, "failed": self.failed[:_MAX_REPORTED], "failures": len(self.failed)}
 
 
 def check_rented(
@@ -130,53 +131,57 @@ def check_rented(
     prepared_file: Path | None,
     namespace: Path = Path("/proc/self/ns/pid"),
 ) -> None:
-    """Raises CleanError unless this is a whole machine that was rented for us: on any other, what
-    follows would take somebody's keys."""
+    """Raise CleanError unless this is a whole machine that was rented for us.
+
+    On any other machine the clean-up would delete somebody's keys.
+    """
     if os.geteuid() != 0:
-        raise CleanError("only root can take everything off: run it by `sudo -n`")
+        raise CleanError("only root can clean the disk: run it with `sudo -n`")
     if "SPOTD_LOCAL_INSTANCE" in environ or prepared_file is None or not prepared_file.is_file():
         raise CleanError(
             f"this machine was not prepared by spotd: there is no {prepared_file or 'such mark'}"
         )
     if namespace.stat().st_ino != _PID_NAMESPACE:
-        raise CleanError("this is a container, and not a machine: its disk is somebody else's")
+        raise CleanError("this is a container, not a machine: its disk belongs to its host")
 
 
-def clean(root: Path, home: Path, run: Run | None = None) -> Cleaned:
-    """Clean the disk whose files are below `root`; `home` is the agent's folder. Twice is as once.
-    Raises CleanError while an agent is at work there, and then nothing was done."""
+def clean(root: Path, home: Path, run: Run | None = None) -> CleanReport:
+    """Clean the disk whose files are below `root`; `home` is the agent's folder. Idempotent.
+
+    Raises CleanError while an agent is running there, and then nothing was done.
+    """
     run = run or _run
-    with _quiet(home):
-        run(("systemctl", "stop", *STOPPED), 60.0)
-        run(("journalctl", "--relinquish-var"), 30.0)  # from here on it is kept in memory alone
-        work = _Work(root, {os.path.normpath(mount) for mount in mounts_seen()})
-        for path in _doomed(root, home):
-            work.remove_from(path)
-        for path in _files(root / LOGS, work.kept):
-            work.blank(path)
-        for name in BLANK:
-            work.blank(root / name)
+    with _agents_locked(home):
+        run(("systemctl", "stop", *STOPPED_SERVICES), 60.0)
+        run(("journalctl", "--relinquish-var"), 30.0)  # from now on it writes to memory only
+        cleaner = _Cleaner(root, {os.path.normpath(mount) for mount in mount_points()})
+        for path in _paths_to_remove(root, home):
+            cleaner.remove_from(path)
+        for path in _files(root / LOGS, cleaner.mount_points):
+            cleaner.truncate(path)
+        for name in TRUNCATED:
+            cleaner.truncate(root / name)
     os.sync()
-    run(("fstrim", "--all"), 300.0)  # where the disk can be told that blocks are free
-    return work.done
+    run(("fstrim", "--all"), 300.0)  # tell the disk which blocks are free, where it supports that
+    return cleaner.report
 
 
-def _doomed(root: Path, home: Path) -> Iterator[Path]:
+def _paths_to_remove(root: Path, home: Path) -> Iterator[Path]:
     for folder in _homes(root):
-        yield from (folder / name for name in HOME_GONE)
+        yield from (folder / name for name in HOME_REMOVED)
     yield home
-    for pattern in GONE:
+    for pattern in REMOVED:
         yield from sorted(root.glob(pattern))
     for name in EMPTIED:
         yield from _children(root / name)
     for path in _children(root / CLOUD_INIT):
-        if path.name != KEPT_OF_CLOUD_INIT:
+        if path.name != CLOUD_INIT_RETAINED:
             yield path
 
 
 def _homes(root: Path) -> list[Path]:
-    """Of root, and of whoever has one; also of users that nobody knows any more."""
-    found = [root / "root", *_children(root / "home")]
+    """Return the homes of root and all users, also of users who are no longer in /etc/passwd."""
+    folders = [root / "root", *_children(root / "home")]
     try:
         lines = (root / "etc/passwd").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -184,8 +189,8 @@ def _homes(root: Path) -> list[Path]:
     for line in lines:
         parts = line.split(":")
         if len(parts) > 5 and parts[5].startswith("/") and parts[5] != "/":
-            found.append(root / parts[5].lstrip("/"))
-    return list(dict.fromkeys(found))
+            folders.append(root / parts[5].lstrip("/"))
+    return list(dict.fromkeys(folders))
 
 
 def _children(folder: Path) -> list[Path]:
@@ -194,36 +199,38 @@ def _children(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def _files(folder: Path, kept: set[str]) -> Iterator[Path]:
+def _files(folder: Path, mount_points: set[str]) -> Iterator[Path]:
     for path in _children(folder):
-        if str(path) in kept or path.is_symlink():
+        if str(path) in mount_points or path.is_symlink():
             continue
         if path.is_dir():
-            yield from _files(path, kept)
+            yield from _files(path, mount_points)
         elif path.is_file():
             yield path
 
 
-class _Work:
-    """On the disk below `root`; `kept` are mount points."""
+class _Cleaner:
+    """Removes files below `root`, except mount points."""
 
-    def __init__(self, root: Path, kept: set[str]) -> None:
+    def __init__(self, root: Path, mount_points: set[str]) -> None:
         self._root = Path(os.path.realpath(root))
-        self.kept = kept
-        self.done = Cleaned()
+        self.mount_points = mount_points
+        self.report = CleanReport()
 
     def remove_from(self, path: Path) -> None:
-        """As `remove`, where it really lies; nothing on another disk."""
+        """Like `remove`, after resolving links in the parent; does nothing for a path on another
+        disk."""
         real = Path(os.path.realpath(path.parent)) / path.name
         if not real.is_relative_to(self._root):
             return
         above = real.parents[: len(real.relative_to(self._root).parts) - 1]
-        if not any(str(folder) in self.kept for folder in above):
+        if not any(str(folder) in self.mount_points for folder in above):
             self.remove(real)
 
     def remove(self, path: Path) -> None:
-        """A file, or a folder with all below it but mount points. Links are never followed."""
-        if str(path) in self.kept:
+        """Remove a file, or a folder with its content except mount points. Links are not
+        followed."""
+        if str(path) in self.mount_points:
             return
         try:
             status = path.lstat()
@@ -233,62 +240,62 @@ class _Work:
                 if not self._holds_a_mount(path):
                     path.rmdir()
                 return
-            # Another name of the file may be in what stays: caches of packages are made of such.
+            # A hard link to the file may stay, as in package caches: do not overwrite its content.
             if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                 _overwrite(path)
             path.unlink()
-            self.done.removed += 1
+            self.report.removed += 1
         except FileNotFoundError:
             return
         except OSError as error:
             self._fail(path, error)
 
-    def blank(self, path: Path) -> None:
-        """Without anything in it, for whoever writes there; links and what is not there stay so."""
+    def truncate(self, path: Path) -> None:
+        """Empty a regular file. Links and missing files are left alone."""
         if path.is_symlink() or not path.is_file() or not path.stat().st_size:
             return
         try:
             _overwrite(path)
             os.truncate(path, 0)
-            self.done.blanked += 1
+            self.report.blanked += 1
         except OSError as error:
             self._fail(path, error)
 
     def _holds_a_mount(self, path: Path) -> bool:
-        return any(mount.startswith(f"{path}/") for mount in self.kept)
+        return any(mount.startswith(f"{path}/") for mount in self.mount_points)
 
     def _fail(self, path: Path, error: OSError) -> None:
-        self.done.failed.append(f"{path}: {error.strerror or error}")
+        self.report.failed.append(f"{path}: {error.strerror or error}")
 
 
 def _overwrite(path: Path) -> None:
-    """Zeros where the file was, on the disk itself."""
+    """Write zeros over the file's blocks."""
     descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
     try:
-        left = min(os.fstat(descriptor).st_size, OVERWRITTEN_BYTES)
-        zeros = bytes(min(left, 1 << 20))
-        while left > 0:
-            left -= os.write(descriptor, zeros[:left])
+        remaining = min(os.fstat(descriptor).st_size, OVERWRITTEN_BYTES)
+        zeros = bytes(min(remaining, 1 << 20))
+        while remaining > 0:
+            remaining -= os.write(descriptor, zeros[:remaining])
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
 @contextmanager
-def _quiet(home: Path) -> Iterator[None]:
-    """Every agent's lock below `home`, held. Raises CleanError where an agent holds it."""
-    with ExitStack() as held:
+def _agents_locked(home: Path) -> Iterator[None]:
+    """Hold every agent's lock below `home`. Raises CleanError if an agent holds one."""
+    with ExitStack() as locks:
         for path in sorted(home.glob("*/g*/agent.lock")):
-            lock = held.enter_context(path.open("rb"))
+            lock = locks.enter_context(path.open("rb"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise CleanError(f"an agent is at work in {path.parent}: stop it first") from None
+                raise CleanError(f"an agent is running in {path.parent}: stop it first") from None
         yield
 
 
 def _run(argv: Sequence[str], limit_s: float) -> object:
-    """A program that may be missing, and whose word changes nothing."""
+    """Run a program that may be missing; its result does not matter."""
     if shutil.which(argv[0]) is None:
         return None
     try:

@@ -1,8 +1,8 @@
-"""Discarding what a job left on the machine's disks, once nobody needs it there.
+"""Delete a job's working directory and packages from the machine's disks.
 
-What is not the machine's own is left alone: a bucket or a share that a script mounted below its
-working directory is its owner's data. The journal and the logs stay until they were read; they go
-with the disk, which every cloud discards with a machine that is ended.
+Mounted file systems are left alone: a bucket or share that a script mounted below its working
+directory is its owner's data. The journal and logs stay until they have been read; they go with the
+disk, which every cloud discards with the machine.
 """
 
 from __future__ import annotations
@@ -14,36 +14,38 @@ from typing import Any
 from trainer.agent.base.paths import AgentPaths
 
 _MOUNTS = Path("/proc/self/mountinfo")
-_POINT = 4  # the field of a line there that names the mount point
+_MOUNT_POINT_FIELD = 4  # index of the mount point in a line of mountinfo
 
 
-def wipe(places: AgentPaths) -> dict[str, Any]:
-    """Remove the working directory and the packages of the job's code (the secrets went when the
-    program ended). What is said in WIPED; raises nothing: a file that cannot be removed is counted,
-    and the rest goes."""
-    mounts = mounts_seen()
+def wipe(paths: AgentPaths) -> dict[str, Any]:
+    """Delete the working directory and the packages of the job's code.
+
+    Secrets were deleted when the program ended. Returns the data of a WIPED entry. Raises nothing:
+    a file that cannot be removed is counted, and the rest is removed.
+    """
+    mounts = mount_points()
     failed = 0
-    # That of an earlier generation, where this one goes on in it.
-    workdir = _real(places.workdir) if places.inherits else places.workdir
-    caches = [places.folder / "mounts"] if (places.folder / "mounts").exists() else []
-    doomed = [workdir, places.home / "packages", *caches]
-    kept = sorted(str(m) for m in mounts if any(m.is_relative_to(_real(d)) for d in doomed))
-    for folder in doomed:
+    # The workdir may be an earlier generation's that this one continues to use.
+    workdir = _real(paths.workdir) if paths.inherits_workdir else paths.workdir
+    caches = [paths.folder / "mounts"] if (paths.folder / "mounts").exists() else []
+    folders = [workdir, paths.home / "packages", *caches]
+    left_mounts = sorted(str(m) for m in mounts if any(m.is_relative_to(_real(d)) for d in folders))
+    for folder in folders:
         failed += _remove(folder, mounts)
-    what = [folder.name for folder in doomed]
-    return {"what": what, "how": "removed", "left_mounts": kept, "failed": failed}
+    names = [folder.name for folder in folders]
+    return {"what": names, "how": "removed", "left_mounts": left_mounts, "failed": failed}
 
 
-def mounts_seen() -> set[Path]:
-    """Every mount point that we see; bind mounts, which look like plain folders, among them."""
+def mount_points() -> set[Path]:
+    """Return every visible mount point, including bind mounts, which look like plain folders."""
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return set()
-    return {Path(_unescaped(line.split()[_POINT])) for line in lines}
+    return {Path(_unescape(line.split()[_MOUNT_POINT_FIELD])) for line in lines}
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, char)
     return text
@@ -54,8 +56,11 @@ def _real(path: Path) -> Path:
 
 
 def _remove(folder: Path, mounts: set[Path]) -> int:
-    """Remove a folder and all below it but mount points; the number of things that stayed and were
-    to go. Links are removed, never followed."""
+    """Remove a folder with its content except mount points; returns how many things could not be
+    removed.
+
+    Links are removed and not followed.
+    """
     try:
         if folder.is_symlink() or not folder.is_dir() or _real(folder) in mounts:
             return 0

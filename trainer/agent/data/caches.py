@@ -1,5 +1,7 @@
-"""The job's caches: restored before `setup`, kept while it and the program run. The work is that
-of a process beside us (`trainer.caches`), which ends with us; nothing that happens to it is fatal.
+"""Restore the job's caches before `setup`, and upload them while it and the program run.
+
+A helper process (`trainer.caches`) does the work and ends with the agent. Its failures are never
+fatal.
 """
 
 from __future__ import annotations
@@ -17,102 +19,104 @@ from trainer.agent.base.context import AgentContext
 from trainer.agent.base.desired_state import DesiredState
 from trainer.agent.base.phase import Phase
 from trainer.agent.base.pythons import find_python
-from trainer.agent.base.side_programs import start_beside
+from trainer.agent.base.side_programs import start_side_program
 
-QUIET_S = 10.0  # without a change, before a cache has settled
-_LOOK_S = 0.2
-_AT_WORK = {Phase.SETUP, Phase.CLAIMING, Phase.RUNNING}
-_MOST_LINE = 4096
+QUIET_S = 10.0  # a cache is uploaded after so long without a change
+_POLL_S = 0.2
+_ACTIVE = {Phase.SETUP, Phase.CLAIMING, Phase.RUNNING}
+_MAX_LINE_BYTES = 4096
 
 
-def restore_caches(site: AgentContext, start: StartDocument, given_up: Callable[[], bool]) -> None:
-    """Waits, in a thread of its own."""
-    work = _begin(site, start, "restore")
-    if work is None:
+def restore_caches(
+    context: AgentContext, start: StartDocument, cancelled: Callable[[], bool]
+) -> None:
+    """Restore the caches; blocks, so call it in a thread."""
+    process = _start(context, start, "restore")
+    if process is None:
         return
-    while work.is_alive():
-        work.join(_LOOK_S)
-        if given_up():
-            work.end()
+    while process.is_alive():
+        process.join(_POLL_S)
+        if cancelled():
+            process.kill()
 
 
 class Caches:
-    """Belongs to the agent's loop: no method waits."""
+    """Uploads caches while the program runs. Belongs to the agent's loop: no method blocks."""
 
-    def __init__(self, site: AgentContext, demands: DesiredState) -> None:
-        self._site, self._demands = site, demands
-        self._work: _Work | None = None
-        self._begun = False
+    def __init__(self, context: AgentContext, desired: DesiredState) -> None:
+        self._context, self._desired = context, desired
+        self._process: _CacheProcess | None = None
+        self._started = False
 
-    def look(self, phase: Phase) -> None:
-        """Have them kept while the job's programs run; not beside a last save."""
-        start = self._demands.start
-        wanted = phase in _AT_WORK and self._demands.stopping is None
-        if wanted and not self._begun and start is not None:
-            self._begun = True
-            if not self._site.config.rank:
-                self._work = _begin(self._site, start, "keep")
-        elif not wanted and self._work is not None:
-            self._work.end()
-            self._work = None
+    def update(self, phase: Phase) -> None:
+        """Start the upload when the job's programs run, and end it for the last save."""
+        start = self._desired.start
+        should_run = phase in _ACTIVE and self._desired.stopping is None
+        if should_run and not self._started and start is not None:
+            self._started = True
+            if not self._context.config.rank:
+                self._process = _start(self._context, start, "keep")
+        elif not should_run and self._process is not None:
+            self._process.kill()
+            self._process = None
 
 
-class _Work(threading.Thread):
-    """Hears what the process says; alive for as long as that is."""
+class _CacheProcess(threading.Thread):
+    """Journals the lines that the helper process prints; alive as long as the process."""
 
-    def __init__(self, site: AgentContext, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, context: AgentContext, process: subprocess.Popen[bytes]) -> None:
         super().__init__(name="caches", daemon=True)
-        self._site, self._process = site, process
+        self._context, self._process = context, process
 
     def run(self) -> None:
-        assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
-        for line in iter(lambda: self._process.stdout.readline(_MOST_LINE), b""):  # type: ignore[union-attr]
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        for line in iter(lambda: self._process.stdout.readline(_MAX_LINE_BYTES), b""):  # type: ignore[union-attr]
             with suppress(ValueError):
-                self._site.journal.append(wire.CACHE, dict(json.loads(line)))
+                self._context.journal.append(wire.CACHE, dict(json.loads(line)))
         self._process.wait()
-        self.end()
+        self.kill()
 
-    def end(self) -> None:
-        """It has nothing that has to be finished."""
+    def kill(self) -> None:
+        """Kill the process, which has nothing that must be finished."""
         self._process.kill()
         with suppress(OSError):
             self._process.stdin.close()  # type: ignore[union-attr]
 
 
-def _begin(site: AgentContext, start: StartDocument, what: str) -> _Work | None:
-    """None where there is nothing to do, or nothing to do it with."""
+def _start(context: AgentContext, start: StartDocument, action: str) -> _CacheProcess | None:
+    """Start the helper process; None if there is nothing to do or no Python to do it."""
     if not start.caches or start.bake:
         return None
     near = start.near_store
-    python = find_python(site.places.home, near.url)
+    python = find_python(context.paths.home, near.url)
     if not python:
-        if what == "restore":
-            text = "are not kept: no Python here has obstore and xxhash"
-            said = {"status": "failed", "path": ", ".join(start.caches), "text": text}
-            site.journal.append(wire.CACHE, said)
+        if action == "restore":
+            text = "are not saved: no Python on this machine has obstore and xxhash"
+            entry = {"status": "failed", "path": ", ".join(start.caches), "text": text}
+            context.journal.append(wire.CACHE, entry)
         return None
-    order = {
+    request = {
         "store_url": near.url,
         "store_options": dict(near.options),
-        "job_id": site.config.job_id,
-        "caches": [(path, str(_folder(site, path))) for path in start.caches],
+        "job_id": context.config.job_id,
+        "caches": [(path, str(_folder(context, path))) for path in start.caches],
         "most": start.cache_bytes,
-        "quiet_s": float(site.environ.get("SPOTD_CACHE_QUIET_S", QUIET_S)),
+        "quiet_s": float(context.environ.get("SPOTD_CACHE_QUIET_S", QUIET_S)),
     }
     try:
-        process = start_beside(python, "trainer.caches", order, what)
+        process = start_side_program(python, "trainer.caches", request, action)
     except OSError as error:
-        said = {
+        entry = {
             "status": "failed",
             "path": ", ".join(start.caches),
-            "text": f"cannot be looked after: {error}",
+            "text": f"cannot be saved: {error}",
         }
-        site.journal.append(wire.CACHE, said)
+        context.journal.append(wire.CACHE, entry)
         return None
-    work = _Work(site, process)
-    work.start()
-    return work
+    thread = _CacheProcess(context, process)
+    thread.start()
+    return thread
 
 
-def _folder(site: AgentContext, path: str) -> Path:
-    return site.places.below_workdir(str(Path(path).expanduser()))
+def _folder(context: AgentContext, path: str) -> Path:
+    return context.paths.in_workdir(str(Path(path).expanduser()))

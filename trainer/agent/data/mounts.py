@@ -1,8 +1,8 @@
-"""The job's buckets that are mounted: before its caches and its `setup`, and until its end.
+"""Mount the job's buckets before its caches and its `setup`, and until its end.
 
-One `rclone mount` each, kept as a script is: it outlives an agent that dies, and a restarted one
-finds it again. A mount whose process ends is told and made anew; a program that fails beside that
-has not failed by itself (`trouble`).
+Each has one `rclone mount`, run by a script supervisor, so that it outlives an agent that dies and
+a restarted one finds it. A mount whose process ends is reported and mounted again. A program that
+fails shortly after has failed because of the mount (`failure_cause`).
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from trainer.agent.base.context import AgentContext
 from trainer.agent.base.desired_state import DesiredState
 from trainer.agent.base.paths import AgentPaths, write_private
 from trainer.agent.base.phase import Phase
-from trainer.agent.base.redaction import hidden_of
+from trainer.agent.base.redaction import secret_values
 from trainer.agent.base.warnings import HealthWarning
 from trainer.agent.data import read_meter
-from trainer.agent.data.fuse import FuseError, Programs, find_programs, is_mounted, unmount
+from trainer.agent.data.fuse import FuseError, Programs, ensure_programs, is_mounted, unmount
 from trainer.agent.data.rclone import (
     UnmountableError,
     aws_profile,
     mount_argv,
-    plain_env,
+    rclone_env,
     remote_env,
-    with_door,
+    with_signing_proxy,
 )
-from trainer.agent.data.read_meter import COUNT, ReadMeter
+from trainer.agent.data.read_meter import STATS_LINE, ReadMeter
 from trainer.agent.process.processes import is_alive
 from trainer.agent.process.script import Script, ScriptState
-from trainer.agent.process.script_supervisor import Order
-from trainer.mounts.signing_proxy import WORD
+from trainer.agent.process.script_supervisor import ScriptSpec
+from trainer.mounts.signing_proxy import KEY_ENV
 
-UP_S = 60.0  # for a mount to stand
-LOOK_S = 0.05
-LOOK_EVERY_S = 1.0
-AGAIN = 3  # that a mount is made anew, before the machine is given up
-GRACE_S = 120.0  # after trouble: a program that fails so soon has failed of that
-TELL_EVERY_S = 60.0
-_UP = {Phase.SETUP, Phase.CLAIMING, Phase.RUNNING, Phase.SETTLING}
+MOUNT_TIMEOUT_S = 60.0
+POLL_S = 0.05
+CHECK_EVERY_S = 1.0
+MAX_REMOUNTS = 3  # then the machine is given up
+GRACE_S = 120.0  # a program that fails so soon after a lost mount has failed because of it
+REPORT_EVERY_S = 60.0
+_ACTIVE = {Phase.SETUP, Phase.CLAIMING, Phase.RUNNING, Phase.SETTLING}
 _TAIL_BYTES = 1 << 16
 LOST, FAILING = "mount_lost", "mount_failing"  # as spotd/domain/health.py calls them
 
 
 @dataclass(frozen=True)
 class Mount:
-    """One of the job's. `name` is of its script, its log and its cache."""
+    """One of the job's mounted buckets. `name` is the name of its script, log and cache."""
 
     bucket: Bucket
     name: str
@@ -62,7 +62,7 @@ class Mount:
 
     @property
     def url(self) -> str:
-        """Of the store that is mounted: of a data set, its region's."""
+        """URL of the store that is mounted: for a data set, the copy in this region."""
         return self.bucket.near or self.bucket.url
 
     @property
@@ -74,27 +74,29 @@ class Mount:
         return f"{self.url} at {self.bucket.target}"
 
 
-def mounts_of(places: AgentPaths, start: StartDocument) -> list[Mount]:
-    """In the job file's order."""
-    found = [one for one in start.buckets if one.mode is not MountMode.COPY]
+def mounts_of(paths: AgentPaths, start: StartDocument) -> list[Mount]:
+    """Return the job's mounts in the job file's order."""
+    mounted = [bucket for bucket in start.buckets if bucket.mode is not MountMode.COPY]
     return [
-        Mount(one, f"mount-{number}", places.below_workdir(str(Path(one.target).expanduser())))
-        for number, one in enumerate(found)
+        Mount(bucket, f"mount-{number}", paths.in_workdir(str(Path(bucket.target).expanduser())))
+        for number, bucket in enumerate(mounted)
     ]
 
 
-def mount_buckets(site: AgentContext, start: StartDocument, given_up: Callable[[], bool]) -> str:
-    """Why they are not all there; or nothing. Waits, in a thread of its own."""
-    mounts = mounts_of(site.places, start)
+def mount_buckets(
+    context: AgentContext, start: StartDocument, cancelled: Callable[[], bool]
+) -> str:
+    """Mount all buckets and return the error, or "". Blocks, so call it in a thread."""
+    mounts = mounts_of(context.paths, start)
     if not mounts:
         return ""
     try:
-        programs = find_programs(site.environ, container=bool(start.image))
+        programs = ensure_programs(context.environ, container=bool(start.image))
     except FuseError as error:
         return f"file_mounts.{mounts[0].bucket.target}: {error}"
     for mount in mounts:
         try:
-            error_text = _MountAttempts(site, start, programs).bring_up(mount, given_up)
+            error_text = _Mounter(context, start, programs).mount_and_wait(mount, cancelled)
         except (OSError, UnmountableError) as error:
             error_text = str(error)
         if error_text:
@@ -102,213 +104,225 @@ def mount_buckets(site: AgentContext, start: StartDocument, given_up: Callable[[
     return ""
 
 
-class _MountAttempts:
-    """Making mounts, first and anew."""
+class _Mounter:
+    """Mounts buckets, the first time and again."""
 
-    def __init__(self, site: AgentContext, start: StartDocument, programs: Programs) -> None:
-        self._site, self._start, self._programs = site, start, programs
+    def __init__(self, context: AgentContext, start: StartDocument, programs: Programs) -> None:
+        self._context, self._start, self._programs = context, start, programs
 
-    def bring_up(self, mount: Mount, given_up: Callable[[], bool]) -> str:
-        """Why it does not stand. Raises OSError, UnmountableError."""
-        script = script_of(self._site, mount)
+    def mount_and_wait(self, mount: Mount, cancelled: Callable[[], bool]) -> str:
+        """Mount a bucket and return the error, or "". Raises OSError, UnmountableError."""
+        script = script_of(self._context, mount)
         if script.state is not ScriptState.RUNNING or not is_mounted(mount.folder):
-            self.order(mount, script)
-        until = time.monotonic() + UP_S
+            self.start(mount, script)
+        deadline = time.monotonic() + MOUNT_TIMEOUT_S
         while not is_mounted(mount.folder):
             if script.state is ScriptState.ENDED:
-                return _reason(script.ended.tail)
-            if given_up() or time.monotonic() > until:
+                return _reason(script.exit.tail)
+            if cancelled() or time.monotonic() > deadline:
                 script.kill()
-                return f"not mounted within {UP_S:.0f} s: see {mount.name}.log"
-            time.sleep(LOOK_S)
+                return f"not mounted within {MOUNT_TIMEOUT_S:.0f} s: see {mount.name}.log"
+            time.sleep(POLL_S)
         return ""
 
-    def order(self, mount: Mount, script: Script) -> None:
-        """Begin it, on a place that is free. Raises OSError, UnmountableError."""
+    def start(self, mount: Mount, script: Script) -> None:
+        """Start the mount on a free folder. Raises OSError, UnmountableError."""
         if (text := unmount(self._programs.fusermount, mount.folder)) != "":
-            raise OSError(f"what was mounted there before stays: {text}")
+            raise OSError(f"an earlier mount cannot be removed: {text}")
         script.kill()
-        script.forget()
-        places, bucket = self._site.places, mount.bucket
+        script.reset()
+        paths, bucket = self._context.paths, mount.bucket
         mount.folder.mkdir(parents=True, exist_ok=True)
         if any(mount.folder.iterdir()):
             raise OSError(f"{mount.folder} is not empty: name another folder")
-        reading_of(places, mount).begin()
-        order = places.memory / f"{mount.name}.options"
-        env, more = plain_env(self._site.environ)
+        read_meter_of(paths, mount).begin()
+        options_file = paths.memory / f"{mount.name}.options"
+        env, arguments = rclone_env(self._context.environ)
         version = self._programs.version
-        env |= remote_env(mount.url, mount.options, order, version=version)
-        cache = cache_of(places, mount)
+        env |= remote_env(mount.url, mount.options, options_file, version=version)
+        cache = cache_folder(paths, mount)
         argv = mount_argv(
             self._programs.rclone,
             mount.url,
             mount.folder,
-            bucket.mode,
-            cache,
-            self._cache_bytes(bucket, cache),
-            others=self._programs.others,
-            count_s=int(self._site.environ.get("SPOTD_MOUNTS_COUNT_S", read_meter.EVERY_S)),
+            mode=bucket.mode,
+            cache=cache,
+            cache_bytes=self._cache_bytes(bucket, cache),
+            allow_other=self._programs.allow_other,
+            count_s=int(self._context.environ.get("SPOTD_MOUNTS_COUNT_S", read_meter.EVERY_S)),
         )
-        argv += more
+        argv += arguments
         if mount.options.get("identity"):
-            write_private(order, json.dumps(dict(mount.options)).encode())
+            write_private(options_file, json.dumps(dict(mount.options)).encode())
             if mount.url.startswith("s3://"):
-                write_private(order.with_suffix(".aws"), aws_profile(order).encode())
+                write_private(options_file.with_suffix(".aws"), aws_profile(options_file).encode())
             else:
-                argv = with_door(argv, mount.url, order, version)
-                env[WORD] = secrets.token_urlsafe(24)
-        hidden = [value for name, value in env.items() if name.endswith(("SAS_URL", WORD))]
-        script.order(
-            Order(
+                argv = with_signing_proxy(argv, mount.url, options_file, version=version)
+                env[KEY_ENV] = secrets.token_urlsafe(24)
+        hidden = [value for name, value in env.items() if name.endswith(("SAS_URL", KEY_ENV))]
+        script.start(
+            ScriptSpec(
                 argv=argv,
                 cwd="/",
                 env=env,
-                log=str(places.logs / f"{mount.name}.log"),
-                log_limit_bytes=self._site.log_limit_bytes,
-                state=str(places.memory / mount.name),
-                wake=str(places.control_socket),
-                secrets=[*hidden_of(self._start), *hidden],
+                log=str(paths.logs / f"{mount.name}.log"),
+                log_limit_bytes=self._context.log_limit_bytes,
+                state=str(paths.memory / mount.name),
+                wake=str(paths.control_socket),
+                secrets=[*secret_values(self._start), *hidden],
             )
         )
 
     def _cache_bytes(self, bucket: Bucket, cache: Path) -> int:
-        """How much of the disk it may take. Raises OSError where there is less."""
+        """Return the size of the mount's cache. Raises OSError if the disk has less free space."""
         if bucket.mode is not MountMode.MOUNT_CACHED:
             return 0
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         free = shutil.disk_usage(cache).free
         if bucket.cache_bytes > free:
             raise OSError(
-                f"vfs_cache_max_size is {bucket.cache_bytes} bytes, and the disk has room for "
-                f"{free}: ask for less, or for more with disk_size"
+                f"vfs_cache_max_size is {bucket.cache_bytes} bytes, but the disk has only "
+                f"{free} free: lower it, or request a larger disk with disk_size"
             )
-        cached = sum(one.mode is MountMode.MOUNT_CACHED for one in self._start.buckets)
+        cached = sum(bucket.mode is MountMode.MOUNT_CACHED for bucket in self._start.buckets)
         return bucket.cache_bytes or free // 2 // cached
 
 
 class Mounts:
-    """Belongs to the agent's loop: watches them, and takes them away at the end."""
+    """Watches the mounts and unmounts them at the end. Belongs to the agent's loop."""
 
-    def __init__(self, site: AgentContext, demands: DesiredState) -> None:
-        self._site, self._demands = site, demands
-        self._look_at = 0.0
-        self._again: dict[str, int] = {}
-        self._told_at: dict[str, float] = {}
-        self._read: dict[str, int] = {}  # of its log, in bytes
-        self._readings: dict[str, ReadMeter] = {}
-        self._trouble = ("", 0.0)
-        self._working = False  # a thread makes one anew
-        self._over = False
-        self.gone = ""  # why this machine cannot have one any more
+    def __init__(self, context: AgentContext, desired: DesiredState) -> None:
+        self._context, self._desired = context, desired
+        self._check_at = 0.0
+        self._remounts: dict[str, int] = {}
+        self._reported_at: dict[str, float] = {}
+        self._log_offsets: dict[str, int] = {}  # up to which each log was read, in bytes
+        self._meters: dict[str, ReadMeter] = {}
+        self._failure = ("", 0.0)
+        self._remounting = False  # a thread mounts one again
+        self._ended = False
+        self.lost = ""  # why a mount is lost for good on this machine
 
-    def trouble(self, now: float) -> str:
-        """What a program that fails now has failed of; or nothing."""
-        for mount in self._fallen():
-            self._note(f"the mount of {mount.text} was lost", now)
-        text, at = self._trouble
+    def failure_cause(self, now: float) -> str:
+        """Return the lost mount that a program failing now has failed because of, or ""."""
+        for mount in self._dead_mounts():
+            self._record_failure(f"the mount of {mount.text} was lost", now)
+        text, at = self._failure
         return text if text and now < at + GRACE_S else ""
 
-    def stand(self) -> bool:
-        """Whether a program may begin: what it wants to read is there."""
-        return bool(self.gone) or not (self._working or self._fallen())
+    def all_up(self) -> bool:
+        """Whether a program may start: all its mounts are there."""
+        return bool(self.lost) or not (self._remounting or self._dead_mounts())
 
-    def errors(self, now: float) -> Iterator[HealthWarning]:
-        """What rclone says that it could not read. A program that fails of that is charged for it,
-        as for any data that is not there: another machine would come to the same end."""
+    def read_errors(self, now: float) -> Iterator[HealthWarning]:
+        """Yield rclone's read errors.
+
+        A program that fails because of one is charged for it, as for any missing data: another
+        machine would end the same way.
+        """
         for mount in self._mounts():
             error = self._last_error(mount)
-            if error and now >= self._told_at.get(mount.name, now - TELL_EVERY_S) + TELL_EVERY_S:
-                self._told_at[mount.name] = now
+            if (
+                error
+                and now >= self._reported_at.get(mount.name, now - REPORT_EVERY_S) + REPORT_EVERY_S
+            ):
+                self._reported_at[mount.name] = now
                 yield HealthWarning(FAILING, f"{mount.text} cannot be read: {error}")
 
-    def read(self, now: float, *, last: bool = False) -> Iterator[dict[str, Any]]:
-        """What the journal is to have of what was read; with `last` all that is known."""
+    def pending_reads(self, now: float, *, last: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield journal data of bytes read; with `last` all that is known."""
         for mount in self._mounts():
-            count = reading_of(self._site.places, mount, self._readings)
-            if size := count.news(now, last=last):
+            meter = read_meter_of(self._context.paths, mount, self._meters)
+            if size := meter.pending_bytes(now, last=last):
                 yield {"target": mount.bucket.target, "bytes": size}
-                count.tell(size)
+                meter.mark_reported(size)
 
     def _mounts(self) -> list[Mount]:
-        start = self._demands.start
-        return mounts_of(self._site.places, start) if start is not None else []
+        start = self._desired.start
+        return mounts_of(self._context.paths, start) if start is not None else []
 
-    def _fallen(self) -> list[Mount]:
-        return [one for one in self._mounts() if not _serves(script_of(self._site, one))]
+    def _dead_mounts(self) -> list[Mount]:
+        return [mount for mount in self._mounts() if not _serves(script_of(self._context, mount))]
 
-    def _note(self, text: str, now: float) -> None:
-        self._trouble = (text, now)
+    def _record_failure(self, text: str, now: float) -> None:
+        self._failure = (text, now)
 
-    def look(self, phase: Phase, now: float) -> Iterator[HealthWarning]:
-        """What there is to say. Raises OSError."""
-        start = self._demands.start
-        if start is None or self._over or now < self._look_at:
+    def check(self, phase: Phase, now: float) -> Iterator[HealthWarning]:
+        """Check all mounts and yield warnings. Raises OSError."""
+        start = self._desired.start
+        if start is None or self._ended or now < self._check_at:
             return
-        self._look_at = now + LOOK_EVERY_S
+        self._check_at = now + CHECK_EVERY_S
         mounts = self._mounts()
         if phase is Phase.ENDED:
-            self._over = True
-            self._take_away(mounts)
-        elif phase in _UP and not self._working:
+            self._ended = True
+            self._unmount_all(mounts)
+        elif phase in _ACTIVE and not self._remounting:
             for mount in mounts:
-                yield from self._look_at_one(mount, start, now)
+                yield from self._check_mount(mount, start, now)
 
-    def _look_at_one(
+    def _check_mount(
         self, mount: Mount, start: StartDocument, now: float
     ) -> Iterator[HealthWarning]:
-        if script_of(self._site, mount).state is ScriptState.RUNNING:
-            yield from self.errors(now)
+        if script_of(self._context, mount).state is ScriptState.RUNNING:
+            yield from self.read_errors(now)
             return
-        if self.gone:
+        if self.lost:
             return
-        times = self._again[mount.name] = self._again.get(mount.name, 0) + 1
-        why = _reason(script_of(self._site, mount).ended.tail)
-        self._note(f"the mount of {mount.text} was lost ({why})", now)
-        # A container has the mount that was there when it began, and gets no other.
-        if start.image or times > AGAIN:
-            self.gone = f"{self._trouble[0]}, {times} times on this machine"
+        times = self._remounts[mount.name] = self._remounts.get(mount.name, 0) + 1
+        reason = _reason(script_of(self._context, mount).exit.tail)
+        self._record_failure(f"the mount of {mount.text} was lost ({reason})", now)
+        # A container sees only the mount that existed when it started.
+        if start.image or times > MAX_REMOUNTS:
+            self.lost = f"{self._failure[0]}, {times} times on this machine"
             return
-        yield HealthWarning(LOST, f"{self._trouble[0]}; it is made anew", {"times": times})
-        self._working = True
-        threading.Thread(target=self._renew, args=(mount, start), name="mount", daemon=True).start()
+        yield HealthWarning(LOST, f"{self._failure[0]}; it is mounted again", {"times": times})
+        self._remounting = True
+        threading.Thread(
+            target=self._remount, args=(mount, start), name="mount", daemon=True
+        ).start()
 
-    def _renew(self, mount: Mount, start: StartDocument) -> None:
-        """In a thread: what it waits for may take long."""
+    def _remount(self, mount: Mount, start: StartDocument) -> None:
+        """Mount again, in a thread because it may take long."""
         try:
-            programs = find_programs(self._site.environ, container=bool(start.image))
-            why = _MountAttempts(self._site, start, programs).bring_up(mount, lambda: self._over)
+            programs = ensure_programs(self._context.environ, container=bool(start.image))
+            reason = _Mounter(self._context, start, programs).mount_and_wait(
+                mount, lambda: self._ended
+            )
         except (OSError, UnmountableError, FuseError) as error:
-            why = str(error)
+            reason = str(error)
 
-        def done() -> None:
-            self._working = False
-            if why and not self._over:
-                self.gone = f"the mount of {mount.text} was lost, and cannot be made anew: {why}"
+        def finished() -> None:
+            self._remounting = False
+            if reason and not self._ended:
+                self.lost = (
+                    f"the mount of {mount.text} was lost, and cannot be mounted again: {reason}"
+                )
 
-        self._site.post(done)
+        self._context.post(finished)
 
     def _last_error(self, mount: Mount) -> str:
-        """The newest line of rclone's that is one, since the last look."""
-        log = self._site.places.logs / f"{mount.name}.log"
+        """Return rclone's newest error since the last check, or ""."""
+        log = self._context.paths.logs / f"{mount.name}.log"
         try:
             with log.open("rb") as file:
                 end = file.seek(0, 2)
-                begin = self._read.get(mount.name, 0)
+                begin = self._log_offsets.get(mount.name, 0)
                 file.seek(max(begin if begin <= end else 0, end - _TAIL_BYTES))
                 lines = file.read().decode("utf-8", "replace").splitlines()
         except OSError:
             return ""
-        self._read[mount.name] = end
-        return next((_words(line) for line in reversed(lines) if " ERROR " in line), "")
+        self._log_offsets[mount.name] = end
+        return next((_message_of(line) for line in reversed(lines) if " ERROR " in line), "")
 
-    def _take_away(self, mounts: Sequence[Mount]) -> None:
+    def _unmount_all(self, mounts: Sequence[Mount]) -> None:
         fusermount = shutil.which("fusermount3") or shutil.which("fusermount") or ""
         for mount in mounts:
-            script_of(self._site, mount).kill()
+            script_of(self._context, mount).kill()
             unmount(fusermount, mount.folder)
             for suffix in (".options", ".aws"):
-                (self._site.places.memory / f"{mount.name}{suffix}").unlink(missing_ok=True)
-        caches = [cache_of(self._site.places, mount) for mount in mounts]
+                (self._context.paths.memory / f"{mount.name}{suffix}").unlink(missing_ok=True)
+        caches = [cache_folder(self._context.paths, mount) for mount in mounts]
 
         def discard() -> None:
             for cache in caches:
@@ -318,40 +332,42 @@ class Mounts:
             threading.Thread(target=discard, name="mounts", daemon=True).start()
 
 
-def script_of(site: AgentContext, mount: Mount) -> Script:
-    """That runs it, whoever ordered it."""
-    return Script(site.places.memory / mount.name, site.keeper_argv, site.keeper_env)
+def script_of(context: AgentContext, mount: Mount) -> Script:
+    """The script that runs this mount, whichever agent started it."""
+    return Script(
+        context.paths.memory / mount.name, context.supervisor_argv, context.supervisor_env
+    )
 
 
-def reading_of(
-    places: AgentPaths, mount: Mount, known: dict[str, ReadMeter] | None = None
+def read_meter_of(
+    paths: AgentPaths, mount: Mount, known: dict[str, ReadMeter] | None = None
 ) -> ReadMeter:
-    """What is read over it."""
+    """The meter of bytes read through this mount."""
     known = {} if known is None else known
     if mount.name not in known:
-        log, state = places.logs / f"{mount.name}.log", places.memory / f"{mount.name}.read"
+        log, state = paths.logs / f"{mount.name}.log", paths.memory / f"{mount.name}.read"
         known[mount.name] = ReadMeter(log, state)
     return known[mount.name]
 
 
 def _serves(script: Script) -> bool:
-    """Whether rclone itself is alive; its keeper has a little to do after it."""
+    """Whether rclone itself is alive; its supervisor lives a little longer."""
     pids = script.pids
     return pids is not None and is_alive(pids.program)
 
 
-def cache_of(places: AgentPaths, mount: Mount) -> Path:
-    """Of the generation: what a cache has may be half written when its process is killed."""
+def cache_folder(paths: AgentPaths, mount: Mount) -> Path:
+    """A folder per generation: a cache may be half written when its process is killed."""
     name = hashlib.sha256(str(mount.folder).encode()).hexdigest()[:16]
-    return places.folder / "mounts" / name
+    return paths.folder / "mounts" / name
 
 
 def _reason(tail: str) -> str:
-    """Of rclone's last words, the last that is a line."""
-    lines = [line for line in tail.splitlines() if line.strip() and not COUNT.search(line)]
-    return _words(lines[-1]) if lines else "it says nothing"
+    """Return the last message in rclone's output."""
+    lines = [line for line in tail.splitlines() if line.strip() and not STATS_LINE.search(line)]
+    return _message_of(lines[-1]) if lines else "no output"
 
 
-def _words(line: str) -> str:
-    """Without the time."""
+def _message_of(line: str) -> str:
+    """Return a log line without its timestamp."""
     return line[20:].strip()[:300] if line[:4].isdigit() and line[10:11] == " " else line[:300]

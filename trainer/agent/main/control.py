@@ -1,8 +1,8 @@
-"""The agent's own socket: commands come in, heartbeats go out to whoever follows.
+"""The agent's control socket: commands in, heartbeats out to followers.
 
-A connection says one line: a command (wire.py), which gets one reply; `{"watch": {"after": N}}`,
-which gets a line per heartbeat and per journal entry until it is closed; `{"wake": {}}`; or `here`,
-as the daemon says it.
+A connection sends one line: a command (wire.py), which gets one reply; `{"watch": {"after": N}}`,
+which gets a line per heartbeat and journal entry until it is closed; `{"wake": {}}`; or the
+daemon's `here`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from spotd.wire import (
     WireError,
     encode,
     parse_command,
-    parse_here,
+    parse_presence,
     parse_reply,
 )
 from trainer.agent.base.sockets import Connection, Listener
 
 
 class Control:
-    """The agent's end. `command` may take long; it runs in the thread of its connection."""
+    """The agent's end. `command` may take long; it runs in the connection's thread."""
 
     def __init__(
         self,
@@ -38,28 +38,28 @@ class Control:
         command: Callable[[Command], Reply],
         watched_after: Callable[[int], None],
         wake: Callable[[], None],
-        here: Callable[[DaemonPresence], None],
+        on_presence: Callable[[DaemonPresence], None],
     ) -> None:
         self._command = command
         self._watched_after = watched_after
         self._wake = wake
-        self._here = here
+        self._on_presence = on_presence
         self._watchers: set[Connection] = set()
         self._lock = threading.Lock()
         self._socket = Listener(path, self._serve)
 
     def beat(self, data: Mapping[str, Any]) -> None:
-        """Tell the followers that the agent is alive."""
-        self._tell(encode({"beat": dict(data)}))
+        """Send a heartbeat to the followers."""
+        self._broadcast(encode({"beat": dict(data)}))
 
     def poke(self, seq: int) -> None:
         """Tell the followers that the journal has grown."""
-        self._tell(encode({"poke": {"seq": seq}}))
+        self._broadcast(encode({"poke": {"seq": seq}}))
 
     def close(self) -> None:
         self._socket.close()
 
-    def _tell(self, line: bytes) -> None:
+    def _broadcast(self, line: bytes) -> None:
         with self._lock:
             watchers = list(self._watchers)
         for watcher in watchers:
@@ -74,7 +74,7 @@ class Control:
             self._wake()
         elif "here" in request:
             with suppress(WireError):
-                self._here(parse_here(line))
+                self._on_presence(parse_presence(line))
         elif "watch" in request:
             self._watch(connection, request["watch"])
         else:
@@ -86,14 +86,14 @@ class Control:
         except WireError as error:
             return Reply(False, f"the command is not understood: {error}")
 
-    def _watch(self, connection: Connection, wanted: Any) -> None:
-        after = wanted.get("after") if isinstance(wanted, dict) else None
+    def _watch(self, connection: Connection, request: Any) -> None:
+        after = request.get("after") if isinstance(request, dict) else None
         if isinstance(after, int):
             self._watched_after(after)
         with self._lock:
             self._watchers.add(connection)
         try:
-            connection.read_line()  # nothing more is said: this waits for the end
+            connection.read_line()  # the peer sends nothing more: this waits for its end
         finally:
             with self._lock:
                 self._watchers.discard(connection)
@@ -108,8 +108,10 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 
 def send_command(path: Path, line: bytes, timeout_s: float) -> Reply:
-    """Hand a command to the agent at `path`. Raises OSError when there is none, WireError when it
-    does not answer sensibly."""
+    """Send a command to the agent at `path`.
+
+    Raises OSError if there is no agent, WireError if it sends no valid reply.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout_s)
         connection.connect(str(path))

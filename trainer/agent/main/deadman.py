@@ -1,10 +1,10 @@
-"""The node's own end, when nobody is left to end it.
+"""Dead man's switch: the node ends itself when no control box is left to end it.
 
-The control box says again and again that it is there, and how long this machine may go on without
-it. That is as long as its expiry tag says, which spot-reaper reads: before it ends the machine, the
-agent has saved, released and switched the machine off. A program that runs has the whole time, for
-a box that is away must cost nothing; a machine on which nothing runs has a part of it, or the time
-for which its user wants to look at what failed there (`keep_on_failure`), whichever is longer.
+The control box regularly tells the agent how long this machine may run without it. The machine's
+expiry tag, which spot-reaper reads, ends at the same time: before spot-reaper ends the machine, the
+agent has saved, released and switched it off. A running program gets the whole time, because an
+outage of the box must cost nothing. A machine on which nothing runs gets a fraction of it, or the
+time for which its user wants to inspect a failure (`keep_on_failure`), whichever is longer.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from spotd.wire import AgentConfig
 from trainer.agent.base.stop_timing import StopTiming
 
 _LOG = logging.getLogger(__name__)
-# Parts of the whole time. A machine on which nothing runs is kept for as long as a short outage of
-# the box: what ended there is to be told, and what waits there is wanted.
+# Fractions of the whole time. An idle machine outlasts a short outage of the box, which still has
+# to read its result or give it work.
 IDLE_SHARE = 1 / 24
-IDLE_LEAST_S = 60.0  # but for half of a time that is shorter than two minutes
-# A word that was late on its way promises more time than there is.
+IDLE_LEAST_S = 60.0  # but at most half of a whole time shorter than two minutes
+# A message that was delayed promises more time than there is.
 SLACK_SHARE = 1 / 96
-BOOKED_SLACK_S = 60.0  # before booked time ends; what is left of it is paid for
+BOOKED_SLACK_S = 60.0  # before reserved time ends, which is paid for in any case
 POWER_OFF_S = 60.0
 
 
@@ -33,69 +33,73 @@ class Deadman:
     def __init__(self, config: AgentConfig, now: float) -> None:
         self._time_s = config.unattended_s
         self._idle_s = max(IDLE_SHARE * self._time_s, min(IDLE_LEAST_S, self._time_s / 2))
-        self._heard_at = now
-        # A box whose database was restored may know an expiry of long ago.
-        self._until = now + max(config.left_s, self._idle_s)
-        # The cloud's own limit cannot be moved, whoever speaks to us.
-        self._life_until = now + config.life_s if config.life_s else float("inf")
-        self._booked_until = now + config.ends_s if config.ends_s else float("inf")
+        self._renewed_at = now
+        # A box whose database was restored may send an expiry in the past.
+        self._box_limit = now + max(config.left_s, self._idle_s)
+        # The cloud's own limit cannot be extended.
+        self._cloud_limit = now + config.life_s if config.life_s else float("inf")
+        self._reservation_limit = now + config.ends_s if config.ends_s else float("inf")
         self._keep_s = config.keep_s
-        self._kept_until: float | None = None  # what failed here is somebody's to look at
-        self._fired = False  # it was time: what runs was asked to stop
-        self.abandoned = False  # and now the machine is to be switched off
+        self._hold_until: float | None = None  # a failed machine is kept for inspection
+        self._fired = False  # the time came, and what runs was asked to stop
+        self.power_off_due = False
 
     @property
-    def on(self) -> bool:
-        """Whether the machine has a time at all."""
+    def enabled(self) -> bool:
+        """Whether the machine has a time limit at all."""
         return self._time_s > 0
 
-    def hear(self, left_s: float | None, now: float) -> None:
-        """The box is there; it says how long we may go on without it, or nothing of that. Never
-        less than it said before: an expiry is moved on, and never back."""
-        self._heard_at = now
-        if left_s is not None:
-            self._until = max(self._until, now + left_s)
+    def renew(self, remaining_s: float | None, now: float) -> None:
+        """Record that the box is there, and how long we may run without it, None if not sent.
+
+        The limit is never moved back.
+        """
+        self._renewed_at = now
+        if remaining_s is not None:
+            self._box_limit = max(self._box_limit, now + remaining_s)
 
     @property
     def deadline(self) -> float:
-        """When all must be saved and released."""
-        ours = min(self._until, self._life_until) - SLACK_SHARE * self._time_s
-        return min(ours, self._booked_until - BOOKED_SLACK_S)
+        """When everything must be saved and released."""
+        limit = min(self._box_limit, self._cloud_limit) - SLACK_SHARE * self._time_s
+        return min(limit, self._reservation_limit - BOOKED_SLACK_S)
 
-    def due(self, policy: StopTiming, now: float, *, idle: bool) -> bool:
-        """It is time to stop, and to switch the machine off after that."""
-        if not self.on:
+    def due(self, timing: StopTiming, now: float, *, idle: bool) -> bool:
+        """Whether to stop now, and then switch the machine off."""
+        if not self.enabled:
             return False
-        late = policy.latest_stop(self._heard_at, self.deadline) <= now
-        self._fired = self._fired or late or (idle and self._left_alone(now))
+        deadline_near = timing.latest_stop(self._renewed_at, self.deadline) <= now
+        self._fired = self._fired or deadline_near or (idle and self._is_unattended(now))
         return self._fired
 
-    def spent(self, now: float, *, waits: bool, failed: bool) -> bool:
-        """Nothing runs any more, and nobody is there to give the machine back. `waits`: only the
-        box can say what is to become of what has ended here."""
-        if self._kept_until is None:
-            self._kept_until = now + (self._keep_s if failed else 0.0)
-        alone = self._left_alone(now) and not waits and now >= self._kept_until
-        self.abandoned = self.on and (self._fired or now >= self.deadline or alone)
-        return self.abandoned
+    def should_power_off(self, now: float, *, awaits_final: bool, failed: bool) -> bool:
+        """Whether nothing runs any more and no box is there to end the machine.
 
-    def _left_alone(self, now: float) -> bool:
-        return now - self._heard_at >= self._idle_s
+        `awaits_final`: only the box can decide about what has ended here.
+        """
+        if self._hold_until is None:
+            self._hold_until = now + (self._keep_s if failed else 0.0)
+        unattended = self._is_unattended(now) and not awaits_final and now >= self._hold_until
+        self.power_off_due = self.enabled and (self._fired or now >= self.deadline or unattended)
+        return self.power_off_due
+
+    def _is_unattended(self, now: float) -> bool:
+        return now - self._renewed_at >= self._idle_s
 
     def reason(self, now: float) -> str:
-        """Why it stops."""
-        if self._booked_until <= min(self._until, self._life_until):
-            return "the time that was booked for this machine ends"
-        if self._life_until < self._until:
-            return "the cloud ends this machine, however long it was renewed"
-        return f"the control box was not heard of for {(now - self._heard_at) / 3600:.3g} h"
+        """Return why it stops."""
+        if self._reservation_limit <= min(self._box_limit, self._cloud_limit):
+            return "the reserved time of this machine is about to end"
+        if self._cloud_limit < self._box_limit:
+            return "the cloud's own time limit for this machine is near"
+        return f"no contact with the control box for {(now - self._renewed_at) / 3600:.3g} h"
 
 
 def power_off(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Switch the machine off. Where that does not work, or would not stop the bill, it is left to
-    the reaper and to the cloud."""
+    """Switch the machine off. If that fails, or would not end the bill, it is left to spot-reaper
+    and the cloud."""
     if not argv:
-        _LOG.warning("this cloud has no way to be switched off from here: left to spot-reaper")
+        _LOG.warning("this cloud's machines cannot switch themselves off: left to spot-reaper")
         return
     try:
         subprocess.run(

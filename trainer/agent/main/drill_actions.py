@@ -1,4 +1,4 @@
-"""Drills: what a real interruption does, done on purpose, once for each drill."""
+"""Fault drills: do on purpose what a real interruption does, once per drill."""
 
 from __future__ import annotations
 
@@ -15,43 +15,52 @@ from trainer.agent.base.phase import Phase
 from trainer.agent.run.training import Training
 
 
-class Stopper(Protocol):
-    """The agent's own ways to stop."""
+class StopActions(Protocol):
+    """The agent's methods that stop training."""
 
     def stop(self, reason: str, deadline: float | None, *, gentle: bool = True) -> None: ...
 
     def on_notice(self, notice: Notice) -> None: ...
 
 
-def strike(
-    data: Mapping[str, Any], demands: DesiredState, training: Training, stopper: Stopper
+def inject_fault(
+    data: Mapping[str, Any], desired: DesiredState, *, training: Training, agent: StopActions
 ) -> Reply:
-    """In the agent's loop. On record before it is done, for the agent that comes after this one.
-    Raises WireError."""
+    """Inject the fault of a drill. Runs in the agent's loop. Raises WireError.
+
+    The drill is recorded before it is done, for an agent that restarts after it.
+    """
     drill, kind, notice_s = data.get("drill"), data.get("kind"), data.get("notice_s", 0)
     if not isinstance(drill, str) or not drill or not isinstance(notice_s, (int, float)):
         raise WireError("drill must be an id, notice_s a number")
     if kind not in ("sigterm", "notice", "kill", "agent"):
         raise WireError(f"unknown kind {str(kind)[:20]!r}: this agent may be older than the daemon")
-    if drill in demands.struck:
+    if drill in desired.injected_drills:
         return Reply(True)
     if data.get("late") is True:
-        return Reply(False, "it has not struck, and is not to any more")
-    if training.phase is not Phase.RUNNING or demands.stopping is not None:
-        return Reply(False, "no program runs here that is not stopping already")
-    demands.struck.append(drill)
-    if not demands.write():
-        demands.struck.remove(drill)  # told again, the agent after this one would strike again
-        return Reply(False, "that it strikes cannot be kept on this machine: its memory is full")
+        return Reply(False, "the fault was not injected in time, and will not be any more")
+    if training.phase is not Phase.RUNNING or desired.stopping is not None:
+        return Reply(False, "no program is running here, or it is already stopping")
+    desired.injected_drills.append(drill)
+    if not desired.write():
+        # The drill may be sent again, and the next agent would not know that it was done.
+        desired.injected_drills.remove(drill)
+        return Reply(False, "the drill cannot be recorded on this machine: its memory is full")
     if kind == "agent":
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "kill":
         training.kill(saver=False)
     elif kind == "sigterm":
-        stopper.stop("a drill", None, gentle=False)  # SIGTERM at once: that is what is tried
+        agent.stop("a drill", None, gentle=False)  # SIGTERM at once is what this drill tests
     else:
         deadline_us = time.time_ns() // 1000 + int(notice_s * 1e6)
-        text = "played by a drill: its cloud did not give it"
-        notice = Notice(f"drill-{drill}", NoticeKind.PREEMPT, deadline_us, DRILL_SOURCE, text=text)
-        stopper.on_notice(notice)
+        text = "simulated by a drill, not sent by the cloud"
+        notice = Notice(
+            notice_id=f"drill-{drill}",
+            kind=NoticeKind.PREEMPT,
+            deadline_us=deadline_us,
+            source=DRILL_SOURCE,
+            text=text,
+        )
+        agent.on_notice(notice)
     return Reply(True)

@@ -1,11 +1,9 @@
-"""A machine that goes on in another generation: what is left of the earlier one ends first.
+"""Hand a machine over from an earlier generation to a new one without a reboot.
 
-The daemon hands a machine of a gang over to the next generation without a boot between them. Two
-things follow. Nothing of the earlier generation may run beside this one, whatever state it is in:
-its program may hang in a collective whose peer is gone, and its agent may be dead. And what `setup`
-made is there already: its working directory is gone on with, under the path that it was made under,
-since virtual environments and the like name their own. A container ends with its generation; then
-the new one is set up from the beginning.
+Nothing of the earlier generation may run beside the new one, whatever state it is in: its program
+may hang in a collective whose peer is gone, and its agent may be dead. The working directory that
+`setup` prepared is reused under its original path, because virtual environments contain that path.
+A container ends with its generation, and the new one is set up from scratch.
 """
 
 from __future__ import annotations
@@ -23,94 +21,99 @@ from contextlib import suppress
 from spotd import wire
 from spotd.wire import Command, JournalEntry, WireError
 from trainer.agent.base.journal import parse_entry
-from trainer.agent.base.paths import AgentPaths, same_job
+from trainer.agent.base.paths import AgentPaths, paths_of_generation
 from trainer.agent.main.control import send_command
 from trainer.agent.process.script import Script, ScriptState
-from trainer.agent.run.journal_replay import read_boot_id, recall
+from trainer.agent.run.journal_replay import read_boot_id, replay_journal
 
 _LOG = logging.getLogger(__name__)
-STOP_S = 10.0  # for the earlier agent to end what it runs; after that it is ended with it
-TOLD_S = 3.0
-LEAVE_S = 2.0
-LOOK_S = 0.02
+STOP_S = 10.0  # for the earlier agent to end its processes; then they are killed with it
+REPLY_S = 3.0
+EXIT_S = 2.0
+POLL_S = 0.02
 _PEER = struct.Struct("3i")  # pid, uid, gid
 _SCRIPTS = ("setup", "run", "saver")
 
 
-def succeed(places: AgentPaths, job_id: str) -> None:
-    """End what earlier generations of the job left on this machine, and take over what the newest
-    of them had prepared. Does nothing on a machine that is new to the job, and nothing twice."""
-    earlier = _earlier(places, job_id)
-    for other, generation in earlier:
-        _end(other, generation)
-    if earlier and not places.inherits and _is_prepared(earlier[0][0]):
-        with suppress(OSError):  # it is in use already: an agent before this one has unpacked there
-            places.workdir.rmdir()
-            places.workdir.symlink_to(os.path.realpath(earlier[0][0].workdir))
+def take_over_generation(paths: AgentPaths, job_id: str) -> None:
+    """End what earlier generations left on this machine, and reuse the newest one's prepared
+    workdir.
+
+    Idempotent; does nothing on a machine that is new to the job.
+    """
+    older = _older_generations(paths, job_id)
+    for other, generation in older:
+        _end_generation(other, generation)
+    if older and not paths.inherits_workdir and _is_prepared(older[0][0]):
+        with suppress(OSError):  # not empty: an earlier agent of this generation has unpacked there
+            paths.workdir.rmdir()
+            paths.workdir.symlink_to(os.path.realpath(older[0][0].workdir))
 
 
-def _earlier(places: AgentPaths, job_id: str) -> list[tuple[AgentPaths, int]]:
-    """The folders of older generations, the newest first."""
-    ours = int(places.folder.name[1:])
-    names = (folder.name for folder in places.folder.parent.glob("g*"))
+def _older_generations(paths: AgentPaths, job_id: str) -> list[tuple[AgentPaths, int]]:
+    """Return the older generations' paths and numbers, newest first."""
+    generation = int(paths.folder.name[1:])
+    names = (folder.name for folder in paths.folder.parent.glob("g*"))
     numbers = (int(name[1:]) for name in names if re.fullmatch(r"g\d+", name))
-    found = sorted((number for number in numbers if number < ours), reverse=True)
-    return [(same_job(places, job_id, number), number) for number in found]
+    older = sorted((number for number in numbers if number < generation), reverse=True)
+    return [(paths_of_generation(paths, job_id, number), number) for number in older]
 
 
-def _is_prepared(places: AgentPaths) -> bool:
-    """Its setup is done, in this boot of the machine, and not in a container."""
-    if places.inherits:
+def _is_prepared(paths: AgentPaths) -> bool:
+    """Whether its setup is done, in this boot of the machine, and not in a container."""
+    if paths.inherits_workdir:
         return True
     try:
-        lines = places.journal.read_bytes().splitlines(keepends=True)
+        lines = paths.journal.read_bytes().splitlines(keepends=True)
     except OSError:
         return False
     entries: list[JournalEntry] = [entry for entry in map(parse_entry, lines) if entry is not None]
-    said = recall(entries, read_boot_id()).said
-    return wire.IMAGE not in said and bool(said & {wire.SETUP + ":ok", wire.READY, wire.STARTED})
+    reported = replay_journal(entries, read_boot_id()).reported
+    return wire.IMAGE not in reported and bool(
+        reported & {wire.SETUP + ":ok", wire.READY, wire.STARTED}
+    )
 
 
-def _end(places: AgentPaths, generation: int) -> None:
-    """Its agent is asked first, which knows best; what does not obey is killed."""
-    scripts = [Script(places.memory / name, (), {}) for name in _SCRIPTS]
-    agent = _agent(places)
+def _end_generation(paths: AgentPaths, generation: int) -> None:
+    """Ask the generation's agent to stop, then kill what is left."""
+    scripts = [Script(paths.memory / name, (), {}) for name in _SCRIPTS]
+    agent = _agent_pid(paths)
     if agent:
         data = {"reason": "this machine goes on in another generation"}
         line = Command(wire.STOP, generation, data).to_line()
         with suppress(OSError, WireError):
-            send_command(places.control_socket, line, TOLD_S)
-        _await(lambda: not _runs(scripts, places), STOP_S)
+            send_command(paths.control_socket, line, REPLY_S)
+        _wait_until(lambda: not _is_running(scripts, paths), STOP_S)
         with suppress(ProcessLookupError):
             os.kill(agent, signal.SIGTERM)
-        if not _await(lambda: not _agent(places), LEAVE_S):
+        if not _wait_until(lambda: not _agent_pid(paths), EXIT_S):
             _LOG.warning("the agent of generation %d does not end: it is killed", generation)
             with suppress(ProcessLookupError):
                 os.kill(agent, signal.SIGKILL)
     for script in scripts:
         script.kill()
-    _await(lambda: not _runs(scripts, places), LEAVE_S)
+    _wait_until(lambda: not _is_running(scripts, paths), EXIT_S)
 
 
-def _runs(scripts: list[Script], places: AgentPaths) -> bool:
-    over = {ScriptState.ABSENT, ScriptState.ENDED}
-    return any(script.state not in over for script in scripts) or places.container.exists()
+def _is_running(scripts: list[Script], paths: AgentPaths) -> bool:
+    ended_states = {ScriptState.ABSENT, ScriptState.ENDED}
+    return any(script.state not in ended_states for script in scripts) or paths.container.exists()
 
 
-def _agent(places: AgentPaths) -> int:
-    """The process id of who answers there; 0 for nobody."""
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-        line.settimeout(TOLD_S)
-        line.connect(str(places.control_socket))
-        peer = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+def _agent_pid(paths: AgentPaths) -> int:
+    """Return the process id of the agent that listens there, or 0."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(REPLY_S)
+        connection.connect(str(paths.control_socket))
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         return int(_PEER.unpack(peer)[0])
     return 0
 
 
-def _await(done: Callable[[], bool], limit_s: float) -> bool:
-    until = time.monotonic() + limit_s
+def _wait_until(done: Callable[[], bool], limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
     while not done():
-        if time.monotonic() >= until:
+        if time.monotonic() >= deadline:
             return False
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return True

@@ -1,4 +1,4 @@
-"""The last things, when all is over on this machine: its disks, and the cloud that waits."""
+"""Final work on this machine: delete credentials, wipe disks, and acknowledge notices."""
 
 from __future__ import annotations
 
@@ -10,45 +10,50 @@ from providers.base import NoticeWatcher
 from spotd import wire
 from trainer.agent.base.active_notices import ActiveNotice
 from trainer.agent.base.context import AgentContext
-from trainer.agent.base.leased_credentials import give_back
-from trainer.agent.base.notices import acknowledge, from_clouds
+from trainer.agent.base.leased_credentials import delete_credentials
+from trainer.agent.base.notices import acknowledge, cloud_notices
 from trainer.agent.base.paths import AgentPaths
 from trainer.agent.cleanup.wipe import wipe
 
-# After a crash somebody may want to look: then the disk goes with the machine, as it is.
+# After a crash the user may want to inspect the disk: it goes with the machine as it is.
 _WIPED_AFTER = frozenset({wire.EXIT_FINISHED, wire.EXIT_RELEASED, wire.EXIT_FENCED})
+REMOVAL_S = 30.0  # for the engine to remove its container, in up to twenty attempts
 
 
-REMOVAL_S = 30.0  # for an engine to remove its container, which it is asked to twenty times
-
-
-def let_go(
-    site: AgentContext, watcher: NoticeWatcher, code: int | None, dangers: Iterable[ActiveNotice]
+def start_shutdown(
+    context: AgentContext,
+    watcher: NoticeWatcher,
+    *,
+    code: int | None,
+    active_notices: Iterable[ActiveNotice],
 ) -> threading.Event:
-    """In a thread of its own: nothing here may keep the agent from its loop. Set when the disks are
-    done with; who ends before that cuts it short, and then nothing says that they are wiped."""
-    done, notices = threading.Event(), [danger.notice for danger in dangers]
+    """Do the final work in a thread, so that the agent's loop is not blocked.
+
+    The returned event is set when the disks are done. If the agent ends before, no WIPED entry is
+    written.
+    """
+    done, notices = threading.Event(), [active.notice for active in active_notices]
 
     def run() -> None:
         try:
-            give_back(site.places)
-            stays = site.config.regroups and code == wire.EXIT_RELEASED and not notices
-            if site.config.wipe and code in _WIPED_AFTER and not stays:
-                await_removal(site.places)
-                site.journal.append(wire.WIPED, wipe(site.places))
+            delete_credentials(context.paths)
+            is_reused = context.config.regroups and code == wire.EXIT_RELEASED and not notices
+            if context.config.wipe and code in _WIPED_AFTER and not is_reused:
+                wait_container_removed(context.paths)
+                context.journal.append(wire.WIPED, wipe(context.paths))
         finally:
             done.set()
         if code == wire.EXIT_RELEASED:
-            # All is saved and released: the cloud need not wait, once our last lines are out.
-            acknowledge(watcher, from_clouds(notices), site.ended)
+            # Everything is saved and released: the cloud need not wait for the notice's deadline.
+            acknowledge(watcher, cloud_notices(notices), context.ended)
 
     threading.Thread(target=run, name="leaving", daemon=True).start()
     return done
 
 
-def await_removal(places: AgentPaths) -> None:
-    """Until there is no container any more, whose root's files nobody else could remove; for so
-    long at most."""
-    end_s = time.monotonic() + REMOVAL_S
-    while places.container.exists() and time.monotonic() < end_s:
+def wait_container_removed(paths: AgentPaths) -> None:
+    """Wait until the container is gone, as only its engine can remove its root's files; at most
+    REMOVAL_S."""
+    deadline = time.monotonic() + REMOVAL_S
+    while paths.container.exists() and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -1,8 +1,8 @@
-"""`spot-node follow`: journal, heartbeats and logs as one stream of lines, until nobody reads it.
+"""`spot-node follow`: journal, heartbeats and logs as one stream of lines until the reader leaves.
 
-It reads the files, so that it works when the agent is dead; heartbeats it only passes on, so that
-they stop when the agent stops. When the agent ends, or none is there, so does the stream: whoever
-follows is to know at once.
+It reads the files, so it works when the agent is dead. Heartbeats are only forwarded, so they stop
+when the agent stops. The stream ends when the agent ends or is missing, so that the reader learns
+it at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOG_BYTES_PER_S = 64 << 10
 CHUNK_BYTES = 16 << 10
 TAIL_BYTES = 16 << 10
 IDLE_S = 1.0
-NO_AGENT_S = 3.0  # for an agent that is being started; and what is on disk is told in any case
+NO_AGENT_S = 3.0  # wait so long for an agent that is just starting
 BUSY_S = 0.1
 
 
@@ -38,18 +38,18 @@ class FollowError(NodeError):
 
 @dataclass
 class _Stream:
-    """Where one log was read up to, and a piece further on that was sent ahead of its turn."""
+    """The offset up to which a log was sent, and a range further on that was sent early."""
 
     offset: int
     ahead: tuple[int, int] = (0, 0)
 
 
 @dataclass
-class _Allowance:
-    """A rate limit: what was not used in the last second is all that is left over."""
+class _RateLimit:
+    """A rate limit that saves up at most one second's allowance."""
 
     monotonic: Callable[[], float]
-    left_bytes: float = LOG_BYTES_PER_S
+    available_bytes: float = LOG_BYTES_PER_S
     at: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,86 +57,86 @@ class _Allowance:
 
     def refill(self) -> int:
         now = self.monotonic()
-        grown = self.left_bytes + (now - self.at) * LOG_BYTES_PER_S
-        self.left_bytes, self.at = min(grown, LOG_BYTES_PER_S), now
-        return int(self.left_bytes)
+        refilled = self.available_bytes + (now - self.at) * LOG_BYTES_PER_S
+        self.available_bytes, self.at = min(refilled, LOG_BYTES_PER_S), now
+        return int(self.available_bytes)
 
 
 class Follower:
-    """Writes to `out`; `offsets` says from which byte of each log on."""
+    """Writes the stream to `out`; `offsets` are the log offsets to start from."""
 
     def __init__(
         self,
-        places: AgentPaths,
+        paths: AgentPaths,
         generation: int,
+        *,
         after: int,
         offsets: Mapping[str, int],
         out: Callable[[bytes], None],
-        *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not places.journal.exists():
-            raise FollowError(f"no agent was started here ({places.folder}): `spot-node run` first")
-        self._places = places
+        if not paths.journal.exists():
+            raise FollowError(f"no agent was started here ({paths.folder}): `spot-node run` first")
+        self._paths = paths
         self._generation = generation
         self._after = after
         self._out = out
-        self._journal = JournalReader(places.journal, places.overflow, after)
+        self._journal = JournalReader(paths.journal, paths.overflow, after)
         self._streams = {name: _Stream(offset) for name, offset in offsets.items()}
-        self._allowance = _Allowance(monotonic)
+        self._rate_limit = _RateLimit(monotonic)
         self._monotonic = monotonic
         self._agent: socket.socket | None = None
-        self._heard = b""
-        self._said = b""  # by the daemon, of a line that has not ended yet
+        self._agent_buffer = b""
+        self._daemon_buffer = b""  # an incomplete line from the daemon
 
     def run(self, stdin: int) -> None:
-        """Until stdin is at its end, the agent ends or is not there, or `out` raises
+        """Stream until stdin ends, the agent ends or is missing, or `out` raises
         BrokenPipeError."""
         give_up_at = self._monotonic() + NO_AGENT_S
         try:
             while True:
-                self._tell_journal()
-                busy = self._tell_logs()
-                self._dial()
+                self._send_journal()
+                busy = self._send_logs()
+                self._connect()
                 if self._agent is None and not busy and self._monotonic() >= give_up_at:
                     return
                 sources: list[int | socket.socket] = [stdin]
                 sources += [] if self._agent is None else [self._agent]
                 ready = select.select(sources, [], [], BUSY_S if busy else IDLE_S)[0]
-                if stdin in ready and not self._hand_on(os.read(stdin, 1 << 16)):
+                if stdin in ready and not self._forward_to_agent(os.read(stdin, 1 << 16)):
                     return
-                if self._agent in ready and not self._listen():
-                    self._tell_journal()
-                    self._tell_logs()
+                if self._agent in ready and not self._forward_heartbeats():
+                    self._send_journal()
+                    self._send_logs()
                     return
         finally:
-            self._hang_up()
+            self._disconnect()
 
     # --- journal and heartbeats
 
-    def _tell_journal(self) -> None:
+    def _send_journal(self) -> None:
         for entry in self._journal.read():
-            if entry.kind == wire.EXITED:  # the machine may go as soon as this is heard
-                self._tell_tails()
+            if entry.kind == wire.EXITED:  # the machine may be ended as soon as this is read
+                self._send_tails()
             self._out(entry.to_line())
             if entry.kind == wire.NOTICE and entry.data.get("kind") != NoticeKind.REBALANCE.value:
-                self._tell_tails()
+                self._send_tails()
 
-    def _dial(self) -> None:
+    def _connect(self) -> None:
         if self._agent is not None:
             return
-        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            line.connect(str(self._places.control_socket))
-            line.sendall(encode({"watch": {"after": self._after}}))
+            connection.connect(str(self._paths.control_socket))
+            connection.sendall(encode({"watch": {"after": self._after}}))
         except OSError:
-            line.close()  # no agent now: asked again at the next turn
+            connection.close()  # no agent now: tried again in the next iteration
         else:
-            line.setblocking(False)
-            self._agent, self._heard = line, b""
+            connection.setblocking(False)
+            self._agent, self._agent_buffer = connection, b""
 
-    def _listen(self) -> bool:
-        """Pass on what the agent says; False when it has ended."""
+    def _forward_heartbeats(self) -> bool:
+        """Forward the agent's newest heartbeat; False if the agent has ended."""
         assert self._agent is not None  # noqa: S101 - it has just become readable
         try:
             data = self._agent.recv(1 << 16)
@@ -144,38 +144,45 @@ class Follower:
             data = b""
         if not data:
             return False
-        *lines, self._heard = (self._heard + data).split(b"\n")
+        *lines, self._agent_buffer = (self._agent_buffer + data).split(b"\n")
         beats = [body["beat"] for body in map(json.loads, lines) if "beat" in body]
-        self._tell_journal()
+        self._send_journal()
         for beat in beats[-1:]:
-            seq, at_us, step = beat["seq"], beat["at_us"], beat["step"]
-            self._out(Heartbeat(seq, at_us, self._generation, step).to_line())
+            heartbeat = Heartbeat(
+                seq=beat["seq"],
+                at_us=beat["at_us"],
+                generation=self._generation,
+                step=beat["step"],
+            )
+            self._out(heartbeat.to_line())
         return True
 
-    def _hand_on(self, data: bytes) -> bool:
-        """What the daemon says is for the agent, word for word; False at its end. Each on a line of
-        its own: to an agent of the version before, a watcher that speaks has ended. What one that
-        is not there misses, it is told again."""
-        *lines, self._said = (self._said + data)[-MAX_LINE_BYTES:].split(b"\n")
+    def _forward_to_agent(self, data: bytes) -> bool:
+        """Forward the daemon's lines to the agent unchanged; False at the end of stdin.
+
+        Each line has its own connection, because an older agent takes a second line from a watcher
+        as its end. Lines that no agent receives are lost; the daemon sends them again.
+        """
+        *lines, self._daemon_buffer = (self._daemon_buffer + data)[-MAX_LINE_BYTES:].split(b"\n")
         for line in lines:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
                 agent.settimeout(IDLE_S)
-                agent.connect(str(self._places.control_socket))
+                agent.connect(str(self._paths.control_socket))
                 agent.sendall(line + b"\n")
         return bool(data)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._agent is not None:
             self._agent.close()
             self._agent = None
 
     # --- logs
 
-    def _tell_logs(self) -> bool:
-        """Send what the rate allows; True when there is more."""
-        allowed = self._allowance.refill()
+    def _send_logs(self) -> bool:
+        """Send what the rate limit allows; True if there is more."""
+        allowed = self._rate_limit.refill()
         more = False
-        for path in sorted(self._places.logs.glob("*.log")):
+        for path in sorted(self._paths.logs.glob("*.log")):
             stream = self._streams.setdefault(path.stem, _Stream(0))
             reader = LogReader(path)
             while allowed > 0:
@@ -188,32 +195,34 @@ class Follower:
                 offset, data = reader.read(stream.offset, length)
                 if not data:
                     break
-                self._tell_chunk(path.stem, offset, data)
+                self._send_chunk(path.stem, offset, data)
                 stream.offset = offset + len(data)
                 allowed -= len(data)
             else:
                 more = True
-        self._allowance.left_bytes = allowed
+        self._rate_limit.available_bytes = allowed
         return more
 
-    def _tell_tails(self) -> None:
-        """The machine goes: the newest output first, whatever is still to be sent before it."""
-        for path in sorted(self._places.logs.glob("*.log")):
+    def _send_tails(self) -> None:
+        """Send the newest output first, before older output, because the machine is about to go."""
+        for path in sorted(self._paths.logs.glob("*.log")):
             stream = self._streams.setdefault(path.stem, _Stream(0))
             reader = LogReader(path)
             end = reader.bounds()[1]
             offset, data = reader.read(max(stream.offset, end - TAIL_BYTES), TAIL_BYTES)
             if data:
-                self._tell_chunk(path.stem, offset, data)
+                self._send_chunk(path.stem, offset, data)
                 stream.ahead = (offset, offset + len(data))
 
-    def _tell_chunk(self, stream: str, offset: int, data: bytes) -> None:
-        text = data.decode("latin-1")
-        self._out(LogChunk(self._generation, stream, offset, text).to_line())
+    def _send_chunk(self, stream: str, offset: int, data: bytes) -> None:
+        chunk = LogChunk(
+            generation=self._generation, stream=stream, offset=offset, text=data.decode("latin-1")
+        )
+        self._out(chunk.to_line())
 
 
 def read_request(stdin: int) -> dict[str, int]:
-    """The first line of stdin: where the reader is in each log. Raises FollowError."""
+    """Read the first line of stdin: the reader's offset in each log. Raises FollowError."""
     line = b""
     while not line.endswith(b"\n"):
         data = os.read(stdin, 1)
@@ -228,7 +237,7 @@ def read_request(stdin: int) -> dict[str, int]:
 
 
 def write_all(descriptor: int) -> Callable[[bytes], None]:
-    """An `out` that writes whole lines, unbuffered: what is told is on its way."""
+    """Return an `out` that writes whole lines without buffering."""
 
     def write(line: bytes) -> None:
         view = memoryview(line)

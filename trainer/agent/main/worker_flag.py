@@ -1,5 +1,5 @@
-"""What lies ahead of the training program, as far as this machine has heard: shown to the program,
-which plans by it, and told in the record."""
+"""The control message ("flag") for training processes: stop, saves, notice time and failure
+rate."""
 
 from __future__ import annotations
 
@@ -12,49 +12,59 @@ from trainer.agent.base.active_notices import ActiveNotice, ActiveNotices
 from trainer.agent.base.desired_state import DesiredState
 from trainer.agent.base.stop_timing import StopTiming
 
-_TRAINS_ON = "train"  # in a PLAN: the last save begins later
+_TRAINS_ON = "train"  # the action of a PLAN whose last save starts later
 
 
 class WorkerFlag:
-    """Belongs to the agent's loop. `planned`: the program has said when its last save begins, or
-    that it will, so that ours is only for a program that does not keep to it. `mtbf_s` is the
-    control box's."""
+    """Builds the flag, and follows the program's own plan for a notice. Belongs to the agent's
+    loop.
 
-    def __init__(self, dangers: ActiveNotices, demands: DesiredState) -> None:
-        self._dangers, self._demands = dangers, demands
-        self._plans = False  # it does after each step: of a short notice none is there at first
+    `planned`: the program plans its last save itself, so that ours is only the fallback. `mtbf_s`
+    comes from the control box.
+    """
+
+    def __init__(self, active_notices: ActiveNotices, desired: DesiredState) -> None:
+        self._active_notices, self._desired = active_notices, desired
+        self._plans = False  # it plans after each step, so a new notice has no plan at first
         self.planned = False
         self.mtbf_s = 0.0
 
     def flag(self, now: float) -> dict[str, Any]:
-        """The level that training processes are shown."""
-        deadline = self._dangers.deadline
-        left_s = None if deadline is None else max(deadline - stop_timing.FINAL_S - now, 0.0)
-        return {**self._demands.flag(now), "notice_s": left_s, "mtbf_s": self.mtbf_s}
+        """Return the current flag for training processes."""
+        deadline = self._active_notices.deadline
+        remaining_s = None if deadline is None else max(deadline - stop_timing.FINAL_S - now, 0.0)
+        return {**self._desired.flag(now), "notice_s": remaining_s, "mtbf_s": self.mtbf_s}
 
     def withdraw(self, notice_id: str) -> None:
-        self._dangers.withdraw(notice_id)
+        self._active_notices.withdraw(notice_id)
         self.planned = self._plans
 
     def note(self, kind: str, data: Mapping[str, Any]) -> str:
-        """What the program has said. If that was that it leaves, because of a notice: in what way.
-        It is then held to it as if it had been asked, so that its shell begins nothing after it."""
+        """Process a message of the program; returns its action if it ends because of a notice, else
+        "".
+
+        The caller then treats it as asked to stop, so that its shell runs no further line.
+        """
         if kind == wire.READY:
             self._plans = data.get("plans") is True
         if kind in {wire.READY, wire.CLAIMED}:
-            self.planned = self._plans  # it is another program, which has planned nothing yet
-        if kind != wire.PLAN or data.get("status") != "planned" or self._dangers.deadline is None:
+            self.planned = self._plans  # a new program, without a plan so far
+        if (
+            kind != wire.PLAN
+            or data.get("status") != "planned"
+            or self._active_notices.deadline is None
+        ):
             return ""
         action = str(data.get("action"))
         self.planned = action == _TRAINS_ON
         return "" if self.planned else action
 
 
-def describe(
-    danger: ActiveNotice, policy: StopTiming, now: float, *, snapshot: bool
+def describe_draining(
+    notice: ActiveNotice, timing: StopTiming, now: float, *, snapshot: bool
 ) -> dict[str, Any]:
-    """DRAINING at a notice: what is to be done about it, where the program has no plan."""
-    wait_s = danger.latest_stop(policy, now) - now
-    plan = stop_timing.plan_until(policy.engine, wait_s, snapshot=snapshot)
-    deadline_s = None if danger.deadline is None else round(danger.deadline - now, 3)
-    return {"reason": danger.reason, "plan": plan, "deadline_s": deadline_s}
+    """Return the DRAINING data for a notice: what the agent does if the program has no plan."""
+    wait_s = notice.latest_stop(timing, now) - now
+    plan = stop_timing.describe_notice_plan(timing.engine, wait_s, snapshot=snapshot)
+    deadline_s = None if notice.deadline is None else round(notice.deadline - now, 3)
+    return {"reason": notice.reason, "plan": plan, "deadline_s": deadline_s}

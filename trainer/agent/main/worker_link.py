@@ -1,4 +1,4 @@
-"""The agent's end of the lines to the training processes."""
+"""The agent's end of the connections to the training processes."""
 
 from __future__ import annotations
 
@@ -11,79 +11,79 @@ from typing import Any, Protocol, TypeGuard
 from spotd import wire
 from trainer.agent.base.sockets import Connection, Listener
 
-# What a training process may journal; the rest is the agent's own to say.
+# Entries that a training process may write to the journal; the others are the agent's.
 WORKER_KINDS = frozenset(
     {wire.READY, wire.CLAIMED, wire.PROGRESS, wire.CHECKPOINT, wire.CHECKPOINT_FAILED}
     | {wire.CHECKPOINT_SKIPPED, wire.ROLLED_BACK, wire.RELEASED, wire.PLAN, wire.WARNING}
     | {wire.RESULTS}
 )
 
-SAVER = -1  # the rank that the saver gives as its own, and whoever else trains nothing
+SAVER = -1  # the rank of processes that do not train, such as the saver
 MAX_BUSY_S = 10 * 365 * 86_400.0  # longer than any program runs
 
 
 class WorkerListener(Protocol):
-    """Who hears the training processes; called from the threads of their connections."""
+    """Receives the messages of training processes; called from their connections' threads."""
 
     def on_fact(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Something for the journal; the kind has been checked."""
+        """A journal entry; the kind has been checked."""
         ...
 
     def on_worker_exit(self, rank: int, code: int) -> None:
-        """A training process says how it is about to end."""
+        """A training process is about to end with this code."""
         ...
 
     def on_busy(self, for_s: float) -> None:
-        """A training process is alive, and may be silent for so long."""
+        """A training process is alive, and may be silent for `for_s` seconds."""
         ...
 
     def on_step(self, rank: int, step: int) -> None:
-        """A training process tells how many steps it has done."""
+        """A training process has done this many steps."""
         ...
 
-    def on_saver_wanted(self, argv: Sequence[str]) -> None:
-        """A training process asks for a saver beside it, to be started like this."""
+    def on_saver_request(self, argv: Sequence[str]) -> None:
+        """A training process requests a saver, to be started with this command."""
         ...
 
-    def on_nonsense(self, text: str) -> None:
-        """A line that means nothing."""
+    def on_invalid_message(self, text: str) -> None:
+        """A line could not be parsed."""
         ...
 
-    def on_hang_up(self, rank: int) -> None:
-        """A training process says nothing more: `connected` is one less. -1: it said no rank."""
+    def on_disconnect(self, rank: int) -> None:
+        """A connection was closed; `connected` is lower now. The rank is -1 if none was sent."""
         ...
 
 
 class WorkerLink:
-    """Shows every connected process the current flag, at once and at every change."""
+    """Sends the current flag to every connected process, at once and at every change."""
 
     def __init__(
         self, path: Path, flag_of: Callable[[], Mapping[str, Any]], listener: WorkerListener
     ) -> None:
         self._flag_of = flag_of
         self._listener = listener
-        self._lines: dict[Connection, bool] = {}  # and whether it trains
+        self._connections: dict[Connection, bool] = {}  # value: whether the process trains
         self._lock = threading.Lock()
         self._socket = Listener(path, self._serve)
 
     @property
     def connected(self) -> int:
-        """How many training processes listen."""
+        """How many training processes are connected."""
         with self._lock:
-            return sum(self._lines.values())
+            return sum(self._connections.values())
 
     @property
-    def open(self) -> int:
-        """How many may still say something: those, and the saver."""
+    def open_count(self) -> int:
+        """How many connections can still send something: training processes and the saver."""
         with self._lock:
-            return len(self._lines)
+            return len(self._connections)
 
     def publish(self) -> None:
-        """The flag has changed."""
+        """Send the flag after a change."""
         with self._lock:
-            lines = list(self._lines)
-        for line in lines:
-            line.send(self._flag())
+            connections = list(self._connections)
+        for connection in connections:
+            connection.send(self._flag())
 
     def close(self) -> None:
         self._socket.close()
@@ -91,44 +91,44 @@ class WorkerLink:
     def _flag(self) -> bytes:
         return wire.encode({"flag": dict(self._flag_of())})
 
-    def _serve(self, line: Connection) -> None:
-        hello = self._greeted(line.read_line())
+    def _serve(self, connection: Connection) -> None:
+        hello = self._parse_hello(connection.read_line())
         if hello is None:
             return
         rank = hello.get("rank")
         with self._lock:
-            self._lines[line] = rank != SAVER
+            self._connections[connection] = rank != SAVER
         try:
-            # After it is known to `publish`, so that no change falls between the two.
-            line.send(self._flag())
-            while text := line.read_line():
-                self._hear(text)
+            # After `publish` knows the connection, so that no change is missed.
+            connection.send(self._flag())
+            while text := connection.read_line():
+                self._dispatch(text)
         finally:
             with self._lock:
-                self._lines.pop(line, None)
-            self._listener.on_hang_up(rank if _is_count(rank) else -1)
+                self._connections.pop(connection, None)
+            self._listener.on_disconnect(rank if _is_count(rank) else -1)
 
-    def _greeted(self, text: bytes) -> dict[str, Any] | None:
-        """Who it is; None for nobody."""
+    def _parse_hello(self, text: bytes) -> dict[str, Any] | None:
+        """Return the first message of a connection, or None if it is no hello."""
         hello = _parse(text).get("hello")
         if isinstance(hello, dict):
             return hello
         if text:
-            self._listener.on_nonsense(f"no hello but {text[:100]!r}")
+            self._listener.on_invalid_message(f"no hello but {text[:100]!r}")
         return None
 
-    def _hear(self, text: bytes) -> None:
+    def _dispatch(self, text: bytes) -> None:
         message = _parse(text)
-        kind, data, leaving = message.get("kind"), message.get("data"), message.get("exit")
+        kind, data, exiting = message.get("kind"), message.get("data"), message.get("exit")
         busy_s, at, saver = message.get("busy_s"), message.get("at"), message.get("saver")
         if isinstance(kind, str) and kind in WORKER_KINDS and isinstance(data, dict):
             self._listener.on_fact(kind, data)
-        elif isinstance(leaving, dict):
-            rank, code = leaving.get("rank"), leaving.get("code")
+        elif isinstance(exiting, dict):
+            rank, code = exiting.get("rank"), exiting.get("code")
             if isinstance(rank, int) and isinstance(code, int):
                 self._listener.on_worker_exit(rank, code)
         elif isinstance(saver, dict) and _is_argv(saver.get("argv")):
-            self._listener.on_saver_wanted(saver["argv"])
+            self._listener.on_saver_request(saver["argv"])
         elif _is_time(busy_s):
             self._listener.on_busy(float(busy_s))
         elif isinstance(at, dict):
@@ -136,11 +136,12 @@ class WorkerLink:
             if _is_count(rank) and _is_count(step):
                 self._listener.on_step(rank, step)
         else:
-            self._listener.on_nonsense(f"not a message: {text[:100]!r}")
+            self._listener.on_invalid_message(f"not a message: {text[:100]!r}")
 
 
 def _is_time(value: Any) -> TypeGuard[int | float]:
-    """Whether these are seconds: JSON has numbers that no float holds, Python's also NaN."""
+    """Whether this is a number of seconds: JSON has numbers too large for a float, and Python's has
+    NaN."""
     return isinstance(value, int | float) and -MAX_BUSY_S <= value <= MAX_BUSY_S
 
 
@@ -149,7 +150,7 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 def _is_argv(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
 
 
 def _parse(text: bytes) -> dict[str, Any]:

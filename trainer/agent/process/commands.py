@@ -1,4 +1,4 @@
-"""Commands that are run to their end for what they say."""
+"""Run a command to its end and return its output."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import subprocess
 from collections.abc import Sequence
 
 
-def asked(
+def run_command(
     argv: Sequence[str], timeout_s: float, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, `environ` added to ours; one that cannot be run, or hangs, has
-    failed."""
+    """Run a command with `environ` added to ours. A command that cannot run or times out has exit
+    code 127."""
     try:
         return subprocess.run(
             list(argv),

@@ -1,6 +1,6 @@
-"""Processes as `/proc` shows them: who is alive, who descends from whom, who is to be signalled.
+"""Processes as `/proc` shows them: which are alive, their descendants, and how to signal them.
 
-A process is known by its id *and* its start time, because ids are used again.
+A process is identified by its id *and* its start time, because ids are reused.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 _LOG = logging.getLogger(__name__)
 _PROC = Path("/proc")
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "busybox"})
-# Programs that start the training processes and mean their own end by a signal: torchrun kills its
-# workers after a grace of its own, and accelerate or mpirun do not pass everything on.
+# Programs that start the training processes and must not be signalled themselves: torchrun kills
+# its workers after its own grace, and accelerate or mpirun do not pass every signal on.
 _LAUNCHERS = frozenset(
     {"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun", "composer"}
     | {"uv", "uvx", "poetry", "conda", "mamba", "micromamba", "pipenv", "hatch", "timeout", "time"}
     | {"tee", "stdbuf", "sudo", "env", "nohup", "numactl", "taskset", "setsid", "srun"}
 )
-_LOOKS = 2
+_STABLE_SCANS = 2
 _SUDO_S = 5.0
 _STOPPED = "T"
 _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
@@ -33,7 +33,7 @@ _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.la
 
 @dataclass(frozen=True)
 class Process:
-    """One process; `started` is its start time in clock ticks since boot."""
+    """A process; `started` is its start time in clock ticks since boot."""
 
     pid: int
     started: int
@@ -51,26 +51,33 @@ def _stat(pid: int) -> _Stat | None:
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None  # ended, or one that /proc hides from us (hidepid)
-    # The name in parentheses may contain anything, so count from the last one.
+        return None  # ended, or hidden from us (hidepid)
+    # The name in parentheses may contain anything, so parse from the last ")".
     fields = text[text.rindex(")") + 2 :].split()
-    return _Stat(fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+    return _Stat(
+        state=fields[0],
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        started=int(fields[19]),
+    )
 
 
 def identify(pid: int) -> Process | None:
-    """The live process with this id now."""
-    found = _stat(pid)
-    return None if found is None or found.state in "ZX" else Process(pid, found.started)
+    """Return the live process that has this id now."""
+    stat = _stat(pid)
+    return None if stat is None or stat.state in "ZX" else Process(pid, stat.started)
 
 
 def is_alive(process: Process) -> bool:
-    """Whether it still runs; one that waits to be reaped does not."""
+    """Whether the process still runs; a zombie does not."""
     return identify(process.pid) == process
 
 
 def send_signal(process: Process, number: int) -> bool:
-    """Signal exactly this process, never a later one with its id. False when it is gone, or of
-    another user, who alone can end it."""
+    """Signal exactly this process, never a later one with the same id.
+
+    Returns False if it is gone, or belongs to another user and cannot be signalled as root either.
+    """
     try:
         handle = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
     except ProcessLookupError:
@@ -95,20 +102,23 @@ def send_signal(process: Process, number: int) -> bool:
 
 
 def _signal_as_root(pid: int, number: int) -> bool:
-    """A container's processes, and what the job started by sudo, are root's."""
+    """Signal a process of root, such as one in a container or one that the job started with
+    sudo."""
     if _as_root("kill", "-s", str(number), "--", str(pid)) is not None:
         return True
-    _say_refused(pid)
+    _log_refused(pid)
     return False
 
 
 def _as_root(*argv: str) -> str | None:
-    """What a command prints that root runs for us, as it may on machines that we prepared; None
-    where it may not, or fails."""
+    """Return the output of a command run by root through sudo; None if it is not allowed or fails.
+
+    Prepared machines allow sudo.
+    """
     if not os.getuid():
         return None
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             ["sudo", "-n", *argv],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -118,121 +128,131 @@ def _as_root(*argv: str) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return None if done.returncode else done.stdout
+    return None if result.returncode else result.stdout
 
 
-@lru_cache(maxsize=1024)  # once for each
-def _say_refused(pid: int) -> None:
+@lru_cache(maxsize=1024)  # once for each process
+def _log_refused(pid: int) -> None:
     _LOG.warning("process %d is of another user and cannot be signalled", pid)
 
 
-def _table() -> dict[int, _Stat]:
-    found = {}
+def _process_table() -> dict[int, _Stat]:
+    table = {}
     for entry in _PROC.iterdir():
         stat = _stat(int(entry.name)) if entry.name.isdecimal() else None
         if stat is not None and stat.state not in "ZX":
-            found[int(entry.name)] = stat
-    return found
+            table[int(entry.name)] = stat
+    return table
 
 
 def descendants(root: int, session: int = 0) -> list[Process]:
-    """All live processes below `root`, nearest first, and those of `session`; not `root`. 0 is
-    nobody."""
-    table = _table()
+    """Return all live processes below `root` (nearest first) and in `session`, without `root`.
+
+    0 stands for no process and no session.
+    """
+    table = _process_table()
     children = _by_parent(table)
-    found = {pid: Process(pid, s.started) for pid, s in table.items() if session == s.session != 0}
-    todo = [*([root] if root else []), *found]
+    processes = {
+        pid: Process(pid, s.started) for pid, s in table.items() if session == s.session != 0
+    }
+    todo = [*([root] if root else []), *processes]
     while todo:
         for child in children.get(todo.pop(0), []):
-            if child.pid not in found:
-                found[child.pid] = child
+            if child.pid not in processes:
+                processes[child.pid] = child
                 todo.append(child.pid)
-    found.pop(root, None)
-    return list(found.values())
+    processes.pop(root, None)
+    return list(processes.values())
 
 
 def session_of(leader: Process) -> int:
-    """The id of the session that `leader` began, if any of it is left; else 0, because the id may
-    belong to strangers now."""
-    table = _table()
-    taken = table.get(leader.pid)
-    if taken is not None and taken.started != leader.started:
+    """Return the id of the session that `leader` started, if a process of it is left.
+
+    Else returns 0, because the id may belong to an unrelated session now.
+    """
+    table = _process_table()
+    current = table.get(leader.pid)
+    if current is not None and current.started != leader.started:
         return 0
-    left = any(s.session == leader.pid and s.started >= leader.started for s in table.values())
-    return leader.pid if left else 0
+    has_members = any(
+        s.session == leader.pid and s.started >= leader.started for s in table.values()
+    )
+    return leader.pid if has_members else 0
 
 
 def kill_tree(root: int, session: int = 0) -> int:
-    """Kill all that descends from `root` (or is in `session`), but not `root`; returns how many.
+    """Kill all descendants of `root` and all of `session`, but not `root`; returns how many.
 
-    Everything is stopped first, so that nothing can fork away meanwhile. Whole groups are stopped
-    at a stroke, because reading `/proc` takes time, in which a process may start another and end
-    unseen; and a look that finds nothing new is repeated.
+    Everything is stopped first, so that nothing can fork meanwhile. Whole process groups are
+    stopped at once, because reading `/proc` takes time, in which a process may start another and
+    end unnoticed. A scan that finds nothing new is repeated.
     """
-    found: set[Process] = set()
+    stopped: set[Process] = set()
     groups = {session} - {0}
-    looks = 0
-    while looks < _LOOKS:
+    stable_scans = 0
+    while stable_scans < _STABLE_SCANS:
         _signal_groups(groups, signal.SIGSTOP)
-        fresh = set(descendants(root, session)) - found
-        for process in fresh:
+        new = set(descendants(root, session)) - stopped
+        for process in new:
             send_signal(process, signal.SIGSTOP)
-        groups |= _groups_of(fresh) - _groups_of([Process(root, 0)])
-        found |= fresh
-        looks = 0 if fresh else looks + 1
-    for process in found:
+        groups |= _groups_of(new) - _groups_of([Process(root, 0)])
+        stopped |= new
+        stable_scans = 0 if new else stable_scans + 1
+    for process in stopped:
         send_signal(process, signal.SIGKILL)
     _signal_groups(groups, signal.SIGKILL)
-    return len(found)
+    return len(stopped)
 
 
-def kill_whole(pid: int) -> int:
-    """Kill a process and all that descends from it; returns how many."""
+def kill_with_descendants(pid: int) -> int:
+    """Kill a process and its descendants; returns how many."""
     process = identify(pid)
     killed = kill_tree(pid)
     return killed + (process is not None and send_signal(process, signal.SIGKILL))
 
 
-def find_script(path: Path) -> int:
-    """The shell that runs this file and was given nothing else, the eldest of several; 0 when none
-    does. So is found what a container's engine started, of whom we are no ancestor."""
-    found = [
+def find_script_process(path: Path) -> int:
+    """Return the shell whose only argument is this file, the oldest of several, or 0.
+
+    This finds what a container engine started, of which we are no ancestor.
+    """
+    candidates = [
         (stat.started, pid)
-        for pid, stat in _table().items()
+        for pid, stat in _process_table().items()
         if len(argv := _argv(pid)) == 2 and argv[1] == str(path) and _is_shell(argv)
     ]
-    return min(found)[1] if found else 0
+    return min(candidates)[1] if candidates else 0
 
 
 def children_since(parent: int, started: int) -> list[int]:
-    """The live children of a process that are no older than this, in clock ticks since boot."""
-    table = _table()
+    """Return the live children of a process that started at or after `started`, in clock ticks."""
+    table = _process_table()
     return [pid for pid, s in table.items() if s.parent == parent and s.started >= started]
 
 
 def _groups_of(processes: Iterable[Process]) -> set[int]:
-    found = set()
+    groups = set()
     for process in processes:
         with suppress(ProcessLookupError):
-            found.add(os.getpgid(process.pid))
-    return found
+            groups.add(os.getpgid(process.pid))
+    return groups
 
 
 def _signal_groups(groups: Iterable[int], number: int) -> None:
     for group in groups:
-        # Without leave to signal any of a group: its processes are tried, and told, one by one.
+        # Without permission for any process of the group: they are then signalled one by one.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
 
 
 def workers(root: int, number: int) -> list[Process]:
-    """Whom to send a signal, below `root`: the training processes themselves.
+    """Return the processes below `root` to signal: the training processes themselves.
 
-    Shells and launchers are passed through to what they started, and what a training process
-    started (data loaders) is left to it. A shell is meant as well when it has a trap for the
-    signal, or when there is nobody else; not one that reads a pipe, which its writer needs.
+    Shells and launchers are skipped in favour of their children, and children of a training process
+    (data loaders) are left to it. A shell is included if it has a trap for the signal or no
+    children, but not if it reads a pipe, which its writer needs.
     """
-    return list(_workers(root, number, _by_parent(_table())))
+    return list(_workers(root, number, _by_parent(_process_table())))
 
 
 def _workers(parent: int, number: int, children: Mapping[int, list[Process]]) -> Iterator[Process]:
@@ -250,23 +270,26 @@ def _workers(parent: int, number: int, children: Mapping[int, list[Process]]) ->
 
 
 def hold_shells(root: int) -> None:
-    """Stop the shells below `root`, so that none begins another line.
+    """Stop the shells below `root` with SIGSTOP, so that none starts its next line.
 
-    Left alone are those that handle or ignore SIGTERM, because their scripts see to their own end,
-    and those that read a pipe: who writes into it is not to be held up.
+    Shells that handle or ignore SIGTERM are left alone, because their scripts handle their own end.
+    So are those that read a pipe, whose writer must not be blocked.
     """
-    seen: set[Process] = set()
-    # What one of them started before its signal came is found by another look.
-    while fresh := set(_shells(root, _by_parent(_table()))) - seen:
-        for shell in fresh:
+    stopped: set[Process] = set()
+    # Another scan finds what a shell started before its signal arrived.
+    while new := set(_shells(root, _by_parent(_process_table()))) - stopped:
+        for shell in new:
             send_signal(shell, signal.SIGSTOP)
-        seen |= fresh
+        stopped |= new
 
 
 def end_held_shells(root: int) -> None:
-    """End those held shells below `root` whose children have all ended; to be called again for the
-    others. A shell that meets SIGTERM first when it goes on does not come to its next line."""
-    table = _table()
+    """End those stopped shells below `root` whose children have all ended; call again for the
+    others.
+
+    A shell that receives SIGTERM before SIGCONT does not run its next line.
+    """
+    table = _process_table()
     children = _by_parent(table)
     for shell in _shells(root, children):
         if table[shell.pid].state == _STOPPED and shell.pid not in children:
@@ -275,19 +298,20 @@ def end_held_shells(root: int) -> None:
 
 
 def resume_shells(root: int) -> None:
-    """Let the held shells below `root` go on with their lines."""
-    for shell in _shells(root, _by_parent(_table())):
+    """Continue the stopped shells below `root`."""
+    for shell in _shells(root, _by_parent(_process_table())):
         send_signal(shell, signal.SIGCONT)
 
 
 def _shells(parent: int, children: Mapping[int, list[Process]]) -> Iterator[Process]:
-    """Those that may be held; like `_workers`, through launchers and not below a program."""
+    """Yield the shells that may be stopped; like `_workers`, through launchers and not below a
+    program."""
     for child in children.get(parent, []):
         argv = _argv(child.pid)
         if not (_is_shell(argv) or _is_launcher(argv)):
             continue
-        own = catches(child.pid, signal.SIGTERM) or ignores(child.pid, signal.SIGTERM)
-        if _is_shell(argv) and not own and not _reads_pipe(child.pid):
+        handles_term = catches(child.pid, signal.SIGTERM) or ignores(child.pid, signal.SIGTERM)
+        if _is_shell(argv) and not handles_term and not _reads_pipe(child.pid):
             yield child
         yield from _shells(child.pid, children)
 
@@ -304,19 +328,19 @@ def _reads_pipe(pid: int) -> bool:
 
 
 def _by_parent(table: Mapping[int, _Stat]) -> dict[int, list[Process]]:
-    found: dict[int, list[Process]] = {}
+    children: dict[int, list[Process]] = {}
     for pid, stat in table.items():
-        found.setdefault(stat.parent, []).append(Process(pid, stat.started))
-    return found
+        children.setdefault(stat.parent, []).append(Process(pid, stat.started))
+    return children
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether the process has a handler of its own for a signal."""
+    """Whether the process has its own handler for a signal."""
     return _in_mask(pid, "SigCgt:", number)
 
 
 def ignores(pid: int, number: int) -> bool:
-    """Whether a signal does nothing to the process."""
+    """Whether the process ignores a signal."""
     return _in_mask(pid, "SigIgn:", number)
 
 
@@ -350,9 +374,9 @@ def _is_launcher(argv: list[str]) -> bool:
         return True
     if not Path(argv[0]).name.startswith(("python", "pypy")):
         return False
-    for index, word in enumerate(argv[1:], start=1):
-        if word == "-m":
+    for index, argument in enumerate(argv[1:], start=1):
+        if argument == "-m":
             return " ".join(argv[index + 1 : index + 2]).startswith(_LAUNCHER_MODULES)
-        if not word.startswith("-"):
-            return Path(word).name in _LAUNCHERS
+        if not argument.startswith("-"):
+            return Path(argument).name in _LAUNCHERS
     return False

@@ -1,9 +1,9 @@
-"""`spot-node pull`: brings a container image to the machine. The agent's keeper runs it, so that it
-goes on without an agent; it reads one file and leaves another.
+"""`spot-node pull`: bring a container image to the machine.
 
-An image that the machine has is not pulled. What a registry will never give (no such image, no
-right to it) ends with the code REFUSED, after one try; anything else is tried again, and ends with
-UNREACHED: another machine may have more luck.
+A script supervisor runs it, so that it continues without an agent. It reads one file and writes
+another. An image that the machine has is not pulled. A permanent refusal by the registry (no such
+image, no permission) ends at once with the exit code REFUSED. Anything else is retried, and ends
+with UNREACHED: another machine may succeed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from trainer.agent.base.paths import write_private
-from trainer.agent.process.engines import Engine, LocalImage, Run, ask, choose, has_gpus, names_of
-from trainer.agent.process.engines import parse_inspected as parse
+from trainer.agent.process.engines import (
+    Engine,
+    LocalImage,
+    Run,
+    choose_engine,
+    has_gpus,
+    image_names,
+    parse_image_inspect,
+    run_engine,
+)
 
-REFUSED = 65  # EX_DATAERR: the job's own doing
+REFUSED = 65  # EX_DATAERR: an error in the job
 UNREACHED = 69  # EX_UNAVAILABLE
-PAUSES_S = (2.0, 5.0, 15.0, 30.0, 60.0)
-# How registries, and the engines in their name, say that asking again is of no use.
-_FOR_EVER = (
+RETRY_PAUSES_S = (2.0, 5.0, 15.0, 30.0, 60.0)
+# Messages of registries and engines after which a retry is useless.
+_PERMANENT = (
     "not found",
     "manifest unknown",
     "name unknown",
@@ -41,77 +49,83 @@ _FOR_EVER = (
     "incorrect username or password",
     "forbidden",
 )
-_PASSING = ("toomanyrequests", "too many requests")  # with "denied" in its text, at times
+_TRANSIENT = ("toomanyrequests", "too many requests")  # the text sometimes contains "denied"
 
 
 def main(path: str) -> int:
-    """`path` names the order: {image, logins, result}."""
-    order = json.loads(Path(path).read_bytes())
+    """Pull an image and return the exit code; `path` names the request file {image, logins,
+    result}."""
+    request = json.loads(Path(path).read_bytes())
     gpus = has_gpus()
-    engine, trouble = choose(gpus=gpus)
+    engine, problem = choose_engine(gpus=gpus)
     if engine is None:
         for_gpus = " for its GPUs" if gpus else ""
-        print(f"this machine has no container engine{for_gpus} ({trouble})", flush=True)
+        print(f"this machine has no container engine{for_gpus} ({problem})", flush=True)
         return UNREACHED
-    code, text, found, pulled = bring(engine, order["image"], order["logins"])
+    code, text, local_image, pulled = pull_image(engine, request["image"], request["logins"])
     if text:
         print(text, flush=True)
-    if found is not None:
+    if local_image is not None:
         result = {"engine": engine.kind, "prefix": list(engine.prefix), "gpus": gpus}
-        result |= {"image_id": found.image_id, "digest": found.digest, "pulled": pulled}
-        write_private(Path(order["result"]), json.dumps(result).encode())
+        result |= {"image_id": local_image.image_id, "digest": local_image.digest, "pulled": pulled}
+        write_private(Path(request["result"]), json.dumps(result).encode())
     return code
 
 
-def bring(
+def pull_image(
     engine: Engine,
     image: str,
     logins: str,
     *,
-    run: Run = ask,
+    run: Run = run_engine,
     pull: Callable[[list[str]], tuple[int, str]] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[int, str, LocalImage | None, bool]:
-    """Exit code, what to say, the image, and whether it was pulled."""
-    found = _look(engine, image, run)
-    if found is not None:
-        return 0, f"{image} is on this machine", found, False
-    said = ""
-    for pause_s in (*PAUSES_S, None):
+    """Return the exit code, a message, the image, and whether it was pulled."""
+    local_image = _inspect(engine, image, run)
+    if local_image is not None:
+        return 0, f"{image} is on this machine", local_image, False
+    last_line = ""
+    for pause_s in (*RETRY_PAUSES_S, None):
         print(f"pulling {image} with {engine.kind}", flush=True)
         code, output = (pull or _pull)(engine.pull_argv(image, logins))
         if not code:
-            found = _look(engine, image, run)
-            if found is not None:
-                return 0, "", found, True
-            output = "pulled, and not to be found"
-        said = output.strip().rpartition("\n")[2][:500]
-        if is_refusal(output):
-            text = f"image {image} does not exist, or needs a login ({said})"
+            local_image = _inspect(engine, image, run)
+            if local_image is not None:
+                return 0, "", local_image, True
+            output = "pulled, but not found afterwards"
+        last_line = output.strip().rpartition("\n")[2][:500]
+        if is_permanent_error(output):
+            text = f"image {image} does not exist, or needs a login ({last_line})"
             return REFUSED, text, None, False
         if pause_s is not None:
-            print(f"{said}; again in {pause_s:.0f} s", flush=True)
+            print(f"{last_line}; trying again in {pause_s:.0f} s", flush=True)
             sleep(pause_s)
-    tries = len(PAUSES_S) + 1
-    return UNREACHED, f"image {image} cannot be pulled, {tries} times: {said}", None, False
+    tries = len(RETRY_PAUSES_S) + 1
+    return (
+        UNREACHED,
+        f"image {image} cannot be pulled after {tries} attempts: {last_line}",
+        None,
+        False,
+    )
 
 
-def is_refusal(output: str) -> bool:
-    """Whether a registry's answer is its last word."""
+def is_permanent_error(output: str) -> bool:
+    """Whether a retry is useless after this output."""
     text = output.lower()
-    return not any(word in text for word in _PASSING) and any(word in text for word in _FOR_EVER)
+    return not any(word in text for word in _TRANSIENT) and any(word in text for word in _PERMANENT)
 
 
-def _look(engine: Engine, image: str, run: Run) -> LocalImage | None:
-    for name in names_of(image):
+def _inspect(engine: Engine, image: str, run: Run) -> LocalImage | None:
+    for name in image_names(image):
         answer = run(engine.inspect_argv(name))
         if not answer.returncode:
-            return parse(answer.stdout)
+            return parse_image_inspect(answer.stdout)
     return None
 
 
 def _pull(argv: list[str]) -> tuple[int, str]:
-    """Its output is shown as it comes: it is the log's progress."""
+    """Run the pull. Its output is printed as it comes: it is the progress in the log."""
     tail = ""
     with subprocess.Popen(
         argv,
@@ -129,6 +143,6 @@ def _pull(argv: list[str]) -> tuple[int, str]:
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """What `main` left. Raises OSError, ValueError."""
-    found: dict[str, Any] = json.loads(path.read_bytes())
-    return found
+    """Read the result that `main` wrote. Raises OSError, ValueError."""
+    result: dict[str, Any] = json.loads(path.read_bytes())
+    return result

@@ -1,4 +1,4 @@
-"""One script of the job (`setup` or `run`) seen from the agent, across restarts of the agent."""
+"""A script of the job (`setup` or `run`) as the agent controls it, across restarts of the agent."""
 
 from __future__ import annotations
 
@@ -16,116 +16,128 @@ from trainer.agent.process.processes import (
     catches,
     children_since,
     end_held_shells,
-    find_script,
+    find_script_process,
     hold_shells,
     identify,
     is_alive,
     kill_tree,
-    kill_whole,
+    kill_with_descendants,
     resume_shells,
     send_signal,
     session_of,
     workers,
 )
-from trainer.agent.process.script_supervisor import Exit, Order, Pids, read_exit, read_pids
+from trainer.agent.process.script_supervisor import (
+    ScriptExit,
+    ScriptPids,
+    ScriptSpec,
+    read_exit,
+    read_pids,
+)
 
 KILLED_CODE = 128 + signal.SIGKILL
 
 
 class ScriptState(Enum):
-    """How far a script has come."""
+    """The state of a script."""
 
     ABSENT = "absent"
-    ORDERED = "ordered"  # its keeper was told; the script is about to run
+    STARTING = "ordered"  # its supervisor has the spec; the script is about to run
     RUNNING = "running"
     ENDED = "ended"
 
 
 class Script:
-    """`state` is the path before `.ordered`, `.proc` and `.exit`, all in memory.
+    """Starts, observes and ends one script through its supervisor process.
 
-    `keeper_argv` and `keeper_env` start a keeper. `warm_up` starts it ahead of its order, because
-    starting Python takes longer than the hand-over should. `inside`, of a script in a container:
-    the file that its shell runs there, and the one that the container's first process does; what
-    the keeper started is no more than a client.
+    `state` is the path prefix of the files `.ordered`, `.proc` and `.exit` in memory.
+    `supervisor_argv` and `supervisor_env` start a supervisor; `warm_up` starts it ahead of time,
+    because starting Python takes longer than a handover should. `container_scripts`, for a script
+    in a container: the file that its shell runs there, and the file that the container's first
+    process runs. The supervisor's own child is then only a client of the engine.
     """
 
     def __init__(
         self,
         state: Path,
-        keeper_argv: Sequence[str],
-        keeper_env: Mapping[str, str],
+        supervisor_argv: Sequence[str],
+        supervisor_env: Mapping[str, str],
     ) -> None:
         self._state = state
-        self.inside: tuple[Path, Path] | None = None
-        self._argv = list(keeper_argv)
-        self._env = dict(keeper_env)
-        self._keeper: subprocess.Popen[bytes] | None = None
-        self.orders = 0  # how many keepers were told; more than one, because they ended
+        self.container_scripts: tuple[Path, Path] | None = None
+        self._argv = list(supervisor_argv)
+        self._env = dict(supervisor_env)
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self.start_count = 0  # more than 1 if supervisors ended before they started the script
 
     def warm_up(self) -> None:
-        """Have a keeper wait for its order. Raises OSError when no process can be started."""
-        if self._keeper is not None and not self._takes_orders(self._keeper):
-            self._keeper = None
-        if self._keeper is None and self.state is ScriptState.ABSENT:
-            self._keeper = subprocess.Popen(
+        """Start a supervisor that waits for its spec. Raises OSError if no process can be
+        started."""
+        if self._supervisor is not None and not self._is_idle(self._supervisor):
+            self._supervisor = None
+        if self._supervisor is None and self.state is ScriptState.ABSENT:
+            self._supervisor = subprocess.Popen(
                 self._argv, stdin=subprocess.PIPE, cwd="/", env=self._env, start_new_session=True
             )
 
-    def order(self, order: Order) -> None:
-        """Have it run. Raises OSError when no process can be started, or memory is full; where the
-        state is ABSENT then, or later, it may be ordered again."""
+    def start(self, spec: ScriptSpec) -> None:
+        """Run the script. Raises OSError if no process can be started or memory is full.
+
+        If the state is ABSENT then, or becomes ABSENT later, it may be started again.
+        """
         self.warm_up()
-        assert self._keeper is not None  # noqa: S101 - just started
-        assert self._keeper.stdin is not None  # noqa: S101 - a pipe was asked for
+        assert self._supervisor is not None  # noqa: S101 - just started
+        assert self._supervisor.stdin is not None  # noqa: S101 - it is a pipe
         # Written first: an agent that is killed here must not start the script a second time.
-        keeper = identify(self._keeper.pid)
-        mark = None if keeper is None else [keeper.pid, keeper.started]
-        write_private(self._state.with_suffix(".ordered"), json.dumps(mark).encode())
-        self.orders += 1
-        with self._keeper.stdin as pipe:
-            pipe.write(order.to_line())
+        supervisor = identify(self._supervisor.pid)
+        identity = None if supervisor is None else [supervisor.pid, supervisor.started]
+        write_private(self._state.with_suffix(".ordered"), json.dumps(identity).encode())
+        self.start_count += 1
+        with self._supervisor.stdin as pipe:
+            pipe.write(spec.to_line())
 
     @property
     def state(self) -> ScriptState:
-        if self._keeper is not None:
-            self._keeper.poll()  # reaps it
-        keeper = self._ordered()
-        alive = keeper is not None and is_alive(keeper)
-        # Looked at after the keeper: what it left before it ended is there by now.
+        if self._supervisor is not None:
+            self._supervisor.poll()  # reaps the process
+        supervisor = self._recorded_supervisor()
+        alive = supervisor is not None and is_alive(supervisor)
+        # Read after the supervisor's state: whatever it wrote before it ended is there by now.
         if read_exit(self._state) is not None:
             return ScriptState.ENDED
         pids = self.pids
         if pids is not None:
-            return ScriptState.RUNNING if is_alive(pids.keeper) else self._lost()
-        return ScriptState.ORDERED if alive else ScriptState.ABSENT
+            return ScriptState.RUNNING if is_alive(pids.supervisor) else self._end_orphans()
+        return ScriptState.STARTING if alive else ScriptState.ABSENT
 
     @property
-    def pids(self) -> Pids | None:
+    def pids(self) -> ScriptPids | None:
         return read_pids(self._state)
 
     @property
-    def ended(self) -> Exit:
-        """How it ended; one whose keeper was killed ended with it."""
-        found = read_exit(self._state)
-        text = "the process that keeps the script was killed, and the script with it"
-        return found or Exit(KILLED_CODE, text, 0.0)
+    def exit(self) -> ScriptExit:
+        """How the script ended; a script whose supervisor was killed ended with it."""
+        script_exit = read_exit(self._state)
+        text = "the script's supervisor was killed, and the script with it"
+        return script_exit or ScriptExit(KILLED_CODE, text, 0.0)
 
     def signal_workers(self, number: int, *, only_if_caught: bool = False) -> int:
-        """Signal the training processes, never what launched them; returns how many."""
-        found = self.workers(number)
+        """Signal the training processes, never their launchers; returns how many."""
+        workers = self.workers(number)
         if only_if_caught:
-            found = [worker for worker in found if catches(worker.pid, number)]
-        return sum(send_signal(worker, number) for worker in found)
+            workers = [worker for worker in workers if catches(worker.pid, number)]
+        return sum(send_signal(worker, number) for worker in workers)
 
     def workers(self, number: int) -> list[Process]:
-        """The training processes, as they are to be signalled."""
+        """Return the training processes to send signal `number` to."""
         root = self._root()
         return workers(root, number) if root else []
 
     def hold_shells(self, *, end: bool) -> None:
-        """Keep its shells from beginning another line, and with `end`, end those that wait for
-        nobody any more. `/proc` shows who is held, so a restarted agent goes on with it."""
+        """Stop its shells before their next line; with `end`, end those that have no children left.
+
+        The stopped state is visible in `/proc`, so a restarted agent can continue.
+        """
         root = self._root()
         if root:
             hold_shells(root)
@@ -133,71 +145,79 @@ class Script:
                 end_held_shells(root)
 
     def resume_shells(self) -> None:
-        """Let the held shells go on."""
+        """Continue the stopped shells."""
         root = self._root()
         if root:
             resume_shells(root)
 
     def kill(self) -> int:
-        """Kill the script and all that came of it; the keeper stays and tells."""
-        pids, keeper = self.pids, self._ordered()
+        """Kill the script and its descendants; returns how many. The supervisor stays and records
+        the exit."""
+        pids, supervisor = self.pids, self._recorded_supervisor()
         if pids is not None:
-            killed = self._kill_inside(pids)
-            root = pids.keeper.pid if is_alive(pids.keeper) else 0
+            killed = self._kill_in_container(pids)
+            root = pids.supervisor.pid if is_alive(pids.supervisor) else 0
             return killed + kill_tree(root, session_of(pids.program))
-        if keeper is None or not is_alive(keeper):
+        if supervisor is None or not is_alive(supervisor):
             return 0
-        # About to start it: without its keeper it does not start.
-        killed = kill_tree(keeper.pid)
-        return killed + send_signal(keeper, signal.SIGKILL)
+        # The script is about to start, and does not start without its supervisor.
+        killed = kill_tree(supervisor.pid)
+        return killed + send_signal(supervisor, signal.SIGKILL)
 
-    def forget(self) -> None:
-        """It has ended, and may be ordered again. Its end is forgotten last: until then it counts
-        as ended, whoever looks."""
+    def reset(self) -> None:
+        """Make an ended script startable again.
+
+        The exit file is deleted last, so that the script counts as ended until then.
+        """
         for suffix in (".ordered", ".proc", ".exit"):
             self._state.with_suffix(suffix).unlink(missing_ok=True)
-        self.orders = 0
+        self.start_count = 0
 
-    def dismiss(self) -> None:
-        """Send an idle keeper home."""
-        if self._keeper is not None and self._keeper.stdin is not None:
-            with suppress(BrokenPipeError):  # it has gone by itself
-                self._keeper.stdin.close()
+    def close_idle_supervisor(self) -> None:
+        """End a supervisor that waits for a spec."""
+        if self._supervisor is not None and self._supervisor.stdin is not None:
+            with suppress(BrokenPipeError):  # it has ended by itself
+                self._supervisor.stdin.close()
 
     @staticmethod
-    def _takes_orders(keeper: subprocess.Popen[bytes]) -> bool:
-        """One that has died, was told already or was sent home does not."""
-        told = keeper.stdin is None or keeper.stdin.closed
-        return keeper.poll() is None and not told
+    def _is_idle(supervisor: subprocess.Popen[bytes]) -> bool:
+        """Whether the supervisor is alive and still waits for a spec."""
+        used = supervisor.stdin is None or supervisor.stdin.closed
+        return supervisor.poll() is None and not used
 
     def _root(self) -> int:
-        """The process below which all that runs is the script's; 0 when there is none."""
+        """Return the process whose descendants are the script's, or 0."""
         pids = self.pids
-        if pids is None or not is_alive(pids.keeper):
+        if pids is None or not is_alive(pids.supervisor):
             return 0
-        return find_script(self.inside[0]) if self.inside else pids.keeper.pid
+        if self.container_scripts is not None:
+            return find_script_process(self.container_scripts[0])
+        return pids.supervisor.pid
 
-    def _kill_inside(self, pids: Pids) -> int:
-        """What the script left to the container's first process, too, and nothing of what came
-        before it."""
-        if self.inside is None:
+    def _kill_in_container(self, pids: ScriptPids) -> int:
+        """Kill the script in the container and what it left to the container's first process.
+
+        Processes that were there before the script are left alone.
+        """
+        if self.container_scripts is None:
             return 0
-        script, first = self.inside
-        killed = kill_whole(root) if (root := find_script(script)) else 0
-        keeper = find_script(first)
-        while keeper and (left := children_since(keeper, pids.program.started)):
-            killed += sum(kill_whole(child) for child in left)
+        script, holder_script = self.container_scripts
+        killed = kill_with_descendants(root) if (root := find_script_process(script)) else 0
+        holder = find_script_process(holder_script)
+        while holder and (children := children_since(holder, pids.program.started)):
+            killed += sum(kill_with_descendants(child) for child in children)
         return killed
 
-    def _ordered(self) -> Process | None:
+    def _recorded_supervisor(self) -> Process | None:
         try:
-            mark = json.loads(self._state.with_suffix(".ordered").read_bytes())
+            identity = json.loads(self._state.with_suffix(".ordered").read_bytes())
         except FileNotFoundError:
             return None
-        return None if mark is None else Process(*mark)
+        return None if identity is None else Process(*identity)
 
-    def _lost(self) -> ScriptState:
-        """Nobody writes its output or its exit code any more: what is left of it goes too."""
+    def _end_orphans(self) -> ScriptState:
+        """Kill what is left of a script whose supervisor is gone, as nobody records its output or
+        exit."""
         if read_exit(self._state) is None:
             self.kill()
         return ScriptState.ENDED

@@ -1,8 +1,9 @@
-"""The keeper: one small process between the agent and a script, so that neither needs the other.
+"""The script supervisor: a small process between the agent and a script, so that the agent can
+restart.
 
-It starts the script in a session of its own, writes its output to the log, and leaves its exit code
-in a file. The agent may die and come back meanwhile. What the script's descendants detach comes
-back to the keeper as children (it is their subreaper), so that nothing gets away from the agent.
+It starts the script in a new session, writes its output to the log, and its exit code to a file.
+The agent may die and come back meanwhile. The supervisor is a subreaper: detached descendants of
+the script become its children, so that the agent can find and kill all of them.
 """
 
 from __future__ import annotations
@@ -29,16 +30,19 @@ from trainer.agent.process.processes import Process, identify
 _PR_SET_CHILD_SUBREAPER = 36
 _CHUNK_BYTES = 1 << 16
 _TAIL_BYTES = 2048
-_RECORD_BYTES = 16 << 10  # the tail takes six bytes a byte as JSON, at most
-_QUIET_S = 0.1  # output still under way when the script ends
-MASK = b"***"
+_RECORD_BYTES = 16 << 10  # JSON takes at most six bytes for a byte of the tail
+_QUIET_S = 0.1  # wait so long for more output after the script has ended
+REPLACEMENT = b"***"
 _MASKED_FROM_BYTES = 4  # shorter secrets would mask half of the output
 
 
 @dataclass(frozen=True)
-class Order:
-    """What to run. `state` is the path before `.proc` and `.exit`; `wake` the agent's socket;
-    `lent` the file of what the machine is lent of its store, which changes while it runs."""
+class ScriptSpec:
+    """What to run.
+
+    `state` is the path prefix of `.proc` and `.exit`; `wake` is the agent's socket; `lent` the file
+    of leased store credentials, which changes while the script runs.
+    """
 
     argv: Sequence[str]
     cwd: str
@@ -55,34 +59,35 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Pids:
-    """Who runs: the keeper and its script."""
+class ScriptPids:
+    """The supervisor process and the script's process."""
 
-    keeper: Process
+    supervisor: Process
     program: Process
 
 
 @dataclass(frozen=True)
-class Exit:
-    """How a script ended: its code (128 + number for a signal) and its last output."""
+class ScriptExit:
+    """How a script ended: exit code (128 + number for a signal), last output, duration in
+    seconds."""
 
     code: int
     tail: str
     seconds: float
 
 
-def read_pids(state: Path) -> Pids | None:
-    """None when the script was not started."""
+def read_pids(state: Path) -> ScriptPids | None:
+    """Return None if the script was not started."""
     data = _read(state.with_suffix(".proc"))
     if data is None:
         return None
-    return Pids(Process(*data["keeper"]), Process(*data["program"]))
+    return ScriptPids(Process(*data["keeper"]), Process(*data["program"]))
 
 
-def read_exit(state: Path) -> Exit | None:
-    """None when the script has not ended."""
+def read_exit(state: Path) -> ScriptExit | None:
+    """Return None if the script has not ended."""
     data = _read(state.with_suffix(".exit"))
-    return None if data is None else Exit(data["code"], data["tail"], data["seconds"])
+    return None if data is None else ScriptExit(data["code"], data["tail"], data["seconds"])
 
 
 def _read(path: Path) -> Any:
@@ -92,10 +97,11 @@ def _read(path: Path) -> Any:
         return None
 
 
-class Record:
-    """A private file whose room is taken before it is needed: memory may be full by then.
+class PreallocatedFile:
+    """A private file whose space is allocated before it is needed, because memory may be full by
+    then.
 
-    Others find it after `put`. Raises OSError when there is no room.
+    It becomes visible with `put`. Raises OSError if there is no space.
     """
 
     def __init__(self, path: Path) -> None:
@@ -106,7 +112,7 @@ class Record:
         self._file.flush()
 
     def put(self, data: Mapping[str, Any]) -> None:
-        """Write it and let it be found."""
+        """Write the data and make the file visible."""
         with self._file as file:
             file.seek(0)
             file.write(json.dumps(data).encode())
@@ -114,8 +120,8 @@ class Record:
         self._new.replace(self._path)
 
 
-class Mask:
-    """Replaces secrets in a stream of bytes, also where two reads cut one in half."""
+class SecretMask:
+    """Replaces secrets in a stream of bytes, also those split between two reads."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._secrets: list[bytes] = []
@@ -123,15 +129,16 @@ class Mask:
         self.add(secrets)
 
     def add(self, secrets: Iterable[str]) -> None:
-        """These too, from now on."""
-        found = {secret.encode() for secret in secrets} | {*self._secrets}
-        self._secrets = sorted((s for s in found if len(s) >= _MASKED_FROM_BYTES), key=len)[::-1]
+        """Mask these too, from now on."""
+        candidates = {secret.encode() for secret in secrets} | {*self._secrets}
+        maskable = (secret for secret in candidates if len(secret) >= _MASKED_FROM_BYTES)
+        self._secrets = sorted(maskable, key=len, reverse=True)
 
     def feed(self, data: bytes) -> bytes:
-        """What can be shown now; the beginning of what may become a secret is held back."""
+        """Return what can be shown now; the possible start of a secret is held back."""
         data = self._held + data
         for secret in self._secrets:
-            data = data.replace(secret, MASK)
+            data = data.replace(secret, REPLACEMENT)
         held = max((_overlap(data, secret) for secret in self._secrets), default=0)
         self._held = data[len(data) - held :]
         return data[: len(data) - held]
@@ -142,91 +149,95 @@ class Mask:
 
 
 def _overlap(data: bytes, secret: bytes) -> int:
-    """Length of the longest end of `data` that begins `secret`."""
+    """Length of the longest suffix of `data` that is a prefix of `secret`."""
     lengths = range(min(len(data), len(secret) - 1), 0, -1)
     return next((n for n in lengths if data.endswith(secret[:n])), 0)
 
 
 class _Output:
-    """Pipe to log: masked, rotated, the tail remembered."""
+    """Copies a pipe to the rotated log with secrets masked, and remembers the last bytes."""
 
-    def __init__(self, pipe: int, order: Order) -> None:
+    def __init__(self, pipe: int, spec: ScriptSpec) -> None:
         self._pipe = pipe
-        self._mask = Mask(order.secrets)
-        self._lent, self._lent_at_ns = order.lent, dict[Path, int]()
-        self._log = LogWriter(Path(order.log), order.log_limit_bytes)
+        self._mask = SecretMask(spec.secrets)
+        self._credentials_file, self._credentials_mtime_ns = spec.lent, dict[Path, int]()
+        self._log = LogWriter(Path(spec.log), spec.log_limit_bytes)
         self._tail = b""
         self.open = True
         os.set_blocking(pipe, False)
 
     def pump(self) -> bool:
-        """Move what is there; False when nothing was."""
+        """Copy what is available; False if nothing was."""
         try:
             data = os.read(self._pipe, _CHUNK_BYTES)
         except BlockingIOError:
             return False
         self.open = bool(data)
-        self._learn()
-        self._show(self._mask.feed(data) if data else self._mask.flush())
+        self._update_mask()
+        self._write(self._mask.feed(data) if data else self._mask.flush())
         return True
 
-    def _learn(self) -> None:
-        """What the machine was lent since. What it was lent before may still be shown."""
-        if not self._lent:
+    def _update_mask(self) -> None:
+        """Add credentials that were leased since. Older ones stay masked."""
+        if not self._credentials_file:
             return
-        own = Path(self._lent)  # of the job's store; and of those beside it
-        for path in (own, *own.parent.glob(f"{own.name}-{'[0-9a-f]' * 16}")):
-            with contextlib.suppress(OSError, ValueError):  # nothing is lent, or no longer
+        job_file = Path(self._credentials_file)  # the other stores' files are next to it
+        for path in (job_file, *job_file.parent.glob(f"{job_file.name}-{'[0-9a-f]' * 16}")):
+            with contextlib.suppress(OSError, ValueError):  # no credentials, or none any more
                 at_ns = path.stat().st_mtime_ns
-                if at_ns != self._lent_at_ns.get(path):
+                if at_ns != self._credentials_mtime_ns.get(path):
                     self._mask.add(secrets_in(path.read_text()))
-                    self._lent_at_ns[path] = at_ns
+                    self._credentials_mtime_ns[path] = at_ns
 
     def tail(self) -> str:
-        self._show(self._mask.flush())
+        self._write(self._mask.flush())
         return self._tail.decode("utf-8", "replace")
 
-    def _show(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         self._log.write(data)
         self._tail = (self._tail + data)[-_TAIL_BYTES:]
 
 
-def keep() -> int:
-    """Read an order from stdin, run it, and stay until its output is closed."""
+def supervise() -> int:
+    """Read a spec from stdin, run it, and stay until its output is closed. Returns the exit
+    code."""
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
-        return 0  # the agent ended before it had anything to run
-    order = Order(**json.loads(line))
-    # The way home for orphans is a comfort (see the module text); without it training runs too.
+        return 0  # the agent ended before it sent a spec
+    spec = ScriptSpec(**json.loads(line))
+    # Training also works without a subreaper.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # Not SIG_IGN, which the script would inherit.
+        # Not SIG_IGN, because the script would inherit it.
         signal.signal(number, lambda *_: None)
-    state = Path(order.state)
-    pids, ended = Record(state.with_suffix(".proc")), Record(state.with_suffix(".exit"))
-    began = time.monotonic()
+    state = Path(spec.state)
+    pids_file = PreallocatedFile(state.with_suffix(".proc"))
+    exit_file = PreallocatedFile(state.with_suffix(".exit"))
+    started_s = time.monotonic()
     try:
         program = subprocess.Popen(
-            list(order.argv),
-            cwd=order.cwd,
-            env=dict(order.env),
+            list(spec.argv),
+            cwd=spec.cwd,
+            env=dict(spec.env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        _record_exit(ended, order, 127, f"{order.argv[0]} cannot be started: {error}", 0.0)
+        failure = ScriptExit(127, f"{spec.argv[0]} cannot be started: {error}", 0.0)
+        _record_exit(exit_file, failure, spec.wake)
         return 1
-    _record_pids(pids, program.pid)
-    _wake(order.wake)
+    _record_pids(pids_file, program.pid)
+    _wake(spec.wake)
     assert program.stdout is not None  # noqa: S101 - a pipe was asked for
-    output = _Output(program.stdout.fileno(), order)
+    output = _Output(program.stdout.fileno(), spec)
     _pump_while(program, output)
     code = program.returncode if program.returncode >= 0 else 128 - program.returncode
-    _record_exit(ended, order, code, output.tail(), time.monotonic() - began)
-    # What a setup script left running keeps its output.
+    seconds = round(time.monotonic() - started_s, 3)
+    _record_exit(exit_file, ScriptExit(code, output.tail(), seconds), spec.wake)
+    # Processes that a setup script left running may still write output.
     while output.open:
         _wait(program.stdout.fileno(), None, None)
         output.pump()
@@ -234,62 +245,67 @@ def keep() -> int:
     return 0
 
 
-def _record_pids(record: Record, program: int) -> None:
-    keeper = identify(os.getpid())
-    # The script may have ended already: it waits to be reaped, and its start time with it.
+def _record_pids(record: PreallocatedFile, program: int) -> None:
+    supervisor = identify(os.getpid())
+    # The script may have ended already: a zombie has no start time here.
     started = identify(program) or Process(program, 0)
-    assert keeper is not None  # noqa: S101 - this very process
-    record.put({"keeper": [keeper.pid, keeper.started], "program": [started.pid, started.started]})
+    assert supervisor is not None  # noqa: S101 - this very process
+    record.put(
+        {"keeper": [supervisor.pid, supervisor.started], "program": [started.pid, started.started]}
+    )
 
 
-def _record_exit(record: Record, order: Order, code: int, tail: str, seconds: float) -> None:
-    record.put(asdict(Exit(code, tail, round(seconds, 3))))
-    _wake(order.wake)
+def _record_exit(record: PreallocatedFile, script_exit: ScriptExit, wake: str) -> None:
+    record.put(asdict(script_exit))
+    _wake(wake)
 
 
 def _pump_while(program: subprocess.Popen[bytes], output: _Output) -> None:
-    """Until the script has ended and its last output is in; not until its descendants closed it."""
+    """Copy output until the script has ended and its last output is in.
+
+    Descendants that keep the pipe open are not waited for.
+    """
     assert program.stdout is not None  # noqa: S101 - a pipe was asked for
-    pipe, watch = program.stdout.fileno(), _watch(program.pid)
+    pipe, pidfd = program.stdout.fileno(), _open_pidfd(program.pid)
     while program.poll() is None:
-        _wait(pipe if output.open else None, watch, None if watch is not None else 0.1)
+        _wait(pipe if output.open else None, pidfd, None if pidfd is not None else 0.1)
         if output.open:
             output.pump()
         _reap_orphans(program.pid)
     if output.open:
-        output.pump()  # its own last words are in the pipe, however late we come to look
+        output.pump()  # the script's last output is in the pipe, however late this runs
     quiet_at = time.monotonic() + _QUIET_S
-    while output.open and (left := quiet_at - time.monotonic()) > 0:
-        _wait(pipe, None, left)
+    while output.open and (remaining_s := quiet_at - time.monotonic()) > 0:
+        _wait(pipe, None, remaining_s)
         output.pump()
-    if watch is not None:
-        os.close(watch)
+    if pidfd is not None:
+        os.close(pidfd)
 
 
 def _reap_orphans(program: int) -> None:
-    """Processes that came to us when their parents ended; never the script itself."""
+    """Reap processes that became our children when their parents ended; never the script itself."""
     with contextlib.suppress(ChildProcessError):
-        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        while (ended := os.waitid(os.P_ALL, 0, look)) is not None and ended.si_pid != program:
-            os.waitpid(ended.si_pid, 0)
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while (child := os.waitid(os.P_ALL, 0, flags)) is not None and child.si_pid != program:
+            os.waitpid(child.si_pid, 0)
 
 
-def _watch(pid: int) -> int | None:
-    """A descriptor that becomes readable when the process ends, where the kernel has that."""
+def _open_pidfd(pid: int) -> int | None:
+    """Return a descriptor that becomes readable when the process ends; None if unsupported."""
     try:
         return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
     except OSError:
         return None
 
 
-def _wait(pipe: int | None, watch: int | None, timeout_s: float | None) -> None:
-    wanted = [descriptor for descriptor in (pipe, watch) if descriptor is not None]
+def _wait(pipe: int | None, pidfd: int | None, timeout_s: float | None) -> None:
+    descriptors = [descriptor for descriptor in (pipe, pidfd) if descriptor is not None]
     with contextlib.suppress(InterruptedError):
-        select.select(wanted, [], [], timeout_s)
+        select.select(descriptors, [], [], timeout_s)
 
 
 def _wake(path: str) -> None:
-    """Tell the agent that there is something to see; it looks by itself too, if less often."""
+    """Notify the agent, which otherwise polls less often."""
     with (
         contextlib.suppress(OSError),
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,

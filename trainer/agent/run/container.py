@@ -1,11 +1,11 @@
-"""The container that a job's `setup` and `run` are executed in, where the job names an image.
+"""The container in which a job's `setup` and `run` are executed, if the job names an image.
 
-One container an attempt, kept by `exec`: what `setup` installed is there for `run`, and nothing is
-committed, which would take minutes for an image of many gigabytes and serve nobody, for the next
-attempt has another machine. Three processes of keepers stand for it: one pulls the image, one holds
-the container (its first process ends when its stdin does, so that no container outlives who holds
-it), and `setup` or `run` is the client of an `exec`. All are found again by an agent that was
-started anew; what is in the container is found in `/proc`, by the scripts that it was told to run.
+Each attempt has one container, used through `exec`: whatever `setup` installed is there for `run`.
+Nothing is committed, which would take minutes for a large image, and the next attempt is on another
+machine anyway. Three supervised processes belong to it: one pulls the image, one holds the
+container (its first process ends when its stdin does, so that no container outlives its holder),
+and `setup` or `run` is the client of an `exec`. A restarted agent finds all of them again.
+Processes in the container are found in `/proc` by the scripts they were told to run.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from trainer.agent.base.context import AgentContext
 from trainer.agent.base.health_verdict import MACHINE, HealthVerdict
 from trainer.agent.base.journal import Journal
 from trainer.agent.base.paths import write_private
-from trainer.agent.base.redaction import hidden_of
-from trainer.agent.process.engines import ContainerRequest, Engine, make_logins
+from trainer.agent.base.redaction import secret_values
+from trainer.agent.process.engines import ContainerRequest, Engine, registry_config
 from trainer.agent.process.pull import REFUSED, read_result
 from trainer.agent.process.script import Script, ScriptState
-from trainer.agent.process.script_supervisor import Order
+from trainer.agent.process.script_supervisor import ScriptSpec
 from trainer.agent.run.container_contents import (
-    LOGIN,
-    homes,
+    LOGIN_VARIABLES,
     inside_script,
-    login_of,
+    mounted_homes,
+    registry_login,
     shared_folders,
 )
-from trainer.agent.run.prepare import build_env, make_order
+from trainer.agent.run.prepare import build_env
 
 _LOG = logging.getLogger(__name__)
-STREAM = "setup"  # whose log has the pull's progress
+STREAM = "setup"  # the log that gets the pull's progress
 PROGRESS_EVERY_S = 15.0
-_ORDERS = 3
-# The first process of a container: says that it is there, and ends with its stdin, which ends with
-# whoever holds it. bash, where the image has it, buries at once what is left to it.
+_MAX_STARTS = 3
+# The first process of a container: creates the `up` file and ends with its stdin, and so with its
+# holder. bash, if the image has it, reaps orphans at once.
 _HOLD = """if [ -z "$HELD" ] && command -v bash >/dev/null 2>&1; then
     HELD=1
     export HELD
-    exec bash {own}
+    exec bash {script}
 fi
 : >{up}
 read -r _
 exit 0
 """
-# The client's stdin, and with it the container's, ends with this shell's tree and not before.
+# The client's stdin, and so the container's, ends with this shell's process tree and not before.
 _CLIENT = """exec 9< <(exec sleep infinity 2>/dev/null)
 held=$!
 {run} <&9
@@ -67,7 +67,7 @@ exit "$code"
 """
 _REMOVE = """i=0
 while [ "$i" -lt 20 ]; do
-    "$@" >/dev/null 2>&1 && {{ {own}rm -f {mark}; exit 0; }}
+    "$@" >/dev/null 2>&1 && {{ {chown}rm -f {mark}; exit 0; }}
     i=$((i + 1)); sleep 1
 done
 exit 1
@@ -75,274 +75,314 @@ exit 1
 
 
 class Stage(Enum):
-    """How far a container has come."""
+    """The progress of a container."""
 
-    COMING = "coming"
+    PENDING = "coming"
     UP = "up"
     REFUSED = "the job cannot have it"
-    UNREACHED = "this machine cannot have it"
+    UNAVAILABLE = "this machine cannot have it"
 
 
 @dataclass(frozen=True)
 class ContainerStatus:
-    """`text` says why not."""
+    """The progress, and the reason in `text` if there can be no container."""
 
     stage: Stage
     text: str = ""
     code: int = 0
     seconds: float = 0.0
 
-    def unwell(self, journal: Journal) -> HealthVerdict:
-        """Why this machine is given up, on record."""
-        unwell = HealthVerdict(MACHINE, self.text, again=False)
-        journal.append(wire.UNWELL, {**unwell.to_data(), "stacks": 0, "step": 0})
-        return unwell
+    def record_unfit(self, journal: Journal) -> HealthVerdict:
+        """Journal the verdict that ends this machine, and return it."""
+        verdict = HealthVerdict(MACHINE, self.text, again=False)
+        journal.append(wire.UNWELL, {**verdict.to_data(), "stacks": 0, "step": 0})
+        return verdict
 
 
 class Container:
-    """Belongs to the agent's loop; `look` is called until it is UP, and takes every step."""
+    """The job's container. Belongs to the agent's loop, which calls `advance` until the stage is
+    UP."""
 
-    def __init__(self, site: AgentContext, said: Iterable[str]) -> None:
-        self._site = site
-        memory = site.places.memory
-        self._pull = Script(memory / "image", site.keeper_argv, site.keeper_env)
-        self._hold = Script(memory / "container", site.keeper_argv, site.keeper_env)
-        self._ok_said = wire.IMAGE + ":ok" in said
-        self._said = self._ok_said or wire.IMAGE in said
-        self._told_at: float | None = None
-        self._told = ""
-        self._refusal = ""  # why no script could be ordered the last time
+    def __init__(self, context: AgentContext, reported: Iterable[str]) -> None:
+        self._context = context
+        memory = context.paths.memory
+        self._pull = Script(memory / "image", context.supervisor_argv, context.supervisor_env)
+        self._hold = Script(memory / "container", context.supervisor_argv, context.supervisor_env)
+        self._success_reported = wire.IMAGE + ":ok" in reported
+        self._begin_reported = self._success_reported or wire.IMAGE in reported
+        self._reported_at: float | None = None
+        self._reported_line = ""
+        self._start_error = ""  # of the last attempt to start a script
         self._removing: subprocess.Popen[bytes] | None = None
 
-    # --- where things are
+    # --- names and paths
 
     @property
     def name(self) -> str:
-        """Of the job, the generation and this machine's folder: the same after a restart."""
-        config, places = self._site.config, self._site.places
-        return f"spotd-{config.job_id}-g{config.generation}-{places.memory.name[:8]}"
+        """Built from the job, the generation and this machine's folder: the same after a
+        restart."""
+        config, paths = self._context.config, self._context.paths
+        return f"spotd-{config.job_id}-g{config.generation}-{paths.memory.name[:8]}"
 
     @property
-    def begun(self) -> bool:
-        """An agent has begun to bring it here."""
+    def started(self) -> bool:
+        """Whether an agent has started to bring the image here."""
         return self._pull.state is not ScriptState.ABSENT
 
     @property
     def hold_script(self) -> Path:
-        return self._site.places.memory / "hold.in"
+        return self._context.paths.memory / "hold.in"
 
-    def enter(self, **scripts: Script) -> None:
-        """They run in it, by these names."""
+    def run_scripts_inside(self, **scripts: Script) -> None:
+        """Make these scripts run in the container."""
         for name, script in scripts.items():
-            script.inside = self.inside(name)
+            script.container_scripts = self.script_paths(name)
 
-    def inside(self, name: str) -> tuple[Path, Path]:
-        """What the container's shell is told to run for a script, and its first process: in `/proc`
-        their arguments tell who they are."""
-        return self._site.places.memory / f"{name}.in", self.hold_script
+    def script_paths(self, name: str) -> tuple[Path, Path]:
+        """Return the file that the container's shell runs for a script, and the first process's
+        file.
+
+        Their arguments identify both processes in `/proc`.
+        """
+        return self._context.paths.memory / f"{name}.in", self.hold_script
 
     @property
     def _up(self) -> Path:
-        return self._site.places.memory / "container.up"
+        return self._context.paths.memory / "container.up"
 
     @property
     def _result(self) -> Path:
-        return self._site.places.memory / "image.found"
+        return self._context.paths.memory / "image.found"
 
-    # --- forward
+    # --- progress
 
-    def look(self, start: StartDocument, now: float) -> ContainerStatus:
-        """Take the next step. Raises OSError where the machine has no room for it."""
+    def advance(self, start: StartDocument, now: float) -> ContainerStatus:
+        """Take the next step. Raises OSError if the machine has no memory or disk space for it."""
         match self._pull.state:
             case ScriptState.ABSENT:
-                return self._order_pull(start)
-            case ScriptState.ORDERED | ScriptState.RUNNING:
-                self._tell_progress(now)
-                return ContainerStatus(Stage.COMING)
+                return self._start_pull(start)
+            case ScriptState.STARTING | ScriptState.RUNNING:
+                self._report_progress(now)
+                return ContainerStatus(Stage.PENDING)
             case ScriptState.ENDED:
-                ended = self._pull.ended
-        if ended.code:
+                script_exit = self._pull.exit
+        if script_exit.code:
             self._forget_login()
-            stage = Stage.REFUSED if ended.code == REFUSED else Stage.UNREACHED
-            text = ended.tail.strip().rpartition("\n")[2] or f"pulling failed: {ended.code}"
-            self._say({"status": "failed", "text": text, "image": start.image})
-            return ContainerStatus(stage, text, ended.code, ended.seconds)
-        return self._look_at_container(start, ended.seconds)
+            stage = Stage.REFUSED if script_exit.code == REFUSED else Stage.UNAVAILABLE
+            text = (
+                script_exit.tail.strip().rpartition("\n")[2]
+                or f"pulling failed: {script_exit.code}"
+            )
+            self._append({"status": "failed", "text": text, "image": start.image})
+            return ContainerStatus(stage, text, code=script_exit.code, seconds=script_exit.seconds)
+        return self._advance_container(start, script_exit.seconds)
 
-    def _look_at_container(self, start: StartDocument, seconds: float) -> ContainerStatus:
-        found = read_result(self._result)
-        if not self._ok_said:
-            self._ok_said = True
+    def _advance_container(self, start: StartDocument, seconds: float) -> ContainerStatus:
+        pull_result = read_result(self._result)
+        if not self._success_reported:
+            self._success_reported = True
             self._forget_login()
-            facts = {name: found[name] for name in ("digest", "engine", "pulled")}
-            self._say({"status": "ok", "image": start.image, "seconds": seconds, **facts})
+            facts = {name: pull_result[name] for name in ("digest", "engine", "pulled")}
+            self._append({"status": "ok", "image": start.image, "seconds": seconds, **facts})
         state = self._hold.state
         if state is ScriptState.ABSENT:
-            if self._hold.orders >= _ORDERS:
+            if self._hold.start_count >= _MAX_STARTS:
                 return ContainerStatus(
-                    Stage.UNREACHED, "the process that holds the container ends at once"
+                    Stage.UNAVAILABLE, "the process that holds the container ends at once"
                 )
-            self._make(start, found)
+            self._create(start, pull_result)
         elif state is ScriptState.ENDED:
-            ended = self._hold.ended
-            text = ended.tail.strip()[-500:] or "it ended by itself"
+            script_exit = self._hold.exit
+            text = script_exit.tail.strip()[-500:] or "it ended by itself"
             return ContainerStatus(
-                Stage.REFUSED, f"the container cannot be started: {text}", ended.code
+                Stage.REFUSED, f"the container cannot be started: {text}", script_exit.code
             )
         elif self._up.exists():
             return ContainerStatus(Stage.UP)
-        return ContainerStatus(Stage.COMING)
+        return ContainerStatus(Stage.PENDING)
 
-    def _order_pull(self, start: StartDocument) -> ContainerStatus:
-        if self._pull.orders >= _ORDERS:
-            return ContainerStatus(Stage.UNREACHED, "the process that pulls the image ends at once")
-        memory = self._site.places.memory
-        self._say_once_begun(start.image)
+    def _start_pull(self, start: StartDocument) -> ContainerStatus:
+        if self._pull.start_count >= _MAX_STARTS:
+            return ContainerStatus(
+                Stage.UNAVAILABLE, "the process that pulls the image ends at once"
+            )
+        memory = self._context.paths.memory
+        self._append_begin(start.image)
         logins = ""
-        login = login_of(start)
+        login = registry_login(start)
         if login:
             folder = memory / "logins"
             folder.mkdir(mode=0o700, exist_ok=True)
-            content = json.dumps(make_logins(start.image, login)).encode()
+            content = json.dumps(registry_config(start.image, login)).encode()
             write_private(folder / "config.json", content)
             logins = str(folder)
-        order = {"image": start.image, "logins": logins, "result": str(self._result)}
+        request = {"image": start.image, "logins": logins, "result": str(self._result)}
         path = memory / "image.order"
-        write_private(path, json.dumps(order).encode())
-        argv = [*self._site.keeper_argv[:-1], "pull", str(path)]
-        self._pull.order(self._plain_order("image", argv, self._site.keeper_env, start))
-        return ContainerStatus(Stage.COMING)
+        write_private(path, json.dumps(request).encode())
+        argv = [*self._context.supervisor_argv[:-1], "pull", str(path)]
+        self._pull.start(self._spec("image", argv, start))
+        return ContainerStatus(Stage.PENDING)
 
-    def _make(self, start: StartDocument, found: Mapping[str, Any]) -> None:
-        """Of the image that was found, by its id. Whatever else of this job still stands on this
-        machine, of a generation before this one, goes first: it is fenced, and holds the GPUs."""
-        places = self._site.places
-        engine = Engine(found["engine"], tuple(found["prefix"]))
-        place = hashlib.sha256(str(places.folder.parent).encode()).hexdigest()[:16]
-        shared = tuple(shared_folders(places, start, Path.home()))
-        hold = _HOLD.format(up=shlex.quote(str(self._up)), own=shlex.quote(str(self.hold_script)))
+    def _create(self, start: StartDocument, pull_result: Mapping[str, Any]) -> None:
+        """Make the container from the pulled image's id.
+
+        Containers that an earlier generation of this job left on this machine are removed first:
+        that generation is fenced, and its container holds the GPUs.
+        """
+        paths = self._context.paths
+        engine = Engine(pull_result["engine"], tuple(pull_result["prefix"]))
+        label = hashlib.sha256(str(paths.folder.parent).encode()).hexdigest()[:16]
+        shared = tuple(shared_folders(paths, start, Path.home()))
+        hold = _HOLD.format(
+            up=shlex.quote(str(self._up)), script=shlex.quote(str(self.hold_script))
+        )
         write_private(self.hold_script, hold.encode())
-        wanted = ContainerRequest(
-            self.name, place, found["image_id"], shared, found["gpus"], str(self.hold_script)
+        request = ContainerRequest(
+            name=self.name,
+            label=label,
+            image=pull_result["image_id"],
+            shared=shared,
+            gpus=pull_result["gpus"],
+            script=str(self.hold_script),
         )
         self._up.unlink(missing_ok=True)
         write_private(
-            self._site.places.container, json.dumps([found["engine"], *found["prefix"]]).encode()
+            self._context.paths.container,
+            json.dumps([pull_result["engine"], *pull_result["prefix"]]).encode(),
         )
         remove = shlex.join(engine.remove_argv("")[:-1])
         text = (
-            f"old=$({shlex.join(engine.list_argv(place))}) || exit\n"
-            f'for one in $old; do {remove} "$one" >/dev/null; done\n'
-            f"{_CLIENT.format(run=shlex.join(engine.run_argv(wanted)))}"
+            f"old=$({shlex.join(engine.list_argv(label))}) || exit\n"
+            f'for container in $old; do {remove} "$container" >/dev/null; done\n'
+            f"{_CLIENT.format(run=shlex.join(engine.run_argv(request)))}"
         )
-        path = places.memory / "container.sh"
+        path = paths.memory / "container.sh"
         write_private(path, text.encode())
-        env = self._site.keeper_env
-        self._hold.order(self._plain_order("container", ["bash", str(path)], env, start))
+        self._hold.start(self._spec("container", ["bash", str(path)], start))
 
-    def _plain_order(
-        self, name: str, argv: Sequence[str], env: Mapping[str, str], start: StartDocument
-    ) -> Order:
-        """Of something that is none of the job's own scripts."""
-        places = self._site.places
-        return Order(
+    def _spec(
+        self,
+        name: str,
+        argv: Sequence[str],
+        start: StartDocument,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "/",
+        stream: str = STREAM,
+    ) -> ScriptSpec:
+        """The spec of a process with this command; `env` is the supervisor's own by default."""
+        paths = self._context.paths
+        return ScriptSpec(
             argv=list(argv),
-            cwd="/",
-            env=dict(env),
-            log=str(places.logs / f"{STREAM}.log"),
-            log_limit_bytes=self._site.log_limit_bytes,
-            state=str(places.memory / name),
-            wake=str(places.control_socket),
-            secrets=hidden_of(start),
-            lent=str(places.lent),
+            cwd=cwd,
+            env=dict(self._context.supervisor_env if env is None else env),
+            log=str(paths.logs / f"{stream}.log"),
+            log_limit_bytes=self._context.log_limit_bytes,
+            state=str(paths.memory / name),
+            wake=str(paths.control_socket),
+            secrets=secret_values(start),
+            lent=str(paths.credentials_file),
         )
 
-    def order(self, name: str, stream: str, text: str, start: StartDocument, until: float) -> Order:
-        """An order to run `text`, in the container where the job wants one: its environment goes
-        into a private file in memory that both sides see. Raises OSError."""
-        site, places = self._site, self._site.places
-        if not start.image:
-            env = build_env(site.environ, site.config, start, places, until)
-            hidden, limit = hidden_of(start), site.log_limit_bytes
-            return make_order(name, stream, text, env, places, hidden, limit)
-        found = read_result(self._result)
-        engine = Engine(found["engine"], tuple(found["prefix"]))
-        script, inside = places.memory / f"{name}.sh", self.inside(name)[0]
-        write_private(script, text.encode())
-        base = {"HOME": str(Path.home())} if Path.home() in homes(Path.home()) else {}
-        env = build_env(base, site.config, start, places, until)
-        for variable in LOGIN:
-            env.pop(variable, None)
-        write_private(inside, inside_script(env, script).encode())
-        argv = engine.exec_argv(self.name, str(places.workdir), str(inside))
-        order = self._plain_order(name, argv, site.keeper_env, start)
-        return Order(**{**vars(order), "log": str(places.logs / f"{stream}.log")})
+    def script_spec(
+        self, name: str, text: str, start: StartDocument, *, stream: str, claim_until: float
+    ) -> ScriptSpec:
+        """The spec to run the shell script `text`, in the container if the job has one.
 
-    def try_order(
-        self, script: Script, name: str, stream: str, text: str, start: StartDocument, until: float
+        The script and its environment go into private files in memory, never onto a command line.
+        Raises OSError.
+        """
+        context, paths = self._context, self._context.paths
+        script, wrapper = paths.memory / f"{name}.sh", self.script_paths(name)[0]
+        write_private(script, text.encode())
+        if not start.image:
+            env = build_env(context.environ, context.config, start, paths, claim_until=claim_until)
+            argv = ["bash", str(script)]
+            return self._spec(name, argv, start, env=env, cwd=str(paths.workdir), stream=stream)
+        pull_result = read_result(self._result)
+        engine = Engine(pull_result["engine"], tuple(pull_result["prefix"]))
+        base = {"HOME": str(Path.home())} if Path.home() in mounted_homes(Path.home()) else {}
+        env = build_env(base, context.config, start, paths, claim_until=claim_until)
+        for variable in LOGIN_VARIABLES:
+            env.pop(variable, None)
+        write_private(wrapper, inside_script(env, script).encode())
+        argv = engine.exec_argv(self.name, str(paths.workdir), str(wrapper))
+        return self._spec(name, argv, start, stream=stream)
+
+    def try_start(
+        self,
+        script: Script,
+        name: str,
+        text: str,
+        start: StartDocument,
+        *,
+        stream: str,
+        claim_until: float,
     ) -> None:
-        """Order it, where the machine has room for that; why it has not is on record once."""
+        """Start a script if there is space for it; the reason why not is logged once."""
         try:
-            script.order(self.order(name, stream, text, start, until))
+            spec = self.script_spec(name, text, start, stream=stream, claim_until=claim_until)
+            script.start(spec)
         except OSError as error:
-            if str(error) != self._refusal:
-                _LOG.warning("%s cannot be ordered: %s", name, error)
-            self._refusal = str(error)
+            if str(error) != self._start_error:
+                _LOG.warning("%s cannot be started: %s", name, error)
+            self._start_error = str(error)
 
     # --- the end
 
     def kill(self) -> None:
-        """What brings it here, or holds it, ends now."""
+        """Kill the pull and the holder of the container."""
         self._pull.kill()
         self._hold.kill()
 
     def remove(self) -> None:
-        """Let the engine remove it, if it was made. Nobody waits for it: it goes on when we end."""
+        """Have the engine remove the container, if it was made. This goes on when the agent
+        ends."""
         self._pull.kill()
         self._forget_login()
         try:
-            kind, *prefix = json.loads(self._site.places.container.read_bytes())
+            kind, *prefix = json.loads(self._context.paths.container.read_bytes())
         except FileNotFoundError:
             return
-        engine, places = Engine(kind, tuple(prefix)), self._site.places
-        own = ""
-        if prefix:  # what the container's root wrote is ours to discard
-            mine = f"{os.getuid()}:{os.getgid()}"
-            find = [*prefix, "find", str(places.workdir), "-xdev", "-user", "0", "-exec"]
-            own = f"{shlex.join([*find, 'chown', '-h', mine, '{}', '+'])}; "
-        text = _REMOVE.format(own=own, mark=shlex.quote(str(self._site.places.container)))
+        engine, paths = Engine(kind, tuple(prefix)), self._context.paths
+        chown = ""
+        if prefix:  # make files of the container's root deletable for us
+            owner = f"{os.getuid()}:{os.getgid()}"
+            find = [*prefix, "find", str(paths.workdir), "-xdev", "-user", "0", "-exec"]
+            chown = f"{shlex.join([*find, 'chown', '-h', owner, '{}', '+'])}; "
+        text = _REMOVE.format(chown=chown, mark=shlex.quote(str(self._context.paths.container)))
         self._removing = subprocess.Popen(
             ["sh", "-c", text, "remove", *engine.remove_argv(self.name)],
             stdin=subprocess.DEVNULL,
             cwd="/",
-            env=dict(self._site.keeper_env),
+            env=dict(self._context.supervisor_env),
             start_new_session=True,
         )
 
-    # --- what is said
+    # --- journal
 
-    def _say(self, data: Mapping[str, Any]) -> None:
-        self._site.journal.append(wire.IMAGE, data)
+    def _append(self, data: Mapping[str, Any]) -> None:
+        self._context.journal.append(wire.IMAGE, data)
 
-    def _say_once_begun(self, image: str) -> None:
-        if not self._said:
-            self._said = True
-            self._say({"status": "begin", "image": image})
+    def _append_begin(self, image: str) -> None:
+        if not self._begin_reported:
+            self._begin_reported = True
+            self._append({"status": "begin", "image": image})
 
-    def _tell_progress(self, now: float) -> None:
-        """The newest line of the pull, now and then."""
-        if self._told_at is None:
-            self._told_at = now
-        if now < self._told_at + PROGRESS_EVERY_S:
+    def _report_progress(self, now: float) -> None:
+        """Journal the pull's newest output line at intervals."""
+        if self._reported_at is None:
+            self._reported_at = now
+        if now < self._reported_at + PROGRESS_EVERY_S:
             return
-        self._told_at = now
-        line = _last_line(self._site.places.logs / f"{STREAM}.log")
-        if line and line != self._told:
-            self._told = line
-            self._say({"status": "pulling", "text": line})
+        self._reported_at = now
+        line = _last_line(self._context.paths.logs / f"{STREAM}.log")
+        if line and line != self._reported_line:
+            self._reported_line = line
+            self._append({"status": "pulling", "text": line})
 
     def _forget_login(self) -> None:
-        (self._site.places.memory / "logins" / "config.json").unlink(missing_ok=True)
+        (self._context.paths.memory / "logins" / "config.json").unlink(missing_ok=True)
 
 
 def _last_line(log: Path) -> str:

@@ -1,4 +1,5 @@
-"""What a script of the job finds in its container: environment, folders; the login to pull."""
+"""What a script of the job finds in its container: environment and folders; and the registry
+login."""
 
 from __future__ import annotations
 
@@ -10,20 +11,23 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from spotd.wire import StartDocument
-from trainer.agent.base.paths import AgentPaths, in_memory
+from trainer.agent.base.paths import AgentPaths, secrets_in_memory
 
-LOGIN = {  # as SkyPilot names them
+LOGIN_VARIABLES = {  # as SkyPilot names them
     "SKYPILOT_DOCKER_USERNAME": "username",
     "SKYPILOT_DOCKER_PASSWORD": "password",
     "SKYPILOT_DOCKER_SERVER": "server",
 }
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_DATA = Path("/var/lib/spotd")  # a machine's local disks, where it has any
+_LOCAL_DISKS = Path("/var/lib/spotd")  # mount point of local disks, if the machine has any
 
 
 def inside_script(env: Mapping[str, str], script: Path) -> str:
-    """The environment, and the job's own text by the best shell that the image has. What is left of
-    it in `/proc` shows which file it runs, so it stays until the text has ended."""
+    """Return a shell script that sets the environment and runs the job's script.
+
+    It uses the best shell of the image. The process is recognized in `/proc` by the file it runs,
+    so it stays until the job's script has ended.
+    """
     lines = [
         f"export {name}={shlex.quote(value)}"
         for name, value in sorted(env.items())
@@ -34,36 +38,42 @@ def inside_script(env: Mapping[str, str], script: Path) -> str:
     return "\n".join([*lines, shell, "exit $?", ""])
 
 
-def login_of(start: StartDocument) -> dict[str, str]:
-    """The registry's login among the job's secrets and variables; empty without a user's name."""
-    known = {**start.envs, **start.secrets}
-    found = {field: known[name] for name, field in LOGIN.items() if known.get(name)}
-    return found if "username" in found else {}
+def registry_login(start: StartDocument) -> dict[str, str]:
+    """Return the registry login among the job's secrets and variables; empty without a user
+    name."""
+    variables = {**start.envs, **start.secrets}
+    login = {
+        field: variables[name] for name, field in LOGIN_VARIABLES.items() if variables.get(name)
+    }
+    return login if "username" in login else {}
 
 
-def shared_folders(places: AgentPaths, start: StartDocument, home: Path) -> list[str]:
-    """What the container sees at the same paths: ours, the user's (the caches in it too), the
-    machine's local disks, the job's files, and its checkpoints where they are on this machine."""
-    wanted = [places.home, *homes(home)]
-    if not in_memory(places):
-        wanted.append(places.memory)  # else in the shared memory, which every container has
-    if _DATA.is_dir():
-        wanted.append(_DATA)
-    taken = [one.target for one in start.packages] + [one.target for one in start.buckets]
-    wanted += [places.workdir / Path(target).expanduser() for target in taken]
+def shared_folders(paths: AgentPaths, start: StartDocument, home: Path) -> list[str]:
+    """Return the folders that the container sees at the same paths.
+
+    These are the agent's, the user's home (with its caches), the machine's local disks, the job's
+    files, and its checkpoints if they are on this machine.
+    """
+    folders = [paths.home, *mounted_homes(home)]
+    if not secrets_in_memory(paths):
+        folders.append(paths.memory)  # else it is in the shared memory, which every container has
+    if _LOCAL_DISKS.is_dir():
+        folders.append(_LOCAL_DISKS)
+    targets = [item.target for item in start.packages] + [item.target for item in start.buckets]
+    folders += [paths.workdir / Path(target).expanduser() for target in targets]
     for store in map(urlsplit, (start.store_url, *start.other_stores)):
         if store.scheme != "file":
             continue
         folder = Path(unquote(store.path))
         folder.mkdir(parents=True, exist_ok=True)
-        wanted.append(folder)
-    chosen: list[Path] = []
-    for path in sorted({Path(os.path.normpath(path)) for path in wanted}):
-        if not any(path.is_relative_to(other) for other in chosen):
-            chosen.append(path)
-    return [str(path) for path in chosen]
+        folders.append(folder)
+    outermost: list[Path] = []
+    for path in sorted({Path(os.path.normpath(path)) for path in folders}):
+        if not any(path.is_relative_to(other) for other in outermost):
+            outermost.append(path)
+    return [str(path) for path in outermost]
 
 
-def homes(home: Path) -> list[Path]:
-    """Root's home is left as the image has it: images keep programs there."""
+def mounted_homes(home: Path) -> list[Path]:
+    """Return the home to mount. Root's home stays the image's, where images keep programs."""
     return [] if home in (Path("/root"), Path("/")) else [home]

@@ -1,8 +1,7 @@
-"""HEAD on behalf of a script that knows nothing of it: claim, watch, final commit, release; and
-before each of these what its folder of checkpoints needs, where the job names one.
+"""Manage HEAD for a script that does not use our engine: claim, watch, final commit, release.
 
-Everything here waits for an object store, so it runs in threads of its own; what comes of it is
-posted to the agent's loop.
+Before each of these it also syncs the script's checkpoint folder, if the job names one. Everything
+here waits for an object store, so it runs in threads, and results are posted to the agent's loop.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from typing import Any, Protocol
 
 from providers.stores import open_store
 from providers.stores.base import StoreError, StoreUnavailableError
-from providers.stores.several import SeveralStores
+from providers.stores.multi_store import MultiStore
 from spotd.wire import AgentConfig, Head, Manifest, StartDocument, WireError
 from trainer.agent.base.context import AgentContext
-from trainer.agent.base.pythons import adopt
+from trainer.agent.base.pythons import add_saver_packages
 from trainer.agent.base.stop_timing import ENGINE_NONE
-from trainer.directory.sync import Directory
+from trainer.directory.sync import DirectorySync
 from trainer.fence import Fence, FencedError, StaleCommitError, read_head
 from trainer.saver.reader import CorruptError
 
@@ -35,10 +34,10 @@ WATCH_S = 5.0
 
 
 class AuthorityListener(Protocol):
-    """Who hears what became of HEAD; every call comes through `post`."""
+    """Receives changes of HEAD; every call comes through `post`."""
 
     def on_claimed(self, head: Head) -> None:
-        """HEAD is ours (or, for another rank of a gang, our rank 0's)."""
+        """HEAD is ours (or, on another rank of a gang, our rank 0's)."""
         ...
 
     def on_fenced(self, error: FencedError) -> None:
@@ -46,23 +45,24 @@ class AuthorityListener(Protocol):
         ...
 
     def on_settled(self, head: Head | None, *, final: bool) -> None:
-        """The final manifest, or the release, is in HEAD; None where that is another rank's."""
+        """The final manifest or the release is in HEAD; `head` is None if another rank writes
+        it."""
         ...
 
     def on_store_failed(self, text: str) -> None:
-        """The store refuses; trying again cannot help."""
+        """The store refuses permanently."""
         ...
 
 
 class EndedError(Exception):
-    """Nobody waits for it any more: the agent ends, or was told to stop."""
+    """The work is no longer needed: the agent ends, or was told to stop."""
 
 
 @dataclass
 class Authority:
-    """One node's dealings with HEAD. Rank 0 moves it; the other ranks look on.
+    """One node's access to HEAD. Rank 0 moves it, and the other ranks only read it.
 
-    The store is opened in the threads too: what ails it for a while must end nothing that runs.
+    The store is opened in the threads too, so that a temporary failure ends nothing that runs.
     """
 
     config: AgentConfig
@@ -71,24 +71,24 @@ class Authority:
     post: Callable[[Callable[[], None]], None]
     ended: threading.Event
     now_us: Callable[[], int]
-    folder: Path | None = None  # that the program saves to, where it is to be kept
-    tell: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _data: None
+    folder: Path | None = None  # the program's checkpoint folder, if it is to be uploaded
+    report: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _data: None
     monotonic: Callable[[], float] = time.monotonic
-    home: Path | None = None  # the agent's
+    home: Path | None = None  # the agent's home
 
     def __post_init__(self) -> None:
         self._opened: Fence | None = None
         self._opening = threading.Lock()
         local = self.start.store_url.startswith("file:")
         self._poll_s = POLL_FILE_S if local else POLL_REMOTE_S
-        self._directory: Directory | None = None
+        self._directory: DirectorySync | None = None
         if self.folder is not None:
-            self._directory = Directory(
+            self._directory = DirectorySync(
                 self.folder,
                 self.start.keep,
                 self.start.keep_every_steps,
                 lambda: self._fence,
-                self.tell,
+                self.report,
                 pause=self._pause,
                 monotonic=self.monotonic,
                 now_us=self.now_us,
@@ -96,14 +96,14 @@ class Authority:
 
     @property
     def _fence(self) -> Fence:
-        """Raises StoreError."""
+        """The fence, opened at its first use. Raises StoreError."""
         with self._opening:
             if self._opened is None:
                 if self.home is not None:
-                    adopt(self.home)
+                    add_saver_packages(self.home)
                 config, start = self.config, self.start
                 self._opened = Fence(
-                    SeveralStores(
+                    MultiStore(
                         open_store(start.store_url, start.store_options),
                         {
                             url: partial(open_store, url, options)
@@ -119,14 +119,14 @@ class Authority:
                 )
             return self._opened
 
-    def start_claim(self, claim_of: Callable[[], tuple[str, float]]) -> None:
-        """Wait until HEAD may be claimed, and claim it; `claim_of` may raise EndedError."""
+    def start_claim(self, claim_terms: Callable[[], tuple[str, float]]) -> None:
+        """Wait until HEAD may be claimed, and claim it; `claim_terms` may raise EndedError."""
 
         def claim() -> None:
             if self.config.rank:
                 head = self._wait_for_first_rank()
             else:
-                self._fence.wait_claimable(claim_of, self._poll_s, self._pause, self.monotonic)
+                self._fence.wait_claimable(claim_terms, self._poll_s, self._pause, self.monotonic)
                 head = self._fence.claim()
                 if self._directory is not None and not head.final:
                     self._directory.restore(head)
@@ -135,8 +135,8 @@ class Authority:
         self._start("claim", claim)
 
     def start_watch(self) -> None:
-        """Look now and then whether a newer generation took over: nobody else would tell us. And
-        what the program has saved."""
+        """Check regularly whether a newer generation took HEAD over, and sync the checkpoint
+        folder."""
 
         def watch() -> None:
             while True:
@@ -151,7 +151,7 @@ class Authority:
             self._start("directory", self._directory.run)
 
     def start_final(self) -> None:
-        """Commit the empty final manifest: the job's success."""
+        """Commit the empty final manifest, which records the job's success."""
 
         def commit() -> None:
             if self._directory is not None:
@@ -164,14 +164,14 @@ class Authority:
         self._start("final", commit)
 
     def start_release(self) -> None:
-        """Say in HEAD that nothing more comes from us; rank 0 says it for the gang."""
+        """Record in HEAD that this generation writes no more; rank 0 does it for the gang."""
 
         def release() -> None:
             head = None
             if self._directory is not None:
                 self._directory.finish(0.0)
             if not self.config.rank:
-                # A restarted agent holds nothing: it takes up its own claim again.
+                # A restarted agent has no claim in memory: claim again as the same generation.
                 if self._fence.head is None:
                     self._fence.claim()
                 head = self._fence.release()
@@ -190,13 +190,13 @@ class Authority:
         )
 
     def _wait_for_first_rank(self) -> Head:
-        ours = self.config.generation
+        generation = self.config.generation
         while True:
             entry = read_head(self._fence.store, self.config.job_id)
-            if entry is not None and entry[0].generation == ours:
+            if entry is not None and entry[0].generation == generation:
                 return entry[0]
-            if entry is not None and entry[0].generation > ours:
-                raise FencedError(entry[0].generation, ours, entry[0].owner)
+            if entry is not None and entry[0].generation > generation:
+                raise FencedError(entry[0].generation, generation, entry[0].owner)
             self._pause(self._poll_s)
 
     def _pause(self, seconds: float) -> None:
@@ -220,7 +220,7 @@ class Authority:
             self.post(lambda: self.listener.on_store_failed(text))
 
     def _try(self, work: Callable[[], None]) -> bool:
-        """False when it is to be tried again: no answer, or HEAD is not where we thought."""
+        """Return False to try again: the store is unavailable, or HEAD has moved."""
         try:
             work()
         except StoreUnavailableError as error:
@@ -232,24 +232,27 @@ class Authority:
 
 
 def authority_of(
-    site: AgentContext,
+    context: AgentContext,
     start: StartDocument,
+    *,
     listener: AuthorityListener,
-    tell: Callable[[str, Mapping[str, Any]], None],
+    report: Callable[[str, Mapping[str, Any]], None],
 ) -> Authority | None:
-    """Of a script that knows nothing of HEAD; None where the program claims it, or nobody does.
-    `tell(kind, data)` takes what becomes of saves."""
+    """Return the authority for a script without our engine; None if the program claims HEAD itself.
+
+    `report(kind, data)` receives the journal entries of its saves.
+    """
     if start.engine != ENGINE_NONE or start.bake:
         return None
-    folder = site.places.below_workdir(start.directory) if start.directory else None
+    folder = context.paths.in_workdir(start.directory) if start.directory else None
     return Authority(
-        site.config,
-        start,
-        listener,
-        site.post,
-        site.ended,
-        site.now_us,
-        folder=None if site.config.rank else folder,
-        tell=tell,
-        home=site.places.home,
+        config=context.config,
+        start=start,
+        listener=listener,
+        post=context.post,
+        ended=context.ended,
+        now_us=context.now_us,
+        folder=None if context.config.rank else folder,
+        report=report,
+        home=context.paths.home,
     )

@@ -1,4 +1,4 @@
-"""What a script gets from us: its environment, and the order that the keeper runs it by."""
+"""Prepare the job's files, and the environment of its scripts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from pathlib import Path
 from spotd import wire
 from spotd.wire import AgentConfig, Package, StartDocument
 from trainer.agent.base.context import AgentContext
-from trainer.agent.base.paths import AgentPaths, write_private
+from trainer.agent.base.paths import AgentPaths
 from trainer.agent.data.buckets import copy_buckets
 from trainer.agent.data.caches import restore_caches
 from trainer.agent.data.mounts import mount_buckets
 from trainer.agent.data.packages import PackageError, unpack_packages
-from trainer.agent.process.script_supervisor import Order
-from trainer.agent.run.saver_env import make_tools
-from trainer.directory.units import newest_in
+from trainer.agent.run.saver_env import ensure_saver_env
+from trainer.directory.units import newest_unit
 
-# Set by the way that the agent itself was started, and wrong for anybody else.
-_OURS = frozenset(
+# Variables that configure the agent itself and must not reach the job.
+_AGENT_VARIABLES = frozenset(
     {"SPOTD_METADATA_BASE", "SPOTD_LOG_LIMIT_BYTES", "SPOTD_HANG_S", "SPOTD_KMSG"}
     | {"SPOTD_PREPARED_S", "SPOTD_CACHE_QUIET_S"}
 )
@@ -33,23 +32,44 @@ def build_env(
     base: Mapping[str, str],
     config: AgentConfig,
     start: StartDocument,
-    places: AgentPaths,
+    paths: AgentPaths,
+    *,
     claim_until: float,
 ) -> dict[str, str]:
-    """The environment of `setup` and `run`: the machine's, the job's, ours; the last one wins.
+    """Build the environment of `setup` and `run`: the machine's, the job's, then ours; the last one
+    wins.
 
-    How HEAD is to be claimed, on the monotonic clock, is in it for as long as we do not speak.
+    It contains how HEAD may be claimed, with times on the monotonic clock, for programs that have
+    not connected to the agent yet.
     """
+    machine = {name: value for name, value in base.items() if name not in _AGENT_VARIABLES}
+    env = {
+        "PYTHONUNBUFFERED": "1",
+        **machine,
+        **_rendezvous_env(config, start),
+        **start.envs,
+        **start.secrets,
+        **_job_env(config, start, paths, claim_until=claim_until),
+    }
+    # After the program's own entries, so that our modules hide none of its.
+    env["PYTHONPATH"] = ":".join(filter(None, (env.get("PYTHONPATH"), hook_path())))
+    return env
+
+
+def _job_env(
+    config: AgentConfig, start: StartDocument, paths: AgentPaths, *, claim_until: float
+) -> dict[str, str]:
+    """Return the variables by which programs learn of their job, its store and their rank."""
     rank, nodes = str(config.rank), str(start.num_nodes)
-    ours = {
+    return {
         "SPOTD_JOB_ID": config.job_id,
         "SPOTD_JOB_NAME": start.job_name,
         "SPOTD_GENERATION": str(config.generation),
         "SPOTD_RANK": rank,
         "SPOTD_NUM_NODES": nodes,
         "SPOTD_TOKEN": config.token,
-        "SPOTD_SOCKET": str(places.worker_socket),
-        "SPOTD_SAVER": str(places.saver_socket),
+        "SPOTD_SOCKET": str(paths.worker_socket),
+        "SPOTD_SAVER": str(paths.saver_socket),
         "SPOTD_ENGINE": start.engine,
         "SPOTD_CLAIM": start.claim,
         "SPOTD_CLAIM_UNTIL": f"{claim_until:.3f}",
@@ -67,129 +87,100 @@ def build_env(
         "SPOTD_KEEP": str(start.keep),
         "SPOTD_KEEP_EVERY": str(start.keep_every_steps),
         "SPOTD_SUSPECT": start.suspect,
-        **_directory(start, places),
+        **_directory_env(start, paths),
         "SPOTD_PROGRESS_EVERY_S": f"{start.progress_every_s:g}",
         "SPOTD_PEER_TIMEOUT_S": f"{start.peer_timeout_s:g}" if start.peer_timeout_s else "",
-        # What a SkyPilot task expects to find.
+        # Variables that a SkyPilot task expects.
         "SKYPILOT_TASK_ID": f"sky-{config.job_id}",
         "SKYPILOT_NODE_IPS": "\n".join(start.node_ips),
         "SKYPILOT_NODE_RANK": rank,
         "SKYPILOT_NUM_NODES": nodes,
         "SKYPILOT_NUM_GPUS_PER_NODE": str(start.accelerators_per_node),
     }
-    machine = {name: value for name, value in base.items() if name not in _OURS}
-    meeting = _meeting(config, start)
-    found = {"PYTHONUNBUFFERED": "1", **machine, **meeting, **start.envs, **start.secrets, **ours}
-    # Behind the program's own: nothing of ours is in the way of what it brings.
-    found["PYTHONPATH"] = ":".join(filter(None, (found.get("PYTHONPATH"), hook_path())))
-    return found
 
 
-def _meeting(config: AgentConfig, start: StartDocument) -> dict[str, str]:
-    """Where torchrun's agents of a gang meet, by the variables that it takes its options from
-    (`PET_` and the option's name); what the job's own command says wins. By the static rendezvous:
-    its ranks are ours, and rank 0 is where HEAD is claimed. Each generation has a port of its own,
-    from below those that the kernel hands out: nobody meets who is left of the one before."""
+def _rendezvous_env(config: AgentConfig, start: StartDocument) -> dict[str, str]:
+    """Return torchrun's rendezvous options for a gang, as variables (`PET_` and the option's name).
+
+    The job's own command line overrides them. The static rendezvous is used: its ranks are ours,
+    and rank 0 is where HEAD is claimed. Each generation has its own port, below the kernel's
+    ephemeral range, so that no process meets one of an earlier generation.
+    """
     if start.num_nodes < 2 or not start.node_ips:
         return {}
-    place = zlib.crc32(f"{config.job_id}/{config.generation}".encode())
-    # By both of its names: the static rendezvous', and that of those that a command may ask for.
+    port_offset = zlib.crc32(f"{config.job_id}/{config.generation}".encode())
+    # Both names of the timeout: of the static rendezvous and of others that a command may choose.
     wait_s = f"{start.peer_timeout_s:.0f}"
-    conf = {"PET_RDZV_CONF": f"timeout={wait_s},join_timeout={wait_s}"}
+    timeout_conf = {"PET_RDZV_CONF": f"timeout={wait_s},join_timeout={wait_s}"}
     return {
-        **(conf if start.peer_timeout_s else {}),
+        **(timeout_conf if start.peer_timeout_s else {}),
         "PET_NNODES": str(start.num_nodes),
         "PET_NODE_RANK": str(config.rank),
         "PET_MASTER_ADDR": start.node_ips[0],
-        "PET_MASTER_PORT": str(_FIRST_PORT + place % _PORTS),
+        "PET_MASTER_PORT": str(_FIRST_PORT + port_offset % _PORTS),
     }
 
 
-def _directory(start: StartDocument, places: AgentPaths) -> dict[str, str]:
-    """Where the program is to save, and the checkpoint to go on from, if there is one."""
+def _directory_env(start: StartDocument, paths: AgentPaths) -> dict[str, str]:
+    """Return the folder to save to, and the checkpoint to resume from, if there is one."""
     if not start.directory:
         return {}
-    folder = places.below_workdir(start.directory)
+    folder = paths.in_workdir(start.directory)
     with contextlib.suppress(OSError):
-        return {"SPOTD_DIRECTORY": str(folder), "SPOTD_RESUME": newest_in(folder)}
+        return {"SPOTD_DIRECTORY": str(folder), "SPOTD_RESUME": newest_unit(folder)}
     return {"SPOTD_DIRECTORY": str(folder), "SPOTD_RESUME": ""}
 
 
 def hook_path() -> str:
-    """Where programs find `spotd_hook`: in our archive, or in our source folder."""
+    """Return where programs find `spotd_hook`: in our archive, or in our source folder."""
     return str(Path(__file__).parents[2] / "hook")
 
 
-def make_order(
-    name: str,
-    stream: str,
-    script: str,
-    env: Mapping[str, str],
-    places: AgentPaths,
-    secrets: list[str],
-    limit: int,
-) -> Order:
-    """An order to run `script` with bash, its output going to `stream`.
-
-    The text goes into a private file, never into a command. Raises OSError.
-    """
-    path = places.memory / f"{name}.sh"
-    write_private(path, script.encode())
-    return Order(
-        argv=["bash", str(path)],
-        cwd=str(places.workdir),
-        env=env,
-        log=str(places.logs / f"{stream}.log"),
-        log_limit_bytes=limit,
-        state=str(places.memory / name),
-        wake=str(places.control_socket),
-        secrets=secrets,
-        lent=str(places.lent),
-    )
-
-
-def start_unpacking(
-    site: AgentContext,
+def start_preparing(
+    context: AgentContext,
     start: StartDocument,
-    given_up: Callable[[], bool],
+    *,
+    cancelled: Callable[[], bool],
     done: Callable[[str], None],
 ) -> None:
-    """Once the machine is prepared, and in a thread of its own: the loop hears by `done` why the
-    job's files are not in place, or "" where they are, and what its caches have beside them.
-    Nothing of one that is `given_up`."""
+    """Prepare the job's files in a thread, once the machine is prepared.
+
+    The loop then gets `done(error)`, with "" if the job's files, mounts and caches are in place.
+    Stops early if `cancelled`.
+    """
 
     def unpack() -> None:
-        if site.places.inherits:  # all is in place since an earlier generation, and set up
-            link_workdir(site.places.workdir, Path.home())
-            error = mount_buckets(site, start, given_up)
-            site.post(lambda: done(error))
-        elif site.preparation.wait(given_up):
-            trouble = make_tools(site.places.home, start.tools)
-            if trouble:
-                site.journal.append(wire.WARNING, {"text": trouble})
-            error = unpack_all(site.places, start.packages)
-            error = error or copy_buckets(site, start, given_up)
-            error = error or mount_buckets(site, start, given_up)
+        if context.paths.inherits_workdir:  # an earlier generation unpacked and set up everything
+            link_workdir(context.paths.workdir, Path.home())
+            error = mount_buckets(context, start, cancelled)
+            context.post(lambda: done(error))
+        elif context.preparation.wait(cancelled):
+            problem = ensure_saver_env(context.paths.home, start.tools)
+            if problem:
+                context.journal.append(wire.WARNING, {"text": problem})
+            error = unpack_all(context.paths, start.packages)
+            error = error or copy_buckets(context, start, cancelled)
+            error = error or mount_buckets(context, start, cancelled)
             if not error:
-                restore_caches(site, start, given_up)
-            site.post(lambda: done(error))
+                restore_caches(context, start, cancelled)
+            context.post(lambda: done(error))
 
     threading.Thread(target=unpack, name="unpack", daemon=True).start()
 
 
-def unpack_all(places: AgentPaths, packages: Sequence[Package]) -> str:
-    """Put the job's files in place; why not, or nothing."""
+def unpack_all(paths: AgentPaths, packages: Sequence[Package]) -> str:
+    """Put the job's files in place; returns the error, or ""."""
     try:
-        # First the link: a mount below ~/sky_workdir is to land in the workdir.
-        link_workdir(places.workdir, Path.home())
-        unpack_packages(places.home, places.workdir, packages)
+        # The link comes first, so that a mount below ~/sky_workdir is in the workdir.
+        link_workdir(paths.workdir, Path.home())
+        unpack_packages(paths.home, paths.workdir, packages)
     except (PackageError, OSError) as error:
         return str(error) or repr(error)
     return ""
 
 
 def link_workdir(workdir: Path, home: Path) -> None:
-    """Let `~/sky_workdir`, which scripts may name, lead to this generation's folder."""
+    """Link `~/sky_workdir`, which scripts may use, to this generation's folder."""
     link = home / "sky_workdir"
     if link.is_symlink():
         link.unlink()

@@ -1,5 +1,7 @@
-"""When the program is asked to save: each request once, and more often while no notice could be
-heard. Then a machine that is taken away goes without a warning, and costs all since its last save.
+"""When to ask the program to save: on request, and more often while the metadata service is down.
+
+Without the metadata service a preemption comes without a notice and loses everything since the last
+save.
 """
 
 from __future__ import annotations
@@ -13,67 +15,73 @@ from trainer.agent.run.journal_replay import JournalReplay
 from trainer.agent.run.timing_stats import TimingStats
 
 SAVE_PENDING_S = 30.0
-SHARE = 3.0  # so many saves in the time of one, while no notice could be heard
-SAVES_LONG = 10.0  # of the longest recent save lie between two: they take a tenth of the time
+SAVES_PER_CADENCE = 3.0  # saves in the time of one, while the metadata service is down
+# The interval is at least this many times the longest recent save: saves take a tenth of the time.
+MIN_INTERVAL_SAVES = 10.0
 
 
 def blind_every_s(every_s: float, save_s: float) -> float:
-    """Seconds between saves while no notice could be heard, for a cadence of `every_s` and saves of
-    `save_s`: never more than the cadence."""
-    return min(every_s, max(every_s / SHARE, SAVES_LONG * save_s))
+    """Return the seconds between saves while the metadata service is down.
+
+    `every_s` is the normal interval, which is never exceeded, and `save_s` the duration of a save.
+    """
+    return min(every_s, max(every_s / SAVES_PER_CADENCE, MIN_INTERVAL_SAVES * save_s))
 
 
 class SaveRequests:
-    """Belongs to the agent's loop. `warn` puts a text on record."""
+    """Decides when to request saves. Belongs to the agent's loop. `warn` journals a warning."""
 
     def __init__(
         self,
-        demands: DesiredState,
-        pace: TimingStats,
+        desired: DesiredState,
+        timing_stats: TimingStats,
+        *,
         warn: Callable[[str], None],
-        past: JournalReplay,
+        replay: JournalReplay,
         now: float,
     ) -> None:
-        self._demands = demands
-        self._pace = pace
+        self._desired = desired
+        self._timing_stats = timing_stats
         self._warn = warn
-        self._asked_at = float("-inf")
-        # The newest save, however it ended; None while the program has no right to HEAD.
-        self._tried_at = now if wire.CLAIMED in past.said else None
-        self._blind = self._told = False
+        self._requested_at = float("-inf")
+        # The newest save, successful or not; None until the program has claimed HEAD.
+        self._last_save_at = now if wire.CLAIMED in replay.reported else None
+        self._blind = self._warned = False
 
-    def ask(self, now: float) -> bool:
-        """Ask for one. The same request again, while the first is being served, is the same."""
-        if now - self._asked_at <= SAVE_PENDING_S:
+    def request(self, now: float) -> bool:
+        """Count a request; False if one was made recently and is still being served."""
+        if now - self._requested_at <= SAVE_PENDING_S:
             return False
-        self._asked_at = now
-        self._demands.saves += 1
+        self._requested_at = now
+        self._desired.saves += 1
         return True
 
     def note(self, kind: str, now: float) -> None:
-        """The program has said something."""
+        """Process a message of the program."""
         if kind in (wire.CHECKPOINT, wire.CHECKPOINT_FAILED):
-            self._asked_at = float("-inf")
+            self._requested_at = float("-inf")
         if kind in (wire.CLAIMED, wire.CHECKPOINT, wire.CHECKPOINT_FAILED):
-            self._tried_at = now
+            self._last_save_at = now
 
-    def see(self, *, up: bool) -> None:
-        """Whether a notice could be heard."""
-        self._blind, self._told = not up, False
+    def set_metadata_up(self, *, up: bool) -> None:
+        """Record whether notices can be received."""
+        self._blind, self._warned = not up, False
 
     def due(self, now: float, rank: int) -> bool:
-        """Whether the cadence is too long for now. Told once an outage. The ranks of a gang save
-        together: rank 0 alone asks, which hears when they have."""
-        start = self._demands.start
-        if not self._blind or self._tried_at is None or rank or start is None:
+        """Whether to request a save now; warns once per outage.
+
+        The ranks of a gang save together, so only rank 0, which learns of every save, requests one.
+        """
+        start = self._desired.start
+        if not self._blind or self._last_save_at is None or rank or start is None:
             return False
-        every_s = blind_every_s(start.every_s, self._pace.policy().save_s)
+        every_s = blind_every_s(start.every_s, self._timing_stats.stop_timing().save_s)
         if start.engine == ENGINE_NONE or every_s >= start.every_s:
             return False
-        if now - max(self._tried_at, self._asked_at) < every_s:
+        if now - max(self._last_save_at, self._requested_at) < every_s:
             return False
-        if not self._told:
-            self._told = True
-            often = f"each {every_s:.3g} s instead of {start.every_s:.3g} s"
-            self._warn(f"while no notice could be heard, the program is asked to save {often}")
+        if not self._warned:
+            self._warned = True
+            interval = f"every {every_s:.3g} s instead of {start.every_s:.3g} s"
+            self._warn(f"while notices cannot be received, the program saves {interval}")
         return True

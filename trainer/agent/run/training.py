@@ -1,7 +1,7 @@
 """One node's part of a generation, from the packages to the exit code.
 
 setup -> (our engine: the program claims HEAD itself | any script: we claim) -> run -> (any script:
-final manifest or release) -> exited. Every step can be taken up again by a restarted agent.
+final manifest or release) -> exited. A restarted agent can continue at every step.
 """
 
 from __future__ import annotations
@@ -16,77 +16,86 @@ from trainer.agent.base.desired_state import DesiredState
 from trainer.agent.base.health_verdict import HealthVerdict
 from trainer.agent.base.phase import Phase
 from trainer.agent.process.script import Script, ScriptState
-from trainer.agent.process.script_supervisor import Exit
+from trainer.agent.process.script_supervisor import ScriptExit
 from trainer.agent.run.container import Stage
-from trainer.agent.run.exit_code import final_save, meaning_of
+from trainer.agent.run.exit_code import final_checkpoint, interpret_exit
 from trainer.agent.run.head_authority import Authority, EndedError, authority_of
 from trainer.agent.run.journal_replay import JournalReplay
-from trainer.agent.run.prepare import start_unpacking
+from trainer.agent.run.prepare import start_preparing
 from trainer.agent.run.saver import Saver
 from trainer.fence import FencedError
 
-Tell = Callable[[str, Mapping[str, Any]], None]
+Report = Callable[[str, Mapping[str, Any]], None]
 _CRASHED = 1
-_ORDERS = 3  # a script that does not start, because its keeper dies, is ordered this often
+_MAX_STARTS = 3  # attempts to start a script whose supervisor dies before it does
 
 
 class Training:
-    """Lives in the agent's loop: no method waits. `past` is what this boot's journal has; `tell`
-    takes what becomes of saves that the agent makes."""
+    """The state machine of one generation. Lives in the agent's loop: no method blocks.
+
+    `replay` is the state from this boot's journal; `report` receives the journal entries of saves
+    that the agent makes.
+    """
 
     def __init__(
         self,
-        site: AgentContext,
-        demands: DesiredState,
-        past: JournalReplay,
+        context: AgentContext,
+        desired: DesiredState,
+        *,
+        replay: JournalReplay,
         saver: Saver,
-        tell: Tell,
+        report: Report,
     ) -> None:
-        self._site, self._tell = site, tell
-        self._demands = demands
-        self._said = said = set(past.said)
+        self._context, self._report = context, report
+        self._desired = desired
+        self._reported = reported = set(replay.reported)
         self._saver, self._container = saver, saver.container
-        memory, keeper = site.places.memory, (site.keeper_argv, site.keeper_env)
-        self._setup = Script(memory / "setup", *keeper)
-        self._run = Script(memory / "run", *keeper)
+        self._setup, self._run = (
+            Script(context.paths.memory / name, context.supervisor_argv, context.supervisor_env)
+            for name in ("setup", "run")
+        )
         self.workers = self._run.workers
         self._authority: Authority | None = None
         self._worker_codes: dict[int, int] = {}
-        self._exit: Exit | None = None
-        self.final = wire.CHECKPOINT + ":final" in said  # the job's success is in HEAD
-        self.claimed = wire.CLAIMED in said
-        self._fenced = self._over = False  # over: the script; its last words may be on their way
-        self.unwell = past.unwell.pending  # what runs is to be ended for
-        self.blame: Callable[[int], None] = lambda _code: None  # may find it unwell by its exit
-        self.may_run: Callable[[], bool] = lambda: True  # what it reads is there
-        self.code: int | None = None  # of EXITED, when this agent has written it
-        self.phase = Phase.ENDED if wire.EXITED in said else Phase.WAITING
+        self._run_exit: ScriptExit | None = None
+        self.final = wire.CHECKPOINT + ":final" in reported  # the job's success is in HEAD
+        self.claimed = wire.CLAIMED in reported
+        self._fenced = False
+        self._script_ended = False  # its last messages may still be on their way
+        self.verdict = replay.health.pending  # why the running script is to be ended
+        # May set `verdict` by the exit code.
+        self.on_script_exit: Callable[[int], None] = lambda _code: None
+        self.can_run: Callable[[], bool] = lambda: True  # False while a mount is missing
+        self.code: int | None = None  # of the EXITED entry, if this agent has written it
+        self.phase = Phase.ENDED if wire.EXITED in reported else Phase.WAITING
 
-    # --- forward
+    # --- progress
 
     def warm_up(self) -> None:
-        """Have a keeper ready, so that `run` starts without delay."""
+        """Start a supervisor in advance, so that `run` starts without delay."""
         if self.phase is Phase.WAITING:
             self._run.warm_up()
 
     def begin(self) -> None:
-        """Take up the start document, at whatever point an earlier agent left it."""
+        """Continue with the start document, from wherever an earlier agent left it."""
         if self._authority is None:
-            self._authority = authority_of(self._site, self._start, self, self._tell)
+            self._authority = authority_of(
+                self._context, self._start, listener=self, report=self._report
+            )
         if self.phase is not Phase.WAITING:
             return
         if self._start.image:
-            self._container.enter(setup=self._setup, run=self._run)
-            self._saver.enter()
+            self._container.run_scripts_inside(setup=self._setup, run=self._run)
+            self._saver.run_in_container()
         if self._run.state is not ScriptState.ABSENT:
             self._enter_running()
-        elif self._setup.state is not ScriptState.ABSENT or self._container.begun:
+        elif self._setup.state is not ScriptState.ABSENT or self._container.started:
             self.phase = Phase.SETUP
         else:
             self._prepare()
 
     def poll(self) -> None:
-        """Look at the processes, and take the next step if one has ended."""
+        """Check the processes, and take the next step if one has ended."""
         if self.phase is Phase.SETUP:
             self._poll_setup()
         elif self.phase is Phase.RUNNING:
@@ -94,215 +103,228 @@ class Training:
 
     def _prepare(self) -> None:
         self.phase = Phase.PREPARING
-        given_up = lambda: self.phase is not Phase.PREPARING  # noqa: E731
-        start_unpacking(self._site, self._start, given_up, self._prepared)
+        cancelled = lambda: self.phase is not Phase.PREPARING  # noqa: E731
+        start_preparing(self._context, self._start, cancelled=cancelled, done=self._prepared)
 
     def _prepared(self, error: str) -> None:
         if error:
             self._setup_failed(_CRASHED, 0.0, error)
         elif self.phase is Phase.PREPARING:
             self.phase = Phase.SETUP
-            self._saver.begin_early(self._start, self._demands.claim_until)
+            self._saver.start_early(self._start, self._desired.claim_until)
             self._poll_setup()
 
     def _poll_setup(self) -> None:
-        if self._start.image and not self._in_container():
+        if self._start.image and not self._container_ready():
             return
-        if self._site.places.inherits or not self._start.setup.strip():
+        if self._context.paths.inherits_workdir or not self._start.setup.strip():
             self._setup_done()
             return
-        self._say_once(wire.SETUP, wire.SETUP, {"status": "begin"})
+        self._append_once(wire.SETUP, wire.SETUP, {"status": "begin"})
         state = self._setup.state
         if state is ScriptState.ABSENT:
-            self._order(self._setup, "setup", "setup", self._start.setup)
+            self._start_script(self._setup, "setup", self._start.setup, stream="setup")
         if state is not ScriptState.ENDED:
             return
-        if (ended := self._setup.ended).code:
-            self._setup_failed(ended.code, ended.seconds, ended.tail)
+        if (script_exit := self._setup.exit).code:
+            self._setup_failed(script_exit.code, script_exit.seconds, script_exit.tail)
             return
-        self._say_once(wire.SETUP + ":ok", wire.SETUP, {"status": "ok", "seconds": ended.seconds})
+        self._append_once(
+            wire.SETUP + ":ok", wire.SETUP, {"status": "ok", "seconds": script_exit.seconds}
+        )
         self._setup_done()
 
-    def _in_container(self) -> bool:
-        """Whether there is one to run in; where there can be none, the job ends, or the machine."""
-        look = self._container.look(self._start, self._site.monotonic())
-        if look.stage is Stage.REFUSED:
-            self._setup_failed(look.code or _CRASHED, look.seconds, look.text)
-        elif look.stage is Stage.UNREACHED:
-            self.end_unfit(look.unwell(self._site.journal))
-        return look.stage is Stage.UP
+    def _container_ready(self) -> bool:
+        """Whether the container is up; if there can be none, the job or the machine is given up."""
+        status = self._container.advance(self._start, self._context.monotonic())
+        if status.stage is Stage.REFUSED:
+            self._setup_failed(status.code or _CRASHED, status.seconds, status.text)
+        elif status.stage is Stage.UNAVAILABLE:
+            self.end_unfit(status.record_unfit(self._context.journal))
+        return status.stage is Stage.UP
 
     def _setup_failed(self, code: int, seconds: float, tail: str) -> None:
         if self.phase is Phase.ENDED:
             return
         data = {"status": "failed", "code": code, "seconds": seconds, "tail": tail}
-        self._site.journal.append(wire.SETUP, data)
+        self._context.journal.append(wire.SETUP, data)
         self._end()
 
     def _setup_done(self) -> None:
         if self._start.hold:
-            self._say_once(wire.READY, wire.READY, {})  # the next generation has a rank for us
+            self._append_once(wire.READY, wire.READY, {})  # a rank only in the next generation
         elif self._start.bake:
-            self._exited(wire.EXIT_FINISHED, Exit(0, "setup is done", 0.0))
+            self._exited(wire.EXIT_FINISHED, ScriptExit(0, "setup is done", 0.0))
         elif self._authority is None:
             self._enter_running()
-            self._order_run()
+            self._start_run()
         else:
-            self._say_once(wire.READY, wire.READY, {})
+            self._append_once(wire.READY, wire.READY, {})
             self.phase = Phase.CLAIMING
             self._authority.start_claim(self._claim_of)
 
     def _claim_of(self) -> tuple[str, float]:
-        """From the claiming thread. Raises EndedError when we were stopped meanwhile."""
+        """Return the claim terms; called in the claiming thread. Raises EndedError after a stop."""
         if self.phase is not Phase.CLAIMING:
             raise EndedError
-        return self._demands.claim_of(self._site.monotonic())
+        return self._desired.claim_terms(self._context.monotonic())
 
     def on_claimed(self, head: Head) -> None:
-        """HEAD is ours: now, and not before, the script may run."""
+        """Start the script, which may run only now that HEAD is ours."""
         if self.phase is not Phase.CLAIMING:
-            self._give_back(head)
+            self._release_late_claim(head)
             return
         self.claimed = True
         current = head.current
         data = {"step": current.step, "manifest": current.manifest} if current else {"step": 0}
-        self._say_once(wire.CLAIMED, wire.CLAIMED, {"manifest": "", **data})
+        self._append_once(wire.CLAIMED, wire.CLAIMED, {"manifest": "", **data})
         if head.final:
-            self._exited(wire.EXIT_FINISHED, Exit(0, "the job had already finished", 0.0))
+            self._exited(wire.EXIT_FINISHED, ScriptExit(0, "the job had already finished", 0.0))
             return
         self._enter_running()
-        self._order_run()
+        self._start_run()
 
-    def _give_back(self, head: Head) -> None:
-        """We were stopped while the claim was under way: let nobody wait for us."""
-        ours = head.generation == self._site.config.generation and not head.final
-        if ours and self._authority is not None:
+    def _release_late_claim(self, head: Head) -> None:
+        """Release a claim that completed after a stop, so that no one waits for us."""
+        owned = head.generation == self._context.config.generation and not head.final
+        if owned and self._authority is not None:
             self._authority.start_release()
 
-    def _order_run(self) -> None:
-        if not self.may_run():
-            return  # `poll` asks again
-        if self.unwell is not None:
-            self.unwell = None
-            self._said.discard(wire.STARTED)
-        self._order(self._run, f"rank{self._site.config.rank}", "run", self._start.run)
+    def _start_run(self) -> None:
+        if not self.can_run():
+            return  # `poll` tries again
+        if self.verdict is not None:
+            self.verdict = None
+            self._reported.discard(wire.STARTED)
+        stream = f"rank{self._context.config.rank}"
+        self._start_script(self._run, "run", self._start.run, stream=stream)
 
     def _enter_running(self) -> None:
         self.phase = Phase.RUNNING
         if self._authority is not None:
             self._authority.start_watch()
 
-    def _order(self, script: Script, stream: str, name: str, text: str) -> None:
-        if self._demands.stopping is not None:
-            self.stop_idle()  # nothing is begun any more
+    def _start_script(self, script: Script, name: str, text: str, *, stream: str) -> None:
+        if self._desired.stopping is not None:
+            self.stop_idle()  # nothing is started any more
             return
-        if script.orders >= _ORDERS:
+        if script.start_count >= _MAX_STARTS:
             self._fail(f"the process that should start {name} ends at once: see agent.log")
             return
-        # `poll` tries again, for as long as there is no room
-        until = self._demands.claim_until
-        self._container.try_order(script, name, stream, text, self._start, until)
+        # `poll` tries again while there is no memory or disk space.
+        self._container.try_start(
+            script,
+            name,
+            text,
+            self._start,
+            stream=stream,
+            claim_until=self._desired.claim_until,
+        )
 
     # --- the end
 
     def _poll_run(self) -> None:
         state, pids = self._run.state, self._run.pids
         if pids is not None:
-            self._say_once(wire.STARTED, wire.STARTED, {"pids": [pids.program.pid]})
+            self._append_once(wire.STARTED, wire.STARTED, {"pids": [pids.program.pid]})
         if state is ScriptState.ABSENT:
-            self._order_run()
+            self._start_run()
         elif state is ScriptState.ENDED:
-            self._hear_out()
+            self._collect_last_messages()
 
-    def _hear_out(self) -> None:
-        """The program's own last words come before its end: they say what its exit means."""
-        now = self._site.monotonic()
-        if not self._over:
-            self.blame(self._run.ended.code)
+    def _collect_last_messages(self) -> None:
+        """Wait for the program's last messages before its exit is processed: they tell what it
+        means."""
+        now = self._context.monotonic()
+        if not self._script_ended:
+            self.on_script_exit(self._run.exit.code)
             self._saver.begin_end(now)
-            self._run.kill()  # what the script left behind
-        self._over = True
-        again = self.unwell is not None and self.unwell.again and not self.final
-        if self._saver.finish(now, self._demands.stopping, stays=again):
-            self._site.post(lambda: self._ran(self._run.ended))  # after what the lines have posted
+            self._run.kill()  # processes that the script left behind
+        self._script_ended = True
+        restarts = self.verdict is not None and self.verdict.again and not self.final
+        if self._saver.finish(now, self._desired.stopping, is_reused=restarts):
+            # After what the connections have posted.
+            self._context.post(lambda: self._run_ended(self._run.exit))
 
-    def want_saver(self, argv: Sequence[str]) -> None:
-        """The program asks for a saver beside it. Raises OSError."""
-        if self.phase is Phase.RUNNING and not self._over and self._authority is None:
-            self._saver.want(argv, self._start, self._demands.claim_until)
+    def request_saver(self, argv: Sequence[str]) -> None:
+        """Start a saver for the program. Raises OSError."""
+        if self.phase is Phase.RUNNING and not self._script_ended and self._authority is None:
+            self._saver.start(argv, self._start, self._desired.claim_until)
 
-    def _ran(self, ended: Exit) -> None:
+    def _run_ended(self, script_exit: ScriptExit) -> None:
         if self.phase is not Phase.RUNNING:
             return
-        self._exit = ended
-        if self.unwell is not None and self._demands.stopping is None and not self.final:
-            self._ended_unwell(self.unwell, ended)
+        self._run_exit = script_exit
+        if self.verdict is not None and self._desired.stopping is None and not self.final:
+            self._end_for_verdict(self.verdict, script_exit)
             return
         if self._authority is None:
-            self._exited(self._code_of_ours(ended.code), ended)
+            self._exited(self._interpret_exit(script_exit.code), script_exit)
             return
-        if self._demands.stopping is not None:
+        if self._desired.stopping is not None:
             self.phase = Phase.SETTLING
             self._authority.start_release()
-        elif ended.code == 0 and self._start.num_nodes == 1:
+        elif script_exit.code == 0 and self._start.num_nodes == 1:
             self.phase = Phase.SETTLING
             self._authority.start_final()
         else:
-            self._exited(_CRASHED if ended.code == wire.EXIT_FENCED else ended.code, ended)
+            self._exited(
+                _CRASHED if script_exit.code == wire.EXIT_FENCED else script_exit.code, script_exit
+            )
 
-    def _ended_unwell(self, unwell: HealthVerdict, ended: Exit) -> None:
-        """It begins again, or that was its end here. HEAD shuts out what it had under way."""
-        if not unwell.again:
-            self._exited(unwell.code, ended)
+    def _end_for_verdict(self, verdict: HealthVerdict, script_exit: ScriptExit) -> None:
+        """Restart the script, or end this machine's part. HEAD fences off unfinished saves."""
+        if not verdict.again:
+            self._exited(verdict.code, script_exit)
             return
-        self._run.forget()
-        self._exit, self._over = None, False
+        self._run.reset()
+        self._run_exit, self._script_ended = None, False
         self._worker_codes.clear()
-        self._order_run()
+        self._start_run()
 
-    def _code_of_ours(self, code: int) -> int:
-        """What the exit means."""
-        meant, warning = meaning_of(
+    def _interpret_exit(self, code: int) -> int:
+        """Return the exit code to report."""
+        meaning, warning = interpret_exit(
             code,
             set(self._worker_codes.values()),
             final=self.final,
-            released=wire.RELEASED in self._said,
-            stopped=self._demands.stopping is not None,
+            released=wire.RELEASED in self._reported,
+            stopped=self._desired.stopping is not None,
         )
         if warning:
-            self._site.journal.append(wire.WARNING, {"text": warning})
-        return meant
+            self._context.journal.append(wire.WARNING, {"text": warning})
+        return meaning
 
     def on_settled(self, head: Head | None, *, final: bool) -> None:
-        """The script's end is in HEAD."""
+        """Record the script's end, which is now in HEAD."""
         self.final = self.final or final
         current = head.current if head else None
         step, manifest = (current.step, current.manifest) if current else (0, "")
         if final and current is not None:
-            self._site.journal.append(wire.CHECKPOINT, final_save(current))
+            self._context.journal.append(wire.CHECKPOINT, final_checkpoint(current))
         elif head is not None:
-            self._site.journal.append(wire.RELEASED, {"step": step, "manifest": manifest})
+            self._context.journal.append(wire.RELEASED, {"step": step, "manifest": manifest})
         if self.phase is Phase.SETTLING:
-            ended = self._exit or Exit(0, "", 0.0)
-            self._exited(wire.EXIT_FINISHED if final else wire.EXIT_RELEASED, ended)
+            script_exit = self._run_exit or ScriptExit(0, "", 0.0)
+            self._exited(wire.EXIT_FINISHED if final else wire.EXIT_RELEASED, script_exit)
 
     def on_fenced(self, error: FencedError) -> None:
-        """A newer generation owns HEAD: nothing that runs here counts any more."""
+        """End everything, because a newer generation owns HEAD."""
         self._fenced = True
         if self.phase is not Phase.ENDED:
             self.kill()
-            self._exited(wire.EXIT_FENCED, Exit(wire.EXIT_FENCED, str(error), 0.0))
+            self._exited(wire.EXIT_FENCED, ScriptExit(wire.EXIT_FENCED, str(error), 0.0))
 
     def on_store_failed(self, text: str) -> None:
-        """HEAD cannot be moved, and trying again cannot help."""
+        """Fail, or only warn while the script runs: HEAD cannot be moved."""
         if self.phase is Phase.RUNNING:
-            self._site.journal.append(wire.WARNING, {"text": text})
+            self._context.journal.append(wire.WARNING, {"text": text})
         elif self.phase is not Phase.ENDED:
             self._fail(text)
 
     def commit_final(self) -> str:
-        """All ranks of a gang exited 0: rank 0 says so in HEAD. Returns why not, or nothing."""
-        config = self._site.config
+        """Commit the final manifest after all ranks exited 0; returns why not, or ""."""
+        config = self._context.config
         if self._authority is None or config.rank:
             return "only rank 0 of a script without our engine commits the final manifest"
         if self.phase is not Phase.ENDED or not self._finished():
@@ -313,50 +335,52 @@ class Training:
 
     @property
     def awaits_final(self) -> bool:
-        """Over, but nobody else can say in HEAD that the gang has finished, when it has."""
-        ours = self._authority is not None and not self.final and not self._fenced
-        over = self.phase is Phase.ENDED and self._demands.stopping is None
-        return ours and over and self._finished()
+        """Whether this node is done, but must still record the gang's success in HEAD."""
+        owned = self._authority is not None and not self.final and not self._fenced
+        is_ended = self.phase is Phase.ENDED and self._desired.stopping is None
+        return owned and is_ended and self._finished()
 
     def _fail(self, text: str) -> None:
-        self._exited(_CRASHED, Exit(_CRASHED, text, 0.0))
+        self._exited(_CRASHED, ScriptExit(_CRASHED, text, 0.0))
 
-    def _exited(self, code: int, ended: Exit) -> None:
+    def _exited(self, code: int, script_exit: ScriptExit) -> None:
         if self.phase is Phase.ENDED:
             return
         self.code = code
-        ranks = {str(self._site.config.rank): ended.code}
+        ranks = {str(self._context.config.rank): script_exit.code}
         ranks |= {f"worker{rank}": worker for rank, worker in sorted(self._worker_codes.items())}
-        self._say_once(wire.EXITED, wire.EXITED, {"code": code, "ranks": ranks, "tail": ended.tail})
+        self._append_once(
+            wire.EXITED, wire.EXITED, {"code": code, "ranks": ranks, "tail": script_exit.tail}
+        )
         self._end()
 
     def _finished(self) -> bool:
-        """Rank 0 of a gang, done, and still to say so in HEAD when all the others are."""
-        first_of_gang = self._start.num_nodes > 1 and not self._site.config.rank
-        return first_of_gang and self._run.state is ScriptState.ENDED and not self._run.ended.code
+        """Whether this is rank 0 of a gang whose script exited 0."""
+        first_of_gang = self._start.num_nodes > 1 and not self._context.config.rank
+        return first_of_gang and self._run.state is ScriptState.ENDED and not self._run.exit.code
 
     def _end(self) -> None:
         self.phase = Phase.ENDED
         if not self.awaits_final:
-            self._demands.forget()
-        self._run.dismiss()
+            self._desired.forget()
+        self._run.close_idle_supervisor()
         self._saver.kill()
         self._container.remove()
         for name in ("setup.sh", "run.sh", "saver.sh", "setup.in", "run.in", "saver.in"):
-            (self._site.places.memory / name).unlink(missing_ok=True)
+            (self._context.paths.memory / name).unlink(missing_ok=True)
 
-    # --- what others ask for
+    # --- requests
 
     def note_worker_exit(self, rank: int, code: int) -> None:
-        """A training process said how it ends; its launcher will not."""
+        """Record the exit code that a training process announced, as its launcher hides it."""
         self._worker_codes[rank] = code
 
-    def note_said(self, kind: str) -> None:
-        """A training process has journalled this."""
-        self._said.add(kind)
+    def note_kind(self, kind: str) -> None:
+        """Record that a training process has written an entry of this kind."""
+        self._reported.add(kind)
 
     def stop_idle(self) -> None:
-        """Asked to stop while no program runs that could save. One that settles has ended."""
+        """Stop while no program runs that could save. In SETTLING the program has ended already."""
         if self.phase is Phase.SETTLING:
             return
         self.kill()
@@ -365,27 +389,30 @@ class Training:
             self._authority.start_release()
         else:
             text = f"asked to stop while {self.phase.value}"
-            self._exited(wire.EXIT_RELEASED, Exit(wire.EXIT_RELEASED, text, 0.0))
+            self._exited(wire.EXIT_RELEASED, ScriptExit(wire.EXIT_RELEASED, text, 0.0))
 
     def hold_shells(self, *, end: bool) -> None:
-        """In a stop: the script begins no other line, and with `end` its shells end after what they
-        run. After the last step of all they go on: what comes then is part of the job."""
+        """During a stop, keep the script from its next line; with `end`, end its shells after their
+        children.
+
+        After the job's last step the script continues, as its remaining lines are part of the job.
+        """
         if self.final:
             self._run.resume_shells()
         else:
             self._run.hold_shells(end=end)
 
     def signal(self, number: int, *, only_if_caught: bool = False) -> int:
-        """Signal the training processes (those with a handler, if so asked); returns how many."""
+        """Signal the training processes, or only those with a handler; returns how many."""
         return self._run.signal_workers(number, only_if_caught=only_if_caught)
 
-    def end_unfit(self, unwell: HealthVerdict) -> None:
-        """Nothing more is to run on this machine."""
+    def end_unfit(self, verdict: HealthVerdict) -> None:
+        """End everything on this machine, which is unfit."""
         self.kill()
-        self._exited(unwell.code, Exit(unwell.code, unwell.text, 0.0))
+        self._exited(verdict.code, ScriptExit(verdict.code, verdict.text, 0.0))
 
     def kill(self, *, saver: bool = True) -> None:
-        """End every process of the job on this node, now; the `saver` too, or not yet."""
+        """Kill every process of the job on this node, with or without the `saver`."""
         self._setup.kill()
         self._run.kill()
         if saver:
@@ -395,11 +422,11 @@ class Training:
 
     @property
     def _start(self) -> StartDocument:
-        start = self._demands.start
+        start = self._desired.start
         assert start is not None  # noqa: S101 - `begin` comes after it
         return start
 
-    def _say_once(self, mark: str, kind: str, data: Mapping[str, Any]) -> None:
-        if mark not in self._said:
-            self._said.add(mark)
-            self._site.journal.append(kind, data)
+    def _append_once(self, mark: str, kind: str, data: Mapping[str, Any]) -> None:
+        if mark not in self._reported:
+            self._reported.add(mark)
+            self._context.journal.append(kind, data)

@@ -1,9 +1,9 @@
-"""What nvidia-smi says about the GPUs while training runs: errors of memory, and who is missing.
+"""Watch the GPUs with nvidia-smi while training runs: memory errors, missing GPUs, utilisation.
 
-The kernel's messages tell of a failure at once (see kernel.py), where they can be read. This slow
-look finds what they do not tell, and says how busy the GPUs are. A field that the installed driver
-does not know is left out of the next question. What nvidia-smi prints of a GPU that it lost, which
-it goes on listing: a line of its own, and values in brackets that say so.
+The kernel's messages report a failure at once (see kernel.py), if they can be read. This slow check
+finds what they do not report. A field that the installed driver does not know is left out of the
+next query. For a lost GPU, which nvidia-smi still lists, it prints a line of its own and bracketed
+values.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from trainer.agent.watch.kernel import Grade
 
 EVERY_S = 30.0
-ANSWER_S = 60.0  # of eight GPUs without persistence mode it takes half of that
-CONFIRM_S = 5.0  # until a second look at what would end training
+TIMEOUT_S = 60.0  # eight GPUs without persistence mode take half of that
+CONFIRM_S = 5.0  # until a second query confirms a finding that would end training
 _INDEX, _BUS, _BUSY = "index", "pci.bus_id", "utilization.gpu"
 _ECC = "ecc.errors.uncorrected.volatile.total"
 _HOT = "clocks_throttle_reasons.hw_thermal_slowdown"
 _BRAKED = "clocks_throttle_reasons.hw_power_brake_slowdown"
 FIELDS = (_INDEX, _BUS, _BUSY, _ECC, _HOT, _BRAKED)
-# Asked for by themselves: they are no fields of a GPU. GPUs before Ampere have no rows to remap.
-ROWS = ("gpu_bus_id", "remapped_rows.pending", "remapped_rows.failure")
+# These need a separate query. GPUs before Ampere do not support row remapping.
+ROW_FIELDS = ("gpu_bus_id", "remapped_rows.pending", "remapped_rows.failure")
 _COUNT = re.compile(r"[0-9]{1,18}")
-_MOST_CHARS = 1000  # of a line: eight values, in words at the longest
+_MAX_LINE_CHARS = 1000  # a line has at most eight values
 _YES = ("Yes", "1")
 _LOST = ("[GPU is lost]", "[GPU requires reset]")
 _NO_HANDLE = re.compile(r"Unable to determine the device handle for (GPU[^\n]{0,80})")
@@ -36,15 +36,15 @@ _NO_FIELD = re.compile(r'Field "([^"\n]{1,80})" is not a valid field')
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as nvidia-smi shows it; None is what it does not say. `busy`: a fraction."""
+    """A GPU as nvidia-smi shows it; None if unknown. `busy` is a fraction."""
 
     index: str
     bus: str
     busy: float | None = None
-    ecc: int | None = None  # memory errors that could not be corrected, since the driver was loaded
+    ecc: int | None = None  # uncorrected memory errors since the driver was loaded
     remap_failed: bool = False
     remap_pending: bool = False
-    slowed: str = ""  # why its hardware holds it back
+    slowed: str = ""  # why its hardware throttles it
 
     @property
     def name(self) -> str:
@@ -52,137 +52,143 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Look:
-    """One answer: the GPUs that work, what is said of those that do not, and its first line where
-    it is about none of them."""
+class GpuReport:
+    """One query's result: the working GPUs, messages about lost ones, and the first line if it has
+    neither."""
 
     gpus: tuple[Gpu, ...] = ()
     lost: tuple[str, ...] = ()
-    words: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong; see kernel.Grade for how bad."""
+    """A problem; see kernel.Grade for its severity."""
 
     grade: Grade
     text: str
 
 
-def parse(output: str, fields: Sequence[str] = FIELDS, rows: str = "") -> Look:
-    """What `--query-gpu=FIELDS --format=csv,noheader,nounits` printed, both streams together, and
-    the same of `--query-remapped-rows=ROWS`."""
+def parse(output: str, fields: Sequence[str] = FIELDS, rows: str = "") -> GpuReport:
+    """Parse the output of `--query-gpu=FIELDS --format=csv,noheader,nounits` (stdout and stderr
+    together), and that of `--query-remapped-rows=ROW_FIELDS`."""
     remapped = {
-        bus: (pending in _YES, failed in _YES) for bus, pending, failed in _rows(rows, len(ROWS))
+        bus: (pending in _YES, failed in _YES)
+        for bus, pending, failed in _rows(rows, len(ROW_FIELDS))
     }
     gpus, lost = [], [f"nvidia-smi has no handle for {name}" for name in _NO_HANDLE.findall(output)]
     for row in _rows(output, len(fields)):
-        said = dict(zip(fields, row, strict=True))
-        why = next((value for value in said.values() if value in _LOST), None)
-        if why is not None:
-            lost.append(f"GPU {said.get(_INDEX, '?')}: nvidia-smi says {why.strip('[]')!r}")
-        elif _COUNT.fullmatch(said.get(_INDEX, "")):
-            gpus.append(_gpu(said, *remapped.get(said.get(_BUS, ""), (False, False))))
-    words = "" if gpus or lost else output.strip().partition("\n")[0][:200]
-    return Look(tuple(gpus), tuple(lost), words)
+        values = dict(zip(fields, row, strict=True))
+        reason = next((value for value in values.values() if value in _LOST), None)
+        if reason is not None:
+            lost.append(f"GPU {values.get(_INDEX, '?')}: nvidia-smi says {reason.strip('[]')!r}")
+        elif _COUNT.fullmatch(values.get(_INDEX, "")):
+            gpus.append(_gpu(values, *remapped.get(values.get(_BUS, ""), (False, False))))
+    message = "" if gpus or lost else output.strip().partition("\n")[0][:200]
+    return GpuReport(tuple(gpus), tuple(lost), message)
 
 
 def _rows(output: str, width: int) -> list[list[str]]:
-    """Lines of so many values; the others are messages. No value has a comma in it."""
-    lines = (line.split(",") for line in output.splitlines() if len(line) <= _MOST_CHARS)
+    """Return the lines with this number of values; other lines are messages. No value contains a
+    comma."""
+    lines = (line.split(",") for line in output.splitlines() if len(line) <= _MAX_LINE_CHARS)
     return [[value.strip() for value in row] for row in lines if len(row) == width]
 
 
-def _gpu(said: Mapping[str, str], pending: bool, failed: bool) -> Gpu:
-    busy, ecc = said.get(_BUSY, ""), said.get(_ECC, "")
+def _gpu(values: Mapping[str, str], pending: bool, failed: bool) -> Gpu:
+    busy, ecc = values.get(_BUSY, ""), values.get(_ECC, "")
     slowed = {_HOT: "it is too hot", _BRAKED: "its power is braked"}
     return Gpu(
-        index=said[_INDEX],
-        bus=said.get(_BUS, "") if not said.get(_BUS, "").startswith("[") else "",
+        index=values[_INDEX],
+        bus=values.get(_BUS, "") if not values.get(_BUS, "").startswith("[") else "",
         busy=min(int(busy), 100) / 100 if _COUNT.fullmatch(busy) else None,
         ecc=int(ecc) if _COUNT.fullmatch(ecc) else None,
         remap_failed=failed,
         remap_pending=pending,
-        slowed=next((why for name, why in slowed.items() if said.get(name) == "Active"), ""),
+        slowed=next(
+            (reason for name, reason in slowed.items() if values.get(name) == "Active"), ""
+        ),
     )
 
 
 @dataclass
-class Watch:
-    """What follows from one look after the other. Sans I/O. What a finding was said of, it is not
-    said of again."""
+class GpuMonitor:
+    """Derives findings from successive reports, each reported once. Sans I/O."""
 
     _count: int | None = None
     _ecc: dict[str, int] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
 
     def forget_errors(self) -> None:
-        """Memory errors so far were dealt with: by the kernel's message of the same, perhaps."""
+        """Forget the memory errors so far, which were handled, perhaps because of a kernel
+        message."""
         self._ecc.clear()
 
-    def judge(self, look: Look) -> list[Finding]:
-        """The worst first."""
-        found = [Finding(Grade.FATAL, text) for text in look.lost]
-        found += self._missing(look)
-        for gpu in look.gpus:
-            before = self._ecc.get(gpu.name)
+    def judge(self, report: GpuReport) -> list[Finding]:
+        """Return the findings, the worst first."""
+        findings = [Finding(Grade.FATAL, text) for text in report.lost]
+        findings += self._missing(report)
+        for gpu in report.gpus:
+            previous = self._ecc.get(gpu.name)
             if gpu.ecc is not None:
                 self._ecc[gpu.name] = gpu.ecc
             if gpu.remap_failed:
                 text = f"{gpu.name} has no spare rows left for its broken memory"
-                found.append(Finding(Grade.FATAL, text))
-            elif before is not None and gpu.ecc is not None and gpu.ecc > before:
-                text = f"{gpu.name} counts {gpu.ecc - before} new memory errors beyond correction"
-                found.append(Finding(Grade.CONTAINED, text))
-            found += self._noted(gpu)
+                findings.append(Finding(Grade.FATAL, text))
+            elif previous is not None and gpu.ecc is not None and gpu.ecc > previous:
+                text = f"{gpu.name} counts {gpu.ecc - previous} new memory errors beyond correction"
+                findings.append(Finding(Grade.CONTAINED, text))
+            findings += self._noteworthy(gpu)
         order = list(Grade)
-        return sorted(found, key=lambda finding: order.index(finding.grade))
+        return sorted(findings, key=lambda finding: order.index(finding.grade))
 
-    def _missing(self, look: Look) -> list[Finding]:
-        have = len(look.gpus)
+    def _missing(self, report: GpuReport) -> list[Finding]:
+        have = len(report.gpus)
         if self._count is None:
             self._count = have or None
             return []
-        if have >= self._count or look.lost:
-            self._told.discard("none")
+        if have >= self._count or report.lost:
+            self._reported.discard("none")
             return []
         if have:
             return [Finding(Grade.FATAL, f"nvidia-smi shows {have} of {self._count} GPUs")]
-        # It may be nvidia-smi alone that is broken, by an upgrade of the driver under what runs.
-        if "none" in self._told:
+        # Perhaps only nvidia-smi is broken, by a driver upgrade while programs run.
+        if "none" in self._reported:
             return []
-        self._told.add("none")
-        return [Finding(Grade.NOTED, f"nvidia-smi shows no GPU any more: {look.words}")]
+        self._reported.add("none")
+        return [Finding(Grade.NOTED, f"nvidia-smi shows no GPU any more: {report.message}")]
 
-    def _noted(self, gpu: Gpu) -> list[Finding]:
-        said = {
+    def _noteworthy(self, gpu: Gpu) -> list[Finding]:
+        conditions = {
             "pending": "has broken memory rows that only a reset replaces" * gpu.remap_pending,
             "slowed": f"is held back by its hardware: {gpu.slowed}" if gpu.slowed else "",
         }
-        found = []
-        for what, text in said.items():
-            key = f"{gpu.name} {what}"
-            if text and key not in self._told:
-                found.append(Finding(Grade.NOTED, f"{gpu.name} {text}"))
-            (self._told.add if text else self._told.discard)(key)
-        return found
+        findings = []
+        for condition, text in conditions.items():
+            key = f"{gpu.name} {condition}"
+            if text and key not in self._reported:
+                findings.append(Finding(Grade.NOTED, f"{gpu.name} {text}"))
+            (self._reported.add if text else self._reported.discard)(key)
+        return findings
 
 
-def ask(program: str, fields: Sequence[str]) -> tuple[Look, Sequence[str]]:
-    """What nvidia-smi shows for these fields, and for which of them. Raises OSError where there is
-    none, and TimeoutError where it does not answer."""
-    form = "--format=csv,noheader,nounits"
+def query(program: str, fields: Sequence[str]) -> tuple[GpuReport, Sequence[str]]:
+    """Return the report and the fields that the driver knows.
+
+    Raises OSError if there is no nvidia-smi, and TimeoutError if it does not answer.
+    """
+    output_format = "--format=csv,noheader,nounits"
     while True:
-        output = _run([program, f"--query-gpu={','.join(fields)}", form])
+        output = _run([program, f"--query-gpu={','.join(fields)}", output_format])
         unknown = set(_NO_FIELD.findall(output)) & set(fields)
         if not unknown:
-            rows = _run([program, f"--query-remapped-rows={','.join(ROWS)}", form])
+            rows = _run([program, f"--query-remapped-rows={','.join(ROW_FIELDS)}", output_format])
             return parse(output, fields, rows), fields
         fields = [name for name in fields if name not in unknown]
 
 
 def _run(argv: Sequence[str]) -> str:
-    """A thread of its own reaps one that waits in the kernel for ever, which no kill ends."""
+    """Run a command. If it hangs in the kernel, where no kill ends it, a thread reaps it later."""
     process = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -192,33 +198,37 @@ def _run(argv: Sequence[str]) -> str:
         errors="replace",
     )
     try:
-        return process.communicate(timeout=ANSWER_S)[0]
+        return process.communicate(timeout=TIMEOUT_S)[0]
     except subprocess.TimeoutExpired:
         process.kill()
         threading.Thread(target=process.communicate, daemon=True).start()
-        raise TimeoutError(f"nvidia-smi does not answer within {ANSWER_S:g} s") from None
+        raise TimeoutError(f"nvidia-smi does not answer within {TIMEOUT_S:g} s") from None
 
 
-def watch(
+def watch_gpus(
     program: str,
     ended: threading.Event,
-    hear: Callable[[Look], bool],
-    silent: Callable[[str], None],
+    on_report: Callable[[GpuReport], bool],
+    on_timeout: Callable[[str], None],
     every_s: float = EVERY_S,
 ) -> None:
-    """Look until `ended`; the body of a thread. `hear` says whether to look again soon. Ends where
-    there is no nvidia-smi; `silent` is told, once in a row, when it does not answer."""
+    """Query until `ended` is set; the body of a thread. Ends if there is no nvidia-smi.
+
+    `on_report` returns whether to query again soon. `on_timeout` is called once per series of
+    timeouts.
+    """
     fields: Sequence[str] = FIELDS
-    told = soon = False
+    timeout_reported = False
+    confirm = False
     while not ended.is_set():
         try:
-            look, fields = ask(program, fields)
-            told = False
-            soon = hear(look)
+            report, fields = query(program, fields)
+            timeout_reported = False
+            confirm = on_report(report)
         except TimeoutError as error:
-            if not told:
-                silent(str(error))
-            told = True
+            if not timeout_reported:
+                on_timeout(str(error))
+            timeout_reported = True
         except OSError:
             return
-        ended.wait(min(CONFIRM_S, every_s) if soon else every_s)
+        ended.wait(min(CONFIRM_S, every_s) if confirm else every_s)

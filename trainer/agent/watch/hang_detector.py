@@ -1,9 +1,9 @@
-"""Whether training hangs: no step for longer than its own steps make likely.
+"""Detect a hang: no step for much longer than the program's own steps take.
 
-A program that reports its steps is watched as soon as it has shown how long one takes. What counts
-as silence is the time in which this agent looked and heard nothing of it, so that neither a machine
-that was frozen nor an agent that was away makes a program hang. Where its ranks tell of their steps
-one by one, each of them is watched: one that makes none hangs, whatever the others say.
+A program that reports its steps is watched once it is known how long a step takes. Silence counts
+only while this agent checks regularly, so that neither a frozen machine nor a restarting agent
+makes a program look hung. If ranks report their steps separately, each is watched: a rank without
+steps hangs, whatever the others report.
 """
 
 from __future__ import annotations
@@ -11,65 +11,73 @@ from __future__ import annotations
 from statistics import median
 
 from trainer.agent.run.timing_stats import TimingStats
-from trainer.agent.watch.ranks import Ranks
+from trainer.agent.watch.ranks import RankProgress
 
-# Required: no new step in five times the median one, and in two minutes at least.
-STEPS = 5.0
-LEAST_S = 120.0
+# The requirement: no new step in five times the median step, and for at least two minutes.
+SILENT_STEPS = 5.0
+MIN_SILENT_S = 120.0
 MIN_REPORTS = 3  # before the median means anything
-GLANCE_S = 2.0  # more than that between two looks, and nobody looked in between
+MAX_GAP_S = 2.0  # a longer gap between two checks counts as this much
 
 
-class StepWatch:
-    """Belongs to the agent's loop. `stepping`: the program of an earlier agent does."""
+class HangDetector:
+    """Belongs to the agent's loop. `stepping`: the program has made steps under an earlier
+    agent."""
 
     def __init__(
-        self, pace: TimingStats, now: float, *, least_s: float = LEAST_S, stepping: bool
+        self,
+        timing_stats: TimingStats,
+        now: float,
+        *,
+        min_silent_s: float = MIN_SILENT_S,
+        stepping: bool,
     ) -> None:
-        self._pace = pace
-        self._least_s = least_s
+        self._timing_stats = timing_stats
+        self._min_silent_s = min_silent_s
         self._watching = stepping
-        self._looked_at = now
-        self._leave_s = 0.0
+        self._checked_at = now
+        self._announced_s = 0.0
         self.silent_s = 0.0
-        self.ranks = Ranks()
+        self.ranks = RankProgress()
 
-    def hear_rank(self, rank: int, step: int, now: float) -> float | None:
-        """One rank tells of its newest step; how long one took, in seconds, if that is known."""
-        step_s = self.ranks.hear(rank, step, now)
+    def on_rank_step(self, rank: int, step: int, now: float) -> float | None:
+        """Record a rank's newest step; returns the seconds of one step, if known."""
+        step_s = self.ranks.on_step(rank, step, now)
         self._watching = self._watching or step_s is not None
         return step_s
 
-    def hear(self, *, stepped: bool) -> None:
-        """The program says something: a step, or anything else that shows that it lives."""
-        if self._leave_s:
-            self.ranks.excuse()  # the others waited for what is over now
-        self.silent_s = self._leave_s = 0.0
+    def on_message(self, *, stepped: bool) -> None:
+        """Record that the program lives; with `stepped` that it has made a step."""
+        if self._announced_s:
+            self.ranks.reset_silence()  # the other ranks were waiting for the long operation
+        self.silent_s = self._announced_s = 0.0
         self._watching = self._watching or stepped
 
-    def excuse(self, for_s: float) -> None:
-        """The program says that it will be at work for so long before its next word."""
-        self.silent_s, self._leave_s = 0.0, for_s
-        self.ranks.excuse()
+    def allow_silence(self, for_s: float) -> None:
+        """Allow silence for so long: the program has announced a long operation."""
+        self.silent_s, self._announced_s = 0.0, for_s
+        self.ranks.reset_silence()
 
-    def forget(self) -> None:
-        """Another process begins: until its first step nothing is known of it."""
-        self.silent_s = self._leave_s = 0.0
+    def reset(self) -> None:
+        """Start over for a new process, which is not watched until its first step."""
+        self.silent_s = self._announced_s = 0.0
         self._watching = False
-        self.ranks.forget()
+        self.ranks.clear()
 
     @property
     def limit_s(self) -> float:
-        """How long it may be silent; infinite while its steps are not known."""
-        steps_s = self._pace.steps_s
+        """The allowed silence in seconds; infinite until the step time is known."""
+        steps_s = self._timing_stats.steps_s
         if not self._watching or len(steps_s) < MIN_REPORTS:
             return float("inf")
-        allowed_s = self._pace.report_every_s + max(STEPS * median(steps_s), self._least_s)
-        return max(allowed_s, self._leave_s)
+        allowed_s = self._timing_stats.report_every_s + max(
+            SILENT_STEPS * median(steps_s), self._min_silent_s
+        )
+        return max(allowed_s, self._announced_s)
 
-    def look(self, now: float) -> bool:
-        """Whether it hangs."""
-        passed_s = min(now - self._looked_at, GLANCE_S)
-        self._looked_at = now
+    def check(self, now: float) -> bool:
+        """Return whether the program hangs."""
+        passed_s = min(now - self._checked_at, MAX_GAP_S)
+        self._checked_at = now
         self.silent_s += passed_s
         return max(self.silent_s, self.ranks.pass_time(passed_s)) >= self.limit_s

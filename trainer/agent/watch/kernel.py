@@ -1,10 +1,10 @@
-"""What the kernel says about the GPUs: NVIDIA's driver reports each error with an Xid number.
+"""Watch the kernel's messages for Xid errors of NVIDIA's driver.
 
-Which number means what is NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors, read 2026-11):
-its immediate action for 64, 95, 119, 120 is to reset the GPU, for 79 to restart the machine; 48 and
-74 have a page of their own that ends in a drained machine; 94 is a memory error contained to one
-program, which is to be restarted. On a rented machine a reset or a restart means another machine.
-For all others (13, 31 and 43 are usually the program's own doing, 63 is a repair) nothing follows.
+Their meaning is in NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors, read 2026-11). Its
+immediate action is a GPU reset for 64, 95, 119 and 120, and a restart of the machine for 79. The
+pages on 48 and 74 end in draining the machine. 94 is a memory error contained to one program, which
+is to be restarted. On a rented machine, a reset or restart means another machine. Others have no
+consequence here: 13, 31 and 43 are usually the program's own fault, and 63 is a repair.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _FATAL = {
     120: "GSP error",
 }
 _CONTAINED = {94: "contained memory error"}
-_RECORD_BYTES = 8192  # the longest that /dev/kmsg gives
-LOOK_EVERY_S = 1.0
+_RECORD_BYTES = 8192  # the longest record of /dev/kmsg
+POLL_S = 1.0
 
 
 class Grade(Enum):
-    """How bad it is."""
+    """The severity."""
 
     FATAL = "the machine is to be given up"
     CONTAINED = "the program dies of it, and may begin again once"
@@ -46,11 +46,11 @@ class Grade(Enum):
 
 @dataclass(frozen=True)
 class Xid:
-    """One report: the device's address, the number, and the driver's own words."""
+    """An Xid error: the device's address, its number, and the driver's message."""
 
     device: str
     number: int
-    words: str
+    message: str
 
     @property
     def grade(self) -> Grade:
@@ -60,26 +60,28 @@ class Xid:
 
     @property
     def text(self) -> str:
-        """In one sentence."""
+        """One sentence for people."""
         name = {**_FATAL, **_CONTAINED}.get(self.number, "")
         meaning = f" ({name})" if name else ""
-        words = f": {self.words}" if self.words else ""
-        return f"GPU {self.device} reports Xid {self.number}{meaning}{words}"
+        message = f": {self.message}" if self.message else ""
+        return f"GPU {self.device} reports Xid {self.number}{meaning}{message}"
 
 
 def find_xids(message: bytes) -> list[Xid]:
-    """The reports in some messages of the kernel; whatever else they say is passed over."""
+    """Return the Xid errors in kernel messages."""
     return [
-        Xid(device.decode(), int(number), words.decode("utf-8", "replace").strip())
-        for device, number, words in _XID.findall(message)
+        Xid(device.decode(), int(number), message.decode("utf-8", "replace").strip())
+        for device, number, message in _XID.findall(message)
     ]
 
 
-def follow(path: str, ended: threading.Event) -> Iterator[tuple[bytes, bool]]:
-    """The kernel's messages since the machine booted, and whether they are news: the others were
-    there before. Until `ended`. Raises OSError where they cannot be read."""
+def read_messages(path: str, ended: threading.Event) -> Iterator[tuple[bytes, bool]]:
+    """Yield the kernel's messages since boot until `ended`, each with whether it is new.
+
+    Raises OSError if they cannot be read.
+    """
     source = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    news, rest = False, b""
+    is_new, rest = False, b""
     try:
         while not ended.is_set():
             try:
@@ -87,20 +89,21 @@ def follow(path: str, ended: threading.Event) -> Iterator[tuple[bytes, bool]]:
             except BlockingIOError:
                 data = b""
             except BrokenPipeError:
-                continue  # overwritten before we came to read it
+                continue  # overwritten before it was read
             lines = (rest + data).split(b"\n")
             rest = lines.pop()
             for line in lines:
-                yield line, news
+                yield line, is_new
             if not data:
-                news = True
-                ended.wait(LOOK_EVERY_S)
+                is_new = True
+                ended.wait(POLL_S)
     finally:
         os.close(source)
 
 
-def _journal(ended: threading.Event) -> Iterator[tuple[bytes, bool]]:
-    """The same from systemd's journal, for who may read that and not the kernel's own device."""
+def _journalctl(ended: threading.Event) -> Iterator[tuple[bytes, bool]]:
+    """Yield the same from systemd's journal, which may be readable when the kernel's device is
+    not."""
     argv = ["journalctl", "--dmesg", "--follow", "--lines=all", "--output=cat"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as reader:
 
@@ -114,22 +117,25 @@ def _journal(ended: threading.Event) -> Iterator[tuple[bytes, bool]]:
     raise OSError("journalctl has ended")
 
 
-def watch(
+def watch_kernel(
     path: str,
     ended: threading.Event,
-    hear: Callable[[Xid, bool], None],
-    blind: Callable[[str], None],
+    on_xid: Callable[[Xid, bool], None],
+    on_unreadable: Callable[[str], None],
 ) -> None:
-    """Tell of each Xid until `ended`; the body of a thread. `blind` is called where a machine that
-    has NVIDIA's devices lets nobody read what its kernel says."""
-    for messages in (follow(path, ended), _journal(ended)):
+    """Report each Xid until `ended`; the body of a thread.
+
+    `on_unreadable` is called if the machine has NVIDIA devices but its kernel messages cannot be
+    read.
+    """
+    for messages in (read_messages(path, ended), _journalctl(ended)):
         try:
-            for line, news in messages:
+            for line, is_new in messages:
                 for xid in find_xids(line):
-                    hear(xid, news)
+                    on_xid(xid, is_new)
         except OSError as error:
             _LOG.info("the kernel's messages: %s", error)
         if ended.is_set():
             return
     if any(Path("/dev").glob("nvidia[0-9]*")):
-        blind("the kernel's messages cannot be read here: a GPU that fails is not noticed")
+        on_unreadable("the kernel's messages cannot be read here: a GPU that fails is not noticed")

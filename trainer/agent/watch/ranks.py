@@ -1,63 +1,62 @@
-"""How far each rank on this machine has come, by what it says of its steps itself."""
+"""The progress of each rank on this machine, from its own step reports."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 
-class Ranks:
-    """Belongs to the agent's loop. A rank that tells of no steps is unknown here, and so is what
-    those of other machines do."""
+class RankProgress:
+    """Belongs to the agent's loop. Ranks that report no steps, and those of other machines, are
+    unknown."""
 
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}
         self._silent_s: dict[int, float] = {}
         self._since: dict[int, float] = {}
 
-    def hear(self, rank: int, step: int, now: float) -> float | None:
-        """The rank has done so many steps; how long one of them took, in seconds, if that is now
-        known."""
-        before, since = self._steps.get(rank), self._since.get(rank)
-        if step == before:
+    def on_step(self, rank: int, step: int, now: float) -> float | None:
+        """Record a rank's step count; returns the seconds of one step, if known."""
+        previous, since = self._steps.get(rank), self._since.get(rank)
+        if step == previous:
             return None
         self._steps[rank], self._silent_s[rank], self._since[rank] = step, 0.0, now
-        if before is None or since is None or step < before:
+        if previous is None or since is None or step < previous:
             return None
-        return (now - since) / (step - before)
+        return (now - since) / (step - previous)
 
-    def leave(self, rank: int) -> None:
-        """It has ended by itself."""
+    def remove(self, rank: int) -> None:
+        """Forget a rank that has ended."""
         for of_rank in (self._steps, self._silent_s, self._since):
             of_rank.pop(rank, None)
 
-    def excuse(self) -> None:
-        """One is at something that takes long, and the others wait for it."""
+    def reset_silence(self) -> None:
+        """Reset the silence of all ranks: one does a long operation that the others wait for."""
         self._silent_s = dict.fromkeys(self._silent_s, 0.0)
 
-    def forget(self) -> None:
-        """Other processes begin."""
+    def clear(self) -> None:
+        """Forget all ranks: new processes start."""
         for of_rank in (self._steps, self._silent_s, self._since):
             of_rank.clear()
 
     def pass_time(self, seconds: float) -> float:
-        """So much time was looked at; how long the most silent rank has made no step, 0.0 where
-        none is known."""
+        """Add observed time; returns the longest silence of a rank, or 0.0 if none is known."""
         self._silent_s = {rank: s + seconds for rank, s in self._silent_s.items()}
         return max(self._silent_s.values(), default=0.0)
 
     @property
     def silent_s(self) -> float:
-        """How long the most silent one has made no step."""
+        """The longest silence of a rank, in seconds."""
         return max(self._silent_s.values(), default=0.0)
 
     @property
     def steps(self) -> dict[int, int]:
-        """By rank, the newest step that it has told of."""
+        """The newest reported step of each rank."""
         return dict(sorted(self._steps.items()))
 
     @property
     def text(self) -> str:
-        """Who stopped where; empty where fewer than two ranks told of their steps."""
+        """Describe which rank stopped at which step; empty if fewer than two ranks reported
+        steps."""
         if len(self._steps) < 2:
             return ""
         by_step: dict[int, list[int]] = {}

@@ -1,8 +1,8 @@
-"""How well the machine is used, as measured here: what its GPUs do, and what its program waits for.
+"""Measure how well the machine is used: GPU utilisation, and the program's waiting times.
 
-The program reports with its steps how long it waited for data (`data_s`) and for checkpoints
-(`save_s`); nvidia-smi says how busy the GPUs are. Sums of a window go out with the next report of
-steps. What nobody measured is not in them.
+The program reports with its steps how long it waited for data (`data_s`) and checkpoints
+(`save_s`); nvidia-smi reports the GPUs' utilisation. The sums of a window go out with the next step
+report. Values that were not measured are left out.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _PARTS = ("busy_s", "data_s", "save_s")
 
 
 class Usage:
-    """Thread-safe; `now` is monotonic seconds. The first window begins with the first report: boot
-    and set-up are no part of it."""
+    """Thread-safe; `now` is in monotonic seconds. The first window starts with the first report, so
+    that boot and set-up are not included."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._lock = threading.Lock()
@@ -29,13 +29,13 @@ class Usage:
         self._sums: dict[str, float] = {}
         self._gpu: list[float] = []
 
-    def look(self, utilisation: Sequence[float]) -> None:
-        """How busy each GPU was, as a fraction, at one look."""
+    def add_gpu_utilisation(self, utilisation: Sequence[float]) -> None:
+        """Add each GPU's utilisation at one moment, as fractions."""
         with self._lock:
             self._gpu += utilisation
 
     def add(self, data: Mapping[str, Any], now: float) -> dict[str, Any]:
-        """A report of steps; with the window's sums as `usage`, if that is over now."""
+        """Return the step report, with the window's sums as `usage` if the window is over."""
         with self._lock:
             if self._since is None:
                 self._begin(now)
@@ -54,6 +54,6 @@ class Usage:
             return {**data, "usage": usage}
 
     def begin(self) -> None:
-        """Another program begins."""
+        """Start over for a new program."""
         with self._lock:
             self._begin(None)

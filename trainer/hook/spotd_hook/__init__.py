@@ -1,9 +1,11 @@
-"""What a training program imports of spotd, and all of it: Python >= 3.10, the standard library and
-torch. The agent puts it on the program's path.
+"""Save and resume training under spotd: all of spotd that a training program imports.
 
-`Run` is for a loop of one's own; `spotd_hook.hf.Callback` and `spotd_hook.lightning.Callback` for
-those libraries' trainers; `report_results`, which needs no torch, for what an evaluation
-measured."""
+Python >= 3.10, the standard library and torch. The agent puts the package on the program's path.
+
+Use `Run` in your own training loop, `spotd_hook.hf.Callback` and `spotd_hook.lightning.Callback`
+with the trainers of those libraries, and `report_results`, which needs no torch, after an
+evaluation.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _MODULES = {"Run": "run", "report_results": "results", "hf": "hf", "lightning": 
 
 
 def __getattr__(name: str) -> Any:
-    """torch, or a library, is imported by whoever needs it."""
+    """Import torch and other libraries only when they are used."""
     from importlib import import_module  # noqa: PLC0415
 
     if name not in _MODULES:

@@ -1,8 +1,8 @@
-"""The training process's end of its line to the node agent.
+"""The training process's connection to the node agent.
 
-The agent says what it wants as a level, the *flag*; we say what happened as messages. Both travel
-as JSON lines over a unix socket. Training never waits for the agent: messages go into a bounded
-queue that one thread empties, and a dead agent is dialled again until it is back.
+The agent sends its present wishes as a level, the *flag*; the process sends events as messages.
+Both are JSON lines over a unix socket. Training never waits for the agent: messages go into a
+bounded queue that one thread empties, and a lost connection is opened again until it works.
 
 Standard library only, Python >= 3.10.
 """
@@ -24,28 +24,28 @@ from typing import Any
 
 from .constants import CLAIM_NOW, MAX_LINE_BYTES
 
-QUEUE_LINES = 10_000
-REDIAL_S = 0.2
-AT_EVERY_S = 1.0  # between words on how far this rank has come
+MAX_QUEUED_LINES = 10_000
+RECONNECT_S = 0.2
+STEP_REPORT_EVERY_S = 1.0  # between reports of this rank's step
 
 
 @dataclass(frozen=True)
 class Flag:
-    """What the agent wants now. The deadlines are on our monotonic clock; None: none given."""
+    """The agent's present wishes. Deadlines are in our monotonic seconds; None: none given."""
 
-    save: int = 0  # how many saves were asked for since the start
+    saves_requested: int = 0  # number of saves requested since the start
     stop: bool = False
     deadline: float | None = None
     reason: str = ""
     claim: str = CLAIM_NOW
     claim_deadline: float = 0.0
-    ranks: bool = False  # it wants to hear from each rank how far that has come
-    notice: float | None = None  # when the machine goes, though it may train on until then
-    mtbf_s: float = 0.0  # as the control box knows it now; 0: it has not said
+    wants_steps: bool = False  # the agent wants each rank's step
+    notice_deadline: float | None = None  # end of the machine; training may continue
+    mtbf_s: float = 0.0  # the control box's newest estimate; 0: unknown
 
 
 class AgentClient:
-    """A line to the agent at the unix socket `path`; with an empty `path`, a line to nobody."""
+    """A connection to the agent at the unix socket `path`; with an empty `path` nothing is sent."""
 
     def __init__(
         self,
@@ -59,69 +59,71 @@ class AgentClient:
         self._hello = {"hello": {"rank": rank, "pid": os.getpid()}}
         self._monotonic = monotonic
         self._flag = flag
-        self._heard = threading.Event()
-        self._waiting: deque[bytes] = deque(maxlen=QUEUE_LINES)
-        self._closing_at: float | None = None
-        self._complaint = ""
+        self._flag_received = threading.Event()
+        self._outbox: deque[bytes] = deque(maxlen=MAX_QUEUED_LINES)
+        self._close_by_s: float | None = None
+        self._last_warning = ""
         self._rank = rank
-        self._at = self._told_at = 0  # steps done, and as the agent last heard
-        self._told_s = float("-inf")
+        self._step = self._reported_step = 0  # steps done, and as last reported
+        self._reported_at_s = float("-inf")
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="link", daemon=True)
         if path:
             self._thread.start()
         else:
-            self._heard.set()
+            self._flag_received.set()
 
     @classmethod
     def connect(cls, env: Mapping[str, str], rank: int = 0) -> AgentClient:
-        """The line that `SPOTD_SOCKET` names; unset, everything works and nobody listens.
+        """Return a client for the socket in `SPOTD_SOCKET`; if it is not set, nothing is sent.
 
-        Until the agent speaks, HEAD is to be claimed as it said when it started us.
+        Until the agent sends a flag, the claim mode is the one it set in the environment.
         """
-        claim, until = env.get("SPOTD_CLAIM", CLAIM_NOW), env.get("SPOTD_CLAIM_UNTIL", "0")
+        claim, until_s = env.get("SPOTD_CLAIM", CLAIM_NOW), env.get("SPOTD_CLAIM_UNTIL", "0")
         return cls(
-            env.get("SPOTD_SOCKET", ""), rank, flag=Flag(claim=claim, claim_deadline=float(until))
+            env.get("SPOTD_SOCKET", ""), rank, flag=Flag(claim=claim, claim_deadline=float(until_s))
         )
 
     @property
     def flag(self) -> Flag:
-        """The newest word of the agent; before its first, what it started us with."""
+        """The newest flag of the agent; before the first one, the flag from the environment."""
         return self._flag
 
     def wait_flag(self, timeout_s: float) -> bool:
-        """Wait for the agent's first word; False if it did not come."""
-        return self._heard.wait(timeout_s)
+        """Wait for the agent's first flag; False if none came."""
+        return self._flag_received.wait(timeout_s)
 
-    def claim_of(self) -> tuple[str, float]:
-        """How HEAD is to be claimed, and the seconds until it may be taken; for a wait."""
+    def current_claim(self) -> tuple[str, float]:
+        """Return how HEAD is to be claimed, and the seconds until it may be taken."""
         flag = self._flag
         return flag.claim, flag.claim_deadline - self._monotonic()
 
     def send(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Queue one journal entry. Never blocks; with the queue full the oldest entry is lost."""
+        """Queue one journal entry. Never blocks; a full queue drops its oldest entry."""
         self._queue({"kind": kind, "data": dict(data)})
 
-    def excuse(self, for_s: float) -> None:
-        """Say that we live, and may be silent for `for_s`, in which we would seem to hang."""
+    def report_busy(self, for_s: float) -> None:
+        """Tell the agent that a pause of `for_s` without a step is no hang."""
         self._queue({"busy_s": for_s})
 
-    def at(self, step: int) -> None:
-        """This rank has done so many steps. Costs nothing: our thread tells an agent that wants to
-        know, once in a while and as soon as no other step follows."""
-        self._at = step
+    def set_step(self, step: int) -> None:
+        """Set the number of steps that this rank has done.
 
-    def want_saver(self, argv: Sequence[str]) -> None:
-        """Ask the agent to keep a saver beside us, started like this if none runs."""
+        The client's thread reports it from time to time, if the agent wants to know.
+        """
+        self._step = step
+
+    def request_saver(self, argv: Sequence[str]) -> None:
+        """Ask the agent to run a saver beside this process, with `argv` if none is running."""
         self._queue({"saver": {"argv": list(argv)}})
 
     def close(self, *, exit_code: int | None = None, timeout_s: float = 2.0) -> None:
-        """Say how we end, wait until the queue is sent or `timeout_s` is over, and hang up."""
+        """Send the exit code and the rest of the queue within `timeout_s`, then disconnect."""
         if self._path:
             if exit_code is not None:
                 self._queue({"exit": {**self._hello["hello"], "code": exit_code}})
-            self._closing_at = self._monotonic() + timeout_s
+            self._close_by_s = self._monotonic() + timeout_s
             self._wake()
             self._thread.join(timeout_s + 1.0)
         self._wake_read.close()
@@ -129,7 +131,7 @@ class AgentClient:
 
     def _queue(self, message: Mapping[str, Any]) -> None:
         if self._path:
-            self._waiting.append(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+            self._outbox.append(json.dumps(message, separators=(",", ":")).encode() + b"\n")
             self._wake()
 
     def _wake(self) -> None:
@@ -138,64 +140,71 @@ class AgentClient:
             self._wake_write.send(b"x")
 
     def _done(self) -> bool:
-        closing_at = self._closing_at
-        return closing_at is not None and (not self._waiting or self._monotonic() > closing_at)
+        close_by_s = self._close_by_s
+        return close_by_s is not None and (not self._outbox or self._monotonic() > close_by_s)
 
     def _run(self) -> None:
         while True:
             try:
-                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-                    line.connect(self._path)
-                    line.setblocking(False)
-                    self._talk(line)
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+                    sock.connect(self._path)
+                    sock.setblocking(False)
+                    self._exchange(sock)
             except OSError as error:
-                self._complain(f"no agent at {self._path}: {error}; training goes on")
+                self._warn_once(f"no agent at {self._path}: {error}; training goes on")
             if self._done():
                 return
-            self._rest()
+            self._wait_before_reconnect()
 
-    def _rest(self) -> None:
-        """Until the next dial: messages that come meanwhile are no reason to hurry."""
-        until = self._monotonic() + REDIAL_S
-        while self._closing_at is None and (left_s := until - self._monotonic()) > 0:
-            if select.select([self._wake_read], [], [], left_s)[0]:
+    def _wait_before_reconnect(self) -> None:
+        """Wait before the next attempt; messages queued meanwhile do not shorten the wait."""
+        until_s = self._monotonic() + RECONNECT_S
+        while self._close_by_s is None and (remaining_s := until_s - self._monotonic()) > 0:
+            if select.select([self._wake_read], [], [], remaining_s)[0]:
                 self._wake_read.recv(4096)
-        if self._closing_at is not None:
+        if self._close_by_s is not None:
             time.sleep(0.02)
 
-    def _talk(self, line: socket.socket) -> None:
-        """Speak until the line breaks (OSError) or all is said. A half-sent message is kept."""
-        heard = b""
+    def _exchange(self, sock: socket.socket) -> None:
+        """Send and receive until the connection breaks (OSError) or everything is sent.
+
+        A message that was sent in part is sent again.
+        """
+        received = b""
         message = sending = json.dumps(self._hello).encode() + b"\n"
-        self._told_at = 0  # this agent has heard nothing of it yet
+        self._reported_step = 0  # a new agent knows no step
         try:
             while sending or not self._done():
-                if self._closing_at is not None and self._monotonic() > self._closing_at:
+                if self._close_by_s is not None and self._monotonic() > self._close_by_s:
                     return
-                self._tell_at()
-                if not sending and self._waiting:
-                    message = sending = self._waiting.popleft()
+                self._report_step()
+                if not sending and self._outbox:
+                    message = sending = self._outbox.popleft()
                 readable, writable, _ = select.select(
-                    [line, self._wake_read], [line] if sending else [], [], 0.5
+                    [sock, self._wake_read], [sock] if sending else [], [], 0.5
                 )
                 if self._wake_read in readable:
                     self._wake_read.recv(4096)
                 if writable:
-                    sending = sending[line.send(sending) :]
-                if line in readable:
-                    heard = self._hear(heard + _receive(line))
+                    sending = sending[sock.send(sending) :]
+                if sock in readable:
+                    received = self._read_flags(received + _receive(sock))
         finally:
             if sending and b'"hello"' not in message[:9]:
-                self._waiting.appendleft(message)
+                self._outbox.appendleft(message)
 
-    def _tell_at(self) -> None:
-        now, step = self._monotonic(), self._at
-        if self._flag.ranks and step != self._told_at and now >= self._told_s + AT_EVERY_S:
-            self._told_at, self._told_s = step, now
+    def _report_step(self) -> None:
+        now, step = self._monotonic(), self._step
+        if (
+            self._flag.wants_steps
+            and step != self._reported_step
+            and now >= self._reported_at_s + STEP_REPORT_EVERY_S
+        ):
+            self._reported_step, self._reported_at_s = step, now
             self._queue({"at": {"rank": self._rank, "step": step}})
 
-    def _hear(self, data: bytes) -> bytes:
-        """Take the whole lines out of `data`; the rest comes back."""
+    def _read_flags(self, data: bytes) -> bytes:
+        """Handle the complete lines in `data` and return the rest."""
         *lines, rest = data.split(b"\n")
         for line in lines:
             try:
@@ -203,31 +212,33 @@ class AgentClient:
                 now = self._monotonic()
                 deadline_s, notice_s = body["deadline_s"], body.get("notice_s")
                 self._flag = Flag(
-                    save=int(body["save"]),
+                    saves_requested=int(body["save"]),
                     stop=bool(body["stop"]),
                     deadline=None if deadline_s is None else now + float(deadline_s),
                     reason=str(body["reason"]),
                     claim=str(body["claim"]),
                     claim_deadline=now + float(body["claim_deadline_s"]),
-                    ranks=body.get("ranks") is True,
-                    notice=None if notice_s is None else now + float(notice_s),
+                    wants_steps=body.get("ranks") is True,
+                    notice_deadline=None if notice_s is None else now + float(notice_s),
                     mtbf_s=float(body.get("mtbf_s") or 0),
                 )
             except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
-                raise ConnectionResetError(f"it does not speak our language: {error!r}") from None
-            self._heard.set()
+                raise ConnectionResetError(f"it sent an invalid flag: {error!r}") from None
+            self._flag_received.set()
         if len(rest) > MAX_LINE_BYTES:
-            raise ConnectionResetError("it sends a line without an end")
+            raise ConnectionResetError(
+                f"it sent more than {MAX_LINE_BYTES} bytes without a newline"
+            )
         return rest
 
-    def _complain(self, text: str) -> None:
-        if text != self._complaint:
-            print(f"link: {text}", file=sys.stderr, flush=True)
-        self._complaint = text
+    def _warn_once(self, message: str) -> None:
+        if message != self._last_warning:
+            print(f"spotd agent: {message}", file=sys.stderr, flush=True)
+        self._last_warning = message
 
 
-def _receive(line: socket.socket) -> bytes:
-    data = line.recv(65536)
+def _receive(sock: socket.socket) -> bytes:
+    data = sock.recv(65536)
     if not data:
-        raise ConnectionResetError("it hung up")
+        raise ConnectionResetError("it closed the connection")
     return data

@@ -1,24 +1,25 @@
-"""Staging beside training: the copy of a snapshot in a thread of its own, while the program does
-what changes nothing of it: forward and backward. Whoever changes it waits for the copy first.
-Standard library only, Python >= 3.10."""
+"""Copy a snapshot in a thread while the program computes forward and backward passes.
+
+Wait for the copy before changing what is copied. Standard library only, Python >= 3.10.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-LEAST_BYTES = 64 << 20  # what is smaller is copied before a thread has begun
+MIN_BYTES = 64 << 20  # a smaller copy ends before a thread starts
 
 
 class AsyncCopy:
-    """Belongs to the thread that trains. One copy at a time."""
+    """One copy at a time, controlled by the training thread."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def begin(self, copy: Callable[[], None]) -> None:
-        """Have `copy` called by another thread; the one before has to be waited for."""
+        """Call `copy` in another thread. Raises RuntimeError if a copy was not waited for."""
         if self._thread is not None:
             raise RuntimeError("wait for the copy before")
 
@@ -32,7 +33,7 @@ class AsyncCopy:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until it is done. Raises what it raised."""
+        """Wait until the copy is done and raise its error."""
         if self._thread is None:
             return
         self._thread.join()

@@ -1,8 +1,7 @@
-"""Saving without stopping training, and resuming from what was really committed: rank 0's side of
-the saver, which does the work (trainer.saver).
+"""Save and restore a job's state through the saver process, without stopping training.
 
-A save that fails is reported and never ends training, nor does a saver that dies: another one is
-started, and told where we are.
+A failed save is reported and never ends training. If the saver dies, another one is started, which
+claims HEAD again for this process.
 
 Standard library only, Python >= 3.10.
 """
@@ -24,16 +23,18 @@ from .rates import Rates
 from .saver_client import CorruptError, FencedError, SaverClient, SaverError
 from .shared_memory import SaveProgress
 
-REVIVE_S = 60.0  # for another saver to have HEAD; the next save tries again
-CLAIM_S = 0.2  # how long the saver looks at HEAD for us before we look whether we are to stop
+RECLAIM_S = 60.0  # for a new saver to claim HEAD; the next save tries again
+CLAIM_WAIT_S = 0.2  # the saver's wait for HEAD between our checks for a stop
 Stage = Callable[[memoryview, Callable[[int], None]], None]
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Which rank of how many saves here, and all `ranks` of its machine that do. Where several
-    save, `name` is the same for all of them, and another one for each start of the program. `pin`
-    is given this one's memory."""
+    """The rank that saves here, and the `ranks` on its machine that save.
+
+    If several ranks save, `name` is the same for all of them and differs between starts of the
+    program. `pin` is called with this rank's memory.
+    """
 
     rank: int = 0
     ranks: tuple[int, ...] = (0,)
@@ -43,16 +44,16 @@ class RankGroup:
 
 
 class Checkpointer:
-    """Saves and restores one job's state of `size` bytes, laid out as `pieces` say; without them,
-    as `lay_out` says later, and any state is restored.
+    """Saves and restores a state of `size` bytes laid out as `pieces`.
 
-    `dial()` gives a line to a saver, again when that one has died. `report(kind, data)` takes
-    journal entries and must not block; what the saver does it reports itself.
+    Without `pieces`, the layout is set by `lay_out`, and a checkpoint of any layout can be
+    restored. `connect()` opens a connection to a saver, again after that one died. `report(kind,
+    data)` takes journal entries and must not block; the saver reports its own work itself.
     """
 
     def __init__(
         self,
-        dial: Callable[[], SaverClient],
+        connect: Callable[[], SaverClient],
         *,
         job_id: str,
         generation: int,
@@ -60,111 +61,119 @@ class Checkpointer:
         size: int = 0,
         report: Callable[[str, Mapping[str, Any]], None],
         make_nonce: Callable[[], str] = lambda: secrets.token_hex(6),
-        seat: RankGroup = RankGroup(),
+        group: RankGroup = RankGroup(),
     ) -> None:
-        self._dial, self._report, self._make_nonce = dial, report, make_nonce
-        self._seat, self._count = seat, 0
+        self._connect, self._report, self._make_nonce = connect, report, make_nonce
+        self._group, self._count = group, 0
         self._job_id, self._generation = job_id, generation
         self._pieces, self._size = [dict(piece) for piece in pieces], size
-        self._fixed, self._stale = size > 0, size > 0  # stale: no memory of this layout yet
+        self._layout_is_fixed = size > 0
+        self._layout_changed = size > 0  # there is no memory for this layout yet
         self._engine: Engine | None = None
         self._config: Mapping[str, Any] = {}
         self._step = 0
-        self._rates, self._noted = Rates(), 0
-        self._staging_at = self._staged_at = 0.0  # monotonic, of the newest save
-        self._beside, self._stall_s = AsyncCopy(), 0.0
+        self._rates, self._noted_saves = Rates(), 0
+        self._staging_at_s = self._staged_at_s = 0.0  # monotonic, of the newest save
+        self._async_copy, self._stall_s = AsyncCopy(), 0.0
         self._fenced: FencedError | None = None
         self.claimed = False
-        self.sources: Mapping[str, int] = {}  # of what was restored: bytes by where they were
+        self.sources: Mapping[str, int] = {}  # of the restored checkpoint: source -> bytes
 
     def lay_out(self, pieces: Sequence[Mapping[str, Any]], size: int) -> None:
-        """What is saved from now on looks like this."""
-        found = [dict(piece) for piece in pieces]
-        if (found, size) != (self._pieces, self._size):
-            self._pieces, self._size, self._stale = found, size, True
+        """Set the layout of further snapshots."""
+        new_pieces = [dict(piece) for piece in pieces]
+        if (new_pieces, size) != (self._pieces, self._size):
+            self._pieces, self._size, self._layout_changed = new_pieces, size, True
 
     def open(self) -> None:
-        """Have memory for snapshots, where it is known how they look. Raises SaverError,
-        OSError."""
+        """Connect, and map memory if the layout is known. Raises SaverError, OSError."""
         if self._engine is None:
-            line = self._dial()
+            client = self._connect()
             try:
-                line.check()
+                client.check()
             except OSError:
-                line.close()
+                client.close()
                 raise
             self._engine = Engine(
-                line,
+                client,
                 job=self._job_id,
                 generation=self._generation,
-                name=self._seat.name or self._make_nonce(),
-                rank=self._seat.rank,
-                ranks=self._seat.ranks,
-                world_size=self._seat.world_size,
-                pin=self._seat.pin,
+                name=self._group.name or self._make_nonce(),
+                rank=self._group.rank,
+                ranks=self._group.ranks,
+                world_size=self._group.world_size,
+                pin=self._group.pin,
             )
-            self._noted, self._stale = 0, self._size > 0
-        if self._stale:
+            self._noted_saves, self._layout_changed = 0, self._size > 0
+        if self._layout_changed:
             try:
                 self._engine.open(self._pieces, self._size)
             except BaseException:
                 self.close()
                 self._engine = None
                 raise
-            self._stale = False
+            self._layout_changed = False
 
-    def claim(self, claim: str, left_s: float) -> Mapping[str, Any] | None:
-        """Take HEAD; None when it may not be had yet: ask again. `final` in the answer: the job is
-        finished. Raises FencedError, AwayError and other SaverErrors."""
+    def claim(self, claim: str, remaining_s: float) -> Mapping[str, Any] | None:
+        """Claim HEAD; None if it cannot be claimed yet: call again.
+
+        `final` in the reply means that the job is finished. Raises FencedError, StoreAwayError and
+        other SaverErrors.
+        """
         self.open()
-        answer = self._opened.claim(claim, left_s, CLAIM_S)
-        self.claimed = answer is not None
-        return answer
+        reply = self._open_engine.claim(claim, remaining_s, CLAIM_WAIT_S)
+        self.claimed = reply is not None
+        return reply
 
     def restore(
         self, config: Mapping[str, Any], load: Callable[[memoryview], None], back: int = 0
     ) -> FoundCheckpoint | None:
-        """Load the newest checkpoint that can be used, or one `back` further; None when there is
-        none at all. Damaged ones are passed over. Raises AwayError while the store is, which is no
-        reason to go back in time, and SaverError where nothing fits or can be read."""
-        found = self.find(config, back)
-        while found is not None:
-            self._fit(found)
+        """Load the newest usable checkpoint, or one `back` further; None if the job has none.
+
+        Damaged checkpoints are skipped. Raises StoreAwayError while the store does not answer (no
+        reason to use an older checkpoint), and SaverError if no checkpoint fits or can be read.
+        """
+        checkpoint = self.find_checkpoint(config, back)
+        while checkpoint is not None:
+            self._prepare_memory(checkpoint)
             try:
                 memory = self.fetch([(0, 0, self._size)])
             except CorruptError as error:
-                found = self.skip(str(error))
+                checkpoint = self.skip(str(error))
                 continue
             load(memory)
-            self.use()
-            return found
+            self.confirm_resume()
+            return checkpoint
         return None
 
-    def find(self, config: Mapping[str, Any], back: int = 0) -> FoundCheckpoint | None:
-        """The checkpoint that `restore` would load; `fetch` and then `use` it, or `skip` it."""
-        self.fence()
-        self._config = config
-        return self._opened.resume(config, back=back)
+    def find_checkpoint(self, config: Mapping[str, Any], back: int = 0) -> FoundCheckpoint | None:
+        """Return the checkpoint that `restore` would load.
 
-    def find_same(self, ref: Mapping[str, Any]) -> FoundCheckpoint:
-        """What the first rank has found, on another one."""
-        self.fence()
-        found = self._opened.resume({}, ref=ref)
-        assert found is not None  # noqa: S101 - its manifest was read, or an error raised
-        return found
+        Then `fetch` and `confirm_resume` it, or `skip` it.
+        """
+        self.wait_for_copy()
+        self._config = config
+        return self._open_engine.resume(config, back=back)
+
+    def find_by_ref(self, ref: Mapping[str, Any]) -> FoundCheckpoint:
+        """Return the checkpoint that rank 0 found; for the other ranks."""
+        self.wait_for_copy()
+        checkpoint = self._open_engine.resume({}, ref=ref)
+        assert checkpoint is not None  # noqa: S101 - else an error is raised
+        return checkpoint
 
     def fetch(self, ranges: Sequence[tuple[int, int, int]]) -> memoryview:
-        """As `Engine.fetch`; `sources` says where the bytes were."""
-        memory, self.sources = self._opened.fetch(ranges)
+        """See Engine.fetch; `sources` tells where the bytes came from."""
+        memory, self.sources = self._open_engine.fetch(ranges)
         return memory
 
     def skip(self, why: str) -> FoundCheckpoint | None:
-        """What was found is not to be used: the one before it."""
-        return self._opened.skip(why, self._config)
+        """Skip the found checkpoint and return the one before it."""
+        return self._open_engine.skip(why, self._config)
 
-    def use(self) -> None:
-        """What was found is used: commits follow it."""
-        self._opened.resumed()
+    def confirm_resume(self) -> None:
+        """Confirm that the found checkpoint is used: commits follow it."""
+        self._open_engine.confirm_resume()
 
     def save(
         self,
@@ -175,102 +184,108 @@ class Checkpointer:
         trigger: str,
         released: bool = False,
         final: bool = False,
-        beside: bool = False,
+        background: bool = False,
     ) -> None:
-        """Snapshot now, commit in the background. Blocks for the copy only; with `beside` not even
-        for that: nothing of what is copied may change before `fence`.
+        """Take a snapshot; it is committed in the background.
 
-        `released`: with this save HEAD is given away, nothing may be saved after it.
+        Blocks for the copy only, and with `background` not even for that; then nothing that is
+        copied may change before `wait_for_copy`. `released`: this save also releases HEAD, and
+        nothing may be saved after it.
         """
-        self.fence()
-        self._step, self._staging_at, self._staged_at = step, time.monotonic(), math.inf
+        self.wait_for_copy()
+        self._step, self._staging_at_s, self._staged_at_s = step, time.monotonic(), math.inf
         label = {"trigger": trigger, "released": released, "final": final}
         self._count += 1
-        count = self._count if self._seat.name else 0
+        count = self._count if self._group.name else 0
 
         def begin() -> bool:
-            engine = self._opened
+            engine = self._open_engine
             memory = engine.begin(step, state, count=count, **label)
             if memory is None:
                 return False
 
             def copy() -> None:
                 engine.stage(memory, stage)
-                self._staged_at = time.monotonic()
+                self._staged_at_s = time.monotonic()
 
-            if beside:
-                self._beside.begin(copy)
+            if background:
+                self._async_copy.begin(copy)
                 return True
             try:
                 copy()
-            except Exception as error:  # noqa: BLE001 - as in `fence`
-                self._drop(error)
+            except Exception as error:  # noqa: BLE001 - no failure of a save may end training
+                self._abandon_copy(error)
             return True
 
         try:
             try:
-                self._reopen()
-                taken = begin()
+                self._open_and_reclaim()
+                begun = begin()
             except OSError as error:
-                self._revive(error)
-                taken = begin()
-            if taken:
+                self._replace_saver(error)
+                begun = begin()
+            if begun:
                 return
-            self._say("all memory for snapshots is being saved")
+            self._report_failure("no memory is free: earlier snapshots are still being saved")
         except FencedError as error:
             self._fenced = error
         except (SaverError, OSError) as error:
-            self._say(str(error))
+            self._report_failure(str(error))
         finally:
-            self._stall_s = time.monotonic() - self._staging_at
-        self._staged_at = time.monotonic()
+            self._stall_s = time.monotonic() - self._staging_at_s
+        self._staged_at_s = time.monotonic()
 
-    def fence(self) -> float:
-        """Wait until what is being copied may change; the seconds that this took."""
-        began = time.monotonic()
+    def wait_for_copy(self) -> float:
+        """Wait until the copied state may change; return the seconds waited."""
+        began_s = time.monotonic()
         try:
-            self._beside.wait()
-        except Exception as error:  # noqa: BLE001 - no save that fails may end training
-            self._drop(error)
-        waited_s = time.monotonic() - began
+            self._async_copy.wait()
+        except Exception as error:  # noqa: BLE001 - no failure of a save may end training
+            self._abandon_copy(error)
+        waited_s = time.monotonic() - began_s
         self._stall_s += waited_s
         return waited_s
 
     def drain(
         self,
         timeout_s: float,
-        again: Callable[[], object] = lambda: None,
+        save_again: Callable[[], object] = lambda: None,
         *,
-        alone: bool = False,
+        drop_waiting: bool = False,
     ) -> bool:
-        """Wait until all is committed; False when it was not. What a saver that dies had not is
-        lost with it: `again` saves once more. With `alone` what waits behind one is given up."""
-        until = time.monotonic() + timeout_s
-        self.fence()
+        """Wait until everything is committed; False if it was not.
+
+        If the saver dies, its uncommitted snapshots are lost: `save_again` saves once more. With
+        `drop_waiting`, a snapshot that waits behind another one is abandoned.
+        """
+        until_s = time.monotonic() + timeout_s
+        self.wait_for_copy()
         while self._fenced is None:
-            drained = self._drained(until, alone=alone)
+            drained = self._try_drain(until_s, drop_waiting=drop_waiting)
             if drained is not None:
                 return drained
-            again()
+            save_again()
         return False
 
     def release(self) -> Mapping[str, Any]:
-        """Give HEAD away, without what is still under way; its step and manifest. Raises
-        FencedError, SaverError, OSError."""
-        self.fence()
+        """Release HEAD and abandon what is uncommitted; return HEAD's step and manifest.
+
+        Raises FencedError, SaverError, OSError.
+        """
+        self.wait_for_copy()
         if self._fenced is not None:
             raise self._fenced
         try:
-            return self._opened.release()
+            return self._open_engine.release()
         except OSError as error:
-            self._revive(error)
-            return self._opened.release()
+            self._replace_saver(error)
+            return self._open_engine.release()
 
     @property
     def fenced(self) -> FencedError | None:
-        """That another writer owns HEAD. Costs nothing to look at."""
+        """The error that another generation owns HEAD, or None. Cheap."""
         if self._fenced is None and self._engine is not None and self._engine.fenced:
-            self.drain(0.0)  # raises it, with its words
+            self.drain(0.0)  # stores the saver's error
         return self._fenced
 
     @property
@@ -280,121 +295,129 @@ class Checkpointer:
 
     @property
     def pieces(self) -> Sequence[Mapping[str, Any]]:
-        """How one is laid out."""
+        """Layout of a snapshot."""
         return self._pieces
 
     @property
     def committed(self) -> int:
-        """The step of the newest save that the saver has committed; -1 before the first."""
-        return self._told.committed
+        """Step of the newest committed save; -1 before the first."""
+        return self._progress.committed
 
     @property
     def puts(self) -> int:
-        """Writes of the newest save."""
-        return self._told.puts
+        """Number of writes of the newest save."""
+        return self._progress.puts
 
     @property
     def rates(self) -> Rates:
-        """As the saver has measured them, up to now: to be asked after each step or so."""
-        told = self._told
-        if told.saves and told.saves != self._noted:
-            self._noted = told.saves
-            stage_s, upload_s = told.stage_us / 1e6, told.write_us / 1e6
-            self._rates.note(self._size, stage_s, upload_s, min(self._stall_s, stage_s))
+        """Speeds measured by the saver. Read it about once per step, so that no save is missed."""
+        progress = self._progress
+        if progress.saves and progress.saves != self._noted_saves:
+            self._noted_saves = progress.saves
+            stage_s, upload_s = progress.stage_us / 1e6, progress.write_us / 1e6
+            self._rates.add(self._size, stage_s, upload_s, min(self._stall_s, stage_s))
         return self._rates
 
     def save_s(self) -> float:
-        """What a save begun now is expected to take."""
+        """Return the expected seconds of a save begun now."""
         return self.rates.save_s(self._size)
 
-    def flight_s(self) -> float | None:
-        """What is left of the save under way, or of one that waits for its turn; None when there is
-        none. One that waits behind another gives way to any newer one."""
-        told = self._told
-        if not told.pending:
+    def in_flight_s(self) -> float | None:
+        """Return the expected remaining seconds of the running or waiting save, or None.
+
+        A waiting save is replaced by any newer one.
+        """
+        progress = self._progress
+        if not progress.pending:
             return None
-        if not told.since_us:
+        if not progress.since_us:
             return self.rates.upload_s(self._size)
-        since = told.since_us / 1e6
-        if since > self._staging_at:  # it went out behind the copy, and is told from its end on
-            since = max(since, self._staged_at)
-        done = self._size * told.done_ppm // 1_000_000
-        return self.rates.left_s(self._size, max(time.monotonic() - since, 0.0), done)
+        since_s = progress.since_us / 1e6
+        if since_s > self._staging_at_s:  # the upload overlapped the copy: count from its end
+            since_s = max(since_s, self._staged_at_s)
+        done = self._size * progress.done_ppm // 1_000_000
+        return self.rates.remaining_s(self._size, max(time.monotonic() - since_s, 0.0), done)
 
     def close(self) -> None:
-        """Hang up; what is staged is saved all the same."""
-        self.fence()
+        """Disconnect. Staged snapshots are saved nevertheless."""
+        self.wait_for_copy()
         if self._engine is not None:
             self._engine.close()
 
     @property
-    def _told(self) -> SaveProgress:
-        return SaveProgress() if self._engine is None else self._engine.told
+    def _progress(self) -> SaveProgress:
+        return SaveProgress() if self._engine is None else self._engine.progress
 
     @property
-    def _opened(self) -> Engine:
+    def _open_engine(self) -> Engine:
         if self._engine is None:
             raise ConnectionResetError("there is no saver")
         return self._engine
 
-    def _drop(self, error: Exception) -> None:
-        """What was not wholly copied is not saved. The saver knows it when we hang up."""
-        self._say(f"the copy of the snapshot failed: {type(error).__name__}: {error}")
+    def _abandon_copy(self, error: Exception) -> None:
+        """Abandon a snapshot that was not copied completely, by disconnecting."""
+        self._report_failure(f"the copy of the snapshot failed: {type(error).__name__}: {error}")
         if self._engine is not None:
             self._engine.close()
             self._engine = None
 
-    def _drained(self, until: float, *, alone: bool) -> bool | None:
-        """None when the saver died meanwhile; another one is there then, if one could be had."""
+    def _try_drain(self, until_s: float, *, drop_waiting: bool) -> bool | None:
+        """Return None if the saver died meanwhile; another one is then running if possible."""
         try:
-            return self._opened.drain(max(0.0, until - time.monotonic()), alone=alone)
+            return self._open_engine.drain(
+                max(0.0, until_s - time.monotonic()), drop_waiting=drop_waiting
+            )
         except FencedError as error:
             self._fenced = error
             return False
         except OSError as error:
             try:
-                self._revive(error)
+                self._replace_saver(error)
             except (SaverError, OSError) as second:
-                self._say(str(second))
+                self._report_failure(str(second))
                 return False
             return None
 
-    def _revive(self, error: OSError) -> None:
-        """Another saver takes over: it claims HEAD for us, who own it, and commits behind what the
-        one before had committed. Raises SaverError, OSError."""
-        self._say(f"the saver is gone ({error}): another one is started")
+    def _replace_saver(self, error: OSError) -> None:
+        """Start another saver, which claims HEAD for us and continues after the last commit.
+
+        Raises SaverError, OSError.
+        """
+        self._report_failure(f"the saver is gone ({error}): another one is started")
         self.close()
         self._engine = None
-        self._reopen()
+        self._open_and_reclaim()
 
-    def _reopen(self) -> None:
-        """As `open`; a saver that is another than before owns HEAD for us first."""
-        lost = self._engine is None and self.claimed
+    def _open_and_reclaim(self) -> None:
+        """Like `open`, but a new saver first claims HEAD for us."""
+        saver_lost = self._engine is None and self.claimed
         self.open()
-        if not lost:
+        if not saver_lost:
             return
         try:
             self._reclaim()
-        except BaseException:  # it is none that could commit: the next save begins here again
+        except BaseException:  # this saver cannot commit: the next save reclaims
             self.close()
             self._engine, self.claimed = None, True
             raise
 
     def _reclaim(self) -> None:
-        until = time.monotonic() + REVIVE_S
+        until_s = time.monotonic() + RECLAIM_S
         while self.claim("now", 0.0) is None:
-            if time.monotonic() >= until:
-                raise SaverError("TimeoutError", f"HEAD cannot be had within {REVIVE_S:g} s")
-        if self._opened.resume(self._config, most_step=self._step) is not None:
-            self._opened.resumed()
+            if time.monotonic() >= until_s:
+                raise SaverError(
+                    "TimeoutError", f"HEAD could not be claimed within {RECLAIM_S:g} s"
+                )
+        if self._open_engine.resume(self._config, max_step=self._step) is not None:
+            self._open_engine.confirm_resume()
 
-    def _fit(self, found: FoundCheckpoint) -> None:
-        """Have memory for it. Raises SaverError unless it has our layout, where that is fixed."""
-        if not self._fixed:
-            self.lay_out(pieces_of(found), found.sizes[0])
+    def _prepare_memory(self, checkpoint: FoundCheckpoint) -> None:
+        """Map memory for a checkpoint. Raises SaverError if the layout is fixed and differs."""
+        if not self._layout_is_fixed:
+            self.lay_out(pieces_of(checkpoint), checkpoint.sizes[0])
             self.open()
             return
-        check_fits(found, self._pieces, self._size)
+        check_fits(checkpoint, self._pieces, self._size)
 
-    def _say(self, text: str) -> None:
-        self._report(CHECKPOINT_FAILED, {"step": self._step, "error": text})
+    def _report_failure(self, message: str) -> None:
+        self._report(CHECKPOINT_FAILED, {"step": self._step, "error": message})

@@ -1,5 +1,7 @@
-"""What this program and the agent call things, as in spotd/wire, which user's machines do not have
-(a test compares the two). Standard library only, Python >= 3.10."""
+"""Names shared with the agent, equal to those in spotd/wire (a test compares them).
+
+spotd/wire is not on training machines' Python path. Standard library only, Python >= 3.10.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ CLAIM_NOW = "now"
 
 EXIT_FINISHED = 0
 EXIT_ERROR = 1
-EXIT_RELEASED = 75  # saved, and HEAD is given away
+EXIT_RELEASED = 75  # saved, and HEAD is released
 EXIT_FENCED = 76  # another generation owns HEAD
 
 READY = "ready"

@@ -1,4 +1,4 @@
-"""What spotd's environment says about this run of the trainer."""
+"""The job's settings in the environment of a training program."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from pathlib import Path
 
 from .cadence import CheckpointTerms, read_terms
 
-PEER_TIMEOUT_S = 3600.0  # rank 0 waits for HEAD while the others wait for rank 0
+PEER_TIMEOUT_S = 3600.0  # long: rank 0 may wait for HEAD while others wait for it
 
 
 @dataclass(frozen=True)
 class Job:
-    """The defaults are for runs by hand: checkpoints go to ./checkpoints."""
+    """The job's settings. The defaults are for runs by hand: checkpoints go to ./checkpoints."""
 
     job_id: str
     generation: int
     owner: str
-    head_generation: int  # the newest that HEAD is known to have had
+    head_generation: int  # newest known generation in HEAD
     store_url: str
     store_options: Mapping[str, str]
     every_steps: int
     every_s: float
     keep: int
-    keep_every_steps: int  # beside these: one for each so many steps; 0: none
-    suspect: str  # a manifest that is not to be resumed from, where there is another
+    keep_every_steps: int  # also keep one per so many steps; 0: none
+    suspect: str  # a manifest to avoid on resume
     progress_every_s: float
-    shards_url: str = ""  # of the store that shards go to; "": the job's own
-    shard_stores: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # options, by URL
-    peer_timeout_s: float = PEER_TIMEOUT_S  # that a rank waits for another in a collective
-    auto: bool = False  # `every_s` is for programs that cannot measure
+    shards_url: str = ""  # of the store for shards; "": the job's store
+    shard_stores: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # URL -> options
+    peer_timeout_s: float = PEER_TIMEOUT_S  # timeout of collectives
+    auto: bool = False  # adaptive interval; `every_s` is for programs that cannot measure
     terms: CheckpointTerms = field(default_factory=CheckpointTerms)
 
     @classmethod
@@ -58,6 +58,8 @@ class Job:
         )
 
     def is_due(self, steps: int, seconds: float) -> bool:
-        """Whether to save so long after the last save: every N steps or T seconds, whichever comes
-        first; 0 switches one of them off."""
+        """Return whether to save this long after the last save: every N steps or T seconds.
+
+        Whichever comes first counts; 0 disables one of them.
+        """
         return 0 < self.every_steps <= steps or 0 < self.every_s <= seconds

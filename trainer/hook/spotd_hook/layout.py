@@ -1,4 +1,4 @@
-"""Where the tensors of a snapshot lie in its memory. Needs torch, Python >= 3.10."""
+"""The positions of tensors in the memory of a snapshot. Needs torch, Python >= 3.10."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .tensor_copy import STANDING, Part, TensorCopy, parts_of
+from .tensor_copy import BLOCKING, Part, TensorCopy, parts_of
 
 ALIGN = 64  # bytes
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One behind the other, each at a multiple of ALIGN; `size` bytes in all, at least one."""
+    """Tensors one after the other at multiples of ALIGN; `size` bytes in all, at least one."""
 
     pieces: Sequence[Mapping[str, Any]]
     size: int
 
 
 def lay_out(tensors: Mapping[str, Tensor]) -> Layout:
-    """Of whole tensors, in their order."""
+    """Lay out whole tensors in their order."""
     pieces, end = [], 0
     for name, tensor in tensors.items():
         shape = list(tensor.shape)
@@ -38,34 +38,36 @@ def stage(
     layout: Layout,
     memory: memoryview,
     filled: Callable[[int], None] = lambda _: None,
-    copying: TensorCopy = STANDING,
+    tensor_copy: TensorCopy = BLOCKING,
 ) -> None:
-    """Copy them into `memory`; `filled` hears how many bytes of it are final."""
+    """Copy tensors into `memory`; `filled` receives the number of final bytes."""
 
     def parts() -> Iterator[Part]:
         for piece, tensor in zip(layout.pieces, tensors.values(), strict=True):
-            source = tensor.reshape(-1)  # a copy on its device, where the tensor is not contiguous
-            target = view(memory, piece["offset"], piece["dtype"], source.numel())
+            source = tensor.reshape(-1)  # copies on the device if not contiguous
+            target = tensor_view(memory, piece["offset"], piece["dtype"], source.numel())
             yield from parts_of(target, source, piece["offset"])
 
-    copying.run(parts(), filled)
+    tensor_copy.run(parts(), filled)
 
 
-def read(pieces: Sequence[Mapping[str, Any]], memory: memoryview) -> dict[str, Tensor]:
-    """Copies of the tensors that lie in `memory`. Raises ValueError for a type that torch lacks."""
-    found = {}
+def read_tensors(pieces: Sequence[Mapping[str, Any]], memory: memoryview) -> dict[str, Tensor]:
+    """Return copies of the tensors in `memory`. Raises ValueError for a dtype that torch lacks."""
+    tensors = {}
     for piece in pieces:
         count = 1
         for length in piece["shape"]:
             count *= length
-        flat = view(memory, piece["offset"], piece["dtype"], count)
-        found[piece["name"]] = flat.clone().reshape(piece["shape"])
-    return found
+        flat = tensor_view(memory, piece["offset"], piece["dtype"], count)
+        tensors[piece["name"]] = flat.clone().reshape(piece["shape"])
+    return tensors
 
 
-def view(memory: memoryview, start: int, name: str, count: int) -> Tensor:
-    """`count` elements of the type that torch calls `name`, where they lie, 1-D. Raises ValueError
-    for a type that torch lacks."""
+def tensor_view(memory: memoryview, start: int, name: str, count: int) -> Tensor:
+    """Return a 1-D view of `count` elements of the dtype `name` at byte `start`.
+
+    Raises ValueError for a dtype that torch lacks.
+    """
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"torch {torch.__version__} has no tensors of type {name!r}")

@@ -1,5 +1,7 @@
-"""Whether a checkpoint fits into the memory of one rank that saves all of it. Standard library
-only, Python >= 3.10."""
+"""Check whether a checkpoint fits the layout of one rank that saves everything.
+
+Standard library only, Python >= 3.10.
+"""
 
 from __future__ import annotations
 
@@ -10,46 +12,52 @@ from .engine import FoundCheckpoint
 from .saver_client import SaverError
 
 
-def check_fits(found: FoundCheckpoint, pieces: Sequence[Mapping[str, Any]], size: int) -> None:
-    """Raises SaverError unless it is laid out as `pieces`, in one stream of `size` bytes."""
-    theirs = {tensor["name"]: tensor for tensor in found.tensors}
-    same = list(found.sizes) == [size] and len(theirs) == len(pieces)
+def check_fits(checkpoint: FoundCheckpoint, pieces: Sequence[Mapping[str, Any]], size: int) -> None:
+    """Check that the checkpoint has the layout `pieces`, in one stream of `size` bytes.
+
+    Raises SaverError.
+    """
+    saved = {tensor["name"]: tensor for tensor in checkpoint.tensors}
+    same = list(checkpoint.sizes) == [size] and len(saved) == len(pieces)
     for piece in pieces if same else []:
-        one = theirs.get(piece["name"], {"dtype": "", "blocks": []})
+        tensor = saved.get(piece["name"], {"dtype": "", "blocks": []})
         block = {"stream": 0, "at": list(piece["at"]), "shape": list(piece["block"])}
         block["offset"] = piece["offset"]
-        same &= one["dtype"] == piece["dtype"] and list(one["blocks"]) == [block]
+        same &= tensor["dtype"] == piece["dtype"] and list(tensor["blocks"]) == [block]
     if not same:
-        text = f"the checkpoint of step {found.step} holds other tensors than this model has"
-        raise SaverError("MismatchError", text + _differences(pieces, theirs))
+        text = f"the checkpoint of step {checkpoint.step} holds other tensors than this model has"
+        raise SaverError("MismatchError", text + _differences(pieces, saved))
 
 
 def _differences(
-    pieces: Sequence[Mapping[str, Any]], theirs: Mapping[str, Mapping[str, Any]]
+    pieces: Sequence[Mapping[str, Any]], saved: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """The first of those that it has not, has otherwise, or has beside them."""
-    ours = {piece["name"]: piece for piece in pieces}
-    missing = [name for name in ours if name not in theirs]
+    """Name the first tensors that are missing, different or additional."""
+    current = {piece["name"]: piece for piece in pieces}
+    missing = [name for name in current if name not in saved]
     other = [
-        f"{name} is {one['dtype']} {list(one['shape'])}"
-        for name, one in theirs.items()
-        if name in ours
-        and (one["dtype"], list(one["shape"])) != (ours[name]["dtype"], list(ours[name]["shape"]))
+        f"{name} is {tensor['dtype']} {list(tensor['shape'])}"
+        for name, tensor in saved.items()
+        if name in current
+        and (tensor["dtype"], list(tensor["shape"]))
+        != (current[name]["dtype"], list(current[name]["shape"]))
     ]
-    more = [name for name in theirs if name not in ours]
-    found = {"missing": missing, "otherwise": other, "beside them": more}
-    said = [f"{what}: {', '.join(names[:3])}" for what, names in found.items() if names]
-    return f" ({'; '.join(said)})" if said else ", or has them in other places"
+    more = [name for name in saved if name not in current]
+    by_kind = {"missing": missing, "different": other, "additional": more}
+    differences = [f"{kind}: {', '.join(names[:3])}" for kind, names in by_kind.items() if names]
+    return f" ({'; '.join(differences)})" if differences else ", or has them at other positions"
 
 
-def pieces_of(found: FoundCheckpoint) -> list[dict[str, Any]]:
-    """Its layout, as one rank's. Raises SaverError where it has several streams."""
-    if len(found.sizes) != 1:
-        text = f"the checkpoint of step {found.step} was saved in {len(found.sizes)} streams"
+def pieces_of(checkpoint: FoundCheckpoint) -> list[dict[str, Any]]:
+    """Return the checkpoint's layout for one rank. Raises SaverError if it has several streams."""
+    if len(checkpoint.sizes) != 1:
+        text = (
+            f"the checkpoint of step {checkpoint.step} was saved in {len(checkpoint.sizes)} streams"
+        )
         raise SaverError("MismatchError", f"{text}, by another program: start a new job")
     return [
         {"name": tensor["name"], "dtype": tensor["dtype"], "shape": list(tensor["shape"])}
         | {"at": list(block["at"]), "block": list(block["shape"]), "offset": block["offset"]}
-        for tensor in found.tensors
+        for tensor in checkpoint.tensors
         for block in tensor["blocks"]
     ]

@@ -1,5 +1,8 @@
-"""Ranks that each save and load what they have themselves. The first one has the right to HEAD, and
-says what is done; the others `attend` meanwhile, and do it too. Needs torch, Python >= 3.10."""
+"""Save and restore with several ranks, each of which saves its own part.
+
+Rank 0 owns HEAD and decides; the others wait in `follow_rank_0` and do the same. Needs torch,
+Python >= 3.10.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,16 @@ from .ranks import Ranks
 from .saver_client import CorruptError, SaverError, StoreAwayError
 
 _DONE, _LOAD, _SAVE = "done", "load", "save"
-_LOADED, _AWAY, _CORRUPT, _FAILED = range(4)  # the worst of them counts
+_LOADED, _AWAY, _CORRUPT, _FAILED = range(4)  # ordered; the worst counts
 
 
 class MultiRankSaver:
-    """One rank's. `load(found)` takes what it has of a checkpoint, `save(step, trigger, released=,
-    final=)` stages it; `complain(text)` says what went wrong here. All ranks are at `attend` while
-    the first one restores and saves."""
+    """Saves and restores the part of one rank.
+
+    `load(checkpoint)` loads this rank's part of it, `save(step, trigger, released=, final=)` stages
+    this rank's part, and `report_error(message)` reports a failure here. All other ranks are in
+    `follow_rank_0` while rank 0 restores and saves.
+    """
 
     def __init__(
         self,
@@ -26,67 +32,70 @@ class MultiRankSaver:
         checkpointer: Checkpointer,
         load: Callable[[FoundCheckpoint], None],
         save: Callable[..., bool],
-        complain: Callable[[str], None],
+        report_error: Callable[[str], None],
     ) -> None:
         self._ranks, self._checkpointer = ranks, checkpointer
-        self._load, self._save, self._complain = load, save, complain
+        self._load, self._save, self._report_error = load, save, report_error
 
-    # --- the first rank
+    # --- rank 0
 
     def restore(self, config: Mapping[str, Any], back: int = 0) -> FoundCheckpoint | None:
-        """As `Checkpointer.restore`, on all ranks. What one of them cannot read, none uses."""
-        found = self._checkpointer.find(config, back)
-        while found is not None:
-            self._ranks.follow([_LOAD, dict(found.ref)])
-            outcome, text = self._try(found)
-            worst = self._ranks.most(outcome)
+        """Restore on all ranks, like `Checkpointer.restore`.
+
+        A checkpoint that one rank cannot read is skipped by all.
+        """
+        checkpoint = self._checkpointer.find_checkpoint(config, back)
+        while checkpoint is not None:
+            self._ranks.broadcast([_LOAD, dict(checkpoint.ref)])
+            outcome, message = self._try_load(checkpoint)
+            worst = self._ranks.maximum(outcome)
             if worst == _LOADED:
-                self._checkpointer.use()
-                return found
-            text = text if worst == outcome else "another rank could not read its part"
+                self._checkpointer.confirm_resume()
+                return checkpoint
+            message = message if worst == outcome else "another rank could not read its part"
             if worst == _AWAY:
-                raise StoreAwayError("StoreUnavailableError", text)
+                raise StoreAwayError("StoreUnavailableError", message)
             if worst == _FAILED:
-                raise SaverError("RankError", text)
-            found = self._checkpointer.skip(text)
+                raise SaverError("RankError", message)
+            checkpoint = self._checkpointer.skip(message)
         return None
 
     def save(self, step: int, trigger: str, **label: bool) -> bool:
-        """A snapshot of all ranks; False when there is nothing to be saved."""
-        self._ranks.follow([_SAVE, [step, trigger, label]])
+        """Take a snapshot on all ranks; False if there is nothing to save."""
+        self._ranks.broadcast([_SAVE, [step, trigger, label]])
         return self._save(step, trigger, **label)
 
-    def dismiss(self, word: int) -> int:
-        """The others go on, with this word."""
-        self._ranks.follow([_DONE, word])
-        return word
+    def release_ranks(self, result: int) -> int:
+        """End `follow_rank_0` on the other ranks, with this result."""
+        self._ranks.broadcast([_DONE, result])
+        return result
 
-    # --- the others
+    # --- other ranks
 
-    def attend(self) -> int:
-        """Do what the first rank says, until it dismisses us; its word."""
+    def follow_rank_0(self) -> int:
+        """Do what rank 0 broadcasts until it ends the loop; return its result."""
         while True:
-            what, about = self._ranks.follow(None)
-            if what == _DONE:
-                return int(about)
-            if what == _LOAD:
-                self._ranks.most(self._try(about)[0])
+            action, argument = self._ranks.broadcast(None)
+            if action == _DONE:
+                return int(argument)
+            if action == _LOAD:
+                self._ranks.maximum(self._try_load(argument)[0])
             else:
-                step, trigger, label = about
+                step, trigger, label = argument
                 self._save(step, trigger, **label)
 
-    def _try(self, found: FoundCheckpoint | Mapping[str, Any]) -> tuple[int, str]:
+    def _try_load(self, checkpoint: FoundCheckpoint | Mapping[str, Any]) -> tuple[int, str]:
         try:
-            if not isinstance(found, FoundCheckpoint):
-                found = self._checkpointer.find_same(found)
-            self._load(found)
+            if not isinstance(checkpoint, FoundCheckpoint):
+                checkpoint = self._checkpointer.find_by_ref(checkpoint)
+            self._load(checkpoint)
         except StoreAwayError as error:
-            outcome, text = _AWAY, str(error)
+            outcome, message = _AWAY, str(error)
         except CorruptError as error:
-            outcome, text = _CORRUPT, str(error)
+            outcome, message = _CORRUPT, str(error)
         except (SaverError, OSError, ValueError) as error:
-            outcome, text = _FAILED, str(error)
+            outcome, message = _FAILED, str(error)
         else:
             return _LOADED, ""
-        self._complain(f"the checkpoint cannot be loaded here: {text}")
-        return outcome, text
+        self._report_error(f"the checkpoint cannot be loaded here: {message}")
+        return outcome, message

@@ -1,5 +1,7 @@
-"""A training program's objects, as what can be saved of them and restored. Needs torch,
-Python >= 3.10."""
+"""The objects of a training program in a form that can be saved and restored.
+
+Needs torch, Python >= 3.10.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from torch.optim import Optimizer
 
 
 class Stateful(Protocol):
-    """Anything that keeps its state so, as most of torch does."""
+    """An object with a state, as most of torch's are."""
 
     def state_dict(self) -> Mapping[str, Any]: ...
 
@@ -21,43 +23,46 @@ class Stateful(Protocol):
 
 
 def stateful(objects: Mapping[str, Any]) -> dict[str, Stateful]:
-    """Each as it is to be saved: without what wraps it (DDP, torch.compile), sharded ones whole, of
-    adapters (PEFT) what is trained. Raises TypeError for one that has no state."""
-    bare = {name: _unwrap(one) for name, one in objects.items()}
-    modules = [one for one in bare.values() if isinstance(one, nn.Module)]
+    """Return each object in the form in which it is saved.
+
+    Wrappers (DDP, torch.compile) are removed, sharded models are saved whole, and of models with
+    adapters (PEFT) only the trained parameters. Raises TypeError for an object without a state.
+    """
+    unwrapped = {name: _unwrap(obj) for name, obj in objects.items()}
+    modules = [obj for obj in unwrapped.values() if isinstance(obj, nn.Module)]
     sharded = [module for module in modules if is_sharded(module.parameters())]
-    found: dict[str, Stateful] = {}
-    for name, one in bare.items():
-        if any(one is module for module in sharded):
-            found[name] = Sharded(one)
-        elif isinstance(one, Optimizer) and is_sharded(_parameters(one)):
-            inner = getattr(one, "optimizer", one)  # accelerate's is one, too, around another
-            found[name] = ShardedOptimizer(_model_of(inner, sharded, name), inner)
-        elif hasattr(one, "peft_config"):
-            found[name] = Trained(one)
+    states: dict[str, Stateful] = {}
+    for name, obj in unwrapped.items():
+        if any(obj is module for module in sharded):
+            states[name] = ShardedModel(obj)
+        elif isinstance(obj, Optimizer) and is_sharded(_parameters(obj)):
+            inner = getattr(obj, "optimizer", obj)  # accelerate's wraps another optimizer
+            states[name] = ShardedOptimizer(_model_of(inner, sharded, name), inner)
+        elif hasattr(obj, "peft_config"):
+            states[name] = TrainableParameters(obj)
         else:
-            _check(name, one)
-            found[name] = one
-    return found
+            _check(name, obj)
+            states[name] = obj
+    return states
 
 
 def is_sharded(tensors: Iterable[Tensor]) -> bool:
-    return any(type(getattr(one, "data", one)).__name__ == "DTensor" for one in tensors)
+    return any(type(getattr(obj, "data", obj)).__name__ == "DTensor" for obj in tensors)
 
 
 @dataclass(frozen=True)
-class Trained:
-    """Of a model most of which is frozen, the parameters that are trained, and its buffers."""
+class TrainableParameters:
+    """The trained parameters and the buffers of a model that is mostly frozen."""
 
     model: nn.Module
 
     def state_dict(self) -> dict[str, Any]:
         every = self.model.named_parameters(remove_duplicate=False)
-        frozen = {name for name, one in every if not one.requires_grad}
-        return {name: one for name, one in self.model.state_dict().items() if name not in frozen}
+        frozen = {name for name, obj in every if not obj.requires_grad}
+        return {name: obj for name, obj in self.model.state_dict().items() if name not in frozen}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Raises ValueError for what the model has not, or has and did not get."""
+        """Raises ValueError if the model lacks a tensor or did not get one."""
         wanted = self.state_dict().keys()
         if wanted != state_dict.keys():
             names = ", ".join(sorted(wanted ^ state_dict.keys())[:5])
@@ -66,8 +71,8 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Sharded:
-    """A model of FSDP2: brought together on rank 0 to be saved, for which all ranks call."""
+class ShardedModel:
+    """A model sharded with FSDP2, saved whole by rank 0; all ranks must call the methods."""
 
     model: nn.Module
 
@@ -84,7 +89,7 @@ class Sharded:
 
 @dataclass(frozen=True)
 class ShardedOptimizer:
-    """The optimizer of such a model; its state has the parameters' names."""
+    """The optimizer of a sharded model; its state is keyed by parameter names."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -111,32 +116,32 @@ def _options(model: nn.Module) -> Any:
     )
 
 
-def _unwrap(one: Any) -> Any:
+def _unwrap(obj: Any) -> Any:
     while True:
-        if isinstance(one, DistributedDataParallel):
-            one = one.module
-        elif isinstance(one, nn.Module) and hasattr(one, "_orig_mod"):
-            one = one._orig_mod  # noqa: SLF001 - torch.compile has no other way
+        if isinstance(obj, DistributedDataParallel):
+            obj = obj.module
+        elif isinstance(obj, nn.Module) and hasattr(obj, "_orig_mod"):
+            obj = obj._orig_mod  # noqa: SLF001 - torch.compile has no other way
         else:
-            return one
+            return obj
 
 
-def _check(name: str, one: Any) -> None:
+def _check(name: str, obj: Any) -> None:
     for method in ("state_dict", "load_state_dict"):
-        if not callable(getattr(one, method, None)):
+        if not callable(getattr(obj, method, None)):
             raise TypeError(
-                f"{name} is of type {type(one).__name__}, which has no {method}(): give objects "
+                f"{name} is of type {type(obj).__name__}, which has no {method}(): give objects "
                 "that keep a state, such as a model, an optimizer or a scheduler"
             )
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
-    return [one for group in optimizer.param_groups for one in group["params"]]
+    return [obj for group in optimizer.param_groups for obj in group["params"]]
 
 
 def _model_of(optimizer: Optimizer, models: Iterable[nn.Module], name: str) -> nn.Module:
-    wanted = {id(one) for one in _parameters(optimizer)}
+    wanted = {id(obj) for obj in _parameters(optimizer)}
     for model in models:
-        if wanted <= {id(one) for one in model.parameters()}:
+        if wanted <= {id(obj) for obj in model.parameters()}:
             return model
     raise TypeError(f"{name} is an optimizer of sharded tensors: give the model they are of, too")

@@ -1,4 +1,4 @@
-"""Telling how training goes: every loss to the agent in batches, a line now and then to people."""
+"""Report the progress of training: every loss to the agent in batches, some lines to people."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LINE_EVERY_S = 1.0
 class Progress:
     """Collects finished steps and reports them every `every_s` seconds, the first one at once.
 
-    A report covers the steps `from_step` to `to_step`, both included, counted from 1; `losses` has
-    one float for each, or is empty where one is not known. `busy_s` is the time spent in those
-    steps, saves not included; `data_s`, of it, the wait for data, where somebody measures it, and
-    `save_s` the time that saves held training up between them; both of this rank. `ranks_s` is what
-    each rank needed by itself for a step, in the mean, where there are several. A `silent` one, for
-    the ranks after the first, does nothing.
+    A report covers the steps `from_step` to `to_step`, both included, counted from 1. `losses` has
+    one float per step, or is empty if one is unknown. `busy_s` is the time of those steps without
+    saves, `data_s` the part of it spent waiting for data, if measured, and `save_s` the time that
+    saves delayed training; the latter two are of this rank. `ranks_s` is the mean time per step of
+    each rank's own work, if there are several. A `disabled` one, for ranks other than 0, does
+    nothing.
     """
 
     def __init__(
@@ -28,14 +28,14 @@ class Progress:
         *,
         every_s: float,
         steps: int,
-        silent: bool = False,
+        disabled: bool = False,
         per_node: int = 1,
-        say: Callable[[str], None] = lambda text: print(text, flush=True),
+        print_line: Callable[[str], None] = lambda text: print(text, flush=True),
         monotonic: Callable[[], float] = time.monotonic,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
-        self._report, self._say = report, say
-        self._every_s, self.steps, self._silent = every_s, steps, silent
+        self._report, self._print_line = report, print_line
+        self._every_s, self.steps, self._disabled = every_s, steps, disabled
         self._per_node = per_node
         self._monotonic, self._clock_us = monotonic, clock_us
         self._losses: list[float | None] = []
@@ -43,7 +43,7 @@ class Progress:
         self._busy_s = self._save_s = 0.0
         self._data_s: float | None = None
         self._ranks_s: list[float] = []
-        self._reported_at = self._said_at = float("-inf")
+        self._reported_at_s = self._printed_at_s = float("-inf")
 
     def add(
         self,
@@ -54,9 +54,11 @@ class Progress:
         *,
         ranks_s: Sequence[float] = (),
     ) -> None:
-        """One more step is done: its number (from 1), loss, tokens over all ranks, and seconds; of
-        these, what each rank needed by itself."""
-        if self._silent:
+        """Add a finished step: number (from 1), loss, tokens of all ranks, duration.
+
+        `ranks_s` is the time of each rank's own work.
+        """
+        if self._disabled:
             return
         if not self._losses:
             self._from_step, self._first_at_us = step, self._clock_us()
@@ -66,32 +68,32 @@ class Progress:
         before = self._ranks_s or [0.0] * len(ranks_s)
         self._ranks_s = [a + b for a, b in zip(before, ranks_s, strict=True)]
         now = self._monotonic()
-        if now - self._said_at >= LINE_EVERY_S or step == self.steps:
-            self._said_at = now
-            self._say(self._line(step, loss, tokens / busy_s if busy_s else 0.0))
-        if now - self._reported_at >= self._every_s:
+        if now - self._printed_at_s >= LINE_EVERY_S or step == self.steps:
+            self._printed_at_s = now
+            self._print_line(self._line(step, loss, tokens / busy_s if busy_s else 0.0))
+        if now - self._reported_at_s >= self._every_s:
             self.flush()
 
-    def waited(self, data_s: float) -> None:
-        """Of the step that is under way, so long was waited for data."""
+    def add_data_wait(self, data_s: float) -> None:
+        """Add seconds that the running step waited for data."""
         self._data_s = (self._data_s or 0.0) + data_s
 
-    def held_up(self, save_s: float) -> None:
-        """A save kept the next step waiting for so long."""
+    def add_save_time(self, save_s: float) -> None:
+        """Add seconds that a save delayed the next step."""
         self._save_s += save_s
 
     def flush(self) -> None:
-        """Report what has not been reported yet."""
+        """Report the steps that have not been reported yet."""
         if not self._losses:
             return
-        self._reported_at = self._monotonic()
+        self._reported_at_s = self._monotonic()
         steps = len(self._losses)
-        more: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
         if self._ranks_s:
             times = [round(total / steps, 6) for total in self._ranks_s]
-            more = {"ranks_s": times, "ranks_per_node": self._per_node}
+            extra = {"ranks_s": times, "ranks_per_node": self._per_node}
         if self._data_s is not None:
-            more["data_s"] = round(self._data_s, 6)
+            extra["data_s"] = round(self._data_s, 6)
             self._data_s = 0.0
         self._report(
             PROGRESS,
@@ -104,7 +106,7 @@ class Progress:
                 "tokens": self._tokens,
                 "busy_s": round(self._busy_s, 6),
                 "save_s": round(self._save_s, 6),
-                **more,
+                **extra,
             },
         )
         self._losses, self._ranks_s, self._tokens = [], [], 0

@@ -1,5 +1,7 @@
-"""How fast this program's snapshots are staged and uploaded, as measured in its last saves.
-Standard library only, Python >= 3.10."""
+"""Staging and upload speeds of this program's snapshots, measured in its last saves.
+
+Standard library only, Python >= 3.10.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,18 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-SAVES = 20  # that count; checkpoint sizes and networks change slowly
-GUESS_S = 5.0  # for a save before any was measured; a notice asks for one, which measures
-LEFT_AT_LEAST = 0.1  # of an upload's whole time, when it is already longer than expected
-# Of an upload, what has to be put for its own pace to count alone. Its first parts say little: what
-# it took to begin is in their time, and those beside them on their way are not in what is done.
-SURE_AT = 0.5
+SAVES = 20  # newest saves that count; sizes and networks change slowly
+DEFAULT_UPLOAD_S = 5.0  # before any save was measured
+MIN_REMAINING_SHARE = 0.1  # of the expected time, if it is exceeded already
+# Share of an upload that must be done before its own speed counts fully. Early on, the speed is too
+# low: it includes the start, and parts still on their way are not counted.
+CONFIDENT_SHARE = 0.5
 _TICK_S = 1e-6
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One save: its bytes, the seconds that staging and uploading them took, and for how many of
-    the first training stood."""
+    """One save: bytes, and seconds of staging, of the upload and of the stall of training."""
 
     size: int
     stage_s: float
@@ -29,50 +30,55 @@ class Sample:
 
 
 class Rates:
-    """Belongs to one thread. `size` is always bytes; an estimate is for a snapshot of that size."""
+    """Used by one thread. `size` is in bytes; an estimate is for a snapshot of that size."""
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=SAVES)
 
-    def note(
-        self, size: int, stage_s: float, upload_s: float, stall_s: float | None = None
-    ) -> None:
-        """A save was committed. Training stood for all of its staging, or for `stall_s` of it."""
-        took = [stage_s, upload_s, stage_s if stall_s is None else stall_s]
-        self._samples.append(Sample(size, *(max(seconds, _TICK_S) for seconds in took)))
+    def add(self, size: int, stage_s: float, upload_s: float, stall_s: float | None = None) -> None:
+        """Add a committed save; `stall_s` is by default the whole staging time."""
+        times = [stage_s, upload_s, stage_s if stall_s is None else stall_s]
+        self._samples.append(Sample(size, *(max(seconds, _TICK_S) for seconds in times)))
 
     @property
     def measured(self) -> bool:
         return bool(self._samples)
 
     def stall_s(self, size: int) -> float:
-        """What staging costs training in the middle of the saves."""
-        return self._scaled(size, 0.5, [(one.size, one.stall_s) for one in self._samples])
+        """Return the median stall of training."""
+        return self._scaled(size, 0.5, [(sample.size, sample.stall_s) for sample in self._samples])
 
     def upload_s(self, size: int) -> float:
-        """The upload alone, as slow as the slowest tenth was."""
+        """Return the 90th percentile of the upload time."""
         if not self._samples:
-            return GUESS_S
-        return self._scaled(size, 0.9, [(one.size, one.upload_s) for one in self._samples])
+            return DEFAULT_UPLOAD_S
+        return self._scaled(size, 0.9, [(sample.size, sample.upload_s) for sample in self._samples])
 
     def save_s(self, size: int) -> float:
-        """Staging and upload, both as slow as the slowest tenth was."""
-        stage_s = self._scaled(size, 0.9, [(one.size, one.stage_s) for one in self._samples])
+        """Return the 90th percentile of staging plus that of the upload."""
+        stage_s = self._scaled(
+            size, 0.9, [(sample.size, sample.stage_s) for sample in self._samples]
+        )
         return stage_s + self.upload_s(size)
 
-    def left_s(self, size: int, elapsed_s: float, done: int = 0) -> float:
-        """What is left of an upload that has run for `elapsed_s`, with `done` of its bytes put, if
-        that is known: by the pace that it has, where that is below the measured one, as far as
-        enough is done to tell."""
-        whole_s = self.upload_s(size)
+    def remaining_s(self, size: int, elapsed_s: float, done: int = 0) -> float:
+        """Return the remaining time of an upload that has run for `elapsed_s`.
+
+        `done` is the number of bytes uploaded, if known. An upload slower than the measured ones is
+        extrapolated at its own speed, weighted by the share that is done.
+        """
+        expected_s = self.upload_s(size)
         if done > 0 and elapsed_s > 0:
-            sure = min(done / size / SURE_AT, 1.0)
-            slower_s = max(elapsed_s * size / done - whole_s, 0.0)
-            return (whole_s + sure * slower_s) * (size - done) / size
-        return max(whole_s - elapsed_s, LEFT_AT_LEAST * whole_s)
+            confidence = min(done / size / CONFIDENT_SHARE, 1.0)
+            slower_s = max(elapsed_s * size / done - expected_s, 0.0)
+            return (expected_s + confidence * slower_s) * (size - done) / size
+        return max(expected_s - elapsed_s, MIN_REMAINING_SHARE * expected_s)
 
     @staticmethod
-    def _scaled(size: int, share: float, took: Iterable[tuple[int, float]]) -> float:
-        """The time in which `share` of the saves would have been done with `size` bytes."""
-        times = sorted(seconds * (size / was if was else 1.0) for was, seconds in took)
+    def _scaled(size: int, share: float, measured: Iterable[tuple[int, float]]) -> float:
+        """Return the time in which `share` of the saves would have finished with `size` bytes."""
+        times = sorted(
+            seconds * (size / sample_size if sample_size else 1.0)
+            for sample_size, seconds in measured
+        )
         return times[math.ceil(share * len(times)) - 1] if times else 0.0

@@ -1,4 +1,4 @@
-"""What an evaluation measured, handed to the job that it is run by.
+"""Report the results of an evaluation to the job that runs it.
 
 Standard library only, Python >= 3.10.
 """
@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from .agent_client import AgentClient
 from .constants import RESULTS
 
-NOT_TRAINING = -1  # as a rank: the agent is not to wait for us as it does for those that train
-MOST_FAILED = 100  # names that are kept
-MAX_NAME = 200  # of each
+NOT_TRAINING = -1  # as a rank: the agent does not wait for this process to end
+MOST_FAILED = 100  # names that are stored
+MAX_NAME = 200  # characters
 _SUITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -31,30 +31,32 @@ def report_results(
     ttft_p95_s: float | None = None,
     timeout_s: float = 5.0,
 ) -> bool:
-    """Hand in how the model did in `suite`: `cases` that were run, `passed` of them, the names of
-    (some of) the `failed`; tokens generated in a second, and the median and 95th percentile of the
-    seconds from a request to its first token. The same again changes nothing.
+    """Report how the model did in `suite`.
 
-    Waits until it is sent, `timeout_s` at most. False where no agent of spotd is there, as in a run
-    by hand. Raises ValueError for what cannot be.
+    `cases` were run and `passed` passed; `failed` names (some of) the others. `tokens_per_s` is the
+    generation speed, `ttft_s` and `ttft_p95_s` the median and 95th percentile of the seconds from a
+    request to its first token. Repeating a report changes nothing.
+
+    Waits until it is sent, `timeout_s` at most. Returns False if there is no spotd agent, as in a
+    run by hand. Raises ValueError for impossible values.
     """
     cases, passed = _count("cases", cases), _count("passed", passed)
     names = [str(name)[:MAX_NAME] for name in [*failed][:MOST_FAILED]]
-    told = {"suite": suite, "cases": cases, "passed": passed, "failed": names}
-    given = {"tokens_per_s": tokens_per_s, "ttft_s": ttft_s, "ttft_p95_s": ttft_p95_s}
-    measured = {name: float(value) for name, value in given.items() if value is not None}
+    values = {"suite": suite, "cases": cases, "passed": passed, "failed": names}
+    optional = {"tokens_per_s": tokens_per_s, "ttft_s": ttft_s, "ttft_p95_s": ttft_p95_s}
+    measured = {name: float(value) for name, value in optional.items() if value is not None}
     _check(suite, cases, passed, len(failed), measured)
     if not os.environ.get("SPOTD_SOCKET"):
         return False
     link = AgentClient.connect(os.environ, NOT_TRAINING)
-    there = link.wait_flag(timeout_s)
-    link.send(RESULTS, {**told, **measured})
+    connected = link.wait_flag(timeout_s)
+    link.send(RESULTS, {**values, **measured})
     link.close(timeout_s=timeout_s)
-    return there
+    return connected
 
 
 def _count(name: str, value: object) -> int:
-    """Whole numbers of other libraries, too: sums of their arrays are what is at hand."""
+    """Return a whole number, also from integer types of other libraries such as NumPy."""
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -62,10 +64,10 @@ def _count(name: str, value: object) -> int:
 
 
 def _check(suite: str, cases: int, passed: int, failed: int, measured: Mapping[str, float]) -> None:
-    """What a program is told at once; the control box looks at all of it."""
+    """Raise ValueError at once; the control box checks everything again."""
     if not _SUITE.fullmatch(suite):
         fix = "up to 63 letters, digits, '.', '_' and '-', like 'helpdesk'"
-        raise ValueError(f"suite: {suite[:40]!r} does not name what was run: {fix}")
+        raise ValueError(f"suite: {suite[:40]!r} is not a valid name: use {fix}")
     if not 0 <= passed <= cases or failed > cases - passed:
         raise ValueError(f"passed: {passed} passed and {failed} failed of {cases} cases")
     for name, value in measured.items():
@@ -73,6 +75,6 @@ def _check(suite: str, cases: int, passed: int, failed: int, measured: Mapping[s
             raise ValueError(f"{name}: {value} was not measured; leave it out")
     p95_s = measured.get("ttft_p95_s")
     if p95_s is not None and not measured.get("ttft_s", math.inf) <= p95_s:
-        raise ValueError("ttft_p95_s: give ttft_s, the median, as well, which is the lesser")
+        raise ValueError("ttft_p95_s: also give ttft_s, the median, which cannot be larger")
     if not cases and not measured:
         raise ValueError("cases: nothing was measured; give cases, tokens_per_s or ttft_s")

@@ -1,5 +1,7 @@
-"""The random generators of a process: torch's, its GPU's, Python's, and NumPy's where the program
-has it. Needs torch, Python >= 3.10."""
+"""The state of a process's random generators: torch, its GPU, Python and NumPy if imported.
+
+Needs torch, Python >= 3.10.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from typing import Any
 import torch
 
 
-def take() -> dict[str, Any]:
-    """Their state, as of a `state_dict()`."""
+def capture() -> dict[str, Any]:
+    """Return the state of all generators, in the format of a `state_dict()`."""
     numpy = sys.modules.get("numpy")
     return {
         "torch": torch.get_rng_state(),
@@ -22,8 +24,8 @@ def take() -> dict[str, Any]:
     }
 
 
-def give(state: dict[str, Any]) -> None:
-    """Have them go on from there."""
+def restore(state: dict[str, Any]) -> None:
+    """Set all generators to a captured state."""
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
@@ -35,10 +37,9 @@ def give(state: dict[str, Any]) -> None:
 
 
 def seed(base: int, step: int, rank: int) -> None:
-    """Have all of them begin anew, as a function of these alone: where a step begins is then the
-    same whatever happened before it."""
+    """Seed all generators from these values alone, independently of earlier steps."""
     digest = hashlib.sha256(f"{base} {step} {rank}".encode()).digest()
-    number = int.from_bytes(digest[:4], "little")  # what NumPy takes
+    number = int.from_bytes(digest[:4], "little")  # the range of NumPy's seeds
     torch.manual_seed(number)
     random.seed(number)
     numpy = sys.modules.get("numpy")

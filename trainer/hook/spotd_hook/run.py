@@ -1,4 +1,4 @@
-"""Saving and resuming for a training loop of one's own, in five lines:
+"""Save and resume your own training loop with four lines:
 
     import spotd_hook                                               # 1
 
@@ -6,7 +6,6 @@
         for step in run.steps(1000):                                # 3
             loss = train_on(batch_of(step))                         # as before
             run.report(loss)                                        # 4
-    # 5: there is no fifth
 
 See docs/any-script.md. Needs torch, Python >= 3.10.
 """
@@ -22,25 +21,26 @@ from torch import Tensor
 
 from . import rng_state
 from .objects import stateful
-from .session import Next, Resumed, Session
-from .weights import give_weights
+from .session import NextAction, Resumed, Session
+from .weights import load_weights
 
 T = TypeVar("T")
 
 
 class Run:
-    """Give it everything that training changes and that has a `state_dict()`, by any names. `data`
-    is what each rank has of its own, such as a StatefulDataLoader; the rest is the same on all
-    ranks, and rank 0's is saved. Random generators are saved with it; with a `seed`, each step
-    begins with generators that are a function of (seed, step, rank) instead, which is exact
-    whatever workers and iterators draw. `config` is what a checkpoint has to have been made with.
-    `any_ranks` says that another number of ranks may go on, because the program keeps its batch
-    then: it takes a `seed`, and no `data`.
+    """Saves and restores everything passed by name that training changes.
 
-    It takes over SIGTERM and SIGUSR1, and ends the program (SystemExit) with 75 when the machine
-    goes, after a save, and with 76 when another machine has taken over. Without spotd checkpoints
-    go to ./checkpoints, where spotd is installed, and else nothing is saved. Raises TypeError for
-    an object without state, ValueError, RuntimeError and OSError where nothing could be saved.
+    Each object needs a `state_dict()`. `data` is what each rank has of its own, such as a
+    StatefulDataLoader; the rest is the same on all ranks, and rank 0's is saved. Random generators
+    are saved too; with a `seed`, each step instead starts with generators seeded by (seed, step,
+    rank), which is exact whatever workers and iterators draw. A checkpoint made with another
+    `config` is refused. `any_ranks` allows another number of ranks to resume, because the program
+    keeps its global batch; it requires a `seed` and no `data`.
+
+    It takes over SIGTERM and SIGUSR1, and ends the program (SystemExit) with 75 after a save when
+    the machine ends, and with 76 when another machine has taken over. Without spotd, checkpoints go
+    to ./checkpoints if spotd is installed; otherwise nothing is saved. Raises TypeError for an
+    object without a state, and ValueError, RuntimeError and OSError if nothing could be saved.
     """
 
     def __init__(
@@ -60,18 +60,18 @@ class Run:
                 "out, and compute each step's batch from its number"
             )
         self._objects = stateful(objects)
-        self._own = {} if data is None else stateful({"data": data})
+        self._per_rank_objects = {} if data is None else stateful({"data": data})
         self._seed = seed
         self._losses: tuple[float | Tensor | None, int] = (None, 0)
         self._resumed: Resumed | None = None
         self._session = Session(self._collect, config=config, any_ranks=any_ranks)
 
     def __enter__(self) -> Run:
-        """Waits for its turn and restores. A job that is finished ends the program here."""
+        """Wait until HEAD may be claimed, and restore. Ends the program if the job is finished."""
         try:
             self._resumed = self._session.begin()
             if self._resumed is not None and self._resumed.weights is not None:
-                give_weights(self._objects, self._resumed.weights)
+                load_weights(self._objects, self._resumed.weights)
                 self._resumed = None
             if self._resumed is not None:
                 self._restore(self._resumed)
@@ -86,7 +86,7 @@ class Run:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Commits the final state: only then is the job done. Nothing of a loop that failed."""
+        """Commit the final state, which completes the job. After an error nothing is saved."""
         if kind is None:
             self._session.finish()
         else:
@@ -94,18 +94,20 @@ class Run:
 
     @property
     def done(self) -> int:
-        """Steps that are done."""
+        """Number of finished steps."""
         return self._session.step
 
     def steps(self, total: int) -> Iterator[int]:
-        """The numbers from `done` up to `total`; what is between two of them is one step. Random
-        generators go on from where they were with the first of them: make iterators before."""
+        """Yield step numbers from `done` up to `total`; the code between two of them is one step.
+
+        Random generators are restored with the first step: create iterators before.
+        """
         session = self._session
         session.progress.steps = total
         if self._resumed is not None and self._seed is None:
-            rng_state.give(self._resumed.own["chance"])
+            rng_state.restore(self._resumed.per_rank["chance"])
         self._resumed = None
-        session.rest()
+        session.reset_timers()
         while session.step < total:
             if self._seed is not None:
                 rng_state.seed(self._seed, session.step, session.ranks.rank)
@@ -113,8 +115,10 @@ class Run:
             self._after(last=session.step + 1 == total)
 
     def batches(self, batches: Iterable[T]) -> Iterator[T]:
-        """The same ones, of a loader for example; how long each is waited for is measured, and told
-        where training is slow for it. Its iterator is made here, and not with the first one."""
+        """Yield the same batches, and measure the wait for each.
+
+        The iterator is created by this call, not with the first batch.
+        """
         iterator = iter(batches)
 
         def measured() -> Iterator[T]:
@@ -124,41 +128,44 @@ class Run:
                     batch = next(iterator)
                 except StopIteration:
                     return
-                self._session.progress.waited(time.monotonic() - began_s)
+                self._session.progress.add_data_wait(time.monotonic() - began_s)
                 yield batch
 
         return measured()
 
     def report(self, loss: float | Tensor, tokens: int = 0) -> None:
-        """The loss of this step on this rank, for people and for spotd, and the tokens in it."""
+        """Report this rank's loss of the step, and its number of tokens."""
         self._losses = loss, tokens
 
     def save(self) -> None:
-        """A snapshot now, beside those by the job's cadence; on all ranks, between two steps."""
+        """Save now, in addition to the job's interval; call it on all ranks, between two steps."""
         self._session.save("program")
 
     def _after(self, *, last: bool) -> None:
         loss, tokens = self._losses
         self._losses = None, 0
         number = loss.detach().item() if isinstance(loss, Tensor) else loss
-        match self._session.after(number, tokens):
-            case Next.FENCED:
-                self._session.leave_fenced()
+        match self._session.after_step(number, tokens):
+            case NextAction.FENCED:
+                self._session.exit_fenced()
             case _ if last:
                 pass  # the final state follows
-            case Next.LEAVE:
-                self._session.leave()
-            case Next.SAVE:
+            case NextAction.LEAVE:
+                self._session.exit_saved()
+            case NextAction.SAVE:
                 self._session.save()
 
     def _collect(self) -> tuple[Any, Any]:
-        own = {name: one.state_dict() for name, one in self._own.items()}
-        own["chance"] = {} if self._seed is not None else rng_state.take()
-        return {name: one.state_dict() for name, one in self._objects.items()}, own
+        per_rank = {name: one.state_dict() for name, one in self._per_rank_objects.items()}
+        per_rank["chance"] = {} if self._seed is not None else rng_state.capture()
+        return {name: one.state_dict() for name, one in self._objects.items()}, per_rank
 
     def _restore(self, resumed: Resumed) -> None:
         """Raises ValueError for the checkpoint of another program."""
-        for ours, theirs in ((self._objects, resumed.shared), (self._own, resumed.own)):
+        for ours, theirs in (
+            (self._objects, resumed.shared),
+            (self._per_rank_objects, resumed.per_rank),
+        ):
             if missing := ours.keys() - theirs.keys():
                 raise ValueError(
                     f"the checkpoint of step {resumed.step} has no {', '.join(sorted(missing))}: "

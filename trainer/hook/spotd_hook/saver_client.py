@@ -1,4 +1,7 @@
-"""A training process's line to the saver of its machine. Standard library only, Python >= 3.10."""
+"""A training process's connection to the saver of its machine.
+
+Standard library only, Python >= 3.10.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from typing import Any
 
 from .shared_memory import SharedMemory
 
-ANSWER_S = 10.0  # for what takes no time: a saver that needs longer is stopped, or starved
+REPLY_TIMEOUT_S = 10.0  # for quick requests: a slower saver is stopped or starved
 
 
 class SaverError(Exception):
-    """What was asked for cannot be done. `kind` is the saver's name for why."""
+    """The saver refused a request. `kind` is the name of the saver's error."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -24,15 +27,15 @@ class SaverError(Exception):
 
 
 class StoreAwayError(SaverError):
-    """The store does not answer: ask again."""
+    """The store does not answer: retry."""
 
 
 class FencedError(SaverError):
-    """Another writer owns HEAD: stop, nothing more will be committed."""
+    """Another generation owns HEAD: stop, nothing more will be committed."""
 
 
 class CorruptError(SaverError):
-    """What the checkpoint names is damaged or gone."""
+    """An object of the checkpoint is damaged or missing."""
 
 
 _ERRORS = {
@@ -44,7 +47,10 @@ _ERRORS = {
 
 
 class SaverClient:
-    """To the saver at the unix socket `path`. One request at a time; OSError when it is gone."""
+    """A connection to the saver at the unix socket `path`; one request at a time.
+
+    Methods raise OSError when the saver is gone.
+    """
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -55,23 +61,30 @@ class SaverClient:
             raise
         self._rest = b""
 
-    def ask(self, request: str, *, within_s: float | None = None, **data: Any) -> Mapping[str, Any]:
-        """The answer. Raises SaverError, and TimeoutError when a part of it takes longer than
-        `within_s`; the line is closed then, since what comes late would be taken for the next."""
+    def request(
+        self, kind: str, *, within_s: float | None = None, **data: Any
+    ) -> Mapping[str, Any]:
+        """Send a request and return the reply.
+
+        Raises SaverError, and TimeoutError if a part of the reply takes longer than `within_s`;
+        then the connection is closed, because a late reply would be taken for the next one.
+        """
         self._socket.settimeout(within_s)
         try:
-            answer = self._ask(request, data)[0]
+            reply = self._send_request(kind, data)[0]
         except TimeoutError:
             self.close()
-            raise TimeoutError(f"no answer to {request} within {within_s} s") from None
+            raise TimeoutError(f"no answer to {kind} within {within_s} s") from None
         self._socket.settimeout(None)
-        return answer
+        return reply
 
     def check(self) -> None:
-        """That somebody is there: a process that is stopped accepts us, and never answers. Raises
-        TimeoutError and other OSErrors."""
-        with contextlib.suppress(SaverError):  # one that knows no such request is there as well
-            self.ask("hello", within_s=ANSWER_S)
+        """Check that the saver replies: a stopped process accepts connections and never answers.
+
+        Raises TimeoutError and other OSErrors.
+        """
+        with contextlib.suppress(SaverError):  # an older saver rejects the request: it is alive
+            self.request("hello", within_s=REPLY_TIMEOUT_S)
 
     def join(
         self,
@@ -82,42 +95,44 @@ class SaverClient:
         slots: int,
         pieces: Sequence[Mapping[str, Any]],
     ) -> SharedMemory:
-        """Memory for `slots` snapshots of `size` bytes, laid out as `pieces` say; `ranks` are those
-        of this machine."""
+        """Map memory for `slots` snapshots of `size` bytes laid out as `pieces`.
+
+        `ranks` are those of this machine.
+        """
         data = {"rank": rank, "ranks": list(ranks), "world_size": world_size, "size": size}
         data |= {"slots": slots, "pieces": list(pieces)}
-        _, fd = self._ask("join", data)
+        _, fd = self._send_request("join", data)
         if fd < 0:
             raise SaverError("ProtocolError", "the saver gave no memory")
         try:
-            arena = SharedMemory(fd, size, slots)
-            arena.fault_in()  # the memory is there; now our own page tables
-            return arena
+            memory = SharedMemory(fd, size, slots)
+            memory.fault_in()  # the pages exist; this fills our page tables
+            return memory
         finally:
             os.close(fd)
 
     def close(self) -> None:
         self._socket.close()
 
-    def _ask(self, request: str, data: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
-        self._socket.sendall(json.dumps({request: data}).encode() + b"\n")
-        line, fd = self._answer()
-        answer: Mapping[str, Any] = json.loads(line)
-        error = answer.get("error")
+    def _send_request(self, kind: str, data: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+        self._socket.sendall(json.dumps({kind: data}).encode() + b"\n")
+        reply_line, fd = self._read_reply()
+        reply: Mapping[str, Any] = json.loads(reply_line)
+        error = reply.get("error")
         if error is not None:
             raise _ERRORS.get(error["kind"], SaverError)(error["kind"], error["text"])
-        return answer, fd
+        return reply, fd
 
-    def _answer(self) -> tuple[bytes, int]:
+    def _read_reply(self) -> tuple[bytes, int]:
         fd, parts = -1, [self._rest]
         while b"\n" not in parts[-1]:
-            room = socket.CMSG_SPACE(4)
-            data, beside, _, _ = self._socket.recvmsg(1 << 20, room)
-            for level, kind, content in beside:
+            ancillary_size = socket.CMSG_SPACE(4)
+            data, ancillary, _, _ = self._socket.recvmsg(1 << 20, ancillary_size)
+            for level, kind, content in ancillary:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                     fd = array.array("i", content[:4])[0]
             if not data:
-                raise ConnectionResetError("the saver hung up")
+                raise ConnectionResetError("the saver closed the connection")
             parts.append(data)
-        line, _, self._rest = b"".join(parts).partition(b"\n")
-        return line, fd
+        reply_line, _, self._rest = b"".join(parts).partition(b"\n")
+        return reply_line, fd

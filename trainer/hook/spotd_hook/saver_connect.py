@@ -1,5 +1,8 @@
-"""How a training process comes to its saver: the one that the agent keeps beside it, which outlives
-it, or where there is none, one of its own."""
+"""Connect a training process to its saver.
+
+That is the saver which the agent runs beside it and which outlives it, or, without an agent, one
+that the process starts itself.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,19 @@ from .agent_client import AgentClient
 from .constants import WARNING
 from .job import Job
 from .saver_client import SaverClient
-from .spawned import Spawned
+from .spawned import SpawnedSaver
 
-AGENT_S = 20.0  # for the agent's saver to accept; an agent of before it had one says nothing
-ASK_S = 1.0
+AGENT_SAVER_WAIT_S = 20.0  # for the agent's saver to accept; an older agent has none
+REQUEST_EVERY_S = 1.0
 POLL_S = 0.02
 
 
 class SaverConnector:
-    """`start` at once, `line` when it is needed, as often as the saver has died. Close it. With
-    `alone` it is for this process, which may start one of its own; else the machine's ranks share
-    the one that `env` names. `socket` is where it accepts."""
+    """Starts and connects to the saver, as often as it dies; close it.
+
+    Call `start` early and `connect` when the saver is needed. With `may_spawn` the process may
+    start a saver of its own; otherwise the machine's ranks share the one named in `env`.
+    """
 
     def __init__(
         self,
@@ -30,66 +35,67 @@ class SaverConnector:
         link: AgentClient,
         env: Mapping[str, str],
         *,
-        alone: bool = True,
-        agent_s: float = AGENT_S,
+        may_spawn: bool = True,
+        wait_s: float = AGENT_SAVER_WAIT_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job, self._link = job, link
-        self._at_agent = env.get("SPOTD_SAVER", "")
-        self._alone, self._agent_s, self._monotonic = alone, agent_s, monotonic
-        self._own: Spawned | None = None
+        self._agent_socket = env.get("SPOTD_SAVER", "")
+        self._may_spawn, self._wait_s, self._monotonic = may_spawn, wait_s, monotonic
+        self._spawned: SpawnedSaver | None = None
 
     def start(self) -> None:
-        """Have it started, without waiting for it. Raises OSError."""
-        if self._at_agent:
-            self._link.want_saver([sys.executable, "-m", "trainer.saver", "--stay"])
-        elif self._own is None or not self._own.alive:
-            if self._own is not None:
-                self._own.close()
-            self._own = Spawned(self._environment())
+        """Start the saver without waiting for it. Raises OSError."""
+        if self._agent_socket:
+            self._link.request_saver([sys.executable, "-m", "trainer.saver", "--stay"])
+        elif self._spawned is None or not self._spawned.alive:
+            if self._spawned is not None:
+                self._spawned.close()
+            self._spawned = SpawnedSaver(self._environment())
 
-    def line(self) -> SaverClient:
-        """A line to it. Raises OSError."""
+    def connect(self) -> SaverClient:
+        """Return a connection to the saver. Raises OSError."""
         self.start()
-        if self._at_agent:
+        if self._agent_socket:
             try:
-                return self._dial_agents()
+                return self._connect_to_agents_saver()
             except OSError as error:
-                if not self._alone:
+                if not self._may_spawn:
                     raise
-                text = f"the node agent has no saver for us ({error}): we start one of our own"
-                self._link.send(WARNING, {"text": text})
-                self._at_agent = ""
+                message = f"the node agent has no saver for us ({error}): we start one of our own"
+                self._link.send(WARNING, {"text": message})
+                self._agent_socket = ""
                 self.start()
-        assert self._own is not None  # noqa: S101 - just started
-        self._own.wait_ready()
-        return SaverClient(self._own.socket)
+        assert self._spawned is not None  # noqa: S101 - just started
+        self._spawned.wait_ready()
+        return SaverClient(self._spawned.socket)
 
     def close(self, timeout_s: float | None = None) -> bool:
-        """Of our own: wait until what is staged is saved, or so long; whether it was."""
-        return self._own is None or self._own.close(timeout_s)
+        """Wait until our own saver has saved everything; return whether it has."""
+        return self._spawned is None or self._spawned.close(timeout_s)
 
     @property
     def socket(self) -> str:
-        """Where it accepts; "" before one was started."""
-        return self._at_agent or ("" if self._own is None else self._own.socket)
+        """The saver's socket path; "" before one was started."""
+        return self._agent_socket or ("" if self._spawned is None else self._spawned.socket)
 
     @property
     def pid(self) -> int:
-        """Of our own; 0 without one."""
-        return 0 if self._own is None else self._own.pid
+        """Process id of our own saver; 0 without one."""
+        return 0 if self._spawned is None else self._spawned.pid
 
-    def _dial_agents(self) -> SaverClient:
-        asked_at = self._monotonic()
-        give_up_at = asked_at + self._agent_s
+    def _connect_to_agents_saver(self) -> SaverClient:
+        requested_at_s = self._monotonic()
+        give_up_at_s = requested_at_s + self._wait_s
         while True:
             try:
-                return SaverClient(self._at_agent)
+                return SaverClient(self._agent_socket)
             except OSError:
-                if (now := self._monotonic()) >= give_up_at:
+                if (now := self._monotonic()) >= give_up_at_s:
                     raise
-            if now >= asked_at + ASK_S:  # its agent may not have seen yet that one has died
-                asked_at = now
+            # The agent may not have noticed yet that its saver died.
+            if now >= requested_at_s + REQUEST_EVERY_S:
+                requested_at_s = now
                 self.start()
             time.sleep(POLL_S)
 

@@ -1,6 +1,8 @@
-"""Shards of tensors (DTensor, as of FSDP2), each saved by the rank that has it, and read by however
-many ranks there are: DCP's planners say which rank has what, and what of it lies where. Needs
-torch, Python >= 3.10."""
+"""Save the shards of DTensors (FSDP2) by the ranks that have them, and load them on any number.
+
+The planners of torch.distributed.checkpoint (DCP) determine which rank saves and loads which shard.
+Needs torch, Python >= 3.10.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +27,23 @@ from torch.distributed.checkpoint.planner import ReadItem
 
 from .checkpointer import Checkpointer
 from .engine import FoundCheckpoint
-from .layout import ALIGN, Layout, view
+from .layout import ALIGN, Layout, tensor_view
 from .saver_client import SaverError
 
-GAP = 4096  # bytes that are read and not wanted, so that two ranges are one
+GAP = 4096  # bytes read in vain to merge two ranges
 
 
 def lay_out_shards(tensors: Mapping[str, Tensor]) -> tuple[Layout, dict[str, Tensor]]:
-    """Where this rank's shards lie in its snapshot, and the shards themselves, without a copy; ones
-    that are empty are left out. Tensors that are not sharded are saved by the first rank of those
-    that have them."""
+    """Return the layout of this rank's shards, and the shards themselves without a copy.
+
+    Empty shards are left out. A tensor that is not sharded is saved by the first rank that has it.
+    """
     plan = create_default_local_save_plan(dict(tensors), is_coordinator=False)
     pieces, shards, end = [], dict[str, Tensor](), 0
     for item in plan.items:
-        name, about = item.index.fqn, item.tensor_data
-        assert about is not None  # noqa: S101 - tensors alone were given
-        if not math.prod(about.chunk.sizes):
+        name, block_data = item.index.fqn, item.tensor_data
+        assert block_data is not None  # noqa: S101 - there are only tensors
+        if not math.prod(block_data.chunk.sizes):
             continue
         local: Any = tensors[name]
         if type(local).__name__ == "DTensor":
@@ -50,9 +53,9 @@ def lay_out_shards(tensors: Mapping[str, Tensor]) -> tuple[Layout, dict[str, Ten
             {
                 "name": name,
                 "dtype": str(local.dtype).removeprefix("torch."),
-                "shape": list(about.size),
-                "at": list(about.chunk.offsets),
-                "block": list(about.chunk.sizes),
+                "shape": list(block_data.size),
+                "at": list(block_data.chunk.offsets),
+                "block": list(block_data.chunk.sizes),
                 "offset": end,
             }
         )
@@ -62,7 +65,7 @@ def lay_out_shards(tensors: Mapping[str, Tensor]) -> tuple[Layout, dict[str, Ten
 
 @dataclass
 class _Span:
-    """Bytes of a stream, and what of them is wanted: (item, first byte, shape of its rows)."""
+    """A range of bytes of a stream, and its wanted parts: (item, first byte, row shape)."""
 
     stream: int
     start: int
@@ -71,71 +74,84 @@ class _Span:
 
 
 def load_shards(
-    checkpointer: Checkpointer, found: FoundCheckpoint, tensors: Mapping[str, Tensor]
+    checkpointer: Checkpointer, checkpoint: FoundCheckpoint, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Have this rank's shards of `tensors` be as in the checkpoint, whoever saved them in whatever
-    shards. Raises CorruptError for damage, and SaverError where it holds other tensors."""
-    tensors = {name: one for name, one in tensors.items() if one.numel()}  # as they were saved
+    """Load this rank's shards of `tensors` from a checkpoint, however it was sharded.
+
+    Raises CorruptError for damage, and SaverError if it holds other tensors.
+    """
+    # Empty tensors are not saved.
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    check_same(found, tensors)
-    planner.set_up_planner(dict(tensors), _metadata(found), is_coordinator=False)
+    check_same_tensors(checkpoint, tensors)
+    planner.set_up_planner(dict(tensors), _metadata(checkpoint), is_coordinator=False)
     plan = planner.create_local_plan()
-    room = checkpointer.size
-    for spans in _batches(_spans(found, plan.items, room), room):
-        memory = checkpointer.fetch([(one.stream, one.start, one.end - one.start) for one in spans])
+    capacity = checkpointer.size
+    for spans in _batches(_spans(checkpoint, plan.items, capacity), capacity):
+        memory = checkpointer.fetch(
+            [(span.stream, span.start, span.end - span.start) for span in spans]
+        )
         at = 0
-        for one in spans:
-            for item, start, shape in one.wanted:
+        for span in spans:
+            for item, start, shape in span.wanted:
                 target = planner.resolve_tensor(item).detach()
                 dtype = str(target.dtype).removeprefix("torch.")
-                flat = view(memory, at + start - one.start, dtype, math.prod(shape))
-                target.copy_(_cut(flat.view(shape), item))
+                flat = tensor_view(memory, at + start - span.start, dtype, math.prod(shape))
+                target.copy_(_narrow_rows(flat.view(shape), item))
                 planner.commit_tensor(item, target)
-            at += one.end - one.start
+            at += span.end - span.start
 
 
-def check_same(found: FoundCheckpoint, tensors: Mapping[str, Tensor]) -> None:
-    """Raises SaverError, which names the first that differ, unless these are its tensors."""
-    theirs = {one["name"]: f"{one['dtype']} {list(one['shape'])}" for one in found.tensors}
-    ours = {
-        name: f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}"
-        for name, one in tensors.items()
+def check_same_tensors(checkpoint: FoundCheckpoint, tensors: Mapping[str, Tensor]) -> None:
+    """Raise SaverError, naming the first differences, unless the checkpoint has these tensors."""
+    saved = {
+        tensor["name"]: f"{tensor['dtype']} {list(tensor['shape'])}"
+        for tensor in checkpoint.tensors
     }
-    if ours == theirs:
+    current = {
+        name: f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        for name, tensor in tensors.items()
+    }
+    if current == saved:
         return
-    names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
-    said = [f"{name}: {theirs.get(name, 'none')}, here {ours.get(name, 'none')}" for name in names]
-    text = f"the checkpoint of step {found.step} holds other tensors than this model has"
-    raise SaverError("MismatchError", f"{text} ({'; '.join(said[:3])})")
+    names = [name for name in {**current, **saved} if current.get(name) != saved.get(name)]
+    differences = [
+        f"{name}: {saved.get(name, 'none')}, here {current.get(name, 'none')}" for name in names
+    ]
+    text = f"the checkpoint of step {checkpoint.step} holds other tensors than this model has"
+    raise SaverError("MismatchError", f"{text} ({'; '.join(differences[:3])})")
 
 
-def _metadata(found: FoundCheckpoint) -> Metadata:
-    """The checkpoint in DCP's words."""
+def _metadata(checkpoint: FoundCheckpoint) -> Metadata:
+    """Return the checkpoint's metadata in DCP's format."""
     return Metadata(
         {
-            one["name"]: TensorStorageMetadata(
-                TensorProperties(dtype=getattr(torch, one["dtype"])),
-                torch.Size(one["shape"]),
+            tensor["name"]: TensorStorageMetadata(
+                TensorProperties(dtype=getattr(torch, tensor["dtype"])),
+                torch.Size(tensor["shape"]),
                 [
                     ChunkStorageMetadata(torch.Size(block["at"]), torch.Size(block["shape"]))
-                    for block in one["blocks"]
+                    for block in tensor["blocks"]
                 ],
             )
-            for one in found.tensors
+            for tensor in checkpoint.tensors
         }
     )
 
 
-def _spans(found: FoundCheckpoint, items: list[ReadItem], room: int) -> Iterator[_Span]:
-    """What is to be read, neighbours together, none longer than `room` bytes. Raises SaverError."""
+def _spans(checkpoint: FoundCheckpoint, items: list[ReadItem], capacity: int) -> Iterator[_Span]:
+    """Yield ranges to read, merging neighbours, none longer than `capacity` bytes.
+
+    Raises SaverError.
+    """
     blocks = {
-        (one["name"], tuple(block["at"])): (getattr(torch, one["dtype"]).itemsize, block)
-        for one in found.tensors
-        for block in one["blocks"]
+        (tensor["name"], tuple(block["at"])): (getattr(torch, tensor["dtype"]).itemsize, block)
+        for tensor in checkpoint.tensors
+        for block in tensor["blocks"]
     }
     wanted = []
     for item in items:
-        offset: Any = item.storage_index.offset  # of a block, always there
+        offset: Any = item.storage_index.offset  # always set for blocks
         width, block = blocks[item.storage_index.fqn, tuple(offset)]
         shape = tuple(block["shape"])
         if shape:
@@ -144,13 +160,13 @@ def _spans(found: FoundCheckpoint, items: list[ReadItem], room: int) -> Iterator
         start = block["offset"] + (item.storage_offsets[0] * row if shape else 0)
         wanted.append((block["stream"], start, start + width * math.prod(shape), item, shape))
     span: _Span | None = None
-    for stream, start, end, item, shape in sorted(wanted, key=lambda one: one[:2]):
-        if end - start > room:
+    for stream, start, end, item, shape in sorted(wanted, key=lambda span: span[:2]):
+        if end - start > capacity:
             name = item.storage_index.fqn
             text = f"{name} is divided in another dimension than it was saved in"
             raise SaverError("MismatchError", f"{text}: shard it as before, or start a new job")
         joins = span is not None and span.stream == stream and start - span.end <= GAP
-        if span is None or not joins or end - span.start > room:
+        if span is None or not joins or end - span.start > capacity:
             if span is not None:
                 yield span
             span = _Span(stream, start, end)
@@ -160,22 +176,22 @@ def _spans(found: FoundCheckpoint, items: list[ReadItem], room: int) -> Iterator
         yield span
 
 
-def _batches(spans: Iterator[_Span], room: int) -> Iterator[list[_Span]]:
-    """As many at once as fit into the memory."""
+def _batches(spans: Iterator[_Span], capacity: int) -> Iterator[list[_Span]]:
+    """Group as many spans as fit into the memory."""
     batch: list[_Span] = []
     used = 0
-    for one in spans:
-        if batch and used + one.end - one.start > room:
+    for span in spans:
+        if batch and used + span.end - span.start > capacity:
             yield batch
             batch, used = [], 0
-        batch.append(one)
-        used += one.end - one.start
+        batch.append(span)
+        used += span.end - span.start
     if batch:
         yield batch
 
 
-def _cut(rows: Tensor, item: ReadItem) -> Tensor:
-    """Of whole rows of a block, what is wanted."""
+def _narrow_rows(rows: Tensor, item: ReadItem) -> Tensor:
+    """Return the wanted part of whole rows of a block."""
     for dim in range(1, rows.dim()):
         rows = rows.narrow(dim, item.storage_offsets[dim], item.lengths[dim])
     return rows

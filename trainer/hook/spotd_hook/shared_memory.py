@@ -1,10 +1,10 @@
-"""Memory that a training process stages its state into, and that outlives it.
+"""Shared memory into which a training process stages its state; it outlives the process.
 
-An arena belongs to the saver, which makes it, touches every page of it once, and hands its file
-descriptor over a unix socket; both map the same memory. It holds one or two *slots*, each with room
-for a whole snapshot of one rank. Before them lies one page of words. With some the rank says how
-far a slot is filled, so that the saver may follow while the rank still copies; with the others the
-saver says how saving goes, so that a training loop can look at every step for nothing.
+The saver creates the memory, touches every page once, and sends its file descriptor over a unix
+socket; both processes map it. It has one or more *slots*, each with space for one rank's snapshot,
+preceded by one page of 8-byte words. In some of them the rank tells how far a slot is filled, so
+that the saver can follow the copy; in the others the saver publishes its progress, so that a
+training loop can check it at every step at no cost.
 
 Standard library only, Python >= 3.10: training processes import it.
 """
@@ -19,27 +19,30 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-PAGE = 4096  # what O_DIRECT wants, whatever the machine's pages are
-MOST_SLOTS = 16
+PAGE = 4096  # required by O_DIRECT, whatever the machine's page size
+MAX_SLOTS = 16
 _WORDS = PAGE
-_STAGED_US = 16  # words from here on: what the copy into each slot took
-_FENCED, _COMMITTED, _SAVES, _STAGE_US, _WRITE_US, _PUTS = range(32, 38)  # the saver's
+_STAGED_US = 16  # first of the words with each slot's copy time
+_FENCED, _COMMITTED, _SAVES, _STAGE_US, _WRITE_US, _PUTS = range(32, 38)  # written by the saver
 _PENDING, _SINCE_US, _DONE_PPM = range(38, 41)
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14; Python has no name for it yet
-_AT_ONCE = 64 << 20  # bytes faulted in between two looks at whether anybody still wants it
-_MOST_THREADS = 8  # that fault in: a core clears 1 to 2 GB/s of a virtual machine's memory
-_madvise = ctypes.CDLL(None, use_errno=True).madvise  # mmap's own holds the interpreter's lock
+_FAULT_IN_BYTES = 64 << 20  # faulted in between two calls of `may_continue`
+_MAX_FAULT_IN_THREADS = 8  # a core clears 1 to 2 GB/s in a virtual machine
+_madvise = ctypes.CDLL(None, use_errno=True).madvise  # mmap.madvise holds the interpreter's lock
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 @dataclass(frozen=True)
 class SaveProgress:
-    """How saving goes, by the saver. `committed` is the step of the newest save that it has
-    committed, -1 before the first. `saves` counts those that met no trouble; of the newest of them,
-    the copy took `stage_us` microseconds, all after it until the commit `write_us`, in `puts`
-    writes. `pending`: something that was begun is not yet committed or given up. It is on its way
-    since `since_us` (CLOCK_MONOTONIC, of the whole machine; 0: it waits), and `done_ppm` millionths
-    of its bytes are in the store."""
+    """The progress of saving, published by the saver.
+
+    `committed`: step of the newest committed save, -1 before the first. `saves`: number of saves
+    without failures; for the newest of them, `stage_us` is the microseconds of the copy, `write_us`
+    those from its end to the commit, and `puts` the number of writes. `pending`: a save is neither
+    committed nor abandoned. `since_us`: start of its upload (CLOCK_MONOTONIC, shared by all
+    processes of the machine; 0: it waits). `done_ppm`: millionths of its bytes that are in the
+    store.
+    """
 
     fenced: bool = False
     committed: int = -1
@@ -53,14 +56,14 @@ class SaveProgress:
 
 
 class SharedMemoryError(Exception):
-    """The memory cannot be had; the text says how much was wanted."""
+    """The memory is not available; the text says how much was requested."""
 
 
 def make_memory(size: int, slots: int) -> int:
-    """A file descriptor of memory for an arena of that shape. Raises ArenaError."""
-    if size < 1 or not 1 <= slots <= MOST_SLOTS:
+    """Return a file descriptor of new shared memory. Raises SharedMemoryError."""
+    if size < 1 or not 1 <= slots <= MAX_SLOTS:
         raise SharedMemoryError(
-            f"{slots} slots of {size} bytes: 1 to {MOST_SLOTS} of 1 byte or more"
+            f"{slots} slots of {size} bytes: 1 to {MAX_SLOTS} of 1 byte or more"
         )
     total = _WORDS + slots * _padded(size)
     fd = os.memfd_create("spotd-arena", os.MFD_CLOEXEC)
@@ -73,56 +76,58 @@ def make_memory(size: int, slots: int) -> int:
 
 
 class SharedMemory:
-    """One mapping of an arena's memory; `size` is what a slot holds, in bytes."""
+    """A mapping of the shared memory; `size` is the capacity of a slot in bytes."""
 
     def __init__(self, fd: int, size: int, slots: int) -> None:
         self.size, self.slots = size, slots
-        self._room = _padded(size)
-        self._map = mmap.mmap(fd, _WORDS + slots * self._room)
-        self._whole = memoryview(self._map)
-        self._words = self._whole[:_WORDS].cast("Q")
+        self._slot_size = _padded(size)
+        self._map = mmap.mmap(fd, _WORDS + slots * self._slot_size)
+        self._view = memoryview(self._map)
+        self._words = self._view[:_WORDS].cast("Q")
 
     @property
-    def room(self) -> memoryview:
+    def slot_area(self) -> memoryview:
         """All slots, page-aligned."""
-        return self._whole[_WORDS:]
+        return self._view[_WORDS:]
 
     def slot(self, number: int) -> memoryview:
-        """The `size` bytes of a slot, page-aligned."""
+        """Return the `size` bytes of a slot, page-aligned."""
         return self.padded(number)[: self.size]
 
     def padded(self, number: int) -> memoryview:
-        """A slot with what is behind it up to a whole page; that is never written."""
+        """Return a slot up to a whole page; the padding is never written."""
         if not 0 <= number < self.slots:
             raise ValueError(f"slot {number} of {self.slots}")
-        start = _WORDS + number * self._room
-        return self._whole[start : start + self._room]
+        start = _WORDS + number * self._slot_size
+        return self._view[start : start + self._slot_size]
 
     def filled(self, number: int) -> int:
-        """How many bytes of a slot, from its first on, have their final content."""
+        """Return the number of leading bytes of a slot that are final."""
         return int(self._words[number])
 
     def set_filled(self, number: int, count: int) -> None:
-        """Say so; by the process that fills it. Stores of eight aligned bytes are atomic, and x86
-        and the interpreter keep their order behind the copies."""
+        """Publish the number of final bytes; called by the process that fills the slot.
+
+        Aligned 8-byte stores are atomic, and x86 and the interpreter keep them behind the copies.
+        """
         self._words[number] = count
 
     def staged_us(self, number: int) -> int:
-        """Microseconds that the copy into a filled slot took."""
+        """Return the microseconds that the copy into a filled slot took."""
         return int(self._words[_STAGED_US + number])
 
     def set_staged_us(self, number: int, took_us: int) -> None:
-        """Say so, before the slot's last bytes are said to be final."""
+        """Publish the duration of the copy, before the last bytes are marked as final."""
         self._words[_STAGED_US + number] = took_us
 
     @property
     def fenced(self) -> bool:
-        """Another writer owns HEAD: nothing that is staged here will be committed."""
+        """Whether another generation owns HEAD: nothing staged here will be committed."""
         return bool(self._words[_FENCED])
 
     @property
-    def told(self) -> SaveProgress:
-        """What the saver has last told."""
+    def progress(self) -> SaveProgress:
+        """The progress last published by the saver."""
         words = self._words
         return SaveProgress(
             fenced=self.fenced,
@@ -136,44 +141,51 @@ class SharedMemory:
             done_ppm=int(words[_DONE_PPM]),
         )
 
-    def tell(self, told: SaveProgress) -> None:
-        """Say it; by the saver. What belongs to a save comes before the count of the saves."""
+    def set_progress(self, progress: SaveProgress) -> None:
+        """Publish the progress; called by the saver. A save's values precede its count."""
         words = self._words
-        words[_STAGE_US], words[_WRITE_US], words[_PUTS] = told.stage_us, told.write_us, told.puts
-        words[_SAVES], words[_COMMITTED] = told.saves, told.committed + 1
-        words[_SINCE_US], words[_DONE_PPM] = told.since_us, told.done_ppm
-        words[_PENDING], words[_FENCED] = int(told.pending), int(told.fenced)
+        words[_STAGE_US], words[_WRITE_US], words[_PUTS] = (
+            progress.stage_us,
+            progress.write_us,
+            progress.puts,
+        )
+        words[_SAVES], words[_COMMITTED] = progress.saves, progress.committed + 1
+        words[_SINCE_US], words[_DONE_PPM] = progress.since_us, progress.done_ppm
+        words[_PENDING], words[_FENCED] = int(progress.pending), int(progress.fenced)
 
-    def fault_in(self, go_on: Callable[[], bool] = lambda: True) -> bool:
-        """Have every page of it now, and not in the first save; False if `go_on`, which several
-        threads ask, said no. Raises ArenaError where memory ends."""
-        end = len(self._whole)
+    def fault_in(self, may_continue: Callable[[], bool] = lambda: True) -> bool:
+        """Allocate every page now instead of in the first save.
+
+        `may_continue` is called by several threads; if it returns False, so does this. Raises
+        SharedMemoryError if there is not enough memory.
+        """
+        end = len(self._view)
 
         def touch(start: int) -> bool:
-            if not go_on():
+            if not may_continue():
                 return False
-            self._populate(start, min(_AT_ONCE, end - start))
+            self._populate(start, min(_FAULT_IN_BYTES, end - start))
             return True
 
-        threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+        threads = min(_MAX_FAULT_IN_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, thread_name_prefix="fault-in") as pool:
-            return all(pool.map(touch, range(0, end, _AT_ONCE)))
+            return all(pool.map(touch, range(0, end, _FAULT_IN_BYTES)))
 
     def _populate(self, start: int, length: int) -> None:
         first = ctypes.c_char.from_buffer(self._map, start)
         if not _madvise(ctypes.addressof(first), length, _POPULATE_WRITE):
             return
         number = ctypes.get_errno()
-        if number != errno.EINVAL:  # else a kernel before 5.14
-            text = f"{len(self._whole) / 1e9:.1f} GB for snapshots: {os.strerror(number)}"
+        if number != errno.EINVAL:  # EINVAL: a kernel before 5.14
+            text = f"{len(self._view) / 1e9:.1f} GB for snapshots: {os.strerror(number)}"
             raise SharedMemoryError(text)
-        # A look makes a page as well, and undoes nothing of what others write there meanwhile.
-        self._whole[start : start + length][::PAGE].tobytes()
+        # Reading allocates a page as well, and does not overwrite what others store there.
+        self._view[start : start + length][::PAGE].tobytes()
 
     def close(self) -> None:
-        """Unmap it; views of it must be gone."""
+        """Unmap the memory; no views of it may be left."""
         self._words.release()
-        self._whole.release()
+        self._view.release()
         self._map.close()
 
 

@@ -1,6 +1,8 @@
-"""A saver of one's own, for a program that no agent gave one: it ends with the program, after what
-was staged is saved. Needs what the saver needs (the package `trainer`, xxhash, and for buckets
-their client)."""
+"""A saver started by the training program itself, for runs without an agent.
+
+It ends with the program, after saving what is staged. Needs what the saver needs: the package
+`trainer`, xxhash, and obstore for buckets.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-class Spawned:
-    """The saver's process; `socket` is where it accepts. `env` is what differs of ours. Close it.
-    Raises OSError."""
+class SpawnedSaver:
+    """The saver's process; close it.
+
+    `socket` is its socket path, `env` overrides our environment. Raises OSError.
+    """
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="spotd-saver-")
@@ -24,17 +28,17 @@ class Spawned:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **env, "SPOTD_SAVER": self.socket},
-            start_new_session=True,  # what is meant for the program does not end it
+            start_new_session=True,  # signals to the program's group do not end it
         )
         self._ready = False
 
     def wait_ready(self) -> None:
-        """Until it accepts. Raises OSError."""
+        """Wait until it accepts connections. Raises OSError."""
         if self._ready:
             return
-        assert self._process.stdout is not None  # noqa: S101 - as asked for
-        with self._process.stdout as said:
-            if said.readline() != b"ready\n":
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        with self._process.stdout as output:
+            if output.readline() != b"ready\n":
                 self.close()
                 raise OSError(f"the saver did not start: it ended with {self._process.wait()}")
         self._ready = True
@@ -48,8 +52,8 @@ class Spawned:
         return self._process.poll() is None
 
     def close(self, timeout_s: float | None = None) -> bool:
-        """Wait until what was staged is saved, or so long; whether it was."""
-        assert self._process.stdin is not None  # noqa: S101 - as asked for
+        """Wait until everything staged is saved, at most `timeout_s`; return whether it is."""
+        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
         self._process.stdin.close()
         try:
             code = self._process.wait(timeout_s)

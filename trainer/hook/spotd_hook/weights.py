@@ -1,5 +1,7 @@
-"""Weights that come from elsewhere (`spotctl ckpt import`), into the model that begins with them.
-Needs torch, Python >= 3.10."""
+"""Load imported weights (`spotctl ckpt import`) into the model that begins with them.
+
+Needs torch, Python >= 3.10.
+"""
 
 from __future__ import annotations
 
@@ -8,73 +10,82 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .objects import Sharded, Stateful, Trained
+from .objects import ShardedModel, Stateful, TrainableParameters
 
-MARK = "imported"  # in the JSON part of a checkpoint that has weights alone
-NAMED = 5  # tensors of each kind in one error
+IMPORTED = "imported"  # in the JSON part of a checkpoint of weights alone
+MAX_NAMED = 5  # tensors of each kind named in an error
 
 
-def give_weights(objects: Mapping[str, Stateful], weights: Mapping[str, Tensor]) -> None:
-    """Into the one model among `objects`, in its own types; what else there is begins as it is.
-    Tensors that the model has under several names may come under one of them. All ranks call it.
-    Raises ValueError, which names the tensors that do not fit; then nothing is changed."""
+def load_weights(objects: Mapping[str, Stateful], weights: Mapping[str, Tensor]) -> None:
+    """Load weights into the one model among `objects`, in the model's dtypes.
+
+    The other objects stay as they are. A tensor that the model has under several names may come
+    under one of them. All ranks call it. Raises ValueError, naming the tensors that do not fit;
+    then nothing is changed.
+    """
     models = {
-        name: one for name, one in objects.items() if isinstance(one, nn.Module | Sharded | Trained)
+        name: value
+        for name, value in objects.items()
+        if isinstance(value, nn.Module | ShardedModel | TrainableParameters)
     }
     if len(models) != 1:
-        found = ", ".join(models) or "none"
-        raise ValueError(f"imported weights are of one model, and here are: {found}")
+        names = ", ".join(models) or "none"
+        raise ValueError(f"imported weights are of one model, and here are: {names}")
     ((name, model),) = models.items()
-    model.load_state_dict(fitted(name, model, weights))
+    model.load_state_dict(match_weights(name, model, weights))
 
 
-def fitted(
-    name: str, model: nn.Module | Sharded | Trained, weights: Mapping[str, Tensor]
+def match_weights(
+    name: str, model: nn.Module | ShardedModel | TrainableParameters, weights: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """What `model`, called `name` in errors, is to load. Raises ValueError."""
-    # Of a sharded one each rank has a part, of the whole shape: nothing is brought together.
-    bare = model.model if isinstance(model, Sharded) else model
-    ours = dict(bare.state_dict())
-    tensors = {key: one for key, one in ours.items() if isinstance(one, Tensor)}
-    found = {key: weights[key] for key in tensors if key in weights}
-    found |= _tied(tensors, found)
-    lines = {
-        "missing": sorted(tensors.keys() - found.keys()),
+    """Return the state dict for `model`, called `name` in errors. Raises ValueError."""
+    # In a sharded model each rank has a part with the whole tensor's shape: no gather is needed.
+    module = model.model if isinstance(model, ShardedModel) else model
+    model_state = dict(module.state_dict())
+    tensors = {key: value for key, value in model_state.items() if isinstance(value, Tensor)}
+    matched = {key: weights[key] for key in tensors if key in weights}
+    matched |= _tied(tensors, matched)
+    problems = {
+        "missing": sorted(tensors.keys() - matched.keys()),
         "unknown to it": sorted(weights.keys() - tensors.keys()),
         "of another shape": [
-            f"{key} is {list(one.shape)} and not {list(tensors[key].shape)}"
-            for key, one in found.items()
-            if one.shape != tensors[key].shape
+            f"{key} is {list(value.shape)} and not {list(tensors[key].shape)}"
+            for key, value in matched.items()
+            if value.shape != tensors[key].shape
         ],
     }
-    if any(lines.values()):
-        text = "; ".join(f"{what}: {_some(names)}" for what, names in lines.items() if names)
+    if any(problems.values()):
+        text = "; ".join(
+            f"{what}: {_first_names(names)}" for what, names in problems.items() if names
+        )
         raise ValueError(
             f"the imported weights do not fit {name}: {text}. Build the model that they are of, or "
             "import anew: `spotctl ckpt import --only PREFIX` takes a part, and cuts PREFIX off"
         )
-    return ours | found
+    return model_state | matched
 
 
-def _tied(tensors: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What comes under another name of the same parameter."""
-    places = {_place(tensors[key]): one for key, one in found.items() if tensors[key].numel()}
+def _tied(tensors: Mapping[str, Tensor], matched: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors that come under another name of the same parameter."""
+    weights_by_storage = {
+        _storage_key(tensors[key]): value for key, value in matched.items() if tensors[key].numel()
+    }
     return {
-        key: places[_place(one)]
-        for key, one in tensors.items()
-        if key not in found and one.numel() and _place(one) in places
+        key: weights_by_storage[_storage_key(value)]
+        for key, value in tensors.items()
+        if key not in matched and value.numel() and _storage_key(value) in weights_by_storage
     }
 
 
-def _place(tensor: Tensor) -> tuple[Any, ...]:
+def _storage_key(tensor: Tensor) -> tuple[Any, ...]:
     local: Any = tensor
     if type(tensor).__name__ == "DTensor":
         local = local.to_local()
-    place: int = local.data_ptr()
-    # Without memory (a shard that is empty, the meta device) a tensor is like no other.
-    return (place, *tensor.shape) if place else (id(tensor),)
+    pointer: int = local.data_ptr()
+    # A tensor without memory (an empty shard, the meta device) equals no other.
+    return (pointer, *tensor.shape) if pointer else (id(tensor),)
 
 
-def _some(names: list[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+def _first_names(names: list[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

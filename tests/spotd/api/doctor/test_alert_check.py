@@ -21,22 +21,22 @@ def rig() -> Iterator[Rig]:
 
 
 def told(rig: Rig) -> Check:
-    backing = rig.backing()
-    [check] = check_alert_routes(backing, ApiRequest(backing).now_us)
+    context = rig.context()
+    [check] = check_alert_routes(context, ApiRequest(context).now_us)
     return check
 
 
 def alert(rig: Rig, text: str) -> None:
     event = Event("test", text, alert=True, key=text)
-    rig.store.add_event("", event, rig.clock.now_us())
+    rig.store.events.add("", event, rig.clock.now_us())
 
 
 def mark(rig: Rig, error: str) -> None:
     """Everything that waits was delivered, or was not."""
     now_us = rig.clock.now_us()
-    rows = rig.store.due_alerts(now_us, 100)
+    rows = rig.store.alerts.due(now_us, 100)
     assert rows
-    rig.store.mark_alerts(rows, 0 if error else now_us, now_us, error)
+    rig.store.alerts.mark(rows, 0 if error else now_us, now_us, error)
 
 
 def test_nothing_was_delivered_yet(rig: Rig) -> None:

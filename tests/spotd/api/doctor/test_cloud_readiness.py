@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from providers.base import CapacityType, Scope
-from providers.readiness import CapacityNeed, Finding, Grade, bad, doubtful, good, need_of
+from providers.readiness import CapacityNeed, Finding, Grade, failed, need_of, passed, warning
 from spotd.api.doctor.cloud_readiness import lifted_refusals
 from spotd.api.doctor.health import doctor
 from spotd.api.request.request import ApiRequest
@@ -32,7 +32,7 @@ def rig() -> Iterator[Rig]:
 
 
 def asked(rig: Rig) -> dict[str, Any]:
-    return doctor(ApiRequest(rig.backing()))
+    return doctor(ApiRequest(rig.context()))
 
 
 def of_aws(rig: Rig) -> list[tuple[str, bool, bool]]:
@@ -42,21 +42,21 @@ def of_aws(rig: Rig) -> list[tuple[str, bool, bool]]:
 
 def test_clouds_are_asked_for_what_the_jobs_need(rig: Rig) -> None:
     asked(rig)
-    assert {need.whose for need in rig.needs["aws"]} == {""}, "no job: whatever is on sale"
+    assert {need.job_name for need in rig.needs["aws"]} == {""}, "no job: whatever is on sale"
     text = JOB_FILE.replace("resources:", "num_nodes: 2\nresources:\n  use_spot: true")
     rig.submit("one", text=JOB_FILE.replace("resources:", "resources:\n  use_spot: true"))
     rig.submit("two", text=text)
     asked(rig)
     [need] = rig.needs["aws"]  # one, for both zones of the region
-    assert (need.instance_type, need.count, need.whose) == ("p5.48xlarge", 2, "two")
+    assert (need.instance_type, need.count, need.job_name) == ("p5.48xlarge", 2, "two")
     assert [need.region for need in rig.needs["toy-gcp"]] == ["us-central1"]
 
 
 def test_what_needs_a_look_is_no_failure(rig: Rig) -> None:
-    rig.findings["aws"] = [good("credentials", "me"), doubtful("network", "open", "close it", "r")]
+    rig.findings["aws"] = [passed("credentials", "me"), warning("network", "open", "close it", "r")]
     assert asked(rig)["ok"]
     assert of_aws(rig) == [("aws credentials", True, False), ("aws r network", True, True)]
-    rig.findings["aws"].append(bad("image", "gone", "another", "r"))
+    rig.findings["aws"].append(failed("image", "gone", "another", "r"))
     assert not asked(rig)["ok"]
 
 
@@ -64,7 +64,7 @@ def test_a_small_quota_fails_only_where_there_is_no_other(rig: Rig) -> None:
     small = Finding("quota", Grade.FAIL, "0 vCPUs", "ask for more", "a", lacks=(P5,))
     rig.findings["aws"] = [small]
     assert of_aws(rig) == [("aws a quota", False, False)]
-    rig.findings["aws"].append(Finding("quota", Grade.OK, "192 vCPUs", place="b", serves=(P5,)))
+    rig.findings["aws"].append(Finding("quota", Grade.OK, "192 vCPUs", region="b", serves=(P5,)))
     assert of_aws(rig) == [("aws a quota", True, True), ("aws b quota", True, False)]
 
 
@@ -91,7 +91,7 @@ def quota(*serves: CapacityNeed, lacks: tuple[CapacityNeed, ...] = ()) -> Findin
             [refusal(kind="on_demand")],
             [refusal(kind="on_demand").offer_key],
         ),
-        ([good("quota", "no word of a machine")], [refusal()], []),
+        ([passed("quota", "no word of a machine")], [refusal()], []),
     ],
 )
 def test_what_is_mended(findings: list[Finding], refusals: list[Refusal], keys: list[str]) -> None:
@@ -105,11 +105,13 @@ def test_a_quota_that_is_there_by_now_is_used_at_once(rig: Rig) -> None:
     node = Node("n1", job, 1, 0, 0, "t1", SPOT, NodeState.LAUNCHING, requested_at_us=at_us)
     opening = OpenAttempt(Attempt(job, 1, at_us, "test"))
     rig.commit(job, at_us, opening, ChangeJob({"generation": 1}), AddNode(node))
-    rig.store.record_launch_refused(node.id, "NoQuotaError", "limit of 0", Scope.REGION, at_us)
+    rig.store.nodes.record_launch_refused(
+        node.id, "NoQuotaError", "limit of 0", Scope.REGION, at_us
+    )
     rig.findings["aws"] = [quota(lacks=(P5,))]
     asked(rig)
-    assert len(rig.store.load_market(at_us).refusals) == 1, "as it was"
+    assert len(rig.store.market.load(at_us).refusals) == 1, "as it was"
     rig.findings["aws"] = [quota(P5)]
     assert asked(rig)["checks"][-1]["text"] == f"there is one by now: {SPOT.key} is tried again"
-    assert rig.store.load_market(at_us).refusals == ()
+    assert rig.store.market.load(at_us).refusals == ()
     assert [check["text"] for check in asked(rig)["checks"] if "by now" in check["text"]] == []

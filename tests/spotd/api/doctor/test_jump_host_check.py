@@ -25,20 +25,20 @@ def rig() -> Iterator[Rig]:
 
 @pytest.mark.parametrize("good", [True, False])
 def test_the_doctor_tries_each(rig: Rig, good: bool) -> None:
-    backing = replace(rig.backing(), try_ways=lambda: {"aws": (good, "what was found")})
-    [check] = [c for c in doctor(ApiRequest(backing))["checks"] if c["name"] == "jump host of aws"]
+    context = replace(rig.context(), try_jump_hosts=lambda: {"aws": (good, "what was found")})
+    [check] = [c for c in doctor(ApiRequest(context))["checks"] if c["name"] == "jump host of aws"]
     assert (check["ok"], check["text"]) == (good, "what was found")
     assert "[providers.aws]" in check["try"]
-    assert not [c for c in doctor(ApiRequest(rig.backing()))["checks"] if "jump" in c["name"]]
+    assert not [c for c in doctor(ApiRequest(rig.context()))["checks"] if "jump" in c["name"]]
 
 
 def test_a_user_is_told_the_way(rig: Rig) -> None:
     job_id = story(rig)
-    node = rig.store.job_nodes(job_id)[-1]
+    node = rig.store.nodes.of_job(job_id)[-1]
     rig.address(node, "10.0.0.9", 22)
-    assert ssh_address(ApiRequest(rig.backing(), {"job": "gpt"}))["jump"] is None
-    backing = replace(rig.backing(), jump_host={node.offer.provider: JUMP}.get)
-    found = ssh_address(ApiRequest(backing, {"job": "gpt"}))
+    assert ssh_address(ApiRequest(rig.context(), {"job": "gpt"}))["jump"] is None
+    context = replace(rig.context(), jump_host={node.offer.provider: JUMP}.get)
+    found = ssh_address(ApiRequest(context, {"job": "gpt"}))
     known = {"host": JUMP.host, "port": 2222, "host_public_key": "ssh-ed25519 AAAA"}
     assert (found["host"], found["jump"]) == ("10.0.0.9", known)
     assert JUMP.user not in found["jump"].values(), "that account is spotd's"

@@ -21,8 +21,8 @@ def rig() -> Iterator[Rig]:
 
 
 def told(rig: Rig) -> Check:
-    backing = rig.backing()
-    [check] = check_live_proofs(backing, ApiRequest(backing).now_us)
+    context = rig.context()
+    [check] = check_live_proofs(context, ApiRequest(context).now_us)
     return check
 
 

@@ -27,11 +27,11 @@ def test_the_doctor_counts_unfamiliar_codes(rig: Rig) -> None:
     for _ in range(3):
         codes.error("New", "not with hunter3-hunter3")
     codes.error("Newer", "x")
-    found = {remark.key: ("aws", remark) for remark in codes.remarks()}
-    checks = doctor(ApiRequest(replace(rig.backing(), remarks=lambda: found)))["checks"]
+    found = {remark.key: ("aws", remark) for remark in codes.warnings()}
+    checks = doctor(ApiRequest(replace(rig.context(), provider_warnings=lambda: found)))["checks"]
     new, newer = [check for check in checks if check["name"] == "answers of aws"]
     assert new["text"].startswith("3 times: ")
     assert "New: not with" in new["text"]
     assert "hunter3" not in new["text"]
     assert newer["text"].startswith("once: ")
-    assert not [c for c in doctor(ApiRequest(rig.backing()))["checks"] if "answers of" in c["name"]]
+    assert not [c for c in doctor(ApiRequest(rig.context()))["checks"] if "answers of" in c["name"]]

@@ -22,7 +22,7 @@ def rig() -> Iterator[Rig]:
 
 
 def score(rig: Rig) -> dict[str, Score]:
-    found = scorecard(rig.backing(), rig.clock.now_us())
+    found = scorecard(rig.context(), rig.clock.now_us())
     assert tuple(one.pillar for one in found) == PILLARS
     return {one.pillar: one for one in found}
 

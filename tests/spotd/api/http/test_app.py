@@ -12,6 +12,7 @@ import shutil
 import socket
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,13 +23,15 @@ from providers.stores.base import ObjectStore, StoreConfigError, StoreDeniedErro
 from providers.stores.base import StoreUnavailableError as ObjectsUnavailableError
 from spotd.api.http import app
 from spotd.api.http.app import make_app
+from spotd.api.http.route import Kind
+from spotd.api.http.route_table import ROUTES
 from spotd.api.metrics.exposition import Metrics
 from spotd.api.routes import checkpoint_imports, packages
 from spotd.api_client.client import EXIT_CODES, Client
 from spotd.base.errors import ExitCode, UserError
 from spotd.domain.events import Event
 from spotd.domain.states import LeaveReason, Outcome
-from spotd.store.interface import StoreError, StoreUnavailableError
+from spotd.store.errors import StoreError, StoreUnavailableError
 from tests.fixtures.waiting import until
 from tests.spotd.api.rig import JOB_FILE, OFFERS, SPOT, Rig, story
 
@@ -86,7 +89,7 @@ def test_a_database_that_is_away_says_so(
     def away(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(rig.store, "newest_jobs", away)
+    monkeypatch.setattr(rig.store.jobs, "newest", away)
     with pytest.raises(UserError) as caught:
         client.get("/v1/jobs")
     assert caught.value.text == str(error)
@@ -100,7 +103,7 @@ def test_a_bug_is_a_clear_500_and_the_door_stays_open(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(rig.store, "newest_jobs", broken)
+    monkeypatch.setattr(rig.store.jobs, "newest", broken)
     with pytest.raises(UserError, match="the daemon failed on GET /v1/jobs") as caught:
         client.get("/v1/jobs")
     assert "journalctl" in caught.value.try_
@@ -119,12 +122,8 @@ def test_what_a_user_can_do_something_about_is_told_by_every_route_and_is_no_bug
     async def receive(*_: object) -> Any:
         refuse()
 
-    for table in ("PLAIN", "WAITING"):
-        rows = ((verb, path, refuse) for verb, path, _ in getattr(app, table))
-        monkeypatch.setattr(app, table, (*rows,))
+    monkeypatch.setattr(app, "ROUTES", tuple(replace(row, handler=refuse) for row in ROUTES))
     monkeypatch.setattr(Metrics, "text", refuse)
-    monkeypatch.setattr(app.backup, "copy_database", refuse)
-    monkeypatch.setattr(app.checkpoints, "pull_checkpoint", refuse)
     monkeypatch.setattr(packages, "has_package", refuse)
     monkeypatch.setattr(packages, "receive_package", receive)
     monkeypatch.setattr(checkpoint_imports, "receive_shard", receive)
@@ -132,7 +131,9 @@ def test_what_a_user_can_do_something_about_is_told_by_every_route_and_is_no_bug
     rig.start()
     statuses = {}
     while codes:
-        for verb, path, _ in (*app.PLAIN, *app.WAITING, *app.BYTES):
+        for verb, path in (
+            (row.method, row.path) for row in ROUTES if row.kind is not Kind.OPENAPI
+        ):
             where = re.sub(
                 r"{(\w+)}", lambda found: DIGEST if found[1] == "digest" else "gpt", path
             )
@@ -156,19 +157,19 @@ def test_what_is_away_for_a_moment_is_asked_again(
 ) -> None:
     """`wait`, `run` and `logs -f` go on after a short outage of the database; what is broken, not
     away, ends them at once."""
-    real = rig.store.newest_jobs
+    real = rig.store.jobs.newest
     errors = [StoreUnavailableError("away"), StoreUnavailableError("away")]
     monkeypatch.setattr("spotd.api_client.client._RETRY_S", 0.01)
 
     def ask() -> dict[str, Any]:
-        return client.patiently(lambda: client.get("/v1/jobs"), 60.0)
+        return client.with_retry(lambda: client.get("/v1/jobs"), 60.0)
 
     def recovering(*arguments: Any) -> Any:
         if errors:
             raise errors.pop()
         return real(*arguments)
 
-    monkeypatch.setattr(rig.store, "newest_jobs", recovering)
+    monkeypatch.setattr(rig.store.jobs, "newest", recovering)
     assert ask()["items"] == []
     assert errors == []
     errors += [StoreError("of another version"), StoreUnavailableError("away")]
@@ -176,7 +177,7 @@ def test_what_is_away_for_a_moment_is_asked_again(
         ask()
     errors.append(StoreUnavailableError("away"))
     with pytest.raises(UserError, match="away"):
-        client.patiently(lambda: client.get("/v1/jobs"), -1.0)
+        client.with_retry(lambda: client.get("/v1/jobs"), -1.0)
 
 
 # --- uploads
@@ -254,7 +255,7 @@ def test_an_upload_that_is_cut_off_leaves_nothing(rig: Rig, client: Client) -> N
 def test_events_page_forward_and_from_the_end(rig: Rig, client: Client) -> None:
     job_id = rig.submit()
     for number in range(1203):
-        rig.store.add_event(job_id, Event("n", f"event {number}"), rig.clock.now_us())
+        rig.store.events.add(job_id, Event("n", f"event {number}"), rig.clock.now_us())
     first = client.get("/v1/events", job="gpt")
     assert len(first["items"]) == 500
     second = client.get("/v1/events", job="gpt", after=first["cursor"])
@@ -270,7 +271,7 @@ def test_a_long_poll_answers_when_something_happens(rig: Rig, client: Client) ->
     job_id = rig.submit()
     start = client.get("/v1/events", job="gpt", last=1)["cursor"]
     timer = threading.Timer(
-        0.3, lambda: rig.store.add_event(job_id, Event("n", "news"), rig.clock.now_us())
+        0.3, lambda: rig.store.events.add(job_id, Event("n", "news"), rig.clock.now_us())
     )
     timer.start()
     begun = time.monotonic()
@@ -326,7 +327,7 @@ def test_logs_span_generations_and_go_on(rig: Rig, client: Client) -> None:
     assert [chunk["generation"] for chunk in reply["chunks"]] == [1, 1, 1, 2]
     assert not reply["done"]
     # The old machine's last words come late, and are not missed.
-    old, new = rig.store.job_nodes(job_id)
+    old, new = rig.store.nodes.of_job(job_id)
     rig.log(old, "rank0", 35, b"bye\n")
     timer = threading.Timer(0.3, lambda: rig.log(new, "rank0", 19, b"step 1192\n"))
     timer.start()
@@ -376,7 +377,7 @@ def test_logs_that_may_still_come_are_waited_for(rig: Rig, client: Client) -> No
 
 def test_any_byte_survives_and_long_logs_come_in_pieces(rig: Rig, client: Client) -> None:
     job_id = story(rig)
-    node = rig.store.job_nodes(job_id)[1]
+    node = rig.store.nodes.of_job(job_id)[1]
     data = bytes(range(256)) * 10_000
     rig.log(node, "rank1", 0, data[:1_000_000])
     rig.log(node, "rank1", 1_000_000, data[1_000_000:])
@@ -395,7 +396,7 @@ def test_any_byte_survives_and_long_logs_come_in_pieces(rig: Rig, client: Client
 
 def test_bytes_that_never_came_are_passed_over(rig: Rig, client: Client) -> None:
     job_id = story(rig)
-    node = rig.store.job_nodes(job_id)[1]
+    node = rig.store.nodes.of_job(job_id)[1]
     rig.log(node, "rank0", 119, b"after the gap\n")
     assert texts(client.post("/v1/jobs/gpt/logs", {"generation": 2})) == (
         "step 1191 loss 1.9\nafter the gap\n"
@@ -404,7 +405,7 @@ def test_bytes_that_never_came_are_passed_over(rig: Rig, client: Client) -> None
 
 def test_output_that_retention_deleted_is_passed_over(rig: Rig, client: Client) -> None:
     job_id = story(rig)
-    rig.store.record_log_offset(rig.store.job_nodes(job_id)[1].id, "rank0", 500)
+    rig.store.logs.record_offset(rig.store.nodes.of_job(job_id)[1].id, "rank0", 500)
     reply = client.post("/v1/jobs/gpt/logs", {"generation": 2})
     assert texts(reply) == "step 1191 loss 1.9\n"
     assert reply["cursor"] == {"2/0/rank0": 500}
@@ -413,17 +414,17 @@ def test_output_that_retention_deleted_is_passed_over(rig: Rig, client: Client) 
 def test_a_tail_that_came_first_waits_for_what_lies_before_it(rig: Rig, client: Client) -> None:
     """After a notice the newest bytes are sent first."""
     job_id = story(rig)
-    node = rig.store.job_nodes(job_id)[1]
+    node = rig.store.nodes.of_job(job_id)[1]
     prefix = f"logs/{job_id}/g2/r0/rank0"
     rig.objects.put(f"{prefix}/{38:012d}", b"last words\n")  # the record still says 19
     reply = client.post("/v1/jobs/gpt/logs", {"generation": 2})
     assert texts(reply) == "step 1191 loss 1.9\n"
     rig.objects.put(f"{prefix}/{19:012d}", b"step 1192 l")
     rig.objects.put(f"{prefix}/{26:012d}", b"92 loss 1.8\n")  # by another cut, a part of it again
-    rig.store.record_log_offset(node.id, "rank0", 28)
+    rig.store.logs.record_offset(node.id, "rank0", 28)
     more = client.post("/v1/jobs/gpt/logs", {"generation": 2, "cursor": reply["cursor"]})
     assert texts(more) == "step 1192"
-    rig.store.record_log_offset(node.id, "rank0", 49)
+    rig.store.logs.record_offset(node.id, "rank0", 49)
     last = client.post("/v1/jobs/gpt/logs", {"generation": 2, "cursor": more["cursor"]})
     assert texts(last) == " loss 1.8\nlast words\n"
 
@@ -432,7 +433,7 @@ def test_when_nothing_more_can_come_the_tail_is_told_all_the_same(rig: Rig, clie
     """The daemon was away when its machine ended."""
     job_id = story(rig)
     rig.objects.put(f"logs/{job_id}/g2/r0/rank0/{30:012d}", b"last words\n")
-    rig.leave(rig.store.job_nodes(job_id)[1], 0, LeaveReason.DONE, "")
+    rig.leave(rig.store.nodes.of_job(job_id)[1], 0, LeaveReason.DONE, "")
     rig.finish(job_id, 0, Outcome.SUCCEEDED)
     reply = client.post("/v1/jobs/gpt/logs", {"generation": 2})
     assert texts(reply) == "step 1191 loss 1.9\nlast words\n"
@@ -453,11 +454,11 @@ def test_logs_end_with_the_job(rig: Rig, client: Client) -> None:
 
 
 def test_keys_are_for_the_unix_socket_only(rig: Rig) -> None:
-    rig.address(rig.store.job_nodes(story(rig))[-1], "127.0.0.9", 2222)
+    rig.address(rig.store.nodes.of_job(story(rig))[-1], "127.0.0.9", 2222)
     assert raw(rig, "POST", "/v1/jobs/gpt/ssh")[0] == 200
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        make_app(rig.backing(), rig.authority), log_config=None, lifespan="off", ws="none"
+        make_app(rig.context(), rig.authority), log_config=None, lifespan="off", ws="none"
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -483,7 +484,7 @@ def test_doctor_finds_what_is_broken(
     rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert client.get("/v1/doctor")["ok"]
-    rig.store.record_provider("aws", "credentials refused", rig.clock.now_us())
+    rig.store.market.record_provider("aws", "credentials refused", rig.clock.now_us())
 
     def away(*_: object) -> None:
         raise ObjectsUnavailableError("the bucket is away")
@@ -506,7 +507,7 @@ def test_a_cloud_that_does_not_answer_is_told_by_doctor_plan_and_why(
     rig.submit()
     body = {"yaml": JOB_FILE}
     assert client.post("/v1/plan", body)["answering"] == len(OFFERS)
-    rig.silent["toy-gcp"] = "no answer for 95 s: connection refused"
+    rig.silent_providers["toy-gcp"] = "no answer for 95 s: connection refused"
     bad = [check for check in client.get("/v1/doctor")["checks"] if not check["ok"]]
     assert [check["name"] for check in bad] == ["provider toy-gcp"]
     assert "no answer for 95 s: connection refused" in bad[0]["text"]
@@ -549,7 +550,7 @@ def test_the_size_of_a_save_is_what_the_last_job_of_that_name_saved(
 ) -> None:
     assert client.post("/v1/plan", {"yaml": JOB_FILE})["checkpoint_gb"] is None
     job_id = story(rig)
-    saved = rig.store.checkpoints(job_id)[-1].bytes
+    saved = rig.store.checkpoints.rows(job_id)[-1].bytes
     assert saved
     assert client.post("/v1/plan", {"yaml": JOB_FILE})["checkpoint_gb"] == saved / 1e9
 
@@ -607,8 +608,8 @@ def test_doctor_works_without_a_database(
     def away(*_: object) -> None:
         raise StoreUnavailableError("no route to the database")
 
-    for way in ("read", "glance"):
-        monkeypatch.setattr(rig.store._database, way, away)
+    for way in ("read", "read_one"):
+        monkeypatch.setattr(rig.store.session.database, way, away)
     data = client.get("/v1/doctor")
     bad = {check["name"]: check["text"] for check in data["checks"] if not check["ok"]}
     assert set(bad) == {"database", "limits"}

@@ -23,10 +23,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spotd import api
-from spotd.api.http import openapi
-from spotd.api.http.app import BYTES, PLAIN, WAITING, make_app
-from spotd.api.http.openapi import BODY, QUERY, describe
+from spotd.api.http import route_table
+from spotd.api.http.app import make_app
+from spotd.api.http.openapi import describe
 from spotd.api.http.permissions import Permissions
+from spotd.api.http.route_table import ROUTES
 from tests.fixtures.examples import examples
 from tests.spotd.api.rig import Rig, story
 
@@ -39,7 +40,7 @@ CHECKS = [
 ]
 DESCRIBED = {
     f"{verb.upper()} {path}": operation
-    for path, verbs in describe((*PLAIN, *WAITING, *BYTES))["paths"].items()
+    for path, verbs in describe(ROUTES)["paths"].items()
     for verb, operation in verbs.items()
 }
 
@@ -72,19 +73,18 @@ def rig() -> Iterator[Rig]:
 
 def test_every_route_is_described_and_nothing_else(rig: Rig) -> None:
     """As the door itself has them. Of what can be read, the head can."""
-    app = make_app(rig.backing(), Permissions())
+    app = make_app(rig.context(), Permissions())
     routes = [route for route in app.routes if isinstance(route, Route)]
     served = {f"{verb} {route.path}" for route in routes for verb in route.methods or ()}
     heads = {name for name in served if name.startswith("HEAD ")} - set(DESCRIBED)
     assert served - heads - {"GET /v1/openapi.json"} == set(DESCRIBED)
-    assert set(QUERY) | set(BODY) <= set(DESCRIBED)
     assert [name for name, operation in DESCRIBED.items() if not operation["summary"]] == []
 
 
 @pytest.mark.parametrize(("name", "mode"), list(_asked()))
 def test_every_answer_is_one_that_is_described(rig: Rig, name: str, mode: GenerationMode) -> None:
     verb, path = name.split(" ")
-    app = as_root(make_app(rig.backing(), Permissions()))
+    app = as_root(make_app(rig.context(), Permissions()))
     operation = schemathesis.openapi.from_asgi("/v1/openapi.json", app)[path][verb]
 
     @settings(
@@ -102,11 +102,11 @@ def test_every_answer_is_one_that_is_described(rig: Rig, name: str, mode: Genera
             case.query["wait_s"] = 0
         if isinstance(case.body, dict):
             case.body.pop("wait_s", None)
-        before = rig.store.jobs(), rig.store.events(None)
+        before = rig.store.jobs.rows(), rig.store.events.rows(None)
         response = case.call()
         case.validate_response(response, checks=CHECKS)
         if response.status_code >= 400:
-            assert (rig.store.jobs(), rig.store.events(None)) == before
+            assert (rig.store.jobs.rows(), rig.store.events.rows(None)) == before
 
     ask()
 
@@ -114,6 +114,6 @@ def test_every_answer_is_one_that_is_described(rig: Rig, name: str, mode: Genera
 def test_the_fields_of_the_description_are_those_that_are_read() -> None:
     """Each stands, in quotes, somewhere in the routes."""
     code = "".join(path.read_text() for path in Path(api.__file__).parent.rglob("*.py"))
-    routes = code.replace(inspect.getsource(openapi), "")
-    fields = {name for taken in (*BODY.values(), *QUERY.values()) for name in taken}
+    routes = code.replace(inspect.getsource(route_table), "")
+    fields = {name for route in ROUTES for name in (*route.query, *route.body)}
     assert {name for name in fields if f'"{name}"' not in routes} == set()

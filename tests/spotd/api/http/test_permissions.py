@@ -16,24 +16,26 @@ from spotd.api.http.app import make_app
 from spotd.api.http.auth_middleware import AuthMiddleware
 from spotd.api.http.permissions import (
     NOBODY,
-    RULES,
     Peer,
-    Permission,
     Permissions,
     find_peer,
     in_group,
 )
 from spotd.api.http.refusals import ONE_BY_ONE
+from spotd.api.http.route import Permission
+from spotd.api.http.route_table import BY_KEY
 from spotd.api.request.request import ApiError
 from spotd.api_client.client import Client
 from spotd.base.errors import ExitCode, UserError
-from spotd.store.interface import AuditOutcome, AuditRow, StoreUnavailableError
+from spotd.domain.events import AuditOutcome
+from spotd.store.audit import AuditRow
+from spotd.store.errors import StoreUnavailableError
 from tests.spotd.api.http.test_app import raw
 from tests.spotd.api.rig import JOB_FILE, Rig, story
 
 ME = find_peer(os.getuid())
-CHANGES = sorted(key for key, rule in RULES.items() if rule.need is Permission.CHANGE)
-READS = sorted(key for key, rule in RULES.items() if rule.need is Permission.READ)
+CHANGES = sorted(key for key, row in BY_KEY.items() if row.permission is Permission.CHANGE)
+READS = sorted(key for key, row in BY_KEY.items() if row.permission is Permission.READ)
 
 
 def groups(*mine: str, **settings: str) -> Permissions:
@@ -51,7 +53,7 @@ def door(rig: Rig, authority: Permissions) -> Rig:
 
 def lines(rig: Rig) -> list[tuple[str, str, str, str]]:
     """Who, what, to what, with what outcome."""
-    rows = rig.store.audit(0)
+    rows = rig.store.audit.rows(0)
     assert all(row.at_us == rig.clock.now_us() and row.uid in (ME.uid, -1) for row in rows)
     return [(row.user, row.action, row.target, row.outcome.value) for row in rows]
 
@@ -63,25 +65,24 @@ def path_of(route: str) -> str:
 # --- the table
 
 
-def test_every_route_has_a_rule_and_every_rule_a_route(rig: Rig) -> None:
+def test_every_route_of_the_application_is_in_the_table(rig: Rig) -> None:
     found = set()
-    for route in make_app(rig.backing(), Permissions()).routes:
+    for route in make_app(rig.context(), Permissions()).routes:
         assert isinstance(route, Route)
         methods = route.methods or set()
-        implied = {"HEAD"} if ("HEAD", route.path) not in RULES else set()  # of a GET
+        implied = {"HEAD"} if ("HEAD", route.path) not in BY_KEY else set()  # of a GET
         found |= {(method, route.path) for method in methods - implied}
-    assert found == set(RULES)
-    assert all(rule.action for rule in RULES.values() if rule.need is Permission.CHANGE)
-    actions = [rule.action for rule in RULES.values() if rule.action]
+    assert found == set(BY_KEY)
+    actions = [row.action for row in BY_KEY.values() if row.action]
     assert len(set(actions)) == len(actions)
 
 
 @pytest.mark.parametrize(
     "route", [Route("/v1/new", lambda _: Response(), methods=["POST"]), Mount("/m", routes=[])]
 )
-def test_a_route_without_a_rule_does_not_even_start(rig: Rig, route: Any) -> None:
-    with pytest.raises(ValueError, match=r"rule"):
-        AuthMiddleware(rig.server, rig.backing(), Permissions(), [route], lambda *_: Response())  # type: ignore[arg-type]
+def test_a_route_outside_the_table_does_not_even_start(rig: Rig, route: Any) -> None:
+    with pytest.raises(ValueError, match=r"not a route"):
+        AuthMiddleware(rig.server, rig.context(), Permissions(), [route], lambda *_: Response())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("verb", "route"), CHANGES)
@@ -89,15 +90,19 @@ def test_a_viewer_changes_nothing(rig: Rig, verb: str, route: str) -> None:
     """403, the group by name, on record, and nothing done."""
     story(rig)
     door(rig, groups("spotd"))
-    before = (rig.store.jobs(), len(rig.store.events(None)), list(rig.objects.list("")))
+    before = (rig.store.jobs.rows(), len(rig.store.events.rows(None)), list(rig.objects.list("")))
     status, data = raw(rig, verb, path_of(route))
     assert status == 403
     assert data["error"]["code"] == "auth"
     assert "not in the group spotd-admin" in data["error"]["text"]
     assert f"usermod -aG spotd-admin {ME.name}" in data["error"]["try"]
-    assert (rig.store.jobs(), len(rig.store.events(None)), list(rig.objects.list(""))) == before
+    assert (
+        rig.store.jobs.rows(),
+        len(rig.store.events.rows(None)),
+        list(rig.objects.list("")),
+    ) == before
     [line] = lines(rig)
-    assert (line[0], line[1], line[3]) == (ME.name, RULES[verb, route].action, "refused")
+    assert (line[0], line[1], line[3]) == (ME.name, BY_KEY[verb, route].action, "refused")
 
 
 @pytest.mark.parametrize(("verb", "route"), READS)
@@ -108,7 +113,7 @@ def test_a_viewer_looks_at_everything_else(rig: Rig, verb: str, route: str) -> N
     assert lines(rig) == []
 
 
-@pytest.mark.parametrize(("verb", "route"), sorted(RULES))
+@pytest.mark.parametrize(("verb", "route"), sorted(BY_KEY))
 def test_who_is_in_no_group_that_is_asked_for_gets_nothing(rig: Rig, verb: str, route: str) -> None:
     door(rig, groups("users", viewers="ml-viewers"))
     assert raw(rig, verb, path_of(route))[0] == 403
@@ -133,7 +138,7 @@ def test_each_change_of_an_admin_is_on_record_before_and_after(
     assert raw(rig, verb, path_of(route))[0] != 403
     first, second = lines(rig)
     target = "/".join(part for part in path_of(route).split("/") if part not in route.split("/"))
-    assert first == (ME.name, RULES[verb, route].action, target, "asked")
+    assert first == (ME.name, BY_KEY[verb, route].action, target, "asked")
     assert second[:3] == first[:3]
     assert second[3] in ("done", "refused", "failed")
 
@@ -212,28 +217,28 @@ def test_the_record_names_what_came_of_it(rig: Rig, admin: Client) -> None:
     admin.post("/v1/jobs/gpt/pause")
     with pytest.raises(UserError, match="no machine"):
         admin.post("/v1/jobs/gpt/ssh")
-    rows = [row for row in rig.store.audit(0) if row.outcome is not AuditOutcome.ASKED]
+    rows = [row for row in rig.store.audit.rows(0) if row.outcome is not AuditOutcome.ASKED]
     told = [(row.action, row.target, row.outcome.value, row.text) for row in rows]
     assert told[0] == ("run", "", "done", f"name=gpt id={job['id']}")
     assert told[1] == ("pause", "gpt", "done", f"id={job['id']}")
     assert told[2][:3] == ("ssh", "gpt", "refused")
     assert "no machine" in told[2][3]
-    requests = [row.request for row in rig.store.audit(0)]
+    requests = [row.request for row in rig.store.audit.rows(0)]
     assert len(requests) == 6
     assert len(set(requests)) == 3
 
 
 def test_a_key_that_is_handed_out_is_on_record_without_the_key(rig: Rig, admin: Client) -> None:
-    node = rig.store.job_nodes(story(rig))[-1]
+    node = rig.store.nodes.of_job(story(rig))[-1]
     rig.address(node, "127.0.0.9", 2222)
     admin.post("/v1/jobs/gpt/ssh")
-    last = rig.store.audit(0)[-1]
+    last = rig.store.audit.rows(0)[-1]
     assert (last.action, last.outcome, last.text) == (
         "ssh",
         AuditOutcome.DONE,
         f"node_id={node.id}",
     )
-    assert "PRIVATE" not in repr(rig.store.audit(0))
+    assert "PRIVATE" not in repr(rig.store.audit.rows(0))
 
 
 def test_what_cannot_be_put_on_record_is_not_done(
@@ -241,10 +246,10 @@ def test_what_cannot_be_put_on_record_is_not_done(
 ) -> None:
     rig.submit()
 
-    monkeypatch.setattr(rig.store, "add_audit", _away)
+    monkeypatch.setattr(rig.store.audit, "add", _away)
     with pytest.raises(UserError, match="the disk is full"):
         admin.post("/v1/jobs/gpt/cancel")
-    job = rig.store.find_job("gpt")
+    job = rig.store.jobs.find("gpt")
     assert job is not None
     assert job.desired.value == "run"
 
@@ -257,7 +262,7 @@ def test_a_bug_is_on_record_as_one(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(rig.store, "set_desired", broken)
+    monkeypatch.setattr(rig.store.jobs, "set_desired", broken)
     with pytest.raises(UserError, match="the daemon failed"):
         admin.post("/v1/jobs/gpt/cancel")
     assert [line[3] for line in lines(rig)] == ["asked", "failed"]
@@ -274,16 +279,16 @@ def test_who_is_refused_again_and_again_does_not_fill_the_disk(
     assert lines(rig) == [(ME.name, "cancel", "gpt", "refused")] * ONE_BY_ONE
     rig.clock.go_on(60.0)
     with monkeypatch.context() as patch:
-        patch.setattr(rig.store, "add_audit", _away)
+        patch.setattr(rig.store.audit, "add", _away)
         assert raw(rig, "GET", "/v1/jobs")[0] == 200
     assert raw(rig, "GET", "/v1/jobs")[0] == 200
-    last = rig.store.audit(0)[-1]
+    last = rig.store.audit.rows(0)[-1]
     assert (last.user, last.action, last.outcome.value) == (ME.name, "refusals", "refused")
     assert last.text == "7 more in one minute, the last of them: cancel"
     for _ in range(2):
         rig.clock.go_on(60.0)
         assert raw(rig, "POST", "/v1/jobs/gpt/cancel")[0] == 403
-    assert len(rig.store.audit(0)) == ONE_BY_ONE + 3, "one by one again, and no number of none"
+    assert len(rig.store.audit.rows(0)) == ONE_BY_ONE + 3, "one by one again, and no number of none"
 
 
 def _away(_row: AuditRow) -> None:
@@ -305,8 +310,8 @@ def test_the_audit_is_read_by_pages(
     monkeypatch.setattr("spotd.api.routes.audit.PAGE", 2)
     row = AuditRow(rig.clock.now_us(), 7, "ada", "cancel", "gpt", AuditOutcome.REFUSED, "no")
     for at in range(3):
-        rig.store.add_audit(dataclasses.replace(row, text=str(at)))
-    rig.store.add_audit(dataclasses.replace(row, at_us=rig.ago(7200), text="old"))
+        rig.store.audit.add(dataclasses.replace(row, text=str(at)))
+    rig.store.audit.add(dataclasses.replace(row, at_us=rig.ago(7200), text="old"))
     page = admin.get("/v1/audit", since_s=3600)
     assert [item["text"] for item in page["items"]] == ["0", "1"]
     page = admin.get("/v1/audit", since_s=3600, after=page["cursor"])

@@ -22,7 +22,8 @@ from spotd.domain.health import USAGE
 from spotd.domain.node import Node
 from spotd.domain.states import LeaveReason, NodeState
 from spotd.money.budget import Budget
-from spotd.store.interface import JournalBatch, StoreUnavailableError
+from spotd.store.errors import StoreUnavailableError
+from spotd.store.journal import JournalBatch
 from spotd.wire import JournalEntry
 from tests.fixtures.prometheus import promtool
 from tests.spotd.api.rig import SPOT, Rig, crash, story
@@ -40,7 +41,7 @@ def rig() -> Iterator[Rig]:
 
 def scrape(rig: Rig) -> Found:
     """Of a daemon that has just begun."""
-    return read(Metrics(rig.backing()).text())
+    return read(Metrics(rig.context()).text())
 
 
 def read(text: bytes) -> Found:
@@ -67,9 +68,9 @@ def warned(rig: Rig, ago_s: float, notice_s: float, save_s: float, number: int =
         (1001, ago_s - save_s, "released", {"generation": node.generation, "step": 9}),
     ):
         entry = JournalEntry(seq, rig.ago(at_s), node.generation, kind, data)
-        rig.store.record_journal([JournalBatch(node.id, (entry,), rig.ago(at_s))])
+        rig.store.journal.record([JournalBatch(node.id, (entry,), rig.ago(at_s))])
     rig.leave(node, ago_s - notice_s, LeaveReason.PREEMPTED, "preempt notice")
-    return rig.store.job_nodes(job_id)[0]
+    return rig.store.nodes.of_job(job_id)[0]
 
 
 @pytest.mark.req("MON-05")
@@ -77,11 +78,11 @@ def test_promtool_takes_what_is_exposed(rig: Rig) -> None:
     """Lifecycle, checkpoint write time and the frequency of interruptions are in it."""
     job_id = story(rig)
     crash(rig)
-    node = rig.store.job_nodes(job_id)[-1]
+    node = rig.store.nodes.of_job(job_id)[-1]
     saved = {"step": 1800, "manifest": "m", "bytes": 9, "write_s": 4.0, "stage_s": 0.02}
     rig.say(node, 60, "checkpoint", **saved, trigger="cadence")
     rig.budgets = [Budget("lab", 100_000_000)]
-    text = Metrics(rig.backing()).text()
+    text = Metrics(rig.context()).text()
     code, said = promtool("check", "metrics", stdin=text.decode())
     assert code == 0, said
     assert said == ""
@@ -124,7 +125,7 @@ def test_the_margin_of_a_notice_is_a_metric_and_a_column(rig: Rig) -> None:
 
 
 def test_a_machine_without_a_notice_has_no_margin(rig: Rig) -> None:
-    first, second = rig.store.job_nodes(story(rig))
+    first, second = rig.store.nodes.of_job(story(rig))
     assert node_data(first)["margin_s"] is None
     assert node_data(second)["margin_s"] is None
     assert value(scrape(rig), "spotd_notice_margin_seconds_bucket", provider="aws", le="+Inf") == 0
@@ -148,10 +149,10 @@ def test_the_time_to_a_machine_has_the_bounds_that_guides_promise(rig: Rig) -> N
 @pytest.mark.req("MON-11", "HLT-12")
 def test_gpus_that_do_nothing_are_dollars(rig: Rig) -> None:
     job_id = story(rig)
-    node = rig.store.job_nodes(job_id)[-1]
+    node = rig.store.nodes.of_job(job_id)[-1]
     for ago_s, gpu in ((1000, 0.0), (400, 0.5), (100, 0.7)):  # the first is older than 15 min
         data = {"window_s": 300.0, "gpu": gpu, "data_s": 90.0, "save_s": 3.0}
-        rig.store.add_event(job_id, Event(USAGE, "", node.id, data=data), rig.ago(ago_s))
+        rig.store.events.add(job_id, Event(USAGE, "", node.id, data=data), rig.ago(ago_s))
     found, who = scrape(rig), {"job_name": "gpt", "project": ""}
     assert value(found, "spotd_job_gpu_busy_ratio", **who) == pytest.approx(0.6)
     assert value(found, "spotd_job_idle_usd_per_hour", **who) == pytest.approx(0.4 * 25.5)
@@ -161,12 +162,12 @@ def test_gpus_that_do_nothing_are_dollars(rig: Rig) -> None:
 
 def test_reports_grow_old_while_the_daemon_lives(rig: Rig) -> None:
     job_id = story(rig)
-    node = rig.store.job_nodes(job_id)[-1]
-    metrics, who = Metrics(rig.backing()), {"job_name": "gpt", "project": ""}
+    node = rig.store.nodes.of_job(job_id)[-1]
+    metrics, who = Metrics(rig.context()), {"job_name": "gpt", "project": ""}
 
     def said(gpu: float) -> None:
         used = Event(USAGE, "", node.id, data={"window_s": 300.0, "gpu": gpu})
-        rig.store.add_event(job_id, used, rig.clock.now_us())
+        rig.store.events.add(job_id, used, rig.clock.now_us())
 
     for gpu in (0.2, 0.4, 0.9):
         said(gpu)
@@ -214,11 +215,11 @@ def test_counts_of_the_record_outlive_the_daemon_and_never_fall(rig: Rig) -> Non
     rig.train(node, ago_s=5800, until_s=900, first=0, last=90)
     told = {"notice_id": "w", "kind": "preempt", "source": "imds", "remaining_s": 100.0}
     entry = JournalEntry(1000, rig.ago(800), node.generation, "notice", told)
-    rig.store.record_journal([JournalBatch(node.id, (entry,), rig.ago(800))])
+    rig.store.journal.record([JournalBatch(node.id, (entry,), rig.ago(800))])
     rig.change(node, 790, state=NodeState.DRAINING, leave_reason=LeaveReason.PREEMPTED)
     seen.append(counts())
     gone = JournalEntry(1001, rig.ago(780), node.generation, "notice_withdrawn", {"notice_id": "w"})
-    rig.store.record_journal([JournalBatch(node.id, (gone,), rig.ago(780))])
+    rig.store.journal.record([JournalBatch(node.id, (gone,), rig.ago(780))])
     rig.change(node, 770, state=NodeState.RUNNING, leave_reason=None)
     seen.append(counts())
     rig.leave(node, 700, LeaveReason.LOST, "silent")
@@ -240,12 +241,12 @@ def test_no_label_has_an_id_or_the_name_of_a_job_that_ended(rig: Rig) -> None:
     job_id = story(rig)
     crash(rig)
     said = {text for _, labels in scrape(rig) for _, text in labels}
-    assert not said & {job_id, "crashed", *(node.id for node in rig.store.job_nodes(job_id))}
+    assert not said & {job_id, "crashed", *(node.id for node in rig.store.nodes.of_job(job_id))}
     assert "gpt" in said
 
 
 def test_a_look_is_shared_and_an_old_one_is_not(rig: Rig) -> None:
-    metrics, asked = Metrics(rig.backing()), 0
+    metrics, asked = Metrics(rig.context()), 0
     look = metrics._read
 
     def counted() -> ExpositionPage:
@@ -268,13 +269,13 @@ def test_a_look_is_shared_and_an_old_one_is_not(rig: Rig) -> None:
 
 def test_a_database_that_is_away_is_said_and_nothing_old_is_told(rig: Rig) -> None:
     story(rig)
-    metrics = Metrics(rig.backing())
+    metrics = Metrics(rig.context())
     assert value(read(metrics.text()), "spotd_store_up") == 1
 
     def away(_now_us: int) -> Any:
         raise StoreUnavailableError("away")
 
-    object.__setattr__(metrics._context, "tally", away)
+    object.__setattr__(metrics._context, "metric_records", away)
     metrics._read_at_s = float("-inf")
     found = read(metrics.text())
     assert value(found, "spotd_store_up") == 0
@@ -282,7 +283,7 @@ def test_a_database_that_is_away_is_said_and_nothing_old_is_told(rig: Rig) -> No
     assert value(found, "spotd_safe_mode") == 0
     # It took its time to fail; that it is back is known with the next look, and not minutes later.
     metrics._read_s = 10.0
-    object.__setattr__(metrics._context, "tally", rig.store.tally)
+    object.__setattr__(metrics._context, "metric_records", rig.store.metrics.read)
     metrics._read_at_s -= FRESH_S + 0.1
     assert value(read(metrics.text()), "spotd_store_up") == 1
 
@@ -334,10 +335,10 @@ def test_the_socket_has_it_for_whoever_may_look(rig: Rig, tmp_path: Path) -> Non
 
 
 def test_a_cloud_that_is_silent_and_machines_that_nobody_wants(rig: Rig) -> None:
-    rig.silent = {"aws": "no answer for 90 s"}
-    rig.unswept = ["toy-gcp"]
-    rig.store.take_duty("survey:aws", "this-daemon", rig.clock.now_us, 10**9)
-    rig.store.take_duty("prune", "that-daemon", rig.clock.now_us, 10**9)
+    rig.silent_providers = {"aws": "no answer for 90 s"}
+    rig.unlisted_providers = ["toy-gcp"]
+    rig.store.leases.take("survey:aws", "this-daemon", rig.clock.now_us, 10**9)
+    rig.store.leases.take("prune", "that-daemon", rig.clock.now_us, 10**9)
     found = scrape(rig)
     assert value(found, "spotd_provider_up", provider="aws") == 0
     assert value(found, "spotd_provider_up", provider="toy-gcp") == 1
@@ -358,7 +359,7 @@ def test_the_page_has_the_table_of_the_code() -> None:
 
 def test_nothing_is_exposed_that_the_table_has_not(rig: Rig) -> None:
     story(rig)
-    families = text_string_to_metric_families(Metrics(rig.backing()).text().decode())
+    families = text_string_to_metric_families(Metrics(rig.context()).text().decode())
     kinds = {one.name: one.type for one in families}
     known = {one.name.removesuffix("_total"): one.kind for one in METRICS}
     assert kinds.items() <= known.items()

@@ -94,10 +94,10 @@ def rig() -> Iterator[Rig]:
 @pytest.fixture
 def door(rig: Rig) -> Iterator[MetricsServer]:
     job_id = story(rig)
-    node = rig.store.job_nodes(job_id)[-1]
+    node = rig.store.nodes.of_job(job_id)[-1]
     used = {"window_s": 300.0, "gpu": 0.6, "data_s": 90.0, "save_s": 3.0}
-    rig.store.add_event(job_id, Event(USAGE, "", node.id, data=used), rig.ago(100))
-    door = serve_scrapes(Metrics(rig.backing()).text, "127.0.0.1", 0, TOKEN)
+    rig.store.events.add(job_id, Event(USAGE, "", node.id, data=used), rig.ago(100))
+    door = serve_scrapes(Metrics(rig.context()).text, "127.0.0.1", 0, TOKEN)
     yield door
     door.stop()
 
@@ -145,9 +145,9 @@ def test_a_real_prometheus_answers_every_query_of_the_board(
         # Nothing was taken away while it looked, and nothing lived longer: no rate of nothing.
         assert shown["Interruptions per 100 machine-days"] == [[]]
         # Heard of for 930 s more, and then taken away: 100 machines would lose as many in a day.
-        gpt = rig.store.find_job("gpt")
+        gpt = rig.store.jobs.find("gpt")
         assert gpt is not None
-        rig.leave(rig.store.job_nodes(gpt.id)[-1], 0, LeaveReason.PREEMPTED, "preempt notice")
+        rig.leave(rig.store.nodes.of_job(gpt.id)[-1], 0, LeaveReason.PREEMPTED, "preempt notice")
         wait_until("the loss", lambda: server.value("sum(spotd_interruptions_total)") == [2.0])
         [[target]] = [p["targets"] for p in panels()[:5] if "Interruptions" in p["title"]]
         # Prometheus extrapolates what rose from 0 by less than what did not.

@@ -31,7 +31,7 @@ def rig() -> Iterator[Rig]:
 
 
 def ask(rig: Rig, text: str = LONG, **more: Any) -> dict[str, Any]:
-    return advise(ApiRequest(rig.backing(), body={"yaml": text, **more}))
+    return advise(ApiRequest(rig.context(), body={"yaml": text, **more}))
 
 
 def condition(data: dict[str, Any], name: str) -> tuple[bool | None, dict[str, Any]]:
@@ -163,7 +163,7 @@ def refuse(rig: Rig, offer: Offer, times: int, ago_s: float = 3600) -> None:
     rig.commit(job_id, rig.ago(ago_s), *(AddNode(one) for one in asked))
     for one in asked:
         error = ("CapacityError", "nothing left", Scope.OFFER)
-        rig.store.record_launch_refused(one.id, *error, rig.ago(ago_s - 5))
+        rig.store.nodes.record_launch_refused(one.id, *error, rig.ago(ago_s - 5))
 
 
 @pytest.mark.req("HYB-04")

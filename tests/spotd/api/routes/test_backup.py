@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, MutableMapping
+from dataclasses import replace
 from typing import Any
 
 import anyio
 import pytest
 
+from spotd.api.http import app
 from spotd.api.http.app import make_app
 from spotd.api.http.permissions import Permissions
+from spotd.api.http.route_table import ROUTES
 from spotd.api.request.request import ApiRequest
 from spotd.api.routes import backup
 from spotd.api.routes.backup import copy_database
-from spotd.store.interface import StoreError
+from spotd.store.errors import StoreError
 from tests.spotd.api.rig import Rig
 
 Message = MutableMapping[str, Any]
@@ -29,7 +32,7 @@ def rig() -> Iterator[Rig]:
 
 def ask(rig: Rig, uid: int, said: list[Message], *, hangs_up: bool = False) -> None:
     """A request of a user, and what is answered, as it comes; or the user hangs up at once."""
-    app = make_app(rig.backing(), Permissions(trusted=frozenset({0}), is_member=lambda *_: False))
+    app = make_app(rig.context(), Permissions(trusted=frozenset({0}), is_member=lambda *_: False))
     scope = {
         "type": "http",
         "method": "GET",
@@ -57,11 +60,11 @@ def ask(rig: Rig, uid: int, said: list[Message], *, hangs_up: bool = False) -> N
 
 
 def outcomes(rig: Rig) -> list[tuple[str, str]]:
-    return [(row.action, row.outcome.value) for row in rig.store.audit(0)]
+    return [(row.action, row.outcome.value) for row in rig.store.audit.rows(0)]
 
 
 def test_it_is_nameless_and_whole(rig: Rig) -> None:
-    copy = copy_database(ApiRequest(rig.backing()))
+    copy = copy_database(ApiRequest(rig.context()))
     assert list((rig.folder / "spool").iterdir()) == [], "whatever ends us, it is gone"
     with copy.file:
         data = b"".join(copy.chunks())
@@ -105,7 +108,7 @@ def test_one_that_cannot_be_made_is_on_record_with_its_reason(
     ask(rig, 0, said)
     assert said[0]["status"] >= 500
     assert outcomes(rig) == [("db backup", "asked"), ("db backup", "failed")]
-    assert rig.store.audit(0)[-1].text == "the disk is full"
+    assert rig.store.audit.rows(0)[-1].text == "the disk is full"
 
 
 def test_it_is_for_admins_alone(rig: Rig) -> None:
@@ -124,6 +127,7 @@ def test_whoever_hangs_up_leaves_no_copy_open(rig: Rig, monkeypatch: pytest.Monk
         copies.append(copy_database(call))
         return copies[-1]
 
-    monkeypatch.setattr(backup, "copy_database", copy)
+    rows = (replace(row, handler=copy) if "backup" in row.path else row for row in ROUTES)
+    monkeypatch.setattr(app, "ROUTES", tuple(rows))
     ask(rig, 0, [], hangs_up=True)
     assert [copy.file.closed for copy in copies] == [True]

@@ -54,9 +54,9 @@ def test_an_order_is_on_record_with_who_gave_it(rig: Rig) -> None:
     assert (item["id"], item["job"]) == (ID, "gpt")
     assert Client(rig.socket).get("/v1/jobs/gpt")["drill"]["id"] == ID
     assert Client(rig.socket).get("/v1/jobs/gpt/why")["drill"]["state"] == "asked"
-    [line] = [row for row in rig.store.audit(0, 0, 99) if row.action == "drill run"][-1:]
+    [line] = [row for row in rig.store.audit.rows(0, 0, 99) if row.action == "drill run"][-1:]
     assert line.target == "gpt"
-    [event] = rig.store.events_of(job_id, ["drill"])
+    [event] = rig.store.events.of_kinds(job_id, ["drill"])
     assert event.event.text.endswith(f"was asked for by {told['actor']}")
 
 
@@ -74,7 +74,7 @@ def test_what_is_wrong_with_an_order_is_named(rig: Rig, body: dict[str, Any], te
     trains(rig)
     with pytest.raises(UserError, match=text):
         order(rig, **body)
-    assert rig.store.drills() == []
+    assert rig.store.drills.rows() == []
 
 
 def test_the_id_of_a_drill_of_another_job_is_refused(rig: Rig) -> None:
@@ -83,20 +83,20 @@ def test_the_id_of_a_drill_of_another_job_is_refused(rig: Rig) -> None:
     other = rig.submit("other")
     with pytest.raises(UserError, match="is one of another job"):
         Client(rig.socket).post("/v1/jobs/other/drills", KILL)
-    assert rig.store.events_of(other, ["drill"]) == []
+    assert rig.store.events.of_kinds(other, ["drill"]) == []
 
 
 def test_one_that_would_do_harm_is_refused(rig: Rig) -> None:
     rig.submit()
     with pytest.raises(UserError, match="it does not train now"):
         order(rig)
-    assert rig.store.drills() == []
+    assert rig.store.drills.rows() == []
 
 
 def overdue(rig: Rig) -> list[str]:
     for _ in range(2):  # once an episode
         OverdueDrills(lambda: rig.drill_days, rig.clock).look(rig.store)
-    rows = rig.store.events_of(rig.store.jobs()[0].id, [OVERDUE])
+    rows = rig.store.events.of_kinds(rig.store.jobs.rows()[0].id, [OVERDUE])
     assert all(row.event.alert for row in rows)
     return [row.event.text for row in rows]
 
@@ -124,16 +124,16 @@ def test_a_drill_that_passed_ends_the_episode_and_another_month_begins_one(rig: 
     job_id = trains(rig, ago_s=40 * DAY_S)
     rig.clock.go_on(0)
     order(rig)
-    [drill] = rig.store.drills(job_id)
+    [drill] = rig.store.drills.rows(job_id)
     assert len(overdue(rig)) == 1, "an order alone shows nothing"
-    rig.store.set_drill(replace(drill, ended_at_us=rig.ago(0), end=DrillEnd.CALLED_OFF))
+    rig.store.drills.update(replace(drill, ended_at_us=rig.ago(0), end=DrillEnd.CALLED_OFF))
     agents = replace(drill, id="a", kind=DrillKind.AGENT)
-    rig.store.add_drill(agents)
-    rig.store.set_drill(replace(agents, ended_at_us=rig.ago(0), end=DrillEnd.PASSED))
+    rig.store.drills.add(agents)
+    rig.store.drills.update(replace(agents, ended_at_us=rig.ago(0), end=DrillEnd.PASSED))
     assert found(rig)["doubtful"], "nothing had to come back"
     passed = replace(drill, id="b")
-    rig.store.add_drill(passed)
-    rig.store.set_drill(replace(passed, ended_at_us=rig.ago(0), end=DrillEnd.PASSED))
+    rig.store.drills.add(passed)
+    rig.store.drills.update(replace(passed, ended_at_us=rig.ago(0), end=DrillEnd.PASSED))
     assert not found(rig)["doubtful"]
     rig.clock.go_on(32 * DAY_S)
     assert found(rig)["doubtful"]

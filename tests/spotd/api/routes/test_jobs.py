@@ -47,7 +47,7 @@ def test_a_job_is_stored_with_all_it_needs_later(rig: Rig, client: Client) -> No
         "/v1/jobs", submission(yaml=text, packages=packages, env={"LR": "2"}, name="other")
     )
     assert (job["name"], job["phase"]) == ("other", "waiting")
-    stored = rig.store.find_job(job["id"])
+    stored = rig.store.jobs.find(job["id"])
     assert stored is not None
     assert stored.spec.envs == {"LR": "2"}
     assert set(stored.spec.packages) == {
@@ -56,14 +56,14 @@ def test_a_job_is_stored_with_all_it_needs_later(rig: Rig, client: Client) -> No
         Mount(digests["file"], "data"),
     }
     # Secrets are in the vault, and nowhere that one can read.
-    assert "hf_very_secret" not in rig.store.spec_yaml(job["id"])
-    sealed = rig.store.secrets(job["id"])
+    assert "hf_very_secret" not in rig.store.jobs.spec_yaml(job["id"])
+    sealed = rig.store.jobs.secrets(job["id"])
     assert b"hf_very_secret" not in sealed["HF_TOKEN"]
     assert open_secrets(rig.vault, job["id"], sealed) == {"HF_TOKEN": "hf_very_secret"}
-    keys = open_job_keys(rig.vault, job["id"], rig.store.job_key(job["id"]))
+    keys = open_job_keys(rig.vault, job["id"], rig.store.jobs.key(job["id"]))
     assert keys.user.public.startswith("ssh-ed25519 ")
     other = client.post("/v1/jobs", submission(name="third", request_id="another"))
-    theirs = open_job_keys(rig.vault, other["id"], rig.store.job_key(other["id"]))
+    theirs = open_job_keys(rig.vault, other["id"], rig.store.jobs.key(other["id"]))
     assert theirs.user.public != keys.user.public
     assert theirs.host_seed != keys.host_seed
 
@@ -72,7 +72,7 @@ def test_the_same_request_again_is_the_same_job(rig: Rig, client: Client) -> Non
     first = client.post("/v1/jobs", submission())
     again = client.post("/v1/jobs", submission())
     assert again["id"] == first["id"]
-    assert len(rig.store.jobs()) == 1
+    assert len(rig.store.jobs.rows()) == 1
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_bad_submissions_store_nothing(
     assert text in caught.value.text
     assert caught.value.try_
     assert caught.value.exit_code is code
-    assert rig.store.jobs() == []
+    assert rig.store.jobs.rows() == []
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_folder_keeps_nothing_of_machines_that_are_rented(
     assert "is a folder, and the job may run on rented machines (aws)" in caught.value.text
     assert "s3://" in caught.value.try_
     assert "shared = true" in caught.value.try_
-    assert rig.store.jobs() == []
+    assert rig.store.jobs.rows() == []
     rig.shared = True
     assert client.post("/v1/jobs", fields)["name"]
 
@@ -136,7 +136,7 @@ def test_a_job_that_comes_after_another(rig: Rig, client: Client) -> None:
     named = client.post("/v1/jobs", submission(yaml=text, name="train", request_id="r2"))
     third = submission(name="validate", request_id="r3", after=named["id"])
     last = client.post("/v1/jobs", third)
-    chain = [rig.store.find_job(job["id"]) for job in (first, named, last)]
+    chain = [rig.store.jobs.find(job["id"]) for job in (first, named, last)]
     assert [job.spec.after for job in chain if job] == ["", first["id"], named["id"]]
     assert client.get(f"/v1/jobs/{last['id']}")["after"] == named["id"]
 
@@ -156,7 +156,7 @@ def test_a_job_that_nothing_can_come_after(
         rig.finish(rig.submit("other", ago_s=60), 0, outcome, "as it ended")
     with pytest.raises(UserError, match=told):
         client.post("/v1/jobs", submission(name="train", after="other"))
-    assert rig.store.find_job("train") is None
+    assert rig.store.jobs.find("train") is None
 
 
 def test_the_same_request_is_the_same_job_whatever_became_of_the_one_before(
@@ -188,7 +188,7 @@ def test_a_job_whose_store_the_daemon_cannot_read_is_refused(
     assert "obstore" in caught.value.text
     assert "where spotd runs" in caught.value.try_
     assert caught.value.exit_code is ExitCode.USAGE
-    assert rig.store.jobs() == []
+    assert rig.store.jobs.rows() == []
 
 
 def test_a_package_must_be_there(rig: Rig, client: Client) -> None:
@@ -228,10 +228,10 @@ def test_pause_resume_cancel(rig: Rig, client: Client) -> None:
     assert client.post("/v1/jobs/gpt/cancel")["phase"] == "cancelling"
     with pytest.raises(UserError, match="being cancelled"):
         client.post("/v1/jobs/gpt/resume")
-    stored = rig.store.find_job(job_id)
+    stored = rig.store.jobs.find(job_id)
     assert stored is not None
     assert stored.desired is Desired.CANCEL
-    texts = [row.event.text for row in rig.store.events(job_id)]
+    texts = [row.event.text for row in rig.store.events.rows(job_id)]
     said = [text for text in texts if "asked for by" in text]
     user = getpass.getuser()
     assert said == [f"{verb} asked for by {user}" for verb in ("pause", "resume", "cancel")]
@@ -249,7 +249,7 @@ def test_ssh_prefers_the_machine_that_trains(rig: Rig, client: Client) -> None:
     job_id = story(rig)
     with pytest.raises(UserError, match="no machine that can be reached"):
         client.post("/v1/jobs/gpt/ssh")
-    rig.address(rig.store.job_nodes(job_id)[-1], "127.0.0.9", 2222)
+    rig.address(rig.store.nodes.of_job(job_id)[-1], "127.0.0.9", 2222)
     access = client.post("/v1/jobs/gpt/ssh")
     assert (access["host"], access["port"], access["generation"]) == ("127.0.0.9", 2222, 2)
     assert "PRIVATE KEY" in access["private_key"]
@@ -259,7 +259,7 @@ def test_ssh_prefers_the_machine_that_trains(rig: Rig, client: Client) -> None:
 
 
 def test_who_asks_for_the_address_alone_is_not_let_in(rig: Rig, client: Client) -> None:
-    node = rig.store.job_nodes(story(rig))[-1]
+    node = rig.store.nodes.of_job(story(rig))[-1]
     rig.address(node, "127.0.0.9", 2222)
     address = client.get("/v1/jobs/gpt/ssh", rank=0)
     assert rig.hosts.inside == {}
@@ -302,19 +302,19 @@ def test_a_page_of_jobs_reads_no_others(rig: Rig, client: Client, path: str) -> 
 
 def test_why_shows_a_decision_and_takes_none(rig: Rig, client: Client) -> None:
     job_id = rig.submit()
-    before = rig.store.find_job(job_id)
+    before = rig.store.jobs.find(job_id)
     data = client.get("/v1/jobs/gpt/why")
     assert SPOT.zone in data["reason"]
-    assert rig.store.find_job(job_id) == before
-    assert rig.store.job_nodes(job_id) == []
+    assert rig.store.jobs.find(job_id) == before
+    assert rig.store.nodes.of_job(job_id) == []
 
 
 def test_why_has_the_last_words_of_a_machine_that_did_not_come_up(rig: Rig, client: Client) -> None:
     job_id, now_us = rig.submit(), rig.clock.now_us()
     said = {"lines": ["[  4.2] EXT4-fs error", "[  9.1] Kernel panic"]}
     text = "the console of n1 ended with: [  9.1] Kernel panic"
-    rig.store.add_event(job_id, Event("console", text, data={"lines": ["older"]}), now_us - 2 * S)
-    rig.store.add_event(job_id, Event("console", text, data=said), now_us - S)
+    rig.store.events.add(job_id, Event("console", text, data={"lines": ["older"]}), now_us - 2 * S)
+    rig.store.events.add(job_id, Event("console", text, data=said), now_us - S)
     data = client.get("/v1/jobs/gpt/why")
     assert data["console"] == ["the console of n1 said last:", *said["lines"]]
 
@@ -331,7 +331,7 @@ def test_why_names_the_limit_that_holds_a_job_back(
 ) -> None:
     """Which only the commit of a launch checks, and nothing is committed here."""
     rig.submit(text=JOB_FILE.replace("spotd:\n", "spotd:\n  candidates: 2\n"))
-    rig.store.set_limits(limits)
+    rig.store.market.set_limits(limits)
     data = client.get("/v1/jobs/gpt/why")
     assert why in data["reason"]
     launches = [text for text in data["next"] if SPOT.instance_type in text]

@@ -11,7 +11,7 @@ from spotd.api.request.request import ApiRequest
 from spotd.api.routes.notice_times import providers
 from spotd.domain.node import Node
 from spotd.domain.states import LeaveReason
-from spotd.store.interface import JournalBatch
+from spotd.store.journal import JournalBatch
 from spotd.wire import JournalEntry
 from tests.spotd.api.rig import SPOT, Rig
 
@@ -24,7 +24,7 @@ def rig() -> Iterator[Rig]:
 
 
 def told(rig: Rig) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = providers(ApiRequest(rig.backing()))["items"]
+    found: list[dict[str, Any]] = providers(ApiRequest(rig.context()))["items"]
     return found
 
 
@@ -42,7 +42,7 @@ def test_before_anything_was_seen(rig: Rig) -> None:
     assert found["aws"]["observed_p10"] is None
     assert "docs.aws.amazon.com" in found["aws"]["source"]
     assert found["lambda"]["claimed"] == [60, 90]
-    items = {one["name"]: one for one in providers(ApiRequest(rig.backing()))["items"]}
+    items = {one["name"]: one for one in providers(ApiRequest(rig.context()))["items"]}
     assert items["aws"]["providers"] == ["aws"]
     assert items["gcp"]["providers"] == [], "a local cloud is none"
 
@@ -56,7 +56,7 @@ def warn(rig: Rig, node: Node, ago_s: float, had_s: float) -> None:
     ):
         at_us = rig.ago(at_s)
         entry = JournalEntry(number, at_us, node.generation, kind, data)
-        rig.store.record_journal([JournalBatch(node.id, (entry,), at_us)])
+        rig.store.journal.record([JournalBatch(node.id, (entry,), at_us)])
 
 
 @pytest.mark.req("PRE-04")

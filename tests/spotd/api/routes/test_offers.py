@@ -79,7 +79,7 @@ def test_what_a_gb_costs_that_leaves(client: Client) -> None:
 
 
 def test_what_is_not_to_be_had_says_why(rig: Rig, client: Client) -> None:
-    rig.store.record_provider("aws", "the key has expired", rig.clock.now_us())
+    rig.store.market.record_provider("aws", "the key has expired", rig.clock.now_us())
     items = {item["key"]: item["excluded"] for item in client.get("/v1/offers")["items"]}
     assert items[SPOT.key] == "aws is out of use: the key has expired"
     assert items[OFFERS[2].key] == "", "of another cloud"
@@ -108,7 +108,7 @@ def test_prices_over_time(rig: Rig, client: Client) -> None:
     now_us = rig.clock.now_us()
     for hours, usd in ((3, 30), (1, 20)):
         moved = replace(SPOT, price_microusd_per_h=usd * 1_000_000)
-        rig.store.record_offers("aws", [moved], now_us - hours * 3600 * S)
+        rig.store.market.record_offers("aws", [moved], now_us - hours * 3600 * S)
     data = client.get(
         "/v1/prices", type="p5.48xlarge", capacity="spot", cloud="aws", since_s="7200"
     )
@@ -126,7 +126,7 @@ def test_a_price_is_held_against_its_own_last_day(rig: Rig, client: Client) -> N
     steep, flat = replace(SPOT, zone="us-east-1e"), replace(FLAT, zone="us-east-1f")
     for hours, usd in ((30, 30), (12, 20), (0, 20)):
         moved = replace(steep, price_microusd_per_h=usd * 1_000_000)
-        rig.store.record_offers("aws", [moved, flat], rig.clock.now_us() - hours * 3600 * S)
+        rig.store.market.record_offers("aws", [moved, flat], rig.clock.now_us() - hours * 3600 * S)
     for since_s, count in (("3600", 1), ("172800", 2)):
         data = client.get("/v1/prices", capacity="spot", cloud="aws", since_s=since_s)
         found = {item["key"]: item for item in data["items"]}

@@ -37,10 +37,10 @@ def take_over(client: Client, job_id: str = LOST, **fields: Any) -> dict[str, An
 
 
 def refused(rig: Rig, client: Client, job_id: str = LOST, **fields: Any) -> UserError:
-    before = rig.store.jobs(), rig.store.events(None)
+    before = rig.store.jobs.rows(), rig.store.events.rows(None)
     with pytest.raises(UserError) as caught:
         take_over(client, job_id, **fields)
-    assert (rig.store.jobs(), rig.store.events(None)) == before
+    assert (rig.store.jobs.rows(), rig.store.events.rows(None)) == before
     return caught.value
 
 
@@ -49,13 +49,13 @@ def test_it_goes_on_under_its_old_id_with_keys_of_its_own(rig: Rig, client: Clie
     job = take_over(client)
     assert (job["id"], job["name"], job["phase"]) == (LOST, "gpt", "waiting")
     assert (job["step"], job["generation"]) == (1200, 0)
-    stored = rig.store.find_job(LOST)
+    stored = rig.store.jobs.find(LOST)
     assert stored is not None
     assert stored.head is not None
     assert (stored.head.generation, stored.head.step, stored.head.final) == (7, 1200, False)
     assert stored.head.manifest.endswith("s1200/MANIFEST.json")
-    assert open_job_keys(rig.vault, LOST, rig.store.job_key(LOST)).user.public
-    [event] = rig.store.events(LOST)
+    assert open_job_keys(rig.vault, LOST, rig.store.jobs.key(LOST)).user.public
+    [event] = rig.store.events.rows(LOST)
     assert event.event.kind == "continued"
     assert "goes on from step 1200, which generation 7 of a lost database" in event.event.text
 
@@ -71,17 +71,17 @@ def test_the_same_request_again_is_the_same_job(rig: Rig, client: Client) -> Non
     objects = open_store(rig.checkpoint_store)
     objects.delete(head_key(LOST))  # it is not asked for again
     assert take_over(client)["id"] == LOST
-    assert len(rig.store.events(LOST)) == 1
+    assert len(rig.store.events.rows(LOST)) == 1
     leave_head(rig, "jzzzzzzzzz")
     assert take_over(client, "jzzzzzzzzz")["id"] == LOST
-    assert len(rig.store.events(None)) == 1
+    assert len(rig.store.events.rows(None)) == 1
 
 
 def test_what_it_came_after_is_lost_as_well(rig: Rig, client: Client) -> None:
     leave_head(rig)
     for _ in range(2):
         assert take_over(client, yaml=JOB_FILE + "  after: search\n")["id"] == LOST
-    stored = rig.store.find_job(LOST)
+    stored = rig.store.jobs.find(LOST)
     assert stored is not None
     assert stored.spec.after == ""
 
@@ -94,7 +94,7 @@ def test_what_begins_with_an_import_still_comes_after_another(rig: Rig, client: 
     assert "there is no job 'search'" in refused(rig, client, yaml=text).text
     before = rig.submit("search", ago_s=60)
     take_over(client, yaml=text)
-    stored = rig.store.find_job(LOST)
+    stored = rig.store.jobs.find(LOST)
     assert stored is not None
     assert stored.spec.after == before
 

@@ -19,7 +19,7 @@ from spotd.security.secrets import (
     seal_secrets,
     unlock,
 )
-from spotd.store.interface import SecretRow
+from spotd.store.secrets import SecretRow
 from tests.spotd.api.rig import JOB_FILE, Rig
 
 
@@ -35,8 +35,8 @@ def test_values_come_in_and_never_go_out(rig: Rig, client: Client) -> None:
     [item] = data["items"]
     assert item["name"] == "HF_TOKEN"
     assert item["set_by"]
-    assert "canary" not in repr(data) + repr(rig.store.audit(0))
-    sealed = rig.store.kept_secret_values(["HF_TOKEN"])
+    assert "canary" not in repr(data) + repr(rig.store.audit.rows(0))
+    sealed = rig.store.secrets.values(["HF_TOKEN"])
     assert b"canary" not in sealed["HF_TOKEN"]
     assert open_secrets(rig.vault, "", sealed) == {"HF_TOKEN": "hf_canary_value"}
 
@@ -55,7 +55,7 @@ def test_what_is_no_secret_is_refused(rig: Rig, client: Client, name: str, value
     with pytest.raises(UserError) as caught:
         client.post(f"/v1/secrets/{quote(name)}", {"value": value})
     assert caught.value.exit_code is ExitCode.USAGE
-    assert rig.store.kept_secrets() == []
+    assert rig.store.secrets.rows() == []
 
 
 def test_one_that_a_job_needs_is_not_forgotten(rig: Rig, client: Client) -> None:
@@ -65,7 +65,7 @@ def test_one_that_a_job_needs_is_not_forgotten(rig: Rig, client: Client) -> None
     for name in ("NEEDED", "OWN"):
         client.post(f"/v1/secrets/{name}", {"value": "v"})
     job = client.post("/v1/jobs", {"yaml": text, "secrets": {"OWN": "own-value"}})
-    assert list(rig.store.secrets(job["id"])) == ["OWN"]
+    assert list(rig.store.jobs.secrets(job["id"])) == ["OWN"]
     with pytest.raises(UserError, match="NEEDED is needed by gpt"):
         client.delete("/v1/secrets/NEEDED")
     client.delete("/v1/secrets/OWN")
@@ -81,7 +81,7 @@ def test_without_a_next_key_nothing_is_changed(rig: Rig, client: Client) -> None
     with pytest.raises(UserError, match="no key to take over") as caught:
         client.post("/v1/key/rotate")
     assert "openssl rand -hex 32" in caught.value.try_
-    assert rig.store.key_state().epoch == 0
+    assert rig.store.secrets.key_state().epoch == 0
 
 
 def test_a_key_takes_over_while_jobs_and_secrets_come_in(rig: Rig, client: Client) -> None:
@@ -109,14 +109,14 @@ def test_a_key_takes_over_while_jobs_and_secrets_come_in(rig: Rig, client: Clien
         worker.join()
     assert failed == []
     (rig.folder / NEXT_KEY_NAME).rename(rig.folder / KEY_NAME)
-    vault = unlock(rig.store, rig.folder, {}, rig.ids.random_bytes)
-    jobs = rig.store.jobs()
+    vault = unlock(rig.store.secrets, rig.folder, {}, rig.ids.random_bytes)
+    jobs = rig.store.jobs.rows()
     assert len(jobs) == 18
     for job in jobs:
-        open_job_keys(vault, job.id, rig.store.job_key(job.id))
-        assert open_secrets(vault, job.id, rig.store.secrets(job.id)) == {"A": job.name}
-    names = [row.name for row in rig.store.kept_secrets()]
-    assert len(open_secrets(vault, "", rig.store.kept_secret_values(names))) == 18
+        open_job_keys(vault, job.id, rig.store.jobs.key(job.id))
+        assert open_secrets(vault, job.id, rig.store.jobs.secrets(job.id)) == {"A": job.name}
+    names = [row.name for row in rig.store.secrets.rows()]
+    assert len(open_secrets(vault, "", rig.store.secrets.values(names))) == 18
 
 
 def test_what_no_key_opens_is_named_and_left_and_holds_up_no_rotation(
@@ -128,17 +128,17 @@ def test_what_no_key_opens_is_named_and_left_and_holds_up_no_rotation(
     client.post("/v1/secrets/GOOD", {"value": "good"})
     lost = SecretBox(KeyRing((b"l" * 32,)), rig.ids.random_bytes)
     sealed = seal_secrets(lost, "", {"BAD": "lost-value"})["BAD"]
-    rig.store.keep_secret(SecretRow("BAD", 1, "ada"), sealed, 0)
+    rig.store.secrets.put(SecretRow("BAD", 1, "ada"), sealed, 0)
     for epoch in (1, 2):
         next_key(rig, bytes([epoch]) * 32)
         data = client.post("/v1/key/rotate")
         assert (data["epoch"], data["unread"]) == (epoch, ["deployment/secrets/BAD"])
         (rig.folder / NEXT_KEY_NAME).rename(rig.folder / KEY_NAME)
-    vault = unlock(rig.store, rig.folder, {}, rig.ids.random_bytes)
-    open_job_keys(vault, job["id"], rig.store.job_key(job["id"]))
-    assert open_secrets(vault, job["id"], rig.store.secrets(job["id"])) == {"OWN": "own-value"}
-    assert open_secrets(vault, "", rig.store.kept_secret_values(["GOOD"])) == {"GOOD": "good"}
-    kept = rig.store.kept_secret_values(["BAD"])
+    vault = unlock(rig.store.secrets, rig.folder, {}, rig.ids.random_bytes)
+    open_job_keys(vault, job["id"], rig.store.jobs.key(job["id"]))
+    assert open_secrets(vault, job["id"], rig.store.jobs.secrets(job["id"])) == {"OWN": "own-value"}
+    assert open_secrets(vault, "", rig.store.secrets.values(["GOOD"])) == {"GOOD": "good"}
+    kept = rig.store.secrets.values(["BAD"])
     assert open_secrets(lost, "", kept) == {"BAD": "lost-value"}
 
 
@@ -147,15 +147,15 @@ def test_what_was_sealed_just_before_another_key_took_over_is_sealed_again(
 ) -> None:
     """The race above, made to happen."""
     next_key(rig)
-    real = rig.store.submit
+    real = rig.store.jobs.submit
 
     def late(submission: object, at_us: int) -> object:
-        if rig.store.key_state().epoch == 0:
-            rig.backing().rotate_key()
+        if rig.store.secrets.key_state().epoch == 0:
+            rig.context().rotate_key()
         return real(submission, at_us)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rig.store, "submit", late)
+    monkeypatch.setattr(rig.store.jobs, "submit", late)
     job = client.post("/v1/jobs", {"yaml": JOB_FILE})
     (rig.folder / KEY_NAME).unlink()
-    vault = unlock(rig.store, rig.folder, {}, rig.ids.random_bytes)
-    open_job_keys(vault, job["id"], rig.store.job_key(job["id"]))
+    vault = unlock(rig.store.secrets, rig.folder, {}, rig.ids.random_bytes)
+    open_job_keys(vault, job["id"], rig.store.jobs.key(job["id"]))

@@ -21,7 +21,7 @@ def rig() -> Iterator[Rig]:
 
 
 def ask(rig: Rig, **query: str) -> dict[str, Any]:
-    return stats(ApiRequest(rig.backing(), query=query))
+    return stats(ApiRequest(rig.context(), query=query))
 
 
 def test_a_fleet_that_has_had_nothing(rig: Rig) -> None:

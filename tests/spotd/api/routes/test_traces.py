@@ -23,7 +23,7 @@ def rig() -> Iterator[Rig]:
 
 
 def ask(rig: Rig, **query: str) -> dict[str, Any]:
-    return traces(ApiRequest(rig.backing(), query=query))
+    return traces(ApiRequest(rig.context(), query=query))
 
 
 def test_a_fleet_that_has_had_nothing(rig: Rig) -> None:

@@ -13,7 +13,7 @@ from spotd.api_client.client import Client
 from spotd.base.errors import ExitCode, UserError
 from spotd.domain.events import Event
 from spotd.domain.node import Node
-from spotd.store.interface import DisabledUser
+from spotd.store.users import DisabledUser
 from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.api.rig import JOB_FILE, Rig, story
 
@@ -24,13 +24,13 @@ HEIR, OTHER = "daemon", "nobody"  # two that every machine has
 @pytest.fixture
 def node(rig: Rig) -> Node:
     """A machine of ada's job that can be reached."""
-    found = rig.store.job_nodes(story(rig))[-1]
+    found = rig.store.nodes.of_job(story(rig))[-1]
     rig.address(found, "127.0.0.9", 2222)
     return found
 
 
 def shut_out(rig: Rig, name: str, uid: int = -1) -> None:
-    rig.store.disable_user(DisabledUser(name, uid, rig.clock.now_us(), "root"))
+    rig.store.users.disable(DisabledUser(name, uid, rig.clock.now_us(), "root"))
 
 
 def as_an_ordinary_admin(rig: Rig, asked: threading.Event | None = None) -> None:
@@ -57,7 +57,7 @@ def test_a_disabled_user_gets_nothing_not_even_to_look(rig: Rig, client: Client,
         with pytest.raises(UserError, match=f"{ME.name} is disabled") as caught:
             ask()
         assert caught.value.exit_code is ExitCode.AUTH
-    assert [(row.user, row.outcome.value) for row in rig.store.audit(0)] == [
+    assert [(row.user, row.outcome.value) for row in rig.store.audit.rows(0)] == [
         (ME.name, "refused")
     ] * 2
 
@@ -80,10 +80,10 @@ def test_who_is_disabled_while_he_waits_hears_no_more(rig: Rig, client: Client) 
     thread.start()
     assert inside.wait(LIMIT_S)
     shut_out(rig, ME.name)
-    rig.store.add_event("", Event("news", "not for him"), rig.clock.now_us())
+    rig.store.events.add("", Event("news", "not for him"), rig.clock.now_us())
     thread.join(LIMIT_S)
     assert heard == [ExitCode.AUTH]
-    assert rig.store.audit(0) == [], "not at the door, which puts it on record"
+    assert rig.store.audit.rows(0) == [], "not at the door, which puts it on record"
 
 
 def test_root_and_the_daemons_own_user_are_not_shut_out(rig: Rig, client: Client) -> None:
@@ -112,15 +112,15 @@ def test_jobs_go_on_as_the_heirs_and_machines_forget_the_keys(
     for heir in ("ada", "no-such-user"):
         with pytest.raises(UserError, match="cannot take over jobs"):
             client.post("/v1/users/ada/disable", {"transfer_to": heir})
-    assert rig.store.disabled_users() == []
+    assert rig.store.users.disabled() == []
     done = client.post("/v1/users/ada/disable", {"transfer_to": HEIR})
     assert (done["jobs"], done["machines"], done["unreachable"]) == ([node.job_id], [node.id], {})
     assert rig.hosts.inside == {}
-    assert rig.store.job_owners() == {node.job_id: HEIR}
-    assert rig.store.events(node.job_id)[-1].event.text.startswith(
+    assert rig.store.jobs.owners() == {node.job_id: HEIR}
+    assert rig.store.events.rows(node.job_id)[-1].event.text.startswith(
         f"now {HEIR}'s: ada was disabled"
     )
-    [row] = [row for row in rig.store.audit(0) if row.outcome.value == "done"]
+    [row] = [row for row in rig.store.audit.rows(0) if row.outcome.value == "done"]
     assert (row.action, row.target) == ("user disable", "ada")
     assert HEIR in row.text
 
@@ -132,11 +132,11 @@ def test_a_machine_that_does_not_answer_is_asked_until_it_does(
     rig.hosts.away.add(node.id)
     done = client.post(f"/v1/users/{OTHER}/disable")
     assert done["unreachable"] == {node.id: "the machine does not answer"}
-    assert rig.visitors.put_out(rig.store) == done["unreachable"]
+    assert rig.visitors.end_access_of_disabled_users(rig.store) == done["unreachable"]
     rig.hosts.away.clear()
-    assert rig.visitors.put_out(rig.store) == {node.id: ""}
+    assert rig.visitors.end_access_of_disabled_users(rig.store) == {node.id: ""}
     assert rig.hosts.inside == {}
-    assert rig.visitors.put_out(rig.store) == {}
+    assert rig.visitors.end_access_of_disabled_users(rig.store) == {}
 
 
 def test_who_is_disabled_while_a_machine_lets_them_in_gets_no_key(
@@ -157,17 +157,17 @@ def test_who_is_disabled_while_a_machine_lets_them_in_gets_no_key(
 def test_who_is_disabled_while_a_job_is_on_its_way_leaves_none(
     rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = rig.store.submit
+    real = rig.store.jobs.submit
 
     def late(*asked: object) -> object:
         shut_out(rig, ME.name)
         return real(*asked)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rig.store, "submit", late)
+    monkeypatch.setattr(rig.store.jobs, "submit", late)
     with pytest.raises(UserError, match=f"{ME.name} is disabled") as caught:
         client.post("/v1/jobs", {"yaml": JOB_FILE})
     assert caught.value.exit_code is ExitCode.AUTH
-    assert rig.store.job_owners() == {}
+    assert rig.store.jobs.owners() == {}
 
 
 def test_a_machine_that_lets_nobody_in_says_so(rig: Rig, client: Client, node: Node) -> None:

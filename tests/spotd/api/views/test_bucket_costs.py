@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 
 from providers.catalogs.egress import egress_prices
-from providers.catalogs.storage import storage_of
+from providers.catalogs.storage import storage_price_of
 from providers.stores.settings import BucketSettings
 from spotd.api.views.bucket_costs import SavePattern, check_bucket, egress_warnings
 from spotd.domain.job import CheckpointSpec
 from tests.spotd.api.rig import OFFERS, SPOT, Rig
 
-WEEK = BucketSettings("us-central1", kept_s=7 * 86_400.0)
+WEEK = BucketSettings("us-central1", soft_delete_s=7 * 86_400.0)
 SAVING = SavePattern("gpt", 10**9, 300.0, 3)
 
 
 def test_soft_delete_is_told_with_its_dollars() -> None:
     found = check_bucket("gs://b/runs", WEEK, [SAVING])
     assert (found.ok, found.doubtful) == (True, True)
-    price = storage_of("gs://b")
+    price = storage_price_of("gs://b")
     assert price is not None
     usd = price.microusd_per_month(2016 * 10**9) / 1e6
     assert "keeps what is deleted for 7 days: 2.02e+03 GB of job gpt" in found.text
@@ -37,7 +37,7 @@ def test_versions_are_told_and_a_bucket_without_either_says_what_it_costs() -> N
     assert "keeps every version" in found.text
     plain = check_bucket("s3://b", BucketSettings("eu-west-1"), [SAVING])
     assert (plain.ok, plain.doubtful) == (True, False)
-    price = storage_of("s3://b")
+    price = storage_price_of("s3://b")
     assert price is not None
     usd = price.microusd_per_month(3 * 10**9) / 1e6
     assert "in eu-west-1 keeps nothing that is deleted; what its jobs keep is 3 GB" in plain.text
@@ -45,15 +45,15 @@ def test_versions_are_told_and_a_bucket_without_either_says_what_it_costs() -> N
 
 
 def test_parts_that_a_killed_machine_leaves_are_told_with_the_rule_that_ends_them() -> None:
-    found = check_bucket("s3://b", BucketSettings("eu-west-1", ends_parts=False), [])
+    found = check_bucket("s3://b", BucketSettings("eu-west-1", aborts_uploads=False), [])
     assert (found.ok, found.doubtful) == (True, True)
     assert "keeps, and charges for, parts of large objects that a killed machine" in found.text
     assert found.try_ == "give it a lifecycle rule AbortIncompleteMultipartUpload, of 7 days"
-    both = check_bucket("gs://b", replace(WEEK, ends_parts=False), [])
+    both = check_bucket("gs://b", replace(WEEK, aborts_uploads=False), [])
     assert "switch soft delete and versioning off there" in both.try_
     assert both.try_.endswith("of 7 days")
     for ends in (True, None):
-        assert not check_bucket("s3://b", BucketSettings(ends_parts=ends), []).doubtful
+        assert not check_bucket("s3://b", BucketSettings(aborts_uploads=ends), []).doubtful
 
 
 def test_what_cannot_be_seen_is_doubtful_and_no_failure() -> None:
@@ -80,8 +80,8 @@ def test_machines_beside_a_store_for_shards_are_not_warned_of(rig: Rig) -> None:
     from spotd.api.routes.jobs import _warnings
 
     rig.places = {"s3://east": ("aws", SPOT.region), "gs://b": ("gcp", "us-central1")}
-    call = ApiRequest(replace(rig.backing(), store_cloud=lambda _url: "gcp"))
-    job = rig.store.find_job(rig.submit())
+    call = ApiRequest(replace(rig.context(), store_cloud=lambda _url: "gcp"))
+    job = rig.store.jobs.find(rig.submit())
     assert job is not None
     kept = replace(job.spec.checkpoint, store="gs://b/runs", engine="spotd")
     spec = replace(job.spec, checkpoint=kept)
@@ -93,13 +93,13 @@ def test_machines_beside_a_store_for_shards_are_not_warned_of(rig: Rig) -> None:
 @pytest.mark.parametrize("seen", [WEEK, "AccessDenied"])
 def test_the_doctor_has_a_line_for_each_bucket(seen: BucketSettings | str) -> None:
     rig = Rig()
-    backing = replace(rig.backing(), bucket_settings=lambda: {"gs://b/runs": seen})
+    context = replace(rig.context(), bucket_settings=lambda: {"gs://b/runs": seen})
     from spotd.api.doctor.health import doctor
     from spotd.api.request.request import ApiRequest
 
     checks = [
         check
-        for check in doctor(ApiRequest(backing))["checks"]
+        for check in doctor(ApiRequest(context))["checks"]
         if check["name"] == "bucket settings"
     ]
     assert [(check["ok"], check["doubtful"]) for check in checks] == [(True, True)]

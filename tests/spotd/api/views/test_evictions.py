@@ -9,12 +9,13 @@ import pytest
 from providers.base import NoticeKind
 from spotd.api.views.evictions import TIMES, asked_to_stop, evictions
 from spotd.api_client.client import Client
-from spotd.cli.evictions import print_evictions
+from spotd.cli.jobs import print_evictions
 from spotd.domain.events import Event
 from spotd.domain.node import NoticeRecord
 from spotd.domain.states import LeaveReason
 from spotd.domain.units import S
-from spotd.store.interface import EventRow, JournalBatch
+from spotd.store.events import EventRow
+from spotd.store.journal import JournalBatch
 from spotd.wire import JournalEntry
 from tests.spotd.api.rig import SPOT, Rig, story
 from tests.spotd.store import build
@@ -91,7 +92,7 @@ def test_a_job_tells_them(rig: Rig, client: Client, capsys: pytest.CaptureFixtur
         (1003, 980, "released", released),
     ):
         entry = JournalEntry(seq, rig.ago(ago_s), node.generation, kind, data)
-        rig.store.record_journal([JournalBatch(node.id, (entry,), rig.ago(ago_s))])
+        rig.store.journal.record([JournalBatch(node.id, (entry,), rig.ago(ago_s))])
     rig.leave(node, 960, LeaveReason.PREEMPTED, "preempt notice")
     (found,) = client.get(f"/v1/jobs/{job_id}")["evictions"]
     assert found["ended"] is None

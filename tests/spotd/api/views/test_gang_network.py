@@ -72,9 +72,11 @@ def test_submission_and_plan_say_it(rig: Rig, client: Client) -> None:
     for path, body in (("/v1/plan", {"yaml": gang}), ("/v1/jobs", {"yaml": gang})):
         with pytest.raises(UserError, match="num_nodes is 2"):
             client.post(path, body)
-    assert rig.store.jobs() == []
+    assert rig.store.jobs.rows() == []
     fast = replace(SPOT, interconnect="efa")
-    rig.store.record_offers("aws", [SPOT, replace(fast, zone="us-east-1c")], rig.clock.now_us())
+    rig.store.market.record_offers(
+        "aws", [SPOT, replace(fast, zone="us-east-1c")], rig.clock.now_us()
+    )
     planned = client.post("/v1/plan", {"yaml": gang})
     assert [bool(row["excluded"]) for row in planned["offers"]] == [False, True]
     assert planned["fitting"] == 1

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from spotd.api.views.job_bill import OnDemand, all_reports, bill, on_demand, useful_us
 from spotd.api_client.client import Client
-from spotd.store.interface import ProgressRow, SegmentRow
+from spotd.store.ledger import SegmentRow
+from spotd.store.progress import ProgressRow
 from tests.spotd.api.rig import JOB_FILE, SPOT, Rig, story
 
 H = 3_600_000_000
@@ -183,8 +184,8 @@ def test_after_the_first_reports_were_pruned_nothing_is_known(rig: Rig, client: 
     job_id = story(rig)
     cost = client.get(f"/v1/jobs/{job_id}/cost")
     assert cost["saving"] is not None
-    rig.store.prune(rig.ago(2740))  # the reports of the second machine are younger
-    assert rig.store.progress(job_id)
+    rig.store.events.prune(rig.ago(2740))  # the reports of the second machine are younger
+    assert rig.store.progress.rows(job_id)
     cost = client.get(f"/v1/jobs/{job_id}/cost")
     assert (cost["saving"], cost["on_demand_usd"], cost["useful_hours"]) == (None, None, None)
     assert cost["spend_usd"] > 0

@@ -23,7 +23,7 @@ def body(more: str = "", **fields: Any) -> dict[str, Any]:
 def sold(rig: Rig) -> Rig:
     for provider in ("aws", "toy-gcp"):
         offers = [one for one in OFFERS if one.provider == provider]
-        rig.store.record_offers(provider, offers, rig.clock.now_us())
+        rig.store.market.record_offers(provider, offers, rig.clock.now_us())
     return rig
 
 
@@ -79,7 +79,7 @@ def test_a_deadline_that_cannot_be_kept_is_refused_with_the_earliest(
     assert "cannot be promised: with 40.0 h of work, 15 min for a machine" in caught.value.text
     assert shown["earliest"][:13] in caught.value.text
     assert "--late" in (caught.value.try_ or "")
-    assert sold.store.jobs() == []
+    assert sold.store.jobs.rows() == []
     told = client.post("/v1/jobs", body(more, late=True))
     assert any("it runs on demand, as fast as it can" in text for text in told["warnings"])
 
@@ -112,7 +112,7 @@ def test_a_job_that_may_stand_nowhere_is_refused(sold: Rig, client: Client) -> N
         client.post("/v1/jobs", body("  residency: [EU, CH]\n"))
     assert "all 4 offers that fit are out of place" in caught.value.text
     assert "4 because it stands in US, outside its residency" in caught.value.text
-    assert sold.store.jobs() == []
+    assert sold.store.jobs.rows() == []
     found = plan(client, "  residency: EU\n")
     assert found["left_out"] == [{"count": 4, "why": "it stands in US, outside its residency"}]
     assert found["fitting"] == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from providers.catalogs.egress import first_prices
+from providers.catalogs.egress import first_tier_prices
 from spotd.api_client.client import Client
 from spotd.domain.datasets import DataSet
 from tests.spotd.api.rig import JOB_FILE, SPOT, Rig
@@ -18,7 +18,7 @@ DATA = DataSet(
     url="s3://home",
     copies=("gs://one", "az://two"),
     max_microusd=10**9,
-    leaving=first_prices(),
+    leaving=first_tier_prices(),
     size_bytes=1000 * GB,
     box_microusd_per_gb=0,
 )
@@ -32,7 +32,7 @@ def rig() -> Iterator[Rig]:
     azure = replace(gcp, provider="azure", cloud="azure", region="eastus", zone="eastus-1")
     for number, offer in enumerate((gcp, azure)):
         dearer = replace(offer, price_microusd_per_h=25_000_000 + number)
-        made.store.record_offers(offer.provider, [dearer], made.clock.now_us())
+        made.store.market.record_offers(offer.provider, [dearer], made.clock.now_us())
     made.datasets = {"corpus": DATA}
     made.places = {
         "s3://home": ("aws", "us-east-1"),

@@ -13,7 +13,7 @@ from spotd.api_client.client import Client
 from spotd.domain.node import Node, NoticeRecord
 from spotd.domain.states import LeaveReason
 from spotd.domain.units import S
-from spotd.store.interface import CheckpointRow
+from spotd.store.checkpoints import CheckpointRow
 from tests.spotd.api.rig import OFFERS, SPOT, Rig, story
 from tests.spotd.store import build
 

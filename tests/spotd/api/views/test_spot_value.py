@@ -12,7 +12,7 @@ from providers.base import CapacityType
 from spotd.api.request.request import ApiRequest
 from spotd.api.routes.explain import plan, planned
 from spotd.api.views.spot_value import compare_spot
-from spotd.cli.spot_value import print_worth
+from spotd.cli.spot_value import print_spot_value
 from spotd.domain.fast_replace import changed
 from spotd.domain.preferences import Speed
 from tests.spotd.api.rig import JOB_FILE, OFFERS, SPOT, Rig, story
@@ -26,8 +26,8 @@ def rig() -> Iterator[Rig]:
 
 
 def told(rig: Rig, capsys: pytest.CaptureFixture[str], text: str = JOB_FILE) -> list[str]:
-    data = plan(ApiRequest(rig.backing(), body={"yaml": text}))
-    print_worth(data["worth"])
+    data = plan(ApiRequest(rig.context(), body={"yaml": text}))
+    print_spot_value(data["worth"])
     return capsys.readouterr().out.splitlines()
 
 
@@ -37,7 +37,7 @@ def test_a_discount_that_pays(rig: Rig, capsys: pytest.CaptureFixture[str]) -> N
     # 0.25 an hour for want of a record, each 240 s and half of 5 min: 0.0271 of an hour is lost.
     assert "a useful hour: $20.48 " in sides
     assert "saves not measured, interruptions $0.55;" in terms
-    assert "0 in 0 h here, and one in 4 h believed before" in why
+    assert "0 in 0 h here, and one in 4 h as the prior" in why
 
 
 def test_one_that_does_not(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +63,7 @@ def test_without_one_of_the_two_nothing_is_said(
 
 def test_a_faster_machine_is_compared_by_the_work_that_it_does(rig: Rig) -> None:
     """On demand four times as fast at twice the price is the cheaper one there, and costs half."""
-    spec, market, _ = planned(ApiRequest(rig.backing(), body={"yaml": JOB_FILE}))
+    spec, market, _ = planned(ApiRequest(rig.context(), body={"yaml": JOB_FILE}))
     slow = next(o for o in OFFERS if o.capacity_type is CapacityType.ON_DEMAND)
     fast = replace(
         slow,
@@ -78,7 +78,7 @@ def test_a_faster_machine_is_compared_by_the_work_that_it_does(rig: Rig) -> None
         wishes=replace(spec.wishes, speeds=speeds),
     )
     weighed = compare_spot(
-        ApiRequest(rig.backing()), wanted, changed(market, offers=(SPOT, slow, fast))
+        ApiRequest(rig.context()), wanted, changed(market, offers=(SPOT, slow, fast))
     )
     assert weighed is not None
     assert weighed.other == fast
@@ -89,7 +89,7 @@ def test_a_faster_machine_is_compared_by_the_work_that_it_does(rig: Rig) -> None
 def test_what_keeps_nothing_is_at_risk_for_as_long_as_it_runs_there(rig: Rig) -> None:
     """Four times as long on a machine that is four times as slow, and a quarter on a fast one."""
     text = f"{UNSAVED.replace('spotd:', '')}spotd: {{work: 2h}}\n"
-    spec, market, _ = planned(ApiRequest(rig.backing(), body={"yaml": text}))
+    spec, market, _ = planned(ApiRequest(rig.context(), body={"yaml": text}))
     usd: dict[float, float] = {}
     for times in (0.25, 1.0, 4.0):
         price = round(SPOT.price_microusd_per_h * times)  # the same for the same work
@@ -101,7 +101,7 @@ def test_what_keeps_nothing_is_at_risk_for_as_long_as_it_runs_there(rig: Rig) ->
             wishes=replace(spec.wishes, speeds=(Speed("B200", 8, times),)),
         )
         weighed = compare_spot(
-            ApiRequest(rig.backing()), wanted, changed(market, offers=(other, on_demand))
+            ApiRequest(rig.context()), wanted, changed(market, offers=(other, on_demand))
         )
         assert weighed is not None
         found = weighed.evaluate()

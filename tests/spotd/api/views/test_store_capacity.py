@@ -48,7 +48,7 @@ def test_a_folder_without_room_for_what_is_kept_is_refused_with_the_figures(
     )
     assert "(checkpoint.size)" in str(error)
     assert "keep: 1, or a bucket" in error.try_
-    assert rig.store.jobs() == []
+    assert rig.store.jobs.rows() == []
     copied = FILE.replace("engine: spotd", "mode: directory, path: out")
     error = refusal(client, copied, path)
     assert "needs 400: keep 3 and the next one, of 100 GB" in str(error)

@@ -127,7 +127,7 @@ def test_a_job_that_chooses_its_own_pauses_saves_rarer_where_it_costs(size: int)
     pause_s = cadence.interval_s(STALL_S, 0.0, mtbf_s(GCP, ()), costs_s)
     found = egress_microusd_per_h(GCP, saving(auto=True, size_bytes=size), OFFERS)
     assert found == pytest.approx(cost_microusd * 3600 / pause_s, abs=1)
-    assert (LEAST_S, MOST_S) == (cadence.LEAST_S, cadence.MOST_S)
+    assert (LEAST_S, MOST_S) == (cadence.MIN_INTERVAL_S, cadence.MAX_INTERVAL_S)
 
 
 @pytest.mark.parametrize("there", [AWS, replace(AWS, region="r")], ids=["free", "no price"])

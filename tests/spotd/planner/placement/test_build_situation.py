@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from providers.base import CapacityType, Scope
-from providers.catalogs.egress import first_prices
+from providers.catalogs.egress import first_tier_prices
 from spotd.domain.job import CheckpointSpec, JobSpec
 from spotd.domain.market import Market, Refusal
 from spotd.domain.node import Node
@@ -203,7 +203,7 @@ def test_out_of_a_cloud_without_egress_a_checkpoint_goes_anywhere_for_nothing(
     cloud: str, usd: float
 ) -> None:
     """By the dated list that comes with us. It takes its time all the same."""
-    sold = market((FAR,), places={"s3://bucket": (cloud, "x")}, leaving=first_prices())
+    sold = market((FAR,), places={"s3://bucket": (cloud, "x")}, leaving=first_tier_prices())
     (pool,) = told(a_job(), sold).situation.pools
     assert (pool.egress_usd, pool.transfer_s) == pytest.approx((usd, 697.6))
 

@@ -155,7 +155,7 @@ def test_who_has_nothing_to_say_says_so() -> None:
 
 def test_a_time_that_has_passed_is_looked_at_at_once_and_not_in_the_past() -> None:
     d = draft()
-    d.wake(NOW - S)
+    d.wake_at(NOW - S)
     assert d.plan().wake_at_us == NOW + 1
 
 

@@ -1,4 +1,4 @@
-"""Notices on our own clock."""
+"""Notices in force, with deadlines on the monotonic clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WALL_S = 1_000_000.0
 
 
 class Clock:
-    """The machine's two clocks, which go together."""
+    """The machine's monotonic and wall clocks, which advance together."""
 
     def __init__(self) -> None:
         self.passed_s = 0.0
@@ -27,15 +27,16 @@ class Clock:
 
 
 def notice(left_s: float | None) -> Notice:
-    """What a watcher says whose cloud gives no moment: so many seconds from now."""
+    """A notice whose deadline is so many seconds from now, as of a cloud that gives no exact
+    time."""
     deadline_us = None if left_s is None else int((WALL_S + left_s) * 1e6)
     return Notice("gcp-preempted", NoticeKind.PREEMPT, deadline_us)
 
 
-def met(dangers: ActiveNotices, heard: Notice) -> ActiveNotice:
-    danger = dangers.meet(heard)
-    assert danger is not None
-    return danger
+def met(notices: ActiveNotices, heard: Notice) -> ActiveNotice:
+    active = notices.add(heard)
+    assert active is not None
+    return active
 
 
 @pytest.mark.parametrize(
@@ -47,25 +48,25 @@ def test_the_earlier_deadline_stands(
     first_s: float | None, then_s: float | None, expected_s: float | None
 ) -> None:
     clock = Clock()
-    dangers = ActiveNotices(clock.monotonic, clock.now_us)
-    met(dangers, notice(first_s))
+    notices = ActiveNotices(clock.monotonic, clock.now_us)
+    met(notices, notice(first_s))
     clock.passed_s = 12.0
-    danger = met(dangers, notice(then_s))
-    assert danger.heard_at == NOW_S
-    assert danger.deadline == (None if expected_s is None else pytest.approx(NOW_S + expected_s))
-    assert dangers.deadline == danger.deadline
+    active = met(notices, notice(then_s))
+    assert active.received_at == NOW_S
+    assert active.deadline == (None if expected_s is None else pytest.approx(NOW_S + expected_s))
+    assert notices.deadline == active.deadline
 
 
 def test_a_withdrawn_notice_that_comes_again_is_a_new_one() -> None:
     clock = Clock()
-    dangers = ActiveNotices(clock.monotonic, clock.now_us)
-    met(dangers, notice(30.0))
-    dangers.withdraw("gcp-preempted")
-    assert met(dangers, notice(60.0)).deadline == pytest.approx(NOW_S + 60.0)
+    notices = ActiveNotices(clock.monotonic, clock.now_us)
+    met(notices, notice(30.0))
+    notices.withdraw("gcp-preempted")
+    assert met(notices, notice(60.0)).deadline == pytest.approx(NOW_S + 60.0)
 
 
 def test_a_rebalance_recommendation_takes_nothing_away() -> None:
     clock = Clock()
-    dangers = ActiveNotices(clock.monotonic, clock.now_us)
-    assert dangers.meet(replace(notice(30.0), kind=NoticeKind.REBALANCE)) is None
-    assert dangers.deadline is None
+    notices = ActiveNotices(clock.monotonic, clock.now_us)
+    assert notices.add(replace(notice(30.0), kind=NoticeKind.REBALANCE)) is None
+    assert notices.deadline is None

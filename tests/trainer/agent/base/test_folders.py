@@ -1,4 +1,4 @@
-"""What agents leave in memory goes with the disks of their machines, and nothing else does."""
+"""Folders in memory are deleted if, and only if, their folder on disk is gone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from trainer.agent.base import paths
 from trainer.agent.base.folders import make_folders
-from trainer.agent.base.paths import find_places
+from trainer.agent.base.paths import find_paths
 
 
 def test_only_what_belongs_to_a_disk_that_is_gone_is_swept(
@@ -16,7 +16,7 @@ def test_only_what_belongs_to_a_disk_that_is_gone_is_swept(
 ) -> None:
     monkeypatch.setattr(paths, "_memory_root", lambda: tmp_path)
     gone, there, odd, ours = (
-        find_places({"SPOTD_HOME": str(tmp_path / name)}, "job-1", 1)
+        find_paths({"SPOTD_HOME": str(tmp_path / name)}, "job-1", 1)
         for name in ("gone", "there", "odd", "ours")
     )
     for found in (gone, there, odd):

@@ -135,7 +135,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_broken_disk_ends_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even a part of a line can be taken away: the notice is told all the same."""
+    """Not even a partly written line can be removed, and the notice is still reported."""
     journal = open_journal(tmp_path)
     journal.append(wire.HELLO)
 
@@ -150,10 +150,10 @@ def test_a_broken_disk_ends_no_thread(tmp_path: Path, monkeypatch: pytest.Monkey
         broken.setattr(os, "write", write_a_part)
         broken.setattr(os, "ftruncate", refuse)
         assert journal.append(wire.NOTICE).seq == 2
-        assert journal.refused, "there was room for a part"
+        assert journal.out_of_space, "there was room for a part"
         assert numbers(tmp_path) == [1, 2], "from memory"
         assert journal.append(wire.DRAINING).seq == 3
-        assert not journal.refused, "it is broken, not full"
+        assert not journal.out_of_space, "it is broken, not full"
     journal.append(wire.READY)
     journal.close()
     assert numbers(tmp_path) == [1, 2, 3, 4]
@@ -191,7 +191,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.root
 def test_a_full_disk_under_the_whole_agent(small_disk: Path) -> None:
-    """A notice can be read, training goes on, and the journal is whole in the end."""
+    """A notice can be read, training continues, and the journal is complete in the end."""
     with serve_metadata("aws") as service:
         node = Node(small_disk / "home", watcher="aws", metadata_base=service.url)
         with node:
@@ -199,9 +199,9 @@ def test_a_full_disk_under_the_whole_agent(small_disk: Path) -> None:
             node.start(run=f"yes fill | head -c 50000; exec {WORKER}", engine="spotd")
             node.wait_for(wire.PROGRESS)
             wait_until("the disk is full", lambda: is_full(small_disk))
-            wait_until("lines go to memory", node.places.overflow.exists)
+            wait_until("lines go to memory", node.paths.overflow.exists)
             service.publish("rebalance", int((time.time() + 60) * 1e6))
-            reader = JournalReader(node.places.journal, node.places.overflow, 0)
+            reader = JournalReader(node.paths.journal, node.paths.overflow, 0)
             found: list[str] = []
 
             def heard(kind: str) -> bool:
@@ -212,7 +212,7 @@ def test_a_full_disk_under_the_whole_agent(small_disk: Path) -> None:
             wait_until("training goes on", lambda: found.count(wire.PROGRESS) > 50 or heard(""))
             assert wire.NOTICE not in node.kinds(), "it was heard from memory"
             (small_disk / "ballast").unlink()
-            wait_until("it is on disk again", lambda: not node.places.overflow.exists())
+            wait_until("it is on disk again", lambda: not node.paths.overflow.exists())
             node.send(wire.RELEASE)
             assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
             seqs = [entry.seq for entry in node.journal()]
@@ -221,7 +221,7 @@ def test_a_full_disk_under_the_whole_agent(small_disk: Path) -> None:
 
 
 def is_full(folder: Path) -> bool:
-    """Fill what is left, and see."""
+    """Fill the remaining space and return whether it is full."""
     try:
         with (folder / "ballast").open("ab") as file:
             file.write(b"x" * 4096)

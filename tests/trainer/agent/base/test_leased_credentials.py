@@ -1,4 +1,4 @@
-"""What a machine was lent lies in memory, in one private file, the newest of all."""
+"""Leased credentials are in memory, in one private file, and the newest ones win."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from providers.credential_leases import aws_text, secrets_in
+from providers.credential_leases import aws_credentials_text, secrets_in
 from spotd import wire
 from spotd.wire import ShardStore
 from tests.fixtures.waiting import wait_until
@@ -32,8 +32,8 @@ def lend(
 def test_the_newest_is_kept_in_one_private_place_until_the_end(node: Node) -> None:
     node.run()
     first = lend(node, f"one {KEY}", "1000")
-    assert json.loads(first.stdout) == {"kept": True, "file": str(node.places.lent)}
-    options = {"credentials_file": str(node.places.lent)}
+    assert json.loads(first.stdout) == {"kept": True, "file": str(node.paths.credentials_file)}
+    options = {"credentials_file": str(node.paths.credentials_file)}
     node.start(
         run='echo "$SPOTD_STORE_OPTIONS"; until [ -e go ]; do sleep 0.02; done; exit 3',
         store_url="s3://bucket/prefix",
@@ -41,41 +41,43 @@ def test_the_newest_is_kept_in_one_private_place_until_the_end(node: Node) -> No
         engine="spotd",
     )
     node.wait_for_log("credentials_file")
-    assert str(node.places.lent) in node.log(), "a path is no secret"
+    assert str(node.paths.credentials_file) in node.log(), "a path is no secret"
     older = lend(node, f"old {KEY}", "999")
     assert json.loads(older.stdout)["kept"] is False
     assert json.loads(lend(node, f"same {KEY}", "1000").stdout)["kept"] is False
-    assert node.places.lent.read_text() == f"one {KEY}"
+    assert node.paths.credentials_file.read_text() == f"one {KEY}"
     assert json.loads(lend(node, f"two {KEY}", "1001").stdout)["kept"] is True
-    assert node.places.lent.read_text() == f"two {KEY}"
-    assert stat.S_IMODE(node.places.lent.stat().st_mode) == 0o600
+    assert node.paths.credentials_file.read_text() == f"two {KEY}"
+    assert stat.S_IMODE(node.paths.credentials_file.stat().st_mode) == 0o600
     assert holders(node.home) == [], "on no disk"
-    assert node.places.aws_config.exists()
-    (node.places.workdir / "go").touch()
+    assert node.paths.aws_config.exists()
+    (node.paths.workdir / "go").touch()
     node.wait_for(wire.EXITED)
-    wait_until("it is given back", lambda: not node.places.lent.exists())
-    wait_until("all of it", lambda: not node.places.aws_config.exists())
-    assert holders(node.places.memory) == []
+    wait_until("it is given back", lambda: not node.paths.credentials_file.exists())
+    wait_until("all of it", lambda: not node.paths.aws_config.exists())
+    assert holders(node.paths.memory) == []
 
 
 def test_what_was_lent_is_in_no_output_and_neither_is_what_takes_its_place(node: Node) -> None:
-    """A program that prints it shows it to all who may read its log."""
+    """A program that prints them would show them to everyone who may read its log."""
     first, second = (
-        aws_text("AKIDAKIDAKIDAKID", f"{word}-secret-of-a-loan", f"{word}-token-of-a-loan", UNTIL)
+        aws_credentials_text(
+            "AKIDAKIDAKIDAKID", f"{word}-secret-of-a-loan", f"{word}-token-of-a-loan", UNTIL
+        )
         for word in ("first", "second")
     )
     node.run()
     assert lend(node, first, "1000").returncode == 0
-    show = f"cat {node.places.lent}; echo"
+    show = f"cat {node.paths.credentials_file}; echo"
     node.start(
         run=f"{show}; until [ -e go ]; do sleep 0.02; done; {show}; echo first-token-of-a-loan",
         store_url="s3://bucket/prefix",
-        store_options={"credentials_file": str(node.places.lent)},
+        store_options={"credentials_file": str(node.paths.credentials_file)},
         engine="spotd",
     )
     node.wait_for_log("Expiration")
     assert lend(node, second, "1001").returncode == 0
-    (node.places.workdir / "go").touch()
+    (node.paths.workdir / "go").touch()
     node.wait_for(wire.EXITED)
     assert "-of-a-loan" not in node.log()
     assert node.log().count("AKIDAKIDAKIDAKID") == 2
@@ -94,9 +96,9 @@ def test_what_is_secret_of_a_loan() -> None:
 
 def test_a_loan_is_kept_without_an_agent_and_whatever_its_form(node: Node) -> None:
     assert lend(node, "sig=x", "5", "azure").returncode == 0
-    assert node.places.lent.read_text() == "sig=x"
-    assert not node.places.aws_config.exists()
-    node.places.lent.unlink()
+    assert node.paths.credentials_file.read_text() == "sig=x"
+    assert not node.paths.aws_config.exists()
+    node.paths.credentials_file.unlink()
     assert json.loads(lend(node, "sig=y", "4", "azure").stdout)["kept"] is True, "there was none"
 
 
@@ -113,15 +115,15 @@ def test_what_is_no_loan_is_refused_without_the_secret(node: Node) -> None:
         assert done.returncode == 1, (until, kind)
         assert done.stderr.startswith(b"spot-node lend: ")
         assert KEY.encode() not in done.stderr + done.stdout
-        assert not node.places.lent.exists()
+        assert not node.paths.credentials_file.exists()
 
 
 def test_of_each_store_there_is_a_file_of_its_own_and_none_of_them_is_shown(node: Node) -> None:
     node.run()
     own = json.loads(lend(node, f"own {KEY}", "1000").stdout)["file"]
     east = json.loads(lend(node, f"east {KEY}", "500", store="s3://east").stdout)["file"]
-    assert own != east == str(node.places.lent_of("s3://east"))
-    assert node.places.lent.read_text() == f"own {KEY}"
+    assert own != east == str(node.paths.credentials_file_of("s3://east"))
+    assert node.paths.credentials_file.read_text() == f"own {KEY}"
     text = f"east2 {KEY}"
     assert json.loads(lend(node, text, "600", store="s3://east").stdout)["kept"] is True
     node.start(
@@ -134,19 +136,21 @@ def test_of_each_store_there_is_a_file_of_its_own_and_none_of_them_is_shown(node
     node.wait_for_log("s3://east")
     assert "***" in node.log()
     assert KEY not in node.log()
-    (node.places.workdir / "go").touch()
+    (node.paths.workdir / "go").touch()
     node.wait_for(wire.EXITED)
-    wait_until("all of it is given back", lambda: not node.places.lent_of("s3://east").exists())
-    assert holders(node.places.memory) == []
+    wait_until(
+        "all of it is given back", lambda: not node.paths.credentials_file_of("s3://east").exists()
+    )
+    assert holders(node.paths.memory) == []
 
 
 def test_a_folder_that_goes_while_it_is_read_has_lent_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = AgentPaths(tmp_path, tmp_path, tmp_path / "memory")
+    paths = AgentPaths(tmp_path, tmp_path, tmp_path / "memory")
 
     def gone(_self: Path, _pattern: str) -> list[Path]:
         raise FileNotFoundError
 
     monkeypatch.setattr(Path, "glob", gone)
-    assert places.all_lent == [places.lent]
+    assert paths.credentials_files == [paths.credentials_file]

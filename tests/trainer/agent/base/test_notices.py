@@ -1,4 +1,4 @@
-"""From the metadata service to the journal, and what the agent does about it by itself."""
+"""Notices from the metadata service to the journal, and the agent's own response to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spotd import wire
 from tests.fixtures.metadata import serve_metadata
 from tests.fixtures.waiting import LIMIT_S, until, wait_until
 from tests.trainer.agent.node import Node
-from trainer.agent.base.notices import FAILURES_OF_AN_OUTAGE, NoticeBook, watch
+from trainer.agent.base.notices import FAILURES_BEFORE_OUTAGE, NoticeTracker, poll_notices
 
 WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).parents[1] / 'worker.py'}"
 
@@ -27,7 +27,7 @@ def in_us(seconds: float) -> int:
 
 
 class Heard:
-    """What a book tells."""
+    """Records what a tracker reports."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, object]] = []
@@ -49,7 +49,7 @@ PREEMPT = Notice("p", NoticeKind.PREEMPT, 5)
 
 
 class Slow:
-    """A metadata service whose first answer takes longer than the time between two polls."""
+    """A metadata service whose first response takes longer than the poll interval."""
 
     interval_s = 2.0
 
@@ -73,46 +73,46 @@ class Slow:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_after_a_poll_that_took_long_there_is_no_pause(fails: bool) -> None:
-    """A notice of half a minute would else be heard later by as long as that."""
+    """Otherwise a notice of half a minute would be received later by that time."""
     ended = threading.Event()
     slow = Slow(ended, fails=fails)
-    watch(slow, NoticeBook(Heard()), ended)
+    poll_notices(slow, NoticeTracker(Heard()), ended)
     assert slow.began[1] - slow.began[0] < 2.0 + 0.8
 
 
 @pytest.mark.req("PRE-11")
 def test_a_notice_is_news_once_and_withdrawn_once() -> None:
     heard = Heard()
-    book = NoticeBook(heard)
+    tracker = NoticeTracker(heard)
     for notices in ([], [PREEMPT], [PREEMPT], [replace(PREEMPT, deadline_us=3)], [], []):
-        book.hear(notices)
+        tracker.update(notices)
     assert heard.told == [("notice", "p"), ("deadline", 3), ("withdrawn", "p")]
 
 
 def test_an_outage_is_told_once_and_changes_nothing() -> None:
     heard = Heard()
-    book = NoticeBook(heard, [PREEMPT])
-    for _ in range(FAILURES_OF_AN_OUTAGE * 3):
-        book.miss(str(MetadataError("no answer")))
+    tracker = NoticeTracker(heard, [PREEMPT])
+    for _ in range(FAILURES_BEFORE_OUTAGE * 3):
+        tracker.record_failure(str(MetadataError("no answer")))
     assert heard.told == [("metadata", False)]
-    book.hear([PREEMPT])
+    tracker.update([PREEMPT])
     assert heard.told == [("metadata", False), ("metadata", True)]
 
 
 def test_a_single_lost_answer_is_no_outage() -> None:
     heard = Heard()
-    book = NoticeBook(heard)
+    tracker = NoticeTracker(heard)
     for _ in range(5):
-        for _ in range(FAILURES_OF_AN_OUTAGE - 1):
-            book.miss("lost")
-        book.hear([])
+        for _ in range(FAILURES_BEFORE_OUTAGE - 1):
+            tracker.record_failure("lost")
+        tracker.update([])
     assert heard.told == []
 
 
 @pytest.mark.req("PRE-01", "PRE-02", "PRE-03")
 @pytest.mark.parametrize(("cloud", "limit_s"), [("aws", 3.0), ("azure", 2.0), ("gcp", 1.0)])
 def test_a_notice_is_in_the_journal_soon(node: Node, cloud: str, limit_s: float) -> None:
-    """A poll a second, and GCP's hangs on the key."""
+    """One poll a second; GCP's request blocks until the key changes."""
     with serve_metadata(cloud) as service:
         node = replace(node, watcher=cloud, metadata_base=service.url)
         with node:
@@ -203,8 +203,8 @@ def test_a_measured_save_moves_the_latest_safe_moment(node: Node) -> None:
 
 
 def test_a_program_that_plans_its_last_save_is_left_to_it_and_then_held_to_it(node: Node) -> None:
-    """By itself the agent would ask for the stop 4.3 s before the end, and for one that has planned
-    3 s before. The program begins 3.5 s before, and no line of its script begins after it."""
+    """Without a plan the agent would request the stop 4.3 s before the end, with a plan 3 s before.
+    The program starts its save 3.5 s before, and no line of its script runs after it."""
     with serve_metadata("azure") as service:
         node = replace(node, watcher="azure", metadata_base=service.url)
         with node:
@@ -214,7 +214,7 @@ def test_a_program_that_plans_its_last_save_is_left_to_it_and_then_held_to_it(no
             exited = node.wait_for(wire.EXITED)
     leaves = [entry for entry in node.entries(wire.PLAN) if entry.data["action"] == "save"]
     stop = node.entries(wire.DRAINING)[-1]
-    assert stop.data["reason"] == "its own plan for the notice: save"
+    assert stop.data["reason"] == "the program's own plan for the notice: save"
     assert stop.data["stops"] is True
     assert 2.9 < (deadline_us - leaves[0].at_us) / 1e6 <= 3.6
     assert exited.data["ranks"]["worker0"] == wire.EXIT_RELEASED
@@ -222,8 +222,8 @@ def test_a_program_that_plans_its_last_save_is_left_to_it_and_then_held_to_it(no
 
 
 def test_a_notice_too_short_for_our_own_stop_is_left_to_a_program_that_plans(node: Node) -> None:
-    """By itself the agent would ask for the stop 6.6 s before the end, that is at once; the program
-    begins its last save 4.2 s before."""
+    """Without a plan the agent would request the stop 6.6 s before the end, that is at once; the
+    program starts its last save 4.2 s before."""
     with serve_metadata("azure") as service:
         node = replace(node, watcher="azure", metadata_base=service.url)
         with node:
@@ -231,13 +231,16 @@ def test_a_notice_too_short_for_our_own_stop_is_left_to_a_program_that_plans(nod
             deadline_us = in_us(6.6) // 1_000_000 * 1_000_000
             service.publish("preempt", deadline_us)
             node.wait_for(wire.EXITED)
-    assert node.entries(wire.DRAINING)[-1].data["reason"] == "its own plan for the notice: save"
+    assert (
+        node.entries(wire.DRAINING)[-1].data["reason"]
+        == "the program's own plan for the notice: save"
+    )
     assert [entry.data["action"] for entry in node.entries(wire.PLAN)] == ["train", "save"]
 
 
 @pytest.mark.req("PRE-05")
 def test_a_slow_step_is_finished_and_saved_before_the_deadline(node: Node) -> None:
-    """Asked 2.2 s before the end, which a quick save takes, its step would never end."""
+    """A request 2.2 s before the end, enough for a quick save, would be too late for this step."""
     with serve_metadata("azure") as service:
         node = replace(node, watcher="azure", metadata_base=service.url)
         with node:

@@ -1,5 +1,5 @@
-"""A machine that prepares itself runs nothing of the job before that has ended well, and is given
-up where it has not."""
+"""Nothing of the job runs before the machine's preparation succeeded; after a failure it is given
+up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FATAL = "nvidia-smi shows 7 of 8 GPUs"
 
 @pytest.fixture
 def state(node: Node) -> Path:
-    """Where its preparation says how it ended."""
+    """The file in which the preparation records its result."""
     path = node.home / "prepared"
     node.prepared_file = str(path)
     return path
@@ -35,10 +35,10 @@ def test_setup_waits_for_it(node: Node, state: Path) -> None:
     wait_until("that it is told", lambda: statuses(node) == ["begin"])
     node.live_on(1.0)
     assert wire.SETUP not in node.kinds()
-    assert not (node.places.workdir / "ran").exists()
+    assert not (node.paths.workdir / "ran").exists()
     state.write_text("ok\n")
     node.wait_for(wire.PROGRESS)
-    assert (node.places.workdir / "ran").exists()
+    assert (node.paths.workdir / "ran").exists()
     assert statuses(node) == ["begin", "ok"]
     kinds = node.kinds()
     assert kinds.index(wire.PREPARED) < kinds.index(wire.SETUP) < kinds.index(wire.STARTED)
@@ -63,7 +63,7 @@ def test_one_that_failed_gives_the_machine_up(node: Node, state: Path, started: 
     assert (ended["code"], ended["tail"]) == (wire.EXIT_UNFIT, FATAL)
     unwell = node.wait_for(wire.UNWELL).data
     assert (unwell["what"], unwell["text"], unwell["again"]) == ("machine", FATAL, False)
-    assert not (node.places.workdir / "ran").exists()
+    assert not (node.paths.workdir / "ran").exists()
     assert wire.STARTED not in node.kinds()
     assert node.kinds().count(wire.UNWELL) == 1
 
@@ -74,7 +74,7 @@ def test_one_that_never_ends_gives_the_machine_up(node: Node, state: Path) -> No
     node.start(run=WORKER, engine="spotd")
     ended = node.wait_for(wire.EXITED).data
     assert ended["code"] == wire.EXIT_UNFIT
-    assert ended["tail"] == "its preparation has not ended within 1 s"
+    assert ended["tail"] == "the machine's preparation has not finished within 1 s"
 
 
 @pytest.mark.parametrize("over", [True, False])
@@ -106,4 +106,4 @@ def test_a_stop_while_it_works_leaves_nothing_to_come(node: Node, state: Path) -
     node.live_on(1.0)
     assert wire.SETUP not in node.kinds()
     assert wire.UNWELL not in node.kinds()
-    assert not (node.places.workdir / "ran").exists()
+    assert not (node.paths.workdir / "ran").exists()

@@ -1,4 +1,4 @@
-"""When to stop, and how hard."""
+"""When and how hard to stop training."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_latest_safe_moment(policy: StopTiming, left_s: float, expected_s: f
 def test_a_save_at_once_must_leave_time_for_the_last(
     policy: StopTiming, left_s: float, fits: bool
 ) -> None:
-    assert policy.fits_snapshot(0.0, left_s) is fits
+    assert policy.allows_snapshot(0.0, left_s) is fits
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_save_at_once_must_leave_time_for_the_last(
     ],
 )
 def test_patience_without_a_deadline(policy: StopTiming, expected_s: float) -> None:
-    assert policy.patience_s() == pytest.approx(expected_s)
+    assert policy.max_stop_s() == pytest.approx(expected_s)
 
 
 def test_a_listener_gets_half_of_the_time_before_sigterm() -> None:

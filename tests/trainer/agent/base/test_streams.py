@@ -1,4 +1,4 @@
-"""Logs in two files, addressed by the byte since the start of the stream."""
+"""Logs in two files, addressed by byte offset since the start of the stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.agent.base.streams import LogReader, LogWriter
 
 
 def read_all(reader: LogReader, offset: int) -> tuple[int, bytes]:
-    """From `offset` to the end; where it began, and the bytes."""
+    """Read from `offset` to the end; returns the actual offset and the bytes."""
     begin, data = reader.read(offset, 7)
     while piece := reader.read(begin + len(data), 7)[1]:
         data += piece
@@ -76,7 +76,7 @@ def test_a_stream_that_is_not_there_is_empty(tmp_path: Path) -> None:
 
 
 def test_another_writer_goes_on_where_the_first_one_ended(tmp_path: Path) -> None:
-    """A program that is started again writes to the stream of the one before it."""
+    """A restarted program writes to the same stream."""
     path, text = tmp_path / "rank0.log", b""
     for number in range(3):
         writer = LogWriter(path, 10)

@@ -1,5 +1,7 @@
-"""Before an image is made of a machine: nothing secret stays on its disk, and nothing of another's
-disk goes. The machine is a folder."""
+"""Cleaning a disk before an image is made: no secret stays, and no other disk is touched.
+
+The machine is a folder.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ import pytest
 from spotd.act.bundle import build_bundle
 from trainer.agent.cleanup import clean as cleaning
 from trainer.agent.cleanup import wipe as wiping
-from trainer.agent.cleanup.clean import Cleaned, CleanError, check_rented, clean
+from trainer.agent.cleanup.clean import CleanError, CleanReport, check_rented, clean
 
 SECRET = b"planted-3f9c1e-secret"
 # Where a machine has secrets, and what is its own; each is planted with SECRET in it.
@@ -94,12 +96,12 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def scrub(root: Path) -> Cleaned:
+def scrub(root: Path) -> CleanReport:
     return clean(root, root / "home/spotd/.spotd", run=lambda _argv, _limit_s: None)
 
 
 def holding(root: Path) -> list[str]:
-    """Files that still have the secret."""
+    """Return the files that still contain the secret."""
     files = [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
     return [str(path.relative_to(root)) for path in files if SECRET in path.read_bytes()]
 
@@ -121,7 +123,7 @@ def test_none_of_the_planted_secrets_remains_and_the_rest_does(root: Path) -> No
 
 
 def test_what_is_removed_is_overwritten_on_the_disk(root: Path) -> None:
-    """An image has the blocks of removed files as well."""
+    """An image contains the blocks of removed files as well."""
     held = {name: os.open(root / name, os.O_RDONLY) for name in PLANTED}
     scrub(root)
     for name, descriptor in held.items():
@@ -191,7 +193,7 @@ def test_a_home_that_is_a_link_to_another_place_of_the_disk_is_cleaned_there(roo
 def test_what_is_mounted_is_another_disks_and_stays(
     root: Path, monkeypatch: pytest.MonkeyPatch, mount: str
 ) -> None:
-    monkeypatch.setattr(cleaning, "mounts_seen", lambda: {Path("/"), root / mount})
+    monkeypatch.setattr(cleaning, "mount_points", lambda: {Path("/"), root / mount})
     expected = [name for name in holding(root) if name.startswith(f"{mount}/")]
     assert expected
     assert scrub(root).failed == []
@@ -218,7 +220,7 @@ def test_nothing_is_done_while_an_agent_is_at_work(root: Path) -> None:
     lock = root / "home/spotd/.spotd/job/g1/agent.lock"
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(CleanError, match=r"an agent is at work in .*/job/g1: stop it first"):
+        with pytest.raises(CleanError, match=r"an agent is running in .*/job/g1: stop it first"):
             scrub(root)
     assert len(holding(root)) == len(PLANTED)
 
@@ -235,7 +237,7 @@ def test_who_writes_there_is_stopped_first_and_free_blocks_are_given_back_last(r
         ("journalctl --relinquish-var", True),
         ("fstrim --all", False),
     ]
-    assert "walinuxagent" in cleaning.STOPPED
+    assert "walinuxagent" in cleaning.STOPPED_SERVICES
 
 
 def test_it_is_for_machines_that_were_rented_alone(
@@ -245,20 +247,20 @@ def test_it_is_for_machines_that_were_rented_alone(
     mark.write_text("ok\n")
     namespace.write_text("")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(CleanError, match="run it by `sudo -n`"):
+    with pytest.raises(CleanError, match="run it with `sudo -n`"):
         check_rented({}, mark, namespace)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     for environ, file in (({}, None), ({}, tmp_path / "no"), ({"SPOTD_LOCAL_INSTANCE": "1"}, mark)):
         with pytest.raises(CleanError, match="was not prepared by spotd"):
             check_rented(environ, file, namespace)
-    with pytest.raises(CleanError, match="this is a container, and not a machine"):
+    with pytest.raises(CleanError, match="this is a container, not a machine"):
         check_rented({}, mark, namespace)
     monkeypatch.setattr(cleaning, "_PID_NAMESPACE", namespace.stat().st_ino)
     check_rented({}, mark, namespace)
 
 
 def test_the_command_touches_nothing_here() -> None:
-    """This computer has no such mark, and is nobody's to clean."""
+    """This computer was not prepared by spotd and must not be cleaned."""
     command = [sys.executable, "-m", "trainer.node", "clean", "--home", "/nowhere"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
@@ -268,19 +270,19 @@ def test_the_command_touches_nothing_here() -> None:
 
 def test_the_page_lists_what_goes() -> None:
     text = (Path(__file__).parents[4] / "docs/images.md").read_text()
-    named = (*cleaning.HOME_GONE, *cleaning.GONE, *cleaning.EMPTIED, cleaning.CLOUD_INIT)
-    assert [name for name in (*named, *cleaning.BLANK) if f"`{name}`" not in text] == []
+    named = (*cleaning.HOME_REMOVED, *cleaning.REMOVED, *cleaning.EMPTIED, cleaning.CLOUD_INIT)
+    assert [name for name in (*named, *cleaning.TRUNCATED) if f"`{name}`" not in text] == []
 
 
 def test_data_is_what_the_daemon_can_read() -> None:
-    data = Cleaned(3, 2, [f"/x{n}: no" for n in range(30)]).to_data()
+    data = CleanReport(3, 2, [f"/x{n}: no" for n in range(30)]).to_data()
     assert json.loads(json.dumps(data))["failures"] == 30
     assert len(data["failed"]) == 20
-    assert wiping.mounts_seen()
+    assert wiping.mount_points()
 
 
 def test_the_program_may_lie_in_what_it_removes(root: Path) -> None:
-    """It comes as one file in the agent's own folder."""
+    """The program is one file in the agent's own folder."""
     program = root / "home/spotd/.spotd/bundles/node.pyz"
     program.parent.mkdir(parents=True)
     program.write_bytes(build_bundle().data)

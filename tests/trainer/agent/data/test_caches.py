@@ -1,4 +1,4 @@
-"""The job's caches on a real node: kept while its program runs, and there before the next one's
+"""The job's caches on a real node: uploaded while its program runs, and restored before the next
 setup."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a mount takes of a machine: found, installed, or named with the line that helps."""
+"""Programs that mounts need: found, installed, or named in an error that tells how to install
+them."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from trainer.agent.data import fuse
-from trainer.agent.data.fuse import FuseError, Programs, find_programs
+from trainer.agent.data.fuse import FuseError, Programs, ensure_programs
 
 
 @dataclass
 class Machine:
-    """A folder of programs; `mends` are made by who installs, `said` is what that one says."""
+    """A folder of programs. The installer creates `mends` and prints `said`."""
 
     folder: Path
     mends: tuple[str, ...] = ()
@@ -45,7 +46,7 @@ class Machine:
         return subprocess.CompletedProcess(argv, 0, "", "")
 
     def find(self, *, container: bool = False, **more: str) -> Programs:
-        return find_programs(
+        return ensure_programs(
             {**self.environ, **more}, container=container, run=self.run, device=self.folder
         )
 
@@ -78,14 +79,15 @@ def test_what_cannot_be_installed_is_named_with_the_line_of_the_image(machine: M
     with pytest.raises(FuseError) as error:
         machine.find()
     assert str(error.value) == (
-        "fuse3 not on this machine, and not installed (apt-get: E: Unable to locate package "
-        "fuse3): add `apt-get install -y fuse3` to what makes its image, or write mode: COPY"
+        "fuse3 not on this machine, and could not be installed (apt-get: E: Unable to locate "
+        "package fuse3): add `apt-get install -y fuse3` to the setup of its image, "
+        "or use mode: COPY"
     )
 
 
 def test_on_somebodys_own_computer_nothing_is_installed(machine: Machine) -> None:
     machine.has("apt-get")
-    with pytest.raises(FuseError, match="on a local cloud nothing is"):
+    with pytest.raises(FuseError, match="nothing is installed on a local cloud"):
         machine.find(SPOTD_LOCAL_INSTANCE="i-1")
     assert machine.ran == []
 
@@ -96,7 +98,7 @@ def test_an_old_rclone_and_a_kernel_without_fuse_are_told(machine: Machine) -> N
     with pytest.raises(FuseError, match=r"rclone v1\.50 is too old: .* v1\.53"):
         machine.find()
     with pytest.raises(FuseError, match=r"has no .*/none: .*modprobe fuse"):
-        find_programs(
+        ensure_programs(
             machine.environ, container=False, run=machine.run, device=machine.folder / "none"
         )
 
@@ -106,13 +108,13 @@ def test_a_plain_users_mount_is_seen_in_a_container_where_root_allows_it(
 ) -> None:
     machine.has("rclone", "fusermount3")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert not machine.find().others
+    assert not machine.find().allow_other
     with pytest.raises(FuseError, match="user_allow_other"):
         machine.find(container=True)
     fuse.CONF.write_text("# user_allow_other\n user_allow_other\n")
-    assert machine.find(container=True).others
+    assert machine.find(container=True).allow_other
 
 
 def test_the_real_programs_are_found_here() -> None:
     assert shutil.which("rclone"), "rclone is missing: tests/system-packages installs it"
-    assert Path(find_programs({"PATH": "/usr/bin:/bin"}, container=True).fusermount).exists()
+    assert Path(ensure_programs({"PATH": "/usr/bin:/bin"}, container=True).fusermount).exists()

@@ -1,4 +1,4 @@
-"""Archives from elsewhere may not reach out of their folder."""
+"""Archives must not write outside their folder."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
 
 
 def _odd_path() -> bytes:
-    """A name, in an extended header, with a NUL in it."""
+    """A name with a NUL in an extended header."""
     header = b"12 path=a\x00b\n"
     assert len(header) == 12
     entry = tarfile.TarInfo("x")
@@ -121,7 +121,7 @@ def _damaged() -> bytes:
 
 @pytest.mark.parametrize("make", [_odd_path, _odd_time, _damaged])
 def test_whatever_an_archive_raises_is_told(tmp_path: Path, make: Callable[[], bytes]) -> None:
-    """A machine on which the unpacking dies untold is paid for and does nothing."""
+    """A machine whose unpacking died unreported would cost money and do nothing."""
     data = make()
     digest = hashlib.sha256(data).hexdigest()
     put_package(tmp_path, digest, io.BytesIO(data))
@@ -130,7 +130,7 @@ def test_whatever_an_archive_raises_is_told(tmp_path: Path, make: Callable[[], b
 
 
 def test_links_that_together_lead_out_are_refused(tmp_path: Path) -> None:
-    """Each is inside by its words; what they pass on the disk is a link."""
+    """Each path is inside by its text, but passes through a link on the disk."""
     (tmp_path / "secret").write_text("of another")
     (tmp_path / "secret").chmod(0o600)
     deep = [member("p/q/r", tarfile.DIRTYPE), member("x", tarfile.DIRTYPE)]
@@ -151,15 +151,15 @@ def test_a_link_cannot_be_had_at_another_depth(tmp_path: Path) -> None:
     low = member("a/b/low", tarfile.SYMTYPE, "../../jobs")
     with pytest.raises(PackageError, match="goes through a link"):
         unpack(tmp_path, low, member("a/up", tarfile.LNKTYPE, "a/b/low"), member("a/up/file"))
-    with pytest.raises(PackageError, match="no file of it"):
+    with pytest.raises(PackageError, match="not a file of the package"):
         unpack(tmp_path, member("hard", tarfile.LNKTYPE, "later"), member("later"))
     assert list((tmp_path / "jobs").iterdir()) == []
 
 
 def test_links_of_one_package_steer_no_other(tmp_path: Path) -> None:
-    """Through links to its own folder, another would be as deep as it likes."""
+    """Through links to its own folder, a package could be as deep as it likes."""
     work = unpack(tmp_path, member("self", tarfile.SYMTYPE, "."), member("file"))
-    with pytest.raises(PackageError, match=r"self is in the way of the package"):
+    with pytest.raises(PackageError, match=r"self conflicts with the package"):
         unpack(tmp_path, member("self/self/self/out", tarfile.SYMTYPE, "../../../x"))
     assert sorted(path.name for path in work.iterdir()) == ["file", "self"]
     unpack(tmp_path, member("self"))
@@ -187,7 +187,7 @@ def test_what_an_agent_left_that_was_killed_is_cleared_away(tmp_path: Path) -> N
 
 
 def test_folders_without_end_are_refused(tmp_path: Path) -> None:
-    """What removes them again goes down by recursion."""
+    """Removing them is recursive."""
     with pytest.raises(PackageError, match="too deep in folders"):
         unpack(
             tmp_path,
@@ -197,8 +197,7 @@ def test_folders_without_end_are_refused(tmp_path: Path) -> None:
 
 
 def _backwards() -> bytes:
-    """A file with holes whose content is as long as two blocks, backwards: the next header is its
-    own."""
+    """A sparse file whose size is minus two blocks, so that the next header is its own."""
     entry = tarfile.TarInfo("holes")
     entry.type, entry.size = tarfile.GNUTYPE_SPARSE, -512
     block = bytearray(entry.tobuf(tarfile.GNU_FORMAT))
@@ -212,5 +211,5 @@ def test_an_archive_that_leads_back_has_an_end(tmp_path: Path) -> None:
     data = _backwards()
     digest = hashlib.sha256(data).hexdigest()
     put_package(tmp_path, digest, io.BytesIO(data))
-    with pytest.raises(PackageError, match="leads back"):
+    with pytest.raises(PackageError, match="points back"):
         unpack_packages(tmp_path, tmp_path / "work", (Package(digest, ""),))

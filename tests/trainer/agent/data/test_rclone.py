@@ -1,4 +1,4 @@
-"""What rclone is told of a bucket: by its environment alone, and to read alone."""
+"""rclone gets its credentials by its environment only, and mounts read-only."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from trainer.agent.data.rclone import (
     UnmountableError,
     aws_profile,
     mount_argv,
-    plain_env,
-    reading_sas,
+    rclone_env,
+    read_only_sas,
     remote_env,
-    with_door,
+    with_signing_proxy,
 )
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
@@ -79,7 +79,7 @@ def test_of_an_accounts_key_rclone_has_a_right_to_read_one_container_alone() -> 
         expiry=NOW + timedelta(days=SAS_DAYS),
         version="2021-12-02",
     )
-    ours = reading_sas("acc", "c", KEY, NOW)
+    ours = read_only_sas("acc", "c", key=KEY, now=NOW)
     found = {name: value for name, [value] in parse_qs(theirs).items()}
     if found["sv"] == "2021-12-02":  # an SDK that signs another version signs other fields
         assert parse_qs(ours)["sig"] == [found["sig"]]
@@ -87,7 +87,7 @@ def test_of_an_accounts_key_rclone_has_a_right_to_read_one_container_alone() -> 
 
 
 def test_a_machine_that_shows_who_it_is_comes_as_one_of_that_cloud() -> None:
-    """To the door that gives it tokens (tests/trainer/mounts/test_federated.py)."""
+    """The proxy supplies its tokens (tests/trainer/mounts/test_federated.py)."""
     own = {"identity": "aws", "client_id": "of a machine there"}
     assert remote("gs://b", **own)["env_auth"] == "true"
     assert remote("az://c", account="acc", **own) == {
@@ -95,7 +95,7 @@ def test_a_machine_that_shows_who_it_is_comes_as_one_of_that_cloud() -> None:
         "account": "acc",
         "use_msi": "true",
     }
-    argv = with_door(["rclone", "mount"], "az://c/p", ORDER, (1, 60))
+    argv = with_signing_proxy(["rclone", "mount"], "az://c/p", ORDER, version=(1, 60))
     assert argv[-6:] == [
         "trainer.mounts.signing_proxy",
         str(ORDER),
@@ -113,19 +113,21 @@ def test_what_an_older_rclone_cannot_do_at_azures_is_said() -> None:
         return found.get("RCLONE_CONFIG_SPOTD_ENDPOINT", "")
 
     assert named((1, 54)) == ""
-    with pytest.raises(UnmountableError, match=r"1\.53 cannot show .*1\.54 or newer.*COPY"):
+    with pytest.raises(
+        UnmountableError, match=r"1\.53 cannot use an Azure identity.*1\.54 or newer.*COPY"
+    ):
         named((1, 53))
     there = "https://acc.blob.core.chinacloudapi.cn"
     assert named((1, 60), f"{there}/") == "blob.core.chinacloudapi.cn"
     assert named((1, 61), there) == there
-    with pytest.raises(UnmountableError, match=r"https://acc\.DOMAIN alone.*1\.61 or newer"):
+    with pytest.raises(UnmountableError, match=r"https://acc\.DOMAIN, but.*1\.61 or newer"):
         named((1, 60), "https://10.0.0.1/acc")
 
 
 def test_a_machine_that_shows_who_it_is_lists_a_bucket_by_credentials_made_for_it(
     tmp_path: Path,
 ) -> None:
-    """The real rclone asks our program for them, as AWS's SDK in it does."""
+    """The real rclone runs our program for credentials, as its AWS SDK does."""
     issuer = Issuer()
     with lending.serving(tmp_path) as server, serve_script(issuer.reply) as (url, _):
         server.rules.distrust = issuer.distrust
@@ -160,18 +162,30 @@ def test_a_machine_that_shows_who_it_is_lists_a_bucket_by_credentials_made_for_i
 
 def test_it_reads_alone_and_caches_where_that_is_asked_for() -> None:
     argv = mount_argv(
-        "rclone", "s3://b/p/q", Path("/d"), MountMode.MOUNT, Path("/c"), 0, others=False
+        "rclone",
+        "s3://b/p/q",
+        Path("/d"),
+        mode=MountMode.MOUNT,
+        cache=Path("/c"),
+        cache_bytes=0,
+        allow_other=False,
     )
     assert argv[:4] == ["rclone", "mount", "spotd:b/p/q", "/d"]
     assert "--read-only" in argv
     assert not [word for word in argv if "cache-dir" in word or "other" in word]
     argv = mount_argv(
-        "rclone", "gs://b", Path("/d"), MountMode.MOUNT_CACHED, Path("/c"), 7, others=True
+        "rclone",
+        "gs://b",
+        Path("/d"),
+        mode=MountMode.MOUNT_CACHED,
+        cache=Path("/c"),
+        cache_bytes=7,
+        allow_other=True,
     )
     assert {"--cache-dir=/c", "--vfs-cache-max-size=7B", "--allow-other"} <= {*argv}
     assert argv[argv.index("--vfs-cache-mode") + 1] == "full"
 
 
 def test_certificates_that_awss_sdk_cannot_take_are_given_to_rclone_itself() -> None:
-    env, more = plain_env({"AWS_CA_BUNDLE": "/ca.pem", "RCLONE_S3_ENDPOINT": "x", "PATH": "/bin"})
+    env, more = rclone_env({"AWS_CA_BUNDLE": "/ca.pem", "RCLONE_S3_ENDPOINT": "x", "PATH": "/bin"})
     assert (env, more) == ({"PATH": "/bin"}, ["--ca-cert=/ca.pem"])

@@ -1,4 +1,4 @@
-"""The node's own end: a real agent, and no control box anywhere."""
+"""The dead man's switch: a real agent, and no control box."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def deadman(left_s: float = DAY_S, time_s: float = DAY_S, keep_s: float = 0.0) -
 
 @pytest.mark.parametrize("policy", [SCRIPT, OURS])
 def test_a_program_has_the_whole_time_but_for_its_own_end(policy: StopTiming) -> None:
-    end_s = DAY_S * (1 - SLACK_SHARE) - policy.wanted_s
+    end_s = DAY_S * (1 - SLACK_SHARE) - policy.stop_duration_s
     assert not deadman().due(policy, end_s - 1, idle=False)
     found = deadman()
     assert found.due(policy, end_s, idle=False)
     assert found.deadline == DAY_S * (1 - SLACK_SHARE)
-    assert found.spent(end_s, waits=True, failed=False), (
+    assert found.should_power_off(end_s, awaits_final=True, failed=False), (
         "what was stopped for this waits for nobody"
     )
 
@@ -45,79 +45,84 @@ def test_a_program_has_the_whole_time_but_for_its_own_end(policy: StopTiming) ->
 def test_where_nothing_runs_a_short_outage_is_waited_for() -> None:
     assert not deadman().due(SCRIPT, HOUR_S - 1, idle=True)
     assert deadman().due(SCRIPT, HOUR_S, idle=True)
-    assert not deadman().spent(HOUR_S - 1, waits=False, failed=False)
-    assert deadman().spent(HOUR_S, waits=False, failed=False)
-    assert not deadman().spent(HOUR_S, waits=True, failed=False), (
+    assert not deadman().should_power_off(HOUR_S - 1, awaits_final=False, failed=False)
+    assert deadman().should_power_off(HOUR_S, awaits_final=False, failed=False)
+    assert not deadman().should_power_off(HOUR_S, awaits_final=True, failed=False), (
         "only the box knows whether the gang is done"
     )
-    assert deadman().spent(DAY_S, waits=True, failed=False)
+    assert deadman().should_power_off(DAY_S, awaits_final=True, failed=False)
 
 
 def test_what_failed_is_kept_for_its_user_as_long_as_the_job_asks() -> None:
-    """From its end, which may be long after the last word of the box; never beyond the whole time:
-    that bounds what a dead box costs."""
+    """Counted from the failure, which may be long after the last contact; never beyond the whole
+    time, which bounds the cost of a dead box."""
     end_s = 5 * HOUR_S
     found = deadman(keep_s=6 * HOUR_S)
-    assert not found.spent(end_s, waits=False, failed=True)
-    assert not found.spent(end_s + 6 * HOUR_S - 1, waits=False, failed=True)
-    assert found.spent(end_s + 6 * HOUR_S, waits=False, failed=True)
-    assert deadman(keep_s=6 * HOUR_S).spent(end_s, waits=False, failed=False), "nothing to look at"
+    assert not found.should_power_off(end_s, awaits_final=False, failed=True)
+    assert not found.should_power_off(end_s + 6 * HOUR_S - 1, awaits_final=False, failed=True)
+    assert found.should_power_off(end_s + 6 * HOUR_S, awaits_final=False, failed=True)
+    assert deadman(keep_s=6 * HOUR_S).should_power_off(end_s, awaits_final=False, failed=False), (
+        "nothing to look at"
+    )
     brief = deadman(keep_s=60.0)
-    assert not brief.spent(60.0, waits=False, failed=True)
-    assert not brief.spent(HOUR_S - 1, waits=False, failed=True), "a short outage is waited for"
+    assert not brief.should_power_off(60.0, awaits_final=False, failed=True)
+    assert not brief.should_power_off(HOUR_S - 1, awaits_final=False, failed=True), (
+        "a short outage is waited for"
+    )
     long = deadman(keep_s=7 * DAY_S)
-    assert not long.spent(22 * HOUR_S, waits=False, failed=True)
-    assert long.spent(DAY_S * (1 - SLACK_SHARE), waits=False, failed=True)
+    assert not long.should_power_off(22 * HOUR_S, awaits_final=False, failed=True)
+    assert long.should_power_off(DAY_S * (1 - SLACK_SHARE), awaits_final=False, failed=True)
 
 
 def test_every_word_begins_it_anew() -> None:
     found = deadman()
     for hour in range(1, 100):
         assert not found.due(SCRIPT, hour * HOUR_S, idle=hour % 2 == 0 and hour < 2)
-        found.hear(DAY_S, hour * HOUR_S)
+        found.renew(DAY_S, hour * HOUR_S)
     assert not found.due(SCRIPT, 122 * HOUR_S, idle=False)
     assert found.due(SCRIPT, 123 * HOUR_S, idle=False)
 
 
 def test_a_box_that_cannot_renew_the_expiry_does_not_save_the_machine_from_it() -> None:
-    """spot-reaper goes by the tag: what trains has to save before that, though we speak to it."""
+    """spot-reaper goes by the tag: the program must save before that, although the box is in
+    contact."""
     found = deadman()
     for hour in range(1, 24):
-        found.hear(DAY_S - hour * HOUR_S, hour * HOUR_S)
+        found.renew(DAY_S - hour * HOUR_S, hour * HOUR_S)
     assert found.due(SCRIPT, DAY_S, idle=False)
 
 
 def test_a_cloud_that_ends_the_machine_in_any_case_finds_it_saved() -> None:
-    """Its limit counts from the start of the machine, and no word moves it."""
+    """The cloud's limit counts from the machine's start and cannot be extended."""
     config = AgentConfig(
         "d", "j", 1, 0, "t", "none", unattended_s=DAY_S, left_s=DAY_S, life_s=3 * DAY_S
     )
     found = Deadman(config, 0.0)
     for hour in range(1, 71):
-        found.hear(DAY_S, hour * HOUR_S)
+        found.renew(DAY_S, hour * HOUR_S)
         assert not found.due(SCRIPT, hour * HOUR_S, idle=False)
-    found.hear(DAY_S, 71 * HOUR_S)
-    assert found.due(SCRIPT, 3 * DAY_S - DAY_S * SLACK_SHARE - SCRIPT.wanted_s, idle=False)
-    assert "the cloud ends this machine" in found.reason(71 * HOUR_S)
+    found.renew(DAY_S, 71 * HOUR_S)
+    assert found.due(SCRIPT, 3 * DAY_S - DAY_S * SLACK_SHARE - SCRIPT.stop_duration_s, idle=False)
+    assert "the cloud's own time limit" in found.reason(71 * HOUR_S)
 
 
 @pytest.mark.parametrize("time_s", [DAY_S, 30 * DAY_S])
 def test_booked_time_is_used_to_its_end_and_all_is_saved_by_then(time_s: float) -> None:
-    """However long the machine could go on alone: what is booked is paid for."""
+    """Reserved time is paid for, so it is used whatever the other limits are."""
     times = {"unattended_s": time_s, "left_s": time_s, "ends_s": 2 * HOUR_S}
     found = Deadman(AgentConfig("d", "j", 1, 0, "t", "none", **times), 0.0)
-    last_s = 2 * HOUR_S - BOOKED_SLACK_S - SCRIPT.wanted_s
-    found.hear(time_s, HOUR_S)
+    last_s = 2 * HOUR_S - BOOKED_SLACK_S - SCRIPT.stop_duration_s
+    found.renew(time_s, HOUR_S)
     assert not found.due(SCRIPT, last_s - 1, idle=False)
     assert found.due(SCRIPT, last_s, idle=False)
-    assert "booked" in found.reason(last_s)
+    assert "reserved time" in found.reason(last_s)
 
 
 def test_no_word_takes_time_away() -> None:
-    """A box whose database was restored knows an expiry of yesterday."""
+    """A box whose database was restored may send an expiry of yesterday."""
     found = deadman()
-    found.hear(-HOUR_S, 10.0)
-    found.hear(None, 20.0)
+    found.renew(-HOUR_S, 10.0)
+    found.renew(None, 20.0)
     assert not found.due(SCRIPT, 23 * HOUR_S, idle=False)
     restarted = deadman(left_s=0.0)
     assert not restarted.due(SCRIPT, HOUR_S / 2, idle=False)
@@ -125,9 +130,9 @@ def test_no_word_takes_time_away() -> None:
 
 def test_without_a_time_it_is_off() -> None:
     found = deadman(0.0, 0.0)
-    assert not found.on
+    assert not found.enabled
     assert not found.due(SCRIPT, 1e9, idle=True)
-    assert not found.spent(1e9, waits=False, failed=False)
+    assert not found.should_power_off(1e9, awaits_final=False, failed=False)
 
 
 def test_a_switch_that_does_not_work_is_left_to_the_reaper(
@@ -144,7 +149,7 @@ def test_a_switch_that_does_not_work_is_left_to_the_reaper(
 
 @pytest.fixture
 def switch(node: Node, tmp_path: Path) -> Path:
-    """Exists once the machine was switched off."""
+    """A file that exists once the machine was switched off."""
     path = tmp_path / "off"
     node.power_off = (sys.executable, "-c", f"open({str(path)!r}, 'w')")
     return path
@@ -153,7 +158,7 @@ def switch(node: Node, tmp_path: Path) -> Path:
 def test_unattended_it_saves_releases_and_switches_the_machine_off(
     node: Node, switch: Path
 ) -> None:
-    """And a program that gets on has its whole time before that."""
+    """A running program has its whole time before that."""
     node.unattended_s, grace_s = 6.0, 1.0
     node.run()
     pid = node.agent_pid
@@ -162,7 +167,7 @@ def test_unattended_it_saves_releases_and_switches_the_machine_off(
     )
     started = node.wait_for(wire.STARTED)
     draining = node.wait_for(wire.DRAINING)
-    assert "the control box was not heard of" in draining.data["reason"]
+    assert "no contact with the control box" in draining.data["reason"]
     stopped_after_s = (draining.at_us - started.at_us) / 1e6
     own_end_s = 6.0 * SLACK_SHARE + grace_s + FINAL_S
     assert stopped_after_s > 6.0 - own_end_s - 2.0, "its start may be heard of a little late"
@@ -173,7 +178,7 @@ def test_unattended_it_saves_releases_and_switches_the_machine_off(
     head = node.head()
     assert head is not None
     assert head.released
-    log = (node.places.logs / "rank0.log").read_text()
+    log = (node.paths.logs / "rank0.log").read_text()
     assert "saved" in log
 
 
@@ -202,15 +207,15 @@ def test_what_has_ended_and_nobody_collects_is_switched_off(node: Node, switch: 
 
 
 def test_what_has_failed_is_left_to_its_user_first(node: Node, switch: Path) -> None:
-    """With its files, for all of the time, of which half would be enough for one that is idle."""
+    """With its files, for the whole time; an idle machine gets half of it."""
     node.unattended_s, node.keep_s = 10.0, 3600.0
     before_s = time.time()
     node.run()
     node.start(run="echo why > evidence; exit 3")
-    wait_until("its evidence", (node.places.workdir / "evidence").exists)
+    wait_until("its evidence", (node.paths.workdir / "evidence").exists)
     wait_until("the machine is off", switch.exists)
     assert switch.stat().st_mtime - before_s > 10.0 * (1 - SLACK_SHARE) - 0.1
-    assert not (node.places.workdir / "evidence").exists()
+    assert not (node.paths.workdir / "evidence").exists()
 
 
 def test_what_was_never_started_is_switched_off(node: Node, switch: Path) -> None:

@@ -1,4 +1,4 @@
-"""A drill strikes once, in its own way, however often its agent is told."""
+"""A drill injects its fault once, however often the agent receives it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def runs(node: Node) -> None:
     node.wait_for_log("up")
 
 
-def strike(node: Node, kind: str, drill: str = "d1") -> wire.Reply:
+def inject_fault(node: Node, kind: str, drill: str = "d1") -> wire.Reply:
     data: dict[str, Any] = {"drill": drill, "kind": kind, "notice_s": 60.0}
     return node.send(wire.STRIKE, data)
 
@@ -39,11 +39,11 @@ def strike(node: Node, kind: str, drill: str = "d1") -> wire.Reply:
 @pytest.mark.req("DRL-01")
 def test_sigterm_stops_the_program_as_a_notice_does(node: Node) -> None:
     runs(node)
-    assert strike(node, "sigterm").ok
+    assert inject_fault(node, "sigterm").ok
     assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
     assert "caught" in node.log()
-    assert strike(node, "sigterm").ok, "told again, it has done so"
-    assert not strike(node, "kill", "d2").ok, "nothing runs that another could strike"
+    assert inject_fault(node, "sigterm").ok, "told again, it has done so"
+    assert not inject_fault(node, "kill", "d2").ok, "nothing runs that another could strike"
 
 
 def test_one_that_comes_too_late_says_alone_whether_it_struck(node: Node) -> None:
@@ -51,14 +51,14 @@ def test_one_that_comes_too_late_says_alone_whether_it_struck(node: Node) -> Non
     late = {"kind": "kill", "notice_s": 60.0, "late": True}
     assert not node.send(wire.STRIKE, {"drill": "d1", **late}).ok
     assert node.is_program_alive()
-    assert strike(node, "notice").ok
+    assert inject_fault(node, "notice").ok
     assert node.send(wire.STRIKE, {"drill": "d1", **late}).ok
     assert node.is_program_alive()
 
 
 def test_kill_gives_the_program_no_moment(node: Node) -> None:
     runs(node)
-    assert strike(node, "kill").ok
+    assert inject_fault(node, "kill").ok
     assert node.wait_for(wire.EXITED).data["code"] == 128 + signal.SIGKILL
     assert "caught" not in node.log()
 
@@ -67,37 +67,37 @@ def test_an_agent_that_is_killed_leaves_the_program_and_strikes_no_second_time(n
     runs(node)
     pid, program = node.agent_pid, node.pids()
     with pytest.raises((AssertionError, wire.WireError)):
-        strike(node, "agent")  # it dies before it answers
+        inject_fault(node, "agent")  # it dies before it answers
     wait_until("it is dead", lambda: not is_running(pid))
     node.run()
     assert node.agent_pid != pid
-    assert strike(node, "agent").ok
+    assert inject_fault(node, "agent").ok
     assert node.pids() == program
     assert node.is_program_alive()
 
 
 def test_what_the_next_agent_could_not_know_of_is_not_done(node: Node) -> None:
-    """It would be told again, and strike again."""
+    """The drill would be sent again and injected twice."""
     runs(node)
     pid, program = node.agent_pid, node.pids()
-    state = node.places.state
+    state = node.paths.state
     in_the_way = state.with_name(f"{state.name}.new")
     in_the_way.mkdir()  # nothing can be written
-    reply = strike(node, "agent")
+    reply = inject_fault(node, "agent")
     assert not reply.ok
     assert "memory is full" in reply.error
     assert (node.agent_pid, node.pids()) == (pid, program)
     in_the_way.rmdir()
-    assert strike(node, "kill").ok, "once there is room"
+    assert inject_fault(node, "kill").ok, "once there is room"
 
 
 def test_a_played_notice_is_met_and_never_withdrawn(node: Node) -> None:
     runs(node)
-    assert strike(node, "notice").ok
+    assert inject_fault(node, "notice").ok
     heard = node.wait_for(wire.NOTICE).data
     assert (heard["notice_id"], heard["source"]) == ("drill-d1", wire.DRILL_SOURCE)
     assert heard["remaining_s"] == pytest.approx(60, abs=1)
-    assert strike(node, "notice").ok
+    assert inject_fault(node, "notice").ok
     node.kill_agent()
     node.run()  # its cloud, which is asked anew, knows of no such notice
     node.live_on(2)

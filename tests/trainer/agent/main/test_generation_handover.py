@@ -1,4 +1,4 @@
-"""A machine that goes on in another generation: nothing runs twice, and nothing is set up twice."""
+"""A machine continues in another generation: nothing runs twice, and nothing is set up twice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def begin(node: Node, run: str = STAYS, **changes: object) -> None:
 def programs(node: Node) -> list[int]:
     pids = node.pids()
     assert pids is not None
-    return [pids.program.pid, pids.keeper.pid]
+    return [pids.program.pid, pids.supervisor.pid]
 
 
 @pytest.mark.req("ELA-05")
@@ -69,11 +69,11 @@ def test_an_agent_that_does_not_answer_is_killed(
     begin(node)
     old, agent = programs(node), node.agent_pid
     os.kill(agent, signal.SIGSTOP)
-    for name in ("TOLD_S", "STOP_S", "LEAVE_S"):
+    for name in ("REPLY_S", "STOP_S", "EXIT_S"):
         monkeypatch.setattr(generation_handover, name, 0.2)
-    later.places.folder.mkdir(parents=True)
-    later.places.workdir.mkdir()
-    generation_handover.succeed(later.places, "job-1")
+    later.paths.folder.mkdir(parents=True)
+    later.paths.workdir.mkdir()
+    generation_handover.take_over_generation(later.paths, "job-1")
     wait_until("it is gone", lambda: not any(is_running(pid) for pid in [*old, agent]))
 
 
@@ -81,7 +81,7 @@ def test_setup_runs_once_on_a_machine_and_its_folder_keeps_its_name(
     node: Node, later: Node
 ) -> None:
     begin(node, "cat made where; echo up; exec sleep 60")
-    here = str(node.places.workdir)
+    here = str(node.paths.workdir)
     later.run()
     later.start(run="pwd -P; cat made where; echo begun; exec sleep 9", setup=SETUP, engine="spotd")
     later.wait_for_log("begun")
@@ -92,7 +92,7 @@ def test_setup_runs_once_on_a_machine_and_its_folder_keeps_its_name(
         third.start(run="pwd -P; cat made; echo begun", setup=SETUP, engine="spotd")
         third.wait_for_log("begun")
         assert third.log().splitlines() == [here, "once", "begun"]
-        assert wipe(third.places)["failed"] == 0
+        assert wipe(third.paths)["failed"] == 0
         assert not Path(here).exists()
 
 
@@ -104,8 +104,8 @@ def test_a_setup_that_was_cut_short_runs_again(node: Node, later: Node) -> None:
     later.start(run=STAYS, setup=SETUP, engine="spotd")
     later.wait_for_log("up")
     assert later.wait_for(wire.SETUP)
-    assert (later.places.workdir / "made").read_text() == "once\n"
-    assert not later.places.inherits
+    assert (later.paths.workdir / "made").read_text() == "once\n"
+    assert not later.paths.inherits_workdir
 
 
 def test_the_same_generation_again_takes_nothing_over_a_second_time(
@@ -118,7 +118,7 @@ def test_the_same_generation_again_takes_nothing_over_a_second_time(
     later.kill_agent()
     later.run()
     assert later.is_program_alive()
-    assert later.places.inherits
+    assert later.paths.inherits_workdir
 
 
 def test_one_that_waits_for_its_rank_is_set_up_and_runs_nothing(node: Node, later: Node) -> None:
@@ -143,6 +143,6 @@ def test_a_disk_that_may_be_needed_is_not_wiped(node: Node, regroups: bool) -> N
     if regroups:
         node.live_on(0.5)
         assert wire.WIPED not in node.kinds()
-        assert (node.places.workdir / "made").exists()
+        assert (node.paths.workdir / "made").exists()
     else:
         node.wait_for(wire.WIPED)

@@ -1,4 +1,4 @@
-"""The follow stream: complete, resumable, alive only while the agent is."""
+"""The follow stream is complete, resumable, and alive only while the agent is."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_everything_comes_once_and_in_order(node: Node) -> None:
 
 
 def text_of(following: Following, stream: str) -> str:
-    """The stream put together by offset; AssertionError where a byte is missing."""
+    """Assemble the stream by offset; AssertionError if a byte is missing."""
     text = ""
     for chunk in following.of(LogChunk):
         if chunk.stream == stream:
@@ -51,13 +51,13 @@ def text_of(following: Following, stream: str) -> str:
 
 
 def test_an_entry_is_on_its_way_at_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent says that there is one: neither the next look nor a heartbeat finds it."""
+    """The agent signals it: neither the next poll nor a heartbeat finds it."""
     monkeypatch.setattr("trainer.agent.main.stream_server.IDLE_S", 600.0)
     with replace(node, heartbeat_s=600.0) as quiet:
         quiet.run()
         told: list[bytes] = []
         stdin, end = os.pipe()
-        follower = Follower(quiet.places, quiet.generation, 0, {}, told.append)
+        follower = Follower(quiet.paths, quiet.generation, after=0, offsets={}, out=told.append)
         thread = threading.Thread(target=follower.run, args=(stdin,))
         thread.start()
         try:
@@ -71,7 +71,7 @@ def test_an_entry_is_on_its_way_at_once(node: Node, monkeypatch: pytest.MonkeyPa
 
 
 def kind_of(line: bytes) -> str:
-    """The kind of the entry in a line, if there is one."""
+    """Return the kind of the entry in a line, if there is one."""
     parsed = parse_line(line)
     return parsed.kind if isinstance(parsed, JournalEntry) else ""
 
@@ -183,7 +183,7 @@ def test_logs_are_rotated_and_offsets_stay_true(node: Node) -> None:
         node.wait_for_log("50000")
         following = node.follow()
         wait_until("the end of the log", lambda: "50000\n" in last_text(following))
-        sizes = [path.stat().st_size for path in node.places.logs.glob("rank0.log*")]
+        sizes = [path.stat().st_size for path in node.paths.logs.glob("rank0.log*")]
     chunks = following.of(LogChunk)
     assert all(len(chunk.text) <= CHUNK_BYTES for chunk in chunks)
     for chunk in chunks:
@@ -240,7 +240,7 @@ def test_on_a_notice_the_newest_output_comes_first(node: Node) -> None:
 
 
 def test_the_last_words_come_before_the_end(node: Node) -> None:
-    """Whoever hears that a program has ended gives its machine back at once."""
+    """The reader of an EXITED entry ends the machine at once."""
     node.run()
     node.start(run="seq -f %09g 1 200000; echo the reason why; exit 3")
     node.wait_for(wire.EXITED)

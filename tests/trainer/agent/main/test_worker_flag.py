@@ -1,4 +1,4 @@
-"""What the program is shown of what lies ahead, and what its plan means to the agent."""
+"""The flag for the program, and how the program's plan affects the agent."""
 
 from __future__ import annotations
 
@@ -23,57 +23,57 @@ def dangers() -> ActiveNotices:
 
 
 @pytest.fixture
-def outlook(dangers: ActiveNotices, tmp_path: Path) -> WorkerFlag:
-    dangers.meet(Notice("n", NoticeKind.PREEMPT, deadline_us=120_000_000, source="test"))
+def worker_flag(dangers: ActiveNotices, tmp_path: Path) -> WorkerFlag:
+    dangers.add(Notice("n", NoticeKind.PREEMPT, deadline_us=120_000_000, source="test"))
     return WorkerFlag(dangers, DesiredState(tmp_path / "demands"))
 
 
-def test_the_program_is_shown_how_long_it_may_train_on(outlook: WorkerFlag) -> None:
-    outlook.mtbf_s = 7200.0
-    flag = outlook.flag(NOW + 20)
+def test_the_program_is_shown_how_long_it_may_train_on(worker_flag: WorkerFlag) -> None:
+    worker_flag.mtbf_s = 7200.0
+    flag = worker_flag.flag(NOW + 20)
     assert (flag["notice_s"], flag["mtbf_s"], flag["stop"]) == (99.0, 7200.0, False)
-    assert outlook.flag(NOW + 500)["notice_s"] == 0.0
-    outlook.withdraw("n")
-    assert outlook.flag(NOW)["notice_s"] is None
+    assert worker_flag.flag(NOW + 500)["notice_s"] == 0.0
+    worker_flag.withdraw("n")
+    assert worker_flag.flag(NOW)["notice_s"] is None
 
 
 def test_one_that_plans_its_last_save_is_stopped_only_where_it_does_not_keep_to_it(
-    outlook: WorkerFlag,
+    worker_flag: WorkerFlag,
 ) -> None:
-    assert outlook.note(wire.PLAN, PLANNED) == ""
-    assert outlook.planned
+    assert worker_flag.note(wire.PLAN, PLANNED) == ""
+    assert worker_flag.planned
     ours, its = (
         StopTiming("spotd", 30.0, 20.0, 3.0),
         StopTiming("spotd", 30.0, 20.0, 3.0, planned=True),
     )
     assert ours.latest_stop(NOW, NOW + 120) == NOW + 69
     assert its.latest_stop(NOW, NOW + 120) == NOW + 98
-    outlook.note(wire.CLAIMED, {"step": 3})
-    assert not outlook.planned, "another program runs"
+    worker_flag.note(wire.CLAIMED, {"step": 3})
+    assert not worker_flag.planned, "another program runs"
 
 
 def test_one_that_says_that_it_plans_is_not_stopped_before_its_first_plan(
-    outlook: WorkerFlag,
+    worker_flag: WorkerFlag,
 ) -> None:
     for kind in (wire.READY, wire.CLAIMED):
-        outlook.note(kind, {"plans": True} if kind == wire.READY else {"step": 3})
-        assert outlook.planned
-    outlook.withdraw("n")
-    assert outlook.planned, "it will plan for the next one"
-    outlook.note(wire.READY, {"prepared": "by an older hook"})
-    assert not outlook.planned
+        worker_flag.note(kind, {"plans": True} if kind == wire.READY else {"step": 3})
+        assert worker_flag.planned
+    worker_flag.withdraw("n")
+    assert worker_flag.planned, "it will plan for the next one"
+    worker_flag.note(wire.READY, {"prepared": "by an older hook"})
+    assert not worker_flag.planned
 
 
 @pytest.mark.parametrize("action", ["save", "finish", "release"])
-def test_one_that_leaves_is_held_to_it(outlook: WorkerFlag, action: str) -> None:
-    outlook.note(wire.PLAN, PLANNED)
-    assert outlook.note(wire.PLAN, {"status": "planned", "action": action}) == action
-    assert not outlook.planned
-    assert outlook.note(wire.PLAN, {"status": "ended", "action": action}) == ""
+def test_one_that_leaves_is_held_to_it(worker_flag: WorkerFlag, action: str) -> None:
+    worker_flag.note(wire.PLAN, PLANNED)
+    assert worker_flag.note(wire.PLAN, {"status": "planned", "action": action}) == action
+    assert not worker_flag.planned
+    assert worker_flag.note(wire.PLAN, {"status": "ended", "action": action}) == ""
 
 
-def test_a_plan_for_no_notice_is_none(outlook: WorkerFlag) -> None:
-    outlook.note(wire.PLAN, PLANNED)
-    outlook.withdraw("n")
-    assert not outlook.planned
-    assert outlook.note(wire.PLAN, {"status": "planned", "action": "save"}) == ""
+def test_a_plan_for_no_notice_is_none(worker_flag: WorkerFlag) -> None:
+    worker_flag.note(wire.PLAN, PLANNED)
+    worker_flag.withdraw("n")
+    assert not worker_flag.planned
+    assert worker_flag.note(wire.PLAN, {"status": "planned", "action": "save"}) == ""

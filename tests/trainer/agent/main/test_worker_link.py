@@ -1,5 +1,4 @@
-"""Who is on the lines (training processes, and the saver, which is none), what they say, and who it
-was that hung up."""
+"""Connections of training processes and the saver: their messages, and which one was closed."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from trainer.agent.main.worker_link import WorkerLink
 
 
 class Ear:
-    """Keeps all that it hears."""
+    """Records all messages."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[Any, ...]] = []
@@ -31,18 +30,18 @@ class Ear:
     def on_step(self, rank: int, step: int) -> None:
         self.heard.append(("step", rank, step))
 
-    def on_saver_wanted(self, argv: Sequence[str]) -> None:
+    def on_saver_request(self, argv: Sequence[str]) -> None:
         self.heard.append(("saver", argv))
 
-    def on_nonsense(self, text: str) -> None:
+    def on_invalid_message(self, text: str) -> None:
         self.heard.append(("nonsense", text))
 
-    def on_hang_up(self, rank: int) -> None:
+    def on_disconnect(self, rank: int) -> None:
         self.heard.append(("hang up", rank))
 
 
 def said(tmp_path: Path, *messages: object) -> list[tuple[Any, ...]]:
-    """What is heard of one that says these things and then dies."""
+    """Return the messages received from a process that sends these and then dies."""
     ear, path = Ear(), tmp_path / "s"
     link = WorkerLink(path, dict, ear)
     try:
@@ -56,7 +55,7 @@ def said(tmp_path: Path, *messages: object) -> list[tuple[Any, ...]]:
 
 
 def test_a_rank_that_dies_without_a_word_is_named(tmp_path: Path) -> None:
-    """It is not waited for: the ranks of a program may be others after it."""
+    """The agent does not wait for it: a restarted program may have other ranks."""
     hello = {"hello": {"rank": 2, "pid": 7}}
     assert said(tmp_path, hello, {"at": {"rank": 2, "step": 9}}) == [
         ("step", 2, 9),
@@ -83,13 +82,13 @@ def test_the_saver_speaks_and_is_not_counted_as_one_that_trains(tmp_path: Path) 
         line.connect(str(tmp_path / "s"))
         line.sendall(json.dumps({"hello": {"rank": rank, "pid": 1}}).encode() + b"\n")
         lines.append(line)
-    wait_until("both are there", lambda: link.open == 2)
+    wait_until("both are there", lambda: link.open_count == 2)
     assert link.connected == 1
     lines[1].sendall(b'{"kind": "checkpoint", "data": {"step": 3}}\n')
     wait_until("its fact", lambda: ear.heard)
     assert ear.heard == [("fact", "checkpoint", {"step": 3})]
     lines[0].close()
-    wait_until("one is gone", lambda: link.open == 1)
+    wait_until("one is gone", lambda: link.open_count == 1)
     assert link.connected == 0
     lines[1].close()
     wait_until("so is the saver", lambda: len(ear.heard) == 3)

@@ -1,4 +1,4 @@
-"""The words that each engine is told."""
+"""The command lines of each container engine."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ Answers = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
 
 def answering(answers: Mapping[str, str]) -> Answers:
-    """Commands whose words begin so succeed, and print that; all others fail."""
+    """Commands that start with these words succeed with this output; all others fail."""
 
     def run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         said = " ".join(argv)
@@ -130,13 +130,13 @@ def answering(answers: Mapping[str, str]) -> Answers:
 
 
 def test_the_engine_is_the_one_that_answers() -> None:
-    assert engines.choose(answering({"podman version": "4"}), gpus=False, uid=0) == (
+    assert engines.choose_engine(answering({"podman version": "4"}), gpus=False, uid=0) == (
         Engine(PODMAN),
         "",
     )
     docker = answering({"sudo -n docker version": "20"})
-    assert engines.choose(docker, gpus=False, uid=1000) == (Engine(DOCKER, SUDO), "")
-    none, why = engines.choose(answering({}), gpus=False, uid=0)
+    assert engines.choose_engine(docker, gpus=False, uid=1000) == (Engine(DOCKER, SUDO), "")
+    none, why = engines.choose_engine(answering({}), gpus=False, uid=0)
     assert none is None
     assert why == "podman: no podman; docker: no docker"
 
@@ -147,31 +147,33 @@ def test_with_gpus_it_is_one_that_hands_them_in(
     monkeypatch.setattr(engines, "_CDI", (tmp_path,))
     monkeypatch.setattr(engines, "_HOOKS", ("no-such-hook",))
     both = {"podman version": "4.3.1\n", "docker version": "20"}
-    none, why = engines.choose(answering(both), gpus=True, uid=0)
+    none, why = engines.choose_engine(answering(both), gpus=True, uid=0)
     assert none is None
     assert "nvidia-ctk: no nvidia-ctk" in why
     assert "docker: nvidia-container-toolkit missing" in why
     runtimes = both | {"docker info": '{"nvidia": {}}'}
-    assert engines.choose(answering(runtimes), gpus=True, uid=0)[0] == Engine(DOCKER)
+    assert engines.choose_engine(answering(runtimes), gpus=True, uid=0)[0] == Engine(DOCKER)
     described = both | {"nvidia-ctk cdi generate": ""}
-    assert engines.choose(answering(described), gpus=True, uid=0)[0] == Engine(PODMAN)
+    assert engines.choose_engine(answering(described), gpus=True, uid=0)[0] == Engine(PODMAN)
     (tmp_path / "nvidia.yaml").touch()
-    assert engines.choose(answering(both), gpus=True, uid=0)[0] == Engine(PODMAN)
+    assert engines.choose_engine(answering(both), gpus=True, uid=0)[0] == Engine(PODMAN)
     old = runtimes | {"podman version": "3.4.4\n"}  # Ubuntu 22.04's
-    assert engines.choose(answering(old), gpus=True, uid=0)[0] == Engine(DOCKER)
-    assert engines.choose(answering(old), gpus=False, uid=0)[0] == Engine(PODMAN)
-    none, why = engines.choose(answering({"podman version": "3.4.4\n"}), gpus=True, uid=0)
+    assert engines.choose_engine(answering(old), gpus=True, uid=0)[0] == Engine(DOCKER)
+    assert engines.choose_engine(answering(old), gpus=False, uid=0)[0] == Engine(PODMAN)
+    none, why = engines.choose_engine(answering({"podman version": "3.4.4\n"}), gpus=True, uid=0)
     assert none is None
     assert "podman: 3.4.4 hands no GPUs in, 4.1 does" in why
 
 
 def test_what_an_engine_knows_of_an_image() -> None:
     pulled = {"Id": "ab", "Digest": "sha256:d", "RepoDigests": ["r/x@sha256:e"]}
-    assert engines.parse_inspected(json.dumps([pulled])) == LocalImage("sha256:ab", "sha256:d")
+    assert engines.parse_image_inspect(json.dumps([pulled])) == LocalImage("sha256:ab", "sha256:d")
     docker = {"Id": "sha256:ab", "RepoDigests": ["r/x@sha256:e"]}
-    assert engines.parse_inspected(json.dumps([docker])) == LocalImage("sha256:ab", "sha256:e")
+    assert engines.parse_image_inspect(json.dumps([docker])) == LocalImage("sha256:ab", "sha256:e")
     made_here = {"Id": "sha256:ab", "RepoDigests": []}
-    assert engines.parse_inspected(json.dumps([made_here])) == LocalImage("sha256:ab", "sha256:ab")
+    assert engines.parse_image_inspect(json.dumps([made_here])) == LocalImage(
+        "sha256:ab", "sha256:ab"
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,6 +186,6 @@ def test_what_an_engine_knows_of_an_image() -> None:
 )
 def test_a_login_is_for_its_registry(image: str, server: str, keys: set[str]) -> None:
     login = {"username": "u", "password": "p:w"} | ({"server": server} if server else {})
-    found = engines.make_logins(image, login)["auths"]
+    found = engines.registry_config(image, login)["auths"]
     assert found.keys() == keys
     assert {base64.b64decode(entry["auth"]) for entry in found.values()} == {b"u:p:w"}

@@ -1,4 +1,4 @@
-"""Who is who in a tree of processes."""
+"""Identify and signal the processes in a tree."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def started(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def names(found: list[Process]) -> list[str]:
-    """The last argument of each."""
+    """Return the last argument of each."""
     lines = (Path(f"/proc/{process.pid}/cmdline").read_bytes() for process in found)
     return sorted(line.split(b"\0")[-2].decode() for line in lines if line)
 
@@ -146,7 +146,7 @@ def stopped(root: int) -> list[Process]:
 
 
 def test_a_tree_is_killed_with_what_left_it(tmp_path: Path) -> None:
-    """Each process starts the next one and ends: whoever looks twice sees two different ones."""
+    """Each process starts the next one and ends, so that two scans see different processes."""
     runner = tmp_path / "runner.py"
     runner.write_text(
         "import os, time\n"
@@ -183,7 +183,7 @@ def test_a_session_outlives_its_leader_and_is_not_a_stranger_s() -> None:
 def test_what_belongs_to_another_user_does_not_save_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As below `sudo docker run`: the rest has been stopped, and must not stay so."""
+    """As below `sudo docker run`: the other processes were stopped, and must not stay stopped."""
     opened: dict[int, int] = {}
     pidfd_open, pidfd_send, killpg = os.pidfd_open, signal.pidfd_send_signal, os.killpg
 
@@ -224,7 +224,7 @@ def test_what_belongs_to_another_user_does_not_save_the_rest(
 def test_what_is_roots_is_signalled_and_looked_at_through_sudo(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As in a container of docker's, on a machine where the agent's user may become root."""
+    """As in a docker container, on a machine where the agent's user may use sudo."""
     log = tmp_path / "log"
     sudo = tmp_path / "sudo"
     pipe = '[ "$1" = readlink ] && echo "pipe:[1]" && exit'
@@ -253,7 +253,7 @@ def test_what_is_roots_is_signalled_and_looked_at_through_sudo(
 
 
 def test_a_script_that_is_long_gone_is_not_killed_by_its_numbers(tmp_path: Path) -> None:
-    """Its keeper's id and its own belong to others by now."""
+    """The ids of the supervisor and the script belong to other processes by now."""
     with started("bash", "-c", "sleep 1000; true") as keeper, started("sleep", "1000") as program:
         wait_until("its child is up", lambda: "1000" in names(descendants(keeper.pid)))
         pids = {"keeper": [keeper.pid, 1], "program": [program.pid, 1]}

@@ -1,4 +1,4 @@
-"""What is asked of a registry again, and what is not."""
+"""Which pull errors are retried."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from collections.abc import Sequence
 import pytest
 
 from trainer.agent.process.engines import DOCKER, Engine, LocalImage
-from trainer.agent.process.pull import PAUSES_S, REFUSED, UNREACHED, bring, is_refusal
+from trainer.agent.process.pull import (
+    REFUSED,
+    RETRY_PAUSES_S,
+    UNREACHED,
+    is_permanent_error,
+    pull_image,
+)
 
 IMAGE = "r.example/x:1"
 
 
 class Machine:
-    """Its engine has the image after the pull that prints "done"."""
+    """A machine whose engine has the image after the pull that prints "done"."""
 
     def __init__(self, *pulls: str, has: str = "") -> None:
         self.pulls = list(pulls)
@@ -36,7 +42,7 @@ class Machine:
 
     def bring(self, image: str = IMAGE) -> tuple[int, str, LocalImage | None, bool]:
         outside = {"run": self.run, "pull": self.pull, "sleep": self.slept.append}
-        return bring(Engine(DOCKER), image, "", **outside)  # type: ignore[arg-type]
+        return pull_image(Engine(DOCKER), image, "", **outside)  # type: ignore[arg-type]
 
 
 def test_an_image_that_is_here_is_not_pulled() -> None:
@@ -50,14 +56,14 @@ def test_an_image_that_is_here_is_not_pulled() -> None:
 def test_what_may_pass_is_tried_again() -> None:
     machine = Machine("connection refused", "received unexpected HTTP status: 503", "done")
     assert machine.bring() == (0, "", LocalImage("sha256:1", "sha256:d"), True)
-    assert machine.slept == list(PAUSES_S[:2])
+    assert machine.slept == list(RETRY_PAUSES_S[:2])
 
 
 def test_a_registry_that_stays_away_is_this_machines_trouble() -> None:
     machine = Machine(*["dial tcp: i/o timeout"] * 6)
     code, text, found, _ = machine.bring()
     assert (code, found, machine.pulls) == (UNREACHED, None, [])
-    assert text == f"image {IMAGE} cannot be pulled, 6 times: dial tcp: i/o timeout"
+    assert text == f"image {IMAGE} cannot be pulled after 6 attempts: dial tcp: i/o timeout"
 
 
 def test_what_a_registry_will_never_give_is_asked_for_once() -> None:
@@ -85,4 +91,4 @@ def test_what_a_registry_will_never_give_is_asked_for_once() -> None:
     ],
 )
 def test_last_words(output: str, last_word: bool) -> None:
-    assert is_refusal(output) is last_word
+    assert is_permanent_error(output) is last_word

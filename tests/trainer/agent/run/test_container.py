@@ -1,4 +1,4 @@
-"""`setup` and `run` in a real container, of an image that was made here."""
+"""`setup` and `run` in a real container, from an image made here."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_an_image_is_pulled_with_its_login_and_the_login_is_seen_nowhere(
     assert (ok["status"], ok["pulled"]) == ("ok", True)
     assert ok["digest"] == registry.tags["lab/train:1"]
     wait_until("no container is left", lambda: podman.containers() == [], LIMIT_S)
-    assert not files_with(b"pass-word-1", node.home, node.places.memory)
+    assert not files_with(b"pass-word-1", node.home, node.paths.memory)
 
 
 def test_an_image_that_nobody_may_have_fails_the_job_with_a_text(
@@ -173,8 +173,7 @@ def test_what_is_killed_is_gone_and_a_generation_before_leaves_no_container(
 
 
 def test_the_end_of_who_holds_a_container_is_its_end(node: Node, podman: Podman) -> None:
-    """Whatever the engine starts by itself is left alone: only the client goes, as one of docker's
-    would whose container is nobody's child here."""
+    """Only the client is killed, as for docker, whose containers are not its children."""
     node.run()
     node.start(image=IMAGE, run="sleep 3000")
     node.wait_for(wire.STARTED, LIMIT_S)
@@ -201,7 +200,7 @@ def _asleep() -> list[str]:
 def test_a_program_of_our_engine_has_its_saver_in_its_container(
     node: Node, podman: Podman, tmp_path: Path
 ) -> None:
-    """It is killed after staging, and the save is committed all the same."""
+    """The program is killed after staging, and the save is still committed."""
     code = node.home / "code"
     for name in ("trainer", "providers", "spotd"):
         shutil.copytree(ROOT / name, code / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -232,7 +231,7 @@ def test_a_program_of_our_engine_has_its_saver_in_its_container(
 def test_buckets_copied_and_mounted_are_seen_in_the_container(
     node: Node, podman: Podman, tmp_path: Path
 ) -> None:
-    """Where its user says, which no other folder of ours has in it."""
+    """At paths chosen by the user, outside the agent's own folders."""
     with s3.serving() as made:
         open_store(made.url, made.options).put("a", b"words\n")
         copied, mounted = tmp_path / "copied", tmp_path / "mounted"

@@ -1,4 +1,4 @@
-"""What a script finds in its container."""
+"""Environment, folders and login of a container."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_the_environment_arrives_as_it_is_and_so_does_the_exit_code(
 def test_the_folders_of_the_job_are_seen_and_roots_home_is_the_images_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(container_contents, "_DATA", tmp_path / "disks")
+    monkeypatch.setattr(container_contents, "_LOCAL_DISKS", tmp_path / "disks")
     home, memory = Path("/root"), Path("/dev/shm/spotd-0/x")
-    places = AgentPaths(home / ".spotd", home / ".spotd/j/g1", memory)
+    paths = AgentPaths(home / ".spotd", home / ".spotd/j/g1", memory)
     packages = (Package("0" * 64, ""), Package("1" * 64, "/opt/data"))
     start = Node(tmp_path).start_document(packages=packages, store_url=f"file://{tmp_path}/a%20b")
     expected = ["/opt/data", "/root/.spotd", f"{tmp_path}/a b"]
-    assert container_contents.shared_folders(places, start, home) == sorted(expected)
+    assert container_contents.shared_folders(paths, start, home) == sorted(expected)
     assert (tmp_path / "a b").is_dir()
 
     (tmp_path / "disks").mkdir()
@@ -51,12 +51,14 @@ def test_a_login_is_taken_from_secrets_and_variables(tmp_path: Path) -> None:
     node = Node(tmp_path)
     names = {"SKYPILOT_DOCKER_USERNAME": "u", "SKYPILOT_DOCKER_SERVER": "nvcr.io"}
     start = node.start_document(envs=names, secrets={"SKYPILOT_DOCKER_PASSWORD": "p"})
-    assert container_contents.login_of(start) == {
+    assert container_contents.registry_login(start) == {
         "username": "u",
         "password": "p",
         "server": "nvcr.io",
     }
     assert (
-        container_contents.login_of(node.start_document(secrets={"SKYPILOT_DOCKER_PASSWORD": "p"}))
+        container_contents.registry_login(
+            node.start_document(secrets={"SKYPILOT_DOCKER_PASSWORD": "p"})
+        )
         == {}
     )

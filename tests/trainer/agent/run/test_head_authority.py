@@ -1,4 +1,4 @@
-"""HEAD on behalf of a script, where the store's answers come late or never."""
+"""HEAD for a script without our engine, when the store responds late or never."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The saver beside the program: what is staged is saved, whatever becomes of the program."""
+"""The saver beside the program: staged data is saved, whatever happens to the program."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ import pytest
 from spotd import wire
 from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node, is_running
-from trainer.agent.base.pythons import OWN_PYTHON, find_python
-from trainer.agent.process.script_supervisor import Pids
+from trainer.agent.base.pythons import SAVER_PYTHON, find_python
+from trainer.agent.process.script_supervisor import ScriptPids
 from trainer.agent.run.saver import LAST_WORDS_S
 
 PROGRAM = f"{shlex.quote(sys.executable)} {Path(__file__).parents[1] / 'staging.py'}"
 
 
-def saver(node: Node) -> Pids:
-    found: Pids = wait_until("a saver", lambda: node.pids("saver"))
+def saver(node: Node) -> ScriptPids:
+    found: ScriptPids = wait_until("a saver", lambda: node.pids("saver"))
     return found
 
 
 @contextlib.contextmanager
 def held_up(node: Node) -> Iterator[None]:
-    """The store takes no conditional write meanwhile."""
+    """The store accepts no conditional write meanwhile."""
     folder = node.store_root / ".store"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("wb") as lock:
@@ -138,7 +138,7 @@ def test_of_a_job_that_goes_on_the_saver_is_there_before_the_program(
         start = {"engine": "spotd", "head_generation": 1, "setup": setup}
         after.start(run=f"{PROGRAM} --steps 5", **start)
         early = saver(after)
-        wait_until("it accepts", after.places.saver_socket.exists)
+        wait_until("it accepts", after.paths.saver_socket.exists)
         assert wire.STARTED not in after.kinds()
         go_on.touch()
         assert after.wait_for(wire.EXITED).data["code"] == wire.EXIT_FINISHED, after.log()
@@ -148,7 +148,7 @@ def test_of_a_job_that_goes_on_the_saver_is_there_before_the_program(
 
 
 def test_one_that_ends_before_the_program_asks_is_replaced(node: Node, tmp_path: Path) -> None:
-    own = node.home / ".spotd" / OWN_PYTHON
+    own = node.home / ".spotd" / SAVER_PYTHON
     own.parent.mkdir(parents=True)
     own.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     own.chmod(0o700)

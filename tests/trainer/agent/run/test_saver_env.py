@@ -1,4 +1,4 @@
-"""The saver's environment is made of wheels that came with the job, by the machine's own Python."""
+"""The saver's environment is built from wheels sent with the job, by the machine's own Python."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ from spotd.act.bundle import build_bundle
 from spotd.act.saver_env import SaverEnv, pack, pythons_in, wheels
 from tests.trainer.agent.node import Node
 from trainer.agent.data.packages import put_package
-from trainer.agent.run.saver_env import Interpreter, choose, fit, interpreters, make_tools
+from trainer.agent.run.saver_env import (
+    Interpreter,
+    choose_wheels,
+    ensure_saver_env,
+    find_interpreters,
+    wheels_fit,
+)
 
 OURS = Interpreter(sys.executable, sys.version_info[1], os.uname().machine)
 ABI3 = "obstore-0.12.1-cp311-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
@@ -30,7 +36,7 @@ PURE = "typing_extensions-4.15.0-py3-none-any.whl"
 
 @pytest.fixture
 def bare(tmp_path: Path) -> str:
-    """A Python of this machine with the standard library alone."""
+    """A Python of this machine with only the standard library."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     python = tmp_path / "bare" / "bin" / "python"
     found = subprocess.run([python, "-c", "import xxhash"], capture_output=True, check=False)
@@ -50,14 +56,14 @@ def bare(tmp_path: Path) -> str:
 )
 def test_what_fits_a_python(minor: int, machine: str, chosen: list[str] | None) -> None:
     names = [ABI3, HASH.format(11), HASH.format(13), PURE]
-    found = choose(names, Interpreter("/usr/bin/python3", minor, machine))
+    found = choose_wheels(names, Interpreter("/usr/bin/python3", minor, machine))
     assert (found and sorted(found)) == (chosen and sorted(chosen))
 
 
 def test_what_this_box_has_installed_is_sent_as_wheels(tmp_path: Path) -> None:
     found = wheels(tmp_path / "none")
     assert {name.partition("-")[0] for name in found} == {"obstore", "xxhash", "typing_extensions"}
-    assert choose(found, OURS) is not None
+    assert choose_wheels(found, OURS) is not None
     assert pack(found) == pack(wheels(tmp_path / "none")), "the same again"
     more = tmp_path / "wheels"
     more.mkdir()
@@ -71,7 +77,7 @@ def test_what_this_box_has_installed_is_sent_as_wheels(tmp_path: Path) -> None:
 
 
 def test_a_python_that_lacks_both_gets_an_environment(tmp_path: Path, bare: str) -> None:
-    """The agent's own code, on a Python with nothing, as on a machine."""
+    """The agent's own code, on a Python without other packages, as on a machine."""
     data = pack(wheels(tmp_path / "none"))
     digest, home = hashlib.sha256(data).hexdigest(), tmp_path / "home"
     put_package(home, digest, io.BytesIO(data))
@@ -79,16 +85,16 @@ def test_a_python_that_lacks_both_gets_an_environment(tmp_path: Path, bare: str)
     bundle.write_bytes(build_bundle().data)
     text = (
         "from pathlib import Path; import sys\n"
-        "from trainer.agent.base.pythons import adopt, find_python\n"
-        "from trainer.agent.run.saver_env import make_tools\n"
+        "from trainer.agent.base.pythons import add_saver_packages, find_python\n"
+        "from trainer.agent.run.saver_env import ensure_saver_env\n"
         f"home = Path({str(home)!r})\n"
         "assert find_python(home, 's3://b') == find_python(home, 'file:///x') == ''\n"
-        f"print(make_tools(home, {digest!r}))\n"
+        f"print(ensure_saver_env(home, {digest!r}))\n"
         "print(find_python(home, 's3://b'))\n"
-        "adopt(home)\n"
+        "add_saver_packages(home)\n"
         "from providers.stores import open_store\n"
         "print(open_store('s3://b/x', {'region': 'r'}).url)\n"
-        f"assert make_tools(home, {digest!r}) == ''\n"
+        f"assert ensure_saver_env(home, {digest!r}) == ''\n"
     )
     env = {"PATH": "/nowhere", "PYTHONPATH": str(bundle)}
     done = subprocess.run(
@@ -99,13 +105,13 @@ def test_a_python_that_lacks_both_gets_an_environment(tmp_path: Path, bare: str)
     assert python == str(home / "saver/made/bin/python")
     words = [python, "-m", "trainer.saver", "--help"]
     said = subprocess.run(words, capture_output=True, text=True, env=env, check=False, timeout=60)
-    assert "saves what the training processes" in said.stdout, said.stderr
+    assert "Run the saver process" in said.stdout, said.stderr
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a Python that stands alone, laid out as python-build-standalone's are: this
-    machine's, with its standard library, in another place."""
+    """A relocatable Python, laid out like python-build-standalone's: a copy of this machine's, with
+    its standard library."""
     folder = tmp_path_factory.mktemp("alone")
     version = sysconfig.get_python_version()
     path = folder / f"cpython-{version}.0+20260101-{os.uname().machine}-{KIND}"
@@ -150,9 +156,9 @@ def test_pythons_that_stand_alone_are_packages_of_their_own(tmp_path: Path, alon
 OLD = (
     "from pathlib import Path; import sys; sys.path.insert(0, sys.argv[1])\n"
     "from trainer.agent.run import saver_env as tools\n"
-    "known = tools._ask\n"
-    "tools._ask = lambda path: None if path == sys.executable else known(path)\n"
-    "print(tools.make_tools(Path(sys.argv[2]), sys.argv[3]))\n"
+    "known = tools._probe\n"
+    "tools._probe = lambda path: None if path == sys.executable else known(path)\n"
+    "print(tools.ensure_saver_env(Path(sys.argv[2]), sys.argv[3]))\n"
 )
 
 
@@ -181,7 +187,7 @@ def test_a_machine_whose_python_is_too_old_uses_the_one_that_was_sent(
         return done.stdout.strip()
 
     put_package(home, tools.digest, io.BytesIO(store.get(f"packages/{tools.digest}")[0]))
-    assert "there is no Python of 3.11 or newer here: lay one into" in make()
+    assert "there is no Python 3.11 or newer here: put one into" in make()
     assert not (home / "saver" / "made").exists()
     python = tools.pythons[0].digest
     put_package(home, python, io.BytesIO(store.get(f"packages/{python}")[0]))
@@ -194,7 +200,7 @@ def test_a_machine_whose_python_is_too_old_uses_the_one_that_was_sent(
     env["PYTHONPATH"] = str(Path.cwd())
     words = [str(made), "-m", "trainer.saver", "--help"]
     said = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
-    assert "saves what the training processes" in said.stdout, said.stderr
+    assert "Run the saver process" in said.stdout, said.stderr
 
 
 def test_a_python_that_cannot_be_unpacked_leaves_nothing(
@@ -216,15 +222,15 @@ def test_a_python_that_cannot_be_unpacked_leaves_nothing(
 
 
 def test_a_python_is_sent_where_no_wheels_fit_one(node: Node) -> None:
-    """The agent of this machine could do without: one that lacks what is needed is asked."""
+    """This machine's agent has all modules, so one that lacks them is simulated."""
     home, digests = node.home / ".spotd", {}
     for name, found in (("fits", wheels(node.home)), ("not", {PURE: b""})):
         data = pack(found)
         digests[name] = hashlib.sha256(data).hexdigest()
         put_package(home, digests[name], io.BytesIO(data))
-    assert fit(home, digests["fits"])
-    assert not fit(home, digests["not"])
-    assert not fit(home, "0" * 64), "it was not sent"
+    assert wheels_fit(home, digests["fits"])
+    assert not wheels_fit(home, digests["not"])
+    assert not wheels_fit(home, "0" * 64), "it was not sent"
     for tools, machine, able, has in (
         ("fits", os.uname().machine, False, True),
         ("not", os.uname().machine, False, False),
@@ -250,8 +256,8 @@ KIND = "unknown-linux-gnu-install_only.tar.gz"
 NOT_GLIBC = "cpython-3.12.8+20260101-x86_64-unknown-linux-musl-install_only.tar.gz"
 MAKE = (
     "from pathlib import Path; import sys; sys.path.insert(0, sys.argv[1])\n"
-    "from trainer.agent.run.saver_env import make_tools\n"
-    "print(make_tools(Path(sys.argv[2]), sys.argv[3]))"
+    "from trainer.agent.run.saver_env import ensure_saver_env\n"
+    "print(ensure_saver_env(Path(sys.argv[2]), sys.argv[3]))"
 )
 
 
@@ -280,9 +286,9 @@ def test_of_what_does_not_fit_the_machine_is_told_what_to_do(tmp_path: Path) -> 
 
 
 def test_who_has_what_is_needed_is_sent_and_makes_nothing(node: Node) -> None:
-    assert interpreters()[0].minor == sys.version_info[1]
+    assert find_interpreters()[0].minor == sys.version_info[1]
     digest = "0" * 64
-    assert make_tools(node.home, digest) == "", "not even looked for"
+    assert ensure_saver_env(node.home, digest) == "", "not even looked for"
     asked = node.call("has", "--digest", digest, "--unless-able")
     assert asked.stdout == b'{"has": true}\n'
     assert node.call("has", "--digest", digest).stdout == b'{"has": false}\n'

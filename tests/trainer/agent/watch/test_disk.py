@@ -1,4 +1,5 @@
-"""A disk that stays full is told of once, from memory if need be, and that there is room again."""
+"""A disk that stays full is reported once, from memory if necessary, and again when it has
+space."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from spotd.wire import JournalEntry
 from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
 from trainer.agent.base.journal import Journal, JournalReader
-from trainer.agent.watch.disk import LOW_MIB, STAYS_S, Disk
+from trainer.agent.watch.disk import CONFIRM_S, LOW_MIB, DiskMonitor
 
 WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).parents[1] / 'worker.py'}"
 MIB = 1 << 20
@@ -25,7 +26,7 @@ SIZE_MIB = 4096
 
 
 class Space:
-    """What the file system says of itself; `full` by default."""
+    """The values of statvfs; `full` by default."""
 
     def __init__(self, **fields: int) -> None:
         self.f_frsize = 4096
@@ -64,34 +65,34 @@ def said(folder: Path) -> list[tuple[bool, str]]:
     return [(e.data["full"], e.data["text"]) for e in entries if e.kind == wire.DISK]
 
 
-def look(disk: Disk, begin_s: float, end_s: float) -> None:
-    """Twice a second, as the agent does."""
+def check(disk: DiskMonitor, begin_s: float, end_s: float) -> None:
+    """Check twice a second, as the agent does."""
     for half in range(int(begin_s * 2), int(end_s * 2) + 1):
-        disk.look(half / 2)
+        disk.check(half / 2)
 
 
 def test_one_that_stays_full_is_told_once(tmp_path: Path, journal: Journal, space: Space) -> None:
-    disk = Disk(tmp_path, journal, 0.0, full=False)
-    look(disk, 0, STAYS_S - 0.5)
+    disk = DiskMonitor(tmp_path, journal, 0.0, full=False)
+    check(disk, 0, CONFIRM_S - 0.5)
     assert said(tmp_path) == []
-    look(disk, STAYS_S, 10 * STAYS_S)
+    check(disk, CONFIRM_S, 10 * CONFIRM_S)
     assert said(tmp_path) == [(True, f"0 of {SIZE_MIB} MiB are free at {tmp_path}")]
     space.set(**ROOM)
-    look(disk, 10 * STAYS_S + 1, 20 * STAYS_S)
+    check(disk, 10 * CONFIRM_S + 1, 20 * CONFIRM_S)
     assert said(tmp_path)[1:] == [(False, f"{LOW_MIB} of {SIZE_MIB} MiB are free at {tmp_path}")]
 
 
 def test_one_that_is_full_again_and_again_does_not_stay_so(
     tmp_path: Path, journal: Journal, space: Space
 ) -> None:
-    """A program that saves in files and removes the old ones: the other way round as well."""
+    """A program that saves to files and removes old ones; also the other way round."""
     for full in (False, True):
-        disk = Disk(tmp_path, journal, 0.0, full=full)
+        disk = DiskMonitor(tmp_path, journal, 0.0, full=full)
         for minute in range(10):
             space.set(f_bfree=0, f_bavail=0)
-            look(disk, minute * 60, minute * 60 + 30)
+            check(disk, minute * 60, minute * 60 + 30)
             space.set(**ROOM)
-            look(disk, minute * 60 + 30.5, minute * 60 + 59.5)
+            check(disk, minute * 60 + 30.5, minute * 60 + 59.5)
     assert said(tmp_path) == []
 
 
@@ -118,7 +119,7 @@ def test_what_counts_as_full(
 ) -> None:
     space.set(**fields)
     monkeypatch.setattr(os, "geteuid", lambda: uid)
-    look(Disk(tmp_path, journal, 0.0, full=False), 0, STAYS_S)
+    check(DiskMonitor(tmp_path, journal, 0.0, full=False), 0, CONFIRM_S)
     assert [one for one, _ in said(tmp_path)] == [True] * full
 
 
@@ -126,16 +127,16 @@ def test_a_journal_that_is_refused_counts_whatever_is_said_to_be_free(
     tmp_path: Path, journal: Journal, space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space.set(**ROOM)
-    disk = Disk(tmp_path, journal, 0.0, full=False)
+    disk = DiskMonitor(tmp_path, journal, 0.0, full=False)
     with monkeypatch.context() as over_quota:
         for error, full in ((errno.EIO, False), (errno.EDQUOT, True)):
             over_quota.setattr(os, "write", refusing(error))
             journal.append(wire.WARNING)
-            look(disk, 100 * full, 100 * full + STAYS_S)
+            check(disk, 100 * full, 100 * full + CONFIRM_S)
             assert [one for one, _ in said(tmp_path)] == [True] * full
     assert said(tmp_path)[0][1].startswith("it refuses the journal at")
     journal.retry()
-    look(disk, 200, 200 + STAYS_S)
+    check(disk, 200, 200 + CONFIRM_S)
     assert [one for one, _ in said(tmp_path)] == [True, False]
 
 
@@ -151,7 +152,7 @@ def refusing(error: int) -> Callable[[int, bytes], int]:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Node]:
-    """One whose disk has 96 MiB. Root is needed to mount it."""
+    """A machine with a disk of 96 MiB. Root is needed to mount it."""
     folder = tmp_path / "disk"
     folder.mkdir()
     options = ["-t", "tmpfs", "-o", f"size={LOW_MIB + 32}m", "tmpfs", str(folder)]
@@ -168,7 +169,7 @@ def ballast(node: Node) -> Path:
 
 
 def is_full(node: Node) -> bool:
-    """Fill what is left, and see."""
+    """Fill the remaining space and return whether it is full."""
     try:
         with ballast(node).open("ab", buffering=0) as file:
             while file.write(bytes(MIB)):
@@ -179,13 +180,13 @@ def is_full(node: Node) -> bool:
 
 
 def heard(node: Node) -> list[JournalEntry]:
-    entries = JournalReader(node.places.journal, node.places.overflow, 0).read()
+    entries = JournalReader(node.paths.journal, node.paths.overflow, 0).read()
     return [entry for entry in entries if entry.kind == wire.DISK]
 
 
 @pytest.mark.root
 def test_a_disk_that_gets_full_under_training(machine: Node) -> None:
-    """It is told, and training goes on; an agent that comes after knows what was said."""
+    """It is reported and training continues; a restarted agent knows what was reported."""
     machine.run()
     machine.start(run=WORKER, engine="spotd")
     machine.wait_for(wire.PROGRESS)
@@ -194,7 +195,7 @@ def test_a_disk_that_gets_full_under_training(machine: Node) -> None:
     ballast(machine).write_bytes(bytes(40 * MIB))
     told = machine.wait_for(wire.DISK).data
     assert told["full"] is True
-    assert told["text"].endswith(f"of {LOW_MIB + 32} MiB are free at {machine.places.folder}")
+    assert told["text"].endswith(f"of {LOW_MIB + 32} MiB are free at {machine.paths.folder}")
     machine.kill_agent()
     machine.run()
     machine.live_on(3.0)
@@ -212,7 +213,7 @@ def test_it_is_told_from_memory_where_nothing_can_be_written(machine: Node) -> N
     machine.run()
     machine.start(run=WORKER, engine="spotd")
     machine.wait_for(wire.PROGRESS)
-    wait_until("lines go to memory", lambda: is_full(machine) and machine.places.overflow.exists())
+    wait_until("lines go to memory", lambda: is_full(machine) and machine.paths.overflow.exists())
     wait_until("it is told", lambda: heard(machine))
     assert wire.DISK not in machine.kinds()
     ballast(machine).unlink()

@@ -1,4 +1,4 @@
-"""A slow look at the GPUs finds what the kernel does not tell."""
+"""A slow GPU check finds what the kernel does not report."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from spotd import wire
 from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
 from trainer.agent.watch import gpus
-from trainer.agent.watch.gpus import FIELDS, Gpu, Look, Watch, ask, parse
+from trainer.agent.watch.gpus import FIELDS, Gpu, GpuMonitor, GpuReport, parse, query
 from trainer.agent.watch.kernel import Grade
 
 FOLDER = Path(__file__).with_name("nvidia")
 WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).parents[1] / 'worker.py'}"
 
 
-def look(name: str, rows: str = "") -> Look:
+def look(name: str, rows: str = "") -> GpuReport:
     said = (FOLDER / f"{name}.csv").read_text()
     return parse(said, rows=(FOLDER / f"{rows}.csv").read_text() if rows else "")
 
 
 def judge(*names: str) -> list[tuple[Grade, str]]:
-    """What follows from the last of these looks."""
-    watch = Watch()
-    found = [watch.judge(look(*name.split("+"))) for name in names]
+    """Return the findings of the last of these reports."""
+    monitor = GpuMonitor()
+    found = [monitor.judge(look(*name.split("+"))) for name in names]
     return [(finding.grade, finding.text) for finding in found[-1]]
 
 
 def nvidia_smi(folder: Path, answers: str) -> Path:
-    """A program that prints what the file `answers` names, and once what `once` does."""
+    """A program that prints the file that `answers` names, and `once` the first time."""
     program = folder / "nvidia-smi"
     text = f"""#!/bin/sh
 case "$1" in --query-remapped-rows=*) exit 0;; esac
@@ -51,12 +51,12 @@ def test_what_it_shows_is_read() -> None:
     found = look("well")
     assert found.gpus[2] == Gpu("2", "00000000:75:00.0", busy=1.0, ecc=0)
     assert len(found.gpus) == 4
-    assert (found.lost, found.words) == ((), "")
+    assert (found.lost, found.message) == ((), "")
 
 
 @pytest.mark.req("HLT-01")
 def test_what_a_gpu_does_not_say_is_nothing() -> None:
-    """A workstation's GPU counts no errors of memory, and one reading that fails is no failure."""
+    """A workstation GPU does not count memory errors, and one failed reading is no failure."""
     found = look("no_ecc").gpus
     assert [(gpu.busy, gpu.ecc) for gpu in found] == [(0.12, None), (None, None), (None, None)]
     assert judge("no_ecc", "no_ecc") == []
@@ -116,12 +116,12 @@ def test_rows_that_wait_for_a_reset_are_told() -> None:
 
 
 def test_errors_that_were_dealt_with_are_not_counted_again() -> None:
-    """The kernel's own word on an error of memory came first, and the program began again."""
-    watch = Watch()
-    watch.judge(look("well"))
-    watch.forget_errors()
-    assert watch.judge(look("ecc")) == []
-    assert watch.judge(look("ecc")) == []
+    """The kernel reported the memory error first, and the program was restarted."""
+    monitor = GpuMonitor()
+    monitor.judge(look("well"))
+    monitor.forget_errors()
+    assert monitor.judge(look("ecc")) == []
+    assert monitor.judge(look("ecc")) == []
 
 
 def test_a_field_that_the_driver_does_not_know_is_left_out(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ esac
 """
     )
     program.chmod(0o700)
-    found, fields = ask(str(program), FIELDS)
+    found, fields = query(str(program), FIELDS)
     assert tuple(fields) == FIELDS[:-1]
     assert [gpu.slowed for gpu in found.gpus] == ["it is too hot", "", "", ""]
 
@@ -144,7 +144,7 @@ esac
 def test_one_that_does_not_answer_is_told_once_and_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpus, "ANSWER_S", 0.05)
+    monkeypatch.setattr(gpus, "TIMEOUT_S", 0.05)
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o700)
@@ -162,13 +162,13 @@ def test_one_that_does_not_answer_is_told_once_and_left(
 
     run = gpus._run
     monkeypatch.setattr(gpus, "_run", looked)
-    gpus.watch(str(program), ended, lambda _: False, silent, every_s=0.01)
+    gpus.watch_gpus(str(program), ended, lambda _: False, silent, every_s=0.01)
     assert len(calls) == 3
     assert told == ["nvidia-smi does not answer within 0.05 s"]
 
 
 def test_a_machine_without_nvidia_smi_is_not_looked_at(tmp_path: Path) -> None:
-    gpus.watch(str(tmp_path / "none"), threading.Event(), lambda _: True, pytest.fail)
+    gpus.watch_gpus(str(tmp_path / "none"), threading.Event(), lambda _: True, pytest.fail)
 
 
 # --- a real agent

@@ -1,5 +1,4 @@
-"""A program that makes no step any more is shown, ended, and begun again; the second time it was
-its last on this machine."""
+"""A hung program is reported, ended and restarted; the second time the machine is given up."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ from tests.trainer.agent.node import Node
 from trainer.agent.base.desired_state import DesiredState
 from trainer.agent.run.journal_replay import JournalReplay
 from trainer.agent.run.timing_stats import TimingStats
-from trainer.agent.watch.hang_detector import GLANCE_S, LEAST_S, MIN_REPORTS, StepWatch
-from trainer.agent.watch.ranks import Ranks
+from trainer.agent.watch.hang_detector import MAX_GAP_S, MIN_REPORTS, MIN_SILENT_S, HangDetector
+from trainer.agent.watch.ranks import RankProgress
 
 PYTHON = shlex.quote(sys.executable)
 WORKER = f"{PYTHON} {Path(__file__).parents[1] / 'worker.py'}"
@@ -34,92 +33,93 @@ def codes(node: Node) -> list[int]:
 # --- what counts as hanging
 
 
-def watch_of(step_s: float, reports: int = 3, *, stepping: bool = True) -> StepWatch:
+def watch_of(step_s: float, reports: int = 3, *, stepping: bool = True) -> HangDetector:
     past = JournalReplay("boot", False, frozenset(), (), (), (step_s,) * reports, 5)
-    return StepWatch(TimingStats(past, DesiredState(Path("unused"))), 0.0, stepping=stepping)
+    return HangDetector(TimingStats(past, DesiredState(Path("unused"))), 0.0, stepping=stepping)
 
 
-def silent_until(watch: StepWatch, until_s: float, begin_s: float = 0.0) -> float | None:
-    """When it is found to hang, looked at each half second."""
+def silent_until(watch: HangDetector, until_s: float, begin_s: float = 0.0) -> float | None:
+    """Return when it is found to hang, with a check every half second."""
     moments = (begin_s + 0.5 * n for n in range(int((until_s - begin_s) * 2) + 1))
-    return next((now for now in moments if watch.look(now)), None)
+    return next((now for now in moments if watch.check(now)), None)
 
 
 @pytest.mark.parametrize(
-    ("step_s", "limit_s"), [(0.1, LEAST_S), (20.0, LEAST_S), (30.0, 150.0), (600.0, 3000.0)]
+    ("step_s", "limit_s"),
+    [(0.1, MIN_SILENT_S), (20.0, MIN_SILENT_S), (30.0, 150.0), (600.0, 3000.0)],
 )
 def test_it_takes_five_steps_and_two_minutes(step_s: float, limit_s: float) -> None:
     assert silent_until(watch_of(step_s), 4000.0) == limit_s
 
 
 @pytest.mark.parametrize("watch", [watch_of(1.0, reports=2), watch_of(1.0, stepping=False)])
-def test_nothing_is_said_of_a_program_whose_steps_are_not_known(watch: StepWatch) -> None:
+def test_nothing_is_said_of_a_program_whose_steps_are_not_known(watch: HangDetector) -> None:
     assert silent_until(watch, 10_000.0) is None
 
 
 def test_every_word_of_the_program_shows_that_it_lives() -> None:
     watch = watch_of(1.0)
-    assert silent_until(watch, LEAST_S - 1) is None
-    watch.hear(stepped=False)
-    assert silent_until(watch, 10_000.0, begin_s=LEAST_S - 1) == pytest.approx(
-        2 * LEAST_S - 1, abs=GLANCE_S
+    assert silent_until(watch, MIN_SILENT_S - 1) is None
+    watch.on_message(stepped=False)
+    assert silent_until(watch, 10_000.0, begin_s=MIN_SILENT_S - 1) == pytest.approx(
+        2 * MIN_SILENT_S - 1, abs=MAX_GAP_S
     )
 
 
 def test_a_time_in_which_nobody_looked_is_no_silence() -> None:
     watch = watch_of(1.0)
-    assert not watch.look(1.0)
-    assert not watch.look(5000.0), "the machine was frozen, and the program with it"
-    assert watch.silent_s == 1.0 + GLANCE_S
+    assert not watch.check(1.0)
+    assert not watch.check(5000.0), "the machine was frozen, and the program with it"
+    assert watch.silent_s == 1.0 + MAX_GAP_S
 
 
 def test_a_program_that_says_how_long_it_is_busy_has_that_time() -> None:
     watch = watch_of(1.0)
-    watch.excuse(600.0)
+    watch.allow_silence(600.0)
     assert silent_until(watch, 599.0) is None
     assert silent_until(watch, 700.0, begin_s=599.0) == 600.0
-    watch.hear(stepped=True)
-    assert silent_until(watch, 10_000.0, begin_s=600.0) == 600.0 + LEAST_S, "for that once"
+    watch.on_message(stepped=True)
+    assert silent_until(watch, 10_000.0, begin_s=600.0) == 600.0 + MIN_SILENT_S, "for that once"
 
 
 def test_a_program_that_begins_again_is_left_alone_until_its_first_step() -> None:
     watch = watch_of(1.0)
-    watch.forget()
+    watch.reset()
     assert silent_until(watch, 10_000.0) is None
-    watch.hear(stepped=True)
-    assert silent_until(watch, 20_000.0, begin_s=10_000.0) == 10_000.0 + LEAST_S
+    watch.on_message(stepped=True)
+    assert silent_until(watch, 20_000.0, begin_s=10_000.0) == 10_000.0 + MIN_SILENT_S
 
 
 def test_one_rank_that_makes_no_step_hangs_whatever_the_others_say() -> None:
     watch = watch_of(1.0)
-    for second in range(int(LEAST_S)):
-        assert not watch.look(float(second))
-        watch.hear(stepped=True)
-        watch.hear_rank(0, second, float(second))
-        watch.hear_rank(1, min(second, 7), float(second))
-    assert silent_until(watch, LEAST_S + 20.0, begin_s=LEAST_S) == pytest.approx(
-        LEAST_S + 7.0, abs=1
+    for second in range(int(MIN_SILENT_S)):
+        assert not watch.check(float(second))
+        watch.on_message(stepped=True)
+        watch.on_rank_step(0, second, float(second))
+        watch.on_rank_step(1, min(second, 7), float(second))
+    assert silent_until(watch, MIN_SILENT_S + 20.0, begin_s=MIN_SILENT_S) == pytest.approx(
+        MIN_SILENT_S + 7.0, abs=1
     )
     assert watch.ranks.text == "rank 1 after step 7 and rank 0 after step 119"
 
 
 def test_the_others_wait_for_one_that_is_busy() -> None:
     watch = watch_of(1.0)
-    watch.hear_rank(0, 5, 0.0)
-    watch.hear_rank(1, 5, 0.0)
-    watch.excuse(600.0)
+    watch.on_rank_step(0, 5, 0.0)
+    watch.on_rank_step(1, 5, 0.0)
+    watch.allow_silence(600.0)
     assert silent_until(watch, 590.0) is None
-    watch.hear(stepped=False)  # it is done, and none of them has made a step since
-    assert silent_until(watch, 2000.0, begin_s=590.0) == pytest.approx(590.0 + LEAST_S, abs=1)
+    watch.on_message(stepped=False)  # it is done, and none of them has made a step since
+    assert silent_until(watch, 2000.0, begin_s=590.0) == pytest.approx(590.0 + MIN_SILENT_S, abs=1)
 
 
 def test_a_rank_that_has_ended_is_not_waited_for() -> None:
     watch = watch_of(1.0)
-    watch.hear_rank(1, 5, 0.0)
-    watch.ranks.leave(1)
+    watch.on_rank_step(1, 5, 0.0)
+    watch.ranks.remove(1)
     for second in range(300):
-        watch.hear(stepped=True)
-        assert not watch.look(float(second))
+        watch.on_message(stepped=True)
+        assert not watch.check(float(second))
 
 
 @pytest.mark.parametrize(
@@ -133,18 +133,18 @@ def test_a_rank_that_has_ended_is_not_waited_for() -> None:
     ],
 )
 def test_who_stopped_where(steps: dict[int, int], text: str) -> None:
-    ranks = Ranks()
+    ranks = RankProgress()
     for rank, step in steps.items():
-        ranks.hear(rank, step, 0.0)
+        ranks.on_step(rank, step, 0.0)
     assert ranks.text == text
 
 
 def test_how_long_a_step_takes_is_known_from_the_second_word_on() -> None:
-    ranks = Ranks()
-    assert ranks.hear(0, 100, 1.0) is None
-    assert ranks.hear(0, 104, 3.0) == 0.5
-    assert ranks.hear(0, 104, 9.0) is None, "no step"
-    assert ranks.hear(0, 3, 10.0) is None, "it began again"
+    ranks = RankProgress()
+    assert ranks.on_step(0, 100, 1.0) is None
+    assert ranks.on_step(0, 104, 3.0) == 0.5
+    assert ranks.on_step(0, 104, 9.0) is None, "no step"
+    assert ranks.on_step(0, 3, 10.0) is None, "it began again"
 
 
 # --- a real agent
@@ -152,7 +152,7 @@ def test_how_long_a_step_takes_is_known_from_the_second_word_on() -> None:
 
 @pytest.fixture(autouse=True)
 def no_py_spy(node: Node, tmp_path: Path) -> None:
-    """It would be asked first, where the machine has one; see test_stacks.py."""
+    """Hide py-spy, which would be tried first; see test_stack_dump.py."""
     node.environ["PATH"] = path_without(tmp_path / "path", ["py-spy"])
 
 
@@ -171,7 +171,7 @@ def test_a_program_that_hangs_begins_again_once(node: Node) -> None:
 
 
 def test_the_rank_that_hangs_is_named_with_the_function_it_hangs_in(node: Node) -> None:
-    """Rank 0 goes on stepping; the stacks of both are taken before either is ended."""
+    """Rank 0 continues to step; the stacks of both are taken before either is ended."""
     node.environ["SPOTD_HANG_S"] = "3"
     node.run()
     both = f"RANK=0 {WORKER} --rank 0 & RANK=1 {WORKER} --rank 1 --hang-at 150 & wait"
@@ -193,7 +193,7 @@ def test_the_rank_that_hangs_is_named_with_the_function_it_hangs_in(node: Node) 
 def test_a_program_that_goes_on_while_it_is_looked_at_is_not_ended(
     node: Node, tmp_path: Path
 ) -> None:
-    """The look itself may take seconds, and may be what wakes it."""
+    """Taking stacks may take seconds, and may be what wakes the program."""
     goes_on = tmp_path / "goes-on"
     spy = tmp_path / "py-spy"
     spy.write_text(f"#!/bin/sh\ntouch {goes_on}\nsleep 1\necho stacks\n")
@@ -203,13 +203,13 @@ def test_a_program_that_goes_on_while_it_is_looked_at_is_not_ended(
     node.start(run=f"{WORKER} --hang-at 5 --until {goes_on}", engine="spotd", progress_every_s=0.0)
     warning = node.wait_for(wire.WARNING, LIMIT_S)
     assert warning.data["text"].startswith("no step for 2 s after step 5")
-    assert warning.data["text"].endswith("; then it went on")
+    assert warning.data["text"].endswith("; then it continued")
     assert node.is_program_alive()
     assert wire.UNWELL not in node.kinds()
 
 
 def test_a_machine_without_rank_0_tells_and_ends_nobody(node: Node) -> None:
-    """Rank 0 may be at something that takes long, of which nobody here has heard."""
+    """Rank 0 may be in a long operation that is unknown on this machine."""
     node.environ["SPOTD_HANG_S"] = "3"
     node.rank = 1
     node.run()
@@ -268,7 +268,7 @@ def test_a_stop_of_a_program_that_hangs_is_a_stop(node: Node) -> None:
 def test_training_whose_ranks_wait_for_one_another_goes_on_after_it(
     node: Node, tmp_path: Path
 ) -> None:
-    """Real ranks in a real collective: one is frozen, and the other waits for it for ever."""
+    """Real ranks in a real collective: one is frozen, and the other waits for it forever."""
     data = tmp_path / "text"
     data.write_text("the quick brown fox jumps over the lazy dog\n" * 200)
     torchrun = Path(sys.executable).with_name("torchrun")
@@ -299,8 +299,8 @@ def test_training_whose_ranks_wait_for_one_another_goes_on_after_it(
 
 
 def _pid_of_rank(node: Node, rank: int) -> int:
-    """The training process of that rank, by what torchrun told it."""
-    wanted = {f"LOCAL_RANK={rank}".encode(), f"SPOTD_SOCKET={node.places.worker_socket}".encode()}
+    """Return the training process of that rank, by torchrun's environment."""
+    wanted = {f"LOCAL_RANK={rank}".encode(), f"SPOTD_SOCKET={node.paths.worker_socket}".encode()}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             try:

@@ -1,4 +1,4 @@
-"""A GPU that fails says so in the kernel's log, and the machine is given up."""
+"""A GPU failure in the kernel's log makes the agent give the machine up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from spotd import wire
 from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import Node
-from trainer.agent.watch.kernel import Grade, Xid, find_xids, watch
+from trainer.agent.watch.kernel import Grade, Xid, find_xids, watch_kernel
 
 WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).parents[1] / 'worker.py'}"
 # As the driver words them; /dev/kmsg puts "priority,number,microseconds,flags;" before each.
@@ -73,7 +73,7 @@ def test_what_was_there_before_is_told_from_news(tmp_path: Path) -> None:
     def hear(xid: Xid, news: bool) -> None:
         heard.append((xid, news))
 
-    thread = threading.Thread(target=watch, args=(str(kmsg), ended, hear, heard.clear))
+    thread = threading.Thread(target=watch_kernel, args=(str(kmsg), ended, hear, heard.clear))
     thread.start()
     wait_until("what was there", lambda: heard)
     with kmsg.open("ab") as file:

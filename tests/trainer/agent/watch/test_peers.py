@@ -1,5 +1,4 @@
-"""Ranks that wait for those of other machines: how long, and that a person is told before they give
-up."""
+"""How long ranks wait for other machines, and the warning before they give up."""
 
 from __future__ import annotations
 
@@ -18,59 +17,62 @@ from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.agent.node import Node
 from trainer.agent.base.paths import AgentPaths
 from trainer.agent.run.prepare import build_env
-from trainer.agent.watch.hang_detector import GLANCE_S
-from trainer.agent.watch.peers import PEERS, PeerWatch
+from trainer.agent.watch.hang_detector import MAX_GAP_S
+from trainer.agent.watch.peers import PEERS, PeerMonitor
 
 WAITS_S = 100.0
 
 
-def told_at(watch: PeerWatch, begin_s: float, end_s: float, timeout_s: float = WAITS_S) -> float:
-    """When it is told, looked at each half second; -1 for never."""
+def told_at(watch: PeerMonitor, begin_s: float, end_s: float, timeout_s: float = WAITS_S) -> float:
+    """Return when the warning comes, with a check every half second; -1 for never."""
     moments = (begin_s + 0.5 * n for n in range(int((end_s - begin_s) * 2) + 1))
-    return next((now for now in moments if watch.look(now, timeout_s, 7)), -1.0)
+    return next((now for now in moments if watch.check(now, timeout_s, 7)), -1.0)
 
 
 def test_it_is_told_once_in_time_before_they_give_up() -> None:
-    watch = PeerWatch(0.0)
+    watch = PeerMonitor(0.0)
     assert told_at(watch, 0.0, 79.5) == -1
-    remark = watch.look(80.0, WAITS_S, 7)
+    remark = watch.check(80.0, WAITS_S, 7)
     assert remark is not None
     assert remark.verdict == PEERS
     assert remark.text.startswith("no rank here has made a step after step 7 for 80 s")
     assert "they give up in 20 s (spotd.peer_timeout)" in remark.text
     assert told_at(watch, 80.5, 500.0) == -1, "once a silence"
-    watch.hear()
+    watch.reset()
     assert told_at(watch, 500.5, 700.0) == 580.0
 
 
 def test_of_a_program_that_has_made_no_step_yet() -> None:
-    watch = PeerWatch(0.0)
+    watch = PeerMonitor(0.0)
     told_at(watch, 0.0, 79.5)
-    remark = watch.look(80.0, WAITS_S, 0)
+    remark = watch.check(80.0, WAITS_S, 0)
     assert remark is not None
     assert "no rank here has made a step since it was started" in remark.text
 
 
 def test_nothing_is_told_while_nobody_waits_and_that_is_no_silence() -> None:
-    watch = PeerWatch(0.0)
+    watch = PeerMonitor(0.0)
     assert told_at(watch, 0.0, 300.0, timeout_s=0.0) == -1
-    assert told_at(watch, 300.5, 500.0) == pytest.approx(380.0, abs=GLANCE_S)
+    assert told_at(watch, 300.5, 500.0) == pytest.approx(380.0, abs=MAX_GAP_S)
 
 
 def test_a_time_in_which_nobody_looked_is_no_silence() -> None:
-    watch = PeerWatch(0.0)
-    watch.look(5000.0, WAITS_S, 0)
+    watch = PeerMonitor(0.0)
+    watch.check(5000.0, WAITS_S, 0)
     assert told_at(watch, 5000.5, 5077.0) == -1
 
 
 def environment(start: StartDocument, node: Node, rank: int = 1) -> dict[str, str]:
     # A name of its own, for the port where they meet follows from it.
     config = AgentConfig("d", f"job{zlib.crc32(str(node.home).encode())}", 2, rank, "token", "none")
-    return build_env(os.environ, config, start, AgentPaths(node.home, node.home, node.home), 0.0)
+    return build_env(
+        os.environ, config, start, AgentPaths(node.home, node.home, node.home), claim_until=0.0
+    )
 
 
 def torchruns(node: Node, ranks: int, wait_s: float, *more: str) -> list[Fork]:
-    """Of a gang of two, so many: each in the environment that its machine's agent makes."""
+    """Start so many torchruns of a gang of two, each in the environment from its machine's
+    agent."""
     start = node.start_document(
         num_nodes=2, node_ips=("127.0.0.1", "127.0.0.1"), peer_timeout_s=wait_s
     )
@@ -86,7 +88,7 @@ def torchruns(node: Node, ranks: int, wait_s: float, *more: str) -> list[Fork]:
 
 
 def by_c10d() -> tuple[str, ...]:
-    """A command that says itself how its machines meet."""
+    """A command with its own rendezvous options."""
     endpoint = f"127.0.0.1:{free_port()}"
     return ("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "own")
 

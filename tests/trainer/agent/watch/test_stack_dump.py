@@ -1,4 +1,4 @@
-"""Where a process is, from outside by py-spy, or by its own handler."""
+"""Stacks of a process, by py-spy from outside or by its own handler."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ Thread 5078 (idle): "MainThread"
 
 @pytest.fixture(autouse=True)
 def no_other_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine may have one, on PATH or beside its Python."""
+    """Hide the machine's own py-spy, on PATH or beside its Python."""
     monkeypatch.setattr(stack_dump, "PY_SPY", "py-spy-of-this-test")
 
 
 @contextmanager
 def hanging(log: Path, register: str, **environ: str) -> Iterator[int]:
-    """A Python that hangs, whose output goes to `log`; its id."""
+    """The id of a hanging Python process that writes to `log`."""
     with log.open("ab") as file:
         process = subprocess.Popen(
             [sys.executable, "-c", HANGS.format(register=register)],
@@ -63,14 +63,14 @@ def hanging(log: Path, register: str, **environ: str) -> Iterator[int]:
         process.wait()
 
 
-def taken(pid: int, log: Path) -> list[stack_dump.Stacks]:
+def taken(pid: int, log: Path) -> list[stack_dump.StackDump]:
     process = identify(pid)
     assert process is not None
-    return stack_dump.take([process], log)
+    return stack_dump.dump_stacks([process], log)
 
 
 def py_spy(folder: Path, text: str) -> str:
-    """A PATH with a py-spy that does what `text` says."""
+    """A PATH with a py-spy that does what `text` tells it."""
     folder.mkdir()
     program = folder / stack_dump.PY_SPY
     program.write_text(f"#!/bin/sh\n{text}\n")
@@ -123,7 +123,7 @@ def test_where_py_spy_cannot_its_own_handler_does(
 def test_one_that_writes_them_elsewhere_is_not_waited_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack_dump, "ANSWER_S", 0.2)
+    monkeypatch.setattr(stack_dump, "WRITE_S", 0.2)
     log = tmp_path / "rank0.log"
     elsewhere = f"faulthandler.register(signal.SIGUSR2, file=open({str(tmp_path / 'x')!r}, 'w'))"
     with hanging(log, elsewhere) as pid:
@@ -138,4 +138,4 @@ def test_a_process_that_has_gone_has_none(tmp_path: Path) -> None:
     with hanging(log, REGISTER) as pid:
         process = identify(pid)
     assert process is not None
-    assert stack_dump.take([process], log) == []
+    assert stack_dump.dump_stacks([process], log) == []

@@ -1,4 +1,4 @@
-"""A rank for which the others wait is told by the time that each needs by itself."""
+"""A straggling rank is recognized by the time that each rank needs by itself."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ROUND_S = CHECKS * CHECK_S
 
 
 def told_at(times: list[list[float]], every_s: float = 5.0, per_node: int = 0) -> list[float]:
-    """When it is told, reporting each of `times` every so often."""
+    """Return when warnings come, with each of `times` reported at this interval."""
     watch = StragglerDetector()
     reports = enumerate(times)
-    return [n * every_s for n, ranks in reports if watch.hear(ranks, per_node, n * every_s)]
+    return [n * every_s for n, ranks in reports if watch.add(ranks, per_node, n * every_s)]
 
 
 SLOW, EVEN = [0.1, 0.1, 0.2, 0.1], [0.1, 0.1, 0.11, 0.1]
@@ -53,7 +53,7 @@ def test_what_is_no_straggler(times: list[list[float]]) -> None:
 
 def test_it_says_who_and_where() -> None:
     watch = StragglerDetector(check_s=1.0, warm_up_s=0.0)
-    found = [remark for n in range(40) for remark in watch.hear(SLOW, 2, n / 4)]
+    found = [remark for n in range(40) for remark in watch.add(SLOW, 2, n / 4)]
     assert found[0].verdict == "straggler"
     assert found[0].data == {"rank": 2, "rank_s": 0.2, "others_s": 0.1, "node": 1}
     assert "rank 2 needs 0.2 s by itself for a step, and the others 0.1 s" in found[0].text
