@@ -81,11 +81,16 @@ class InstanceState(str, Enum):
 
 
 class NoticeKind(str, Enum):
-    """A warning about a machine. Only PREEMPT and MAINTENANCE take the machine away."""
+    """A warning about a machine."""
 
     REBALANCE = "rebalance"
     PREEMPT = "preempt"
     MAINTENANCE = "maintenance"
+
+    @property
+    def takes_machine(self) -> bool:
+        """Whether the cloud takes the machine; a rebalance recommendation is only advice."""
+        return self is not NoticeKind.REBALANCE
 
 
 @dataclass(frozen=True)

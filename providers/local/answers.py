@@ -41,7 +41,7 @@ def parse_notice(row: Any) -> tuple[int, Notice]:
     """The notice and its sequence number in the queue. Raises UnknownOutcome."""
     row = _check_mapping(row)
     kind = _check_type(row.get("kind"), NoticeKind)
-    deadline_us = None if kind is NoticeKind.REBALANCE else _check_type(row.get("deadline_us"), int)
+    deadline_us = _check_type(row.get("deadline_us"), int) if kind.takes_machine else None
     notice = Notice(
         notice_id=_check_type(row.get("notice_id"), str),
         kind=kind,

@@ -172,5 +172,5 @@ def _released_us(node: Node) -> int:
     """
     if node.exited_at_us:
         return node.exited_at_us
-    deadlines = [notice.deadline_us or 0 for notice in node.notices if notice.takes_away]
+    deadlines = [notice.deadline_us or 0 for notice in node.notices if notice.takes_machine]
     return max(node.left_at_us, *deadlines, 0) if node.drained_at_us else node.left_at_us

@@ -37,9 +37,9 @@ class NoticeRecord:
     source: str = ""
 
     @property
-    def takes_away(self) -> bool:
-        """Return whether the notice holds and takes the machine; a rebalance advice does not."""
-        return not self.withdrawn and self.kind is not NoticeKind.REBALANCE
+    def takes_machine(self) -> bool:
+        """Whether the notice is in force and the cloud takes the machine."""
+        return not self.withdrawn and self.kind.takes_machine
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,14 @@ from sqlalchemy import (
     select,
 )
 
-from providers.base import NoticeKind
 from spotd.domain.health import USAGE
 from spotd.domain.states import LeaveReason, NodeState
 from spotd.domain.units import S
 from spotd.history.recoveries import Recovery, TrainedNode, recoveries
 from spotd.money.units import cost_microusd
 from spotd.store import schema
+from spotd.store.notices import FIRST_WARNINGS
 from spotd.store.session import Repository, Session, read
-from spotd.wire import DRILL_SOURCE
 
 PROVISION_S = (30, 60, 120, 240, 360, 480, 900, 1800, 3600)  # 2 to 8 min is what guides promise
 NOTICE_S = (5, 15, 30, 60, 90, 120, 300)
@@ -142,21 +141,6 @@ _carriage, _duties, _providers = schema.carriage.c, schema.duties.c, schema.prov
 USE_US = 15 * 60 * S
 TRIGGERS = 8  # programs name them: the most frequent, and the others as "other"
 _MANY = 500  # ids in one query
-# Of each machine the notices in force that take it away: the first word, the earliest deadline.
-_TOLD = (
-    select(
-        _notices.node_id,
-        func.min(_notices.heard_at_us).label("heard"),
-        func.min(_notices.deadline_us).label("deadline"),
-    )
-    .where(
-        ~_notices.withdrawn,
-        _notices.kind != NoticeKind.REBALANCE.value,
-        _notices.source != DRILL_SOURCE,
-    )
-    .group_by(_notices.node_id)
-    .subquery()
-)
 _ENDED = _nodes.state.in_((NodeState.TERMINATING.value, NodeState.GONE.value))
 _FINAL = or_(_ENDED, _nodes.gone_at_us > 0)
 _TAKEN = and_(
@@ -249,7 +233,11 @@ def _take(values: list[Any], bounds: Sequence[float], unit: float) -> Histogram:
 
 def _machines() -> Subquery:
     asked = _nodes.moved_at_us == 0
-    told, due, spoke = _TOLD.c.heard.is_not(None), _TOLD.c.deadline, _TOLD.c.heard
+    told, due, spoke = (
+        FIRST_WARNINGS.c.heard.is_not(None),
+        FIRST_WARNINGS.c.deadline,
+        FIRST_WARNINGS.c.heard,
+    )
     until = case((_nodes.left_at_us > 0, _nodes.left_at_us), else_=_SEEN)
     since = case((asked, _nodes.launched_at_us), else_=_nodes.moved_at_us)
     noticed = and_(_TAKEN, due.is_not(None))
@@ -276,7 +264,7 @@ def _machines() -> Subquery:
             case((and_(noticed, _nodes.released_at_us >= spoke), left), else_=null()).label("left"),
         )
         .select_from(schema.nodes)
-        .join(_TOLD, _TOLD.c.node_id == _nodes.id, isouter=True)
+        .join(FIRST_WARNINGS, FIRST_WARNINGS.c.node_id == _nodes.id, isouter=True)
         .subquery()
     )
 
@@ -388,10 +376,10 @@ def _recoveries(conn: Connection) -> list[Recovery]:
             _nodes.last_step,
             ceased,
             case((_TAKEN, 1), else_=0),
-            case((_TOLD.c.heard.is_not(None), 1), else_=0),
+            case((FIRST_WARNINGS.c.heard.is_not(None), 1), else_=0),
         )
         .select_from(schema.nodes)
-        .join(_TOLD, _TOLD.c.node_id == _nodes.id, isouter=True)
+        .join(FIRST_WARNINGS, FIRST_WARNINGS.c.node_id == _nodes.id, isouter=True)
         .where(trained, _nodes.job_id.in_(jobs))
         .order_by(_nodes.job_id, _nodes.generation)
     )

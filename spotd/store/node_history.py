@@ -14,29 +14,18 @@ from sqlalchemy import (
     select,
 )
 
-from providers.base import NoticeKind
 from spotd.domain.node_history import FleetHistory, NodeLifetime
 from spotd.domain.states import LeaveReason
 from spotd.history.interruption_stats import MachineLife
 from spotd.planner.core.checkpoint_interval import ObservedLifetimes
 from spotd.store import schema
 from spotd.store.codec import decode_offer
+from spotd.store.notices import FIRST_WARNINGS
 from spotd.store.rows import NOT_GONE
 from spotd.store.session import Repository, read
-from spotd.wire import DRILL_SOURCE
 
 MOST_STAYS = 5000  # the newest: a fleet that asks for more a month learns from a shorter past
 _nodes, _notices = schema.nodes.c, schema.notices.c
-_WARNED = (
-    select(_notices.node_id, func.min(_notices.heard_at_us).label("at_us"))
-    .where(
-        _notices.kind != NoticeKind.REBALANCE.value,
-        ~_notices.withdrawn,
-        _notices.source != DRILL_SOURCE,
-    )
-    .group_by(_notices.node_id)
-    .subquery()
-)
 _HEARD = case((_nodes.heard_at_us > _nodes.seen_at_us, _nodes.heard_at_us), else_=_nodes.seen_at_us)
 _HERE = _nodes.moved_at_us > 0  # it was up already, in the attempt before
 _STAYS = (
@@ -49,10 +38,10 @@ _STAYS = (
         case((_HERE, 0), else_=_nodes.hello_at_us).label("up_at_us"),
         case((_HERE, 0), else_=_nodes.first_step_at_us).label("trained_at_us"),
         case((_nodes.left_at_us > 0, _nodes.left_at_us), else_=_HEARD).label("until_us"),
-        func.coalesce(_WARNED.c.at_us, 0).label("warned_at_us"),
+        func.coalesce(FIRST_WARNINGS.c.heard, 0).label("warned_at_us"),
         _nodes.leave_reason,
     )
-    .outerjoin(_WARNED, _WARNED.c.node_id == _nodes.id)
+    .outerjoin(FIRST_WARNINGS, FIRST_WARNINGS.c.node_id == _nodes.id)
     .order_by(_nodes.requested_at_us.desc(), _nodes.id.desc())
     .limit(MOST_STAYS)
 )
@@ -65,22 +54,6 @@ def _stay(row: RowMapping) -> NodeLifetime:
 
 
 _nodes, _notices, _jobs = schema.nodes.c, schema.notices.c, schema.jobs.c
-# Of each machine the notices in force that take it away: when the first was heard, and the earliest
-# deadline. A rebalance recommendation takes nothing away.
-_TOLD = (
-    select(
-        _notices.node_id,
-        func.min(_notices.heard_at_us).label("heard"),
-        func.min(_notices.deadline_us).label("deadline"),
-    )
-    .where(
-        ~_notices.withdrawn,
-        _notices.kind != NoticeKind.REBALANCE.value,
-        _notices.source != DRILL_SOURCE,
-    )
-    .group_by(_notices.node_id)
-    .subquery()
-)
 _RESUMES = and_(
     _nodes.rank == 0,
     _jobs.first_step_at_us > 0,
@@ -141,15 +114,15 @@ class NodeHistoryRepository(Repository):
                 ended,
                 _nodes.leave_reason,
                 _nodes.launch_error_code,
-                _TOLD.c.heard,
-                _TOLD.c.deadline,
+                FIRST_WARNINGS.c.heard,
+                FIRST_WARNINGS.c.deadline,
                 _nodes.heard_at_us,
                 or_(_nodes.released_at_us > 0, _nodes.exited_at_us > 0).label("returned"),
                 case((_RESUMES, _nodes.claimed_at_us), else_=0).label("resumed_us"),
                 _nodes.first_step_at_us,
             )
             .join(schema.jobs, _jobs.id == _nodes.job_id)
-            .join(_TOLD, _TOLD.c.node_id == _nodes.id, isouter=True)
+            .join(FIRST_WARNINGS, FIRST_WARNINGS.c.node_id == _nodes.id, isouter=True)
             .where(
                 or_(
                     _nodes.requested_at_us >= since_us,

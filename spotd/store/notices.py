@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, and_, literal, select, update
+from sqlalchemy import Connection, and_, func, literal, select, update
 
 from providers.base import Notice, NoticeKind
 from spotd.domain.events import Event
@@ -13,9 +13,27 @@ from spotd.domain.node import NoticeRecord
 from spotd.store import schema
 from spotd.store.rows import NodeRow, notice_of
 from spotd.store.transaction import Transaction
+from spotd.wire import DRILL_SOURCE
 
 _notices = schema.notices.c
 _MOVING = ("withdrawn", "heard_at_us", "deadline_us")
+
+# Of each node the notices in force by which its cloud takes the machine: when the first was heard,
+# and the earliest deadline. A drill's notice is not the cloud's.
+FIRST_WARNINGS = (
+    select(
+        _notices.node_id,
+        func.min(_notices.heard_at_us).label("heard"),
+        func.min(_notices.deadline_us).label("deadline"),
+    )
+    .where(
+        _notices.kind.in_([kind.value for kind in NoticeKind if kind.takes_machine]),
+        ~_notices.withdrawn,
+        _notices.source != DRILL_SOURCE,
+    )
+    .group_by(_notices.node_id)
+    .subquery()
+)
 
 Key = tuple[str, str]  # node id, notice id
 

@@ -31,7 +31,7 @@ def evictions(nodes: Sequence[Node], asked_us: Mapping[str, int]) -> list[dict[s
     """
     timed_rows = []
     for node in nodes:
-        notice_times = [notice.heard_at_us for notice in node.notices if notice.takes_away]
+        notice_times = [notice.heard_at_us for notice in node.notices if notice.takes_machine]
         if not notice_times:
             continue
         notice_us = min(notice_times)

@@ -61,7 +61,7 @@ def hand_overs(nodes: Sequence[Node], resumed: Mapping[str, ResumePoint]) -> lis
 
 
 def _hand_over(old: Node, new: Node, resumed: Mapping[str, ResumePoint]) -> dict[str, Any]:
-    notice_times = [notice.heard_at_us for notice in old.notices if notice.takes_away]
+    notice_times = [notice.heard_at_us for notice in old.notices if notice.takes_machine]
     begin_us = min(notice_times) if notice_times else old.heard_at_us
     detected_us = min(notice_times) if notice_times else old.left_at_us
     marks = (

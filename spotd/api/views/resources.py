@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from providers.base import CapacityType, NoticeKind, Offer
+from providers.base import CapacityType, Offer
 from providers.catalogs.egress import egress_prices
 from providers.catalogs.storage import GB, storage_prices
 from spotd.api.views.job_bill import spend_microusd
@@ -172,7 +172,7 @@ def margin_s(node: Node) -> float | None:
     Measured to the earliest deadline in force; negative when it was late. None without a notice, or
     without a release after it.
     """
-    notices = [n for n in node.notices if not n.withdrawn and n.kind is not NoticeKind.REBALANCE]
+    notices = [notice for notice in node.notices if notice.takes_machine]
     deadlines = [n.deadline_us for n in notices if n.deadline_us is not None]
     if not deadlines or node.released_at_us < min(n.heard_at_us for n in notices):
         return None

@@ -77,7 +77,7 @@ def _goes_on(node: Node, spec: JobSpec, now_us: int) -> bool:
 
 def noticed(node: Node) -> bool:
     """A notice in force takes it away."""
-    return any(notice.takes_away for notice in node.notices)
+    return any(notice.takes_machine for notice in node.notices)
 
 
 def newcomers(view: View) -> list[Node]:

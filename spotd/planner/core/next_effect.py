@@ -125,7 +125,7 @@ def release_deadline_us(node: Node, view: View, now_us: int) -> int:
 
 
 def _takers(notices: Iterable[NoticeRecord]) -> list[NoticeRecord]:
-    return [notice for notice in notices if notice.takes_away]
+    return [notice for notice in notices if notice.takes_machine]
 
 
 def replacement_ready(node: Node, view: View) -> bool:

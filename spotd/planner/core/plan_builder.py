@@ -143,7 +143,7 @@ class PlanBuilder:
 def blamed(node: Node, reason: LeaveReason | None) -> LeaveReason | None:
     """Why a node leaves: what a drill did to it is not its cloud's doing, nor its program's. A
     notice that its cloud gives meanwhile is."""
-    real = any(notice.takes_away and notice.source != DRILL_SOURCE for notice in node.notices)
+    real = any(notice.takes_machine and notice.source != DRILL_SOURCE for notice in node.notices)
     return LeaveReason.DRILL if node.drill and not real and reason in _STRUCK else reason
 
 

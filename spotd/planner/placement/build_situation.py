@@ -179,7 +179,7 @@ def _has_no_room(row: RankedOffer, view: View) -> bool:
     if row.code == TAKEN:
         there = (node for node in view.nodes if node.state is not NodeState.GONE)
         ours = [node for node in there if node.offer.key == row.offer.key]
-        return any(notice.takes_away for node in ours for notice in node.notices)
+        return any(notice.takes_machine for node in ours for notice in node.notices)
     return row.code in NO_ROOM
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from providers.base import NoticeKind
 from spotd.domain.events import Severity
 from spotd.domain.health import CRASHED
 from spotd.domain.job import Desired
@@ -114,7 +113,7 @@ def _obey_rejection(d: PlanBuilder, node: Node) -> None:
 def _gone(d: PlanBuilder, node: Node) -> None:
     if node.leave_reason is LeaveReason.CAPACITY and all(n.state in LEAVING for n in d.nodes):
         _obey_rejection(d, node)  # in doubt until now, and no other cloud took the request
-    noticed = any(notice.takes_away for notice in node.notices)
+    noticed = any(notice.takes_machine for notice in node.notices)
     if node.leave_reason is not None:
         reason, text = node.leave_reason, node.leave_text
     elif noticed:
@@ -195,7 +194,7 @@ def _asked_to_stop(d: PlanBuilder, node: Node) -> bool:
     """
     if d.job.spec.checkpoint.engine != "none" or node.released_at_us:
         return True
-    noticed = any(notice.kind is not NoticeKind.REBALANCE for notice in node.notices)
+    noticed = any(notice.kind.takes_machine for notice in node.notices)
     return noticed or node.state is NodeState.DRAINING
 
 

@@ -60,7 +60,7 @@ def _unsettled(view: View, market: Market, node: Node, now_us: int) -> str:
     others = [n for n in view.nodes if n.active and n.id != node.id]
     if others:
         return f"another machine of it is coming or going ({others[0].id})"
-    if any(notice.takes_away for notice in node.notices):
+    if any(notice.takes_machine for notice in node.notices):
         return "its cloud is taking its machine away"
     if suspect(node, market, now_us):
         return "its machine has not been heard of late"

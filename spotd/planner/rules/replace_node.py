@@ -29,7 +29,7 @@ START_S = 2 * CALL_DEADLINE_S[EffectKind.START]  # for a chosen machine to take 
 
 def taking_away(node: Node) -> NoticeRecord | None:
     """The notice in force that ends this machine, the earliest; never a rebalance."""
-    notices = [notice for notice in node.notices if notice.takes_away]
+    notices = [notice for notice in node.notices if notice.takes_machine]
     return min(notices, key=lambda n: n.deadline_us or 0, default=None)
 
 
@@ -71,7 +71,7 @@ def _drain_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
     """
     grace_us, margin_us = int(d.job.spec.stop_grace_s * S), int(d.market.timing.drain_margin_s * S)
     saved_us = node.drained_at_us + grace_us
-    noticed = [n.deadline_us or saved_us for n in node.notices if n.takes_away]
+    noticed = [n.deadline_us or saved_us for n in node.notices if n.takes_machine]
     if node.leave_reason not in TRAINS_ON:
         text = f"{node.leave_text}; it did not stop within its grace"
         return min([saved_us, *noticed]) + margin_us, text

@@ -21,7 +21,7 @@ def machine_lives(tables: Tables, since_us: int) -> list[MachineLife]:
 
 def _life(node: Node, began_us: int) -> MachineLife:
     resumes = not node.rank and 0 < began_us < node.claimed_at_us
-    told = [n for n in node.notices if n.takes_away and n.source != DRILL_SOURCE]
+    told = [n for n in node.notices if n.takes_machine and n.source != DRILL_SOURCE]
     ended_us = node.left_at_us or max(node.heard_at_us, node.seen_at_us)
     deadlines = [one.deadline_us for one in told if one.deadline_us is not None]
     return MachineLife(

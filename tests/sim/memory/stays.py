@@ -23,7 +23,7 @@ def _counts(node: Node, since_us: int) -> bool:
 
 
 def _warns(notice: NoticeRecord) -> bool:
-    return notice.takes_away and notice.source != DRILL_SOURCE
+    return notice.takes_machine and notice.source != DRILL_SOURCE
 
 
 def _stay(node: Node) -> NodeLifetime:

@@ -68,12 +68,12 @@ def _one_listing_is_proof(stack: ExitStack) -> None:
 
 
 def _rebalance_obeyed(stack: ExitStack) -> None:
-    put(stack, NoticeRecord, "takes_away", property(lambda notice: not notice.withdrawn))
+    put(stack, NoticeRecord, "takes_machine", property(lambda notice: not notice.withdrawn))
 
 
 def _withdrawal_unheard(stack: ExitStack) -> None:
     takes = property(lambda notice: notice.kind is not NoticeKind.REBALANCE)
-    put(stack, NoticeRecord, "takes_away", takes)
+    put(stack, NoticeRecord, "takes_machine", takes)
 
 
 def _metadata_outage_obeyed(stack: ExitStack) -> None:

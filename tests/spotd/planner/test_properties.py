@@ -147,7 +147,7 @@ def test_safety(before: View, market_: Market) -> None:
     for n in moved:
         was = [o for o in after.nodes if o.id in old and o.token == f"{n.token}/g{o.generation}"]
         assert [o.state for o in was] == [NodeState.GONE], "a machine has one row that is not over"
-        assert not any(x.takes_away for x in n.notices), "one that is taken away goes on nowhere"
+        assert not any(x.takes_machine for x in n.notices), "one that is taken away goes on nowhere"
     for rank in range(after.job.spec.num_nodes):
         training = [n for n in after.nodes if n.chosen and n.rank == rank and n.state in ALIVE]
         assert len(training) <= 1, "two chosen nodes train one rank"
@@ -157,7 +157,7 @@ def test_safety(before: View, market_: Market) -> None:
         assert not moved, "nor does one go on for it"
     noticed = {
         n.offer.key for n in after.nodes
-        if n.id in old and n.state is not NodeState.GONE and any(x.takes_away for x in n.notices)
+        if n.id in old and n.state is not NodeState.GONE and any(x.takes_machine for x in n.notices)
     }  # fmt: skip
     assert not noticed & {n.offer.key for n in new}, "asked for the offer that is being taken away"
     assert len({n.token for n in new}) == len(new)
@@ -191,7 +191,7 @@ def _has_a_reason(n: Node, before: View, after: View) -> bool:
 def _has_had_its_time(n: Node, before: View) -> bool:
     """To save, since it was told to; at the latest when its machine is taken away."""
     saved_us = n.drained_at_us + int((before.job.spec.stop_grace_s + 10) * S)
-    noticed = [x.deadline_us for x in n.notices if x.takes_away]
+    noticed = [x.deadline_us for x in n.notices if x.takes_machine]
     told = n.leave_reason is not LeaveReason.PREEMPTED or None in noticed
     taken = any(deadline_us and deadline_us + 10 * S <= NOW for deadline_us in noticed)
     return taken or (told and saved_us <= NOW)

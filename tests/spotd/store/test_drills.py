@@ -83,7 +83,7 @@ def test_a_notice_that_a_drill_plays_is_none_of_its_cloud(store: Store) -> None:
     store.nodes.record_launched(NODE, "i-1", NOW)
     notice = {"notice_id": "drill-d1", "kind": "preempt", "remaining_s": 120.0, "text": ""}
     store.journal.record([said(("notice", {**notice, "source": "drill"}))])
-    assert [one.takes_away for one in node(store).notices] == [True]
+    assert [one.takes_machine for one in node(store).notices] == [True]
     why = {"leave_reason": LeaveReason.DRILL, "left_at_us": NOW + 90 * S}
     move(store, NODE, NodeState.TERMINATING, NOW + 90 * S, **why)
     [life] = store.node_history.machine_lives(0)

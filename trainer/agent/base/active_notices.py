@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from providers.base import Notice, NoticeKind
+from providers.base import Notice
 from trainer.agent.base.stop_timing import StopTiming
 
 
@@ -50,7 +50,7 @@ class ActiveNotices:
         ignored: a restarted watcher counts from its own start where the cloud says only that the
         end is near.
         """
-        if notice.kind is NoticeKind.REBALANCE:
+        if not notice.kind.takes_machine:
             return None
         now, deadline = self._monotonic(), None
         if notice.deadline_us is not None:

@@ -31,6 +31,8 @@ IDLE_S = 1.0
 NO_AGENT_S = 3.0  # wait so long for an agent that is just starting
 BUSY_S = 0.1
 
+_TAKING = frozenset(kind.value for kind in NoticeKind if kind.takes_machine)
+
 
 class FollowError(NodeError):
     """There is nothing to follow."""
@@ -119,7 +121,7 @@ class Follower:
             if entry.kind == wire.EXITED:  # the machine may be ended as soon as this is read
                 self._send_tails()
             self._out(entry.to_line())
-            if entry.kind == wire.NOTICE and entry.data.get("kind") != NoticeKind.REBALANCE.value:
+            if entry.kind == wire.NOTICE and entry.data.get("kind") in _TAKING:
                 self._send_tails()
 
     def _connect(self) -> None:
