@@ -7,17 +7,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from providers.clouds import CLOUDS
 from providers.iam.hcl import Raw, block
 from providers.iam.policy import PolicyFacts
 from providers.iam.setup import substitute
-
-SCHEMES = {"aws": "s3", "gcp": "gs", "azure": "az"}
 
 
 def store_of(facts: PolicyFacts, cloud: str) -> str:
     """Return the first checkpoint store on this cloud; "" where there is none."""
     urls = (facts.checkpoint_store, *facts.job_stores)
-    return next((url for url in urls if url.startswith(f"{SCHEMES[cloud]}://")), "")
+    return next((url for url in urls if url.startswith(f"{CLOUDS[cloud].scheme}://")), "")
 
 
 def toml_lines(

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from providers.base import CapacityType
+from providers.clouds import CLOUDS
 
-PERSONALITIES = ("aws", "gcp", "azure")
+PERSONALITIES = tuple(CLOUDS)
 FAULT_KINDS = (
     "delay",  # the call is served late
     "lost_reply",  # the call takes effect, the connection is dropped

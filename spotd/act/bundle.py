@@ -14,6 +14,7 @@ from pathlib import Path
 # the training programs, and needs their torch; the saver runs where its own needs are.
 SOURCES = (
     "providers/base.py",
+    "providers/clouds.py",
     "providers/errors.py",
     "providers/http_request.py",
     "providers/federation.py",

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from providers.clouds import CLOUDS
 from providers.local.access import token_file
 from providers.local.client import NoResponseError
 from providers.local.control import Control, ControlError, start
@@ -180,7 +181,7 @@ def _start(folder: Path, scenario: Path | None, port: int | None, old_url: str) 
 
 
 def _print_config(url: str, token: str) -> None:
-    for personality in ("aws", "gcp", "azure"):
+    for personality in CLOUDS:
         print(f'[providers.local-{personality}]\nkind = "local"\nurl = "{url}"')
         print(f'personality = "{personality}"')
         print(f"token_file = {json.dumps(token)}\n")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from providers.base import OfferRequest, Provider, ProviderError
+from providers.clouds import CLOUDS
 from spotd.api_client.client import connect
 from spotd.base.errors import ExitCode, UserError, suggest
 from spotd.base.live_reports import FOLDER
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from spotd.config.config import Config
     from spotd.verify.live_proof import Proof
 
-CLOUDS = ("aws", "gcp", "azure")
 # The smallest machines that spotd's boot script supports.
 SMALLEST = {
     "aws": ("t3.small", "c5.large", "c5.xlarge", "m5.large"),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from providers.clouds import CLOUDS
 from spotd.base.errors import ExitCode, UserError, suggest
 
 if TYPE_CHECKING:
@@ -59,12 +60,12 @@ def federate_section(cloud: str, facts: SetupFacts) -> dict[str, Any]:
     Raises UserError if no store of this cloud is known, because the trust would grant nothing, and
     for values that one section cannot hold.
     """
-    from providers.federated_stores import SCHEMES, store_of
+    from providers.federated_stores import store_of
 
     if not facts.trusts:
         return {}
     if not store_of(facts.policy, cloud):
-        scheme = SCHEMES[cloud]
+        scheme = CLOUDS[cloud].scheme
         message = f"no checkpoint store is a {scheme}:// one, so the trust would grant nothing"
         raise _usage_error(
             message, f"[stores.NAME] with such a url, or --checkpoints {scheme}://BUCKET"

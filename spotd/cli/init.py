@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import typer
 
+from providers.clouds import CLOUDS
 from spotd.api_client.client import connect
 from spotd.base.errors import ExitCode, UserError, suggest
 from spotd.cli.identity_trust import federate_commands, federate_section, read_trusts
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from providers.iam.policy import PolicyFacts
     from providers.iam.setup import SetupFacts, Step
 
-CLOUDS = ("aws", "gcp", "azure")
 _DEPLOYMENT_ID = re.compile(r"[0-9a-f]{12}")
 # Cloud -> pattern of its region names, and an example.
 _REGIONS = {

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from providers.clouds import CLOUDS
 from providers.stores.base import SECRET_OPTIONS
 from spotd.base.validation import Path as Keys
 from spotd.base.webhook import SLACK_HOSTS, is_webhook
-from spotd.config.clouds import MAKES, LocalProvider, identity
+from spotd.config.clouds import LocalProvider, identity
 from spotd.config.file import MINIMAL, ConfigFile, SlackRoute
 from spotd.config.secret_refs import FORMS, read_secret
 from spotd.config.stores import GcpFederate, StoreSection
@@ -17,14 +18,20 @@ from spotd.planner.core.shard_stores import place_among
 LEAST_UNATTENDED_H = 1.0  # where machines cost money
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
-SCHEME_OF = {"aws": "s3://", "gcp": "gs://", "azure": "az://"}
-# Which key of a provider says who its machines are, for their own cloud.
-IDENTITY_KEYS = {"aws": "node_role", "gcp": "node_service_account", "azure": "node_identity"}
 Finding = tuple[Keys, str, str]
 
 
+def node_role_key(kind: str) -> str:
+    """The key of a provider's section for the identity of its machines; "" if it has none."""
+    return CLOUDS[kind].node_role_key if kind in CLOUDS else ""
+
+
+def _url_prefix(kind: str) -> str:
+    return f"{CLOUDS[kind].scheme}://"
+
+
 def check_limits(file: ConfigFile, kinds: Mapping[str, str]) -> Iterator[Finding]:
-    paid = {name for name, kind in kinds.items() if kind in MAKES}
+    paid = {name for name, kind in kinds.items() if kind in CLOUDS}
     paid |= {name for name, entry in file.providers.items() if not isinstance(entry, LocalProvider)}
     for key, example in (
         ("max_nodes", "max_nodes = 8"),
@@ -49,7 +56,7 @@ def check_names(file: ConfigFile, kinds: Mapping[str, str]) -> Iterator[Finding]
         make = getattr(provider, "personality", provider.kind)
         if not _NAME.fullmatch(name):
             yield keys, "is no possible name", "use up to 31 of a-z, 0-9 and -"
-        elif name in MAKES and name != make:
+        elif name in CLOUDS and name != make:
             yield keys, f"is the name of another cloud than {make}", f"call it {make} or otherwise"
         for other, who in seen:
             if who == identity(provider):
@@ -80,8 +87,8 @@ def check_references(file: ConfigFile, environ: Mapping[str, str]) -> Iterator[F
     for name, entry in file.stores.items():
         yield from _check_kind(name, entry)
         yield from _check_federate(file, name, entry)
-        if entry.lend is not None and not entry.url.startswith(SCHEME_OF[entry.lend.kind]):
-            fix = f"lend is for stores of that cloud, like {SCHEME_OF[entry.lend.kind]}bucket"
+        if entry.lend is not None and not entry.url.startswith(_url_prefix(entry.lend.kind)):
+            fix = f"lend is for stores of that cloud, like {_url_prefix(entry.lend.kind)}bucket"
             text = f'"{entry.lend.kind}" makes no credentials of {entry.url}'
             yield ("stores", name, "lend", "kind"), text, fix
         try:
@@ -125,14 +132,14 @@ def _check_federate(file: ConfigFile, name: str, entry: StoreSection) -> Iterato
     if made is None:
         return
     keys: Keys = ("stores", name, "federate")
-    if not entry.url.startswith(SCHEME_OF[made.kind]):
-        fix = f"federate of that kind is for stores like {SCHEME_OF[made.kind]}bucket"
+    if not entry.url.startswith(_url_prefix(made.kind)):
+        fix = f"federate of that kind is for stores like {_url_prefix(made.kind)}bucket"
         yield (*keys, "kind"), f'"{made.kind}" gives nobody a right at {entry.url}', fix
     if isinstance(made, GcpFederate) and "azure" in made.clouds and not made.audience:
         fix = 'add the ID URI of an application in their tenant, like audience = "api://spotd"'
         yield (*keys, "audience"), "is missing: machines of Azure ask for a token by it", fix
     for provider, cloud in file.providers.items():
-        key = IDENTITY_KEYS.get(cloud.kind, "")
+        key = node_role_key(cloud.kind)
         if cloud.kind in made.clouds and not getattr(cloud, key):
             text = f"{cloud.kind}: machines of providers.{provider} have nobody to show"
             yield (*keys, "clouds"), text, f"set {key} in [providers.{provider}]"

@@ -10,11 +10,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from providers.clouds import CloudName
 from spotd.base.addresses import is_loopback
 from spotd.config.section import Section, formed
 from spotd.spec.quantities import Marginal
-
-MAKES = ("aws", "gcp", "azure")
 
 
 def parse_local_url(value: Any) -> str:
@@ -34,7 +33,7 @@ class LocalProvider(Section):
 
     kind: Literal["local"]
     url: Annotated[str, BeforeValidator(parse_local_url)]
-    personality: Literal["aws", "gcp", "azure"]
+    personality: CloudName
     token_file: Path | None = None
     end_token_file: Path | None = Field(default=None, description="With which machines are ended")
 

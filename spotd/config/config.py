@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from providers.catalogs.egress import first_tier_prices
 from providers.stores.base import SECRET_OPTIONS
 from spotd.base.errors import InputError, Problem
-from spotd.config.checks import IDENTITY_KEYS, read_options, read_route
+from spotd.config.checks import node_role_key, read_options, read_route
 from spotd.config.clouds import LocalProvider
 from spotd.config.file import ConfigFile, SlackRoute
 from spotd.config.jump_hosts import jump_hosts
@@ -258,7 +258,7 @@ def _cloud_of(url: str, endpoint: str) -> str:
 def _roles(file: ConfigFile) -> Iterator[str]:
     """Yield the clouds whose machines have an identity of their own."""
     for entry in file.providers.values():
-        if getattr(entry, IDENTITY_KEYS.get(entry.kind, ""), ""):
+        if getattr(entry, node_role_key(entry.kind), ""):
             yield entry.kind
 
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from providers.clouds import CLOUDS
 from providers.stores import open_store
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd.base.errors import UserError
@@ -17,7 +18,6 @@ from spotd.config.checks import Finding
 from spotd.config.clouds import LocalProvider
 from spotd.config.config import Config
 from spotd.config.file import ConfigFile
-from spotd.config.provider_registry import SDKS
 from spotd.store.engine import check_url
 from spotd.store.errors import StoreError
 
@@ -40,8 +40,9 @@ def check_start(config: Config, kinds: Mapping[str, str]) -> Iterator[Finding]:
 
 def _check_adapters(kinds: Mapping[str, str]) -> Iterator[Finding]:
     for name, kind in kinds.items():
-        if kind in SDKS and find_spec(SDKS[kind]) is None:
-            text = f'"{kind}" needs the SDK of that cloud, and {SDKS[kind]} is not installed'
+        sdk = CLOUDS[kind].sdk if kind in CLOUDS else ""
+        if sdk and find_spec(sdk) is None:
+            text = f'"{kind}" needs the SDK of that cloud, and {sdk} is not installed'
             fix = f"pip install 'spotd[{kind}]' where spotd runs, or remove [providers.{name}]"
             yield ("providers", name, "kind"), text, fix
 

@@ -8,27 +8,15 @@ from importlib import import_module
 from typing import Any, cast
 
 from providers.base import Provider
+from providers.clouds import CLOUDS
 from providers.credential_leases import CredentialIssuer
 from providers.split_credentials import split_provider
 from spotd.base.errors import ExitCode, UserError
 
 # kind -> "module:factory"; the factory takes (name, deployment, **settings). Imported when used,
 # so that a cloud's SDK costs nothing where it is not configured.
-KINDS = {
-    "local": "providers.local.cloud:LocalCloud",
-    "aws": "providers.aws.cloud:AwsCloud",
-    "azure": "providers.azure.cloud:AzureCloud",
-    "gcp": "providers.gcp.cloud:GcpCloud",
-}
-
-# kind -> the package without which it cannot speak to its cloud.
-SDKS = {"aws": "botocore", "gcp": "google.cloud.compute_v1", "azure": "azure.mgmt.compute"}
-
-# kind -> who lends credentials of that cloud's stores; the factory takes (**settings).
-LENDERS = {
-    "aws": "providers.aws.credential_leases:AwsCredentialIssuer",
-    "azure": "providers.azure.credential_leases:AzureCredentialIssuer",
-    "gcp": "providers.gcp.credential_leases:GcpCredentialIssuer",
+KINDS = {"local": "providers.local.cloud:LocalCloud"} | {
+    name: cloud.adapter for name, cloud in CLOUDS.items()
 }
 
 END = "end_"  # before a setting: the one with which machines are ended
@@ -73,7 +61,7 @@ class CredentialIssuers:
         key = f"{kind} {sorted(settings.items())}"
         with self._lock:
             if key not in self._made:
-                module, factory = LENDERS[kind].split(":")
+                module, factory = CLOUDS[kind].issuer.split(":")
                 self._made[key] = getattr(import_module(module), factory)(**settings)
             return self._made[key]
 

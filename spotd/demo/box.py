@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from providers.clouds import CLOUDS
 from providers.local.access import auth_header, token_file
 from spotd.api_client.client import Client
 from spotd.base.errors import UnreachableError, UserError
@@ -25,7 +26,6 @@ from spotd.demo.bucket import Bucket
 
 T = TypeVar("T")
 
-PERSONALITIES = ("aws", "gcp", "azure")
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 90.0
 COMPARE_TIMEOUT_S = 60.0
@@ -156,7 +156,7 @@ class Box:
     def provider_lines(self) -> list[str]:
         """Return the configuration of one provider per personality of the local cloud."""
         lines = []
-        for name in PERSONALITIES:
+        for name in CLOUDS:
             lines += [f"[providers.local-{name}]", 'kind = "local"']
             lines += [f'url = "{self.cloud_url}"', f'personality = "{name}"']
             lines += [f'token_file = "{self.token_file}"']

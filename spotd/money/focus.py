@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+from providers.clouds import CLOUDS
 from spotd.money.hour_breakdown import Machine, Segment, Span, TimeUse, split_segment
 from spotd.money.report import Account, Item, Kind, timed
 from spotd.money.units import US_PER_H
@@ -82,7 +83,6 @@ _SERVICES = {
     Kind.EGRESS: ("Networking", "Network Connectivity"),
     Kind.CONTROL: ("Compute", "Virtual Machines"),
 }
-_NAMES = {"aws": "AWS", "gcp": "Google Cloud", "azure": "Microsoft"}
 
 Row = dict[str, str]  # column -> text; "" is null
 DAY_US = 24 * US_PER_H
@@ -306,7 +306,7 @@ def _names(cloud: str, provider: str) -> Mapping[str, str]:
 
     The account's own number is not known here; the provider's configured name takes its place.
     """
-    name = _NAMES.get(cloud, cloud or provider)
+    name = CLOUDS[cloud].invoice_name if cloud in CLOUDS else cloud or provider
     columns = ("InvoiceIssuerName", "ProviderName", "PublisherName")
     more = ("ServiceProviderName", "HostProviderName")
     return {"BillingAccountId": provider, **dict.fromkeys((*columns, *more), name)}

@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from providers.clouds import CLOUDS
+
 # Okabe and Ito's palette, told apart by colour-blind eyes too.
 BLACK, GREY, PALE = "#222222", "#8a8a8a", "#e8e8e8"
 ORANGE, SKY, GREEN, YELLOW = "#e69f00", "#56b4e9", "#009e73", "#f0e442"
 BLUE, RED, PINK = "#0072b2", "#d55e00", "#cc79a7"
-CLOUD_COLOURS = {"aws": ORANGE, "gcp": SKY, "azure": GREEN}
+CLOUD_COLOURS = {name: cloud.colour for name, cloud in CLOUDS.items()}
 OTHER_COLOURS = (PINK, BLUE, YELLOW)
 FONT = "font-family='ui-sans-serif,system-ui,Helvetica,Arial,sans-serif'"
 

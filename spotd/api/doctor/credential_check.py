@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from providers.clouds import CLOUDS
 from spotd.api.request.request import Check
 from spotd.planner.core.credential_lease import AccessMethod, StoreReach, unattended_s
-
-_ROLE_KEYS = {"aws": "node_role", "gcp": "node_service_account", "azure": "node_identity"}
 
 
 def check_store_reach(reaches: Iterable[StoreReach]) -> list[Check]:
@@ -42,14 +41,14 @@ def _blast_radius(reach: StoreReach) -> str:
     if reach.way is not AccessMethod.LENT:
         return "; each of them reaches the folders of all jobs"
     if reach.roled:
-        key = _ROLE_KEYS[reach.cloud]
+        key = CLOUDS[reach.cloud].node_role_key
         return f"; by {key} each of them reaches the folders of all jobs all the same"
     return ""
 
 
 def _fix(reach: StoreReach) -> str:
     lease_fix = f"add [stores.NAME.lend] for {reach.url} to config.toml, or keys to its options"
-    key = _ROLE_KEYS.get(reach.cloud, "")
+    key = CLOUDS[reach.cloud].node_role_key if reach.cloud in CLOUDS else ""
     if not key or not reach.store_cloud:
         return lease_fix
     if reach.cloud != reach.store_cloud:  # each cloud can federate with the two others

@@ -8,11 +8,11 @@ from dataclasses import asdict, replace
 from importlib import import_module
 from typing import Any
 
+from providers.clouds import CLOUDS
 from providers.iam.policy import Document, PolicyFacts
 from spotd.api.request.request import ApiRequest, bad_input, not_found
 from spotd.base.errors import UserError
 
-CLOUDS = ("aws", "gcp", "azure")
 _TYPE = re.compile(r"[A-Za-z0-9*?._-]{1,64}")
 
 Make = Callable[[PolicyFacts], Mapping[str, Document]]

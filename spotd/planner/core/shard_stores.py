@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from providers.base import Offer
+from providers.clouds import CLOUD_OF_SCHEME
 from spotd.domain.datasets import DataSet
 from spotd.domain.job import JobSpec
 from spotd.domain.market import Market
 from spotd.planner.core.checkpoint_interval import mtbf_s
 from spotd.wire import Bucket
 
-_CLOUDS = {"s3": "aws", "gs": "gcp", "az": "azure"}
 HERE = "here"  # a folder: whatever carries bytes there, no cloud counts them
 # Of a job that chooses its own pauses, before it has measured anything: what a save takes of
 # training where staging overlaps with it, and the bounds of trainer/hook/spotd_hook/cadence.py.
@@ -56,7 +56,10 @@ def place_of(
         return StorePlace(HERE)
     if options.get("endpoint") and not cloud:
         return StorePlace("", region)
-    return StorePlace(cloud or _CLOUDS.get(scheme, ""), region or options.get("region", ""), zone)
+    known = CLOUD_OF_SCHEME.get(scheme)
+    return StorePlace(
+        cloud or (known.name if known else ""), region or options.get("region", ""), zone
+    )
 
 
 def gb_microusd(offer: Offer, store: StorePlace, leaving: Mapping[str, int]) -> int | None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from providers.base import NoticeWatcher
+from providers.clouds import CLOUDS
 from spotd import wire
 from spotd.wire import AgentConfig
 from trainer.agent.base.context import AgentContext
@@ -39,7 +40,6 @@ from trainer.agent.run.journal_replay import read_boot_id, replay_journal
 
 START_TIMEOUT_S = 20.0
 _PEER = struct.Struct("3i")  # pid, uid, gid
-_WATCHERS = frozenset({"aws", "gcp", "azure"})
 
 
 class LaunchError(NodeError):
@@ -87,8 +87,8 @@ def _refuse_older(paths: AgentPaths, generation: int) -> None:
 def _open_watcher(config: AgentConfig, environ: Mapping[str, str]) -> NoticeWatcher:
     if config.watcher in {"", "none"}:
         return NoWatcher()
-    if config.watcher not in _WATCHERS:
-        known = ", ".join(sorted(_WATCHERS))
+    if config.watcher not in CLOUDS:
+        known = ", ".join(sorted(CLOUDS))
         raise LaunchError(f"unknown watcher {config.watcher!r}: it must be one of {known}, none")
     module = importlib.import_module(f"providers.{config.watcher}.notice")
     base_url = config.metadata_base or environ.get("SPOTD_METADATA_BASE", "")
