@@ -26,7 +26,7 @@ class JobIdTakenError(Exception):
 
 
 class ImportMismatchError(Exception):
-    """What is to be committed differs from what was sent; the text says how."""
+    """The import to commit differs from what was sent; the message says how."""
 
 
 def shard_key(job_id: str, step: int, stream: int, number: int) -> str:

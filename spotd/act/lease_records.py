@@ -1,4 +1,4 @@
-"""What a machine was leased of its job's stores, and until when."""
+"""The credentials of its job's stores that a machine was leased, and until when."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def load_public_key(line: str) -> paramiko.PKey:
 
 
 class Transport(Protocol):
-    """What a connection runs over: a socket, or a channel through a jump host."""
+    """The bytes below a connection: a socket, or a channel through a jump host."""
 
     patience_s: float | None  # with a peer that reads nothing; None: without end
 

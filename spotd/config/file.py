@@ -76,8 +76,10 @@ Route = Annotated[SlackRoute | LogRoute, Field(discriminator="kind")]
 
 
 class AccessSection(Section):
-    """Who of those that can open the socket may do what, by Unix group. Root and the user of the
-    daemon always may."""
+    """The Unix groups whose members may read or change things.
+
+    Root and the user of the daemon always may.
+    """
 
     admins: str = Field(default="spotd-admin", min_length=1, description="May change things")
     viewers: str = Field(default="", description="May look; empty: whoever can open the socket")
@@ -108,8 +110,11 @@ class MarketAlertsSection(Section):
 
 
 class AlertsSection(Section):
-    """What belongs to no job (a cloud, the box, the database) goes to the route "default"; without
-    one of that name, to the daemon's own log."""
+    """Routes of alerts.
+
+    Alerts that belong to no job (a cloud, the box, the database) go to the route "default"; without
+    one, to the daemon's own log.
+    """
 
     routes: dict[str, Route] = Field(default={})
     market: MarketAlertsSection = MarketAlertsSection()
@@ -176,7 +181,7 @@ class TimingSection(Section):
 
 
 class PlacementSection(Section):
-    """What placement goes by, beside what the clouds say and what a job wants."""
+    """Settings of placement, beside the clouds' signals and the jobs' wishes."""
 
     history_days: float = Field(
         default=DAYS, gt=0, le=366, description="How much of this fleet's own past counts"
@@ -207,7 +212,7 @@ class SafeModeSection(Section):
 
 
 class MoneySection(Section):
-    """What reports of cost need to be told."""
+    """Settings of cost reports."""
 
     control_box_usd_per_hour: Usd | None = Field(
         default=None, description="Of the machine that spotd runs on; micro-USD once read"
@@ -215,7 +220,7 @@ class MoneySection(Section):
 
 
 class BudgetSection(Section):
-    """What the machines of all jobs, or of one user's, may cost in a month (UTC)."""
+    """A monthly (UTC) budget for the machines of all jobs, or of one user's."""
 
     usd_per_month: Usd = Field(description="Micro-USD once read")
     user: str = Field(default="", description="Whose jobs; empty: everybody's")
@@ -226,7 +231,7 @@ class BudgetSection(Section):
 
 
 class ProjectSection(Section):
-    """What the jobs that name this project may have. Being here, it is approved."""
+    """Limits of the jobs that name this project. A project with a section is approved."""
 
     max_nodes: Annotated[int, BeforeValidator(_no_switch), Field(ge=1)] | None = Field(
         default=None, description="Machines at once; a job in the way of that waits in line"
@@ -234,7 +239,8 @@ class ProjectSection(Section):
 
 
 class PoliciesSection(Section):
-    """What is told of, or refused, beyond limits and budgets. docs/queueing.md"""
+    """Conditions that raise an alert or refuse a job, beyond limits and budgets.
+    docs/queueing.md"""
 
     dry_run: bool = Field(
         default=True,

@@ -69,7 +69,8 @@ class GcpLend(LendSection):
 
 
 class AzureLend(LendSection):
-    """Of the storage account in the options; the box signs as Azure's own tools find it."""
+    """Credentials of the storage account in the options; the box signs as Azure's own tools find
+    it."""
 
     kind: Literal["azure"]
 

@@ -52,7 +52,7 @@ class Answer:
 
 @dataclass
 class PageData:
-    """What happened while the data of one page was fetched.
+    """The failures while the data of one page was fetched.
 
     `refused`: refused requests, as (message, what to try). `away`: the same, when the daemon does
     not answer. `old_s`: age in seconds of the oldest reply shown.

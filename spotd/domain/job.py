@@ -21,7 +21,7 @@ from spotd.wire import Bucket, Mount
 
 
 class Desired(str, Enum):
-    """What the user wants of the job now."""
+    """The state that the user wants for the job."""
 
     RUN = "run"
     PAUSE = "pause"

@@ -1,4 +1,4 @@
-"""What became of the machines that this fleet requested: facts for decisions, without judgement."""
+"""The outcome of the machines that this fleet requested: facts for decisions, without judgement."""
 
 from __future__ import annotations
 

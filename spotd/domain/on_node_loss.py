@@ -1,4 +1,4 @@
-"""What a gang does when it loses a machine (`spotd.on_node_loss` of the job file)."""
+"""The reaction of a gang to the loss of a machine (`spotd.on_node_loss` of the job file)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from providers.base import SPARSE
 
 
 class Objective(str, Enum):
-    """What the best place is best at."""
+    """The property by which the best place is chosen."""
 
     COST = "cost"  # the least expected dollars to finish
     SPEED = "speed"  # the least hours to finish, under the caps

@@ -24,7 +24,7 @@ _DOUBT = "the clock here was set ahead, or the machine or spot-reaper has just s
 
 @dataclass
 class SweepReport:
-    """What a sweep found and did. `errors` keep the reaper from its work."""
+    """The findings and actions of a sweep. `errors` keep the reaper from its work."""
 
     items: list[dict[str, Any]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)

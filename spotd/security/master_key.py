@@ -31,7 +31,7 @@ class MasterKeyError(UserError):
 
 @dataclass(frozen=True)
 class KeyState:
-    """What identifies the master key in force.
+    """The identity of the master key in force.
 
     `check` is a sealed value that only this key opens (None before the first start); `epoch` grows
     each time another key takes over.

@@ -25,7 +25,7 @@ LIMITS = (
 
 @dataclass(frozen=True)
 class Measured:
-    """What a job measured: tokens per second of all its GPUs, over so many steps."""
+    """A job's measurement: tokens per second of all its GPUs, over so many steps."""
 
     tokens_per_s: float
     steps: int

@@ -1,4 +1,5 @@
-"""What is trained, how, and how much of it, from a job file or from flags."""
+"""The training task, from a job file or from flags: the model, the method and the amount of
+work."""
 
 from __future__ import annotations
 

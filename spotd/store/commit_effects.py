@@ -1,4 +1,4 @@
-"""What follows from an accepted plan, without a database."""
+"""The consequences of an accepted plan, without a database."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def tells(row: NodeRow, instance: Instance | None, said: Listing) -> bool:
 
 
 def _said(row: NodeRow, instance: Instance) -> dict[str, Any]:
-    """What is known of the instance now.
+    """The columns that describe the instance now.
 
     An ended one has no address: the last one stays. Its host key is the first one reported: whoever
     is on the machine later may be able to report another one.

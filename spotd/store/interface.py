@@ -41,7 +41,7 @@ from spotd.store.users import UserRepository
 
 
 class Store(Protocol):
-    """What `spotd.store.sql_store.SqlStore` offers."""
+    """The interface of `spotd.store.sql_store.SqlStore`."""
 
     alerts: AlertRepository
     audit: AuditRepository

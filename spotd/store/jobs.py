@@ -159,7 +159,7 @@ def _set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> 
 
 
 def newer_head(known: HeadSnapshot | None, said: HeadSnapshot) -> HeadSnapshot:
-    """What is known of HEAD after another reading.
+    """Merge another reading of HEAD into the known one.
 
     `seen_at_us` stays the time when HEAD was first seen at its place: a reading without news is no
     sign of life.

@@ -1,4 +1,4 @@
-"""What each kind of journal entry becomes: columns, rows and events.
+"""Apply journal entries: each kind becomes columns, rows and events.
 
 Everything that a node reports is checked here. A missing field, or one of another type, raises
 WireError before anything of the entry is applied.

@@ -37,7 +37,7 @@ COLUMNS = (
 
 @dataclass
 class JobFacts:
-    """What the entries of one transaction say about a job."""
+    """The facts about a job in the entries of one transaction."""
 
     job: Job
     heads: list[HeadSnapshot] = field(default_factory=list)

@@ -382,7 +382,7 @@ _SPENT = union_all(
 
 
 class LedgerRepository(Repository):
-    """What nodes cost, as segments at one price."""
+    """The cost of nodes, as segments at one price."""
 
     @write
     def record_invoiced(self, tx: Transaction, amounts: Mapping[int, int], at_us: int) -> None:

@@ -98,7 +98,7 @@ _ASKED = (
 
 
 class Machine(NamedTuple):
-    """What the queue needs of a node that is not gone."""
+    """The facts of a node, not gone, that the queue needs."""
 
     state: NodeState
     trains: bool  # chosen, and may write

@@ -149,3 +149,42 @@ def test_no_retired_module_is_back() -> None:
 def test_the_top_of_spotd_is_packages() -> None:
     modules = {path.name for path in ROOTS[0].glob("*.py")}
     assert modules == {"__init__.py", "__main__.py"}
+
+
+# A docstring says first what its object is or does; a clause as its subject has to be read twice.
+CLAUSES = {"What", "Of", "Whose", "Who"}
+
+
+def clause_first(source: str) -> list[str]:
+    """The docstrings of modules, classes and functions that begin with a subject clause."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = [
+        ast.get_docstring(node) for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)
+    ]
+    return [text for text in texts if text and text.split()[0] in CLAUSES]
+
+
+def test_no_docstring_begins_with_a_subject_clause() -> None:
+    found = {str(path): clause_first(path.read_text()) for path in FILES}
+    assert {path: texts for path, texts in found.items() if texts} == {}
+    assert clause_first('def f():\n    """What is done."""\n') == ["What is done."]
+
+
+MAX_FIELDS = 25
+# Records that are larger. They are to be grouped into records of named parts; no new one joins them.
+LARGE = {"ApiContext", "EffectContext", "Job", "JobSpec", "Market", "Node", "StartDocument"}
+
+
+def large_records(source: str) -> set[str]:
+    """Dataclasses with more than MAX_FIELDS fields."""
+    return {
+        node.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef)
+        and any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+        and sum(isinstance(line, ast.AnnAssign) for line in node.body) > MAX_FIELDS
+    }
+
+
+def test_no_new_record_has_too_many_fields() -> None:
+    assert set().union(*(large_records(path.read_text()) for path in FILES)) == LARGE

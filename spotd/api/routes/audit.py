@@ -13,9 +13,12 @@ _DAY_US = 86_400_000_000
 
 
 def read_audit(call: ApiRequest) -> dict[str, Any]:
-    """Who did what in the last `since_s` seconds (a day), after the id `after`; `cursor` is where
-    to go on, "" when that was all. Lines of one request have the same `request`; of what one user
-    was refused in a minute, all but the first few are a number in one line."""
+    """List audit lines of the last `since_s` seconds (a day), after the id `after`.
+
+    `cursor` is where to go on, "" after the last line. Lines of one request have the same
+    `request`. Of one user's refusals within a minute, all but the first few are counted in one
+    line.
+    """
     since_us = call.now_us - call.number("since_s", _DAY_US // 1_000_000, 0, 1 << 40) * 1_000_000
     rows = call.context.store.audit.rows(since_us, call.number("after", 0, 0, 1 << 62), PAGE)
     cursor = str(rows[-1].id) if len(rows) == PAGE else ""

@@ -19,10 +19,12 @@ NAMED = 3
 
 
 def reconcile_bill(call: ApiRequest) -> dict[str, Any]:
-    """What a cloud billed (`entries`, one a machine: key, what, gpu, micro-USD before credits,
-    from, to, micro-USD of credits; `credits_microusd`: of other credits) against what the ledger
-    has of that cloud. Segments that it is final for are marked; with `dry_run` nothing is. More
-    than 1 % unexplained is told as an alert."""
+    """Compare a cloud's bill with the ledger, and mark the segments whose amount is final.
+
+    `entries` has one row per machine: key, type, has GPUs, micro-USD before credits, from, to,
+    micro-USD of credits; `credits_microusd` has other credits. With `dry_run` nothing is marked.
+    More than 1 % unexplained raises an alert.
+    """
     cloud = call.text("cloud")
     if cloud not in EXPORTS:
         raise bad_input(f"there is no bill of {cloud[:40]!r}", f"one of {', '.join(EXPORTS)}")

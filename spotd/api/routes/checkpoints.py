@@ -28,7 +28,7 @@ from spotd.planner.core.shard_stores import may_have_shards
 
 
 def list_checkpoints(call: ApiRequest) -> dict[str, Any]:
-    """What HEAD and the pins of a job name, the newest first."""
+    """List the checkpoints that HEAD and the pins of a job name, newest first."""
     job = call.job()
     checkpoints = _read_checkpoints(call, job)
     head = checkpoints.head

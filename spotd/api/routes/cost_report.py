@@ -24,8 +24,10 @@ MOST_DAYS = 100  # days in a report by day
 
 
 def report(call: ApiRequest) -> dict[str, Any]:
-    """What all jobs cost that had machines between `since_us` and `until_us`, and in all. `by=day`:
-    by the days (UTC) as well."""
+    """Report the costs of all jobs that had machines between `since_us` and `until_us`.
+
+    `by=day` adds a row per day (UTC).
+    """
     window, now_us, by_what = window_of(call), call.now_us, call.query.get("by", "")
     if by_what not in ("", *SUMS):
         raise bad_input(f"by is one of {', '.join(SUMS)}, not {by_what!r}", "by=day")

@@ -18,7 +18,7 @@ from spotd.store.ledger import SegmentRow
 
 
 def job_cost(call: ApiRequest) -> dict[str, Any]:
-    """What one job cost so far, per node and in all, and what it would have cost on demand."""
+    """Show the cost of one job so far, per node and in total, and its on-demand equivalent."""
     job = call.job()
     total, instead, cost_data = _job_cost(call, job, carried_by(call.context.store))
     kept, use = _kept_checkpoints(call, job), total_use(call.context.store, job)
@@ -27,7 +27,7 @@ def job_cost(call: ApiRequest) -> dict[str, Any]:
 
 
 def all_costs(call: ApiRequest) -> dict[str, Any]:
-    """What jobs cost, newest first, at most `limit`; and the spend of all `total` jobs."""
+    """List the costs of jobs, newest first, at most `limit`, and the spend of all `total` jobs."""
     store = call.context.store
     newest, total = store.jobs.newest(call.number("limit", 100, 1, 10_000))
     carried = carried_by(store)

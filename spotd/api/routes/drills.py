@@ -23,7 +23,7 @@ _LEAST_S, _MOST_S = 10.0, 86_400.0
 
 
 def list_drills(call: ApiRequest) -> dict[str, Any]:
-    """Of a job (`job=`) or of all, the newest first."""
+    """List the drills of a job (`job=`) or of all jobs, newest first."""
     store, name = call.context.store, call.query.get("job", "")
     job = None
     if name and (job := store.jobs.find(name)) is None:
@@ -37,7 +37,7 @@ def list_drills(call: ApiRequest) -> dict[str, Any]:
 
 
 def drill_terms(call: ApiRequest) -> dict[str, Any]:
-    """What a drill of that `kind` does and may cost; refused where it would do harm."""
+    """Describe a drill of that `kind` and its possible cost; refused where it would do harm."""
     job, kind = call.job(), _kind(call.query.get("kind", ""))
     within_s = _within(call.query.get("within_s", ""))
     return {"kind": "DrillTerms", "job": job.name, **_terms(call, job, kind, within_s)}

@@ -39,7 +39,7 @@ CONSOLE_US = 24 * 3600 * S
 
 
 def why(call: ApiRequest) -> dict[str, Any]:
-    """What a pass would decide now and for which reasons, computed afresh and thrown away."""
+    """Explain the job's next decision: compute it afresh, return its reasons, and discard it."""
     job = call.job()
     now_us = call.now_us
     view = call.context.store.load_view(job.id, now_us)

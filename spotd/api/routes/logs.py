@@ -71,7 +71,8 @@ def read_stream(
 
 
 def read_logs(call: ApiRequest) -> tuple[dict[str, Any], bool]:
-    """What there is after the body's `cursor` (stream key -> offset), and whether to answer now.
+    """Return log output after the body's `cursor` (stream key -> offset), and whether to answer
+    now.
 
     `text` is the bytes decoded as latin-1. `done` means that nothing more will come. With
     `tail_bytes` and no cursor, returns only the end.

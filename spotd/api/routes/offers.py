@@ -21,8 +21,10 @@ _ALL = tuple(CapacityType)
 
 
 def list_offers(call: ApiRequest) -> dict[str, Any]:
-    """What is on sale and fits, the cheapest first (`sort`: "price", "gpu" for each accelerator,
-    "discount"), with why it is not to be had now. `total` counts those that fit."""
+    """List offers that fit, cheapest first, with the reason why one cannot be had now.
+
+    `sort` is "price", "gpu" (price per accelerator) or "discount". `total` counts all that fit.
+    """
     ranked, sort = _ranked(call), call.query.get("sort") or "price"
     if sort not in _SORTS:
         raise bad_input(f"sort must be price, gpu or discount, not {sort!r}", "leave sort out")

@@ -20,9 +20,11 @@ PriceKey = tuple[
 
 
 def list_orphans(call: ApiRequest) -> dict[str, Any]:
-    """What the last looks showed: machines first, longest held first. `usd_per_h` is what those
-    machines of ours cost together, which is in no job's bill, but for `unpriced` ones that are not
-    on sale now; what a disk or an address costs is not known here."""
+    """List the orphans of the last sweeps, machines first, longest held first.
+
+    `usd_per_h` is the cost of these machines together, which is in no job's bill, without the
+    `unpriced` ones that are not on sale now. The cost of disks and addresses is not known.
+    """
     held = call.context.held()
     prices = _prices(call.context.market(call.now_us))
     microusd_per_h, unpriced = _total_price(held, prices)

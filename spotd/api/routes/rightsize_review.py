@@ -25,9 +25,11 @@ MOST_JOBS = 200
 
 
 def review(call: ApiRequest) -> dict[str, Any]:
-    """Of the last `since_s` seconds the newest job of each name that had machines with GPUs: what
-    it paid, how busy they were, and what it measured where its file has `spotd.model`. The dearest
-    first; of more than MOST_JOBS the others are counted alone."""
+    """Review the newest job of each name that had GPU machines in the last `since_s` seconds.
+
+    For each: what it paid, how busy the machines were, and what it measured if its file has
+    `spotd.model`. Dearest first; of more than MOST_JOBS the rest are only counted.
+    """
     store, now_us = call.context.store, call.now_us
     since_us = now_us - call.number("since_s", QUARTER_S, 1, MOST_S) * S
     rows: dict[str, list[SegmentRow]] = {}

@@ -12,7 +12,7 @@ from spotd.store.users import DisabledUser
 
 
 def list_users(call: ApiRequest) -> dict[str, Any]:
-    """Who has unfinished jobs, and who is shut out."""
+    """List the users with unfinished jobs, and the disabled users."""
     store = call.context.store
     owners = list(store.jobs.owners().values())
     disabled = {row.name: row for row in store.users.disabled()}

@@ -1,4 +1,4 @@
-"""What a job needs to choose its checkpoint interval: how long machines live, what saves cost.
+"""Inputs for a job's checkpoint interval: machine lifetimes and the cost of saves.
 
 The interval itself is chosen on the machine, which measures its saves
 (trainer/hook/spotd_hook/cadence.py).

@@ -53,7 +53,7 @@ class Orphan:
 
 @dataclass(frozen=True)
 class DatabaseState:
-    """What the sweep may rely on in the database.
+    """The facts of the database that the sweep may rely on.
 
     `generations` are those of the jobs that orphans name; a missing job is not on record.
     `released_at_us` is when a person last released orphans. `quarantine` is why the whole record is
@@ -67,7 +67,7 @@ class DatabaseState:
 
 
 class OrphanAction(str, Enum):
-    """What to do with an orphan."""
+    """The action for an orphan."""
 
     WAIT = "wait"  # its grace runs
     END = "end"

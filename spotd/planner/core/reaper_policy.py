@@ -1,4 +1,4 @@
-"""What spot-reaper concludes from a listing: it knows tags and a clock, and nothing else.
+"""Decisions of spot-reaper from a listing: it knows tags and a clock, and nothing else.
 
 A wanted machine is renewed every hour. One whose expiry has passed is wanted by no living daemon.
 After half of its time without a renewal a person has to know: a control box is dead, and the
@@ -23,7 +23,7 @@ _LIVING = (InstanceState.PENDING, InstanceState.RUNNING, InstanceState.STOPPING)
 
 
 class MachineProblem(str, Enum):
-    """What is wrong with a machine."""
+    """A problem of a machine."""
 
     EXPIRED = "expired"
     SILENT = "silent"  # half of its time has passed without a renewal

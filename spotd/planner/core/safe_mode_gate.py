@@ -1,4 +1,4 @@
-"""What a daemon in safe mode must not do: launch machines, and start anything on one.
+"""The limits of a daemon in safe mode: it launches no machine and starts nothing on one.
 
 It may observe, save and terminate. An agent may be started again where it ran before: the training
 there is paid for, and would be given up as silent.

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Action(str, Enum):
-    """What to do now."""
+    """The action to take now."""
 
     STAY = "stay"  # go on with what runs
     SPOT = "spot"  # ask for spot in `pool`; what runs elsewhere ends then
@@ -39,7 +39,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """What to do until the next check. If a launch is refused, record that and choose again.
+    """The action until the next check. If a launch is refused, record that and choose again.
 
     `probes` are pools to check first if possible: record the result and choose again. `options`
     were compared, the best first. `guarded`: the deadline leaves nothing else. `late_s` is by how

@@ -1,5 +1,4 @@
-"""What this fleet's history says of each pool: granted and refused launches, held and preempted
-machines.
+"""This fleet's history of each pool: granted and refused launches, held and preempted machines.
 
 A pool is one place of one machine type (provider/region/zone/type), however it is sold there.
 """

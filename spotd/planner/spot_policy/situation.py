@@ -18,12 +18,12 @@ from spotd.planner.spot_policy.pool_record import UNSEEN, PoolRecord
 
 @dataclass(frozen=True)
 class RemainingWork:
-    """What is left of a job.
+    """The remaining work of a job.
 
     `left_s` is running time on a machine of speed 1 until it is done, `deadline_s` when it has to
     be done, None for any time. A start takes `restart_s` until the first new step. A preemption
     loses at most `unsaved_s` of what is done now and `lost_s` of what is done from now on (the
-    checkpoint interval; 0 if each preemption is noticed in time to save). A gang that is told to
+    checkpoint interval; 0 if each preemption is noticed in time to save). A gang that is asked to
     stop has saved and is gone within `stop_s`. On-demand is granted within `granted_s`. Decisions
     are `look_s` apart, and one may come `late_s` late: nothing is noticed, begun or ended sooner,
     and what ends within one is paid to its end.

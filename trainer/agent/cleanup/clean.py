@@ -115,7 +115,7 @@ class CleanError(NodeError):
 
 @dataclass
 class CleanReport:
-    """What was removed and emptied. After a failure no image may be made of the disk."""
+    """The removed and emptied files. After a failure no image may be made of the disk."""
 
     removed: int = 0
     blanked: int = 0

@@ -38,7 +38,7 @@ _MASKED_FROM_BYTES = 4  # shorter secrets would mask half of the output
 
 @dataclass(frozen=True)
 class ScriptSpec:
-    """What to run.
+    """A script to run.
 
     `state` is the path prefix of `.proc` and `.exit`; `wake` is the agent's socket; `lent` the file
     of leased store credentials, which changes while the script runs.

@@ -1,4 +1,4 @@
-"""What a script of the job finds in its container: environment and folders; and the registry
+"""The environment and the folders that a job's script finds in its container, and the registry
 login."""
 
 from __future__ import annotations
