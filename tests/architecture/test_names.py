@@ -171,7 +171,7 @@ def test_no_docstring_begins_with_a_subject_clause() -> None:
 
 
 MAX_FIELDS = 25
-# Records that are larger. They are to be grouped into records of named parts; no new one joins them.
+# Larger records, to be grouped into records of named parts. No new one joins them.
 LARGE = {"ApiContext", "EffectContext", "Job", "JobSpec", "Market", "Node", "StartDocument"}
 
 
