@@ -44,36 +44,36 @@ REFUSED: dict[str, tuple[str, type[ProviderError], Scope]] = {
 }
 FAULTS = (LOST, *REFUSED, PRICE, HIDDEN, GONE)
 
-# What a method that takes none of it away from the other cells comes to.
+# The outcome of the faults that are not refusals, per method if it differs.
 _OUTCOMES = {
-    LOST: "`UnknownOutcome`; asked again, it is as if asked once",
-    PRICE: "`PriceError`, and nothing is made",
+    LOST: "`UnknownOutcome`; a repeated call has no second effect",
+    PRICE: "`PriceError`, and nothing is created",
     HIDDEN: {
-        "launch": "the same machine again",
-        "terminate": "success; asked again, it ends",
-        "list": "left out, and there with the next look",
-        "renew": "success; asked again, it moves",
-        "leftovers": "left out, and there with the next look",
-        "discard": "success; asked again, it goes",
+        "launch": "a repeated call returns the same machine",
+        "terminate": "success; a repeated call ends the machine",
+        "list": "missing from this list, present in the next",
+        "renew": "success; a repeated call moves the expiry",
+        "leftovers": "missing from this list, present in the next",
+        "discard": "success; a repeated call removes it",
     },
     GONE: {
-        "launch": "nothing is made again",
+        "launch": "no new machine is created",
         "terminate": "success",
-        "renew": "success, and nothing comes back",
+        "renew": "success, and the machine does not come back",
         "discard": "success",
     },
 }
-_BUYS = "it asks for no machine"
-_NAMES = "it names nothing"
+_BUYS = "it requests no machine"
+_NAMES = "it names no resource"
 # (method, fault) -> why it cannot happen, at any cloud.
 NEVER: dict[tuple[str, str], str] = {
     **{(m, f): _BUYS for m in METHODS if m != "launch" for f in ("no capacity", "quota", PRICE)},
     **{(m, GONE): _NAMES for m in ("offers", "list", "notices", "leftovers")},
-    ("offers", HIDDEN): "it looks for nothing of ours",
-    ("notices", HIDDEN): "a warning that comes later is the machine's own to tell",
+    ("offers", HIDDEN): "it reads none of our resources",
+    ("notices", HIDDEN): "a notice that is not visible yet is reported by the machine itself",
 }
-# (make, method) -> why nothing of it can happen there.
-SILENT = {("azure", "notices"): "it asks nothing: Azure warns the machine alone"}
+# (make, method) -> why no fault can happen there.
+SILENT = {("azure", "notices"): "it makes no call: Azure notifies only the machine"}
 
 
 def cells(make: str) -> list[tuple[str, str]]:
@@ -222,14 +222,21 @@ def _stage(rig: Rig, method: str, name: str) -> Stage:
     return Stage(cloud, lambda: cloud.discard(left.leftover_id), gone)
 
 
-_HEAD = """# What every method does with every fault
+_HEAD = """# Provider methods and faults
 
-Each cell is a test that runs with every change: the real adapter through the real SDK, at a
-stand-in for its cloud ([clouds/](clouds/)). The table and the tests are made of the same rows, in
-`tests/providers/fault_table.py`, which writes this page; `tests/providers/test_fault_table.py`
-holds it to that. What the errors mean is in `providers/base.py`; what spotd makes of them, in
-[faults.md](faults.md). "Throttled", "quota" and the others come in each vendor's own words; which
-of them mean what is in `providers/*/codes.py`, with a test for each code.
+This page lists, for each cloud adapter, the outcome of every method under every fault. Each cell of
+the table is a test that runs with every change. It runs the real adapter through the real SDK
+against a stand-in for its cloud ([clouds/](clouds/)):
+
+```console
+$ pytest tests/providers -k test_cell
+```
+
+The table and the tests are generated from the same rows in `tests/providers/fault_table.py`, which
+also writes this page. `tests/providers/test_fault_table.py` checks that the page is current.
+`providers/base.py` defines the errors. [faults.md](faults.md) says how spotd reacts to them. Each
+vendor has its own messages for "throttled", "quota" and the other faults. `providers/*/codes.py`
+maps them to errors, with a test for each code.
 
 """
 
@@ -252,7 +259,7 @@ def page() -> str:
             ]
         rows.append(f"| {method} | {fault} | {' | '.join(reported)} |")
     total = sum(map(len, played.values()))
-    return f"{_HEAD}{total} cells are played.\n\n" + "\n".join(rows) + "\n"
+    return f"{_HEAD}{total} cells are tested.\n\n" + "\n".join(rows) + "\n"
 
 
 if __name__ == "__main__":
