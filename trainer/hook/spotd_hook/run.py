@@ -7,7 +7,7 @@
             loss = train_on(batch_of(step))                         # as before
             run.report(loss)                                        # 4
 
-See docs/any-script.md. Needs torch, Python >= 3.10.
+See docs/library.md. Needs torch, Python >= 3.10.
 """
 
 from __future__ import annotations
