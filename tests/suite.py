@@ -31,6 +31,7 @@ _OWN = ("HOME", "USER", "LOGNAME", "MAIL", "SHELL")  # who somebody is: sudo say
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _FOUND_NONE = 5  # pytest's
 _END_S = 10.0
+_BY_ITSELF_S = 2.0  # Python's own helper processes end when their parent has
 
 
 def main() -> int:
@@ -84,6 +85,9 @@ def run(command: Sequence[str]) -> int:
 
 
 def _end_leftovers() -> None:
+    end_s = time.monotonic() + _BY_ITSELF_S
+    while any(alive(pid) for pid in below(os.getpid())) and time.monotonic() < end_s:
+        time.sleep(0.1)
     end_s = time.monotonic() + _END_S
     named = set()
     while (left := [pid for pid in below(os.getpid()) if alive(pid)]) and time.monotonic() < end_s:
