@@ -52,7 +52,7 @@ _ON_DEMAND = (
 )
 
 
-class By(str, Enum):
+class ReportGroup(str, Enum):
     """The grouping of the totals of all jobs."""
 
     JOB = "job"
@@ -77,7 +77,7 @@ def report(
         metavar="FILE",
         help="Read the line items from a TOML file instead of the ledger.",
     ),
-    by: By | None = typer.Option(
+    by: ReportGroup | None = typer.Option(
         None, "--by", help="Only print the totals of all jobs by this; days are UTC."
     ),
     outlay: float = typer.Option(
@@ -125,9 +125,9 @@ def _outlay(usd: float, data: dict[str, Any]) -> dict[str, Any]:
     return {"usd": usd, "runs": round(payback(usd, saved), 2) if saved > 0 else None}
 
 
-def _print_by(data: dict[str, Any], by: By) -> None:
+def _print_by(data: dict[str, Any], by: ReportGroup) -> None:
     """Print one table whose rows add up to the total."""
-    rows = data["jobs"] if by is By.JOB else data[f"{by.value}s"]
+    rows = data["jobs"] if by is ReportGroup.JOB else data[f"{by.value}s"]
     print_pairs([("total", f"{money(data['total_usd'])}, {_state(data)}")])
     if rows:
         print()

@@ -78,7 +78,7 @@ _JUMP_SETTINGS = (
 )
 
 
-class Form(str, Enum):
+class SetupFormat(str, Enum):
     COMMANDS = "commands"
     TERRAFORM = "terraform"
     JSON = "json"
@@ -137,7 +137,7 @@ _NETWORK = typer.Option(
     "public", "--network", metavar="KIND", help="public, private or jump, as in config.toml."
 )
 _FORM = typer.Option(
-    Form.COMMANDS, "-o", "--output", metavar="FORM", help="commands, terraform or json."
+    SetupFormat.COMMANDS, "-o", "--output", metavar="FORM", help="commands, terraform or json."
 )
 
 
@@ -160,7 +160,7 @@ def init(
     apply: bool = typer.Option(False, "--apply", help="Create what is missing; asks first."),
     yes: bool = typer.Option(False, "--yes", "-y", help="With --apply: do not ask."),
     into: Path = _INTO,
-    output: Form = _FORM,
+    output: SetupFormat = _FORM,
 ) -> None:
     """Print or create what spotd needs in a cloud account: a network that only your box can enter,
     roles with least privilege, and on AWS optionally a queue of interruption warnings. Existing
@@ -196,18 +196,18 @@ def init(
     facts = _setup_facts(policy=policy, box=box, regions=region, network=network, queue=queue)
     facts = replace(facts, trusts=read_trusts(trust, setup_module.TRUST_ARGUMENTS))
     steps: list[Step] = setup_module.steps(facts)
-    for line in _network_notes(cloud, network) if output is not Form.JSON else ():
+    for line in _network_notes(cloud, network) if output is not SetupFormat.JSON else ():
         print_message(f"note: {line}")
     if apply:
         return _apply(cloud=cloud, facts=facts, steps=steps, profile=profile, yes=yes)
     return _print(cloud=cloud, facts=facts, steps=steps, form=output)
 
 
-def _print(cloud: str, facts: SetupFacts, steps: list[Step], form: Form) -> None:
+def _print(cloud: str, facts: SetupFacts, steps: list[Step], form: SetupFormat) -> None:
     federate = federate_section(cloud, facts)
-    if form is Form.TERRAFORM:
+    if form is SetupFormat.TERRAFORM:
         print(import_module(f"providers.{cloud}.terraform").terraform(facts), end="")
-    elif form is Form.JSON:
+    elif form is SetupFormat.JSON:
         setup = {
             "notes": _network_notes(cloud, facts.network),
             "steps": [asdict(step) for step in steps],

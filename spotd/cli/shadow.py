@@ -30,7 +30,7 @@ _COLUMNS = (
 )
 
 
-class Form(str, Enum):
+class HistoryFormat(str, Enum):
     AUTO = "auto"
     SPOTD = "spotd"
     SKYPILOT = "skypilot"
@@ -43,8 +43,11 @@ def shadow(
     log: Path = typer.Option(
         ..., "--log", metavar="FILE", help="The history file, or - for stdin."
     ),
-    form: Form = typer.Option(
-        Form.AUTO, "--format", metavar="FORM", help="auto, spotd, skypilot, dstack, csv or jsonl."
+    form: HistoryFormat = typer.Option(
+        HistoryFormat.AUTO,
+        "--format",
+        metavar="FORM",
+        help="auto, spotd, skypilot, dstack, csv or jsonl.",
     ),
     usd_per_hour: float | None = typer.Option(
         None, "--usd-per-hour", min=0, help="Price of a job's machines, if the log has none."
@@ -100,7 +103,7 @@ def read_history(path: Path, form: str, usd_per_h: float | None) -> History:
         raise UserError(message, "give it in parts, whole jobs in each", ExitCode.USAGE)
     try:
         content = raw.decode("utf-8-sig")
-        form = guess_format(path.name, content) if form == Form.AUTO.value else form
+        form = guess_format(path.name, content) if form == HistoryFormat.AUTO.value else form
         return read_history(form, content, usd_per_h)
     except (HistoryError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a history: {error}", _DOCS, ExitCode.USAGE) from None

@@ -14,7 +14,7 @@ from spotd.cli.offers import CAPACITY, Capacity
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_message, print_table
 
 
-class By(str, Enum):
+class StatsGroup(str, Enum):
     CLOUD = "cloud"
     REGION = "region"
     ZONE = "zone"
@@ -52,8 +52,11 @@ _COMPARED = {"more": "more often than believed", "less": "less often than believ
 def stats(
     ctx: typer.Context,
     since: str = typer.Option("30d", "--since", metavar="DURATION", help="How far back."),
-    by: By = typer.Option(
-        By.CLOUD, "--by", metavar="WHAT", help="cloud, region, zone, pool, hour or weekday (UTC)."
+    by: StatsGroup = typer.Option(
+        StatsGroup.CLOUD,
+        "--by",
+        metavar="WHAT",
+        help="cloud, region, zone, pool, hour or weekday (UTC).",
     ),
     capacity: Capacity | None = CAPACITY,
     claims: bool = typer.Option(
@@ -122,7 +125,7 @@ def _print_rows(data: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         print_message(
             f"{untrained} of {resumes['tried']} resumes did not train, which should never happen"
         )
-    if data["by"] in (By.HOUR.value, By.WEEKDAY.value):
+    if data["by"] in (StatsGroup.HOUR.value, StatsGroup.WEEKDAY.value):
         print_message("times are UTC")
     if cut_short := data["total"]["notice"]["cut_short"]:
         print_message(

@@ -69,37 +69,39 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Range:
+class Bounds:
     """A range; None means not known."""
 
     low: float | None
     high: float | None
 
-    def __add__(self, other: Range) -> Range:
-        return Range(_sum(self.low, other.low), _sum(self.high, other.high))
+    def __add__(self, other: Bounds) -> Bounds:
+        return Bounds(_sum(self.low, other.low), _sum(self.high, other.high))
 
-    def times(self, factor: float | None) -> Range:
+    def times(self, factor: float | None) -> Bounds:
         """Multiply by a factor that is not negative; an unknown factor makes the result unknown."""
         if factor is None:
-            return Range(None, None)
+            return Bounds(None, None)
         low, high = self.low, self.high
-        return Range(None if low is None else low * factor, None if high is None else high * factor)
+        return Bounds(
+            None if low is None else low * factor, None if high is None else high * factor
+        )
 
 
 def _sum(first: float | None, second: float | None) -> float | None:
     return None if first is None or second is None else first + second
 
 
-ZERO = Range(0.0, 0.0)
+ZERO = Bounds(0.0, 0.0)
 
 # Seconds from a death to spotd's request for the next machine, and seconds without training if a
 # notice let the next machine be ready first. From docs/measurements.md, "Recoveries": the smaller
 # and the larger figure of both tables, for machines that boot in no time, on two shared cores.
-DEATH_S = Range(0.124, 9.212)  # connections reset (p95) .. silent, and listed as ended (p95)
+DEATH_S = Bounds(0.124, 9.212)  # connections reset (p95) .. silent, and listed as ended (p95)
 FROZEN_S = 123.8  # frozen, and listed as running until we end it (p95)
-HANDOVER_S = Range(0.167, 0.367)  # AWS notice (median) .. torchrun (p95)
+HANDOVER_S = Bounds(0.167, 0.367)  # AWS notice (median) .. torchrun (p95)
 # Seconds that a save takes from the training loop per GB: the same page.
-SAVE_S_PER_GB = Range(0.392 / 1.66, 0.611 / 1.66)
+SAVE_S_PER_GB = Bounds(0.392 / 1.66, 0.611 / 1.66)
 CADENCE_S = 139.0  # longest checkpoint interval in the simulation there
 
 FIGURES = """\
@@ -136,9 +138,9 @@ class Interruption:
     end: AttemptEnd
     where: str
     gap_s: float | None
-    minutes: Range
-    steps: Range
-    usd: Range
+    minutes: Bounds
+    steps: Bounds
+    usd: Bounds
     notes: tuple[str, ...] = ()
 
 
@@ -153,26 +155,26 @@ class Shadow:
     jobs: int
     hours: float
     interruptions: tuple[Interruption, ...]
-    saves_minutes: Range
-    saves_usd: Range
+    saves_minutes: Bounds
+    saves_usd: Bounds
     open: tuple[str, ...] = ()
 
     @property
-    def minutes(self) -> Range:
+    def minutes(self) -> Bounds:
         return _total(
             (interruption.minutes for interruption in self.interruptions), self.saves_minutes
         )
 
     @property
-    def steps(self) -> Range:
+    def steps(self) -> Bounds:
         return _total((interruption.steps for interruption in self.interruptions), ZERO)
 
     @property
-    def usd(self) -> Range:
+    def usd(self) -> Bounds:
         return _total((interruption.usd for interruption in self.interruptions), self.saves_usd)
 
 
-def _total(parts: Iterable[Range], first: Range) -> Range:
+def _total(parts: Iterable[Bounds], first: Bounds) -> Bounds:
     for part in parts:
         first = first + part
     return first
@@ -202,7 +204,7 @@ def _interruption(
     notes: list[str] = []
     at_us = attempt.end_us or 0
     steps, again_h = _repeated_work(attempt, next_attempt, assumptions, notes)
-    gap_s, waited = None, Range(None, None)
+    gap_s, waited = None, Bounds(None, None)
     if next_attempt is None:
         notes.append("the job does not come back in the log")
     else:
@@ -217,7 +219,7 @@ def _interruption(
     if rate is None:
         notes.append("no price")
     # Waiting costs nothing; repeated work does, and two machines at the same time.
-    overlap_h = Range(-min(attempt.notice_s or 0.0, gap_s or 0.0) / 3600, 0.0)
+    overlap_h = Bounds(-min(attempt.notice_s or 0.0, gap_s or 0.0) / 3600, 0.0)
     usd = (again_h + overlap_h).times(rate)
     minutes = waited.times(1 / 60) + again_h.times(60.0)
     return Interruption(
@@ -233,7 +235,7 @@ def _interruption(
     )
 
 
-def _saved_wait(attempt: Attempt, next_attempt: Attempt, gap_s: float, notes: list[str]) -> Range:
+def _saved_wait(attempt: Attempt, next_attempt: Attempt, gap_s: float, notes: list[str]) -> Bounds:
     """Return the seconds of the gap that spotd would not have needed.
 
     The other scheduler's time until its request is known only if the log has the request; otherwise
@@ -246,32 +248,32 @@ def _saved_wait(attempt: Attempt, next_attempt: Attempt, gap_s: float, notes: li
         maximum_s = max(0.0, gap_s - (HANDOVER_S.low or 0.0))
         if requested_us is None:
             notes.append("when the next machine was asked for is not in the log")
-            return Range(-(HANDOVER_S.high or 0.0), maximum_s)
+            return Bounds(-(HANDOVER_S.high or 0.0), maximum_s)
         machine_s = max(0.0, gap_s - max(0, requested_us - end_us) / S)
         gaps = [
             max(end or 0.0, machine_s - attempt.notice_s)
             for end in (HANDOVER_S.low, HANDOVER_S.high)
         ]
-        return Range(gap_s - gaps[1], gap_s - gaps[0])
+        return Bounds(gap_s - gaps[1], gap_s - gaps[0])
     if requested_us is None:
         notes.append("when the next machine was asked for is not in the log")
-        return Range(
+        return Bounds(
             -(detection.high or 0.0), max(gap_s - (detection.low or 0.0), -(detection.low or 0.0))
         )
     request_delay_s = (requested_us - end_us) / S
-    return Range(
+    return Bounds(
         request_delay_s - (detection.high or 0.0), request_delay_s - (detection.low or 0.0)
     )
 
 
-def _detection_s(attempt: Attempt) -> Range:
+def _detection_s(attempt: Attempt) -> Bounds:
     """Return the time from the machine's end to spotd's request: a lost one may look alive."""
-    return Range(DEATH_S.low, FROZEN_S) if attempt.end is AttemptEnd.LOST else DEATH_S
+    return Bounds(DEATH_S.low, FROZEN_S) if attempt.end is AttemptEnd.LOST else DEATH_S
 
 
 def _repeated_work(
     attempt: Attempt, next_attempt: Attempt | None, assumptions: ShadowAssumptions, notes: list[str]
-) -> tuple[Range, Range]:
+) -> tuple[Bounds, Bounds]:
     """Return the steps and hours of repeated work, less what spotd would have repeated.
 
     That is at most one checkpoint interval, and nothing after a notice in time.
@@ -285,22 +287,22 @@ def _repeated_work(
     ):
         notes.append("which steps were done again is not in the log")
         steps = None if step_s is None else -repeated_s / step_s
-        return Range(steps, None), Range(-repeated_s / 3600, None)
+        return Bounds(steps, None), Bounds(-repeated_s / 3600, None)
     repeated_steps = float(max(0, attempt.last_step + 1 - next_attempt.first_step))
-    steps_ = Range(repeated_steps - repeated_s / step_s, repeated_steps)
+    steps_ = Bounds(repeated_steps - repeated_s / step_s, repeated_steps)
     return steps_, steps_.times(step_s / 3600)
 
 
-def _saves(attempts: Sequence[Attempt], assumptions: ShadowAssumptions) -> tuple[Range, Range]:
+def _saves(attempts: Sequence[Attempt], assumptions: ShadowAssumptions) -> tuple[Bounds, Bounds]:
     """Return what spotd's saves would have taken in minutes and dollars, as negative numbers."""
     if assumptions.checkpoint_gb is None:
-        return Range(None, 0.0), Range(None, 0.0)
+        return Bounds(None, 0.0), Bounds(None, 0.0)
     minutes, usd = ZERO, ZERO
     for attempt in attempts:
         saves = (attempt.trained_h or 0.0) * 3600 / assumptions.every_s
         worst = -saves * assumptions.checkpoint_gb * (SAVE_S_PER_GB.high or 0.0)
         best = -saves * assumptions.checkpoint_gb * (SAVE_S_PER_GB.low or 0.0)
-        took = Range(worst, best)
+        took = Bounds(worst, best)
         minutes += took.times(1 / 60)
         usd += took.times(None if attempt.usd_per_h is None else attempt.usd_per_h / 3600)
     return minutes, usd

@@ -38,7 +38,7 @@ class Prices:
 
 
 @dataclass(frozen=True)
-class Bill:
+class MonthlyBill:
     """The cost of all hours with that many machines committed; `idle_h` of these were unused."""
 
     machines: int
@@ -79,7 +79,7 @@ class Pool:
         return int(self.least + 1e-9)
 
 
-def bill(pool: Pool, prices: Prices, machines: int) -> Bill:
+def bill(pool: Pool, prices: Prices, machines: int) -> MonthlyBill:
     """Return the bill with that many committed machines, which take expensive work first."""
     on_demand_h = spot_h = idle_h = 0.0
     for hour in pool.hours:
@@ -87,7 +87,7 @@ def bill(pool: Pool, prices: Prices, machines: int) -> Bill:
         on_demand_h += max(-left, 0.0)
         spot_h += hour.spot - min(max(left, 0.0), hour.spot)
         idle_h += max(left - hour.spot, 0.0)
-    return Bill(
+    return MonthlyBill(
         machines=machines,
         committed_usd=machines * len(pool.hours) * prices.committed,
         on_demand_h=on_demand_h,
@@ -176,7 +176,7 @@ def advice_data(pool: Pool, prices: Prices) -> dict[str, object]:
     }
 
 
-def _plan(name: str, plan_bill: Bill, uncommitted: Bill) -> dict[str, object]:
+def _plan(name: str, plan_bill: MonthlyBill, uncommitted: MonthlyBill) -> dict[str, object]:
     return {
         "name": name,
         **_rounded(plan_bill),
@@ -184,7 +184,7 @@ def _plan(name: str, plan_bill: Bill, uncommitted: Bill) -> dict[str, object]:
     }
 
 
-def _rounded(plan_bill: Bill) -> dict[str, object]:
+def _rounded(plan_bill: MonthlyBill) -> dict[str, object]:
     values = {name: round(value, 6) for name, value in vars(plan_bill).items()}
     return {**values, "machines": plan_bill.machines, "usd": round(plan_bill.usd, 6)}
 

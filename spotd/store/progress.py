@@ -189,7 +189,7 @@ def typical(conn: Connection, node: Node) -> float:
 
 
 @dataclass(frozen=True)
-class Window:
+class ThroughputWindow:
     """A job's reports in its newest window, and the `best` rate of any earlier report, in tokens
     per second; None if there is none."""
 
@@ -238,7 +238,7 @@ class ProgressRepository(Repository):
         return {job_id: (specs[job_id], tuple(rows[job_id])) for job_id in suspects}
 
 
-def may_be_slow(row: Row[Any, Any, Any, Any, Any] | Window, spec: HealthSpec) -> bool:
+def may_be_slow(row: Row[Any, Any, Any, Any, Any] | ThroughputWindow, spec: HealthSpec) -> bool:
     """Whether the newest window is slow by the most generous baseline: the best rate of any
     report."""
     if row.best is None:

@@ -188,3 +188,20 @@ def large_records(source: str) -> set[str]:
 
 def test_no_new_record_has_too_many_fields() -> None:
     assert set().union(*(large_records(path.read_text()) for path in FILES)) == LARGE
+
+
+# Names that the frameworks of users' programs give.
+SHARED_NAMES = {"Callback"}
+
+
+def test_a_class_name_is_there_once_in_its_package() -> None:
+    """A package is a folder below `spotd`, `providers` or `trainer`."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for root in ROOTS:
+        for path in root.rglob("*.py"):
+            package = f"{root.name}/{path.relative_to(root).parts[0]}"
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault((package, node.name), []).append(path.name)
+    twice = {key: files for key, files in places.items() if len(files) > 1}
+    assert {name for _, name in twice} <= SHARED_NAMES, twice

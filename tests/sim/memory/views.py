@@ -15,7 +15,7 @@ from spotd.domain.view import Throughput, View
 from spotd.planner.core.slow_detection import baseline_tokens_per_s
 from spotd.store.checkpoints import CheckpointRow
 from spotd.store.commit_effects import shown
-from spotd.store.progress import Window, current_of, may_be_slow, since_us, stretch_before
+from spotd.store.progress import ThroughputWindow, current_of, may_be_slow, since_us, stretch_before
 from spotd.store.views import VERDICT_EVENTS, setbacks_of, verdicts_of
 from tests.sim.memory import ledger
 from tests.sim.memory.tables import Tables
@@ -109,12 +109,12 @@ def recent_throughput(
     return found
 
 
-def _window(reports: Sequence[Throughput], since_us: int) -> Window:
+def _window(reports: Sequence[Throughput], since_us: int) -> ThroughputWindow:
     """The reports after `since_us`, added up, and the best rate of those before."""
     at = bisect_right(reports, since_us, key=lambda report: report.at_us)
     before, new = reports[:at], reports[at:]
     best = max((r.tokens / r.busy_s for r in before if r.busy_s > 0), default=None)
-    return Window(len(new), sum(r.tokens for r in new), sum(r.busy_s for r in new), best)
+    return ThroughputWindow(len(new), sum(r.tokens for r in new), sum(r.busy_s for r in new), best)
 
 
 def _verdicts(tables: Tables, job_id: str) -> tuple[Diagnosis, ...]:

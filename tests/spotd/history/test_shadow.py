@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spotd.domain.units import S
-from spotd.history.shadow import Attempt, AttemptEnd, Range, ShadowAssumptions, shadow
+from spotd.history.shadow import Attempt, AttemptEnd, Bounds, ShadowAssumptions, shadow
 
 HOUR = 3600 * S
 HABITS = ShadowAssumptions(every_s=120.0, checkpoint_gb=10.0)
@@ -20,7 +20,7 @@ SECOND = Attempt(
 )
 
 
-def near(result: Range, low: float | None, high: float | None) -> bool:
+def near(result: Bounds, low: float | None, high: float | None) -> bool:
     return (result.low, result.high) == (
         None if low is None else pytest.approx(low),
         None if high is None else pytest.approx(high),

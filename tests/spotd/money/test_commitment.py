@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotd.money.commitment import (
-    Bill,
     HourlyUse,
+    MonthlyBill,
     Pool,
     Prices,
     advice_data,
@@ -99,7 +99,7 @@ def test_a_commitment_makes_no_spot_machine_cheaper() -> None:
         "no more than spot costs, whatever on demand does"
     )
     two = bill(pool, prices, 2)
-    assert two == Bill(2, 800.0, 0.0, 0.0, 300.0, 900.0, 0.0)
+    assert two == MonthlyBill(2, 800.0, 0.0, 0.0, 300.0, 900.0, 0.0)
     assert two.spot_usd / two.spot_h == prices.spot
     assert two.usd > bill(pool, prices, 0).usd
     cheaper = Prices(on_demand=10.0, spot=3.0, committed=2.0)
