@@ -269,7 +269,9 @@ class DatasetPrefetch:
             if way_of(data, node.offer, market.places).near != leg.copy:
                 continue
             other = work.store.jobs.find(node.job_id)
-            if other and any(one.url == f"dataset://{leg.name}" for one in other.spec.buckets):
+            if other and any(
+                bucket.url == f"dataset://{leg.name}" for bucket in other.spec.buckets
+            ):
                 raise _EndedError("a machine there wants it, and brings it itself")
 
     def _pacing(self, work: _Work) -> Callable[[int], None]:

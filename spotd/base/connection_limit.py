@@ -17,9 +17,9 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.began_s = time.monotonic()
-        others = [one for one in self.connections if one is not self]
+        others = [connection for connection in self.connections if connection is not self]
         if len(others) >= MOST:
-            idle = [one for one in others if isinstance(one, Connection) and one.idle]
+            idle = [other for other in others if isinstance(other, Connection) and other.idle]
             leaves = min(idle, key=lambda one: one.began_s, default=self)
             self.connections.discard(leaves)  # its end is heard of after others have come
             leaves.transport.abort()

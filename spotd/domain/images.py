@@ -46,8 +46,10 @@ def baked_of(image_id: str) -> str:
 def image_for(name: str, offer: Offer, images: Iterable[BakedImage]) -> BakedImage | None:
     """The newest of that name which a machine of `offer` can start from."""
     fitting = [
-        one
-        for one in images
-        if one.name == name and one.provider == offer.provider and one.region in ("", offer.region)
+        image
+        for image in images
+        if image.name == name
+        and image.provider == offer.provider
+        and image.region in ("", offer.region)
     ]
     return max(fitting, key=lambda one: (one.made_at_us, one.image_id), default=None)

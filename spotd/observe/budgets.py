@@ -62,10 +62,16 @@ class Budgets:
         told = store.events.keys("budget", month[0])
         for budget in budgets:
             found = budget_status(budget, rows, month, now_us, extra)
-            for one in crossings(found, told, iso):
-                severity = Severity.WARNING if one.kind == ACTUAL else Severity.INFO
+            for crossing in crossings(found, told, iso):
+                severity = Severity.WARNING if crossing.kind == ACTUAL else Severity.INFO
                 event = Event(
-                    "budget", one.text, "", severity, alert=True, key=one.key, route=one.route
+                    "budget",
+                    crossing.text,
+                    "",
+                    severity,
+                    alert=True,
+                    key=crossing.key,
+                    route=crossing.route,
                 )
                 store.events.add("", event, now_us)
             if found.spent_microusd >= budget.microusd:
@@ -78,15 +84,16 @@ def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:
     Without `dry_run` they are paused like by a person, so training saves first.
     """
     told = store.events.keys("outlier", now_us - DAY_US)
-    for one in outliers(spendings(store, now_us), now_us):
-        job, key = store.jobs.find(one.job_id), f"outlier:{one.job_id}"
+    for outlier in outliers(spendings(store, now_us), now_us):
+        job, key = store.jobs.find(outlier.job_id), f"outlier:{outlier.job_id}"
         if job is None or job.outcome is not None or job.desired is not Desired.RUN or key in told:
             continue
-        whose = f"of the project {one.project}" if one.project else "without a project"
+        usual = outlier.usual
+        whose = f"of the project {outlier.project}" if outlier.project else "without a project"
         text = (
-            f"{job.name} of {one.user or 'nobody'} spent ${one.microusd / 1e6:,.2f} in 24 h, and "
-            f"jobs {whose} ${one.usual.median_microusd / 1e6:,.2f} a day (median of "
-            f"{one.usual.days} days; beyond ${one.usual.bound_microusd / 1e6:,.2f} is told): "
+            f"{job.name} of {outlier.user or 'nobody'} spent ${outlier.microusd / 1e6:,.2f} in "
+            f"24 h, and jobs {whose} ${usual.median_microusd / 1e6:,.2f} a day (median of "
+            f"{usual.days} days; beyond ${usual.bound_microusd / 1e6:,.2f} is told): "
         )
         if dry_run:
             text += "with dry_run = false in [policies] it would save and be paused"

@@ -61,7 +61,7 @@ def checkpoint_bytes(task: Task) -> int:
 def guide_of(task: Task) -> PublishedSize | None:
     """The figure that guides have for such a model, if they have one."""
     gb = task.shape.parameters * (0.5 if task.run.method == "qlora" else 2.0) / GB
-    near = min(GUIDES, key=lambda one: abs(math.log(one.gb / gb)))
+    near = min(GUIDES, key=lambda guide: abs(math.log(guide.gb / gb)))
     return near if abs(math.log(near.gb / gb)) <= math.log(_LIKE) else None
 
 
@@ -78,7 +78,7 @@ def saves_data(task: Task) -> dict[str, Any]:
         "guide": None,
     }
     if guide is not None:
-        speeds = [round(one, 3) for one in guide.gb_per_s]
+        speeds = [round(speed, 3) for speed in guide.gb_per_s]
         told = {"kind": guide.kind, "gb": guide.gb, "save_s": list(guide.save_s)}
         data["guide"] = {**told, "gb_per_s": speeds}
     return data

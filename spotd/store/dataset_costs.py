@@ -102,7 +102,7 @@ def _read(
     per GB of a data set replaces the list price.
     """
     leaving = market.leaving or first_tier_prices()
-    said = {one.url: one.microusd_per_gb for one in market.datasets.values()}
+    said = {dataset.url: dataset.microusd_per_gb for dataset in market.datasets.values()}
     found: dict[tuple[str, str], tuple[float, int]] = {}
     unknown: list[str] = []
     for row in rows:

@@ -291,7 +291,7 @@ def _cache(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
 
 def _mount_read(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     target, size = read_text(entry.data, "target"), read_int(entry.data, "bytes")
-    url = next((one.url for one in node.job.spec.buckets if one.target == target), "")
+    url = next((bucket.url for bucket in node.job.spec.buckets if bucket.target == target), "")
     if not url:
         raise WireError(f"field 'target' is {shown(target)}, which is no mount of the job")
     if url.startswith("dataset://") and "url" in entry.data:

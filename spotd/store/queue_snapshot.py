@@ -186,10 +186,10 @@ def used_of_late(conn: Connection, now_us: int) -> Used:
 def add_up(stretches: Iterable[PricedTime], now_us: int) -> Used:
     """Recent use by project and user."""
     found: dict[tuple[str, str], int] = {}
-    for one in stretches:
-        end_us = one.end_us or now_us
-        more = use_of_late(one.rate_microusd_per_h, one.start_us, end_us, now_us)
-        found[one.project, one.user] = found.get((one.project, one.user), 0) + more
+    for stretch in stretches:
+        end_us = stretch.end_us or now_us
+        more = use_of_late(stretch.rate_microusd_per_h, stretch.start_us, end_us, now_us)
+        found[stretch.project, stretch.user] = found.get((stretch.project, stretch.user), 0) + more
     return found
 
 
@@ -248,16 +248,18 @@ def machine_of(
 def holder_of(row: Any, spec: JobSpec, machines: Sequence[Machine]) -> ResourceHolder:
     """The holder entry of a job with its machines that are not gone; `row` is its own, or the
     Job."""
-    going = [one for one in machines if one.going]
-    first_us = max(one.first_step_at_us for one in machines)
+    going = [machine for machine in machines if machine.going]
+    first_us = max(machine.first_step_at_us for machine in machines)
     # What saves by our engine alone can be told to save, and be believed.
     whole = spec.checkpoint.engine == "spotd" and not spec.bake
-    whole = whole and len(machines) == spec.num_nodes and all(one.trains for one in machines)
+    whole = (
+        whole and len(machines) == spec.num_nodes and all(machine.trains for machine in machines)
+    )
     return ResourceHolder(
         row.id,
         row.name,
         nodes=len(machines),
-        microusd_per_h=sum(one.microusd_per_h for one in machines),
+        microusd_per_h=sum(machine.microusd_per_h for machine in machines),
         leaving_nodes=len(going),
         leaving_microusd_per_h=sum(one.microusd_per_h for one in going),
         priority=spec.priority,

@@ -31,8 +31,12 @@ MAKING_S = 3 * 3600.0  # a machine is not paid for longer than this while its im
 
 def setup_digest(spec: JobSpec) -> str:
     """Return 32 hex digits of what `setup` depends on: text, environment, workdir, mounts."""
-    parts = [spec.setup, dict(spec.envs), [(one.digest, one.target) for one in spec.packages]]
-    parts += [[(one.target, one.url) for one in spec.buckets]] if spec.buckets else []
+    parts = [
+        spec.setup,
+        dict(spec.envs),
+        [(package.digest, package.target) for package in spec.packages],
+    ]
+    parts += [[(bucket.target, bucket.url) for bucket in spec.buckets]] if spec.buckets else []
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

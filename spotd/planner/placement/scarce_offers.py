@@ -117,11 +117,13 @@ def _ahead(
     """Return the jobs before it that want the offer, the first one first."""
     wave = _last_wave(offer, spoiled)
     before = [
-        one
-        for one in market.askers
-        if _order(one.turn, wave) < _order(mine, wave)
-        and one.turn.job_id != mine.job_id
-        and (offer.key in one.keys if one.keys else could_run(one.spec, offer, market, now_us))
+        asker
+        for asker in market.askers
+        if _order(asker.turn, wave) < _order(mine, wave)
+        and asker.turn.job_id != mine.job_id
+        and (
+            offer.key in asker.keys if asker.keys else could_run(asker.spec, offer, market, now_us)
+        )
     ]
     return sorted(before, key=lambda one: _order(one.turn, wave))
 
@@ -148,10 +150,10 @@ def _order(turn: QueueEntry, wave: Sequence[Refusal]) -> tuple[int, object]:
 
 def _late(turn: QueueEntry, wave: Sequence[Refusal]) -> int:
     """The machines that it was refused as a gang, or one for a price; 0: neither."""
-    ours = [one for one in wave if one.node_id.startswith(f"{turn.job_id}-g")]
+    ours = [refusal for refusal in wave if refusal.node_id.startswith(f"{turn.job_id}-g")]
     if turn.nodes > 1 and ours:
         return turn.nodes
-    return int(any(one.code == "PriceError" for one in ours))
+    return int(any(refusal.code == "PriceError" for refusal in ours))
 
 
 def _why(first: WaitingRequest, mine: QueueEntry, offer: Offer, spoiled: Spoiled) -> str:

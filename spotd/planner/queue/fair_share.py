@@ -214,8 +214,8 @@ def _enough(
 
     def do(givers: Sequence[ResourceHolder]) -> bool:
         left = use
-        for one in givers:
-            left = left.plus(one, turn.project, -1)
+        for giver in givers:
+            left = left.plus(giver, turn.project, -1)
         return not _short(limits, left, turn).some
 
     able = [one for one in line.holding if _may_give(one, turn, now_us)]

@@ -110,7 +110,7 @@ def next_offers(
     found = compared(view, changed(market, datasets=sets), now_us)
     rows: Sequence[Offer] = [row.offer for row in found.rows if not row.excluded]
     if found.costs:
-        best = sorted(found.costs, key=lambda one: (one.total_usd, one.row.offer.key))
+        best = sorted(found.costs, key=lambda cost: (cost.total_usd, cost.row.offer.key))
         rows = [one.row.offer for one in best]
     return [offer for offer in rows if _region(offer) not in here]
 
@@ -124,7 +124,11 @@ _region = region_of
 
 
 def _sets(spec: JobSpec, market: Market) -> dict[str, DataSet]:
-    names = [one.url.removeprefix(_SCHEME) for one in spec.buckets if one.url.startswith(_SCHEME)]
+    names = [
+        bucket.url.removeprefix(_SCHEME)
+        for bucket in spec.buckets
+        if bucket.url.startswith(_SCHEME)
+    ]
     return {name: market.datasets[name] for name in names if name in market.datasets}
 
 

@@ -252,4 +252,4 @@ def _seen_now(situation: Situation, record: PoolRecord) -> bool:
 
 
 def _ranked(options: Iterable[Option]) -> tuple[Option, ...]:
-    return tuple(sorted(options, key=lambda one: (one.score_usd, one.pool)))
+    return tuple(sorted(options, key=lambda option: (option.score_usd, option.pool)))

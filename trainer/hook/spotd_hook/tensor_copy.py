@@ -115,7 +115,7 @@ def background_copy(device: torch.device) -> TensorCopy:
 
 def blocking_copy_for(tensors: Iterable[Tensor]) -> TensorCopy:
     """Return the copy for the training thread, from wherever the tensors are."""
-    devices = {one.device for one in tensors if one.device.type == "cuda"}
+    devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
     return _gpu_copy(devices.pop()) if len(devices) == 1 else BLOCKING
 
 
