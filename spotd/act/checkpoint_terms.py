@@ -18,6 +18,6 @@ def terms_for(
     """`place` is where the machine's shards go. Raises StoreError."""
     lives = store.node_history.observed_lifetimes(now_us - int(WITHIN_S * S))
     gb = gb_microusd(node.offer, place, first_tier_prices())
-    kept = storage_prices().get(place.cloud)
-    put = kept.microusd_per_1000_writes / 1000 if kept else None
+    storage_price = storage_prices().get(place.cloud)
+    put = storage_price.microusd_per_1000_writes / 1000 if storage_price else None
     return terms_of(node.offer, lives, job.spec.num_nodes, gb, put)

@@ -233,12 +233,12 @@ class DatasetPrefetch:
             raise _EndedError(beyond_job(adds), news=True)
         if not begin:
             now_us = self._clock.now_us()
-            told = {"bytes": size, "egress_microusd": egress, "requests_microusd": requests}
-            store.transfers.add(self._shipment(work, began_at_us=now_us, **told))
+            fields = {"bytes": size, "egress_microusd": egress, "requests_microusd": requests}
+            store.transfers.add(self._shipment(work, began_at_us=now_us, **fields))
 
-    def _shipment(self, work: _Work, **told: int) -> DataTransfer:
+    def _shipment(self, work: _Work, **fields: int) -> DataTransfer:
         month_us, _ = month_of(self._clock.now_us())
-        return DataTransfer(work.job.id, work.leg.copy, "", month_us, **told)
+        return DataTransfer(work.job.id, work.leg.copy, "", month_us, **fields)
 
     def _requests_microusd(
         self, leg: PlannedCopy, market: Market, batch: Sequence[ObjectInfo]
@@ -309,8 +309,8 @@ class DatasetPrefetch:
     ) -> None:
         """Alert once on each copy until there is something new to say."""
         rows = store.events.of_kinds(job.id, [kind])
-        told = [row.event.text for row in rows if row.event.data.get("copy") == leg.copy]
-        if told[-1:] != [text]:
+        texts = [row.event.text for row in rows if row.event.data.get("copy") == leg.copy]
+        if texts[-1:] != [text]:
             severity = Severity.WARNING if wrong else Severity.INFO
             about = {"copy": leg.copy}
             event = Event(kind, text, severity=severity, key=f"{kind}:{leg.copy}", data=about)

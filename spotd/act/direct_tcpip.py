@@ -95,10 +95,10 @@ class Forwarder(paramiko.Transport):
         return number
 
     def _parse_channel_open_failure(self, message: paramiko.Message) -> None:
-        number, reason, said = message.get_int(), message.get_int(), message.get_text()
+        number, reason, text = message.get_int(), message.get_int(), message.get_text()
         opening = self._openings.get(number)
         if opening is not None:
-            opening.refusal = ForwardError(said[:200], prohibited=reason == _PROHIBITED)
+            opening.refusal = ForwardError(text[:200], prohibited=reason == _PROHIBITED)
         message.rewind()
         super()._parse_channel_open_failure(message)  # type: ignore[misc]
 

@@ -187,7 +187,7 @@ class DrillRunner:
         )
 
     def _end(self, store: Store, view: View, drill: FaultDrill) -> None:
-        text = f"the drill ({drill.kind.value}) of {view.job.name} {told(drill)}"
+        text = f"the drill ({drill.kind.value}) of {view.job.name} {outcome_text(drill)}"
         failed = drill.end is DrillEnd.FAILED
         severity = Severity.ERROR if failed else Severity.INFO
         data = {"drill": drill.id, "end": drill.end.value if drill.end else ""}
@@ -205,7 +205,7 @@ def _called_off(drill: FaultDrill, at_us: int, why: str) -> FaultDrill:
     return replace(drill, ended_at_us=at_us, end=DrillEnd.CALLED_OFF, text=why)
 
 
-def told(drill: FaultDrill) -> str:
+def outcome_text(drill: FaultDrill) -> str:
     """Return the result in words."""
     if drill.end is DrillEnd.PASSED:
         return f"passed: {figures(drill)}"

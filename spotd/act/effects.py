@@ -374,14 +374,14 @@ def _read_head(effect: Effect, world: EffectContext) -> Record:
 
 def _terminate(effect: Effect, world: EffectContext) -> Record:
     node, provider = effect.node, _provider(effect, world)
-    said = None
+    event = None
     if serial_console.wanted(node):
-        said = serial_console.ask(node, provider, lambda: world.secrets(node.job_id).values())
+        event = serial_console.ask(node, provider, lambda: world.secrets(node.job_id).values())
     provider.terminate(node.instance_id)
 
     def record() -> None:
-        if said is not None:
-            world.store.events.add(node.job_id, said, world.clock.now_us())
+        if event is not None:
+            world.store.events.add(node.job_id, event, world.clock.now_us())
         world.store.nodes.record_acknowledged(node.id, effect.kind, world.clock.now_us())
 
     return record

@@ -115,10 +115,10 @@ def try_out(host: JumpHost, limit_s: float = CONNECT_S) -> str:
     return f"{host} has its pinned key, lets us in and forwards"
 
 
-def forbidden(host: JumpHost, target: str, said: str) -> str:
+def forbidden(host: JumpHost, target: str, answer: str) -> str:
     """Return what to do about a jump host that does not forward."""
     return (
-        f"it does not forward to {target} ({said}): set AllowTcpForwarding to yes or local for "
+        f"it does not forward to {target} ({answer}): set AllowTcpForwarding to yes or local for "
         f"{host.address.user} in its sshd_config, let PermitOpen and the key's own options allow "
         "it, and reload sshd"
     )
@@ -206,8 +206,8 @@ class JumpConnection:
             return None
         return self._refused[1]
 
-    def _note_refused(self, target: str, said: str) -> JumpError:
-        text = forbidden(self.host, target, said)
+    def _note_refused(self, target: str, answer: str) -> JumpError:
+        text = forbidden(self.host, target, answer)
         with self._changed:
             self._refused = (time.monotonic(), text)
         return JumpError(f"jump host {self.host}: {text}")

@@ -126,7 +126,7 @@ def send_tools(
 def pythons_in(folder: Path) -> list[tuple[str, str]]:
     """Return the file name and processor of each standalone Python."""
     names = sorted(path.name for path in folder.glob("cpython-*")) if folder.is_dir() else []
-    return [(name, told[1]) for name in names if (told := _PYTHON.fullmatch(name))]
+    return [(name, match[1]) for name in names if (match := _PYTHON.fullmatch(name))]
 
 
 def wheels(folder: Path) -> dict[str, bytes]:

@@ -15,8 +15,8 @@ def open_job_secrets(store: Store, vault: SecretBox, job_id: str) -> dict[str, s
     own = open_secrets(vault, job_id, store.jobs.secrets(job_id))
     job = store.jobs.find(job_id)
     wanted = set(job.spec.secrets) - set(own) if job is not None else set()
-    kept = open_secrets(vault, "", store.secrets.values(wanted)) if wanted else {}
-    if gone := sorted(wanted - set(kept)):
+    stored = open_secrets(vault, "", store.secrets.values(wanted)) if wanted else {}
+    if gone := sorted(wanted - set(stored)):
         text = f"the secret {gone[0]} of job {job_id} is not kept any more"
         raise MasterKeyError(text, f"spotctl secret set {gone[0]}")
-    return {**kept, **own}
+    return {**stored, **own}

@@ -43,14 +43,14 @@ def ask(node: Node, provider: Provider, secrets: Callable[[], Iterable[str]]) ->
     if not isinstance(provider, SerialConsole):
         return None
     try:
-        said = tidy(provider.read_serial_console(node.instance_id), secrets())
+        lines = tidy(provider.read_serial_console(node.instance_id), secrets())
     except Exception as error:  # noqa: BLE001 - a bug as little as a cloud that does not answer
         log.warning("no console", node=node.id, error=f"{type(error).__name__}: {error}")
         return None
-    if not said:
+    if not lines:
         return None
-    text = f"the console of {node.id} ended with: {said[-1][:200]}"
-    return Event("console", text, node.id, Severity.WARNING, data={"lines": said})
+    text = f"the console of {node.id} ended with: {lines[-1][:200]}"
+    return Event("console", text, node.id, Severity.WARNING, data={"lines": lines})
 
 
 def tidy(text: str, secrets: Iterable[str]) -> list[str]:

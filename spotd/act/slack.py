@@ -41,15 +41,15 @@ class SlackSink:
     def send(self, alerts: Sequence[Alert]) -> None:
         """Post one message. Raises AlertSinkError."""
         body = payload(alerts)
-        status, headers, said = self._post(body)
+        status, headers, reply = self._post(body)
         if status == 400:
             # Better plain than never: whatever it is in the blocks that Slack does not like.
-            status, headers, said = self._post({"text": body["text"]})
-        if status == 200 and said == "ok":
+            status, headers, reply = self._post({"text": body["text"]})
+        if status == 200 and reply == "ok":
             return
         if status == 429:
             raise AlertSinkError("Slack asks us to wait (429)", _retry_after_s(headers))
-        raise AlertSinkError(f"Slack answered {status}: {said}", gone=status in (403, 404, 410))
+        raise AlertSinkError(f"Slack answered {status}: {reply}", gone=status in (403, 404, 410))
 
     def _post(self, body: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str]:
         """(status, headers, the first words of the answer). Raises RouteError."""
@@ -57,8 +57,8 @@ class SlackSink:
             answer = post(self.url, body)
         except WebhookError as error:
             raise AlertSinkError(str(error)) from None
-        said = redactor.clean(answer.said)
-        return answer.status, answer.headers, " ".join(said.split())[:_SAID_CHARS]
+        reply = redactor.clean(answer.text)
+        return answer.status, answer.headers, " ".join(reply.split())[:_SAID_CHARS]
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float:

@@ -203,14 +203,14 @@ def _number(alert: Alert) -> str:
 
 def _cost(alert: Alert) -> str:
     data: Mapping[str, object] = alert.row.event.data
-    said = []
+    losses = []
     if isinstance(seconds := data.get("seconds"), int | float):
-        said.append(f"{seconds:.0f} s without training")
+        losses.append(f"{seconds:.0f} s without training")
     if isinstance(steps := data.get("lost_steps"), int):
-        said.append(f"{steps} steps to repeat")
+        losses.append(f"{steps} steps to repeat")
     if alert.spent_microusd:
-        said.append(f"${alert.spent_microusd / 1e6:.2f} spent on the job so far")
-    return ", ".join(said)
+        losses.append(f"${alert.spent_microusd / 1e6:.2f} spent on the job so far")
+    return ", ".join(losses)
 
 
 def _section(text: str) -> dict[str, Any]:

@@ -70,8 +70,8 @@ class Redactor:
         """`text` without secrets."""
         for secret in self._secrets:
             text = text.replace(secret, _HIDDEN)
-        for pattern, kept in _PATTERNS:
-            text = pattern.sub(_HIDDEN if kept is None else kept + _HIDDEN, text)
+        for pattern, shown in _PATTERNS:
+            text = pattern.sub(_HIDDEN if shown is None else shown + _HIDDEN, text)
         return text
 
     def clean_value(self, value: object, depth: int = 0) -> object:
@@ -140,8 +140,8 @@ class Sampler(logging.Handler):
         if isinstance(record.msg, dict) and "alert" in record.msg:
             self._handler.handle(record)
             return
-        said = record.msg.get("event", "") if isinstance(record.msg, dict) else record.msg
-        key = (record.name, record.levelno, _NUMBERS.sub("#", str(said)[:200]))
+        event = record.msg.get("event", "") if isinstance(record.msg, dict) else record.msg
+        key = (record.name, record.levelno, _NUMBERS.sub("#", str(event)[:200]))
         kind = self._kinds.setdefault(key, _Kind(now))
         kind.lines += 1
         if kind.lines <= FLOOD_LINES:
@@ -166,8 +166,8 @@ class Sampler(logging.Handler):
                 return
             kind = self._kinds.pop(key)
             if kind.left_out:
-                name, level, said = key
-                text = f"{kind.left_out} more were left out of: {said}"
+                name, level, event = key
+                text = f"{kind.left_out} more were left out of: {event}"
                 self._handler.handle(
                     logging.LogRecord(name, level, __file__, 0, text, None, exc_info=None)
                 )

@@ -28,11 +28,11 @@ class WebhookError(Exception):
 
 @dataclass(frozen=True)
 class WebhookAnswer:
-    """The response; `said` is cut at ANSWER_BYTES."""
+    """The response; `text` is cut at ANSWER_BYTES."""
 
     status: int
     headers: Mapping[str, str]
-    said: str
+    text: str
 
 
 def is_webhook(url: str, allowed: Collection[str]) -> bool:

@@ -73,17 +73,17 @@ def check_references(file: ConfigFile, environ: Mapping[str, str]) -> Iterator[F
             except ValueError as error:
                 text, _, fix = str(error).partition("; ")
                 yield ("alerts", "routes", name), text, fix
-    told = file.alerts.market.route
-    if told and told not in file.alerts.routes:
+    route_name = file.alerts.market.route
+    if route_name and route_name not in file.alerts.routes:
         known = ", ".join(file.alerts.routes) or "there is none yet"
         fix = f"name one of [alerts.routes]: {known}"
-        yield ("alerts", "market", "route"), f"there is no route {told!r}", fix
+        yield ("alerts", "market", "route"), f"there is no route {route_name!r}", fix
     for name, budget in file.budgets.items():
-        for percent, told in budget.routes.items():
-            if told not in file.alerts.routes:
+        for percent, route_name in budget.routes.items():
+            if route_name not in file.alerts.routes:
                 known = ", ".join(file.alerts.routes) or "there is none yet"
                 fix = f"name one of [alerts.routes]: {known}"
-                yield ("budgets", name, "routes", percent), f"there is no route {told!r}", fix
+                yield ("budgets", name, "routes", percent), f"there is no route {route_name!r}", fix
     for name, entry in file.stores.items():
         yield from _check_kind(name, entry)
         yield from _check_federate(file, name, entry)

@@ -59,7 +59,7 @@ class FleetHistory:
     since_us: int = 0
     read_at_us: int = 0
     # What was reckoned of it before, by whoever reckons: it follows from the rest.
-    kept: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
+    cache: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
 
 
 UNKNOWN = FleetHistory()

@@ -32,7 +32,7 @@ class TrainedNode:
     last_step: int
     ceased_us: int
     taken: bool
-    told: bool
+    noticed: bool
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Recovery:
     """
 
     provider: str
-    told: bool
+    noticed: bool
     parts_s: tuple[float, ...]
     replayed: int
 
@@ -95,5 +95,5 @@ def recoveries(
                 step for generation_, step in saved.get(job_id, ()) if generation_ <= old.generation
             ]
             replayed = max(0, old.last_step - max(saved_steps, default=0))
-            result.append(Recovery(old.provider, old.told, parts, replayed))
+            result.append(Recovery(old.provider, old.noticed, parts, replayed))
     return result

@@ -59,10 +59,10 @@ class Budgets:
             return
         month = month_of(now_us)
         rows, extra = spendings(store, now_us), carried(store, month[0])
-        told = store.events.keys("budget", month[0])
+        alerted = store.events.keys("budget", month[0])
         for budget in budgets:
             found = budget_status(budget, rows, month, now_us, extra)
-            for crossing in crossings(found, told, iso):
+            for crossing in crossings(found, alerted, iso):
                 severity = Severity.WARNING if crossing.kind == ACTUAL else Severity.INFO
                 event = Event(
                     "budget",
@@ -83,10 +83,15 @@ def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:
 
     Without `dry_run` they are paused like by a person, so training saves first.
     """
-    told = store.events.keys("outlier", now_us - DAY_US)
+    alerted = store.events.keys("outlier", now_us - DAY_US)
     for outlier in outliers(spendings(store, now_us), now_us):
         job, key = store.jobs.find(outlier.job_id), f"outlier:{outlier.job_id}"
-        if job is None or job.outcome is not None or job.desired is not Desired.RUN or key in told:
+        if (
+            job is None
+            or job.outcome is not None
+            or job.desired is not Desired.RUN
+            or key in alerted
+        ):
             continue
         usual = outlier.usual
         whose = f"of the project {outlier.project}" if outlier.project else "without a project"

@@ -17,10 +17,10 @@ LEAST_S = 900.0  # of measured time: three windows of a machine (trainer/agent/w
 
 def judge_saves(store: Store, now_us: int) -> None:
     """Alert once a day, by what running machines measured in the last hour."""
-    told = store.events.keys("saves_cost", now_us - DAY_US)
+    alerted = store.events.keys("saves_cost", now_us - DAY_US)
     for job in store.jobs.rows(finished=False):
         key = f"saves_cost:{job.id}"
-        if job.desired is not Desired.RUN or key in told:
+        if job.desired is not Desired.RUN or key in alerted:
             continue
         share = share_of(store, job, now_us)
         if share is not None and share > MOST:

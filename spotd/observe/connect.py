@@ -131,10 +131,10 @@ class StreamConnector:
             self._opened, self._failed = [], []
         return taken
 
-    def forget(self, kept: Container[str]) -> None:
+    def forget(self, present: Container[str]) -> None:
         """Drop nodes that are not in `kept`."""
         with self._lock:
-            self._told = {told for told in self._told if told[0] in kept}
+            self._told = {failure for failure in self._told if failure[0] in present}
 
     def stop(self) -> None:
         """Open nothing more; a thread that waits for a machine ends when that has run out."""
@@ -164,7 +164,7 @@ class StreamConnector:
             self._fail(node, error)
         else:
             with self._lock:
-                self._told = {told for told in self._told if told[0] != node.id}
+                self._told = {failure for failure in self._told if failure[0] != node.id}
                 self._opened.append(followed)
         self._done()
         if self._stopping.is_set():
@@ -178,13 +178,13 @@ class StreamConnector:
         }
 
     def _fail(self, node: Node, error: Exception) -> None:
-        told = (node.id, type(error).__name__)
+        failure = (node.id, type(error).__name__)
         with self._lock:
             self._failed.append(node.id)
             # Not the first failure of all: an address falls silent before another machine has it.
-            first = told not in self._told
+            first = failure not in self._told
             if isinstance(error, HostKeyMismatchError | SshAuthRefusedError):
-                self._told.add(told)
+                self._told.add(failure)
         if self._stopping.is_set():
             return
         log.info("cannot follow", node=node.id, error=str(error))
@@ -195,7 +195,7 @@ class StreamConnector:
                 self._store.events.add(node.job_id, event, self._clock.now_us())
             except StoreError as trouble:
                 with self._lock:
-                    self._told.discard(told)
+                    self._told.discard(failure)
                 log.warning("the store does not answer", error=str(trouble))
 
 

@@ -28,10 +28,10 @@ class OverdueDrills:
         days, now_us = self._days(), self._clock.now_us()
         if not days:
             return
-        told = store.events.keys(OVERDUE, 0)
+        alerted = store.events.keys(OVERDUE, 0)
         for one in overdue(store.jobs.rows(), store.drills.rows(), days, now_us):
             key = f"{OVERDUE}:{one.job.name}:{one.since_us}"
-            if key in told:
+            if key in alerted:
                 continue
             text = f"{one.text}: `spotctl drill run {one.job.name} --kind sigterm` tries it"
             event = Event(OVERDUE, text, severity=Severity.WARNING, alert=True, key=key)

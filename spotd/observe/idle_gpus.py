@@ -44,10 +44,10 @@ def judge_idle(store: Store, policy: IdlePolicy, now_us: int) -> None:
     """
     if policy.does == ALLOW:
         return
-    told = store.events.keys("idle_gpus", now_us - DAY_US)
+    alerted = store.events.keys("idle_gpus", now_us - DAY_US)
     for job in store.jobs.rows(finished=False):
         key = f"idle_gpus:{job.id}"
-        if job.desired is not Desired.RUN or key in told:
+        if job.desired is not Desired.RUN or key in alerted:
             continue
         found = idle_gpus(_windows(store, job, now_us - int(policy.after_s * S)), policy)
         if found is None:
@@ -75,11 +75,11 @@ def judge_use(store: Store, policy: IdlePolicy, now_us: int) -> None:
     if policy.does == ALLOW:
         return
     since_us = now_us - int(USE_S * S)
-    told = store.events.keys("gpus_low", now_us - DAY_US)
+    alerted = store.events.keys("gpus_low", now_us - DAY_US)
     idle = store.events.keys("idle_gpus", now_us - DAY_US)
     for job in store.jobs.rows(finished=False):
         key = f"gpus_low:{job.id}"
-        if job.desired is not Desired.RUN or key in told or f"idle_gpus:{job.id}" in idle:
+        if job.desired is not Desired.RUN or key in alerted or f"idle_gpus:{job.id}" in idle:
             continue
         windows = _windows(store, job, since_us)
         found = idle_gpus(windows, IdlePolicy(below=IDLE_BELOW, after_s=USE_S))
@@ -108,8 +108,8 @@ def _windows(store: Store, job: Job, since_us: int) -> list[Window]:
         return []
     found = []
     for row in store.events.of_kinds(job.id, (USAGE,), since_us):
-        said, rate = row.event.data, rates.get(row.event.node_id)
-        seconds, gpu = said.get("window_s"), said.get("gpu")
+        usage, rate = row.event.data, rates.get(row.event.node_id)
+        seconds, gpu = usage.get("window_s"), usage.get("gpu")
         if rate is None or not isinstance(seconds, int | float) or not isinstance(gpu, int | float):
             continue
         found.append(Window(row.event.node_id, float(seconds), min(float(gpu), 1.0), rate))

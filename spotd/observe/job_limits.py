@@ -72,8 +72,8 @@ def _events(
 ) -> Iterator[Event]:
     most = job.spec.max_cost_microusd
     rows: Sequence[EventRow] = store.events.of_kinds(job.id, list(_KINDS))
-    told = {(_KINDS[row.event.kind], _percent_of(row.event)) for row in rows}
-    new = new_job_alerts(spent, ends[1] if ends else None, most, told, job.spec.caps.route)
+    alerted = {(_KINDS[row.event.kind], _percent_of(row.event)) for row in rows}
+    new = new_job_alerts(spent, ends[1] if ends else None, most, alerted, job.spec.caps.route)
     for kind, percent in new:
         if kind == ACTUAL:
             text = (
@@ -106,5 +106,5 @@ def _foretold(job: Job, spent: int, ends: tuple[int, int, int], percent: int) ->
 
 
 def _percent_of(event: Event) -> int:
-    said = event.data.get("percent", 0)
-    return said if isinstance(said, int) else 0
+    percent = event.data.get("percent", 0)
+    return percent if isinstance(percent, int) else 0

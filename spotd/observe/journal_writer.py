@@ -57,10 +57,10 @@ class JournalWriter:
         elif node_id not in self._known_down:
             self._down.setdefault(node_id, self._clock.now_us())
 
-    def forget(self, kept: set[str]) -> None:
+    def forget(self, present: set[str]) -> None:
         """Drop the links of nodes that are no longer wanted."""
-        self._known_down &= kept
-        self._down = {node_id: at_us for node_id, at_us in self._down.items() if node_id in kept}
+        self._known_down &= present
+        self._down = {node_id: at_us for node_id, at_us in self._down.items() if node_id in present}
 
     def flush(self) -> list[str]:
         """Write what is due. Raises StoreError, and then has lost nothing.

@@ -121,7 +121,7 @@ class LeftoverSweep:
 
     def _keep(self, left: Sequence[Leftover], verdicts: Mapping[str, OrphanDecision]) -> None:
         """Remember what is held."""
-        name, kept = self._provider.name, (OrphanAction.HOLD, OrphanAction.FOREIGN)
+        name, retained = self._provider.name, (OrphanAction.HOLD, OrphanAction.FOREIGN)
         with self._lock:
             self._looked_s = self._clock.monotonic_s()
             self._held = {
@@ -129,7 +129,7 @@ class LeftoverSweep:
                     name, one, self._since_us[one.leftover_id], verdict.fate, verdict.why
                 )
                 for one in left
-                if (verdict := verdicts[one.leftover_id]).fate in kept
+                if (verdict := verdicts[one.leftover_id]).fate in retained
             }
 
     def _page(self, store: Store) -> None:

@@ -186,13 +186,13 @@ class Follower:
                 failures=self._retries.failures(node.id),
             )
 
-    def _forget(self, kept: set[str]) -> None:
+    def _forget(self, present: set[str]) -> None:
         """Drop the state of nodes that are no longer followed."""
-        for node_id in [n for n in self._output.nodes if n not in kept]:
+        for node_id in [n for n in self._output.nodes if n not in present]:
             self._output.end(node_id)
-        self._gaps = {node_id: seq for node_id, seq in self._gaps.items() if node_id in kept}
-        self._recorder.forget(kept)
-        self._unshipped &= kept
+        self._gaps = {node_id: seq for node_id, seq in self._gaps.items() if node_id in present}
+        self._recorder.forget(present)
+        self._unshipped &= present
 
     # --- links come and go
 

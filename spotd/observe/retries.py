@@ -39,8 +39,8 @@ class Retries:
         """The earliest moment at which one becomes due that is not in `busy`."""
         return min((at_s for n, at_s in self._at_s.items() if n not in busy), default=float("inf"))
 
-    def forget(self, kept: Container[str]) -> None:
+    def forget(self, present: Container[str]) -> None:
         """Drop nodes that are not in `kept`."""
         for memory in (self._failures, self._at_s):
-            for node_id in [n for n in memory if n not in kept]:
+            for node_id in [n for n in memory if n not in present]:
                 del memory[node_id]

@@ -156,7 +156,7 @@ class Sweep:
 
     def _page(self, orphans: Sequence[Instance], verdicts: Mapping[str, OrphanDecision]) -> None:
         """Alert once on all machines that are held from this listing on."""
-        name, kept = self._provider.name, (OrphanAction.HOLD, OrphanAction.FOREIGN)
+        name, retained = self._provider.name, (OrphanAction.HOLD, OrphanAction.FOREIGN)
         with self._lock:
             self._swept_s = self._clock.monotonic_s()
             self._held = {
@@ -168,7 +168,7 @@ class Sweep:
                     verdict.why,
                 )
                 for orphan in orphans
-                if (verdict := verdicts[orphan.instance_id]).fate in kept
+                if (verdict := verdicts[orphan.instance_id]).fate in retained
             }
             self._paged &= self._held.keys()
             news = [held for i, held in sorted(self._held.items()) if i not in self._paged]

@@ -52,8 +52,8 @@ class ClockTrust:
         return write(self._path, {"ahead_us": self._ahead_us, "since_us": self._since_us})
 
     def _read(self) -> tuple[int | None, int | None]:
-        kept = read(self._path)
-        values = [kept.get(name) if isinstance(kept, dict) else None for name in _NAMES]
+        stored = read(self._path)
+        values = [stored.get(name) if isinstance(stored, dict) else None for name in _NAMES]
         ahead_us, since_us = (value if type(value) is int else None for value in values)
         return ahead_us, since_us
 

@@ -68,14 +68,14 @@ def reap(
         dry_run=dry_run,
         end_untagged=end_untagged,
     )
-    told, trust = NotificationState(found.state_dir), ClockTrust(found.state_dir)
-    code = _rounds(reaper, told, trust, output, None if once else found.file.every_s)
+    notified, trust = NotificationState(found.state_dir), ClockTrust(found.state_dir)
+    code = _rounds(reaper, notified, trust, output, None if once else found.file.every_s)
     raise Exit(code)
 
 
 def _rounds(
     reaper: Reaper,
-    told: NotificationState,
+    notified: NotificationState,
     trust: ClockTrust,
     output: Form,
     every_s: float | None,
@@ -84,7 +84,7 @@ def _rounds(
     """Rounds until the end of time, or one; the exit code of the last."""
     while True:
         now_us, wait_s = trust.look()
-        report = reaper.go_round(told, now_us, wait_s)
+        report = reaper.go_round(notified, now_us, wait_s)
         if not reaper.dry_run and (trouble := trust.keep()):
             report.errors.append(trouble)
         if output is Form.JSON:

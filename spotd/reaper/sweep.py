@@ -65,7 +65,9 @@ class Reaper:
     dry_run: bool = False
     end_untagged: bool = False
 
-    def go_round(self, told: NotificationState, now_us: int, wait_s: float = 0.0) -> SweepReport:
+    def go_round(
+        self, notified: NotificationState, now_us: int, wait_s: float = 0.0
+    ) -> SweepReport:
         """Check every cloud, all at once.
 
         A cloud that does not answer, or hangs, delays no other and no alert. For `wait_s` the clock
@@ -85,7 +87,7 @@ class Reaper:
             report.errors += part.errors
             topics |= part.topics
         if not self.dry_run:
-            self._tell(told, topics, report, now_us)
+            self._tell(notified, topics, report, now_us)
         return report
 
     def _look_at(
@@ -157,14 +159,18 @@ class Reaper:
         return "ended", ""
 
     def _tell(
-        self, told: NotificationState, topics: Mapping[str, str], report: SweepReport, now_us: int
+        self,
+        notified: NotificationState,
+        topics: Mapping[str, str],
+        report: SweepReport,
+        now_us: int,
     ) -> None:
         """Alert once on each topic for as long as it lasts.
 
         An alert that no way accepted is sent again, also when the topic is over by then: a
         terminated machine is not listed any more.
         """
-        news, late = told.news(topics), told.untold(topics)
+        news, late = notified.news(topics), notified.untold(topics)
         report.pages = list(dict.fromkeys(topics[key] for key in news))
         sent = {text: self.pager.send(f"spot-reaper: {text}") for text in report.pages}
         untold = {key: topics[key] for key in news if not sent[topics[key]][0]}
@@ -177,7 +183,10 @@ class Reaper:
             if not sent[text][0]:
                 put_off = late | put_off
         report.errors += dict.fromkeys(error for _, errors in sent.values() for error in errors)
-        troubles = [told.put_off(put_off), told.keep(key for key in topics if key not in untold)]
+        troubles = [
+            notified.put_off(put_off),
+            notified.keep(key for key in topics if key not in untold),
+        ]
         report.errors += [trouble for trouble in troubles if trouble]
 
 

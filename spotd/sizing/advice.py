@@ -56,8 +56,8 @@ def advise(task: Task, card: Card, now: ThroughputEstimate, usd_per_h: float = 0
     if not cause(task, card, now):
         return []
     better = [one for one in (_packed(task, card), _larger(task, card)) if one is not None]
-    told = [_told(task, now, usd_per_h, *one) for one in better]
-    quicker = [one for one in told if one.tokens_per_s * _WORTH > now.tokens_per_s]
+    changes = [_told(task, now, usd_per_h, *one) for one in better]
+    quicker = [one for one in changes if one.tokens_per_s * _WORTH > now.tokens_per_s]
     return sorted(quicker, key=lambda one: -one.tokens_per_s)
 
 
@@ -68,10 +68,10 @@ def _packed(task: Task, card: Card) -> tuple[str, str, str, float] | None:
     run = replace(task.run, sequence=PACKED_TOKENS, micro_batch=1, ragged=False)
     packed = replace(task, run=run, example_tokens=0.0)
     memory = estimate(task.shape, run)
-    said = verdict(memory, card.memory_gib)
-    mind = f" ({said}: {memory.reserved / GIB:.0f} GiB/GPU of {card.memory_gib:.1f})"
+    fit = verdict(memory, card.memory_gib)
+    mind = f" ({fit}: {memory.reserved / GIB:.0f} GiB/GPU of {card.memory_gib:.1f})"
     text = f"packing to {PACKED_TOKENS // 1024}k tokens"
-    return "packing", text, "" if said == FITS else mind, pace(packed, card).tokens_per_s
+    return "packing", text, "" if fit == FITS else mind, pace(packed, card).tokens_per_s
 
 
 def _larger(task: Task, card: Card) -> tuple[str, str, str, float] | None:

@@ -79,8 +79,8 @@ def saves_data(task: Task) -> dict[str, Any]:
     }
     if guide is not None:
         speeds = [round(speed, 3) for speed in guide.gb_per_s]
-        told = {"kind": guide.kind, "gb": guide.gb, "save_s": list(guide.save_s)}
-        data["guide"] = {**told, "gb_per_s": speeds}
+        figures = {"kind": guide.kind, "gb": guide.gb, "save_s": list(guide.save_s)}
+        data["guide"] = {**figures, "gb_per_s": speeds}
     return data
 
 

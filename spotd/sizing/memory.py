@@ -86,7 +86,7 @@ def estimate(shape: Shape, run: Run) -> Memory:
     counts: the output layer with its gradient, or two layers.
     """
     per_layer = _layer_bytes(shape, run) * run.tokens / run.tensor
-    kept = _kept_bytes(shape, run)
+    kept_bytes = _kept_bytes(shape, run)
     working = 0.0 if run.checkpointing == "none" else per_layer
     # The MLP's gradients exist beside all that its backward pass reads.
     working += 2 * _width(run) * shape.ffn * run.tokens / run.tensor
@@ -97,7 +97,7 @@ def estimate(shape: Shape, run: Run) -> Memory:
     kinds = 2 if run.ragged else 1
     state, late = _state_bytes(shape, run), _late_gradients(shape, run)
     gather = max(_gathers(shape, run)) + _buckets(shape, run)
-    forward = kinds * kept + _casts(shape, run)
+    forward = kinds * kept_bytes + _casts(shape, run)
     activations = kinds * working + max(0.0, forward - late)
     at_loss = state - late + gather + forward + kinds * logits
     allocated = max(at_loss, state + gather + activations)

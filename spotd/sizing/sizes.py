@@ -78,10 +78,10 @@ def size(
         rate = measured.tokens_per_s * gpus / measured.gpus
     if not joined:
         card = replace(card, link_gb_s=min(card.link_gb_s, PLAIN_IP_GB_S))
-    said, note = verdict(memory, card.memory_gib), ""
-    if said == FITS and task.loss_assumed:
-        said, note = _with_plain_loss(placed, card)
-    return OfferFit(placed, card, memory, said, pace(placed, card, rate), note)
+    fit, note = verdict(memory, card.memory_gib), ""
+    if fit == FITS and task.loss_assumed:
+        fit, note = _with_plain_loss(placed, card)
+    return OfferFit(placed, card, memory, fit, pace(placed, card, rate), note)
 
 
 def _with_plain_loss(task: Task, card: Card) -> tuple[str, str]:

@@ -111,21 +111,23 @@ class AlertRepository(Repository):
 
         Repeats that arrived since `rows` were read stay to be sent.
         """
-        said = {"sent": sent_at_us, "next": next_at_us, "said": error}
+        values = {"sent": sent_at_us, "next": next_at_us, "said": error}
         if rows:
-            tx.conn.execute(_MARK, [{"alert": row.id, "told": row.repeats, **said} for row in rows])
+            tx.conn.execute(
+                _MARK, [{"alert": row.id, "told": row.repeats, **values} for row in rows]
+            )
 
     @read_one
     def routes(self, conn: Connection) -> list[RouteRow]:
         """The delivery state of each route that ever had an alert."""
-        unsent, told = (
+        unsent, delivered = (
             _alerts.sent_at_us == ZERO,
             and_(_alerts.sent_at_us > ZERO, _alerts.error == ""),
         )
         found = conn.execute(
             select(
                 _alerts.route,
-                func.max(case((told, _alerts.sent_at_us), else_=0)).label("delivered"),
+                func.max(case((delivered, _alerts.sent_at_us), else_=0)).label("delivered"),
                 func.sum(case((unsent, 1), else_=0)).label("waiting"),
                 func.min(case((unsent, _alerts.at_us))).label("since"),
                 func.max(case((and_(unsent, _alerts.error != ""), _alerts.id), else_=0)).label(

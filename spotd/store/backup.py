@@ -237,7 +237,7 @@ def _find(name: str) -> str | None:
     return shutil.which(name) or (str(places[-1]) if places else None)
 
 
-def _run(find: Program, name: str, url: str, *options: str, told: str = "") -> None:
+def _run(find: Program, name: str, url: str, *options: str, stdin: str = "") -> None:
     """Run it with `told` on stdin. The password is passed in the environment: arguments are
     public."""
     program = find(name)
@@ -251,7 +251,7 @@ def _run(find: Program, name: str, url: str, *options: str, told: str = "") -> N
         done = subprocess.run(
             [program, f"--dbname={parts.render_as_string(hide_password=False)}", *options],
             env={**os.environ, "PGCONNECT_TIMEOUT": "10", **secret},
-            input=told,
+            input=stdin,
             capture_output=True,
             text=True,
             errors="replace",
@@ -262,8 +262,8 @@ def _run(find: Program, name: str, url: str, *options: str, told: str = "") -> N
         text = f"{name} of {database.place} took longer than {LIMIT_S:.0f} s: does the server hang?"
         raise StoreError(text) from None
     if done.returncode:
-        said = " ".join(done.stderr.split())[-500:]
-        raise StoreError(f"{name} of {database.place} failed: {said}")
+        message = " ".join(done.stderr.split())[-500:]
+        raise StoreError(f"{name} of {database.place} failed: {message}")
 
 
 def _dump(url: str, file: Path, reason: str, find: Program) -> None:
@@ -289,8 +289,8 @@ def _restore_postgres(url: str, file: Path, now_us: int, find: Program) -> str:
     reason = _reason(file).encode("utf-8", "replace").decode()
     settings = ("--set=ON_ERROR_STOP=1", "--single-transaction", "--quiet", "--no-psqlrc")
     inputs = (f"--set=reason={reason}", f"--file={file}", "--file=-")
-    told = _FREE + (_MARK_RESTORED if knows else _MARK_OLDER)
-    _run(find, "psql", url, *settings, *inputs, told=told)
+    stdin = _FREE + (_MARK_RESTORED if knows else _MARK_OLDER)
+    _run(find, "psql", url, *settings, *inputs, stdin=stdin)
     upgrade(url)
     with closing(_open(url, now_us)) as store:
         found = store.deployment.quarantine()

@@ -59,19 +59,19 @@ def storage(
     items, unknown = [], []
     price = storage_price_of(url)
     if price is not None:
-        items += kept(price, "checkpoints", own, place_of(url, {}).cloud, window)
+        items += storage_items(price, "checkpoints", own, place_of(url, {}).cloud, window)
     elif not url.startswith("file:") and _gb_months(own, window.since_us, window.until_us):
         unknown.append(NO_STORE_PRICE.format(name=job.name, store=url))
     for cloud, lying in sorted(near.items()):
         listed = storage_prices().get(cloud)
         if listed is not None:
-            items += kept(listed, "shards beside the machines", lying, cloud, window)
+            items += storage_items(listed, "shards beside the machines", lying, cloud, window)
         elif _gb_months(lying, window.since_us, window.until_us):
             unknown.append(NO_NEAR_PRICE.format(name=job.name, cloud=cloud))
     return items, unknown
 
 
-def kept(
+def storage_items(
     price: StoragePrice, name: str, lies: Sequence[Lying], cloud: str, window: Window
 ) -> list[Item]:
     """The cost of bytes stored for given periods.
@@ -85,8 +85,8 @@ def kept(
     ends = (window.since_us, min(window.until_us, max(end for _, _, end in lies)))
     before, until = (_until(price, lies, at_us) for at_us in ends)
     what = f"{name}, {price.storage_class}, {price.region}, list price of {price.dated}"
-    told = (Kind.STORAGE, "storage", what, quantity, "GB-Months", until - before)
-    return [Item(*told, cloud=cloud)]
+    fields = (Kind.STORAGE, "storage", what, quantity, "GB-Months", until - before)
+    return [Item(*fields, cloud=cloud)]
 
 
 def _until(price: StoragePrice, lies: Sequence[Lying], until_us: int) -> int:

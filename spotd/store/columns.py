@@ -72,7 +72,7 @@ def words(name: str) -> Column[str]:
     return Column(name, FreeText, nullable=False, server_default=text("''"))
 
 
-def told(name: str) -> Column[str]:
+def redacted(name: str) -> Column[str]:
     """Free text from outside, without secrets, empty by default."""
     return Column(name, RedactedText, nullable=False, server_default=text("''"))
 

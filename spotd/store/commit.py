@@ -153,10 +153,10 @@ def _write(
     for was, now in changed:
         if ends(was, now):
             ledger.end(conn, now.id, now.gone_at_us or now_us)
-        said = new_refusal(was, now)
-        if said is not None:
-            at_us = said.at_us or now_us
-            market.refuse(tx, now.id, said.offer_key, said.code, said.scope, at_us)
+        refusal = new_refusal(was, now)
+        if refusal is not None:
+            at_us = refusal.at_us or now_us
+            market.refuse(tx, now.id, refusal.offer_key, refusal.code, refusal.scope, at_us)
 
 
 def _update_nodes(conn: Connection, nodes: Sequence[Node]) -> None:

@@ -119,8 +119,8 @@ def ends(was: Node, now: Node) -> bool:
 
 def new_refusal(was: Node, now: Node) -> Refusal | None:
     """The refusal of the node's offer that is new with this change."""
-    said = refusal_of(now)
-    return None if said == refusal_of(was) else said
+    refusal = refusal_of(now)
+    return None if refusal == refusal_of(was) else refusal
 
 
 def holds_its_rank(node: Node) -> bool:

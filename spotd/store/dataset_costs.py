@@ -13,7 +13,7 @@ from spotd.domain.market import Market
 from spotd.domain.node import Node
 from spotd.money.report import Item, Kind
 from spotd.planner.core.shard_stores import HERE, place_among
-from spotd.store.checkpoint_costs import Lying, Window, kept, out_microusd
+from spotd.store.checkpoint_costs import Lying, Window, out_microusd, storage_items
 from spotd.store.transfers import DataTransfer
 
 NO_COPY_PRICE = "what {name}'s data cost in {url} is not known: no price is listed"
@@ -43,11 +43,18 @@ def freight_of(
         gb, cloud = row.bytes / 1e9, place_among(row.url, market.places).cloud
         what = f"data brought ahead to {row.url}, list price"
         if row.egress_microusd:
-            told = (Kind.EGRESS, "egress", what, gb, "GB", row.egress_microusd)
-            items.append(Item(*told, cloud=cloud))
+            fields = (Kind.EGRESS, "egress", what, gb, "GB", row.egress_microusd)
+            items.append(Item(*fields, cloud=cloud))
         if row.requests_microusd:
-            told = (Kind.STORAGE, "storage", f"requests of {what}", gb, "GB", row.requests_microusd)
-            items.append(Item(*told, cloud=cloud))
+            fields = (
+                Kind.STORAGE,
+                "storage",
+                f"requests of {what}",
+                gb,
+                "GB",
+                row.requests_microusd,
+            )
+            items.append(Item(*fields, cloud=cloud))
     read = [row for row in rows if row.node_id]
     more, missing = _read(job, {node.id: node for node in nodes}, read, market, window)
     return items + more, unknown + missing
@@ -85,7 +92,7 @@ def _lying(
         elif cloud != HERE:
             unknown.append(NO_COPY_PRICE.format(name=job.name, url=row.url))
     for cloud, lying in sorted(lies.items()):
-        items += kept(storage_prices()[cloud], "copies of data sets", lying, cloud, window)
+        items += storage_items(storage_prices()[cloud], "copies of data sets", lying, cloud, window)
     return items, list(dict.fromkeys(unknown))
 
 
@@ -102,7 +109,7 @@ def _read(
     per GB of a data set replaces the list price.
     """
     leaving = market.leaving or first_tier_prices()
-    said = {dataset.url: dataset.microusd_per_gb for dataset in market.datasets.values()}
+    configured = {dataset.url: dataset.microusd_per_gb for dataset in market.datasets.values()}
     found: dict[tuple[str, str], tuple[float, int]] = {}
     unknown: list[str] = []
     for row in rows:
@@ -112,12 +119,12 @@ def _read(
             continue
         at, gb = place_among(row.url, market.places), row.bytes / 1e9
         price, by = out_microusd(node, at, leaving), "list price"
-        if price != 0 and said.get(row.url) is not None:
-            price, by = said[row.url], "usd_per_gb"
+        if price != 0 and configured.get(row.url) is not None:
+            price, by = configured[row.url], "usd_per_gb"
         if price is None and gb:
             place = f"{node.offer.provider}/{node.offer.region}"
-            told = {"name": job.name, "url": row.url, "place": place, "gb": gb}
-            unknown.append(NO_READ_PRICE.format(**told))
+            fields = {"name": job.name, "url": row.url, "place": place, "gb": gb}
+            unknown.append(NO_READ_PRICE.format(**fields))
         elif price:
             before, cost = found.get((at.cloud, by), (0.0, 0))
             found[at.cloud, by] = before + gb, cost + round(gb * price)

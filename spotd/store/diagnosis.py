@@ -31,12 +31,12 @@ def unwell(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     text = f"{_WORDS.get(kind, '')}{read_words(data, 'text')}"
     again = read_flag(data, "again")
     stacks, taken = read_int(data, "stacks", 0), _stacks(data, "dumps")
-    kept = "were taken" if taken else "are in its log"  # an older agent leaves them there
-    text += f"; the stacks of {stacks} of its processes {kept}" if stacks else ""
+    where = "were taken" if taken else "are in its log"  # an older agent leaves them there
+    text += f"; the stacks of {stacks} of its processes {where}" if stacks else ""
     here = "it begins again here, from its last checkpoint"
     text += f"; {here if again else 'that was its end on this machine'}"
-    said = {"again": again, "step": read_int(data, "step", 0), "stacks": taken}
-    node.say(Event(kind, text, severity=Severity.WARNING, alert=True, data=said), at_us)
+    values = {"again": again, "step": read_int(data, "step", 0), "stacks": taken}
+    node.say(Event(kind, text, severity=Severity.WARNING, alert=True, data=values), at_us)
 
 
 def warning(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
@@ -49,18 +49,18 @@ def warning(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
         return
     if not isinstance(about, dict):
         raise WireError(f"field 'about' is {shown(about)}")
-    said: dict[str, Any] = {
+    values: dict[str, Any] = {
         clean(str(name)[:40]): value
         for name, value in list(about.items())[:MAX_ABOUT]
         if type(value) in (int, float, bool) and abs(value) <= MAX_NUMBER  # nan compares false
     }
     if "manifest" in about:
-        said["manifest"] = read_text(about, "manifest")
+        values["manifest"] = read_text(about, "manifest")
     if kind == HUNG_HERE:
-        said["stacks"] = _stacks(about, "stacks")
+        values["stacks"] = _stacks(about, "stacks")
     advice = ADVICE[kind]
     severity = Severity.ERROR if advice.stops else Severity.WARNING
-    node.say(Event(kind, text, severity=severity, alert=advice.alert, data=said), at_us)
+    node.say(Event(kind, text, severity=severity, alert=advice.alert, data=values), at_us)
     node.due = True
 
 
@@ -80,19 +80,21 @@ def usage(node: NodeProjection, data: Any, at_us: int) -> None:
     if not isinstance(found, dict):
         raise WireError(f"field 'usage' is {shown(found)}")
     window_s = read_float(found, "window_s")
-    said = {"window_s": window_s}
-    said |= {name: read_float(found, name) for name in ("data_s", "save_s", "gpu") if name in found}
+    values = {"window_s": window_s}
+    values |= {
+        name: read_float(found, name) for name in ("data_s", "save_s", "gpu") if name in found
+    }
     shares = [
-        f"{name} {said[key] / scale:.0%}"
+        f"{name} {values[key] / scale:.0%}"
         for name, key, scale in (
             ("GPUs busy", "gpu", 1.0),
             ("waiting for data", "data_s", window_s or 1.0),
             ("for checkpoints", "save_s", window_s or 1.0),
         )
-        if key in said
+        if key in values
     ]
     text = f"{window_s:.0f} s of training: {', '.join(shares) or 'nothing was measured'}"
-    node.say(Event(USAGE, text, severity=Severity.DEBUG, data=said), at_us)
+    node.say(Event(USAGE, text, severity=Severity.DEBUG, data=values), at_us)
 
 
 def _stacks(data: Any, name: str) -> list[dict[str, Any]]:

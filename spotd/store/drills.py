@@ -78,15 +78,15 @@ class DrillRepository(Repository):
 def _values(drill: FaultDrill) -> dict[str, Any]:
     end = drill.end.value if drill.end else None
     found = json.dumps(asdict(drill.found))
-    told = {**vars(drill), "kind": drill.kind.value, "outcome": end, "found": found}
-    del told["end"]
-    return told
+    values = {**vars(drill), "kind": drill.kind.value, "outcome": end, "found": found}
+    del values["end"]
+    return values
 
 
 def _drill(row: Row[Any]) -> FaultDrill:
-    told = dict(row._mapping)  # noqa: SLF001 - the public name of a row's mapping
-    told["kind"] = DrillKind(told["kind"])
-    end = told.pop("outcome")
-    told["end"] = DrillEnd(end) if end else None
-    told["found"] = Findings(**json.loads(told["found"] or "{}"))
-    return FaultDrill(**told)
+    values = dict(row._mapping)  # noqa: SLF001 - the public name of a row's mapping
+    values["kind"] = DrillKind(values["kind"])
+    end = values.pop("outcome")
+    values["end"] = DrillEnd(end) if end else None
+    values["found"] = Findings(**json.loads(values["found"] or "{}"))
+    return FaultDrill(**values)

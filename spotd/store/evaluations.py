@@ -20,7 +20,7 @@ class EvaluationRow:
     job_id: str
     at_us: int
     source: str
-    told: Evaluation
+    evaluation: Evaluation
 
 
 _row, _jobs = schema.evaluations.c, schema.jobs.c
@@ -67,21 +67,21 @@ class EvaluationRepository(Repository):
 def record(tx: Transaction, row: EvaluationRow) -> bool:
     """Record a measurement; True if it is new. The job is locked against a second writer."""
     tx.conn.execute(select(_jobs.id).where(_jobs.id == row.job_id).with_for_update()).all()
-    digest = row.told.digest
+    digest = row.evaluation.digest
     this = (_row.job_id == row.job_id) & (_row.digest == digest)
     if tx.conn.execute(select(_row.digest).where(this)).first() is not None:
         if _newest(tx.conn, row) != digest:
             again = {"at_us": row.at_us, "source": row.source}
             tx.conn.execute(update(schema.evaluations).where(this).values(again))
         return False
-    told = {**asdict(row.told), "failed": json.dumps(row.told.failed)}
+    measured = {**asdict(row.evaluation), "failed": json.dumps(row.evaluation.failed)}
     values = {"job_id": row.job_id, "digest": digest, "at_us": row.at_us, "source": row.source}
-    tx.conn.execute(insert(schema.evaluations).values(**told, **values))
+    tx.conn.execute(insert(schema.evaluations).values(**measured, **values))
     return True
 
 
 def _newest(conn: Connection, row: EvaluationRow) -> str:
     """The digest of the last of that suite."""
-    these = (_row.job_id == row.job_id) & (_row.suite == row.told.suite)
+    these = (_row.job_id == row.job_id) & (_row.suite == row.evaluation.suite)
     newest = select(_row.digest).where(these).order_by(_row.at_us.desc(), _row.digest.desc())
     return str(conn.execute(newest.limit(1)).scalar_one())

@@ -124,8 +124,8 @@ def adopt(tx: Transaction, image: ImageRow) -> None:
         rows = update(schema.images).where(_images.node_id == image.node_id)
         for column in (_images.made_at_us, _images.unwanted_at_us, _images.gone_at_us):
             rows = rows.where(column == 0)
-        told = ("image_id", "size_gib", "made_at_us")
-        tx.conn.execute(rows.values({name: getattr(image, name) for name in told}))
+        names = ("image_id", "size_gib", "made_at_us")
+        tx.conn.execute(rows.values({name: getattr(image, name) for name in names}))
     tx.market_moved()
 
 

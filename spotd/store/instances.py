@@ -160,50 +160,50 @@ class InstanceRepository(Repository):
         return self.session.write(lambda tx: _record_listing(tx, listing))
 
 
-def _record_listing(tx: Transaction, said: Listing) -> list[Instance]:
+def _record_listing(tx: Transaction, listing: Listing) -> list[Instance]:
     """Record a listing. An unchanged machine costs no statement of its own."""
-    ours = {"provider": said.provider}
+    ours = {"provider": listing.provider}
     before = tx.conn.execute(_COMPARED, ours).all()
-    found = matched(before, said.instances)
-    told = {row.id: row.job_id for row in before if tells(row, found.get(row.id), said)}
-    tx.touch(dict.fromkeys(told.values(), said.at_us))
+    found = matched(before, listing.instances)
+    changed = {row.id: row.job_id for row in before if tells(row, found.get(row.id), listing)}
+    tx.touch(dict.fromkeys(changed.values(), listing.at_us))
     if before:
         tx.conn.execute(_LOCK, ours).all()
     seen = []
     # Looked at twice: to know what to lock, and under those locks.
-    for row in tx.conn.execute(_TOLD, {**ours, "told": sorted(told)}) if told else ():
+    for row in tx.conn.execute(_TOLD, {**ours, "told": sorted(changed)}) if changed else ():
         instance = found.get(row.id)
-        if outdated(row, instance, said):
+        if outdated(row, instance, listing):
             continue
         if instance is None:
-            seen.append(_unlisted(tx, row, said))
+            seen.append(_unlisted(tx, row, listing))
         elif came_to_nothing(row, instance):
-            _failed(tx, row, instance, said)
+            _failed(tx, row, instance, listing)
         else:
-            seen.append(_listed(tx, row, instance, said))
+            seen.append(_listed(tx, row, instance, listing))
     if seen:
         tx.conn.execute(_SEEN, seen)
-    quiet = [row.id for row in before if row.id not in told]
+    quiet = [row.id for row in before if row.id not in changed]
     shown = [name for name in quiet if name in found]
     seen_now = [name for name in shown if found[name].state is not InstanceState.FAILED]
-    _note_time(tx.conn, seen_now, said, "seen_at_us")
-    _note_time(tx.conn, quiet, said, "surveyed_at_us")
-    strays = unwanted(said, found)
-    ledger.count_strays(tx, said.provider, strays, said.asked_at_us, said.at_us)
+    _note_time(tx.conn, seen_now, listing, "seen_at_us")
+    _note_time(tx.conn, quiet, listing, "surveyed_at_us")
+    strays = unwanted(listing, found)
+    ledger.count_strays(tx, listing.provider, strays, listing.asked_at_us, listing.at_us)
     return strays
 
 
-def _note_time(conn: Connection, ids: Sequence[str], said: Listing, column: str) -> None:
+def _note_time(conn: Connection, ids: Sequence[str], listing: Listing, column: str) -> None:
     """Record that the cloud was asked and reported nothing new about these nodes."""
     for at in range(0, len(ids), _QUIET):
         some = ids[at : at + _QUIET]
-        conn.execute(_ASKED_AT[column], {"asked": said.asked_at_us, "quiet": some})
+        conn.execute(_ASKED_AT[column], {"asked": listing.asked_at_us, "quiet": some})
 
 
-def unwanted(said: Listing, found: Mapping[str, Instance]) -> list[Instance]:
+def unwanted(listing: Listing, found: Mapping[str, Instance]) -> list[Instance]:
     """Live instances that none of the nodes `found` stands for."""
     wanted = {instance.instance_id for instance in found.values()}
-    return [i for i in said.instances if i.instance_id not in wanted and i.state not in ENDED]
+    return [i for i in listing.instances if i.instance_id not in wanted and i.state not in ENDED]
 
 
 def matched(rows: Sequence[NodeRow], instances: Sequence[Instance]) -> dict[str, Instance]:
@@ -227,24 +227,24 @@ def came_to_nothing(row: NodeRow, instance: Instance) -> bool:
     return instance.state is InstanceState.FAILED and not row.booted_at_us
 
 
-def outdated(row: NodeRow, instance: Instance | None, said: Listing) -> bool:
+def outdated(row: NodeRow, instance: Instance | None, listing: Listing) -> bool:
     """Whether a newer listing has judged the node: another daemon may have paused with its answer.
 
     That an instance exists at all is news nevertheless.
     """
-    return bool(row.surveyed_at_us > said.asked_at_us and (row.instance_id or instance is None))
+    return bool(row.surveyed_at_us > listing.asked_at_us and (row.instance_id or instance is None))
 
 
-def tells(row: NodeRow, instance: Instance | None, said: Listing) -> bool:
+def tells(row: NodeRow, instance: Instance | None, listing: Listing) -> bool:
     """Whether the listing has news about a node, or answers a request about it."""
-    if outdated(row, instance, said):
+    if outdated(row, instance, listing):
         return False
-    if row.effect in _ASKED and row.surveyed_at_us < row.effect_armed_at_us <= said.asked_at_us:
+    if row.effect in _ASKED and row.surveyed_at_us < row.effect_armed_at_us <= listing.asked_at_us:
         return True
     if instance is None:
-        if said.lacks(row) and not said.missed_since_us(row):
+        if listing.lacks(row) and not listing.missed_since_us(row):
             return True
-        return said.proves_absent(row) and not (row.gone_at_us and row.cloud_state == "absent")
+        return listing.proves_absent(row) and not (row.gone_at_us and row.cloud_state == "absent")
     if came_to_nothing(row, instance):
         return not (row.gone_at_us and row.cloud_state == instance.state.value)
     if not row.seen_at_us or row.missed_at_us or row.instance_id != instance.instance_id:
@@ -271,25 +271,25 @@ def _said(row: NodeRow, instance: Instance) -> dict[str, Any]:
     }
 
 
-def unlisted(row: NodeRow, said: Listing) -> dict[str, Any]:
+def unlisted(row: NodeRow, listing: Listing) -> dict[str, Any]:
     """The columns of a node that is not listed."""
     seen = {name: getattr(row, name) for name in _SEEN_COLUMNS}
-    seen["surveyed_at_us"] = max(row.surveyed_at_us, said.asked_at_us)
-    if said.lacks(row):
-        seen["missed_at_us"] = said.missed_since_us(row) or said.asked_at_us
-    if said.proves_absent(row):
-        seen |= {"cloud_state": "absent", "gone_at_us": row.gone_at_us or said.at_us}
+    seen["surveyed_at_us"] = max(row.surveyed_at_us, listing.asked_at_us)
+    if listing.lacks(row):
+        seen["missed_at_us"] = listing.missed_since_us(row) or listing.asked_at_us
+    if listing.proves_absent(row):
+        seen |= {"cloud_state": "absent", "gone_at_us": row.gone_at_us or listing.at_us}
     return seen
 
 
-def listed(row: NodeRow, instance: Instance, said: Listing) -> dict[str, Any]:
+def listed(row: NodeRow, instance: Instance, listing: Listing) -> dict[str, Any]:
     """The columns of a node whose instance is listed."""
     return {
         **_said(row, instance),
-        "surveyed_at_us": max(row.surveyed_at_us, said.asked_at_us),
-        "seen_at_us": max(row.seen_at_us, said.asked_at_us),
+        "surveyed_at_us": max(row.surveyed_at_us, listing.asked_at_us),
+        "seen_at_us": max(row.seen_at_us, listing.asked_at_us),
         "missed_at_us": 0,
-        "gone_at_us": (row.gone_at_us or said.at_us) if instance.state in ENDED else 0,
+        "gone_at_us": (row.gone_at_us or listing.at_us) if instance.state in ENDED else 0,
     }
 
 
@@ -301,12 +301,12 @@ def born_us(row: NodeRow, instance: Instance) -> int:
     return max(instance.launched_at_us, row.requested_at_us)
 
 
-def failed(row: NodeRow, instance: Instance, said: Listing, code: str) -> dict[str, Any]:
+def failed(row: NodeRow, instance: Instance, listing: Listing, code: str) -> dict[str, Any]:
     """The columns of a node whose launch came to nothing: a late refusal."""
     return {
         "cloud_state": instance.state.value,
-        "surveyed_at_us": max(row.surveyed_at_us, said.asked_at_us),
-        "gone_at_us": row.gone_at_us or said.at_us,
+        "surveyed_at_us": max(row.surveyed_at_us, listing.asked_at_us),
+        "gone_at_us": row.gone_at_us or listing.at_us,
         "launch_error": row.launch_error or instance.error or code,
         "launch_error_code": row.launch_error_code or code,
     }
@@ -317,14 +317,14 @@ def failure_code(instance: Instance, image_id: str) -> str:
     return refusal_code(instance.error_code or "CapacityError", image_id)
 
 
-def _unlisted(tx: Transaction, row: Row[Any], said: Listing) -> dict[str, Any]:
-    if said.proves_absent(row):
-        ledger.end(tx.conn, row.id, row.gone_at_us or said.at_us)
-    return {"node": row.id, **unlisted(row, said)}
+def _unlisted(tx: Transaction, row: Row[Any], listing: Listing) -> dict[str, Any]:
+    if listing.proves_absent(row):
+        ledger.end(tx.conn, row.id, row.gone_at_us or listing.at_us)
+    return {"node": row.id, **unlisted(row, listing)}
 
 
-def _listed(tx: Transaction, row: Row[Any], instance: Instance, said: Listing) -> dict[str, Any]:
-    at_us = said.at_us
+def _listed(tx: Transaction, row: Row[Any], instance: Instance, listing: Listing) -> dict[str, Any]:
+    at_us = listing.at_us
     if not row.instance_id:
         nodes.adopt(tx, row, instance.instance_id, at_us)
     if not row.seen_at_us:
@@ -333,16 +333,16 @@ def _listed(tx: Transaction, row: Row[Any], instance: Instance, said: Listing) -
         ledger.end(tx.conn, row.id, row.gone_at_us or at_us)
     elif row.gone_at_us and row.instance_id:
         ledger.confirm(tx, row.id, at_us)  # a listing had missed it, and it lives
-    return {"node": row.id, **listed(row, instance, said)}
+    return {"node": row.id, **listed(row, instance, listing)}
 
 
-def _failed(tx: Transaction, row: Row[Any], instance: Instance, said: Listing) -> None:
+def _failed(tx: Transaction, row: Row[Any], instance: Instance, listing: Listing) -> None:
     spec = tx.conn.execute(select(_jobs.spec).where(_jobs.id == row.job_id)).scalar_one()
     code = failure_code(instance, decode_spec(spec).image_id)
-    nodes.change(tx.conn, row.id, **failed(row, instance, said, code))
+    nodes.change(tx.conn, row.id, **failed(row, instance, listing, code))
     if not row.gone_at_us:
-        ledger.void(tx.conn, row.id, said.at_us)
-        market.refuse(tx, row.id, row.offer_key, code, scope_of(code), said.at_us)
+        ledger.void(tx.conn, row.id, listing.at_us)
+        market.refuse(tx, row.id, row.offer_key, code, scope_of(code), listing.at_us)
 
 
 def scope_of(code: str) -> Scope:

@@ -35,5 +35,5 @@ def check_whole(file: Path) -> None:
     except UnicodeDecodeError:
         found = "its schema is no text"
     if found != "ok":
-        said = " ".join(str(found).split())
-        raise StoreError(f"the database {file} is damaged ({said}): {ADVICE}")
+        message = " ".join(str(found).split())
+        raise StoreError(f"the database {file} is damaged ({message}): {ADVICE}")

@@ -158,23 +158,23 @@ def _set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> 
     return _known(tx.conn, job_id)
 
 
-def newer_head(known: HeadSnapshot | None, said: HeadSnapshot) -> HeadSnapshot:
+def newer_head(known: HeadSnapshot | None, reading: HeadSnapshot) -> HeadSnapshot:
     """Merge another reading of HEAD into the known one.
 
     `seen_at_us` stays the time when HEAD was first seen at its place: a reading without news is no
     sign of life.
     """
     if known is None:
-        return said
-    read_at_us = max(known.read_at_us, said.read_at_us)
-    ours = said.generation == known.generation
-    released = known.released or (ours and said.released)
-    if (said.generation, said.step) < (known.generation, known.step):
+        return reading
+    read_at_us = max(known.read_at_us, reading.read_at_us)
+    ours = reading.generation == known.generation
+    released = known.released or (ours and reading.released)
+    if (reading.generation, reading.step) < (known.generation, known.step):
         return replace(known, read_at_us=read_at_us, released=released)
-    if ours and said.step == known.step and said.manifest in ("", known.manifest):
-        final = known.final or said.final
+    if ours and reading.step == known.step and reading.manifest in ("", known.manifest):
+        final = known.final or reading.final
         return replace(known, read_at_us=read_at_us, released=released, final=final)
-    return replace(said, read_at_us=read_at_us)
+    return replace(reading, read_at_us=read_at_us)
 
 
 def _newest(
@@ -230,7 +230,7 @@ class JobRepository(Repository):
         return _newest(conn, limit, _jobs.outcome.is_not(None), _jobs.finished_at_us)
 
     @write
-    def pause(self, tx: Transaction, job_id: str, said: Event, at_us: int) -> bool:
+    def pause(self, tx: Transaction, job_id: str, event: Event, at_us: int) -> bool:
         """Pause a job as its user would, with an event that says why.
 
         False, recording nothing, if it is paused, cancelled or finished already.
@@ -239,7 +239,7 @@ class JobRepository(Repository):
         if is_settled(_known(tx.conn, job_id), Desired.PAUSE):
             return False
         _set_desired(tx, job_id, Desired.PAUSE, at_us)
-        tx.event(job_id, said, at_us)
+        tx.event(job_id, event, at_us)
         return True
 
     @read_one

@@ -132,8 +132,8 @@ def _write(tx: Transaction, nodes: Sequence[NodeProjection], jobs: Sequence[JobF
             notices.withdraw(tx, node.row.id, notice_id)
         for read in node.read:
             transfers.add_shipment(tx, read)
-        for told in node.evaluations:
-            evaluations.record(tx, told)
+        for measurement in node.evaluations:
+            evaluations.record(tx, measurement)
     _write_checkpoints(tx.conn, [row for node in nodes for row in node.checkpoints])
     for job in jobs:
         _write_job(tx.conn, job)
@@ -157,8 +157,8 @@ def job_news(facts: JobFacts) -> dict[str, Any]:
     """The fields of the job that change."""
     news: dict[str, Any] = {}
     head: HeadSnapshot | None = facts.job.head
-    for said in facts.heads:
-        head = newer_head(head, said)
+    for reading in facts.heads:
+        head = newer_head(head, reading)
     if head is not None and head != facts.job.head:
         news["head"] = head
     if facts.first_step_at_us and not facts.job.first_step_at_us:

@@ -203,10 +203,10 @@ def _notice(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     if left_s > MAX_AGE_S:
         raise WireError(f"field 'remaining_s' is {left_s}")
     deadline_us = at_us + int(left_s * S) if known else None
-    said = (read_words(data, "source", ""), read_words(data, "text", ""))
+    texts = (read_words(data, "source", ""), read_words(data, "text", ""))
     ids = (node.row.id, node.job.id, read_text(data, "notice_id"))
     again = ids[2] in node.withdrawn
-    node.notices.append(HeardNotice(*ids, kind, at_us, deadline_us, *said, again))
+    node.notices.append(HeardNotice(*ids, kind, at_us, deadline_us, *texts, again))
     # Taken back and said again within one batch: what came last counts.
     node.withdrawn = [notice_id for notice_id in node.withdrawn if notice_id != ids[2]]
     node.due = True
@@ -282,10 +282,10 @@ def _cache(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
         return
     files, size = read_int(entry.data, "files"), read_int(entry.data, "bytes")
     seconds = read_float(entry.data, "seconds", 0.0)
-    told = {"restored": "restored", "kept": "changed, and is kept"}.get(status)
-    if told is None:
+    outcome = {"restored": "restored", "kept": "changed, and is kept"}.get(status)
+    if outcome is None:
         raise WireError(f"field 'status' is {shown(status)}")
-    text = f"cache {path} {told}: {files} files, {size / 1e6:,.3g} MB in {seconds:.1f} s"
+    text = f"cache {path} {outcome}: {files} files, {size / 1e6:,.3g} MB in {seconds:.1f} s"
     node.say(Event("cache", text), at_us)
 
 

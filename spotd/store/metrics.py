@@ -64,15 +64,15 @@ class PoolRow:
     """Machines of one offer with the same outcome.
 
     `outcome` is the request's: "" while it is open, "moved" for a machine that another attempt took
-    over; `reason` is "" unless the machine was preempted or lost, and `told` whether with a notice.
-    `seconds` sums their lifetimes; the histograms are of hello after the request, of notice
+    over; `reason` is "" unless the machine was preempted or lost, and `noticed` whether with a
+    notice. `seconds` sums their lifetimes; the histograms are of hello after the request, of notice
     lengths, and of the time left when work was released.
     """
 
     offer_key: str
     outcome: str
     reason: str
-    told: bool
+    noticed: bool
     count: int
     seconds: float
     provision: Histogram
@@ -233,7 +233,7 @@ def _take(values: list[Any], bounds: Sequence[float], unit: float) -> Histogram:
 
 def _machines() -> Subquery:
     asked = _nodes.moved_at_us == 0
-    told, due, spoke = (
+    warned, due, spoke = (
         FIRST_WARNINGS.c.heard.is_not(None),
         FIRST_WARNINGS.c.deadline,
         FIRST_WARNINGS.c.heard,
@@ -257,7 +257,7 @@ def _machines() -> Subquery:
             _nodes.offer_key,
             outcome.label("outcome"),
             case((_TAKEN, _nodes.leave_reason), else_=literal("")).label("reason"),
-            case((told, 1), else_=0).label("told"),
+            case((warned, 1), else_=0).label("noticed"),
             case((lived, until - since), else_=0).label("lived"),
             case((and_(asked, _nodes.hello_at_us > 0), hello), else_=null()).label("hello"),
             case((noticed, due - spoke), else_=null()).label("notice"),
@@ -275,22 +275,22 @@ def _pool_rows(conn: Connection) -> list[PoolRow]:
         one.offer_key,
         one.outcome,
         one.reason,
-        one.told,
+        one.noticed,
         func.count(),
         func.sum(one.lived),
         *_spread(one.hello, PROVISION_S, S),
         *_spread(one.notice, NOTICE_S, S),
         *_spread(one.left, MARGIN_S, S),
-    ).group_by(one.offer_key, one.outcome, one.reason, one.told)
+    ).group_by(one.offer_key, one.outcome, one.reason, one.noticed)
     rows = []
     for row in conn.execute(query):
-        offer_key, outcome, reason, told, count, lived_us, *rest = row
+        offer_key, outcome, reason, noticed, count, lived_us, *rest = row
         rows.append(
             PoolRow(
                 offer_key=offer_key,
                 outcome=outcome,
                 reason=reason,
-                told=bool(told),
+                noticed=bool(noticed),
                 count=int(count),
                 seconds=float(lived_us) / S,
                 provision=_take(rest, PROVISION_S, S),
@@ -345,8 +345,8 @@ def _spent(conn: Connection, now_us: int) -> list[SpentRow]:
     running = select(_segments.job_id, _segments.rate_microusd_per_h, _segments.start_us)
     for job_id, rate, start_us in conn.execute(running.where(_segments.end_us == 0)):
         sums[job_id, "machines", False] += cost_microusd(rate, start_us, max(now_us, start_us))
-    kept = select(_carriage.job_id, func.sum(_carriage.microusd)).group_by(_carriage.job_id)
-    for job_id, microusd in conn.execute(kept):
+    stored = select(_carriage.job_id, func.sum(_carriage.microusd)).group_by(_carriage.job_id)
+    for job_id, microusd in conn.execute(stored):
         sums[job_id, "carriage", False] += int(microusd)
     return [SpentRow(*which, microusd) for which, microusd in sums.items()]
 

@@ -48,9 +48,9 @@ _STAYS = (
 
 
 def _stay(row: RowMapping) -> NodeLifetime:
-    told: dict[str, Any] = dict(row)
-    left = told.pop("leave_reason")
-    return NodeLifetime(**told, left=LeaveReason(left) if left else None)
+    values: dict[str, Any] = dict(row)
+    left = values.pop("leave_reason")
+    return NodeLifetime(**values, left=LeaveReason(left) if left else None)
 
 
 _nodes, _notices, _jobs = schema.nodes.c, schema.notices.c, schema.jobs.c
@@ -73,10 +73,10 @@ class NodeHistoryRepository(Repository):
         """
         nodes = schema.nodes.c
         began = case((nodes.launched_at_us > since_us, nodes.launched_at_us), else_=since_us)
-        heard = case(
+        last_seen = case(
             (nodes.heard_at_us > nodes.seen_at_us, nodes.heard_at_us), else_=nodes.seen_at_us
         )
-        ended = case((nodes.left_at_us > 0, nodes.left_at_us), else_=heard)
+        ended = case((nodes.left_at_us > 0, nodes.left_at_us), else_=last_seen)
         lost = nodes.leave_reason.in_([LeaveReason.PREEMPTED.value, LeaveReason.LOST.value])
         query = (
             select(nodes.offer_key, func.sum(ended - began), func.sum(case((lost, 1), else_=0)))

@@ -80,17 +80,17 @@ class NodeRepository(Repository):
         row = _touched(tx, node_id, at_us)
         if row is None:
             return
-        said: dict[str, object] = {"image_asked_at_us": at_us, **WORKED}
+        values: dict[str, object] = {"image_asked_at_us": at_us, **WORKED}
         known: dict[str, object] = {"region": image.region}
         if image.image_id:
             known["image_id"] = image.image_id
         if image.size_gib:
             known["size_gib"] = image.size_gib
         if image.state is ImageState.FAILED:
-            said["image_error"] = image.error or "the cloud says that it failed"
+            values["image_error"] = image.error or "the cloud says that it failed"
         elif image.state is ImageState.AVAILABLE and row.state not in _LEAVING:
-            said["imaged_at_us"] = known["made_at_us"] = at_us
-        change(tx.conn, node_id, **said)
+            values["imaged_at_us"] = known["made_at_us"] = at_us
+        change(tx.conn, node_id, **values)
         images.change(tx, node_id, **known)
 
     @write
@@ -112,10 +112,10 @@ class NodeRepository(Repository):
         row = _touched(tx, node_id, at_us)
         if row is None or row.instance_id or row.gone_at_us:
             return
-        said = refused(row, code, text, at_us)
-        if "gone_at_us" in said:
+        values = refused(row, code, text, at_us)
+        if "gone_at_us" in values:
             ledger.void(tx.conn, node_id, at_us)
-        change(tx.conn, node_id, **said)
+        change(tx.conn, node_id, **values)
         market.refuse(tx, node_id, row.offer_key, code, scope, at_us)
 
     @write
@@ -164,7 +164,7 @@ class NodeRepository(Repository):
         """Record that a command or a terminate was acknowledged: START (with its claim), RELEASE,
         DRAIN, SAVE or TERMINATE."""
         if _touched(tx, node_id, at_us) is not None:
-            change(tx.conn, node_id, **told(effect, at_us, claim))
+            change(tx.conn, node_id, **acknowledged(effect, at_us, claim))
 
     @write
     def record_credential_lease(
@@ -234,13 +234,13 @@ class NodeRepository(Repository):
         conn.execute(update(schema.nodes).where(earlier).values(renewed_until_us=until_us))
 
     @write_urgent
-    def record_heartbeats(self, tx: Transaction, heard: Mapping[str, int]) -> None:
+    def record_heartbeats(self, tx: Transaction, times_us: Mapping[str, int]) -> None:
         """Record heartbeats: node id -> time. A job becomes due only if a link was down."""
-        if not heard:
+        if not times_us:
             return
-        back = {row.id: row.job_id for row in tx.conn.execute(_DOWN) if row.id in heard}
-        tx.touch({job_id: heard[node_id] for node_id, job_id in back.items()})
-        tx.conn.execute(_HEARD, [{"node": node, "at": heard[node]} for node in sorted(heard)])
+        back = {row.id: row.job_id for row in tx.conn.execute(_DOWN) if row.id in times_us}
+        tx.touch({job_id: times_us[node_id] for node_id, job_id in back.items()})
+        tx.conn.execute(_HEARD, [{"node": node, "at": times_us[node]} for node in sorted(times_us)])
 
 
 def _touched(tx: Transaction, node_id: str, at_us: int) -> Row[Any] | None:
@@ -287,13 +287,13 @@ def refused(row: NodeRow, code: str, text: str, at_us: int) -> dict[str, object]
     Only the answer to the first call is final: an earlier call whose answer was lost may have
     created an instance, and a cloud may check credentials and quota before the token.
     """
-    said: dict[str, object] = {"launch_error": text or code, "launch_error_code": code}
+    values: dict[str, object] = {"launch_error": text or code, "launch_error_code": code}
     if row.effect_armed_at_us in (0, row.requested_at_us):
-        said["gone_at_us"] = at_us
-    return said
+        values["gone_at_us"] = at_us
+    return values
 
 
-def told(effect: EffectKind, at_us: int, claim: str) -> dict[str, object]:
+def acknowledged(effect: EffectKind, at_us: int, claim: str) -> dict[str, object]:
     """The columns of a node that acknowledged `effect`."""
     if effect is EffectKind.START:
         return {"started_at_us": at_us, "started_claim": claim, **WORKED}

@@ -35,15 +35,15 @@ def event_of(data: Mapping[str, Any]) -> Event:
 
 
 def _ended(data: Mapping[str, Any], action: str, found: Mapping[str, object]) -> Event:
-    kept = read_flag(data, "kept")
+    in_time = read_flag(data, "kept")
     took_s, predicted_s = _seconds(data, "took_s"), _seconds(data, "predicted_s")
     text = f"step {read_int(data, 'step')} released {took_s:.1f} s after the decision to {action}"
     text += f", {predicted_s:.1f} s predicted"
     if data.get("margin_s") is not None:
         text += f", {_seconds(data, 'margin_s'):.1f} s before the end"
-    text += "" if kept else ": what was begun was not done in time"
-    severity = Severity.INFO if kept else Severity.WARNING
-    return Event("plan_ended", text, severity=severity, data={**found, "kept": kept})
+    text += "" if in_time else ": what was begun was not done in time"
+    severity = Severity.INFO if in_time else Severity.WARNING
+    return Event("plan_ended", text, severity=severity, data={**found, "kept": in_time})
 
 
 def _seconds(data: Mapping[str, Any], name: str) -> float:

@@ -55,18 +55,18 @@ class NoticeObservation:
 
 def from_cloud(row: NodeRow, notice: Notice, at_us: int) -> NoticeObservation:
     """A notice from the cloud's own queue about the node `row`."""
-    said = (notice.source, notice.text)
+    texts = (notice.source, notice.text)
     return NoticeObservation(
-        row.id, row.job_id, notice.notice_id, notice.kind, at_us, notice.deadline_us, *said
+        row.id, row.job_id, notice.notice_id, notice.kind, at_us, notice.deadline_us, *texts
     )
 
 
-def record(tx: Transaction, heard: Sequence[NoticeObservation]) -> None:
+def record(tx: Transaction, observed: Sequence[NoticeObservation]) -> None:
     """Store notices that are new."""
-    known = _known(tx.conn, heard)
+    known = _known(tx.conn, observed)
     now = dict(known)
     texts: dict[Key, str] = {}
-    for notice in heard:
+    for notice in observed:
         key = (notice.node_id, notice.notice_id)
         now[key], is_news = after(now.get(key), notice)
         texts.setdefault(key, notice.text)
@@ -86,18 +86,18 @@ def record(tx: Transaction, heard: Sequence[NoticeObservation]) -> None:
         tx.conn.execute(schema.notices.insert(), fresh)
 
 
-def after(old: NoticeRecord | None, heard: NoticeObservation) -> tuple[NoticeRecord, bool]:
+def after(old: NoticeRecord | None, observed: NoticeObservation) -> tuple[NoticeRecord, bool]:
     """A notice's record after an observation, and whether that is news.
 
     A known notice keeps the time it was first heard, and takes the earlier of two deadlines. One
     that was withdrawn is news again.
     """
-    times = (heard.heard_at_us, heard.deadline_us)
+    times = (observed.heard_at_us, observed.deadline_us)
     if old is None:
-        return NoticeRecord(heard.notice_id, heard.kind, *times, source=heard.source), True
-    if old.withdrawn or heard.again:
+        return NoticeRecord(observed.notice_id, observed.kind, *times, source=observed.source), True
+    if old.withdrawn or observed.again:
         return replace(old, heard_at_us=times[0], deadline_us=times[1], withdrawn=False), True
-    deadlines = [at for at in (old.deadline_us, heard.deadline_us) if at is not None]
+    deadlines = [at for at in (old.deadline_us, observed.deadline_us) if at is not None]
     return replace(old, deadline_us=min(deadlines, default=None)), False
 
 
@@ -110,13 +110,13 @@ def withdraw(tx: Transaction, node_id: str, notice_id: str) -> None:
 def carry(conn: Connection, old_id: str, new_id: str) -> None:
     """Copy a machine's notices to its new row."""
     columns = [column for column in schema.notices.columns if column.name != "node_id"]
-    told = select(literal(new_id), *columns).where(_notices.node_id == old_id)
+    copied = select(literal(new_id), *columns).where(_notices.node_id == old_id)
     names = ["node_id", *(column.name for column in columns)]
-    conn.execute(schema.notices.insert().from_select(names, told))
+    conn.execute(schema.notices.insert().from_select(names, copied))
 
 
-def _known(conn: Connection, heard: Sequence[NoticeObservation]) -> dict[Key, NoticeRecord]:
-    keys = sorted({(notice.node_id, notice.notice_id) for notice in heard})
+def _known(conn: Connection, observed: Sequence[NoticeObservation]) -> dict[Key, NoticeRecord]:
+    keys = sorted({(notice.node_id, notice.notice_id) for notice in observed})
     if not keys:
         return {}
     nodes = sorted({node for node, _ in keys})

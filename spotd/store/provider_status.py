@@ -37,8 +37,8 @@ def judge(
     """
     disabled = clean(disabled)
     if was is None or bool(was.disabled) != bool(disabled):
-        told = was is not None and was.told_at_us and not disabled
-        return ProviderStatus(disabled, at_us), _back(provider) if told else None
+        alerted = was is not None and was.told_at_us and not disabled
+        return ProviderStatus(disabled, at_us), _back(provider) if alerted else None
     if not disabled or was.told_at_us or at_us - was.at_us < REFUSED_S * S:
         return ProviderStatus(disabled, was.at_us, was.told_at_us), None
     return ProviderStatus(disabled, was.at_us, at_us), _refused(provider, disabled)

@@ -42,7 +42,7 @@ from spotd.store.columns import (
     metadata,
     one_of,
     real,
-    told,
+    redacted,
     where,
     words,
 )
@@ -196,7 +196,7 @@ nodes = Table(
     # --- observations: effects and the cloud
     words("instance_id"),
     big("launched_at_us"),
-    told("launch_error"),
+    redacted("launch_error"),
     words("launch_error_code"),
     words("host"),
     words("private_host"),
@@ -216,7 +216,7 @@ nodes = Table(
     big("cleaned_at_us"),
     big("image_asked_at_us"),
     big("imaged_at_us"),
-    told("image_error"),
+    redacted("image_error"),
     big("terminated_at_us"),
     big("renewed_until_us"),
     big("lent_at_us"),
@@ -225,7 +225,7 @@ nodes = Table(
     words("effect_failed_kind"),
     big("effect_failed_at_us"),
     count("effect_failures"),
-    told("effect_error"),
+    redacted("effect_error"),
     # --- observations: the journal
     big("hello_at_us"),
     big("ready_at_us"),
@@ -237,11 +237,11 @@ nodes = Table(
     big("released_at_us"),
     Column("exit_code", Integer),
     big("exited_at_us"),
-    told("exit_tail"),
+    redacted("exit_tail"),
     flag("setup_failed"),
     big("disk_full_at_us"),
     big("wiped_at_us"),
-    told("wiped_text"),
+    redacted("wiped_text"),
     big("journal_seq"),
     big("wire"),
     words("drill"),
@@ -280,7 +280,7 @@ notices = Table(
     Column("deadline_us", BigInteger),
     flag("withdrawn"),
     words("source"),
-    told("text"),
+    redacted("text"),
     PrimaryKeyConstraint("node_id", "notice_id"),
     one_of("kind", NoticeKind),
 )
@@ -421,7 +421,7 @@ alerts = Table(
     count("tries"),
     big("next_at_us"),
     big("sent_at_us"),
-    told("error"),
+    redacted("error"),
 )
 Index("ix_alerts_unsent", alerts.c.next_at_us, **where("sent_at_us = 0"))
 
@@ -438,7 +438,7 @@ providers = Table(
     "providers",
     metadata,
     Column("name", Text, primary_key=True),
-    told("disabled"),
+    redacted("disabled"),
     big("at_us"),
     big("told_at_us"),
 )

@@ -135,8 +135,8 @@ def _before(conn: Connection, job_ids: Sequence[str]) -> dict[str, Prerequisite]
 def _saved(conn: Connection, job_ids: Sequence[str]) -> dict[str, list[GenerationSaves]]:
     found: dict[str, list[GenerationSaves]] = {}
     if job_ids:
-        for job_id, *told in conn.execute(_SAVED, {"jobs": list(job_ids)}):
-            found.setdefault(job_id, []).append(GenerationSaves(*told))
+        for job_id, *values in conn.execute(_SAVED, {"jobs": list(job_ids)}):
+            found.setdefault(job_id, []).append(GenerationSaves(*values))
     return found
 
 
@@ -152,15 +152,15 @@ def _verdicts(conn: Connection, job_ids: Sequence[str]) -> dict[str, tuple[Diagn
     return found
 
 
-def verdicts_of(told: Sequence[Diagnosis]) -> tuple[Diagnosis, ...]:
+def verdicts_of(events: Sequence[Diagnosis]) -> tuple[Diagnosis, ...]:
     """The diagnoses among a job's newest events, oldest first, that decisions use.
 
     A program that goes back from diverged losses by itself is left alone.
     """
-    back = {one.node_id for one in told if one.kind == ROLLED_BACK}
+    back = {one.node_id for one in events if one.kind == ROLLED_BACK}
     return tuple(
         one
-        for one in told
+        for one in events
         if one.kind in (STRAGGLER, NAN)
         or (one.kind == NAN_AFTER_RESUME and one.node_id not in back)
     )
@@ -171,13 +171,13 @@ def _setbacks(conn: Connection, job_id: str) -> Setbacks:
     return setbacks_of((row.kind, row.node_id, json.loads(row.data)) for row in rows)
 
 
-def setbacks_of(told: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Setbacks:
+def setbacks_of(events: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Setbacks:
     """The setbacks in a job's events (kind, node, data), newest first.
 
     Events from nodes name a node; a step back of the job names none.
     """
     newest: dict[str, Mapping[str, Any]] = {}
-    for kind, node_id, data in told:
+    for kind, node_id, data in events:
         if kind == CRASHED or (kind == STEPPED_BACK and not node_id):
             newest.setdefault(kind, data)
     crashed, back = newest.get(CRASHED, {}), newest.get(STEPPED_BACK, {})

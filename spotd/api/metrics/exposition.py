@@ -261,7 +261,7 @@ def _add_interruptions(page: ExpositionPage, row: PoolRow, pool: Labels) -> None
     """
     for kind in (LeaveReason.PREEMPTED.value, LeaveReason.LOST.value):
         for noticed in (True, False):
-            matches = row.reason == kind and row.told is noticed
+            matches = row.reason == kind and row.noticed is noticed
             count = row.count if matches else 0
             page.add("spotd_interruptions_total", count, *pool, kind, _yes_or_no(noticed))
     page.add_histogram("spotd_notice_seconds", row.notice, pool[0])
@@ -276,7 +276,7 @@ def _add_recoveries(page: ExpositionPage, records: MetricRecords) -> None:
     total = Histogram.of((sum(row.parts_s) for row in rows), RECOVERY_S)
     page.add_histogram("spotd_recovery_seconds", total, "total")
     for row in rows:
-        page.add("spotd_steps_replayed_total", row.replayed, row.provider, _yes_or_no(row.told))
+        page.add("spotd_steps_replayed_total", row.replayed, row.provider, _yes_or_no(row.noticed))
 
 
 def _add_saves(page: ExpositionPage, records: MetricRecords) -> None:

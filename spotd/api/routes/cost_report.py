@@ -57,7 +57,7 @@ def job_report(call: ApiRequest) -> dict[str, Any]:
         interruptions(account),
         elapsed_us / US_PER_H,
         job.spec.num_nodes,
-        tuple(row.told for row in evaluated(call.context.store, job)),
+        tuple(row.evaluation for row in evaluated(call.context.store, job)),
     )
     data = {
         **report_data(report),

@@ -80,11 +80,11 @@ def _kept_checkpoints(call: ApiRequest, job: Job) -> dict[str, Any]:
     checkpoint = job.spec.checkpoint
     rows = [row for row in call.context.store.checkpoints.rows(job.id) if row.bytes]
     rows.sort(key=lambda row: (row.committed_at_us, row.step))
-    kept = rows[-checkpoint.keep :]
-    size = sum(row.bytes for row in kept)
+    checkpoints = rows[-checkpoint.keep :]
+    size = sum(row.bytes for row in checkpoints)
     price = storage_price_of(checkpoint.store)
     return {
-        "checkpoints": len(kept),
+        "checkpoints": len(checkpoints),
         "bytes": size,
         "usd_per_month": usd(price.microusd_per_month(size)) if price else None,
         "price_of": f"{price.storage_class}, {price.region}, {price.dated}" if price else None,

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict
 from typing import Any
 
-from spotd.act.drill_runner import DRILLED, figures, told
+from spotd.act.drill_runner import DRILLED, figures, outcome_text
 from spotd.api.request.request import ApiContext, ApiError, ApiRequest, Check, bad_input, conflict
 from spotd.api.routes.budgets import check_budgets
 from spotd.api.views.resources import iso, usd
@@ -144,7 +144,7 @@ def drill_data(drill: FaultDrill) -> dict[str, Any]:
         "ended_at": iso(drill.ended_at_us),
         "node": drill.node_id,
         "within_s": drill.within_s,
-        "text": told(drill) if ended else "",
+        "text": outcome_text(drill) if ended else "",
         "failed": drill.text,
         "figures": figures(drill) if ended and drill.struck_at_us else "",
         **findings,

@@ -27,7 +27,7 @@ def import_results(call: ApiRequest) -> dict[str, Any]:
 
 def newest(rows: Sequence[EvaluationRow]) -> list[EvaluationRow]:
     """Return the last result of each suite, by name."""
-    by_suite = {row.told.suite: row for row in rows}
+    by_suite = {row.evaluation.suite: row for row in rows}
     return [by_suite[suite] for suite in sorted(by_suite)]
 
 
@@ -51,7 +51,7 @@ def _comes_after(store: Store, job_id: str, job: Job) -> bool:
 
 def result_data(row: EvaluationRow) -> dict[str, Any]:
     """Return a result as JSON; values that were not measured are null."""
-    evaluation = row.told
+    evaluation = row.evaluation
     return {
         "suite": evaluation.suite,
         "at": iso(row.at_us),

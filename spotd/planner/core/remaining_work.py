@@ -32,8 +32,8 @@ def step_s(view: View) -> float:
     It is measured between checkpoints of the newest generations; before there are two, it is the
     estimate.
     """
-    told = [one for one in view.saved if one.last_step > one.first_step]
-    newest = told[-GENERATIONS:]
+    trained = [one for one in view.saved if one.last_step > one.first_step]
+    newest = trained[-GENERATIONS:]
     steps = sum(one.last_step - one.first_step for one in newest)
     time_us = sum(one.last_at_us - one.first_at_us for one in newest)
     return time_us / steps / S if steps and time_us else view.job.spec.wishes.step_s
@@ -88,14 +88,14 @@ def start_s(past: FleetHistory, job_id: str) -> float:
 
 def _starts(past: FleetHistory) -> Mapping[str, float]:
     """Return the start time of each job that had one; "" is the fleet. Cached per history read."""
-    found = past.kept.get("starts")
+    found = past.cache.get("starts")
     if found is None:
         by_job: dict[str, list[NodeLifetime]] = {}
         for stay in past.stays:
             if stay.trained_at_us:
                 for whose in ("", stay.node_id.rpartition("-g")[0]):
                     by_job.setdefault(whose, []).append(stay)
-        found = past.kept["starts"] = {whose: _typical_s(of) for whose, of in by_job.items()}
+        found = past.cache["starts"] = {whose: _typical_s(of) for whose, of in by_job.items()}
     return found  # type: ignore[return-value]
 
 

@@ -50,5 +50,5 @@ def _ends(node: Node, now_us: int) -> bool:
 def _warned(node: Node) -> Node:
     end_us = node.offer.ends_at_us
     heard_us = max(lead_us(node.offer), node.requested_at_us)
-    told = NoticeRecord(BOOKED, NoticeKind.PREEMPT, heard_us, end_us)
-    return replace(node, notices=(*node.notices, told))
+    notice = NoticeRecord(BOOKED, NoticeKind.PREEMPT, heard_us, end_us)
+    return replace(node, notices=(*node.notices, notice))

@@ -93,10 +93,10 @@ def told_by(nodes: Iterable[Node], market: Market) -> Market:
 
     Those decided in this pass are recorded only after it.
     """
-    ours = [said for node in nodes if (said := refusal_of(node)) is not None]
+    ours = [refusal for node in nodes if (refusal := refusal_of(node)) is not None]
     if not ours:
         return market
-    known = {(said.node_id, said.code) for said in ours}
+    known = {(refusal.node_id, refusal.code) for refusal in ours}
     others = [r for r in market.refusals if (r.node_id, r.code) not in known]
     return replace(market, refusals=(*others, *ours))
 

@@ -40,14 +40,14 @@ def believed(offers: Iterable[Offer]) -> tuple[list[Offer], list[ImplausiblePric
     """
     found: list[Offer] = []
     doubts: list[ImplausiblePrice] = []
-    for told in offers:
-        offer = told
-        if not 0 <= told.list_microusd_per_h <= MOST_MICROUSD_PER_H:
-            offer = replace(told, list_microusd_per_h=0)
-            doubts.append(_doubt(told, "list price", told.list_microusd_per_h))
+    for listed in offers:
+        offer = listed
+        if not 0 <= listed.list_microusd_per_h <= MOST_MICROUSD_PER_H:
+            offer = replace(listed, list_microusd_per_h=0)
+            doubts.append(_doubt(listed, "list price", listed.list_microusd_per_h))
         held = _held(offer)
         if held != offer:
-            doubts.append(_doubt(told, "price", told.price_microusd_per_h))
+            doubts.append(_doubt(listed, "price", listed.price_microusd_per_h))
         if held is not None:
             found.append(held)
     return found, doubts

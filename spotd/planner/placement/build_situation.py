@@ -53,7 +53,7 @@ class JobSituation:
     lasting: dict[str, RankedOffer]
     hopeful: bool  # spot is permitted and sold, though perhaps not to be had now
     num_nodes: int = 1
-    kept: dict[object, object] | None = None  # what follows for all jobs that have these pools
+    cache: dict[object, object] | None = None  # what follows for all jobs that have these pools
 
     @cached_property
     def pools(self) -> dict[str, Pool]:
@@ -79,7 +79,7 @@ def situate(
         if steered(spec):
             return None
         left, assumed = ASSUMED_S, True
-    sold, pools, kept = _pools(view, market, now_us, rows, here)
+    sold, pools, cache = _pools(view, market, now_us, rows, here)
     if not pools:
         return None
     work = _work(view, market, now_us, left, running)
@@ -88,7 +88,7 @@ def situate(
     gang = _running(running, work.restart_s, now_us) if running is not None else None
     found = found_elsewhere(market.past)
     situation = Situation(now_us / S, work, pools, gang, elsewhere=found)
-    return JobSituation(situation, sold.spot, sold.lasting, sold.hopeful, spec.num_nodes, kept)
+    return JobSituation(situation, sold.spot, sold.lasting, sold.hopeful, spec.num_nodes, cache)
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,9 @@ def _pools(
     if fresh and sold.lasting:
         # Each end of a machine would begin it anew: no date can be kept like that.
         sold = replace(sold, spot={}, down={}, hopeful=False)
-    common = isinstance(rows, SharedRanking) and rows.kept.get("sold") is sold
+    common = isinstance(rows, SharedRanking) and rows.cache.get("sold") is sold
     asks = ("pools", size_b, lies, spec.wishes.speeds)
-    if common and isinstance(rows, SharedRanking) and (found := rows.kept.get(asks)) is not None:
+    if common and isinstance(rows, SharedRanking) and (found := rows.cache.get(asks)) is not None:
         return found  # type: ignore[return-value]
     known = records(market.past)
     pools = tuple(
@@ -129,9 +129,9 @@ def _pools(
         if sold.has(key) or (here is not None and key == pool_of(here))
     )
     if common and isinstance(rows, SharedRanking):
-        kept: dict[object, object] = {}
-        rows.kept[asks] = sold, pools, kept
-        return sold, pools, kept
+        cache: dict[object, object] = {}
+        rows.cache[asks] = sold, pools, cache
+        return sold, pools, cache
     return sold, pools, None
 
 
@@ -142,9 +142,9 @@ def _sold(view: View, rows: Sequence[RankedOffer], here: Offer | None) -> _Offer
     """
     if not isinstance(rows, SharedRanking):
         return _sorted(view, rows, here)
-    found = rows.kept.get("sold")
+    found = rows.cache.get("sold")
     if not isinstance(found, _OffersByPool):
-        found = rows.kept["sold"] = _sorted(view, rows, None)
+        found = rows.cache["sold"] = _sorted(view, rows, None)
     if here is None:
         return found
     of_it = (of.get(pool_of(here)) for of in (found.spot, found.lasting))

@@ -83,7 +83,7 @@ def worths(
     fast = view.job.spec.wishes.objective is Objective.SPEED
     # The same work in the same places is worth the same to each job.
     asks = ("worths", situated.situation.work, fast, situated.num_nodes)
-    if situated.kept is not None and (known := situated.kept.get(asks)) is not None:
+    if situated.cache is not None and (known := situated.cache.get(asks)) is not None:
         return known  # type: ignore[return-value]
     lives = _by_pool(market.past)
     free = [row for row in rows if not row.excluded]
@@ -92,27 +92,27 @@ def worths(
     # Where the work could not be done by its deadline, as on spot without saves, comes last.
     worth = {row.offer.key: float("inf") for row in free}
     worth |= {one.row.offer.key: one.hours if fast else one.total_usd for one in found}
-    if situated.kept is not None:
-        situated.kept[asks] = worth
+    if situated.cache is not None:
+        situated.cache[asks] = worth
     return worth
 
 
 def lives_of(past: FleetHistory) -> Sequence[ObservedLifetimes]:
     """Return the fleet's machine time and losses by offer. Cached per history read."""
-    found = past.kept.get("lives")
+    found = past.cache.get("lives")
     if found is None:
-        found = past.kept["lives"] = tuple(_lives(past))
+        found = past.cache["lives"] = tuple(_lives(past))
     return found  # type: ignore[return-value]
 
 
 def _by_pool(past: FleetHistory) -> Mapping[tuple[str, ...], Sequence[ObservedLifetimes]]:
     """Return the lifetimes that say something about an offer: those of its pool in any zone."""
-    found = past.kept.get("lives by pool")
+    found = past.cache.get("lives by pool")
     if found is None:
         pools: dict[tuple[str, ...], list[ObservedLifetimes]] = {}
         for life in lives_of(past):
             pools.setdefault(pool_beyond_zones(life.offer_key), []).append(life)
-        found = past.kept["lives by pool"] = pools
+        found = past.cache["lives by pool"] = pools
     return found  # type: ignore[return-value]
 
 

@@ -23,9 +23,9 @@ def without_flat(spec: JobSpec, rows: list[RankedOffer]) -> list[RankedOffer]:
         return rows
     if not isinstance(rows, SharedRanking):
         return _marked(rows)
-    if "flat" not in rows.kept:
-        rows.kept["flat"] = _marked(rows)
-    return rows.kept["flat"]  # type: ignore[return-value]
+    if "flat" not in rows.cache:
+        rows.cache["flat"] = _marked(rows)
+    return rows.cache["flat"]  # type: ignore[return-value]
 
 
 def _marked(rows: list[RankedOffer]) -> list[RankedOffer]:

@@ -120,7 +120,7 @@ class SharedRanking(list[RankedOffer]):
 
     def __init__(self, rows: Iterable[RankedOffer]) -> None:
         super().__init__(rows)
-        self.kept: dict[object, object] = {}
+        self.cache: dict[object, object] = {}
 
 
 @dataclass(frozen=True)

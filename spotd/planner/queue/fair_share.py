@@ -104,10 +104,10 @@ def no_room(
     short = _short(limits, use, turn)
     if short.some:
         return _limit_text(limits, use, turn, short) + _others(ahead)
-    kept = use
+    remaining = use
     for one in ahead:
-        kept = kept.plus(one, turn.project)
-    if not _short(limits, kept, turn).some:
+        remaining = remaining.plus(one, turn.project)
+    if not _short(limits, remaining, turn).some:
         return ""
     return (
         f"the room is kept for {named(ahead[0])}, ahead by {ahead_by(ahead[0], turn)}: wait until "
@@ -336,14 +336,14 @@ def _drain(d: PlanBuilder, running: Sequence[Node], turn: QueueEntry, step: int)
     for node in running:
         d.drain(node, LeaveReason.CANCELLED, message)
     d.set_job(yields_since_us=0, yielded_at_us=d.now_us)
-    told = (
+    text = (
         f"{d.job.name} (priority {d.job.spec.priority}) gives {place(running[0])} to "
         f"{named(turn)}: step {step} is saved, and it goes on from its last save when there is "
         "room"
     )
     d.event(
         "yielded",
-        told,
+        text,
         running[0],
         severity=Severity.WARNING,
         alert=True,

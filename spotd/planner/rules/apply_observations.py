@@ -263,8 +263,8 @@ def _setup_failed(d: PlanBuilder, node: Node) -> None:
         # Others are set up, and train: it is this machine, or this hour.
         d.terminate(node, LeaveReason.BOOT_TIMEOUT, "setup failed; its gang trains on without it")
         return
-    said = node.exit_tail.strip().rpartition("\n")[2][:200]
-    why = f" ({said})" if said else ""
+    last_line = node.exit_tail.strip().rpartition("\n")[2][:200]
+    why = f" ({last_line})" if last_line else ""
     d.set_job(stop_text=d.job.stop_text or f"setup failed{why}; see `spotctl logs`")
     d.event("setup_failed", f"setup failed on {place(node)}", node, severity=Severity.ERROR)
     _leave_failed(d, node, "setup failed")

@@ -34,5 +34,5 @@ def move_when_full(d: PlanBuilder) -> None:
     else:
         for node in running:
             move(d, node, where)
-        told = f"{where}: it trains on until its replacement is ready"
-        d.event("moved", told, full, severity=Severity.WARNING, alert=True)
+        message = f"{where}: it trains on until its replacement is ready"
+        d.event("moved", message, full, severity=Severity.WARNING, alert=True)

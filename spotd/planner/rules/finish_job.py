@@ -78,14 +78,14 @@ def stop_lost(d: PlanBuilder) -> None:
     if d.ended or d.job.stop_text:
         return
     mine = {node.id: node for node in d.current if node.state is NodeState.RUNNING}
-    told = {
+    diagnosed = {
         verdict.kind: mine[verdict.node_id]
         for verdict in d.view.verdicts
         if verdict.node_id in mine
     }
-    if NAN in told:
+    if NAN in diagnosed:
         d.set_job(stop_text="training has diverged: its losses are no finite numbers any more")
-    elif (node := told.get(NAN_AFTER_RESUME)) and (resumed := resumed_in_vain(d, node)):
+    elif (node := diagnosed.get(NAN_AFTER_RESUME)) and (resumed := resumed_in_vain(d, node)):
         text = "the losses are no finite numbers since the resume"
         if may_step_back(d, resumed):
             charge(d, node, text, at_once=True)
@@ -153,8 +153,8 @@ def _stop_drained(d: PlanBuilder, node: Node, why: str) -> None:
 def _fail(d: PlanBuilder, text: str) -> None:
     d.set_job(outcome=Outcome.FAILED, outcome_text=text, finished_at_us=d.now_us)
     step = d.job.head.step if d.job.head else 0
-    kept = f"; the checkpoint of step {step} is kept" if step else ""
-    d.event("failed", f"{d.job.name} failed: {text}{kept}", severity=Severity.ERROR, alert=True)
+    note = f"; the checkpoint of step {step} is kept" if step else ""
+    d.event("failed", f"{d.job.name} failed: {text}{note}", severity=Severity.ERROR, alert=True)
 
 
 def clean_up(d: PlanBuilder) -> None:

@@ -101,7 +101,7 @@ def _alike(offer: Offer, ours: Offer, d: PlanBuilder) -> bool:
 def _tell(d: PlanBuilder, left: list[Node], obstacle: str = "") -> None:
     whole, coming = d.job.spec.num_nodes, len(newcomers(d.view))
     if left and len(left) < whole:
-        told = [f"{coming} on the way"] if coming else []
+        coming_text = [f"{coming} on the way"] if coming else []
         d.add_reason(
-            ", ".join([f"{len(left)} of {whole} machines", *told, *filter(None, [obstacle])])
+            ", ".join([f"{len(left)} of {whole} machines", *coming_text, *filter(None, [obstacle])])
         )

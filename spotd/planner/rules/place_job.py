@@ -163,8 +163,8 @@ def _held_up(d: PlanBuilder) -> bool:
         rows = rank(d.job.spec, market_of(d), d.now_us, taken(d), job_id=d.job.id)
         best = next(iter(rows), None)
         if steered(d.job.spec):
-            told = intend(d, market_of(d), rows, gang_now(d))
-            best = told.ask if told is not None else best
+            intended = intend(d, market_of(d), rows, gang_now(d))
+            best = intended.ask if intended is not None else best
             if best is None:
                 return False  # it waits for spot: no room is in its way
         d.add_reason(f"waiting: {d.market.blocked}")
@@ -228,7 +228,7 @@ def _ask(d: PlanBuilder) -> bool:
         best_of = f"after {weary} preemptions within an hour: spot of {', '.join(sorted(shy))} last"
     if beside:
         best_of = f"beside one that is not up after {market.timing.beside_s:.0f} s"
-    _request(d, best, best_of, told=bool(shy) or beside)
+    _request(d, best, best_of, explain=bool(shy) or beside)
     return True
 
 
@@ -251,7 +251,7 @@ def _ask_as_told(d: PlanBuilder, intent: PolicyIntent, rows: list[RankedOffer]) 
         elif not any(not row.excluded for row in rows):
             _wait_for_market(d, rows)
         return False
-    _request(d, intent.ask, choice.why, told=True)
+    _request(d, intent.ask, choice.why, explain=True)
     return True
 
 
@@ -264,11 +264,11 @@ def _hedge(d: PlanBuilder, intent: PolicyIntent) -> bool:
         or kinds != {CapacityType.SPOT}
     ):
         return False
-    _request(d, intent.ask, f"side by side: {intent.choice.why}", told=True)
+    _request(d, intent.ask, f"side by side: {intent.choice.why}", explain=True)
     return True
 
 
-def _request(d: PlanBuilder, best: RankedOffer, best_of: str, *, told: bool) -> None:
+def _request(d: PlanBuilder, best: RankedOffer, best_of: str, *, explain: bool) -> None:
     """Commit to one more gang there; with `told` an event says why."""
     if not _attempt_open(d):
         generation = d.job.generation + 1
@@ -281,7 +281,7 @@ def _request(d: PlanBuilder, best: RankedOffer, best_of: str, *, told: bool) -> 
         d.add_node(new_node(d, best, candidate, number))
     price = best.offer.price_microusd_per_h / 1e6
     d.add_reason(f"asking for {best.offer.key} at ${price:.2f}/h, {best_of}")
-    more = (f" ({best_of})" if told else "") + image_told(d.job.spec, d.current[-1])
+    more = (f" ({best_of})" if explain else "") + image_told(d.job.spec, d.current[-1])
     d.event("requested", f"asked for {best.offer.key} at ${price:.2f}/h{more}", d.current[-1])
 
 
@@ -345,12 +345,12 @@ def _wait_for_market(d: PlanBuilder, ranked: list[RankedOffer]) -> None:
     if not ranked:
         obstacle = "no provider offers a machine that fits; see `spotctl plan`"
     else:
-        told = first or ranked[0]
+        shown = first or ranked[0]
         count = len(ranked)
         whose = f"all {count} offers that fit are" if count > 1 else "the only offer that fits is"
         reasons = by_reason(ranked)
         found = f"{whose} out ({reasons})" if reasons else f"{whose} out"
-        obstacle = f"{found}; {told.offer.key}: {told.excluded}"
+        obstacle = f"{found}; {shown.offer.key}: {shown.excluded}"
     d.add_reason(obstacle)
     wait(d, obstacle, lambda: _advice(d, ranked))
     d.wake_at(first.until_us if first else d.now_us + 60_000_000)

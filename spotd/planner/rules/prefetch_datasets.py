@@ -75,15 +75,15 @@ def within(
     found: Iterable[PlannedCopy], paid: Mapping[str, int], left_microusd: int | None
 ) -> list[PlannedCopy]:
     """The same, those refused that are beyond what the job may spend yet; None: without bound."""
-    left, told = left_microusd, []
+    left, copies = left_microusd, []
     for leg in found:
         adds = 0 if leg.staged or leg.refused else max(0, leg.microusd - paid.get(leg.copy, 0))
         if left is None or not adds or adds <= left:
-            told.append(leg)
+            copies.append(leg)
             left = None if left is None else left - adds
         else:
-            told.append(replace(leg, refused=beyond_job(adds)))
-    return told
+            copies.append(replace(leg, refused=beyond_job(adds)))
+    return copies
 
 
 def left_of(view: View) -> int | None:

@@ -88,14 +88,14 @@ def _drain(d: PlanBuilder, node: Node, notice: NoticeRecord) -> None:
     )
     booked = notice.notice_id == BOOKED
     what = "its booked time ends" if booked else f"{notice.kind.value} notice"
-    told = f"the booked time of {place(node)} ends" if booked else f"{what} for {place(node)}"
+    cause = f"the booked time of {place(node)} ends" if booked else f"{what} for {place(node)}"
     if notice.source == DRILL_SOURCE:
-        told = f"a drill: {told}, which its cloud did not give,"
+        cause = f"a drill: {cause}, which its cloud did not give,"
     d.drain(node, LeaveReason.PREEMPTED, what)
     d.add_reason(f"{place(node)} is being taken away{left}")
     d.event(
         "notice",
-        f"{told} at step {node.last_step}{left}; it trains on until its replacement is ready",
+        f"{cause} at step {node.last_step}{left}; it trains on until its replacement is ready",
         node,
         severity=Severity.WARNING,
         alert=True,

@@ -41,8 +41,8 @@ def move_when_slow(d: PlanBuilder) -> None:
     text = f"{why} for {2 * round_us / S:.0f} s"
     for node in running:
         move(d, node, text)
-    told = f"{place(running[0])} is {text}: it trains on until its replacement is ready"
-    d.event("moved", told, running[0], severity=Severity.WARNING, alert=True)
+    message = f"{place(running[0])} is {text}: it trains on until its replacement is ready"
+    d.event("moved", message, running[0], severity=Severity.WARNING, alert=True)
 
 
 def why_slow(d: PlanBuilder, running: Sequence[Node]) -> str:

@@ -100,7 +100,7 @@ def _on_spot(outlook: CostEstimator, running: RunningGang) -> Choice:
     situation, stay = outlook.situation, outlook.stay(running)
     most = stay.score_usd - MOVED_FOR * outlook.hourly
     options = _ranked(outlook.found(key) for key in _candidates(outlook) if key != running.pool)
-    told = _ranked([stay, *options])
+    ranked = _ranked([stay, *options])
     for option in options:
         record = outlook.places[option.pool].pool.record
         if option.score_usd >= most:
@@ -108,9 +108,9 @@ def _on_spot(outlook: CostEstimator, running: RunningGang) -> Choice:
         if record.up is False and situation.now_s - record.seen_s < AGAIN_S:
             continue
         why = f"the rest costs ${stay.score_usd - option.score_usd:.2f} less there"
-        return Choice(Action.SPOT, option.pool, options=told, why=why)
+        return Choice(Action.SPOT, option.pool, options=ranked, why=why)
     why = "nothing that is to be had costs less than to stay"
-    return Choice(Action.STAY, options=told, why=why)
+    return Choice(Action.STAY, options=ranked, why=why)
 
 
 def _off_spot(outlook: CostEstimator) -> Choice:
@@ -118,13 +118,13 @@ def _off_spot(outlook: CostEstimator) -> Choice:
     situation, running = outlook.situation, outlook.situation.running
     otherwise = [outlook.lasts(running)] if running else [outlook.wait(), outlook.on_demand()]
     if usd_per_work(outlook.lasting) <= min(p.usd_per_h for p in outlook.places.values()):
-        why, told = "on-demand costs no more than spot", _ranked(otherwise)
+        why, ranked = "on-demand costs no more than spot", _ranked(otherwise)
         if running:
-            return Choice(Action.STAY, options=told, why=why)
-        return Choice(Action.ON_DEMAND, outlook.lasting.key, options=told, why=why)
+            return Choice(Action.STAY, options=ranked, why=why)
+        return Choice(Action.ON_DEMAND, outlook.lasting.key, options=ranked, why=why)
     best = min(otherwise, key=lambda option: option.score_usd)
     options = _ranked(outlook.found(key) for key in _candidates(outlook))
-    told = _ranked([*otherwise, *options])
+    ranked = _ranked([*otherwise, *options])
     riper: float | None = None
     for option in options:
         if option.score_usd >= best.score_usd:
@@ -132,13 +132,13 @@ def _off_spot(outlook: CostEstimator) -> Choice:
         later = _riper(outlook, option, best)
         if later is None:
             why = f"${best.score_usd - option.score_usd:.2f} less than to do without spot"
-            return Choice(Action.SPOT, option.pool, options=told, why=why)
+            return Choice(Action.SPOT, option.pool, options=ranked, why=why)
         if not _seen_now(situation, outlook.places[option.pool].pool.record):
             why = "it may have just come back, and go again"
             action = Action.STAY if running else Action.WAIT
-            return Choice(action, probes=(option.pool,), options=told, why=why)
+            return Choice(action, probes=(option.pool,), options=ranked, why=why)
         riper = later if riper is None else min(later, riper)
-    return _without(outlook, otherwise, riper, told)
+    return _without(outlook, otherwise, riper, ranked)
 
 
 def _in_one_place(alone: SinglePool, running: RunningGang | None) -> Choice:
@@ -154,26 +154,26 @@ def _in_one_place(alone: SinglePool, running: RunningGang | None) -> Choice:
     watched = found and (seen or situation.probe_s is not None)
     wait = alone.wait(there=watched)
     on_demand = alone.on_demand(running, there=watched)
-    told = _ranked([wait, on_demand, *([alone.spot()] if found else [])])
-    least, over = told[0], told[1].score_usd - told[0].score_usd
+    ranked = _ranked([wait, on_demand, *([alone.spot()] if found else [])])
+    least, over = ranked[0], ranked[1].score_usd - ranked[0].score_usd
     keeps = Action.STAY if running else Action.WAIT
     if least.action is Action.SPOT:
         why = f"${over:.2f} less than to do without spot"
-        return Choice(Action.SPOT, least.pool, options=told, why=why)
+        return Choice(Action.SPOT, least.pool, options=ranked, why=why)
     if watched and not seen:
         why = "it may have just come back, and go again"
-        return Choice(keeps, probes=(alone.pool.key,), options=told, why=why)
+        return Choice(keeps, probes=(alone.pool.key,), options=ranked, why=why)
     if least.action is Action.ON_DEMAND:
         why = f"${wait.score_usd - least.score_usd:.2f} less than to wait for spot"
-        return Choice(Action.ON_DEMAND, least.pool, options=told, why=why)
+        return Choice(Action.ON_DEMAND, least.pool, options=ranked, why=why)
     if running is None:
         over = on_demand.score_usd - wait.score_usd
         why = f"${over:.2f} less than on-demand now, and there is time"
-        return Choice(Action.WAIT, options=told, why=why)
+        return Choice(Action.WAIT, options=ranked, why=why)
     if least.action is Action.WAIT and _may_pause(situation):
         why = "spot is expected back soon, and there is time"
-        return Choice(Action.WAIT, options=told, why=why)
-    return Choice(Action.STAY, options=told, why="no spot is worth it")
+        return Choice(Action.WAIT, options=ranked, why=why)
+    return Choice(Action.STAY, options=ranked, why="no spot is worth it")
 
 
 def _riper(outlook: CostEstimator, option: Option, best: Option) -> float | None:
@@ -193,23 +193,23 @@ def _without(
     outlook: CostEstimator,
     otherwise: list[Option],
     riper: float | None,
-    told: tuple[Option, ...],
+    ranked: tuple[Option, ...],
 ) -> Choice:
     situation = outlook.situation
     if situation.running is not None:
         there = riper is not None
         if not there and _pauses(outlook, otherwise[0]):
             why = "spot is expected back soon, and there is time"
-            return Choice(Action.WAIT, options=told, why=why)
+            return Choice(Action.WAIT, options=ranked, why=why)
         why = "spot is watched until it has stood for a while" if there else "no spot is worth it"
-        return Choice(Action.STAY, options=told, why=why)
+        return Choice(Action.STAY, options=ranked, why=why)
     wait, on_demand = otherwise
     waited_usd = wait.score_usd if riper is None else riper
     if on_demand.score_usd < waited_usd:
         why = f"${waited_usd - on_demand.score_usd:.2f} less than to wait for spot"
-        return Choice(Action.ON_DEMAND, on_demand.pool, options=told, why=why)
+        return Choice(Action.ON_DEMAND, on_demand.pool, options=ranked, why=why)
     why = f"${on_demand.score_usd - waited_usd:.2f} less than on-demand now, and there is time"
-    return Choice(Action.WAIT, options=told, why=why)
+    return Choice(Action.WAIT, options=ranked, why=why)
 
 
 def _pauses(outlook: CostEstimator, lasts: Option) -> bool:

@@ -125,10 +125,10 @@ class CostEstimator:
     def stay(self, running: RunningGang) -> Option:
         """Return the option of continuing on the running spot machine."""
         age_h = found_age_h(self.places[running.pool].pool.record, self.situation.now_s)
-        told = self._stretch(
+        estimate = self._stretch(
             running.pool, age_h, self.time_h, self.work_h, running.starting_s / 3600
         )
-        return replace(told, action=Action.STAY)
+        return replace(estimate, action=Action.STAY)
 
     def _stretch(
         self, key: str, age_h: float, time_h: float, work_h: float, start_h: float

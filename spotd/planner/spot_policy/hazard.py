@@ -47,19 +47,19 @@ class HazardScale:
 
 def fleet_scale(records: Iterable[PoolRecord]) -> HazardScale:
     """Return the scale of all pools together."""
-    told = list(records)
+    all_records = list(records)
     return HazardScale(
-        ends=_together((r.ends, r.expected_ends) for r in told),
-        returns=_together((r.returns, r.expected_returns) for r in told),
+        ends=_together((r.ends, r.expected_ends) for r in all_records),
+        returns=_together((r.returns, r.expected_returns) for r in all_records),
     )
 
 
 def _together(counted: Iterable[tuple[float, float]]) -> float:
     events = foreseen = FLEET_EVENTS
     for seen, by_law in counted:
-        heard = min(1.0, _HEARD / seen) if seen else 1.0
-        events += seen * heard
-        foreseen += by_law * heard
+        weight = min(1.0, _HEARD / seen) if seen else 1.0
+        events += seen * weight
+        foreseen += by_law * weight
     return events / foreseen
 
 

@@ -34,9 +34,9 @@ def pool_key(offer_key: str) -> str:
 
 def records(past: FleetHistory) -> Mapping[str, PoolRecord]:
     """Return the record of every pool in which spot was requested. Cached per history read."""
-    found = past.kept.get("records")
+    found = past.cache.get("records")
     if found is None:
-        found = past.kept["records"] = _records(past)
+        found = past.cache["records"] = _records(past)
     return found  # type: ignore[return-value]
 
 
@@ -46,9 +46,9 @@ def found_elsewhere(past: FleetHistory) -> tuple[float, float]:
     Only losses after which spot was requested at once, without those still being requested. Cached
     per history read.
     """
-    found = past.kept.get("elsewhere")
+    found = past.cache.get("elsewhere")
     if found is None:
-        found = past.kept["elsewhere"] = _found_elsewhere(past)
+        found = past.cache["elsewhere"] = _found_elsewhere(past)
     return found  # type: ignore[return-value]
 
 

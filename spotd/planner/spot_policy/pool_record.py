@@ -75,10 +75,10 @@ class PoolRecord:
             fresh = self.fresh and known
             return replace(self, up=seen.up, since_s=since_s, seen_s=seen.at_s, fresh=fresh)
         by_law = expected(self.age_h(self.seen_s), gap_s / 3600)
-        told = self._counted(by_law, ended=not same)
+        counted = self._counted(by_law, ended=not same)
         if same:
-            return replace(told, seen_s=seen.at_s)
-        return replace(told, up=seen.up, since_s=seen.at_s, seen_s=seen.at_s, fresh=True)
+            return replace(counted, seen_s=seen.at_s)
+        return replace(counted, up=seen.up, since_s=seen.at_s, seen_s=seen.at_s, fresh=True)
 
     def _counted(self, by_law: float, *, ended: bool) -> PoolRecord:
         if self.up:

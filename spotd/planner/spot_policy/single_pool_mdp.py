@@ -175,16 +175,16 @@ class _Solver:
         return aged + self.returns * (back[:1] - aged)
 
     def _aged(self, values: Any) -> Any:
-        told = values.copy()
-        told[:-1] += (values[1:] - values[:-1]) * self.older
-        return told
+        result = values.copy()
+        result[:-1] += (values[1:] - values[:-1]) * self.older
+        return result
 
     def _worked(self, values: Any, share: float) -> Any:
         """After that share of a step of work."""
-        told = values * (1 - share)
-        told[:, 1:] += share * values[:, :-1]
-        told[:, 0] += share * values[:, 0]
-        return told
+        result = values * (1 - share)
+        result[:, 1:] += share * values[:, :-1]
+        result[:, 0] += share * values[:, 0]
+        return result
 
     def _behind(self, values: Any) -> Any:
         """Return the values with the work that an end loses."""
@@ -197,6 +197,6 @@ class _Solver:
 
     def _now(self, enough: Any, best: Any, late: Any) -> Any:
         """The best where there is time enough for it; without work left nothing is paid."""
-        told = self.np.where(enough, best, late)
-        told[:, 0] = 0.0
-        return told
+        result = self.np.where(enough, best, late)
+        result[:, 0] = 0.0
+        return result

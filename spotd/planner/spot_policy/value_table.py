@@ -173,16 +173,16 @@ class _Solver:
         gone[t] = np.where(enough, best, self.forced)
 
     def _aged(self, values: Values) -> Any:
-        told = values.copy()
-        told[:-1] += (values[1:] - values[:-1]) * self.older
-        return told
+        result = values.copy()
+        result[:-1] += (values[1:] - values[:-1]) * self.older
+        return result
 
     def _worked(self, price: float, goes_on: Values, else_: Any, share: Any) -> Any:
         """A step of training: paid, one step of work less."""
-        told = self.np.zeros(goes_on.shape)
+        result = self.np.zeros(goes_on.shape)
         after = (1 - share) * self._aged(goes_on) + share * else_
-        told[:, 1:] = price * self.habits.step_h + after[:, :-1]
-        return told
+        result[:, 1:] = price * self.habits.step_h + after[:, :-1]
+        return result
 
     def _started(self, values: Values, t: int) -> Any:
         """Return the values that a start in this step leads to."""
