@@ -11,7 +11,7 @@ from spotd.domain.node import EffectKind, Node
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.store.images import ImageRow
-from spotd.store.nodes import WORKED, launched, refused, starts_to_cost, told
+from spotd.store.nodes import WORKED, acknowledged, launched, refused, starts_to_cost
 from tests.sim.memory import images, ledger, market
 from tests.sim.memory.tables import Failures, Tables
 from tests.sim.memory.transaction import Transaction, counted_failures
@@ -96,7 +96,7 @@ def record_told(tx: Transaction, node_id: str, effect: EffectKind, at_us: int, c
     """See Store.nodes.record_acknowledged."""
     node = _touched(tx, node_id, at_us)
     if node is not None:
-        _worked(tx, node, **told(effect, at_us, claim))
+        _worked(tx, node, **acknowledged(effect, at_us, claim))
 
 
 def record_lent(tx: Transaction, node_id: str, at_us: int, until_us: int) -> None:

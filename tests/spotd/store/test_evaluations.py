@@ -39,7 +39,7 @@ def test_what_is_measured_again_after_something_else_is_the_last_again(store: St
     assert not store.evaluations.record(EvaluationRow("j1", NOW + 9 * S, "bob", TOLD))
     assert not store.evaluations.record(EvaluationRow("j1", NOW + 9 * S, "bob", elsewhere))
     last = EvaluationRow("j1", NOW + 9 * S, "bob", TOLD)
-    assert [row.told for row in store.evaluations.rows("j1")] == [elsewhere, other, TOLD]
+    assert [row.evaluation for row in store.evaluations.rows("j1")] == [elsewhere, other, TOLD]
     assert store.evaluations.rows("j1")[-1] == last
 
 
@@ -50,7 +50,7 @@ def test_a_machine_hands_it_in_and_its_next_one_again(store: Store) -> None:
     store.journal.record([said(("results", data), ("results", data))])
     store.journal.record([said(("results", data), first=3, heard_at_us=NOW + 90 * S)])
     [row] = store.evaluations.rows("j1")
-    assert (row.source, row.told, row.at_us) == (NODE, TOLD, NOW + 60 * S)
+    assert (row.source, row.evaluation, row.at_us) == (NODE, TOLD, NOW + 60 * S)
 
 
 def test_secrets_in_names_are_hidden(store: Store) -> None:
@@ -59,4 +59,4 @@ def test_secrets_in_names_are_hidden(store: Store) -> None:
     failed = {"suite": "a", "cases": 1, "passed": 0, "failed": [f"with {token}"]}
     store.journal.record([said(("results", failed))])
     [row] = store.evaluations.rows()
-    assert token not in row.told.failed[0]
+    assert token not in row.evaluation.failed[0]

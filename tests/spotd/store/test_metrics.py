@@ -33,7 +33,7 @@ def test_a_machine_that_was_taken_away(sql_store: SqlStore) -> None:
     sql_store.instances.record_notices(CLOUD, [told], NOW + 100 * S)
 
     [row] = sql_store.metrics.read(NOW + 100 * S).pools
-    assert (row.offer_key, row.outcome, row.reason, row.told) == (KEY, "launched", "", True)
+    assert (row.offer_key, row.outcome, row.reason, row.noticed) == (KEY, "launched", "", True)
     assert (row.count, row.seconds) == (1, 89.0)
     assert (row.provision.count, row.provision.total, row.notice.count) == (1, 60.0, 0)
 
@@ -41,7 +41,7 @@ def test_a_machine_that_was_taken_away(sql_store: SqlStore) -> None:
     move(sql_store, "j1-g1-0", NodeState.TERMINATING, NOW + 101 * S, **left)
     found = sql_store.metrics.read(NOW + 102 * S)
     [row] = found.pools
-    assert (row.reason, row.told, row.seconds) == ("preempted", True, 100.0)
+    assert (row.reason, row.noticed, row.seconds) == ("preempted", True, 100.0)
     assert (row.notice.count, row.notice.total) == (1, 120.0)
     assert row.notice.below == [0, 0, 0, 0, 0, 1, 1]
     assert row.margin.count == 0  # nothing was given back
