@@ -1,9 +1,11 @@
 """The whole test suite, several times in a row, beside other work on every core.
 
     python -m tests.repeat --runs 10
+    python -m tests.repeat --runs 10 --at-once 2
 
-A test that depends on luck fails here sooner or later. Logs and results are in bench/out/repeat/;
-runs that are done are not repeated, so an interrupted series goes on where it stopped.
+A test that depends on luck fails here sooner or later. With `--at-once 2` two runs are each other's
+other work, which takes two thirds of the time. Logs and results are in bench/out/repeat/; runs that
+are done are not repeated, so an interrupted series goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,18 +40,16 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--runs", type=int, default=10, help="how many (default: 10)")
+    parser.add_argument(
+        "--at-once", type=int, default=1, help="runs beside each other (default: 1)"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "out" / "repeat")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    failed = 0
-    for number in range(1, given.runs + 1):
-        result = given.out / f"{number}.txt"
-        if not result.exists():
-            with other_work(processes=os.cpu_count() or 1):
-                result.write_text(run_once(given.out / f"{number}.log"))
-        text = result.read_text()
-        failed += not text.startswith("passed")
-        print(f"run {number}: {text}", flush=True)
+    load = 0 if given.at_once > 1 else os.cpu_count() or 1
+    with ThreadPoolExecutor(given.at_once) as pool:
+        results = pool.map(lambda n: run_once(given.out, n, load=load), range(1, given.runs + 1))
+        failed = sum(not text.startswith("passed") for text in results)
     return 1 if failed else 0
 
 
@@ -64,8 +65,21 @@ def other_work(*, processes: int) -> Iterator[None]:
             process.wait()
 
 
-def run_once(log: Path) -> str:
-    """Run all tests once. Return what to say of it: passed or failed, seconds, what failed."""
+def run_once(out: Path, number: int, *, load: int) -> str:
+    """Run all tests once beside `load` busy processes, unless that was done before.
+
+    Return and print what to say of it: passed or failed, seconds, what failed.
+    """
+    result = out / f"{number}.txt"
+    if not result.exists():
+        with other_work(processes=load):
+            result.write_text(_run(out / f"{number}.log"))
+    text = result.read_text()
+    print(f"run {number}: {text}", flush=True)
+    return text
+
+
+def _run(log: Path) -> str:
     began_s = time.monotonic()
     with log.open("wb") as file:
         command = ["make", "--no-print-directory", "test", "STAGES=tests"]
