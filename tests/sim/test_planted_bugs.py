@@ -1,4 +1,4 @@
-"""The zoo's table: a bug that is not found fails."""
+"""The table of planted bugs: a bug that is not found fails."""
 
 from __future__ import annotations
 

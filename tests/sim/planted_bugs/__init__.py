@@ -1,4 +1,4 @@
-"""The zoo: bugs planted from outside, each of which the simulator has to find.
+"""Bugs that are planted at run time, each of which the simulator has to find.
 
 An oracle that finds nothing proves nothing, unless it is known to find what is there.
 """

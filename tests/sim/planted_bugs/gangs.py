@@ -39,22 +39,22 @@ def _newcomers_kept(stack: ExitStack) -> None:
 
 GANGS = (
     Bug(
-        "a token of its own",
-        "a machine that goes on in another attempt gets another token there",
+        "token of its own",
+        "a machine that continues in another attempt gets another token there",
         frozenset({"L1", "G1"}),
         _token_of_its_own,
         "lone",
     ),
     Bug(
         "ranks kept",
-        "those that are left of a gang keep their ranks",
+        "the remaining machines of a gang keep their ranks",
         frozenset({"P1", "D2"}),
         _ranks_kept,
         "lone",
     ),
     Bug(
         "newcomers kept",
-        "who was to join a gang stays when that is whole without it",
+        "a machine that was to join a gang stays when the gang is complete without it",
         frozenset({"L1c", "L1", "L3"}),
         _newcomers_kept,
         "gangs",

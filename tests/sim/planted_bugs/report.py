@@ -1,4 +1,4 @@
-"""Which seed finds each planted bug, and how many it takes to come to it."""
+"""Search for each planted bug, and report which seed finds it and how many were played."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from tests.sim.tiers import memory
 FORMS = ("text", "json", "markdown")
 PAGE = Path(__file__).parents[3] / "docs" / "planted-bugs.md"
 _ROW = re.compile(r"^\| ([^|]+) \| [^|]+ \| [^|]+ \| [^|]* \| (\d+) \|", re.MULTILINE)
-_HEAD = """# The zoo
+_HEAD = """# Planted bugs
 
-Bugs that a programmer could make, planted one at a time from outside of the product's code, and how
-many seeds the simulator needs until an invariant of [faults.md](faults.md) tells of each. Where a
-layer above would hide a bug, it is switched off ("without"). Each hunt begins with seed 0 and ends
-with the first find; `most` is the number of seeds at which `make test` fails. The
-simulator is deterministic: everybody gets this table, whatever the machine. It is written by
-`python -m tests.sim --zoo --form markdown > docs/zoo.md`, which plays all of these seeds. In its
-other forms `--zoo` goes by this table: the seed that found a bug is played first, and all of them
-only where that one finds nothing any more.
+Each planted bug is a mistake that a programmer could make. It is added at run time, without a
+change to the product's code. The table shows how many seeds the simulator needs until an invariant
+of [faults.md](faults.md) detects the bug. If another layer of the product would hide a bug, that
+layer is switched off ("without"). Each search starts with seed 0 and stops at the first detection.
+`most` is the number of seeds after which `make test` gives up and fails.
+
+The simulator is deterministic, so this table is the same on every machine. The command `python -m
+tests.sim --planted-bugs --form markdown > docs/planted-bugs.md` writes it and plays all of these
+seeds. In its other forms, `--planted-bugs` plays the seed from this table first, and the others
+only if that one no longer detects the bug.
 
 | planted bug | what it does | profile | without | seeds | most | found as |
 |---|---|---|---|---|---|---|"""
@@ -101,7 +103,7 @@ def main(form: str, processes: int) -> int:
             names = f"{row.bug:28} {row.profile:9} {row.without:8}"
             print(f"{names} {row.seed:5}  {found}", flush=True)
             if row.played > 1:
-                print(f"  after {row.played} seeds: docs/zoo.md has to be written anew", flush=True)
+                print(f"  after {row.played} seeds: run --form markdown again", flush=True)
         elif form == "markdown":
             cells = (row.bug, bug.text, row.profile, row.without, row.played, bug.within)
             print(f"| {' | '.join(map(str, cells))} | {row.invariant or 'NOT FOUND'} |")

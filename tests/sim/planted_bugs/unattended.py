@@ -52,28 +52,28 @@ def _saves_after_its_end(stack: ExitStack) -> None:
 UNATTENDED = (
     Bug(
         "expiry never renewed",
-        "a machine ends with its first expiry, whoever wants it",
+        "a machine ends at its first expiry, even if a job still uses it",
         _seen("D1"),
         never_renewed,
         "deserted",
     ),
     Bug(
         "expiry without end",
-        "a machine may go on for fifty times as long as it should",
+        "a machine may run fifty times as long as it should",
         _seen("L1"),
         _renewed_for_ever,
         "deserted",
     ),
     Bug(
-        "the unwanted renewed",
-        "the expiry of a machine that is to end is moved on",
+        "unwanted renewed",
+        "the expiry of a terminating machine is extended",
         _seen("L1"),
         _unwanted_renewed,
         "stubborn",
     ),
     Bug(
         "dead-man stops progress",
-        "a program that runs is stopped as soon as one that idles would be",
+        "the dead-man switch stops a program that trains as early as an idle one",
         _seen("D1"),
         _progress_not_seen,
         "deserted",
