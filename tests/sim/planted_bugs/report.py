@@ -28,10 +28,10 @@ of [faults.md](faults.md) detects the bug. If another layer of the product would
 layer is switched off ("without"). Each search starts with seed 0 and stops at the first detection.
 `most` is the number of seeds after which `make test` gives up and fails.
 
-The simulator is deterministic, so this table is the same on every machine. The command `python -m
-tests.sim --planted-bugs --form markdown > docs/planted-bugs.md` writes it and plays all of these
-seeds. In its other forms, `--planted-bugs` plays the seed from this table first, and the others
-only if that one no longer detects the bug.
+The simulator is deterministic, so this table is the same on every machine.
+`python -m tests.sim --planted-bugs --form markdown > docs/planted-bugs.md` writes it and plays all
+of these seeds. In its other forms, `--planted-bugs` plays the seed from this table first, and the
+others only if that one no longer detects the bug.
 
 | planted bug | what it does | profile | without | seeds | most | found as |
 |---|---|---|---|---|---|---|"""
