@@ -21,8 +21,8 @@ HANGS = """
 import faulthandler, signal, threading
 {register}
 def waits_for_ever():
+    print("here", flush=True)
     threading.Event().wait()
-print("here", flush=True)
 waits_for_ever()
 """
 REGISTER = "faulthandler.register(signal.SIGUSR2)"
