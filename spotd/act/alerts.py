@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import structlog
 
+from spotd.alert_sinks.base import Alert, AlertSink, AlertSinkError
+from spotd.alert_sinks.log import LogSink
 from spotd.base.clock import Clock
 from spotd.domain.events import Event, Severity
 from spotd.domain.units import S
@@ -39,79 +40,34 @@ _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 _LOG = ""  # the name of the lane of rows that have no other
 
 
-class AlertSinkError(Exception):
-    """A message was not taken. `gone`: the address will never take one again."""
-
-    def __init__(self, text: str, retry_after_s: float = 0.0, *, gone: bool = False) -> None:
-        super().__init__(text)
-        self.retry_after_s = retry_after_s
-        self.gone = gone
-
-
-@dataclass(frozen=True)
-class Alert:
-    """An outbox row to send, with the job's cost so far (0 if unknown)."""
-
-    row: AlertRow
-    spent_microusd: int = 0
-
-
-class AlertSink(Protocol):
-    """Where alerts go. `paced` sinks get few messages with many alerts each."""
-
-    @property
-    def min_severity(self) -> Severity: ...
-
-    @property
-    def paced(self) -> bool: ...
-
-    def send(self, alerts: Sequence[Alert]) -> None:
-        """Send one message. Raises AlertSinkError, whose text contains no secret."""
-        ...
-
-    def reach(self) -> str:
-        """Return what prevents a message, as far as known without sending one, or "". No
-        secrets."""
-        ...
-
-
-@dataclass(frozen=True)
-class LogSink:
-    """Alerts as lines of the daemon's own log."""
-
-    min_severity: Severity = Severity.INFO
-    paced: bool = False
-
-    def send(self, alerts: Sequence[Alert]) -> None:
-        for alert in alerts:
-            row = alert.row
-            write = log.error if row.event.severity is Severity.ERROR else log.warning
-            write(
-                row.event.text,
-                alert=row.event.kind,
-                number=row.id,
-                job=row.job_name or row.job_id,
-                repeats=row.repeats,
-            )
-
-    def reach(self) -> str:
-        return ""
+def as_alert(row: AlertRow, *, spent_microusd: int = 0) -> Alert:
+    """Return a row of the outbox as it is sent."""
+    return Alert(
+        row.id, row.at_us, row.job_id, row.job_name, row.event, row.repeats, spent_microusd
+    )
 
 
 class _Sending:
     """One message in progress on its own thread: a name server may hang for minutes."""
 
-    def __init__(self, route: AlertSink, alerts: Sequence[Alert], now_s: float) -> None:
-        self.alerts = alerts
+    def __init__(
+        self,
+        route: AlertSink,
+        alerts: Sequence[Alert],
+        now_s: float,
+        rows: Sequence[AlertRow] = (),
+    ) -> None:
+        self.rows = rows
         self.started_s = now_s
         self.error: AlertSinkError | None = None
         self._done = threading.Event()
         self._route = route
+        self._alerts = alerts
         threading.Thread(target=self._run, name="alert", daemon=True).start()
 
     def _run(self) -> None:
         try:
-            self._route.send(self.alerts)
+            self._route.send(self._alerts)
         except AlertSinkError as error:
             self.error = error
         except Exception as error:  # noqa: BLE001 - a route's bug must not cost the alert
@@ -219,10 +175,9 @@ class Delivery:
         lanes = self._lanes
         names = [name for name in lanes if name != _LOG and route in ("", name)]
         now_s, now_us = self._clock.monotonic_s(), self._clock.now_us()
-        event = Event("test", "this is a test of the alert route")
+        alert = Alert(0, now_us, "", "", Event("test", "this is a test of the alert route"))
         sendings = {}
         for name in names:
-            alert = Alert(AlertRow(0, name, now_us, "", "", event, 1, 0))
             sendings[name] = _Sending(lanes[name].route, [alert], now_s)
         found = {}
         for name, sending in sendings.items():
@@ -253,7 +208,7 @@ class Delivery:
         sendings = []
         for name, lane in self._lanes.items():
             if name != _LOG and _RANK[event.severity] >= _RANK[lane.route.min_severity]:
-                alert = Alert(AlertRow(0, name, now_us, "", "", event, 1, 0))
+                alert = Alert(0, now_us, "", "", event)
                 sendings.append(_Sending(lane.route, [alert], now_s))
         return DirectSend(sendings, self._clock)
 
@@ -283,9 +238,11 @@ class Delivery:
         if quiet:
             store.alerts.mark(quiet, now_us, 0, "below the route's min_severity")
         if wanted and lane.ready(len(wanted), now_s):
-            alerts = [Alert(row, self._spent(row, len(wanted), store)) for row in wanted]
+            alerts = [
+                as_alert(row, spent_microusd=self._spent(row, len(wanted), store)) for row in wanted
+            ]
             store.leases.check(self._clock.now_us())  # whoever was overtaken sends nothing
-            lane.sending = _Sending(lane.route, alerts, now_s)
+            lane.sending = _Sending(lane.route, alerts, now_s, wanted)
 
     def _spent(self, row: AlertRow, rows: int, store: Store) -> int:
         """Return the job's cost for a message about one thing; others have no room for it."""
@@ -305,7 +262,7 @@ class Delivery:
             if sending is None or not sending.over(now_s):
                 continue
             error = sending.error
-            rows = [alert.row for alert in sending.alerts]
+            rows = sending.rows
             if error is None:
                 self._mark(store, rows, self._clock.now_us(), 0.0, "")
                 lane.sent_s.append(now_s)

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from providers.clouds import CLOUDS
 from providers.stores.base import SECRET_OPTIONS
+from spotd.base.secret_refs import FORMS, read_secret
 from spotd.base.validation import Path as Keys
-from spotd.base.webhook import SLACK_HOSTS, is_webhook
 from spotd.config.clouds import LocalProvider, identity
-from spotd.config.file import MINIMAL, ConfigFile, SlackRoute
-from spotd.config.secret_refs import FORMS, read_secret
+from spotd.config.file import MINIMAL, ConfigFile
 from spotd.config.stores import GcpFederate, StoreSection
 from spotd.planner.core.shard_stores import place_among
 
@@ -67,12 +66,11 @@ def check_names(file: ConfigFile, kinds: Mapping[str, str]) -> Iterator[Finding]
 
 def check_references(file: ConfigFile, environ: Mapping[str, str]) -> Iterator[Finding]:
     for name, route in file.alerts.routes.items():
-        if isinstance(route, SlackRoute):
-            try:
-                read_route(route, environ)
-            except ValueError as error:
-                text, _, fix = str(error).partition("; ")
-                yield ("alerts", "routes", name), text, fix
+        try:
+            route.build(environ)
+        except ValueError as error:
+            text, _, fix = str(error).partition("; ")
+            yield ("alerts", "routes", name), text, fix
     route_name = file.alerts.market.route
     if route_name and route_name not in file.alerts.routes:
         known = ", ".join(file.alerts.routes) or "there is none yet"
@@ -143,18 +141,6 @@ def _check_federate(file: ConfigFile, name: str, entry: StoreSection) -> Iterato
         if cloud.kind in made.clouds and not getattr(cloud, key):
             text = f"{cloud.kind}: machines of providers.{provider} have nobody to show"
             yield (*keys, "clouds"), text, f"set {key} in [providers.{provider}]"
-
-
-def read_route(route: SlackRoute, environ: Mapping[str, str]) -> str:
-    url = read_secret("url", route.model_dump(), environ)
-    if not url:
-        raise ValueError("has no address; set url_file, url_env or url_credential")
-    if is_webhook(url, route.allow_hosts):
-        return url
-    raise ValueError(
-        f"the secret is no https address at {SLACK_HOSTS[0]}; "
-        "copy the webhook's URL from Slack, or name its host in allow_hosts"
-    )
 
 
 def read_options(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:

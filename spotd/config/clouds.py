@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from providers.clouds import CloudName
 from spotd.base.addresses import is_loopback
-from spotd.config.section import Section, formed
+from spotd.base.section import Section, formed
 from spotd.spec.quantities import Marginal
 
 

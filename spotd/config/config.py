@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 
 from providers.catalogs.egress import first_tier_prices
 from providers.stores.base import SECRET_OPTIONS
+from spotd.alert_sinks.base import AlertSink
 from spotd.base.errors import InputError, Problem
-from spotd.config.checks import node_role_key, read_options, read_route
+from spotd.config.checks import node_role_key, read_options
 from spotd.config.clouds import LocalProvider
-from spotd.config.file import ConfigFile, SlackRoute
+from spotd.config.file import ConfigFile
 from spotd.config.jump_hosts import jump_hosts
 from spotd.config.stores import StoreSection
 from spotd.domain.datasets import DataSet
@@ -227,14 +228,17 @@ class Config:
         entries = [entry for entry in self.file.stores.values() if _is_under(url, entry.url)]
         return max(entries, key=lambda entry: len(entry.url), default=None)
 
-    def route_url(self, name: str) -> str:
-        """The secret URL of a Slack route. Raises ConfigError when it cannot be read any more."""
-        route = self.file.alerts.routes[name]
-        try:
-            return read_route(route, self.environ) if isinstance(route, SlackRoute) else ""
-        except ValueError as error:
-            text, _, fix = str(error).partition("; ")
-            raise config_error(self.path, [Problem(f"alerts.routes.{name}", text, fix)]) from None
+    def alert_sinks(self) -> dict[str, AlertSink]:
+        """Return the alert sinks by route name. Raises ConfigError for an unreadable secret."""
+        sinks = {}
+        for name, section in self.file.alerts.routes.items():
+            try:
+                sinks[name] = section.build(self.environ)
+            except ValueError as error:
+                text, _, fix = str(error).partition("; ")
+                problem = Problem(f"alerts.routes.{name}", text, fix)
+                raise config_error(self.path, [problem]) from None
+        return sinks
 
 
 def _is_under(url: str, prefix: str) -> bool:

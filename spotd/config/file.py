@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from spotd.alert_sinks.registry import AnyAlertRoute
+from spotd.base.section import Section, formed
 from spotd.config.clouds import Provider
 from spotd.config.metrics_listener import MetricsSection
-from spotd.config.section import Section, formed
 from spotd.config.stores import DatasetSection, StagingSection, StoreSection
-from spotd.domain.events import Severity
 from spotd.domain.market import Timing
 from spotd.domain.node_history import DAYS
 from spotd.domain.queue import Limits
@@ -50,29 +50,6 @@ class CheckpointSection(Section):
     )
     every: EveryField = CheckpointEvery(auto=True)
     keep: int = Field(default=3, ge=1, le=1000)
-
-
-class SlackRoute(Section):
-    """A Slack incoming webhook."""
-
-    kind: Literal["slack"]
-    url_file: Path | None = None
-    url_env: str | None = None
-    url_credential: str | None = None
-    min_severity: Severity = Severity.INFO
-    allow_hosts: list[str] = Field(
-        default=[], description="Besides Slack's own; a loopback host may use http"
-    )
-
-
-class LogRoute(Section):
-    """Alerts as lines of the daemon's own log."""
-
-    kind: Literal["log"]
-    min_severity: Severity = Severity.INFO
-
-
-Route = Annotated[SlackRoute | LogRoute, Field(discriminator="kind")]
 
 
 class AccessSection(Section):
@@ -116,7 +93,7 @@ class AlertsSection(Section):
     one, to the daemon's own log.
     """
 
-    routes: dict[str, Route] = Field(default={})
+    routes: dict[str, AnyAlertRoute] = Field(default={})
     market: MarketAlertsSection = MarketAlertsSection()
 
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from spotd.base.secret_refs import FORMS, read_secret
 from spotd.base.validation import Path as Keys
 from spotd.config.clouds import JUMP_KEYS, NetworkedProvider
 from spotd.config.file import ConfigFile
-from spotd.config.secret_refs import FORMS, read_secret
 
 if TYPE_CHECKING:
     from spotd.act.jump_host import JumpHost

@@ -9,9 +9,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from spotd.base.secret_refs import read_secret
+from spotd.base.section import Section
 from spotd.base.validation import Path as Keys
-from spotd.config.secret_refs import read_secret
-from spotd.config.section import Section
 
 LEAST_CHARACTERS = 16  # of a token
 _EXAMPLE = "127.0.0.1:9464"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from providers.stores.base import SECRET_OPTIONS
-from spotd.config.section import Section, formed
+from spotd.base.section import Section, formed
 from spotd.planner.core.shard_stores import StorePlace, place_of
 from spotd.spec.quantities import Bytes, Duration, StoreUrl, Usd
 

@@ -68,7 +68,6 @@ from spotd.daemon.startup import (
 from spotd.daemon.wiring import (
     LEND_EVERY_S,
     add_periodic_tasks,
-    alert_sinks,
     bucket_settings_of,
     credential_leases,
     start_servers,
@@ -139,7 +138,7 @@ class Daemon:
         self.follower = Follower(
             self.store, self.link, self.keys, self.objects, self.clock, self.listening.listened
         )
-        self.delivery = Delivery(alert_sinks(config), self.clock)
+        self.delivery = Delivery(config.alert_sinks(), self.clock)
         self.tasks = self._build_tasks()
         self.tasks.add(LEND_EVERY_S, "lend", self.leases.renew)
         self.tasks.add(every_s, "claim", self.claim.keep)
@@ -237,7 +236,7 @@ class Daemon:
         of the provider adapters.
         """
         check_change(self.config, config, self._own_options)
-        providers, sinks = self._build_providers(config, self.providers), alert_sinks(config)
+        providers, sinks = self._build_providers(config, self.providers), config.alert_sinks()
         hosts = config.jump_hosts()
         self.store.market.set_limits(config.limits)
         logs.configure(level=config.file.log.level, form=config.file.log.format)

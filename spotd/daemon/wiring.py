@@ -12,16 +12,13 @@ from starlette.applications import Starlette
 from providers.stores.base import StoreUnavailableError
 from providers.stores.settings import BucketSettings, SettingsError, bucket_settings
 from spotd.act import dataset_prefetch, drill_runner
-from spotd.act.alerts import AlertSink, LogSink
 from spotd.act.credential_leases import CredentialLeases, LeaseLink
 from spotd.act.effects import EffectContext
-from spotd.act.slack import SlackSink
 from spotd.api.http.metrics_server import MetricsServer, serve_scrapes
 from spotd.api.http.server import Server, serve
 from spotd.api.metrics.exposition import Metrics
 from spotd.base.clock import Clock
 from spotd.base.errors import UserError
-from spotd.config import file as config_file
 from spotd.config.config import Config
 from spotd.config.metrics_listener import split_address
 from spotd.config.provider_registry import CredentialIssuers
@@ -50,17 +47,6 @@ def start_servers(config: Config, app: Starlette, metrics: Metrics) -> list[Serv
     except BaseException:
         server.stop()
         raise
-
-
-def alert_sinks(config: Config) -> dict[str, AlertSink]:
-    """Return the alert sinks by route name. Raises ConfigError if a webhook's URL is unreadable."""
-    sinks: dict[str, AlertSink] = {}
-    for name, entry in config.file.alerts.routes.items():
-        if isinstance(entry, config_file.SlackRoute):
-            sinks[name] = SlackSink(config.route_url(name), entry.min_severity)
-        else:
-            sinks[name] = LogSink(entry.min_severity)
-    return sinks
 
 
 def add_periodic_tasks(

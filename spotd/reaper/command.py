@@ -59,7 +59,7 @@ def reap(
         raise UserError(
             text, f'write state_dir = "FOLDER" into {config or DEFAULT}', ExitCode.USAGE
         )
-    pager = Notifier(found.slack_url, tuple(found.file.page.command))
+    pager = Notifier(found.sinks)
     reaper = Reaper(
         found.file.deployment,
         found.providers,

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from providers.base import Provider
+from spotd.alert_sinks.base import AlertRoute, AlertSink
+from spotd.alert_sinks.command import CommandRoute
+from spotd.alert_sinks.registry import AnyAlertRoute
+from spotd.alert_sinks.slack import SlackRoute
 from spotd.base.errors import InputError, Problem
+from spotd.base.section import Section
 from spotd.base.validation import problems_of
-from spotd.base.webhook import SLACK_HOSTS, is_webhook
 from spotd.config.provider_registry import build_provider
 
 DEFAULT = Path("/etc/spotd/reaper.toml")
@@ -30,26 +34,41 @@ EXAMPLE = """\
 """
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
 def _no_switch(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError(f"{str(value).lower()} is no time; write a number")
     return value
 
 
-class PageSection(_Section):
-    """Where the reaper's own pages go: both, when both are given; the log has them in any case."""
+class PageSection(Section):
+    """Where the reaper's own pages go: everywhere that is given; the log has them in any case.
+
+    `routes` takes the same tables as [alerts.routes] of spotd.toml.
+    """
 
     slack_url_file: Path | None = None
     slack_url_credential: str | None = None
     slack_hosts: list[str] = Field(default=[], description="Besides Slack's own")
     command: list[str] = Field(default=[], description="Gets the text of a page on its stdin")
+    routes: dict[str, AnyAlertRoute] = Field(default={})
+
+    def sections(self) -> Iterator[tuple[str, AlertRoute]]:
+        """Yield the key and the section of each sink; the short keys stand for one each."""
+        if self.slack_url_file or self.slack_url_credential:
+            key = "slack_url_file" if self.slack_url_file else "slack_url_credential"
+            section = SlackRoute(
+                kind="slack",
+                url_file=self.slack_url_file,
+                url_credential=self.slack_url_credential,
+                allow_hosts=self.slack_hosts,
+            )
+            yield f"page.{key}", section
+        if self.command:
+            yield "page.command", CommandRoute(kind="command", command=self.command)
+        yield from ((f"page.routes.{name}", route) for name, route in self.routes.items())
 
 
-class ReaperFile(_Section):
+class ReaperFile(Section):
     """The whole file."""
 
     deployment: str = Field(min_length=1)
@@ -62,11 +81,11 @@ class ReaperFile(_Section):
 
 @dataclass(frozen=True)
 class ReaperConfig:
-    """The configuration in force. `slack_url` "" is none."""
+    """The configuration in force."""
 
     file: ReaperFile
     providers: Mapping[str, Provider]
-    slack_url: str
+    sinks: Sequence[AlertSink]
     state_dir: Path | None
 
     @property
@@ -93,7 +112,7 @@ def load(path: Path | None, environ: Mapping[str, str] | None = None) -> ReaperC
     return ReaperConfig(
         file=file,
         providers={name: _provider(path, file, name) for name in file.providers},
-        slack_url=_slack_url(path, file.page, environ),
+        sinks=tuple(_sinks(path, file.page, environ)),
         state_dir=file.state_dir or (Path(state) if state else None),
     )
 
@@ -137,23 +156,10 @@ def _wrong_kind(key: str, given: object) -> tuple[str, str] | None:
     return None if good else ("is no text", "write it in quotes")
 
 
-def _slack_url(path: Path, page: PageSection, environ: Mapping[str, str]) -> str:
-    """The webhook's address, which is a secret: no error repeats it."""
-    where, file = "page.slack_url_file", page.slack_url_file
-    if page.slack_url_credential:
-        where = "page.slack_url_credential"
-        folder = environ.get("CREDENTIALS_DIRECTORY", "")
-        if file is not None or not folder or "/" in page.slack_url_credential:
-            text = "is a name of a credential that systemd gives, beside no slack_url_file"
-            raise _wrong(path, Problem(where, text, "add LoadCredential to the unit"))
-        file = Path(folder) / page.slack_url_credential
-    if file is None:
-        return ""
-    try:
-        url = file.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):  # no name of a file holds NUL
-        raise _wrong(path, Problem(where, f"{file} cannot be read")) from None
-    if is_webhook(url, page.slack_hosts):
-        return url
-    fix = "copy the webhook's URL from Slack, or name its host in page.slack_hosts"
-    raise _wrong(path, Problem(where, f"is no https address at {SLACK_HOSTS[0]}", fix))
+def _sinks(path: Path, page: PageSection, environ: Mapping[str, str]) -> Iterator[AlertSink]:
+    for where, section in page.sections():
+        try:
+            yield section.build(environ)
+        except ValueError as error:
+            text, _, fix = str(error).partition("; ")
+            raise _wrong(path, Problem(where, text, fix)) from None

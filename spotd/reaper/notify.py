@@ -2,51 +2,29 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from spotd.base.webhook import WebhookError, post
+from spotd.alert_sinks.base import AlertSink, AlertSinkError
 from spotd.reaper.state_files import read, write
-
-COMMAND_S = 30.0
 
 
 @dataclass(frozen=True)
 class Notifier:
-    """Sends a text by every configured way."""
+    """Sends a text to every configured sink."""
 
-    slack_url: str = field(default="", repr=False)
-    command: Sequence[str] = ()
+    sinks: Sequence[AlertSink] = ()
 
     def send(self, text: str) -> tuple[bool, list[str]]:
-        """Return whether a way accepted it, or none is configured; and one line per failed way."""
-        ways = [self._post] if self.slack_url else []
-        ways += [self._run] if self.command else []
-        errors = [error for way in ways if (error := way(text))]
-        return not ways or len(errors) < len(ways), errors
-
-    def _post(self, text: str) -> str:
-        escaped = text.translate({38: "&amp;", 60: "&lt;", 62: "&gt;"})
-        try:
-            answer = post(self.slack_url, {"text": escaped})
-        except WebhookError as error:
-            return str(error)
-        return "" if answer.status == 200 else f"Slack answered {answer.status}"
-
-    def _run(self, text: str) -> str:
-        try:
-            done = subprocess.run(
-                list(self.command),
-                input=text.encode(),
-                stdout=subprocess.DEVNULL,
-                timeout=COMMAND_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"the page command failed: {error}"
-        return f"the page command ended with {done.returncode}" if done.returncode else ""
+        """Return whether a sink accepted it, or none is configured; and one line per failed one."""
+        errors = []
+        for sink in self.sinks:
+            try:
+                sink.send_text(text)
+            except AlertSinkError as error:
+                errors.append(str(error))
+        return not self.sinks or len(errors) < len(self.sinks), errors
 
 
 class NotificationState:

@@ -28,7 +28,7 @@ PLANTED = {
     ): "the daemon and its doors above the loop",
     ("spotd/domain/job.py", "spotd.base.errors"): "the daemon and its doors above the loop",
     ("spotd/reaper/sweep.py", "spotd.store.interface"): "spot-reaper works with the daemon and its",
-    ("spotd/reaper/notify.py", "spotd.act.slack"): "spot-reaper works with the daemon and its",
+    ("spotd/reaper/notify.py", "spotd.act.alerts"): "spot-reaper works with the daemon and its",
     ("providers/base.py", "spotd.wire"): "providers know nothing of spotd or trainer",
     ("providers/stores/base.py", "trainer.fence"): "providers know nothing of spotd or trainer",
     ("spotd/act/link.py", "trainer.reference.world"): "spotd and trainer meet at wire alone",

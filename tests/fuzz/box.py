@@ -16,11 +16,10 @@ from unittest.mock import patch
 import urllib3
 from urllib3.connection import HTTPConnection
 
-from spotd.act.alerts import Alert, AlertSinkError
-from spotd.act.slack import RETRY_AFTER_CAP_S, SlackSink
-from spotd.base import webhook
+from spotd.alert_sinks import webhook
+from spotd.alert_sinks.base import Alert, AlertSinkError
+from spotd.alert_sinks.slack import RETRY_AFTER_CAP_S, SlackSink
 from spotd.domain.events import Event
-from spotd.store.alerts import AlertRow
 from spotd.store.backup import back_up, restore
 from spotd.store.codec import CodecError
 from spotd.store.errors import StoreError
@@ -30,7 +29,7 @@ from tests.fuzz import BREAK
 from tests.spotd.store.build import NOW, placed
 from tests.spotd.store.conftest import make
 
-ALERT = Alert(AlertRow(1, "default", NOW, "", "", Event("lost", "m1 is gone"), 1, 0))
+ALERT = Alert(1, NOW, "", "", Event("lost", "m1 is gone"))
 WORDS = 300  # of an error, whatever was said
 
 

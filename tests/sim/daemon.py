@@ -29,9 +29,10 @@ from providers.base import (
     UnknownOutcome,
 )
 from providers.images import Image
-from spotd.act.alerts import AlertSink, Delivery
+from spotd.act.alerts import Delivery
 from spotd.act.effects import EffectContext
 from spotd.act.jump_hosts import JumpHosts
+from spotd.alert_sinks.base import AlertSink
 from spotd.base.clock import ListeningSince, SystemClock
 from spotd.config.schedule import Schedule
 from spotd.daemon.history_cache import HistoryCache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from spotd.act.alerts import Alert, AlertSinkError
+from spotd.alert_sinks.base import Alert, AlertSinkError
 from spotd.domain.events import Severity
 from spotd.store.transaction import COALESCE_S
 from tests.sim.faults import Faults
@@ -15,7 +15,7 @@ TAKES_S = 0.3  # to send a message
 
 
 class People:
-    """`spotd.act.alerts.AlertSink`, and what became of its messages."""
+    """`AlertSink`, and what became of its messages."""
 
     min_severity = Severity.INFO
     paced = True
@@ -29,7 +29,7 @@ class People:
         self._faults = faults
 
     def send(self, alerts: Sequence[Alert]) -> None:
-        """One message. Raises RouteError."""
+        """One message. Raises AlertSinkError."""
         if self._faults.strikes("chat_hangs"):
             self._kernel.sleep(120.0)
         self._kernel.sleep(TAKES_S)
@@ -38,10 +38,9 @@ class People:
         now_us = self._kernel.now_us
         self.messages[(now_us - EPOCH_US) // 3_600_000_000] += 1
         for alert in alerts:
-            row = alert.row
-            what = (row.job_id, row.event.kind)
+            what = (alert.job_id, alert.event.kind)
             # Our clock may have been ahead when it happened, and its repeats came later.
-            last_us = row.at_us + (int(COALESCE_S * 1e6) if row.repeats > 1 else 0)
+            last_us = alert.at_us + (int(COALESCE_S * 1e6) if alert.repeats > 1 else 0)
             self.told[what] = max(self.told.get(what, 0), now_us, last_us)
         if self._faults.strikes("chat_reply_lost"):
             raise AlertSinkError("no answer")

@@ -13,11 +13,10 @@ import pytest
 
 import tests.sim.oracles
 from providers.base import CapacityType, LaunchRequest
-from spotd.act.alerts import Alert
+from spotd.alert_sinks.base import Alert
 from spotd.domain.events import Event, Severity
 from spotd.domain.job import CheckpointSpec
 from spotd.domain.states import LeaveReason, NodeState
-from spotd.store.alerts import AlertRow
 from spotd.store.events import EventRow
 from spotd.store.instances import ABSENT_S
 from tests.sim.cloud import TYPE, Rented
@@ -314,7 +313,7 @@ def test_a_person_who_was_told_was_told_whatever_the_clock_said(
     happened = EventRow(1, at_us + late_us, "job", event)
     monkeypatch.setattr(world.store.events, "rows", lambda *_: [happened])
     monkeypatch.setattr(world.kernel, "sleep", lambda _seconds: None)
-    world.people.send([Alert(AlertRow(1, "chat", at_us, "job", "job", event, 1, 0))])
+    world.people.send([Alert(1, at_us, "job", "job", event)])
     nobody = pytest.raises(ViolationError, match=r"A1 .* nobody was told of notice of job")
     with nobody if late_us else nullcontext():
         oracles.record._judge_alerts()

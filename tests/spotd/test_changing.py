@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from providers.base import Notice, NoticeKind
-from spotd.act.alerts import Alert, AlertSinkError, Delivery
+from spotd.act.alerts import Delivery
+from spotd.alert_sinks.base import Alert, AlertSinkError
 from spotd.base.clock import SystemClock
 from spotd.config.provider_registry import Clouds
 from spotd.config.schedule import Schedule
@@ -164,7 +165,7 @@ class Toy:
 
     def send(self, alerts: list[Alert]) -> None:
         self._send()
-        self.taken += [alert.row.event.text for alert in alerts]
+        self.taken += [alert.event.text for alert in alerts]
 
 
 def refuse() -> None:

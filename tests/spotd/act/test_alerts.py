@@ -18,10 +18,11 @@ import pytest
 import structlog
 
 from spotd.act import alerts
-from spotd.act.alerts import Delivery, LogSink
-from spotd.act.slack import RETRY_AFTER_CAP_S, SlackSink
+from spotd.act.alerts import Delivery
+from spotd.alert_sinks import webhook
+from spotd.alert_sinks.log import LogSink
+from spotd.alert_sinks.slack import RETRY_AFTER_CAP_S, SlackSink
 from spotd.base import log as logs
-from spotd.base import webhook
 from spotd.base.clock import SystemClock
 from spotd.domain.events import Event, Severity
 from spotd.domain.units import S
@@ -470,7 +471,7 @@ def test_the_url_is_nowhere(
 SENDER = """
 import sys
 from spotd.act.alerts import Delivery
-from spotd.act.slack import SlackSink
+from spotd.alert_sinks.slack import SlackSink
 from spotd.base.clock import SystemClock
 from spotd.store.sql_store import open_store
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import pytest
 import structlog
 
-from spotd.act.alerts import Alert, LogSink
+from spotd.alert_sinks.base import Alert
+from spotd.alert_sinks.log import LogSink
 from spotd.base import log
 from spotd.base.log import FLOOD_LINES, FLOOD_S, Redactor, Sampler
 from spotd.domain.events import Event
-from spotd.store.alerts import AlertRow
 
 WEBHOOK = "https://hooks.slack.com/services/T0AAAAAAA/B0BBBBBBB/cccccccccccccccccccccccc"
 PEM = (
@@ -271,11 +271,11 @@ def test_what_differs_in_more_than_numbers_is_another_kind() -> None:
 def test_alerts_that_go_by_the_log_are_all_there() -> None:
     """A hundred jobs lose their machines at once, and the log is the only route."""
     out, _ = configure()
-    rows = [
-        AlertRow(number, "default", 1, f"j{number}", "", Event("lost", "it is gone"), 1, 0)
+    alerts = [
+        Alert(number, 1, f"j{number}", "", Event("lost", "it is gone"))
         for number in range(2 * FLOOD_LINES)
     ]
-    LogSink().send([Alert(row) for row in rows])
+    LogSink().send(alerts)
     assert [line["number"] for line in lines_of(out)] == list(range(2 * FLOOD_LINES))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from providers.stores import credential_provider, open_store
+from spotd.alert_sinks.slack import SlackSink
 from spotd.base import log
 from spotd.base.errors import ExitCode
 from spotd.config.config import Config, ConfigError
@@ -108,7 +109,9 @@ def test_everything_that_can_be_said_is_understood(file: Path) -> None:
     assert (config.timing.suspect_after_s, config.timing.drain_margin_s) == (3, 4)
     assert config.file.timing.survey_every_s == 2
     assert config.timing.granted_s == 300
-    assert config.route_url("ops") == "https://hooks.slack.com/services/T/B/C"
+    assert config.alert_sinks()["ops"] == SlackSink(
+        "https://hooks.slack.com/services/T/B/C", Severity.WARNING
+    )
     assert config.file.alerts.routes["ops"].min_severity is Severity.WARNING
     assert "services/T" not in repr(config)
 
@@ -422,7 +425,7 @@ def test_a_slack_address_comes_from_a_file_a_variable_or_a_credential(file: Path
         'url_credential = "hook"',
     ):
         text = f'{LOCAL}[alerts.routes.ops]\nkind = "slack"\n{reference}\n'
-        assert load(file, text, environ).route_url("ops") == url
+        assert load(file, text, environ).alert_sinks()["ops"] == SlackSink(url)
 
 
 @pytest.mark.parametrize(
@@ -457,8 +460,8 @@ def test_plain_http_is_for_a_named_host_on_this_machine_alone(file: Path) -> Non
         f'{LOCAL}[alerts.routes.ops]\nkind = "slack"\nurl_env = "HOOK"\n'
         'allow_hosts = ["127.0.0.1:9", "slack.example"]\n'
     )
-    assert load(file, text, {"HOOK": "http://127.0.0.1:9/x"}).route_url("ops")
-    assert load(file, text, {"HOOK": "https://slack.example/x"}).route_url("ops")
+    assert load(file, text, {"HOOK": "http://127.0.0.1:9/x"}).alert_sinks()["ops"]
+    assert load(file, text, {"HOOK": "https://slack.example/x"}).alert_sinks()["ops"]
     refused(file, text, {"HOOK": "http://127.0.0.1:10/x"})
     refused(file, text, {"HOOK": "http://slack.example/x"})
 
@@ -469,7 +472,7 @@ def test_a_secret_that_vanishes_later_is_an_error_then(file: Path) -> None:
     config = load(file, f'{LOCAL}[alerts.routes.ops]\nkind = "slack"\nurl_file = "{hook}"\n')
     hook.unlink()
     with pytest.raises(ConfigError, match=r"alerts\.routes\.ops: cannot read"):
-        config.route_url("ops")
+        config.alert_sinks()["ops"]
 
 
 def test_a_store_gets_the_options_of_the_closest_entry(file: Path) -> None:

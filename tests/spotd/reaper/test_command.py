@@ -195,7 +195,6 @@ def test_a_wrong_configuration_is_one_clear_error(
         "http://hooks.slack.com/x",
         "https://evil.example/canary",
         "https://[::1/canary",
-        "",
         "http://relay.lan/canary",  # in the clear
     ],
 )
@@ -207,7 +206,7 @@ def test_a_webhook_elsewhere_is_refused_and_not_repeated(
     config = configure(tmp_path, local, page)
     assert main(["--once", "-c", str(config)]) == 2
     error = capsys.readouterr().err
-    assert "page.slack_url_file: is no https address at hooks.slack.com" in error
+    assert "page.slack_url_file: the secret is no https address at hooks.slack.com" in error
     assert "canary" not in error
 
 

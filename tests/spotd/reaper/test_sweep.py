@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from providers.base import AuthError, Instance, InstanceState, UnknownOutcome
+from spotd.alert_sinks.command import CommandSink
+from spotd.alert_sinks.slack import SlackSink
 from spotd.domain.units import S
 from spotd.reaper.notify import NotificationState, Notifier
 from spotd.reaper.sweep import CALLS, Reaper, SweepReport
 from tests.fixtures import slack
 from tests.fixtures.waiting import LIMIT_S
-from tests.spotd.base.test_webhook import names
+from tests.spotd.alert_sinks.test_webhook import names
 from tests.spotd.planner.core.test_reaper_policy import DAY_S, HOUR_S, NOW_S, machine
 
 
@@ -63,7 +65,7 @@ def go(hook: slack.Slack, tmp_path: Path) -> Go:
         reaper = Reaper(
             "d0",
             {cloud.name: cloud for cloud in clouds},  # type: ignore[misc]
-            Notifier(hook.url),
+            Notifier([SlackSink(hook.url)]),
             **options,
         )
         return reaper.go_round(NotificationState(tmp_path), int((NOW_S + after_s) * S), wait_s)
@@ -286,19 +288,19 @@ def test_nothing_is_ended_by_a_clock_that_is_not_believed(go: Go, hook: slack.Sl
 def test_a_page_that_did_not_arrive_is_sent_again(go: Go, hook: slack.Slack) -> None:
     cloud = Listed(SILENT)
     hook.script.append((500, "oops", {}))
-    assert go(cloud).errors == ["Slack answered 500"]
+    assert go(cloud).errors == ["Slack answered 500: oops"]
     assert texts(hook) == []
     assert go(cloud).errors == []
     assert len(texts(hook)) == 1
-    assert slack.SECRET not in str(Notifier(hook.url))
+    assert slack.SECRET not in str(Notifier([SlackSink(hook.url)]))
 
 
 def test_what_was_ended_when_nobody_could_be_told_is_told_later(go: Go, hook: slack.Slack) -> None:
     """No listing shows it any more."""
     cloud = Listed(EXPIRED, SILENT)
     hook.script += [(500, "oops", {})] * 4
-    assert go(cloud).errors == ["Slack answered 500"]
-    assert go(cloud, after_s=300).errors == ["Slack answered 500"]
+    assert go(cloud).errors == ["Slack answered 500: oops"]
+    assert go(cloud, after_s=300).errors == ["Slack answered 500: oops"]
     assert (cloud.ended, texts(hook)) == (["i-old"], [])
     for _ in range(2):
         assert go(cloud, after_s=HOUR_S).errors == []
@@ -311,7 +313,7 @@ def test_what_was_ended_when_nobody_could_be_told_is_told_later(go: Go, hook: sl
 
 
 def test_one_way_that_took_a_page_is_enough(go: Go, hook: slack.Slack, tmp_path: Path) -> None:
-    pager = Notifier(hook.url, ("tee", "-a", str(tmp_path / "pages")))
+    pager = Notifier([SlackSink(hook.url), CommandSink(("tee", "-a", str(tmp_path / "pages")))])
     reaper = Reaper("d0", {"aws": Listed(SILENT)}, pager)  # type: ignore[dict-item]
     hook.script.append((500, "oops", {}))
     for _ in range(2):
@@ -321,9 +323,9 @@ def test_one_way_that_took_a_page_is_enough(go: Go, hook: slack.Slack, tmp_path:
 
 
 def test_a_page_goes_to_no_address_that_is_not_slacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the daemon's own alerts: see tests/spotd/base/test_webhook.py."""
+    """As the daemon's own alerts: see tests/spotd/alert_sinks/test_webhook.py."""
     names(monkeypatch, "10.0.0.1")
-    took, [error] = Notifier("https://hooks.slack.com/services/canary").send("x")
+    took, [error] = Notifier([SlackSink("https://hooks.slack.com/services/canary")]).send("x")
     assert not took
     assert error == "hooks.slack.com leads to 10.0.0.1: nothing is sent there"
 
@@ -335,11 +337,11 @@ def test_a_page_command_gets_the_text_on_its_stdin(tmp_path: Path) -> None:
         f"#!{sys.executable}\nimport sys; open({str(told)!r}, 'w').write(sys.stdin.read())\n"
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    assert Notifier(command=(str(program),)).send("the box is dead") == (True, [])
+    assert Notifier([CommandSink((str(program),))]).send("the box is dead") == (True, [])
     assert told.read_text() == "the box is dead"
-    assert Notifier(command=("false",)).send("x") == (False, ["the page command ended with 1"])
-    _, [error] = Notifier(command=(str(tmp_path / "nothing"),)).send("x")
-    assert error.startswith("the page command failed")
+    assert Notifier([CommandSink(("false",))]).send("x") == (False, ["false ended with 1"])
+    _, [error] = Notifier([CommandSink((str(tmp_path / "nothing"),))]).send("x")
+    assert "nothing failed: " in error
 
 
 @pytest.mark.parametrize("words", ["", "{", "[1, 2]", '"a"', "[[]]"])

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotd.act.alerts import Alert
-from spotd.act.slack_blocks import clean, payload
+from spotd.alert_sinks.base import Alert
+from spotd.alert_sinks.slack_blocks import clean, payload
 from spotd.domain.events import Event, Severity
-from spotd.store.alerts import AlertRow
 from tests.fixtures.slack import OK, judge
 from tests.spotd.store.build import NOW
 
@@ -20,7 +19,7 @@ from tests.spotd.store.build import NOW
 def alert(text: str = "gone", number: int = 7, spent: int = 0, **fields: Any) -> Alert:
     name, repeats = fields.pop("job_name", "llama"), fields.pop("repeats", 1)
     event = Event(fields.pop("kind", "lost"), text, **fields)
-    return Alert(AlertRow(number, "default", NOW, "j1", name, event, repeats, 0), spent)
+    return Alert(number, NOW, "j1", name, event, repeats, spent)
 
 
 def sections(*alerts: Alert) -> list[str]:

@@ -19,8 +19,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from spotd.alert_sinks.webhook import SLACK_HOSTS, WebhookError, is_webhook, post, reach
 from spotd.base.addresses import AddressError, find_address
-from spotd.base.webhook import SLACK_HOSTS, WebhookError, is_webhook, post, reach
 
 HOST = "hooks.example"
 PATH = "/services/T0/B0/canary-of-a-webhook"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from spotd.act.alerts import Alert
+from spotd.alert_sinks.base import Alert
 from spotd.domain.events import Severity
 from spotd.domain.units import S
 
@@ -106,7 +106,7 @@ _WORDS = {
 _OTHER = ("Put it on record.", "See `spotctl events {job}`.")
 
 _SPECIAL = re.compile(r"<[!@#][^>]*>")
-_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def clean(text: str, limit: int) -> str:
@@ -115,7 +115,7 @@ def clean(text: str, limit: int) -> str:
     found: list[str] = []
     room = limit - 1
     for letter in text:
-        part = _ESCAPES.get(letter, letter if letter.isprintable() or letter == "\n" else " ")
+        part = ESCAPES.get(letter, letter if letter.isprintable() or letter == "\n" else " ")
         room -= len(part)
         if room < 0:
             return "".join(found) + "…"
@@ -130,13 +130,13 @@ def payload(alerts: Sequence[Alert]) -> dict[str, Any]:
 
 
 def _single(alert: Alert) -> tuple[str, list[dict[str, Any]]]:
-    row, event = alert.row, alert.row.event
-    job = clean(row.job_name or row.job_id, 60)
+    event = alert.event
+    job = clean(alert.job_name or alert.job_id, 60)
     text = clean(event.text, TEXT_CHARS)
     did, must = (words.replace("{job}", job) for words in _WORDS.get(event.kind, _OTHER))
     kind = clean(event.kind.replace("_", " "), 40)
     title = f"{_MARKS[event.severity]} {job or 'spotd'}: {kind}"
-    when = datetime.fromtimestamp(row.at_us / S, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    when = datetime.fromtimestamp(alert.at_us / S, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     blocks = [
         {"type": "header", "text": {"type": "plain_text", "text": title}},
         _section(f"*What happened*\n{text}"),
@@ -152,14 +152,14 @@ def _single(alert: Alert) -> tuple[str, list[dict[str, Any]]]:
 
 def _digest(alerts: Sequence[Alert]) -> tuple[str, list[dict[str, Any]]]:
     """The worst first; what has no room is counted."""
-    ordered = sorted(alerts, key=lambda a: (-_SEVERITIES.index(a.row.event.severity), a.row.id))
-    count = sum(alert.row.repeats for alert in alerts)
-    worst = ordered[0].row.event
+    ordered = sorted(alerts, key=lambda a: (-_SEVERITIES.index(a.event.severity), a.id))
+    count = sum(alert.repeats for alert in alerts)
+    worst = ordered[0].event
     title = clean(f"{_MARKS[worst.severity]} {count} alerts: {_counted(alerts)}", HEADER_CHARS)
     lines = [_line(alert) for alert in ordered[:LINES]]
     if len(ordered) > LINES:
         lines.append(f"… and {len(ordered) - LINES} more")
-    numbers = [alert.row.id for alert in alerts]
+    numbers = [alert.id for alert in alerts]
     return (
         f"{title} (alerts {min(numbers)} to {max(numbers)})",
         [
@@ -172,37 +172,36 @@ def _digest(alerts: Sequence[Alert]) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _line(alert: Alert) -> str:
-    row = alert.row
-    text = clean(f"{row.job_name or row.job_id or 'spotd'}: {row.event.text}", LINE_CHARS)
-    return f"{_MARKS[row.event.severity]} {text.replace(chr(10), ' ')} ({_number(alert)})"
+    text = clean(f"{alert.job_name or alert.job_id or 'spotd'}: {alert.event.text}", LINE_CHARS)
+    return f"{_MARKS[alert.event.severity]} {text.replace(chr(10), ' ')} ({_number(alert)})"
 
 
 def _advice(ordered: Iterable[Alert]) -> str:
     """Return each advice once, for the first job that needs it."""
     found: dict[str, str] = {}
     for alert in ordered:
-        must = _WORDS.get(alert.row.event.kind, _OTHER)[1]
+        must = _WORDS.get(alert.event.kind, _OTHER)[1]
         if must != _NOTHING:
-            found.setdefault(must, must.replace("{job}", clean(alert.row.job_name, 60)))
+            found.setdefault(must, must.replace("{job}", clean(alert.job_name, 60)))
     return "\n".join(list(found.values())[:3]) or _NOTHING
 
 
 def _counted(alerts: Iterable[Alert]) -> str:
     counts: dict[str, int] = {}
     for alert in alerts:
-        kind = alert.row.event.kind.replace("_", " ")
-        counts[kind] = counts.get(kind, 0) + alert.row.repeats
+        kind = alert.event.kind.replace("_", " ")
+        counts[kind] = counts.get(kind, 0) + alert.repeats
     most = sorted(counts.items(), key=lambda item: -item[1])
     return ", ".join(f"{count} {kind}" for kind, count in most[:4])
 
 
 def _number(alert: Alert) -> str:
-    times = f", {alert.row.repeats} times" if alert.row.repeats > 1 else ""
-    return f"alert {alert.row.id}{times}"
+    times = f", {alert.repeats} times" if alert.repeats > 1 else ""
+    return f"alert {alert.id}{times}"
 
 
 def _cost(alert: Alert) -> str:
-    data: Mapping[str, object] = alert.row.event.data
+    data: Mapping[str, object] = alert.event.data
     losses = []
     if isinstance(seconds := data.get("seconds"), int | float):
         losses.append(f"{seconds:.0f} s without training")

@@ -53,6 +53,8 @@ def _read_file(path: str) -> str:
         ) from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not text; put the secret alone into it") from None
+    except ValueError:  # no name of a file holds NUL
+        raise ValueError(f"{path!r} is no path; write the path of a file") from None
     if not value:
         raise ValueError(f"{path} is empty; put the secret into it")
     return value
