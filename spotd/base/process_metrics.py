@@ -79,7 +79,7 @@ class ProcessMetrics:
 
 
 HELP = {
-    ROUND: "How long one round of the loop took that decided about jobs, this process.",
-    CALLS: "Calls to a cloud by how they ended: ok, or the kind of error, this process.",
-    CALL: "How long calls to a cloud took, whatever came of them, this process.",
+    ROUND: "Duration of one round of the reconcile loop that decided about at least one job.",
+    CALLS: "Calls to a cloud by outcome: ok, or the kind of error.",
+    CALL: "Duration of calls to a cloud, whatever their outcome.",
 }

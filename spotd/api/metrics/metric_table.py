@@ -40,144 +40,167 @@ METRICS = (
         "spotd_job_cost_usd",
         GAUGE,
         _JOB,
-        "What an unfinished job has cost, machines and carriage; provisional until billed.",
+        "Cost of an unfinished job so far, storage and transfers included; provisional until "
+        "billed.",
     ),
     Metric(
         "spotd_job_unsaved_seconds",
         GAUGE,
         _JOB,
-        "Of a job that trains: since its last checkpoint, or since it began where that is later.",
+        "For a job that trains: seconds since its last checkpoint or its start, whichever is "
+        "later.",
     ),
     Metric(
         "spotd_job_gpu_busy_ratio",
         GAUGE,
         _JOB,
-        "The share of their time that a job's GPUs were busy, over the last 15 min, as reported.",
+        "Share of time that a job's GPUs were busy in the last 15 min, as the machines report it.",
     ),
     Metric(
         "spotd_job_wait_ratio",
         GAUGE,
         (*_JOB, "wait"),
-        "The share of training's time that waited for data, or for saves, over the last 15 min.",
+        "Share of training time that was spent waiting for data or for saves in the last 15 min.",
     ),
     Metric(
         "spotd_job_idle_usd_per_hour",
         GAUGE,
         _JOB,
-        "What a job pays now for GPUs while they do nothing: (1 - busy) times the price.",
+        "What a job pays now for idle GPU time: (1 - busy ratio) times the hourly price.",
     ),
     # --- machines
-    Metric("spotd_nodes", GAUGE, (*_POOL, "state"), "Machines that are not gone."),
+    Metric("spotd_nodes", GAUGE, (*_POOL, "state"), "Machines that exist now."),
     Metric(
         "spotd_node_seconds_total",
         COUNTER,
         _POOL,
-        "Time that machines have lived, up to when they were last seen.",
+        "Lifetime of machines; one that still runs counts up to its last observation.",
     ),
     Metric(
         "spotd_interruptions_total",
         COUNTER,
         (*_POOL, "kind", "notice"),
-        "Machines taken by their cloud (preempted) or lost, once they end; notice: told before.",
+        "Machines that their cloud preempted or that were lost, counted when they end; notice: "
+        "whether a notice came first.",
     ),
     Metric(
         "spotd_launch_requests_total",
         COUNTER,
         (*_POOL, "outcome"),
-        "Requests for machines: launched, the kind of refusal, or none where nothing came of it.",
+        "Requests for machines by outcome: launched, the kind of refusal, or none.",
     ),
     Metric(
         "spotd_provision_seconds",
         HISTOGRAM,
         ("provider", "capacity_type"),
-        "From the request for a machine to the first word of its agent; those that came up alone.",
+        "Time from the request for a machine to the first message of its agent; machines that "
+        "never came up do not count.",
     ),
     Metric(
-        "spotd_orphans", GAUGE, ("provider",), "Machines with our tag that no job wants, not ended."
+        "spotd_orphans",
+        GAUGE,
+        ("provider",),
+        "Machines with spotd's tag that belong to no job and have not ended.",
     ),
     Metric(
         "spotd_leftovers",
         GAUGE,
         ("provider",),
-        "Disks and the like that machines left behind, not discarded.",
+        "Disks, addresses and other resources that ended machines left behind.",
     ),
     # --- recovery
     Metric(
         "spotd_recovery_seconds",
         HISTOGRAM,
         ("stage",),
-        "From the end of training on a machine taken away to the next step: detect, capacity, "
-        "boot, restore, and total, their sum.",
+        "Time from the last step on a machine that is taken away to the next step, by stage: "
+        "detect, capacity, boot, restore; total is their sum.",
     ),
     Metric(
         "spotd_steps_replayed_total",
         COUNTER,
         ("provider", "notice"),
-        "Steps trained again after interruptions: after the checkpoint that was resumed from.",
+        "Steps that were trained a second time because an interruption came after the last "
+        "checkpoint.",
     ),
     Metric(
         "spotd_notice_seconds",
         HISTOGRAM,
         ("provider",),
-        "From a notice to its deadline, of machines that were taken away then.",
+        "Time from a preemption notice to its deadline, for machines that were then taken away.",
     ),
     Metric(
         "spotd_notice_margin_seconds",
         HISTOGRAM,
         ("provider",),
-        "What was left to the deadline when work was saved and given back, of machines that came "
-        "to that; below 0 it was late.",
+        "Time left before the deadline of a notice when the last save was released; negative "
+        "if it was late.",
     ),
     # --- checkpoints
-    Metric("spotd_checkpoints_total", COUNTER, ("trigger",), "Checkpoints committed."),
-    Metric("spotd_checkpoint_bytes_total", COUNTER, ("trigger",), "Bytes of those."),
+    Metric("spotd_checkpoints_total", COUNTER, ("trigger",), "Committed checkpoints."),
+    Metric(
+        "spotd_checkpoint_bytes_total", COUNTER, ("trigger",), "Bytes of committed checkpoints."
+    ),
     Metric(
         "spotd_checkpoint_write_seconds",
         HISTOGRAM,
         ("trigger",),
-        "How long a checkpoint took to be durable, where it was measured.",
+        "Time from the start of a checkpoint until it is durable, where it was measured.",
     ),
     Metric(
         "spotd_checkpoint_stall_seconds",
         HISTOGRAM,
         ("trigger",),
-        "How long training stood still for a checkpoint, where it was measured.",
+        "Time that training stood still for a checkpoint, where it was measured.",
     ),
     # --- money
     Metric(
         "spotd_burn_usd_per_hour",
         GAUGE,
         ("project", "provider", "capacity_type"),
-        "What the machines that are paid for now cost an hour, by their price.",
+        "Hourly price of all machines that are paid for now.",
     ),
     Metric(
         "spotd_spent_usd",
         GAUGE,
         ("project", "kind", "basis"),
-        "Spent by all jobs on record; kind carriage: checkpoints and data, beside machines; "
-        "basis provisional: by price and time, invoiced: as billed.",
+        "Cost of all jobs on record. kind: machines, or carriage (storage and transfers); "
+        "basis: provisional (price times time) or invoiced.",
     ),
-    Metric("spotd_budget_usd", GAUGE, ("budget",), "What may be spent in this month (UTC)."),
+    Metric(
+        "spotd_budget_usd", GAUGE, ("budget",), "Amount of a budget for the current month (UTC)."
+    ),
     Metric(
         "spotd_budget_used_ratio",
         GAUGE,
         ("budget",),
-        "The share of a budget that is spent this month; provisional until billed.",
+        "Share of a budget that is spent this month; provisional until billed.",
     ),
     Metric(
         "spotd_budget_forecast_ratio",
         GAUGE,
         ("budget",),
-        "The share of a budget that will be spent by the month's end at the present rate.",
+        "Share of a budget that will be spent at the end of the month at the present rate.",
     ),
     # --- the daemon
-    Metric("spotd_build_info", GAUGE, ("version",), "1, of the daemon that answers.", "process"),
-    Metric("spotd_store_up", GAUGE, (), "Whether the database answered; 0: the rest is missing."),
+    Metric(
+        "spotd_build_info",
+        GAUGE,
+        ("version",),
+        "Always 1; the label is the daemon's version.",
+        "process",
+    ),
+    Metric(
+        "spotd_store_up",
+        GAUGE,
+        (),
+        "1 if the database answers; at 0 all metrics of the record are missing.",
+    ),
     Metric(
         "spotd_reconcile_lag_seconds",
         GAUGE,
         (),
-        "How late the most overdue decision about a job is.",
+        "Delay of the most overdue decision about a job.",
     ),
     _own(process_metrics.ROUND, HISTOGRAM),
     _own(process_metrics.CALLS, COUNTER, "provider", "verb", "outcome"),
@@ -186,13 +209,13 @@ METRICS = (
         "spotd_provider_up",
         GAUGE,
         ("provider",),
-        "0 where a cloud does not answer this daemon, or refuses its credentials.",
+        "1 if a cloud answers this daemon and accepts its credentials, otherwise 0.",
     ),
     Metric(
         "spotd_safe_mode",
         GAUGE,
         (),
-        "1 while this daemon only observes and ends machines, after crashes.",
+        "1 while this daemon is in safe mode after repeated crashes and launches nothing.",
         "process",
     ),
     Metric(
@@ -206,17 +229,22 @@ METRICS = (
         "spotd_duties",
         GAUGE,
         ("holder",),
-        "Shared duties by who has the lease: this daemon, another, or nobody.",
+        "Periodic tasks by the holder of their lease: this daemon, another, or nobody.",
     ),
     Metric("spotd_alerts_waiting", GAUGE, ("route",), "Alerts that are not delivered yet."),
-    Metric("spotd_alerts_oldest_seconds", GAUGE, ("route",), "How long the oldest of those waits."),
+    Metric(
+        "spotd_alerts_oldest_seconds",
+        GAUGE,
+        ("route",),
+        "Age of the oldest alert that is not delivered yet.",
+    ),
     Metric(
         "spotd_metrics_read_seconds",
         GAUGE,
         (),
-        "How long the last look into the database for these metrics took.",
+        "Duration of the last database read for these metrics.",
         "process",
     ),
-    Metric("spotd_metrics_age_seconds", GAUGE, (), "How old these figures are.", "process"),
+    Metric("spotd_metrics_age_seconds", GAUGE, (), "Age of these values.", "process"),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
