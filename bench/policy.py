@@ -220,7 +220,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     if not 0 <= args.ckpt_min < float("inf"):
         parser.error(f"--ckpt-min: {args.ckpt_min} is not a number of minutes; 0 loses no work")
     if not 0 < args.work_h < float("inf"):
-        parser.error(f"--work-h: {args.work_h} is no number of hours; 40 is what M1 to M4 have")
+        parser.error(f"--work-h: {args.work_h} is not a number of hours; 40 is what M1 to M4 have")
     if args.draw < 0:
         parser.error(f"--draw: {args.draw} is below 0; 128 cases of each suite take some minutes")
     if args.draw and args.own:

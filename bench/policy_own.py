@@ -72,7 +72,7 @@ def own(bench: ModuleType, file: Path, work_h: float, unseen: Unseen) -> Own:
 
 
 def _more(file: Path) -> dict[str, NDArray[Any]]:
-    """Everything in the file. Raises OwnError for one that is no trace."""
+    """Everything in the file. Raises OwnError for one that is not a trace."""
     no_npz = OwnError(f"--own: {file} is no .npz; name a file of `spotctl trace`")
     if file.suffix != ".npz":
         raise no_npz

@@ -351,7 +351,7 @@ class Fence:
             try:
                 entry = read_head(self.store, self.job_id)
             except StoreUnavailableError:
-                entry = None  # an unavailable store is no reason to claim early
+                entry = None  # an unavailable store is not a reason to claim early
             else:
                 reason = self._claimable(entry)
                 if reason:

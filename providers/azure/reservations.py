@@ -37,7 +37,7 @@ def free_reservations(clients: Clients, group_id: str) -> Iterator[FreeReservati
     """Yield those of a group. Raises ProviderError, and ValueError for an invalid id."""
     match = _ID.fullmatch(group_id)
     if match is None:
-        raise ValueError(f"{group_id!r} is no id of a capacity reservation group")
+        raise ValueError(f"{group_id!r} is not an id of a capacity reservation group")
     group, name = match["group"], match["name"]
     rows = clients.compute(
         lambda client: [

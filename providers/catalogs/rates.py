@@ -42,7 +42,7 @@ def per_hour(share: float, period_h: float) -> float:
     """Return the losses per machine-hour at which a fraction `share` < 1 of machines is lost within
     `period_h`, for a constant hazard: -ln(1 - share) / period. Raises ValueError."""
     if not 0 <= share < 1 or period_h <= 0:
-        raise ValueError(f"a share of {share} in {period_h} h is no rate")
+        raise ValueError(f"a share of {share} in {period_h} h is not a rate")
     return -log1p(-share) / period_h
 
 

@@ -82,7 +82,7 @@ def _read(cloud: str, table: Mapping[str, Any]) -> StoragePrice:
             raise PriceFileError(f"{cloud}.{key}: is missing")
     for key in ("class", "region"):
         if not isinstance(table[key], str) or not table[key]:
-            raise PriceFileError(f"{cloud}.{key}: {table[key]!r} is no name")
+            raise PriceFileError(f"{cloud}.{key}: {table[key]!r} is not a name")
     tiers = read_tiers(f"{cloud}.tiers", table.get("tiers"))
     prices = [read_microusd(f"{cloud}.{key}", table[key]) for key in _PRICES]
     return StoragePrice(dated, source, table["class"], table["region"], tiers, *prices)

@@ -86,7 +86,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def _check_mapping(row: Any) -> Mapping[str, Any]:
     if not isinstance(row, dict):
-        raise _malformed(f"{str(row)[:60]!r} is no row")
+        raise _malformed(f"{str(row)[:60]!r} is not a row")
     return row
 
 

@@ -71,6 +71,6 @@ class Client:
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
-            message = f"{method} {path}: the answer ({response.status}) is no JSON: "
+            message = f"{method} {path}: the answer ({response.status}) is not JSON: "
             raise NoResponseError(f"{message}{response.body[:80]!r}")
         return Response(response.status, document, response.headers)

@@ -70,7 +70,7 @@ def load_login_key(text: str) -> paramiko.PKey:
             raise ValueError("the key is locked with a passphrase, and nobody is here") from None
         except (ValueError, IndexError, paramiko.SSHException):
             continue
-    raise ValueError("is no private key of the kinds ed25519, ecdsa or rsa")
+    raise ValueError("is not a private key of the kinds ed25519, ecdsa or rsa")
 
 
 def log_in(host: JumpHost, connect_s: float = CONNECT_S) -> tuple[Connection, Forwarder]:

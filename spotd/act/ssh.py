@@ -95,7 +95,7 @@ def load_private_key(text: str) -> paramiko.PKey:
     try:
         return paramiko.Ed25519Key.from_private_key(io.StringIO(text))
     except (ValueError, IndexError, paramiko.SSHException):
-        raise SshError("the job's private key is no ed25519 key in OpenSSH form") from None
+        raise SshError("the job's private key is not an ed25519 key in OpenSSH form") from None
 
 
 def load_public_key(line: str) -> paramiko.PKey:
@@ -104,7 +104,9 @@ def load_public_key(line: str) -> paramiko.PKey:
         kind, data = line.split()[:2]
         return paramiko.PKey.from_type_string(kind, base64.b64decode(data))
     except (ValueError, TypeError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
-        raise SshError(f"the pinned host key is no public key ({type(error).__name__})") from None
+        raise SshError(
+            f"the pinned host key is not a public key ({type(error).__name__})"
+        ) from None
 
 
 class Transport(Protocol):
@@ -302,7 +304,7 @@ def connect(
     """Connect to a peer that has proved to be `address.host_public_key` before we log in.
 
     It takes at most `connect_s`; `deadline_s` covers this and all later calls on it. `dial`
-    connects to the peer if that is no TCP connection of ours; the transport on it is of class
+    connects to the peer if that is not a TCP connection of ours; the transport on it is of class
     `speak`. Raises SshUnreachableError, SshAuthRefusedError, HostKeyMismatchError,
     SshDeadlineError, and what `dial` raises.
     """

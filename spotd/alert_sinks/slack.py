@@ -40,7 +40,7 @@ class SlackRoute(AlertRoute):
         if is_webhook(url, self.allow_hosts):
             return SlackSink(url, self.min_severity)
         raise ValueError(
-            f"the secret is no https address at {SLACK_HOSTS[0]}; "
+            f"the secret is not an https address at {SLACK_HOSTS[0]}; "
             "copy the webhook's URL from Slack, or name its host in allow_hosts "
             "(in [page] of reaper.toml: slack_hosts)"
         )

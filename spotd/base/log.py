@@ -193,7 +193,7 @@ def configure(
 ) -> None:
     """Send structlog's and the standard library's records to `stream` (stderr), redacted.
 
-    `form` is "human", "json" or "auto": JSON under systemd and if the stream is no terminal.
+    `form` is "human", "json" or "auto": JSON under systemd and if the stream is not a terminal.
     """
     out = stream or sys.stderr
     as_json = form == "json" or (form == "auto" and (under_systemd(environ) or not out.isatty()))

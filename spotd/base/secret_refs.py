@@ -40,7 +40,7 @@ def _credential(name: str, environ: Mapping[str, str]) -> str:
             f"add LoadCredential={name}:/path to the unit, or use the form with _file"
         )
     if "/" in name:
-        raise ValueError(f"{name!r} is no name of a credential; leave out the folder")
+        raise ValueError(f"{name!r} is not a name of a credential; leave out the folder")
     return f"{folder}/{name}"
 
 
@@ -54,7 +54,7 @@ def _read_file(path: str) -> str:
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not text; put the secret alone into it") from None
     except ValueError:  # no name of a file holds NUL
-        raise ValueError(f"{path!r} is no path; write the path of a file") from None
+        raise ValueError(f"{path!r} is not a path; write the path of a file") from None
     if not value:
         raise ValueError(f"{path} is empty; put the secret into it")
     return value

@@ -30,7 +30,7 @@ _TEXTS = {
     "dict_type": ("must be a block of keys", ""),
     "model_type": ("must be a block of keys", ""),
     "string_pattern_mismatch": (
-        "is no possible name",
+        "is not a valid name",
         "use up to 63 letters, digits, '.', '_' and '-', a letter or digit at both ends",
     ),
     "too_short": ("must not be empty", ""),

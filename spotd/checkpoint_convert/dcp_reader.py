@@ -211,15 +211,15 @@ def _tensor_storage(tensor: Any, shape: tuple[int, ...]) -> tuple[str, int]:
     if not isinstance(tensor, ReducedObject) or tensor.function != GlobalName(
         "torch._utils _rebuild_tensor_v2"
     ):
-        raise SafePickleError("it is no plain tensor")
+        raise SafePickleError("it is not a plain tensor")
     args = tensor.args
     if not isinstance(args, tuple) or len(args) < 4 or not isinstance(args[0], ReducedObject):
-        raise SafePickleError("it is no plain tensor")
+        raise SafePickleError("it is not a plain tensor")
     storage, first_element, size, strides = args[0].args, *args[1:4]
     if size != shape or not isinstance(first_element, int) or first_element < 0:
         raise SafePickleError(f"it is described as {size} and stored as {shape}")
     if not isinstance(strides, tuple) or len(strides) != len(shape):
-        raise SafePickleError("it is no plain tensor")
+        raise SafePickleError("it is not a plain tensor")
     contiguous, stride = [], 1
     for count in reversed(shape):
         contiguous.append(stride)

@@ -140,7 +140,7 @@ def _read_safetensors(path: Path) -> list[StoredBlock]:
     """Return the tensors of one safetensors file, ordered by offset."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise _damaged(path, "is no file")
+        raise _damaged(path, "is not a file")
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(MAX_HEADER_BYTES, status.st_size - 8):

@@ -131,7 +131,7 @@ class _PickleReader:
     def _pop_global(self) -> GlobalName:
         module, name = self.stack.pop(-2), self.stack.pop()
         if not isinstance(module, str) or not isinstance(name, str):
-            raise SafePickleError("a name is no text")
+            raise SafePickleError("a name is not text")
         return GlobalName(f"{module} {name}")
 
     def _pop_reduce(self) -> ReducedObject:

@@ -38,7 +38,7 @@ def advise(
     ctx: typer.Context,
     file: Path = typer.Argument(metavar="FILE", help="A job file, or - for stdin."),
     search: str = _phase_option("search", "Length of the hyper-parameter search, like 72h."),
-    train: str = _phase_option("train", "Length of training, if the file does not say."),
+    train: str = _phase_option("train", "Length of training, if it is not in the file."),
     validate: str = _phase_option("validate", "Length of the evaluation, like 24h."),
     parameters: str = typer.Option(
         "",
@@ -52,7 +52,7 @@ def advise(
     """Advise spot or on-demand for a job, by measurements. Starts nothing.
 
     The conditions are those that guides to spot name. Each is shown with its measured value; one
-    that fails speaks for on-demand machines. "?" means unknown, and decides nothing. Then come the
+    that fails favours on-demand machines. "?" means unknown and has no influence. Then come the
     phases of a project, by the model's size: which run on spot, and what each costs at today's
     prices with its interruptions. A saving is computed, and never exceeds the discount of the
     prices.
@@ -117,8 +117,8 @@ def _verdict(data: Mapping[str, Any]) -> str:
         holding = len(deciding) - unknown
         return f"advice: spot; {holding} of {len(deciding)} conditions hold{suffix}"
     if data["verdict"] == "unknown":
-        return f"advice: none; nothing speaks against spot, but whether it pays is unknown{suffix}"
-    return f"advice: on demand; what does not hold: {', '.join(fails)}{suffix}{_price(data)}"
+        return f"advice: none; nothing rules spot out, but its cost advantage is unknown{suffix}"
+    return f"advice: on demand; failed conditions: {', '.join(fails)}{suffix}{_price(data)}"
 
 
 def _price(data: Mapping[str, Any]) -> str:
@@ -130,7 +130,7 @@ def _price(data: Mapping[str, Any]) -> str:
     if not discount["holds"]:
         return ""
     spot, on_demand = money(measured["spot_usd"]), money(measured["on_demand_usd"])
-    return f"; by the money alone it would be spot: {spot} a useful hour, not {on_demand}"
+    return f"; by cost alone it would be spot: {spot} a useful hour, not {on_demand}"
 
 
 # --- text of the conditions
@@ -150,7 +150,7 @@ _NAMES = {
 
 def _checkpoints(measured: Mapping[str, Any]) -> str:
     if measured["engine"] == "none" and not measured["directory"]:
-        return "no checkpoint is kept; try: spotd.checkpoint, docs/any-script.md"
+        return "no checkpoint is stored; try: spotd.checkpoint, docs/any-script.md"
     saved_by = (
         f"the folder {clean(measured['directory'])}" if measured["directory"] else "spotd_hook"
     )
@@ -211,14 +211,14 @@ def _deadline(measured: Mapping[str, Any]) -> str:
     if measured["guarded"]:
         return "only on-demand from now on meets it"
     if measured["spare_s"] is None:
-        return "no on-demand offer that could meet it is allowed and sold"
+        return "no on-demand offer that could meet it is permitted and available"
     remaining = span(max(-(seconds_since(measured["at"]) or 0.0), 0.0))
     return f"{remaining} until then; on-demand must be requested within {span(measured['spare_s'])}"
 
 
 def _at_once(measured: Mapping[str, Any]) -> str:
     if not measured:
-        return "no offer that fits on spot, or none on demand to compare with"
+        return "no matching spot offer, or no on-demand offer to compare with"
     text = f"{measured['offers']} offers"
     if not measured["answered"]:
         return f"{text}; none was requested in 30 days"

@@ -49,7 +49,7 @@ def list_(ctx: typer.Context, job: str = JOB, output: Output = output_option()) 
 
 def _print_checkpoints(data: dict[str, Any]) -> None:
     if not data["items"]:
-        print_message(f"nothing is saved yet in {data['store']}")
+        print_message(f"no checkpoint yet in {data['store']}")
         return
     columns = (
         Column("STEP", right=True),
@@ -77,7 +77,7 @@ def verify(
 ) -> None:
     """Read an entire checkpoint on the daemon's machine, and compare every byte with its digest.
 
-    The exit code is 1 if something is missing or damaged, which is then named. All data is read
+    The exit code is 1 if something is missing or damaged; the output names it. All data is read
     from the store: reading a bucket in another cloud costs egress.
 
     \b
@@ -91,7 +91,7 @@ def verify(
     if data["damage"]:
         raise UserError(
             f"step {data['step']} of {job} is damaged: {data['damage'][0]}",
-            f"spotctl ckpt ls {job} names others; a resume passes over damaged ones by itself",
+            f"spotctl ckpt ls {job} lists others; a resume skips damaged ones",
         )
 
 
@@ -261,8 +261,8 @@ def pin(
     step: str = typer.Option("", metavar="STEP", help="Or another pin. Default: the newest."),
     output: Output = output_option(),
 ) -> None:
-    """Pin a checkpoint, so that it is kept whatever the job's `keep` is. A pin that exists is
-    moved.
+    """Pin a checkpoint, so that it is kept whatever the job's `keep` is. An existing pin
+    is moved.
 
     \b
     Example:
@@ -278,7 +278,7 @@ def pin(
 def unpin(
     ctx: typer.Context, job: str = JOB, name: str = _PIN, output: Output = output_option()
 ) -> None:
-    """Unpin a checkpoint: it is deleted when it is old.
+    """Unpin a checkpoint, so that it is deleted like any other when it is old.
 
     \b
     Example:

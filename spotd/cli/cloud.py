@@ -167,7 +167,7 @@ def _start(folder: Path, scenario: Path | None, port: int | None, old_url: str) 
         fix = f"see {folder / 'server.log'}, or give another --dir"
         if wanted_port:
             fix += (
-                f"; if port {wanted_port} is taken: end what listens there, or --port 0 for another"
+                f"; if port {wanted_port} is taken: stop the program there, or use --port 0"
                 ", and update config.toml with the configuration that is printed then"
             )
         raise UserError(str(error), fix, ExitCode.FAILURE) from None

@@ -13,7 +13,7 @@ from spotd.base.text import clean, money, percent
 from spotd.cli.durations import duration_s
 from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
 
-MAX_USD = 1e6  # per hour; no machine costs more, and infinity is no price
+MAX_USD = 1e6  # per hour; no machine costs more, and infinity is not a price
 _COLUMNS = (
     Column("COMMITTED TO"),
     *(Column(t, right=True) for t in ("MACHINES", "IDLE H", "ON DEMAND H", "SPOT H")),
@@ -145,7 +145,7 @@ def _print_pool(pool: dict[str, Any]) -> None:
     )
     print(_verdict(pool))
     print_table(_COLUMNS, [_row(plan) for plan in pool["plans"]])
-    print(f"all of it on demand: {money(pool['all_on_demand_usd'])}")
+    print(f"everything on demand: {money(pool['all_on_demand_usd'])}")
     if pool["few"]:
         print_message(
             f"{pool['hours']:,} hours are fewer than four weeks, and a commitment is for a year or "

@@ -16,7 +16,7 @@ YES = typer.Option(False, "--yes", "-y", help="Do not ask for confirmation.")
 def confirm_many(verb: str, noun: str, names: Sequence[str], *, yes: bool) -> None:
     """Ask the user to type the number of `names` if there are several.
 
-    Raises UserError if the answer is another one, or if stdin is no terminal.
+    Raises UserError if the answer is another one, or if stdin is not a terminal.
     """
     count = len(names)
     if yes or count < 2:
@@ -29,7 +29,7 @@ def confirm_many(verb: str, noun: str, names: Sequence[str], *, yes: bool) -> No
         )
     more = f", and {count - _SHOWN} more" if count > _SHOWN else ""
     typer.echo(f"{verb} {count} {noun}: {', '.join(names[:_SHOWN])}{more}", err=True)
-    typed = typer.prompt("Type their number to go on", default="", show_default=False, err=True)
+    typed = typer.prompt("Type their number to continue", default="", show_default=False, err=True)
     if typed.strip() != str(count):
         raise UserError(
             f"nothing was done: {typed.strip() or 'nothing'!r} is not {count}",

@@ -45,7 +45,7 @@ def export(
     if violations:
         more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
         message = f"the rows break the rules of FOCUS: {violations[0]}{more}"
-        raise UserError(message, "nothing was written; report this as a fault of spotd")
+        raise UserError(message, "nothing was written; report this as a bug of spotd")
     metadata_file = focus.with_name(focus.name + ".metadata.json")
     try:
         with focus.open("w", newline="", encoding="utf-8") as file:

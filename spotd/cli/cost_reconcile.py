@@ -47,7 +47,7 @@ def reconcile(
     Machines that ended within the bill's period are marked as reconciled, at the billed amount. GPU
     machines that the ledger does not know are listed, and so are machines that are missing from the
     bill. More than 1 % unexplained is an alert to the route "default". Amounts are before credits
-    and refunds, which are shown separately: they are no saving.
+    and refunds, which are shown separately: they are not a saving.
 
     \b
     Example:
@@ -99,7 +99,7 @@ def read_bill(cloud: str, file: Path) -> Bill:
     except (BillingError, csv.Error, UnicodeDecodeError, EOFError) as error:
         message = f"{file} is not a bill of {cloud}: {error}"
         raise UserError(
-            message, "docs/cost.md says which columns it needs", ExitCode.USAGE
+            message, "docs/cost.md lists the columns that it needs", ExitCode.USAGE
         ) from None
 
 

@@ -195,7 +195,7 @@ def _head(data: dict[str, Any]) -> list[tuple[str, str]]:
     per_useful = money(data["usd_per_useful_gpu_hour"])
     hedge_losers = data["hedge_losers"]
     hedge_text = (
-        f"{hedge_losers['machines']} of several requested at once, not needed: "
+        f"{hedge_losers['machines']} requested in parallel and not needed: "
         f"{money(hedge_losers['usd'])}"
     )
     prepaid = data["prepaid_node_hours"]

@@ -29,7 +29,7 @@ def dashboard(
     """Show jobs, machines and costs in a browser, until Ctrl-C. It is read-only.
 
     This command serves the pages on your own machine, and they show what you may read. Their
-    address contains a secret that is new each time: whoever has it sees what you see.
+    address contains a secret that is new each time: everyone who has it sees the same pages.
 
     \b
     Example:

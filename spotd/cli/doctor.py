@@ -72,8 +72,8 @@ def doctor(
     scaling, budgets, right-sizing.
 
     For each cloud it checks identity, permissions (by dry runs that create nothing), quotas against
-    the needs of unfinished jobs, image, network and clock. A doubt is no failure. An offer that was
-    refused for a quota of zero is tried again once there is quota.
+    the needs of unfinished jobs, image, network and clock. A doubt is not a failure. An offer that
+    was refused for a quota of zero is tried again once there is quota.
 
     With --live, run as the user of spotd, it takes one machine from launch to end and writes a
     report. With --gpu as well, it runs your job on its own machine type: the cloud preempts the

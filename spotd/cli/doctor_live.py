@@ -172,7 +172,7 @@ def _prepare_proof(
     try:
         offer = cheapest_offer(provider.offers(OfferRequest(instance_type=kind)), cap_usd)
     except ProviderError as error:
-        raise UserError(str(error), "spotctl doctor says what is wrong", ExitCode.AUTH) from None
+        raise UserError(str(error), "spotctl doctor shows the cause", ExitCode.AUTH) from None
     except LiveError as error:
         fix = "raise --spend-up-to, or --type for another machine"
         raise UserError(str(error), fix, ExitCode.REFUSED) from None

@@ -133,7 +133,7 @@ def _confine(text: str, parsed: ParsedJobFile, section: Section, cap_usd: float)
 
 def _check_fee(fee_usd: float, cap_usd: float) -> None:
     if fee_usd >= cap_usd:
-        message = f"the interruption alone costs up to {fee_usd:.2f} USD, by the cloud's list"
+        message = f"the interruption itself costs up to {fee_usd:.2f} USD, by the cloud's list"
         fix = f"--spend-up-to more than that, not {cap_usd:.2f}usd"
         raise UserError(message, fix, ExitCode.REFUSED)
 
@@ -144,7 +144,7 @@ def _check_price(client: Client, job_text: str, name: str, cap_usd: float, fee_u
     best = next((row for row in plan["offers"] if not row["excluded"]), None)
     if best is None:
         reason = next((f" ({row['excluded']})" for row in plan["offers"]), "")
-        message = f"no spot machine that fits is on sale there{reason}"
+        message = f"no matching spot machine is available there{reason}"
         raise UserError(message, "spotctl offers, spotctl plan FILE", ExitCode.REFUSED)
     least_usd = MACHINES * best["price_usd_per_h"] * MACHINE_S / 3600 + fee_usd
     fee = f" and {fee_usd:.2f} for the interruption" if fee_usd else ""

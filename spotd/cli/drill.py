@@ -105,10 +105,10 @@ def _confirm(terms: dict[str, Any], *, yes: bool) -> None:
     """Print what the drill does, and ask for confirmation. Raises UserError."""
     job = clean(terms["job"])
     print_message(
-        f"{job} is at step {terms['step']}: {terms['what']}. It is to train again within "
+        f"{job} is at step {terms['step']}: {terms['what']}. It must train again within "
         f"{terms['within_s']:.0f} s, in which its machines cost at most {money(terms['most_usd'])}"
         if terms["most_usd"]
-        else f"{job} is at step {terms['step']}: {terms['what']}. This costs no machine more"
+        else f"{job} is at step {terms['step']}: {terms['what']}. This needs no additional machine"
     )
     if yes:
         return

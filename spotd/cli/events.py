@@ -62,7 +62,7 @@ def _print(items: list[dict[str, Any]], output: Output, one_job: bool) -> None:
 
 
 def _plain() -> bool:
-    """Return whether colours are off: NO_COLOR is set, or stdout is no terminal."""
+    """Return whether colours are off: NO_COLOR is set, or stdout is not a terminal."""
     import os
     import sys
 

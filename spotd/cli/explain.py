@@ -91,8 +91,8 @@ def plan(
     If the job says how much work there is (spotd.work), each place is shown with the expected cost
     to finish there, term by term, and with the time at which its deadline needs on-demand machines.
 
-    Exit codes: 0 something fits, 2 nothing fits or no cloud answers, 4 a limit of the deployment
-    forbids it, or no machine is where the job may run.
+    Exit codes: 0 an offer fits, 2 none fits or no cloud answers, 4 a limit of the deployment
+    forbids it, or no machine is in a permitted place.
 
     \b
     Example:

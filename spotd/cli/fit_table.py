@@ -130,7 +130,7 @@ def size_cells(
 ) -> list[Cell | str]:
     """Return the cells of `size_columns` for one offer."""
     if fit is None:
-        return ["nothing known of it", *["-"] * (len(size_columns(offers)) - 1)]
+        return ["nothing known", *["-"] * (len(size_columns(offers)) - 1)]
     cells: list[Cell | str] = [Cell(fit["text"], _STYLES[fit["verdict"]])]
     if len(size_columns(offers)) > 1:
         cells += [_hours(fit), money(fit["usd"])]

@@ -78,7 +78,7 @@ def follow_and_print(
         followed = follow_job(client, job_id=job["id"], until=until, on_event=event_printer())
     except KeyboardInterrupt:
         name = job["name"]
-        print_message(f"\n{name} goes on: spotctl events -f {name}, or spotctl cancel")
+        print_message(f"\n{name} continues: spotctl events -f {name}, or spotctl cancel")
         raise
     return followed or job
 

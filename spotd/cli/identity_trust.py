@@ -66,7 +66,7 @@ def federate_section(cloud: str, facts: SetupFacts) -> dict[str, Any]:
         return {}
     if not store_of(facts.policy, cloud):
         scheme = CLOUDS[cloud].scheme
-        message = f"no checkpoint store is a {scheme}:// one, so the trust would grant nothing"
+        message = f"no checkpoint store is a {scheme}:// one, so the trust would have no effect"
         raise _usage_error(
             message, f"[stores.NAME] with such a url, or --checkpoints {scheme}://BUCKET"
         )

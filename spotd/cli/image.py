@@ -205,7 +205,7 @@ def remove(
 
 
 def _confirm(name: str, items: list[dict[str, Any]], location: dict[str, str]) -> None:
-    """Ask before the removal. Raises UserError if it is declined, or if stdin is no terminal."""
+    """Ask before the removal. Raises UserError if it is declined, or if stdin is not a terminal."""
     matching = [
         f"{item['provider']}/{item['region'] or '*'}/{item['vendor_name']}"
         for item in items

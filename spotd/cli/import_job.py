@@ -109,7 +109,7 @@ def tensor_layouts(blocks: Sequence[StoredBlock]) -> tuple[tuple[TensorLayout, .
         for name, layout in layouts.items():
             check_layout(manifest, NamedTensor(name, layout))
     except DamagedError as error:
-        raise UserError(str(error), "check that all of it was copied") from None
+        raise UserError(str(error), "check that it was copied completely") from None
     return tuple(layouts.values()), total_bytes
 
 

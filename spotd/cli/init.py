@@ -55,24 +55,24 @@ _QUEUE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 # Notes on networks whose machines have no public address.
 _S3_NOTE = (
-    "machines of this network reach S3 of their own region, by a gateway endpoint that costs "
-    "nothing, and nothing else"
+    "machines of this network reach only S3 of their own region, by a gateway endpoint that "
+    "costs nothing"
 )
 _NAT_NOTE = (
-    "what else jobs need (package indexes, registries of images, a store of another region or "
-    "cloud) wants a NAT gateway, which AWS bills by the hour and by the byte: it is not made; or "
-    "endpoints for it, or an image that has it all"
+    "everything else that jobs need (package indexes, image registries, stores in other regions or "
+    "clouds) requires a NAT gateway, which AWS bills by the hour and by the byte and which is not "
+    "created here; or other endpoints, or an image that contains it"
 )
 _NO_ROUTE_NOTE = (
-    "machines of this network reach nothing outside by themselves: the store of checkpoints, "
-    "package indexes and registries of images want private endpoints or a NAT, which are not made"
+    "machines of this network cannot reach the internet: the checkpoint store, package indexes "
+    "and image registries need private endpoints or a NAT, which are not created here"
 )
 _JUMP_NOTE = (
-    "the jump host is yours to start: it needs sshd with AllowTcpForwarding, an account for spotd "
+    "you start the jump host yourself: it needs sshd with AllowTcpForwarding, an account for spotd "
     "with a key of its own, and nothing else of spotd's"
 )
 _JUMP_SETTINGS = (
-    '# jump = "spotd@HOST"                   # the jump host, which is yours to start',
+    '# jump = "spotd@HOST"                   # the jump host, which you start yourself',
     '# jump_host_key = "ssh-ed25519 AAAA…"   # its /etc/ssh/ssh_host_ed25519_key.pub',
     '# jump_key_credential = "spotd-jump"    # or jump_key_file: our private key for it',
 )
@@ -164,8 +164,8 @@ def init(
 ) -> None:
     """Print or create what spotd needs in a cloud account: a network that only your box can enter,
     roles with least privilege, and on AWS optionally a queue of interruption warnings. Existing
-    resources are left unchanged. With job: write a job file and a training loop that pass `spotctl
-    drill run`.
+    resources are left unchanged. With the argument job: write a job file and a training
+    loop that pass `spotctl drill run`.
 
     \b
     Example:
@@ -281,7 +281,7 @@ def _account(cloud: str, options: dict[str, str], *, without_daemon: bool) -> di
             raise _usage_error(f"{option}: {cloud} has none", "leave it out")
         if value and not without_daemon:
             raise _usage_error(
-                f"{option}: the daemon says which", "leave it out, or give --deployment"
+                f"{option}: the daemon provides it", "leave it out, or give --deployment"
             )
         if without_daemon and option in required and not _ACCOUNT.fullmatch(value):
             problem = (

@@ -158,7 +158,7 @@ def _print_job(job: dict[str, Any]) -> None:
 
 _EXIT_REASONS = {
     EXIT_HUNG: "which hung",
-    EXIT_UNFIT: "whose machine is unfit",
+    EXIT_UNFIT: "machine is unfit",
     EXIT_DIVERGED: "which diverged",
 }
 

@@ -106,8 +106,8 @@ def offers(
 ) -> None:
     """List current offers, cheapest first.
 
-    PRICE OFF is the discount against on-demand; spot at 95 % of it or more says "no discount". NOT
-    NOW says why spotd requests nothing there at present. $/GPU is for one accelerator. Capacity
+    PRICE OFF is the discount against on-demand; spot at 95 % of it or more is "no discount". NOT
+    NOW shows why spotd requests nothing there at present. $/GPU is for one accelerator. Capacity
     from a reservation in the configuration is "prepaid" unless its price per hour is configured;
     ENDS IN is when reserved time ends. SCORE is the cloud's own estimate, from 1 to 10, of how
     likely a spot machine is available; it decides between equal prices.

@@ -75,7 +75,7 @@ def end(ctx: typer.Context, yes: bool = YES, output: Output = output_option()) -
 def _print(data: dict[str, Any]) -> None:
     unswept = ", ".join(data["unswept"])
     if unswept:
-        print_message(f"not known here of {unswept}: ask the other control box, or spotctl doctor")
+        print_message(f"unknown here for {unswept}: check the other control box, or spotctl doctor")
     if not data["items"]:
         if not unswept:
             print_message("everything with spotd's tag belongs to a job")

@@ -52,7 +52,7 @@ def _deadline_text(data: dict[str, Any]) -> str:
     remaining_s = -(seconds_since(data["at"]) or 0.0)
     text = f"deadline in {span(max(remaining_s, 0.0))} ({data['at']})"
     if data["earliest"] is None:
-        return f"{text}: not guaranteed: no on-demand offer is allowed and sold"
+        return f"{text}: not guaranteed: no on-demand offer is permitted and available"
     if data["late_s"]:
         return f"{text}: missed by {span(data['late_s'])}; the earliest is {data['earliest']}"
     if data["guarded"]:

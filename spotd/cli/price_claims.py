@@ -29,7 +29,7 @@ _COLUMNS = (
 
 
 def claims(ctx: typer.Context, output: Output = output_option()) -> None:
-    """List the hourly price of one GPU, as guides to spot and vendors' pages claim it.
+    """List the hourly price of one GPU, as claimed by guides to spot and vendors' pages.
 
     OFF is computed from the prices. HERE and SPOT HERE are the cheapest current prices of this
     deployment's clouds for such a GPU, which count more than any list.

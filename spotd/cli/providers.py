@@ -24,7 +24,7 @@ def providers(ctx: typer.Context, output: Output = output_option()) -> None:
     """List clouds with the notice time of their spot machines, and egress prices.
 
     P50 and P10 were observed by this deployment in 30 days: half had less, one of ten had less.
-    COUNTED ON is the smaller of P10 and the documented time; claims of guides are never counted on.
+    COUNTED ON is the smaller of P10 and the documented time; claims of guides are not used.
     A GB OUT is the list price of egress, for the first GB of a month.
 
     \b

@@ -77,7 +77,7 @@ quarantine = _commands(
         "moved or copied; HEAD of a job is ahead of it; or another spotd had the deployment. "
         "Release it when you know which of the two is right.",
         status_help="Show whether there is a quarantine, and why.",
-        end_help="End the quarantine. Machines that no job ever asked for stay held, until you say "
+        end_help="End the quarantine. Machines that no job ever asked for stay held until you run "
         "`spotctl orphans end`.",
     )
 )
@@ -89,7 +89,7 @@ safe_mode = _commands(
         ended="left",
         group_help="In safe mode, the daemon observes, saves and ends machines, but launches and "
         "starts none.\n\nIt starts when the daemon crashed several times within minutes, and ends "
-        "by itself when the daemon has run for a while (`[safe_mode]` in config.toml).",
+        "automatically when the daemon has run for a while (`[safe_mode]` in config.toml).",
         status_help="Show whether the daemon is in safe mode, and why.",
         end_help="Leave safe mode now: the daemon launches and starts machines again.",
     )

@@ -120,7 +120,7 @@ def _summarize_rows(path: Path, rows: Sequence[Numbered], suite: str) -> Evaluat
             problems.append(Problem(error.field, error.text, error.fix, number))
     if verdicts and len(verdicts) != len(rows) and not problems:
         incomplete = next(number for number, row in rows if "passed" not in row)
-        fix = "say it of each row, or of none"
+        fix = "give it for every row, or for none"
         problems.append(Problem("passed", "it is missing, and others have it", fix, incomplete))
     if problems:
         raise InputError(f"{path} cannot be used:", problems, _HELP)

@@ -153,4 +153,8 @@ def _why(row: Mapping[str, Any]) -> str:
         return (row["use"] or {}).get("cause") or "its GPUs are not busy"
     if row["verdict"] == UNKNOWN:
         return "not measured; set spotd.model in its file, and report steps"
-    return "" if row["measured"] else "its GPUs are busy; spotd.model would say what else it fits"
+    return (
+        ""
+        if row["measured"]
+        else "its GPUs are busy; spotd.model would show other machines that it fits"
+    )

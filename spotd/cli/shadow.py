@@ -67,8 +67,8 @@ def shadow(
     """Estimate what spotd would have saved or lost on another scheduler's history. Needs no daemon.
 
     Minutes, steps and dollars are ranges, from the worst to the best case for spotd. Below 0 spotd
-    would have been worse; "?" means that the log does not say. Every assumption is printed. See
-    docs/advice.md for the formats.
+    would have been worse; "?" means that the log does not contain it. Every assumption is
+    printed. See docs/advice.md for the formats.
 
     \b
     Example:

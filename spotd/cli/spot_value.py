@@ -8,7 +8,7 @@ from spotd.base.text import clean, money, percent, place, span
 
 _VERDICTS = {
     "yes": "spot today: yes",
-    "likely": "spot today: probably, but not at the upper end of what is known of interruptions",
+    "likely": "spot today: probably, but not at the upper end of the known interruption rates",
     "no": "spot today: no: the discount does not pay for the interruptions",
 }
 

@@ -26,7 +26,7 @@ def ssh(
 ) -> None:
     """Log in to a job's machine, or run a command there.
 
-    With -o json the address is printed, and nobody is let in. The keys exist in a private folder
+    With -o json the address is printed without a login. The keys exist in a private folder
     while the session lasts. A machine behind a jump host is reached through it with your own
     account and keys there.
 

@@ -10,7 +10,7 @@ from spotd.base.errors import ExitCode, UserError
 from spotd.cli.render import print_message
 
 # Name in the user's folder -> name in this package, a copy of examples/loop. It ends in .txt
-# because it is no module of spotd.
+# because it is not a module of spotd.
 FILES = {"job.yaml": "job.yaml", "train.py": "train.py.txt"}
 
 

@@ -71,11 +71,11 @@ def stats(
     (or of --capacity), AN HOUR is per machine-hour, and the 90 % interval contains the true value
     nine times of ten. EACH is the mean time between. NOTICE is the time from the notice to the end
     of a machine: half had less than P50, one of ten less than P10. UP AFTER is the time from the
-    request to the first message of the machine's agent. Figures from fewer than five cases say
-    "few". EXPECTED is the number of interruptions by published traces of each cloud, RATIO is TAKEN
-    divided by it: "?" if its interval includes 1. RESUMES are machines that should continue a job,
-    TRAINED those that did. --claims adds the claims of guides: "5 %" of a month and of a day
-    differ, AN HOUR makes them comparable.
+    request to the first message of the machine's agent. Figures from fewer than five cases are
+    shown as "few". EXPECTED is the number of interruptions by published traces of each cloud, RATIO
+    is TAKEN divided by it: "?" if its interval includes 1. RESUMES are machines that should
+    continue a job, TRAINED those that did. --claims adds the claims of guides: "5 %" of a month and
+    of a day differ, AN HOUR makes them comparable.
 
     \b
     Example:

@@ -109,7 +109,7 @@ def build_traces(data: dict[str, Any], gap_s: int, stale_s: int) -> list[TraceFi
         ]
         left_out = {item["pool"]: "no price on record" for item in items if not _has_prices(item)}
         left_out |= {
-            row.observations.pool: "nothing was seen for a whole tick"
+            row.observations.pool: "nothing was observed for a whole tick"
             for row in rows
             if not row.has_observations
         }

@@ -25,7 +25,7 @@ def read_use(path: Path) -> list[HourlyUse]:
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid CSV: {error}", _HELP, ExitCode.USAGE) from None
     if set(reader.fieldnames or ()) != _COLUMNS:
-        message = f"{path} has the columns {', '.join(reader.fieldnames or ()) or 'of nothing'}"
+        message = f"{path} has the columns {', '.join(reader.fieldnames or ()) or '(none)'}"
         raise UserError(message, "hour,on_demand,spot", ExitCode.USAGE)
     if not rows:
         raise UserError(f"{path} has no hours", _HELP, ExitCode.USAGE)
@@ -57,7 +57,7 @@ def _hour(text: str | None, previous: datetime | None) -> datetime:
         raise _FieldError("hour", f"{text!r} has no zone", "write Z for UTC")
     if previous is not None and at - previous != timedelta(hours=1):
         raise _FieldError(
-            "hour", f"{text} does not follow the hour before", "write hours of no use as 0"
+            "hour", f"{text} does not follow the hour before", "write unused hours as 0"
         )
     return at
 

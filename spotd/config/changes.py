@@ -44,7 +44,7 @@ def check_change(old: Config, new: Config, own_options: Mapping[str, str]) -> No
     problems += _strangers(old, new)
     if problems:
         title = f"the configuration {new.path} cannot be taken over:"
-        raise ConfigError(title, problems, f"correct {new.path} as said above, then reload again")
+        raise ConfigError(title, problems, f"correct {new.path}, then reload again")
 
 
 def _strangers(old: Config, new: Config) -> Iterator[Problem]:
@@ -55,8 +55,8 @@ def _strangers(old: Config, new: Config) -> Iterator[Problem]:
     for name, section in new.file.providers.items():
         before = old.file.providers.get(name)
         if before is not None and identity(before) != identity(section):
-            text = "is another account than the one that spotd has under this name"
-            yield Problem(f"providers.{name}", text, "give it a name of its own")
+            text = "is not the account that spotd knows by this name"
+            yield Problem(f"providers.{name}", text, "use a different name")
 
 
 def _different(old: Mapping[str, Any], new: Mapping[str, Any], above: str = "") -> Iterator[str]:

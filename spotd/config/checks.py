@@ -40,7 +40,7 @@ def check_limits(file: ConfigFile, kinds: Mapping[str, str]) -> Iterator[Finding
             text = f"is missing, and {', '.join(sorted(paid))} can spend money"
             yield ("limits", key), text, f"set it under [limits], for example {example}"
     if paid and file.limits.unattended_h < LEAST_UNATTENDED_H:
-        text = "is less than an outage of the control box may last: it would end healthy machines"
+        text = "is too short: an outage of the control box would end healthy machines"
         yield ("limits", "unattended_h"), text, f"write {LEAST_UNATTENDED_H:g} or more; 24 is usual"
     if file.timing.lost_after_s <= file.timing.suspect_after_s:
         yield ("timing", "lost_after_s"), "must be more than suspect_after_s", "120 is the default"
@@ -54,13 +54,14 @@ def check_names(file: ConfigFile, kinds: Mapping[str, str]) -> Iterator[Finding]
         keys: Keys = ("providers", name)
         make = getattr(provider, "personality", provider.kind)
         if not _NAME.fullmatch(name):
-            yield keys, "is no possible name", "use up to 31 of a-z, 0-9 and -"
+            yield keys, "is not a valid name", "use up to 31 of a-z, 0-9 and -"
         elif name in CLOUDS and name != make:
-            yield keys, f"is the name of another cloud than {make}", f"call it {make} or otherwise"
+            fix = f"name it {make}, or use a name that is not a cloud's"
+            yield keys, f"is the name of another cloud, and this one is {make}", fix
         for other, who in seen:
             if who == identity(provider):
                 # Each would take the other's machines for orphans and end them.
-                yield keys, f"is the same account as providers.{other}", "keep one of the two"
+                yield keys, f"is the same account as providers.{other}", "remove one of the two"
         seen.append((name, identity(provider)))
 
 
@@ -73,21 +74,21 @@ def check_references(file: ConfigFile, environ: Mapping[str, str]) -> Iterator[F
             yield ("alerts", "routes", name), text, fix
     route_name = file.alerts.market.route
     if route_name and route_name not in file.alerts.routes:
-        known = ", ".join(file.alerts.routes) or "there is none yet"
-        fix = f"name one of [alerts.routes]: {known}"
+        known = ", ".join(file.alerts.routes) or "none is configured"
+        fix = f"name a route of [alerts.routes]: {known}"
         yield ("alerts", "market", "route"), f"there is no route {route_name!r}", fix
     for name, budget in file.budgets.items():
         for percent, route_name in budget.routes.items():
             if route_name not in file.alerts.routes:
-                known = ", ".join(file.alerts.routes) or "there is none yet"
-                fix = f"name one of [alerts.routes]: {known}"
+                known = ", ".join(file.alerts.routes) or "none is configured"
+                fix = f"name a route of [alerts.routes]: {known}"
                 yield ("budgets", name, "routes", percent), f"there is no route {route_name!r}", fix
     for name, entry in file.stores.items():
         yield from _check_kind(name, entry)
         yield from _check_federate(file, name, entry)
         if entry.lend is not None and not entry.url.startswith(_url_prefix(entry.lend.kind)):
-            fix = f"lend is for stores of that cloud, like {_url_prefix(entry.lend.kind)}bucket"
-            text = f'"{entry.lend.kind}" makes no credentials of {entry.url}'
+            fix = f"lend is for stores of its cloud, like {_url_prefix(entry.lend.kind)}bucket"
+            text = f'"{entry.lend.kind}" cannot issue credentials for {entry.url}'
             yield ("stores", name, "lend", "kind"), text, fix
         try:
             read_options(entry.options, environ)
@@ -100,29 +101,30 @@ def check_datasets(file: ConfigFile) -> Iterator[Finding]:
     places = {entry.url: entry.place for entry in file.stores.values()}
     for name, data in file.datasets.items():
         if not _NAME.fullmatch(name):
-            yield ("datasets", name), "is no possible name", "use up to 31 of a-z, 0-9 and -"
+            yield ("datasets", name), "is not a valid name", "use up to 31 of a-z, 0-9 and -"
         for index, url in enumerate(data.copies):
             if not all(place_among(url, places)[:2]):
-                text = f"in which region {url} is, nobody has said: no machine would copy there"
+                text = f"the region of {url} is unknown, so no machine would copy data there"
                 fix = "add a [stores.NAME] section with its url and region"
                 yield ("datasets", name, "copies", index), text, fix
 
 
 def _check_kind(name: str, entry: StoreSection) -> Iterator[Finding]:
     if entry.shared and not entry.url.startswith("file://"):
-        fix = "leave it out: a bucket is everywhere by itself"
-        yield ("stores", name, "shared"), f"is of folders, and {entry.url} is none", fix
+        fix = "remove it: every machine can reach a bucket"
+        text = f"applies only to folders, and {entry.url} is not a folder"
+        yield ("stores", name, "shared"), text, fix
     if entry.zone and not (entry.shared and entry.cloud and entry.region):
-        text = "says which zone's machines mount a folder"
-        fix = "it takes shared = true, cloud and region; a bucket is every zone's: leave it out"
+        text = "applies only to a shared folder with cloud and region"
+        fix = "set shared = true, cloud and region; for a bucket, remove it: a bucket has no zone"
         yield ("stores", name, "zone"), text, fix
     if entry.shards and not all(entry.place[:2]):
-        text = f"is for machines beside the store, and where {entry.url} is nobody has said"
-        fix = 'add region = "...", as its cloud calls it, and cloud = "aws", "gcp" or "azure" where'
-        yield ("stores", name, "shards"), text, f"{fix} the URL does not say that"
+        text = f"is for machines in the store's region, but the region of {entry.url} is unknown"
+        fix = 'add region = "..." as its cloud names it, and cloud = "aws", "gcp" or "azure" if'
+        yield ("stores", name, "shards"), text, f"{fix} the URL does not show it"
     if entry.url.startswith("az://") and not entry.options.get("account"):
-        text = f"do not say which storage account has {entry.url}"
-        yield ("stores", name, "options"), text, 'add account = "NAME" to them'
+        text = f"lack the storage account of {entry.url}"
+        yield ("stores", name, "options"), text, 'add account = "NAME"'
 
 
 def _check_federate(file: ConfigFile, name: str, entry: StoreSection) -> Iterator[Finding]:
@@ -131,15 +133,15 @@ def _check_federate(file: ConfigFile, name: str, entry: StoreSection) -> Iterato
         return
     keys: Keys = ("stores", name, "federate")
     if not entry.url.startswith(_url_prefix(made.kind)):
-        fix = f"federate of that kind is for stores like {_url_prefix(made.kind)}bucket"
-        yield (*keys, "kind"), f'"{made.kind}" gives nobody a right at {entry.url}', fix
+        fix = f"use federate of this kind only for stores like {_url_prefix(made.kind)}bucket"
+        yield (*keys, "kind"), f'"{made.kind}" cannot grant access to {entry.url}', fix
     if isinstance(made, GcpFederate) and "azure" in made.clouds and not made.audience:
-        fix = 'add the ID URI of an application in their tenant, like audience = "api://spotd"'
-        yield (*keys, "audience"), "is missing: machines of Azure ask for a token by it", fix
+        fix = 'set the ID URI of an application in their tenant, like audience = "api://spotd"'
+        yield (*keys, "audience"), "is missing: machines of Azure need it to request a token", fix
     for provider, cloud in file.providers.items():
         key = node_role_key(cloud.kind)
         if cloud.kind in made.clouds and not getattr(cloud, key):
-            text = f"{cloud.kind}: machines of providers.{provider} have nobody to show"
+            text = f"{cloud.kind}: machines of providers.{provider} have no identity"
             yield (*keys, "clouds"), text, f"set {key} in [providers.{provider}]"
 
 

@@ -22,7 +22,9 @@ def parse_local_url(value: Any) -> str:
     parts = urlsplit(str(value))
     host = parts.hostname or ""
     if parts.scheme != "http" or not host or not parts.port or parts.path.strip("/"):
-        raise ValueError(f"{value!r} is no address of a local cloud; write http://127.0.0.1:PORT")
+        raise ValueError(
+            f"{value!r} is not an address of a local cloud; write http://127.0.0.1:PORT"
+        )
     if not is_loopback(parts):
         raise ValueError(f"{host} is not this machine; a local cloud is at http://127.0.0.1:PORT")
     return str(value).rstrip("/")
@@ -35,7 +37,7 @@ class LocalProvider(Section):
     url: Annotated[str, BeforeValidator(parse_local_url)]
     personality: CloudName
     token_file: Path | None = None
-    end_token_file: Path | None = Field(default=None, description="With which machines are ended")
+    end_token_file: Path | None = Field(default=None, description="Credentials for ending machines")
 
 
 AwsId = Annotated[str, formed(r"cr-[0-9a-f]+", "cr-0123456789abcdef0")]
@@ -76,7 +78,7 @@ def parse_host_key(value: str) -> str:
     name = kind.encode()
     if not name or blob[: 4 + len(name)] != len(name).to_bytes(4, "big") + name:
         raise ValueError(
-            f"{value[:60]!r} is no public key; copy the line of the jump host's own "
+            f"{value[:60]!r} is not a public key; copy the line of the jump host's own "
             "/etc/ssh/ssh_host_ed25519_key.pub"
         )
     return f"{kind} {data}"
@@ -87,13 +89,13 @@ class NetworkedProvider(Section):
 
     network: Network = Field(
         default="public",
-        description='"public" address; "private": reached from here as it is; "jump": through one',
+        description="Reach machines by their public address, a private one, or a jump host",
     )
     jump: str | None = Field(default=None, description='Jump host: "user@host" or "user@host:port"')
     jump_host_key: Annotated[str, AfterValidator(parse_host_key)] | None = Field(
-        default=None, description="Its public host key: the only one that is believed"
+        default=None, description="Public host key of the jump host; no other is accepted"
     )
-    jump_key_file: Path | None = Field(default=None, description="Our private key for it")
+    jump_key_file: Path | None = Field(default=None, description="Private key for the jump host")
     jump_key_env: str | None = None
     jump_key_credential: str | None = None
 
@@ -104,7 +106,7 @@ def parse_endpoint(value: str) -> str:
     parts = urlsplit(value)
     safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts))
     if value and (not safe or not parts.hostname or parts.path.strip("/")):
-        raise ValueError(f"{value!r} is no address of an API; write https://HOST")
+        raise ValueError(f"{value!r} is not an address of an API; write https://HOST")
     return value.rstrip("/")
 
 
@@ -112,9 +114,11 @@ class AwsProvider(NetworkedProvider):
     kind: Literal["aws"]
     regions: list[str] = Field(min_length=1)
     profile: str = ""
-    end_profile: str = Field(default="", description="With which machines are ended")
+    end_profile: str = Field(default="", description="Credentials for ending machines")
     instance_types: list[str] | None = Field(
-        default=None, min_length=1, description="Shell patterns; default: those with GPUs"
+        default=None,
+        min_length=1,
+        description="Shell patterns of instance types; default: types with GPUs",
     )
     image: Annotated[str, formed(r"ami-[0-9a-f]+|ssm:/.+", "ami-0123456789abcdef0")] | None = Field(
         default=None,
@@ -130,46 +134,56 @@ class GcpProvider(NetworkedProvider):
     project: str
     regions: list[str] = Field(min_length=1)
     credentials_file: Path | None = Field(
-        default=None, description="Default: what the SDK finds by itself"
+        default=None, description="Default: the credentials that the SDK finds"
     )
     end_credentials_file: Path | None = Field(
-        default=None, description="With which machines are ended"
+        default=None, description="Credentials for ending machines"
     )
     instance_types: list[str] | None = Field(
-        default=None, min_length=1, description="Shell patterns; default: those with GPUs"
+        default=None,
+        min_length=1,
+        description="Shell patterns of instance types; default: types with GPUs",
     )
     image: Annotated[str, formed(r"projects/[^/]+/global/images/.+", _GCP_IMAGE)] | None = Field(
         default=None, description="Default: Google's own GPU image of Ubuntu 24.04"
     )
     subnetwork: str = Field(
-        default="spotd", min_length=1, description="Its name, the same in every region"
+        default="spotd",
+        min_length=1,
+        description="Name of the network's subnetwork, the same in every region",
     )
     fabric: Annotated[str, formed(r"([a-z][-a-z0-9]{0,30})?", "gpudirect")] = Field(
         default="", description="Subnetworks for GPUDirect"
     )
-    node_service_account: str = Field(default="", description="Email of what the machines are")
+    node_service_account: str = Field(
+        default="", description="Email of the machines' service account"
+    )
     reservations: dict[GcpId, Marginal] = Field(default={}, description=_RESERVED)
     flex_start: bool = Field(
-        default=False, description="Offer flex-start as block capacity: it waits, and has 7 days"
+        default=False,
+        description="Offer flex-start as block capacity: requests are queued, machines last 7 days",
     )
     compute_endpoint: Annotated[str, AfterValidator(parse_endpoint)] = Field(
-        default="", description="Of Private Service Connect; default: compute.googleapis.com"
+        default="",
+        description="Endpoint of Private Service Connect; default: compute.googleapis.com",
     )
     billing_endpoint: Annotated[str, AfterValidator(parse_endpoint)] = Field(
-        default="", description="In place of cloudbilling.googleapis.com"
+        default="", description="Replaces cloudbilling.googleapis.com"
     )
     services_endpoint: Annotated[str, AfterValidator(parse_endpoint)] = Field(
-        default="", description="In place of cloudquotas and cloudresourcemanager.googleapis.com"
+        default="", description="Replaces cloudquotas and cloudresourcemanager.googleapis.com"
     )
 
 
 class AzureProvider(NetworkedProvider):
     kind: Literal["azure"]
     subscription_id: str
-    resource_group: str = Field(description="The deployment's own; its machines are in it")
+    resource_group: str = Field(description="Resource group of the deployment, with its machines")
     regions: list[str] = Field(min_length=1)
     instance_types: list[str] | None = Field(
-        default=None, min_length=1, description="Shell patterns; default: those with GPUs"
+        default=None,
+        min_length=1,
+        description="Shell patterns of instance types; default: types with GPUs",
     )
     image: AzureImage | None = Field(
         default=None,
@@ -179,9 +193,13 @@ class AzureProvider(NetworkedProvider):
         default="", description="Resource id of the machines' user assigned identity"
     )
     reservations: dict[AzureId, Marginal] = Field(default={}, description=_RESERVED)
-    endpoint: str = Field(default="", description="Of Resource Manager; default: the public cloud")
-    authority: str = Field(default="", description="Where tokens come from, if not Microsoft's own")
-    prices_endpoint: str = Field(default="", description="Of the retail prices, without a path")
+    endpoint: str = Field(
+        default="", description="Endpoint of Resource Manager; default: the public cloud"
+    )
+    authority: str = Field(default="", description="Token authority; default: Microsoft's own")
+    prices_endpoint: str = Field(
+        default="", description="Address of the retail prices, without a path"
+    )
 
 
 Provider = Annotated[

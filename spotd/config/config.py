@@ -40,7 +40,7 @@ class ConfigError(InputError):
 def config_error(path: Path, problems: Sequence[Problem]) -> ConfigError:
     """Return the error for the problems of the file at `path`."""
     title = f"the configuration {path} cannot be used:"
-    return ConfigError(title, problems, f"correct {path} as said above, then start again")
+    return ConfigError(title, problems, f"correct {path}, then start again")
 
 
 @dataclass(frozen=True)

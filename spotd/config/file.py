@@ -36,7 +36,7 @@ class DatabaseSection(Section):
 class DeploymentSection(Section):
     id: Annotated[str, formed(r"[0-9a-f]{12}", "0123456789ab, 12 in all")] | None = Field(
         default=None,
-        description="For a new database in place of one that was lost: whose machines it shows",
+        description="Deployment whose machines a new database takes over, if the old one was lost",
     )
     store: StoreUrl | None = Field(
         default=None, description="Packages and logs of all jobs; default: a folder in state_dir"
@@ -46,7 +46,7 @@ class DeploymentSection(Section):
 class CheckpointSection(Section):
     store: StoreUrl | None = Field(
         default=None,
-        description="For jobs that name none; with local providers alone: a folder in state_dir",
+        description="Store of jobs that name none; only local providers: a folder in state_dir",
     )
     every: EveryField = CheckpointEvery(auto=True)
     keep: int = Field(default=3, ge=1, le=1000)
@@ -58,8 +58,12 @@ class AccessSection(Section):
     Root and the user of the daemon always may.
     """
 
-    admins: str = Field(default="spotd-admin", min_length=1, description="May change things")
-    viewers: str = Field(default="", description="May look; empty: whoever can open the socket")
+    admins: str = Field(
+        default="spotd-admin", min_length=1, description="Group that may change things"
+    )
+    viewers: str = Field(
+        default="", description="Group that may read; empty: everyone who can open the socket"
+    )
 
 
 class MarketAlertsSection(Section):
@@ -69,11 +73,14 @@ class MarketAlertsSection(Section):
     prices: bool = True
     capacity: bool = True
     price_rise_pct: float = Field(
-        default=30.0, gt=0, le=1000, description="Above an offer's own median before it is told"
+        default=30.0,
+        gt=0,
+        le=1000,
+        description="Percent above an offer's median price that causes an alert",
     )
-    median_days: float = Field(default=7.0, ge=1, le=90, description="What the median is of")
+    median_days: float = Field(default=7.0, ge=1, le=90, description="Days that the median covers")
     none_available_s: Annotated[float, Field(gt=0, le=7 * 86_400)] = 1800.0
-    route: str = Field(default="", description="Of [alerts.routes]; else default")
+    route: str = Field(default="", description="A name in [alerts.routes]; empty: default")
 
     def to_terms(self) -> EpisodeThresholds:
         return EpisodeThresholds(
@@ -99,7 +106,7 @@ class AlertsSection(Section):
 
 def _no_switch(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError(f"{str(value).lower()} is no limit; write a number")
+        raise ValueError(f"{str(value).lower()} is not a limit; write a number")
     return value
 
 
@@ -111,7 +118,7 @@ class LimitsSection(Section):
     unattended_h: Annotated[
         float,
         BeforeValidator(_no_switch),
-        Field(gt=0, le=720, description="How long machines go on without a daemon, hours"),
+        Field(gt=0, le=720, description="How long machines continue without a daemon, in hours"),
     ] = Timing.unattended_s / 3600
 
     def to_model(self) -> Limits:
@@ -130,19 +137,29 @@ class TimingSection(Section):
     reterminate_s: Seconds = Timing.reterminate_s
     drain_margin_s: Seconds = Timing.drain_margin_s
     waits_s: Seconds = Field(
-        default=Timing.waits_s, description="Before the user of a job without a machine is told"
+        default=Timing.waits_s, description="Wait before an alert that a job has no machine"
     )
     beside_s: Seconds = Field(
-        default=Timing.beside_s, description="Before another place is asked beside a slow machine"
+        default=Timing.beside_s,
+        description="Wait before another machine is requested beside a slow one",
     )
-    survey_every_s: Seconds = Field(default=10.0, description="Between listings of a provider")
-    offers_every_s: Seconds = Field(default=60.0, description="Between price refreshes")
-    alerts_every_s: Seconds = Field(default=1.0, description="Between looks into the outbox")
-    lease_s: float = Field(default=20.0, ge=8, le=600, description="Before a duty is taken over")
-    claim_every_s: Seconds = Field(default=30.0, description="Between looks at whose we are")
+    survey_every_s: Seconds = Field(
+        default=10.0, description="Interval of listing a provider's machines"
+    )
+    offers_every_s: Seconds = Field(default=60.0, description="Interval of price refreshes")
+    alerts_every_s: Seconds = Field(default=1.0, description="Interval of sending queued alerts")
+    lease_s: float = Field(
+        default=20.0,
+        ge=8,
+        le=600,
+        description="Lease of a periodic task before another daemon takes it",
+    )
+    claim_every_s: Seconds = Field(
+        default=30.0, description="Interval of checking the deployment's claim"
+    )
     prune_every_s: Seconds = 3600.0
     keep_history_days: float = Field(
-        default=90.0, gt=0, le=36_500, description="Events and progress"
+        default=90.0, gt=0, le=36_500, description="How long events and progress are retained"
     )
 
     def to_model(self) -> Timing:
@@ -161,10 +178,11 @@ class PlacementSection(Section):
     """Settings of placement, beside the clouds' signals and the jobs' wishes."""
 
     history_days: float = Field(
-        default=DAYS, gt=0, le=366, description="How much of this fleet's own past counts"
+        default=DAYS, gt=0, le=366, description="Days of this fleet's history that count"
     )
     on_demand_within_s: Seconds = Field(
-        default=Timing.granted_s, description="On-demand is granted so soon: deadlines rely on it"
+        default=Timing.granted_s,
+        description="Time in which on-demand requests are expected to be granted, for deadlines",
     )
 
 
@@ -182,7 +200,9 @@ class SafeModeSection(Section):
 
     after_crashes: int = Field(default=SafeModeSettings.after_crashes, ge=1)
     within_s: Seconds = SafeModeSettings.within_s
-    quiet_s: Seconds = Field(default=SafeModeSettings.quiet_s, description="How long it lasts")
+    quiet_s: Seconds = Field(
+        default=SafeModeSettings.quiet_s, description="How long safe mode lasts"
+    )
 
     def to_settings(self) -> SafeModeSettings:
         return SafeModeSettings(self.after_crashes, self.within_s, self.quiet_s)
@@ -192,7 +212,7 @@ class MoneySection(Section):
     """Settings of cost reports."""
 
     control_box_usd_per_hour: Usd | None = Field(
-        default=None, description="Of the machine that spotd runs on; micro-USD once read"
+        default=None, description="Price of the machine that spotd runs on; micro-USD once read"
     )
 
 
@@ -200,10 +220,10 @@ class BudgetSection(Section):
     """A monthly (UTC) budget for the machines of all jobs, or of one user's."""
 
     usd_per_month: Usd = Field(description="Micro-USD once read")
-    user: str = Field(default="", description="Whose jobs; empty: everybody's")
-    project: str = Field(default="", description="Of jobs with this spotd.project; empty: of all")
+    user: str = Field(default="", description="Only jobs of this user; empty: all users")
+    project: str = Field(default="", description="Only jobs with this spotd.project; empty: all")
     routes: dict[Literal["50", "80", "100"], str] = Field(
-        default={}, description="Alert routes by threshold, in percent; else default"
+        default={}, description="Alert routes by threshold in percent; otherwise the route default"
     )
 
 
@@ -211,7 +231,7 @@ class ProjectSection(Section):
     """Limits of the jobs that name this project. A project with a section is approved."""
 
     max_nodes: Annotated[int, BeforeValidator(_no_switch), Field(ge=1)] | None = Field(
-        default=None, description="Machines at once; a job in the way of that waits in line"
+        default=None, description="Maximum of machines at once; further jobs wait in the queue"
     )
 
 
@@ -221,22 +241,27 @@ class PoliciesSection(Section):
 
     dry_run: bool = Field(
         default=True,
-        description="Outliers and idle jobs are told of alone; false: they save, and are paused",
+        description="Only alert about cost outliers and idle jobs; false: pause them after a save",
     )
     idle_gpus: Literal["allow", "warn", "pause"] = Field(
-        default="warn", description="Of jobs whose GPUs do next to nothing; pause obeys dry_run"
+        default="warn", description="Action for jobs with idle GPUs; pause obeys dry_run"
     )
     idle_below: float = Field(
-        default=0.1, ge=0, le=1, description="The share of their time that GPUs are busy"
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Busy share of the GPUs below which a job counts as idle",
     )
-    idle_after_min: float = Field(default=60, ge=10, le=1440, description="For so long")
+    idle_after_min: float = Field(default=60, ge=10, le=1440, description="Time below idle_below")
     drill_days: float = Field(
-        default=31, ge=0, le=3650, description="Without a drill, before that is told; 0: never"
+        default=31, ge=0, le=3650, description="Days without a drill before an alert; 0: never"
     )
-    approved_projects: list[str] = Field(default=[], description="Besides those of [projects]")
+    approved_projects: list[str] = Field(
+        default=[], description="Approved in addition to those of [projects]"
+    )
     unapproved_projects: Literal["allow", "warn", "refuse"] = Field(
         default="warn",
-        description="Jobs of other projects, or of none; warn says what refuse would do",
+        description="Action for jobs of other projects or none; warn reports what refuse would do",
     )
 
 

@@ -52,7 +52,7 @@ def _check_jump(
     if section.jump_host_key is None:
         yield (
             (*keys, "jump_host_key"),
-            "is missing: whoever answers at the address would be believed",
+            "is missing: without it, any server at that address would be trusted",
             "copy the line of the jump host's own /etc/ssh/ssh_host_ed25519_key.pub",
         )
     try:
@@ -68,7 +68,7 @@ def parse_jump(text: str) -> tuple[str, str, int]:
     found = _WHERE.fullmatch(text)
     port = int(found["port"] or 22) if found else 0
     if not found or not 0 < port < 65536:
-        raise ValueError(f"{text[:60]!r} is no user@host or user@host:port")
+        raise ValueError(f"{text[:60]!r} is not a user@host or user@host:port")
     return found["user"], found["six"] or found["host"], port
 
 
@@ -94,14 +94,14 @@ def _jump_host(section: NetworkedProvider, environ: Mapping[str, str]) -> JumpHo
 
 
 def _read_key(section: NetworkedProvider, environ: Mapping[str, str]) -> str:
-    """Our private key for it. Raises ValueError ("what; fix")."""
+    """Private key for the jump host. Raises ValueError ("what; fix")."""
     from spotd.act.jump_host import load_login_key  # costs what SSH costs: only where there is one
 
     refs = {ref: getattr(section, ref) for ref in _REFS}
     text = read_secret("jump_key", refs, environ)
     make = "make one with `ssh-keygen -t ed25519 -N '' -f FILE`"
     if not text:
-        raise ValueError(f"is missing: nobody logs in without a key; {make}, and name it here")
+        raise ValueError(f"is missing: the login needs a key; {make}, and name it here")
     try:
         load_login_key(text)
     except ValueError as error:

@@ -78,10 +78,10 @@ def _find(environ: Mapping[str, str]) -> Path:
         return candidates[0]  # reading it says what is wrong
     looked = ", ".join(str(path) for path in candidates)
     raise ConfigError(
-        f"there is no configuration: looked for {looked}",
+        f"there is no configuration file at {looked}",
         [],
         f"for clouds on this machine: mkdir -p {candidates[-1].parent} && "
-        f"spotctl cloud up > {candidates[-1]}; for others write one (spotd check says what is "
+        f"spotctl cloud up > {candidates[-1]}; for others write one (spotd check lists what is "
         "wrong with it), or name one with --config; "
         f"the smallest is\n{MINIMAL}",
     )
@@ -105,7 +105,7 @@ def _expand(key: str, path: Path, problems: list[tuple[Keys, Problem]]) -> Path:
         return path.expanduser().absolute()
     except RuntimeError:
         fix = "write the whole path, from /"
-        problems.append(((key,), Problem(key, f"{path}: nobody has that home folder", fix)))
+        problems.append(((key,), Problem(key, f"{path}: there is no such home folder", fix)))
         return Path("/")
 
 

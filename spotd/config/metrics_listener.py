@@ -25,7 +25,7 @@ def split_address(listen: str) -> tuple[str, int]:
         address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
         number = int(port) if port.isdecimal() else 0
     except ValueError:
-        raise ValueError(f"{listen!r} is no address and port; write {_EXAMPLE!r}") from None
+        raise ValueError(f"{listen!r} is not an address and port; write {_EXAMPLE!r}") from None
     if not 0 < number < 1 << 16:
         raise ValueError(f"{listen!r} has no port from 1 to 65535; write {_EXAMPLE!r}")
     if not address.is_loopback:
@@ -46,7 +46,7 @@ class MetricsSection(Section):
     """A door for Prometheus, beside the socket: on this machine alone, with a token."""
 
     listen: Annotated[str, AfterValidator(_checked)] = Field(
-        default="", description=f"Address and port, as {_EXAMPLE}; empty: no such door"
+        default="", description=f"Address and port, as {_EXAMPLE}; empty: no port is opened"
     )
     token_file: Path | None = None
     token_env: str | None = None
@@ -69,5 +69,5 @@ def check_metrics(
         return
     if section.listen and len(token) < LEAST_CHARACTERS:
         text = "is missing" if not token else f"has less than {LEAST_CHARACTERS} characters"
-        fix = f"whoever has a login here could read what jobs cost: {_MAKE}, and name that file"
+        fix = f"every user of this machine could read what jobs cost: {_MAKE}, and name that file"
         yield ("metrics", "token_file"), text, fix

@@ -51,9 +51,9 @@ def _check_tokens(file: ConfigFile) -> Iterator[Finding]:
     for name, entry in file.providers.items():
         if not isinstance(entry, LocalProvider):
             continue
-        fix = "`spotctl cloud up` prints which file it is"
+        fix = "`spotctl cloud up` prints the path of the file"
         if entry.token_file is None:
-            text = "is missing, and without it the cloud takes no orders"
+            text = "is missing, and the cloud accepts no requests without it"
             yield ("providers", name, "token_file"), text, fix
         for key in ("token_file", "end_token_file"):
             path: Path | None = getattr(entry, key)

@@ -32,10 +32,12 @@ class LendSection(Section):
     """Credentials of one job's folder, made for machines that have no right there by themselves."""
 
     to: Literal["others", "all"] = Field(
-        default="others", description="Machines of other clouds alone, or that cloud's own too"
+        default="others",
+        description="Only machines of other clouds, or also those of the same cloud",
     )
     lifetime: Duration | None = Field(
-        default=None, description="Default: the longest that the cloud allows"
+        default=None,
+        description="Lifetime of credentials; default: the longest that the cloud allows",
     )
 
 
@@ -52,19 +54,21 @@ class AwsLend(LendSection):
     kind: Literal["aws"]
     role: Annotated[str, formed(f"({_ROLE})?", _ROLE_LIKE)] = Field(
         default="",
-        description="That is assumed; without one, the user whose keys the box has is federated",
+        description="Role to assume; without one, the user of the box's keys is federated",
     )
-    profile: str = Field(default="", description="Of the box; default: what the SDK finds")
+    profile: str = Field(
+        default="", description="Profile of the box; default: the credentials that the SDK finds"
+    )
 
 
 class GcpLend(LendSection):
     kind: Literal["gcp"]
     service_account: str = Field(
         pattern=_ACCOUNT,
-        description="Whose tokens are limited and lent: it may use the bucket",
+        description="Service account with access to the bucket; its limited tokens are lent",
     )
     credentials_file: Path | None = Field(
-        default=None, description="Of the box; default: what Google's own tools find"
+        default=None, description="Credentials of the box; default: those that Google's tools find"
     )
 
 
@@ -84,7 +88,7 @@ class AwsFederate(Section):
     kind: Literal["aws"]
     clouds: list[Literal["gcp", "azure"]] = Field(min_length=1)
     role: Annotated[str, formed(_ROLE, _ROLE_LIKE)]
-    audience: str = Field(min_length=1, description="That the role trusts their tokens for")
+    audience: str = Field(min_length=1, description="Audience of the tokens that the role trusts")
 
 
 class GcpFederate(Section):
@@ -92,12 +96,12 @@ class GcpFederate(Section):
 
     kind: Literal["gcp"]
     clouds: list[Literal["aws", "azure"]] = Field(min_length=1)
-    service_account: str = Field(pattern=_ACCOUNT, description="That is impersonated")
+    service_account: str = Field(pattern=_ACCOUNT, description="Service account to impersonate")
     pool: Annotated[str, formed(_POOL, _POOL_LIKE)] = Field(
-        description="Of workload identities: its providers are called spotd-aws and spotd-azure"
+        description="Workload identity pool with the providers spotd-aws and spotd-azure"
     )
     audience: str = Field(
-        default="", description="That machines of Azure have a token for; those of AWS need none"
+        default="", description="Audience of the tokens of Azure's machines; those of AWS need none"
     )
 
 
@@ -107,7 +111,9 @@ class AzureFederate(Section):
     kind: Literal["azure"]
     clouds: list[Literal["aws", "gcp"]] = Field(min_length=1)
     tenant: Annotated[str, formed(_UUID, _UUID_LIKE)]
-    application: Annotated[str, formed(_UUID, _UUID_LIKE)] = Field(description="Its client id")
+    application: Annotated[str, formed(_UUID, _UUID_LIKE)] = Field(
+        description="Client id of the application"
+    )
     audience: Annotated[str, formed(r"\S+", "api://AzureADTokenExchange")] = (
         "api://AzureADTokenExchange"
     )
@@ -123,31 +129,32 @@ Federate = Annotated[AwsFederate | GcpFederate | AzureFederate, Field(discrimina
 class DatasetSection(Section):
     """Data that jobs mount by name, as dataset://NAME, and that is brought to each region once."""
 
-    url: StoreUrl = Field(description="Where it is whole")
+    url: StoreUrl = Field(description="Store that has the whole data set")
     copies: list[StoreUrl] = Field(
         default=[],
-        description="Where it may be brought to, each for machines of its region: below [stores] "
-        "that say where they are",
+        description="Stores that it may be copied to, each for machines of its region; the region "
+        "stands in [stores]",
     )
-    max_usd: Usd = Field(description="For one way to a region; micro-USD once read")
+    max_usd: Usd = Field(description="Maximum cost of one copy to a region; micro-USD once read")
     size: Bytes | None = Field(
-        default=None, description="Like 3TB: then its way counts in where a job that wants it runs"
+        default=None, description="Like 3TB; if set, placement includes the cost of copying it"
     )
     usd_per_gb: Annotated[float, Field(ge=0, le=1000)] | None = Field(
-        default=None, description="That leaves `url`; default: the list price of its cloud"
+        default=None,
+        description="Price per GB that leaves `url`; default: the list price of its cloud",
     )
 
 
 class StagingSection(Section):
-    """How the control box brings data sets ahead of jobs that ask for it (spotd.stage_ahead)."""
+    """How the control box copies data sets ahead of jobs with spotd.stage_ahead."""
 
     usd_per_gb: Annotated[float, Field(ge=0, le=1000)] | None = Field(
         default=None,
-        description="That leaves the box, beside what leaves the data's store; without it the box "
-        "brings nothing",
+        description="Price per GB that leaves the box, besides the store's egress; without it the "
+        "box copies nothing",
     )
     bytes_per_s: Annotated[Bytes, Field(ge=100_000)] = Field(
-        default=50_000_000, description="At most, like 50MB, over all that it brings"
+        default=50_000_000, description="Maximum rate of all copies together, like 50MB"
     )
 
 
@@ -157,18 +164,20 @@ class StoreSection(Section):
     url: StoreUrl
     shared: bool = Field(
         default=False,
-        description="Of a folder: every machine that is rented has it mounted, at the same path",
+        description="A folder that every rented machine mounts at the same path",
     )
     cloud: str = Field(
-        default="", description="Whose machines are beside it; default: by the URL, where that says"
+        default="", description="Cloud of the store; default: from the URL, if it shows one"
     )
-    region: str = Field(default="", description="Default: the option of that name")
+    region: str = Field(
+        default="", description="Region of the store; default: the option of that name"
+    )
     zone: str = Field(
-        default="", description="Of a folder that machines of one zone alone can mount"
+        default="", description="Zone of a folder that only machines of that zone can mount"
     )
     shards: bool = Field(
         default=False,
-        description="Takes the shards of checkpoints of machines of its cloud and region",
+        description="Stores checkpoint shards of machines in its cloud and region",
     )
     options: Annotated[dict[str, str], BeforeValidator(parse_options)] = Field(default={})
     lend: Lend | None = None

@@ -53,7 +53,8 @@ def root(
 
 
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="config.toml; else the usual places.")
+    Path | None,
+    typer.Option("--config", "-c", help="Path of config.toml; default: the standard paths."),
 ]
 
 
@@ -76,7 +77,7 @@ def run(config: ConfigOption = None) -> None:
 
 @app.command()
 def check(config: ConfigOption = None) -> None:
-    """Read the configuration, say everything that is wrong with it, and start nothing.
+    """Read the configuration, list all problems, and start nothing.
 
     \b
     Example:
@@ -88,8 +89,8 @@ def check(config: ConfigOption = None) -> None:
 
 @db.command()
 def upgrade(config: ConfigOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Bring the database to this program's schema: `spotctl db upgrade` does the same. Make a
-    backup before.
+    """Upgrade the database to this program's schema, like `spotctl db upgrade`. Make a backup
+    first.
 
     \b
     Example:
@@ -104,13 +105,13 @@ def downgrade(
     config: ConfigOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Bring the database back to the schema of an older spotd, before that one is installed again.
+    """Downgrade the database to the schema of an older spotd, before you install that version.
 
-    What only newer ones know is lost: make a backup before. The older one names the schema that it
-    needs when it refuses to start.
+    Data that only newer versions have is lost: make a backup first. The older version names the
+    schema that it needs when it refuses to start.
 
-    A spotd with a schema before 0004 renews the expiry of no machine: those that run by now save
-    and end, healthy as they are, when `limits.unattended_h` is over. Be back before that.
+    A spotd with a schema before 0004 does not renew the expiry of machines: running machines save
+    and end after `limits.unattended_h`, even if they are healthy. Upgrade again before that.
 
     \b
     Example:
@@ -130,8 +131,8 @@ def _cost_of(schema: str, unattended_h: float) -> str:
     if REVISIONS.index(schema) >= REVISIONS.index(RENEWING):
         return ""
     return (
-        "a spotd with this schema renews no machine: those that run now save and end, healthy as "
-        f"they are, within {unattended_h:g} h, unless a newer spotd is back by then"
+        "a spotd with this schema does not renew machines: even healthy ones save and end within "
+        f"{unattended_h:g} h, unless a newer spotd runs again before that"
     )
 
 
@@ -141,8 +142,8 @@ def backup(
 ) -> None:
     """Copy the database into a new file, whether the daemon runs or not.
 
-    The master key is not in it: keep `spotd-key` somewhere else, and safe. Through a running
-    daemon, from another machine too: `spotctl db backup`.
+    The master key is not included: keep `spotd-key` safe in another place. To back up through a
+    running daemon, also from another machine, use `spotctl db backup`.
 
     \b
     Example:
@@ -158,12 +159,13 @@ def backup(
 def restore_(
     file: FileArgument, config: ConfigOption = None, output: OutputOption = Output.TABLE
 ) -> None:
-    """Make a backup the database, where there is none; it is then in quarantine.
+    """Restore a backup as the database, if none exists. The deployment is then in quarantine.
 
-    While that lasts no machine is ended for being unknown, so what was launched since the backup
-    lives on and is told. Restore the master key (`spotd-key` in the state folder) as well. When the
-    daemon runs again, look at `spotctl orphans`, then: spotctl quarantine release. Beside a spotd
-    that still uses the original, or did within two minutes, it stands still.
+    During a quarantine, spotd ends no machine because the database does not know it, so machines
+    launched after the backup keep running and are listed. Also restore the master key (`spotd-key`
+    in the state folder). When the daemon runs, check `spotctl orphans`, then run `spotctl
+    quarantine release`. If another spotd uses the original database, or did so within the last two
+    minutes, this one stands still.
 
     \b
     Example:

@@ -23,7 +23,7 @@ def full_name(name: str) -> str:
     found = _NAME.fullmatch(name)
     if found is None or len(name) > 255 + 128 + 72:
         raise ValueError(
-            f"{name[:100]!r} is no name of an image; write REGISTRY/NAME:TAG, in lower case"
+            f"{name[:100]!r} is not a name of an image; write REGISTRY/NAME:TAG, in lower case"
         )
     registry, path = found["registry"] or "", found["path"]
     if registry and not (set(".:") & set(registry) or registry == "localhost"):

@@ -65,7 +65,9 @@ def read_evaluation(data: Mapping[str, Any]) -> Evaluation:
     suite = data.get("suite", "")
     if not isinstance(suite, str) or not _SUITE.fullmatch(suite):
         fix = "up to 63 letters, digits, '.', '_' and '-'"
-        raise EvaluationError("suite", f"{str(suite)[:40]!r} is no name of a suite of tests", fix)
+        raise EvaluationError(
+            "suite", f"{str(suite)[:40]!r} is not a name of a suite of tests", fix
+        )
     cases = _count(data, "cases", MOST_CASES)
     passed = _count(data, "passed", MOST_CASES)
     if passed > cases:
@@ -95,7 +97,7 @@ def _count(data: Mapping[str, Any], name: str, most: int) -> int:
     value = data.get(name, 0)
     if type(value) is not int or not 0 <= value <= most:
         fix = f"a whole number, at most {most}"
-        raise EvaluationError(name, f"{_shown(value)} is no count", fix)
+        raise EvaluationError(name, f"{_shown(value)} is not a count", fix)
     return value
 
 
@@ -114,7 +116,7 @@ def _number(data: Mapping[str, Any], name: str, most: float, fix: str) -> float:
 def _failed(data: Mapping[str, Any], most: int) -> tuple[str, ...]:
     names = data.get("failed") or ()
     if not isinstance(names, list | tuple) or any(type(name) is not str for name in names):
-        raise EvaluationError("failed", "it is no list of names", "the names of failed cases")
+        raise EvaluationError("failed", "it is not a list of names", "the names of failed cases")
     if len(names) > most:
         text = f"{len(names)} names, and {most} cases that failed"
         raise EvaluationError("failed", text, "name only cases that did not pass")

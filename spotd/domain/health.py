@@ -137,14 +137,14 @@ ADVICE: Mapping[str, Advice] = {
         "or COPY read less over the line",
     ),
     NAN: Advice(
-        "the losses are no numbers",
+        "the losses are not numbers",
         "the job saves what it can and stops for you: another machine would come to the same end",
         "a checkpoint from before it (`spotctl show` lists them), a lower learning rate, gradient "
         "clipping, bf16 instead of fp16; then submit it again",
         stops=True,
     ),
     NAN_AFTER_RESUME: Advice(
-        "the losses are no numbers since the resume",
+        "the losses are not numbers since the resume",
         "where the program does not go back by itself, the next machine resumes from the "
         "checkpoint before that one, once, charged to max_restarts_on_errors",
         "if it goes on: a checkpoint from long before it",

@@ -33,8 +33,8 @@ def check_name(name: str) -> None:
     """Raise ValueError if this cannot name a baked image."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{name[:100]!r} is no name of a baked image; write small letters, digits and hyphens, "
-            f"a letter first, no hyphen last, {MOST} at most"
+            f"{name[:100]!r} is not a name of a baked image; write small letters, digits and "
+            f"hyphens, a letter first, no hyphen last, {MOST} at most"
         )
 
 

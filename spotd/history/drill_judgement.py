@@ -174,7 +174,7 @@ def _late_saved(
 def _steps_in(record: DrillRecord, node: Node, seconds: float) -> int:
     """Return the steps that the node trains in that time at its own mean pace.
 
-    A save in progress is no save.
+    A save in progress is not a save.
     """
     reports = _reports_of(record, node)
     if len(reports) < 2 or reports[-1].at_us <= reports[0].at_us:
@@ -201,7 +201,7 @@ def _loss_problems(
 ) -> list[str]:
     """Return what is wrong with the losses, if anything."""
     if all(map(is_loss, before)) and not all(map(is_loss, after)):
-        return ["its losses are no numbers any more"]
+        return ["its losses are not numbers any more"]
     if seam is not None and seam[0] > seam[1]:
         return [f"its losses are {seam[0]:.1f} sigma off the trend before"]
     return []

@@ -86,7 +86,7 @@ def _json_documents(text: str) -> Iterator[Any]:
                 try:
                     values.append(json.loads(line))
                 except (ValueError, RecursionError) as error:
-                    raise HistoryError(f"line {number} is no JSON: {error}") from None
+                    raise HistoryError(f"line {number} is not JSON: {error}") from None
     for value in values:
         yield from value if isinstance(value, list) else [value]
 
@@ -96,7 +96,7 @@ def _parse_rows(rows: Iterable[Any], usd_per_h: float | None) -> History:
     for number, row in enumerate(rows, start=1):
         row_name = f"row {number}"
         if not isinstance(row, Mapping):
-            raise HistoryError(f"{row_name} is no object with fields")
+            raise HistoryError(f"{row_name} is not an object with fields")
         unknown = sorted(str(key) for key in row if key not in FIELDS)
         if unknown:
             known = ", ".join(FIELDS)
@@ -144,7 +144,7 @@ def _time(value: Any, name: str) -> int | None:
         try:
             moment = datetime.fromisoformat(value)
         except (TypeError, ValueError):
-            raise HistoryError(f"{name} is no time: {str(value)[:50]!r}") from None
+            raise HistoryError(f"{name} is not a time: {str(value)[:50]!r}") from None
         if moment.tzinfo is None:
             message = (
                 f"{name} has no time zone: {str(value)[:50]!r}; write one like 2026-11-24T08:00Z"
@@ -155,7 +155,7 @@ def _time(value: Any, name: str) -> int | None:
         except (OverflowError, ValueError):
             seconds = math.inf
     if isinstance(value, bool) or not 0 <= seconds < LATEST_S:
-        raise HistoryError(f"{name} is no time: {str(value)[:50]!r}")
+        raise HistoryError(f"{name} is not a time: {str(value)[:50]!r}")
     return round(seconds * S)
 
 
@@ -211,7 +211,7 @@ def _skypilot(text: str, usd_per_h: float | None) -> History:
     for number, row in enumerate(_json_documents(text), start=1):
         row_name = f"row {number}"
         if not isinstance(row, Mapping):
-            raise HistoryError(f"{row_name} is no object with fields")
+            raise HistoryError(f"{row_name} is not an object with fields")
         task = f".{row['task_id']}" if row.get("task_id") else ""
         if "new_status" in row:
             at_us = _time(row.get("timestamp"), f"{row_name}: timestamp")

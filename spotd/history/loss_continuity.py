@@ -21,7 +21,7 @@ def sigmas_off(before: Sequence[float], after: Sequence[float]) -> float | None:
     """Return how far the mean of `after` is from the line through `before`, in standard deviations.
 
     The deviations are of single steps about that line. None for fewer than LEAST of either, or a
-    loss that is no number. Noiseless steps that meet the line are 0 off.
+    loss that is not a number. Noiseless steps that meet the line are 0 off.
     """
     if min(len(before), len(after)) < LEAST or not all(map(is_loss, (*before, *after))):
         return None

@@ -1,7 +1,7 @@
 """From an interruption to the next step: the seconds of each part, and the repeated steps.
 
 The clock starts when the old machine fell silent or had given its work back, so training through a
-notice is no outage. If the next machine was ready by then, its parts are 0.
+notice is not an outage. If the next machine was ready by then, its parts are 0.
 """
 
 from __future__ import annotations

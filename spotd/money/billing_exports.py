@@ -4,9 +4,9 @@ Rows are maps of column to text, as a CSV reader makes them. Column names are co
 and punctuation, so that `lineItem/ResourceId`, `line_item_resource_id` and BigQuery's
 `resource.name` are all found.
 
-A credit (a promotion, a free trial, a refund) is no price: a machine costs the same while credits
-last. Credits are counted beside the cost, never against it, or they would hide spending and look
-like a saving. Discounts are prices and stay in the cost.
+A credit (a promotion, a free trial, a refund) is not a price: a machine costs the same while
+credits last. Credits are counted beside the cost, never against it, or they would hide spending and
+look like a saving. Discounts are prices and stay in the cost.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _line(export: Export, cell: Callable[[Sequence[str]], str], number: int) -> 
     if currency != "USD":
         raise BillingError(f"row {number}: currency {currency[:20]!r}, and only USD is known")
     key, cost = key_of(machine), _amount(cell(export.cost), number)
-    if kind in _GIFTS or (not kind and cost < 0):  # what nobody gives a name is no price
+    if kind in _GIFTS or (not kind and cost < 0):  # what nobody gives a name is not a price
         return Entry(key, "", False, 0, 0, 0, _micro(cost))
     off, gift = _amount(cell(export.credits) or "0", number), Decimal(0)
     if (_plain(cell(export.credits_kind)) or "credit") in _GIFTS:
@@ -208,9 +208,9 @@ def _amount(text: str, number: int) -> Decimal:
     try:
         amount = Decimal(text)
     except InvalidOperation:
-        raise BillingError(f"row {number}: {text[:40]!r} is no amount") from None
+        raise BillingError(f"row {number}: {text[:40]!r} is not an amount") from None
     if not amount.is_finite() or abs(amount) > 10**9:
-        raise BillingError(f"row {number}: {text[:40]!r} is no amount")
+        raise BillingError(f"row {number}: {text[:40]!r} is not an amount")
     return amount
 
 
@@ -226,7 +226,7 @@ def _time(text: str, number: int) -> int:
         if not 2000 <= at.year < 2200:
             raise ValueError
     except ValueError:
-        raise BillingError(f"row {number}: {text[:40]!r} is no time") from None
+        raise BillingError(f"row {number}: {text[:40]!r} is not a time") from None
     return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // _US
 
 

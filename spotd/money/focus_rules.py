@@ -74,7 +74,7 @@ def problems(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """Return the errors, each with its column and row number, from 1."""
     errors = [f"{name} is missing" for name in sorted(MANDATORY - set(columns))]
     known = set(COLUMNS)
-    errors += [f"{c} is no column of FOCUS" for c in columns if c not in known and c[:2] != "x_"]
+    errors += [f"{c} is not a column of FOCUS" for c in columns if c not in known and c[:2] != "x_"]
     for number, row in enumerate(rows, 1):
         errors += [f"row {number}: {text}" for text in _of_row(row)]
     return errors
@@ -103,7 +103,7 @@ def _forms(row: Row) -> Iterator[str]:
             yield f"{name} is {row[name]!r}, no time in UTC"
     for name in ("Tags", "SkuPriceDetails"):
         if row.get(name) and not _is_map(row[name]):
-            yield f"{name} is no map"
+            yield f"{name} is not a map"
 
 
 def _agreement(row: Row) -> Iterator[str]:

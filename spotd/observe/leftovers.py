@@ -2,7 +2,7 @@
 
 The rules are those of orphans (planner/core/orphan_policy.py): what belongs to a node that is gone
 is discarded after a grace period; what the record never requested is held, with an alert. Many at
-once are no reason to stop, because nothing uses them. What belongs to a node that is not gone is
+once are not a reason to stop, because nothing uses them. What belongs to a node that is not gone is
 about to be attached, or was until now.
 """
 

@@ -39,9 +39,12 @@ def reap(
         Path | None, typer.Option("--config", "-c", help=f"Its own; default {DEFAULT}.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="One round, as from a timer.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="End nothing, page nobody.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only report: end no machine and send no alert.")
+    ] = False,
     end_untagged: Annotated[
-        bool, typer.Option("--end-untagged", help="Also end what carries no expiry, at once.")
+        bool,
+        typer.Option("--end-untagged", help="Also end machines without an expiry, immediately."),
     ] = False,
     output: Annotated[Form, typer.Option("-o", "--output", metavar="FORM")] = Form.TABLE,
 ) -> None:

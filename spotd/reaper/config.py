@@ -36,7 +36,7 @@ EXAMPLE = """\
 
 def _no_switch(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError(f"{str(value).lower()} is no time; write a number")
+        raise ValueError(f"{str(value).lower()} is not a time; write a number")
     return value
 
 
@@ -102,7 +102,7 @@ def load(path: Path | None, environ: Mapping[str, str] | None = None) -> ReaperC
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise _wrong(path, Problem("", f"cannot be read: {error.strerror}")) from None
-    except (ValueError, RecursionError) as error:  # a number of 5000 digits is no TOML error
+    except (ValueError, RecursionError) as error:  # a number of 5000 digits is not a TOML error
         raise _wrong(path, Problem("", f"is not TOML: {error}")) from None
     try:
         file = ReaperFile.model_validate(data)
@@ -149,11 +149,11 @@ def _wrong_kind(key: str, given: object) -> tuple[str, str] | None:
     if key.endswith("_s"):
         if isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < 86_400:
             return None
-        return "is no time", "write seconds as a number above 0"
+        return "is not a time", "write seconds as a number above 0"
     if key.endswith("_file") and "\0" in str(given):
-        return "is no path", "write the path of a file"
+        return "is not a path", "write the path of a file"
     good = isinstance(given, str | Path | list | dict) and bool(given)
-    return None if good else ("is no text", "write it in quotes")
+    return None if good else ("is not text", "write it in quotes")
 
 
 def _sinks(path: Path, page: PageSection, environ: Mapping[str, str]) -> Iterator[AlertSink]:

@@ -24,5 +24,5 @@ def write(path: Path | None, value: Any) -> str:
         new.write_text(json.dumps(value), encoding="utf-8")
         new.replace(path)
     except OSError as error:
-        return f"{path} cannot be kept: {error.strerror}"
+        return f"{path} cannot be written: {error.strerror}"
     return ""

@@ -177,7 +177,7 @@ class Reaper:
         put_off = {key: f"at {_when(now_us)} {text}" for key, text in untold.items()}
         if late:
             newest = list(dict.fromkeys(late.values()))[-NAMED:]
-            text = "\n".join(["nobody could be told:", *newest])
+            text = "\n".join(["these messages could not be delivered:", *newest])
             report.pages.append(text)
             sent[text] = self.pager.send(f"spot-reaper: {text}")
             if not sent[text][0]:
@@ -200,14 +200,15 @@ def _warnings(provider: str, findings: Sequence[Finding]) -> dict[str, str]:
         longest_h = max(f.silent_s for f in silent) / 3600
         text = (
             f"the control box has been silent for {longest_h:.1f} h. In {provider} "
-            f"{_named(silent, ends=True)}. Start spotd, and they train on; else they save and end"
+            f"{_named(silent, ends=True)}. Start spotd to let them continue; otherwise "
+            "they save and end"
         )
         topics |= {
             f"silent/{provider}/{f.instance.instance_id}/{f.expires_at_us}": text for f in silent
         }
     if untagged:
         text = (
-            f"in {provider} {_named(untagged)} carry our deployment's tag and no expiry: nothing "
+            f"in {provider} {_named(untagged)} carry this deployment's tag but no expiry: nothing "
             "ends them but you, or spot-reaper --end-untagged"
         )
         topics |= {f"untagged/{provider}/{f.instance.instance_id}": text for f in untagged}
@@ -241,7 +242,7 @@ def _said(provider: str, findings: Sequence[Finding], done: str, wait_s: float) 
 def _why(provider: str, finding: Finding) -> str:
     instance = finding.instance
     why = (
-        f"its expiry passed at {_when(finding.expires_at_us)}, and nobody renewed it for "
+        f"its expiry passed at {_when(finding.expires_at_us)}, and it was not renewed for "
         f"{finding.silent_s / 3600:.1f} h"
         if finding.expires_at_us
         else "it has no expiry, and --end-untagged was given"
@@ -267,5 +268,5 @@ def _item(provider: str, finding: Finding, done: str) -> dict[str, Any]:
 
 def _when(at_us: int) -> str:
     if at_us >= LAST_US:
-        return "no time that there is"
+        return "an impossible time"
     return datetime.fromtimestamp(at_us / S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

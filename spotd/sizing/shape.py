@@ -108,7 +108,7 @@ def of_config(config: Mapping[str, Any], name: str = "") -> Shape:
     hidden = _whole(config, "hidden_size", "n_embd", "d_model")
     heads = _whole(config, "num_attention_heads", "n_head", "n_heads")
     if hidden % heads and "head_dim" not in config:
-        raise ValueError(f"hidden_size {hidden} is no multiple of {heads} heads; add head_dim")
+        raise ValueError(f"hidden_size {hidden} is not a multiple of {heads} heads; add head_dim")
     kv_heads = _kv_heads(config, heads)
     positions = _POSITIONS.get(kind)
     return Shape(

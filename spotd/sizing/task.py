@@ -125,7 +125,7 @@ def _by_numbers(numbers: Mapping[str, Any], name: str) -> Shape:
             raise TaskError(key, "is missing", f"a shape needs {', '.join(_NEEDED)}")
     heads, hidden = int(numbers["heads"]), int(numbers["hidden"])
     if hidden % heads and "head_dim" not in numbers:
-        raise TaskError("heads", f"hidden {hidden} is no multiple of {heads}", "add head_dim")
+        raise TaskError("heads", f"hidden {hidden} is not a multiple of {heads}", "add head_dim")
     if heads % int(numbers.get("kv_heads", heads)):
         raise TaskError("kv_heads", f"does not divide heads, {heads}", "1 up to heads")
     return Shape(

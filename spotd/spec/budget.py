@@ -43,7 +43,7 @@ def read_caps(budget: Budget, known: Collection[str] | None, findings: Findings)
     """
     path: tuple[str, ...] = ("spotd", "budget", "routes")
     if budget.routes and not budget.max_cost_usd:
-        findings.refuse(path, "are for max_cost_usd, and there is none", "write max_cost_usd: 800")
+        findings.refuse(path, "need max_cost_usd, which is missing", "write max_cost_usd: 800")
     for percent, name in budget.routes.items():
         if known is not None and name not in known:
             message = f"no route {name!r} is configured"

@@ -43,7 +43,7 @@ PRESETS = {
 RISKS = {
     "70b-fp16": "1000 steps of a 70B model take 30 to 60 minutes",
     "405b": "2000 steps of a 405B model take hours",
-    "hourly": "an hour lies between two saves",
+    "hourly": "saves are an hour apart",
 }
 
 
@@ -56,7 +56,7 @@ def parse_every(value: Any) -> CheckpointEvery:
         return PRESETS[text]
     if match := re.fullmatch(_STEPS, text):
         if not 0 < int(match[1]) <= MAX_STEPS:
-            raise ValueError(f"{value!r} is no number of steps; write one like 500 steps")
+            raise ValueError(f"{value!r} is not a number of steps; write one like 500 steps")
         return CheckpointEvery(steps=int(match[1]))
     if re.fullmatch(r"[a-z][a-z0-9-]*", text):
         known = [AUTO, *PRESETS]

@@ -146,7 +146,9 @@ def _read(text: str, loader: _Loader) -> Document:
         roots = roots[1:]
     if len(roots) > 1:
         message = f"{len(roots)} documents, but one job is expected"
-        raise SpecError(Problem("", message, "`spotctl run` takes them one after the other"))
+        raise SpecError(
+            Problem("", message, "submit them with `spotctl run`, which runs them in order")
+        )
     if not isinstance(root := roots[0], MappingNode):
         raise SpecError(Problem("", "not a block of keys", "write 'key: value' lines"))
     document = Document(text, {}, root)

@@ -144,8 +144,12 @@ class Resources(Block):
 class AllResources(Resources):
     """The machines that may run the job: one kind, or alternatives that inherit these values."""
 
-    any_of: list[Resources] | None = Field(default=None, description="Whichever is cheapest")
-    ordered: list[Resources] | None = Field(default=None, description="In order of preference")
+    any_of: list[Resources] | None = Field(
+        default=None, description="Alternatives; the cheapest is used"
+    )
+    ordered: list[Resources] | None = Field(
+        default=None, description="Alternatives in order of preference"
+    )
 
 
 def parse_workdir(value: Any) -> Any:
@@ -175,7 +179,7 @@ class Checkpoint(Block):
     path: str | None = Field(
         default=None, description="With mode directory: a folder, below the workdir or absolute"
     )
-    every_steps: Count = Field(default=0, description="0: by time only")
+    every_steps: Count = Field(default=0, description="Save every N steps; 0: by time only")
     every: EveryField | None = Field(
         default=None, description="auto, a time like 5m, 500 steps, or a preset; see README"
     )
@@ -228,7 +232,7 @@ class SpotdBlock(Block):
         default="training", description="inference: a job that answers live requests"
     )
     serve_on_spot: bool = Field(
-        default=False, description="With kind inference: accept preemption while it answers"
+        default=False, description="With kind inference: accept preemption during requests"
     )
     checkpoint: Checkpoint = Checkpoint()
     cache: (
@@ -254,11 +258,12 @@ class SpotdBlock(Block):
         default="cost", description="Choose the offer that finishes cheapest, or fastest"
     )
     stage_ahead: StageAhead | None = Field(
-        default=None, description="Copy data sets to where the job may go next; docs/stores.md"
+        default=None,
+        description="Copy data sets to places where the job may run next; docs/stores.md",
     )
     residency: Names | None = Field(
         default=None,
-        description="Where machines may be: EU, EEA, adequate, or countries like DE, CH",
+        description="Permitted locations of machines: EU, EEA, adequate, or countries like DE, CH",
     )
     not_operated_from: Names | None = Field(
         default=None, description="Home countries of cloud companies to avoid, like US"
@@ -365,7 +370,7 @@ class JobFile(Block):
     experimental: Annotated[Any, Ignored("settings of SkyPilot itself")] = None
     priority: Annotated[Any, Ignored("write spotd.priority")] = None
     managed_secrets: Annotated[
-        Any, Refused("name them under secrets; `spotctl secret set NAME` keeps them")
+        Any, Refused("name them under secrets; `spotctl secret set NAME` stores them")
     ] = None
     volumes: Annotated[Any, Refused("read the data in setup or run, from its store")] = None
     service: Annotated[Any, Refused("spotd trains; it does not serve")] = None

@@ -26,22 +26,26 @@ def read_elastic(file: JobFile, findings: Findings) -> Elastic:
         findings.refuse(("spotd", "shrink_after"), message, "write that, or leave shrink_after out")
     if on_loss is OnNodeLoss.WAIT:
         if block.min_nodes is not None:
-            message = "is for a gang that may shrink, but on_node_loss is wait"
+            message = "applies only to a gang that may shrink, but on_node_loss is wait"
             findings.refuse(
                 ("spotd", "min_nodes"), message, "write on_node_loss: shrink, or leave it out"
             )
         return Elastic()
     if file.num_nodes == 1:
-        findings.refuse(path, "is for several machines, and num_nodes is 1", "leave it out")
+        findings.refuse(
+            path, "applies only to several machines, but num_nodes is 1", "leave it out"
+        )
     elif (block.min_nodes or 1) > file.num_nodes:
         message = f"is more than num_nodes, which is {file.num_nodes}"
         findings.refuse(("spotd", "min_nodes"), message, f"write 1 to {file.num_nodes - 1}")
     if block.checkpoint.engine != "spotd":
         message = (
-            f"{on_loss.value} needs a program whose checkpoints another number of ranks can read, "
-            "which is not known with engine: none"
+            f"{on_loss.value} needs checkpoints that a different number of ranks can read, "
+            "which is unknown with engine: none"
         )
-        findings.refuse(path, message, "save by spotd_hook (engine: spotd), or on_node_loss: wait")
+        findings.refuse(
+            path, message, "save with spotd_hook (engine: spotd), or set on_node_loss: wait"
+        )
     _check_run(file.run, findings)
     after_s = SHRINK_AFTER_S if block.shrink_after is None else block.shrink_after
     waits = on_loss is OnNodeLoss.WAIT_THEN_SHRINK
@@ -63,11 +67,11 @@ def _check_run(run: str, findings: Findings) -> None:
     fixed = _FIXED.search(run)
     if fixed:
         message = (
-            f"says {fixed.group().strip()!r} for every attempt, but the number of machines changes"
+            f"fixes {fixed.group().strip()!r} for every attempt, but the number of machines changes"
         )
         findings.refuse(
             ("run",), message, "leave it out: torchrun gets it from spotd (docs/networks.md)"
         )
     if _BUNDLED_TRAINER.search(run) and not _SAME_WORK.search(run):
-        message = "trains one batch per rank: with fewer ranks the batch would change"
+        message = "trains one batch per rank: fewer ranks would change the batch size"
         findings.refuse(("run",), message, "add --virtual-ranks N or --shares N (docs/elastic.md)")

@@ -164,7 +164,7 @@ def _check_run(file: JobFile, request: MachineRequest, findings: Findings, *, ba
     if bake and not file.setup.strip():
         findings.refuse(("setup",), "is empty: there is nothing to bake", "write what to install")
     if bake and container_of(request.image_id):
-        text = "is a container's, and no image of a machine is made of one"
+        text = "names a container image, which cannot become a machine image"
         findings.refuse(
             ("resources", "image_id"), text, "build a container image that has setup done"
         )
@@ -267,7 +267,7 @@ def _checkpoint(
     if not store and defaults is not None:
         findings.refuse(
             ("spotd", "checkpoint", "store"),
-            "the job has nowhere to save: neither the job file nor the configuration names a store",
+            "the job has no store for checkpoints, neither here nor in the configuration",
             "set spotd.checkpoint.store here, or [checkpoint] store in config.toml for all jobs",
         )
     keep = base.keep if block.keep is None else block.keep
@@ -292,8 +292,10 @@ def _check_directory(file: JobFile, request: MachineRequest, findings: Findings)
     if block.mode is None:
         return
     if file.num_nodes > 1:
-        text = "is for one machine, and num_nodes is more"
-        findings.refuse(("spotd", "checkpoint", "mode"), text, "save by spotd_hook: engine: spotd")
+        text = "works on one machine only, but num_nodes is more"
+        findings.refuse(
+            ("spotd", "checkpoint", "mode"), text, "save with spotd_hook: engine: spotd"
+        )
     if block.path and block.path.startswith("/") and container_of(request.image_id):
         text = f"{block.path!r} is in the container, where the agent cannot see it"
         findings.refuse(
@@ -309,14 +311,14 @@ def _directory(block: Checkpoint, findings: Findings) -> str:
             findings.refuse(path, "needs mode: directory", "add that, or leave path out")
         return ""
     if block.engine != "none":
-        text = "is for programs that do not save by spotd_hook"
-        findings.refuse(mode, text, "leave mode and path out, or engine: spotd")
+        text = "applies only to programs that do not save with spotd_hook"
+        findings.refuse(mode, text, "remove mode and path, or engine: spotd")
     if block.path is None:
         findings.refuse(mode, "needs a folder", "add path: out, where the program saves")
         return ""
     parts = PurePosixPath(block.path).parts
     if not parts or ".." in parts or parts[0].startswith("~"):
-        text = f"{block.path!r} is no folder of checkpoints"
+        text = f"{block.path!r} is not a folder of checkpoints"
         findings.refuse(path, text, "write one below the workdir, like out, or an absolute one")
         return ""
     return block.path
@@ -325,7 +327,7 @@ def _directory(block: Checkpoint, findings: Findings) -> str:
 def _keep_every(block: Checkpoint, findings: Findings) -> int:
     if block.keep_every and block.engine == "none" and block.mode is None:
         where = ("spotd", "checkpoint", "keep_every")
-        text = "is for checkpoints, and with engine: none spotd stores none"
+        text = "applies to checkpoints, but spotd stores none with engine: none"
         findings.refuse(
             where, text, "leave it out, or write engine: spotd if the program uses that"
         )
@@ -340,12 +342,12 @@ def _every(block: Checkpoint, base: CheckpointDefaults, findings: Findings) -> C
     where, job_every = ("spotd", "checkpoint", "every"), block.every
     every = job_every or base.every or CheckpointEvery(seconds=base.every_s)
     if job_every and job_every.steps and block.every_steps:
-        findings.refuse(where, "says steps, and so does every_steps", "leave one of them out")
+        findings.refuse(where, "gives steps, and every_steps does too", "leave one of them out")
     if every.auto and block.every_steps and job_every is None:
         return CheckpointEvery(seconds=base.every_s)
     if every.auto and block.engine == "none":
         if job_every:
-            text = "auto needs measured saves, and with engine: none no save is measured"
+            text = "auto needs measured saves, but spotd measures none with engine: none"
             findings.refuse(where, text, "write a time like 5m, or engine: spotd if it uses that")
         return CheckpointEvery(seconds=base.every_s)
     if every.auto:
@@ -355,8 +357,8 @@ def _every(block: Checkpoint, base: CheckpointDefaults, findings: Findings) -> C
     if not every.steps and every.seconds < _MIN_EVERY_S:
         findings.refuse(where, "must be at least 1s", "write e.g. 5m")
     if risk := RISKS.get(every.preset):
-        text = f"{every.preset}: {risk}, and an end without a notice costs half of that on average"
-        findings.warn(where, text, "auto saves as often as it pays")
+        text = f"{every.preset}: {risk}; a loss without notice costs half of that on average"
+        findings.warn(where, text, "auto chooses the interval that costs least")
     return every
 
 

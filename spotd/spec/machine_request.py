@@ -117,7 +117,7 @@ def read_resources(
             if alternative not in alternatives:
                 alternatives.append(alternative)
     if not resources.model_fields_set:
-        findings.warn(root, "is missing: the cheapest machine of any kind will do")
+        findings.warn(root, "is missing: the cheapest machine of any kind is used")
     image = _shared_value(findings, "image_id", kinds, lambda kind: kind.image_id)
     recovery = _shared_value(findings, "job_recovery", kinds, lambda kind: kind.job_recovery)
     codes = recovery.recover_on_exit_codes if recovery else None
@@ -148,7 +148,7 @@ def apply_capacity(request: MachineRequest, file: JobFile, findings: Findings) -
     resources = file.resources
     listed = (*(resources.any_of or ()), *(resources.ordered or ()))
     if any(resource.use_spot is not None for resource in (resources, *listed)):
-        findings.refuse(path, "says how machines are bought, and so does use_spot", "keep one")
+        findings.refuse(path, "conflicts with use_spot, which sets the same", "keep one")
     alternatives = tuple(
         replace(alternative, capacity_types=kinds) for alternative in request.alternatives
     )
@@ -186,7 +186,7 @@ def _shared_value(
     for kind in kinds:
         if get(kind.resources) != first:
             message = "differs between alternatives, but belongs to the whole job"
-            findings.refuse((*kind.path, key), message, "say it once, under resources")
+            findings.refuse((*kind.path, key), message, "set it once, under resources")
             break
     return first
 
@@ -207,7 +207,9 @@ def _offer_request(
     cpus = machine.cpus or AtLeast(0.0)
     memory = machine.memory or AtLeast(0.0)
     if memory.per_cpu and not cpus.amount:
-        findings.refuse(kind.key_path("memory"), "is for each CPU, but cpus is missing", "add cpus")
+        findings.refuse(
+            kind.key_path("memory"), "is memory per CPU, but cpus is missing", "add cpus"
+        )
     return OfferRequest(
         cpus=cpus.amount,
         memory_gib=memory.amount * cpus.amount if memory.per_cpu else memory.amount,
@@ -232,7 +234,7 @@ def _infra(kind: MachineKind, findings: Findings) -> tuple[str, str, str]:
     if parts[0].lower() in _CLUSTERS:
         parts = parts[:1]  # what follows is a context, which may contain slashes
     if len(parts) > 3 or not all(parts):
-        message = f"{machine.infra!r} is no place"
+        message = f"{machine.infra!r} is not a valid place"
         findings.refuse(kind.key_path("infra"), message, "write cloud/region/zone, * for any")
     cloud, region, zone = (*("" if part == "*" else part for part in parts), "", "", "")[:3]
     return cloud.lower(), region, zone
@@ -248,7 +250,7 @@ def _canonical_accelerator(name: str, kind: MachineKind, findings: Findings) -> 
     suggestion = nearest(name, ACCELERATORS)
     findings.warn(
         kind.key_path("accelerators"),
-        f"{name!r} is no accelerator that spotd knows; it is asked for as written",
+        f"{name!r} is not an accelerator that spotd knows; it is requested as written",
         f"did you mean {suggestion!r}?" if suggestion else "",
     )
     return name

@@ -26,7 +26,7 @@ def parse_count(value: Any) -> Any:
     try:
         number = float(text[:-1] if unit else text) * (unit or 1.0)
     except ValueError:
-        raise ValueError(f"{value!r} is no number; write e.g. 300M or 1.4B") from None
+        raise ValueError(f"{value!r} is not a number; write e.g. 300M or 1.4B") from None
     if not 0 < number < 1e18:
         raise ValueError(f"{value!r} is not possible; write e.g. 300M or 1.4B")
     return number
@@ -49,22 +49,24 @@ class ModelBlock(Block):
     head_dim: PositiveInt | None = None
     ffn: PositiveInt | None = None
     vocab: PositiveInt | None = None
-    gated: bool | None = Field(default=None, description="An MLP of three matrices; the default")
-    tied: bool | None = Field(default=None, description="The output layer is the embedding")
+    gated: bool | None = Field(default=None, description="MLP with three matrices; the default")
+    tied: bool | None = Field(
+        default=None, description="The output layer shares the embedding's weights"
+    )
     method: Literal["full", "full-8bit", "8bit", "lora", "lora-8bit", "qlora"] = Field(
         default="full", description="full-8bit (8bit): 8-bit Adam; lora-8bit: an 8-bit base"
     )
     precision: Literal["mixed", "bf16", "fp8", "fp32"] = Field(
-        default="mixed", description="mixed: fp32 weights and Adam; bf16: all of it in bf16"
+        default="mixed", description="mixed: fp32 weights and Adam; bf16: everything in bf16"
     )
     sharding: Literal["fsdp", "zero3", "zero2", "zero1", "none"] = "fsdp"
-    sequence: PositiveInt = Field(default=2048, description="Tokens of a sequence, with padding")
-    micro_batch: PositiveInt = Field(default=1, description="Sequences at once on one GPU")
+    sequence: PositiveInt = Field(default=2048, description="Tokens per sequence, with padding")
+    micro_batch: PositiveInt = Field(default=1, description="Sequences per GPU and micro-batch")
     accumulation: PositiveInt = Field(
         default=1, description="Micro-batches for each optimizer step"
     )
     checkpointing: Literal["full", "selective", "none"] = Field(
-        default="full", description="Of activations"
+        default="full", description="Activation checkpointing"
     )
     loss: Literal["plain", "compiled", "chunked"] = Field(
         default="chunked", description="chunked: Liger, torchtune; plain: logits all in fp32"
@@ -72,13 +74,15 @@ class ModelBlock(Block):
     compiled: bool = Field(default=False, description="torch.compile, Liger or Unsloth")
     lora_rank: PositiveInt = 16
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.05, description="Of the adapters' inputs; 0: none"
+        default=0.05, description="Dropout of the adapters' inputs; 0: none"
     )
     lora_targets: Literal["all", "attention", "qv"] = "all"
     quantiser: Literal["nf4", "nf4-dq", "torchao"] = "nf4-dq"
-    step_in_backward: bool = Field(default=False, description="No gradient outlives its layer")
+    step_in_backward: bool = Field(
+        default=False, description="Each gradient is freed with its layer"
+    )
     offload: Literal["none", "optimizer", "all"] = Field(
-        default="none", description="State that is kept in the machine's memory"
+        default="none", description="State that is offloaded to host memory"
     )
     offload_activations: bool = False
     tensor: PositiveInt = Field(default=1, description="Degree of tensor parallelism")
@@ -87,17 +91,17 @@ class ModelBlock(Block):
         default=False, description="Each GPU loads the whole model before it is sharded"
     )
     ragged: bool | None = Field(
-        default=None, description="Batches of unequal length; so if there is example_tokens"
+        default=None, description="Batches of unequal length; true if example_tokens is set"
     )
     foreach: bool = Field(
         default=False, description="torch's AdamW without fused: a step copies all weights"
     )
-    tokens: Tokens | None = Field(default=None, description="To train on, in all: like 1.4B")
+    tokens: Tokens | None = Field(default=None, description="Total training tokens, like 1.4B")
     steps: PositiveInt | None = Field(
-        default=None, description="Of the optimizer, instead of tokens"
+        default=None, description="Optimizer steps, instead of tokens"
     )
     example_tokens: Tokens | None = Field(
-        default=None, description="Mean tokens of an example, where they are not packed"
+        default=None, description="Mean tokens per example, if not packed"
     )
 
 

@@ -23,8 +23,8 @@ class MountCached(Block):
     vfs_read_chunk_size: Annotated[Any, _RCLONE] = None
     vfs_read_chunk_streams: Annotated[Any, _RCLONE] = None
     fast_list: Annotated[Any, _RCLONE] = None
-    vfs_write_back: Annotated[Any, Ignored("spotd mounts to read alone")] = None
-    read_only: Annotated[Any, Ignored("spotd mounts to read alone")] = None
+    vfs_write_back: Annotated[Any, Ignored("spotd mounts read-only")] = None
+    read_only: Annotated[Any, Ignored("spotd mounts read-only")] = None
 
 
 class MountConfig(Block):
@@ -43,7 +43,7 @@ class Storage(Block):
     store: Any = None
     persistent: Any = None
     type: Any = None
-    mount_options: Annotated[Any, Ignored("spotd mounts with its own")] = None
+    mount_options: Annotated[Any, Ignored("spotd uses its own mount options")] = None
 
     @property
     def mount_mode(self) -> MountMode:
@@ -71,12 +71,12 @@ def parse_mount(value: Any) -> Any:
         if source.startswith("dataset://"):
             return block
         if check_store_url(source).startswith("file:"):
-            raise ValueError("file:// is no bucket; write the path alone")
+            raise ValueError("file:// is not a bucket; write the path alone")
         return block
     if not source:
         raise ValueError(
-            "a bucket without a source is not made: name the bucket as source, to read from; what "
-            "a job writes is kept by spotd.checkpoint"
+            "has no source, and spotd creates no bucket; name an existing bucket as source "
+            "(spotd.checkpoint stores what a job writes)"
         )
     if mode != "COPY":
         raise ValueError("a local source is copied; write mode: COPY")

@@ -41,7 +41,7 @@ def _check_serving(request: MachineRequest, block: SpotdBlock, findings: Finding
         CapacityType.SPOT in alternative.capacity_types for alternative in request.alternatives
     )
     if spot and not block.serve_on_spot:
-        message = "inference may not run on spot: it is taken away while it answers"
+        message = "inference may not run on spot: a preemption would interrupt requests"
         fix = "capacity: on_demand, or serve_on_spot: true if you accept that"
         findings.refuse(("spotd", "kind"), message, fix)
 
@@ -83,7 +83,7 @@ def _apply_deadline(
     if not preferences.measurable:
         findings.warn(
             path,
-            "does not steer placement: nothing says how much there is to do",
+            "does not affect placement: the amount of work is unknown",
             "add spotd.work, like 40h of training or 100000 steps",
         )
         return request
@@ -91,17 +91,17 @@ def _apply_deadline(
         findings.warn(
             path,
             "takes effect only after two checkpoints show how long a step takes",
-            "write spotd.work as a time, or say what is trained in spotd.model",
+            "write spotd.work as a time, or describe the model in spotd.model",
         )
     if not any(
         alternative.capacity_types == (CapacityType.SPOT,) for alternative in request.alternatives
     ):
         return request
     if block.capacity is not None:
-        findings.warn(path, "cannot be promised on spot alone", "let capacity name on_demand too")
+        findings.warn(path, "cannot be guaranteed with spot only", "add on_demand to capacity")
         return request
-    message = "may take on-demand machines where the time needs it, though use_spot is true"
-    findings.warn(path, message, "capacity: spot instead of use_spot forbids that")
+    message = "may use on-demand machines to meet the deadline, although use_spot is true"
+    findings.warn(path, message, "write capacity: spot instead of use_spot to forbid that")
     return replace(
         request,
         alternatives=tuple(_allow_on_demand(alternative) for alternative in request.alternatives),
@@ -119,7 +119,9 @@ def _country_codes(named: Sequence[str] | None, key: str, findings: Findings) ->
     for index, name in enumerate(named or ()):
         members = places().members(name)
         if not members:
-            findings.refuse(("spotd", key, index), f"{name!r} is no place", f"write {_GROUPS}")
+            findings.refuse(
+                ("spotd", key, index), f"{name!r} is not a known place", f"write {_GROUPS}"
+            )
         countries |= members
     if named is not None and not named:
         findings.refuse(("spotd", key), "the list is empty", f"write {_GROUPS}, or leave it out")

@@ -13,8 +13,10 @@ from spotd.spec.quantities import Usd
 class StageAhead(Block):
     """Limits for data sets that the daemon copies to where the job may go next."""
 
-    regions: int = Field(default=1, ge=1, le=16, description="How many, as placement ranks them")
-    max_usd: Usd = Field(description="For all of it: egress, requests, and a month of lying there")
+    regions: int = Field(
+        default=1, ge=1, le=16, description="Number of places, in the order of placement"
+    )
+    max_usd: Usd = Field(description="Maximum total cost: egress, requests, and a month of storage")
 
 
 def read_prefetch(
@@ -26,7 +28,7 @@ def read_prefetch(
     if not any(source.startswith("dataset://") for source in sources):
         findings.refuse(
             ("spotd", "stage_ahead"),
-            "is for data sets, and none is in file_mounts",
+            "applies to data sets, but file_mounts has none",
             "mount one as dataset://NAME, or leave it out",
         )
     return PrefetchLimits(block.regions, block.max_usd)

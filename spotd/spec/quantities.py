@@ -42,7 +42,7 @@ def parse_priority(value: Any) -> int:
     number = PRIORITIES.get(value) if isinstance(value, str) else value
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= 1000:
         names = ", ".join(PRIORITIES)
-        raise ValueError(f"{value!r} is no priority; write {names}, or a number from 0 to 1000")
+        raise ValueError(f"{value!r} is not a priority; write {names}, or a number from 0 to 1000")
     return number
 
 
@@ -65,7 +65,7 @@ def _parse_time_us(value: str) -> int:
         moment = datetime.fromisoformat(value)
     except ValueError:
         raise ValueError(
-            f"{value!r} is no time; write 2026-12-01T18:00:00Z, or a duration from now like 36h"
+            f"{value!r} is not a time; write 2026-12-01T18:00:00Z, or a duration from now like 36h"
         ) from None
     if moment.tzinfo is None:
         raise ValueError(f"{value!r} has no time zone; add Z, or an offset like +02:00")
@@ -79,10 +79,12 @@ def parse_usd(value: Any) -> int:
             raise InvalidOperation
         amount = Decimal(str(value))
     except InvalidOperation:
-        raise ValueError(f"{value!r} is no amount; write US dollars as a number, like 25") from None
+        raise ValueError(
+            f"{value!r} is not an amount; write US dollars as a number, like 25"
+        ) from None
     if not amount.is_finite() or not _LEAST_USD <= amount <= MAX_USD:
         raise ValueError(
-            f"{value!r} is no amount to spend; write more than 0, and no more than {MAX_USD}"
+            f"{value!r} is not an amount to spend; write more than 0, and no more than {MAX_USD}"
         )
     return int(amount * 1_000_000)
 
@@ -90,7 +92,9 @@ def parse_usd(value: Any) -> int:
 def parse_marginal(value: Any) -> int:
     """Parse the extra USD per hour of using a reservation, into micro-USD. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10_000:
-        raise ValueError(f"{value!r} is no price; write USD per hour, 0 for what is paid already")
+        raise ValueError(
+            f"{value!r} is not a price; write USD per hour, or 0 if it is already paid"
+        )
     return round(value * 1_000_000)
 
 
@@ -100,7 +104,7 @@ def parse_disk_gib(value: Any) -> int:
     factor = 1024 if match and (match[2] or "G")[0].upper() == "T" else 1
     size_gib = float(match[1]) * factor if match else 0.0
     if isinstance(value, bool) or not 0 < size_gib <= 65_536:
-        raise ValueError(f"{value!r} is no disk size; write GiB as a number, like 200, or 1TB")
+        raise ValueError(f"{value!r} is not a disk size; write GiB as a number, like 200, or 1TB")
     return math.ceil(size_gib)
 
 
@@ -109,14 +113,16 @@ def check_store_url(value: Any) -> str:
     scheme, separator, rest = str(value).partition("://")
     if not separator or scheme not in STORE_SCHEMES:
         raise ValueError(
-            f"{value!r} is no store; write file:///folder, or s3://, gs:// or az://bucket"
+            f"{value!r} is not a store; write file:///folder, or s3://, gs:// or az://bucket"
         )
     if scheme == "file" and not rest.startswith("/"):
         raise ValueError(f"{value!r} needs an absolute path; write file:///folder")
     if not rest.isprintable():
-        raise ValueError(f"{value!r} has characters that no address has; write letters and digits")
+        raise ValueError(
+            f"{value!r} has characters that an address cannot have; write letters and digits"
+        )
     if not rest.strip("/") or "@" in rest.split("/")[0] or "?" in rest:
-        raise ValueError(f"{value!r} is no plain address; put credentials under [stores.NAME]")
+        raise ValueError(f"{value!r} is not a plain address; put credentials under [stores.NAME]")
     return str(value).rstrip("/")
 
 
@@ -125,7 +131,7 @@ def parse_bytes(value: Any) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT])B", str(value).strip(), re.IGNORECASE)
     size = float(match[1]) * {"M": 1e6, "G": 1e9, "T": 1e12}[match[2].upper()] if match else 0.0
     if not 0 < size <= 1e15:
-        raise ValueError(f"{value!r} is no size; write one like 420GB or 1.5TB")
+        raise ValueError(f"{value!r} is not a size; write one like 420GB or 1.5TB")
     return round(size)
 
 
@@ -141,14 +147,14 @@ def parse_at_least(value: Any) -> AtLeast:
     """Parse a minimum: 8, "8", "8+", "32GB+" or "4x". Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(Gi?B?)?(x)?\+?", str(value).strip(), re.IGNORECASE)
     if isinstance(value, bool) or not match or not 0 < float(match[1]) <= 1_000_000:
-        raise ValueError(f"{value!r} is no amount; write a number, like 8 or 8+")
+        raise ValueError(f"{value!r} is not an amount; write a number, like 8 or 8+")
     return AtLeast(float(match[1]), per_cpu=match[3] is not None)
 
 
 def parse_cpus(value: Any) -> AtLeast:
     """Parse a minimum number of CPUs: 8, "8" or "8+". Raises ValueError."""
     if isinstance(value, str) and not re.fullmatch(r"[\d.]+\+?", value.strip()):
-        raise ValueError(f"{value!r} is no number of CPUs; write a number, like 8 or 8+")
+        raise ValueError(f"{value!r} is not a number of CPUs; write a number, like 8 or 8+")
     return parse_at_least(value)
 
 
@@ -177,14 +183,14 @@ def parse_accelerators(value: Any) -> Accelerators:
 def _parse_accelerator(name: Any, count: Any) -> tuple[str, int]:
     match = re.fullmatch(r"([A-Za-z][\w .-]*?)(?::(\d+(?:\.\d+)?))?", str(name).strip())
     if not match or (match[2] and count is not None):
-        raise ValueError(f"{name!r} is no accelerator; write one like H100:8")
+        raise ValueError(f"{name!r} is not an accelerator; write one like H100:8")
     written = match[2] if count is None else count
     try:
         number = 1.0 if written is None else float(written)
     except (TypeError, ValueError, OverflowError):
         number = 0.0
     if not 1 <= number <= 1024 or number != int(number):
-        raise ValueError(f"{match[1]}: {written!r} is no possible count; write 1 to 1024 a node")
+        raise ValueError(f"{match[1]}: {written!r} is not a valid count; write 1 to 1024 a node")
     return match[1], int(number)
 
 

@@ -41,12 +41,12 @@ def _origin(
     if block.engine != "spotd":
         findings.refuse(
             _FROM,
-            "is for programs that resume by spotd_hook",
-            "add engine: spotd, or have the program read its weights itself, from file_mounts",
+            "applies only to programs that resume with spotd_hook",
+            "add engine: spotd, or let the program read its weights from file_mounts",
         )
         return None
     if "://" in origin:
-        findings.refuse(_FROM, f"{origin!r} is no path on this machine", "copy it here first")
+        findings.refuse(_FROM, f"{origin!r} is not a path on this machine", "copy it here first")
         return None
     if "/" in origin:
         return CheckpointOrigin(_local(origin, base_dir, _FROM, findings))
@@ -58,7 +58,7 @@ def _origin(
     if base_dir is not None and (base_dir / origin).exists():
         findings.refuse(
             _FROM,
-            f"{origin!r} reads as a job, and is a path here as well",
+            f"{origin!r} could be a job, and is also a path here",
             f"write ./{origin}, or a job's id",
         )
     return CheckpointOrigin(job=match[1], which=match[2] or "")
@@ -109,24 +109,22 @@ def read_caches(block: SpotdBlock, container: str, findings: Findings) -> dict[s
         path = PurePosixPath(written)
         inner = path.relative_to(path.anchor).parts
         if not inner or ".." in inner or not written.isprintable() or inner == ("~",):
-            findings.refuse(key, f"{written!r} is no folder of its own", "write e.g. ~/.cache/pip")
+            findings.refuse(key, f"{written!r} is not a separate folder", "write e.g. ~/.cache/pip")
         elif inner[0].startswith("~") and inner[0] != "~":
-            findings.refuse(key, f"{written!r} is another user's", "write ~/ and the folder")
+            findings.refuse(key, f"{written!r} belongs to another user", "write ~/ and the folder")
         elif container and (path.anchor or inner[0] == "~"):
             message = f"{written!r} is in the container, where the agent cannot see it"
             findings.refuse(key, message, "write one below the workdir, like cache")
         elif outer := next((name for name in paths if _overlap(paths[name], path)), ""):
-            findings.refuse(
-                key, f"{written!r} and {outer!r} are in each other", "keep the outer one"
-            )
+            findings.refuse(key, f"{outer!r} contains {written!r}", "keep the outer one")
         else:
             paths[str(path)] = path
     checkpoint_path = PurePosixPath(block.checkpoint.path or "")
     if checkpoint_path.name and any(_overlap(path, checkpoint_path) for path in paths.values()):
         findings.refuse(
             ("spotd", "cache", "paths"),
-            "has checkpoint.path, which is kept already",
-            "leave it out there",
+            "contains checkpoint.path, which is stored already",
+            "remove checkpoint.path from it",
         )
     return {"caches": tuple(paths), "cache_bytes": block.cache.size}
 
@@ -143,15 +141,15 @@ def read_sources(
     if file.workdir is not None:
         workdir = _local(file.workdir, base_dir, ("workdir",), findings)
         if base_dir is not None and workdir.exists() and not workdir.is_dir():
-            findings.refuse(("workdir",), f"{workdir} is no folder", "name the folder around it")
+            findings.refuse(("workdir",), f"{workdir} is not a folder", "name its parent folder")
     mounts: dict[str, FilePath | None] = {}
     for target, storage in file.file_mounts.items():
         key = ("file_mounts", target)
         folders = target.split("/")
         if not target.strip("/.~") or ".." in folders or "\0" in target:
-            findings.refuse(key, "is no possible target", "write an absolute path, or ~/folder")
+            findings.refuse(key, "is not a valid target", "write an absolute path, or ~/folder")
         if (node_path := target.rstrip("/")) in mounts:
-            findings.refuse(key, "is the same place as another mount", "keep one of the two")
+            findings.refuse(key, "is the target of another mount", "keep one of the two")
         source = storage.source or ""
         mounts[node_path] = None if "://" in source else _local(source, base_dir, key, findings)
     origin = _origin(file.spotd.checkpoint, base_dir, findings)

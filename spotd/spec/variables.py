@@ -47,7 +47,7 @@ def read_environment(
 def _check_names(key: str, values: Mapping[str, str], findings: Findings) -> None:
     for name, value in values.items():
         if not _NAME.fullmatch(name):
-            findings.refuse((key, name), "is no name of a variable", "use letters, digits and _")
+            findings.refuse((key, name), "is not a name of a variable", "use letters, digits and _")
         elif name in _RESERVED or name.startswith("SPOTD_"):
             findings.refuse((key, name), "is set by spotd itself", "choose another name")
         elif "\0" in value:
@@ -77,13 +77,13 @@ def read_secrets(
         elif secret_name not in overrides:
             fix = (
                 f"pass --secret {secret_name} (its value comes from your environment), "
-                f"or have it kept for all jobs: spotctl secret set {secret_name}"
+                f"or store it for all jobs: spotctl secret set {secret_name}"
             )
             findings.refuse(("secrets", name), "the secret has no value", fix)
     values |= overrides
     _check_names("secrets", {**dict.fromkeys(stored, ""), **values}, findings)
     for name in {*values, *stored} & environment.keys():
-        findings.refuse(("secrets", name), "is in envs as well", "keep one of the two")
+        findings.refuse(("secrets", name), "is also in envs", "keep one of the two")
     return values, stored
 
 
@@ -93,10 +93,10 @@ def check_login(
     """Check that a registry login is complete and that its password is a secret."""
     known = {*environment, *secrets}
     if _PASSWORD in environment:
-        findings.refuse(("envs", _PASSWORD), "is shown with the job", "move it under secrets")
+        findings.refuse(("envs", _PASSWORD), "is visible in the job", "move it under secrets")
     elif (_USER in known) != (_PASSWORD in known):
         missing = _PASSWORD if _USER in known else _USER
-        fix = "name it under secrets, and pass --secret or have it kept: spotctl secret set"
+        fix = "name it under secrets, and pass --secret or store it: spotctl secret set"
         findings.refuse(("secrets", missing), "is missing from the registry's login", fix)
 
 

@@ -27,16 +27,18 @@ def parse_work(value: Any) -> WorkAmount:
     text = value.strip().lower().replace("_", "") if isinstance(value, str) else ""
     if match := re.fullmatch(_STEPS, text):
         if not 0 < int(match[1]) <= MAX_STEPS:
-            raise ValueError(f"{value!r} is no number of steps; write one like 100000 steps")
+            raise ValueError(f"{value!r} is not a number of steps; write one like 100000 steps")
         return WorkAmount(steps=int(match[1]))
     try:
         seconds = parse_duration_s(text)
     except ValueError:
         raise ValueError(
-            f"{value!r} is no amount of work; write hours of training like 40h, or 100000 steps"
+            f"{value!r} is not an amount of work; write hours of training like 40h, or 100000 steps"
         ) from None
     if seconds < 1:
-        raise ValueError("no work at all; write hours of training like 40h, or 100000 steps")
+        raise ValueError(
+            "is not a positive amount; write hours of training like 40h, or 100000 steps"
+        )
     return WorkAmount(seconds=seconds)
 
 

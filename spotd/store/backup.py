@@ -130,7 +130,7 @@ def _kind(file: Path) -> bytes:
     for kind in (_SQLITE, _POSTGRES):
         if head.startswith(kind):
             return kind
-    raise StoreError(f"{file} is no backup that `spotctl db backup` made")
+    raise StoreError(f"{file} is not a backup that `spotctl db backup` made")
 
 
 def _seal(file: Path, size: int) -> bytes:

@@ -144,7 +144,7 @@ def _prune_some(conn: Connection, before_us: int) -> int:
         some = select(key).where(condition).limit(PRUNE_ROWS)
         deleted += conn.execute(delete(table).where(key.in_(some))).rowcount
     deleted += conn.execute(delete(refusals).where(refusals.c.at_us < before_us)).rowcount
-    # The price that was in force then is no old one: it may be in force still.
+    # The price that was in force then is not an old one: it may be in force still.
     newer = history.alias()
     replaced = exists().where(
         newer.c.offer_key == history.c.offer_key,

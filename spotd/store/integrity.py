@@ -33,7 +33,7 @@ def check_whole(file: Path) -> None:
             return  # not damage: whoever opens it says what is the matter
         found = str(error)
     except UnicodeDecodeError:
-        found = "its schema is no text"
+        found = "its schema is not text"
     if found != "ok":
         message = " ".join(str(found).split())
         raise StoreError(f"the database {file} is damaged ({message}): {ADVICE}")

@@ -119,7 +119,7 @@ def _ready(node: NodeProjection, _entry: JournalEntry, at_us: int) -> None:
 def _claimed(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     step, manifest = read_int(entry.data, "step", 0), read_text(entry.data, "manifest", "")
     restore_s = read_float(entry.data, "restore_s", 0.0)
-    # It is told when the checkpoint has been read: that was no wait for HEAD.
+    # It is told when the checkpoint has been read: that was not a wait for HEAD.
     before_us = max(node.columns["hello_at_us"], node.columns["ready_at_us"], 1)
     node.first("claimed_at_us", min(at_us, max(before_us, at_us - round(restore_s * S))))
     node.columns["last_step"] = max(node.columns["last_step"], step)
@@ -293,7 +293,7 @@ def _mount_read(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     target, size = read_text(entry.data, "target"), read_int(entry.data, "bytes")
     url = next((bucket.url for bucket in node.job.spec.buckets if bucket.target == target), "")
     if not url:
-        raise WireError(f"field 'target' is {shown(target)}, which is no mount of the job")
+        raise WireError(f"field 'target' is {shown(target)}, which is not a mount of the job")
     if url.startswith("dataset://") and "url" in entry.data:
         url = read_text(entry.data, "url")  # where it is declared, which the job does not say
         if not _STORE.fullmatch(url):

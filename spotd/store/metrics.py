@@ -302,7 +302,7 @@ def _pool_rows(conn: Connection) -> list[PoolRow]:
 
 
 def _save_rows(conn: Connection) -> list[SaveRow]:
-    """Checkpoints by trigger. The empty manifest by which a script finishes is no checkpoint."""
+    """Checkpoints by trigger. The empty manifest by which a script finishes is not a checkpoint."""
     query = (
         select(
             _saves.trigger,

@@ -20,7 +20,7 @@ def pin_folder(job_id: str) -> str:
 def pin_key(job_id: str, name: str) -> str:
     """Return the key of a pin. Raises ValueError for an invalid name."""
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a pin: write up to 31 of a-z, 0-9 and -")
+        raise ValueError(f"{name!r} is not a name of a pin: write up to 31 of a-z, 0-9 and -")
     return pin_folder(job_id) + name
 
 

@@ -239,4 +239,4 @@ def test_what_is_no_trace_is_said(traces: Path, capsys: pytest.CaptureFixture[st
         assert said in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["--traces", str(traces), "--own", "x.npz", "--work-h", "0"])
-    assert "--work-h: 0.0 is no number of hours" in capsys.readouterr().err
+    assert "--work-h: 0.0 is not a number of hours" in capsys.readouterr().err

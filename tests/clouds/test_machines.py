@@ -245,7 +245,7 @@ def test_a_run_that_is_killed_takes_its_machines_along(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     wait_for("its processes to end", lambda: not any(map(alive, pids)), UP_S)
-    with netns.network():  # the next one sweeps what is no process
+    with netns.network():  # the next one sweeps what is not a process
         pass
 
 

@@ -2,8 +2,8 @@
 a real daemon, real SSH and the real agent, and is offered to a job. Needs root;
 without it, a failure.
 
-What `spot-node clean` takes off a disk is played: a namespace is no whole machine, and it refuses
-that. What follows from it is not: the machine lets nobody in any more.
+What `spot-node clean` takes off a disk is played: a namespace is not a whole machine, and it
+refuses that. What follows from it is not: the machine lets nobody in any more.
 """
 
 from __future__ import annotations

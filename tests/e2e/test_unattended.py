@@ -88,7 +88,7 @@ def test_a_run_without_its_box_saves_ends_and_goes_on_when_the_box_is_back(
     box.start_daemon()
     job = box.wait_phase(job_id, {"succeeded", "failed"}, LIMIT_S)
     assert job["phase"] == "succeeded", job["outcome_text"]
-    assert job["failures"] == 0, "nobody's fault is no crash"
+    assert job["failures"] == 0, "nobody's fault is not a crash"
     assert int(saved.read_text()) == STEPS
     assert len(machines(box)) == 2
     wait_for("nothing to be left", lambda: all(m["ended_at_us"] for m in machines(box)), LIMIT_S)

@@ -118,7 +118,7 @@ def _found(folder: Path) -> Found:
 
 
 def _archive(data: bytes) -> bytes:
-    """Headers of what is no gzip yet are given the sums that they should have."""
+    """Headers of what is not gzip yet are given the sums that they should have."""
     if data.startswith(b"\x1f\x8b"):
         return data
     blocks = bytearray(data)

@@ -278,7 +278,7 @@ def _door() -> tuple[Rig, ASGIApp]:
 
 
 def ask_api(data: bytes) -> None:
-    """A line with verb, path and query, then a body: an answer, which is no failure of ours, and
+    """A line with verb, path and query, then a body: an answer, which is not a failure of ours, and
     what is refused has changed nothing. It does not wait, so that nothing takes long."""
     rig, app = _door()
     line, _, body = data.partition(b"\n")

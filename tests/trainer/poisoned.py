@@ -1,4 +1,4 @@
-"""The real trainer, in which some gradients are no numbers: `POISON` in the environment is
+"""The real trainer, in which some gradients are not numbers: `POISON` in the environment is
 "rank:first-last", the steps from 1. Not a test itself."""
 
 from __future__ import annotations

@@ -74,14 +74,14 @@ def parse_index(data: bytes) -> Index:
     except (ValueError, RecursionError):
         raise WireError("the index of a cache is not JSON") from None
     if not isinstance(body, dict):
-        raise WireError("the index of a cache is no object")
+        raise WireError("the index of a cache is not an object")
     parts = tuple(
         Part(read_field(item, "digest", str), read_count(item, "size"))
         for item in read_list(body, "parts", dict)
     )
     for part in parts:
         if not _DIGEST.fullmatch(part.digest) or not 0 < part.size <= PART_BYTES:
-            raise WireError(f"{shown(part.digest)} is no part of a cache")
+            raise WireError(f"{shown(part.digest)} is not part of a cache")
     files = tuple(_parse_file(item, parts) for item in read_list(body, "files", dict))
     if len({cached.file.path for cached in files}) != len(files):
         raise WireError("a file is named twice in the index of a cache")
@@ -96,7 +96,7 @@ def _parse_file(item: Mapping[str, Any], parts: tuple[Part, ...]) -> CachedFile:
     names = file.path.split("/")
     invalid = any(name in {"", ".", ".."} for name in names) or not file.path.isprintable()
     if invalid or (file.link and not stays_inside(file.path, file.link)):
-        raise WireError(f"{shown(file.path)} is no file in a cache")
+        raise WireError(f"{shown(file.path)} is not a file in a cache")
     pieces = tuple(
         Piece(*(read_count(piece, name) for name in ("part", "at", "size")))
         for piece in read_list(item, "pieces", dict)

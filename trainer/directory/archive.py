@@ -124,11 +124,11 @@ def parse_archived(manifest: Manifest) -> ArchivedUnit | None:
     body = read_field(manifest.state, STATE, dict)
     name, paths = read_field(body, "unit", str), tuple(read_list(body, "paths", str))
     if "/" in name or not is_unit(name) or len(paths) != len(manifest.streams):
-        raise WireError(f"{shown(name)} with {len(paths)} paths is no unit of this checkpoint")
+        raise WireError(f"{shown(name)} with {len(paths)} paths is not a unit of this checkpoint")
     for path in paths:
         parts = path.split("/")
         if parts[0] != name or any(part in {"", ".", ".."} or "\0" in part for part in parts):
-            raise WireError(f"{shown(path)} is no path in {shown(name)}")
+            raise WireError(f"{shown(path)} is not a path in {shown(name)}")
     number = None if body.get("number") is None else read_count(body, "number")
     return ArchivedUnit(name, number, paths)
 

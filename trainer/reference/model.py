@@ -30,7 +30,9 @@ class Shape:
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} is no multiple of heads {self.heads}: change one")
+            raise ValueError(
+                f"width {self.width} is not a multiple of heads {self.heads}: change one"
+            )
 
 
 class Attention(nn.Module):

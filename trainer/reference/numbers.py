@@ -43,7 +43,9 @@ class DivergenceGuard:
         self._bad_steps += 1
         if self._bad_steps == 1:
             kind = "gradient" if math.isfinite(loss) else "loss"
-            self._warn(f"the {kind} of step {step} is no finite number: nothing is learned from it")
+            self._warn(
+                f"the {kind} of step {step} is not a finite number: nothing is learned from it"
+            )
         if self._bad_steps < BAD_STEPS:
             return True
         self._bad_steps = 0

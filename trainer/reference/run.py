@@ -204,7 +204,7 @@ class Run:
         if self.checkpointer is None:
             return True
         if not self.state.is_finite():
-            message = f"step {step} is not saved: its weights are no finite numbers"
+            message = f"step {step} is not saved: its weights are not finite numbers"
             if not self.world.rank:
                 self.link.send(WARNING, {"text": message})
             return False

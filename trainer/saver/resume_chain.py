@@ -55,7 +55,7 @@ class ResumeChain:
 
         Skips damaged manifests and reports them. Raises MismatchError if the checkpoint was made
         with another `config`, UnusableError if none is left, and StoreUnavailableError if the store
-        does not answer, because an outage is no reason to use an older checkpoint.
+        does not answer, because an outage is not a reason to use an older checkpoint.
         """
         while self._candidates:
             ref = self._candidates[0]

@@ -151,7 +151,7 @@ def _read_back(
 ) -> bool:
     """Call `ReadBack.resume`; after damage the next call starts from the beginning.
 
-    Damage is no error if somebody deleted the checkpoint meanwhile and it is not the newest.
+    Damage is not an error if somebody deleted the checkpoint meanwhile and it is not the newest.
     """
     ref = read.ref
     try:

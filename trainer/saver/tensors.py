@@ -20,7 +20,7 @@ def itemsize(dtype: str) -> int:
     if dtype == "bool":
         return 1
     if bits is None or not int(bits[0]) or int(bits[0]) % 8:
-        raise CorruptError(f"{dtype!r} is no type of tensors that is known here")
+        raise CorruptError(f"{dtype!r} is not a type of tensors that is known here")
     return int(bits[0]) // 8
 
 

@@ -22,7 +22,7 @@ def check_alert_routes(context: ApiContext, now_us: int) -> list[Check]:
     except StoreError:
         return []  # the database check reports it
     if not routes:
-        message = "no route: alerts are lines of the daemon's own log, and nobody is sent them"
+        message = "no route: alerts are only written to the daemon's log"
         fix = "add [alerts.routes.default] to config.toml"
         return [Check("alerts", True, message, fix, doubtful=True)]
     return [_check(name, *routes[name], rows.get(name), now_us) for name in routes]
@@ -37,7 +37,7 @@ def _check(name: str, problem: str, out_of_use: bool, row: RouteRow | None, now_
         return Check(label, False, f"{problem}; {delivery}{waiting}", fix)
     if out_of_use:
         fix = f"give it the URL of a webhook that is there, then: {test}"
-        return Check(label, False, f"out of use: it was told so by the address; {delivery}", fix)
+        return Check(label, False, f"out of use: its address refused it for good; {delivery}", fix)
     if row and row.error:
         late = now_us - row.since_us > LATE_US
         return Check(label, not late, f"{delivery}{waiting}", test, doubtful=not late)
@@ -52,7 +52,7 @@ def _last_delivery(row: RouteRow | None, now_us: int) -> str:
 
 
 def _last_error(row: RouteRow) -> str:
-    return f"the last try said: {row.error}"
+    return f"the last attempt failed: {row.error}"
 
 
 def _ago(us: int) -> str:

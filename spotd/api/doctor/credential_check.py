@@ -23,7 +23,9 @@ def _check(reach: StoreReach) -> Check:
         fix = "see docs/security.md for the rights that lending takes, and [stores] in config.toml"
         return Check(name, False, f"{reach.url}: {reach.error}", fix)
     if reach.way is AccessMethod.NONE:
-        message = f"{reach.url}: its machines cannot save there, they have no right and no keys"
+        message = (
+            f"{reach.url}: its machines cannot save there; they have neither permission nor keys"
+        )
         return Check(name, False, message, _fix(reach))
     alone_s = unattended_s(reach.way, reach.lasts_s, reach.limit_s)
     lease = f" for {_hours(reach.lasts_s)}" if reach.way is AccessMethod.LENT else ""

@@ -124,7 +124,7 @@ def _check_checkpoints(context: ApiContext) -> list[Check]:
     if url.startswith("file:") and rented and not context.is_shared(url):
         message = f"{url} is a folder, which machines of {', '.join(rented)} do not have"
         advice = (
-            "set checkpoint.store in config.toml to a bucket, as s3://, gs:// or az://; or say "
+            "set checkpoint.store in config.toml to a bucket, as s3://, gs:// or az://; or set "
         )
         return [
             Check("checkpoint store", False, message, f"{advice}shared = true in [stores.NAME]")
@@ -160,7 +160,7 @@ def _check_quarantine(context: ApiContext) -> list[Check]:
         reason = context.store.deployment.quarantine()
     except StoreError:
         return []  # the database check reports it
-    advice = "look at what the clouds list, then: spotctl quarantine release"
+    advice = "check what the clouds list, then run: spotctl quarantine release"
     return [Check("quarantine", False, reason, advice)] if reason else []
 
 
@@ -168,10 +168,12 @@ def _check_blocked(context: ApiContext) -> list[Check]:
     """Report what stops the daemon from working, while it lasts."""
     contested = context.contested()
     if contested:
-        advice = "look at `spotctl nodes` on both, and stop the one that is wrong"
+        advice = "compare `spotctl nodes` on both, and stop the wrong one"
         return [Check("deployment", False, contested, advice)]
     reason = context.safe_mode()
-    advice = "see `journalctl -u spotd` for what it crashed of, then: spotctl safe-mode leave"
+    advice = (
+        "find the cause of the crashes in `journalctl -u spotd`, then run: spotctl safe-mode leave"
+    )
     return [Check("safe mode", False, reason, advice)] if reason else []
 
 
@@ -202,7 +204,7 @@ def worst_case(market: Market, nodes: Iterable[Node], now_us: int) -> list[Check
     ]
     count = f"{len(machines)} machine{'' if len(machines) == 1 else 's'}"
     ours = f"{count}, {_cost_text(machines)} at most"
-    leak = f"{_cost_text([(dearest, unattended_us)])} with spot-reaper; else until you end it"
+    leak = f"{_cost_text([(dearest, unattended_us)])} with spot-reaper; otherwise until you end it"
     return [Check("if spotd dies", True, ours), Check("if one leaks", True, leak)]
 
 

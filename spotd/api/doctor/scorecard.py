@@ -77,7 +77,7 @@ def _spot(store: Store, now_us: int) -> Judgement:
     rows = [r for r in store.ledger.segments() if not r.end_us or r.end_us > now_us - LATELY_US]
     total = bill(rows, now_us)
     if total.discount is None:
-        return None, "no machine with a price on demand in 30 days", ""
+        return None, "no machine with an on-demand price in 30 days", ""
     message = f"{total.discount * 100:.1f} % below the price on demand, of machines of 30 days"
     return total.discount > 0, message, "" if total.discount > 0 else "spotctl plan job.yaml"
 
@@ -87,7 +87,7 @@ def _scaling(jobs: Sequence[Job]) -> Judgement:
     fixed = [job for job in gangs if not shrinks(job.spec)]
     if not gangs:
         return None, "no job of several machines", ""
-    message = f"{len(gangs) - len(fixed)} of {len(gangs)} gangs go on with fewer machines"
+    message = f"{len(gangs) - len(fixed)} of {len(gangs)} gangs continue with fewer machines"
     return not fixed, message, "spotd.on_node_loss: shrink, or wait-then-shrink" if fixed else ""
 
 
@@ -107,7 +107,7 @@ def _sizes(store: Store, jobs: Sequence[Job], now_us: int) -> Judgement:
     measured = [(name, use["gpu"]) for name, use in used if use and use["gpu"] is not None]
     idle = [name for name, share in measured if share < BUSY]
     if not measured:
-        return None, "no GPU was measured lately", ""
+        return None, "no GPU was measured recently", ""
     busy = len(measured) - len(idle)
     message = f"{busy} of {len(measured)} jobs use {BUSY * 100:.0f} % of their GPUs or more"
     return not idle, message, f"spotctl rightsize {idle[0]}" if idle else ""

@@ -28,8 +28,8 @@ def ssh_access(call: ApiRequest) -> dict[str, Any]:
     try:
         call.context.admit(node, call.actor, pair.public)
     except LinkError as error:
-        message = f"the machine of job {job.name} does not let anybody in now: {error}"
-        raise conflict(message, f"spotctl show {job.name}, and again in a moment") from None
+        message = f"the machine of job {job.name} accepts no login now: {error}"
+        raise conflict(message, f"check spotctl show {job.name} and retry") from None
     try:
         check_enabled(call)
     except ApiError:
@@ -52,7 +52,7 @@ def _machine(call: ApiRequest) -> tuple[Job, Node]:
     if not nodes:
         raise conflict(
             f"job {job.name} has no machine that can be reached now",
-            f"spotctl show {job.name} says what it is waiting for",
+            f"spotctl show {job.name} shows what it is waiting for",
         )
     return job, max(nodes, key=lambda n: (n.state is NodeState.RUNNING, n.chosen, n.generation))
 

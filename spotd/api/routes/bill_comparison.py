@@ -27,7 +27,9 @@ def reconcile_bill(call: ApiRequest) -> dict[str, Any]:
     """
     cloud = call.text("cloud")
     if cloud not in EXPORTS:
-        raise bad_input(f"there is no bill of {cloud[:40]!r}", f"one of {', '.join(EXPORTS)}")
+        raise bad_input(
+            f"{cloud[:40]!r} has no supported bill format", f"one of {', '.join(EXPORTS)}"
+        )
     dry_run = call.body.get("dry_run") is True
     credits_microusd = call.body.get("credits_microusd", 0)
     if type(credits_microusd) is not int or abs(credits_microusd) >= MOST_US:

@@ -94,7 +94,7 @@ def check_project(call: ApiRequest, spec: JobSpec) -> list[str]:
 def record_override(call: ApiRequest, job: Job, text: str) -> None:
     """Record that no budget stops the job until the month ends."""
     if text:
-        event_text = f"{call.actor or 'somebody'} lets {job.name} go beyond a budget: {text}"
+        event_text = f"{call.actor or 'somebody'} lets {job.name} exceed a budget: {text}"
         key = override_key(job.id)
         event = Event(OVERRIDE, event_text, severity=Severity.WARNING, alert=True, key=key)
         call.context.store.events.add(job.id, event, call.now_us)

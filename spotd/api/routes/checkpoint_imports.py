@@ -51,7 +51,7 @@ async def receive_shard(
                 await run_in_threadpool(spool.write, part)
             check.end()
         except DamagedError as error:
-            raise bad_input(f"what came is not what was sent: {error}", _AGAIN) from None
+            raise bad_input(f"the received data is damaged: {error}", _AGAIN) from None
         spool.flush()
         try:
             await run_in_threadpool(imports.put_shard, objects, job_id, shard, Path(spool.name))
@@ -94,7 +94,7 @@ def _manifest(call: ApiRequest, job_id: str) -> Manifest:
     for stream, shards in enumerate(manifest.streams):
         for number, shard in enumerate(shards.shards):
             if shard.key != imports.shard_key(job_id, manifest.step, stream, number):
-                raise bad_input(f"{shard.key[:80]!r} is no shard of this import", _AGAIN)
+                raise bad_input(f"{shard.key[:80]!r} is not a shard of this import", _AGAIN)
     if not manifest.tensors or not manifest.shards or manifest.step >= _MOST:
         raise bad_input("the manifest has no tensors, no bytes or no such step", _AGAIN)
     return manifest
@@ -120,9 +120,9 @@ def _shard(job_id: str, query: Mapping[str, str]) -> Shard:
 def _unused_job_id(context: ApiContext, job_id: str) -> str:
     """Return the id if no job has it. Raises ApiError."""
     if not _ID.fullmatch(job_id):
-        raise bad_input(f"{job_id[:80]!r} is no job's id", "POST /v1/imports gives one")
+        raise bad_input(f"{job_id[:80]!r} is not a job's id", "POST /v1/imports returns one")
     if context.store.jobs.names([job_id]):
-        raise conflict(f"there is a job {job_id} already", "POST /v1/imports gives another id")
+        raise conflict(f"job {job_id} already exists", "POST /v1/imports returns a new id")
     return job_id
 
 
@@ -131,4 +131,4 @@ def _open(context: ApiContext, url: str) -> ObjectStore:
         return context.open_store(url)
     except (StoreConfigError, StoreDeniedError) as error:
         message = f"the daemon cannot open the store {url[:200]!r}: {error}"
-        raise bad_input(message, "name one that [stores] in its config.toml has") from None
+        raise bad_input(message, "name one of [stores] in its config.toml") from None

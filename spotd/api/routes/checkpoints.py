@@ -120,9 +120,7 @@ def pin_checkpoint(call: ApiRequest) -> dict[str, Any]:
     try:
         pin(objects, job.id, new_pin)
     except DamagedError as error:
-        raise conflict(
-            str(error), f"spotctl ckpt ls {job.name}, and pin one that is there"
-        ) from None
+        raise conflict(str(error), f"spotctl ckpt ls {job.name}, and pin an existing one") from None
     return {"kind": "Pin", "job": job.name, "pin": name, "step": saved.ref.step}
 
 
@@ -158,24 +156,25 @@ def remove_checkpoint(call: ApiRequest) -> dict[str, Any]:
         raise conflict(f"step {saved.ref.step} is pinned as {pins}", advice)
     if checkpoints.head is not None and saved.ref == checkpoints.head.current:
         if job.outcome is None:
-            message = f"step {saved.ref.step} is the newest, and job {job.name} goes on from it"
+            message = f"step {saved.ref.step} is the newest, and job {job.name} resumes from it"
             raise conflict(message, f"spotctl cancel {job.name} first, or remove an older one")
         if call.body.get("last") is not True:
             message = (
-                f"step {saved.ref.step} is the newest: nothing of job {job.name} is left after it"
+                f"step {saved.ref.step} is the newest: job {job.name} would have no checkpoint left"
             )
-            raise conflict(message, "the same with --last, if that is meant")
+            raise conflict(message, "add --last to delete it anyway")
     newest = checkpoints.newest
     if job.outcome is None and newest is not None and newest.problem and not saved.problem:
         message = (
-            f"the newest, step {newest.ref.step}, {newest.problem}: job {job.name} needs older ones"
+            f"the newest, step {newest.ref.step}, {newest.problem}: job {job.name} needs the older "
+            "ones"
         )
         raise conflict(message, f"spotctl cancel {job.name} first, or wait for its next checkpoint")
     try:
         count = remove(objects, job.id, saved)
     except DamagedError as error:
         raise conflict(
-            str(error), "look who wrote that: `spotctl audit`, and the machine's log"
+            str(error), "find out who wrote it: `spotctl audit`, and the machine's log"
         ) from None
     call.context.store.checkpoints.record_removed(job.id, saved.ref.manifest, call.now_us)
     return {"kind": "Removed", "job": job.name, "step": saved.ref.step, "objects": count}
@@ -212,4 +211,4 @@ def _read_checkpoints(call: ApiRequest, job: Job) -> CheckpointList:
         return read_kept(_stores(call, job), job.id)
     except wire.WireError as error:
         message = f"the checkpoints of job {job.name} in {job.spec.checkpoint.store}: {error}"
-        raise conflict(message, "restore that object from a copy of the bucket") from None
+        raise conflict(message, "restore this object from a copy of the bucket") from None

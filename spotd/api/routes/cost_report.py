@@ -133,8 +133,8 @@ def _by_day(
     )
     since_us = max(window.since_us, min(starts_us, default=window.until_us))
     if window.until_us - since_us > MOST_DAYS * DAY_US:
-        fix = "--since 90d, or --until as well"
-        raise bad_input(f"by day is of at most {MOST_DAYS} days", fix)
+        fix = "use --since 90d, or add --until"
+        raise bad_input(f"a report by day covers at most {MOST_DAYS} days", fix)
     costs: dict[str, int] = {}
     for from_us, to_us in days(since_us, window.until_us):
         day = Window(from_us, to_us)

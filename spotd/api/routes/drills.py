@@ -54,14 +54,14 @@ def order_drill(call: ApiRequest) -> dict[str, Any]:
     store = call.context.store
     existing = [drill for drill in store.drills.rows() if drill.id == drill_id]
     if existing and existing[0].job_id != job.id:
-        raise conflict(f"the drill {drill_id} is one of another job", "leave the id out")
+        raise conflict(f"the drill {drill_id} belongs to another job", "leave the id out")
     if not existing:
         _refuse_second(store, job, drill_id)
         _terms(call, job, kind, within_s)
         drill = FaultDrill(drill_id, job.id, kind, call.actor, call.now_us, within_s)
         existing = [store.drills.add(drill)]
         _refuse_second(store, job, drill_id)
-        message = f"a drill ({kind.value}) was asked for by {call.actor or 'somebody'}"
+        message = f"{call.actor or 'a user'} requested a drill ({kind.value})"
         store.events.add(job.id, Event(DRILLED, message, data={"drill": drill_id}), call.now_us)
     return {
         "kind": "Drill",
@@ -75,7 +75,7 @@ def _refuse_second(store: Store, job: Job, drill_id: str) -> None:
     for drill in store.drills.rows(job.id, unfinished=True):
         if drill.id != drill_id:
             description = f"{drill.kind.value}, by {drill.actor or 'somebody'}"
-            message = f"a drill of {job.name} is under way already ({description})"
+            message = f"a drill of {job.name} is already running ({description})"
             raise conflict(message, f"spotctl drill ls --job {job.name}")
 
 
@@ -89,7 +89,10 @@ def _terms(call: ApiRequest, job: Job, kind: DrillKind, within_s: float) -> dict
     obstacle = obstacle or why_not(view, market, kind, within_s, now_us)
     if obstacle:
         raise ApiError(
-            409, "refused", f"no drill of {job.name}: {obstacle}", f"spotctl why {job.name}"
+            409,
+            "refused",
+            f"cannot start a drill of {job.name}: {obstacle}",
+            f"spotctl why {job.name}",
         )
     if kind is not DrillKind.AGENT:
         check_budgets(call, store.jobs.users([job.id]).get(job.id, ""), job.spec, job)
@@ -108,7 +111,7 @@ def _kind(text: str) -> DrillKind:
         return DrillKind(text)
     except ValueError:
         known = ", ".join(kind.value for kind in DrillKind)
-        raise bad_input(f"kind: {text!r} is no kind of drill", f"one of {known}") from None
+        raise bad_input(f"kind: {text!r} is not a kind of drill", f"one of {known}") from None
 
 
 def _within(text: str) -> float:
@@ -118,7 +121,7 @@ def _within(text: str) -> float:
         within_s = 0.0
     if not _LEAST_S <= within_s <= _MOST_S:
         fix = f"from {_LEAST_S:.0f} to {_MOST_S:.0f} seconds"
-        raise bad_input(f"within_s: {text!r} is no time for a job to come back", fix)
+        raise bad_input(f"within_s: {text!r} is not a valid time limit for a recovery", fix)
     return within_s
 
 

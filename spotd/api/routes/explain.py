@@ -88,7 +88,7 @@ def _console(call: ApiRequest, view: View) -> list[str]:
         return []
     lines = row.event.data.get("lines")
     output = [str(line) for line in lines] if isinstance(lines, list) else []
-    return [row.event.text.partition(" ended with")[0] + " said last:", *output]
+    return [row.event.text.partition(" ended with")[0] + " printed last:", *output]
 
 
 def _decide(view: View, market: Market, user: str, now_us: int) -> Plan:

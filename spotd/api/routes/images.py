@@ -55,7 +55,7 @@ def _places(call: ApiRequest, wanted: Iterable[OfferRequest]) -> tuple[OfferRequ
     """
     image_makers = call.context.image_makers()
     if not image_makers:
-        message = "no cloud of the configuration makes images of machines"
+        message = "no configured cloud can make machine images"
         raise bad_input(message, "bake in aws, gcp or azure: spotctl init")
     cloud, region, instance_type = (
         call.text("cloud"),
@@ -64,7 +64,7 @@ def _places(call: ApiRequest, wanted: Iterable[OfferRequest]) -> tuple[OfferRequ
     )
     if cloud and cloud not in image_makers and cloud not in image_makers.values():
         raise bad_input(
-            f"cloud: {cloud} makes no images of machines",
+            f"cloud: {cloud} cannot make machine images",
             f"one of {', '.join(sorted(image_makers))}",
         )
     requests: dict[OfferRequest, None] = {}
@@ -86,7 +86,7 @@ def _places(call: ApiRequest, wanted: Iterable[OfferRequest]) -> tuple[OfferRequ
         ]
         requests |= dict.fromkeys(replace(placed, cloud=name) for name in image_clouds)
     if not requests:
-        message = "resources: none of the clouds that the file names makes images of machines"
+        message = "resources: none of the clouds in the file can make machine images"
         raise bad_input(message, f"--infra with one of {', '.join(sorted(image_makers))}")
     return tuple(requests)
 

@@ -118,7 +118,7 @@ def parse_job(call: ApiRequest, secrets: Mapping[str, str], *, bake: bool = Fals
         return parsed
     if not _NAME.fullmatch(name):
         raise bad_input(
-            f"{name!r} is no possible name for a job",
+            f"{name!r} is not a valid name for a job",
             "up to 63 letters, digits, '.', '_' and '-', a letter or digit at both ends",
         )
     return replace(parsed, spec=replace(parsed.spec, name=name))
@@ -174,7 +174,7 @@ def submit_parsed(call: ApiRequest, parsed: ParsedJobFile) -> dict[str, Any]:
         raise user_disabled(call.actor) from None
     except DuplicateIdError:
         raise conflict(
-            f"this database has job {lost_id} already: only one that it lacks is taken over",
+            f"job {lost_id} is already in this database: --continue is for a job that it lacks",
             f"spotctl show {lost_id}; leave --continue out to submit a new job",
         ) from None
     except DuplicateNameError as error:
@@ -206,7 +206,7 @@ def _predecessor_id(call: ApiRequest, name: str) -> str:
     if predecessor.outcome not in (None, Outcome.SUCCEEDED):
         message = (
             f"spotd.after: {predecessor.name} ({predecessor.id}) {predecessor.outcome.value}: "
-            "nothing comes after it"
+            "no job can follow it"
         )
         raise bad_input(message, "submit that one again first, or leave spotd.after out")
     if predecessor.spec.bake:
@@ -243,7 +243,7 @@ def _check_imported(parsed: ParsedJobFile, lost_id: str) -> None:
     The daemon cannot read the user's files.
     """
     if parsed.origin is not None and not lost_id:
-        message = "checkpoint.from was not imported, and the job would begin with nothing"
+        message = "checkpoint.from was not imported, so the job would start without weights"
         raise bad_input(message, "submit with spotctl run, which imports it first")
 
 
@@ -256,7 +256,7 @@ def _check_store(call: ApiRequest, url: str, key: str = "checkpoint.store") -> N
         call.context.open_store(url)
     except (StoreConfigError, StoreDeniedError) as error:
         message = f"the daemon cannot open {key} {url}: {error}"
-        fix = "mend that where spotd runs ([stores] in its config.toml), or name another store"
+        fix = "fix [stores] in the daemon's config.toml, or name another store"
         raise bad_input(message, fix) from None
 
 
@@ -272,7 +272,7 @@ def _check_shards(call: ApiRequest, spec: JobSpec) -> None:
         _check_store(call, url, "checkpoint.shards")
         if not all(place_among(url, places)[:2]):
             raise bad_input(
-                f"checkpoint.shards: in which region {url} is, nobody has said, so that no machine "
+                f"checkpoint.shards: the region of {url} is unknown, so no machine "
                 "would save there",
                 "add a [stores.NAME] section with its url and region (and cloud, where the URL "
                 "does not say that) to config.toml",
@@ -296,9 +296,10 @@ def _check_folder(call: ApiRequest, spec: JobSpec) -> None:
         return
     raise bad_input(
         f"checkpoint.store {url} is a folder, and the job may run on rented machines "
-        f"({', '.join(providers)}), which do not have it: what they save would be lost with them",
+        f"({', '.join(providers)}), which do not have it: "
+        "their checkpoints would be lost with them",
         "name a bucket as checkpoint.store (s3://, gs:// or az://); or name a local cloud in "
-        "resources; or, where each of these machines has that folder mounted, say shared = true in "
+        "resources; or, if each of these machines mounts that folder, set shared = true in "
         "a [stores.NAME] section of config.toml with its url",
     )
 
@@ -315,7 +316,9 @@ def _warnings(call: ApiRequest, spec: JobSpec) -> list[str]:
         return [f"{prefix} fits: the job waits for one that does; see `spotctl plan`"]
     if all(row.excluded and not row.until_us for row in ranked):
         reason = ranked[0].excluded
-        return [f"none of the {len(ranked)} offers that fit is to be had now ({reason}): it waits"]
+        return [
+            f"none of the {len(ranked)} matching offers is available now ({reason}): the job waits"
+        ]
     checkpoint = spec.checkpoint
     cloud = call.context.store_cloud(checkpoint.store)
     # With a shard store near the machine, its saves cause no egress.
@@ -341,7 +344,7 @@ def _packages(call: ApiRequest, parsed: ParsedJobFile) -> tuple[Mount, ...]:
     if mismatched:
         names = ", ".join(target or "the workdir" for target in mismatched)
         raise bad_input(
-            f"the packages sent are not those that the job file names: {names}",
+            f"the uploaded packages do not match the job file: {names}",
             "submit with spotctl run, which packs and uploads what the file names",
         )
     return tuple(_package(call, target, by_target[target]) for target in wanted)
@@ -399,7 +402,7 @@ def _set_desired(call: ApiRequest, desired: Desired) -> dict[str, Any]:
     if job.desired is not desired:
         store, now_us = call.context.store, call.now_us
         job = store.jobs.set_desired(job.id, desired, now_us)
-        message = f"{verb} asked for by {call.actor or 'somebody'}"
+        message = f"{verb} requested by {call.actor or 'a user'}"
         store.events.add(job.id, Event(kind=verb, text=message), now_us)
     return {"kind": "Job", **_summary(call, job), **({"override": override} if override else {})}
 

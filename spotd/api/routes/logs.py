@@ -174,7 +174,7 @@ def _check_name(name: str, known: set[str]) -> None:
 def _cursor(call: ApiRequest) -> dict[str, int]:
     value = call.body.get("cursor") or {}
     if not isinstance(value, dict) or not all(isinstance(v, int) for v in value.values()):
-        raise bad_input("cursor is not one that the daemon gave", "start again without it")
+        raise bad_input("cursor is not from this daemon", "start again without it")
     return dict(value)
 
 

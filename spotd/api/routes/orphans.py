@@ -13,7 +13,7 @@ from spotd.domain.market import Market
 from spotd.planner.core.orphan_policy import HeldLeftover, HeldMachine, OrphanAction, leftovers_of
 
 NAMED = 5  # ids in one line
-ADVICE = "spotctl orphans says why they are held; spotctl orphans end ends them"
+ADVICE = "spotctl orphans shows why they are held; spotctl orphans end ends them"
 PriceKey = tuple[
     str, str, str, CapacityType
 ]  # the key of a price: provider, zone, type, capacity type
@@ -51,7 +51,7 @@ def check_held(
         checks.append(Check("held machines", False, message, ADVICE))
     ids = [item.leftover.leftover_id for item in leftovers if item.fate is OrphanAction.HOLD]
     if ids:
-        message = f"{_ids_text(ids)}: disks, addresses and cards that hang on no machine"
+        message = f"{_ids_text(ids)}: disks, addresses and network cards without a machine"
         checks.append(Check("held leftovers", False, message, ADVICE))
     return checks
 
@@ -93,7 +93,7 @@ def end_orphans(call: ApiRequest) -> dict[str, Any]:
         store.orphans.release(name, now_us)
     actor = call.actor or "somebody"
     message = (
-        f"{actor} released what was held: machines {len(held)}, leftovers {len(leftovers)}; "
+        f"{actor} released held resources: machines {len(held)}, leftovers {len(leftovers)}; "
         "the next sweep ends them"
     )
     event = Event(
@@ -111,7 +111,7 @@ def _check_order(call: ApiRequest, ids: Sequence[str]) -> None:
     reason = call.context.store.deployment.quarantine()
     if ids and reason:
         message = f"nothing is ended while the database is in quarantine: {reason}"
-        raise conflict(message, "spotctl quarantine release, when nothing in the list is wanted")
+        raise conflict(message, "spotctl quarantine release, if nothing in the list is needed")
     expected = call.body.get("ids")
     if expected is None:
         return
@@ -120,8 +120,10 @@ def _check_order(call: ApiRequest, ids: Sequence[str]) -> None:
     unexpected = [item for item in ids if item not in expected]
     if unexpected:
         names = ", ".join(unexpected[:NAMED])
-        message = f"nothing is ended: {len(unexpected)} more than you saw are held by now: {names}"
-        raise conflict(message, "look at `spotctl orphans` again")
+        message = (
+            f"nothing is ended: {len(unexpected)} more are held now than you confirmed: {names}"
+        )
+        raise conflict(message, "check `spotctl orphans` again")
 
 
 def _machine_data(held: HeldMachine, prices: Mapping[PriceKey, int]) -> dict[str, Any]:

@@ -73,6 +73,6 @@ def _too_large(size: int) -> ApiError:
     return ApiError(
         413,
         "too_large",
-        f"a package may have {limit_mib} MiB, this one has at least {size >> 20} MiB",
+        f"a package may have up to {limit_mib} MiB, but this one has at least {size >> 20} MiB",
         "list what the job does not need in .skyignore, and keep data in a bucket",
     )

@@ -34,7 +34,7 @@ def read_policy(call: ApiRequest) -> dict[str, Any]:
     types = [word for word in call.query.get("types", "").split(",") if word]
     if invalid := [word for word in types if not _TYPE.fullmatch(word)]:
         raise bad_input(
-            f"{invalid[0][:40]!r} is no instance type", "write them like p5.*,g6e.12xlarge"
+            f"{invalid[0][:40]!r} is not an instance type", "write them like p5.*,g6e.12xlarge"
         )
     facts = replace(
         facts,

@@ -33,11 +33,11 @@ def head_of_lost_job(call: ApiRequest, job_id: str, checkpoint: CheckpointSpec) 
     """
     if checkpoint.engine != "spotd":
         raise bad_input(
-            f"checkpoint.engine is {checkpoint.engine}: HEAD does not say where such a job goes on",
-            "submit it as a new job: its program finds what it saved",
+            f"checkpoint.engine is {checkpoint.engine}: HEAD has no resume point of such a job",
+            "submit it as a new job: its program finds its own saves",
         )
     if not _ID.fullmatch(job_id):  # the id becomes part of a key of the store
-        raise bad_input(f"{job_id[:80]!r} is no job's id", "an id is j and nine characters")
+        raise bad_input(f"{job_id[:80]!r} is not a job's id", "an id is j and nine characters")
     objects = call.context.open_store(checkpoint.store)
     try:
         head = read_head(objects, job_id, call.now_us)
@@ -47,11 +47,11 @@ def head_of_lost_job(call: ApiRequest, job_id: str, checkpoint: CheckpointSpec) 
     except (wire.WireError, StoreDeniedError) as error:
         message = f"HEAD of job {job_id} in {checkpoint.store} cannot be read: {error}"
         raise bad_input(
-            message, "see that spotd may read there, or submit it as a new job"
+            message, "give spotd read access there, or submit it as a new job"
         ) from None
     if head.final:
         raise conflict(
-            f"job {job_id} has finished, at step {head.step}: nothing is left to go on with",
+            f"job {job_id} has finished at step {head.step}: nothing is left to train",
             "submit it as a new job, to train again from the beginning",
         )
     return head
@@ -74,8 +74,8 @@ def _advice(call: ApiRequest, objects: ObjectStore) -> str:
     except ObjectsError:
         pass  # the jobs listed until then are still valid
     if not resumable:
-        return "no job that could go on was seen there: name the checkpoint.store that it had"
-    return f"one of those that can go on there: {', '.join(resumable)}"
+        return "no job that could resume was found there: name its checkpoint.store"
+    return f"one of those that can be resumed there: {', '.join(resumable)}"
 
 
 def _jobs_in(objects: ObjectStore) -> Iterator[str]:
@@ -91,13 +91,13 @@ def _jobs_in(objects: ObjectStore) -> Iterator[str]:
 
 def record_continuation(call: ApiRequest, job: Job, head: HeadSnapshot) -> list[str]:
     """Add the job's first event, and return warnings about machines that it still has."""
-    place = f"in {job.spec.checkpoint.store}, as {call.actor or 'somebody'} asked"
+    place = f"in {job.spec.checkpoint.store}, requested by {call.actor or 'a user'}"
     message = (
-        f"goes on from step {head.step}, which generation {head.generation} of a lost database "
+        f"resumes from step {head.step}, which generation {head.generation} of a lost database "
     )
     message += f"left {place}"
     if is_imported(head.manifest):
-        message = f"begins with what was imported as step {head.step} {place}"
+        message = f"starts from the import at step {head.step} {place}"
     call.context.store.events.add(job.id, Event(kind="continued", text=message), call.now_us)
     instances = [item.instance for item in call.context.held()]
     ids = ", ".join(item.instance_id for item in instances if item.tags.get("spotd-job") == job.id)

@@ -25,7 +25,7 @@ def job_sizing(call: ApiRequest) -> dict[str, Any]:
     if not model_fields:
         raise bad_input(
             f"the job file of {job.name} has no spotd.model",
-            "spotctl rightsize FILE, or --model NAME, says it for one that has",
+            "add spotd.model to a file and run spotctl rightsize FILE, or give --model NAME",
         )
     measured = measured_of(call.context.store, job, task_of(model_fields))
     return {

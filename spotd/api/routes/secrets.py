@@ -43,8 +43,8 @@ def set_secret(call: ApiRequest) -> dict[str, Any]:
     """Keep `value` under the name of the path, instead of what had that name."""
     name, value = call.path["name"], call.text("value")
     if not _NAME.fullmatch(name) or name.startswith("SPOTD_"):
-        fix = "use up to 128 letters, digits and _, not beginning with a digit or SPOTD_"
-        raise bad_input(f"{name[:60]!r} is no name of a secret", fix)
+        fix = "use up to 128 letters, digits and _, not starting with a digit or SPOTD_"
+        raise bad_input(f"{name[:60]!r} is not a name of a secret", fix)
     if not value or len(value.encode()) > MAX_VALUE_BYTES or "\0" in value:
         limit = MAX_VALUE_BYTES >> 10
         message = f"the value of {name} is empty, has a zero byte, or more than {limit} KiB"
@@ -70,9 +70,9 @@ def remove_secret(call: ApiRequest) -> dict[str, Any]:
     ]
     if users:
         message = f"{name} is needed by {', '.join(sorted(users))}"
-        raise conflict(message, "cancel what needs it first, or set another value")
+        raise conflict(message, "cancel these jobs first, or set another value")
     if not store.secrets.delete(name):
-        raise not_found(f"no secret {name[:60]!r} is kept", "spotctl secret ls")
+        raise not_found(f"there is no secret {name[:60]!r}", "spotctl secret ls")
     return {"kind": "Secret", "name": name}
 
 
@@ -82,7 +82,7 @@ def rotate_key(call: ApiRequest) -> dict[str, Any]:
         unread = call.context.rotate_key()
     except StaleKeyError:
         raise conflict(
-            "another spotd of this database changed the key just now", "spotctl doctor"
+            "another spotd on this database has just changed the key", "spotctl doctor"
         ) from None
     except MasterKeyError as error:
         raise conflict(error.text, error.try_) from None

@@ -38,7 +38,7 @@ def disable_user(call: ApiRequest) -> dict[str, Any]:
         raise not_found(f"there is no user {name[:60]!r}", "spotctl user ls")
     if name == call.actor or call.context.is_trusted(uid):
         message = f"{name} cannot be disabled by {call.actor}"
-        raise conflict(message, "root and the daemon's own user stay; nobody disables themselves")
+        raise conflict(message, "root, the daemon's own user and yourself cannot be disabled")
     if successor and (successor == name or _uid(successor) < 0 or _is_disabled(call, successor)):
         raise not_found(
             f"{successor[:60]!r} cannot take over jobs", "name another user of this box"

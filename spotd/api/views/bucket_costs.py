@@ -40,20 +40,20 @@ def check_bucket(
     """
     name = "bucket settings"
     if isinstance(settings, str):
-        message = f"{url}: whether deletes are kept there, and paid for, cannot be seen: {settings}"
+        message = f"{url}: spotd cannot see whether deleted objects are retained: {settings}"
         return Check(name, True, message, "see docs/stores.md for the right that it takes", True)
     doubts, fixes = [], []
     jobs = list(patterns)
     if settings.soft_delete_s:
         days = settings.soft_delete_s / 86_400
         doubts.append(
-            f"keeps what is deleted for {days:.3g} days{_cost(url, settings.soft_delete_s, jobs)}"
+            f"retains deleted objects for {days:.3g} days{_cost(url, settings.soft_delete_s, jobs)}"
         )
     if settings.versioned:
-        doubts.append("keeps every version of what is written anew or deleted, for ever")
+        doubts.append("retains every overwritten or deleted version forever")
     if doubts:
         fixes.append(
-            "switch soft delete and versioning off there, or have a bucket for checkpoints alone"
+            "turn off soft delete and versioning there, or use a separate bucket for checkpoints"
         )
     if settings.aborts_uploads is False:
         doubts.append("keeps, and charges for, parts of large objects that a killed machine began")
@@ -67,7 +67,7 @@ def check_bucket(
     usd = _usd(url, size)
     stored = f"; what its jobs keep is {size / GB:,.3g} GB" if size else ""
     stored += f", about ${usd:,.2f} a month" if size and usd is not None else ""
-    return Check(name, True, f"{url}{place} keeps nothing that is deleted{stored}")
+    return Check(name, True, f"{url}{place} retains no deleted objects{stored}")
 
 
 def _cost(url: str, soft_delete_s: float, jobs: list[SavePattern]) -> str:

@@ -51,7 +51,7 @@ def _elsewhere(spec: JobSpec, market: Market) -> str:
     requests = [OfferRequest(want.accelerator, capacity_types=_ALL) for want in spec.alternatives]
     matching = [offer for offer in connected if any(request.admits(offer) for request in requests)]
     if not connected:
-        return "no provider of the configuration sells a machine that has one now"
+        return "no configured provider now sells a machine that has one"
     return f"these have one: {_names_text(matching or connected)}"
 
 

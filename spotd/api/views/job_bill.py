@@ -44,7 +44,7 @@ class Bill:
     `list_` and `best_` price the same hours on demand: for the same machine in the same place, and
     in the cheapest place that has such a machine. `estimated` is true while something still runs or
     its launch is unconfirmed. Hours of `prepaid_us` come from a reservation, which costs the same
-    without them. They are in none of these sums: they cost nothing more, and that is no saving.
+    without them. They are in none of these sums: they cost nothing more, and that is not a saving.
     """
 
     paid_us: int

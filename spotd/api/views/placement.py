@@ -168,7 +168,7 @@ def check_deadline(call: ApiRequest, spec: JobSpec, market: Market) -> list[str]
         return []
     if not situated.lasting:
         missing = (
-            "no machine on demand that the job permits (capacity, max_hourly_cost) is to be had"
+            "no on-demand machine that the job permits (capacity, max_hourly_cost) is available"
         )
         return [f"its deadline is not promised: {missing} now"]
     situation, work = situated.situation, situated.situation.work

@@ -87,7 +87,7 @@ def check_capacity(context: ApiContext, spec: JobSpec, text: str) -> None:
             f"disk_size is {spec.disk_gib} GiB, and each machine keeps {ON_DISK} snapshots of "
             f"{size / spec.num_nodes / GB:,.4g} GB ({source}) on its disk while it saves: "
             f"{need / GB:,.4g} GB",
-            f"disk_size: {-(-need >> 30) + 50} or more, 50 of it for all else; or leave it out",
+            f"disk_size: {-(-need >> 30) + 50} or more (50 for everything else); or leave it out",
         )
 
 

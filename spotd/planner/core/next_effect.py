@@ -57,7 +57,7 @@ def last_start_us(kind: EffectKind, deadline_us: int) -> int:
 def silent_since_us(node: Node) -> int:
     """Return when the node last showed a sign of life, or its boot if it never did.
 
-    A restart of its agent is no sign of life: the agent may end as soon as it starts.
+    A restart of its agent is not a sign of life: the agent may end as soon as it starts.
     """
     return node.heard_at_us or node.booted_at_us
 

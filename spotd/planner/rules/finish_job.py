@@ -84,9 +84,9 @@ def stop_lost(d: PlanBuilder) -> None:
         if verdict.node_id in mine
     }
     if NAN in diagnosed:
-        d.set_job(stop_text="training has diverged: its losses are no finite numbers any more")
+        d.set_job(stop_text="training has diverged: its losses are not finite numbers any more")
     elif (node := diagnosed.get(NAN_AFTER_RESUME)) and (resumed := resumed_in_vain(d, node)):
-        text = "the losses are no finite numbers since the resume"
+        text = "the losses are not finite numbers since the resume"
         if may_step_back(d, resumed):
             charge(d, node, text, at_once=True)
         elif d.view.setbacks.suspect:

@@ -315,7 +315,7 @@ class Arm:
             return f"Zone {zone} is not supported."
         host = properties["osProfile"]["computerName"]
         if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", host):
-            return f"{host} is no name of a host."
+            return f"{host} is not a name of a host."
         if "availabilitySet" in properties and (properties["priority"] == "Spot" or zone):
             return "A Spot machine, and one of a zone, is in no availability set."
         return ""
@@ -365,7 +365,7 @@ class Arm:
         if machine is None:
             return _missing(name)
         if machine.row["properties"].get("priority") != "Spot":
-            return _refusal(409, "OperationNotAllowed", "It is no Spot machine.")
+            return _refusal(409, "OperationNotAllowed", "It is not a Spot machine.")
         if self.fleet.real:  # it may have to tell us something before it hears of this
             threading.Timer(0.0, self.world.evict, [machine.row["id"]]).start()
         else:

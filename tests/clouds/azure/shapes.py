@@ -32,20 +32,20 @@ def _check(models: ModuleType, kind: Any, value: Any, where: str) -> Iterator[st
         yield from _check_union(models, typing.get_args(kind), value, where)
     elif origin is list:
         if not isinstance(value, list):
-            yield f"{where}: {value!r} is no list"
+            yield f"{where}: {value!r} is not a list"
             return
         for at, item in enumerate(value):
             yield from _check(models, typing.get_args(kind)[0], item, f"{where}[{at}]")
     elif origin is dict:
         if not isinstance(value, dict):
-            yield f"{where}: {value!r} is no object"
+            yield f"{where}: {value!r} is not an object"
             return
         for key, item in value.items():
             yield from _check(models, typing.get_args(kind)[1], item, f"{where}.{key}")
     elif isinstance(kind, type) and hasattr(kind, "as_dict"):
         yield from _check_model(models, kind, value, where)
     elif not _fits(kind, value):
-        yield f"{where}: {value!r} is no {getattr(kind, '__name__', kind)}"
+        yield f"{where}: {value!r} is not a {getattr(kind, '__name__', kind)}"
 
 
 def _check_union(
@@ -67,7 +67,7 @@ def _check_union(
 
 def _check_model(models: ModuleType, kind: Any, value: Any, where: str) -> Iterator[str]:
     if not isinstance(value, dict):
-        yield f"{where}: {value!r} is no {kind.__name__}"
+        yield f"{where}: {value!r} is not a {kind.__name__}"
         return
     fields = _fields(models, kind)
     for key, item in value.items():

@@ -214,6 +214,6 @@ class Account:
         for binding in policy["bindings"]:
             role = binding["role"].rpartition("/")[2]
             if (project, role) not in self.made:
-                raise HttpError(400, "invalid", f"{role} is no role")
+                raise HttpError(400, "invalid", f"{role} is not a role")
         self.policies[project] = policy
         return policy

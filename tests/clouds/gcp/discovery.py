@@ -89,7 +89,7 @@ class Api:
             self._check_object(where, shape, value)
         elif kind == "array":
             if not isinstance(value, list):
-                raise ShapeError(f"{where} is no list: {value!r}")
+                raise ShapeError(f"{where} is not a list: {value!r}")
             for number, item in enumerate(value):
                 self._check(f"{where}[{number}]", shape["items"], item)
         elif kind != "any":
@@ -97,7 +97,7 @@ class Api:
 
     def _check_object(self, where: str, shape: Mapping[str, Any], value: Any) -> None:
         if not isinstance(value, dict):
-            raise ShapeError(f"{where} is no object: {value!r}")
+            raise ShapeError(f"{where} is not an object: {value!r}")
         fields, more = shape.get("properties", {}), shape.get("additionalProperties")
         for name, item in value.items():
             known = fields.get(name, more)
@@ -116,7 +116,7 @@ def _check_scalar(where: str, shape: Mapping[str, Any], value: Any) -> None:
     kind, form = shape["type"], shape.get("format", "")
     python = {"string": str, "integer": int, "boolean": bool, "number": int | float}[kind]
     if not isinstance(value, python) or (kind != "boolean" and isinstance(value, bool)):
-        raise ShapeError(f"{where} is no {kind}: {value!r}")
+        raise ShapeError(f"{where} is not a {kind}: {value!r}")
     if "enum" in shape and value not in shape["enum"]:
         raise ShapeError(f"{where} is none of {', '.join(shape['enum'])}: {value!r}")
     if "pattern" in shape and not re.fullmatch(shape["pattern"], str(value)):
@@ -124,7 +124,7 @@ def _check_scalar(where: str, shape: Mapping[str, Any], value: Any) -> None:
     try:
         _check_format(form, value)
     except (ValueError, binascii.Error):
-        raise ShapeError(f"{where} is no {form}: {value!r}") from None
+        raise ShapeError(f"{where} is not a {form}: {value!r}") from None
 
 
 def _check_format(form: str, value: Any) -> None:

@@ -63,7 +63,7 @@ def caller(tmp_path: Path) -> Iterator[Caller]:
     ("verb", "path", "document", "query", "says"),
     [
         ("POST", INSTANCES, body(machinetype="x"), {}, "Instance has no field machinetype"),
-        ("POST", INSTANCES, body(labels={"n": 1}), {}, "labels.n is no string"),
+        ("POST", INSTANCES, body(labels={"n": 1}), {}, "labels.n is not a string"),
         ("POST", INSTANCES, body(status="UP"), {}, "status is none of"),
         ("POST", INSTANCES, body(name="Upper"), {}, "name does not match"),
         ("POST", INSTANCES, body(), {"request_id": "x"}, "has no parameter request_id"),

@@ -126,7 +126,7 @@ def test_a_network_that_is_missing_or_open_to_all(rented: Rented) -> None:
     result = examined(rented, P5, network="jump")
     assert result["network"].text == "no subnet has the tag spotd-network=jump"
     assert "spotctl init aws --network jump --region us-east-1" in result["network"].fix
-    assert result["permissions"].grade is Grade.OK, "what is missing is no right"
+    assert result["permissions"].grade is Grade.OK, "what is missing is not a right"
     ec2 = boto3.Session(profile_name=PROFILE).client("ec2", region_name=REGION)
     tagged = [{"Name": "tag:spotd-network", "Values": ["public"]}]
     [group] = ec2.describe_security_groups(Filters=tagged)["SecurityGroups"]

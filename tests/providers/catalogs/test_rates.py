@@ -35,7 +35,7 @@ def test_a_share_within_a_period(share: float, period_h: float, rate: str, each:
 
 @pytest.mark.parametrize(("share", "period_h"), [(1.0, 24.0), (-0.1, 24.0), (0.1, 0.0)])
 def test_what_is_no_rate(share: float, period_h: float) -> None:
-    with pytest.raises(ValueError, match="is no rate"):
+    with pytest.raises(ValueError, match="is not a rate"):
         per_hour(share, period_h)
 
 

@@ -29,7 +29,7 @@ _NODE = tuple(sorted(NODE_DECISIONS))
 def commit_many(
     tx: Transaction, plans: Sequence[tuple[View, Plan]], now_us: int
 ) -> list[CommitResult]:
-    """See Store.commit_many. Raises what `apply` raises for a plan that is no plan, and
+    """See Store.commit_many. Raises what `apply` raises for a plan that is not a plan, and
     BrokenRuleError when one breaks an invariant: nothing is written then."""
     tables = tx.tables
     launching = any(commit_effects.launches(plan) for _, plan in plans)

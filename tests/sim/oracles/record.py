@@ -94,7 +94,7 @@ class RecordOracle(Oracle):
 
     def _count(self, rented: Rented) -> None:
         """In place of one that is taken away a job may have as many as it asks for side by side. A
-        storm that hits one job alone, every few minutes, is no loop of ours."""
+        storm that hits one job alone, every few minutes, is not a loop of ours."""
         job_id = rented.job_id
         hour = int((self.world.kernel.now_us - EPOCH_US) / (3600 * S))
         created = self._created.setdefault((job_id, hour), [])

@@ -83,7 +83,7 @@ def test_a_move_from_on_demand_back_to_spot_is_the_same_on_both_sides() -> None:
 
 
 def forgets_refusals(stack: ExitStack) -> None:
-    """A pool that is cooling is no pool."""
+    """A pool that is cooling is not a pool."""
     put(stack, spotd.planner.placement.build_situation, "NO_ROOM", frozenset[str]())
 
 

@@ -390,7 +390,7 @@ def test_keys_of_any_kind_that_is_still_good() -> None:
 
 @pytest.mark.parametrize("text", ["", "canary", JOB.user.private.replace("b3Blbn", "canary")])
 def test_what_is_no_key_is_not_quoted(text: str) -> None:
-    with pytest.raises(ValueError, match="no private key") as caught:
+    with pytest.raises(ValueError, match="is not a private key") as caught:
         load_login_key(text)
     assert "canary" not in str(caught.value)
 

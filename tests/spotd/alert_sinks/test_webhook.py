@@ -79,7 +79,7 @@ def test_slacks_own_hosts_are_public(monkeypatch: pytest.MonkeyPatch, host: str)
 
 
 def test_what_is_no_name_is_one_clear_error() -> None:
-    with pytest.raises(WebhookError, match="cannot be looked up: it is no name of a host"):
+    with pytest.raises(WebhookError, match="cannot be looked up: it is not a name of a host"):
         post(f"https://{'a' * 64}.example{PATH}", {"text": "x"})
 
 

@@ -1,5 +1,5 @@
-"""Every route, asked with any bytes where bytes can be: its answer is no failure of the daemon's,
-and what is refused has changed no table and no file."""
+"""Every route, asked with any bytes where bytes can be: its answer is not a failure of the
+daemon's, and what is refused has changed no table and no file."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_every_machine_for_the_whole_time_and_the_dearest_leak() -> None:
     """Whatever is left of its expiry: it counts the time without us itself."""
     assert told(MARKET, *machines(24, 23, 0.5)) == [
         "3 machines, $60.00/h for 24 h: $1,440.00 at most",
-        "$55.04/h for 24 h: $1,320.96 with spot-reaper; else until you end it",
+        "$55.04/h for 24 h: $1,320.96 with spot-reaper; otherwise until you end it",
     ]
 
 

@@ -52,7 +52,7 @@ def saves(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> Ite
 
 
 def test_ls_lists_the_chain_and_pinned_checkpoints(saves: Saves) -> None:
-    assert "nothing is saved yet" in saves.run("ls", "gpt")[1]
+    assert "no checkpoint yet" in saves.run("ls", "gpt")[1]
     for step in (10, 20, 30):
         saves.save(step, 600 - step, released=step == 30)
     saves.run("pin", "gpt", "best", "--step", "10")
@@ -201,7 +201,7 @@ def test_incomplete_checkpoint_is_not_pinned(saves: Saves) -> None:
 @pytest.mark.parametrize("name", ["Best", "1", "a b", "../x", ""])
 def test_invalid_pin_names_are_refused(saves: Saves, name: str) -> None:
     saves.save(10)
-    assert "is no name of a pin" in saves.run("pin", "gpt", name, code=2)[1]
+    assert "is not a name of a pin" in saves.run("pin", "gpt", name, code=2)[1]
 
 
 def test_unreadable_pin_blocks_every_removal(saves: Saves) -> None:
@@ -219,7 +219,7 @@ def test_rm_deletes_one_checkpoint_but_never_the_resume_point(saves: Saves) -> N
     assert saves.steps() == [30, 10]
     assert not saves.file(refs[1].manifest).parent.exists()
     _, err = saves.run("rm", "gpt", "30", code=1)
-    assert "step 30 is the newest, and job gpt goes on from it" in err
+    assert "step 30 is the newest, and job gpt resumes from it" in err
     assert "spotctl cancel gpt first" in err
     saves.run("pin", "gpt", "best", "--step", "10")
     assert "spotctl ckpt unpin gpt best" in saves.run("rm", "gpt", "10", code=1)[1]
@@ -311,7 +311,7 @@ def test_older_checkpoint_is_not_removed_while_the_newest_is_damaged(saves: Save
     first, second = saves.save(10), saves.save(20)
     saves.file(second.manifest).write_bytes(b"{}")
     _, err = saves.run("rm", "gpt", "10", code=1)
-    assert "needs older ones" in err
+    assert "needs the older ones" in err
     assert saves.file(first.manifest).exists()
 
 

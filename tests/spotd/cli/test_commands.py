@@ -154,7 +154,7 @@ def test_unknown_name_does_not_stop_the_other_jobs(
     [
         (1, "exit 1"),
         (wire.EXIT_HUNG, "which hung"),
-        (wire.EXIT_UNFIT, "whose machine is unfit"),
+        (wire.EXIT_UNFIT, "machine is unfit"),
         (wire.EXIT_DIVERGED, "which diverged"),
     ],
 )
@@ -417,7 +417,7 @@ def test_run_continues_a_job_of_a_lost_database(
     head = Head("jlostlostx", 7, 3, "n", "o", HeadRef(7, 1200, "m", "0" * 64))
     open_store(rig.checkpoint_store).put_if(head_key(head.job), head.to_bytes(), None)
     assert spotctl(rig, *RUN, "-d", "--continue", "jlostlosty") == ExitCode.NOT_FOUND
-    assert "can go on there: jlostlostx (step 1200)" in capsys.readouterr().err
+    assert "can be resumed there: jlostlostx (step 1200)" in capsys.readouterr().err
     for _ in range(2):  # an answer may be lost
         arguments = ("--continue", head.job, "--request-id", "mine", "-o", "json")
         assert spotctl(rig, *RUN, "-d", *arguments) == 0
@@ -468,7 +468,7 @@ def test_run_of_a_job_that_fails(rig: Rig, spotctl: Spotctl, project: Path) -> N
     [
         (["run", "train.yaml"], "HF_TOKEN: the secret has no value"),
         (["run", "train.yaml", "--secret", "NOWHERE"], "NOWHERE is not set in your environment"),
-        ([*RUN, "--name", "-x-"], "no possible name"),
+        ([*RUN, "--name", "-x-"], "not a valid name"),
     ],
 )
 def test_run_refuses_and_stores_nothing(

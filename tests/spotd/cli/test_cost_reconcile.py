@@ -133,7 +133,7 @@ def test_bill_of_another_cloud_leaves_these_machines_alone(
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"cloud": "oracle", "entries": []}, "no bill of 'oracle'"),
+        ({"cloud": "oracle", "entries": []}, "'oracle' has no supported bill format"),
         ({"cloud": "aws"}, "entries must be a list"),
         ({"cloud": "aws", "entries": [["i", "p", True, 1.5, 0, 0, 0]]}, "entries must be a list"),
         ({"cloud": "aws", "entries": [["i", "p", True, 1, 5, 2, 0]]}, "entries must be a list"),

@@ -53,7 +53,7 @@ def test_interruption_fee_reduces_the_job_budget(
     rig: Rig, spotctl: Spotctl, capsys: Captured, tmp_path: Path, config: Path
 ) -> None:
     assert spotctl(rig, *command_line(job(tmp_path), config, "0.3usd")) == 4
-    assert "the interruption alone costs up to 0.30 USD" in capsys.readouterr().err
+    assert "the interruption itself costs up to 0.30 USD" in capsys.readouterr().err
     assert rig.store.jobs.rows(True) == []
 
 
@@ -62,7 +62,7 @@ def test_job_without_an_offer_is_refused(
 ) -> None:
     text = JOB_FILE.replace("H100:8", "B300:8")
     assert spotctl(rig, *command_line(job(tmp_path, text), config)) == 4
-    assert "no spot machine that fits is on sale there" in capsys.readouterr().err
+    assert "no matching spot machine is available there" in capsys.readouterr().err
     assert rig.store.jobs.rows(True) == []
 
 

@@ -92,7 +92,7 @@ def test_export_is_imported_bit_for_bit(imports: Imports, run: Runs) -> None:
     assert tensors == {name: tensor_bytes(tensor) for name, tensor in original.items()}
     assert (manifest.step, manifest.state) == (10, {"step": 10, "config": {"width": 30}})
     [event] = imports.rig.store.events.rows(job_id)
-    assert event.event.text.startswith("begins with what was imported as step 10")
+    assert event.event.text.startswith("starts from the import at step 10")
 
 
 def test_source_may_be_a_pin_of_another_job(imports: Imports, run: Runs) -> None:
@@ -172,11 +172,11 @@ def test_missing_source_is_an_error(
 ) -> None:
     for origin, message in {
         "./nothing": "nothing does not exist",
-        "s3://b/x": "is no path on this machine",
+        "s3://b/x": "is not a path on this machine",
         "'gpt @ 3'": "is neither a path with a / nor a job",
-        "job.yaml": "reads as a job, and is a path here as well",
+        "job.yaml": "could be a job, and is also a path here",
         "nobody": "there is no job 'nobody'",
-        "gpt, engine: none": "is for programs that resume by spotd_hook",
+        "gpt, engine: none": "applies only to programs that resume with spotd_hook",
     }.items():
         assert run(origin)[1] == ""
         assert message in capsys.readouterr().err

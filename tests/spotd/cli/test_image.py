@@ -97,15 +97,15 @@ def test_bake_in_several_places_on_a_cheaper_machine(
         (
             ("resources:", "resources:\n  image_id: docker:a/b"),
             [],
-            "resources.image_id: is a container's",
+            "resources.image_id: names a container image",
         ),
-        ((), ["--name", "Torch 2"], "'Torch 2' is no name of a baked image"),
-        ((), ["--infra", "azure"], "cloud: azure makes no images of machines"),
+        ((), ["--name", "Torch 2"], "'Torch 2' is not a name of a baked image"),
+        ((), ["--infra", "azure"], "cloud: azure cannot make machine images"),
         ((), ["--infra", "aws/a/b"], "--infra: 'aws/a/b' is not a cloud or region for an image"),
         (
             ("resources:", "resources:\n  cloud: local"),
             [],
-            "none of the clouds that the file names",
+            "none of the clouds in the file",
         ),
     ],
 )
@@ -130,7 +130,7 @@ def test_bake_without_an_image_cloud_is_an_error(
 ) -> None:
     rig.image_makers = {}
     assert spotctl(rig, "image", "bake", str(file), "-d") == ExitCode.USAGE
-    assert "no cloud of the configuration makes images" in error_of(capsys)
+    assert "no configured cloud can make machine images" in error_of(capsys)
 
 
 def test_job_with_a_baked_image_is_warned_where_it_is_missing(
@@ -155,7 +155,7 @@ def test_invalid_image_name_is_refused(
 ) -> None:
     file.write_text(BAKE.replace("resources:", "resources:\n  image_id: baked:Torch!"))
     assert spotctl(rig, "run", str(file), "-d") == ExitCode.USAGE
-    assert "'Torch!' is no name of a baked image" in error_of(capsys)
+    assert "'Torch!' is not a name of a baked image" in error_of(capsys)
 
 
 def test_image_in_use_needs_force(rig: Rig, spotctl: Spotctl, file: Path, capsys: Captured) -> None:

@@ -133,7 +133,7 @@ def test_job_continues_from_the_import(imports: Imports, tmp_path: Path) -> None
     job = client.post("/v1/jobs", body)
     assert (job["id"], job["step"]) == (imported["id"], 10)
     [event] = imports.rig.store.events.rows(imported["id"])
-    assert event.event.text.startswith("begins with what was imported as step 10 in file://")
+    assert event.event.text.startswith("starts from the import at step 10 in file://")
     assert imports.run("verify", "second")[0]["damage"] == []
 
 
@@ -243,7 +243,7 @@ def test_import_overwrites_no_job(imports: Imports, tmp_path: Path) -> None:
     imported, _ = imports.run("import", str(imports.export(tmp_path / "x", "safetensors")))
     client, store = Client(imports.rig.socket), imports.rig.checkpoint_store
     query = f"?store={store}&step=0&stream=0&number=0&size=1&digests={'0' * 32}"
-    with pytest.raises(UserError, match="not what was sent"):
+    with pytest.raises(UserError, match="the received data is damaged"):
         client.put(f"/v1/imports/jaaaaaaaaa/shard{query}", b"x")
     digest = "f2c1f1d1"  # of no bytes that follow
     with pytest.raises(UserError, match="digests must be"):
@@ -253,9 +253,9 @@ def test_import_overwrites_no_job(imports: Imports, tmp_path: Path) -> None:
     good = query[:-32] + xxh3_128_hexdigest(b"x")
     with pytest.raises(UserError, match="has checkpoints already"):
         client.put(f"/v1/imports/{imported['id']}/shard{good}", b"x")
-    with pytest.raises(UserError, match="there is a job"):
+    with pytest.raises(UserError, match="already exists"):
         client.put(f"/v1/imports/{imports.saver.id}/shard{good}", b"x")
-    with pytest.raises(UserError, match="is no job's id"):
+    with pytest.raises(UserError, match="is not a job's id"):
         client.put(f"/v1/imports/JAAAAAAAAA/shard{good}", b"x")
     assert client.put(f"/v1/imports/jaaaaaaaaa/shard{good}", b"x")["size"] == 1
 
@@ -283,10 +283,10 @@ def test_commit_needs_its_shards_and_is_idempotent(
     with pytest.raises(UserError, match="r00000-00000 did not come"):
         commit()
     client.put(f"/v1/imports/{job}/shard{query}", b"12345678")
-    with pytest.raises(UserError, match="not what was sent"):
+    with pytest.raises(UserError, match="the received data is damaged"):
         client.put(f"/v1/imports/{job}/shard{query}", b"1234567")
     foreign = {**shard, "key": f"jobs/{imports.saver.id}/HEAD"}
-    with pytest.raises(UserError, match="is no shard of this import"):
+    with pytest.raises(UserError, match="is not a shard of this import"):
         commit(streams=[{"shards": [foreign]}])
     with pytest.raises(UserError, match="the manifest cannot be read"):
         commit(tensors=[{"name": 1}])

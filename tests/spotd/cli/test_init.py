@@ -101,7 +101,7 @@ def test_terraform_is_printed(spotctl: Spotctl, capsys: Captured) -> None:
         (["ibm", *BOX], "CLOUD: 'ibm' is not a cloud that can be set up", "known here: aws"),
         (["gcp", *BOX, "--queue", "q"], "--queue: gcp has no queue", "leave it out"),
         (["aws", *BOX, "--project", "p"], "--project: aws has none", "leave it out"),
-        (["gcp", *BOX, "--project", "p"], "--project: the daemon says", "give --deployment"),
+        (["gcp", *BOX, "--project", "p"], "--project: the daemon provides", "give --deployment"),
         (["gcp", *BOX, *ALONE], "--region: 'ap-northeast-2' is not a region", "us-central1"),
         (["gcp", *BOX, *ALONE_GCP[:-2]], "--project is missing", "as in [providers.gcp]"),
         (["azure", *BOX, *ALONE_AZURE[:-2]], "--group is missing", "as in [providers.azure]"),

@@ -19,12 +19,12 @@ def test_unswept_clouds_are_named(
     rig.unlisted_providers = ["gcp", "aws"]
     assert spotctl(rig, "orphans") == 0
     assert capsys.readouterr().err == (
-        "not known here of aws, gcp: ask the other control box, or spotctl doctor\n"
+        "unknown here for aws, gcp: check the other control box, or spotctl doctor\n"
     )
     rig.hold("i-1", 60, "job jold is not on record")
     assert spotctl(rig, "orphans") == 0
     captured = capsys.readouterr()
-    assert "not known here of aws, gcp" in captured.err
+    assert "unknown here for aws, gcp" in captured.err
     assert "i-1" in captured.out
     assert "leftovers" not in captured.err
     assert "not in any job's bill: $19.93/h\n" in captured.err

@@ -58,7 +58,7 @@ def test_the_documents_are_json_by_name(rig: Rig, spotctl: Spotctl, capsys: Capt
     [
         (["--policy", "gcp"], ExitCode.NOT_FOUND, "no provider of kind gcp is configured"),
         (["--policy", "ibm"], ExitCode.NOT_FOUND, "no cloud 'ibm'"),
-        (["--policy", "aws", "--types", 'a"b'], ExitCode.USAGE, "no instance type"),
+        (["--policy", "aws", "--types", 'a"b'], ExitCode.USAGE, "is not an instance type"),
     ],
 )
 def test_unknown_cloud_has_no_policy(

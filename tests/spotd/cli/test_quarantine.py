@@ -22,7 +22,7 @@ def test_quarantine_is_shown_checked_by_the_doctor_and_released(
     assert spotctl(rig, "doctor") == 1
     captured = capsys.readouterr()
     assert "restored from a backup" in captured.out
-    assert "then: spotctl quarantine release" in captured.err
+    assert "then run: spotctl quarantine release" in captured.err
     assert spotctl(rig, "quarantine", "release", "-o", "json") == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["active"], data["reason"]) == (False, "restored from a backup")

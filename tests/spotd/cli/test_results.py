@@ -140,7 +140,7 @@ def test_result_file_forms(tmp_path: Path) -> None:
         ("a.csv", "ttft_s\n1200\n", ("ttft_s: '1200' is not above 0", "250 ms are 0.25")),
         ("a.csv", "ttft_s\nnan\n", ("ttft_s: 'nan' is not",)),
         ("a.csv", "case,passed\n", ("rows: there are 0",)),
-        ("a b.csv", "passed\n1\n", ("suite: 'a b' is no name",)),
+        ("a b.csv", "passed\n1\n", ("suite: 'a b' is not a name",)),
         ("a.json", "{", ("is not valid JSON",)),
         ("a.json", "5", ("neither an object nor a list",)),
         ("a.json", "[5]", ("row 1: it is not an object",)),

@@ -86,7 +86,7 @@ def test_config_json_describes_the_model(
         (["--model", "qwen2-73b"], "did you mean qwen2-7"),
         (["--model", "gpt2", "--gpu", "H1000"], "--gpu: no GPU 'H1000' is known"),
         (["--model", "gpt2", "--method", "dora"], "--method: must be one of full"),
-        (["--model", "gpt2", "--tokens", "many"], "--tokens: 'many' is no number"),
+        (["--model", "gpt2", "--tokens", "many"], "--tokens: 'many' is not a number"),
         (["--model", "gpt2", "--tensor", "3", "--gpus", "8"], "--gpus: gpus must be a multiple"),
         (["--config", "none.json"], "--config: cannot read none.json"),
         (["job.yaml"], "job.yaml has no spotd.model"),

@@ -56,7 +56,7 @@ def test_missing_file_is_an_error(spotctl: Spotctl, capsys: pytest.CaptureFixtur
     ("text", "message"),
     [
         ("", "has no machines of any job"),
-        ("job,start\ngpt,soon\n", "is not a history: row 1: start is no time: 'soon'"),
+        ("job,start\ngpt,soon\n", "is not a history: row 1: start is not a time: 'soon'"),
         ('{"job": "a"}', "is not a history: row 1: start is missing"),
         ("job,start\ngpt,\udcff\n", "is not a history: "),
     ],

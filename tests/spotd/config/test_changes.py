@@ -105,5 +105,5 @@ def test_all_of_it_is_named_at_once(before: Config, tmp_path: Path) -> None:
 def test_a_name_stays_that_of_its_account(before: Config, tmp_path: Path, new: str) -> None:
     """Its machines would not be listed any more, and given up."""
     after = load(tmp_path, BEFORE.replace("http://127.0.0.1:8700", new))
-    with pytest.raises(ConfigError, match=r"providers\.here: is another account"):
+    with pytest.raises(ConfigError, match=r"providers\.here: is not the account that spotd knows"):
         check_change(before, after, {"region": "a"})

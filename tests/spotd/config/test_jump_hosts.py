@@ -73,14 +73,14 @@ def test_where_it_is(file: Path, text: str, where: tuple[str, str, int]) -> None
 def test_where_it_cannot_be(file: Path, text: str) -> None:
     [problem] = refused(file, jump=f'"{text}"')
     assert "providers.aws.jump" in problem
-    assert "is no user@host or user@host:port" in problem
+    assert "is not a user@host or user@host:port" in problem
     assert '"spotd@bastion.example.com"' in problem
 
 
 def test_without_a_host_key_nobody_is_believed(file: Path) -> None:
     [problem] = refused(file, jump_host_key="")
     assert "providers.aws.jump_host_key" in problem
-    assert "whoever answers at the address would be believed" in problem
+    assert "any server at that address would be trusted" in problem
     assert "ssh_host_ed25519_key.pub" in problem
 
 
@@ -91,7 +91,7 @@ def test_without_a_host_key_nobody_is_believed(file: Path) -> None:
 def test_what_is_no_host_key(file: Path, key: str) -> None:
     [problem] = refused(file, jump_host_key=f'"{key}"')
     assert "providers.aws.jump_host_key" in problem
-    assert "is no public key" in problem
+    assert "is not a public key" in problem
 
 
 def test_a_jump_network_needs_one(file: Path) -> None:
@@ -111,7 +111,7 @@ def test_elsewhere_it_has_no_place(file: Path, network: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"jump_key_file": ""}, "jump_key_file: is missing: nobody logs in without a key"),
+        ({"jump_key_file": ""}, "jump_key_file: is missing: the login needs a key"),
         ({"jump_key_file": '"/nowhere/key"'}, "cannot read /nowhere/key: No such file"),
         ({"jump_key_env": '"K"'}, "jump_key_file and jump_key_env are both given"),
         (
@@ -128,7 +128,7 @@ def test_a_key_of_ours_has_to_be_readable(file: Path, changes: dict[str, str], s
 
 def test_what_is_no_key_is_not_quoted(file: Path) -> None:
     lines = GOOD | {"jump_key_file": "", "jump_key_env": '"K"'}
-    with pytest.raises(ConfigError, match="no private key") as caught:
+    with pytest.raises(ConfigError, match="is not a private key") as caught:
         load_config(write(file, lines), {"K": "canary"})
     assert "canary" not in str(caught.value)
     assert "ssh-keygen" in str(caught.value)

@@ -368,7 +368,7 @@ def test_what_a_start_would_lack_is_told_at_once_and_nothing_made(
             "botocore is not installed (fix: pip install 'spotd[aws]' where spotd runs",
             "no-token cannot be read by",
             "no-token-either cannot be read by",
-            "is missing, and without it the cloud takes no orders (fix: `spotctl cloud up`",
+            "is missing, and the cloud accepts no requests without it (fix: `spotctl cloud up`",
             "token/state cannot be written by",
             "names mysql; spotd knows sqlite and postgresql: try sqlite:///",
             "token/store cannot be written by",

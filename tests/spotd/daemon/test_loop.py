@@ -109,7 +109,7 @@ def troubled(stage: Stage) -> Troubled:
 # --- poison
 
 
-@pytest.mark.parametrize("error", [KeyError("no such offer"), StoreError("a row is no row")])
+@pytest.mark.parametrize("error", [KeyError("no such offer"), StoreError("a row is not a row")])
 def test_a_poisoned_job_stops_nobody_and_does_not_spin(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

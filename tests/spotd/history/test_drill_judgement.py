@@ -87,7 +87,7 @@ def test_one_that_lost_nothing_passes_with_its_figures() -> None:
             record(reports=[*reports(1, 1, 100, STRUCK), *reports(2, 101, 140, NOW, 0.5)]),
         ),
         (
-            "no numbers any more",
+            "not numbers any more",
             DRILL,
             record(reports=[*reports(1, 1, 100, STRUCK), *reports(2, 101, 140, NOW, math.nan)]),
         ),

@@ -53,11 +53,11 @@ def test_json_lines_and_a_list_are_the_same() -> None:
     [
         ({"start": 1}, "row 1: job is missing"),
         ({"job": "a"}, "row 1: start is missing"),
-        ({"job": "a", "start": "soon"}, "row 1: start is no time: 'soon'"),
+        ({"job": "a", "start": "soon"}, "row 1: start is not a time: 'soon'"),
         ({"job": "a", "start": "2026-11-01T00:00"}, "row 1: start has no time zone"),
-        ({"job": "a", "start": -1}, "row 1: start is no time"),
-        ({"job": "a", "start": True}, "row 1: start is no time"),
-        ({"job": "a", "start": "nan"}, "row 1: start is no time"),
+        ({"job": "a", "start": -1}, "row 1: start is not a time"),
+        ({"job": "a", "start": True}, "row 1: start is not a time"),
+        ({"job": "a", "start": "nan"}, "row 1: start is not a time"),
         ({"job": "a", "start": 1, "ended": "eaten"}, "row 1: ended must be one of preempted, lost"),
         ({"job": "a", "start": 1, "last_step": 1.5}, "row 1: last_step must be a whole number"),
         ({"job": "a", "start": 1, "usd_per_hour": -2}, "usd_per_hour must be a number from 0"),
@@ -74,9 +74,9 @@ def test_what_is_refused(row: object, text: str) -> None:
 
 
 def test_no_json() -> None:
-    with pytest.raises(HistoryError, match="line 2 is no JSON"):
+    with pytest.raises(HistoryError, match="line 2 is not JSON"):
         read_history("jsonl", '{"job": "a", "start": 1}\n{')
-    with pytest.raises(HistoryError, match="row 1 is no object"):
+    with pytest.raises(HistoryError, match="row 1 is not an object"):
         read_history("jsonl", "[1]")
 
 

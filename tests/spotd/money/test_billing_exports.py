@@ -165,11 +165,11 @@ def test_ids_of_the_ledger_and_of_bills_meet() -> None:
     ("old", "new", "message"),
     [
         ("lineItem/UnblendedCost", "cost", "no column like lineitemunblendedcost"),
-        ("9.965", "nine", "row 3: 'nine' is no amount"),
-        ("9.965", "1e99", "row 3: '1e99' is no amount"),
+        ("9.965", "nine", "row 3: 'nine' is not an amount"),
+        ("9.965", "1e99", "row 3: '1e99' is not an amount"),
         ("9.965,USD", "9.965,EUR", "row 3: currency 'EUR'"),
-        ("2026-11-01T01:00:00Z,i-0abc", "soon,i-0abc", "row 2: 'soon' is no time"),
-        ("2026-11-01T01:00:00Z,i-0abc", "9026-11-01,i-0abc", "row 2: '9026-11-01' is no time"),
+        ("2026-11-01T01:00:00Z,i-0abc", "soon,i-0abc", "row 2: 'soon' is not a time"),
+        ("2026-11-01T01:00:00Z,i-0abc", "9026-11-01,i-0abc", "row 2: '9026-11-01' is not a time"),
         ("2026-11-01T01:00:00Z,i-0abc", "2026-10-01,i-0abc", "row 2: it ends before it begins"),
     ],
 )

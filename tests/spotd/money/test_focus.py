@@ -117,7 +117,7 @@ def test_a_reconciled_row_is_no_estimate() -> None:
         ("ChargeCategory", "Use", "none of its values"),
         ("PricingCategory", "Spot", "none of its values"),
         ("ListCost", "7", "ListUnitPrice * PricingQuantity is not ListCost"),
-        ("Tags", "[]", "Tags is no map"),
+        ("Tags", "[]", "Tags is not a map"),
         ("SkuPriceId", "", "SkuPriceId is null"),
         ("ServiceSubcategory", "Object Storage", "another ServiceCategory"),
         ("CapacityReservationId", "cr-1", "does not go with"),
@@ -131,7 +131,7 @@ def test_the_check_sees_a_broken_rule(column: str, value: str, message: str) -> 
 def test_the_check_sees_missing_and_strange_columns() -> None:
     columns = [name for name in COLUMNS if name != "ListCost"]
     result = problems([*columns, "Costs", "x_Mine"], [])
-    assert result == ["ListCost is missing", "Costs is no column of FOCUS"]
+    assert result == ["ListCost is missing", "Costs is not a column of FOCUS"]
 
 
 def test_the_metadata_names_the_version_and_every_column() -> None:

@@ -12,7 +12,7 @@ class HandClock:
         self.passed_s = 100.0
 
     def now_us(self) -> int:
-        raise NotImplementedError("pauses are no matter of the wall clock")
+        raise NotImplementedError("pauses are not a matter of the wall clock")
 
     def monotonic_s(self) -> float:
         return self.passed_s

@@ -112,7 +112,7 @@ def test_what_is_read_over_a_mount_of_another_cloud_is_part_of_it(rig: Rig) -> N
     Budgets(list, rig.clock, places=lambda: rig.places).keep(rig.store)
     assert spent(rig, job_id) - machines == 10 * 120_000
     assert (
-        "'/other', which is no mount"
+        "'/other', which is not a mount"
         in rig.store.events.of_kinds(job_id, ["journal"])[0].event.text
     )
     rig.start()

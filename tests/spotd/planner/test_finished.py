@@ -160,7 +160,7 @@ def test_a_rejection_in_doubt_counts_when_nothing_came_of_it(
     assert bool(d.job.stop_text) is stopped
     d = draft(replace(doubtful, leave_reason=LeaveReason.LOST))
     settle_observed(d)
-    assert not d.job.stop_text, "it was no refusal"
+    assert not d.job.stop_text, "it was not a refusal"
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_one_after_the_other_every_pool_is_asked(*, steered: bool) -> None:
 
 @pytest.mark.req("PLC-03")
 def test_kinds_of_gpus_are_alternatives_and_never_in_one_gang() -> None:
-    """Every gang that is asked for is of one kind; ranks of two gangs are no gang."""
+    """Every gang that is asked for is of one kind; ranks of two gangs are not a gang."""
     of = a_job(num_nodes=2, candidates=3)
     after, _ = settle(view(job={"spec": of}), market(POOLS))
     gangs = {number: [n for n in after.nodes if n.candidate == number] for number in range(3)}

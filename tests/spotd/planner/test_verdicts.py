@@ -113,14 +113,14 @@ def test_not_before_it_is_warm_and_then_at_once() -> None:
     assert woken_us == NOW + int(ROUND_S * S), "no duty looks at it by this measure"
 
 
-# --- losses that are no numbers
+# --- losses that are not numbers
 
 
 def test_a_job_whose_losses_are_no_numbers_stops_for_a_person() -> None:
     lost = view(node(R), throughput=STEADY, verdicts=told(NAN))
     after, _ = settle(lost)
     assert after.job.stop_text == (
-        "training has diverged: its losses are no finite numbers any more"
+        "training has diverged: its losses are not finite numbers any more"
     )
     (left,) = after.nodes
     assert (left.state, left.leave_reason) == (D, LeaveReason.CANCELLED), "saved first"

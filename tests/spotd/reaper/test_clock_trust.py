@@ -128,7 +128,7 @@ def test_a_memory_that_cannot_be_read_is_none(machine: Machine, tmp_path: Path, 
 
 
 def test_a_memory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    assert "cannot be kept" in ClockTrust(tmp_path / "not-there").keep()
+    assert "cannot be written" in ClockTrust(tmp_path / "not-there").keep()
 
 
 def test_the_daemon_has_renewed_what_is_wanted_before_the_reaper_believes() -> None:

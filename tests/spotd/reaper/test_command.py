@@ -206,7 +206,7 @@ def test_a_webhook_elsewhere_is_refused_and_not_repeated(
     config = configure(tmp_path, local, page)
     assert main(["--once", "-c", str(config)]) == 2
     error = capsys.readouterr().err
-    assert "page.slack_url_file: the secret is no https address at hooks.slack.com" in error
+    assert "page.slack_url_file: the secret is not an https address at hooks.slack.com" in error
     assert "canary" not in error
 
 

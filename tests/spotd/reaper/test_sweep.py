@@ -93,7 +93,7 @@ def test_what_has_expired_is_ended_and_a_person_told(go: Go, hook: slack.Slack) 
     assert report.errors == []
     [text] = texts(hook)
     assert "ended i-old in aws/z" in text
-    assert "nobody renewed it for 25.0 h" in text
+    assert "it was not renewed for 25.0 h" in text
 
 
 class Changing(Listed):
@@ -184,7 +184,7 @@ def test_a_tag_of_a_year_that_no_calendar_knows_keeps_no_other_from_its_end(
     cloud = Listed(machine(9e11, instance_id="i-strange"), EXPIRED)
     go(cloud)
     assert cloud.ended == ["i-old"]
-    assert any("i-strange ends at no time that there is" in text for text in texts(hook))
+    assert any("i-strange ends at an impossible time" in text for text in texts(hook))
 
 
 def test_a_dry_run_ends_nothing_and_pages_nobody(go: Go, hook: slack.Slack) -> None:
@@ -307,7 +307,7 @@ def test_what_was_ended_when_nobody_could_be_told_is_told_later(go: Go, hook: sl
     silent, late = texts(hook)
     assert "silent for 15.0 h" in silent, "as it is by now"
     assert late.startswith(
-        "spot-reaper: nobody could be told:\nat 2030-03-17T17:46:40Z ended i-old"
+        "spot-reaper: these messages could not be delivered:\nat 2030-03-17T17:46:40Z ended i-old"
     )
     assert "silent" not in late
 
@@ -354,7 +354,7 @@ def test_a_memory_that_cannot_be_read_tells_again(tmp_path: Path, words: str) ->
 
 def test_a_memory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     told = NotificationState(tmp_path / "not-there")
-    assert "cannot be kept" in told.keep(["a"])
+    assert "cannot be written" in told.keep(["a"])
     assert NotificationState(None).keep(["a"]) == ""
 
 

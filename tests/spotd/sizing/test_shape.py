@@ -96,7 +96,7 @@ def test_a_config_says_the_same_as_the_name() -> None:
     [
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"vocab_size": "many"}, "vocab_size must be a whole number above 0, not 'many'"),
-        ({"num_attention_heads": 33}, "no multiple of 33 heads; add head_dim"),
+        ({"num_attention_heads": 33}, "not a multiple of 33 heads; add head_dim"),
         ({"num_local_experts": 8}, "num_local_experts is 8: mixtures of experts"),
         ({"vision_config": {"depth": 32}}, "it has vision_config"),
     ],

@@ -29,7 +29,7 @@ def test_limits_and_routes_are_read() -> None:
     [
         (BUDGET.replace("ROUTES", "50: opps"), "no route 'opps' is configured"),
         (BUDGET.replace("ROUTES", "60: ops"), "spotd.budget.routes"),
-        ("run: x\nspotd: {budget: {routes: {50: ops}}}", "are for max_cost_usd"),
+        ("run: x\nspotd: {budget: {routes: {50: ops}}}", "need max_cost_usd"),
         ("run: x\nspotd: {budget: {max_interruptions: -1}}", "spotd.budget.max_interruptions"),
     ],
 )

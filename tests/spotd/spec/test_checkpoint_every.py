@@ -47,9 +47,9 @@ def test_valid_intervals(value: str, every: CheckpointEvery) -> None:
         (5, "5 is not a checkpoint interval"),
         (True, "True is not a checkpoint interval"),
         (None, "None is not a checkpoint interval"),
-        ("0 steps", "is no number of steps"),
+        ("0 steps", "is not a number of steps"),
         ("-3 steps", "is not a checkpoint interval"),
-        ("99999999999 steps", "is no number of steps"),
+        ("99999999999 steps", "is not a number of steps"),
     ],
 )
 def test_invalid_intervals_name_valid_ones(value: object, text: str) -> None:
@@ -94,10 +94,10 @@ def test_auto_is_the_default_if_configured() -> None:
     [
         ("every: auto", "auto needs measured saves"),
         (f"{ENGINE}, every: auto, every_steps: 5", "auto does not use steps"),
-        (f"{ENGINE}, every: 5 steps, every_steps: 5", "says steps, and so does every_steps"),
+        (f"{ENGINE}, every: 5 steps, every_steps: 5", "gives steps, and every_steps does too"),
         (f"{ENGINE}, every: 500ms", "must be at least 1s"),
         (f"{ENGINE}, every: 0", "must be at least 1s"),
-        (f"{ENGINE}, size: 420", "420 is no size (fix: write one like 420GB"),
+        (f"{ENGINE}, size: 420", "420 is not a size (fix: write one like 420GB"),
     ],
 )
 def test_what_cannot_be_is_refused(text: str, problem: str) -> None:
@@ -123,7 +123,7 @@ def test_a_risky_preset_warns() -> None:
     warnings = [text for text in read(text).warnings if "70b-fp16" in text]
     assert len(warnings) == 1
     assert "30 to 60 minutes" in warnings[0]
-    assert "auto saves as often as it pays" in warnings[0]
+    assert "auto chooses the interval that costs least" in warnings[0]
 
 
 def test_the_size_of_a_save() -> None:

@@ -68,7 +68,7 @@ def test_it_waits_unless_it_says_otherwise_and_its_row_is_as_before() -> None:
         (
             job("on_node_loss: shrink", engine="checkpoint: {engine: none}"),
             "spotd.on_node_loss",
-            "shrink needs a program whose checkpoints another number of ranks can read",
+            "shrink needs checkpoints that a different number of ranks can read",
         ),
         (job("on_node_loss: shrink, min_nodes: 5"), "spotd.min_nodes", "more than num_nodes"),
         (job("on_node_loss: wait, min_nodes: 2"), "spotd.min_nodes", "on_node_loss is wait"),
@@ -78,7 +78,7 @@ def test_it_waits_unless_it_says_otherwise_and_its_row_is_as_before() -> None:
         (
             job("on_node_loss: shrink", run="torchrun --nnodes=4 train.py"),
             "run",
-            "says '--nnodes=4' for every attempt",
+            "fixes '--nnodes=4' for every attempt",
         ),
         (
             job("on_node_loss: shrink", run="torchrun --node_rank 0 train.py"),

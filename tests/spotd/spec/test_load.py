@@ -47,7 +47,7 @@ def test_a_command_alone_is_a_job() -> None:
     assert spec.max_restarts_on_errors == 3
     assert len(spec.alternatives) == 1
     assert parsed.workdir is None
-    assert parsed.warnings == ("resources is missing: the cheapest machine of any kind will do",)
+    assert parsed.warnings == ("resources is missing: the cheapest machine of any kind is used",)
 
 
 def test_a_folder_of_checkpoints_may_be_kept() -> None:
@@ -57,7 +57,7 @@ def test_a_folder_of_checkpoints_may_be_kept() -> None:
     assert keeps(spec.checkpoint)
     assert spec.checkpoint.keep_every_steps == 100
     (text,) = refused(f"run: x\nname: any\nnum_nodes: 2\n{block}")
-    assert "spotd.checkpoint.mode: is for one machine" in text
+    assert "spotd.checkpoint.mode: works on one machine only" in text
 
 
 def test_a_bucket_may_be_mounted_as_skypilot_says_it() -> None:
@@ -91,7 +91,7 @@ def test_a_mount_may_come_from_a_bucket() -> None:
     assert parsed.spec.buckets == (Bucket("/d", "s3://b/data"), Bucket("rel", "gs://b"))
     assert parsed.mounts == ()
     (text,) = refused("name: any\nrun: x\nfile_mounts: {/d: s3://b/x, /d/: s3://b/y}")
-    assert "is the same place as another mount" in text
+    assert "is the target of another mount" in text
 
 
 def test_caches_are_folders_and_one_alone_needs_no_list() -> None:
@@ -206,30 +206,30 @@ spotd:
     assert problems == [
         "run: is missing (fix: write the command that trains)",
         (
-            "line 1: name: is no possible name, not 'a b' (fix: use up to 63 letters, digits, "
+            "line 1: name: is not a valid name, not 'a b' (fix: use up to 63 letters, digits, "
             "'.', '_' and '-', a letter or digit at both ends)"
         ),
         "line 2: num_nodes: must be greater than or equal to 1",
         "line 3: resource: unknown key (fix: did you mean 'resources'?)",
         "line 4: max_cost_usd: unknown key (fix: it belongs at spotd.budget.max_cost_usd)",
         "line 6: resources.acelerators: unknown key (fix: did you mean 'accelerators'?)",
-        "line 7: resources.cpus: -3 is no amount (fix: write a number, like 8 or 8+)",
+        "line 7: resources.cpus: -3 is not an amount (fix: write a number, like 8 or 8+)",
         "line 8: resources.infra: no provider 'azrue' is configured (fix: did you mean 'azure'?)",
         "line 10: resources.any_of[0].region: must be text, not 3 (fix: put quotes around it)",
         "line 11: resources.any_of[1].use_spot: must be true or false, not 'yes'",
         'line 12: envs.B: has no value (fix: pass -e B=VALUE, or write B: "")',
         "line 12: envs.SPOTD_X: is set by spotd itself (fix: choose another name)",
-        "line 12: envs.1A: is no name of a variable (fix: use letters, digits and _)",
+        "line 12: envs.1A: is not a name of a variable (fix: use letters, digits and _)",
         (
             "line 13: secrets.TOK: the secret has no value "
             "(fix: pass --secret TOK (its value comes from your environment), "
-            "or have it kept for all jobs: spotctl secret set TOK)"
+            "or store it for all jobs: spotctl secret set TOK)"
         ),
-        "line 13: secrets.A: is in envs as well (fix: keep one of the two)",
+        "line 13: secrets.A: is also in envs (fix: keep one of the two)",
         "line 15: spotd.every_steps: unknown key (fix: it belongs at spotd.checkpoint.every_steps)",
         "line 16: spotd.deadline: must be text, not 3 (fix: put quotes around it)",
         (
-            "line 17: spotd.checkpoint.store: 'foo' is no store "
+            "line 17: spotd.checkpoint.store: 'foo' is not a store "
             "(fix: write file:///folder, or s3://, gs:// or az://bucket)"
         ),
         "line 17: spotd.checkpoint.engine: 'spot' is not possible (fix: use 'spotd' or 'none')",
@@ -287,14 +287,14 @@ def test_capacity_types_are_of_every_machine(
         (
             "resources: {use_spot: true}\nrun: x\nspotd: {capacity: block}",
             (
-                "line 3: spotd.capacity: says how machines are bought, and so does use_spot "
+                "line 3: spotd.capacity: conflicts with use_spot, which sets the same "
                 "(fix: keep one)"
             ),
         ),
         (
             "resources:\n  any_of: [{use_spot: false}]\nrun: x\nspotd: {capacity: block}",
             (
-                "line 4: spotd.capacity: says how machines are bought, and so does use_spot "
+                "line 4: spotd.capacity: conflicts with use_spot, which sets the same "
                 "(fix: keep one)"
             ),
         ),
@@ -318,8 +318,8 @@ def test_invalid_capacity_types_are_refused(text: str, problem: str) -> None:
 def test_a_missing_store_names_both_settings() -> None:
     [problem] = refused("run: x", defaults=CheckpointDefaults())
     assert problem == (
-        "spotd.checkpoint.store: the job has nowhere to save: neither the job file nor the "
-        "configuration names a store (fix: set spotd.checkpoint.store here, or [checkpoint] store "
+        "spotd.checkpoint.store: the job has no store for checkpoints, neither here nor in the "
+        "configuration (fix: set spotd.checkpoint.store here, or [checkpoint] store "
         "in config.toml for all jobs)"
     )
     own = read("run: x\nspotd: {checkpoint: {store: file:///a}}", defaults=CheckpointDefaults())
@@ -430,8 +430,8 @@ def test_an_unknown_accelerator_is_passed_on_with_a_hint() -> None:
     assert parsed.spec.alternatives[0].accelerator == "H1000"
     assert parsed.warnings == (
         (
-            "line 1: resources.accelerators 'H1000' is no accelerator that spotd knows; it is "
-            "asked for as written (did you mean 'H100'?)"
+            "line 1: resources.accelerators 'H1000' is not an accelerator that spotd knows; it is "
+            "requested as written (did you mean 'H100'?)"
         ),
     )
     assert read("resources: {accelerators: tpu-v5e-8}\nrun: x").warnings == ()
@@ -522,7 +522,7 @@ def test_local_paths_must_exist_where_the_command_is_run(tmp_path: Path) -> None
         "workdir: file\nfile_mounts:\n  /a: missing\n  /b: $UNSET/x\nrun: x", base_dir=tmp_path
     )
     assert problems == [
-        f"line 1: workdir: {tmp_path}/file is no folder (fix: name the folder around it)",
+        f"line 1: workdir: {tmp_path}/file is not a folder (fix: name its parent folder)",
         (
             f"line 3: file_mounts./a: {tmp_path}/missing does not exist "
             "(fix: correct the path, or create it)"

@@ -40,7 +40,7 @@ def test_a_job_without_it_is_as_before() -> None:
         ("{method: lora}", "spotd.model.name: is missing (fix: write one like llama-3-70b"),
         (
             "{name: gpt2, tokens: lots}",
-            "spotd.model.tokens: 'lots' is no number (fix: write",
+            "spotd.model.tokens: 'lots' is not a number (fix: write",
         ),
         ("{name: gpt2, tokens: 5, steps: 5}", "spotd.model.steps: and tokens both say"),
         (

@@ -71,7 +71,7 @@ def test_the_eu_is_neither_switzerland_nor_the_united_kingdom() -> None:
 def test_an_unknown_place_is_refused_with_a_fix() -> None:
     (text,) = refused("residency: [EU, Europe]")
     assert "spotd.residency[1]" in text
-    assert "'Europe' is no place" in text
+    assert "'Europe' is not a known place" in text
     assert "EEA or adequate" in text
     (text,) = refused("not_operated_from: []")
     assert "spotd.not_operated_from: the list is empty" in text
@@ -80,7 +80,7 @@ def test_an_unknown_place_is_refused_with_a_fix() -> None:
 def test_a_deadline_without_work_warns() -> None:
     parsed = read("deadline: 36h")
     (text,) = parsed.warnings
-    assert "spotd.deadline does not steer placement" in text
+    assert "spotd.deadline does not affect placement" in text
     assert "add spotd.work" in text
     assert parsed.spec.alternatives[0].capacity_types == (SPOT, ON_DEMAND)
 
@@ -89,7 +89,7 @@ def test_a_deadline_permits_on_demand_where_spot_is_only_a_wish() -> None:
     parsed = read("deadline: 60h, work: 40h", "{accelerators: H100:8, use_spot: true}")
     assert parsed.spec.alternatives[0].capacity_types == (SPOT, ON_DEMAND)
     (text,) = parsed.warnings
-    assert "may take on-demand machines" in text
+    assert "may use on-demand machines" in text
     assert "capacity: spot instead of use_spot" in text
 
 
@@ -103,7 +103,7 @@ def test_a_deadline_on_spot_alone_is_no_promise() -> None:
     parsed = read("deadline: 60h, work: 40h, capacity: spot")
     assert parsed.spec.alternatives[0].capacity_types == (SPOT,)
     (text,) = parsed.warnings
-    assert "cannot be promised on spot alone" in text
+    assert "cannot be guaranteed with spot only" in text
 
 
 def test_steps_need_to_be_measured_before_a_deadline_is_looked_at() -> None:

@@ -256,9 +256,12 @@ def test_the_first_document_of_a_file_may_hold_just_the_name() -> None:
             "file_mounts: {/d: {source: s3://b, config: {mount_cached: {transfers: 4}}}}",
             "config needs mode: MOUNT_CACHED",
         ),
-        ("file_mounts: {/d: https://x/y}", "is no store"),
-        ("file_mounts: {/d: file:///x}", "file:// is no bucket"),
-        ("file_mounts: {/d: {name: bucket, mode: MOUNT}}", "a bucket without a source is not made"),
+        ("file_mounts: {/d: https://x/y}", "is not a store"),
+        ("file_mounts: {/d: file:///x}", "file:// is not a bucket"),
+        (
+            "file_mounts: {/d: {name: bucket, mode: MOUNT}}",
+            "has no source, and spotd creates no bucket",
+        ),
         ("file_mounts: {/d: {name: bucket, source: ~/x}}", "a local source is copied"),
         ("file_mounts: {/d: {source: [a, b], mode: COPY}}", "several sources in one mount"),
         ("volumes: {/d: vol}", "volumes: is a SkyPilot key that spotd does not support"),
@@ -266,7 +269,7 @@ def test_the_first_document_of_a_file_may_hold_just_the_name() -> None:
         ("workdir: {url: https://x/y.git, ref: main}", "a git workdir is not supported"),
         ("service: {readiness_probe: /}", "spotd trains; it does not serve"),
         ("managed_secrets: [HF_TOKEN]", "spotctl secret set NAME"),
-        ("resources: {image_id: 'docker:nvcr.io/Upper/x'}", "is no name of an image"),
+        ("resources: {image_id: 'docker:nvcr.io/Upper/x'}", "is not a name of an image"),
         ("resources: {infra: k8s/my/context}", "it does not run on k8s"),
     ],
 )
@@ -287,7 +290,7 @@ def test_a_container_may_be_named_in_place_of_a_machines_image() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("envs: {SKYPILOT_DOCKER_PASSWORD: x, SKYPILOT_DOCKER_USERNAME: u}", "shown with the job"),
+        ("envs: {SKYPILOT_DOCKER_PASSWORD: x, SKYPILOT_DOCKER_USERNAME: u}", "visible in the job"),
         ("envs: {SKYPILOT_DOCKER_USERNAME: u}", "SKYPILOT_DOCKER_PASSWORD: is missing from the"),
         ("secrets: {SKYPILOT_DOCKER_PASSWORD: x}", "SKYPILOT_DOCKER_USERNAME: is missing from the"),
     ],

@@ -189,7 +189,7 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(
     if damage in damaged:
         file.write_bytes(damaged[damage])
     (tmp_path / "fresh").mkdir()
-    with pytest.raises(StoreError, match=r"is damaged|is no backup|cannot be read"):
+    with pytest.raises(StoreError, match=r"is damaged|is not a backup|cannot be read"):
         restore(f"sqlite:///{tmp_path}/fresh/spotd.db", file, NOW)
     assert [path.name for path in (tmp_path / "fresh").iterdir()] in ([], ["spotd.db.lock"])
 
@@ -249,7 +249,7 @@ def test_a_schema_that_is_no_text_is_damage(tmp_path: Path, file: Path) -> None:
     file.write_bytes(data.replace(b"CREATE TABLE jobs", b"CREATE T\xffBLE jobs"))
     with pytest.raises(StoreError, match="is damaged"):
         restore(f"sqlite:///{tmp_path}/fresh.db", file, NOW)
-    with pytest.raises(StoreError, match=r"is damaged \(its schema is no text\)"):
+    with pytest.raises(StoreError, match=r"is damaged \(its schema is not text\)"):
         check_whole(file)
 
 

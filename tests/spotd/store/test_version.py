@@ -198,7 +198,7 @@ def test_someone_elses_database_is_left_alone(empty_url: str, database: Database
 
 
 def test_a_failed_upgrade_leaves_nothing_behind(empty_url: str, database: Database) -> None:
-    # A view is no table: the database counts as empty, and the migration fails half-way.
+    # A view is not a table: the database counts as empty, and the migration fails half-way.
     database.write(lambda conn: conn.execute(text("CREATE VIEW nodes AS SELECT 1 AS one")))
     before = database.read(_objects)
     with pytest.raises(StoreError, match="refused a statement"):

@@ -3,7 +3,7 @@
 A stream does its work only when somebody waits for it (`late`), or at once, ahead of every stream
 that it was not told to wait for. Freed memory is overwritten, and new memory holds NaN.
 
-It is no GPU: it knows the few calls that copying makes, as documented by CUDA.
+It is not a GPU: it knows the few calls that copying makes, as documented by CUDA.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def test_an_agent_that_is_gone_is_not_waited_for_for_ever(
     [
         ({"suite": "", "cases": 1}, "is not a valid name"),
         ({"suite": "help desk", "cases": 1}, "'help desk' is not a valid name"),
-        ({"cases": 1.5}, "cases: 1.5 is no whole number"),
+        ({"cases": 1.5}, "cases: 1.5 is not a whole number"),
         ({"ttft_p95_s": 0.5}, "also give ttft_s, the median"),
         ({"ttft_p95_s": 0.5, "ttft_s": 0.6}, "the median, which cannot be larger"),
         ({"cases": 1, "passed": 2}, "2 passed and 0 failed of 1 cases"),

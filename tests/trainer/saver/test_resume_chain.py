@@ -218,7 +218,7 @@ def test_a_suspect_is_passed_over_and_kept(start: Start, store: Gate) -> None:
     heir = start(2, suspect=suspect.manifest, keep=1)
     assert heir.restore() == 1
     heir.save_and_wait(3)
-    assert suspect not in head_of(store).previous, "it is no part of what was trained"
+    assert suspect not in head_of(store).previous, "it is not part of what was trained"
     remove_old(heir.service.fence, 1, lambda: True)
     assert stored_steps(store) == [2, 3]
     assert parse_pin(store.get(pin_key("job", "suspect-2"))[0]).ref == suspect

@@ -109,7 +109,7 @@ class WorkerLink:
             self._listener.on_disconnect(rank if _is_count(rank) else -1)
 
     def _parse_hello(self, text: bytes) -> dict[str, Any] | None:
-        """Return the first message of a connection, or None if it is no hello."""
+        """Return the first message of a connection, or None if it is not a hello."""
         hello = _parse(text).get("hello")
         if isinstance(hello, dict):
             return hello

@@ -214,7 +214,7 @@ def kill_with_descendants(pid: int) -> int:
 def find_script_process(path: Path) -> int:
     """Return the shell whose only argument is this file, the oldest of several, or 0.
 
-    This finds what a container engine started, of which we are no ancestor.
+    This finds what a container engine started, of which we are not ancestor.
     """
     candidates = [
         (stat.started, pid)

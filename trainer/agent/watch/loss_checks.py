@@ -68,7 +68,7 @@ class LossChecker:
             data = {"step": step, "resumed_at": resumed_at}
             return self._warn_once(NAN_AFTER_RESUME, f"{text} is a finite number", data)
         if self._non_finite == NON_FINITE_RUN and self._finite:
-            text = f"{NON_FINITE_RUN} losses in a row, up to step {step}, are no finite numbers"
+            text = f"{NON_FINITE_RUN} losses in a row, up to step {step}, are not finite numbers"
             return self._warn_once(NAN, text, {"step": step, "losses": NON_FINITE_RUN})
         return []
 

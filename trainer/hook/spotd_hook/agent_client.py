@@ -104,7 +104,7 @@ class AgentClient:
         self._queue({"kind": kind, "data": dict(data)})
 
     def report_busy(self, for_s: float) -> None:
-        """Tell the agent that a pause of `for_s` without a step is no hang."""
+        """Tell the agent that a pause of `for_s` without a step is not a hang."""
         self._queue({"busy_s": for_s})
 
     def set_step(self, step: int) -> None:

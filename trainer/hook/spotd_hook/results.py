@@ -60,7 +60,7 @@ def _count(name: str, value: object) -> int:
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ValueError(f"{name}: {value!r} is no whole number") from None
+        raise ValueError(f"{name}: {value!r} is not a whole number") from None
 
 
 def _check(suite: str, cases: int, passed: int, failed: int, measured: Mapping[str, float]) -> None:

@@ -63,7 +63,7 @@ def test_what_failed_is_told_and_a_failure_after_a_while(rig: Rig) -> None:
     mark(rig, "Slack answered 500: no")
     check = told(rig)
     assert (check.ok, check.doubtful) == (True, True)
-    assert check.text.endswith("ago; 2 wait, the last try said: Slack answered 500: no")
+    assert check.text.endswith("ago; 2 wait, the last attempt failed: Slack answered 500: no")
     rig.clock.go_on(LATE_US / S + 1)
     assert not told(rig).ok
     mark(rig, "")

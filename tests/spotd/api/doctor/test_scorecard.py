@@ -71,7 +71,7 @@ def test_gangs_that_wait_for_a_whole_one(rig: Rig) -> None:
     assert score(rig)["scaling"].good is True
     rig.submit("b", text=gang)
     found = score(rig)["scaling"]
-    assert (found.good, found.text) == (False, "1 of 2 gangs go on with fewer machines")
+    assert (found.good, found.text) == (False, "1 of 2 gangs continue with fewer machines")
 
 
 @pytest.mark.parametrize(("share", "good"), [(0.9, True), (0.4, False)])

@@ -503,7 +503,7 @@ def test_doctor_finds_what_is_broken(
 def test_a_cloud_that_does_not_answer_is_told_by_doctor_plan_and_why(
     rig: Rig, client: Client
 ) -> None:
-    """Its offers of before are still on record, and are no sign of life."""
+    """Its offers of before are still on record, and are not a sign of life."""
     rig.submit()
     body = {"yaml": JOB_FILE}
     assert client.post("/v1/plan", body)["answering"] == len(OFFERS)

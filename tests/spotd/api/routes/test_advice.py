@@ -113,7 +113,7 @@ def test_what_somebody_waits_for_is_for_on_demand(rig: Rig) -> None:
     assert data["verdict"] == "on_demand"
     assert condition(data, "batch") == (False, {"kind": "inference"})
     assert condition(data, "discount")[0] is True
-    with pytest.raises(ApiError, match="taken away while it answers"):
+    with pytest.raises(ApiError, match="a preemption would interrupt requests"):
         ask(rig, LONG + "  kind: inference\n")
 
 

@@ -48,7 +48,7 @@ def test_an_order_is_on_record_with_who_gave_it(rig: Rig) -> None:
     assert (told["state"], told["drill"], told["id"]) == ("asked", "kill", ID)
     assert told["actor"]
     assert order(rig)["asked_at"] == told["asked_at"], "the same again"
-    with pytest.raises(UserError, match="under way already"):
+    with pytest.raises(UserError, match="already running"):
         order(rig, id="1" * 32)
     [item] = Client(rig.socket).get("/v1/drills", job="gpt")["items"]
     assert (item["id"], item["job"]) == (ID, "gpt")
@@ -57,13 +57,13 @@ def test_an_order_is_on_record_with_who_gave_it(rig: Rig) -> None:
     [line] = [row for row in rig.store.audit.rows(0, 0, 99) if row.action == "drill run"][-1:]
     assert line.target == "gpt"
     [event] = rig.store.events.of_kinds(job_id, ["drill"])
-    assert event.event.text.endswith(f"was asked for by {told['actor']}")
+    assert event.event.text == f"{told['actor']} requested a drill (kill)"
 
 
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        ({"kind": "flood"}, "kind: 'flood' is no kind of drill"),
+        ({"kind": "flood"}, "kind: 'flood' is not a kind of drill"),
         ({"within_s": 1}, "within_s"),
         ({"within_s": 0}, "within_s"),
         ({"within_s": 1e9}, "within_s"),
@@ -81,7 +81,7 @@ def test_the_id_of_a_drill_of_another_job_is_refused(rig: Rig) -> None:
     trains(rig)
     order(rig)
     other = rig.submit("other")
-    with pytest.raises(UserError, match="is one of another job"):
+    with pytest.raises(UserError, match="belongs to another job"):
         Client(rig.socket).post("/v1/jobs/other/drills", KILL)
     assert rig.store.events.of_kinds(other, ["drill"]) == []
 

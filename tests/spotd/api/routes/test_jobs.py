@@ -83,7 +83,7 @@ def test_the_same_request_again_is_the_same_job(rig: Rig, client: Client) -> Non
         ({"yaml": "nmae: x\nrun: y\n"}, ExitCode.USAGE, "did you mean 'name'?"),
         ({"yaml": JOB_FILE + "secrets: {HF_TOKEN: null}\n"}, ExitCode.USAGE, "no value"),
         ({"yaml": JOB_FILE + "workdir: .\n"}, ExitCode.USAGE, "the workdir"),
-        ({"name": "no spaces"}, ExitCode.USAGE, "is no possible name"),
+        ({"name": "no spaces"}, ExitCode.USAGE, "is not a valid name"),
         ({"env": {"A": 1}}, ExitCode.USAGE, "env must map names to texts"),
         ({"packages": ["x"]}, ExitCode.USAGE, "packages must be a list of objects"),
         ({"request_id": "\ud800"}, ExitCode.USAGE, "request_id must be a text"),
@@ -145,8 +145,8 @@ def test_a_job_that_comes_after_another(rig: Rig, client: Client) -> None:
     ("outcome", "told"),
     [
         (None, "spotd.after: there is no job 'other'"),
-        (Outcome.FAILED, "failed: nothing comes after it"),
-        (Outcome.CANCELLED, "cancelled: nothing comes after it"),
+        (Outcome.FAILED, "failed: no job can follow it"),
+        (Outcome.CANCELLED, "cancelled: no job can follow it"),
     ],
 )
 def test_a_job_that_nothing_can_come_after(
@@ -167,7 +167,7 @@ def test_the_same_request_is_the_same_job_whatever_became_of_the_one_before(
     first = client.post("/v1/jobs", wanted)
     rig.finish(before, 0, Outcome.FAILED, "as it ended")
     assert client.post("/v1/jobs", wanted)["id"] == first["id"]
-    with pytest.raises(UserError, match="nothing comes after it"):
+    with pytest.raises(UserError, match="no job can follow it"):
         client.post("/v1/jobs", submission(name="again", after="other", request_id="r2"))
 
 
@@ -186,7 +186,7 @@ def test_a_job_whose_store_the_daemon_cannot_read_is_refused(
         client.post("/v1/jobs", submission(yaml=text))
     assert "the daemon cannot open checkpoint.store s3://bucket/gpt" in caught.value.text
     assert "obstore" in caught.value.text
-    assert "where spotd runs" in caught.value.try_
+    assert "the daemon's config.toml" in caught.value.try_
     assert caught.value.exit_code is ExitCode.USAGE
     assert rig.store.jobs.rows() == []
 
@@ -216,7 +216,7 @@ def test_without_any_checkpoint_store_it_is_refused(rig: Rig) -> None:
     rig.stop()
     rig.checkpoint_store = ""
     client = Client(rig.start().socket)
-    with pytest.raises(UserError, match="nowhere to save"):
+    with pytest.raises(UserError, match="no store for checkpoints"):
         client.post("/v1/jobs", submission())
 
 
@@ -232,9 +232,9 @@ def test_pause_resume_cancel(rig: Rig, client: Client) -> None:
     assert stored is not None
     assert stored.desired is Desired.CANCEL
     texts = [row.event.text for row in rig.store.events.rows(job_id)]
-    said = [text for text in texts if "asked for by" in text]
+    said = [text for text in texts if "requested by" in text]
     user = getpass.getuser()
-    assert said == [f"{verb} asked for by {user}" for verb in ("pause", "resume", "cancel")]
+    assert said == [f"{verb} requested by {user}" for verb in ("pause", "resume", "cancel")]
 
 
 def test_a_finished_job_cannot_be_steered(rig: Rig, client: Client) -> None:
@@ -316,7 +316,7 @@ def test_why_has_the_last_words_of_a_machine_that_did_not_come_up(rig: Rig, clie
     rig.store.events.add(job_id, Event("console", text, data={"lines": ["older"]}), now_us - 2 * S)
     rig.store.events.add(job_id, Event("console", text, data=said), now_us - S)
     data = client.get("/v1/jobs/gpt/why")
-    assert data["console"] == ["the console of n1 said last:", *said["lines"]]
+    assert data["console"] == ["the console of n1 printed last:", *said["lines"]]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_they_are_released_by_a_person_whose_name_is_kept(rig: Rig) -> None:
     assert end_orphans(call)["items"] == ["i-1"]
     assert rig.store.orphans.released_us("aws") == call.now_us
     [event] = [r.event for r in rig.store.events.rows(None) if r.event.kind == "orphans_released"]
-    assert event.text.startswith("ada released what was held: machines 1, leftovers 0")
+    assert event.text.startswith("ada released held resources: machines 1, leftovers 0")
     assert event.data["ids"] == ["i-1"]
 
 
@@ -69,14 +69,14 @@ def test_what_machines_left_is_listed_and_released_by_itself(rig: Rig) -> None:
     assert rig.store.orphans.released_us(leftovers_of("aws")) == call.now_us
     assert rig.store.orphans.released_us("aws") == 0
     [event] = [r.event for r in rig.store.events.rows(None) if r.event.kind == "orphans_released"]
-    assert event.text.startswith("ada released what was held: machines 0, leftovers 1")
+    assert event.text.startswith("ada released held resources: machines 0, leftovers 1")
 
 
 def test_no_more_is_released_than_was_seen(rig: Rig) -> None:
     """Between the list and the order to end what is in it, a sweep held another fleet."""
     rig.hold("i-1", 60, "job jold is not on record")
     rig.hold("i-2", 60, "job jold is not on record")
-    with pytest.raises(ApiError, match="1 more than you saw are held by now: i-2") as refused:
+    with pytest.raises(ApiError, match="1 more are held now than you confirmed: i-2") as refused:
         end_orphans(ApiRequest(rig.context(), body={"ids": ["i-1"]}))
     assert refused.value.status == 409
     assert rig.store.orphans.released_us("aws") == 0

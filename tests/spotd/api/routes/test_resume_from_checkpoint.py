@@ -57,7 +57,7 @@ def test_it_goes_on_under_its_old_id_with_keys_of_its_own(rig: Rig, client: Clie
     assert open_job_keys(rig.vault, LOST, rig.store.jobs.key(LOST)).user.public
     [event] = rig.store.events.rows(LOST)
     assert event.event.kind == "continued"
-    assert "goes on from step 1200, which generation 7 of a lost database" in event.event.text
+    assert "resumes from step 1200, which generation 7 of a lost database" in event.event.text
 
 
 def test_a_head_without_a_checkpoint_goes_on_from_the_beginning(rig: Rig, client: Client) -> None:
@@ -103,7 +103,7 @@ def test_a_job_that_the_database_has_is_refused(rig: Rig, client: Client) -> Non
     leave_head(rig)
     take_over(client)
     error = refused(rig, client, request_id="r2", name="other")
-    assert f"this database has job {LOST} already" in error.text
+    assert f"job {LOST} is already in this database" in error.text
     assert f"spotctl show {LOST}" in error.try_
 
 
@@ -125,7 +125,7 @@ def test_so_many_are_named_and_no_more(rig: Rig, client: Client) -> None:
 
 
 def test_a_store_with_no_job_says_what_may_be_wrong(rig: Rig, client: Client) -> None:
-    assert "name the checkpoint.store" in refused(rig, client).try_
+    assert "name its checkpoint.store" in refused(rig, client).try_
 
 
 def test_a_large_store_is_not_read_to_its_end(
@@ -146,18 +146,18 @@ def test_a_large_store_is_not_read_to_its_end(
     rig.open_store = lambda url: Large()  # type: ignore[assignment,return-value]
     monkeypatch.setattr(resume_from_checkpoint, "LOOKED_AT", 100)
     rig.start()
-    assert "no job that could go on" in refused(rig, client).try_
+    assert "no job that could resume" in refused(rig, client).try_
     assert next(listed) == 100
 
 
 @pytest.mark.parametrize("job_id", ["../jabcdefgh", "jabcdefghi/..", "gpt", "JABCDEFGHI", "j"])
 def test_what_is_no_id_becomes_no_key(rig: Rig, client: Client, job_id: str) -> None:
-    assert "is no job's id" in refused(rig, client, job_id).text
+    assert "is not a job's id" in refused(rig, client, job_id).text
 
 
 def test_a_job_that_has_finished_does_not_go_on(rig: Rig, client: Client) -> None:
     leave_head(rig, step=400, final=True, released=True)
-    assert f"job {LOST} has finished, at step 400" in refused(rig, client).text
+    assert f"job {LOST} has finished at step 400" in refused(rig, client).text
 
 
 def test_one_that_saves_by_itself_has_nothing_to_go_on_from(rig: Rig, client: Client) -> None:

@@ -72,7 +72,7 @@ def test_one_that_a_job_needs_is_not_forgotten(rig: Rig, client: Client) -> None
     rig.finish(job["id"], 0, Outcome.CANCELLED)
     client.delete("/v1/secrets/NEEDED")
     assert client.get("/v1/secrets")["items"] == []
-    with pytest.raises(UserError, match="no secret 'NEEDED' is kept") as caught:
+    with pytest.raises(UserError, match="there is no secret 'NEEDED'") as caught:
         client.delete("/v1/secrets/NEEDED")
     assert caught.value.exit_code is ExitCode.NOT_FOUND
 

@@ -172,7 +172,7 @@ def test_who_is_disabled_while_a_job_is_on_its_way_leaves_none(
 
 def test_a_machine_that_lets_nobody_in_says_so(rig: Rig, client: Client, node: Node) -> None:
     rig.hosts.away.add(node.id)
-    with pytest.raises(UserError, match="does not let anybody in now: the machine does not answer"):
+    with pytest.raises(UserError, match="accepts no login now: the machine does not answer"):
         client.post("/v1/jobs/gpt/ssh")
 
 

@@ -23,9 +23,9 @@ def test_soft_delete_is_told_with_its_dollars() -> None:
     price = storage_price_of("gs://b")
     assert price is not None
     usd = price.microusd_per_month(2016 * 10**9) / 1e6
-    assert "keeps what is deleted for 7 days: 2.02e+03 GB of job gpt" in found.text
+    assert "retains deleted objects for 7 days: 2.02e+03 GB of job gpt" in found.text
     assert f"about ${usd:,.2f} a month" in found.text
-    assert "switch soft delete and versioning off" in found.try_
+    assert "turn off soft delete and versioning" in found.try_
     many = check_bucket("gs://b/runs", WEEK, [SAVING, replace(SAVING, job="bert")])
     assert "4.03e+03 GB of 2 jobs" in many.text
     assert "each checkpoint that retention takes away" in check_bucket("gs://b", WEEK, []).text
@@ -34,13 +34,13 @@ def test_soft_delete_is_told_with_its_dollars() -> None:
 def test_versions_are_told_and_a_bucket_without_either_says_what_it_costs() -> None:
     found = check_bucket("s3://b", BucketSettings("eu-west-1", versioned=True), [])
     assert found.doubtful
-    assert "keeps every version" in found.text
+    assert "retains every overwritten or deleted version" in found.text
     plain = check_bucket("s3://b", BucketSettings("eu-west-1"), [SAVING])
     assert (plain.ok, plain.doubtful) == (True, False)
     price = storage_price_of("s3://b")
     assert price is not None
     usd = price.microusd_per_month(3 * 10**9) / 1e6
-    assert "in eu-west-1 keeps nothing that is deleted; what its jobs keep is 3 GB" in plain.text
+    assert "in eu-west-1 retains no deleted objects; what its jobs keep is 3 GB" in plain.text
     assert f"about ${usd:,.2f} a month" in plain.text
 
 
@@ -50,7 +50,7 @@ def test_parts_that_a_killed_machine_leaves_are_told_with_the_rule_that_ends_the
     assert "keeps, and charges for, parts of large objects that a killed machine" in found.text
     assert found.try_ == "give it a lifecycle rule AbortIncompleteMultipartUpload, of 7 days"
     both = check_bucket("gs://b", replace(WEEK, aborts_uploads=False), [])
-    assert "switch soft delete and versioning off there" in both.try_
+    assert "turn off soft delete and versioning there" in both.try_
     assert both.try_.endswith("of 7 days")
     for ends in (True, None):
         assert not check_bucket("s3://b", BucketSettings(aborts_uploads=ends), []).doubtful
@@ -59,7 +59,7 @@ def test_parts_that_a_killed_machine_leaves_are_told_with_the_rule_that_ends_the
 def test_what_cannot_be_seen_is_doubtful_and_no_failure() -> None:
     found = check_bucket("s3://b", "AccessDenied", [])
     assert (found.ok, found.doubtful) == (True, True)
-    assert "cannot be seen: AccessDenied" in found.text
+    assert "are retained: AccessDenied" in found.text
 
 
 def test_saving_into_another_cloud_is_told_by_the_month() -> None:

@@ -42,7 +42,7 @@ def test_the_refusal_names_the_key_and_who_has_one() -> None:
 def test_nobody_may_have_one() -> None:
     text, fix = refused(market(OFFERS))
     assert "none of the 4 offers" in text
-    assert "no provider" in fix
+    assert "no configured provider" in fix
 
 
 def test_what_would_give_machines_that_fit_one_is_named() -> None:
@@ -53,7 +53,7 @@ def test_what_would_give_machines_that_fit_one_is_named() -> None:
     kind = p5[0].instance_type
     _, fix = refused(market((*p5, *more)))
     assert f"{kind} of {p5[0].provider}" in fix
-    assert f" more: with {private}; no provider" in fix
+    assert f" more: with {private}; no configured provider" in fix
     [row] = rank(GANG, market((p5[0],)), NOW)
     assert row.excluded == (
         f"no interconnect between its machines without {private}; spotd.slow_network: true takes it"

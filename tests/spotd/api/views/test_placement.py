@@ -93,7 +93,7 @@ def test_the_earliest_that_is_told_is_taken(sold: Rig, client: Client) -> None:
 
 def test_on_spot_alone_nothing_is_promised_and_nothing_refused(sold: Rig, client: Client) -> None:
     told = client.post("/v1/jobs", body("  work: 40h\n  deadline: 2h\n  capacity: spot\n"))
-    assert any("cannot be promised on spot alone" in text for text in told["warnings"])
+    assert any("cannot be guaranteed with spot only" in text for text in told["warnings"])
     assert any("its deadline is not promised" in text for text in told["warnings"])
 
 

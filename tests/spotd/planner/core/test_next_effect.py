@@ -127,7 +127,7 @@ def test_a_lookup_by_token_is_paced_by_itself_alone() -> None:
         ({"link_down_at_us": 1, "setup_failed": True}, False),
         ({"link_down_at_us": 1, "booted_at_us": 0}, False),
         ({"heard_at_us": 0, "booted_at_us": NOW - 20 * S}, True),
-        # That its agent was started again is no sign of life.
+        # That its agent was started again is not a sign of life.
         (QUIET | {"booted_at_us": NOW}, True),
     ],
 )
@@ -404,7 +404,7 @@ def armed(kind: EffectKind, ago_s: float, **fields: Any) -> dict[str, Any]:
         ({}, K.LAUNCH, 0.0),
         (armed(K.LAUNCH, 5), K.LAUNCH, 10.0),  # in flight
         (armed(K.LAUNCH, 20), K.LAUNCH, 0.0),  # given up
-        (armed(K.SURVEY, 5), K.LAUNCH, 0.0),  # another call is no obstacle
+        (armed(K.SURVEY, 5), K.LAUNCH, 0.0),  # another call is not an obstacle
         (armed(K.LAUNCH, 5, effect_failed_at_us=NOW, effect_failures=1), K.LAUNCH, 0.25),
         (armed(K.LAUNCH, 5, effect_failed_at_us=NOW, effect_failures=3), K.LAUNCH, 1.0),
         (armed(K.LAUNCH, 5, effect_failed_at_us=NOW, effect_failures=99), K.LAUNCH, 15.0),

@@ -70,7 +70,7 @@ def test_of_equal_hours_the_cheaper_one_is_asked_for() -> None:
 
 
 def test_without_saves_a_deadline_is_kept_where_nobody_takes_the_machine_away() -> None:
-    """Spot of a pool that sells nothing else is no place for it, and was no reason to fail."""
+    """A pool that sells only spot is not a place for it, and was not a reason to fail."""
     unsaved = CheckpointSpec(store="", engine="none")
     wishes = Preferences(work_s=36_000.0)
     job = a_job(checkpoint=unsaved, deadline_us=NOW + 200 * 3600 * S, wishes=wishes)

@@ -66,7 +66,7 @@ def test_a_machine_without_accelerators_is_for_jobs_that_want_none() -> None:
     assert OfferRequest(cpus=8.0).admits(plain)
     assert not OfferRequest(accelerator="H100").admits(plain)
     named = replace(BIG, accelerator_count=0)
-    assert not OfferRequest(accelerator="H100").admits(named), "a name alone is no accelerator"
+    assert not OfferRequest(accelerator="H100").admits(named), "a name alone is not an accelerator"
 
 
 def keys(ranked: list[RankedOffer]) -> list[str]:

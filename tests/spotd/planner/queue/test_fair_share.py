@@ -148,7 +148,7 @@ ROOM: dict[str, tuple[Limits, int, QueueSnapshot, QueueEntry, str]] = {
         turn("me"),
         "ahead by age: wait",
     ),
-    "who is behind is no obstacle": (Limits(3), 2, line(turn("x", 100)), turn("me"), ""),
+    "who is behind is not an obstacle": (Limits(3), 2, line(turn("x", 100)), turn("me"), ""),
     "nor is oneself": (Limits(3), 2, line(turn("me")), turn("me"), ""),
     "room for both": (Limits(3), 1, line(turn("x", 900)), turn("me"), ""),
     "a gang gathers its room": (

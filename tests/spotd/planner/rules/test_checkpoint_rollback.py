@@ -88,7 +88,7 @@ def test_from_a_later_one_it_may_be_once_more() -> None:
     assert told(settle(later)[1], STEPPED_BACK)
 
 
-# --- losses that are no numbers since the resume
+# --- losses that are not numbers since the resume
 
 
 def lost(setbacks: Setbacks = Setbacks(), kind: str = NAN_AFTER_RESUME, **fields: Any) -> View:  # noqa: B008
@@ -101,7 +101,7 @@ def test_losses_that_are_gone_with_a_resume_step_back_at_once() -> None:
     after, plan = settle(lost())
     (back,), (crash,) = told(plan, STEPPED_BACK), told(plan, CRASHED)
     assert back.data["manifest"] == OLD
-    why = "the losses are no finite numbers since the resume"
+    why = "the losses are not finite numbers since the resume"
     assert back.text.startswith(f"{why} from the checkpoint of step 500:")
     assert crash.text.startswith(f"{why} on node g2")
     left = next(n for n in after.nodes if n.id == lost().nodes[0].id)

@@ -1,4 +1,4 @@
-"""Drills in decisions: what they do is no loss and no crash; and when none may strike."""
+"""Drills in decisions: what they do is not a loss and no crash; and when none may strike."""
 
 from __future__ import annotations
 

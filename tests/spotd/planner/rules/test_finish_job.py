@@ -172,7 +172,7 @@ def capped(most: int, *nodes: Node, causes: tuple[str, ...], **job: Any) -> tupl
     [
         (2, ("first", "preempted", "lost"), True),  # and the notice makes three
         (3, ("first", "preempted", "lost"), False),
-        (2, ("first", "failed", "lost"), False),  # a crash is no interruption
+        (2, ("first", "failed", "lost"), False),  # a crash is not an interruption
         (NO_LIMIT, ("first", "preempted", "lost"), False),
         (0, ("first",), True),
     ],

@@ -173,7 +173,7 @@ def test_who_asks_in_vain_waits_all_the_time() -> None:
     assert before.nodes, "asked for"
     assert before.job.waiting_since_us == NOW - 1000 * S
     again, _ = settle(before)
-    assert again.job.waiting_since_us == NOW - 1000 * S, "a request is no machine"
+    assert again.job.waiting_since_us == NOW - 1000 * S, "a request is not a machine"
     left = replace(before.nodes[0], state=NodeState.TERMINATING, instance_id="i-1")
     after, _ = settle(replace(before, nodes=(left,)), refused("QuotaError"))
     assert after.job.waiting_since_us == NOW - 1000 * S, "nor one that is given back"

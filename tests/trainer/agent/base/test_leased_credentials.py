@@ -41,7 +41,7 @@ def test_the_newest_is_kept_in_one_private_place_until_the_end(node: Node) -> No
         engine="spotd",
     )
     node.wait_for_log("credentials_file")
-    assert str(node.paths.credentials_file) in node.log(), "a path is no secret"
+    assert str(node.paths.credentials_file) in node.log(), "a path is not a secret"
     older = lend(node, f"old {KEY}", "999")
     assert json.loads(older.stdout)["kept"] is False
     assert json.loads(lend(node, f"same {KEY}", "1000").stdout)["kept"] is False

@@ -92,7 +92,7 @@ def test_the_saver_speaks_and_is_not_counted_as_one_that_trains(tmp_path: Path) 
     assert link.connected == 0
     lines[1].close()
     wait_until("so is the saver", lambda: len(ear.heard) == 3)
-    assert ear.heard[1:] == [("hang up", 0), ("hang up", -1)], "which is no rank"
+    assert ear.heard[1:] == [("hang up", 0), ("hang up", -1)], "which is not a rank"
     link.close()
 
 

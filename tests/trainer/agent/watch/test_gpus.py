@@ -56,7 +56,7 @@ def test_what_it_shows_is_read() -> None:
 
 @pytest.mark.req("HLT-01")
 def test_what_a_gpu_does_not_say_is_nothing() -> None:
-    """A workstation GPU does not count memory errors, and one failed reading is no failure."""
+    """A workstation GPU does not count memory errors, and one failed reading is not a failure."""
     found = look("no_ecc").gpus
     assert [(gpu.busy, gpu.ecc) for gpu in found] == [(0.12, None), (None, None), (None, None)]
     assert judge("no_ecc", "no_ecc") == []

@@ -69,7 +69,7 @@ def test_later_ones_and_those_of_a_new_program_are_not(
 def test_a_spike_is_told_once_an_episode() -> None:
     losses = LossChecker()
     assert told(losses, steady(BASELINE)) == []
-    assert told(losses, [9.0] * (RECENT // 2 - 1)) == [], "a few batches are no spike"
+    assert told(losses, [9.0] * (RECENT // 2 - 1)) == [], "a few batches are not a spike"
     (remark,) = losses.add(BASELINE + 5, [9.0] * RECENT)
     assert remark.verdict == "loss_spike"
     assert "9 at step 214, and was 2" in remark.text

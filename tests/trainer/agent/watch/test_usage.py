@@ -12,7 +12,7 @@ def report(**parts: float) -> dict[str, object]:
 def test_the_sums_of_a_window_go_out_with_the_report_that_ends_it() -> None:
     usage = Usage(window_s=10.0)
     usage.add_gpu_utilisation([0.1])
-    assert usage.add(report(busy_s=99.0), 100.0) == report(busy_s=99.0), "set-up is no part of it"
+    assert usage.add(report(busy_s=99.0), 100.0) == report(busy_s=99.0), "set-up is not part of it"
     usage.add_gpu_utilisation([0.5, 1.0])
     assert "usage" not in usage.add(report(busy_s=4.0, data_s=1.0, save_s=0.5), 105.0)
     said = usage.add(report(busy_s=5.0, data_s=2.0, save_s=0.0), 110.0)["usage"]
