@@ -266,7 +266,7 @@ class LeftoverKind(str, Enum):
     DISK = "disk"
     ADDRESS = "address"
     NETWORK_INTERFACE = "card"  # free by itself, but it holds addresses
-    FAILED_CREATE = "husk"  # kept by the cloud together with its disk and interface
+    FAILED_CREATE = "husk"  # retained by the cloud together with its disk and interface
     GROUP = "group"  # a gang's placement group: free, but counted against a quota
 
 

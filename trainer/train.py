@@ -191,11 +191,11 @@ def claim_and_restore(run: Run) -> int:
         print(f"job {run.job.job_id} is finished: nothing to do", flush=True)
         return -1
     restore_started_s = time.perf_counter()
-    found = ownership.retry_while_away(run.restore, "the checkpoint cannot be read yet")
+    checkpoint = ownership.retry_while_away(run.restore, "the checkpoint cannot be read yet")
     restore_s = time.perf_counter() - restore_started_s
-    if found is not None:
-        match_numerics(run, found.state)
-    step, manifest = (found.step, found.ref["manifest"]) if found else (0, "")
+    if checkpoint is not None:
+        match_numerics(run, checkpoint.state)
+    step, manifest = (checkpoint.step, checkpoint.ref["manifest"]) if checkpoint else (0, "")
     run.link.send(CLAIMED, {"step": step, "manifest": manifest, "restore_s": round(restore_s, 6)})
     source = f" from {' and '.join(checkpointer.sources)}" if checkpointer.sources else ""
     message = f"goes on after step {step}, restored in {restore_s:.3f} s{source}"

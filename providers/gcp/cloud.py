@@ -281,7 +281,7 @@ class GcpCloud:
 
     def _check_price(self, request: LaunchRequest, labels: Mapping[str, str]) -> None:
         """Enforce the maximum price: Google Cloud takes no bids. A machine that this request
-        already created is kept."""
+        already created is retained."""
         max_microusd = request.max_price_microusd_per_h
         if not max_microusd or request.capacity_type is not CapacityType.SPOT:
             return

@@ -179,16 +179,16 @@ class Delivery:
         sendings = {}
         for name in names:
             sendings[name] = _Sending(lanes[name].route, [alert], now_s)
-        found = {}
+        errors = {}
         for name, sending in sendings.items():
             sending.wait(TEST_S - (self._clock.monotonic_s() - now_s))
             if not sending.over(self._clock.monotonic_s()):
-                found[name] = f"no answer within {TEST_S:.0f} s"
+                errors[name] = f"no answer within {TEST_S:.0f} s"
             else:
-                found[name] = str(sending.error or "")
-            if not found[name]:
+                errors[name] = str(sending.error or "")
+            if not errors[name]:
                 lanes[name].gone = False
-        return found
+        return errors
 
     def reach(self) -> Mapping[str, tuple[str, bool]]:
         """Return, by route name, what prevents messages, or "", and whether it is given up."""
@@ -196,9 +196,9 @@ class Delivery:
         if not lanes:
             return {}
         with ThreadPoolExecutor(len(lanes), thread_name_prefix="reach") as pool:
-            found = [pool.submit(lane.route.reach) for _, lane in lanes]
+            checks = [pool.submit(lane.route.reach) for _, lane in lanes]
         return {
-            name: (one.result(), lane.gone) for (name, lane), one in zip(lanes, found, strict=True)
+            name: (one.result(), lane.gone) for (name, lane), one in zip(lanes, checks, strict=True)
         }
 
     def page(self, event: Event) -> DirectSend:

@@ -57,17 +57,17 @@ class Bundle:
 
 def sources() -> dict[str, Path]:
     """Return every file of the bundle by its name there, with its installed path."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for source in SOURCES:
         path = _locate(source)
         if path.is_dir():
-            found |= {
+            files |= {
                 f"{source}/{member.relative_to(path).as_posix()}": member
                 for member in sorted(path.rglob("*.py"))
             }
         else:
-            found[source] = path
-    return found
+            files[source] = path
+    return files
 
 
 def build_bundle() -> Bundle:

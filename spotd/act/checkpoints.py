@@ -79,11 +79,13 @@ def read_kept(objects: ObjectStore, job_id: str) -> CheckpointList:
     # In the chain, where it is in both: a pin that somebody else wrote does not hide it.
     refs = dict.fromkeys([*chain, *(pin.ref for pin in pins)])
     with ThreadPoolExecutor(LANES) as lanes:
-        found = list(lanes.map(partial(_read_saved, objects, job_id, pins), refs))
+        checkpoints = list(lanes.map(partial(_read_saved, objects, job_id, pins), refs))
     current = head.current if head else None
     # HEAD remembers more than retention keeps: what is gone is of nobody's concern.
     there = [
-        one for one in found if one.manifest or one.pins or one.ref == current or not _gone(one)
+        one
+        for one in checkpoints
+        if one.manifest or one.pins or one.ref == current or not _gone(one)
     ]
     return CheckpointList(head, tuple(sorted(there, key=_order, reverse=True)))
 
@@ -282,17 +284,17 @@ def remove(objects: ObjectStore, job_id: str, saved: StoredCheckpoint) -> int:
     if not _of_job(job_id, saved.ref.manifest):
         raise DamagedError(f"{saved.ref.manifest!r} is not in the job's folder")
     named = ("", *(saved.manifest.stores if saved.manifest else ()))
-    found = []
+    listings = []
     for url in dict.fromkeys((*named, *other_store_urls(objects))):
         try:
             store = store_at(objects, url)
-            found.append((store, list(store.list(f"{saved.folder}/"))))
+            listings.append((store, list(store.list(f"{saved.folder}/"))))
         except ObjectStoreError:
             if url in named:
                 raise
     objects.delete(saved.ref.manifest)
     gone = 1
-    for store, infos in found:
+    for store, infos in listings:
         for info in infos:
             if info.key != saved.ref.manifest:
                 store.delete(info.key)

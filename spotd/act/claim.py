@@ -122,7 +122,7 @@ class DeploymentClaim:
         except ConflictError:
             log.info("somebody else wrote the claim; the next look tells who")
         except ObjectStoreError as error:
-            log.info("the claim could not be kept", error=str(error))
+            log.info("the claim could not be renewed", error=str(error))
 
     def _keep(self, store: Store) -> None:
         number, holder, tag = self._read()
@@ -162,8 +162,8 @@ class DeploymentClaim:
         except NotFoundError:
             return 0, "", None
         try:
-            found = json.loads(data)
-            return _number(found["number"]), str(found["holder"])[:200], tag
+            document = json.loads(data)
+            return _number(document["number"]), str(document["holder"])[:200], tag
         except (ValueError, KeyError, TypeError, RecursionError):
             return 0, "", tag  # nobody's: it is written anew
 

@@ -163,16 +163,16 @@ class CredentialLeases:
 
         with ThreadPoolExecutor(min(LANES, len(urls)), thread_name_prefix="shards") as lanes:
             given = dict(zip(urls, lanes.map(give, urls), strict=True))
-        found = {}
+        leased = {}
         for url, one in given.items():
             if isinstance(one, StoreUnavailableError):
                 store.events.add(job.id, _without(node, url, one), self._clock.now_us())
             else:
-                found[url] = one
+                leased[url] = one
         own = near_store(node.offer, job.spec, places, configured)[0]
-        at_us, until_us = first_to_end(*(loan for _, loan in found.values())) or (0, 0)
-        stores = tuple(one for one, _ in found.values())
-        return ShardLeases(own if own in found else "", stores, at_us, until_us)
+        at_us, until_us = first_to_end(*(loan for _, loan in leased.values())) or (0, 0)
+        stores = tuple(one for one, _ in leased.values())
+        return ShardLeases(own if own in leased else "", stores, at_us, until_us)
 
     def buckets(self, job: Job, node: Node) -> tuple[Bucket, ...]:
         """Return the job's file mounts with what the node opens each with.
@@ -191,14 +191,14 @@ class CredentialLeases:
         if data is None:
             text = f"data set {name} is not configured any more: put [datasets.{name}] back"
             raise StoreUnavailableError(text)
-        found = way_of(data, node.offer, self._known()[0])
+        way = way_of(data, node.offer, self._known()[0])
         return replace(
-            found,
+            way,
             target=one.target,
             mode=one.mode,
             cache_bytes=one.cache_bytes,
-            options=self._bucket_options(found.url, cloud),
-            near_options=self._bucket_options(found.near, cloud) if found.near else {},
+            options=self._bucket_options(way.url, cloud),
+            near_options=self._bucket_options(way.near, cloud) if way.near else {},
         )
 
     def _bucket_options(self, url: str, cloud: str) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """Run fault drills from the order to the result.
 
 Every step is recorded before the next one: a daemon that dies in between leaves the drill to the
-next one, and a node injects the fault once per drill, however often it is told.
+next one, and a node injects the fault once per drill, however often the request is repeated.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class DrillRunner:
         at_us = self._clock.now_us()
         why: str | None
         if node.state in _LEFT or node.exit_code is not None:
-            why = _own_end(node)  # else it was told, and we died before that was on record
+            why = _own_end(node)  # else it was requested, and we died before that was on record
         else:
             try:
                 why = self._tell(drill, view, node, at_us)
@@ -126,7 +126,8 @@ class DrillRunner:
         if why:
             self._end(store, view, _called_off(drill, at_us, why))
             return drill
-        # Told at an earlier look, it may have struck as early as that: no time is told too short.
+        # A request of an earlier pass may have injected the fault as early as that, so the
+        # measured recovery time is never too short.
         struck = replace(drill, struck_at_us=at_us if first else drill.aimed_at_us)
         text = f"a drill strikes {view.job.name} at step {node.last_step}: {drill.kind.value}"
         return struck if store.drills.update(struck, Event(DRILLED, text, node.id)) else drill
@@ -216,8 +217,20 @@ def outcome_text(drill: FaultDrill) -> str:
 
 def figures(drill: FaultDrill) -> str:
     """Return the measurements in words."""
-    found = drill.found
-    lost = "steps lost not known" if found.lost_steps is None else f"{found.lost_steps} steps lost"
-    first = "" if found.first_step_s is None else f", {found.first_step_s:.1f} s to the first step"
-    seam = "losses not judged" if found.sigmas is None else f"losses {found.sigmas:.1f} sigma off"
-    return f"{lost}{first}, {seam}, ${found.cost_microusd / 1e6:.4f}"
+    findings = drill.found
+    lost = (
+        "steps lost not known"
+        if findings.lost_steps is None
+        else f"{findings.lost_steps} steps lost"
+    )
+    first = (
+        ""
+        if findings.first_step_s is None
+        else f", {findings.first_step_s:.1f} s to the first step"
+    )
+    seam = (
+        "losses not judged"
+        if findings.sigmas is None
+        else f"losses {findings.sigmas:.1f} sigma off"
+    )
+    return f"{lost}{first}, {seam}, ${findings.cost_microusd / 1e6:.4f}"

@@ -127,7 +127,7 @@ class EffectContext:
 def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
     """The calls of the nodes `armed` in the commit just made at `now_us`, in the order of the
     nodes. Pure."""
-    found = []
+    effects = []
     for node in view.nodes:
         if node.effect is None or node.id not in armed:
             continue
@@ -143,8 +143,8 @@ def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
                 "node_ips": addresses_of(gang),
             }
             data["suspect"] = view.setbacks.suspect
-        found.append(Effect(node.effect, node, view.job, node.effect_due_at_us, data))
-    return found
+        effects.append(Effect(node.effect, node, view.job, node.effect_due_at_us, data))
+    return effects
 
 
 def call(effect: Effect, world: EffectContext) -> Record:
@@ -333,13 +333,13 @@ def _start(effect: Effect, world: EffectContext) -> Record:
 def _secrets(effect: Effect, world: EffectContext) -> Mapping[str, str]:
     """Return the job's secrets, recorded as used before they leave the box."""
     job, node = effect.job, effect.node
-    found = world.secrets(job.id)
-    if found:
-        text = f"{', '.join(sorted(found))} to {node.id}"
+    secrets = world.secrets(job.id)
+    if secrets:
+        text = f"{', '.join(sorted(secrets))} to {node.id}"
         now_us = world.clock.now_us()
         row = AuditRow(now_us, -1, "spotd", "secrets read", job.name, AuditOutcome.DONE, text)
         world.store.audit.add(row)
-    return found
+    return secrets
 
 
 def _tell(name: str, effect: Effect, world: EffectContext) -> Record:

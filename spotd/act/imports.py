@@ -72,8 +72,8 @@ def commit(objects: ObjectStore, manifest: Manifest, nonce: str) -> HeadRef:
     try:
         objects.put_if(wire.head_key(manifest.job), head.to_bytes(), None)
     except ConflictError:
-        found = wire.parse_head(objects.get(wire.head_key(manifest.job))[0])
-        if replace(found, nonce=nonce) != head:
+        current = wire.parse_head(objects.get(wire.head_key(manifest.job))[0])
+        if replace(current, nonce=nonce) != head:
             raise JobIdTakenError(f"job {manifest.job} has checkpoints already") from None
     return ref
 

@@ -255,7 +255,9 @@ class JumpConnection:
                 failures += 1
                 self._note_down(str(error))
             except Exception as error:
-                log.exception("the jump host is not kept", jump=str(self.host))
+                log.exception(
+                    "the connection to the jump host is not retained", jump=str(self.host)
+                )
                 failures += 1
                 self._note_down(f"{type(error).__name__}: {error}")
             self._pause(failures)

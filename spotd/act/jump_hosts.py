@@ -60,12 +60,12 @@ class JumpHosts:
     def why(self) -> dict[str, str]:
         """Return, by provider, why its machines cannot be reached, once that has lasted; else
         ""."""
-        found = {}
+        reasons = {}
         for name, jump in self._jumps.items():
             why = jump.why(TELL_S)
             text = f"jump host {jump.host} of provider {name} cannot be reached: {why}"
-            found[name] = text if why else ""
-        return found
+            reasons[name] = text if why else ""
+        return reasons
 
     def unreached(self) -> dict[str, str]:
         """Return the entries of `why` that have a reason."""

@@ -121,8 +121,8 @@ class SshLink:
         are options of `has` in trainer/node.py. Raises LinkError, StoreError."""
         words = f"has --digest {digest} {unless}".rstrip()
         with self._connected(node, keys, deadline_s) as connection:
-            found = self._tell(connection, words, [], deadline_s)
-            if _check(found, "the agent did not answer").get("has") is True:
+            reply = self._tell(connection, words, [], deadline_s)
+            if _check(reply, "the agent did not answer").get("has") is True:
                 return
             command = node_command(self.bundle, f"put --digest {digest}")
             result = connection.run(command, _pieces(source, digest), deadline_s)

@@ -75,15 +75,15 @@ class SaverEnv:
             return self._tools
 
     def _made(self) -> SaverPackages:
-        found = wheels(self._folder)
-        if not found:
+        files = wheels(self._folder)
+        if not files:
             return SaverPackages()
         pythons = []
         for name, machine in pythons_in(self._folder):
             digest = self._keep((self._folder / name).read_bytes())
             pythons.append(StandalonePython(digest, machine))
-            found[f"{name}.sha256"] = digest.encode()
-        return SaverPackages(self._keep(pack(found)), tuple(pythons))
+            files[f"{name}.sha256"] = digest.encode()
+        return SaverPackages(self._keep(pack(files)), tuple(pythons))
 
     def _keep(self, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
@@ -131,30 +131,30 @@ def pythons_in(folder: Path) -> list[tuple[str, str]]:
 
 def wheels(folder: Path) -> dict[str, bytes]:
     """Return the wheels by file name; one in the folder replaces an installed one."""
-    found = {}
+    files = {}
     for name in NEEDS:
         try:
             file, data = _repacked(distribution(name))
         except PackageNotFoundError:
             continue
-        found[file] = data
+        files[file] = data
     for path in sorted(folder.glob("*.whl")) if folder.is_dir() else ():
         if path.name.partition("-")[0].lower() in NEEDS:
-            found[path.name] = path.read_bytes()
-    return found
+            files[path.name] = path.read_bytes()
+    return files
 
 
-def pack(found: Mapping[str, bytes]) -> bytes:
+def pack(files: Mapping[str, bytes]) -> bytes:
     """The same bytes for the same wheels."""
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=1, mtime=0) as squeezed,
         tarfile.open(fileobj=squeezed, mode="w") as archive,
     ):
-        for name in sorted(found):
+        for name in sorted(files):
             member = tarfile.TarInfo(name)
-            member.size = len(found[name])
-            archive.addfile(member, io.BytesIO(found[name]))
+            member.size = len(files[name])
+            archive.addfile(member, io.BytesIO(files[name]))
     return buffer.getvalue()
 
 

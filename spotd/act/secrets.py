@@ -17,6 +17,6 @@ def open_job_secrets(store: Store, vault: SecretBox, job_id: str) -> dict[str, s
     wanted = set(job.spec.secrets) - set(own) if job is not None else set()
     stored = open_secrets(vault, "", store.secrets.values(wanted)) if wanted else {}
     if gone := sorted(wanted - set(stored)):
-        text = f"the secret {gone[0]} of job {job_id} is not kept any more"
+        text = f"the secret {gone[0]} of job {job_id} is no longer stored"
         raise MasterKeyError(text, f"spotctl secret set {gone[0]}")
     return {**stored, **own}

@@ -19,7 +19,7 @@ from spotd.domain.states import LeaveReason
 
 log = structlog.get_logger(__name__)
 
-LINES, BYTES = 30, 4096  # of its end, that are kept
+LINES, BYTES = 30, 4096  # of its end, that are retained
 MASKED_FROM = 4  # characters: to mask shorter secrets would mask half of it, as on the machine
 MASK = "***"
 # Colours and cursor movements, and what else a terminal would obey.

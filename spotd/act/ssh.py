@@ -339,19 +339,20 @@ def _prove(
 ) -> None:
     """Exchange keys and check the peer's host key."""
     # A machine may have keys of several kinds: ask for the kind that is pinned. The others stay,
-    # so that a wrong machine is told from one that speaks another SSH.
+    # so that a wrong machine is distinguished from one that speaks another SSH.
     options = transport.get_security_options()
     wanted = pinned.get_name().replace("ssh-rsa", "rsa-sha2-512")
     options.key_types = tuple(sorted(options.key_types, key=lambda kind: kind != wanted))
     done = threading.Event()
     transport.start_client(done)
     _await(done, transport, f"{address}: no SSH server answered", end_s)
-    found = transport.get_remote_server_key()
-    if (found.get_name(), found.asbytes()) != (pinned.get_name(), pinned.asbytes()):
+    presented = transport.get_remote_server_key()
+    if (presented.get_name(), presented.asbytes()) != (pinned.get_name(), pinned.asbytes()):
         raise HostKeyMismatchError(
-            f"{address} shows the host key {found.fingerprint}, not {pinned.fingerprint} that the "
-            "machine was launched with: another machine has the address, or somebody listens in",
-            str(found.fingerprint),
+            f"{address} shows the host key {presented.fingerprint}, not {pinned.fingerprint} that "
+            "the machine was launched with: another machine has the address, or somebody "
+            "intercepts the connection",
+            str(presented.fingerprint),
             str(pinned.fingerprint),
         )
 

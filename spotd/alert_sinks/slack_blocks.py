@@ -46,7 +46,7 @@ _WORDS = {
         _LOGS + ", and correct the program if it crashes again.",
     ),
     "failed": (
-        "Gave the machines back. Checkpoints are kept.",
+        "Released the machines. Checkpoints are retained.",
         _LOGS + ", correct the cause, and run it again.",
     ),
     "succeeded": ("Gave the machines back.", _NOTHING),
@@ -112,15 +112,15 @@ ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 def clean(text: str, limit: int) -> str:
     """Text as Slack shows it verbatim, at most `limit` characters once escaped."""
     text = _SPECIAL.sub("", text)
-    found: list[str] = []
+    parts: list[str] = []
     room = limit - 1
     for letter in text:
         part = ESCAPES.get(letter, letter if letter.isprintable() or letter == "\n" else " ")
         room -= len(part)
         if room < 0:
-            return "".join(found) + "…"
-        found.append(part)
-    return "".join(found)
+            return "".join(parts) + "…"
+        parts.append(part)
+    return "".join(parts)
 
 
 def payload(alerts: Sequence[Alert]) -> dict[str, Any]:
@@ -178,12 +178,12 @@ def _line(alert: Alert) -> str:
 
 def _advice(ordered: Iterable[Alert]) -> str:
     """Return each advice once, for the first job that needs it."""
-    found: dict[str, str] = {}
+    commands: dict[str, str] = {}
     for alert in ordered:
         must = _WORDS.get(alert.event.kind, _OTHER)[1]
         if must != _NOTHING:
-            found.setdefault(must, must.replace("{job}", clean(alert.job_name, 60)))
-    return "\n".join(list(found.values())[:3]) or _NOTHING
+            commands.setdefault(must, must.replace("{job}", clean(alert.job_name, 60)))
+    return "\n".join(list(commands.values())[:3]) or _NOTHING
 
 
 def _counted(alerts: Iterable[Alert]) -> str:

@@ -28,11 +28,11 @@ def find_address(host: str, port: int, *, public: bool) -> str:
     keep their machines' credentials (169.254.169.254). Raises AddressError, which does not name the
     host's path."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or "it is not a name of a host"
         raise AddressError(f"{host} cannot be looked up: {why}") from None
-    addresses = [ipaddress.ip_address(str(info[4][0]).partition("%")[0]) for info in found]
+    addresses = [ipaddress.ip_address(str(info[4][0]).partition("%")[0]) for info in infos]
     for address in addresses:
         if not _is_allowed(_plain(address), public=public):
             raise AddressError(f"{host} leads to {address}: nothing is sent there")

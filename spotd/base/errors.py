@@ -69,8 +69,8 @@ class InputError(UserError):
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return the known word that was probably meant, or ""."""
     by_fold = {name.casefold(): name for name in known}
-    found = difflib.get_close_matches(word.casefold(), by_fold, n=1, cutoff=0.6)
-    return by_fold[found[0]] if found else ""
+    matches = difflib.get_close_matches(word.casefold(), by_fold, n=1, cutoff=0.6)
+    return by_fold[matches[0]] if matches else ""
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -25,13 +25,13 @@ class LiveReport:
 
 def read_reports(folder: Path) -> list[LiveReport]:
     """Return the readable reports, the oldest first; none without the folder."""
-    found = []
+    reports = []
     for path in folder.glob("*.json"):
         try:
-            found.append(_read(json.loads(path.read_text())))
+            reports.append(_read(json.loads(path.read_text())))
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue  # half written, or somebody else's
-    return sorted(found, key=lambda one: one.at)
+    return sorted(reports, key=lambda one: one.at)
 
 
 def _read(data: Mapping[str, Any]) -> LiveReport:

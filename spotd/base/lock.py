@@ -24,7 +24,7 @@ def hold(path: Path, text: str, fix: str) -> IO[bytes]:
 def hold_database(file: Path) -> IO[bytes]:
     """Lock a SQLite database by a file beside it. Raises UserError and OSError.
 
-    SQLite itself would let two daemons write in turns.
+    SQLite itself would let two daemons write alternately.
     """
     path = file.resolve()
     return hold(

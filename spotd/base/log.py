@@ -60,11 +60,11 @@ class Redactor:
 
     def register(self, secret: str) -> None:
         """Hide this text wherever it occurs from now on, line by line if it has several."""
-        found = {line.strip() for line in (secret, *secret.splitlines())}
-        found = {line for line in found if len(line) >= _MIN_SECRET_CHARS}
+        secrets = {line.strip() for line in (secret, *secret.splitlines())}
+        secrets = {line for line in secrets if len(line) >= _MIN_SECRET_CHARS}
         with self._lock:
             # Longest first: a secret that contains another must not leave its rest visible.
-            self._secrets = tuple(sorted({*self._secrets, *found}, key=len, reverse=True))
+            self._secrets = tuple(sorted({*self._secrets, *secrets}, key=len, reverse=True))
 
     def clean(self, text: str) -> str:
         """`text` without secrets."""
@@ -260,5 +260,5 @@ def _tame(_logger: WrappedLogger, _name: str, event: MutableMapping[str, Any]) -
     """Text from a job or a cloud must not steer the terminal that shows it."""
     for key, value in event.items():
         if isinstance(value, str):
-            event[key] = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", value)
+            event[key] = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", value)
     return event

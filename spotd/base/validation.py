@@ -158,7 +158,7 @@ def _homes(model: type[BaseModel], key: str, path: Path = ()) -> Iterator[Path]:
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for part in get_args(annotation) for found in _models_in(part)]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
 
 
 def _walk(model: type[BaseModel], location: Path) -> tuple[Path, list[type[BaseModel]]]:
@@ -178,7 +178,7 @@ def _walk(model: type[BaseModel], location: Path) -> tuple[Path, list[type[BaseM
         path.append(part)
         inside, is_key = models, False
         if fields:
-            models = [found for field in fields for found in _models_in(field.annotation)]
+            models = [nested for field in fields for nested in _models_in(field.annotation)]
             is_key = any(_is_dict(field.annotation) for field in fields)
     return tuple(path), inside
 

@@ -25,7 +25,7 @@ _READ_S = 1800.0  # reply limit for one shard
 def ckpt() -> None:
     """List, verify, download and pin a job's checkpoints.
 
-    The daemon reads the store with its own credentials. A pinned checkpoint is kept until it is
+    The daemon reads the store with its own credentials. A pinned checkpoint is retained until it is
     unpinned, however many newer ones there are.
 
     \b
@@ -261,7 +261,7 @@ def pin(
     step: str = typer.Option("", metavar="STEP", help="Or another pin. Default: the newest."),
     output: Output = output_option(),
 ) -> None:
-    """Pin a checkpoint, so that it is kept whatever the job's `keep` is. An existing pin
+    """Pin a checkpoint, so that it is retained whatever the job's `keep` is. An existing pin
     is moved.
 
     \b

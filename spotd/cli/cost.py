@@ -183,7 +183,7 @@ def _stored_checkpoints(stored: dict[str, Any]) -> str:
 
 def _on_demand(item: dict[str, Any]) -> str:
     if item["on_demand_usd"] is None:
-        return "not known: no report of the first steps (none made, or no longer kept)"
+        return "not known: no report of the first steps (none made, or no longer retained)"
     same_place, best = money(item["on_demand_usd"]), money(item["on_demand_best_usd"])
     return f"{same_place} for the steps that survive, in the same places; {best} in the cheapest"
 

@@ -352,7 +352,9 @@ def _apply(cloud: str, facts: SetupFacts, steps: list[Step], profile: str, *, ye
         raise UserError(str(error), f"run it again {_RIGHTS[cloud]}", ExitCode.AUTH) from None
     except (ProviderError, MissingError) as error:
         message = f"{cloud} did not accept every step: {error}"
-        raise UserError(message, "run it again: what exists is kept", ExitCode.FAILURE) from None
+        raise UserError(
+            message, "run it again: existing resources are retained", ExitCode.FAILURE
+        ) from None
     print_message(
         "everything exists already" if not missing_steps else f"{len(missing_steps)} created"
     )

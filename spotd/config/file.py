@@ -67,8 +67,8 @@ class AccessSection(Section):
 
 
 class MarketAlertsSection(Section):
-    """Which news of prices and capacity are told, each once when it begins and once when it is
-    over."""
+    """Which changes of prices and capacity send an alert, once when they begin and once when they
+    end."""
 
     prices: bool = True
     capacity: bool = True
@@ -175,7 +175,7 @@ class TimingSection(Section):
 
 
 class PlacementSection(Section):
-    """Settings of placement, beside the clouds' signals and the jobs' wishes."""
+    """Settings of placement, besides the clouds' signals and the jobs' preferences."""
 
     history_days: float = Field(
         default=DAYS, gt=0, le=366, description="Days of this fleet's history that count"

@@ -44,12 +44,12 @@ def policy_facts(
     regions: dict[str, None] = {}
     account: dict[str, str] = {}
     whose: dict[str, str] = {}  # name of a provider, by what it says of the account
-    found = False
+    configured = False
     for name, entry in config.file.providers.items():
         local = isinstance(entry, LocalProvider)
         if (entry.personality if isinstance(entry, LocalProvider) else entry.kind) != cloud:
             continue
-        found = True
+        configured = True
         regions |= dict.fromkeys(regions_of(name) if local else getattr(entry, "regions", ()))
         facts: dict[str, str] = {}
         if isinstance(entry, GcpProvider):
@@ -63,7 +63,7 @@ def policy_facts(
             if value and account.setdefault(key, value) != value:
                 raise _two_accounts(cloud, key, whose[key], name, account[key], value)
             whose.setdefault(key, name)
-    if not found:
+    if not configured:
         return None
     return PolicyFacts(
         deployment=deployment,

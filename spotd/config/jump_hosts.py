@@ -65,11 +65,11 @@ def _check_jump(
 
 def parse_jump(text: str) -> tuple[str, str, int]:
     """User, host and port. Raises ValueError."""
-    found = _WHERE.fullmatch(text)
-    port = int(found["port"] or 22) if found else 0
-    if not found or not 0 < port < 65536:
+    match = _WHERE.fullmatch(text)
+    port = int(match["port"] or 22) if match else 0
+    if not match or not 0 < port < 65536:
         raise ValueError(f"{text[:60]!r} is not a user@host or user@host:port")
-    return found["user"], found["six"] or found["host"], port
+    return match["user"], match["six"] or match["host"], port
 
 
 def jump_hosts(file: ConfigFile, environ: Mapping[str, str]) -> dict[str, JumpHost]:
@@ -77,11 +77,11 @@ def jump_hosts(file: ConfigFile, environ: Mapping[str, str]) -> dict[str, JumpHo
 
     Raises ValueError ("what; fix") if a key is no longer readable.
     """
-    found = {}
+    hosts = {}
     for name, section in file.providers.items():
         if isinstance(section, NetworkedProvider) and section.network == "jump":
-            found[name] = _jump_host(section, environ)
-    return found
+            hosts[name] = _jump_host(section, environ)
+    return hosts
 
 
 def _jump_host(section: NetworkedProvider, environ: Mapping[str, str]) -> JumpHost:

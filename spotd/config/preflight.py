@@ -87,7 +87,7 @@ def _check_store(keys: Keys, url: str, config: Config) -> Iterator[Finding]:
     try:
         options = config.store_options(url)
     except UserError:
-        return  # a secret that cannot be read: told with [stores]
+        return  # a secret that cannot be read is reported with [stores]
     try:
         open_store(url, options)
     except ObjectStoreError as error:

@@ -53,11 +53,11 @@ class CredentialIssuers:
         self._lock = threading.Lock()
         self._made: dict[str, CredentialIssuer] = {}
 
-    def of(self, found: tuple[str, dict[str, Any]] | None) -> CredentialIssuer | None:
+    def of(self, lend: tuple[str, dict[str, Any]] | None) -> CredentialIssuer | None:
         """Return the issuer of that kind and settings; None for None."""
-        if found is None:
+        if lend is None:
             return None
-        kind, settings = found
+        kind, settings = lend
         key = f"{kind} {sorted(settings.items())}"
         with self._lock:
             if key not in self._made:

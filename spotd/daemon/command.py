@@ -83,8 +83,8 @@ def check(config: ConfigOption = None) -> None:
     Example:
       spotd check --config ./config.toml
     """
-    found = load_config(config, to_start=True)
-    typer.echo(f"{found.path}: good; state in {found.state_dir}, socket {found.socket}")
+    loaded = load_config(config, to_start=True)
+    typer.echo(f"{loaded.path}: good; state in {loaded.state_dir}, socket {loaded.socket}")
 
 
 @db.command()
@@ -117,11 +117,11 @@ def downgrade(
     Example:
       systemctl stop spotd && spotd db downgrade 0002
     """
-    found = load_config(config)
-    with exclusive_access(found.database_url):
+    loaded = load_config(config)
+    with exclusive_access(loaded.database_url):
         now_us = SystemClock().now_us()
-        before, after = downgrade_database(found.database_url, revision, now_us)
-    warning = _cost_of(after, found.file.limits.unattended_h)
+        before, after = downgrade_database(loaded.database_url, revision, now_us)
+    warning = _cost_of(after, loaded.file.limits.unattended_h)
     data = {"kind": "Downgrade", "before": before, "after": after, "warning": warning}
     _emit(data, output, f"the database has schema {after}" + (f"\n{warning}" if warning else ""))
 
@@ -171,10 +171,10 @@ def restore_(
     Example:
       spotd db restore /var/backups/spotd.backup && systemctl start spotd
     """
-    found = load_config(config)
-    if not found.file.database.url:
-        make_folder(found.state_dir)
-    reason = restore(found.database_url, file, SystemClock().now_us())
+    loaded = load_config(config)
+    if not loaded.file.database.url:
+        make_folder(loaded.state_dir)
+    reason = restore(loaded.database_url, file, SystemClock().now_us())
     data = {"kind": "Restore", "file": str(file), "quarantine": reason}
     _emit(data, output, f"restored; in quarantine: {reason}")
 

@@ -295,7 +295,7 @@ class Daemon:
     def _build_providers(
         self, config: Config, known: Mapping[str, Provider]
     ) -> dict[str, Provider]:
-        """Build the providers by name. One whose settings did not change is kept from `known`."""
+        """Build the providers by name. One with unchanged settings is reused from `known`."""
         built: dict[str, Provider] = {}
         before = self.config.file.providers
         for name, section in config.file.providers.items():

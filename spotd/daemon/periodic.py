@@ -43,7 +43,9 @@ CLOUD_THREADS = 2  # of each cloud: one that hangs keeps its own duties waiting,
 # fail in a row, and a takeover comes well within the 45 s that we promise.
 LOCKED_AT_MOST = 2  # leases in one round of renewals; of more, the store itself is away
 SET_BACK_S = 1.0  # a wall clock that lost more than this was set, not steered
-FIRST_OFFERS_S = 3.0  # how long the start waits for prices; jobs that wait for them are told later
+FIRST_OFFERS_S = (
+    3.0  # how long the start waits for prices; jobs without prices are decided on later
+)
 
 
 class PeriodicTasks:
@@ -189,7 +191,7 @@ class PeriodicTasks:
         # Now as well: a daemon that dies again and again is there, and renews.
         now = threading.Event()
         self._every(s.expiry_s, f"expiry:{name}", partial(self._move_on, name), name, now)
-        # And whoever asks for orphans should not be told for minutes that nobody has looked.
+        # And `spotctl orphans` should not answer "not swept yet" for minutes.
         clear_up = partial(self._survey.clear_up, name)
         self._every(s.leftovers_s, f"leftovers:{name}", clear_up, name, now)
         self._queues.setdefault(name, NoticeQueue(self._store, name, self._clock))

@@ -28,7 +28,7 @@ def notify(state: str) -> bool:
         try:
             sock.sendto(state.encode(), socket.MSG_DONTWAIT, address)
         except OSError as error:
-            log.warning("systemd cannot be told", state=state, error=str(error))
+            log.warning("systemd cannot be notified", state=state, error=str(error))
             return False
     return True
 

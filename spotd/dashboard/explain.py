@@ -82,7 +82,7 @@ def _deadline(context: PageContext, deadline: Data | None) -> Html | None:
     elif deadline["late_s"]:
         status = f"missed by {span(deadline['late_s'])}"
     elif deadline["guarded"]:
-        status = "kept by machines on demand from now on"
+        status = "met by on-demand machines from now on"
     elif deadline["spare_s"] is None or deadline["spare_s"] < 0:
         status = f"cannot be promised; the earliest is {deadline['earliest'][:16]} UTC"
     else:

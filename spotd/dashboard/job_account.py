@@ -156,5 +156,5 @@ def checkpoints(context: PageContext, saved: Data | None, name: str) -> Html:
     ]
     empty = "Nothing is saved yet."
     note = (f"In {saved['store']}. ", context.spotctl("ckpt", "ls", name))
-    caption = "Checkpoints that are kept, the newest first"
+    caption = "Retained checkpoints, newest first"
     return card("saved", "Checkpoints", table(caption, _CHECKPOINTS, rows, empty), note=note)

@@ -20,19 +20,19 @@ def full_name(name: str) -> str:
 
     Raises ValueError for a name that no registry can have.
     """
-    found = _NAME.fullmatch(name)
-    if found is None or len(name) > 255 + 128 + 72:
+    match = _NAME.fullmatch(name)
+    if match is None or len(name) > 255 + 128 + 72:
         raise ValueError(
             f"{name[:100]!r} is not a name of an image; write REGISTRY/NAME:TAG, in lower case"
         )
-    registry, path = found["registry"] or "", found["path"]
+    registry, path = match["registry"] or "", match["path"]
     if registry and not (set(".:") & set(registry) or registry == "localhost"):
         registry, path = "", f"{registry}/{path}"
     if not registry:
         registry, path = _HUB, path if "/" in path else f"library/{path}"
-    if found["digest"]:
-        return f"{registry}/{path}@{found['digest']}"
-    return f"{registry}/{path}:{found['tag'] or 'latest'}"
+    if match["digest"]:
+        return f"{registry}/{path}@{match['digest']}"
+    return f"{registry}/{path}:{match['tag'] or 'latest'}"
 
 
 def pinned(name: str, digest: str) -> str:

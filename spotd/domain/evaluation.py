@@ -17,7 +17,7 @@ from typing import Any
 MOST_CASES = 10_000_000
 MOST_TOKENS_PER_S = 1e9
 MOST_TTFT_S = 600.0
-MOST_FAILED = 100  # names of failed cases that are kept
+MOST_FAILED = 100  # names of failed cases that are stored
 MAX_NAME = 200
 _SUITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 

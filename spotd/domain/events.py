@@ -42,4 +42,4 @@ class Event:
     alert: bool = False
     key: str = ""
     data: Mapping[str, object] = field(default_factory=dict)
-    route: str = field(default="", metadata=SPARSE)  # not kept with the event
+    route: str = field(default="", metadata=SPARSE)  # not stored with the event

@@ -15,7 +15,7 @@ class DrillKind(str, Enum):
     """The kind of fault."""
 
     SIGTERM = "sigterm"  # the program is stopped as by a notice that leaves no time to wait
-    NOTICE = "notice"  # the agent is told that the cloud takes the machine
+    NOTICE = "notice"  # the agent gets a preemption notice
     KILL = "kill"  # kill -9 of the program
     AGENT = "agent"  # kill -9 of the agent; the program is to train on
     MACHINE = "machine"  # the machine is ended without a word

@@ -12,7 +12,7 @@ from typing import Any
 
 STRAGGLER, NAN = "straggler", "nan"  # those that are decided upon
 HUNG = "hung"  # ended, with stacks
-HUNG_HERE = "hung_here"  # seen on a machine without rank 0, and only told
+HUNG_HERE = "hung_here"  # seen on a machine without rank 0, and only reported
 GPU = "gpu"  # a GPU has failed, and what ran was ended
 GPU_NOTED = "gpu_noted"
 UNFIT = "unfit"  # the machine came up unwell
@@ -151,10 +151,10 @@ ADVICE: Mapping[str, Advice] = {
     ),
     STEPPED_BACK: Advice(
         "a checkpoint is stepped back from",
-        "the machines to come resume from the one before it; it is kept, as a pin suspect-STEP; "
+        "the next machines resume from the one before it; it is retained, as a pin suspect-STEP; "
         "if that ends alike, the job goes down by max_restarts_on_errors",
-        "what the program said when it crashed: `spotctl logs`; when the checkpoint is no use to "
-        "you, spotctl ckpt unpin",
+        "what the program printed when it crashed: `spotctl logs`; if you do not need the "
+        "checkpoint: spotctl ckpt unpin",
     ),
     LOSS_SPIKE: Advice(
         "the loss has jumped",
@@ -164,7 +164,7 @@ ADVICE: Mapping[str, Advice] = {
     ),
     STRAGGLER: Advice(
         "one rank holds up the others",
-        "saves at once; when it is told again, the job moves to another machine and trains on "
+        "saves at once; when it is reported again, the job moves to another machine and continues "
         "until that is ready, at most once in two hours",
         "its machine, if it stays with one; its share of the data, if it stays with one rank",
     ),

@@ -42,9 +42,11 @@ class CheckpointSpec:
     every_s: float = 300.0
     keep: int = 3
     auto: bool = field(default=False, metadata=SPARSE)
-    size_bytes: int = field(default=0, metadata=SPARSE)  # expected of a save; 0: nobody has said
+    size_bytes: int = field(default=0, metadata=SPARSE)  # expected size of a save; 0: unknown
     keep_every_steps: int = field(default=0, metadata=SPARSE)  # of each, one is pinned; 0: none
-    directory: str = field(default="", metadata=SPARSE)  # of a script, kept by the agent; "": none
+    directory: str = field(
+        default="", metadata=SPARSE
+    )  # of a script, stored by the agent; "": none
     # For shards of each region's machines; (): as configured; the job's own store alone: all there.
     shards: tuple[str, ...] = field(default=(), metadata=SPARSE)
 
@@ -84,7 +86,7 @@ class JobSpec:
     elastic: Elastic = field(default=Elastic(), metadata=SPARSE)  # a gang that loses a machine
     bake: str = field(default="", metadata=SPARSE)  # the image to be made once `setup` ran; no run
     caches: tuple[str, ...] = field(default=(), metadata=SPARSE)  # folders, as the job names them
-    cache_bytes: int = field(default=0, metadata=SPARSE)  # that are kept of each, at most
+    cache_bytes: int = field(default=0, metadata=SPARSE)  # that are stored of each, at most
     health: HealthSpec = field(default_factory=HealthSpec)
     alerts: tuple[str, ...] = ("default",)
     project: str = field(default="", metadata=SPARSE)  # that budgets know it by
@@ -127,10 +129,12 @@ class Job:
     place_after_us: int = 0  # backoff: no new node before
     save_wanted_at_us: int = 0  # health asked for a checkpoint
     waiting_since_us: int = 0  # wanted, without a machine, and none to be had; 0: not so
-    waiting_told_us: int = 0  # when its user was last told
-    unsaved_told_us: int = 0  # when its user was last told that its newest checkpoint is old
+    waiting_told_us: int = 0  # when its user was last alerted that it waits
+    unsaved_told_us: int = 0  # when its user was last alerted that its newest checkpoint is old
     room_since_us: int = 0  # the limits have no room for it since then; 0: not so
-    room_asked_us: int = 0  # when it was last refused for that: its turn is kept for a while
+    room_asked_us: int = (
+        0  # when it was last refused for that: its place in the queue is reserved for a while
+    )
     room_microusd_per_h: int = 0  # what it asked to spend
     offers_at_us: int = 0  # no offer is to be had for it until then; 0: it waits for none
     yields_to: str = ""  # the job that it is to save for, or gave its machines to

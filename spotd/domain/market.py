@@ -46,9 +46,9 @@ class Timing:
         86_400.0  # how long a machine may go on without us; see planner/core/expiry.py
     )
     drain_margin_s: float = 10.0  # beyond a notice's deadline before we end the node ourselves
-    waits_s: float = 900.0  # without a machine before a job's user is told
+    waits_s: float = 900.0  # without a machine before a job's user is alerted
     beside_s: float = 480.0  # without a word of a machine before another is asked for beside it
-    granted_s: float = 900.0  # within which on-demand is granted, for deadlines to be kept
+    granted_s: float = 900.0  # within which on-demand is granted, for deadlines to be met
 
 
 @dataclass(frozen=True)

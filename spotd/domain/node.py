@@ -66,7 +66,7 @@ class Node:
     left_at_us: int = 0  # when it was decided that it leaves
     terminating_at_us: int = 0  # when it was decided that it ends now
     drained_at_us: int = 0
-    kept_until_us: int = 0  # a failed node kept for its user
+    kept_until_us: int = 0  # a failed node is retained for its user until then
     effect: EffectKind | None = None  # the last effect armed
     effect_armed_at_us: int = 0
     effect_due_at_us: int = 0  # not again before, unless it is known to have failed
@@ -76,10 +76,10 @@ class Node:
     launch_error: str = ""  # text of a refusal; final, if gone_at_us is set: no instance came of it
     launch_error_code: str = ""  # class name in providers.base
     host: str = ""  # where we reach it
-    private_host: str = ""  # where others of its network do; "": its cloud has not said
+    private_host: str = ""  # where others of its network do; "": its cloud has not reported it
     port: int = 0
     ssh_user: str = ""
-    host_public_key: str = ""  # as its cloud told it first; "": the one that we gave it
+    host_public_key: str = ""  # as its cloud reported it first; "": the one that we gave it
     cloud_state: str = ""  # providers.base.InstanceState as last listed, "absent" when not listed
     surveyed_at_us: int = 0
     seen_at_us: int = 0  # last time that the cloud listed it
@@ -102,11 +102,11 @@ class Node:
     exited_at_us: int = 0
     exit_tail: str = ""
     setup_failed: bool = False
-    disk_full_at_us: int = 0  # its agent said that it stays so; 0: there is room
+    disk_full_at_us: int = 0  # its agent reported that it stays full; 0: there is room
     wiped_at_us: int = 0  # its disks, after the program had ended
     wiped_text: str = ""
     cleaned_at_us: int = 0  # its disk is fit for an image, and nobody can log in any more
-    image_asked_at_us: int = 0  # when its cloud last said how far the image is
+    image_asked_at_us: int = 0  # when its cloud last reported the progress of the image
     imaged_at_us: int = 0  # the image is there
     image_error: str = ""  # why there will be none
     terminated_at_us: int = 0  # the cloud accepted a terminate
@@ -118,7 +118,7 @@ class Node:
     effect_failures: int = 0  # in a row, of the armed effect
     effect_error: str = ""
     journal_seq: int = 0
-    wire: int = 0  # the version of the wire that its agent speaks; 0: it has not said
+    wire: int = 0  # the wire version of its agent; 0: unknown
     drill: str = ""  # the kind of the drill that strikes it; see spotd/domain/fault_drill.py
     notices: tuple[NoticeRecord, ...] = ()
 

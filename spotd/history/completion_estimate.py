@@ -101,7 +101,7 @@ class CompletionEstimate:
 
 def estimate_completion(facts: JobRecord) -> CompletionEstimate:
     """Return the estimate at `now_us` for a job in any state."""
-    job, wishes, now_us = facts.job, facts.job.spec.wishes, facts.now_us
+    job, preferences, now_us = facts.job, facts.job.spec.wishes, facts.now_us
     rate = sum(segment.rate_microusd_per_h for segment in facts.stretches if segment.running)
     spent = sum(segment.spent(0, now_us) for segment in facts.stretches)
     pace, saved = step_times(facts.steps), job.head.step if job.head else 0
@@ -113,7 +113,7 @@ def estimate_completion(facts: JobRecord) -> CompletionEstimate:
         _mean(facts),
         step,
         saved,
-        wishes.work_steps,
+        preferences.work_steps,
         pace,
         unknown=unknown,
         advice=advice,
@@ -133,7 +133,7 @@ def estimate_completion(facts: JobRecord) -> CompletionEstimate:
         mean_microusd_per_h=partial.mean_microusd_per_h,
         step=step,
         saved_step=saved,
-        steps=wishes.work_steps,
+        steps=preferences.work_steps,
         pace=pace,
         left_s=left_s,
         known=known,
@@ -260,11 +260,11 @@ def _known(
 
 def _left_s(facts: JobRecord, pace: StepTimes, step: int, node: Node) -> float:
     """Return the remaining training time at the job's measured pace, at least one step."""
-    wishes = facts.job.spec.wishes
-    if wishes.work_steps:
-        return max(wishes.work_steps - step, 1) * pace.step_s
+    preferences = facts.job.spec.wishes
+    if preferences.work_steps:
+        return max(preferences.work_steps - step, 1) * pace.step_s
     speed = speed_of(facts.job.spec, node.offer)
-    return max(wishes.work_s / speed - step * pace.step_s, pace.step_s)
+    return max(preferences.work_s / speed - step * pace.step_s, pace.step_s)
 
 
 def _rates(facts: JobRecord) -> list[float]:

@@ -236,7 +236,7 @@ def _judge_agent(
     if not alive:
         problems.append("its machine was left, and the program could have trained on")
     elif not back:
-        problems.append(f"no other agent told of it within {drill.within_s:.0f} s")
+        problems.append(f"no other agent reported it within {drill.within_s:.0f} s")
     first = after[0] if after else None
     took_s = (first.at_us - drill.struck_at_us) / S if first else None
     resumed = first.from_step - 1 if first else None

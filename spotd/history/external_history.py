@@ -27,7 +27,7 @@ FIELDS = {
     "first_step": "the first step made there",
     "last_step": "and the last",
     "usd_per_hour": "of all its machines together",
-    "notice_s": "how long before the end it was told",
+    "notice_s": "how long before the end the notice came",
     "where": "where",
 }
 LATEST_S = 253_370_764_800  # the year 9999

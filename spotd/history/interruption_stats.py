@@ -70,7 +70,7 @@ class MachineLife:
 
     @property
     def failed_to_boot(self) -> bool:
-        """Return whether the machine existed and left before its agent said hello."""
+        """Return whether the machine existed and left before its agent's hello."""
         failed = (LeaveReason.BOOT_TIMEOUT, LeaveReason.LOST, LeaveReason.FAILED)
         return bool(self.launched_us) and not self.hello_us and self.reason in failed
 
@@ -166,7 +166,7 @@ class Row:
 
     @property
     def boot_failures(self) -> Interval | None:
-        """Return the share of machines that never said hello."""
+        """Return the share of machines whose agent never sent a hello."""
         return share(self.failed_to_boot, self.booted + self.failed_to_boot)
 
 

@@ -121,7 +121,7 @@ def price_events(
             yield _end_event(episode, text, terms, alert=True)
     for subject, episode in running.items():
         if subject not in known:
-            text = f"no job runs on {subject} or waits for it any more: its price is not told of"
+            text = f"no job runs on {subject} or waits for it any more: price alerts end"
             yield _end_event(episode, text, terms, alert=False)
     for number, (concern, why) in enumerate(started):
         more = len(started) - NAMED

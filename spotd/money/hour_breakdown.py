@@ -109,7 +109,7 @@ class Machine:
     stretches: tuple[Segment, ...]
     gpus: int = 0
     rank: int = 0
-    chosen: bool = True  # it was told to start
+    chosen: bool = True  # it got the order to start
     hedge_lost: bool = False  # requested in parallel with others, and another one was chosen
     ready_at_us: int = 0
     claimed_at_us: int = 0

@@ -162,7 +162,7 @@ def _estimate(rows: Sequence[LedgerSegment], since_us: int, until_us: int) -> in
 
 
 def _rated(segment: LedgerSegment, since_us: int, until_us: int) -> int:
-    """Return the cost by price and time, whatever an earlier bill said."""
+    """Return the cost by price and time, whatever an earlier bill has."""
     return segment.stretch.at_rate(segment.stretch.rate_microusd_per_h, since_us, until_us)
 
 

@@ -61,8 +61,8 @@ class Budgets:
         rows, extra = spendings(store, now_us), carried(store, month[0])
         alerted = store.events.keys("budget", month[0])
         for budget in budgets:
-            found = budget_status(budget, rows, month, now_us, extra)
-            for crossing in crossings(found, alerted, iso):
+            status = budget_status(budget, rows, month, now_us, extra)
+            for crossing in crossings(status, alerted, iso):
                 severity = Severity.WARNING if crossing.kind == ACTUAL else Severity.INFO
                 event = Event(
                     "budget",
@@ -74,8 +74,8 @@ class Budgets:
                     route=crossing.route,
                 )
                 store.events.add("", event, now_us)
-            if found.spent_microusd >= budget.microusd:
-                _stop(store, found, now_us)
+            if status.spent_microusd >= budget.microusd:
+                _stop(store, status, now_us)
 
 
 def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:
@@ -98,7 +98,7 @@ def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:
         text = (
             f"{job.name} of {outlier.user or 'nobody'} spent ${outlier.microusd / 1e6:,.2f} in "
             f"24 h, and jobs {whose} ${usual.median_microusd / 1e6:,.2f} a day (median of "
-            f"{usual.days} days; beyond ${usual.bound_microusd / 1e6:,.2f} is told): "
+            f"{usual.days} days; beyond ${usual.bound_microusd / 1e6:,.2f} causes an alert): "
         )
         if dry_run:
             text += "with dry_run = false in [policies] it would save and be paused"
@@ -111,20 +111,20 @@ def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:
             store.jobs.pause(job.id, event, now_us)
 
 
-def _stop(store: Store, found: BudgetStatus, now_us: int) -> None:
+def _stop(store: Store, status: BudgetStatus, now_us: int) -> None:
     """Pause the budget's jobs like a person would: training saves first and can be resumed."""
-    overridden = store.events.keys(OVERRIDE, found.since_us)
+    overridden = store.events.keys(OVERRIDE, status.since_us)
     owners = store.jobs.owners()
     for job in store.jobs.rows(finished=False):
-        if job.desired is not Desired.RUN or not found.budget.covers(
+        if job.desired is not Desired.RUN or not status.budget.covers(
             owners.get(job.id, ""), job.spec.project
         ):
             continue
         if override_key(job.id) in overridden:
             continue
         text = (
-            f"{job.name} is paused: the budget {found.budget.name} of "
-            f"${found.budget.microusd / 1e6:,.2f} a month is used up; it saves first, and goes on "
+            f"{job.name} is paused: the budget {status.budget.name} of "
+            f"${status.budget.microusd / 1e6:,.2f} a month is used up; it saves first, and goes on "
             f"with `spotctl resume {job.name}` next month, or with --override-budget now"
         )
         key = f"budget_stop:{job.id}"

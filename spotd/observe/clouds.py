@@ -267,7 +267,7 @@ class NoticeQueue:
     """A cloud's own queue of notices, which reports each notice once.
 
     Reading it is a periodic task of the holder alone. What was read is an observation: any daemon
-    may record it, overtaken or not. It is kept until the store has accepted it.
+    may record it, overtaken or not. It is retained until the store has accepted it.
     """
 
     def __init__(self, store: Store, name: str, clock: Clock) -> None:
@@ -282,7 +282,7 @@ class NoticeQueue:
 
         Raises StoreError. `store` is fenced for the task.
         """
-        store.leases.check(self._clock.now_us())  # another daemon would not be told them any more
+        store.leases.check(self._clock.now_us())  # another daemon would not receive them any more
         try:
             notices = provider.notices()
         except ProviderError as error:

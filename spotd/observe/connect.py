@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 FRESH, AGAIN = 8, 4  # threads for nodes not tried before, and for the others
 OPEN_S = 15.0
-# What a node may have said and we not read: bounds memory when the store is away, and is refilled
+# Unread bytes of one node: bounds memory when the store is away, and is refilled
 # within a round trip otherwise.
 WINDOW_BYTES = 256 << 10
 
@@ -112,7 +112,7 @@ class StreamConnector:
         self._lock = threading.Lock()
         self._opened: list[FollowedNode] = []
         self._failed: list[str] = []
-        self._told: set[tuple[str, str]] = set()  # node, and which of the errors that are told
+        self._told: set[tuple[str, str]] = set()  # node, and the kind of error that was alerted
         self._stopping = threading.Event()
         self._queues: tuple[_Tasks, _Tasks] = (queue.SimpleQueue(), queue.SimpleQueue())
         for number, tasks in ((FRESH, self._queues[0]), (AGAIN, self._queues[1])):

@@ -49,10 +49,10 @@ def judge_idle(store: Store, policy: IdlePolicy, now_us: int) -> None:
         key = f"idle_gpus:{job.id}"
         if job.desired is not Desired.RUN or key in alerted:
             continue
-        found = idle_gpus(_windows(store, job, now_us - int(policy.after_s * S)), policy)
-        if found is None:
+        idle = idle_gpus(_windows(store, job, now_us - int(policy.after_s * S)), policy)
+        if idle is None:
             continue
-        text = _text(job, found, policy)
+        text = _text(job, idle, policy)
         paused = policy.does == PAUSE and not policy.dry_run
         if paused:
             text += f"it saves and is paused; it goes on with `spotctl resume {job.name}`"
@@ -82,15 +82,15 @@ def judge_use(store: Store, policy: IdlePolicy, now_us: int) -> None:
         if job.desired is not Desired.RUN or key in alerted or f"idle_gpus:{job.id}" in idle:
             continue
         windows = _windows(store, job, since_us)
-        found = idle_gpus(windows, IdlePolicy(below=IDLE_BELOW, after_s=USE_S))
-        if found is None:
+        low_use = idle_gpus(windows, IdlePolicy(below=IDLE_BELOW, after_s=USE_S))
+        if low_use is None:
             continue
         machines = {window.node_id for window in windows}
         rows = store.events.of_kinds(job.id, (USAGE,), since_us)
         use = use_of([row.event.data for row in rows if row.event.node_id in machines])
         text = (
-            f"the GPUs of {job.name} were busy {found.gpu:.0%} of the last {USE_S / 60:.0f} min, "
-            f"below {IDLE_BELOW:.0%}: ${found.usd_per_h:,.2f} each hour for GPUs that do nothing; "
+            f"the GPUs of {job.name} were busy {low_use.gpu:.0%} of the last {USE_S / 60:.0f} min, "
+            f"below {IDLE_BELOW:.0%}: ${low_use.usd_per_h:,.2f} per hour for GPUs that do nothing; "
             f"likely cause: {(use and use.cause) or 'not known'}"
         )
         event = Event("gpus_low", text, severity=Severity.WARNING, alert=True, key=key)
@@ -106,19 +106,19 @@ def _windows(store: Store, job: Job, since_us: int) -> list[Window]:
     }
     if not rates:
         return []
-    found = []
+    windows = []
     for row in store.events.of_kinds(job.id, (USAGE,), since_us):
         usage, rate = row.event.data, rates.get(row.event.node_id)
         seconds, gpu = usage.get("window_s"), usage.get("gpu")
         if rate is None or not isinstance(seconds, int | float) or not isinstance(gpu, int | float):
             continue
-        found.append(Window(row.event.node_id, float(seconds), min(float(gpu), 1.0), rate))
-    return found
+        windows.append(Window(row.event.node_id, float(seconds), min(float(gpu), 1.0), rate))
+    return windows
 
 
-def _text(job: Job, found: Idle, policy: IdlePolicy) -> str:
+def _text(job: Job, idle: Idle, policy: IdlePolicy) -> str:
     return (
-        f"the GPUs of {job.name} were busy {found.gpu:.0%} of the last {policy.after_s / 60:.0f} "
-        f"min: ${found.usd:,.2f} for GPUs that did nothing, and ${found.usd_per_h:,.2f} more each "
+        f"the GPUs of {job.name} were busy {idle.gpu:.0%} of the last {policy.after_s / 60:.0f} "
+        f"min: ${idle.usd:,.2f} for GPUs that did nothing, and ${idle.usd_per_h:,.2f} more each "
         "hour; "
     )

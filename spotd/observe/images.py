@@ -55,27 +55,27 @@ class ImageSweep:
         if not doomed and not (late and (rows or self._looked_s is None)):
             return
         self._looked_s = now_s
-        found = {image.name: image for image in provider.images()}
+        images = {image.name: image for image in provider.images()}
         doubted = bool(store.deployment.quarantine())
         if not doubted:
-            tried = [row for row in doomed if self._remove(store, provider, row, found)]
+            tried = [row for row in doomed if self._remove(store, provider, row, images)]
             after = {image.name for image in provider.images()} if tried else set()
             for row in tried:
                 self._forget(store, row, seen=row.vendor_name in after)
-        self._note_missing(store, [row for row in rows if row.good], found)
+        self._note_missing(store, [row for row in rows if row.good], images)
         # A record of before an image was there calls it half made, and would remove it later.
         sure = [row for row in rows if not doubted or row.made_at_us or row.unwanted_at_us]
-        self._adopt(store, {row.vendor_name for row in sure}, found.values())
+        self._adopt(store, {row.vendor_name for row in sure}, images.values())
 
     def _remove(
-        self, store: Store, maker: ImageMaker, row: ImageRow, found: Mapping[str, Image]
+        self, store: Store, maker: ImageMaker, row: ImageRow, images: Mapping[str, Image]
     ) -> bool:
         """Remove an image, also one that is not listed: its parts may still exist.
 
         A failure is retried next time and delays no other.
         """
         store.leases.check(self._clock.now_us())
-        image = found.get(row.vendor_name)
+        image = images.get(row.vendor_name)
         try:
             maker.remove_image(image.image_id if image is not None else row.image_id)
         except ProviderError as error:
@@ -99,10 +99,10 @@ class ImageSweep:
             self._tell(store, row, f"{what} {row.name} ({row.vendor_name}) is removed")
 
     def _note_missing(
-        self, store: Store, rows: Sequence[ImageRow], found: Mapping[str, Image]
+        self, store: Store, rows: Sequence[ImageRow], images: Mapping[str, Image]
     ) -> None:
         for row in rows:
-            if row.vendor_name in found:
+            if row.vendor_name in images:
                 self._missed.pop(row.node_id, None)
                 continue
             self._missed[row.node_id] = self._missed.get(row.node_id, 0) + 1

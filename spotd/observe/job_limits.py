@@ -36,23 +36,23 @@ def tell_of_jobs(store: Store, now_us: int, *, foretell: bool) -> None:
     carried = carried_by(store)
     for view in views.values():
         job = view.job
-        found = None
+        estimate = None
         if market is not None and job.spec.wishes.measurable:
-            found = estimate_completion(facts_of(store, job, market, now_us))
+            estimate = estimate_completion(facts_of(store, job, market, now_us))
         cost, each_h = carried.get(job.id, (0, 0))
         rate = sum(node.offer.price_microusd_per_h for node in view.nodes if node.active)
         rate += each_h if rate else 0
-        ends = _ends(found, cost, each_h) if found else None
+        ends = _ends(estimate, cost, each_h) if estimate else None
         for event in _events(store, job, view.spent_microusd, rate, ends, now_us):
             store.events.add(job.id, event, now_us)
 
 
-def _ends(found: CompletionEstimate, cost: int, each_h: int) -> tuple[int, int, int] | None:
+def _ends(estimate: CompletionEstimate, cost: int, each_h: int) -> tuple[int, int, int] | None:
     """Return what the job will have cost at its end.
 
     Its machines, its checkpoints so far, and further checkpoints as of late.
     """
-    machines, done = found.final_microusd, found.completion
+    machines, done = estimate.final_microusd, estimate.completion
     if machines is None or done is None:
         return None
     hours = (done.hours.low, done.hours.middle, done.hours.high)

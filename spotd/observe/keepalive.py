@@ -43,7 +43,7 @@ class Keepalive:
             return
         self._looked_s = now_s
         present = {one.node.id: one for one in followed}
-        # Who was lost and is followed anew has not been told.
+        # A node that was lost and is followed again has not got the message.
         self._told = {i: sent for i, sent in self._told.items() if present.get(i) is sent[0]}
         due = [i for i in present if i not in self._told or self._told[i][1] <= now_s]
         if not due:

@@ -53,7 +53,7 @@ class LeftoverSweep:
         self._since_us: dict[str, int] = {}  # leftover -> first seen as one
         self._held: dict[str, HeldLeftover] = {}
         self._looked_s: float | None = None  # when that was known, monotonic
-        self._paged: set[str] = set()  # held, and a person was told
+        self._paged: set[str] = set()  # held, and an alert was sent
 
     def run(self, store: Store) -> None:
         """Sweep once.

@@ -59,8 +59,8 @@ class Markets:
             for point in store.market.price_history(keys, now_us - int(terms.window_s * S)):
                 price = (point.at_us, point.price_microusd_per_h)
                 points.setdefault(point.offer_key, []).append(price)
-            found: dict[str, Points] = dict(points)
-            for event in price_events(concerns, found, episodes, terms, now_us):
+            by_offer: dict[str, Points] = dict(points)
+            for event in price_events(concerns, by_offer, episodes, terms, now_us):
                 store.events.add("", event, now_us)
         if terms.capacity:
             served = got(jobs, nodes)
@@ -81,15 +81,15 @@ def concerned(jobs: Iterable[Job], nodes: Iterable[Node], market: Market) -> lis
         if job.waiting_since_us:
             asked = waiting.setdefault(job.spec.alternatives, {})
             asked[job.name] = job.spec.max_hourly_microusd
-    found = []
+    affected = []
     for offer in market.offers:
         waits: dict[str, int] = {}
         for alternatives, asked in waiting.items():
             if any(want.admits(offer) for want in alternatives):
                 waits |= asked
         if waits or offer.key in runs:
-            found.append(WatchedOffer(offer, runs.get(offer.key, {}), waits))
-    return found
+            affected.append(WatchedOffer(offer, runs.get(offer.key, {}), waits))
+    return affected
 
 
 def wanted(jobs: Iterable[Job]) -> list[WaitingJobs]:
@@ -109,9 +109,9 @@ def wanted(jobs: Iterable[Job]) -> list[WaitingJobs]:
 def got(jobs: Iterable[Job], nodes: Sequence[Node]) -> dict[str, tuple[str, int]]:
     """Return, for each wanted machine, the last one that was obtained, and when."""
     names = {job.id: label(job.spec.alternatives) for job in jobs}
-    found: dict[str, tuple[str, int]] = {}
+    result: dict[str, tuple[str, int]] = {}
     for node in nodes:
         name = names.get(node.job_id)
-        if name and node.launched_at_us > found.get(name, ("", 0))[1]:
-            found[name] = (node.offer.key, node.launched_at_us)
-    return found
+        if name and node.launched_at_us > result.get(name, ("", 0))[1]:
+            result[name] = (node.offer.key, node.launched_at_us)
+    return result

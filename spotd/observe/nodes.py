@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 LOOK_S = 2.0  # between looks for nodes to follow, without a hint
 LOOK_FLOOR_S = 0.1  # with hints; and never more than a tenth of the time
 TURN_S = 0.25  # the longest sleep, while there is a node
-# Between turns, while nodes have no more to say than fits into one: hundreds of them share a turn
+# Pause between batches while one batch holds all the nodes' lines: hundreds of nodes share a batch
 # then, which costs the same for one, and a notice is late by half of this.
 GATHER_S = 0.05
 SILENT_S = 10.0  # five heartbeats missed: the link is as good as down
@@ -116,7 +116,7 @@ class Follower:
                 self._turn()
                 self._listened()
             except StoreError as error:
-                # Nothing more is read from the nodes until what they said is on record.
+                # Nothing more is read from the nodes until their earlier lines are on record.
                 log.warning("the store does not answer", error=str(error))
                 self._stopping.wait(0.5)
             except Exception:

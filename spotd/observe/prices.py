@@ -23,7 +23,7 @@ class Quotes:
         self._clock = clock
         self._answered_s = clock.monotonic_s()
         self._stale = False
-        self._doubted: set[str] = set()  # offers that a person was told of
+        self._doubted: set[str] = set()  # offers with an alert
 
     def refresh(self, store: Store) -> None:
         """Fetch all offers and record them.
@@ -40,8 +40,8 @@ class Quotes:
             log.warning("offers", provider=name, error=str(error))
             self._grow_stale(store)
             return
-        found, doubts = believed(offers)
-        store.market.record_offers(name, found, self._clock.now_us())
+        credible, doubts = believed(offers)
+        store.market.record_offers(name, credible, self._clock.now_us())
         store.market.record_provider(name, "", self._clock.now_us())
         self._answered_s, self._stale = self._clock.monotonic_s(), False
         self._tell(store, doubts)
@@ -54,7 +54,7 @@ class Quotes:
         ours = [offer for offer in store.market.load(now_us).offers if offer.provider == name]
         store.market.record_offers(name, stale(ours), now_us)
         text = (
-            f"{name} has told no prices for {silent_s / 3600:.1f} h: what it sold last counts at "
+            f"{name} has reported no prices for {silent_s / 3600:.1f} h: its last offers count at "
             "on-demand prices until it does"
         )
         key = f"prices/{name}"

@@ -34,11 +34,11 @@ class ProviderWarnings:
 
         Providers of one make share a warning about that make; the first by name stands for all.
         """
-        found: dict[str, tuple[str, ProviderWarning]] = {}
+        warnings: dict[str, tuple[str, ProviderWarning]] = {}
         for name, provider in sorted(self._providers.items()):
             for remark in provider.warnings() if isinstance(provider, WarningSource) else ():
-                found.setdefault(remark.key, (name, remark))
-        return found
+                warnings.setdefault(remark.key, (name, remark))
+        return warnings
 
     def tell(self) -> None:
         """Record new warnings as alerts. Raises StoreError; unrecorded ones are tried next time."""

@@ -40,7 +40,7 @@ def _begin(
     def run() -> None:
         try:
             answer.set_result(provider.check_readiness(needs))
-        except Exception as error:  # noqa: BLE001 - it is told to whoever waits
+        except Exception as error:  # noqa: BLE001 - the waiting caller gets it
             answer.set_exception(error)
 
     threading.Thread(target=run, name=f"examine-{name}", daemon=True).start()

@@ -48,13 +48,13 @@ class SystemSelector(Generic[T]):
         self._selector.unregister(descriptor)
 
     def wait(self, timeout_s: float) -> list[T]:
-        found = []
+        ready = []
         for key, _ in self._selector.select(timeout=timeout_s):
             if key.data is None:
                 _drain(self._nudged)
             else:
-                found.append(key.data)
-        return found
+                ready.append(key.data)
+        return ready
 
     def nudge(self) -> None:
         with self._lock:

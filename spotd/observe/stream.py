@@ -64,17 +64,17 @@ class NodeStream:
 
     def _take(self, line: bytes, fed: StreamResult) -> None:
         try:
-            found = parse_line(line)
+            parsed = parse_line(line)
         except WireError:
             fed.garbage += 1
             return
-        match found:
+        match parsed:
             case JournalEntry():
-                self._take_entry(found, fed)
+                self._take_entry(parsed, fed)
             case Heartbeat():
-                fed.heartbeats.append(found)
-            case LogChunk() if _sound(found):
-                fed.logs.append(found)
+                fed.heartbeats.append(parsed)
+            case LogChunk() if _sound(parsed):
+                fed.logs.append(parsed)
             case _:
                 fed.garbage += 1
 

@@ -40,11 +40,11 @@ class Sweep:
         self._clock = clock
         self._lock = threading.Lock()
         self._since_us: dict[str, int] = {}  # orphan -> first seen as one
-        self._ending_us: dict[str, int] = {}  # orphan -> last told to end
+        self._ending_us: dict[str, int] = {}  # orphan -> time of the last terminate call
         self._reported: set[str] = set()
         self._held: dict[str, HeldMachine] = {}
         self._swept_s: float | None = None  # when that was known, monotonic
-        self._paged: set[str] = set()  # held, and a person was told
+        self._paged: set[str] = set()  # held, and an alert was sent
         self._untold: list[tuple[str, Event]] = []  # by job, oldest first
 
     def run(self, store: Store, listed: Sequence[Instance], orphans: Sequence[Instance]) -> None:
@@ -89,7 +89,7 @@ class Sweep:
         """Return the orphans to terminate, except those terminated just now."""
         with self._lock:
             # Listings recorded side by side come in any order: one that no longer has an orphan
-            # must not make another one, taken earlier, forget that it was told to end.
+            # must not make another one, taken earlier, forget the terminate call.
             self._ending_us = {
                 i: at
                 for i, at in self._ending_us.items()

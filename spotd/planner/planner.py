@@ -43,7 +43,7 @@ from spotd.planner.rules.spot_policy_rule import steer
 from spotd.planner.rules.stale_alerts import tell_unsaved
 
 RULES: tuple[Callable[[PlanBuilder], None], ...] = (
-    settle_observed,  # what the clouds and the nodes said moves the states
+    settle_observed,  # reports of clouds and nodes change the states
     settle_exits,  # a program that ended: finished, released, fenced or crashed
     finish,  # a final manifest is the job's success
     follow,  # the job before it has not succeeded
@@ -55,14 +55,14 @@ RULES: tuple[Callable[[PlanBuilder], None], ...] = (
     move_when_slow,  # two rounds slower than itself
     move_when_full,  # its disk stays full
     give_up_lost,  # silent, and the cloud or time says dead
-    give_up_boot,  # never said hello
+    give_up_boot,  # its agent never sent a hello
     move_outbid,  # its price rose above the job's cap
     give_way,  # a job of higher priority waits for its room
     take_in,  # a gang that misses some: those that are ready
     keep_gang,  # one rank leaves: all do
     stop_interrupted,  # it was taken away more often than it may be
     regroup,  # or those that are left go on, in a new attempt
-    choose,  # the first whole gang that said hello
+    choose,  # the first complete gang with a hello of every rank
     settle_trained,  # which may train already, of a record that was restored
     steer,  # another place does better by now, or the deadline needs one
     send_home,  # nobody waits for them any more

@@ -8,7 +8,7 @@ from html import escape
 
 from providers.clouds import CLOUDS
 
-# Okabe and Ito's palette, told apart by colour-blind eyes too.
+# Okabe and Ito's palette, which colour-blind eyes can distinguish too.
 BLACK, GREY, PALE = "#222222", "#8a8a8a", "#e8e8e8"
 ORANGE, SKY, GREEN, YELLOW = "#e69f00", "#56b4e9", "#009e73", "#f0e442"
 BLUE, RED, PINK = "#0072b2", "#d55e00", "#cc79a7"

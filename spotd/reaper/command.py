@@ -56,23 +56,23 @@ def reap(
       spot-reaper --once --dry-run
       spot-reaper --once --config /etc/spotd/reaper.toml -o json
     """
-    found = load(config)
-    if once and found.state_dir is None:
+    loaded = load(config)
+    if once and loaded.state_dir is None:
         text = "without state_dir, rounds that are processes of their own never believe the clock"
         raise UserError(
             text, f'write state_dir = "FOLDER" into {config or DEFAULT}', ExitCode.USAGE
         )
-    pager = Notifier(found.sinks)
+    pager = Notifier(loaded.sinks)
     reaper = Reaper(
-        found.file.deployment,
-        found.providers,
+        loaded.file.deployment,
+        loaded.providers,
         pager,
-        found.unattended_s,
+        loaded.unattended_s,
         dry_run=dry_run,
         end_untagged=end_untagged,
     )
-    notified, trust = NotificationState(found.state_dir), ClockTrust(found.state_dir)
-    code = _rounds(reaper, notified, trust, output, None if once else found.file.every_s)
+    notified, trust = NotificationState(loaded.state_dir), ClockTrust(loaded.state_dir)
+    code = _rounds(reaper, notified, trust, output, None if once else loaded.file.every_s)
     raise Exit(code)
 
 

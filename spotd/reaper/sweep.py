@@ -17,7 +17,7 @@ from spotd.reaper.notify import NotificationState, Notifier
 LAST_US = 253_402_300_800 * S  # the year 10000, which no calendar here knows
 NAMED = 10  # machines that one page names
 CALLS = 8  # at once, of each cloud
-# After so long no other call is begun: systemd ends what takes 240 s, and nobody would be told.
+# After so long no other call is begun: systemd ends what takes 240 s, and no alert would be sent.
 END_S = 120.0
 _DOUBT = "the clock here was set ahead, or the machine or spot-reaper has just started"
 

@@ -57,12 +57,12 @@ class SealedValue:
 def load_key(state_dir: Path, environ: Mapping[str, str], random_bytes: RandomBytes) -> bytes:
     """The master key of a deployment that never had one: made in the state folder when there is
     neither that file nor a credential. Raises VaultError."""
-    found = find_key(KEY_NAME, state_dir, environ)
-    if found is None:
+    key = find_key(KEY_NAME, state_dir, environ)
+    if key is None:
         path = state_dir / KEY_NAME
         _create_key(path, random_bytes(KEY_BYTES))
-        found = _read_key(path, private=True)
-    return found
+        key = _read_key(path, private=True)
+    return key
 
 
 def find_key(name: str, state_dir: Path, environ: Mapping[str, str]) -> bytes | None:

@@ -104,8 +104,8 @@ class SecretBox:
             self._ring = self._find_ring()
 
     def _try(self, sealed: bytes, context: str) -> bytes | None:
-        found = (_decrypt(key, sealed, context) for key in self._ring.keys)
-        return next((plain for plain in found if plain is not None), None)
+        plaintexts = (_decrypt(key, sealed, context) for key in self._ring.keys)
+        return next((plain for plain in plaintexts if plain is not None), None)
 
 
 def _decrypt(key: bytes, sealed: bytes, context: str) -> bytes | None:
@@ -152,8 +152,8 @@ def _find_ring(state: KeyState, state_dir: Path, environ: Mapping[str, str]) -> 
 
     While a key takes over there are two, and only the database knows which one is in force.
     """
-    found = [find_key(name, state_dir, environ) for name in (KEY_NAME, NEXT_KEY_NAME)]
-    keys = [key for key in found if key is not None]
+    loaded = [find_key(name, state_dir, environ) for name in (KEY_NAME, NEXT_KEY_NAME)]
+    keys = [key for key in loaded if key is not None]
     if not keys:
         raise missing_key(state_dir)
     for key in keys:

@@ -23,14 +23,14 @@ def proposed(
     If these take longer than `within_h` (0.0 for no limit), also the fewest that are in time. One
     machine if it fits no number that is tried. `late` says which take longer.
     """
-    found: dict[tuple[str, bool], dict[str, Any]] = {}
+    proposals: dict[tuple[str, bool], dict[str, Any]] = {}
     for nodes in NODES:
         one = on_offer(task, offer, nodes, measured)
         if one is None:
             break
         late = bool(within_h and one["hours"] and one["hours"] > within_h)
-        found.setdefault((one["verdict"], late), {**one, "late": late})
+        proposals.setdefault((one["verdict"], late), {**one, "late": late})
         if one["verdict"] == FITS and not late:
             break
-    fitting = [one for (word, _), one in found.items() if word != DOES_NOT_FIT]
-    return fitting or list(found.values())[:1]
+    fitting = [one for (word, _), one in proposals.items() if word != DOES_NOT_FIT]
+    return fitting or list(proposals.values())[:1]

@@ -236,7 +236,7 @@ def _buckets(shape: Shape, run: Run) -> float:
 
 
 def _ddp_buckets(shape: Shape, run: Run) -> float:
-    """Return the bytes of DDP's buckets: as large as all gradients, and kept between steps.
+    """Return the bytes of DDP's buckets: as large as all gradients, and retained between steps.
 
     By torch's documentation `gradient_as_bucket_view=True`, which is not the default, saves the
     size of the gradients. No full training with DDP was measured.
@@ -278,7 +278,7 @@ def _layer_bytes(shape: Shape, run: Run) -> float:
 
 
 def _kept_bytes(shape: Shape, run: Run) -> float:
-    """Return the activations kept from the forward pass, of all layers on this GPU."""
+    """Return the activations retained from the forward pass, of all layers on this GPU."""
     e, h = _width(run), shape.hidden
     between = 4 if _autocast(run) else e
     if run.checkpointing == "full":

@@ -85,7 +85,7 @@ def size(
 
 
 def _with_plain_loss(task: Task, card: Card) -> tuple[str, str]:
-    """Return the verdict of a fit that needs a loss in pieces, if nobody said that it is.
+    """Return the verdict of a fit that needs a chunked loss, if it is unknown whether it is.
 
     Most programs do not do that by default.
     """
@@ -108,16 +108,16 @@ def _known(accelerator: str) -> Card | None:
 
 def around(task: Task, card: Card) -> list[OfferFit]:
     """Return the fits from the largest number of GPUs that is too small to the first that fits."""
-    found: list[OfferFit] = []
+    fits: list[OfferFit] = []
     for gpus in COUNTS:
         if gpus % (task.run.tensor * task.run.context):
             continue
         one = size(task, card, gpus)
-        found = [] if one.verdict == DOES_NOT_FIT else found
-        found.append(one)
+        fits = [] if one.verdict == DOES_NOT_FIT else fits
+        fits.append(one)
         if one.verdict == FITS:
             break
-    return found
+    return fits
 
 
 def on_offer(
@@ -133,15 +133,15 @@ def on_offer(
         return None
     try:
         joined = num_nodes == 1 or bool(offer.get("interconnect"))
-        found = size(task, card, gpus, measured, joined=joined)
+        fit = size(task, card, gpus, measured, joined=joined)
     except ValueError:
         return None
     usd_per_h = offer["price_usd_per_h"] * num_nodes
     return {
-        **size_data(found),
+        **size_data(fit),
         "num_nodes": num_nodes,
-        "usd": found.hours * usd_per_h or None,
-        "advice": advice_data(advise(found.task, found.card, found.pace, usd_per_h)),
+        "usd": fit.hours * usd_per_h or None,
+        "advice": advice_data(advise(fit.task, fit.card, fit.pace, usd_per_h)),
     }
 
 
@@ -177,33 +177,33 @@ def _told(row: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, Any]:
     return {**here, "advice": [*here["advice"], *advice_data([other])]}
 
 
-def size_data(found: OfferFit) -> dict[str, Any]:
+def size_data(fit: OfferFit) -> dict[str, Any]:
     """Return the fit as JSON: GiB per GPU, tokens per second of all GPUs, hours of the task."""
-    memory, speed, prior = found.memory, found.pace, prior_of(found.task, found.card)
+    memory, speed, prior = fit.memory, fit.pace, prior_of(fit.task, fit.card)
     parts = ("state", "gather", "activations", "logits", "context")
-    range_ = [hours_of(found.task, rate) for rate in (speed.high, speed.low)]
+    range_ = [hours_of(fit.task, rate) for rate in (speed.high, speed.low)]
     return {
-        "accelerator": found.card.name,
-        "gpus": found.gpus,
-        "verdict": found.verdict,
-        "text": found.text,
-        "note": found.note,
+        "accelerator": fit.card.name,
+        "gpus": fit.gpus,
+        "verdict": fit.verdict,
+        "text": fit.text,
+        "note": fit.note,
         "gib_per_gpu": round(memory.reserved / GIB, 2),
         "gib_allocated": round(memory.allocated / GIB, 2),
         "gib_with_context": round(memory.total / GIB, 2),
-        "card_gib": found.card.memory_gib,
+        "card_gib": fit.card.memory_gib,
         "parts_gib": {part: round(getattr(memory, part) / GIB, 2) for part in parts},
         "tokens_per_s": round(speed.tokens_per_s, 1),
         "measured": speed.measured,
         "prior": {"share": prior.share, "spread": prior.spread, "anchored": prior.anchored},
-        "hours": round(found.hours, 2) or None,
-        "hours_range": [round(hours, 2) for hours in range_] if found.hours else None,
+        "hours": round(fit.hours, 2) or None,
+        "hours_range": [round(hours, 2) for hours in range_] if fit.hours else None,
         "starved": speed.starved,
-        "cause": cause(found.task, found.card, speed),
+        "cause": cause(fit.task, fit.card, speed),
     }
 
 
-def advice_data(found: Iterable[Advice]) -> list[dict[str, Any]]:
+def advice_data(fits: Iterable[Advice]) -> list[dict[str, Any]]:
     """Return the advice as JSON."""
     return [
         {
@@ -214,5 +214,5 @@ def advice_data(found: Iterable[Advice]) -> list[dict[str, Any]]:
             "usd": round(one.usd, 2) or None,
             "saves_usd": round(one.saves_usd, 2) or None,
         }
-        for one in found
+        for one in fits
     ]

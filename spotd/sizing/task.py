@@ -32,7 +32,7 @@ class Task:
 
     `tokens` are all that are trained on, 0 if unknown; `steps` the same in optimizer steps.
     `example_tokens` is the mean length of examples that are not packed; 0 if they are packed to
-    `run.sequence`. `loss_assumed`: nobody said how the loss is computed.
+    `run.sequence`. `loss_assumed`: how the loss is computed is not given.
     """
 
     shape: Shape

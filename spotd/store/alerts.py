@@ -124,7 +124,7 @@ class AlertRepository(Repository):
             _alerts.sent_at_us == ZERO,
             and_(_alerts.sent_at_us > ZERO, _alerts.error == ""),
         )
-        found = conn.execute(
+        rows = conn.execute(
             select(
                 _alerts.route,
                 func.max(case((delivered, _alerts.sent_at_us), else_=0)).label("delivered"),
@@ -138,7 +138,7 @@ class AlertRepository(Repository):
             .order_by(_alerts.route)
         ).all()
         failed = select(_alerts.id, _alerts.error).where(
-            _alerts.id.in_([row.failed for row in found])
+            _alerts.id.in_([row.failed for row in rows])
         )
         errors = {row.id: row.error for row in conn.execute(failed)}
         return [
@@ -149,5 +149,5 @@ class AlertRepository(Repository):
                 int(row.since or 0),
                 errors.get(row.failed, ""),
             )
-            for row in found
+            for row in rows
         ]

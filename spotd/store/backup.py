@@ -135,12 +135,12 @@ def _kind(file: Path) -> bytes:
 
 def _seal(file: Path, size: int) -> bytes:
     """The bytes that follow the first `size` bytes of a backup."""
-    found, left = hashlib.sha256(), size
+    digest, left = hashlib.sha256(), size
     with file.open("rb") as opened:
         while left and (chunk := opened.read(min(left, _CHUNK_BYTES))):
-            found.update(chunk)
+            digest.update(chunk)
             left -= len(chunk)
-    return _SEAL + found.hexdigest().encode() + b"\n"
+    return _SEAL + digest.hexdigest().encode() + b"\n"
 
 
 def _check_seal(file: Path) -> int:
@@ -152,10 +152,10 @@ def _check_seal(file: Path) -> int:
     size = max(whole - _SEAL_BYTES, 0)
     with file.open("rb") as opened:
         opened.seek(size)
-        found = opened.read()
-    if not found.startswith(_SEAL):
+        seal = opened.read()
+    if not seal.startswith(_SEAL):
         return whole
-    if found != _seal(file, size):
+    if seal != _seal(file, size):
         raise StoreError(f"{file} is damaged: its digest is another one; take another backup")
     return size
 
@@ -178,12 +178,12 @@ def _check(file: Path) -> None:
     """Check that all of it can be read, and make it a single file. Raises StoreError."""
     try:
         with closing(sqlite3.connect(file)) as connection:
-            [[found], *_] = connection.execute("PRAGMA integrity_check").fetchall()
+            [[problem], *_] = connection.execute("PRAGMA integrity_check").fetchall()
             connection.execute("PRAGMA journal_mode=DELETE")
     except (sqlite3.Error, UnicodeDecodeError) as error:  # what it names may be no text
-        found = str(error)
-    if found != "ok":
-        raise StoreError(f"{file} is damaged: {found}")
+        problem = str(error)
+    if problem != "ok":
+        raise StoreError(f"{file} is damaged: {problem}")
 
 
 def _missing_columns(conn: Connection) -> list[str]:
@@ -293,30 +293,32 @@ def _restore_postgres(url: str, file: Path, now_us: int, find: Program) -> str:
     _run(find, "psql", url, *settings, *inputs, stdin=stdin)
     upgrade(url)
     with closing(_open(url, now_us)) as store:
-        found = store.deployment.quarantine()
-        event = news("", found)
+        quarantine = store.deployment.quarantine()
+        event = news("", quarantine)
         if event is not None:
             store.events.add("", event, now_us)
-        return found
+        return quarantine
 
 
 def _dumped_revision(file: Path) -> str:
     """The schema revision of a pg_dump file. Raises StoreError, also if its end is missing."""
-    found: list[str] = []
+    revisions: list[str] = []
     with file.open("rb") as opened:
         if any(line == _REVISION for line in opened):
             for line in opened:
                 if line == b"\\.\n":
                     break
-                found.append(line.decode("utf-8", "replace").rstrip("\n"))
+                revisions.append(line.decode("utf-8", "replace").rstrip("\n"))
         opened.seek(max(file.stat().st_size - 4096, 0))
         if _COMPLETE not in opened.read():
             raise StoreError(f"{file} is damaged: its end is missing; take another backup")
-    if len(found) != 1:
+    if len(revisions) != 1:
         raise StoreError(
-            f"{file} names {' and '.join(found)} as its schema" if found else f"{file} {_EMPTY}"
+            f"{file} names {' and '.join(revisions)} as its schema"
+            if revisions
+            else f"{file} {_EMPTY}"
         )
-    return found[0]
+    return revisions[0]
 
 
 # --- both

@@ -26,8 +26,8 @@ def spendings(store: Store, now_us: int) -> list[Spending]:
     ]
     ids = sorted({row.job_id for row in rows})
     users = store.jobs.users(ids)
-    found = {one: store.jobs.find(one) for one in ids}
-    projects = {one: job.spec.project for one, job in found.items() if job is not None}
+    jobs = {one: store.jobs.find(one) for one in ids}
+    projects = {one: job.spec.project for one, job in jobs.items() if job is not None}
     return [
         Spending(
             job_id=row.job_id,
@@ -43,13 +43,13 @@ def carried(store: Store, month_us: int) -> list[StorageSpending]:
     """Storage costs of the month that starts at `month_us`, by job, with user and project."""
     rows = store.storage_costs.rows(month_us)
     users = store.jobs.users([row.job_id for row in rows])
-    found = {row.job_id: store.jobs.find(row.job_id) for row in rows}
+    jobs = {row.job_id: store.jobs.find(row.job_id) for row in rows}
     return [
         StorageSpending(
             user=users.get(row.job_id, ""),
             microusd=row.microusd,
             microusd_per_h=row.microusd_per_h,
-            project=job.spec.project if (job := found[row.job_id]) else "",
+            project=job.spec.project if (job := jobs[row.job_id]) else "",
         )
         for row in rows
     ]

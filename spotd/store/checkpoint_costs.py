@@ -118,7 +118,7 @@ def restores(
     they leave.
     """
     leaving = market.leaving or first_tier_prices()
-    found: dict[str, tuple[float, int]] = {}
+    totals: dict[str, tuple[float, int]] = {}
     unknown: list[str] = []
     for row, node in resumed(first, rows):
         if not window.since_us <= node.claimed_at_us < window.until_us:
@@ -130,8 +130,8 @@ def restores(
                 text = f"{away.cloud or 'its store'}/{away.region}".rstrip("/")
                 unknown.append(NO_WAY_BACK.format(name=job.name, away=text, place=place))
             elif price and size:
-                gb, cost = found.get(away.cloud, (0.0, 0))
-                found[away.cloud] = gb + size / 1e9, cost + round(size / 1e9 * price)
+                gb, cost = totals.get(away.cloud, (0.0, 0))
+                totals[away.cloud] = gb + size / 1e9, cost + round(size / 1e9 * price)
     items = [
         Item(
             kind=Kind.EGRESS,
@@ -142,7 +142,7 @@ def restores(
             cost_microusd=cost,
             cloud=cloud,
         )
-        for cloud, (gb, cost) in sorted(found.items())
+        for cloud, (gb, cost) in sorted(totals.items())
     ]
     return items, list(dict.fromkeys(unknown))
 

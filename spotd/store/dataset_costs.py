@@ -110,7 +110,7 @@ def _read(
     """
     leaving = market.leaving or first_tier_prices()
     configured = {dataset.url: dataset.microusd_per_gb for dataset in market.datasets.values()}
-    found: dict[tuple[str, str], tuple[float, int]] = {}
+    totals: dict[tuple[str, str], tuple[float, int]] = {}
     unknown: list[str] = []
     for row in rows:
         node = nodes.get(row.node_id)
@@ -126,10 +126,10 @@ def _read(
             fields = {"name": job.name, "url": row.url, "place": place, "gb": gb}
             unknown.append(NO_READ_PRICE.format(**fields))
         elif price:
-            before, cost = found.get((at.cloud, by), (0.0, 0))
-            found[at.cloud, by] = before + gb, cost + round(gb * price)
+            before, cost = totals.get((at.cloud, by), (0.0, 0))
+            totals[at.cloud, by] = before + gb, cost + round(gb * price)
     items = []
-    for (cloud, by), (gb, cost) in sorted(found.items()):
+    for (cloud, by), (gb, cost) in sorted(totals.items()):
         what = f"data that machines read out of {cloud or 'elsewhere'}, {by}"
         items.append(Item(Kind.EGRESS, "egress", what, gb, "GB", cost, cloud=cloud))
     return items, list(dict.fromkeys(unknown))

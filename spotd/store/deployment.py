@@ -18,20 +18,20 @@ _QUARANTINE = select(schema.deployment.c.quarantine)
 
 
 def _set_quarantine(tx: Transaction, reason: str, at_us: int) -> None:
-    found = str(tx.conn.execute(_QUARANTINE.with_for_update()).scalar_one())
-    event = news(found, reason)
+    current = str(tx.conn.execute(_QUARANTINE.with_for_update()).scalar_one())
+    event = news(current, reason)
     if event is not None:
         tx.conn.execute(update(schema.deployment).values(quarantine=reason))
         tx.event("", event, at_us)
 
 
-def news(found: str, reason: str) -> Event | None:
+def news(current: str, reason: str) -> Event | None:
     """The event of a change of the quarantine's reason; None if nothing changes."""
     reason = clean(reason)
-    if bool(found) == bool(reason):
+    if bool(current) == bool(reason):
         return None
     if not reason:
-        return Event("quarantine_released", f"the quarantine is over; it was for: {found}")
+        return Event("quarantine_released", f"the quarantine is over; it was for: {current}")
     text = f"in quarantine, no unknown machine is ended: {reason}; see `spotctl quarantine status`"
     return Event("quarantine", text, severity=Severity.ERROR, alert=True, key="quarantine")
 
@@ -54,8 +54,8 @@ class DeploymentRepository(Repository):
         none."""
         names = (CONFIRMED, INTENDED)
         query = select(_counters.name, _counters.value).where(_counters.name.in_(names))
-        found = {row.name: int(row.value) for row in conn.execute(query)}
-        return found.get(CONFIRMED, 0), found.get(INTENDED, 0)
+        numbers = {row.name: int(row.value) for row in conn.execute(query)}
+        return numbers.get(CONFIRMED, 0), numbers.get(INTENDED, 0)
 
     @write
     def record_claim(self, tx: Transaction, confirmed: int, intended: int) -> None:

@@ -74,16 +74,14 @@ def rolled_back(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
 
 def usage(node: NodeProjection, data: Any, at_us: int) -> None:
     """The node's utilisation in one window."""
-    found = data.get("usage")
-    if found is None:
+    raw = data.get("usage")
+    if raw is None:
         return
-    if not isinstance(found, dict):
-        raise WireError(f"field 'usage' is {shown(found)}")
-    window_s = read_float(found, "window_s")
+    if not isinstance(raw, dict):
+        raise WireError(f"field 'usage' is {shown(raw)}")
+    window_s = read_float(raw, "window_s")
     values = {"window_s": window_s}
-    values |= {
-        name: read_float(found, name) for name in ("data_s", "save_s", "gpu") if name in found
-    }
+    values |= {name: read_float(raw, name) for name in ("data_s", "save_s", "gpu") if name in raw}
     shares = [
         f"{name} {values[key] / scale:.0%}"
         for name, key, scale in (
@@ -99,7 +97,7 @@ def usage(node: NodeProjection, data: Any, at_us: int) -> None:
 
 def _stacks(data: Any, name: str) -> list[dict[str, Any]]:
     """Stacks by process: rank (-1 unknown), how they were taken, and the text without secrets."""
-    found = []
+    stacks = []
     for item in read_items(data, name)[:MAX_STACKS]:
         if not isinstance(item, dict):
             raise WireError(f"field {name!r} has {shown(item)}")
@@ -108,5 +106,5 @@ def _stacks(data: Any, name: str) -> list[dict[str, Any]]:
             raise WireError(f"field {name!r} has a process without rank or text")
         how = read_text(item, "how", "")[:40]
         lines = clean(redactor.clean(text)[:MAX_STACK_CHARS])
-        found.append({"rank": rank, "how": how, "text": lines})
-    return found
+        stacks.append({"rank": rank, "how": how, "text": lines})
+    return stacks

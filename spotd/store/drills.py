@@ -77,8 +77,8 @@ class DrillRepository(Repository):
 
 def _values(drill: FaultDrill) -> dict[str, Any]:
     end = drill.end.value if drill.end else None
-    found = json.dumps(asdict(drill.found))
-    values = {**vars(drill), "kind": drill.kind.value, "outcome": end, "found": found}
+    findings = json.dumps(asdict(drill.found))
+    values = {**vars(drill), "kind": drill.kind.value, "outcome": end, "found": findings}
     del values["end"]
     return values
 

@@ -183,7 +183,7 @@ def _parse(url: str) -> URL:
 
 def _sqlite(url: URL) -> tuple[Engine, Engine, Engine]:
     if url.database in (None, "", ":memory:"):
-        # One connection holds the whole database: readers take turns with writers on it.
+        # One connection holds the whole database: readers and writers share it one at a time.
         size = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
         only = create_engine(url, connect_args=_SHARED, **size)
         _on_connect(only, "BEGIN IMMEDIATE", writable=True)
@@ -250,12 +250,12 @@ def _file_system(folder: Path) -> str:
     mounts = Path("/proc/self/mounts")
     if not mounts.exists():
         return ""
-    found, longest = "", 0
+    result, longest = "", 0
     for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
         _, point, kind, *_ = line.split(" ")
         if folder.resolve().is_relative_to(point) and len(point) >= longest:
-            found, longest = kind, len(point)
-    return found
+            result, longest = kind, len(point)
+    return result
 
 
 def _postgres(url: URL) -> tuple[Engine, Engine, Engine]:

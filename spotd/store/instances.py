@@ -164,15 +164,15 @@ def _record_listing(tx: Transaction, listing: Listing) -> list[Instance]:
     """Record a listing. An unchanged machine costs no statement of its own."""
     ours = {"provider": listing.provider}
     before = tx.conn.execute(_COMPARED, ours).all()
-    found = matched(before, listing.instances)
-    changed = {row.id: row.job_id for row in before if tells(row, found.get(row.id), listing)}
+    by_node = matched(before, listing.instances)
+    changed = {row.id: row.job_id for row in before if tells(row, by_node.get(row.id), listing)}
     tx.touch(dict.fromkeys(changed.values(), listing.at_us))
     if before:
         tx.conn.execute(_LOCK, ours).all()
     seen = []
     # Looked at twice: to know what to lock, and under those locks.
     for row in tx.conn.execute(_TOLD, {**ours, "told": sorted(changed)}) if changed else ():
-        instance = found.get(row.id)
+        instance = by_node.get(row.id)
         if outdated(row, instance, listing):
             continue
         if instance is None:
@@ -184,11 +184,11 @@ def _record_listing(tx: Transaction, listing: Listing) -> list[Instance]:
     if seen:
         tx.conn.execute(_SEEN, seen)
     quiet = [row.id for row in before if row.id not in changed]
-    shown = [name for name in quiet if name in found]
-    seen_now = [name for name in shown if found[name].state is not InstanceState.FAILED]
+    shown = [name for name in quiet if name in by_node]
+    seen_now = [name for name in shown if by_node[name].state is not InstanceState.FAILED]
     _note_time(tx.conn, seen_now, listing, "seen_at_us")
     _note_time(tx.conn, quiet, listing, "surveyed_at_us")
-    strays = unwanted(listing, found)
+    strays = unwanted(listing, by_node)
     ledger.count_strays(tx, listing.provider, strays, listing.asked_at_us, listing.at_us)
     return strays
 
@@ -200,9 +200,9 @@ def _note_time(conn: Connection, ids: Sequence[str], listing: Listing, column: s
         conn.execute(_ASKED_AT[column], {"asked": listing.asked_at_us, "quiet": some})
 
 
-def unwanted(listing: Listing, found: Mapping[str, Instance]) -> list[Instance]:
-    """Live instances that none of the nodes `found` stands for."""
-    wanted = {instance.instance_id for instance in found.values()}
+def unwanted(listing: Listing, by_node: Mapping[str, Instance]) -> list[Instance]:
+    """Live instances that none of the nodes in `by_node` stands for."""
+    wanted = {instance.instance_id for instance in by_node.values()}
     return [i for i in listing.instances if i.instance_id not in wanted and i.state not in ENDED]
 
 
@@ -214,12 +214,12 @@ def matched(rows: Sequence[NodeRow], instances: Sequence[Instance]) -> dict[str,
     """
     by_id = {row.instance_id: row.id for row in rows if row.instance_id}
     by_token = {row.token: row.id for row in rows if not row.instance_id}
-    found: dict[str, Instance] = {}
+    by_node: dict[str, Instance] = {}
     for instance in sorted(instances, key=lambda i: (i.state in ENDED, i.instance_id)):
         node_id = by_id.get(instance.instance_id) or by_token.get(instance.token)
         if node_id is not None:
-            found.setdefault(node_id, instance)
-    return found
+            by_node.setdefault(node_id, instance)
+    return by_node
 
 
 def came_to_nothing(row: NodeRow, instance: Instance) -> bool:

@@ -27,13 +27,13 @@ def check_whole(file: Path) -> None:
         return
     try:
         with closing(sqlite3.connect(file, timeout=5.0)) as connection:
-            [[found], *_] = connection.execute("PRAGMA quick_check(1)").fetchall()
+            [[problem], *_] = connection.execute("PRAGMA quick_check(1)").fetchall()
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CORRUPT:
             return  # not damage: whoever opens it says what is the matter
-        found = str(error)
+        problem = str(error)
     except UnicodeDecodeError:
-        found = "its schema is not text"
-    if found != "ok":
-        message = " ".join(str(found).split())
+        problem = "its schema is not text"
+    if problem != "ok":
+        message = " ".join(str(problem).split())
         raise StoreError(f"the database {file} is damaged ({message}): {ADVICE}")

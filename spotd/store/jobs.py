@@ -248,8 +248,8 @@ class JobRepository(Repository):
 
         A claimed job is due again when its claim has run out.
         """
-        found = conn.execute(_NEXT_WAKE).scalar_one()
-        return None if found is None else int(found)
+        wake_us = conn.execute(_NEXT_WAKE).scalar_one()
+        return None if wake_us is None else int(wake_us)
 
     @read_one
     def rows(self, conn: Connection, finished: bool = True) -> list[Job]:
@@ -282,11 +282,11 @@ class JobRepository(Repository):
     @read
     def users(self, conn: Connection, job_ids: Collection[str]) -> dict[str, str]:
         """Users by job id, of those that exist, finished or not."""
-        ids, found = sorted(job_ids), dict[str, str]()
+        ids, users = sorted(job_ids), dict[str, str]()
         for at in range(0, len(ids), _MANY):
             rows = conn.execute(_USERS, {"jobs": ids[at : at + _MANY]})
-            found |= {row.id: row.user_name for row in rows}
-        return found
+            users |= {row.id: row.user_name for row in rows}
+        return users
 
     @read
     def secrets(self, conn: Connection, job_id: str) -> dict[str, bytes]:

@@ -119,7 +119,7 @@ def _ready(node: NodeProjection, _entry: JournalEntry, at_us: int) -> None:
 def _claimed(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     step, manifest = read_int(entry.data, "step", 0), read_text(entry.data, "manifest", "")
     restore_s = read_float(entry.data, "restore_s", 0.0)
-    # It is told when the checkpoint has been read: that was not a wait for HEAD.
+    # It is reported when the checkpoint has been read: that was not a wait for HEAD.
     before_us = max(node.columns["hello_at_us"], node.columns["ready_at_us"], 1)
     node.first("claimed_at_us", min(at_us, max(before_us, at_us - round(restore_s * S))))
     node.columns["last_step"] = max(node.columns["last_step"], step)
@@ -207,7 +207,7 @@ def _notice(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     ids = (node.row.id, node.job.id, read_text(data, "notice_id"))
     again = ids[2] in node.withdrawn
     node.notices.append(HeardNotice(*ids, kind, at_us, deadline_us, *texts, again))
-    # Taken back and said again within one batch: what came last counts.
+    # Withdrawn and repeated within one batch: the last entry counts.
     node.withdrawn = [notice_id for notice_id in node.withdrawn if notice_id != ids[2]]
     node.due = True
 
@@ -282,7 +282,7 @@ def _cache(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
         return
     files, size = read_int(entry.data, "files"), read_int(entry.data, "bytes")
     seconds = read_float(entry.data, "seconds", 0.0)
-    outcome = {"restored": "restored", "kept": "changed, and is kept"}.get(status)
+    outcome = {"restored": "restored", "kept": "changed, and is stored"}.get(status)
     if outcome is None:
         raise WireError(f"field 'status' is {shown(status)}")
     text = f"cache {path} {outcome}: {files} files, {size / 1e6:,.3g} MB in {seconds:.1f} s"
@@ -304,11 +304,13 @@ def _mount_read(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
 
 def _results(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     try:
-        found = read_evaluation(entry.data)
+        evaluation = read_evaluation(entry.data)
     except EvaluationError as error:
         raise WireError(str(error)) from None
-    found = replace(found, failed=tuple(redactor.clean(name) for name in found.failed))
-    node.evaluations.append(EvaluationRow(node.job.id, at_us, node.row.id, found))
+    evaluation = replace(
+        evaluation, failed=tuple(redactor.clean(name) for name in evaluation.failed)
+    )
+    node.evaluations.append(EvaluationRow(node.job.id, at_us, node.row.id, evaluation))
 
 
 def _wiped(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:

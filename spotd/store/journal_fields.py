@@ -78,7 +78,7 @@ def read_rest(data: Any, name: str) -> float:
 
 
 def read_losses(data: Any) -> tuple[float, ...]:
-    """Losses. NaN and infinity are kept: divergence looks like that."""
+    """Losses. NaN and infinity are retained: divergence looks like that."""
     losses = data.get("losses", [])
     fits = isinstance(losses, list) and len(losses) <= MAX_LOSSES
     if not fits or any(type(loss) not in (int, float) for loss in losses):
@@ -90,7 +90,7 @@ def read_losses(data: Any) -> tuple[float, ...]:
 
 
 def read_items(data: Mapping[str, Any], name: str) -> list[Any]:
-    found = data.get(name, [])
-    if not isinstance(found, list):
-        raise WireError(f"field {name!r} is {found!r}")
-    return found
+    items = data.get(name, [])
+    if not isinstance(items, list):
+        raise WireError(f"field {name!r} is {items!r}")
+    return items

@@ -96,8 +96,8 @@ class LeaseRepository(Repository):
     def newest_us(self, conn: Connection) -> int:
         """The latest time that a daemon on this database is known to have had; 0 in a new
         database."""
-        found = (conn.execute(query).scalar_one_or_none() for query in _NEWEST)
-        return max(at_us or 0 for at_us in found)
+        newest = (conn.execute(query).scalar_one_or_none() for query in _NEWEST)
+        return max(at_us or 0 for at_us in newest)
 
     def take(self, duty: str, holder: str, now: Callable[[], int], ttl_us: int) -> int | None:
         """Take the lease of a duty and return its epoch; None if another holder has it.

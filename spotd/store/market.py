@@ -300,10 +300,10 @@ def all_offers(conn: Connection) -> list[Offer]:
 
 def on_sale(offers: Iterable[Offer]) -> dict[str, Offer]:
     """Offers by key; the cheaper one of two with the same key."""
-    found: dict[str, Offer] = {}
+    by_key: dict[str, Offer] = {}
     for offer in sorted(offers, key=lambda item: item.price_microusd_per_h):
-        found.setdefault(offer.key, offer)
-    return found
+        by_key.setdefault(offer.key, offer)
+    return by_key
 
 
 def moved(old: Mapping[str, Offer], new: Mapping[str, Offer]) -> list[Offer]:

@@ -200,10 +200,10 @@ class MetricQueries:
         query = select(_events.job_id, _events.data).where(
             _events.id > self._after, _events.at_us >= since_us, _events.kind == USAGE
         )
-        found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+        reports: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
         for job_id, data in conn.execute(query):
-            found[job_id].append(json.loads(data))
-        return found
+            reports[job_id].append(json.loads(data))
+        return reports
 
 
 class MetricRepository(Repository):
@@ -244,7 +244,7 @@ def _machines() -> Subquery:
     outcome = case(
         (~asked, literal("moved")),
         (_nodes.launched_at_us > 0, literal("launched")),
-        # What a later call was told is not final while the first one's answer may come.
+        # The answer to a later call is not final while that to the first may come.
         (and_(_nodes.launch_error_code != "", _FINAL), _nodes.launch_error_code),
         (_ENDED, literal("none")),
         else_=literal(""),
@@ -421,10 +421,10 @@ def _overdue_us(conn: Connection, now_us: int) -> int:
 
 def _held(conn: Connection, now_us: int) -> dict[str, int]:
     """Holder -> number of duties; duties with an expired lease belong to ""."""
-    found: dict[str, int] = defaultdict(int)
+    counts: dict[str, int] = defaultdict(int)
     for holder, until_us in conn.execute(select(_duties.holder, _duties.until_us)):
-        found[holder if until_us > now_us else ""] += 1
-    return found
+        counts[holder if until_us > now_us else ""] += 1
+    return counts
 
 
 def _disabled(conn: Connection) -> dict[str, bool]:

@@ -131,10 +131,10 @@ class NodeHistoryRepository(Repository):
             )
             .order_by(_nodes.requested_at_us, _nodes.id)
         )
-        found = []
+        lifetimes = []
         for row in conn.execute(query):
             offer = decode_offer(row.offer)
-            found.append(
+            lifetimes.append(
                 MachineLife(
                     offer_key=offer.key,
                     cloud=offer.cloud,
@@ -154,4 +154,4 @@ class NodeHistoryRepository(Repository):
                     trained_us=row.first_step_at_us,
                 )
             )
-        return found
+        return lifetimes

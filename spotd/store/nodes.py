@@ -39,7 +39,7 @@ _OF_JOB = nodes_query(_nodes.job_id == bindparam("job"))
 _ACTIVE = nodes_query(NOT_GONE)
 _SOME = nodes_query(_nodes.id.in_(bindparam("nodes", expanding=True)))
 _MANY = 500  # ids in one statement: databases take some ten thousands of parameters, and no more
-# But those whose disk is cleaned: they let nobody in, and had said everything before.
+# But those whose disk is cleaned: they accept no login, and had reported everything before.
 _BOOTED = select(_nodes.id, _nodes.state).where(
     NOT_GONE,
     _nodes.booted_at_us > 0,
@@ -221,10 +221,10 @@ class NodeRepository(Repository):
     def find(self, conn: Connection, node_ids: Sequence[str]) -> list[Node]:
         """Those of these nodes that exist, oldest first."""
         ids = list(dict.fromkeys(node_ids))
-        found: list[Node] = []
+        nodes: list[Node] = []
         for at in range(0, len(ids), _MANY):
-            found += read_nodes(conn, _SOME, {"nodes": ids[at : at + _MANY]})
-        return sorted(found, key=lambda node: (node.requested_at_us, node.id))
+            nodes += read_nodes(conn, _SOME, {"nodes": ids[at : at + _MANY]})
+        return sorted(nodes, key=lambda node: (node.requested_at_us, node.id))
 
     @write
     def record_renewed(self, tx: Transaction, node_id: str, until_us: int) -> None:
@@ -299,4 +299,4 @@ def acknowledged(effect: EffectKind, at_us: int, claim: str) -> dict[str, object
         return {"started_at_us": at_us, "started_claim": claim, **WORKED}
     if effect in _TOLD:
         return {_TOLD[effect]: at_us, **WORKED}
-    raise ValueError(f"{effect.value} is nothing that a node is told")
+    raise ValueError(f"{effect.value} is not an order to a node")

@@ -23,18 +23,18 @@ def event_of(data: Mapping[str, Any]) -> Event:
     """The event of a PLAN entry, with its figures as data. Raises WireError."""
     action = read_text(data, "action")[:20]
     figures = {n: _seconds(data, n) for n in (*_FIGURES, *_OUTCOMES) if data.get(n) is not None}
-    found: dict[str, object] = {"action": action, **figures}
+    forecast: dict[str, object] = {"action": action, **figures}
     if read_text(data, "status") == "ended":
-        return _ended(data, action, found)
+        return _ended(data, action, forecast)
     text = f"with {_seconds(data, 'left_s'):.0f} s left at step {read_int(data, 'step')} it "
     start_s, margin_s = _seconds(data, "start_in_s"), _seconds(data, "margin_s")
     text += _PLANS.get(action, f"plans to {action}").format(start=start_s)
     if action != "release":
         text += f"; by what was measured that ends {margin_s:.0f} s before the machine does"
-    return Event("plan", text, data=found)
+    return Event("plan", text, data=forecast)
 
 
-def _ended(data: Mapping[str, Any], action: str, found: Mapping[str, object]) -> Event:
+def _ended(data: Mapping[str, Any], action: str, forecast: Mapping[str, object]) -> Event:
     in_time = read_flag(data, "kept")
     took_s, predicted_s = _seconds(data, "took_s"), _seconds(data, "predicted_s")
     text = f"step {read_int(data, 'step')} released {took_s:.1f} s after the decision to {action}"
@@ -43,7 +43,7 @@ def _ended(data: Mapping[str, Any], action: str, found: Mapping[str, object]) ->
         text += f", {_seconds(data, 'margin_s'):.1f} s before the end"
     text += "" if in_time else ": what was begun was not done in time"
     severity = Severity.INFO if in_time else Severity.WARNING
-    return Event("plan_ended", text, severity=severity, data={**found, "kept": in_time})
+    return Event("plan_ended", text, severity=severity, data={**forecast, "kept": in_time})
 
 
 def _seconds(data: Mapping[str, Any], name: str) -> float:

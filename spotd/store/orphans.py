@@ -54,7 +54,7 @@ class OrphanRepository(Repository):
 
         A node stands for an instance with its token, or without a token, with its instance id.
         """
-        found: dict[str, NodeRowTimes] = {}
+        known_rows: dict[str, NodeRowTimes] = {}
         for at in range(0, len(instances), _SOME):
             some = instances[at : at + _SOME]
             tokens = sorted({i.token for i in some if i.token})
@@ -62,8 +62,8 @@ class OrphanRepository(Repository):
             same = or_(_nodes.token.in_(tokens), _nodes.instance_id.in_(ids))
             query = select(*_PAST).where(_nodes.provider == provider, same)
             rows: list[Any] = list(conn.execute(query))
-            found |= matched(rows, some)
-        return found
+            known_rows |= matched(rows, some)
+        return known_rows
 
     @write_unfenced
     def release(self, conn: Connection, name: str, at_us: int) -> None:
@@ -88,9 +88,9 @@ def matched(
     rows: Iterable[Row[Any] | Node], instances: Sequence[OwnedResource]
 ) -> dict[str, NodeRowTimes]:
     """The instances that belong to `rows`, by id, with the times of those nodes."""
-    found = [(row, _past(row)) for row in rows]
-    by_id = {row.instance_id: past for row, past in found if row.instance_id}
-    by_token = {row.token: past for row, past in found}
+    pairs = [(row, _past(row)) for row in rows]
+    by_id = {row.instance_id: past for row, past in pairs if row.instance_id}
+    by_token = {row.token: past for row, past in pairs}
     # One with an id of ours and somebody else's token is not the machine that our row is about.
     pasts = {
         i.instance_id: by_token.get(i.token) if i.token else by_id.get(i.instance_id)

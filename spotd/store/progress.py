@@ -136,10 +136,10 @@ def reported(
 ) -> dict[str, list[Throughput]]:
     """Reports since `start_us`, oldest first, of the newest attempt that chose its machines, by
     job."""
-    found: dict[str, list[Throughput]] = {job_id: [] for job_id in job_ids}
+    result: dict[str, list[Throughput]] = {job_id: [] for job_id in job_ids}
     for job_id, *values in conn.execute(_REPORTED, {"jobs": list(job_ids), "since": start_us}):
-        found[job_id].append(Throughput(*values))
-    return found
+        result[job_id].append(Throughput(*values))
+    return result
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,8 @@ class EarlierTraining:
 def current_of(nodes: Iterable[Node], now_us: int) -> Node | None:
     """The training machine of rank 0, during its first COMPARED_S: it is compared with the one
     before."""
-    found = (n for n in nodes if n.chosen and not n.rank and n.state is NodeState.RUNNING)
-    node = next((n for n in found if n.first_step_at_us), None)
+    running = (n for n in nodes if n.chosen and not n.rank and n.state is NodeState.RUNNING)
+    node = next((n for n in running if n.first_step_at_us), None)
     long = node is not None and now_us - node.first_step_at_us > COMPARED_S * S
     return None if long else node
 

@@ -12,7 +12,7 @@ from spotd.domain.events import Event, Severity
 from spotd.domain.units import S
 from spotd.store.columns import clean
 
-REFUSED_S = 120.0  # before a person is told
+REFUSED_S = 120.0  # before an alert is sent
 
 
 @dataclass(frozen=True)

@@ -154,11 +154,11 @@ def askers(conn: Connection, now_us: int, used: Callable[[], Used]) -> tuple[Wai
     again = conn.execute(_ASK_AGAIN).all()
     asked = conn.execute(_ASKED, {"since": now_us - ANSWERS_US}).all()
     line = QueueSnapshot(used=used() if again or asked else {})
-    found: list[tuple[Any, int, str]] = [(row, row.offers_at_us, "") for row in again]
-    found += [(row, row.requested_at_us, row.offer_key) for row in asked]
+    requests: list[tuple[Any, int, str]] = [(row, row.offers_at_us, "") for row in again]
+    requests += [(row, row.requested_at_us, row.offer_key) for row in asked]
     return tuple(
         asker_of(line, row, decode_spec(row.spec), row.user_name, at_us, key)
-        for row, at_us, key in found
+        for row, at_us, key in requests
     )
 
 
@@ -185,12 +185,12 @@ def used_of_late(conn: Connection, now_us: int) -> Used:
 
 def add_up(stretches: Iterable[PricedTime], now_us: int) -> Used:
     """Recent use by project and user."""
-    found: dict[tuple[str, str], int] = {}
+    sums: dict[tuple[str, str], int] = {}
     for stretch in stretches:
         end_us = stretch.end_us or now_us
         more = use_of_late(stretch.rate_microusd_per_h, stretch.start_us, end_us, now_us)
-        found[stretch.project, stretch.user] = found.get((stretch.project, stretch.user), 0) + more
-    return found
+        sums[stretch.project, stretch.user] = sums.get((stretch.project, stretch.user), 0) + more
+    return sums
 
 
 def turn_of(job_id: str, name: str, spec: JobSpec, user: str, row: Any) -> QueueEntry:
@@ -250,7 +250,7 @@ def holder_of(row: Any, spec: JobSpec, machines: Sequence[Machine]) -> ResourceH
     Job."""
     going = [machine for machine in machines if machine.going]
     first_us = max(machine.first_step_at_us for machine in machines)
-    # What saves by our engine alone can be told to save, and be believed.
+    # Only a program with our engine saves reliably on request.
     whole = spec.checkpoint.engine == "spotd" and not spec.bake
     whole = (
         whole and len(machines) == spec.num_nodes and all(machine.trains for machine in machines)
@@ -275,8 +275,8 @@ def line_of(
 ) -> QueueSnapshot:
     """The queue, in order."""
     line = QueueSnapshot((), tuple(holding), used)
-    turns = [changed(turn, used_microusd=line.share(turn.project, turn.user)) for turn in waiting]
-    return changed(line, waiting=in_order(turns))
+    entries = [changed(turn, used_microusd=line.share(turn.project, turn.user)) for turn in waiting]
+    return changed(line, waiting=in_order(entries))
 
 
 def asking(line: QueueSnapshot, job: Job, user: str, added: Sequence[Node]) -> QueueEntry:

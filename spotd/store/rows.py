@@ -190,12 +190,12 @@ def read_nodes(
     conn: Connection, query: Select[Any], values: Mapping[str, Any] | None = None
 ) -> list[Node]:
     """The nodes of a `nodes_query`, oldest first, each with its notices."""
-    found: dict[str, tuple[Row[Any], list[NoticeRecord]]] = {}
+    by_id: dict[str, tuple[Row[Any], list[NoticeRecord]]] = {}
     for row in conn.execute(query, values):
-        _, notices = found.setdefault(row.id, (row, []))
+        _, notices = by_id.setdefault(row.id, (row, []))
         if row.n_notice_id is not None:
             notices.append(notice_of(row, "n_"))
-    return [node_of(row, notices) for row, notices in found.values()]
+    return [node_of(row, notices) for row, notices in by_id.values()]
 
 
 def notice_of(row: Row[Any], prefix: str = "") -> NoticeRecord:

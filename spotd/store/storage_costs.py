@@ -78,7 +78,7 @@ def egress(
     """
     place = store_of(job.spec, market)
     leaving = market.leaving or first_tier_prices()
-    found: dict[tuple[str, str], tuple[float, int]] = {}
+    totals: dict[tuple[str, str], tuple[float, int]] = {}
     unknown: list[str] = []
     for row in rows:
         node = first.get(row.generation)
@@ -94,9 +94,9 @@ def egress(
             url = job.spec.checkpoint.store
             unknown.append(NO_EGRESS.format(name=job.name, place=where, store=url))
         elif price:
-            gb, cost = found.get((where, node.offer.cloud), (0.0, 0))
+            gb, cost = totals.get((where, node.offer.cloud), (0.0, 0))
             size_gb = (row.bytes - row.near_bytes) / 1e9
-            found[where, node.offer.cloud] = gb + size_gb, cost + round(size_gb * price)
+            totals[where, node.offer.cloud] = gb + size_gb, cost + round(size_gb * price)
     items = [
         Item(
             kind=Kind.EGRESS,
@@ -107,7 +107,7 @@ def egress(
             cost_microusd=cost,
             cloud=cloud,
         )
-        for (where, cloud), (gb, cost) in found.items()
+        for (where, cloud), (gb, cost) in totals.items()
     ]
     return items, list(dict.fromkeys(unknown))
 
@@ -125,15 +125,15 @@ def requests(
     listings and verification are not on record and not counted.
     """
     own = store_of(job.spec, market).cloud
-    found: dict[tuple[str, str], tuple[int, int]] = {}
+    totals: dict[tuple[str, str], tuple[int, int]] = {}
 
     def count(what: str, cloud: str, times: int) -> None:
         price = storage_prices().get(cloud)
         if price is None or not times:
             return
         each = price.microusd_per_1000_writes if what == "writes" else price.microusd_per_1000_reads
-        before, cost = found.get((what, cloud), (0, 0))
-        found[what, cloud] = before + times, cost + round(times * each / 1000)
+        before, cost = totals.get((what, cloud), (0, 0))
+        totals[what, cloud] = before + times, cost + round(times * each / 1000)
 
     for row in rows:
         if window.since_us <= row.committed_at_us < window.until_us:
@@ -154,7 +154,7 @@ def requests(
             cost_microusd=cost,
             cloud=cloud,
         )
-        for (what, cloud), (times, cost) in sorted(found.items())
+        for (what, cloud), (times, cost) in sorted(totals.items())
     ]
 
 

@@ -58,10 +58,10 @@ class UserRepository(Repository):
         moved = tx.conn.execute(
             update(schema.jobs).where(mine).values(user_name=row.successor).returning(_jobs.id)
         )
-        found = sorted(moved.scalars())
-        for job_id in found:
+        job_ids = sorted(moved.scalars())
+        for job_id in job_ids:
             tx.event(job_id, transferred(row), row.disabled_at_us)
-        return found
+        return job_ids
 
     @write
     def enable(self, tx: Transaction, name: str) -> bool:

@@ -25,8 +25,8 @@ def prepare(database: Database, name: Callable[[], str], now: Callable[[], int])
     """
     if database.read(revision_of) is None:
         database.write(_create)
-    found = database.read(revision_of)
-    _check_head(database.place, found or "")
+    revision = database.read(revision_of)
+    _check_head(database.place, revision or "")
     return database.read(_deployment) or database.write(lambda conn: _name(conn, name(), now()))
 
 
@@ -74,20 +74,20 @@ def downgrade(url: str, revision: str, now_us: int | None = None) -> tuple[str, 
         database.close()
 
 
-def check_known(what: str, found: str) -> None:
-    """Check that the schema `found` of `what` is known. Raises SchemaVersionError."""
-    if found not in schema.REVISIONS:
+def check_known(what: str, revision: str) -> None:
+    """Check that the schema `revision` of `what` is known. Raises SchemaVersionError."""
+    if revision not in schema.REVISIONS:
         raise SchemaVersionError(
-            f"{what} has schema {found!r}, which this spotd (schema {HEAD}) does not "
+            f"{what} has schema {revision!r}, which this spotd (schema {HEAD}) does not "
             "know: install the newer spotd that wrote it"
         )
 
 
-def _check_head(place: str, found: str) -> None:
-    check_known(f"the database {place}", found)
-    if found != HEAD:
+def _check_head(place: str, revision: str) -> None:
+    check_known(f"the database {place}", revision)
+    if revision != HEAD:
         raise SchemaVersionError(
-            f"the database {place} has schema {found}, this spotd needs {HEAD}: "
+            f"the database {place} has schema {revision}, this spotd needs {HEAD}: "
             "stop every spotd that uses it, make a copy, and run `spotd db upgrade`"
         )
 
@@ -101,11 +101,11 @@ def revision_of(conn: Connection) -> str | None:
     if "alembic_version" not in tables:
         text_ = f"the database {place} holds tables that are not spotd's"
         raise StoreError(f"{text_}: give spotd a database of its own")
-    found = conn.execute(text("SELECT version_num FROM alembic_version")).scalars().all()
-    if len(found) > 1:
-        named = " and ".join(sorted(map(str, found)))
+    revisions = conn.execute(text("SELECT version_num FROM alembic_version")).scalars().all()
+    if len(revisions) > 1:
+        named = " and ".join(sorted(map(str, revisions)))
         raise StoreError(f"the database {place} names {named} as its schema: restore a backup")
-    return str(found[0] or "") if found else ""
+    return str(revisions[0] or "") if revisions else ""
 
 
 def _check_free(conn: Connection, now_us: int) -> None:
@@ -170,15 +170,15 @@ def _migrate(conn: Connection, now_us: int | None, older: str = "") -> None:
 
 
 def _deployment(conn: Connection) -> str | None:
-    found = conn.execute(schema.deployment.select()).one_or_none()
-    return None if found is None else str(found.name)
+    row = conn.execute(schema.deployment.select()).one_or_none()
+    return None if row is None else str(row.name)
 
 
 def _name(conn: Connection, name: str, now_us: int) -> str:
     _lock(conn)
-    found = _deployment(conn)
-    if found is None:
+    current = _deployment(conn)
+    if current is None:
         row = {"id": 1, "name": name, "created_at_us": now_us}
         conn.execute(schema.deployment.insert().values(**row))
-        found = name
-    return found
+        current = name
+    return current

@@ -133,11 +133,11 @@ def _before(conn: Connection, job_ids: Sequence[str]) -> dict[str, Prerequisite]
 
 
 def _saved(conn: Connection, job_ids: Sequence[str]) -> dict[str, list[GenerationSaves]]:
-    found: dict[str, list[GenerationSaves]] = {}
+    saves: dict[str, list[GenerationSaves]] = {}
     if job_ids:
         for job_id, *values in conn.execute(_SAVED, {"jobs": list(job_ids)}):
-            found.setdefault(job_id, []).append(GenerationSaves(*values))
-    return found
+            saves.setdefault(job_id, []).append(GenerationSaves(*values))
+    return saves
 
 
 def _trains(nodes: Sequence[Node]) -> bool:
@@ -145,11 +145,11 @@ def _trains(nodes: Sequence[Node]) -> bool:
 
 
 def _verdicts(conn: Connection, job_ids: Sequence[str]) -> dict[str, tuple[Diagnosis, ...]]:
-    found = {}
+    verdicts = {}
     for job_id in job_ids:
         newest = conn.execute(_NEWEST_EVENTS, {"job": job_id}).all()
-        found[job_id] = verdicts_of([Diagnosis(*row) for row in reversed(newest)])
-    return found
+        verdicts[job_id] = verdicts_of([Diagnosis(*row) for row in reversed(newest)])
+    return verdicts
 
 
 def verdicts_of(events: Sequence[Diagnosis]) -> tuple[Diagnosis, ...]:
@@ -185,7 +185,7 @@ def setbacks_of(events: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Setback
 
 
 def _nodes_of(conn: Connection, jobs: dict[str, Job]) -> dict[str, list[Node]]:
-    found: dict[str, list[Node]] = {job: [] for job in jobs}
+    nodes: dict[str, list[Node]] = {job: [] for job in jobs}
     for node in read_nodes(conn, _NODES, {"jobs": list(jobs)}):
-        found[node.job_id].append(node)
-    return found
+        nodes[node.job_id].append(node)
+    return nodes

@@ -112,7 +112,7 @@ def milestones(observations: TestObservations) -> list[Milestone]:
     notice, final_save = observations.notice, observations.final_save
     received_s = unix_seconds(notice.get("heard_at"))
     lead_s = unix_seconds(notice.get("deadline")) - received_s if notice.get("deadline") else None
-    lead_text = "no deadline told" if lead_s is None else f"{lead_s:.1f} s before the end"
+    lead_text = "no deadline known" if lead_s is None else f"{lead_s:.1f} s before the end"
 
     def since(row: Row, key: str) -> float | None:
         at_s = unix_seconds(row.get(key))

@@ -30,7 +30,7 @@ class AgentConfig:
       reservation ends (0: never).
     * `power_off` is the command that switches the machine off; empty if there is none.
     * `wipe`: wipe the disks at the end.
-    * `keep_s` is how long the machine is kept for its user after the program failed.
+    * `keep_s` is how long the machine is retained for its user after the program failed.
     * `regroups`: after a release, the next generation may need this machine as it is.
     * `prepared_file` is the file that the machine's boot script writes when it has finished ("ok"
       or an error); "" if there is none.

@@ -60,7 +60,7 @@ def test_a_cache_is_on_the_next_machine(folder: Path, python: Path) -> None:
         assert ended["phase"] == "succeeded", ended["outcome_text"]
         told = said()
         wait_for("its machines to be gone", lambda: mounts_below(folder) == [], UP_TIMEOUT_S)
-    assert sum("changed, and is kept: 1 files" in text for text in told) == 2, told
+    assert sum("changed, and is stored: 1 files" in text for text in told) == 2, told
     assert sum("restored: 1 files" in text for text in told) == 2, told
 
 

@@ -84,7 +84,7 @@ class CacheWatcher:
         except (ChangedError, ConflictError):
             self._scanned = None  # retry after the next quiet period
         except _FAILED as error:
-            self._fail(f"cannot be kept: {error}")
+            self._fail(f"cannot be stored: {error}")
             self._scanned = None
 
     def _save(self, files: tuple[File, ...]) -> None:

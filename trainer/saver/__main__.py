@@ -33,7 +33,7 @@ RANK = -1  # identifies the saver to the agent
 
 
 def main() -> int:
-    """Run until told to stop; return 0 if every staged snapshot was committed, else 1."""
+    """Run until ordered to stop; return 0 if every staged snapshot was committed, else 1."""
     parser = argparse.ArgumentParser(prog="python -m trainer.saver", description=__doc__)
     parser.add_argument("--stay", action="store_true", help="end at SIGTERM, not with stdin")
     stay = parser.parse_args().stay

@@ -102,8 +102,8 @@ def _hours(call: ApiRequest, spec: JobSpec) -> dict[PhaseRequest, float]:
         PhaseRequest.TRAIN: call.number("train_s", 0, 0, _MOST_S),
         PhaseRequest.VALIDATE: call.number("validate_s", 0, 0, _MOST_S),
     }
-    wishes = spec.wishes
-    work_s = wishes.work_s or wishes.work_steps * wishes.step_s
+    preferences = spec.wishes
+    work_s = preferences.work_s or preferences.work_steps * preferences.step_s
     return {
         part: (s or (work_s if part is PhaseRequest.TRAIN else 0)) / 3600
         for part, s in seconds.items()

@@ -125,7 +125,7 @@ def pin_checkpoint(call: ApiRequest) -> dict[str, Any]:
 
 
 def unpin_checkpoint(call: ApiRequest) -> dict[str, Any]:
-    """Let go of what a pin kept; retention takes it away when it is old."""
+    """Remove a pin; retention then deletes the checkpoint when it is old."""
     job, name = call.job(), call.text("pin")
     key = _check_name(job, name)
     objects = call.context.open_store(job.spec.checkpoint.store)

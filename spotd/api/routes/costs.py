@@ -21,9 +21,9 @@ def job_cost(call: ApiRequest) -> dict[str, Any]:
     """Show the cost of one job so far, per node and in total, and its on-demand equivalent."""
     job = call.job()
     total, instead, cost_data = _job_cost(call, job, carried_by(call.context.store))
-    kept, use = _kept_checkpoints(call, job), total_use(call.context.store, job)
-    outlook = completion_data(call, job, total, instead, kept["usd_per_month"])
-    return {"kind": "Cost", **cost_data, "kept": kept, "use": use, "outlook": outlook}
+    stored, use = _kept_checkpoints(call, job), total_use(call.context.store, job)
+    outlook = completion_data(call, job, total, instead, stored["usd_per_month"])
+    return {"kind": "Cost", **cost_data, "kept": stored, "use": use, "outlook": outlook}
 
 
 def all_costs(call: ApiRequest) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def _silent_clouds(call: ApiRequest, view: View, market: Market) -> list[str]:
 
 def plan(call: ApiRequest) -> dict[str, Any]:
     """The offers that fit a job file, best first, with why the others are not to be had. `silent`
-    says that an offer is what a cloud said before it stopped answering."""
+    says that an offer is what a cloud listed before it stopped answering."""
     spec, market, data = planned(call)
     return with_spot_value(call, spec, market, data)
 

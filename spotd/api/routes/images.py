@@ -109,7 +109,7 @@ def list_images(call: ApiRequest) -> dict[str, Any]:
 
 def remove_images(call: ApiRequest) -> dict[str, Any]:
     """Have every image of that name removed (or the one of that id), in `cloud` and `region` alone
-    if they are said. Refused while a job uses one, but with `force`."""
+    if they are given. Refused while a job uses one, but with `force`."""
     name, force = call.path["name"], call.query.get("force", "") == "1"
     cloud, region = call.query.get("cloud", ""), call.query.get("region", "")
     store, now_us = call.context.store, call.now_us

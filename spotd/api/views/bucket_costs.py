@@ -1,4 +1,4 @@
-"""Hidden costs of buckets: kept deletes, versions, upload parts and egress.
+"""Hidden costs of buckets: retained deleted objects, versions, upload parts and egress.
 
 The doctor checks them, and a job's submission warns of them.
 """

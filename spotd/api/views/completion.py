@@ -78,7 +78,7 @@ def _final(estimate: CompletionEstimate) -> dict[str, float] | None:
 
 
 def _storage(usd_per_month: float | None, hours: float) -> float | None:
-    """Return the storage cost of kept checkpoints until the end; None where no price is known."""
+    """Return the storage cost of retained checkpoints until the end; None without a known price."""
     return None if usd_per_month is None else round(usd_per_month * hours / MONTH_H, 6)
 
 

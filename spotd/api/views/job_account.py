@@ -24,7 +24,7 @@ from spotd.store.storage_costs import extras_of
 from spotd.store.transfers import DataTransfer
 
 NO_STEPS = (
-    "of {name} no steps are on record (none reported, or no longer kept): what its hours "
+    "of {name} no steps are on record (none reported, or no longer retained): what its hours "
     "went into is untold, and savings are for the same hours"
 )
 NO_BOX = "what the control box costs is not known: [money] control_box_usd_per_hour is not set"

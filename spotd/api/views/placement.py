@@ -158,7 +158,7 @@ def refuse_misplaced(rows: Sequence[RankedOffer]) -> None:
 
 
 def check_deadline(call: ApiRequest, spec: JobSpec, market: Market) -> list[str]:
-    """Refuse a job whose deadline cannot be kept; with `late` in the body, warn instead.
+    """Refuse a job that cannot meet its deadline; with `late` in the body, warn instead.
 
     Nothing is promised or refused for machines that may be taken away. Raises ApiError (bad input).
     """

@@ -101,7 +101,7 @@ def saves(
 ) -> list[dict[str, Any]]:
     """Return the newest MOST_SAVES committed checkpoints, and those resumed from, oldest first.
 
-    Includes checkpoints that are no longer kept.
+    Includes checkpoints that are no longer retained.
     """
     ordered = sorted((row for row in rows if row.bytes), key=lambda row: row.committed_at_us)
     resumed = {recovery["resumed_step"] for recovery in recoveries}

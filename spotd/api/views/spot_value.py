@@ -162,7 +162,7 @@ def _repeated_h(spec: JobSpec, hazard: Hazard) -> float | None:
     """Return the hours of work that an interruption repeats, assuming no notice comes in time.
 
     Half of the interval between two saves; half an hour when the interval is given in steps alone.
-    None where nothing is kept: then all work is repeated.
+    None where nothing is stored: then all work is repeated.
     """
     if not keeps(spec.checkpoint):
         return None

@@ -22,7 +22,7 @@ GB = 1e9
 # Snapshots on the local disk: the newest two of each rank, and the one that is being written
 # (trainer/saver/disk.py). The system and the job's own files are not counted.
 ON_DISK = 3
-# Checkpoints in a store beyond the kept ones: the one that is being written, and the one before
+# Checkpoints in a store beyond the retained ones: the one that is being written, and the one before
 # it, which is verified meanwhile. In directory mode that ends before the next one is written.
 _SPARE, _SPARE_COPIED = 2, 1
 _NAMED = {1: "one", 2: "two"}

@@ -73,10 +73,10 @@ def moved(old: Node, new: Node) -> Node:
 
 
 def _found(view: View, node_id: str) -> Node:
-    found = next((node for node in view.nodes if node.id == node_id), None)
-    if found is None:
+    match = next((node for node in view.nodes if node.id == node_id), None)
+    if match is None:
         raise ValueError(f"no node {node_id} in this view")
-    return found
+    return match
 
 
 def apply_all(view: View, changes: Iterable[Change]) -> View:

@@ -91,12 +91,12 @@ def terms_of(
     `gb_microusd` and `put_microusd` are the prices of a GB sent to the store and of one write, in
     micro-USD; None if unknown.
     """
-    found = mtbf_s(offer, lives, num_nodes)
+    mean_s = mtbf_s(offer, lives, num_nodes)
     second_microusd = offer.price_microusd_per_h * num_nodes / 3600
     if not second_microusd:
-        return CheckpointTerms(found)
+        return CheckpointTerms(mean_s)
     gb_s, put_s = (gb_microusd or 0) / second_microusd, (put_microusd or 0) / second_microusd
-    return CheckpointTerms(found, gb_s, put_s)
+    return CheckpointTerms(mean_s, gb_s, put_s)
 
 
 @lru_cache(maxsize=4096)  # every offer is looked at whenever one is chosen

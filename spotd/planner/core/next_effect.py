@@ -207,7 +207,7 @@ def lost_at_us(node: Node, view: View, market: Market) -> int:
     """Return when a silent node may be given up.
 
     After its last check of HEAD, and after its cloud was unavailable, it has the rest of its time
-    to respond: what kept us from checking may have kept it from being received.
+    to respond: what prevented us from checking may have prevented its delivery.
     """
     looked_us = _head_read_at_us(view) if node.claimed_at_us else 0
     asked_us = max(looked_us, market.answering_since_us.get(node.offer.provider, 0))
@@ -331,7 +331,7 @@ def _need_running(node: Node, view: View, market: Market, now_us: int) -> Effect
         return _need_finished(node, view, market, now_us)
     contact = _need_contact(node, view, market, now_us)
     if node.rank and view.job.spec.checkpoint.engine != "none":
-        return contact  # the ranks of our engine save together: rank 0 is told
+        return contact  # the ranks of our engine save together: rank 0 gets the message
     head, yields_us = view.job.head, view.job.yields_since_us
     if contact is None and yields_us and head and max(yields_us, head.read_at_us) < head.seen_at_us:
         return EffectKind.READ_HEAD  # saved for who gets its machines: by its own word as yet
@@ -358,8 +358,8 @@ def _need_draining(node: Node, view: View, market: Market, now_us: int) -> Effec
 def _need_finished(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
     """Return the next call for a program that says it finished: HEAD has to say so, too.
 
-    In a gang of scripts without our engine, rank 0 is told to record it in HEAD when all have
-    ended.
+    In a gang of scripts without our engine, rank 0 gets the order to record it in HEAD when all
+    have ended.
     """
     head = view.job.head
     if head is not None and head.final:

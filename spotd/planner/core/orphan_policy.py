@@ -117,8 +117,8 @@ def judge(
     strays: Iterable[Orphan], fleet: int, record: DatabaseState, now_us: int
 ) -> dict[str, OrphanDecision]:
     """Decide about each orphan of one listing, in which `fleet` machines live, orphans included."""
-    found = list(strays)
-    doomed = [s for s in found if _ours(s, record) and s.known and not s.ending]
+    orphans = list(strays)
+    doomed = [s for s in orphans if _ours(s, record) and s.known and not s.ending]
     # One that the cloud had accepted to end was decided about by itself, before any sweep.
     crowd = [s for s in doomed if not s.condemned and not _released(s, record)]
     most = max(BLAST_LEAST, int(BLAST_SHARE * fleet))
@@ -128,7 +128,7 @@ def judge(
         if len(crowd) > most
         else ""
     )
-    return {stray.instance_id: _judge_one(stray, blast, record, now_us) for stray in found}
+    return {stray.instance_id: _judge_one(stray, blast, record, now_us) for stray in orphans}
 
 
 def _judge_one(stray: Orphan, blast: str, record: DatabaseState, now_us: int) -> OrphanDecision:

@@ -98,7 +98,7 @@ class PlanBuilder:
         self.event("node_leaving", f"{place(node)} is given back: {text}", node)
 
     def drain(self, node: Node, reason: LeaveReason | None, text: str) -> None:
-        """Have a node save and release. It trains until it is told to."""
+        """Have a node save and release. It trains until it gets that order."""
         self.set_node(
             node,
             state=NodeState.DRAINING,

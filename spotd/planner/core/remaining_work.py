@@ -45,17 +45,17 @@ def left_s(view: View, speed: float = 1.0) -> float | None:
     Saved work does not count. `speed` is that of the machines on which steps were measured. At
     least one step, because a finished job ends by itself.
     """
-    wishes, head = view.job.spec.wishes, view.job.head
+    preferences, head = view.job.spec.wishes, view.job.head
     step, each_s = head.step if head else 0, step_s(view) * speed
-    if wishes.work_steps:
-        return max(wishes.work_steps - step, 1) * each_s if each_s else None
-    if not wishes.work_s:
+    if preferences.work_steps:
+        return max(preferences.work_steps - step, 1) * each_s if each_s else None
+    if not preferences.work_s:
         return None
     if each_s and step:
         done_s = step * each_s
     else:
         done_s = sum(one.last_at_us - one.first_at_us for one in view.saved) / S * speed
-    return max(wishes.work_s - done_s, each_s, 1.0)
+    return max(preferences.work_s - done_s, each_s, 1.0)
 
 
 def unsaved_s(node: Node, view: View, now_us: int) -> float:
@@ -88,15 +88,15 @@ def start_s(past: FleetHistory, job_id: str) -> float:
 
 def _starts(past: FleetHistory) -> Mapping[str, float]:
     """Return the start time of each job that had one; "" is the fleet. Cached per history read."""
-    found = past.cache.get("starts")
-    if found is None:
+    cached = past.cache.get("starts")
+    if cached is None:
         by_job: dict[str, list[NodeLifetime]] = {}
         for stay in past.stays:
             if stay.trained_at_us:
                 for whose in ("", stay.node_id.rpartition("-g")[0]):
                     by_job.setdefault(whose, []).append(stay)
-        found = past.cache["starts"] = {whose: _typical_s(of) for whose, of in by_job.items()}
-    return found  # type: ignore[return-value]
+        cached = past.cache["starts"] = {whose: _typical_s(of) for whose, of in by_job.items()}
+    return cached  # type: ignore[return-value]
 
 
 def _typical_s(stays: Sequence[NodeLifetime]) -> float:

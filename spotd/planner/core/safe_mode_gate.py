@@ -20,7 +20,7 @@ def safe(market: Market, now_us: int) -> bool:
 def withheld(node: Node, kind: EffectKind) -> bool:
     """Return whether a call has to wait until safe mode ends.
 
-    A node that has its start document may still be told that it may continue: it is paid for.
+    A node that has its start document may still get the order to continue: it is paid for.
     """
     begins = kind in (EffectKind.BOOT, EffectKind.START) and not node.started_at_us
     return begins or kind is EffectKind.LAUNCH

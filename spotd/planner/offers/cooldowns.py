@@ -24,7 +24,7 @@ OWN_IMAGE = "OwnImage"  # an UnpreparedError of a job that names a machine's ima
 # What says nothing to other jobs, which have caps, paces, stores and images of their own.
 OF_ONE_JOB = frozenset({OUTBID, NOT_LENT, OWN_IMAGE})
 
-# First cooldown by what was said, in seconds; doubled for each repeat, up to the cap. Karpenter
+# First cooldown by kind of refusal, in seconds; doubled for each repeat, up to the cap. Karpenter
 # blocks a refused pool for 3 minutes; quota comes back when our own dying machine is counted out.
 BASE_S = {
     "CapacityError": 60.0,

@@ -18,7 +18,7 @@ LEAST_SHARE = 0.1  # of the list price
 MOST_SHARE = 5
 NO_DISCOUNT = 0.95  # spot at this share of the on-demand price is none
 MOST_MICROUSD_PER_H = 10_000_000_000
-STALE_S = 3600.0  # without an answer, before what a cloud said last is nobody's word any more
+STALE_S = 3600.0  # without an answer, before a cloud's last prices no longer count
 
 # `Offer.price_source` of what is not the cloud's own word.
 ASSUMED = "assumed"  # the on-demand price, for want of one that can be believed
@@ -38,7 +38,7 @@ def believed(offers: Iterable[Offer]) -> tuple[list[Offer], list[ImplausiblePric
 
     An offer without any plausible price is left out: machines there keep the price before.
     """
-    found: list[Offer] = []
+    credible: list[Offer] = []
     doubts: list[ImplausiblePrice] = []
     for listed in offers:
         offer = listed
@@ -49,8 +49,8 @@ def believed(offers: Iterable[Offer]) -> tuple[list[Offer], list[ImplausiblePric
         if held != offer:
             doubts.append(_doubt(listed, "price", listed.price_microusd_per_h))
         if held is not None:
-            found.append(held)
-    return found, doubts
+            credible.append(held)
+    return credible, doubts
 
 
 def _held(offer: Offer) -> Offer | None:

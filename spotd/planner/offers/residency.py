@@ -17,18 +17,18 @@ def out_of_place(spec: JobSpec, offer: Offer, market: Market) -> str:
     """Why the job may not run there; "" where it may. Where nothing is known it may not."""
     if afar := _unmounted(spec, offer, market):
         return afar
-    wishes = spec.wishes
-    if wishes.residency:
+    preferences = spec.wishes
+    if preferences.residency:
         country = market.countries.get(f"{offer.cloud}/{offer.region}")
         if not country:
             return f"nobody knows in which country {offer.region} stands (residency)"
-        if country not in wishes.residency:
+        if country not in preferences.residency:
             return f"it stands in {country}, outside its residency"
-    if wishes.not_operated_from:
+    if preferences.not_operated_from:
         home = market.operators.get(offer.cloud)
         if not home:
             return f"nobody knows where who runs {offer.provider} is at home (not_operated_from)"
-        if home in wishes.not_operated_from:
+        if home in preferences.not_operated_from:
             return f"who runs it is at home in {home} (not_operated_from)"
     return ""
 

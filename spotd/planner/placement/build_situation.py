@@ -86,8 +86,8 @@ def situate(
     if assumed:
         work = replace(work, deadline_s=None)
     gang = _running(running, work.restart_s, now_us) if running is not None else None
-    found = found_elsewhere(market.past)
-    situation = Situation(now_us / S, work, pools, gang, elsewhere=found)
+    elsewhere = found_elsewhere(market.past)
+    situation = Situation(now_us / S, work, pools, gang, elsewhere=elsewhere)
     return JobSituation(situation, sold.spot, sold.lasting, sold.hopeful, spec.num_nodes, cache)
 
 
@@ -116,12 +116,12 @@ def _pools(
     sold = _sold(view, rows, here)
     fresh = bool(spec.deadline_us) and not keeps(spec.checkpoint)
     if fresh and sold.lasting:
-        # Each end of a machine would begin it anew: no date can be kept like that.
+        # Each end of a machine would begin it anew: no date can be met like that.
         sold = replace(sold, spot={}, down={}, hopeful=False)
     common = isinstance(rows, SharedRanking) and rows.cache.get("sold") is sold
     asks = ("pools", size_b, lies, spec.wishes.speeds)
-    if common and isinstance(rows, SharedRanking) and (found := rows.cache.get(asks)) is not None:
-        return found  # type: ignore[return-value]
+    if common and isinstance(rows, SharedRanking) and (cached := rows.cache.get(asks)) is not None:
+        return cached  # type: ignore[return-value]
     known = records(market.past)
     pools = tuple(
         _pool(offer, spec, market, (size_b, lies), sold, _record(known, key, sold, now_us))
@@ -142,32 +142,32 @@ def _sold(view: View, rows: Sequence[RankedOffer], here: Offer | None) -> _Offer
     """
     if not isinstance(rows, SharedRanking):
         return _sorted(view, rows, here)
-    found = rows.cache.get("sold")
-    if not isinstance(found, _OffersByPool):
-        found = rows.cache["sold"] = _sorted(view, rows, None)
+    cached = rows.cache.get("sold")
+    if not isinstance(cached, _OffersByPool):
+        cached = rows.cache["sold"] = _sorted(view, rows, None)
     if here is None:
-        return found
-    of_it = (of.get(pool_of(here)) for of in (found.spot, found.lasting))
+        return cached
+    of_it = (of.get(pool_of(here)) for of in (cached.spot, cached.lasting))
     if any(row is not None and row.offer.key == here.key for row in of_it):
-        return found
+        return cached
     return _sorted(view, rows, here)
 
 
 def _sorted(view: View, rows: Iterable[RankedOffer], here: Offer | None) -> _OffersByPool:
-    found = _OffersByPool({}, {}, {}, {}, hopeful=False)
+    by_pool = _OffersByPool({}, {}, {}, {}, hopeful=False)
     hopeful = False
     for row in rows:
         pool, is_spot = pool_of(row.offer), row.offer.capacity_type is CapacityType.SPOT
         down = is_spot and bool(row.excluded) and _has_no_room(row, view)
         hopeful = hopeful or (is_spot and (not row.excluded or down or bool(row.until_us)))
-        found.offers.setdefault(pool, row.offer)
+        by_pool.offers.setdefault(pool, row.offer)
         if not row.excluded or (here is not None and row.offer.key == here.key):
-            (found.spot if is_spot else found.lasting).setdefault(pool, row)
+            (by_pool.spot if is_spot else by_pool.lasting).setdefault(pool, row)
         elif down:
-            found.down.setdefault(pool, row)
+            by_pool.down.setdefault(pool, row)
     if here is not None:
-        found.offers.setdefault(pool_of(here), here)
-    return replace(found, hopeful=hopeful)
+        by_pool.offers.setdefault(pool_of(here), here)
+    return replace(by_pool, hopeful=hopeful)
 
 
 def _has_no_room(row: RankedOffer, view: View) -> bool:

@@ -88,10 +88,10 @@ def worths(
     lives = _by_pool(market.past)
     free = [row for row in rows if not row.excluded]
     known_of = [row for row in free if pool_of(row.offer) in situated.pools]
-    found = [_cost(situated, r, lives, _data(view, r, market), started=False) for r in known_of]
+    costs = [_cost(situated, r, lives, _data(view, r, market), started=False) for r in known_of]
     # Where the work could not be done by its deadline, as on spot without saves, comes last.
     worth = {row.offer.key: float("inf") for row in free}
-    worth |= {one.row.offer.key: one.hours if fast else one.total_usd for one in found}
+    worth |= {one.row.offer.key: one.hours if fast else one.total_usd for one in costs}
     if situated.cache is not None:
         situated.cache[asks] = worth
     return worth
@@ -99,21 +99,21 @@ def worths(
 
 def lives_of(past: FleetHistory) -> Sequence[ObservedLifetimes]:
     """Return the fleet's machine time and losses by offer. Cached per history read."""
-    found = past.cache.get("lives")
-    if found is None:
-        found = past.cache["lives"] = tuple(_lives(past))
-    return found  # type: ignore[return-value]
+    cached = past.cache.get("lives")
+    if cached is None:
+        cached = past.cache["lives"] = tuple(_lives(past))
+    return cached  # type: ignore[return-value]
 
 
 def _by_pool(past: FleetHistory) -> Mapping[tuple[str, ...], Sequence[ObservedLifetimes]]:
     """Return the lifetimes that say something about an offer: those of its pool in any zone."""
-    found = past.cache.get("lives by pool")
-    if found is None:
+    cached = past.cache.get("lives by pool")
+    if cached is None:
         pools: dict[tuple[str, ...], list[ObservedLifetimes]] = {}
         for life in lives_of(past):
             pools.setdefault(pool_beyond_zones(life.offer_key), []).append(life)
-        found = past.cache["lives by pool"] = pools
-    return found  # type: ignore[return-value]
+        cached = past.cache["lives by pool"] = pools
+    return cached  # type: ignore[return-value]
 
 
 def _lives(past: FleetHistory) -> Iterable[ObservedLifetimes]:

@@ -56,13 +56,13 @@ def moves(view: View, market: Market, rows: Sequence[RankedOffer]) -> list[MoveE
     if near is None:
         return []
     here = _usd_per_h(near, spec, market)
-    found = []
+    result = []
     for row in free:
         state_usd, data_usd, seconds = ways[row.offer.key]
         if state_usd + data_usd > 0:
             saves = here - _usd_per_h(row, spec, market)
-            found.append(MoveEstimate(near, row, state_usd, data_usd, seconds, saves))
-    return sorted(found, key=_order)
+            result.append(MoveEstimate(near, row, state_usd, data_usd, seconds, saves))
+    return sorted(result, key=_order)
 
 
 def _order(move: MoveEstimate) -> tuple[bool, float, str]:

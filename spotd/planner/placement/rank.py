@@ -40,7 +40,7 @@ ENDS = "EndsSoon"
 TURN = "AnothersTurn"
 FLAT = "NoDiscount"
 FREIGHT = "Freight"
-NEUTRAL_PCT = 10  # of machines that were taken back, where that is not told
+NEUTRAL_PCT = 10  # of machines that were taken back, if unknown
 NEUTRAL = 5  # the score, of 1 to 10, that an offer without one counts as
 NOTHING: Mapping[str, float] = {}
 _WHY = ("excluded", "until_us", "code")  # of a Ranked
@@ -115,7 +115,7 @@ def rank(
 
 
 class SharedRanking(list[RankedOffer]):
-    """The ranking that every job with the same request shares; `kept` caches what follows from
+    """The ranking that every job with the same request shares; `cache` has what follows from
     it."""
 
     def __init__(self, rows: Iterable[RankedOffer]) -> None:
@@ -189,7 +189,7 @@ def _board(spec: JobSpec, market: Market, now_us: int) -> _RankingTable:
 
 def _asks(spec: JobSpec) -> tuple[object, ...]:
     """Return the parts of a spec that decide where the job may run and its hourly cost there."""
-    wishes = spec.wishes
+    preferences = spec.wishes
     return (
         spec.alternatives,
         spec.ordered,
@@ -200,8 +200,8 @@ def _asks(spec: JobSpec) -> tuple[object, ...]:
         spec.boot_timeout_s,
         spec.fast_network,
         tuple((mount.url, mount.mode) for mount in spec.buckets),
-        wishes.residency,
-        wishes.not_operated_from,
+        preferences.residency,
+        preferences.not_operated_from,
         steered(spec),
     )
 

@@ -31,7 +31,7 @@ from spotd.planner.offers.cooldowns import (
 from spotd.planner.placement.rank import TURN, RankedOffer, could_run
 from spotd.planner.queue.fair_share import ahead_by, named
 
-LOOKS_US = 120 * S  # kept for a job that is to ask: it is due, and decided on within seconds
+LOOKS_US = 120 * S  # reserved for a job that may request: it is due, and decided on within seconds
 ANSWERS_US = 60 * S  # and for one that has asked: a create takes 10 s, or nobody knows how long
 SCARCE_US = 3600 * S  # after it came back; cooldowns forget as fast
 PATIENCE_US = 60 * S  # so long a job waits for its turn before it takes what it likes less
@@ -45,7 +45,7 @@ def in_turn(job: Job, market: Market, now_us: int, rows: list[RankedOffer]) -> l
     if not any(asker.turn.job_id != job.id for asker in market.askers):
         return rows
     mine, spoiled = _mine(job, market), spoiled_places(market.refusals, "")
-    found = []
+    result = []
     for row in rows:
         ahead = []
         if not row.excluded and _scarce(row.offer, spoiled, job.spec.boot_timeout_s, now_us):
@@ -57,8 +57,8 @@ def in_turn(job: Job, market: Market, now_us: int, rows: list[RankedOffer]) -> l
             does = "asks for it now" if ahead[0].keys else "asks first"
             text = f"{named(ahead[0].turn)} {does}, ahead by {why}"
             row = replace(row, excluded=text, until_us=until_us, code=TURN)  # noqa: PLW2901
-        found.append(row)
-    return found
+        result.append(row)
+    return result
 
 
 def patient(job: Job, now_us: int, rows: Sequence[RankedOffer]) -> bool:

@@ -35,10 +35,12 @@ from spotd.planner.core.plan_builder import PlanBuilder, place
 
 HALF_LIFE_US = 24 * US_PER_H
 USE_US = 7 * 24 * US_PER_H  # how far back use counts
-KEPT_US = 120 * S  # so long after its job last asked is a turn kept; it asks each 15 s
+KEPT_US = (
+    120 * S
+)  # a place in the queue is reserved for so long after its job last requested; it does each 15 s
 PATIENCE_US = 60 * S  # in line, before machines of others are taken
 TRAINS_US = 600 * S  # so long has a job trained before its machines are taken: it gets somewhere
-COOLDOWN_US = 3600 * S  # and so long is it left alone after it gave them: two do not take turns
+COOLDOWN_US = 3600 * S  # and so long is it left alone after it gave them: two do not alternate
 SAVE_US = 600 * S  # for a job to save before it is left alone
 
 
@@ -54,9 +56,9 @@ def use_of_late(rate_microusd_per_h: int, start_us: int, end_us: int, now_us: in
 # --- who gets the room
 
 
-def in_order(turns: Iterable[QueueEntry]) -> tuple[QueueEntry, ...]:
-    """Return the entries in the order of their turns."""
-    return tuple(sorted(turns, key=lambda turn: turn.before))
+def in_order(entries: Iterable[QueueEntry]) -> tuple[QueueEntry, ...]:
+    """Return the entries in the order of the queue."""
+    return tuple(sorted(entries, key=lambda turn: turn.before))
 
 
 @dataclass(frozen=True)
@@ -110,27 +112,27 @@ def no_room(
     if not _short(limits, remaining, turn).some:
         return ""
     return (
-        f"the room is kept for {named(ahead[0])}, ahead by {ahead_by(ahead[0], turn)}: wait until "
-        "it has its machines, or raise the limits"
+        f"the room is reserved for {named(ahead[0])}, ahead by {ahead_by(ahead[0], turn)}: wait "
+        "until it has its machines, or raise the limits"
     )
 
 
 def _ahead(limits: Limits, line: QueueSnapshot, turn: QueueEntry) -> list[QueueEntry]:
-    """Return the entries before `turn` for which room is kept.
+    """Return the entries before `turn` for which room is reserved.
 
     An entry is left out if it could not launch even with everything free, or if its own project's
     limit is the obstacle.
     """
-    found: list[QueueEntry] = []
+    entries: list[QueueEntry] = []
     for one in line.waiting:
         if one.job_id == turn.job_id or one.before > turn.before:
             continue
         in_project = line.nodes_of(one.project)
-        in_project += sum(other.nodes for other in found if other.project == one.project)
+        in_project += sum(other.nodes for other in entries if other.project == one.project)
         if not _short(limits, ResourceAmount(), one).some:
             full = _short(limits, ResourceAmount(of_project=in_project), one).of_project > 0
-            found += [] if full else [one]
-    return found
+            entries += [] if full else [one]
+    return entries
 
 
 def _limit_text(
@@ -199,9 +201,9 @@ def taken(
         short = _short(limits, use, turn)
         if not short.some or now_us - turn.since_us < PATIENCE_US:
             return None
-        found = _enough(limits, use, turn, line, now_us)
-        if found:
-            return turn, found
+        holders = _enough(limits, use, turn, line, now_us)
+        if holders:
+            return turn, holders
         if short.of_project <= 0:
             return None  # who is behind does not take what this one waits for
     return None
@@ -227,16 +229,16 @@ def _enough(
             one.job_id,
         )
     )
-    found: list[ResourceHolder] = []
+    holders: list[ResourceHolder] = []
     for one in able:
-        if not do(found):
-            found.append(one)
-    if not do(found):
+        if not do(holders):
+            holders.append(one)
+    if not do(holders):
         return ()
-    for one in found[::-1]:
-        rest = [other for other in found if other is not one]
-        found = rest if do(rest) else found
-    return tuple(found)
+    for one in holders[::-1]:
+        rest = [other for other in holders if other is not one]
+        holders = rest if do(rest) else holders
+    return tuple(holders)
 
 
 def _may_give(one: ResourceHolder, turn: QueueEntry, now_us: int) -> bool:
@@ -248,8 +250,8 @@ def _may_give(one: ResourceHolder, turn: QueueEntry, now_us: int) -> bool:
 
 def givers(market: Market, now_us: int) -> list[str]:
     """The jobs that are to give their machines now: a duty makes them due."""
-    found = taken(market.limits, market.nodes, market.microusd_per_h, market.line, now_us)
-    return [one.job_id for one in found[1]] if found else []
+    holders = taken(market.limits, market.nodes, market.microusd_per_h, market.line, now_us)
+    return [one.job_id for one in holders[1]] if holders else []
 
 
 # --- in a pass
@@ -265,9 +267,9 @@ def stand_in_line(d: PlanBuilder, microusd_per_h: int) -> None:
         room_microusd_per_h=microusd_per_h,
     )
     use = d.market.nodes, d.market.microusd_per_h
-    found = taken(d.market.limits, *use, d.market.line, d.now_us)
-    if found and found[0].job_id == d.job.id:
-        names = ", ".join(f"{one.name} (priority {one.priority})" for one in found[1])
+    holders = taken(d.market.limits, *use, d.market.line, d.now_us)
+    if holders and holders[0].job_id == d.job.id:
+        names = ", ".join(f"{one.name} (priority {one.priority})" for one in holders[1])
         d.add_reason(f"{names} saves first and gives its machines then")
 
 
@@ -294,14 +296,14 @@ def give_way(d: PlanBuilder) -> None:
     """A job of higher priority waits for the room of this one: save, then drain."""
     market, since_us = d.market, d.job.yields_since_us
     running = [node for node in d.nodes if node.state is NodeState.RUNNING]
-    found = taken(market.limits, market.nodes, market.microusd_per_h, market.line, d.now_us)
-    mine = found is not None and any(one.job_id == d.job.id for one in found[1])
+    holders = taken(market.limits, market.nodes, market.microusd_per_h, market.line, d.now_us)
+    mine = holders is not None and any(one.job_id == d.job.id for one in holders[1])
     requested = not d.ended and d.job.desired is Desired.RUN and not d.job.stop_text
-    if found is None or not mine or not requested or not _whole(d, running):
+    if holders is None or not mine or not requested or not _whole(d, running):
         if since_us:
             d.set_job(yields_to="", yields_since_us=0)
         return
-    turn = found[0]
+    turn = holders[0]
     if not since_us or d.job.yields_to != turn.job_id:
         d.set_job(yields_to=turn.job_id, yields_since_us=d.now_us, save_wanted_at_us=d.now_us)
         d.event("yield_asked", f"saving: {named(turn)} waits for its machines", running[0])

@@ -173,7 +173,7 @@ def _stays(d: PlanBuilder, node: Node) -> bool:
 def _stopped(d: PlanBuilder, node: Node) -> str:
     """Return the message for a stopped program; whether a script saved anything is unknown."""
     if not node.released_at_us:
-        return "stopped as it was told"
+        return "stopped as ordered"
     if not keeps(d.job.spec.checkpoint):
         return "stopped and released"
     step = d.job.head.step if d.job.head else node.last_step
@@ -249,7 +249,7 @@ def _await_gang(d: PlanBuilder, node: Node) -> None:
         d.wake_at(min(end_us, d.now_us + int(d.market.timing.resurvey_s * S)))
         return
     error = f" ({node.effect_error})" if node.effect_error else ""
-    charge(d, node, f"all ranks exited 0, and HEAD could not be told{error}")
+    charge(d, node, f"all ranks exited 0, but HEAD could not be updated{error}")
 
 
 def _diverged(d: PlanBuilder, node: Node) -> None:
@@ -396,7 +396,7 @@ def _leave_failed(d: PlanBuilder, node: Node, text: str) -> None:
     ending = d.ended or d.job.stop_text
     if keep_s and ending and not node.kept_until_us:
         d.set_node(node, kept_until_us=d.now_us + int(keep_s * S))
-        d.event("kept", f"{place(node)} is kept for {keep_s:.0f} s (keep_on_failure)", node)
+        d.event("kept", f"{place(node)} is retained for {keep_s:.0f} s (keep_on_failure)", node)
     fresh = next(n for n in d.nodes if n.id == node.id)
     if fresh.kept_until_us > d.now_us:
         d.wake_at(fresh.kept_until_us)

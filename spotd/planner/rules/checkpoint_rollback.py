@@ -41,7 +41,7 @@ def step_back(d: PlanBuilder, resumed: HeadSnapshot, why: str) -> None:
     step = resumed.step
     text = (
         f"{why} from the checkpoint of step {step}: the next machine resumes from the one before "
-        f"it, if there is one. It is kept, as suspect-{step}"
+        f"it, if there is one. It is retained, as suspect-{step}"
     )
     d.event(
         STEPPED_BACK,

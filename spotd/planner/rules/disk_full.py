@@ -2,7 +2,7 @@
 
 It trains until the replacement is ready, so nothing is lost. A program that does not save with our
 engine could lose everything, so only its user can help. A job whose own data fills every disk is
-not moved again: a machine that it moved to shortly before its disk was full is kept.
+not moved again: a machine that it moved to shortly before its disk was full is retained.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def move_when_full(d: PlanBuilder) -> None:
         return
     where = f"the disk of {place(full)} stays full"
     if d.job.spec.checkpoint.engine == "none":
-        d.add_reason(f"{where}, and its program does not save when it is told to: it is not moved")
+        d.add_reason(f"{where}, and its program does not save on request: it is not moved")
     elif moved_lately(d, full.disk_full_at_us):
         d.add_reason(f"{where}, soon after it was moved to: it is not moved again")
     elif not elsewhere(d):

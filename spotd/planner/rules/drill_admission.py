@@ -17,8 +17,8 @@ from spotd.planner.placement.rank import rank
 
 def target(view: View) -> Node | None:
     """Return the machine that the fault would hit: the one that trains."""
-    found = [n for n in view.nodes if n.chosen and n.state is NodeState.RUNNING]
-    return found[0] if len(found) == 1 else None
+    running = [n for n in view.nodes if n.chosen and n.state is NodeState.RUNNING]
+    return running[0] if len(running) == 1 else None
 
 
 def cost_microusd(view: View, market: Market, kind: DrillKind, within_s: float, now_us: int) -> int:

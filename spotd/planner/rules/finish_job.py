@@ -153,12 +153,12 @@ def _stop_drained(d: PlanBuilder, node: Node, why: str) -> None:
 def _fail(d: PlanBuilder, text: str) -> None:
     d.set_job(outcome=Outcome.FAILED, outcome_text=text, finished_at_us=d.now_us)
     step = d.job.head.step if d.job.head else 0
-    note = f"; the checkpoint of step {step} is kept" if step else ""
+    note = f"; the checkpoint of step {step} is retained" if step else ""
     d.event("failed", f"{d.job.name} failed: {text}{note}", severity=Severity.ERROR, alert=True)
 
 
 def clean_up(d: PlanBuilder) -> None:
-    """Give back every machine of an ended job, except one kept for its user."""
+    """Give back every machine of an ended job, except one retained for its user."""
     if not d.ended:
         return
     reason = LeaveReason.DONE if d.job.outcome is Outcome.SUCCEEDED else LeaveReason.CANCELLED

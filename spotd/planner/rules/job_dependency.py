@@ -25,7 +25,7 @@ def follow(d: PlanBuilder) -> None:
     """The one before has failed or was cancelled: so nothing comes after it."""
     before = d.view.before
     if d.ended or d.job.desired is Desired.CANCEL or begins_us(d) is not None:
-        return  # who cancels it is told so, and not that it failed
+        return  # its user cancels it, and gets that message rather than a failure
     if before is None:
         text = f"the job that it comes after ({d.job.spec.after}) is not on record any more"
     elif before.outcome is None:

@@ -62,7 +62,7 @@ def _manned(d: PlanBuilder) -> bool:
 
 
 def choose(d: PlanBuilder) -> None:
-    """Choose the first gang whose every rank said hello, and give the others back at once."""
+    """Choose the first gang with a hello of every rank, and end the others at once."""
     if not _wanted(d) or _manned(d) or not _attempt_open(d):
         return
     for gang in _candidates(d).values():
@@ -269,7 +269,7 @@ def _hedge(d: PlanBuilder, intent: PolicyIntent) -> bool:
 
 
 def _request(d: PlanBuilder, best: RankedOffer, best_of: str, *, explain: bool) -> None:
-    """Commit to one more gang there; with `told` an event says why."""
+    """Commit to one more gang there; with `explain` an event has the reason."""
     if not _attempt_open(d):
         generation = d.job.generation + 1
         head_generation = d.job.head.generation if d.job.head else 0
@@ -349,8 +349,8 @@ def _wait_for_market(d: PlanBuilder, ranked: list[RankedOffer]) -> None:
         count = len(ranked)
         whose = f"all {count} offers that fit are" if count > 1 else "the only offer that fits is"
         reasons = by_reason(ranked)
-        found = f"{whose} out ({reasons})" if reasons else f"{whose} out"
-        obstacle = f"{found}; {shown.offer.key}: {shown.excluded}"
+        shortage = f"{whose} out ({reasons})" if reasons else f"{whose} out"
+        obstacle = f"{shortage}; {shown.offer.key}: {shown.excluded}"
     d.add_reason(obstacle)
     wait(d, obstacle, lambda: _advice(d, ranked))
     d.wake_at(first.until_us if first else d.now_us + 60_000_000)

@@ -48,7 +48,7 @@ def legs(
     """
     wanted = spec.wishes.ahead
     sets = _sets(spec, market)
-    found: dict[str, PlannedCopy] = {}
+    copies: dict[str, PlannedCopy] = {}
     begun = {place_among(url, market.places)[:2] for url in paid}
     regions = dict.fromkeys(sorted(begun)[: wanted.regions])
     ordered = list(offers)
@@ -61,22 +61,22 @@ def legs(
             continue
         regions[here] = None
         for name, copy in ways.items():
-            if copy and copy not in found:
+            if copy and copy not in copies:
                 leg = _leg(name, sets[name], copy, market)
                 more = max(0, leg.microusd - paid.get(copy, 0))
                 if not leg.staged and not leg.refused and more > left:
                     leg = replace(leg, refused=_beyond(leg, wanted.max_microusd))
                 left -= more if not leg.staged and not leg.refused else 0
-                found[copy] = leg
-    return list(found.values())
+                copies[copy] = leg
+    return list(copies.values())
 
 
 def within(
-    found: Iterable[PlannedCopy], paid: Mapping[str, int], left_microusd: int | None
+    planned: Iterable[PlannedCopy], paid: Mapping[str, int], left_microusd: int | None
 ) -> list[PlannedCopy]:
     """The same, those refused that are beyond what the job may spend yet; None: without bound."""
     left, copies = left_microusd, []
-    for leg in found:
+    for leg in planned:
         adds = 0 if leg.staged or leg.refused else max(0, leg.microusd - paid.get(leg.copy, 0))
         if left is None or not adds or adds <= left:
             copies.append(leg)
@@ -107,10 +107,10 @@ def next_offers(
         name: replace(data, staged=frozenset(data.copies), missing=frozenset())
         for name, data in market.datasets.items()
     }
-    found = compared(view, changed(market, datasets=sets), now_us)
-    rows: Sequence[Offer] = [row.offer for row in found.rows if not row.excluded]
-    if found.costs:
-        best = sorted(found.costs, key=lambda cost: (cost.total_usd, cost.row.offer.key))
+    compared_costs = compared(view, changed(market, datasets=sets), now_us)
+    rows: Sequence[Offer] = [row.offer for row in compared_costs.rows if not row.excluded]
+    if compared_costs.costs:
+        best = sorted(compared_costs.costs, key=lambda cost: (cost.total_usd, cost.row.offer.key))
         rows = [one.row.offer for one in best]
     return [offer for offer in rows if _region(offer) not in here]
 
@@ -147,7 +147,9 @@ def _leg(name: str, data: DataSet, copy: str, market: Market) -> PlannedCopy:
         text = f"what data set {name} costs on its way out of {data.url} is on no list (usd_per_gb)"
         return replace(leg, refused=text)
     if data.box_microusd_per_gb is None:
-        text = "what a GB costs that leaves the control box is not said ([staging] usd_per_gb)"
+        text = (
+            "the price per GB that leaves the control box is not configured ([staging] usd_per_gb)"
+        )
         return replace(leg, refused=text)
     month, writes = market.storing.get(place_among(copy, market.places).cloud, (0, 0))
     each = out + data.box_microusd_per_gb

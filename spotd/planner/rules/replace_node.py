@@ -187,7 +187,7 @@ def give_up_lost(d: PlanBuilder) -> None:
 
 def _await_answer(d: PlanBuilder, node: Node, whom: str) -> None:
     """Add an event once; the node's `leave_text` records that."""
-    text = f"{place(node)} is silent, and {whom} does not answer: kept until that is known"
+    text = f"{place(node)} is silent, and {whom} does not answer: retained until that is known"
     d.add_reason(text)
     if not node.leave_text:
         d.set_node(node, leave_text=f"silent, and {whom} does not answer")
@@ -237,8 +237,8 @@ def _boot_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
         end_us = node.started_at_us + int(spec.setup_timeout_s * S)
         text = f"setup not done within {spec.setup_timeout_s:.0f} s"
     elif node.chosen and not node.started_at_us:
-        # It is chosen as soon as its whole gang has said hello; and while we were away, nobody
-        # could start it.
+        # It is chosen as soon as every rank of its gang has sent a hello; and while this daemon
+        # was away, nothing could start it.
         hello_us = max(mate.hello_at_us for mate in gang_of(d, node))
         end_us = max(hello_us, hearing_since_us(node, d.market)) + int(START_S * S)
         text = f"not to be started within {START_S:.0f} s"
@@ -262,7 +262,7 @@ def _was_cut_off(d: PlanBuilder, node: Node) -> bool:
 
 
 def may_save(d: PlanBuilder, node: Node) -> bool:
-    """Return whether the node is told to release because a mate has; it gets its grace."""
+    """Return whether the node has to release because a mate has; it gets its grace."""
     ended = node.exit_code is not None or node.released_at_us
     if node.state is not NodeState.DRAINING or ended or not mate_released(node, d.view):
         return False

@@ -145,7 +145,7 @@ def _move(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
     if not may_write(running) or not running.first_step_at_us:
         return
     if not guarded and (spec.checkpoint.engine == "none" or d.job.head is None):
-        return  # it does not save when it is told to, or nobody has seen yet that it can
+        return  # it does not save on request, or has not shown yet that it can
     if _pauses(running, intent):
         _pause(d, running, intent)
     if intent.ask is None or not intent.elsewhere:
@@ -223,8 +223,8 @@ def compared(view: View, market: Market, now_us: int) -> PolicyComparison:
         rows = rank(spec, market, now_us, job_id=view.job.id, worth=worth)
     rows = in_turn(view.job, market, now_us, without_flat(spec, rows))
     intent = intend(d, market, rows, running) if steered(spec) else None
-    found = costs(view, market, now_us, rows, running)
-    return PolicyComparison(rows, found, intent, left_s(view) is None)
+    estimates = costs(view, market, now_us, rows, running)
+    return PolicyComparison(rows, estimates, intent, left_s(view) is None)
 
 
 def of_spec(spec: JobSpec, now_us: int) -> View:

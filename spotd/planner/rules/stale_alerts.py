@@ -21,9 +21,9 @@ from spotd.planner.offers.price_sanity import DOUBTED
 from spotd.planner.placement.rank import DISABLED, RESIDENCE, TOO_DEAR, TURN, RankedOffer
 
 WAITS_AGAIN_S = 6 * 3600.0
-STAYS_S = 900.0  # ended, and still listed, before its user is told: it costs money
+STAYS_S = 900.0  # ended, and still listed, before its user is alerted: it costs money
 STAYS_AGAIN_S = 3600.0
-CADENCES = 2.0  # without a checkpoint before the user of one that trains is told
+CADENCES = 2.0  # without a checkpoint before the user of a training job is alerted
 UNSAVED_S = 60.0  # at least: a save and its word take a while, however short the cadence
 UNSAVED_AGAIN_S = 3600.0  # where each one is late: its steps, or its saves, take that long
 
@@ -81,8 +81,8 @@ def wait(d: PlanBuilder, obstacle: str, advice: Callable[[], str]) -> None:
 def advise(ranked: Iterable[RankedOffer]) -> str:
     """Return in one line what may help against the reasons that exclude these offers."""
     codes = sorted({row.code for row in ranked})
-    found = dict.fromkeys(_ADVICE.get(code, _OTHER) for code in codes)
-    return "; or ".join(found) or _NO_OFFER
+    advice = dict.fromkeys(_ADVICE.get(code, _OTHER) for code in codes)
+    return "; or ".join(advice) or _NO_OFFER
 
 
 def tell_staying(d: PlanBuilder, node: Node) -> None:

@@ -148,13 +148,13 @@ def _in_one_place(alone: SinglePool, running: RunningGang | None) -> Choice:
         why = "spot goes on as long as it is there"
         return Choice(Action.STAY, options=(alone.stay(),), why=why)
     seen = _seen_now(situation, record)
-    found = not (seen and record.up is False)
+    available = not (seen and record.up is False)
     # Young spot is passed by where it can be watched; where nobody sees it, to do without is to
     # do without any.
-    watched = found and (seen or situation.probe_s is not None)
+    watched = available and (seen or situation.probe_s is not None)
     wait = alone.wait(there=watched)
     on_demand = alone.on_demand(running, there=watched)
-    ranked = _ranked([wait, on_demand, *([alone.spot()] if found else [])])
+    ranked = _ranked([wait, on_demand, *([alone.spot()] if available else [])])
     least, over = ranked[0], ranked[1].score_usd - ranked[0].score_usd
     keeps = Action.STAY if running else Action.WAIT
     if least.action is Action.SPOT:

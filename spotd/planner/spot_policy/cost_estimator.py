@@ -315,13 +315,13 @@ def _places(situation: Situation, lasting: Pool) -> dict[str, _Place]:
     fleet = fleet_scale(records.values())
     regions = {pool.key: pool.region for pool in situation.pools}
     lift = lifted(records, regions, situation.now_s)
-    found = []
+    places = []
     for pool in situation.pools:
         if pool.spot_usd_per_h is None:
             continue
         own = scale(pool.record, fleet)
         usd = pool.spot_usd_per_h / pool.speed
-        found.append(_Place(pool, usd, own.ends, own.returns, own.available, lift[pool.key]))
+        places.append(_Place(pool, usd, own.ends, own.returns, own.available, lift[pool.key]))
     ceiling = DEAR * usd_per_work(lasting)
 
     def rank(place: _Place) -> tuple[float, str]:
@@ -330,20 +330,20 @@ def _places(situation: Situation, lasting: Pool) -> dict[str, _Place]:
             place.pool.key,
         )
 
-    found.sort(key=rank)
-    worth = [p for p in found if p.usd_per_h < ceiling][:POOLS] or found[:1]
-    here = [p for p in found if running and p.pool.key == running.pool and p not in worth]
+    places.sort(key=rank)
+    worth = [p for p in places if p.usd_per_h < ceiling][:POOLS] or places[:1]
+    here = [p for p in places if running and p.pool.key == running.pool and p not in worth]
     return {place.pool.key: place for place in (*worth, *here)}
 
 
 def _first_choices(places: Mapping[str, _Place]) -> dict[str, float]:
     """Return how often each pool is the first available one in that order."""
-    left, found = 1.0, {}
+    left, probabilities = 1.0, {}
     for key, place in places.items():
-        found[key] = left * place.available
+        probabilities[key] = left * place.available
         left *= 1 - place.available
-    total = sum(found.values())
-    return {key: share / total for key, share in found.items()}
+    total = sum(probabilities.values())
+    return {key: share / total for key, share in probabilities.items()}
 
 
 def _gone_h(situation: Situation) -> float:

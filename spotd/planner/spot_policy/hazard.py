@@ -87,18 +87,18 @@ def lifted(
     records: dict[str, PoolRecord], regions: dict[str, str], now_s: float
 ) -> dict[str, float]:
     """Return by pool how much its hazard is raised by recent ends nearby."""
-    found = dict.fromkeys(records, 1.0)
+    factors = dict.fromkeys(records, 1.0)
     near: set[str] = set()
     for key, record in records.items():
         if record.up is not False or not record.fresh:
             continue
         ago_h = (now_s - record.since_s) / 3600
         if ago_h <= NEAR_H:
-            found[key] = LIFT
+            factors[key] = LIFT
         if ago_h <= NEAR_H / 2:
             near.add(regions[key])
-    found.update({key: LIFT for key in found if regions[key] in near})
-    return found
+    factors.update({key: LIFT for key in factors if regions[key] in near})
+    return factors
 
 
 def ends_within(age_h: float, hours: float, times: float) -> float:

@@ -34,10 +34,10 @@ def pool_key(offer_key: str) -> str:
 
 def records(past: FleetHistory) -> Mapping[str, PoolRecord]:
     """Return the record of every pool in which spot was requested. Cached per history read."""
-    found = past.cache.get("records")
-    if found is None:
-        found = past.cache["records"] = _records(past)
-    return found  # type: ignore[return-value]
+    cached = past.cache.get("records")
+    if cached is None:
+        cached = past.cache["records"] = _records(past)
+    return cached  # type: ignore[return-value]
 
 
 def found_elsewhere(past: FleetHistory) -> tuple[float, float]:
@@ -46,10 +46,10 @@ def found_elsewhere(past: FleetHistory) -> tuple[float, float]:
     Only losses after which spot was requested at once, without those still being requested. Cached
     per history read.
     """
-    found = past.cache.get("elsewhere")
-    if found is None:
-        found = past.cache["elsewhere"] = _found_elsewhere(past)
-    return found  # type: ignore[return-value]
+    cached = past.cache.get("elsewhere")
+    if cached is None:
+        cached = past.cache["elsewhere"] = _found_elsewhere(past)
+    return cached  # type: ignore[return-value]
 
 
 def _found_elsewhere(past: FleetHistory) -> tuple[float, float]:

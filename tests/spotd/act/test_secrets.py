@@ -26,7 +26,7 @@ def test_its_own_come_before_kept_ones_and_those_are_of_now() -> None:
     mine = seal_secrets(VAULT, "j1", {"A": "mine"})
     store.jobs.submit(submission("j1", spec=spec("j1", secrets=("A", "B")), secrets=mine), NOW)
     with pytest.raises(
-        MasterKeyError, match="the secret B of job j1 is not kept any more"
+        MasterKeyError, match="the secret B of job j1 is no longer stored"
     ) as caught:
         open_job_secrets(store, VAULT, "j1")
     assert "spotctl secret set B" in caught.value.try_

@@ -98,7 +98,7 @@ def test_below_70_percent_of_15_minutes_is_told_with_its_likely_cause(
     [row] = rig.store.events.of_kinds(job_id, ["gpus_low"])  # once a day
     assert row.event.alert
     assert row.event.severity is Severity.WARNING
-    assert "busy 50% of the last 15 min, below 70%: $9.96 each hour" in row.event.text
+    assert "busy 50% of the last 15 min, below 70%: $9.96 per hour" in row.event.text
     assert f"likely cause: {cause}" in row.event.text
 
 

@@ -64,7 +64,7 @@ def test_the_last_room_goes_by_priority(store: Store) -> None:
     low, high = wait(store, "low"), wait(store, "high", priority=900)
     refused = store.commit(low, opening("low"), NOW)
     assert refused.status is CommitStatus.OVER_LIMIT
-    assert "the room is kept for high (priority 900), ahead by priority" in refused.text
+    assert "the room is reserved for high (priority 900), ahead by priority" in refused.text
     commit(store, high, opening("high"))
     text = store.commit(low, opening("low"), NOW).text
     assert "limits.max_nodes is 2 and 2 are in use" in text

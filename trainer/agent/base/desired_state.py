@@ -1,4 +1,4 @@
-"""The desired state of the training program, kept in memory so that a restarted agent finds it."""
+"""The desired state of the training program, in memory, where a restarted agent finds it."""
 
 from __future__ import annotations
 

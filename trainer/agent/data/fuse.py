@@ -99,7 +99,7 @@ def _missing(path: str) -> list[str]:
     """Return the missing packages by their Debian names."""
     paths = {name: shutil.which(name, path=path) for name in _PACKAGES}
     paths["fusermount3"] = paths["fusermount3"] or shutil.which("fusermount", path=path)
-    return [_PACKAGES[name] for name, found in paths.items() if not found]
+    return [_PACKAGES[name] for name, program in paths.items() if not program]
 
 
 def _install(packages: Sequence[str], path: str, run: Run) -> str:

@@ -439,7 +439,7 @@ class Agent:
 
     def _kill(self) -> None:
         self._stop_requested = True
-        self.stop("told to stop at once", None)
+        self.stop("ordered to stop at once", None)
         self._training.kill()
 
     def _watched_after(self, seq: int) -> None:

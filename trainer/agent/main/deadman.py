@@ -40,7 +40,7 @@ class Deadman:
         self._cloud_limit = now + config.life_s if config.life_s else float("inf")
         self._reservation_limit = now + config.ends_s if config.ends_s else float("inf")
         self._keep_s = config.keep_s
-        self._hold_until: float | None = None  # a failed machine is kept for inspection
+        self._hold_until: float | None = None  # a failed machine is retained for inspection
         self._fired = False  # the time came, and what runs was asked to stop
         self.power_off_due = False
 

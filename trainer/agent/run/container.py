@@ -5,7 +5,7 @@ Nothing is committed, which would take minutes for a large image, and the next a
 machine anyway. Three supervised processes belong to it: one pulls the image, one holds the
 container (its first process ends when its stdin does, so that no container outlives its holder),
 and `setup` or `run` is the client of an `exec`. A restarted agent finds all of them again.
-Processes in the container are found in `/proc` by the scripts they were told to run.
+Processes in the container are found in `/proc` by the scripts that they run.
 """
 
 from __future__ import annotations

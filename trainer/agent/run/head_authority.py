@@ -55,7 +55,7 @@ class AuthorityListener(Protocol):
 
 
 class EndedError(Exception):
-    """The work is no longer needed: the agent ends, or was told to stop."""
+    """The work is no longer needed: the agent ends, or got the order to stop."""
 
 
 @dataclass

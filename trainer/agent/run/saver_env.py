@@ -135,13 +135,13 @@ def _no_wheels_message(names: Iterable[str]) -> str:
 def find_interpreters() -> list[Interpreter]:
     """Return the Pythons that are new enough: the one that runs us first, then the newest."""
     named = [shutil.which(f"python3.{minor}") for minor in range(_MAX_MINOR, MIN_PYTHON[1] - 1, -1)]
-    found: dict[str, Interpreter] = {}
+    by_path: dict[str, Interpreter] = {}
     for path in (sys.executable, *named):
         if path:
             interpreter = _probe(path)
             if interpreter is not None and interpreter.minor >= MIN_PYTHON[1]:
-                found.setdefault(interpreter.path, interpreter)
-    return list(found.values())
+                by_path.setdefault(interpreter.path, interpreter)
+    return list(by_path.values())
 
 
 def _probe(path: str) -> Interpreter | None:

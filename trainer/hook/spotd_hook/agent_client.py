@@ -1,6 +1,6 @@
 """The training process's connection to the node agent.
 
-The agent sends its present wishes as a level, the *flag*; the process sends events as messages.
+The agent sends its present requests as a level, the *flag*; the process sends events as messages.
 Both are JSON lines over a unix socket. Training never waits for the agent: messages go into a
 bounded queue that one thread empties, and a lost connection is opened again until it works.
 
@@ -31,7 +31,7 @@ STEP_REPORT_EVERY_S = 1.0  # between reports of this rank's step
 
 @dataclass(frozen=True)
 class Flag:
-    """The agent's present wishes. Deadlines are in our monotonic seconds; None: none given."""
+    """The agent's present requests. Deadlines are in our monotonic seconds; None: none given."""
 
     saves_requested: int = 0  # number of saves requested since the start
     stop: bool = False

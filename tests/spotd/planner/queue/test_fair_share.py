@@ -125,7 +125,7 @@ ROOM: dict[str, tuple[Limits, int, QueueSnapshot, QueueEntry, str]] = {
         2,
         line(turn("x", 900)),
         turn("me"),
-        "the room is kept for x (priority 900), ahead by priority (this one has 500)",
+        "the room is reserved for x (priority 900), ahead by priority (this one has 500)",
     ),
     "kept for one that used less": (
         Limits(3),
@@ -156,7 +156,7 @@ ROOM: dict[str, tuple[Limits, int, QueueSnapshot, QueueEntry, str]] = {
         2,
         line(turn("x", 900, nodes=4)),
         turn("me"),
-        "kept for x (priority 900)",
+        "reserved for x (priority 900)",
     ),
     "nobody waits for one that never has room": (
         Limits(4),
@@ -177,7 +177,7 @@ ROOM: dict[str, tuple[Limits, int, QueueSnapshot, QueueEntry, str]] = {
         3,
         line(turn("x", 900)),
         turn("me"),
-        "kept for x",
+        "reserved for x",
     ),
     "a project's limit": (
         Limits(9, projects={"llm": 1}),
@@ -216,7 +216,7 @@ ROOM: dict[str, tuple[Limits, int, QueueSnapshot, QueueEntry, str]] = {
         1,
         line(turn("x", 900, project="llm"), holding=(holder("h", project="llm"),)),
         turn("me", project="llm"),
-        "kept for x (priority 900)",
+        "reserved for x (priority 900)",
     ),
 }
 
@@ -249,7 +249,7 @@ MORE = turn("me", used_microusd=(3 * USD, 0))
             line(LESS),
             MORE,
             (
-                "the room is kept for x (priority 500), ahead by fair share: its project used "
+                "the room is reserved for x (priority 500), ahead by fair share: its project used "
                 "$2.00 of late, this one's $3.00: wait until it has its machines, or raise the "
                 "limits"
             ),

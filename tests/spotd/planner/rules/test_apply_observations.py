@@ -131,10 +131,10 @@ def test_a_save_is_asked_of_rank_0_alone() -> None:
     ("engine", "fields", "reason", "text"),
     [
         ("spotd", {"released_at_us": NOW}, LeaveReason.PREEMPTED, "saved at step 10 and released"),
-        ("spotd", {}, LeaveReason.PREEMPTED, "stopped as it was told"),
+        ("spotd", {}, LeaveReason.PREEMPTED, "stopped as ordered"),
         ("none", {"released_at_us": NOW}, LeaveReason.PREEMPTED, "stopped and released"),
-        ("none", {"state": D, "drained_at_us": NOW}, LeaveReason.PREEMPTED, "stopped as it was"),
-        ("none", {"notices": (notice(),)}, LeaveReason.PREEMPTED, "stopped as it was told"),
+        ("none", {"state": D, "drained_at_us": NOW}, LeaveReason.PREEMPTED, "stopped as ordered"),
+        ("none", {"notices": (notice(),)}, LeaveReason.PREEMPTED, "stopped as ordered"),
         ("none", {}, LeaveReason.FAILED, "the program exited with code 75"),
     ],
 )

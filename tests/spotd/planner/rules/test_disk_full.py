@@ -105,7 +105,7 @@ def test_a_program_that_may_lose_by_it_is_not_moved() -> None:
     _, plan = settle(before)
     assert plan.reason == (
         "the disk of node g1 in aws/aws-1a stays full, "
-        "and its program does not save when it is told to: it is not moved"
+        "and its program does not save on request: it is not moved"
     )
 
 
