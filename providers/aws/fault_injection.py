@@ -33,7 +33,7 @@ _FAILED = ("failed", "stopped", "cancelled")
 def experiment_template(machine: str, role: str, deployment: str) -> dict[str, Any]:
     """Return the parameters of CreateExperimentTemplate; `machine` and `role` are ARNs."""
     return {
-        "description": f"spotd deployment {deployment}: a spot interruption that was asked for",
+        "description": f"spotd deployment {deployment}: a requested spot interruption",
         "targets": {
             "machine": {
                 "resourceType": "aws:ec2:spot-instance",

@@ -87,7 +87,7 @@ class DeploymentClaim:
         return (
             f"{other.holder} uses another copy of this database for the same deployment: this "
             "spotd stands still. Stop one of the two for good; when that one is gone, this one "
-            f"goes on within {GONE_AFTER * self._every_s:.0f} s"
+            f"continues within {GONE_AFTER * self._every_s:.0f} s"
         )
 
     def watch(self, looked: threading.Event) -> None:
@@ -96,7 +96,7 @@ class DeploymentClaim:
             try:
                 self.look()
             except (StoreError, ObjectStoreError) as error:
-                log.info("whose the deployment is, is not known", error=str(error))
+                log.info("the owner of the deployment is unknown", error=str(error))
             looked.set()
             if self._stopping.wait(self._every_s):
                 return

@@ -280,7 +280,7 @@ class CredentialLeases:
     def _made(self, url: str, job_id: str) -> LeasedCredentials:
         lender = self._lender_of(url)
         if lender is None:
-            raise StoreUnavailableError(f"nobody lends credentials of {url} any more: see [stores]")
+            raise StoreUnavailableError(f"no credentials of {url} are lent any more: see [stores]")
         try:
             lent = lender.issue(job_place(url, job_id), job_id)
         except ProviderError as error:

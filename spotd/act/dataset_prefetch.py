@@ -167,7 +167,7 @@ class DatasetPrefetch:
             self._pause(work)
             self._tell(store, job, leg, NOT, _not_brought(leg, str(error)), wrong=True)
         except errors.LostLeaseError:
-            log.info("another daemon brings data now", copy=leg.copy)
+            log.info("another daemon copies data now", copy=leg.copy)
         except errors.StoreError as error:
             log.warning("the store does not answer", duty="stage", error=str(error))
         except Exception:
@@ -272,7 +272,7 @@ class DatasetPrefetch:
             if other and any(
                 bucket.url == f"dataset://{leg.name}" for bucket in other.spec.buckets
             ):
-                raise _EndedError("a machine there wants it, and brings it itself")
+                raise _EndedError("a machine there needs it, and copies it itself")
 
     def _pacing(self, work: _Work) -> Callable[[int], None]:
         due_s = looked_s = time.monotonic()

@@ -79,7 +79,7 @@ class DrillRunner:
                 if view is not None:
                     self._step(store, drill, view)
             except (ArithmeticError, LookupError, ValueError):  # a job is in no other's way
-                log.exception("a drill cannot go on", drill=drill.id)
+                log.exception("a drill cannot continue", drill=drill.id)
 
     def _step(self, store: Store, drill: FaultDrill, view: View) -> None:
         now_us = self._clock.now_us()

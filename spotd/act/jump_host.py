@@ -67,7 +67,7 @@ def load_login_key(text: str) -> paramiko.PKey:
         try:
             return kind.from_private_key(io.StringIO(text + "\n"))
         except paramiko.PasswordRequiredException:
-            raise ValueError("the key is locked with a passphrase, and nobody is here") from None
+            raise ValueError("the key has a passphrase, which spotd cannot enter") from None
         except (ValueError, IndexError, paramiko.SSHException):
             continue
     raise ValueError("is not a private key of the kinds ed25519, ecdsa or rsa")

@@ -34,11 +34,11 @@ _LOGS = "Read `spotctl logs {job}`"
 # kind -> (what spotd did, what you must do)
 _WORDS = {
     "notice": (
-        "Asked for a replacement; training goes on until it is ready, then saves and moves.",
+        "Requested a replacement; training continues until it is ready, then saves and moves.",
         _NOTHING,
     ),
     "withdrawn": ("Keeps the machine.", _NOTHING),
-    "lost": ("Looks for another machine and goes on from the newest checkpoint.", _NOTHING),
+    "lost": ("Requests another machine and resumes from the newest checkpoint.", _NOTHING),
     "recovered": ("Went on from the newest checkpoint on another machine.", _NOTHING),
     "slow": ("Asked for a checkpoint.", "If it stays slow: " + _LOGS + "."),
     "crashed": (
@@ -51,11 +51,11 @@ _WORDS = {
     ),
     "succeeded": ("Gave the machines back.", _NOTHING),
     "checkpoint_failed": (
-        "Training goes on; the next save tries again.",
+        "Training continues; the next save tries again.",
         "See that the store can be written and has room: `spotctl doctor`.",
     ),
     "unsaved": (
-        "Training goes on; the next save tries again.",
+        "Training continues; the next save tries again.",
         "See that store and disk have room: `spotctl doctor`. " + _LOGS + ".",
     ),
     "checkpoint_skipped": (
@@ -63,19 +63,19 @@ _WORDS = {
         "Nothing now; if it happens again, look after the store.",
     ),
     "link_refused": (
-        "Does not speak to whoever answers there; keeps trying.",
+        "Does not talk to the machine that answers there; keeps trying.",
         "If it lasts: does the image's cloud-init take the SSH keys it is given?",
     ),
     "unfit": (
         "Gave the machine back before anything ran on it, and asks for another one.",
-        "Nothing; if it says the same of the next ones: does the image fit the machine type?",
+        "Nothing; if the next ones fail the same way, check that the image fits the machine type.",
     ),
     "orphan": (
         "Ended the machine.",
         "If it happens again: does another spotd use the same account and deployment?",
     ),
     "orphan_held": (
-        "Ended nothing: nobody knows whether they train.",
+        "Ended nothing: it is unknown whether they train.",
         "Look at `spotctl orphans`; end them with `spotctl orphans end`.",
     ),
     "not_renewed": (

@@ -104,8 +104,8 @@ def _explain_no_trace(data: dict[str, Any], gpus: str, since: str) -> tuple[str,
         return "no priced machine was observed for an entire tick", "wait, or use a shorter --gap"
     if unseen := len(data["unseen"]):
         more = f"; {unseen} zones sell such machines, and none was ever requested"
-        return f"{machine} was asked for in {since}{more}", "run a job there, or a longer --since"
-    return f"{machine} was asked for in {since}", "a longer --since, or other --gpus"
+        return f"{machine} was requested in {since}{more}", "run a job there, or a longer --since"
+    return f"{machine} was requested in {since}", "a longer --since, or other --gpus"
 
 
 def _print(data: dict[str, Any]) -> None:

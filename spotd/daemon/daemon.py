@@ -279,7 +279,10 @@ class Daemon:
                 self.safe_mode.why(),
                 "safe mode is over: spotd launches and starts again",
             ),
-            "contested": (self.claim.why(), "the deployment is this spotd's alone: it goes on"),
+            "contested": (
+                self.claim.why(),
+                "no other spotd uses the deployment now: this one continues",
+            ),
         }
         for name, why in self.jump_hosts.why().items():
             states[f"jump:{name}"] = why, f"the jump host of provider {name} lets us through again"

@@ -55,8 +55,8 @@ class DatabaseOutageAlert:
         if away_s < self.patience_s or not self._untold(now_s):
             return
         message = (
-            f"{self._place}: for {away_s:.0f} s the database took nothing down: {error}. Nothing is"
-            " decided, launched or started again until it does; what trains trains on"
+            f"{self._place}: for {away_s:.0f} s the database accepted no writes: {error}. "
+            "Nothing is decided, launched or restarted until it does; running training continues"
         )
         log.error(message)
         self._sent = now_s, self._page(Event("database_away", message, severity=Severity.ERROR))
@@ -73,8 +73,6 @@ class DatabaseOutageAlert:
         if self._sent is None:
             return
         self._sent = None
-        message = (
-            f"{self._place}: after {away_s:.0f} s the database takes down again: spotd goes on"
-        )
+        message = f"{self._place}: the database accepts writes again after {away_s:.0f} s"
         log.warning(message)
         self._page(Event("database_back", message, severity=Severity.INFO))

@@ -138,7 +138,7 @@ def check_agents(store: Store) -> None:
             f"agents run that speak another wire than this spotd (version {wire.WIRE_VERSION}, "
             f"with agents of {ours[0]} to {ours[-1]}): {ids}",
             "install the spotd that started them, or one between, until these machines are gone; "
-            "their training goes on meanwhile",
+            "their training continues meanwhile",
         )
 
 
@@ -150,7 +150,7 @@ def advance_clock(clock: SystemClock, newest_us: int) -> None:
     behind_s = clock.not_before(newest_us + 1) / S
     if behind_s > 1:
         log.warning(
-            "this machine's clock is behind the records: spotd goes on from their time; see "
-            "`timedatectl` if the clock is not right",
+            "this machine's clock is behind the records: spotd continues from their time; check "
+            "`timedatectl` if the clock is wrong",
             seconds=round(behind_s, 1),
         )

@@ -34,7 +34,7 @@ _TAKEN = (
     Column("Notice, median", number=True, tip="Seconds from the notice to the end"),
     Column("Asked for", number=True),
     Column("Refused", number=True),
-    Column("Resumed", number=True, tip="Machines that were to go on with a job, and trained"),
+    Column("Resumed", number=True, tip="Machines that should continue a job, and did"),
 )
 _HELD = (
     Column("What"),
@@ -112,7 +112,7 @@ def interruptions(context: PageContext, stats: Data | None, events: list[Data]) 
     if stats is None:
         return card("taken", title, el("p", "not known: there was no answer", cls="empty"))
     rows = [_taken_row(row) for row in stats["items"]]
-    empty = "No spot machine was asked for in the last day."
+    empty = "No spot machine was requested in the last day."
     story = [event for event in events if event["kind"] in STORY and event["at"] >= stats["since"]][
         -12:
     ]

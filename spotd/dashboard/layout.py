@@ -78,7 +78,7 @@ def _away(page_data: PageData) -> Html | None:
     return el(
         "div",
         el("strong", "✕ spotd does not answer."),
-        f" {age_text} Jobs go on without it; it is asked again by itself. ",
+        f" {age_text} Jobs continue without it; the page retries automatically. ",
         el("span", text, cls="said"),
         el("span", "Try: ", command(advice), cls="try"),
         cls="away",

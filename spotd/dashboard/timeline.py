@@ -26,7 +26,7 @@ _MACHINES = (
 )
 _PARTS = {
     "detect_s": ("Notice", "From the notice, or the last sign of life, until spotd knew"),
-    "request_s": ("Decide", "Until the next machine was asked for"),
+    "request_s": ("Decide", "Until the next machine was requested"),
     "instance_s": ("Grant", "Until its cloud gave it"),
     "agent_s": ("Boot", "Until its agent spoke"),
     "ready_s": ("Prepare", "Until code and setup were ready"),
@@ -47,7 +47,7 @@ _HAND_OVERS = (
 def card_of(context: PageContext, job: Data) -> Html:
     nodes = job["nodes"]
     if not nodes:
-        empty = el("p", "No machine was asked for yet: see why below.", cls="empty")
+        empty = el("p", "No machine was requested yet: see the reason below.", cls="empty")
         return card("timeline", "Machines", empty)
     rows = [_node_row(context, node) for node in reversed(nodes)]
     keys = [node["id"] for node in reversed(nodes)]

@@ -126,7 +126,7 @@ def _judge_recovery(
         if node.leave_reason not in _EXCUSED
     ]
     if twice:
-        problems.append(f"more than one machine was asked for: {', '.join(twice)}")
+        problems.append(f"more than one machine was requested: {', '.join(twice)}")
     return _finish(drill, now_us, problems, findings)
 
 
@@ -158,7 +158,7 @@ def _late_saved(
     known = [save for save in own_saves if save.at_us <= drill.struck_at_us]
     newest = max(known, key=lambda save: save.step, default=None)
     if newest is None:
-        return "there was no checkpoint to go on from"
+        return "there was no checkpoint to resume from"
     if resumed < newest.step:
         return f"it went on from step {resumed}, before its checkpoint {newest.step}"
     every, took_s = spec.checkpoint.every_steps, max(save.took_s for save in own_saves)

@@ -22,7 +22,7 @@ FIELDS = {
     "start": "when its machines were there",
     "end": "when they were not any more; empty: they still are",
     "ended": "preempted, lost, stopped, failed, done",
-    "requested": "when they were asked for",
+    "requested": "when they were requested",
     "trains": "when the first new step was made, or the program ran",
     "first_step": "the first step made there",
     "last_step": "and the last",

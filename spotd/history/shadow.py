@@ -247,7 +247,7 @@ def _saved_wait(attempt: Attempt, next_attempt: Attempt, gap_s: float, notes: li
         # spotd requests the next machine at the notice, so the gap is at most its remaining boot.
         maximum_s = max(0.0, gap_s - (HANDOVER_S.low or 0.0))
         if requested_us is None:
-            notes.append("when the next machine was asked for is not in the log")
+            notes.append("the request for the next machine is not in the log")
             return Bounds(-(HANDOVER_S.high or 0.0), maximum_s)
         machine_s = max(0.0, gap_s - max(0, requested_us - end_us) / S)
         gaps = [
@@ -256,7 +256,7 @@ def _saved_wait(attempt: Attempt, next_attempt: Attempt, gap_s: float, notes: li
         ]
         return Bounds(gap_s - gaps[1], gap_s - gaps[0])
     if requested_us is None:
-        notes.append("when the next machine was asked for is not in the log")
+        notes.append("the request for the next machine is not in the log")
         return Bounds(
             -(detection.high or 0.0), max(gap_s - (detection.low or 0.0), -(detection.low or 0.0))
         )

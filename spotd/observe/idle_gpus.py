@@ -59,7 +59,7 @@ def judge_idle(store: Store, policy: IdlePolicy, now_us: int) -> None:
         elif policy.does == PAUSE:
             text += "with dry_run = false in [policies] it would save and be paused"
         else:
-            text += f"`spotctl why {job.name}` says what it waits for"
+            text += f"`spotctl why {job.name}` shows what it waits for"
         event = Event("idle_gpus", text, severity=Severity.WARNING, alert=True, key=key)
         if paused:
             store.jobs.pause(job.id, event, now_us)

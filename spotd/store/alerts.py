@@ -56,16 +56,16 @@ class RouteRow:
 
 _alerts, _jobs = schema.alerts.c, schema.jobs.c
 _SENT = bindparam("sent", type_=BigInteger)
-_TOLD = bindparam("told", type_=Integer)
-_MORE = _alerts.repeats > _TOLD  # it happened again while the message was on its way
+_DELIVERED = bindparam("delivered", type_=Integer)
+_MORE = _alerts.repeats > _DELIVERED  # it happened again while the message was on its way
 _MARK = (
     update(schema.alerts)
     .where(_alerts.id == bindparam("alert"), _alerts.sent_at_us == 0)
     .values(
         sent_at_us=case((_MORE, 0), else_=_SENT),
-        repeats=case((and_(_MORE, _SENT > 0), _alerts.repeats - _TOLD), else_=_alerts.repeats),
+        repeats=case((and_(_MORE, _SENT > 0), _alerts.repeats - _DELIVERED), else_=_alerts.repeats),
         next_at_us=bindparam("next"),
-        error=bindparam("said"),
+        error=bindparam("failure"),
         tries=_alerts.tries + 1,
     )
 )
@@ -111,10 +111,10 @@ class AlertRepository(Repository):
 
         Repeats that arrived since `rows` were read stay to be sent.
         """
-        values = {"sent": sent_at_us, "next": next_at_us, "said": error}
+        values = {"sent": sent_at_us, "next": next_at_us, "failure": error}
         if rows:
             tx.conn.execute(
-                _MARK, [{"alert": row.id, "told": row.repeats, **values} for row in rows]
+                _MARK, [{"alert": row.id, "delivered": row.repeats, **values} for row in rows]
             )
 
     @read_one

@@ -238,8 +238,7 @@ def _find(name: str) -> str | None:
 
 
 def _run(find: Program, name: str, url: str, *options: str, stdin: str = "") -> None:
-    """Run it with `told` on stdin. The password is passed in the environment: arguments are
-    public."""
+    """Run it with `stdin`. The password is passed in the environment: arguments are public."""
     program = find(name)
     if program is None:
         raise StoreError(f"{name} is missing: apt-get install postgresql-client")

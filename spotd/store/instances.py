@@ -64,9 +64,9 @@ _COMPARED: Select[Any] = (
 )
 # In the order in which everybody does: what follows writes some of them first.
 _LOCK = select(_nodes.id).where(_OURS).order_by(_nodes.id).with_for_update(key_share=True)
-_TOLD = (
+_CHANGED = (
     select(schema.nodes)
-    .where(_OURS, _nodes.id.in_(bindparam("told", expanding=True)))
+    .where(_OURS, _nodes.id.in_(bindparam("changed", expanding=True)))
     .order_by(_nodes.id)
 )
 _QUIET = 500  # nodes in one statement
@@ -171,7 +171,7 @@ def _record_listing(tx: Transaction, listing: Listing) -> list[Instance]:
         tx.conn.execute(_LOCK, ours).all()
     seen = []
     # Looked at twice: to know what to lock, and under those locks.
-    for row in tx.conn.execute(_TOLD, {**ours, "told": sorted(changed)}) if changed else ():
+    for row in tx.conn.execute(_CHANGED, {**ours, "changed": sorted(changed)}) if changed else ():
         instance = by_node.get(row.id)
         if outdated(row, instance, listing):
             continue

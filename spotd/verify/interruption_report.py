@@ -199,14 +199,14 @@ def render_markdown(report: Row) -> str:
     lines = [
         f"# {report['cloud']}, a recovery, live, {report['at']}",
         "",
-        f"{machine}, taken by {report['asked'] or 'nobody'}: {verdict}.",
+        f"{machine}, interrupted by {report['asked'] or 'nothing'}: {verdict}.",
         "",
         "| | seconds since the notice | |",
         "|---|---|---|",
     ]
     for number, milestone in enumerate(report["milestones"]):
         seconds = "—" if milestone["seconds"] is None else f"{milestone['seconds']:.1f}"
-        seconds += " (since it was asked for)" if number == 0 and milestone["seconds"] else ""
+        seconds += " (since it was requested)" if number == 0 and milestone["seconds"] else ""
         lines.append(f"| {milestone['name']} | {seconds} | {milestone['text']} |")
     money = (
         "not known"

@@ -80,7 +80,7 @@ class InterruptionTest:
         interruption = self.cloud.interrupt(self.observations.interrupted_node["instance_id"])
         self.observations.request_text = interruption.request
         self.observations.fee_usd = self.cloud.interruption_usd
-        self._report("interruption asked for", interruption.request, started_s)
+        self._report("interruption requested", interruption.request, started_s)
         self._watch(interruption.notice_within_s)
 
     def _watch(self, notice_within_s: float) -> None:

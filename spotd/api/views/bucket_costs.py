@@ -78,7 +78,7 @@ def _cost(url: str, soft_delete_s: float, jobs: list[SavePattern]) -> str:
     usd = _usd(url, size)
     price = f", about ${usd:,.2f} a month" if usd is not None else ""
     owners = f"of {len(jobs)} jobs" if len(jobs) > 1 else f"of job {jobs[0].job}"
-    return f": {size / GB:,.3g} GB {owners} that nobody can use{price}"
+    return f": {size / GB:,.3g} GB {owners} that cannot be used{price}"
 
 
 def _usd(url: str, size: int) -> float | None:

@@ -115,7 +115,7 @@ def mount_warnings(spec: JobSpec, market: Market, offers: Iterable[Offer]) -> li
             usd = price.first_microusd_per_gb / 1e6
             warnings.append(
                 f"{mount} {', '.join(away)} {verb} {bucket.url} of {at.cloud} at ${usd:.3g} a GB, "
-                f"{often} (list price of {price.dated}): how much that will be nobody knows, and "
+                f"{often} (list price of {price.dated}): the amount is unknown in advance, and "
                 "it counts in the job's limits afterwards. A data set is brought to a "
                 "region once: docs/stores.md"
             )
@@ -123,7 +123,7 @@ def mount_warnings(spec: JobSpec, market: Market, offers: Iterable[Offer]) -> li
         if at.region and (others := sorted(regions - {at.region})):
             warnings.append(
                 f"{mount} {at.cloud} in {', '.join(others)} {verb} {bucket.url} of {at.region}: "
-                "what that costs is on no list, and counts in no limit; `spotctl cost` says how "
+                "its price is on no list and counts in no limit; `spotctl cost` shows how "
                 "much it was"
             )
     return warnings

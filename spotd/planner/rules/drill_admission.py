@@ -50,7 +50,7 @@ def why_not(view: View, market: Market, kind: DrillKind, within_s: float, now_us
     if why or kind is DrillKind.AGENT:
         return why
     if not keeps(spec.checkpoint):
-        return "it saves nothing that it could go on from"
+        return "it saves nothing that it could resume from"
     if job.head is None or not job.head.manifest:
         return "it has no checkpoint yet"
     return _no_room(view, market, now_us) or _too_dear(view, market, kind, within_s, now_us)
@@ -76,7 +76,7 @@ def _no_room(view: View, market: Market, now_us: int) -> str:
     if view.job.yields_since_us or view.job.room_since_us:
         return "it gives way to another job"
     if _next(view, market, now_us) is None:
-        return "no machine is to be had that could take over"
+        return "no machine that could take over is available"
     return ""
 
 

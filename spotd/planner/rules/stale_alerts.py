@@ -34,9 +34,9 @@ _ADVICE = {
     "CapacityError": "allow more zones, regions or kinds of machines (resources.any_of), or "
     "on-demand ones (use_spot: false)",
     "QuotaError": "ask that cloud for more quota there, or allow other regions",
-    "NoQuotaError": "ask that cloud for a quota (`spotctl doctor` says how), or allow other "
+    "NoQuotaError": "ask that cloud for a quota (`spotctl doctor` shows how), or allow other "
     "regions",
-    "UnpreparedError": "prepare the region (`spotctl events` says what it lacks)",
+    "UnpreparedError": "prepare the region (`spotctl events` shows what it lacks)",
     "PriceError": "raise max_hourly_cost",
     OWN_IMAGE: "name an image that the region has and we may use (image_id), or none",
     NOT_LENT: "put right who lends credentials of its store (`spotctl doctor` tries it)",

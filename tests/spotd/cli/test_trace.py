@@ -124,8 +124,8 @@ def test_table_shows_observations_and_left_out_pools(
         (["--since", "5m"], "--since: 5m is less than a tick", 2),
         (["--stale", "x"], "--stale: ", 2),
         (["--gpus", "8"], "gpus: ", 2),
-        (["--gpus", "A100:8"], "no spot machine with A100:8 was asked for in 90d", 3),
-        (["--since", "10m"], "no spot machine with a GPU was asked for in 10m", 3),
+        (["--gpus", "A100:8"], "no spot machine with A100:8 was requested in 90d", 3),
+        (["--since", "10m"], "no spot machine with a GPU was requested in 10m", 3),
     ],
 )
 def test_refused_command_writes_nothing(

@@ -382,7 +382,7 @@ allow_hosts = ["{chat.host}"]"""
         with pytest.raises(UserError, match="disk"):
             box.submit(script(box.folder).replace("patient", "other"), "r2")
         assert box.job(job_id)["phase"] == "running", "it can still be asked"
-        wait_until("a person to be told", lambda: "took nothing down" in said(chat))
+        wait_until("a person to be told", lambda: "accepted no writes" in said(chat))
         assert "disk" in said(chat)
         assert box.daemon is not None
         assert box.daemon.poll() is None
@@ -391,4 +391,4 @@ allow_hosts = ["{chat.host}"]"""
         assert (job["generation"], job["failures"]) == (1, 0)
         assert len(machines(box, job_id)) == 1
         assert [item["name"] for item in box.client.get("/v1/jobs", all=1)["items"]] == ["patient"]
-        wait_until("its end to be told", lambda: "takes down again" in said(chat))
+        wait_until("its end to be told", lambda: "accepts writes again after" in said(chat))

@@ -50,9 +50,9 @@ def test_it_is_told_once_and_with_what_helps(desk: Desk) -> None:
     assert desk.pages == []
     desk.renewals(600.0)
     text = (
-        "box-1: for 60 s the database took nothing down: the database spotd.db cannot be used now:"
-        " the disk under it is full: free some space. Nothing is decided, launched or started again"
-        " until it does; what trains trains on"
+        "box-1: for 60 s the database accepted no writes: the database spotd.db cannot be used now:"
+        " the disk under it is full: free some space. Nothing is decided, launched or restarted"
+        " until it does; running training continues"
     )
     assert desk.pages == [Event("database_away", text, severity=Severity.ERROR)]
 
@@ -68,7 +68,7 @@ def test_its_end_is_told_and_the_next_one_again(desk: Desk) -> None:
     for _ in range(2):
         desk.renewals(100.0)
         desk.renewals(20.0, "")
-    text = "box-1: after 100 s the database takes down again: spotd goes on"
+    text = "box-1: the database accepts writes again after 100 s"
     back = Event("database_back", text, severity=Severity.INFO)
     assert [event.kind for event in desk.pages] == ["database_away", "database_back"] * 2
     assert desk.pages[1] == back

@@ -190,7 +190,7 @@ def test_a_job_s_page_says_why(rig: Rig, client: Client, url: str) -> None:
     for row, one in zip(rows, costs, strict=True):
         assert row["In all $"] == money(one["usd"]["total"])
         assert row["Training $"] == money(one["usd"]["train"])
-    assert "No machine was asked for yet" in page.text
+    assert "No machine was requested yet" in page.text
     assert "Nothing is saved yet." in page.text
 
 

@@ -98,7 +98,7 @@ def test_one_that_lost_nothing_passes_with_its_figures() -> None:
             record(nodes=[OLD, node(T, generation=2, candidate=1), NEW]),
         ),
         ("before its checkpoint 90", KILL, record(80)),
-        ("no checkpoint to go on from", KILL, record(90, saves=[])),
+        ("no checkpoint to resume from", KILL, record(90, saves=[])),
         (
             "its checkpoint was 60 s old",
             KILL,

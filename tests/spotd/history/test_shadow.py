@@ -91,7 +91,7 @@ def test_a_notice_costs_no_step_and_two_machines_for_a_while() -> None:
 def test_without_the_moment_of_the_request_it_is_a_range() -> None:
     (item,) = shadow([FIRST, replace(SECOND, requested_us=None)], HABITS).interruptions
     assert near(item.minutes, -9.212 / 60 + 8, (300 - 0.124) / 60 + 10)
-    assert item.notes == ("when the next machine was asked for is not in the log",)
+    assert item.notes == ("the request for the next machine is not in the log",)
 
 
 def test_without_steps_what_was_done_again_is_not_known() -> None:

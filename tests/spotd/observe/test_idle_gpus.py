@@ -46,7 +46,7 @@ def judged(rig: Rig, job_id: str, does: str, *, dry_run: bool = False) -> tuple[
 @pytest.mark.parametrize(
     ("does", "dry_run", "desired", "ends"),
     [
-        ("warn", False, Desired.RUN, "`spotctl why lazy` says what it waits for"),
+        ("warn", False, Desired.RUN, "`spotctl why lazy` shows what it waits for"),
         ("pause", True, Desired.RUN, "with dry_run = false in [policies] it would save"),
         ("pause", False, Desired.PAUSE, "it goes on with `spotctl resume lazy`"),
     ],

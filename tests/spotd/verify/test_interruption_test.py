@@ -180,11 +180,11 @@ def test_a_recovery_is_measured() -> None:
     assert (report["reached_step"], report["resumed_step"], report["steps_lost"]) == (50, 50, 0)
     assert (report["cost_usd"], report["on_demand_usd"]) == (3.5, 7.0)
     names = [mark.name for mark in milestones]
-    assert names[:3] == ["trains", "a checkpoint", "interruption asked for"]
+    assert names[:3] == ["trains", "a checkpoint", "interruption requested"]
     assert names[-1] == "ended"
     page = render_markdown(report)
     assert (
-        "| notice heard | 10.0 (since it was asked for) | 120.0 s before the end, by imds |" in page
+        "| notice heard | 10.0 (since it was requested) | 120.0 s before the end, by imds |" in page
     )
     cost = "Cost of the machines: 3.5000 USD (on demand: 7.0000 USD)."
     assert f"Steps lost: 0. {cost} The interruption: up to 0.30 USD, by list." in page

@@ -126,7 +126,7 @@ FIXED = offer("aws-1c", 40, capacity_type=CapacityType.ON_DEMAND)
         ("safe mode", {}, [node(R)], {"safe_until_us": NOW + S}),
         ("a limit", {}, [node(R)], {"blocked": "a limit"}),
         ("gives way", {"yields_since_us": NOW}, [node(R)], {}),
-        ("no machine is to be had", {}, [node(R)], {"offers": ()}),
+        ("no machine that could take over is available", {}, [node(R)], {"offers": ()}),
         ("max_cost_usd", {"spec": spec(max_cost_microusd=5_000_000)}, [node(R)], {}),
         ("too close", {"spec": spec(deadline_us=NOW + 1000 * S)}, [node(R)], {}),
         (
