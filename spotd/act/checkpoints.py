@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from providers.stores.base import NotFoundError, ObjectStore, StoreConfigError, 
 from providers.stores.base import StoreError as ObjectStoreError
 from providers.stores.multi_store import other_store_urls, store_at
 from spotd import wire
-from spotd.wire import Head, HeadRef, Manifest, Pin, Shard
+from spotd.wire import Head, HeadRef, Manifest, Pin, SavedFolder, Shard
 
 READ_BYTES = 8 << 20
 LANES = 8  # manifests that are read at once
@@ -43,6 +43,11 @@ class StoredCheckpoint:
     def folder(self) -> str:
         return self.ref.manifest.rpartition("/")[0]
 
+    @property
+    def files(self) -> SavedFolder | None:
+        """The program's own files that it consists of; None for one of our engine."""
+        return wire.parse_saved_folder(self.manifest) if self.manifest else None
+
 
 @dataclass(frozen=True)
 class CheckpointList:
@@ -63,6 +68,15 @@ class CheckpointList:
             return self.newest
         step = int(name) if name.isascii() and name.isdecimal() and len(name) < 20 else -1
         return next((one for one in self.saved if step == one.ref.step or name in one.pins), None)
+
+    def shards_except(self, removed: StoredCheckpoint) -> set[tuple[str, str]]:
+        """Return (store URL, key) of the shards that the other checkpoints need."""
+        return {
+            (shard.store, shard.key)
+            for saved in self.saved
+            if saved.ref != removed.ref and saved.manifest is not None
+            for shard in saved.manifest.shards
+        }
 
 
 def read_kept(objects: ObjectStore, job_id: str) -> CheckpointList:
@@ -112,6 +126,7 @@ def _read_saved(
         return StoredCheckpoint(ref, names, problem=f"{ref.manifest!r} is not in the job's folder")
     try:
         manifest = read_manifest(objects, ref)
+        wire.parse_saved_folder(manifest)
         for shard in manifest.shards:
             if not _of_job(job_id, shard.key):
                 return StoredCheckpoint(
@@ -125,7 +140,7 @@ def _read_saved(
         return StoredCheckpoint(ref, names, manifest)
     except NotFoundError:
         return StoredCheckpoint(ref, names, problem=f"is gone: there is no {ref.manifest}")
-    except DamagedError as error:
+    except (DamagedError, wire.WireError) as error:
         return StoredCheckpoint(ref, names, problem=str(error))
 
 
@@ -267,20 +282,32 @@ def _missing(objects: ObjectStore, job_id: str, made: Pin) -> str:
         manifest = read_manifest(objects, made.ref)
     except NotFoundError:
         return f"there is no {made.ref.manifest}"
+    for shard in manifest.shards:
+        if not _of_job(job_id, shard.key):
+            return f"{shard.key!r} is not in the job's folder"
+    folders = {(shard.store, shard.key.rpartition("/")[0]) for shard in manifest.shards}
     sizes = {
         (url, info.key): info.size
-        for url in ("", *manifest.stores)
-        for info in store_at(objects, url).list(f"{made.folder}/")
+        for url, folder in folders
+        for info in store_at(objects, url).list(f"{folder}/")
     }
     far = [s for s in manifest.shards if sizes.get((s.store, s.key), -1) != s.size]
     return f"{far[0].key} is missing or cut" if far else ""
 
 
-def remove(objects: ObjectStore, job_id: str, saved: StoredCheckpoint) -> int:
-    """Delete a checkpoint's objects, its manifest first: one that is half removed is none. How many
-    went. What a save that fell back to the authority has left in another store goes too, where that
-    one answers. Raises DamagedError for one outside of the job's folder, and the store's errors;
-    then it can be done again."""
+def remove(
+    objects: ObjectStore,
+    job_id: str,
+    saved: StoredCheckpoint,
+    needed: Set[tuple[str, str]] = frozenset(),
+) -> int:
+    """Delete a checkpoint's objects, its manifest first: one that is half removed is none.
+
+    Shards in `needed` (store URL, key), which other checkpoints share, stay. What a save that fell
+    back to the authority has left in another store goes too, where that one answers. Returns the
+    number of objects. Raises DamagedError for one outside of the job's folder, and the store's
+    errors; then it can be done again.
+    """
     if not _of_job(job_id, saved.ref.manifest):
         raise DamagedError(f"{saved.ref.manifest!r} is not in the job's folder")
     named = ("", *(saved.manifest.stores if saved.manifest else ()))
@@ -288,7 +315,8 @@ def remove(objects: ObjectStore, job_id: str, saved: StoredCheckpoint) -> int:
     for url in dict.fromkeys((*named, *other_store_urls(objects))):
         try:
             store = store_at(objects, url)
-            listings.append((store, list(store.list(f"{saved.folder}/"))))
+            listed = store.list(f"{saved.folder}/")
+            listings.append((store, [info for info in listed if (url, info.key) not in needed]))
         except ObjectStoreError:
             if url in named:
                 raise

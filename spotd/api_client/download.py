@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from spotd.act.checkpoints import DamagedError, ShardCheck, parse_manifest
 from spotd.api_client.client import Client, job_path
 from spotd.base.errors import UnreachableError, UserError
-from spotd.wire import HeadRef, Manifest, Shard
+from spotd.wire import HeadRef, Manifest, Shard, shards_of_unit
 
 
 class Sink(Protocol):
@@ -40,12 +40,14 @@ class CheckpointDownload(io.RawIOBase):
     """Parser of the download: feeds the sink shard by shard.
 
     The reply leaves out the first `first` shards, which the caller already has. They belong to the
-    checkpoint whose manifest has the digest `expected`.
+    checkpoint whose manifest has the digest `expected`. With `unit` only the shards of that unit
+    are counted and sent.
     """
 
-    def __init__(self, sink: Sink, first: int = 0, expected: str = "") -> None:
+    def __init__(self, sink: Sink, first: int = 0, expected: str = "", unit: str = "") -> None:
         super().__init__()
-        self._sink = sink
+        self._sink, self._unit = sink, unit
+        self._shards: tuple[Shard, ...] = ()
         self._buffer = b""
         self._header: dict[str, Any] = {}
         self._manifest: Manifest | None = None
@@ -62,7 +64,7 @@ class CheckpointDownload(io.RawIOBase):
     @property
     def complete(self) -> bool:
         """Whether every shard arrived."""
-        return self._manifest is not None and self._number == len(self._manifest.shards)
+        return self._manifest is not None and self._number == len(self._shards)
 
     def writable(self) -> bool:
         return True
@@ -92,16 +94,15 @@ class CheckpointDownload(io.RawIOBase):
             raise DamagedError(f"step {ref.step} was saved again in the meantime: run it again")
         data, rest = self._buffer[:manifest_bytes], self._buffer[manifest_bytes:]
         self._manifest, self._buffer = parse_manifest(data, ref), b""
+        self._shards = shards_of_unit(self._manifest, self._unit)
         self._sink.begin_checkpoint(ref, self._manifest, data)
         self._begin_next_shard()
         return rest
 
     def _begin_next_shard(self) -> None:
         """Start the next shard that has bytes; empty shards end at once."""
-        assert self._manifest is not None  # noqa: S101 - it came first
-        shards = self._manifest.shards
-        while self._number < len(shards):
-            shard = shards[self._number]
+        while self._number < len(self._shards):
+            shard = self._shards[self._number]
             self._check, self._remaining = ShardCheck(shard), shard.size
             self._sink.begin_shard(self._number, shard)
             if self._remaining:
@@ -128,14 +129,24 @@ class CheckpointDownload(io.RawIOBase):
 
 
 def fetch_checkpoint(
-    sink: Sink, client: Client, job_id: str, which: str, first: int = 0, expected: str = ""
+    sink: Sink,
+    client: Client,
+    job_id: str,
+    which: str,
+    *,
+    first: int = 0,
+    expected: str = "",
+    unit: str = "",
 ) -> None:
     """Download the checkpoint `which` (a step, a pin, "" for the newest) from shard `first` on.
 
+    With `unit` only that unit of a program's folder is sent.
+
     Raises UserError when the download is cut off, DamagedError, and the errors of `sink`.
     """
-    download = CheckpointDownload(sink, first, expected)
-    path = f"{job_path(job_id, '/checkpoints/data')}?{urlencode({'name': which, 'first': first})}"
+    download = CheckpointDownload(sink, first, expected, unit)
+    query = {"name": which, "first": first} | ({"unit": unit} if unit else {})
+    path = f"{job_path(job_id, '/checkpoints/data')}?{urlencode(query)}"
     try:
         client.fetch(path, cast("IO[bytes]", download))
     except UnreachableError:

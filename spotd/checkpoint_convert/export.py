@@ -26,7 +26,7 @@ from spotd.checkpoint_convert.safetensors_writer import (
     split_files,
 )
 from spotd.checkpoint_convert.torch_files import require_torch, write_dcp, write_torch
-from spotd.wire import Manifest
+from spotd.wire import Manifest, parse_saved_folder
 
 HF_BYTES = 5_000_000_000  # maximum size of a shard, the default of transformers
 MODEL_PREFIX = "model."  # prefix of weights in a checkpoint that holds other tensors as well
@@ -81,9 +81,11 @@ def export_into(
 
 def _plan_files(export_format: Format, prefix: str | None, manifest: Manifest) -> list[TensorFile]:
     if not manifest.tensors:
-        message = (
-            f"step {manifest.step} has no tensors: it ends a job that saved nothing with spotd"
-        )
+        saved = parse_saved_folder(manifest)
+        if saved is not None and saved.files:
+            message = f"step {manifest.step} consists of the program's own files ({saved.newest})"
+            raise UserError(message, "spotctl ckpt pull JOB --into DIR gives them back")
+        message = f"step {manifest.step} has no tensors: its job saved nothing"
         raise UserError(message, "spotctl ckpt ls names others", ExitCode.NOT_FOUND)
     if prefix is None:
         has_model = any(tensor.name.startswith(MODEL_PREFIX) for tensor in manifest.tensors)

@@ -17,6 +17,9 @@ from spotd.cli.render import HELP, Column, Output, emit, output_option, print_me
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 
 _WHICH = typer.Argument("", metavar="[STEP|PIN]", help="Default: the newest.")
+_WHICH_OR_UNIT = typer.Argument(
+    "", metavar="[STEP|PIN|NAME]", help="NAME: of a program's own checkpoint. Default: the newest."
+)
 _PIN = typer.Argument(metavar="PIN", help="Its name, like best: a-z, 0-9 and -.")
 _READ_S = 1800.0  # reply limit for one shard
 
@@ -51,14 +54,15 @@ def _print_checkpoints(data: dict[str, Any]) -> None:
     if not data["items"]:
         print_message(f"no checkpoint yet in {data['store']}")
         return
-    columns = (
+    columns = [
         Column("STEP", right=True),
         Column("GEN", right=True),
         Column("AGE", right=True),
         Column("SIZE", right=True),
         Column("PINS"),
         Column("STATE", cut=True),
-    )
+        Column("FILES", cut=True),
+    ]
     rows = []
     for item in data["items"]:
         states = ["newest"] if item["newest"] else []
@@ -66,8 +70,13 @@ def _print_checkpoints(data: dict[str, Any]) -> None:
         states += [f"shards in {url}" for url in item.get("stores", ())]
         state = f"damaged: {item['problem']}" if item["problem"] else ", ".join(states)
         age = span(item["age_s"])
-        cells = [str(item["step"]), str(item["generation"]), age, size(item["bytes"])]
-        rows.append([*cells, ", ".join(item["pins"]), state])
+        # Without a number in a name, the step is a count of the saves.
+        step = str(item["step"]) if item["numbered"] else f"#{item['step']}"
+        cells = [step, str(item["generation"]), age, size(item["bytes"])]
+        files = ", ".join(unit["name"] for unit in item["units"])
+        rows.append([*cells, ", ".join(item["pins"]), state, files])
+    if not any(row[-1] for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     print_table(columns, rows)
 
 
@@ -127,7 +136,7 @@ def _print_verified(data: dict[str, Any]) -> None:
 def pull(
     ctx: typer.Context,
     job: str = JOB,
-    which: str = _WHICH,
+    which: str = _WHICH_OR_UNIT,
     into: Path = typer.Option(
         ..., "--into", metavar="DIR", help="Target folder; created if missing."
     ),
@@ -135,13 +144,15 @@ def pull(
 ) -> None:
     """Download a checkpoint into a folder, verifying every byte.
 
-    The folder becomes a store, file://DIR, with this checkpoint alone. After an interruption, run
-    it again to resume.
+    In directory mode DIR gets the program's own files under their own names: all that its folder
+    had at that step, or one checkpoint of it by name. For a job of engine spotd the folder becomes
+    a store, file://DIR, with this checkpoint alone. After an interruption, run it again to resume.
 
     \b
     Example:
       spotctl ckpt pull gpt --into gpt-copy
       spotctl ckpt pull gpt best --into best
+      spotctl ckpt pull gpt checkpoint-256 --into gpt-256
     """
     from spotd.cli.pull import pull_into
 
@@ -152,7 +163,10 @@ def pull(
             client=client, listed=checkpoints, which=which, folder=into, on_progress=progress.show
         )
     progress.end()
-    message = f"step {data['step']}: {size(data['bytes'])} in {into}, every byte as it was saved"
+    content = f" ({', '.join(data['files'])})" if data["files"] else ""
+    message = (
+        f"step {data['step']}: {size(data['bytes'])} in {into}{content}, every byte as it was saved"
+    )
     emit(data, output, lambda: print_message(message), "manifest")
 
 

@@ -1,45 +1,73 @@
-"""Download of a checkpoint into a folder, which becomes a store with this checkpoint alone."""
+"""Download of a checkpoint into a folder.
+
+A program's own files get their own names. A checkpoint of our engine makes the folder a store with
+this checkpoint alone.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
-from dataclasses import replace
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
 
 from providers.stores.base import StoreConfigError, StoreError, check_key
 from providers.stores.local import LocalStore
-from spotd.act.checkpoints import DamagedError, parse_manifest, verify_shard
+from spotd.act.checkpoints import DamagedError, ShardCheck, parse_manifest, verify_shard
 from spotd.api_client.client import Client
 from spotd.api_client.download import damage_error, fetch_checkpoint
-from spotd.base.errors import UserError
-from spotd.wire import Head, HeadRef, Manifest, Shard, head_key, sha256
+from spotd.base.errors import ExitCode, UserError
+from spotd.wire import (
+    Head,
+    HeadRef,
+    Manifest,
+    SavedFile,
+    SavedFolder,
+    Shard,
+    WireError,
+    head_key,
+    parse_saved_folder,
+    sha256,
+    shards_of_unit,
+    streams_by_path,
+)
 
 OnProgress = Callable[[int, int], None]  # bytes that are stored, of how many
 
 
 def pull_into(
-    client: Client, listed: dict[str, Any], which: str, folder: Path, on_progress: OnProgress
+    *, client: Client, listed: dict[str, Any], which: str, folder: Path, on_progress: OnProgress
 ) -> dict[str, Any]:
     """Download the checkpoint into `folder`.
 
-    `listed` is the daemon's list of the job's checkpoints. Raises UserError if the download fails
+    `listed` is the daemon's list of the job's checkpoints. `which` is a step, a pin, or the name of
+    one of the program's own checkpoints ("" is the newest). Raises UserError if the download fails
     or does not match its digests; a second call resumes it.
     """
-    job_id, root = listed["id"], folder.absolute()
+    root = folder.absolute()
     try:
+        item, unit = _find(listed, which)
         root.mkdir(parents=True, exist_ok=True)
-        item = next((item for item in listed["items"] if _is_requested(item, which)), None)
-        first, digest = 0, ""
-        if item is not None:  # by its step: the newest may soon be another one
-            which, digest = str(item["step"]), item["digest"]
-            first = _count_stored_shards(item, root, on_progress)
-        with _FolderSink(root=root, job_id=job_id, on_progress=on_progress, first=first) as copy:
+        if item is not None and item["units"]:
+            sink: _FilesSink | _FolderSink = _FilesSink(root, unit, on_progress)
+        else:
+            sink = _FolderSink(root=root, job_id=listed["id"], on_progress=on_progress)
+        first = sink.resume(item) if item is not None else 0
+        with sink:
             fetch_checkpoint(
-                sink=copy, client=client, job_id=job_id, which=which, first=first, expected=digest
+                sink=sink,
+                client=client,
+                job_id=listed["id"],
+                # By its step: the newest may soon be another one.
+                which=which if item is None else str(item["step"]),
+                first=first,
+                expected="" if item is None else item["digest"],
+                unit=unit,
             )
-            return copy.finish()
+            return sink.finish()
     except DamagedError as error:
         raise damage_error(error) from None
     except (OSError, StoreError) as error:
@@ -47,45 +75,214 @@ def pull_into(
         raise UserError(message, "name another folder with --into") from None
 
 
+def _find(listed: dict[str, Any], which: str) -> tuple[dict[str, Any] | None, str]:
+    """The item that is requested, and the unit in it, if `which` names one."""
+    items = listed["items"]
+    if (item := next((item for item in items if _is_requested(item, which)), None)) is not None:
+        return item, ""
+    name = which.rstrip("/")
+    for item in items:
+        if name and name in {unit["name"] for unit in item["units"]}:
+            return item, name
+    return None, ""
+
+
 def _is_requested(item: dict[str, Any], which: str) -> bool:
     return which in (str(item["step"]), *item["pins"]) if which else bool(item["newest"])
 
 
-def _count_stored_shards(item: dict[str, Any], root: Path, on_progress: OnProgress) -> int:
-    """Return how many leading shards an earlier attempt has stored, each verified again."""
-    ref = HeadRef(item["generation"], item["step"], item["manifest"], item["digest"])
-    try:
-        manifest = parse_manifest((root / check_key(ref.manifest)).read_bytes(), ref)
-    except (OSError, DamagedError, StoreConfigError):
-        return 0
-    store, count = LocalStore(root), 0
-    for shard in manifest.gathered().shards:
+class _FilesSink:
+    """Sink (spotd.api_client.download) that writes a program's own files.
+
+    What is under way is in a folder `.spotd-pull`, so that a second attempt finds it; a file gets
+    its name and time once all of it is verified.
+    """
+
+    def __init__(self, root: Path, unit: str, on_progress: OnProgress) -> None:
+        self._root, self._unit, self._on_progress = root, unit, on_progress
+        self._work = root / ".spotd-pull"
+        self._manifest: Manifest | None = None
+        self._saved: SavedFolder | None = None
+        self._ref: HeadRef | None = None
+        self._parts: list[tuple[SavedFile, int, int]] = []  # file, where in it, its size
+        self._done = self._total = 0
+        self._file: IO[bytes] | None = None
+        self._number = 0
+
+    def __enter__(self) -> _FilesSink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def resume(self, item: dict[str, Any]) -> int:
+        """Return how many leading shards an earlier attempt has stored; verifies them again."""
+        ref = HeadRef(item["generation"], item["step"], item["manifest"], item["digest"])
         try:
-            verify_shard(store, shard)
-        except (DamagedError, StoreError):
-            break
-        count += 1
-        on_progress(sum(s.size for s in manifest.shards[:count]), item["bytes"])
-    return count
+            manifest = parse_manifest((self._work / "MANIFEST.json").read_bytes(), ref)
+            if json.loads((self._work / "pull.json").read_text())["unit"] != self._unit:
+                return 0
+        except (OSError, DamagedError, ValueError, KeyError):
+            return 0
+        count = 0
+        for part, shard in zip(
+            _parts(manifest, self._unit), shards_of_unit(manifest, self._unit), strict=True
+        ):
+            if not self._has(part, shard):
+                break
+            count += 1
+            self._done += shard.size
+        return count
+
+    def _has(self, part: tuple[SavedFile, int, int], shard: Shard) -> bool:
+        file, start, size = part
+        paths = (self._root / file.path, self._work / "files" / file.path)
+        path = next((path for path in paths if path.is_file()), None)
+        if path is None:
+            return False
+        check = ShardCheck(shard)
+        try:
+            with path.open("rb") as stored:
+                stored.seek(start)
+                check.feed(stored.read(size))
+            check.end()
+        except DamagedError:
+            return False
+        return True
+
+    def begin_checkpoint(self, ref: HeadRef, manifest: Manifest, data: bytes) -> None:
+        try:
+            saved = parse_saved_folder(manifest)
+        except WireError as error:
+            raise DamagedError(str(error)) from None
+        if saved is None:
+            raise DamagedError(f"step {ref.step} has no files of its program")
+        self._ref, self._manifest, self._saved = ref, manifest, saved
+        self._parts = list(_parts(manifest, self._unit))
+        self._total = sum(size for _, _, size in self._parts)
+        if not self._work.exists():
+            self._refuse_to_overwrite()
+        (self._work / "files").mkdir(parents=True, exist_ok=True)
+        (self._work / "MANIFEST.json").write_bytes(data)
+        (self._work / "pull.json").write_text(json.dumps({"unit": self._unit, **asdict(ref)}))
+
+    def _refuse_to_overwrite(self) -> None:
+        for entry in self._entries():
+            if os.path.lexists(self._root / entry):
+                message = f"{self._root / entry} is there already"
+                raise UserError(message, "name a new folder with --into", ExitCode.USAGE)
+
+    def _entries(self) -> list[str]:
+        """The entries of the folder that the download makes."""
+        assert self._saved is not None  # noqa: S101 - set with the manifest
+        wanted = [e for e in self._saved.entries if self._unit in ("", e.unit)]
+        return list(dict.fromkeys(entry.path.split("/")[0] for entry in wanted))
+
+    def begin_shard(self, number: int, _shard: Shard) -> None:
+        file, start, _ = self._parts[number]
+        path = self._work / "files" / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("r+b" if start else "wb")
+        self._file.seek(start)
+        self._number = number
+
+    def write(self, part: bytes) -> None:
+        assert self._file is not None  # noqa: S101 - `begin_shard` opened it
+        self._file.write(part)
+        self._done += len(part)
+        self._on_progress(self._done, self._total)
+
+    def end_shard(self) -> None:
+        assert self._file is not None  # noqa: S101 - `begin_shard` opened it
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._file = None
+
+    def finish(self) -> dict[str, Any]:
+        """Give the files their names, times and modes, once every shard has arrived."""
+        manifest, saved, ref = self._manifest, self._saved, self._ref
+        assert manifest is not None  # noqa: S101 - the manifest arrives first
+        assert saved is not None  # noqa: S101 - set with the manifest
+        assert ref is not None  # noqa: S101 - set with the manifest
+        for file in saved.files:
+            if self._unit in ("", file.unit):
+                self._place(file, manifest)
+        for link in saved.links:
+            path = self._root / link.path
+            if self._unit in ("", link.unit) and not os.path.lexists(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.symlink_to(link.target)
+        shutil.rmtree(self._work)
+        return {
+            "apiVersion": "spotd/v1",
+            "kind": "CheckpointPulled",
+            "step": ref.step,
+            "generation": ref.generation,
+            "bytes": self._total,
+            "files": self._entries(),
+            "manifest": "",
+        }
+
+    def _place(self, file: SavedFile, manifest: Manifest) -> None:
+        assert self._saved is not None  # noqa: S101 - set with the manifest
+        source, target = self._work / "files" / file.path, self._root / file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.exists():
+            source.replace(target)
+        elif not streams_by_path(manifest, self._saved)[file.path].size:
+            target.touch()
+        target.chmod(file.mode | 0o600)
+        os.utime(target, ns=(file.modified_us * 1000, file.modified_us * 1000))
+
+
+def _parts(manifest: Manifest, unit: str) -> Iterator[tuple[SavedFile, int, int]]:
+    """Yield the file of each shard of the unit ("": of all), where in it, and the shard's size."""
+    saved = parse_saved_folder(manifest)
+    if saved is None:
+        return
+    for file, stream in zip(saved.files, manifest.streams, strict=True):
+        start = 0
+        for shard in stream.shards if unit in ("", file.unit) else ():
+            yield file, start, shard.size
+            start += shard.size
 
 
 class _FolderSink:
     """Sink (spotd.api_client.download) that writes the files of a store.
 
-    A file gets its name once all of it is verified, and HEAD is written last. The first `first`
-    shards are stored already.
+    A file gets its name once all of it is verified, and HEAD is written last.
     """
 
-    def __init__(self, root: Path, job_id: str, on_progress: OnProgress, first: int) -> None:
+    def __init__(self, root: Path, job_id: str, on_progress: OnProgress) -> None:
         self._store, self._root = LocalStore(root), root
         self._job_id = job_id
         self._on_progress = on_progress
-        self._first = first
+        self._first = 0  # shards that an earlier attempt has stored
         self._ref: HeadRef | None = None
         self._manifest: Manifest | None = None
         self._done = self._total = 0
         self._path = root
         self._file: IO[bytes] | None = None
+
+    def resume(self, item: dict[str, Any]) -> int:
+        """Return how many leading shards an earlier attempt has stored; verifies them again."""
+        ref = HeadRef(item["generation"], item["step"], item["manifest"], item["digest"])
+        try:
+            path = self._root / check_key(ref.manifest)
+            manifest = parse_manifest(path.read_bytes(), ref)
+        except (OSError, DamagedError, StoreConfigError):
+            return 0
+        for shard in manifest.gathered().shards:
+            try:
+                verify_shard(self._store, shard)
+            except (DamagedError, StoreError):
+                break
+            self._first += 1
+            done = sum(s.size for s in manifest.shards[: self._first])
+            self._on_progress(done, item["bytes"])
+        return self._first
 
     def __enter__(self) -> _FolderSink:
         return self
@@ -136,6 +333,7 @@ class _FolderSink:
             "step": ref.step,
             "generation": ref.generation,
             "bytes": manifest.size,
+            "files": [],
             "manifest": str(self._root / ref.manifest),
         }
 

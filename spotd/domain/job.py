@@ -47,6 +47,8 @@ class CheckpointSpec:
     directory: str = field(
         default="", metadata=SPARSE
     )  # of a script, stored by the agent; "": none
+    include: tuple[str, ...] = field(default=(), metadata=SPARSE)  # patterns of its files; (): all
+    exclude: tuple[str, ...] = field(default=(), metadata=SPARSE)
     # For shards of each region's machines; (): as configured; the job's own store alone: all there.
     shards: tuple[str, ...] = field(default=(), metadata=SPARSE)
 

@@ -159,6 +159,9 @@ def parse_workdir(value: Any) -> Any:
     return value
 
 
+Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=64)]
+
+
 class Checkpoint(Block):
     """Where and how often the job saves checkpoints."""
 
@@ -178,6 +181,13 @@ class Checkpoint(Block):
     )
     path: str | None = Field(
         default=None, description="With mode directory: a folder, below the workdir or absolute"
+    )
+    include: Patterns = Field(
+        default=[],
+        description="With mode directory: only files that match one of these, like *.pt or best/*",
+    )
+    exclude: Patterns = Field(
+        default=[], description="With mode directory: no files that match one of these"
     )
     every_steps: Count = Field(default=0, description="Save every N steps; 0: by time only")
     every: EveryField | None = Field(

@@ -282,6 +282,8 @@ def _checkpoint(
         size_bytes=block.size or 0,
         keep_every_steps=_keep_every(block, findings),
         directory=_directory(block, findings),
+        include=tuple(block.include),
+        exclude=tuple(block.exclude),
         shards=tuple(dict.fromkeys(block.shards or [store])) if block.shards is not None else (),
     )
 
@@ -307,8 +309,13 @@ def _directory(block: Checkpoint, findings: Findings) -> str:
     """Return the folder that the agent copies to the store, or "" for none."""
     mode, path = (("spotd", "checkpoint", name) for name in ("mode", "path"))
     if block.mode is None:
-        if block.path is not None:
-            findings.refuse(path, "needs mode: directory", "add that, or leave path out")
+        for name in ("path", "include", "exclude"):
+            if getattr(block, name):
+                findings.refuse(
+                    ("spotd", "checkpoint", name),
+                    "needs mode: directory",
+                    f"add that, or leave {name} out",
+                )
         return ""
     if block.engine != "none":
         text = "applies only to programs that do not save with spotd_hook"

@@ -42,7 +42,8 @@ def storage(
 
     It is stored from its commit until `keep` newer ones are committed or somebody deletes it: the
     part in its machine's region at the list price of that machine's cloud, the rest at that of the
-    job's own store. `first` has rank 0 of each generation.
+    job's own store. What it shares with an earlier one is counted there for as long as that is
+    stored, and then here. `first` has rank 0 of each generation.
     """
     url, keep = job.spec.checkpoint.store, job.spec.checkpoint.keep
     own: list[Lying] = []
@@ -52,7 +53,10 @@ def storage(
         newer = min(newer, row.removed_at_us or newer)
         node = first.get(row.generation)
         beside = row.near_bytes if node is not None else 0
-        own.append((row.bytes - beside, row.committed_at_us, newer))
+        own.append((row.new_bytes - beside, row.committed_at_us, newer))
+        if row.shared_bytes and number + keep - 1 < len(rows):
+            oldest_us = min(rows[number + keep - 1].committed_at_us, newer)
+            own.append((row.shared_bytes, oldest_us, newer))
         if node is not None and beside and not node.offer.local:
             lies = (beside, row.committed_at_us, newer)
             near.setdefault(node.offer.cloud, []).append(lies)

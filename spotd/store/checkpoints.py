@@ -28,6 +28,12 @@ class CheckpointRow:
     write_s: float
     near_bytes: int = 0  # of `bytes`, what is in stores of its machines' own regions
     removed_at_us: int = 0  # by a person; 0: it was not
+    shared_bytes: int = 0  # of `bytes`, what an earlier checkpoint had uploaded
+
+    @property
+    def new_bytes(self) -> int:
+        """What this checkpoint uploaded."""
+        return self.bytes - self.shared_bytes
 
 
 class CheckpointRepository(Repository):

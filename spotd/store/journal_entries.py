@@ -152,19 +152,22 @@ def _progress(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
 
 def _checkpoint(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     data = entry.data
+    size = read_int(data, "bytes", 0)
+    new = min(read_int(data, "new_bytes", size), size)
     row: dict[str, Any] = {
         "job_id": node.job.id,
         "manifest": read_text(data, "manifest"),
         "generation": node.row.generation,
         "step": read_int(data, "step"),
-        "bytes": read_int(data, "bytes", 0),
+        "bytes": size,
         "trigger": read_text(data, "trigger", ""),
         "released": read_flag(data, "released"),
         "final": read_flag(data, "final"),
         "committed_at_us": at_us,
         "stage_s": read_float(data, "stage_s", 0.0),
         "write_s": read_float(data, "write_s", 0.0),
-        "near_bytes": min(read_int(data, "near_bytes", 0), read_int(data, "bytes", 0)),
+        "near_bytes": min(read_int(data, "near_bytes", 0), new),
+        "shared_bytes": size - new,
     }
     if not row["manifest"]:
         raise WireError("field 'manifest' is empty")

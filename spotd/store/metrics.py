@@ -302,16 +302,19 @@ def _pool_rows(conn: Connection) -> list[PoolRow]:
 
 
 def _save_rows(conn: Connection) -> list[SaveRow]:
-    """Checkpoints by trigger. The empty manifest by which a script finishes is not a checkpoint."""
+    """Checkpoints by trigger, and what they uploaded.
+
+    The manifest by which a script finishes uploads nothing, and is not counted.
+    """
     query = (
         select(
             _saves.trigger,
             func.count(),
-            func.sum(_saves.bytes),
+            func.sum(_saves.bytes - _saves.shared_bytes),
             *_spread(func.nullif(_saves.write_s, 0.0), SAVE_S, 1),
             *_spread(func.nullif(_saves.stage_s, 0.0), STALL_S, 1),
         )
-        .where(_saves.bytes > 0)
+        .where(_saves.bytes > _saves.shared_bytes)
         .group_by(_saves.trigger)
         .order_by(func.min(_saves.committed_at_us), _saves.trigger)
     )

@@ -48,7 +48,7 @@ from spotd.store.columns import (
 )
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 28))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 29))
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
 
 deployment = Table(
@@ -301,6 +301,7 @@ checkpoints = Table(
     real("write_s"),
     big("near_bytes"),
     big("removed_at_us"),
+    big("shared_bytes"),
     PrimaryKeyConstraint("job_id", "manifest"),
 )
 

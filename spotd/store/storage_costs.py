@@ -84,7 +84,7 @@ def egress(
         node = first.get(row.generation)
         if (
             node is None
-            or row.near_bytes >= row.bytes
+            or row.near_bytes >= row.new_bytes
             or not window.since_us <= row.committed_at_us < window.until_us
         ):
             continue
@@ -95,7 +95,7 @@ def egress(
             unknown.append(NO_EGRESS.format(name=job.name, place=where, store=url))
         elif price:
             gb, cost = totals.get((where, node.offer.cloud), (0.0, 0))
-            size_gb = (row.bytes - row.near_bytes) / 1e9
+            size_gb = (row.new_bytes - row.near_bytes) / 1e9
             totals[where, node.offer.cloud] = gb + size_gb, cost + round(size_gb * price)
     items = [
         Item(
@@ -137,12 +137,12 @@ def requests(
 
     for row in rows:
         if window.since_us <= row.committed_at_us < window.until_us:
-            for cloud, size in _lies(row, first.get(row.generation), own):
+            for cloud, size in _lies(row, first.get(row.generation), own, row.new_bytes):
                 count("writes", cloud, -(-size // PART_BYTES))
             count("writes", own, COMMIT_WRITES)
     for row, node in resumed(first, rows):
         if window.since_us <= node.claimed_at_us < window.until_us:
-            for cloud, size in _lies(row, first.get(row.generation), own):
+            for cloud, size in _lies(row, first.get(row.generation), own, row.bytes):
                 count("reads", cloud, -(-size // PART_BYTES))
     return [
         Item(
@@ -163,10 +163,12 @@ def _about(what: str, cloud: str) -> str:
     return f"{what} of checkpoints, {price.storage_class}, list price of {price.dated}"
 
 
-def _lies(row: CheckpointRow, saved_by: Node | None, own: str) -> Iterator[tuple[str, int]]:
-    """The clouds that store the checkpoint, and the bytes in each."""
+def _lies(
+    row: CheckpointRow, saved_by: Node | None, own: str, size: int
+) -> Iterator[tuple[str, int]]:
+    """The clouds that store these bytes of the checkpoint, and how many are in each."""
     near = row.near_bytes if saved_by is not None and not saved_by.offer.local else 0
-    yield own, row.bytes - near
+    yield own, size - near
     if saved_by is not None and near:
         yield saved_by.offer.cloud, near
 

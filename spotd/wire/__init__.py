@@ -108,6 +108,14 @@ from spotd.wire.lines import (
     parse_reply,
 )
 from spotd.wire.pins import Pin, parse_pin, pin_folder, pin_key
+from spotd.wire.saved_folders import (
+    SavedFile,
+    SavedFolder,
+    SavedLink,
+    parse_saved_folder,
+    shards_of_unit,
+    streams_by_path,
+)
 
 __all__ = [
     "CACHE",
@@ -174,6 +182,9 @@ __all__ = [
     "Package",
     "Pin",
     "Reply",
+    "SavedFile",
+    "SavedFolder",
+    "SavedLink",
     "Shard",
     "ShardStore",
     "StartDocument",
@@ -191,6 +202,7 @@ __all__ = [
     "parse_pin",
     "parse_presence",
     "parse_reply",
+    "parse_saved_folder",
     "parse_start",
     "pin_folder",
     "pin_key",
@@ -200,5 +212,7 @@ __all__ = [
     "read_object",
     "read_stream",
     "sha256",
+    "shards_of_unit",
     "shown",
+    "streams_by_path",
 ]

@@ -154,7 +154,7 @@ class StartDocument:
     """Everything a node needs to train one generation; the data of the `start` command.
 
     * `engine` is "spotd" if the training program claims HEAD and saves with `spotd_hook`. With
-      "none" the agent claims HEAD, runs the script and commits the empty final manifest itself.
+      "none" the agent claims HEAD, runs the script and commits the final manifest itself.
     * `secrets` are sent on SSH stdin only and never written to the journal.
     * `head_generation` is the newest generation that HEAD is known to have had (0: none); a HEAD
       that is missing or older is not claimed.
@@ -168,7 +168,8 @@ class StartDocument:
     * `suspect` is the key of a manifest from which training failed repeatedly; the one before it is
       used, if there is one.
     * `directory`, with engine "none" only: the folder that a script saves to, absolute or below the
-      workdir, which the agent copies to the store; "" for none.
+      workdir, which the agent copies to the store; "" for none. Of its files those that match
+      `include` (all if it is empty) and not `exclude` are copied.
     * `caches` are folders below the workdir, absolute or below `~`; up to `cache_bytes` of each are
       saved to the store and restored from it.
     * `shard_stores` are all other stores that may hold shards. `shards_url` is the one in the
@@ -208,6 +209,8 @@ class StartDocument:
     keep_every_steps: int = 0
     suspect: str = ""
     directory: str = ""
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
     caches: tuple[str, ...] = ()
     cache_bytes: int = 0
     buckets: tuple[Bucket, ...] = ()
@@ -321,6 +324,8 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         keep_every_steps=read_count(data, "keep_every_steps") if "keep_every_steps" in data else 0,
         suspect=read_field(data, "suspect", str) if "suspect" in data else "",
         directory=read_field(data, "directory", str) if "directory" in data else "",
+        include=tuple(read_list(data, "include", str)) if "include" in data else (),
+        exclude=tuple(read_list(data, "exclude", str)) if "exclude" in data else (),
         caches=tuple(read_list(data, "caches", str)) if "caches" in data else (),
         cache_bytes=read_count(data, "cache_bytes") if "cache_bytes" in data else 0,
         buckets=_parse_buckets(data),

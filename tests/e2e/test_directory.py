@@ -1,6 +1,7 @@
-"""Scripts of transformers and Lightning that know nothing of spotd, as jobs on the local cloud
-whose machine is taken away: what they go on from is what they saved, and they end in the same
-bits."""
+"""Unmodified programs of transformers and Lightning lose their machine, and end in the same bits.
+
+They go on from what they saved, and their user gets their own files back.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from providers.stores import open_store
+from spotd.cli.app import run as spotctl
 from spotd.demo.box import Box, running_box, wait_for
 from spotd.domain.phase import FINISHED
 from tests.e2e.rig import FINISH_TIMEOUT_S, SCENARIO, UP_TIMEOUT_S, Run
 from tests.trainer.rig import ROOT
-from trainer.directory import archive
-from trainer.directory.archive import ArchivedUnit
-from trainer.fence import read_head
-from trainer.saver.reader import read_manifest
 
 NOTICE_S = 20.0
 TRANSFORMERS = ("transformers", "--steps 150 --save-steps 40", "checkpoint-150/optimizer.pt")
@@ -43,19 +40,10 @@ spotd:
 """
 
 
-def fetch_newest(box: Box, job_id: str, folder: Path) -> ArchivedUnit:
-    """The newest unit that the store has of the job, put into `folder`."""
-    store = open_store(box.checkpoints_url)
-    held = read_head(store, job_id)
-    assert held is not None
-    head, _ = held
-    for ref in (head.current, *head.previous):
-        assert ref is not None
-        manifest = read_manifest(store, ref)
-        if archived := archive.parse_archived(manifest):  # None in the final manifest
-            archive.download(store, manifest, archived, folder)
-            return archived
-    raise AssertionError("the store has no checkpoint")
+def pull(box: Box, job_id: str, folder: Path) -> None:
+    """Download what the job finished with, as its user does."""
+    socket = ["--socket", str(box.socket_path)]
+    assert spotctl([*socket, "ckpt", "pull", job_id, "--into", str(folder)]) == 0
 
 
 def assert_equal(one: Any, other: Any) -> None:
@@ -112,9 +100,8 @@ def test_it_goes_on_from_what_it_saved(
         ended = box.wait_phase(run.job_id, set(FINISHED), FINISH_TIMEOUT_S)
         assert ended["phase"] == "succeeded", ended["outcome_text"]
         assert ended["generation"] == 2
-        newest = fetch_newest(box, run.job_id, tmp_path / "kept")
+        pull(box, run.job_id, tmp_path / "kept")
         said = [e["text"] for e in box.events(run.job_id) if e["kind"] == "claimed"]
-    assert newest.unit == last.partition("/")[0]
     assert not said[-1].endswith("step 0"), "it began afresh"
     program = [str(python), str(ROOT / "examples" / example / "train.py"), *arguments.split()]
     subprocess.run([*program, "--out", "out"], cwd=tmp_path, check=True, capture_output=True)

@@ -1,56 +1,49 @@
-"""Upload the files of a checkpoint unit to the store and download them again.
+"""Upload the files of a watched folder to the store and download them again.
 
 Each file is one stream, with digests per chunk. Files are read twice, for the digests and for the
-upload; if the two differ, the program is still writing and the unit is not saved.
+upload; if the two differ, the program is still writing and the file is not saved.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from providers.stores.base import ObjectStore
-from spotd.wire import Manifest, Shard, Stream, WireError, read_count, read_field, read_list, shown
-from trainer.directory.units import Unit, is_unit
+from spotd.wire import Manifest, SavedFolder, Shard, Stream
+from trainer.directory.units import File
 from trainer.saver.reader import Chunk, Range, chunks_in, read_chunk
 from trainer.saver.streams import CHUNK_BYTES, chunk_ranges, shard_key, shard_ranges
 
 KIND = "sha256"  # digest algorithm; the agent has only the standard library
 MAX_PARALLEL = 4  # shard uploads, chunk downloads
-STATE = "directory"  # key in a manifest's state that lists the unit's files
 
 
 class ChangedError(Exception):
     """The program changed or removed files while they were saved."""
 
 
-@dataclass(frozen=True)
-class ArchivedUnit:
-    """A unit as described by a manifest.
-
-    `paths` are relative to the watched folder, one per stream. `number` is the number in the unit's
-    name, None if there is none.
-    """
-
-    unit: str
-    number: int | None
-    paths: tuple[str, ...]
-
-
-def digest_unit(folder: Path, unit: Unit) -> tuple[Stream, ...]:
-    """Read the unit's files; return their streams, whose shards have no keys yet.
+def digest_file(folder: Path, file: File) -> Stream:
+    """Read a file; return its stream, whose shards have no keys yet.
 
     Raises ChangedError, OSError.
     """
-    return tuple(_digest_file(folder / file.path, file.size) for file in unit.files)
+    shards = []
+    with _open_file(folder / file.path) as read:
+        for start, end in shard_ranges(file.size):
+            digests = tuple(
+                hashlib.sha256(read(first, last)).hexdigest()
+                for first, last in chunk_ranges(start, end)
+            )
+            shards.append(Shard("", end - start, CHUNK_BYTES, digests, KIND))
+    return Stream(tuple(shards))
 
 
-def assign_keys(streams: tuple[Stream, ...], folder: str, store: str = "") -> tuple[Stream, ...]:
+def assign_keys(streams: Sequence[Stream], folder: str, store: str) -> tuple[Stream, ...]:
     """Give the shards of the streams keys below `folder` in the store with that URL."""
     return tuple(
         Stream(
@@ -70,14 +63,16 @@ def assign_keys(streams: tuple[Stream, ...], folder: str, store: str = "") -> tu
     )
 
 
-def upload(store: ObjectStore, folder: Path, unit: Unit, streams: tuple[Stream, ...]) -> None:
-    """Read the unit's files again and upload them as `streams`.
+def upload(
+    store: ObjectStore, folder: Path, files: Sequence[File], streams: Sequence[Stream]
+) -> None:
+    """Read the files again and upload them as `streams`, one for each.
 
     Raises ChangedError, OSError, StoreError.
     """
     with ThreadPoolExecutor(MAX_PARALLEL, thread_name_prefix="upload") as pool:
         uploads = []
-        for file, stream in zip(unit.files, streams, strict=True):
+        for file, stream in zip(files, streams, strict=True):
             start = 0
             for shard in stream.shards:
                 uploads.append(pool.submit(_upload_shard, store, folder / file.path, start, shard))
@@ -91,14 +86,24 @@ def upload(store: ObjectStore, folder: Path, unit: Unit, streams: tuple[Stream, 
             raise
 
 
-def download(store: ObjectStore, manifest: Manifest, unit: ArchivedUnit, folder: Path) -> None:
-    """Download and verify the unit's files into `folder`.
+def download(
+    store: ObjectStore,
+    manifest: Manifest,
+    saved: SavedFolder,
+    units: Collection[str],
+    folder: Path,
+) -> None:
+    """Download and verify the files of these units into `folder`, and make their links.
 
-    Raises CorruptError, StoreError, OSError.
+    Files get the times and the mode that they had. Raises CorruptError, StoreError, OSError.
     """
     with ThreadPoolExecutor(MAX_PARALLEL, thread_name_prefix="download") as pool:
-        for number, (path, stream) in enumerate(zip(unit.paths, manifest.streams, strict=True)):
-            target = folder / path
+        for number, (saved_file, stream) in enumerate(
+            zip(saved.files, manifest.streams, strict=True)
+        ):
+            if saved_file.unit not in units:
+                continue
+            target = folder / saved_file.path
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as file:
                 os.truncate(file.fileno(), stream.size)
@@ -106,43 +111,14 @@ def download(store: ObjectStore, manifest: Manifest, unit: ArchivedUnit, folder:
                 # `map` raises the first error; leaving the pool waits for running downloads.
                 for _ in pool.map(write, chunks_in(manifest, Range(number, 0, stream.size))):
                     pass
-
-
-def manifest_state(unit: Unit, number: int | None) -> dict[str, object]:
-    """The unit's entry for the state of its manifest."""
-    paths = [file.path for file in unit.files]
-    return {STATE: {"unit": unit.name, "number": number, "paths": paths}}
-
-
-def parse_archived(manifest: Manifest) -> ArchivedUnit | None:
-    """Parse the unit in a manifest; None if it has none, like the final manifest of a job.
-
-    Raises WireError for paths outside the unit.
-    """
-    if STATE not in manifest.state:
-        return None
-    body = read_field(manifest.state, STATE, dict)
-    name, paths = read_field(body, "unit", str), tuple(read_list(body, "paths", str))
-    if "/" in name or not is_unit(name) or len(paths) != len(manifest.streams):
-        raise WireError(f"{shown(name)} with {len(paths)} paths is not a unit of this checkpoint")
-    for path in paths:
-        parts = path.split("/")
-        if parts[0] != name or any(part in {"", ".", ".."} or "\0" in part for part in parts):
-            raise WireError(f"{shown(path)} is not a path in {shown(name)}")
-    number = None if body.get("number") is None else read_count(body, "number")
-    return ArchivedUnit(name, number, paths)
-
-
-def _digest_file(path: Path, size: int) -> Stream:
-    shards = []
-    with _open_file(path) as read:
-        for start, end in shard_ranges(size):
-            digests = tuple(
-                hashlib.sha256(read(first, last)).hexdigest()
-                for first, last in chunk_ranges(start, end)
-            )
-            shards.append(Shard("", end - start, CHUNK_BYTES, digests, KIND))
-    return Stream(tuple(shards))
+            target.chmod(saved_file.mode)
+            modified_ns = saved_file.modified_us * 1000
+            os.utime(target, ns=(modified_ns, modified_ns))
+    for link in saved.links:  # after the files: none is written through a link
+        if link.unit in units:
+            path = folder / link.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.symlink_to(link.target)
 
 
 def _upload_shard(store: ObjectStore, path: Path, start: int, shard: Shard) -> None:

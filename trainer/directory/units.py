@@ -1,8 +1,9 @@
-"""Find checkpoints that a program wrote to its folder, and tell complete ones from broken ones.
+"""Divide a folder that a program writes to into units, and tell complete ones from broken ones.
 
-A checkpoint *unit* is a folder `checkpoint-N` (transformers and many others) or a file or folder
-`*.ckpt`, `*.pt` or `*.pth` (Lightning, torch.save) directly in the watched folder. Nothing is
-unpickled.
+A *unit* is saved as a whole: a folder that is one checkpoint, or a file or link outside of such
+folders. A folder is one checkpoint if its name has a step number (`checkpoint-40`, `global_step20`,
+`epoch=3`, `100`), or if it holds a file that frameworks write with a checkpoint (MARKERS). Other
+folders are searched for units. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -11,23 +12,64 @@ import contextlib
 import json
 import os
 import re
+import struct
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 SETTLED_S = 2.0  # time without changes before a unit that is provably complete is saved
 QUIET_S = 20.0  # the same for a unit whose content does not show whether it is complete
+SMALL_BYTES = 4096  # a file up to this size is written at once: it counts as complete
 STATE = "trainer_state.json"  # transformers writes it last
 INCOMPLETE = "checkpoint-is-incomplete.txt"  # transformers has it while it saves at a SIGTERM
+UNFINISHED = "-unfinished"  # suffix of NeMo's marker beside a checkpoint that is being written
 METADATA = ".metadata"  # torch.distributed.checkpoint writes it last
-_FILES = (".ckpt", ".pt", ".pth")
-_FOLDER = re.compile(r"checkpoint[-_]\d+")
-_NUMBERS = tuple(
-    re.compile(rf"{word}[=_-]*(\d+)") for word in ("step", "iter", "checkpoint", "epoch", "ckpt")
+ORBAX = "_CHECKPOINT_METADATA"  # in orbax's folders, which get their name when they are complete
+# Files that frameworks write into the folder of one checkpoint or model.
+MARKERS = frozenset(
+    {STATE, METADATA, ORBAX, "_METADATA", "config.json", "adapter_config.json", "model_index.json"}
 )
-_ZIP = b"PK\x03\x04"  # first bytes of a torch.save file
+# Files that name the newest checkpoint beside them: DeepSpeed, Megatron, TensorFlow.
+_POINTERS = ("latest", "latest_checkpointed_iteration.txt", "checkpoint")
+# Written to all the time, and useful at any length: they neither delay a save nor cause one.
+_LOGS = ("*.tfevents.*", "*.log", "*.jsonl", "*.ndjson", "*.csv", "*.tsv", "*.out", "*.err")
+_TEMPORARY = ("*.tmp", "*.part", "*.incomplete", "tmp-*", "*.orbax-checkpoint-tmp*")
+_IGNORED = frozenset({"__pycache__", "lost+found"})
+_CHECKPOINT_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors", ".tar", ".npz", ".keras")
+_STEP_WORDS = ("step", "iter", "iteration", "checkpoint", "epoch", "ckpt", "update", "round")
+_STEPS = tuple(re.compile(rf"{word}s?[=_-]*(\d+)") for word in _STEP_WORDS)
+# A number at the end, or the only one, that a separator sets off from a word.
+_LAST_NUMBER = re.compile(r"(?:^|(?P<word>[a-z]*)[-_= ])(?P<number>\d{1,11})$")
+_ONLY_NUMBER = re.compile(r"^\D*?(?:^|(?P<word>[a-z]*)[-_= ])(?P<number>\d{1,11})[-_= ]\D*$")
+_NO_STEPS = frozenset(
+    [
+        "of",
+        "v",
+        "version",
+        "fold",
+        "seed",
+        "exp",
+        "experiment",
+        "trial",
+        "run",
+        "rank",
+        "part",
+        "shard",
+        "split",
+        "worker",
+        "gpu",
+        "node",
+        "job",
+    ]
+)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d\d-\d\d-\d\d|\d{8}[-_T]\d{4,6}")
+_SUFFIXES = re.compile(r"(\.[a-z][a-z0-9]*|\.data-\d+-of-\d+)*$")
+_NUMBERED_FOLDER = re.compile(r"[A-Za-z_=.-]*\d+")
+_MAX_STEP = 10**12 - 1  # what a manifest's key has digits for
+_ZIP = b"PK\x03\x04"  # first bytes of a torch.save, .npz or .keras file
 
 
 class UnitState(Enum):
@@ -39,74 +81,180 @@ class UnitState(Enum):
 
 
 @dataclass(frozen=True)
+class Rules:
+    """Which files are saved: those that match `include` (all if it is empty) and not `exclude`.
+
+    A pattern without `/` is compared with the name of the file and of each folder above it. One
+    with `/` is compared with the path below the watched folder; `*` stands for `/`, too.
+    """
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def wants(self, path: str) -> bool:
+        """Whether the file with this path, relative to the watched folder, is to be saved."""
+        included = not self.include or any(_matches(path, pattern) for pattern in self.include)
+        return included and not any(_matches(path, pattern) for pattern in self.exclude)
+
+
+ALL_FILES = Rules()
+
+
+@dataclass(frozen=True)
 class File:
-    """Snapshot of a file of a unit. `path` is relative to the watched folder, with `/`."""
+    """Snapshot of a file of a unit. `path` is relative to the watched folder, with `/`.
+
+    `changed_ns` is the later of the times of the last change of content and of attributes.
+    """
 
     path: str
     size: int
     changed_ns: int
     inode: int
+    modified_ns: int = 0
+    mode: int = 0o644
+
+
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link to a target in the watched folder. `target` is relative to the link."""
+
+    path: str
+    target: str
+    changed_ns: int
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A checkpoint written by the program; `name` is its entry in the watched folder."""
+    """A checkpoint, file or link written by the program; `name` is its path in the folder."""
 
     name: str
-    files: tuple[File, ...]
+    files: tuple[File, ...] = ()
+    links: tuple[Link, ...] = ()
 
     @property
     def changed_ns(self) -> int:
-        """Modification time of its newest file; 0 without files."""
-        return max((file.changed_ns for file in self.files), default=0)
+        """Time of its newest change; 0 without content."""
+        entries: tuple[File | Link, ...] = (*self.files, *self.links)
+        return max((entry.changed_ns for entry in entries), default=0)
+
+    @property
+    def modified_ns(self) -> int:
+        """Modification time of its newest file, by which programs compare; 0 without files."""
+        return max((file.modified_ns for file in self.files), default=0)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a single file."""
+        return len(self.files) == 1 and self.files[0].path == self.name
+
+    @property
+    def is_log(self) -> bool:
+        """Whether it is a file that the program appends to all the time."""
+        return self.is_file and _matches_any(self.name, _LOGS)
+
+    @property
+    def is_pointer(self) -> bool:
+        """Whether it only refers to other units: a link, or a small text file."""
+        if not self.files:
+            return True
+        return self.is_file and self.name.rpartition("/")[2] in _POINTERS
+
+    @property
+    def number(self) -> int | None:
+        """The step, epoch or other number in its name, or in the name of its newest file."""
+        number = step_number(self.name)
+        if number is not None or self.is_file:
+            return number
+        for file in sorted(self.files, key=lambda file: file.modified_ns, reverse=True):
+            for part in reversed(file.path[len(self.name) + 1 :].split("/")):
+                if (number := step_number(part)) is not None:
+                    return number
+        return None
 
 
-def find_units(folder: Path) -> list[Unit]:
-    """All units in the folder, oldest first; at equal age those without a number come last.
+def find_units(folder: Path, rules: Rules = ALL_FILES) -> list[Unit]:
+    """All units in the folder, oldest change first; at equal age those without a number come last.
 
-    Links that lead out of the folder are ignored. Raises OSError.
+    Names that begin with a dot, temporary names, and links that lead out of the folder are ignored.
+    Raises OSError.
     """
-    units = []
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if not is_unit(path.name):
-            continue
-        with contextlib.suppress(FileNotFoundError):  # the program removes its old ones
-            files = tuple(sorted(_files(folder, path), key=lambda file: file.path))
-            if files:
-                units.append(Unit(path.name, files))
-    return sorted(units, key=lambda unit: (unit.changed_ns, step_number(unit.name) is None))
+    if not folder.is_dir():
+        return []
+    units = _units_in(_Tree(folder, rules), folder)
+    return sorted(units, key=lambda unit: (unit.changed_ns, unit.number is None))
 
 
-def newest_unit(folder: Path) -> str:
-    """Path of the newest unit that is not broken; "" if there is none. Raises OSError."""
+def newest_unit(folder: Path, rules: Rules = ALL_FILES) -> str:
+    """Path of the newest checkpoint that is not broken; "" if there is none. Raises OSError.
+
+    It is the most recently modified one of those with a number in their name or a checkpoint's
+    suffix, and only if there are none, of all others.
+    """
     usable = [
-        unit for unit in find_units(folder) if inspect_unit(folder, unit) is not UnitState.BROKEN
+        unit
+        for unit in find_units(folder, rules)
+        if not unit.is_log
+        and not unit.is_pointer
+        and inspect_unit(folder, unit) is not UnitState.BROKEN
     ]
-    return str(folder / usable[-1].name) if usable else ""
+    likely = [unit for unit in usable if looks_like_checkpoint(unit)] or usable
+    newest = max(likely, key=lambda unit: unit.modified_ns, default=None)
+    return "" if newest is None else str(folder / newest.name)
 
 
-def is_unit(name: str) -> bool:
-    """Whether a checkpoint may have this name."""
-    return not name.startswith(".") and (
-        name.endswith(_FILES) or _FOLDER.fullmatch(name) is not None
-    )
+def looks_like_checkpoint(unit: Unit) -> bool:
+    """Whether a program may resume from it, as far as names tell."""
+    return not unit.is_file or unit.number is not None or unit.name.endswith(_CHECKPOINT_SUFFIXES)
 
 
 def step_number(name: str) -> int | None:
-    """The step, epoch or other number in a unit's name; None if there is none."""
-    for pattern in _NUMBERS:
-        if numbers := pattern.findall(name.lower()):
-            return int(numbers[-1])
-    return None
+    """The step, epoch or other number in a name; None if there is none.
+
+    A number behind a word such as `step` counts most, then one at the end of the name that is set
+    off by a separator. Dates, versions and numbers of parts are no steps.
+    """
+    span = _step_span(name.rpartition("/")[2])
+    return None if span is None else int(name.rpartition("/")[2][slice(*span)])
 
 
-def series_name(name: str) -> str:
-    """The name with its numbers replaced by #: equal for successive checkpoints of a program."""
-    return re.sub(r"\d+", "#", name)
+def series_name(path: str) -> str:
+    """The path with its step replaced by #: equal for successive checkpoints of a program."""
+    parent, slash, name = path.rpartition("/")
+    span = _step_span(name)
+    return path if span is None else f"{parent}{slash}{name[: span[0]]}#{name[span[1] :]}"
+
+
+def _step_span(name: str) -> tuple[int, int] | None:
+    lower = name.lower()
+    for pattern in _STEPS:
+        if matches := list(pattern.finditer(lower)):
+            return _checked_span(lower, matches[-1].span(1))
+    stem = _SUFFIXES.sub("", lower)
+    stem = _DATE.sub(lambda match: "." * len(match[0]), stem)
+    match = _LAST_NUMBER.search(stem) or _ONLY_NUMBER.search(stem)
+    if match is None or match["word"] in _NO_STEPS:
+        return None
+    return match.span("number")
+
+
+def _checked_span(name: str, span: tuple[int, int]) -> tuple[int, int] | None:
+    return span if int(name[slice(*span)]) <= _MAX_STEP else None
 
 
 def inspect_unit(folder: Path, unit: Unit) -> UnitState:
     """Judge a unit's completeness by its content. Raises OSError."""
+    if (folder / f"{unit.name}{UNFINISHED}").exists():
+        return UnitState.BROKEN
+    if not unit.files:
+        return UnitState.COMPLETE
+    if unit.is_file:
+        return _inspect_file(folder / unit.name)
     paths = {file.path.rpartition("/")[2]: folder / file.path for file in unit.files}
     if INCOMPLETE in paths:
         return UnitState.BROKEN
@@ -114,8 +262,8 @@ def inspect_unit(folder: Path, unit: Unit) -> UnitState:
         return UnitState.COMPLETE if _is_json(paths[STATE]) else UnitState.BROKEN
     if METADATA in paths:
         return UnitState.COMPLETE if paths[METADATA].stat().st_size else UnitState.BROKEN
-    if len(unit.files) == 1 and unit.files[0].path == unit.name:
-        return _inspect_file(folder / unit.name)
+    if ORBAX in paths or _is_named_by_pointer(folder, unit):
+        return UnitState.COMPLETE
     return UnitState.UNKNOWN
 
 
@@ -135,15 +283,21 @@ class SettleTimer:
         self._last_seen[unit.name] = (unit, since)
         return now - since
 
+    def forget_all_but(self, units: Sequence[Unit]) -> None:
+        """Drop the times of units that are gone."""
+        names = {unit.name for unit in units}
+        self._last_seen = {name: entry for name, entry in self._last_seen.items() if name in names}
+
 
 def is_ready(state: UnitState, quiet_s: float, *, ended: bool) -> bool:
     """Whether to save a unit that no process has open for writing.
 
-    `ended` means that the program has ended: then provably complete units need no waiting.
+    `ended` means that the program has ended by itself and left nothing half-written: nothing needs
+    waiting for then.
     """
-    if state is UnitState.COMPLETE:
-        return ended or quiet_s >= SETTLED_S
-    return state is UnitState.UNKNOWN and quiet_s >= QUIET_S
+    if state is UnitState.BROKEN:
+        return False
+    return ended or quiet_s >= (SETTLED_S if state is UnitState.COMPLETE else QUIET_S)
 
 
 def files_open_for_writing(folder: Path, proc: Path = Path("/proc")) -> set[str]:
@@ -172,22 +326,108 @@ def _writes(info: str) -> bool:
     return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
-def _files(folder: Path, path: Path) -> Iterator[File]:
-    folder_prefix = os.path.realpath(folder) + "/"
-    if not os.path.realpath(path).startswith(folder_prefix):
-        return
-    if not path.is_dir():
-        yield _file(folder, path)
-        return
-    for parent, _, names in os.walk(path):
-        for name in names:
-            if os.path.realpath(Path(parent) / name).startswith(folder_prefix):
-                yield _file(folder, Path(parent) / name)
+class _Tree:
+    """The watched folder, and what is to be saved of it."""
+
+    def __init__(self, folder: Path, rules: Rules) -> None:
+        self.folder, self.rules = folder, rules
+        self._prefix = os.path.realpath(folder) + "/"
+
+    def file(self, path: Path) -> File | None:
+        """The file's snapshot, unless it is none, or not to be saved."""
+        relative = path.relative_to(self.folder).as_posix()
+        stat = path.lstat()
+        if not _is_regular(stat.st_mode) or not self.rules.wants(relative):
+            return None
+        return File(
+            path=relative,
+            size=stat.st_size,
+            changed_ns=max(stat.st_mtime_ns, stat.st_ctime_ns),
+            inode=stat.st_ino,
+            modified_ns=stat.st_mtime_ns,
+            mode=stat.st_mode & 0o777,
+        )
+
+    def link(self, path: Path) -> Link | None:
+        """The link, unless it leads out of the folder or is not to be saved."""
+        relative = path.relative_to(self.folder).as_posix()
+        target = str(path.readlink())
+        place = os.path.normpath(os.path.join(os.path.realpath(path.parent), target))  # noqa: PTH118
+        if not f"{place}/".startswith(self._prefix) or not self.rules.wants(relative):
+            return None
+        if target.startswith("/"):  # the folder is elsewhere on the next machine
+            target = os.path.relpath(place, os.path.realpath(path.parent))
+        return Link(relative, target, path.lstat().st_ctime_ns)
 
 
-def _file(folder: Path, path: Path) -> File:
-    stat = path.stat()
-    return File(path.relative_to(folder).as_posix(), stat.st_size, stat.st_mtime_ns, stat.st_ino)
+def _units_in(tree: _Tree, container: Path) -> Iterator[Unit]:
+    for entry in sorted(_entries(container), key=lambda entry: entry.name):
+        if entry.name.startswith(".") or entry.name in _IGNORED:
+            continue
+        path = Path(entry.path)
+        with contextlib.suppress(FileNotFoundError):  # the program removes its old ones
+            if _matches_any(entry.name, _TEMPORARY) or entry.name.endswith(UNFINISHED):
+                continue
+            if entry.is_dir(follow_symlinks=False) and not _is_checkpoint_folder(path):
+                yield from _units_in(tree, path)
+            elif unit := _unit(tree, path):
+                yield unit
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
+
+
+def _unit(tree: _Tree, path: Path) -> Unit | None:
+    files: list[File] = []
+    links: list[Link] = []
+    for entry in _below(path):
+        if entry.is_symlink():
+            links += filter(None, [tree.link(entry)])
+        else:
+            files += filter(None, [tree.file(entry)])
+    if not files and not links:
+        return None
+    return Unit(
+        path.relative_to(tree.folder).as_posix(),
+        tuple(sorted(files, key=lambda file: file.path)),
+        tuple(sorted(links, key=lambda link: link.path)),
+    )
+
+
+def _below(path: Path) -> Iterator[Path]:
+    if path.is_symlink() or not path.is_dir():
+        yield path
+        return
+    for parent, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if name not in _IGNORED]
+        links = [name for name in folders if Path(parent, name).is_symlink()]
+        for name in (*names, *links):
+            yield Path(parent, name)
+
+
+def _is_checkpoint_folder(path: Path) -> bool:
+    name = path.name
+    if any(pattern.search(name.lower()) for pattern in _STEPS):
+        return True
+    if _NUMBERED_FOLDER.fullmatch(name) and step_number(name) is not None:
+        return True
+    entries = _entries(path)
+    if MARKERS.isdisjoint(entry.name for entry in entries):
+        return False
+    # A run's own folder may have a config.json beside the folder of its checkpoints.
+    return not any(
+        entry.is_dir(follow_symlinks=False) and _is_checkpoint_folder(Path(entry.path))
+        for entry in entries
+    )
+
+
+def _is_regular(mode: int) -> bool:
+    return mode & 0o170000 == 0o100000  # S_IFREG
 
 
 def _is_json(path: Path) -> bool:
@@ -197,10 +437,57 @@ def _is_json(path: Path) -> bool:
         return False
 
 
+def _is_named_by_pointer(folder: Path, unit: Unit) -> bool:
+    """Whether a file beside the unit, written after it, names it as the newest checkpoint."""
+    path = folder / unit.name
+    for name in _POINTERS:
+        with contextlib.suppress(OSError, ValueError):
+            pointer = path.parent / name
+            stat = pointer.stat()
+            if stat.st_size > SMALL_BYTES or stat.st_mtime_ns < unit.modified_ns:
+                continue
+            text = pointer.read_text("utf-8").strip()
+            if text == path.name or (text.isdecimal() and int(text) == step_number(path.name)):
+                return True
+    return False
+
+
 def _inspect_file(path: Path) -> UnitState:
+    size = path.stat().st_size
     with path.open("rb") as file:
-        magic = file.read(len(_ZIP))
-    if magic != _ZIP:
-        return UnitState.UNKNOWN if magic else UnitState.BROKEN
-    # A zip file's index is at its end, so a truncated one is not recognised.
-    return UnitState.COMPLETE if zipfile.is_zipfile(path) else UnitState.BROKEN
+        head = file.read(8)
+    if not head:
+        return UnitState.BROKEN if path.name.endswith(_CHECKPOINT_SUFFIXES) else UnitState.COMPLETE
+    if head[:4] == _ZIP:
+        # A zip file's index is at its end, so a truncated one is not recognised.
+        return UnitState.COMPLETE if zipfile.is_zipfile(path) else UnitState.BROKEN
+    if path.name.endswith(".safetensors"):
+        return UnitState.COMPLETE if _is_whole_safetensors(path, size) else UnitState.BROKEN
+    return UnitState.COMPLETE if size <= SMALL_BYTES else UnitState.UNKNOWN
+
+
+def _is_whole_safetensors(path: Path, size: int) -> bool:
+    """Whether the file is as long as its header says: 8 bytes, the header, the tensors."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length)) if length < size else {}
+        ends = [
+            tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"
+        ]
+    except (ValueError, KeyError, TypeError, IndexError, struct.error):
+        return False
+    return bool(ends) and 8 + length + max(ends) == size
+
+
+def _matches(path: str, pattern: str) -> bool:
+    if "/" in pattern:
+        return fnmatchcase(path, pattern.removeprefix("./").rstrip("/")) or fnmatchcase(
+            path, pattern.removeprefix("./").rstrip("/") + "/*"
+        )
+    return any(fnmatchcase(part, pattern) for part in path.split("/"))
+
+
+def _matches_any(path: str, patterns: Sequence[str]) -> bool:
+    name = path.rpartition("/")[2]
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

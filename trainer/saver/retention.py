@@ -33,10 +33,17 @@ class ReadBack:
     has_more: bool = False  # another call may delete more
     verified: HeadRef | None = None  # newest completely read back
     pinned_up_to: HeadRef | None = None  # milestones up to here are pinned
+    intact: set[tuple[str, str]] = field(default_factory=set)  # (store, key) of shards read back
 
     def begin(self, store: ObjectStore, ref: HeadRef) -> None:
-        """Start with this checkpoint. Raises the errors of `read_manifest`."""
-        self.remaining = deque(all_chunks(read_manifest(store, ref)))
+        """Start with this checkpoint; shards that an earlier one shares are not read again.
+
+        Raises the errors of `read_manifest`.
+        """
+        chunks = all_chunks(read_manifest(store, ref))
+        self.remaining = deque(
+            chunk for chunk in chunks if (chunk.shard.store, chunk.shard.key) not in self.intact
+        )
         self.ref = ref
 
     def resume(self, store: ObjectStore, may_continue: Callable[[], bool]) -> bool:
@@ -51,7 +58,9 @@ class ReadBack:
                 return False
             read_chunk(store, self.remaining[0])
             self.remaining.popleft()
-        read_manifest(store, self.ref)  # deleted first if somebody removes the checkpoint
+        # Its manifest is deleted first if somebody removes the checkpoint.
+        manifest = read_manifest(store, self.ref)
+        self.intact = {(shard.store, shard.key) for shard in manifest.shards}
         self.verified = self.ref
         return True
 
@@ -94,14 +103,17 @@ def remove_old(
     may_continue: Callable[[], bool],
     keep_every_steps: int = 0,
     read_back: ReadBack | None = None,
+    *,
+    shares_shards: bool = False,
 ) -> int:
     """Delete all but the newest `keep` checkpoints of HEAD's history; return the number of objects.
 
     Pinned checkpoints stay (`spotctl ckpt pin`), and a pin that cannot be read keeps everything.
     The first checkpoint of each `keep_every_steps` (0: none) is pinned here, so that it stays too.
 
-    Uncommitted data is deleted as well: all of older generations, and of this generation only steps
-    below HEAD's, because another machine of this generation may be writing later ones.
+    With `shares_shards` manifests may name shards in the folders of other checkpoints; those of the
+    checkpoints that stay are not deleted. Uncommitted data is: all of older generations, and of
+    this generation only steps below HEAD's, because another machine may be writing later ones.
 
     Nothing is deleted before the newest checkpoint has been read back and verified, or once HEAD
     belongs to another generation. `may_continue` is called in between and can end the work early.
@@ -125,7 +137,7 @@ def remove_old(
     errors: list[StoreError] = []
     if read.ref not in _chain(head):
         read.reset()
-        garbage = _find_garbage(fence, head, 0, keep, keep_every_steps)
+        garbage = _find_garbage(fence, head, 0, keep, keep_every_steps, shares_shards=shares_shards)
         if not (garbage.objects or garbage.pins_due):
             read.pinned_up_to = head.current
             return _deleted(0, garbage.errors)
@@ -137,8 +149,8 @@ def remove_old(
         read.has_more = True
         return _deleted(0, errors)
     at = _chain(head).index(read.ref)
-    garbage = _find_garbage(fence, head, at, keep, keep_every_steps)
-    count, complete = _remove(fence, garbage, may_go_on)
+    garbage = _find_garbage(fence, head, at, keep, keep_every_steps, shares_shards=shares_shards)
+    count, complete = _remove(fence, garbage, may_go_on, shares_shards=shares_shards)
     read.has_more = not complete or at > 0
     if complete:
         read.pinned_up_to = read.ref
@@ -171,7 +183,9 @@ def _exists(store: ObjectStore, key: str) -> bool:
     return True
 
 
-def _remove(fence: Fence, garbage: _Garbage, may_go_on: Callable[[], bool]) -> tuple[int, bool]:
+def _remove(
+    fence: Fence, garbage: _Garbage, may_go_on: Callable[[], bool], *, shares_shards: bool
+) -> tuple[int, bool]:
     """Delete the garbage; return the number of objects deleted and whether it was all.
 
     A full store takes no pin, so pins are written again once space has been freed.
@@ -181,9 +195,14 @@ def _remove(fence: Fence, garbage: _Garbage, may_go_on: Callable[[], bool]) -> t
     with suppress(StoreError, OSError):
         _write_pins(store, fence.job_id, garbage.pins_due)
     # Keep everything that is pinned by now.
-    pinned = {f"{pin.folder}/" for pin in _pins(store, fence.job_id)}
-    protected = tuple(pinned | {f"{_folder_of(ref)}/" for ref in garbage.pins_due})
-    objects = [(url, key) for url, key in garbage.objects if not key.startswith(protected)]
+    refs = [*(pin.ref for pin in _pins(store, fence.job_id)), *garbage.pins_due]
+    protected = tuple(f"{_folder_of(ref)}/" for ref in refs)
+    shared = _shards_of(store, refs) if shares_shards else set()
+    objects = [
+        (url, key)
+        for url, key in garbage.objects
+        if not key.startswith(protected) and (url, key) not in shared
+    ]
     for manifests in (True, False):  # manifests first: a checkpoint needs one
         for url, key in objects:
             if key.endswith(_MANIFEST) is manifests:
@@ -212,7 +231,28 @@ def _folder_of(ref: HeadRef) -> str:
     return ref.manifest.rpartition("/")[0]
 
 
-def _find_garbage(fence: Fence, head: Head, at: int, keep: int, keep_every_steps: int) -> _Garbage:
+def _shards_of(store: ObjectStore, refs: Iterable[HeadRef]) -> set[tuple[str, str]]:
+    """Return (store URL, key) of the shards that these checkpoints need; "" is the authority.
+
+    A checkpoint that is gone or damaged needs none. Raises store errors.
+    """
+    shards: set[tuple[str, str]] = set()
+    for ref in refs:
+        with suppress(NotFoundError, CorruptError):
+            manifest = read_manifest(store, ref)
+            shards |= {(shard.store, shard.key) for shard in manifest.shards}
+    return shards
+
+
+def _find_garbage(
+    fence: Fence,
+    head: Head,
+    at: int,
+    keep: int,
+    keep_every_steps: int,
+    *,
+    shares_shards: bool,
+) -> _Garbage:
     """Find what is older than the checkpoint at index `at` of HEAD's history.
 
     Raises WireError, and the errors of the authority store.
@@ -229,6 +269,9 @@ def _find_garbage(fence: Fence, head: Head, at: int, keep: int, keep_every_steps
             errors.append(error)
         else:
             objects += [(url, key) for key in keys]
+    if shares_shards and objects:
+        needed = _shards_of(store, chain[: max(keep, at + 1)])
+        objects = [entry for entry in objects if entry not in needed]
     pins = _pins(store, job_id) if keep_every_steps else []
     due = milestones(chain[at:], pins, keep_every_steps) if keep_every_steps else []
     return _Garbage(objects, due, errors)

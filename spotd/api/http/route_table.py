@@ -467,6 +467,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         query={
             "name": {**_TEXT, "description": "A step or a pin; the newest where it is empty"},
             "first": {**_NUMBER, "description": "The first shard that is wanted"},
+            "unit": {**_TEXT, "description": "Only this checkpoint of a program's folder"},
         },
         sends=Content.BYTES,
     ),

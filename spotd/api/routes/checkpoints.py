@@ -45,13 +45,15 @@ def list_checkpoints(call: ApiRequest) -> dict[str, Any]:
 
 
 def _item(call: ApiRequest, checkpoints: CheckpointList, saved: StoredCheckpoint) -> dict[str, Any]:
-    manifest = saved.manifest
+    manifest, files = saved.manifest, saved.files
     return {
         "step": saved.ref.step,
         "generation": saved.ref.generation,
         "created_at": iso(manifest.created_at_us) if manifest else None,
         "age_s": round((call.now_us - manifest.created_at_us) / 1e6, 1) if manifest else None,
         "bytes": sum(shard.size for shard in manifest.shards) if manifest else 0,
+        "numbered": files is None or files.number is not None,
+        "units": [] if files is None or manifest is None else _units(manifest, files),
         "shards": len(manifest.shards) if manifest else 0,
         "stores": list(manifest.stores) if manifest else [],
         "newest": saved == checkpoints.newest,
@@ -60,6 +62,15 @@ def _item(call: ApiRequest, checkpoints: CheckpointList, saved: StoredCheckpoint
         "digest": saved.ref.digest,
         "problem": saved.problem,
     }
+
+
+def _units(manifest: wire.Manifest, files: wire.SavedFolder) -> list[dict[str, Any]]:
+    """The program's own checkpoints and files in it, the newest one first."""
+    units = dict.fromkeys(reversed(files.units), 0)
+    for file, stream in zip(files.files, manifest.streams, strict=True):
+        units[file.unit] += stream.size
+    names = sorted(units, key=lambda name: name != files.newest)
+    return [{"name": name, "bytes": units[name]} for name in names]
 
 
 def verify_checkpoint(call: ApiRequest) -> dict[str, Any]:
@@ -90,9 +101,9 @@ def verify_checkpoint(call: ApiRequest) -> dict[str, Any]:
 
 def pull_checkpoint(call: ApiRequest) -> Iterator[bytes]:
     """A line of JSON (which checkpoint), its manifest, and its shards from number `first` on, as
-    one run of bytes."""
+    one run of bytes. With `unit` only the shards of that unit of a program's folder."""
     objects, _, saved = _find_checkpoint(call, call.query.get("name", ""))
-    first = call.number("first", 0, 0, 1 << 31)
+    first, unit = call.number("first", 0, 0, 1 << 31), call.query.get("unit", "")
     if saved.manifest is None:
         raise conflict(f"step {saved.ref.step} {saved.problem}", "spotctl ckpt ls names the others")
     data = read_manifest_bytes(objects, saved.ref)
@@ -101,7 +112,11 @@ def pull_checkpoint(call: ApiRequest) -> Iterator[bytes]:
     header = (
         json.dumps({**fields, "digest": ref.digest, "bytes": len(data)}).encode() + b"\n" + data
     )
-    shards = saved.manifest.shards[first:]
+    try:
+        shards = wire.shards_of_unit(saved.manifest, unit)[first:]
+    except KeyError:
+        message = f"step {saved.ref.step} has no {unit!r}"
+        raise not_found(message, "spotctl ckpt ls -o json names the units of each") from None
 
     def run() -> Iterator[bytes]:
         yield header
@@ -171,7 +186,7 @@ def remove_checkpoint(call: ApiRequest) -> dict[str, Any]:
         )
         raise conflict(message, f"spotctl cancel {job.name} first, or wait for its next checkpoint")
     try:
-        count = remove(objects, job.id, saved)
+        count = remove(objects, job.id, saved, checkpoints.shards_except(saved))
     except DamagedError as error:
         raise conflict(
             str(error), "find out who wrote it: `spotctl audit`, and the machine's log"

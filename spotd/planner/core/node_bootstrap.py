@@ -99,6 +99,8 @@ def start_document(
         suspect=str(data.get("suspect", "")),
         keep_every_steps=spec.checkpoint.keep_every_steps,
         directory=spec.checkpoint.directory,
+        include=spec.checkpoint.include,
+        exclude=spec.checkpoint.exclude,
         caches=spec.caches,
         cache_bytes=spec.cache_bytes,
         stop_grace_s=spec.stop_grace_s,

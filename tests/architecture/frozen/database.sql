@@ -235,6 +235,7 @@ CREATE TABLE checkpoints (
 	write_s FLOAT DEFAULT 0 NOT NULL,
 	near_bytes BIGINT DEFAULT 0 NOT NULL,
 	removed_at_us BIGINT DEFAULT 0 NOT NULL,
+	shared_bytes BIGINT DEFAULT 0 NOT NULL,
 	CONSTRAINT pk_checkpoints PRIMARY KEY (job_id, manifest),
 	CONSTRAINT fk_checkpoints_job_id FOREIGN KEY(job_id) REFERENCES jobs (id)
 )
@@ -755,6 +756,7 @@ CREATE TABLE checkpoints (
 	write_s FLOAT(53) DEFAULT 0 NOT NULL,
 	near_bytes BIGINT DEFAULT 0 NOT NULL,
 	removed_at_us BIGINT DEFAULT 0 NOT NULL,
+	shared_bytes BIGINT DEFAULT 0 NOT NULL,
 	CONSTRAINT pk_checkpoints PRIMARY KEY (job_id, manifest),
 	CONSTRAINT fk_checkpoints_job_id FOREIGN KEY(job_id) REFERENCES jobs (id)
 )
@@ -1038,4 +1040,4 @@ CREATE TABLE segments (
 
 CREATE INDEX ix_segments_job ON segments (job_id, cost_microusd)
 CREATE UNIQUE INDEX uq_segments_running ON segments (node_id) WHERE end_us = 0
-('0001', '0002', '0003', '0004', '0005', '0006', '0007', '0008', '0009', '0010', '0011', '0012', '0013', '0014', '0015', '0016', '0017', '0018', '0019', '0020', '0021', '0022', '0023', '0024', '0025', '0026', '0027')
+('0001', '0002', '0003', '0004', '0005', '0006', '0007', '0008', '0009', '0010', '0011', '0012', '0013', '0014', '0015', '0016', '0017', '0018', '0019', '0020', '0021', '0022', '0023', '0024', '0025', '0026', '0027', '0028')

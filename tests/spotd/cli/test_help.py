@@ -24,6 +24,7 @@ from tests.spotd.api.images import image
 from tests.spotd.api.rig import Rig, story
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.cli.saves import Saver
+from tests.trainer.directory.rig import Generation, write_hf
 
 EXAMPLES = Path("examples").absolute()
 HISTORIES = Path("tests/fuzz/corpus/history").absolute()
@@ -118,6 +119,19 @@ def examples() -> Iterator[str]:
                 yield line
 
 
+def save_checkpoints(rig: Rig, job_id: str, arguments: list[str], *, folder: Path) -> None:
+    """Save what the example of `spotctl ckpt` counts on."""
+    saver = Saver(rig, job_id)
+    pinned = saver.save(12_000)
+    saver.save(12_010)
+    if arguments[1] != "rm":
+        saver.store.put(pin_key(job_id, "best"), Pin("best", pinned).to_bytes())
+    if "checkpoint-256" in arguments:
+        program = Generation(folder / "machine", saver.store, 2, job=job_id).start()
+        write_hf(program.folder, 256)
+        program.settle()
+
+
 @pytest.mark.parametrize("line", list(dict.fromkeys(examples())))
 def test_examples_run(
     rig: Rig,
@@ -157,11 +171,7 @@ def test_examples_run(
         assert spotctl(rig, "secret", "set", "HF_TOKEN") == 0
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"value")))
     if arguments[0] == "ckpt":
-        saver = Saver(rig, job_id)
-        pinned = saver.save(12_000)
-        saver.save(12_010)
-        if arguments[1] != "rm":
-            saver.store.put(pin_key(job_id, "best"), Pin("best", pinned).to_bytes())
+        save_checkpoints(rig, job_id, arguments, folder=folder)
     if arguments[0] == "user":
         monkeypatch.setattr("spotd.api.routes.users._uid", lambda name: 7000 + len(name))
         rig.store.users.disable(DisabledUser("mallory", -1, 1, "ada"))

@@ -6,14 +6,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from providers.catalogs.storage import storage_prices
+from providers.stores.bucket import PART_BYTES
 from spotd.domain.job import CheckpointSpec
 from spotd.domain.market import Market
 from spotd.domain.node import Node
 from spotd.domain.units import S
-from spotd.store.checkpoint_costs import Window, restores, storage
+from spotd.store.checkpoint_costs import MONTH_H, Window, restores, storage
 from spotd.store.checkpoints import CheckpointRow
-from spotd.store.storage_costs import egress, extras_of, requests
+from spotd.store.storage_costs import COMMIT_WRITES, egress, extras_of, requests
 from tests.spotd.planner.build import job, market, node, offer, spec
 
 GB = 10**9
@@ -49,6 +52,39 @@ def test_what_is_kept_beside_the_machine_left_nothing() -> None:
         [],
         [],
     )
+
+
+def test_what_a_checkpoint_shares_with_an_earlier_one_is_uploaded_and_stored_once() -> None:
+    """A folder of 100 GB of which 10 change: the store has the union of the two that are kept."""
+    near = replace(offer("c-1a"), cloud="gcp", region="us-central1")
+    machine = node(offer=near, claimed_at_us=S)
+    saving = job(spec=spec(checkpoint=CheckpointSpec("s3://b/x", "none", keep=2)))
+    there = market((near,), places={"s3://b": ("aws", "us-east-2")}, leaving={"gcp": 120_000})
+    first = {machine.generation: machine}
+    rows = [
+        replace(
+            moved()[2][0],
+            step=step,
+            manifest=f"m{step}",
+            committed_at_us=step * HOUR,
+            near_bytes=0,
+            shared_bytes=0 if step == 1 else 90 * GB,
+        )
+        for step in (1, 2, 3)
+    ]
+    window = Window(0, 9 * HOUR)
+    [item], _ = egress(saving, first, rows, there, window)
+    assert item.quantity == 100 + 10 + 10
+    [stored], _ = storage(saving, first, rows, window, 4 * HOUR)
+    gb_hours = 100 + (100 + 10) + (100 + 10)  # one checkpoint in the first hour, then two
+    assert stored.quantity == pytest.approx(gb_hours * GB / 2**30 / MONTH_H)
+    written = [
+        item.quantity
+        for item in requests(saving, first, rows, there, window)
+        if item.what.startswith("writes")
+    ]
+    parts = [-(-size * GB // PART_BYTES) for size in (100, 10, 10)]
+    assert written == [sum(parts) + 3 * COMMIT_WRITES]
 
 
 AWS = replace(offer("c-1a"), cloud="aws", region="us-east-2")

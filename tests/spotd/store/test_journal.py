@@ -148,6 +148,15 @@ def test_no_more_of_a_checkpoint_is_near_its_machine_than_there_is_of_it(store: 
     assert [row.near_bytes for row in store.checkpoints.rows("j1")] == [10, 9]
 
 
+def test_what_a_checkpoint_uploaded_is_told_from_what_it_shares(store: Store) -> None:
+    placed(store)
+    saves = [_checkpoint(2), _checkpoint(4, new_bytes=3), _checkpoint(6, new_bytes=99)]
+    store.journal.record([said(*saves, _checkpoint(8, new_bytes=3, near_bytes=9))])
+    rows = store.checkpoints.rows("j1")
+    assert [row.new_bytes for row in rows] == [10, 3, 10, 3]
+    assert [row.near_bytes for row in rows] == [0, 0, 0, 3]
+
+
 def test_entries_count_once_however_often_they_arrive(store: Store) -> None:
     placed(store)
     batch = said(("hello", {}), _progress(1), _progress(2), _checkpoint(2))

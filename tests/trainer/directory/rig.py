@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from providers.stores.base import ObjectStore
-from trainer.directory.sync import DirectorySync
-from trainer.directory.units import STATE
+from trainer.directory.sync import DirectorySettings, DirectorySync
+from trainer.directory.units import ALL_FILES, STATE, Rules
 from trainer.fence import Fence
 
 LONG_S = 60.0
@@ -34,19 +34,26 @@ class Generation:
     """A generation on its own machine, with the journal entries it reported."""
 
     def __init__(
-        self, root: Path, store: ObjectStore, generation: int = 1, *, keep: int = 3, every: int = 0
+        self,
+        root: Path,
+        store: ObjectStore,
+        generation: int = 1,
+        *,
+        keep: int = 3,
+        every: int = 0,
+        rules: Rules = ALL_FILES,
+        job: str = "job",
     ) -> None:
         self.folder = root / f"g{generation}"
         self.store, self.clock = store, Clock()
         self.reports: list[tuple[str, Mapping[str, Any]]] = []
-        self.fence = Fence(store, "job", generation, f"owner-{generation}", sleep=lambda _: None)
-        self.directory = self._make(keep, every)
+        self.fence = Fence(store, job, generation, f"owner-{generation}", sleep=lambda _: None)
+        self.settings = DirectorySettings(self.folder, keep, every, rules)
+        self.directory = self._make()
 
-    def _make(self, keep: int = 3, every: int = 0) -> DirectorySync:
+    def _make(self) -> DirectorySync:
         return DirectorySync(
-            self.folder,
-            keep,
-            every,
+            self.settings,
             lambda: self.fence,
             lambda kind, data: self.reports.append((kind, data)),
             pause=self.clock.pause,
@@ -59,7 +66,7 @@ class Generation:
 
     def restart(self) -> None:
         """Replace the agent on the same machine, while the program keeps running."""
-        self.fence = Fence(self.store, "job", self.fence.generation, self.fence.owner)
+        self.fence = Fence(self.store, self.fence.job_id, self.fence.generation, self.fence.owner)
         self.directory = self._make()
 
     def settle(self, seconds: float = LONG_S) -> None:
@@ -73,6 +80,22 @@ class Generation:
 
     def errors(self) -> list[str]:
         return [data["error"] for kind, data in self.reports if kind == "checkpoint_failed"]
+
+    def checkpoints(self) -> list[Path]:
+        """The folders named checkpoint-N, by name."""
+        return sorted(self.folder.glob("checkpoint-*"))
+
+    def size(self, name: str) -> int:
+        """Bytes of a folder's files."""
+        return sum(
+            path.stat().st_size for path in (self.folder / name).rglob("*") if path.is_file()
+        )
+
+    def skipped(self) -> list[str]:
+        return [data["error"] for kind, data in self.reports if kind == "checkpoint_skipped"]
+
+    def steps(self) -> list[int]:
+        return [data["step"] for kind, data in self.reports if kind == "checkpoint"]
 
     def units(self) -> list[str]:
         names = (path.name for path in self.folder.iterdir())

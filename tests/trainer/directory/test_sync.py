@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,21 @@ import pytest
 from providers.stores.base import StoreUnavailableError
 from providers.stores.local import LocalStore
 from providers.stores.multi_store import MultiStore
-from spotd.wire import CHECKPOINT, CHECKPOINT_FAILED, CHECKPOINT_SKIPPED, parse_manifest
+from spotd.wire import (
+    CHECKPOINT,
+    CHECKPOINT_FAILED,
+    CHECKPOINT_SKIPPED,
+    Manifest,
+    SavedFile,
+    SavedFolder,
+    Stream,
+    parse_manifest,
+)
 from tests.fixtures.late import LateStore
 from tests.trainer.directory.rig import Generation, torch_file, write_hf
 from tests.trainer.saver.rig import Gate
 from trainer.directory import archive
-from trainer.directory.units import STATE
+from trainer.directory.units import STATE, File
 from trainer.fence import FencedError, read_head
 from trainer.saver.reader import CorruptError
 from trainer.saver.shard_store import MAX_FAILURES
@@ -88,36 +98,38 @@ def test_a_file_that_changes_while_it_is_saved_is_no_checkpoint(
 ) -> None:
     generation = Generation(tmp_path, store).start()
     path = write_hf(generation.folder, 50)
-    digest = archive.digest_unit
+    digest = archive.digest_file
 
-    def and_then_change(*args: object) -> object:
-        streams = digest(*args)  # type: ignore[arg-type]
-        was = (path / "optimizer.pt").stat()
-        (path / "optimizer.pt").write_text("other text 50"[: was.st_size])
-        os.utime(path / "optimizer.pt", ns=(was.st_mtime_ns, was.st_mtime_ns))  # as if not
-        return streams
+    def and_then_change(folder: Path, file: File) -> Stream:
+        stream = digest(folder, file)
+        if file.path.endswith(STATE):  # the last one
+            was = (path / "optimizer.pt").stat()
+            (path / "optimizer.pt").write_text("other text 50"[: was.st_size])
+            os.utime(path / "optimizer.pt", ns=(was.st_mtime_ns, was.st_mtime_ns))  # as if not
+        return stream
 
-    monkeypatch.setattr(archive, "digest_unit", and_then_change)
+    monkeypatch.setattr(archive, "digest_file", and_then_change)
     generation.settle()
     assert generation.kinds() == []
     assert (generation.fence.head and generation.fence.head.current) is None
-    monkeypatch.setattr(archive, "digest_unit", digest)
+    monkeypatch.setattr(archive, "digest_file", digest)
     generation.settle()
     assert generation.kinds() == [CHECKPOINT]
 
 
-def test_one_that_is_removed_while_it_is_saved_is_told_of(
+def test_one_that_is_removed_while_it_is_saved_is_reported(
     tmp_path: Path, store: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generation = Generation(tmp_path, store).start()
-    path, digest = write_hf(generation.folder, 50), archive.digest_unit
+    path, digest = write_hf(generation.folder, 50), archive.digest_file
 
-    def and_then_remove(*args: object) -> object:
-        streams = digest(*args)  # type: ignore[arg-type]
-        shutil.rmtree(path)
-        return streams
+    def and_then_remove(folder: Path, file: File) -> Stream:
+        stream = digest(folder, file)
+        if file.path.endswith(STATE):
+            shutil.rmtree(path)
+        return stream
 
-    monkeypatch.setattr(archive, "digest_unit", and_then_remove)
+    monkeypatch.setattr(archive, "digest_file", and_then_remove)
     generation.settle()
     assert "keep more of its checkpoints" in generation.errors()[0]
 
@@ -156,7 +168,7 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, store: Gate, damage: str) 
     write_hf(second.folder, 15)
     second.settle()
     assert second.kinds() == [CHECKPOINT_SKIPPED, CHECKPOINT], "it goes on behind what is good"
-    assert Generation(tmp_path, store, 3).start().units() == ["checkpoint-15"]
+    assert Generation(tmp_path, store, 3).start().units() == ["checkpoint-10", "checkpoint-15"]
 
 
 def test_where_none_is_good_nothing_begins_afresh(tmp_path: Path, store: Gate) -> None:
@@ -185,7 +197,7 @@ def test_a_zombie_saves_nothing(tmp_path: Path, store: Gate) -> None:
     assert old.kinds() == [CHECKPOINT]
 
 
-def test_of_each_series_the_newest_is_restored_and_the_newest_of_all_is_the_youngest(
+def test_the_whole_folder_is_restored_and_the_newest_of_all_is_the_youngest(
     tmp_path: Path, store: Gate
 ) -> None:
     first = Generation(tmp_path, store, keep=4).start()
@@ -196,9 +208,10 @@ def test_of_each_series_the_newest_is_restored_and_the_newest_of_all_is_the_youn
             (first.folder / "last.ckpt").write_bytes(torch_file("at 10"))
             first.settle()
     second = Generation(tmp_path, store, 2).start()
-    assert second.units() == ["epoch=0-step=20.ckpt", "last.ckpt"]
+    assert second.units() == ["epoch=0-step=10.ckpt", "epoch=0-step=20.ckpt", "last.ckpt"]
     at = [(second.folder / name).stat().st_mtime for name in second.units()]
-    assert at[0] > at[1]
+    assert at[0] < at[2] < at[1]
+    assert second.clock.now_s == 0
     (second.folder / "last.ckpt").write_bytes(torch_file("at 20"))
     second.settle()
     third = Generation(tmp_path, store, 3).start()
@@ -222,20 +235,30 @@ def test_a_torn_file_is_not_saved_however_long_it_lies_there(tmp_path: Path, sto
     assert generation.reports == []
 
 
-def test_at_the_end_what_is_whole_is_saved_at_once(tmp_path: Path, store: Gate) -> None:
+def test_at_the_end_everything_is_saved_at_once(tmp_path: Path, store: Gate) -> None:
     generation = Generation(tmp_path, store).start()
     write_hf(generation.folder, 10)
     write_hf(generation.folder, 11, complete=False)
     generation.directory.finish(0.0)
-    assert [data["step"] for _, data in generation.reports] == [10]
+    assert generation.steps() == [11]
     write_hf(generation.folder, 12)
     generation.directory.sync()
     generation.directory.finish(0.0)
     assert len(generation.reports) == 1, "nothing after that"
-    patient = Generation(tmp_path, store, 2).start()
-    write_hf(patient.folder, 20, complete=False)
-    patient.directory.finish()
-    assert [data["step"] for _, data in patient.reports] == [20], "there is time: nobody waits"
+
+
+def test_what_a_killed_program_was_writing_stays_out(tmp_path: Path, store: Gate) -> None:
+    generation = Generation(tmp_path, store).start()
+    write_hf(generation.folder, 10, complete=False)
+    generation.settle(5.0)
+    write_hf(generation.folder, 11)
+    half = write_hf(generation.folder, 12, complete=False)
+    (generation.folder / "latest").write_text("something")
+    generation.directory.finish(0.0, clean=False)
+    assert generation.steps() == [11]
+    again = Generation(tmp_path, store, 2).start()
+    assert again.units() == ["checkpoint-10", "checkpoint-11"], "nor what may refer to it"
+    assert half.exists()
 
 
 def test_while_the_store_is_away_the_newest_waits_and_it_is_told_in_peace(
@@ -286,21 +309,42 @@ def test_a_program_that_begins_afresh_is_told_of_and_overwrites_nothing(
     assert "SPOTD_RESUME" in second.errors()[0]
     write_hf(second.folder, 150)
     second.settle()
-    assert Generation(tmp_path, store, 3).start().units() == ["checkpoint-150"]
+    third = Generation(tmp_path, store, 3).start()
+    assert third.units() == ["checkpoint-100", "checkpoint-150", "checkpoint-50"]
 
 
-def test_what_nobody_verified_is_set_aside(tmp_path: Path, store: Gate) -> None:
+def test_what_an_earlier_program_wrote_and_nobody_verified_is_set_aside(
+    tmp_path: Path, store: Gate
+) -> None:
     first = Generation(tmp_path, store).start()
     write_hf(first.folder, 10)
     first.settle()
+    write_hf(first.folder, 10, text="half")
+    write_hf(first.folder, 20, complete=False)
     second = Generation(tmp_path, store, 2)
-    write_hf(second.folder, 10, text="half")
-    write_hf(second.folder, 20, complete=False)
-    (second.folder / "notes.txt").write_text("mine")
+    second.folder = first.folder  # the same machine
+    second.settings = replace(second.settings, folder=first.folder)
+    second.restart()
     second.start()
-    assert second.units() == ["checkpoint-10", "notes.txt"]
+    assert second.units() == ["checkpoint-10"]
     assert (second.folder / "checkpoint-10" / "optimizer.pt").read_text() == "moments at 10"
     assert (second.folder / ".spotd-aside" / "checkpoint-20" / "optimizer.pt").exists()
+
+
+def test_what_packages_and_setup_brought_stays_and_is_not_saved(
+    tmp_path: Path, store: Gate
+) -> None:
+    first = Generation(tmp_path, store)
+    for generation in (first, Generation(tmp_path, store, 2)):
+        write_hf(generation.folder, 5, text="base model")
+        (generation.folder / "train.py").write_text("the program")
+    first.start()
+    write_hf(first.folder, 10)
+    first.settle()
+    assert first.reports[0][1]["bytes"] == first.size("checkpoint-10")
+    second = Generation(tmp_path, store, 2).start()
+    assert second.units() == ["checkpoint-10", "checkpoint-5", "train.py"]
+    assert (second.folder / "checkpoint-5" / "optimizer.pt").read_text() == "base model"
 
 
 def test_a_first_generation_leaves_what_the_user_brought(tmp_path: Path, store: Gate) -> None:
@@ -315,20 +359,14 @@ def test_a_first_generation_leaves_what_the_user_brought(tmp_path: Path, store: 
 def test_a_manifest_leads_nowhere_else(tmp_path: Path, store: Gate, path: str) -> None:
     first = Generation(tmp_path, store).start()
     write_hf(first.folder, 1)
-    manifest_state = archive.manifest_state
-    with pytest.MonkeyPatch.context() as patch:
-
-        def lie(unit: object, number: object) -> dict[str, object]:
-            body = manifest_state(unit, number)[archive.STATE]  # type: ignore[arg-type]
-            assert isinstance(body, dict)
-            return {archive.STATE: {**body, "paths": [path] * len(body["paths"])}}
-
-        patch.setattr(archive, "manifest_state", lie)
-        patch.setattr(archive, "parse_archived", lambda _: None)
-        first.settle()
-    assert first.kinds() == [CHECKPOINT]
-    with pytest.raises(CorruptError):
-        Generation(tmp_path, store, 2).start()
+    first.settle()
+    streams, _ = first.directory.final_content()
+    saved = SavedFolder("checkpoint-1", 1, (SavedFile(path, "checkpoint-1", 0),) * len(streams))
+    manifest = Manifest("job", 1, 2, 0, 1, streams, state=saved.to_state())
+    first.fence.commit(manifest)
+    second = Generation(tmp_path, store, 2).start()
+    assert len(second.skipped()) == 1
+    assert second.units() == ["checkpoint-1"]
     assert not list(tmp_path.glob("**/x"))
 
 
@@ -338,6 +376,12 @@ def test_one_of_so_many_steps_is_pinned(tmp_path: Path, store: Gate) -> None:
         write_hf(generation.folder, step)
         generation.settle()
     assert steps(store) == [30, 60, 70]
+    second = Generation(tmp_path, store, 2).start()
+    assert [path.name for path in second.checkpoints()] == [
+        f"checkpoint-{n}" for n in (10, 30, 40, 60, 70)
+    ]
+    for path in second.checkpoints():
+        assert contents(path) == contents(generation.folder / path.name)
 
 
 def test_a_half_written_state_is_waited_for(tmp_path: Path, store: Gate) -> None:
@@ -365,7 +409,10 @@ def test_files_go_to_the_store_beside_the_machine(tmp_path: Path, store: Gate) -
     assert contents(second.folder / "checkpoint-50") == contents(path)
     write_hf(second.folder, 60)
     second.settle()
-    assert second.reports[0][1]["near_bytes"] == 0, "it has no store beside it"
+    report = second.reports[0][1]
+    own = [second.folder / "checkpoint-60" / name for name in ("optimizer.pt", STATE)]
+    assert report["near_bytes"] == 0, "it has no store beside it"
+    assert report["new_bytes"] == sum(path.stat().st_size for path in own), "the model is stored"
     third = Generation(tmp_path, both, 3).start()
     east.refusing = 10**6
     write_hf(third.folder, 70)
@@ -391,4 +438,4 @@ def test_a_save_that_landed_late_is_followed_by_the_next(tmp_path: Path) -> None
     refs = [ref for ref in (entry[0].current, *entry[0].previous) if ref]
     assert [ref.step for ref in refs] == [60, 60]
     second = Generation(tmp_path, late, 2).start()
-    assert second.units() == ["checkpoint-60", "step_55.pt"]
+    assert second.units() == ["step_55.pt"]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 from tests.trainer.directory.rig import torch_file, write_hf
 from trainer.directory.units import (
     INCOMPLETE,
     METADATA,
+    SMALL_BYTES,
     STATE,
+    Rules,
     Unit,
     UnitState,
     files_open_for_writing,
@@ -28,16 +32,36 @@ from trainer.directory.units import (
     ("name", "number", "series"),
     [
         ("checkpoint-500", 500, "checkpoint-#"),
-        ("epoch=3-step=1200.ckpt", 1200, "epoch=#-step=#.ckpt"),
-        ("epoch=3-step=1200-v1.ckpt", 1200, "epoch=#-step=#-v#.ckpt"),
+        ("checkpoints/checkpoint-500", 500, "checkpoints/checkpoint-#"),
+        ("epoch=3-step=1200.ckpt", 1200, "epoch=3-step=#.ckpt"),
+        ("epoch=3-step=1200-v1.ckpt", 1200, "epoch=3-step=#-v1.ckpt"),
         ("epoch=3.ckpt", 3, "epoch=#.ckpt"),
         ("ckpt_7.pt", 7, "ckpt_#.pt"),
+        ("ckpt7.pt", 7, "ckpt#.pt"),
+        ("model_50", 50, "model_#"),
+        ("model_200.pt", 200, "model_#.pt"),
+        ("step-50", 50, "step-#"),
+        ("global_step20", 20, "global_step#"),
+        ("iter_0000100", 100, "iter_#"),
+        ("iter_0000100.pth", 100, "iter_#.pth"),
+        ("100", 100, "#"),
+        ("100.npz", 100, "#.npz"),
+        ("model-00100-of-00200.safetensors", None, "model-00100-of-00200.safetensors"),
+        ("Epoch_12_loss_0.31.pth", 12, "Epoch_#_loss_0.31.pth"),
+        ("model.ckpt-1000.data-00000-of-00001", 1000, "model.ckpt-#.data-00000-of-00001"),
+        ("backup.2026-11-28.tar", None, "backup.2026-11-28.tar"),
+        ("run_20261128_103000", None, "run_20261128_103000"),
+        ("resnet50.pth", None, "resnet50.pth"),
+        ("fold_3", None, "fold_3"),
+        ("version_0", None, "version_0"),
+        ("rank_3.pt", None, "rank_3.pt"),
         ("last.ckpt", None, "last.ckpt"),
-        ("last-v1.ckpt", None, "last-v#.ckpt"),
-        ("loss=0.25.ckpt", None, "loss=#.#.ckpt"),
+        ("last-v1.ckpt", None, "last-v1.ckpt"),
+        ("loss=0.25.ckpt", None, "loss=0.25.ckpt"),
+        ("model_90000000000000000000.pt", None, "model_90000000000000000000.pt"),
     ],
 )
-def test_what_a_name_says(name: str, number: int | None, series: str) -> None:
+def test_the_step_in_a_name(name: str, number: int | None, series: str) -> None:
     assert (step_number(name), series_name(name)) == (number, series)
 
 
@@ -46,24 +70,80 @@ def only(folder: Path) -> Unit:
     return unit
 
 
-def test_only_checkpoints_are_found_and_nothing_outside_the_folder(tmp_path: Path) -> None:
+def test_files_and_folders_of_any_name_are_found(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     assert find_units(folder) == []
+    write_hf(folder, 5)
+    for name in ("model.bin", "w.safetensors", "all.tar", "arrays.npz", "notes.txt", "best"):
+        (folder / name).write_text("x")
+    for name in ("runs/a/weights.pt", "nested/deep/checkpoint-7/w.pt", "epoch=3/w.pt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    (folder / "final").mkdir()
+    (folder / "final" / "config.json").write_text("{}")
+    (folder / "final" / "model.safetensors").write_text("x")
+    (folder / "runs" / "empty").mkdir()
+    units = {unit.name: [file.path for file in unit.files] for unit in find_units(folder)}
+    names = ("model.safetensors", "optimizer.pt", "sub/empty", STATE)
+    assert units == {
+        "checkpoint-5": [f"checkpoint-5/{name}" for name in names],
+        **{name: [name] for name in ("model.bin", "w.safetensors", "all.tar", "arrays.npz")},
+        **{name: [name] for name in ("notes.txt", "best", "runs/a/weights.pt")},
+        "nested/deep/checkpoint-7": ["nested/deep/checkpoint-7/w.pt"],
+        "epoch=3": ["epoch=3/w.pt"],
+        "final": ["final/config.json", "final/model.safetensors"],
+    }
+
+
+def test_what_is_temporary_or_elsewhere_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
     write_hf(folder, 5)
     (tmp_path / "secret.ckpt").write_text("another's")
     (folder / "outside.ckpt").symlink_to(tmp_path / "secret.ckpt")
     (folder / "checkpoint-5" / "outside").symlink_to(tmp_path / "secret.ckpt")
-    (folder / "best.ckpt").symlink_to(folder / "checkpoint-5" / "optimizer.pt")
-    (folder / "runs").mkdir()
+    (folder / "best").symlink_to(folder / "checkpoint-5")
     (folder / "tmp-checkpoint-6").mkdir()
-    (folder / ".hidden.ckpt").write_text("")
-    (folder / "notes.txt").write_text("")
-    paths = {unit.name: [file.path for file in unit.files] for unit in find_units(folder)}
-    names = ("model.safetensors", "optimizer.pt", "sub/empty", STATE)
-    assert paths == {
-        "checkpoint-5": [f"checkpoint-5/{name}" for name in names],
-        "best.ckpt": ["best.ckpt"],
+    (folder / "tmp-checkpoint-6" / "w.pt").write_text("x")
+    for name in (".hidden.ckpt", "model.pt.tmp", "model.pt.part"):
+        (folder / name).write_text("x")
+    os.mkfifo(folder / "queue")
+    units = {unit.name: unit for unit in find_units(folder)}
+    assert units.keys() == {"checkpoint-5", "best"}
+    assert units["checkpoint-5"].links == ()
+    assert [link.target for link in units["best"].links] == ["checkpoint-5"], "as it is elsewhere"
+
+
+def test_a_run_s_config_does_not_make_it_one_checkpoint(tmp_path: Path) -> None:
+    """It would be saved as a whole whenever one of its checkpoints changes."""
+    run = tmp_path / "out"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    write_hf(run, 5)
+    write_hf(run, 6)
+    assert {unit.name for unit in find_units(tmp_path)} == {
+        "out/checkpoint-5",
+        "out/checkpoint-6",
+        "out/config.json",
     }
+
+
+@pytest.mark.parametrize(
+    ("rules", "found"),
+    [
+        (Rules(), {"checkpoint-5", "logs/a.txt", "w.bin", "w.pt"}),
+        (Rules(include=("*.pt",)), {"checkpoint-5", "w.pt"}),
+        (Rules(include=("checkpoint-*",)), {"checkpoint-5"}),
+        (Rules(exclude=("logs",)), {"checkpoint-5", "w.bin", "w.pt"}),
+        (Rules(exclude=("./logs/*",)), {"checkpoint-5", "w.bin", "w.pt"}),
+        (Rules(include=("*.pt", "*.bin"), exclude=("checkpoint-*",)), {"w.bin", "w.pt"}),
+    ],
+)
+def test_rules_narrow_what_is_saved(tmp_path: Path, rules: Rules, found: set[str]) -> None:
+    write_hf(tmp_path, 5)
+    (tmp_path / "logs").mkdir()
+    for name in ("logs/a.txt", "w.bin", "w.pt"):
+        (tmp_path / name).write_text("x")
+    assert {unit.name for unit in find_units(tmp_path, rules)} == found
 
 
 def test_the_looks_of_units(tmp_path: Path) -> None:
@@ -89,7 +169,33 @@ def test_the_looks_of_distributed_checkpoints_and_files(tmp_path: Path) -> None:
         (tmp_path / "last.ckpt").write_bytes(data)
         [unit] = [unit for unit in find_units(tmp_path) if unit.name == "last.ckpt"]
         states.append(inspect_unit(tmp_path, unit))
-    assert states == [UnitState.COMPLETE, UnitState.BROKEN, UnitState.BROKEN, UnitState.UNKNOWN]
+    small = [UnitState.COMPLETE, UnitState.BROKEN, UnitState.BROKEN, UnitState.COMPLETE]
+    assert states == small
+    (tmp_path / "last.ckpt").write_bytes(b"\x80\x02" + bytes(SMALL_BYTES))
+    assert inspect_unit(tmp_path, find_units(tmp_path)[-1]) is UnitState.UNKNOWN
+
+
+def test_a_cut_safetensors_file_is_broken(tmp_path: Path) -> None:
+    safetensors.numpy.save_file({"w": np.zeros(2000, np.float32)}, tmp_path / "w.safetensors")
+    assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.COMPLETE
+    data = (tmp_path / "w.safetensors").read_bytes()
+    for length in (0, 5, 40, len(data) - 1):
+        (tmp_path / "w.safetensors").write_bytes(data[:length])
+        assert inspect_unit(tmp_path, only(tmp_path)) is UnitState.BROKEN
+
+
+def test_a_pointer_that_names_it_shows_that_a_folder_is_complete(tmp_path: Path) -> None:
+    """As DeepSpeed and Megatron write them, after the checkpoint."""
+    for step in (10, 20):
+        (tmp_path / f"global_step{step}").mkdir()
+        (tmp_path / f"global_step{step}" / "w.pt").write_bytes(bytes(2 * SMALL_BYTES))
+    (tmp_path / "latest").write_text("global_step10")
+    units = {unit.name: unit for unit in find_units(tmp_path)}
+    assert inspect_unit(tmp_path, units["global_step10"]) is UnitState.COMPLETE
+    assert inspect_unit(tmp_path, units["global_step20"]) is UnitState.UNKNOWN
+    (tmp_path / "latest").unlink()
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("20\n")
+    assert inspect_unit(tmp_path, units["global_step20"]) is UnitState.COMPLETE
 
 
 def test_how_long_each_is_left_alone() -> None:
@@ -100,7 +206,8 @@ def test_how_long_each_is_left_alone() -> None:
     assert not ready(UnitState.COMPLETE, 1.9)
     assert ready(UnitState.COMPLETE, 0.0, ended=True)
     assert ready(UnitState.UNKNOWN, 20.0)
-    assert not ready(UnitState.UNKNOWN, 19.9, ended=True), "the program may have been killed in it"
+    assert not ready(UnitState.UNKNOWN, 19.9)
+    assert ready(UnitState.UNKNOWN, 0.0, ended=True)
     assert not ready(UnitState.BROKEN, 1e9, ended=True)
 
 

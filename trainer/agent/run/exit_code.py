@@ -36,9 +36,11 @@ def interpret_exit(
     return wire.EXIT_RELEASED, f"{text} saved: see its last output"
 
 
-def final_checkpoint(current: HeadRef) -> dict[str, Any]:
-    """Return the CHECKPOINT data for the final manifest of a job of scripts, which saves
-    nothing."""
+def final_checkpoint(current: HeadRef, size: int) -> dict[str, Any]:
+    """Return the CHECKPOINT data for the final manifest of a job of scripts.
+
+    It uploads nothing: the `size` bytes that it names were saved before.
+    """
     manifest = {"step": current.step, "manifest": current.manifest, "digest": current.digest}
-    sizes = {"bytes": 0, "stage_s": 0.0, "write_s": 0.0, "trigger": "final"}
+    sizes = {"bytes": size, "new_bytes": 0, "stage_s": 0.0, "write_s": 0.0, "trigger": "final"}
     return {**manifest, **sizes, "released": True, "final": True}

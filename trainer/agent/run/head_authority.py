@@ -22,7 +22,8 @@ from spotd.wire import AgentConfig, Head, Manifest, StartDocument, WireError
 from trainer.agent.base.context import AgentContext
 from trainer.agent.base.pythons import add_saver_packages
 from trainer.agent.base.stop_timing import ENGINE_NONE
-from trainer.directory.sync import DirectorySync
+from trainer.directory.sync import DirectorySettings, DirectorySync
+from trainer.directory.units import Rules
 from trainer.fence import Fence, FencedError, StaleCommitError, read_head
 from trainer.saver.reader import CorruptError
 
@@ -31,6 +32,7 @@ POLL_FILE_S = 0.05
 POLL_REMOTE_S = 0.2
 RETRY_S = 1.0
 WATCH_S = 5.0
+LAST_SAVE_S = 120.0  # how long a program's failure is not reported while the store is away
 
 
 class AuthorityListener(Protocol):
@@ -44,9 +46,15 @@ class AuthorityListener(Protocol):
         """A newer generation owns HEAD."""
         ...
 
-    def on_settled(self, head: Head | None, *, final: bool) -> None:
-        """The final manifest or the release is in HEAD; `head` is None if another rank writes
-        it."""
+    def on_settled(self, head: Head | None, *, final: bool, size: int = 0) -> None:
+        """The final manifest or the release is in HEAD; `head` is None if another rank writes it.
+
+        `size` is that of the final manifest's content, in bytes.
+        """
+        ...
+
+    def on_saved(self) -> None:
+        """The files that a failed program left are saved, as far as they can be."""
         ...
 
     def on_store_failed(self, text: str) -> None:
@@ -71,7 +79,7 @@ class Authority:
     post: Callable[[Callable[[], None]], None]
     ended: threading.Event
     now_us: Callable[[], int]
-    folder: Path | None = None  # the program's checkpoint folder, if it is to be uploaded
+    directory: DirectorySettings | None = None  # the program's folder, if it is to be uploaded
     report: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _data: None
     monotonic: Callable[[], float] = time.monotonic
     home: Path | None = None  # the agent's home
@@ -82,11 +90,9 @@ class Authority:
         local = self.start.store_url.startswith("file:")
         self._poll_s = POLL_FILE_S if local else POLL_REMOTE_S
         self._directory: DirectorySync | None = None
-        if self.folder is not None:
+        if self.directory is not None:
             self._directory = DirectorySync(
-                self.folder,
-                self.start.keep,
-                self.start.keep_every_steps,
+                self.directory,
                 lambda: self._fence,
                 self.report,
                 pause=self._pause,
@@ -151,25 +157,45 @@ class Authority:
             self._start("directory", self._directory.run)
 
     def start_final(self) -> None:
-        """Commit the empty final manifest, which records the job's success."""
+        """Commit the final manifest, which records the job's success and names what it left."""
 
         def commit() -> None:
             if self._directory is not None:
                 self._directory.finish()
-            head = self._fence.head or self._fence.claim()
+            head, size = self._fence.head or self._fence.claim(), 0
             if not head.final:
-                head = self._fence.commit(self._final_manifest(head))
-            self.post(lambda: self.listener.on_settled(head, final=True))
+                manifest = self._final_manifest(head)
+                head, size = self._fence.commit(manifest), manifest.size
+            self.post(lambda: self.listener.on_settled(head, final=True, size=size))
 
         self._start("final", commit)
 
-    def start_release(self) -> None:
-        """Record in HEAD that this generation writes no more; rank 0 does it for the gang."""
+    def start_last_save(self) -> None:
+        """Save what a program that failed has left in its folder."""
+
+        give_up_s = self.monotonic() + LAST_SAVE_S
+
+        def save() -> None:
+            try:
+                if self._directory is not None:
+                    self._directory.finish(0.0, clean=False)
+            except StoreUnavailableError:
+                if self.monotonic() < give_up_s:
+                    raise
+            self.post(self.listener.on_saved)
+
+        self._start("save", save)
+
+    def start_release(self, *, clean: bool = True) -> None:
+        """Record in HEAD that this generation writes no more; rank 0 does it for the gang.
+
+        `clean` says that the program ended by itself, and so left no file half-written.
+        """
 
         def release() -> None:
             head = None
             if self._directory is not None:
-                self._directory.finish(0.0)
+                self._directory.finish(0.0, clean=clean)
             if not self.config.rank:
                 # A restarted agent has no claim in memory: claim again as the same generation.
                 if self._fence.head is None:
@@ -180,12 +206,16 @@ class Authority:
         self._start("release", release)
 
     def _final_manifest(self, head: Head) -> Manifest:
+        """The manifest of the job's success, with the content of what it finished with."""
+        streams, state = self._directory.final_content() if self._directory else ((), {})
         return Manifest(
             job=self.config.job_id,
             generation=self.config.generation,
             step=head.current.step if head.current else 0,
             created_at_us=self.now_us(),
             world_size=self.start.num_nodes,
+            streams=streams,
+            state=state,
             final=True,
         )
 
@@ -244,7 +274,14 @@ def authority_of(
     """
     if start.engine != ENGINE_NONE or start.bake:
         return None
-    folder = context.paths.in_workdir(start.directory) if start.directory else None
+    directory = None
+    if start.directory and not context.config.rank:
+        directory = DirectorySettings(
+            folder=context.paths.in_workdir(start.directory),
+            keep=start.keep,
+            keep_every_steps=start.keep_every_steps,
+            rules=Rules(start.include, start.exclude),
+        )
     return Authority(
         config=context.config,
         start=start,
@@ -252,7 +289,7 @@ def authority_of(
         post=context.post,
         ended=context.ended,
         now_us=context.now_us,
-        folder=None if context.config.rank else folder,
+        directory=directory,
         report=report,
         home=context.paths.home,
     )

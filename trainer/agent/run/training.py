@@ -263,10 +263,13 @@ class Training:
             return
         if self._desired.stopping is not None:
             self.phase = Phase.SETTLING
-            self._authority.start_release()
+            self._authority.start_release(clean=script_exit.code == 0)
         elif script_exit.code == 0 and self._start.num_nodes == 1:
             self.phase = Phase.SETTLING
             self._authority.start_final()
+        elif self._start.directory:
+            self.phase = Phase.SETTLING
+            self._authority.start_last_save()
         else:
             self._exited(
                 _CRASHED if script_exit.code == wire.EXIT_FENCED else script_exit.code, script_exit
@@ -295,13 +298,19 @@ class Training:
             self._context.journal.append(wire.WARNING, {"text": warning})
         return meaning
 
-    def on_settled(self, head: Head | None, *, final: bool) -> None:
+    def on_saved(self) -> None:
+        """Report the failure of a script whose last files are saved now."""
+        if self.phase is Phase.SETTLING and self._run_exit is not None:
+            code = self._run_exit.code
+            self._exited(_CRASHED if code == wire.EXIT_FENCED else code, self._run_exit)
+
+    def on_settled(self, head: Head | None, *, final: bool, size: int = 0) -> None:
         """Record the script's end, which is now in HEAD."""
         self.final = self.final or final
         current = head.current if head else None
         step, manifest = (current.step, current.manifest) if current else (0, "")
         if final and current is not None:
-            self._context.journal.append(wire.CHECKPOINT, final_checkpoint(current))
+            self._context.journal.append(wire.CHECKPOINT, final_checkpoint(current, size))
         elif head is not None:
             self._context.journal.append(wire.RELEASED, {"step": step, "manifest": manifest})
         if self.phase is Phase.SETTLING:

@@ -108,7 +108,7 @@ def test_a_start_carries_the_job_and_what_was_decided_for_the_node() -> None:
     assert started() == expected
     packages = [vars(package) for package in expected.packages]
     sent = expected.to_data() | {"packages": packages, "node_ips": ["10.0.0.1", "10.0.0.2"]}
-    sent |= {"caches": ["~/c"], "buckets": [], "shard_stores": []}
+    sent |= {"caches": ["~/c"], "buckets": [], "shard_stores": [], "include": [], "exclude": []}
     assert parse_start(sent) == expected
 
 

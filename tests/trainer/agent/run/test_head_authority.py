@@ -25,7 +25,7 @@ class Listener:
         self.failed: list[str] = []
         self.done = threading.Event()
 
-    def on_settled(self, head: Head | None, *, final: bool) -> None:
+    def on_settled(self, head: Head | None, *, final: bool, size: int = 0) -> None:
         assert final
         self.settled.append(head)
         self.done.set()
