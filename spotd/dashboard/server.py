@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spotd.base.connection_limit import Connection
 from spotd.base.errors import UserError
+from spotd.base.server_thread import stop_server
 from spotd.dashboard import events, job, overview, prices
 from spotd.dashboard.api_cache import ApiCache, PageData, Query
 from spotd.dashboard.components import PageContext
@@ -112,9 +113,8 @@ class DashboardServer:
     listener: socket.socket
 
     def stop(self) -> None:
-        self.server.should_exit = True
-        self.thread.join(5.0)
-        self.listener.close()
+        """See `stop_server`."""
+        stop_server(self.server, thread=self.thread, listener=self.listener)
 
 
 def start_server(cache: ApiCache, port: int = 0) -> DashboardServer:

@@ -12,7 +12,7 @@ class Fault:
 
     what: str
     calls: tuple[str, ...]
-    seconds: float = 1.0
+    seconds: float = 8.0
 
 
 class Faults:

@@ -100,7 +100,7 @@ def test_a_write_that_raises_rings_for_nobody(store: MemoryStore, bell: Bell) ->
     unspeakable = Event("x", "x", data={"of": object()})
     with pytest.raises(ValueError, match="cannot be stored"):
         store.commit(before, plan(events=(Event("y", "y"), unspeakable)), NOW)
-    with pytest.raises(ValueError, match="nothing that a node is told"):
+    with pytest.raises(ValueError, match="is not an order to a node"):
         store.nodes.record_acknowledged(NODE, EffectKind.BOOT, NOW)
     assert (view(store), bell.rings, len(store.events.rows("j1"))) == (before, rings, events)
 

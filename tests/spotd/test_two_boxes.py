@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from spotd.base.errors import UserError
-from spotd.demo.box import Box, wait_for
+from spotd.demo.box import Box, BoxError, wait_for
 from tests.fixtures import postgres
 from tests.fixtures.pair import Pair, Twin, machines, running_pair
 from tests.fixtures.processes import alive
 from tests.fixtures.waiting import LIMIT_S
 
 TIMING = """\
-lease_s = 8
+lease_s = 12
 offers_every_s = 0.3
 survey_every_s = 1.0
 """
@@ -91,6 +91,26 @@ def moved(pair: Pair, twin: Twin, writes: int) -> bool:
     return pair.writes_of(twin) > writes
 
 
+def holder_first(pair: Pair) -> tuple[Twin, Twin]:
+    """The box that has every duty, and the other one.
+
+    Where they share the duties, because a busy machine let the first stand still for as long as a
+    lease lasts, the second starts again.
+    """
+
+    def holder() -> Twin | None:
+        return next((twin for twin in pair.twins if pair.holds_all(twin)), None)
+
+    first, second = pair.twins
+    try:
+        found = wait_for("one to hold every duty", holder, LIMIT_S / 3)
+    except BoxError:
+        second.kill_daemon()
+        second.start_daemon()
+        found = wait_for("the first to hold every duty", holder, LIMIT_S)
+    return (first, second) if found is first else (second, first)
+
+
 HURTS: dict[str, Callable[[Twin], None]] = {
     "killed": Twin.kill_daemon,
     "frozen": Twin.pause_daemon,
@@ -126,8 +146,7 @@ def take_over(
     pair: Pair, how: str, hurt: Callable[[Twin], None], heal: Callable[[Twin], None]
 ) -> None:
     """One box is hurt while the job's machine is taken away, and comes back."""
-    holder, other = pair.twins
-    wait_for("one to hold every duty", lambda: pair.holds_all(holder), LIMIT_S)
+    holder, other = holder_first(pair)
     job_id = holder.submit(script(pair.cloud.folder), f"r-{how}")
     first = started(pair, 1)
     wait_for("offers to move", lambda: moved(pair, holder, 3), LIMIT_S)

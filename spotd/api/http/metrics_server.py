@@ -23,6 +23,7 @@ from starlette.routing import Route
 from spotd.api.metrics.exposition import CONTENT_TYPE
 from spotd.base.connection_limit import Connection
 from spotd.base.errors import UserError
+from spotd.base.server_thread import stop_server
 
 _START_S = 10.0
 
@@ -41,10 +42,8 @@ class MetricsServer:
     listener: socket.socket
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Stop listening, and join the thread."""
-        self.server.should_exit = True
-        self.thread.join(timeout_s)
-        self.listener.close()
+        """See `stop_server`."""
+        stop_server(self.server, thread=self.thread, listener=self.listener, timeout_s=timeout_s)
 
 
 def serve_scrapes(text: Callable[[], bytes], host: str, port: int, token: str) -> MetricsServer:

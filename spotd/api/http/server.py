@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from spotd.base.errors import UserError
+from spotd.base.server_thread import stop_server
 
 SOCKET_MODE = 0o660
 _MAX_PATH_BYTES = 107  # sun_path of Linux, without the NUL at its end
@@ -53,10 +54,10 @@ class Server:
     lock: int
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Stop listening, give requests in flight a second, and join the thread."""
-        self.uvicorn_server.should_exit = True
-        self.thread.join(timeout_s)
-        self.listener.close()
+        """See `stop_server`; the socket's file goes in any case."""
+        stop_server(
+            self.uvicorn_server, thread=self.thread, listener=self.listener, timeout_s=timeout_s
+        )
         self.path.unlink(missing_ok=True)
         os.close(self.lock)
 

@@ -40,7 +40,7 @@ class LocalRig:
     def break_next(self, fault: str, operation: str = "launch") -> None:
         kind = "delay" if fault == "hang" else fault
         self._local.control.fault(
-            operation=operation, kind=kind, seconds=1.0, personality=self._personality
+            operation=operation, kind=kind, seconds=8.0, personality=self._personality
         )
 
 
