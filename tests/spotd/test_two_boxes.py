@@ -91,24 +91,19 @@ def moved(pair: Pair, twin: Twin, writes: int) -> bool:
     return pair.writes_of(twin) > writes
 
 
-def holder_first(pair: Pair) -> tuple[Twin, Twin]:
-    """The box that has every duty, and the other one.
+def let_first_hold_all(pair: Pair) -> None:
+    """Wait until the first box has every duty.
 
-    Where they share the duties, because a busy machine let the first stand still for as long as a
-    lease lasts, the second starts again.
+    A busy machine may let it stand still for as long as a lease lasts. Then the second has some of
+    them, and starts again.
     """
-
-    def holder() -> Twin | None:
-        return next((twin for twin in pair.twins if pair.holds_all(twin)), None)
-
     first, second = pair.twins
     try:
-        found = wait_for("one to hold every duty", holder, LIMIT_S / 3)
+        wait_for("the first to hold every duty", lambda: pair.holds_all(first), LIMIT_S / 3)
     except BoxError:
         second.kill_daemon()
         second.start_daemon()
-        found = wait_for("the first to hold every duty", holder, LIMIT_S)
-    return (first, second) if found is first else (second, first)
+        wait_for("the first to hold every duty", lambda: pair.holds_all(first), LIMIT_S)
 
 
 HURTS: dict[str, Callable[[Twin], None]] = {
@@ -146,7 +141,8 @@ def take_over(
     pair: Pair, how: str, hurt: Callable[[Twin], None], heal: Callable[[Twin], None]
 ) -> None:
     """One box is hurt while the job's machine is taken away, and comes back."""
-    holder, other = holder_first(pair)
+    let_first_hold_all(pair)
+    holder, other = pair.twins
     job_id = holder.submit(script(pair.cloud.folder), f"r-{how}")
     first = started(pair, 1)
     wait_for("offers to move", lambda: moved(pair, holder, 3), LIMIT_S)
