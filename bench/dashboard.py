@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from spotd.api_client.client import Target
+from spotd.api_routes import routes
 from spotd.dashboard.api_cache import ApiCache
 from spotd.dashboard.server import start_server
 from spotd.demo.box import Box, running_box, wait_for
@@ -73,11 +74,13 @@ def play(box: Box) -> str:
     strike(box, first, kind="none", mode="silent")
     wait_for("a recovery", lambda: box.job(first)["recoveries"] == 1, 120)
     wait_for("more steps", lambda: box.job(paused)["step"] > 100, 120)
-    box.client.post(f"/v1/jobs/{paused}/pause", {})
+    box.client.call(routes.PAUSE_JOB(job=paused), {})
     strike(box, first, kind="preempt", mode="notice", notice_s=30.0)
     wait_for("another recovery", lambda: box.job(first)["recoveries"] == 2, 120)
     box.submit(FAILS, "r7")
-    wait_for("a failed job", lambda: box.client.get("/v1/jobs/bad-import")["outcome"], 120)
+    wait_for(
+        "a failed job", lambda: box.client.call(routes.SHOW_JOB(job="bad-import"))["outcome"], 120
+    )
     wait_for("the old machine's end", lambda: len(box.job(first)["where"]) == 1, 120)
     return first
 

@@ -31,6 +31,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from spotd.api_routes import routes
 from spotd.demo.box import Box, running_box, wait_for
 
 SAYS_NO_S = {"aws": 1.0, "gcp": 30.0, "azure": 120.0}
@@ -108,7 +109,7 @@ def hunt(case: str, clouds: Sequence[str], k: int, folder: Path) -> Hunt:
         wait_for("all prices", lambda: _zones(box) == len(clouds) + 1, 60)
         job_id = box.submit(job(f"hunt-{case}-{k}", k), f"{case}-{k}")
         found = wait_for("a machine that answers", lambda: _chosen(box, job_id), patience_s, 0.2)
-        nodes = box.client.get("/v1/nodes", job=job_id)["items"]
+        nodes = box.client.call(routes.LIST_NODES(), query={"job": job_id})["items"]
     asked = sorted(nodes, key=lambda node: _at(node["requested_at"]))
     found = next(node for node in asked if node["id"] == found["id"])
     # While that one boots the daemon goes on to ask for another beside it.
@@ -132,12 +133,14 @@ def hunt(case: str, clouds: Sequence[str], k: int, folder: Path) -> Hunt:
 
 def _zones(box: Box) -> int:
     """How many sell something that the daemon knows of."""
-    items = box.client.get("/v1/offers", capacity="spot", limit=1000)["items"]
+    items = box.client.call(routes.LIST_OFFERS(), query={"capacity": "spot", "limit": 1000})[
+        "items"
+    ]
     return len({item["zone"] for item in items})
 
 
 def _chosen(box: Box, job_id: str) -> dict[str, Any] | None:
-    nodes = box.client.get("/v1/nodes", job=job_id)["items"]
+    nodes = box.client.call(routes.LIST_NODES(), query={"job": job_id})["items"]
     return next((node for node in nodes if node["chosen"] and node["hello_at"]), None)
 
 

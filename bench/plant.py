@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from fleet_cloud import CLOUDS, region
 
 from spotd.api_client.client import Client
+from spotd.api_routes import routes
 from spotd.base.errors import UnreachableError
 from spotd.demo.box import BoxError, wait_for
 
@@ -111,7 +112,7 @@ class Plant:
         if self.daemon.poll() is not None:
             raise BoxError(f"the daemon ended: {(self.folder / 'daemon.log').read_text()[-2000:]}")
         try:
-            return bool(self.client.get("/v1/health"))
+            return bool(self.client.call(routes.HEALTH()))
         except UnreachableError:
             return False
 
@@ -146,7 +147,7 @@ run: python train.py
 spotd:
   checkpoint: {{engine: spotd}}
 """
-            self.client.post("/v1/jobs", {"yaml": text, "request_id": f"bench-{number}"})
+            self.client.call(routes.SUBMIT_JOB(), {"yaml": text, "request_id": f"bench-{number}"})
 
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(submit, range(jobs)))

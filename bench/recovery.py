@@ -32,6 +32,7 @@ from typing import Any
 
 from figures import p95
 
+from spotd.api_routes import routes
 from spotd.demo.box import Box, BoxError, running_box, wait_for
 from spotd.demo.facts import Recovery, recoveries
 from spotd.domain.phase import FINISHED
@@ -143,7 +144,7 @@ def measure(kind: Kind, samples: int, folder: Path, step_ms: int) -> tuple[list[
         _await_training(box, job_id, struck)
         time.sleep(1.0)
         found = _gather(box, job_id)
-        box.client.post(f"/v1/jobs/{job_id}/cancel")
+        box.client.call(routes.CANCEL_JOB(job=job_id))
         box.wait_phase(job_id, set(FINISHED), 60)
         said = _listen(box, job_id)
     print(f" {kind.name}", file=sys.stderr)
@@ -154,7 +155,7 @@ def _listen(box: Box, job_id: str) -> Said:
     """The job's whole output, of the machines that replaced another."""
     text, cursor, more = "", dict[str, int](), True
     while more:
-        reply = box.client.post(f"/v1/jobs/{job_id}/logs", {"cursor": cursor})
+        reply = box.client.call(routes.READ_LOGS(job=job_id), {"cursor": cursor})
         text += "".join(str(chunk["text"]) for chunk in reply["chunks"])
         cursor, more = reply["cursor"], reply["more"]
     prepared = [(float(whole), float(imported)) for whole, imported in READY.findall(text)[1:]]

@@ -32,6 +32,7 @@ from typing import Any
 
 from providers.stores import open_store
 from spotd import wire
+from spotd.api_routes import routes
 from spotd.demo.box import Box, running_box, wait_for
 from spotd.demo.bucket import bucket_server
 from spotd.domain.phase import FINISHED
@@ -176,7 +177,7 @@ def measure(box: Box, options: argparse.Namespace) -> dict[str, Any]:
         rate, size = bandwidth_bytes_per_s(box, job_id)
         rates.append(rate)
         print(name, json.dumps(samples[name][-1]), file=sys.stderr, flush=True)
-    box.client.post(f"/v1/jobs/{job_id}/cancel")
+    box.client.call(routes.CANCEL_JOB(job=job_id))
     box.wait_phase(job_id, set(FINISHED), 60)
     rate = statistics.median(rates)
     floor_s = 2 * size / rate

@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from spotd.api_routes import routes
 from spotd.base.errors import UserError
 from spotd.demo.box import Box, BoxError, wait_for
 from tests.fixtures import postgres
@@ -100,7 +101,7 @@ def measure(kind: str, samples: int, folder: Path, lease_s: float, first: int = 
                     sample = _take_over(pair, job_id, kind, random.Random(f"{kind} {number}"))
                 found.append(sample)
                 print(kind, number + 1, asdict(sample), flush=True, file=sys.stderr)
-            pair.twins[0].client.post(f"/v1/jobs/{job_id}/cancel")
+            pair.twins[0].client.call(routes.CANCEL_JOB(job=job_id))
             wait_for("the last machine's end", lambda: not _running(pair, job_id), AWAIT_S)
             wrong = pair.doubles(job_id) + [f"written by {box}" for box, _ in pair.intruders()]
             rows = len(cloud.meter())
@@ -154,7 +155,7 @@ def _come_back(twin: Twin, kind: str) -> None:
 
     def answers() -> bool:
         try:
-            return bool(twin.client.get("/v1/jobs"))
+            return bool(twin.client.call(routes.LIST_JOBS()))
         except UserError:
             return False
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import quote, urlencode
 
 import typer
 
+from spotd.api_routes import routes
+from spotd.api_routes.operation import Endpoint
 from spotd.base.errors import ExitCode, UnreachableError, UserError
 from spotd.base.paths import SYSTEM_SOCKET, client_sockets, present
 
@@ -80,35 +81,37 @@ class Client:
         """Name of the daemon for messages: its socket, after its host if it is remote."""
         return self._address
 
-    def get(self, path: str, **query: object) -> dict[str, Any]:
-        """Send a GET with query parameters; empty ones are left out."""
-        parameters = {name: str(value) for name, value in query.items() if value not in ("", None)}
-        return self._json("GET", f"{path}?{urlencode(parameters)}" if parameters else path, None)
-
-    def post(
-        self, path: str, body: Mapping[str, Any] | None = None, reply_s: float = 0.0
+    def call(
+        self,
+        endpoint: Endpoint,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, object] | None = None,
+        reply_s: float = 0.0,
     ) -> dict[str, Any]:
-        """POST a JSON object; `reply_s` replaces the limit for a slow request."""
-        return self._json("POST", path, json.dumps(body or {}).encode(), reply_s)
+        """Call an operation with the fields of its JSON body and its query parameters.
 
-    def delete(self, path: str) -> dict[str, Any]:
-        return self._json("DELETE", path, None)
+        Query parameters that are "" or None are left out. `reply_s` replaces the limit for a slow
+        request. Raises ValueError for a field that the operation does not take.
+        """
+        endpoint.check_body(body or ())
+        data, headers = None, {}
+        if endpoint.operation.method == "POST":
+            data, headers = json.dumps(body or {}).encode(), {"Content-Type": "application/json"}
+        return self._check(*self._request(endpoint, query or {}, data, headers, reply_s))
 
     def has_package(self, digest: str) -> bool:
         """Return whether the daemon already has that upload."""
-        status, _ = self._request("HEAD", f"/v1/packages/{digest}", None, {})
+        status, _ = self._request(routes.HAS_PACKAGE(digest=digest), {}, None, {})
         return status == 200
 
     def put_package(self, digest: str, file: IO[bytes], length: int) -> None:
         """Upload the archive in `file`, `length` bytes."""
-        headers = {"Content-Length": str(length)}
-        path = f"/v1/packages/{digest}"
-        status, data = self._request("PUT", path, file, headers, _UPLOAD_TIMEOUT_S)
-        self._check(status, data)
+        self._put(routes.PUT_PACKAGE(digest=digest), {}, file, length)
 
-    def put(self, path: str, data: bytes) -> dict[str, Any]:
-        headers = {"Content-Length": str(len(data))}
-        return self._check(*self._request("PUT", path, data, headers, _UPLOAD_TIMEOUT_S))
+    def put_shard(self, import_id: str, data: bytes, query: Mapping[str, object]) -> dict[str, Any]:
+        """Upload a shard of a checkpoint that is imported."""
+        return self._put(routes.IMPORT_SHARD(name=import_id), query, data, len(data))
 
     def with_retry(
         self, request: Callable[[], dict[str, Any]], patience_s: float
@@ -126,12 +129,11 @@ class Client:
                     raise
                 time.sleep(_RETRY_S)
 
-    def _json(
-        self, verb: str, path: str, body: bytes | None, reply_s: float = 0.0
+    def _put(
+        self, endpoint: Endpoint, query: Mapping[str, object], body: bytes | IO[bytes], length: int
     ) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json"} if body is not None else {}
-        status, data = self._request(verb, path, body, headers, reply_s)
-        return self._check(status, data)
+        headers = {"Content-Length": str(length)}
+        return self._check(*self._request(endpoint, query, body, headers, _UPLOAD_TIMEOUT_S))
 
     def _check(self, status: int, data: bytes) -> dict[str, Any]:
         try:
@@ -153,9 +155,11 @@ class Client:
             raise UserError(message, fix, code)
         return value
 
-    def fetch(self, path: str, file: IO[bytes]) -> Message:
-        """GET a reply into `file` as it arrives, and return its headers."""
-        with self._open_response("GET", path, None, {}, _UPLOAD_TIMEOUT_S) as response:
+    def fetch(
+        self, endpoint: Endpoint, file: IO[bytes], query: Mapping[str, object] | None = None
+    ) -> Message:
+        """Write the reply of an operation into `file` as it arrives, and return its headers."""
+        with self._open_response(endpoint, query or {}, None, {}, _UPLOAD_TIMEOUT_S) as response:
             if response.status >= 400:
                 self._check(response.status, response.read())
             while chunk := response.read1(_CHUNK_BYTES):
@@ -168,30 +172,31 @@ class Client:
 
     def _request(
         self,
-        verb: str,
-        path: str,
+        endpoint: Endpoint,
+        query: Mapping[str, object],
         body: bytes | IO[bytes] | None,
         headers: dict[str, str],
         reply_s: float = 0.0,
     ) -> tuple[int, bytes]:
-        with self._open_response(verb, path, body, headers, reply_s) as response:
+        with self._open_response(endpoint, query, body, headers, reply_s) as response:
             return response.status, response.read()
 
     @contextlib.contextmanager
     def _open_response(
         self,
-        verb: str,
-        path: str,
+        endpoint: Endpoint,
+        query: Mapping[str, object],
         body: bytes | IO[bytes] | None,
         headers: dict[str, str],
         reply_s: float,
     ) -> Iterator[http.client.HTTPResponse]:
         """Send a request and yield its reply, which is read inside the block."""
+        method, target = endpoint.operation.method, endpoint.target(query)
         connection = _UnixConnection(self._path, reply_s or self._reply_s)
         try:
             # A refusal comes before an upload has been read to its end.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                connection.request(verb, path, body=body, headers=headers)
+                connection.request(method, target, body=body, headers=headers)
             yield connection.getresponse()
         except PermissionError:
             raise UserError(
@@ -207,11 +212,6 @@ class Client:
             ) from None
         finally:
             connection.close()
-
-
-def job_path(job: str, rest: str = "") -> str:
-    """Return the API path of a job, whose name may have any characters."""
-    return f"/v1/jobs/{quote(job, safe='')}{rest}"
 
 
 @contextlib.contextmanager
@@ -241,7 +241,7 @@ def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
     ctx.obj = Target(host=root.get("host") or "", socket=root.get("socket") or "")
     try:
         with connect(ctx) as client:
-            jobs = client.get("/v1/jobs", all=1)["items"]
+            jobs = client.call(routes.LIST_JOBS(), query={"all": 1})["items"]
     except UserError:
         return []
     return [job["name"] for job in jobs if job["name"].startswith(incomplete)]

@@ -8,10 +8,10 @@ from __future__ import annotations
 import io
 import json
 from typing import IO, Any, Protocol, cast
-from urllib.parse import urlencode
 
 from spotd.act.checkpoints import DamagedError, ShardCheck, parse_manifest
-from spotd.api_client.client import Client, job_path
+from spotd.api_client.client import Client
+from spotd.api_routes import routes
 from spotd.base.errors import UnreachableError, UserError
 from spotd.wire import HeadRef, Manifest, Shard, shards_of_unit
 
@@ -145,10 +145,10 @@ def fetch_checkpoint(
     Raises UserError when the download is cut off, DamagedError, and the errors of `sink`.
     """
     download = CheckpointDownload(sink, first, expected, unit)
-    query = {"name": which, "first": first} | ({"unit": unit} if unit else {})
-    path = f"{job_path(job_id, '/checkpoints/data')}?{urlencode(query)}"
+    query = {"name": which, "first": first, "unit": unit}
+    endpoint = routes.PULL_CHECKPOINT(job=job_id)
     try:
-        client.fetch(path, cast("IO[bytes]", download))
+        client.fetch(endpoint, cast("IO[bytes]", download), query=query)
     except UnreachableError:
         if not download.started:
             raise

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from spotd.api_client.client import Client, UnavailableError
+from spotd.api_routes import routes
 from spotd.base.errors import UnreachableError, UserError
 from spotd.base.paths import imports_dir
 
@@ -42,7 +43,7 @@ class ResumableImport:
             else:
                 self._sent[line["key"]] = line["digests"]
         if not self.id:
-            reply = self.client.post("/v1/imports", {"store": self.store})
+            reply = self.client.call(routes.BEGIN_IMPORT(), {"store": self.store})
             self.id, self.store = reply["id"], reply["store"]
             self.created_at_us = time.time_ns() // 1000
             names = ("id", "store", "created_at_us")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from urllib.parse import urlencode
 
 from spotd.act.imports import CHUNK_BYTES, KIND, SHARD_BYTES, shard_key
 from spotd.api_client.resumable_import import ResumableImport
@@ -61,8 +60,7 @@ class CheckpointUpload:
         import_id, client = self._session.id, self._session.client
         key = shard_key(import_id, self._step, stream, number)
         if not self._session.is_stored(key, digests):
-            path = f"/v1/imports/{import_id}/shard?{urlencode(query)}"
-            self._session.send(lambda: client.put(path, data))
+            self._session.send(lambda: client.put_shard(import_id, data, query=query))
             self._session.mark_stored(key, digests)
         self._shards.append(Shard(key, len(data), CHUNK_BYTES, digests, KIND))
         self._done += len(data)

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import clean, money, percent, seconds_since, span
 from spotd.cli.durations import duration_s
@@ -72,7 +73,7 @@ def advise(
         "validate_s": _hours_s(validate, "--validate", "24h"),
     }
     with connect(ctx) as client:
-        data = client.post("/v1/advise", body)
+        data = client.call(routes.ADVISE(), body)
     for warning in data["warnings"]:
         print_message(f"warning: {warning}")
     emit(data, output, lambda: _print(data), "job")

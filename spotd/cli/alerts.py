@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode
 from spotd.cli.render import HELP, Cell, Column, Output, emit, output_option, print_table
 
@@ -37,7 +38,7 @@ def send_test(
       spotctl alerts test default
     """
     with connect(ctx) as client:
-        data = client.post("/v1/alerts/test", {"route": route})
+        data = client.call(routes.TEST_ALERT(), {"route": route})
     emit(data, output, lambda: _print(data), "route")
     if not data["ok"]:
         raise typer.Exit(ExitCode.FAILURE)

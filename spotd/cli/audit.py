@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from spotd.api_client.client import Client, connect
+from spotd.api_routes import routes
 from spotd.cli.durations import duration_s
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table
 
@@ -33,10 +34,10 @@ def audit(
 
 
 def _read_all(client: Client, since_s: int) -> list[dict[str, Any]]:
-    page = client.get("/v1/audit", since_s=since_s)
+    page = client.call(routes.READ_AUDIT(), query={"since_s": since_s})
     items = page["items"]
     while page["cursor"]:
-        page = client.get("/v1/audit", since_s=since_s, after=page["cursor"])
+        page = client.call(routes.READ_AUDIT(), query={"since_s": since_s, "after": page["cursor"]})
         items += page["items"]
     return list(items)
 

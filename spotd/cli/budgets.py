@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.text import money, percent
 from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
 
@@ -31,7 +32,7 @@ def budget(ctx: typer.Context, output: Output = output_option()) -> None:
       spotctl cost budget
     """
     with connect(ctx) as client:
-        data = client.get("/v1/budgets")
+        data = client.call(routes.LIST_BUDGETS())
     emit(data, output, lambda: _print(data["items"]), "name")
 
 

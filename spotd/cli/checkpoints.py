@@ -7,7 +7,8 @@ from typing import Any
 
 import typer
 
-from spotd.api_client.client import JOB, Client, connect, job_path
+from spotd.api_client.client import JOB, Client, connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import size, span
 from spotd.checkpoint_convert.formats import Format
@@ -46,7 +47,7 @@ def list_(ctx: typer.Context, job: str = JOB, output: Output = output_option()) 
       spotctl ckpt ls gpt
     """
     with connect(ctx) as client:
-        data = client.get(job_path(job, "/checkpoints"))
+        data = client.call(routes.LIST_CHECKPOINTS(job=job))
     emit(data, output, lambda: _print_checkpoints(data), "step")
 
 
@@ -109,7 +110,7 @@ def _verify(client: Client, job: str, which: str) -> dict[str, Any]:
     reply: dict[str, Any] = {}
     while number < shards:
         body = {"name": which, "shard": number}
-        reply = client.post(job_path(job, "/checkpoints/verify"), body, reply_s=_READ_S)
+        reply = client.call(routes.VERIFY_CHECKPOINT(job=job), body, reply_s=_READ_S)
         which = which or str(reply["step"])  # the newest may be another one by the next request
         damage += [reply["damage"]] if reply["damage"] else []
         done, shards, number = done + reply["bytes"], reply["shards"], number + 1
@@ -158,7 +159,7 @@ def pull(
 
     progress = Progress("pulled")
     with connect(ctx) as client:
-        checkpoints = client.get(job_path(job, "/checkpoints"))
+        checkpoints = client.call(routes.LIST_CHECKPOINTS(job=job))
         data = pull_into(
             client=client, listed=checkpoints, which=which, folder=into, on_progress=progress.show
         )
@@ -198,7 +199,7 @@ def export(
 
     progress = Progress("exported")
     with connect(ctx) as client:
-        checkpoints = client.get(job_path(job, "/checkpoints"))
+        checkpoints = client.call(routes.LIST_CHECKPOINTS(job=job))
         data = export_into(
             client=client,
             listing=checkpoints,
@@ -284,7 +285,7 @@ def pin(
       spotctl ckpt pin gpt before-lr-drop --step 12000
     """
     with connect(ctx) as client:
-        data = client.post(job_path(job, "/checkpoints/pin"), {"pin": name, "name": step})
+        data = client.call(routes.PIN_CHECKPOINT(job=job), {"pin": name, "name": step})
     emit(data, output, lambda: print_message(f"step {data['step']} is pinned as {name}"), "pin")
 
 
@@ -299,7 +300,7 @@ def unpin(
       spotctl ckpt unpin gpt best
     """
     with connect(ctx) as client:
-        data = client.post(job_path(job, "/checkpoints/unpin"), {"pin": name})
+        data = client.call(routes.UNPIN_CHECKPOINT(job=job), {"pin": name})
     emit(data, output, lambda: print_message(f"{name} is unpinned"), "pin")
 
 
@@ -321,6 +322,6 @@ def remove(
     """
     with connect(ctx) as client:
         body: dict[str, Any] = {"name": str(step), "last": last}
-        data = client.post(job_path(job, "/checkpoints/rm"), body)
+        data = client.call(routes.REMOVE_CHECKPOINT(job=job), body)
     message = f"step {data['step']} is removed ({data['objects']} objects)"
     emit(data, output, lambda: print_message(message), "step")

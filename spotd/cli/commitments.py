@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import clean, money, percent
 from spotd.cli.durations import duration_s
@@ -66,7 +67,9 @@ def commitments(
         pools = [{"cloud": "", "region": "", "instance_type": kind or use.stem, "hours": hours}]
     else:
         with connect(ctx) as client:
-            reply = client.get("/v1/use", since_s=int(duration_s(since, "--since", "365d")))
+            reply = client.call(
+                routes.MACHINE_USE(), query={"since_s": int(duration_s(since, "--since", "365d"))}
+            )
         pools = [pool for pool in reply["items"] if kind in ("", pool["instance_type"])]
         if not pools:
             of_type = f" of type {kind}" if kind else ""

@@ -7,8 +7,9 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from spotd.api_client.client import complete_job, connect, job_path
+from spotd.api_client.client import complete_job, connect
 from spotd.api_client.wording import completion_pairs
+from spotd.api_routes import routes
 from spotd.base.text import money, percent, place, size, spent
 from spotd.cli import budgets, cost_compare, cost_export, cost_reconcile, cost_report
 from spotd.cli.diagnosis import idle_text
@@ -102,7 +103,11 @@ def show(
       spotctl cost show gpt
     """
     with connect(ctx) as client:
-        data = client.get(job_path(job, "/cost")) if job else client.get("/v1/costs", limit=limit)
+        data = (
+            client.call(routes.JOB_COST(job=job))
+            if job
+            else client.call(routes.ALL_COSTS(), query={"limit": limit})
+        )
     emit(data, output, lambda: _print_job_cost(data) if job else _print_jobs(data), "job")
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import typer
 
-from spotd.api_client.client import complete_job, connect, job_path
+from spotd.api_client.client import complete_job, connect
 from spotd.api_client.wording import share_text
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import money
 from spotd.cli.cost_report import claim_lines
@@ -51,7 +52,7 @@ def compare(
         data = {"apiVersion": "spotd/v1", **_file_comparison(file)}
     else:
         with connect(ctx) as client:
-            report = client.get(job_path(job, "/cost/report"))
+            report = client.call(routes.JOB_COST_REPORT(job=job))
         data = {name: report[name] for name in ("apiVersion", "job", "provisional", "comparison")}
     data["kind"] = "CostComparison"
     emit(data, output, lambda: _print(data), "job")

@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.cli.cost_report import when_us
 from spotd.cli.render import Output, emit, output_option, print_message
@@ -39,7 +40,7 @@ def export(
         raise UserError(f"--focus: {focus} is a folder", "name a file", ExitCode.USAGE)
     window = {"since_us": when_us(since, "--since"), "until_us": when_us(until, "--until")}
     with connect(ctx) as client:
-        data = client.get("/v1/costs/focus", **window)
+        data = client.call(routes.FOCUS_COSTS(), query=window)
     columns, items = data["columns"], data["items"]
     violations = problems(columns, [dict(zip(columns, item, strict=True)) for item in items])
     if violations:

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import typer
 
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import percent
 from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
@@ -78,7 +79,7 @@ def reconcile(
     body = {"cloud": cloud, "entries": rows, "dry_run": dry_run}
     body["credits_microusd"] = bill.credits_microusd
     with connect(ctx) as client:
-        data = client.post("/v1/costs/reconcile", body)
+        data = client.call(routes.RECONCILE_BILL(), body)
     emit(data, output, lambda: _print(data), "cloud")
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import typer
 
-from spotd.api_client.client import complete_job, connect, job_path
+from spotd.api_client.client import complete_job, connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import money, percent
 from spotd.cli.durations import duration_s
@@ -113,8 +114,11 @@ def report(
     else:
         window = {"since_us": when_us(since, "--since"), "until_us": when_us(until, "--until")}
         with connect(ctx) as client:
-            path = job_path(job, "/cost/report") if job else "/v1/costs/report"
-            data = client.get(path, **window, **({"by": by.value} if by else {}))
+            if job:
+                data = client.call(routes.JOB_COST_REPORT(job=job), query=window)
+            else:
+                query = {**window, "by": by.value if by else ""}
+                data = client.call(routes.COST_REPORT(), query=query)
     data |= {"outlay": _outlay(outlay, data)} if outlay else {}
     emit(data, output, lambda: _print_by(data, by) if by else print_report(data), "job")
 

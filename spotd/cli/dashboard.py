@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.cli.render import Output, emit, print_message
 
@@ -42,7 +43,7 @@ def dashboard(
     api = ApiCache(ctx.obj)
     try:
         health = PageData()
-        api.fetch(health, Query("/v1/health"))
+        api.fetch(health, Query(routes.HEALTH()))
         for message, fix in filter(None, [health.away, *health.refused]):
             code = ExitCode.UNREACHABLE if health.away else ExitCode.AUTH
             raise UserError(message, fix, code)

@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 from spotd.api_client.client import Client, Target, connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.cli.render import HELP, Output, emit, output_option
 
@@ -106,7 +107,7 @@ def _download_backup(client: Client, path: Path) -> tuple[int, str]:
         raise UserError(message, "name a file in a folder of yours") from None
     try:
         with os.fdopen(descriptor, "w+b") as file:
-            headers = client.fetch("/v1/db/backup", file)
+            headers = client.fetch(routes.BACK_UP_DATABASE(), file)
             file.flush()
             os.fsync(file.fileno())
             file.seek(0)

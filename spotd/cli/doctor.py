@@ -7,11 +7,11 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import typer
 
 from spotd.api_client.client import Client, Target, connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.cli.doctor_live import run_live_proof
 from spotd.cli.doctor_live_gpu import run_gpu_proof
@@ -148,9 +148,11 @@ def _run_checks(ctx: typer.Context, output: Output, *, send: bool) -> None:
     exit_code, score = ExitCode.OK, []
     try:
         with connect(ctx) as client:
-            checks.append(_check("daemon", True, f"spotd {client.get('/v1/health')['version']}"))
+            checks.append(
+                _check("daemon", True, f"spotd {client.call(routes.HEALTH())['version']}")
+            )
             alert_checks = _test_alerts(client) if send else []
-            reply = client.get("/v1/doctor")
+            reply = client.call(routes.DOCTOR())
             checks += [*reply["checks"], *alert_checks]
             score = reply.get("score", [])
     except UserError as error:
@@ -169,8 +171,8 @@ def _print_policy(
 ) -> None:
     """Print the policy documents by name, as JSON in every output form but `name`."""
     with connect(ctx) as client:
-        path = f"/v1/policy/{quote(cloud, safe='')}"
-        data = client.get(path, types=types, spot="1" if spot else "")
+        policy = routes.CLOUD_POLICY(cloud=cloud)
+        data = client.call(policy, query={"types": types, "spot": "1" if spot else ""})
     emit(data, output, lambda: print(json.dumps(data["documents"], indent=2)), "cloud")
 
 
@@ -183,7 +185,7 @@ def _test_alerts(client: Client) -> list[dict[str, Any]]:
             text=item["error"] or "delivered",
             try_=f"spotctl alerts test {item['route']}",
         )
-        for item in client.post("/v1/alerts/test", {"route": ""})["items"]
+        for item in client.call(routes.TEST_ALERT(), {"route": ""})["items"]
     ]
 
 

@@ -18,6 +18,7 @@ import typer
 from providers.base import OfferRequest, Provider, ProviderError
 from providers.clouds import CLOUDS
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError, suggest
 from spotd.base.live_reports import FOLDER
 from spotd.cli.render import print_message
@@ -104,7 +105,7 @@ def spending_cap(cloud: str, spend: str) -> float:
 def _deployment(ctx: typer.Context) -> str:
     try:
         with connect(ctx) as client:
-            return str(client.get("/v1/health")["deployment"])
+            return str(client.call(routes.HEALTH())["deployment"])
     except UserError as error:
         fix = f"{error.try_}; or without a daemon: --deployment ID"
         raise UserError(error.text, fix, error.exit_code) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from providers.fault_injection import FaultInjector
-from spotd.api_client.client import Client, connect, job_path
+from spotd.api_client.client import Client, connect
+from spotd.api_routes import routes
+from spotd.api_routes.operation import Endpoint
 from spotd.base.errors import ExitCode, UserError
 from spotd.cli.doctor_live import (
     Section,
@@ -60,7 +63,7 @@ def run_gpu_proof(
     folders = report_folders(section, folder)
     with connect(ctx) as client:
         name = f"live-{cloud}-{os.urandom(3).hex()}"
-        provider = _interrupter(section, str(client.get("/v1/health")["deployment"]))
+        provider = _interrupter(section, str(client.call(routes.HEALTH())["deployment"]))
         fee_usd = provider.interruption_usd
         _check_fee(fee_usd, cap_usd)
         job_cap_usd = cap_usd - fee_usd
@@ -76,9 +79,7 @@ def run_gpu_proof(
             print_message(
                 f"submitted {name} ({job['id']}); seconds of each step, then since the notice"
             )
-            test = InterruptionTest(
-                _RetryingClient(client), provider, job_path(job["id"]), print_milestone
-            )
+            test = InterruptionTest(_RetryingClient(client), provider, job["id"], print_milestone)
             try:
                 test.run()
             finally:
@@ -102,11 +103,12 @@ class _RetryingClient:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def get(self, path: str, **query: object) -> dict[str, Any]:
-        return self._client.with_retry(lambda: self._client.get(path, **query), _PATIENCE_S)
-
-    def post(self, path: str, body: Any = None) -> dict[str, Any]:
-        return self._client.with_retry(lambda: self._client.post(path, body), _PATIENCE_S)
+    def call(
+        self, endpoint: Endpoint, *, query: Mapping[str, object] | None = None
+    ) -> dict[str, Any]:
+        return self._client.with_retry(
+            lambda: self._client.call(endpoint, query=query), _PATIENCE_S
+        )
 
 
 def _load_job(file: Path, ctx: typer.Context) -> tuple[ParsedJobFile, str]:
@@ -140,7 +142,7 @@ def _check_fee(fee_usd: float, cap_usd: float) -> None:
 
 def _check_price(client: Client, job_text: str, name: str, cap_usd: float, fee_usd: float) -> None:
     """Raise UserError if no offer fits, or if the cheapest costs more than the cap in time."""
-    plan = client.post("/v1/plan", {"yaml": job_text, "fallback_name": name})
+    plan = client.call(routes.PLAN(), {"yaml": job_text, "fallback_name": name})
     best = next((row for row in plan["offers"] if not row["excluded"]), None)
     if best is None:
         reason = next((f" ({row['excluded']})" for row in plan["offers"]), "")
@@ -176,7 +178,7 @@ def _submit(client: Client, parsed: ParsedJobFile, text: str, name: str) -> dict
         "packages": upload_packages(client, parsed),
         "request_id": secrets.token_hex(16),
     }
-    job = client.with_retry(lambda: client.post("/v1/jobs", body), _PATIENCE_S)
+    job = client.with_retry(lambda: client.call(routes.SUBMIT_JOB(), body), _PATIENCE_S)
     for warning in job["warnings"]:
         print_message(f"warning: {warning}")
     return job

@@ -10,7 +10,8 @@ from typing import Any
 
 import typer
 
-from spotd.api_client.client import JOB, Client, complete_job, connect, job_path
+from spotd.api_client.client import JOB, Client, complete_job, connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import age, clean, money
 from spotd.cli.durations import duration_s
@@ -88,11 +89,13 @@ def run(
     """
     within_s = duration_s(within, "--within", "15m, or 90s")
     with connect(ctx) as client:
-        terms = client.get(job_path(job, "/drills/terms"), kind=kind.value, within_s=within_s)
+        terms = client.call(
+            routes.DRILL_TERMS(job=job), query={"kind": kind.value, "within_s": within_s}
+        )
         _confirm(terms, yes=yes)
         body = {"kind": kind.value, "within_s": within_s, "id": secrets.token_hex(16)}
-        path = job_path(job, "/drills")
-        data = client.with_retry(lambda: client.post(path, body), _PATIENCE_S)
+        run = routes.RUN_DRILL(job=job)
+        data = client.with_retry(lambda: client.call(run, body), _PATIENCE_S)
         data = _follow(client, data)
     emit(data, output, lambda: print(f"{clean(data['job'])}: {clean(data['text'])}"), "id")
     if data["state"] == "failed":
@@ -132,7 +135,9 @@ def _follow(client: Client, data: dict[str, Any]) -> dict[str, Any]:
         if data["ended_at"]:
             return {**data, "job": job, "kind": "Drill"}
         time.sleep(POLL_S)
-        page = client.with_retry(lambda: client.get("/v1/drills", job=job_id), _PATIENCE_S)
+        page = client.with_retry(
+            lambda: client.call(routes.LIST_DRILLS(), query={"job": job_id}), _PATIENCE_S
+        )
         data = next(row for row in page["items"] if row["id"] == drill_id)
 
 
@@ -152,7 +157,7 @@ def list_drills(
       spotctl drill ls --job gpt -o json
     """
     with connect(ctx) as client:
-        data = client.get("/v1/drills", job=job)
+        data = client.call(routes.LIST_DRILLS(), query={"job": job})
     emit(data, output, lambda: _print(data), "id")
 
 

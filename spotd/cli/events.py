@@ -7,7 +7,8 @@ from typing import Any
 
 import typer
 
-from spotd.api_client.client import complete_job, connect, job_path
+from spotd.api_client.client import complete_job, connect
+from spotd.api_routes import routes
 from spotd.base.text import clean
 from spotd.cli.render import Output, emit, emit_line, output_option
 
@@ -35,8 +36,8 @@ def events(
     """
     with connect(ctx) as client:
         # By id, so that --follow stays with this job when another one takes its name.
-        job_id = client.get(job_path(job))["id"] if job else ""
-        data = client.get("/v1/events", job=job_id, last=last)
+        job_id = client.call(routes.SHOW_JOB(job=job))["id"] if job else ""
+        data = client.call(routes.READ_EVENTS(), query={"job": job_id, "last": last})
         if not follow:
             emit(data, output, lambda: _print(data["items"], output, bool(job)), "id")
             return
@@ -44,7 +45,9 @@ def events(
         cursor = data["cursor"]
         while True:
             query = {"job": job_id, "after": cursor, "wait_s": _WAIT_S}
-            page = client.with_retry(partial(client.get, "/v1/events", **query), _AWAY_S)
+            page = client.with_retry(
+                partial(client.call, routes.READ_EVENTS(), query=query), _AWAY_S
+            )
             _print(page["items"], output, bool(job))
             cursor = page["cursor"]
 

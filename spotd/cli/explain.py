@@ -7,7 +7,8 @@ from typing import Any
 
 import typer
 
-from spotd.api_client.client import JOB, connect, job_path
+from spotd.api_client.client import JOB, connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import clean, money, percent, place, seconds_since, span
 from spotd.cli.diagnosis import print_diagnosis, print_utilization
@@ -54,7 +55,7 @@ def why(
       spotctl why gpt --stacks
     """
     with connect(ctx) as client:
-        data = client.get(job_path(job, "/why"))
+        data = client.call(routes.EXPLAIN_JOB(job=job))
     emit(data, output, lambda: _print_why(data, stacks=stacks), "job")
 
 
@@ -105,7 +106,7 @@ def plan(
         "limit": limit,
     }
     with connect(ctx) as client:
-        data = client.post("/v1/plan", body)
+        data = client.call(routes.PLAN(), body)
     for warning in data["warnings"]:
         print_message(f"warning: {warning}")
     emit(data, output, lambda: _print_plan(data), "job")

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from spotd.api_client.client import Client, job_path
+from spotd.api_client.client import Client
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode
 from spotd.cli.render import print_message
 
@@ -31,7 +32,7 @@ def follow_job(
     """
     give_up_at = time.monotonic() + timeout_s if timeout_s else None
     while True:
-        job = client.with_retry(lambda: client.get(job_path(job_id)), _AWAY_S)
+        job = client.with_retry(lambda: client.call(routes.SHOW_JOB(job=job_id)), _AWAY_S)
         finished = job["phase"] in until or job["phase"] in FINISHED
         remaining_s = None if give_up_at is None else give_up_at - time.monotonic()
         timed_out = remaining_s is not None and remaining_s <= 0
@@ -58,7 +59,7 @@ def _report_events(
 ) -> int:
     """Wait for new events or another phase, and report the events; returns the new cursor."""
     query = {"job": job["id"], "after": after, "wait_s": wait_s, "phase": job["phase"]}
-    page = client.with_retry(lambda: client.get("/v1/events", **query), _AWAY_S)
+    page = client.with_retry(lambda: client.call(routes.READ_EVENTS(), query=query), _AWAY_S)
     for event in page["items"]:
         on_event(event)
     return int(page["cursor"])

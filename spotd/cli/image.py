@@ -7,11 +7,11 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
 
 import typer
 
 from spotd.api_client.client import Client, connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import age, money
 from spotd.cli.follow import exit_code_for, follow_and_print
@@ -123,7 +123,7 @@ def _parse_location(text: str) -> dict[str, str]:
 
 def _submit(client: Client, body: dict[str, Any]) -> dict[str, Any]:
     body = body | {"request_id": random.token_hex(16)}
-    job = client.with_retry(lambda: client.post("/v1/images", body), _SUBMIT_PATIENCE_S)
+    job = client.with_retry(lambda: client.call(routes.BAKE_IMAGE(), body), _SUBMIT_PATIENCE_S)
     for warning in job["warnings"]:
         print_message(f"warning: {warning}")
     print_message(f"submitted {job['name']} ({job['id']})")
@@ -143,7 +143,7 @@ def list_(ctx: typer.Context, output: Output = output_option()) -> None:
       spotctl image ls
     """
     with connect(ctx) as client:
-        data = client.get("/v1/images")
+        data = client.call(routes.LIST_IMAGES())
     emit(data, output, lambda: _print(data), "name")
 
 
@@ -195,11 +195,9 @@ def remove(
     location = _parse_location(infra)
     with connect(ctx) as client:
         if not yes:
-            _confirm(name, client.get("/v1/images")["items"], location)
-        query = {key: value for key, value in location.items() if value}
-        query |= {"force": "1"} if force else {}
-        path = f"/v1/images/{quote(name, safe='')}"
-        data = client.delete(f"{path}?{urlencode(query)}" if query else path)
+            _confirm(name, client.call(routes.LIST_IMAGES())["items"], location)
+        query = {**location, "force": "1" if force else ""}
+        data = client.call(routes.REMOVE_IMAGES(name=name), query=query)
     message = "\n".join(f"{item} is removed with the next sweep" for item in data["items"])
     emit(data, output, lambda: print_message(message), "name")
 

@@ -16,6 +16,7 @@ from spotd.api_client.client import Client
 from spotd.api_client.download import damage_error, fetch_checkpoint
 from spotd.api_client.resumable_import import ResumableImport, open_import
 from spotd.api_client.upload import CheckpointUpload
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.checkpoint_convert.dcp_reader import StoredBlock
 from spotd.checkpoint_convert.foreign_checkpoint import read_source
@@ -145,7 +146,8 @@ def _commit(
         "state": dict(state),
     }
     body = {"store": session.store, "manifest": manifest}
-    reply = session.send(lambda: session.client.post(f"/v1/imports/{session.id}", body))
+    commit = routes.COMMIT_IMPORT(name=session.id)
+    reply = session.send(lambda: session.client.call(commit, body))
     return {
         "apiVersion": reply["apiVersion"],
         "kind": "CheckpointImported",

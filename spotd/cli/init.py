@@ -14,12 +14,12 @@ from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import typer
 
 from providers.clouds import CLOUDS
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError, suggest
 from spotd.cli.identity_trust import federate_commands, federate_section, read_trusts
 from spotd.cli.render import print_message
@@ -325,7 +325,7 @@ def _facts_from_daemon(ctx: typer.Context, cloud: str) -> PolicyFacts:
 
     try:
         with connect(ctx) as client:
-            return PolicyFacts(**client.get(f"/v1/policy/{quote(cloud, safe='')}")["facts"])
+            return PolicyFacts(**client.call(routes.CLOUD_POLICY(cloud=cloud))["facts"])
     except UserError as error:
         fix = "or without a daemon: --deployment ID --region REGION --store URL"
         raise UserError(error.text, f"{error.try_}; {fix}", error.exit_code) from None

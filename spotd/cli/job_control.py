@@ -6,7 +6,9 @@ from typing import Any
 
 import typer
 
-from spotd.api_client.client import Client, complete_job, connect, job_path
+from spotd.api_client.client import Client, complete_job, connect
+from spotd.api_routes import routes
+from spotd.api_routes.operation import Endpoint
 from spotd.base.errors import ExitCode, UserError
 from spotd.cli.confirm import YES, confirm_many
 from spotd.cli.job_file import OVERRIDE
@@ -38,7 +40,9 @@ def cancel(
     with connect(ctx) as client:
         names = _job_names(client, jobs, everything=all_)
         confirm_many("cancel", "jobs", names, yes=yes)
-        _send_command(client=client, verb="cancel", jobs=names, output=output)
+        _send_command(
+            client=client, endpoints=[routes.CANCEL_JOB(job=name) for name in names], output=output
+        )
 
 
 def pause(
@@ -59,7 +63,9 @@ def pause(
     with connect(ctx) as client:
         names = _job_names(client, jobs, everything=all_)
         confirm_many("pause", "jobs", names, yes=yes)
-        _send_command(client=client, verb="pause", jobs=names, output=output)
+        _send_command(
+            client=client, endpoints=[routes.PAUSE_JOB(job=name) for name in names], output=output
+        )
 
 
 def resume(
@@ -77,8 +83,7 @@ def resume(
     with connect(ctx) as client:
         _send_command(
             client=client,
-            verb="resume",
-            jobs=list(dict.fromkeys(jobs)),
+            endpoints=[routes.RESUME_JOB(job=name) for name in dict.fromkeys(jobs)],
             output=output,
             body={"override_budget": override},
         )
@@ -92,22 +97,23 @@ def _job_names(client: Client, jobs: list[str] | None, *, everything: bool) -> l
     if bool(jobs) is everything:
         raise UserError("name jobs, or give --all", "spotctl ps lists them", ExitCode.USAGE)
     if everything:
-        jobs = [job["name"] for job in client.get("/v1/jobs", limit=10_000)["items"]]
+        jobs = [
+            job["name"] for job in client.call(routes.LIST_JOBS(), query={"limit": 10_000})["items"]
+        ]
     return list(dict.fromkeys(jobs or ()))
 
 
 def _send_command(
     client: Client,
-    verb: str,
-    jobs: list[str],
+    endpoints: list[Endpoint],
     output: Output,
     body: dict[str, Any] | None = None,
 ) -> None:
     """Send the command for every job, whatever happens to the others; raises the first error."""
     items, failed = [], []
-    for name in jobs:
+    for endpoint in endpoints:
         try:
-            job = client.post(job_path(name, f"/{verb}"), body)
+            job = client.call(endpoint, body)
         except UserError as error:
             failed.append(error)
             continue

@@ -6,8 +6,9 @@ from typing import Any
 
 import typer
 
-from spotd.api_client.client import JOB, complete_job, connect, job_path
+from spotd.api_client.client import JOB, complete_job, connect
 from spotd.api_client.wording import result_text
+from spotd.api_routes import routes
 from spotd.base.text import age, clean, money, place, places, size, span, spent
 from spotd.cli.drill import drill_text
 from spotd.cli.render import (
@@ -69,7 +70,9 @@ def ps(
       spotctl ps --all -o json
     """
     with connect(ctx) as client:
-        data = client.get("/v1/jobs", all=1 if everything else "", limit=limit)
+        data = client.call(
+            routes.LIST_JOBS(), query={"all": 1 if everything else "", "limit": limit}
+        )
     emit(data, output, lambda: _print_jobs(data, everything), "name")
 
 
@@ -114,7 +117,7 @@ def show(
       spotctl show gpt --file
     """
     with connect(ctx) as client:
-        data = client.get(job_path(job, "/file" if file else ""))
+        data = client.call(routes.JOB_FILE(job=job) if file else routes.SHOW_JOB(job=job))
     if file and output is Output.TABLE:
         typer.echo(data["yaml"].rstrip("\n"))
         return
@@ -285,7 +288,7 @@ def nodes(
       spotctl nodes gpt -o json
     """
     with connect(ctx) as client:
-        data = client.get("/v1/nodes", job=job)
+        data = client.call(routes.LIST_NODES(), query={"job": job})
     emit(data, output, lambda: _print_nodes(data), "id")
 
 

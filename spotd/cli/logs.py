@@ -7,7 +7,8 @@ from typing import Any
 
 import typer
 
-from spotd.api_client.client import JOB, Client, connect, job_path
+from spotd.api_client.client import JOB, Client, connect
+from spotd.api_routes import routes
 from spotd.cli.log_text import Streams
 from spotd.cli.render import Output, emit_line, output_option
 
@@ -42,7 +43,7 @@ def logs(
     """
     body: dict[str, Any] = {"rank": rank, "generation": generation, "stream": stream}
     with connect(ctx) as client:
-        job_data = client.get(job_path(job))
+        job_data = client.call(routes.SHOW_JOB(job=job))
         show_rank = job_data["num_nodes"] > 1 and rank is None
         nodes = {node["generation"]: node for node in job_data["nodes"]}
         streams = Streams(nodes, show_rank=show_rank, safe=sys.stdout.isatty() and not raw)
@@ -71,7 +72,7 @@ def _print_logs(
     body["wait_s"] = 0
     streams.tail(tail)
     while True:
-        reply = client.with_retry(lambda: client.post(job_path(job_id, "/logs"), body), _AWAY_S)
+        reply = client.with_retry(lambda: client.call(routes.READ_LOGS(job=job_id), body), _AWAY_S)
         for chunk in reply["chunks"]:
             if output is Output.JSON:
                 emit_line(chunk)

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.cli.render import HELP
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
@@ -33,7 +34,7 @@ def show(ctx: typer.Context) -> None:
       spotctl metrics show
     """
     with connect(ctx) as client:
-        client.fetch("/metrics", sys.stdout.buffer)
+        client.fetch(routes.METRICS(), sys.stdout.buffer)
 
 
 @app.command()

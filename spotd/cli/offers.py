@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from spotd.api_client.client import Client, connect
+from spotd.api_routes import routes
 from spotd.base.text import age, money, percent, place, seconds_since, span
 from spotd.cli.durations import duration_s
 from spotd.cli.machine_value import machines
@@ -130,7 +131,7 @@ def offers(
 
 
 def _show(client: Client, query: dict[str, str], output: Output, *, lines: bool) -> None:
-    data = client.get("/v1/offers", **query)
+    data = client.call(routes.LIST_OFFERS(), query=query)
     if lines and output is Output.JSON:
         emit_line(data)
         return
@@ -240,7 +241,7 @@ def history(
     ).query()
     since_s = int(duration_s(since, "--since", "24h, or 7d"))
     with connect(ctx) as client:
-        data = client.get("/v1/prices", since_s=since_s, **query)
+        data = client.call(routes.PRICE_HISTORY(), query={"since_s": since_s, **query})
     emit(data, output, lambda: _print_history(data), "key")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.text import age, money
 from spotd.cli.confirm import YES, confirm_many
 from spotd.cli.render import HELP, Column, Output, emit, output_option, print_message, print_table
@@ -43,7 +44,7 @@ def orphans(ctx: typer.Context, output: Output = output_option()) -> None:
     if ctx.invoked_subcommand is not None:
         return
     with connect(ctx) as client:
-        data = client.get("/v1/orphans")
+        data = client.call(routes.LIST_ORPHANS())
     emit(data, output, lambda: _print(data), "id")
 
 
@@ -60,9 +61,11 @@ def end(ctx: typer.Context, yes: bool = YES, output: Output = output_option()) -
       spotctl orphans end
     """
     with connect(ctx) as client:
-        orphan_ids = [item["id"] for item in client.get("/v1/orphans")["items"] if item["ours"]]
+        orphan_ids = [
+            item["id"] for item in client.call(routes.LIST_ORPHANS())["items"] if item["ours"]
+        ]
         confirm_many("end", "orphans", orphan_ids, yes=yes)
-        data = client.post("/v1/orphans/end", {"ids": orphan_ids})
+        data = client.call(routes.END_ORPHANS(), {"ids": orphan_ids})
     released = "nothing is held" if not data["count"] else f"released: {', '.join(data['items'])}"
     emit(
         data,

@@ -10,6 +10,7 @@ import typer
 from providers.catalogs.guides import PriceClaim, largest_discounts
 from providers.catalogs.guides import claims as stored_claims
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.errors import UserError
 from spotd.base.text import clean, money, percent
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_message, print_table
@@ -68,7 +69,7 @@ def _current_prices(ctx: typer.Context) -> dict[str, dict[str, float | None]]:
     """Return GPU -> its cheapest on-demand and spot price; empty if no daemon answers."""
     try:
         with connect(ctx) as client:
-            items = client.get("/v1/offers", limit=_MOST_OFFERS)["items"]
+            items = client.call(routes.LIST_OFFERS(), query={"limit": _MOST_OFFERS})["items"]
     except UserError as error:
         print_message(f"without current prices: {error}")
         return {}

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.text import clean
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_message, print_table
 
@@ -33,7 +34,7 @@ def providers(ctx: typer.Context, output: Output = output_option()) -> None:
       spotctl providers -o json
     """
     with connect(ctx) as client:
-        data = client.get("/v1/providers")
+        data = client.call(routes.LIST_PROVIDERS())
     emit(data, output, lambda: _print(data), "name")
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import typer
 
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
+from spotd.api_routes.operation import Operation
 from spotd.base.text import clean
 from spotd.cli.render import HELP, Output, emit, output_option
 
@@ -17,14 +19,16 @@ class _Restriction:
     """A restriction and its commands.
 
     `command` is the command group, `noun` its name in messages, `verb` the command that ends it and
-    `ended` the verb's past participle. The help texts are those of the group, of `status` and of
-    `verb`.
+    `ended` the verb's past participle. `show` and `lift` are the operations of the API. The help
+    texts are those of the group, of `status` and of `verb`.
     """
 
     command: str
     noun: str
     verb: str
     ended: str
+    show: Operation[[]]
+    lift: Operation[[]]
     group_help: str
     status_help: str
     end_help: str
@@ -39,12 +43,12 @@ def _commands(restriction: _Restriction) -> typer.Typer:
 
     def status(ctx: typer.Context, output: Output = output_option()) -> None:
         with connect(ctx) as client:
-            data = client.get(f"/v1/{restriction.command}")
+            data = client.call(restriction.show())
         emit(data, output, lambda: _print(restriction, data), "reason")
 
     def end(ctx: typer.Context, output: Output = output_option()) -> None:
         with connect(ctx) as client:
-            data = client.post(f"/v1/{restriction.command}/{restriction.verb}")
+            data = client.call(restriction.lift())
         emit(data, output, lambda: _print(restriction, data), "reason")
 
     app.callback(help=restriction.group_help + _example(restriction, "status"))(group)
@@ -71,6 +75,8 @@ quarantine = _commands(
         noun="quarantine",
         verb="release",
         ended="released",
+        show=routes.SHOW_QUARANTINE,
+        lift=routes.RELEASE_QUARANTINE,
         group_help="During a quarantine, no machine is ended because the database does not know it."
         "\n\n"
         "It starts when the database may be older than the fleet: it was restored from a backup, "
@@ -87,6 +93,8 @@ safe_mode = _commands(
         noun="safe mode",
         verb="leave",
         ended="left",
+        show=routes.SHOW_SAFE_MODE,
+        lift=routes.LEAVE_SAFE_MODE,
         group_help="In safe mode, the daemon observes, saves and ends machines, but launches and "
         "starts none.\n\nIt starts when the daemon crashed several times within minutes, and ends "
         "automatically when the daemon has run for a while (`[safe_mode]` in config.toml).",

@@ -8,8 +8,9 @@ from typing import Any
 
 import typer
 
-from spotd.api_client.client import JOB, connect, job_path
+from spotd.api_client.client import JOB, connect
 from spotd.api_client.wording import result_text
+from spotd.api_routes import routes
 from spotd.base.text import clean
 from spotd.cli.render import HELP, Output, emit, output_option
 
@@ -55,7 +56,7 @@ def import_results(
     evaluation = asdict(read_results(file, suite))
     body = {name: value for name, value in evaluation.items() if value not in (0.0, ())}
     with connect(ctx) as client:
-        data = client.post(job_path(job, "/results"), body)
+        data = client.call(routes.IMPORT_RESULTS(job=job), body)
     emit(data, output, lambda: _print(data), "suite")
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import typer
 
-from spotd.api_client.client import connect, job_path
+from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError, suggest
 from spotd.cli.durations import duration_s
 from spotd.cli.fit_chart import picture
@@ -208,7 +209,7 @@ def _config(path: Path | None) -> dict[str, Any] | None:
 
 def _job_facts(ctx: typer.Context, job: str) -> dict[str, Any]:
     with connect(ctx) as client:
-        data = client.get(job_path(job, "/sizing"))
+        data = client.call(routes.JOB_SIZING(job=job))
     if data["measured"] is None:
         steps = data["measured_steps_needed"]
         print_message(
@@ -305,7 +306,7 @@ def _offers(
     """
     try:
         with connect(ctx) as client:
-            items = client.get("/v1/offers", limit=_MOST_OFFERS)["items"]
+            items = client.call(routes.LIST_OFFERS(), query={"limit": _MOST_OFFERS})["items"]
     except UserError as error:
         print_message(f"without offers and their prices: {error}")
         return []

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import clean, money, percent
 from spotd.cli.durations import duration_s
@@ -42,8 +43,8 @@ def review(ctx: typer.Context, since: str, output: Output, *, all_jobs: bool) ->
         raise UserError(message, "leave FILE, --job and --model out", ExitCode.USAGE)
     since_s = int(duration_s(since, "--since", "90d"))
     with connect(ctx) as client:
-        reply = client.get("/v1/review", since_s=since_s)
-        offers = client.get("/v1/offers", limit=MOST_OFFERS)["items"]
+        reply = client.call(routes.RIGHTSIZE_REVIEW(), query={"since_s": since_s})
+        offers = client.call(routes.LIST_OFFERS(), query={"limit": MOST_OFFERS})["items"]
     items = [assess(job, offers) for job in reply["items"]]
     data = {**reply, "kind": "RightsizeReview", "items": items}
     emit(data, output, lambda: _print(data), "job")

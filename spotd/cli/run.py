@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import typer
 
 from spotd.api_client.client import Client, connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import size
 from spotd.cli.follow import exit_code_for, follow_and_print
@@ -151,7 +152,7 @@ def _submit(
 ) -> dict[str, Any]:
     with _initial_checkpoint(client, parsed, continue_job) as checkpoint_id:
         sent = {**body, "continue": checkpoint_id} if checkpoint_id else body
-        job = client.with_retry(lambda: client.post("/v1/jobs", sent), _SUBMIT_PATIENCE_S)
+        job = client.with_retry(lambda: client.call(routes.SUBMIT_JOB(), sent), _SUBMIT_PATIENCE_S)
     for warning in job["warnings"]:
         print_message(f"warning: {warning}")
     if continue_job:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from typing import Any
-from urllib.parse import quote
 
 import typer
 
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.cli.render import HELP, Column, Output, emit, output_option, print_message, print_table
 
@@ -40,7 +40,7 @@ def set_(ctx: typer.Context, name: str = _NAME, output: Output = output_option()
     """
     value = _read_value(name)
     with connect(ctx) as client:
-        data = client.post(_path(name), {"value": value})
+        data = client.call(routes.SET_SECRET(name=name), {"value": value})
     emit(data, output, lambda: print_message(f"{name} is stored"), "name")
 
 
@@ -70,7 +70,7 @@ def list_(ctx: typer.Context, output: Output = output_option()) -> None:
       spotctl secret ls
     """
     with connect(ctx) as client:
-        data = client.get("/v1/secrets")
+        data = client.call(routes.LIST_SECRETS())
     emit(data, output, lambda: _print(data["items"]), "name")
 
 
@@ -91,7 +91,7 @@ def remove(ctx: typer.Context, name: str = _NAME, output: Output = output_option
       spotctl secret rm HF_TOKEN
     """
     with connect(ctx) as client:
-        data = client.delete(_path(name))
+        data = client.call(routes.REMOVE_SECRET(name=name))
     emit(data, output, lambda: print_message(f"{name} is deleted"), "name")
 
 
@@ -107,7 +107,7 @@ def rotate(ctx: typer.Context, output: Output = output_option()) -> None:
       spotctl secret rotate
     """
     with connect(ctx) as client:
-        data = client.post("/v1/key/rotate")
+        data = client.call(routes.ROTATE_KEY())
     message = "spotd-key-next is in force: move it to where spotd-key is, before the next rotation"
     for name in data["unread"]:
         message += (
@@ -115,7 +115,3 @@ def rotate(ctx: typer.Context, output: Output = output_option()) -> None:
         )
         message += "or submit its job again"
     emit(data, output, lambda: print_message(message), "epoch")
-
-
-def _path(name: str) -> str:
-    return f"/v1/secrets/{quote(name, safe='')}"

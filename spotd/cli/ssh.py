@@ -11,7 +11,8 @@ from typing import Any
 
 import typer
 
-from spotd.api_client.client import JOB, Target, connect, job_path
+from spotd.api_client.client import JOB, Target, connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import clean
 from spotd.cli.render import Output, emit, output_option, print_message
@@ -38,10 +39,10 @@ def ssh(
     target: Target = ctx.obj
     with connect(ctx) as client:
         if output is not Output.TABLE:
-            address = client.get(job_path(job, "/ssh"), rank=rank)
+            address = client.call(routes.SSH_ADDRESS(job=job), query={"rank": rank})
             emit(address, output, lambda: None, "host")
             return
-        access = client.post(job_path(job, "/ssh"), {"rank": rank})
+        access = client.call(routes.SSH_ACCESS(job=job), {"rank": rank})
     with tempfile.TemporaryDirectory(prefix="spotctl-") as folder:
         arguments = ssh_arguments(access, Path(folder), target.host) + list(command or [])
         local = " (local)" if access["local"] else ""

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.text import clean, span
 from spotd.cli.durations import duration_s
 from spotd.cli.offers import CAPACITY, Capacity
@@ -87,7 +88,7 @@ def stats(
     if capacity is not None:
         query["capacity"] = capacity.value
     with connect(ctx) as client:
-        data = client.get("/v1/stats", **query)
+        data = client.call(routes.STATS(), query=query)
     emit(data, output, lambda: _print(data, claims=claims), "name")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import money, percent
 from spotd.cli.durations import duration_s
@@ -60,7 +61,7 @@ def trace(
         raise UserError(message, "name one in a folder that exists", ExitCode.USAGE)
     query = {"since_s": str(since_s)} | ({"gpus": gpus} if gpus else {})
     with connect(ctx) as client:
-        data = client.get("/v1/traces", **query)
+        data = client.call(routes.TRACES(), query=query)
     files = build_traces(data, gap_s, stale_s)
     if not files:
         raise UserError(*_explain_no_trace(data, gpus, since), ExitCode.NOT_FOUND)

@@ -88,7 +88,7 @@ class TraceFile:
 
 
 def build_traces(data: dict[str, Any], gap_s: int, stale_s: int) -> list[TraceFile]:
-    """Build the trace files of a reply of /v1/traces.
+    """Build the trace files of a reply of the operation TRACES.
 
     A GPU type without an observed tick has no file.
     """

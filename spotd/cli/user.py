@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
 
 import typer
 
 from spotd.api_client.client import connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode
 from spotd.cli.render import (
     HELP,
@@ -44,7 +44,7 @@ def list_(ctx: typer.Context, output: Output = output_option()) -> None:
       spotctl user ls
     """
     with connect(ctx) as client:
-        data = client.get("/v1/users")
+        data = client.call(routes.LIST_USERS())
     emit(data, output, lambda: _print(data["items"]), "name")
 
 
@@ -67,7 +67,7 @@ def disable(
       spotctl user disable mallory --transfer-to ada
     """
     with connect(ctx) as client:
-        data = client.post(f"{_path(name)}/disable", {"transfer_to": transfer_to})
+        data = client.call(routes.DISABLE_USER(name=name), {"transfer_to": transfer_to})
     emit(data, output, lambda: _print_disabled(data), "name")
     if data["unreachable"]:
         raise typer.Exit(ExitCode.FAILURE)
@@ -92,7 +92,7 @@ def enable(ctx: typer.Context, name: str = _NAME, output: Output = output_option
       spotctl user enable mallory
     """
     with connect(ctx) as client:
-        data = client.post(f"{_path(name)}/enable")
+        data = client.call(routes.ENABLE_USER(name=name))
     emit(data, output, lambda: print_message(f"{name} is enabled"), "name")
 
 
@@ -108,7 +108,3 @@ def _print(items: list[dict[str, Any]]) -> None:
         for item in items
     ]
     print_table(columns, rows)
-
-
-def _path(name: str) -> str:
-    return f"/v1/users/{quote(name, safe='')}"

@@ -6,7 +6,8 @@ from enum import Enum
 
 import typer
 
-from spotd.api_client.client import JOB, connect, job_path
+from spotd.api_client.client import JOB, connect
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.cli.durations import duration_s
 from spotd.cli.follow import event_printer, exit_code_for, follow_job
@@ -38,8 +39,8 @@ def wait(
     limit_s = duration_s(timeout, "--timeout") if timeout else 0.0
     until = frozenset[str]() if goal is Goal.DONE else frozenset({goal.value})
     with connect(ctx) as client:
-        job_id = client.get(job_path(job))["id"]
-        cursor = client.get("/v1/events", job=job_id, last=1)["cursor"]
+        job_id = client.call(routes.SHOW_JOB(job=job))["id"]
+        cursor = client.call(routes.READ_EVENTS(), query={"job": job_id, "last": 1})["cursor"]
         result = follow_job(
             client=client,
             job_id=job_id,

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spotd.api_client.client import Client, Target, local_socket
+from spotd.api_routes import routes
+from spotd.api_routes.operation import Endpoint
 from spotd.base.errors import ExitCode, UnreachableError, UserError
 
 NOW_S = 2.0  # data that every page view fetches, however many browsers are open
@@ -29,19 +31,19 @@ _RETRY_S = 5.0  # pause before the next request to a daemon that did not answer
 
 @dataclass(frozen=True)
 class Query:
-    """A request of a route that only reads, and the maximum age of its reply in seconds.
+    """A request of an operation that only reads, and the maximum age of its reply in seconds.
 
-    `body`: set for the reading routes that use POST.
+    `body`: set for the reading operations that use POST.
     """
 
-    path: str
+    endpoint: Endpoint
     query: Mapping[str, object] = field(default_factory=dict)
     fresh_s: float = NOW_S
     body: Mapping[str, Any] | None = None
 
     @property
     def key(self) -> str:
-        return repr((self.path, sorted(self.query.items()), self.body))
+        return repr((self.endpoint.path, sorted(self.query.items()), self.body))
 
 
 @dataclass
@@ -98,7 +100,7 @@ class ApiCache:
         """
         cursor, events = self._events.get(job_id, (0, []))
         query = {"after": cursor, "job": job_id} if cursor else {"last": MOST_EVENTS, "job": job_id}
-        newer = self._get(page_data, Query("/v1/events", query))
+        newer = self._get(page_data, Query(routes.READ_EVENTS(), query))
         if newer is None:
             return events
         with self._lock:
@@ -137,10 +139,7 @@ class ApiCache:
     def _fetch(self, query: Query) -> dict[str, Any]:
         requested_s = time.monotonic()
         with self._link.client() as client:
-            if query.body is not None:
-                data = client.post(query.path, query.body)
-            else:
-                data = client.get(query.path, **query.query)
+            data = client.call(query.endpoint, query.body, query=query.query)
         with self._lock:
             self._problem = None
             self._replies[query.key] = Answer(data, requested_s)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import quote
 
 from spotd.api_client.wording import result_text
+from spotd.api_routes import routes
 from spotd.base.text import money, places
 from spotd.dashboard import explain, job_account, timeline
 from spotd.dashboard.api_cache import SELDOM_S, SOON_S, ApiCache, PageData, Query
@@ -27,19 +27,18 @@ def body(
     context: PageContext, cache: ApiCache, page_data: PageData, ident: str
 ) -> tuple[str, Html]:
     """Return the title of the page and its content."""
-    path = f"/v1/jobs/{quote(ident, safe='')}"
-    (job,) = cache.fetch(page_data, Query(path))
+    (job,) = cache.fetch(page_data, Query(routes.SHOW_JOB(job=ident)))
     if job is None:
         text = "This job cannot be shown."
         return "Job", join(el("p", text, cls="empty"), context.spotctl("ps", "--all"))
-    path = f"/v1/jobs/{job['id']}"
+    job_id = job["id"]
     why, cost, report, checkpoints, logs = cache.fetch(
         page_data,
-        Query(f"{path}/why", {}, _WHY_S),
-        Query(f"{path}/cost", {}, SOON_S),
-        Query(f"{path}/cost/report", {}, SOON_S),
-        Query(f"{path}/checkpoints", {}, SELDOM_S if job["outcome"] else SOON_S),
-        Query(f"{path}/logs", {}, body={"tail_bytes": LOG_BYTES}),
+        Query(routes.EXPLAIN_JOB(job=job_id), {}, _WHY_S),
+        Query(routes.JOB_COST(job=job_id), {}, SOON_S),
+        Query(routes.JOB_COST_REPORT(job=job_id), {}, SOON_S),
+        Query(routes.LIST_CHECKPOINTS(job=job_id), {}, SELDOM_S if job["outcome"] else SOON_S),
+        Query(routes.READ_LOGS(job=job_id), {}, body={"tail_bytes": LOG_BYTES}),
     )
     events = cache.events(page_data, job["id"])
     return job["name"], join(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from spotd.api_routes import routes
 from spotd.base.text import money, places
 from spotd.dashboard import fleet, spending
 from spotd.dashboard.api_cache import SOON_S, ApiCache, PageData, Query
@@ -65,18 +66,18 @@ def body(context: PageContext, cache: ApiCache, page_data: PageData) -> Html:
     data = OverviewData(
         *cache.fetch(
             page_data,
-            Query("/v1/jobs", {"limit": MOST_JOBS}),
+            Query(routes.LIST_JOBS(), {"limit": MOST_JOBS}),
             # (`all` is for an older daemon, which does not know `ended`.)
-            Query("/v1/jobs", {"all": 1, "ended": 1, "limit": MOST_LOOKED_AT}),
-            Query("/v1/nodes"),
-            Query("/v1/orphans"),
-            Query("/v1/budgets", {}, SOON_S),
-            Query("/v1/costs/report", {"since_us": _us(day)}, SOON_S),
-            Query("/v1/costs/report", {"since_us": _us(day.replace(day=1)), "by": "day"}, SOON_S),
-            Query("/v1/stats", {"since_s": DAY_S}, SOON_S),
-            Query("/v1/safe-mode"),
-            Query("/v1/quarantine"),
-            Query("/v1/health"),
+            Query(routes.LIST_JOBS(), {"all": 1, "ended": 1, "limit": MOST_LOOKED_AT}),
+            Query(routes.LIST_NODES()),
+            Query(routes.LIST_ORPHANS()),
+            Query(routes.LIST_BUDGETS(), {}, SOON_S),
+            Query(routes.COST_REPORT(), {"since_us": _us(day)}, SOON_S),
+            Query(routes.COST_REPORT(), {"since_us": _us(day.replace(day=1)), "by": "day"}, SOON_S),
+            Query(routes.STATS(), {"since_s": DAY_S}, SOON_S),
+            Query(routes.SHOW_SAFE_MODE()),
+            Query(routes.SHOW_QUARANTINE()),
+            Query(routes.HEALTH()),
         )
     )
     events = cache.events(page_data)
@@ -104,11 +105,13 @@ def _details(
 ) -> dict[str, tuple[Data, Data]]:
     """Return job id -> its `show` data and its cost, with `why` for jobs that do not train."""
     queries = [
-        Query(f"/v1/jobs/{job['id']}{rest}", {}, SOON_S) for job in items for rest in ("", "/cost")
+        Query(operation(job=job["id"]), {}, SOON_S)
+        for job in items
+        for operation in (routes.SHOW_JOB, routes.JOB_COST)
     ]
-    reports = [Query(f"/v1/jobs/{job['id']}/cost/report", {}, SOON_S) for job in items]
+    reports = [Query(routes.JOB_COST_REPORT(job=job["id"]), {}, SOON_S) for job in items]
     idle = [job["id"] for job in items if job["phase"] not in ("running", "paused")]
-    reasons = [Query(f"/v1/jobs/{job_id}/why", {}, SOON_S) for job_id in idle]
+    reasons = [Query(routes.EXPLAIN_JOB(job=job_id), {}, SOON_S) for job_id in idle]
     replies = iter(cache.fetch(page_data, *queries, *reports, *reasons))
     pairs = [(next(replies), next(replies)) for _ in items]
     cost_reports = [next(replies) for _ in items]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from spotd.api_routes import routes
 from spotd.base.text import money, percent
 from spotd.dashboard.api_cache import SELDOM_S, ApiCache, PageData, Query
 from spotd.dashboard.components import Column, PageContext, card, count, table, where
@@ -38,8 +39,8 @@ def body(
     wanted = {name: query[name] for name in FILTERS if query.get(name)}
     offers, history = cache.fetch(
         page_data,
-        Query("/v1/offers", {**wanted, "sort": "gpu", "limit": MOST}, SELDOM_S),
-        Query("/v1/prices", {**wanted, "since_s": DAY_S}, SELDOM_S),
+        Query(routes.LIST_OFFERS(), {**wanted, "sort": "gpu", "limit": MOST}, SELDOM_S),
+        Query(routes.PRICE_HISTORY(), {**wanted, "since_s": DAY_S}, SELDOM_S),
     )
     if offers is None:
         empty: Child = el("p", "not known: there was no answer", cls="empty")

@@ -27,6 +27,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from spotd.api_routes import routes
 from spotd.base.connection_limit import Connection
 from spotd.base.errors import UserError
 from spotd.base.server_thread import stop_server
@@ -183,7 +184,7 @@ def _page(
 
     def draw(request: Request) -> str:
         page_data = PageData()
-        (health,) = cache.fetch(page_data, Query("/v1/health"))
+        (health,) = cache.fetch(page_data, Query(routes.HEALTH()))
         now = datetime.now(UTC)
         if health and not page_data.away:
             now = datetime.fromisoformat(health["now"])

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
+from spotd.api_routes import routes
 from spotd.base.errors import UserError
 from spotd.demo.box import Box, BoxError, running_box
 from spotd.demo.bucket import bucket_server
@@ -106,7 +107,7 @@ def _run(out: Path, console: Console, steps: int, store: str) -> Evidence:
 
 
 def _gather(box: Box, story: DemoRun, job_id: str, reference_id: str, wall_s: float) -> Evidence:
-    cost = box.client.get(f"/v1/jobs/{job_id}/cost")
+    cost = box.client.call(routes.JOB_COST(job=job_id))
     preemptions = list(box.call_cloud("/control/state")["notices"])
     meter = box.meter()
     now_us = time.time_ns() // 1000

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from providers.clouds import CLOUDS
 from providers.local.access import auth_header, token_file
 from spotd.api_client.client import Client
+from spotd.api_routes import routes
 from spotd.base.errors import UnreachableError, UserError
 from spotd.demo.bucket import Bucket
 
@@ -174,7 +175,7 @@ class Box:
             if process.poll() is not None:
                 raise BoxError(f"the daemon ended at once:\n{self.tail('daemon')}")
             try:
-                return bool(self.client.get("/v1/health"))
+                return bool(self.client.call(routes.HEALTH()))
             except UnreachableError:
                 return False
 
@@ -241,16 +242,18 @@ class Box:
 
     def submit(self, text: str, request_id: str) -> str:
         """Submit a job file and return the job's id. Raises UserError."""
-        response = self.client.post("/v1/jobs", {"yaml": text, "request_id": request_id})
+        response = self.client.call(routes.SUBMIT_JOB(), {"yaml": text, "request_id": request_id})
         return str(response["id"])
 
     def job(self, job_id: str) -> dict[str, Any]:
         """Return the job, as printed by `spotctl show -o json`."""
-        return self.client.get(f"/v1/jobs/{job_id}")
+        return self.client.call(routes.SHOW_JOB(job=job_id))
 
     def events(self, job_id: str, after: int = 0) -> list[dict[str, Any]]:
         """Return the job's events with ids above `after`."""
-        return list(self.client.get("/v1/events", job=job_id, after=after)["items"])
+        return list(
+            self.client.call(routes.READ_EVENTS(), query={"job": job_id, "after": after})["items"]
+        )
 
     def wait_phase(self, job_id: str, phases: set[str], timeout_s: float) -> dict[str, Any]:
         """Wait until the job's phase is one of `phases`, and return the job. Raises BoxError.

@@ -32,7 +32,7 @@ class CheckpointRow:
 
     @property
     def new_bytes(self) -> int:
-        """What this checkpoint uploaded."""
+        """Size of what this checkpoint uploaded."""
         return self.bytes - self.shared_bytes
 
 

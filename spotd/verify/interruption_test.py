@@ -6,12 +6,14 @@ The job is cancelled whatever happens.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from providers.base import ProviderError
 from providers.fault_injection import FaultInjector
+from spotd.api_routes import routes
+from spotd.api_routes.operation import Endpoint
 from spotd.base.errors import UserError
 from spotd.verify.interruption_report import Milestone, TestObservations, milestones
 
@@ -29,11 +31,11 @@ class InterruptionTestError(Exception):
 
 
 class Daemon(Protocol):
-    """The daemon's API. Methods raise UserError."""
+    """The daemon's API. Raises UserError."""
 
-    def get(self, path: str, **query: object) -> dict[str, Any]: ...
-
-    def post(self, path: str, body: Any = None) -> dict[str, Any]: ...
+    def call(
+        self, endpoint: Endpoint, *, query: Mapping[str, object] | None = None
+    ) -> dict[str, Any]: ...
 
 
 @dataclass
@@ -46,7 +48,7 @@ class InterruptionTest:
 
     daemon: Daemon
     cloud: FaultInjector
-    job_path: str
+    job_id: str
     on_milestone: Callable[[Milestone], None] = lambda _mark: None
     observations: TestObservations = field(default_factory=TestObservations)
 
@@ -110,7 +112,7 @@ class InterruptionTest:
     def _cancel_and_wait(self) -> None:
         """Cancel the job, wait until every machine is gone, and record the cost."""
         started_s = time.monotonic()
-        self.daemon.post(f"{self.job_path}/cancel")
+        self.daemon.call(routes.CANCEL_JOB(job=self.job_id))
         while time.monotonic() < started_s + END_TIMEOUT_S:
             self._refresh()
             remaining = [node for node in self.observations.job["nodes"] if node["state"] != "gone"]
@@ -121,14 +123,14 @@ class InterruptionTest:
             names = ", ".join(node["instance_id"] or node["id"] for node in remaining)
             message = f"still there {END_TIMEOUT_S:.0f} s after its end: {names}"
             self.observations.failures.append(message)
-        self.observations.cost = self.daemon.get(f"{self.job_path}/cost")
+        self.observations.cost = self.daemon.call(routes.JOB_COST(job=self.job_id))
         self._report("ended", f"{self.observations.cost['spend_usd']:.4f} USD", started_s)
 
     # --- the daemon's record
 
     def _refresh(self) -> None:
         """Fetch the job, and record new checkpoints and the step at which it resumed."""
-        job = self.daemon.get(self.job_path)
+        job = self.daemon.call(routes.SHOW_JOB(job=self.job_id))
         self.observations.job, newest = job, job["last_checkpoint"]
         if newest and newest not in self.observations.saves:
             self.observations.saves.append(newest)
@@ -139,7 +141,9 @@ class InterruptionTest:
     def _resumed_step(self, node_id: str) -> int | None:
         after = 0
         while True:
-            page = self.daemon.get("/v1/events", job=self.observations.job["id"], after=after)
+            page = self.daemon.call(
+                routes.READ_EVENTS(), query={"job": self.observations.job["id"], "after": after}
+            )
             for event in page["items"]:
                 if event["kind"] == "claimed" and event["node_id"] == node_id:
                     return int(event["data"]["step"])

@@ -27,6 +27,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from spotd.api_client.client import Client
+from spotd.api_routes import routes
 from spotd.base.errors import UserError
 from spotd.demo import heads
 from spotd.demo.box import BoxError, wait_for
@@ -102,7 +103,7 @@ class Chaos:
         for twin in self.pair.twins:
             client = Client(twin.socket_path, reply_s=REPLY_S)
             try:
-                job = client.post("/v1/jobs", {"yaml": text, "request_id": name})
+                job = client.call(routes.SUBMIT_JOB(), {"yaml": text, "request_id": name})
             except UserError:
                 continue
             watch = heads.HeadWatch(self.pair.cloud.checkpoints_url, str(job["id"]))

@@ -24,6 +24,7 @@ from typing import Any
 
 from rich.console import Console
 
+from spotd.api_routes import routes
 from spotd.base.errors import UserError
 from spotd.demo.box import BoxError
 from spotd.demo.facts import final_losses, orphan_seconds, recoveries, release_delays
@@ -184,7 +185,7 @@ def _gather(
             giving_back_s=release_delays(everybody, meter, at_us),
             left=clouds.left(),
             jumps=clouds.jumps(),
-            cost=box.client.get(f"/v1/jobs/{job_id}/cost"),
+            cost=box.client.call(routes.JOB_COST(job=job_id)),
             wall_s=wall_s,
         )
     finally:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from spotd.api_routes import routes
 from spotd.demo.box import Box, wait_for
 
 UNIT = Path(__file__).parents[2] / "systemd" / "spotd.service"
@@ -111,7 +112,7 @@ def settled(pid: int, jobs: int) -> Size:
 
 def _all_gone(box: Box) -> bool:
     """For the daemon too: it follows nobody any more."""
-    return not box.client.get("/v1/nodes")["items"]
+    return not box.client.call(routes.LIST_NODES())["items"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

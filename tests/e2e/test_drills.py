@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode
 from spotd.demo.box import Box, running_box, wait_for
 from tests.e2e.rig import SCENARIO, UP_TIMEOUT_S
@@ -41,14 +42,16 @@ def test_what_init_writes_passes_the_drills_as_it_is(folder: Path, tmp_path: Pat
     with running_box(folder, SCENARIO, python=Path(sys.executable)) as box:
         assert spotctl(box, "init", "job", cwd=tmp_path).returncode == 0
         assert spotctl(box, "run", "job.yaml", "-d", cwd=tmp_path).returncode == 0
-        job_id = box.client.get("/v1/jobs/my-training")["id"]
+        job_id = box.client.call(routes.SHOW_JOB(job="my-training"))["id"]
         early = spotctl(box, "drill", "run", "my-training", "--yes")
         assert early.returncode == ExitCode.REFUSED, "nothing is saved yet"
         wait_for("a checkpoint", lambda: box.job(job_id)["last_checkpoint"], UP_TIMEOUT_S)
 
         # The daemon dies in the midst of it: the drill is one, and strikes once.
         def kill_daemon() -> None:
-            wait_for("a drill", lambda: box.client.get("/v1/drills")["items"], UP_TIMEOUT_S)
+            wait_for(
+                "a drill", lambda: box.client.call(routes.LIST_DRILLS())["items"], UP_TIMEOUT_S
+            )
             box.kill_daemon()
             box.start_daemon()
 
@@ -66,7 +69,7 @@ def test_what_init_writes_passes_the_drills_as_it_is(folder: Path, tmp_path: Pat
         assert (job["generation"], job["failures"], job["recoveries"]) == (3, 0, 0)
         assert [n["leave_reason"] for n in job["nodes"] if n["state"] == "gone"] == ["drill"] * 2
 
-        stats = box.client.get("/v1/stats", since_s=3600)
+        stats = box.client.call(routes.STATS(), query={"since_s": 3600})
         assert [row["interruptions"]["count"] for row in stats["items"]] == [0]
         assert "passed" in spotctl(box, "show", "my-training").stdout
         assert spotctl(box, "drill", "ls", "-o", "name").stdout.count("\n") == 2

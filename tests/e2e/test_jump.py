@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from spotd.act.jump_hosts import TELL_S
+from spotd.api_routes import routes
 from spotd.demo import s3
 from spotd.demo.box import Box, wait_for
 from spotd.demo.bucket import Bucket
@@ -75,7 +76,7 @@ class PrivateBox(Box):
 
     def told(self) -> list[str]:
         """Of the jump host, as people are told."""
-        items = self.client.get("/v1/events", after=0)["items"]
+        items = self.client.call(routes.READ_EVENTS(), query={"after": 0})["items"]
         return [event["text"] for event in items if event["kind"] == "jump"]
 
 
@@ -105,7 +106,7 @@ def telling(box: PrivateBox, private: Private, job_id: str) -> Iterator[None]:
 
 
 def check(box: PrivateBox) -> dict[str, Any]:
-    rows = box.client.get("/v1/doctor")["checks"]
+    rows = box.client.call(routes.DOCTOR())["checks"]
     return next(row for row in rows if row["name"] == "jump host of aws")
 
 

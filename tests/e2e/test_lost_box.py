@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from providers.stores.local import LocalStore
+from spotd.api_routes import routes
 from spotd.base.errors import ExitCode
 from spotd.cli.app import run as spotctl
 from spotd.demo.box import Box, wait_for
@@ -74,7 +75,7 @@ def exits(cloud: Box, instance: str, job_id: str) -> list[int]:
 
 
 def orphans(box: Box) -> list[dict[str, Any]]:
-    return list(box.client.get("/v1/orphans")["items"])
+    return list(box.client.call(routes.LIST_ORPHANS())["items"])
 
 
 @pytest.mark.e2e
@@ -114,7 +115,7 @@ def test_a_job_goes_on_from_its_checkpoints_under_a_new_database(
         job = box.job(job_id)
         [held] = orphans(box)
         assert (held["id"], held["job"], held["ours"]) == (instance, job_id, True)
-        assert box.client.get("/v1/quarantine")["active"]
+        assert box.client.call(routes.SHOW_QUARANTINE())["active"]
         assert state(box, job_id, reference) == []
         records = open_records(box)
         try:

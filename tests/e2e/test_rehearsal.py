@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from spotd.api_routes import routes
 from spotd.demo.box import wait_for
 from tests.e2e.clouds import H100, CloudBox, running_box, running_clouds
 from tests.e2e.demo_clouds import job_file
@@ -42,7 +43,7 @@ def rehearse(box: CloudBox, cloud: str, job: Path) -> subprocess.Popen[str]:
 
 
 def on_sale(box: CloudBox) -> set[str]:
-    return {offer["provider"] for offer in box.client.get("/v1/offers")["items"]}
+    return {offer["provider"] for offer in box.client.call(routes.LIST_OFFERS())["items"]}
 
 
 @pytest.mark.e2e
@@ -62,7 +63,7 @@ def test_the_cloud_takes_the_machine_and_the_job_goes_on(folder: Path) -> None:
         for cloud, process in started.items():
             assert process.returncode == 0, (cloud, said[cloud], box.tail("daemon"))
             check(cloud, json.loads(Path(said[cloud][0].strip()).read_text()), box)
-        checks = {row["name"]: row["text"] for row in box.client.get("/v1/doctor")["checks"]}
+        checks = {row["name"]: row["text"] for row in box.client.call(routes.DOCTOR())["checks"]}
         for cloud in CLOUDS:
             assert checks[f"live {cloud}"].startswith(f"last live report of {cloud}: never, ")
             assert checks[f"live {cloud}"].endswith(", today"), "of the recovery"

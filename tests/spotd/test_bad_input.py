@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spotd.api_routes import routes
 from spotd.demo.box import Box
 from tests.fixtures.forked import ForkedBox
 
@@ -47,7 +48,7 @@ def spotctl(box: Box, *arguments: str, cwd: Path | None = None) -> tuple[int, st
 
 
 def jobs(box: Box) -> list[str]:
-    return [item["name"] for item in box.client.get("/v1/jobs", all=1)["items"]]
+    return [item["name"] for item in box.client.call(routes.LIST_JOBS(), query={"all": 1})["items"]]
 
 
 CASES: dict[str, tuple[str, int, list[str]]] = {

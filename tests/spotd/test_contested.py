@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from providers.stores.local import LocalStore
+from spotd.api_routes import routes
 from spotd.daemon.startup import MOVED
 from spotd.demo.box import Box, wait_for
 from tests.fixtures.forked import ForkedBox
@@ -38,7 +39,7 @@ def spotd(box: Box, *words: str) -> None:
 
 def why(box: Box) -> str:
     """Why it stands still, as its doctor says."""
-    checks = {check["name"]: check["text"] for check in box.client.get("/v1/doctor")["checks"]}
+    checks = {check["name"]: check["text"] for check in box.client.call(routes.DOCTOR())["checks"]}
     return str(checks.get("deployment", ""))
 
 
@@ -108,13 +109,13 @@ def _tell_story(one: Box, copy: Box, objects: LocalStore) -> None:
 
     copy.start_daemon()
     wait_for("the copy to stand still", lambda: why(copy), LIMIT_S)
-    copy.client.post(f"/v1/jobs/{job_id}/cancel")  # its user, at the wrong box
+    copy.client.call(routes.CANCEL_JOB(job=job_id))  # its user, at the wrong box
     moves(objects, 6)
     assert why(copy)
     assert not why(one)
     assert len(open_machines(one)) == 1
     assert one.job(job_id)["phase"] == "running"
-    told = [row["kind"] for row in copy.client.get("/v1/events")["items"]]
+    told = [row["kind"] for row in copy.client.call(routes.READ_EVENTS())["items"]]
     assert told.count("contested") == 1
 
     one.kill_daemon()
@@ -137,6 +138,6 @@ def test_a_folder_that_was_copied_with_all_that_is_in_it_begins_in_quarantine() 
         copy.cloud_url, copy.token_file = one.cloud_url, one.token_file
         for box, moved in ((copy, True), (one, False)):
             box.start_daemon()
-            assert (MOVED in box.client.get("/v1/quarantine")["reason"]) is moved
-            told = [row["kind"] for row in box.client.get("/v1/events")["items"]]
+            assert (MOVED in box.client.call(routes.SHOW_QUARANTINE())["reason"]) is moved
+            told = [row["kind"] for row in box.client.call(routes.READ_EVENTS())["items"]]
             assert told.count("quarantine") == moved

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spotd.api_routes import routes
 from spotd.demo.box import Box
 from tests.fixtures.forked import ForkedBox
 from tests.fixtures.waiting import LIMIT_S
@@ -58,5 +59,5 @@ def test_a_damaged_database_is_refused_and_a_backup_takes_its_place(box: Box) ->
     assert spotd(box, "db", "restore", str(backup)).returncode == 0
     box.start_daemon()
     assert box.job(job_id)["name"] == "kept"
-    box.client.post(f"/v1/jobs/{job_id}/cancel")
+    box.client.call(routes.CANCEL_JOB(job=job_id))
     box.wait_phase(job_id, {"cancelled"}, LIMIT_S)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from spotd.api_routes import routes
 from spotd.cli.app import run as spotctl
 from spotd.daemon.command import main as spotd
 from spotd.demo.box import Box, wait_for
@@ -111,7 +112,7 @@ def test_the_backup_of_a_box_that_burned_down_goes_on_with_its_jobs(
         fresh.start_daemon()
 
         def held() -> list[dict[str, Any]]:
-            items = fresh.client.get("/v1/orphans")["items"]
+            items = fresh.client.call(routes.LIST_ORPHANS())["items"]
             return [item for item in items if item["job"] == unknown]
 
         wait_for("what the backup does not know to be told", held, LIMIT_S)
@@ -137,9 +138,11 @@ def test_the_backup_of_a_box_that_burned_down_goes_on_with_its_jobs(
         tokens = [row["token"] for row in cloud.meter()]
         assert len({*tokens}) == len(tokens)
         assert alive(unknown_pid)
-        [alert] = [e for e in fresh.client.get("/v1/events")["items"] if e["kind"] == "quarantine"]
+        [alert] = [
+            e for e in fresh.client.call(routes.READ_EVENTS())["items"] if e["kind"] == "quarantine"
+        ]
         assert alert["severity"] == "error"
-        assert fresh.client.get("/v1/quarantine")["active"]
-        assert fresh.client.post("/v1/quarantine/release")["reason"]
-        assert not fresh.client.get("/v1/quarantine")["active"]
+        assert fresh.client.call(routes.SHOW_QUARANTINE())["active"]
+        assert fresh.client.call(routes.RELEASE_QUARANTINE())["reason"]
+        assert not fresh.client.call(routes.SHOW_QUARANTINE())["active"]
         assert "Traceback" not in fresh.tail("daemon", 1000)

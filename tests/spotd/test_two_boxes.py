@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spotd.api_routes import routes
 from spotd.base.errors import UserError
 from spotd.demo.box import Box, BoxError, wait_for
 from tests.fixtures import postgres
@@ -123,7 +124,7 @@ def come_back(pair: Pair, twin: Twin, how: str) -> None:
 
     def answers() -> bool:
         try:
-            return bool(twin.client.get("/v1/jobs"))
+            return bool(twin.client.call(routes.LIST_JOBS()))
         except UserError:
             return False
 

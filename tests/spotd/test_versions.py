@@ -23,6 +23,7 @@ from providers.stores import open_store as open_objects
 from spotd import wire
 from spotd.act.bundle import build_bundle
 from spotd.act.ssh import Address, connect
+from spotd.api_routes import routes
 from spotd.daemon.command import main as spotd
 from spotd.demo.box import Box, BoxError, wait_for
 from spotd.demo.facts import final_losses
@@ -200,7 +201,7 @@ def take_away(box: Box, job_id: str, number: int) -> None:
 
 def let_in(box: Box, job_id: str) -> str:
     """What a user sees who logs in to the job's machine."""
-    access = box.client.post(f"/v1/jobs/{job_id}/ssh")
+    access = box.client.call(routes.SSH_ACCESS(job=job_id))
     address = Address(access["host"], access["port"], access["user"], access["host_public_key"])
     connection = connect(address, access["private_key"], 20.0)
     try:
@@ -247,7 +248,7 @@ def test_upgraded_and_taken_back_under_jobs_that_train(box: Versions, older: Pat
     assert agents(box, bundle_of(older)) == JOBS, "they are what they were"
     assert let_in(box, jobs[1]) == "inside"
     cancelled = jobs.pop(0)
-    box.client.post(f"/v1/jobs/{cancelled}/cancel")
+    box.client.call(routes.CANCEL_JOB(job=cancelled))
     box.wait_phase(cancelled, {"cancelled"}, LIMIT_S)
     wait_for("its program's end", lambda: not alive(pids[0][0]), LIMIT_S)
     take_away(box, jobs[1], 1)

@@ -34,6 +34,8 @@ from spotd.api.request.request import (
     storable,
 )
 from spotd.api.routes import backup, checkpoint_imports, packages
+from spotd.api_routes import routes
+from spotd.api_routes.operation import Operation
 from spotd.base.errors import ExitCode, UserError
 from spotd.store.errors import StoreError, StoreUnavailableError
 
@@ -53,14 +55,18 @@ def make_app(
     context: ApiContext, permissions: Permissions, metrics: Metrics | None = None
 ) -> Starlette:
     """Build the API application of the routes in `route_table`."""
-    routes = [
-        Route(route.path, _endpoint(route, context, metrics), methods=[route.method])
+    served = [
+        Route(
+            route.operation.path,
+            _endpoint(route, context, metrics),
+            methods=[route.operation.method],
+        )
         for route in ROUTES
     ]
-    auth = Middleware(AuthMiddleware, context, permissions, routes, _failed)
+    auth = Middleware(AuthMiddleware, context, permissions, served, _failed)
     error_types = (ApiError, HTTPException, UserError, StoreError, ObjectsError, Exception)
     handlers = dict.fromkeys(error_types, _failed)
-    app = Starlette(routes=routes, middleware=[auth], exception_handlers=handlers)
+    app = Starlette(routes=served, middleware=[auth], exception_handlers=handlers)
     app.router.redirect_slashes = False  # a path that is not there is refused like any other
     return app
 
@@ -76,9 +82,9 @@ def _endpoint(
         case Kind.OPENAPI:
             return _openapi
         case _:
-            if route.path == "/metrics":
+            if route.operation is routes.METRICS:
                 return _metrics((metrics or Metrics(context)).text)
-            return _STREAMS[route.path](context, route)
+            return _STREAMS[route.operation](context, route)
 
 
 async def _openapi(_request: Request) -> Response:
@@ -174,11 +180,15 @@ def _pull(context: ApiContext, route: ApiRoute) -> Callable[[Request], Awaitable
     return endpoint
 
 
-_STREAMS: dict[str, Callable[[ApiContext, ApiRoute], Callable[[Request], Awaitable[Response]]]] = {
-    "/v1/db/backup": _backup,
-    "/v1/jobs/{job}/checkpoints/data": _pull,
-    "/v1/packages/{digest}": _package,
-    "/v1/imports/{name}/shard": _shard,
+_STREAMS: dict[
+    Operation[...], Callable[[ApiContext, ApiRoute], Callable[[Request], Awaitable[Response]]]
+] = {
+    routes.BACK_UP_DATABASE: _backup,
+    routes.PULL_CHECKPOINT: _pull,
+    routes.HAS_PACKAGE: _package,
+    routes.GET_PACKAGE: _package,
+    routes.PUT_PACKAGE: _package,
+    routes.IMPORT_SHARD: _shard,
 }
 
 
@@ -201,9 +211,9 @@ async def _read_request(context: ApiContext, route: ApiRoute, request: Request) 
         raise bad_input("the address has characters that no name has", "spotctl ps --all")
     body = await _read_body(request)
     for name in body:
-        if name not in route.body:
+        if name not in route.operation.body:
             # An ignored field could be the one that was meant to limit the request.
-            known_fields = ", ".join(route.body) or "nothing"
+            known_fields = ", ".join(route.operation.body) or "nothing"
             message = f"the request has a field {name[:50]!r}, which this daemon does not know"
             raise bad_input(message, f"use the daemon's own spotctl; it takes {known_fields}")
     return ApiRequest(

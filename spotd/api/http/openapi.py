@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
-from spotd.api.http.route import ApiRoute, Content, Kind, Schema
+from spotd.api.http.route import ApiRoute, Content, Kind
+from spotd.api_routes.operation import Schema
 
 _TEXT: Schema = {"type": "string"}
 _DIGEST: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
@@ -42,7 +43,8 @@ def describe(routes: Iterable[ApiRoute]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         if route.kind is not Kind.OPENAPI:
-            paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+            operation = route.operation
+            paths.setdefault(operation.path, {})[operation.method.lower()] = _describe_route(route)
     return {
         "openapi": "3.1.0",
         "info": {"title": "spotd", "version": version("spotd")},
@@ -51,39 +53,39 @@ def describe(routes: Iterable[ApiRoute]) -> dict[str, Any]:
     }
 
 
-def _operation(route: ApiRoute) -> dict[str, Any]:
-    doc = inspect.getdoc(route.handler) or ""
+def _describe_route(route: ApiRoute) -> dict[str, Any]:
+    operation, doc = route.operation, inspect.getdoc(route.handler) or ""
     path_parameters = [
         {"name": name, "in": "path", "required": True, "schema": _path_schema(name)}
-        for name in re.findall(r"\{(\w+)\}", route.path)
+        for name in re.findall(r"\{(\w+)\}", operation.path)
     ]
     query_parameters = [
-        {"name": name, "in": "query", "schema": schema} for name, schema in route.query.items()
+        {"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()
     ]
-    operation: dict[str, Any] = {
+    described: dict[str, Any] = {
         "summary": doc.split("\n\n", maxsplit=1)[0].replace("\n", " "),
-        "operationId": re.sub(r"\W+", "_", f"{route.method} {route.path}".lower()),
+        "operationId": re.sub(r"\W+", "_", str(operation).lower()),
         "parameters": path_parameters + query_parameters,
         "responses": {
             "200": _content("done", "Answer"),
             "default": _content("refused: what happened, and what to try", "Refusal"),
         },
     }
-    if route.body:
+    if operation.body:
         schema = {
             "type": "object",
-            "properties": dict(route.body),
+            "properties": dict(operation.body),
             "additionalProperties": False,
         }
-        operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+        described["requestBody"] = {"content": {"application/json": {"schema": schema}}}
     if route.sends is not Content.JSON:
-        operation["responses"]["200"] = {"description": "done", "content": _RAW[route.sends]}
+        described["responses"]["200"] = {"description": "done", "content": _RAW[route.sends]}
     if route.receives is not Content.JSON:
-        operation["requestBody"] = {"content": _RAW[route.receives]}
-    if route.method == "HEAD":
-        for response in operation["responses"].values():
+        described["requestBody"] = {"content": _RAW[route.receives]}
+    if operation.method == "HEAD":
+        for response in described["responses"].values():
             del response["content"]
-    return operation
+    return described
 
 
 def _path_schema(name: str) -> Schema:

@@ -1,13 +1,13 @@
-"""One route of the API: its handler, its permission, its fields."""
+"""One route of the API: an operation with its handler and its permission."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-Schema = dict[str, Any]
+from spotd.api_routes.operation import Operation
 
 
 class Permission(str, Enum):
@@ -41,19 +41,16 @@ class ApiRoute:
     `action` is the audit's name of a change, and "" for a route that only reads: a change requires
     Permission.CHANGE. Handing out a key is a change, because its holder can change things.
     `reply_fields` names the fields of the reply that the audit keeps. A `large` reply is not held
-    back in memory until it is complete. `query` and `body` are the fields it takes besides those in
-    its path, with their JSON Schemas; any other field of a body is refused.
+    back in memory until it is complete.
+    A field of a body that `operation` does not name is refused.
     """
 
-    method: str
-    path: str
+    operation: Operation[...]
     handler: Callable[..., Any]
     kind: Kind = Kind.PLAIN
     action: str = ""
     reply_fields: tuple[str, ...] = ()
     large: bool = False
-    query: Mapping[str, Schema] = field(default_factory=dict)
-    body: Mapping[str, Schema] = field(default_factory=dict)
     sends: Content = Content.JSON
     receives: Content = Content.JSON
 

@@ -1,6 +1,6 @@
-"""The routes of the API, in one table.
+"""The routes of the API: each operation of `spotd/api_routes/routes.py` with its handler.
 
-The application, the permissions and the OpenAPI document are made from it. The files of
+The application, the permissions and the OpenAPI document are made from this table. The files of
 `spotd/api/routes` hold the handlers.
 """
 
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from providers.base import CapacityType
 from spotd.api.doctor import health
 from spotd.api.http.openapi import describe
-from spotd.api.http.route import ApiRoute, Content, Kind, Schema
+from spotd.api.http.route import ApiRoute, Content, Kind
 from spotd.api.metrics.exposition import Metrics
 from spotd.api.routes import (
     access,
@@ -45,110 +44,46 @@ from spotd.api.routes import (
     traces,
     users,
 )
-from spotd.domain.fault_drill import DrillKind
-from spotd.money.report import SUMS
-
-_TEXT: Schema = {"type": "string"}
-_TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT}
-_NUMBER: Schema = {"type": "integer"}
-_REAL: Schema = {"type": "number"}
-_WAIT: Schema = {"type": "integer", "minimum": 0, "maximum": 30}
-_DIGEST: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
-_PACKAGE: Schema = {
-    "type": "object",
-    "properties": {"target": _TEXT, "digest": _DIGEST, "is_file": {"type": "boolean"}},
-    "required": ["digest"],
-}
-_JOB_FILE: dict[str, Schema] = {
-    "yaml": {**_TEXT, "description": "The job file; the values of its secrets are null"},
-    "env": _TEXTS,
-    "name": _TEXT,
-    "fallback_name": {**_TEXT, "description": "For a file that names no job"},
-}
-
-_OFFERS: dict[str, Schema] = {
-    "gpus": {**_TEXT, "description": "Like H100:8"},
-    "cloud": _TEXT,
-    "region": _TEXT,
-    "zone": _TEXT,
-    "type": {**_TEXT, "description": "The machine's"},
-    "capacity": {"enum": [kind.value for kind in CapacityType]},
-}
-
-_DRILL: Schema = {"enum": [kind.value for kind in DrillKind]}
-_OVERRIDE: Schema = {"type": "boolean", "description": "Beyond a budget, on record as yours"}
-_TIMES: dict[str, Schema] = {
-    name: {**_NUMBER, "description": "Microseconds since the epoch"}
-    for name in ("since_us", "until_us")
-}
-
+from spotd.api_routes import routes
 
 ROUTES: tuple[ApiRoute, ...] = (
-    ApiRoute("GET", "/v1/health", health.health),
-    ApiRoute("GET", "/v1/doctor", health.doctor),
+    ApiRoute(routes.HEALTH, health.health),
+    ApiRoute(routes.DOCTOR, health.doctor),
+    ApiRoute(routes.CLOUD_POLICY, policy.read_policy),
+    ApiRoute(routes.READ_AUDIT, audit.read_audit),
+    ApiRoute(routes.LIST_SECRETS, secrets.list_secrets),
+    ApiRoute(routes.SET_SECRET, secrets.set_secret, action="secret set"),
+    ApiRoute(routes.REMOVE_SECRET, secrets.remove_secret, action="secret rm"),
+    ApiRoute(routes.ROTATE_KEY, secrets.rotate_key, action="key rotate", reply_fields=("epoch",)),
+    ApiRoute(routes.LIST_USERS, users.list_users),
     ApiRoute(
-        "GET",
-        "/v1/policy/{cloud}",
-        policy.read_policy,
-        query={
-            "types": {**_TEXT, "description": "Types of instances, with commas between (AWS)"},
-            "spot": {"enum": ["0", "1"]},
-        },
-    ),
-    ApiRoute("GET", "/v1/audit", audit.read_audit, query={"since_s": _NUMBER, "after": _NUMBER}),
-    ApiRoute("GET", "/v1/secrets", secrets.list_secrets),
-    ApiRoute(
-        "POST", "/v1/secrets/{name}", secrets.set_secret, action="secret set", body={"value": _TEXT}
-    ),
-    ApiRoute("DELETE", "/v1/secrets/{name}", secrets.remove_secret, action="secret rm"),
-    ApiRoute(
-        "POST", "/v1/key/rotate", secrets.rotate_key, action="key rotate", reply_fields=("epoch",)
-    ),
-    ApiRoute("GET", "/v1/users", users.list_users),
-    ApiRoute(
-        "POST",
-        "/v1/users/{name}/disable",
+        routes.DISABLE_USER,
         users.disable_user,
         action="user disable",
         reply_fields=(
             "transferred_to",
             "jobs",
         ),
-        body={"transfer_to": {**_TEXT, "description": "Who gets the unfinished jobs"}},
     ),
-    ApiRoute("POST", "/v1/users/{name}/enable", users.enable_user, action="user enable"),
+    ApiRoute(routes.ENABLE_USER, users.enable_user, action="user enable"),
+    ApiRoute(routes.TEST_ALERT, health.test_alert, action="alerts test"),
+    ApiRoute(routes.SHOW_QUARANTINE, quarantine.show_quarantine),
     ApiRoute(
-        "POST", "/v1/alerts/test", health.test_alert, action="alerts test", body={"route": _TEXT}
-    ),
-    ApiRoute("GET", "/v1/quarantine", quarantine.show_quarantine),
-    ApiRoute(
-        "POST",
-        "/v1/quarantine/release",
+        routes.RELEASE_QUARANTINE,
         quarantine.release_quarantine,
         action="quarantine release",
         reply_fields=("reason",),
     ),
-    ApiRoute("GET", "/v1/safe-mode", quarantine.show_safe_mode),
+    ApiRoute(routes.SHOW_SAFE_MODE, quarantine.show_safe_mode),
     ApiRoute(
-        "POST",
-        "/v1/safe-mode/leave",
+        routes.LEAVE_SAFE_MODE,
         quarantine.leave_safe_mode,
         action="safe-mode leave",
         reply_fields=("reason",),
     ),
+    ApiRoute(routes.LIST_JOBS, jobs.list_jobs),
     ApiRoute(
-        "GET",
-        "/v1/jobs",
-        jobs.list_jobs,
-        query={
-            "all": {"enum": ["0", "1"]},
-            "ended": {"enum": ["0", "1"]},
-            "limit": _NUMBER,
-        },
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/jobs",
+        routes.SUBMIT_JOB,
         jobs.submit_job,
         action="run",
         reply_fields=(
@@ -156,300 +91,142 @@ ROUTES: tuple[ApiRoute, ...] = (
             "id",
             "override",
         ),
-        body={
-            **_JOB_FILE,
-            "secrets": _TEXTS,
-            "packages": {"type": "array", "items": _PACKAGE},
-            "request_id": {**_TEXT, "description": "The same again is the same job"},
-            "override_budget": _OVERRIDE,
-            "late": {"type": "boolean", "description": "Though its deadline cannot be promised"},
-            "after": {**_TEXT, "description": "The job that is to succeed before, by name or id"},
-            "continue": {
-                **_TEXT,
-                "description": "The id of a lost database's job: its HEAD goes on",
-            },
-        },
     ),
-    ApiRoute("POST", "/v1/plan", explain.plan, body={**_JOB_FILE, "limit": _NUMBER}),
+    ApiRoute(routes.PLAN, explain.plan),
+    ApiRoute(routes.ADVISE, advice.advise),
+    ApiRoute(routes.LIST_IMAGES, images.list_images),
     ApiRoute(
-        "POST",
-        "/v1/advise",
-        advice.advise,
-        body={
-            **_JOB_FILE,
-            "parameters": {**_NUMBER, "description": "Of the model, where the file does not say"},
-            "search_s": {**_NUMBER, "description": "Hours of that phase, in seconds; 0: not known"},
-            "train_s": {**_NUMBER, "description": "Else what the file says (spotd.work, model)"},
-            "validate_s": _NUMBER,
-        },
-    ),
-    ApiRoute("GET", "/v1/images", images.list_images),
-    ApiRoute(
-        "POST",
-        "/v1/images",
+        routes.BAKE_IMAGE,
         images.bake_image,
         action="image bake",
         reply_fields=(
             "name",
             "id",
         ),
-        body={
-            **{name: taken for name, taken in _JOB_FILE.items() if name != "name"},
-            "secrets": _TEXTS,
-            "packages": {"type": "array", "items": _PACKAGE},
-            "request_id": {**_TEXT, "description": "The same again is the same bake"},
-            "image": {**_TEXT, "description": "Its name; the job's, where none is said"},
-            "cloud": _TEXT,
-            "region": _TEXT,
-            "instance_type": {
-                **_TEXT,
-                "description": "Instead of the machine that the file asks for",
-            },
-        },
     ),
     ApiRoute(
-        "DELETE",
-        "/v1/images/{name}",
-        images.remove_images,
-        action="image rm",
-        reply_fields=("items",),
-        query={"cloud": _TEXT, "region": _TEXT, "force": {"enum": ["0", "1"]}},
+        routes.REMOVE_IMAGES, images.remove_images, action="image rm", reply_fields=("items",)
     ),
-    ApiRoute("GET", "/v1/nodes", jobs.list_nodes, query={"job": _TEXT}),
-    ApiRoute("GET", "/v1/orphans", orphans.list_orphans),
+    ApiRoute(routes.LIST_NODES, jobs.list_nodes),
+    ApiRoute(routes.LIST_ORPHANS, orphans.list_orphans),
     ApiRoute(
-        "POST",
-        "/v1/orphans/end",
+        routes.END_ORPHANS,
         orphans.end_orphans,
         action="orphans end",
         reply_fields=(
             "count",
             "items",
         ),
-        body={
-            "ids": {
-                "type": "array",
-                "items": _TEXT,
-                "description": "Those that the caller saw: if others are held by now, "
-                "none is ended",
-            }
-        },
     ),
-    ApiRoute("GET", "/v1/costs", costs.all_costs, query={"limit": _NUMBER}),
+    ApiRoute(routes.ALL_COSTS, costs.all_costs),
+    ApiRoute(routes.COST_REPORT, cost_report.report),
+    ApiRoute(routes.FOCUS_COSTS, cost_report.focus),
+    ApiRoute(routes.LIST_BUDGETS, budgets.list_budgets),
     ApiRoute(
-        "GET", "/v1/costs/report", cost_report.report, query={**_TIMES, "by": {"enum": list(SUMS)}}
-    ),
-    ApiRoute("GET", "/v1/costs/focus", cost_report.focus, query=_TIMES),
-    ApiRoute("GET", "/v1/budgets", budgets.list_budgets),
-    ApiRoute(
-        "POST",
-        "/v1/costs/reconcile",
+        routes.RECONCILE_BILL,
         bill_comparison.reconcile_bill,
         action="cost reconcile",
         reply_fields=(
             "cloud",
             "segments",
         ),
-        body={
-            "cloud": _TEXT,
-            "entries": {
-                "type": "array",
-                "items": {"type": "array"},
-                "description": "Machines: id, type, has GPUs, micro-USD before credits, from, to "
-                "(microseconds), micro-USD of credits",
-            },
-            "credits_microusd": {**_NUMBER, "description": "Credits that name no machine"},
-            "dry_run": {"type": "boolean", "description": "Compare, and mark nothing"},
-        },
     ),
+    ApiRoute(routes.LIST_OFFERS, offers.list_offers),
+    ApiRoute(routes.PRICE_HISTORY, offers.price_history),
+    ApiRoute(routes.STATS, stats.stats),
+    ApiRoute(routes.MACHINE_USE, machine_usage.machine_use),
+    ApiRoute(routes.RIGHTSIZE_REVIEW, rightsize_review.review),
+    ApiRoute(routes.TRACES, traces.traces),
+    ApiRoute(routes.LIST_PROVIDERS, notice_times.providers),
+    ApiRoute(routes.SHOW_JOB, jobs.show_job),
+    ApiRoute(routes.JOB_FILE, jobs.job_spec),
+    ApiRoute(routes.EXPLAIN_JOB, explain.why),
+    ApiRoute(routes.JOB_SIZING, rightsize.job_sizing),
+    ApiRoute(routes.LIST_DRILLS, drills.list_drills),
+    ApiRoute(routes.DRILL_TERMS, drills.drill_terms),
     ApiRoute(
-        "GET",
-        "/v1/offers",
-        offers.list_offers,
-        query={
-            **_OFFERS,
-            "sort": {"enum": ["price", "gpu", "discount"]},
-            "limit": _NUMBER,
-        },
-    ),
-    ApiRoute("GET", "/v1/prices", offers.price_history, query={**_OFFERS, "since_s": _NUMBER}),
-    ApiRoute(
-        "GET",
-        "/v1/stats",
-        stats.stats,
-        query={
-            "since_s": _NUMBER,
-            "by": {"enum": ["cloud", "region", "zone", "pool", "hour", "weekday"]},
-            "capacity": _OFFERS["capacity"],
-        },
-    ),
-    ApiRoute("GET", "/v1/use", machine_usage.machine_use, query={"since_s": _NUMBER}),
-    ApiRoute("GET", "/v1/review", rightsize_review.review, query={"since_s": _NUMBER}),
-    ApiRoute("GET", "/v1/traces", traces.traces, query={"since_s": _NUMBER, "gpus": _TEXT}),
-    ApiRoute("GET", "/v1/providers", notice_times.providers),
-    ApiRoute("GET", "/v1/jobs/{job}", jobs.show_job),
-    ApiRoute("GET", "/v1/jobs/{job}/file", jobs.job_spec),
-    ApiRoute("GET", "/v1/jobs/{job}/why", explain.why),
-    ApiRoute("GET", "/v1/jobs/{job}/sizing", rightsize.job_sizing),
-    ApiRoute("GET", "/v1/drills", drills.list_drills, query={"job": _TEXT}),
-    ApiRoute(
-        "GET",
-        "/v1/jobs/{job}/drills/terms",
-        drills.drill_terms,
-        query={"kind": _DRILL, "within_s": _REAL},
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/jobs/{job}/drills",
+        routes.RUN_DRILL,
         drills.order_drill,
         action="drill run",
         reply_fields=(
             "drill",
             "id",
         ),
-        body={
-            "kind": _DRILL,
-            "within_s": {**_REAL, "description": "Seconds that it may take to train again"},
-            "id": {**_TEXT, "description": "The same again is the same drill"},
-        },
     ),
-    ApiRoute("GET", "/v1/jobs/{job}/cost", costs.job_cost),
-    ApiRoute("GET", "/v1/jobs/{job}/cost/report", cost_report.job_report, query=_TIMES),
+    ApiRoute(routes.JOB_COST, costs.job_cost),
+    ApiRoute(routes.JOB_COST_REPORT, cost_report.job_report),
     ApiRoute(
-        "POST",
-        "/v1/jobs/{job}/results",
+        routes.IMPORT_RESULTS,
         results.import_results,
         action="results import",
         reply_fields=(
             "suite",
             "new",
         ),
-        body={
-            "suite": {**_TEXT, "description": "Which tests"},
-            **dict.fromkeys(("cases", "passed"), _NUMBER),
-            "failed": {"type": "array", "items": _TEXT, "description": "Names of cases"},
-            **dict.fromkeys(("tokens_per_s", "ttft_s", "ttft_p95_s"), _REAL),
-        },
     ),
-    ApiRoute("GET", "/v1/jobs/{job}/checkpoints", checkpoints.list_checkpoints),
+    ApiRoute(routes.LIST_CHECKPOINTS, checkpoints.list_checkpoints),
+    ApiRoute(routes.VERIFY_CHECKPOINT, checkpoints.verify_checkpoint),
     ApiRoute(
-        "POST",
-        "/v1/jobs/{job}/checkpoints/verify",
-        checkpoints.verify_checkpoint,
-        body={"name": _TEXT, "shard": _NUMBER},
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/jobs/{job}/checkpoints/pin",
+        routes.PIN_CHECKPOINT,
         checkpoints.pin_checkpoint,
         action="ckpt pin",
         reply_fields=(
             "pin",
             "step",
         ),
-        body={"pin": _TEXT, "name": _TEXT},
     ),
     ApiRoute(
-        "POST",
-        "/v1/jobs/{job}/checkpoints/unpin",
+        routes.UNPIN_CHECKPOINT,
         checkpoints.unpin_checkpoint,
         action="ckpt unpin",
         reply_fields=("pin",),
-        body={"pin": _TEXT},
     ),
     ApiRoute(
-        "POST",
-        "/v1/jobs/{job}/checkpoints/rm",
+        routes.REMOVE_CHECKPOINT,
         checkpoints.remove_checkpoint,
         action="ckpt rm",
         reply_fields=(
             "step",
             "objects",
         ),
-        body={
-            "name": _TEXT,
-            "last": {"type": "boolean", "description": "Also the newest of a job that has ended"},
-        },
     ),
     ApiRoute(
-        "POST",
-        "/v1/imports",
+        routes.BEGIN_IMPORT,
         checkpoint_imports.begin_import,
         action="ckpt import",
         reply_fields=(
             "id",
             "store",
         ),
-        body={"store": {**_TEXT, "description": "Its URL; the configured one"}},
     ),
     ApiRoute(
-        "POST",
-        "/v1/imports/{name}",
+        routes.COMMIT_IMPORT,
         checkpoint_imports.commit_import,
         action="ckpt import commit",
         reply_fields=(
             "step",
             "bytes",
         ),
-        body={"store": _TEXT, "manifest": {"type": "object"}},
     ),
-    ApiRoute("GET", "/v1/jobs/{job}/ssh", access.ssh_address, query={"rank": _NUMBER}),
+    ApiRoute(routes.SSH_ADDRESS, access.ssh_address),
+    ApiRoute(routes.SSH_ACCESS, access.ssh_access, action="ssh", reply_fields=("node_id",)),
+    ApiRoute(routes.CANCEL_JOB, jobs.cancel_job, action="cancel", reply_fields=("id",)),
+    ApiRoute(routes.PAUSE_JOB, jobs.pause_job, action="pause", reply_fields=("id",)),
     ApiRoute(
-        "POST",
-        "/v1/jobs/{job}/ssh",
-        access.ssh_access,
-        action="ssh",
-        reply_fields=("node_id",),
-        body={"rank": _NUMBER},
-    ),
-    ApiRoute(
-        "POST", "/v1/jobs/{job}/cancel", jobs.cancel_job, action="cancel", reply_fields=("id",)
-    ),
-    ApiRoute("POST", "/v1/jobs/{job}/pause", jobs.pause_job, action="pause", reply_fields=("id",)),
-    ApiRoute(
-        "POST",
-        "/v1/jobs/{job}/resume",
+        routes.RESUME_JOB,
         jobs.resume_job,
         action="resume",
         reply_fields=(
             "id",
             "override",
         ),
-        body={"override_budget": _OVERRIDE},
     ),
-    ApiRoute(
-        "GET",
-        "/v1/events",
-        events.read_events,
-        kind=Kind.LONG_POLL,
-        query={
-            "job": _TEXT,
-            "after": _NUMBER,
-            "limit": _NUMBER,
-            "last": _NUMBER,
-            "wait_s": _WAIT,
-            "phase": {**_TEXT, "description": "Answer at once when the job has another one"},
-        },
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/jobs/{job}/logs",
-        logs.read_logs,
-        kind=Kind.LONG_POLL,
-        body={
-            "cursor": {"type": "object", "additionalProperties": _NUMBER},
-            "tail_bytes": _NUMBER,
-            "rank": _NUMBER,
-            "generation": _NUMBER,
-            "stream": _TEXT,
-            "wait_s": _WAIT,
-        },
-    ),
-    ApiRoute("GET", "/metrics", Metrics.text, kind=Kind.STREAM, sends=Content.TEXT),
+    ApiRoute(routes.READ_EVENTS, events.read_events, kind=Kind.LONG_POLL),
+    ApiRoute(routes.READ_LOGS, logs.read_logs, kind=Kind.LONG_POLL),
+    ApiRoute(routes.METRICS, Metrics.text, kind=Kind.STREAM, sends=Content.TEXT),
     # It holds every job's key and secrets, though encrypted: its owner has time to guess.
     ApiRoute(
-        "GET",
-        "/v1/db/backup",
+        routes.BACK_UP_DATABASE,
         backup.copy_database,
         kind=Kind.STREAM,
         action="db backup",
@@ -458,42 +235,31 @@ ROUTES: tuple[ApiRoute, ...] = (
     ),
     # The weights are the job's result: not for users who may only read.
     ApiRoute(
-        "GET",
-        "/v1/jobs/{job}/checkpoints/data",
+        routes.PULL_CHECKPOINT,
         checkpoints.pull_checkpoint,
         kind=Kind.STREAM,
         action="ckpt pull",
         large=True,
-        query={
-            "name": {**_TEXT, "description": "A step or a pin; the newest where it is empty"},
-            "first": {**_NUMBER, "description": "The first shard that is wanted"},
-            "unit": {**_TEXT, "description": "Only this checkpoint of a program's folder"},
-        },
         sends=Content.BYTES,
     ),
-    ApiRoute("HEAD", "/v1/packages/{digest}", packages.has_package, kind=Kind.STREAM),
-    ApiRoute("GET", "/v1/packages/{digest}", packages.has_package, kind=Kind.STREAM),
+    ApiRoute(routes.HAS_PACKAGE, packages.has_package, kind=Kind.STREAM),
+    ApiRoute(routes.GET_PACKAGE, packages.has_package, kind=Kind.STREAM),
     ApiRoute(
-        "PUT",
-        "/v1/packages/{digest}",
+        routes.PUT_PACKAGE,
         packages.receive_package,
         kind=Kind.STREAM,
         action="upload",
         receives=Content.BYTES,
     ),
     ApiRoute(
-        "PUT",
-        "/v1/imports/{name}/shard",
+        routes.IMPORT_SHARD,
         checkpoint_imports.receive_shard,
         kind=Kind.STREAM,
         action="ckpt import shard",
-        query={
-            "store": _TEXT,
-            **dict.fromkeys(("step", "stream", "number", "size"), _NUMBER),
-            "digests": {**_TEXT, "description": "XXH3 (128 bits, hex) of each 16 MiB, by commas"},
-        },
         receives=Content.BYTES,
     ),
-    ApiRoute("GET", "/v1/openapi.json", describe, kind=Kind.OPENAPI),
+    ApiRoute(routes.OPENAPI, describe, kind=Kind.OPENAPI),
 )
-BY_KEY: Mapping[tuple[str, str], ApiRoute] = {(r.method, r.path): r for r in ROUTES}
+BY_KEY: Mapping[tuple[str, str], ApiRoute] = {
+    (route.operation.method, route.operation.path): route for route in ROUTES
+}

@@ -19,6 +19,7 @@ from spotd.act import imports
 from spotd.act.checkpoints import DamagedError, ShardCheck
 from spotd.act.imports import CHUNK_BYTES, KIND, SHARD_BYTES
 from spotd.api.request.request import ApiContext, ApiRequest, bad_input, conflict
+from spotd.api_routes import routes
 from spotd.wire import Manifest, Shard, WireError
 
 _ID = re.compile(r"j[a-z0-9]{9}")
@@ -120,9 +121,9 @@ def _shard(job_id: str, query: Mapping[str, str]) -> Shard:
 def _unused_job_id(context: ApiContext, job_id: str) -> str:
     """Return the id if no job has it. Raises ApiError."""
     if not _ID.fullmatch(job_id):
-        raise bad_input(f"{job_id[:80]!r} is not a job's id", "POST /v1/imports returns one")
+        raise bad_input(f"{job_id[:80]!r} is not a job's id", f"{routes.BEGIN_IMPORT} returns one")
     if context.store.jobs.names([job_id]):
-        raise conflict(f"job {job_id} already exists", "POST /v1/imports returns a new id")
+        raise conflict(f"job {job_id} already exists", f"{routes.BEGIN_IMPORT} returns a new id")
     return job_id
 
 

@@ -20,6 +20,7 @@ from providers.stores.dataset_copy import LEASE, LEASE_EXPIRES_S, MARKER, CopyLo
 from spotd.act import dataset_prefetch as ahead_module
 from spotd.act.dataset_prefetch import BEGUN, DONE, NOT
 from spotd.api_client.client import Client
+from spotd.api_routes import routes
 from spotd.demo.s3 import serving
 from spotd.domain.job import Desired
 from spotd.money.focus import month_of
@@ -265,7 +266,7 @@ def test_it_is_part_of_the_bill_and_of_every_limit(rig: Rig, box: Box, setting: 
     assert view.spent_microusd == row.microusd
     rig.places = setting.places
     rig.start()
-    items = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost")
+    items = Client(rig.socket).call(routes.JOB_COST(job=job_id))
     assert items["carried_usd"] == pytest.approx(USD, abs=0.001)
     [month] = carried(rig.store, month_of(rig.clock.now_us())[0])
     assert (month.user, month.microusd) == ("ada", row.microusd)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spotd.api_client.client import Client
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import Rig
 
 
@@ -16,5 +16,5 @@ def rig() -> Iterator[Rig]:
 
 
 @pytest.fixture
-def client(rig: Rig) -> Client:
-    return Client(rig.socket)
+def client(rig: Rig) -> PathClient:
+    return PathClient(rig.socket)

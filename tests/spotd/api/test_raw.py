@@ -44,7 +44,9 @@ values = st.recursive(
 
 def bodies(name: str) -> st.SearchStrategy[bytes]:
     """Any bytes; JSON of any shape; and what has the route's own fields, cut or with more."""
-    fields = st.dictionaries(st.sampled_from(list(ROUTES[name].body or [""])), values, max_size=4)
+    fields = st.dictionaries(
+        st.sampled_from(list(ROUTES[name].operation.body or [""])), values, max_size=4
+    )
     whole = st.one_of(fields, values).map(lambda value: json.dumps(value).encode())
     broken = st.tuples(whole, st.integers(0, 40), st.binary(max_size=8))
     cut = broken.map(lambda parts: parts[0][: parts[1]] + parts[2] + parts[0][parts[1] :])
@@ -52,7 +54,7 @@ def bodies(name: str) -> st.SearchStrategy[bytes]:
 
 
 def queries(name: str) -> st.SearchStrategy[bytes]:
-    keys = st.sampled_from([*(ROUTES[name].query or ["x"]), "wait_s", "limit", "job"])
+    keys = st.sampled_from([*(ROUTES[name].operation.query or ["x"]), "wait_s", "limit", "job"])
     plain = st.one_of(numbers, words).map(lambda value: str(value).encode("utf-8", "surrogatepass"))
     pair = st.tuples(keys.map(str.encode), st.one_of(plain, st.binary(max_size=12)))
     return st.one_of(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from spotd.api_client.client import Client
 from spotd.domain.node import Node
 from spotd.domain.states import LeaveReason, NodeState
 from spotd.store.journal import JournalBatch
 from spotd.wire import JournalEntry
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import OFFERS, SPOT, Rig
 
 
@@ -18,7 +18,7 @@ def say(rig: Rig, node: Node, seq: int, ago_s: float, kind: str, data: dict[str,
 
 
 @pytest.mark.req("RPV-06")
-def test_a_guides_example(rig: Rig, client: Client) -> None:
+def test_a_guides_example(rig: Rig, client: PathClient) -> None:
     """Notice at 11:30, restarted at 11:32, trains at 11:35: 2 and 3 minutes."""
     notice_ago_s = 1000.0
     job_id = rig.submit(ago_s=9000)
@@ -42,7 +42,7 @@ def test_a_guides_example(rig: Rig, client: Client) -> None:
 
 
 @pytest.mark.req("RPV-04")
-def test_two_phases_tell_their_own_times(rig: Rig, client: Client) -> None:
+def test_two_phases_tell_their_own_times(rig: Rig, client: PathClient) -> None:
     """A case study lost 30 minutes at each interruption of its search, and 11 of its training: a
     phase is a job, and each job tells its own."""
     told = {}
@@ -60,7 +60,7 @@ def test_two_phases_tell_their_own_times(rig: Rig, client: Client) -> None:
 
 
 @pytest.mark.req("CKP-10")
-def test_reading_the_checkpoint_is_measured_and_paid_for(rig: Rig, client: Client) -> None:
+def test_reading_the_checkpoint_is_measured_and_paid_for(rig: Rig, client: PathClient) -> None:
     """Ready 500 s ago, HEAD 400 s ago, its checkpoint read 240 s later, a step 60 s after that: 100
     s waited for HEAD, and 300 s began, in the hours, the dollars and the price of a useful hour."""
     job_id = rig.submit(ago_s=3600)

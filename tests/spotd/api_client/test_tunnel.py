@@ -11,6 +11,7 @@ import pytest
 
 from spotd.api_client.client import Client
 from spotd.api_client.tunnel import check_host, forward
+from spotd.api_routes import routes
 from spotd.base.errors import UnreachableError, UserError
 
 
@@ -37,7 +38,7 @@ def test_forwards_while_the_block_runs(folder: Path, ssh: Path) -> None:
         try:
             with forward("me@box", str(remote)) as local:
                 assert local.parent.stat().st_mode & 0o777 == 0o700
-                assert Client(local).get("/v1/health") == {"kind": "Health"}
+                assert Client(local).call(routes.HEALTH()) == {"kind": "Health"}
             assert not local.parent.exists()
         finally:
             server.shutdown()
@@ -50,7 +51,7 @@ def test_missing_daemon_behind_the_tunnel_is_unreachable(folder: Path, ssh: Path
     with forward("me@box", str(folder / "none.sock")) as local:
         client = Client(local, "me@box:/none.sock")
         with pytest.raises(UnreachableError, match=r"no daemon answers on me@box:/none\.sock"):
-            client.get("/v1/health")
+            client.call(routes.HEALTH())
 
 
 def test_output_of_ssh_is_in_the_error(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

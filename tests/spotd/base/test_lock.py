@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from spotd.api_routes import routes
 from spotd.base.errors import UserError
 from spotd.base.lock import hold, hold_database
 from spotd.demo.box import Box
@@ -68,7 +69,7 @@ def test_a_second_daemon_is_refused(box: Box) -> None:
         assert text in done.stderr
         assert "try: " in done.stderr
         assert "Traceback" not in done.stderr
-    assert box.client.get("/v1/health"), "the first one is as well as before"
+    assert box.client.call(routes.HEALTH()), "the first one is as well as before"
     assert box.daemon is not None
     box.daemon.send_signal(signal.SIGINT)
     assert box.daemon.wait(LIMIT_S) == 0, box.tail("daemon")

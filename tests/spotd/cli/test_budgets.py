@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spotd.api_client.client import Client
+from spotd.api_routes import routes
 from spotd.domain.job import Desired
 from spotd.money.approval import Approval
 from spotd.money.budget import Budget
@@ -62,7 +63,7 @@ def test_paid_checkpoint_costs_count_as_spent(
     job_id = rig.submit(text=JOB_FILE + "  budget: {max_cost_usd: 50}\n")
     rig.store.storage_costs.record(StorageCost(job_id, month_us, 40_000_000, 2_000_000, now_us))
     rig.budgets = [Budget("lab", 60_000_000)]
-    [lab] = client.get("/v1/budgets")["items"]
+    [lab] = client.call(routes.LIST_BUDGETS())["items"]
     assert (lab["spent_usd"], lab["usd_per_hour"]) == (40.0, 2.0)
     (rig.folder / "job.yaml").write_text(JOB_FILE.replace("gpt", "other"))
     assert spotctl(rig, "run", str(rig.folder / "job.yaml"), "-d") == 4
@@ -95,7 +96,7 @@ def test_budget_table(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[
     assert "no budget is configured" in capsys.readouterr().err
     rig.launch(rig.submit(ago_s=2000), SPOT, ago_s=1)
     rig.budgets = [Budget("lab", 10**10, user="ada")]
-    (budget,) = client.get("/v1/budgets")["items"]
+    (budget,) = client.call(routes.LIST_BUDGETS())["items"]
     assert budget["usd_per_hour"] == 19.93
     assert budget["forecast_low_usd"] <= budget["forecast_usd"] <= budget["forecast_high_usd"]
     assert spotctl(rig, "cost", "budget") == 0

@@ -514,7 +514,7 @@ def test_interrupting_run_does_not_stop_the_job(rig: Rig, project: Path) -> None
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
         assert process.wait(LIMIT_S) == 130
-    assert "gpt goes on" in rest
+    assert "gpt continues" in rest
     assert len(rig.store.jobs.rows()) == 1
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spotd.api_client.client import Client
+from spotd.api_routes import routes
 from tests.spotd.api.rig import JOB_FILE, SPOT, Rig, story
 from tests.spotd.cli.conftest import Spotctl
 
@@ -58,7 +59,7 @@ def test_case_study_is_recomputed_from_its_inputs(spotctl: Spotctl, capsys: Capt
 @pytest.mark.req("MON-09")
 def test_comparison_of_a_recorded_job(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
     job_id = story(rig)
-    data = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost/report")
+    data = Client(rig.socket).call(routes.JOB_COST_REPORT(job=job_id))
     rows = compare_rows(spotctl, rig, capsys, "gpt")
     assert len(rows) == 8
     needed = next(row for row in data["on_demand"] if row["basis"] == data["saving_basis"])

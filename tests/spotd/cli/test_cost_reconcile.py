@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotd.api_client.client import Client
+from spotd.api_routes import routes
 from spotd.base.errors import UserError
 from spotd.domain.states import LeaveReason
 from tests.spotd.api.rig import SPOT, Rig
@@ -49,19 +50,19 @@ def test_matching_bill_makes_amounts_final(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     job_id = paid(rig)
-    path = f"/v1/jobs/{job_id}/cost/report"
-    before = client.get(path)
+    report = routes.JOB_COST_REPORT(job=job_id)
+    before = client.call(report)
     assert before["provisional"]
     file = bill(tmp_path, "i-10,19.95,p5.48xlarge", "i-web,2,m7i.large")
     assert spotctl(rig, "cost", "reconcile", "--aws-cur", str(file), "--dry-run") == 0
-    assert client.get(path)["provisional"], "nothing was marked"
+    assert client.call(report)["provisional"], "nothing was marked"
     assert spotctl(rig, "cost", "reconcile", "--aws-cur", str(file)) == 0
     captured = capsys.readouterr()
     assert "i-10" in captured.out
     assert "unexplained: $0.02, 0.1 %" in captured.out
     assert "not spotd's: $2.00" in captured.out
     assert captured.err.endswith("1 segments are reconciled\n")
-    after = client.get(path)
+    after = client.call(report)
     assert (after["total_usd"], after["invoiced_usd"]) == (19.95, 19.95)
     assert not after["provisional"]
     assert rig.store.events.keys("unexplained", 0) == set()
@@ -100,7 +101,7 @@ def test_credits_neither_hide_spend_nor_count_as_saving(
     The job costs what it cost before.
     """
     job_id = paid(rig)
-    before = client.get(f"/v1/jobs/{job_id}/cost/report")
+    before = client.call(routes.JOB_COST_REPORT(job=job_id))
     span = "2020-01-01T00:00:00Z,2100-01-01T00:00:00Z"
     rows = [
         f"Usage,{span},i-10,19.93,p5.48xlarge",
@@ -116,7 +117,7 @@ def test_credits_neither_hide_spend_nor_count_as_saving(
     assert "$74.97 billed" in out
     assert "unexplained: $55.04, 73.4 % (an alert)" in out
     assert "credits and refunds: -$79.97; not in the amounts above, and no saving" in out
-    after = client.get(f"/v1/jobs/{job_id}/cost/report")
+    after = client.call(routes.JOB_COST_REPORT(job=job_id))
     assert (after["total_usd"], after["invoiced_usd"]) == (19.93, 19.93)
     assert (after["saving"], after["discount"]) == (before["saving"], before["discount"])
 
@@ -126,7 +127,7 @@ def test_bill_of_another_cloud_leaves_these_machines_alone(
 ) -> None:
     paid(rig)
     row = ["i-10", "gpu", True, 1_000_000, 0, rig.clock.now_us(), 0]
-    data = client.post("/v1/costs/reconcile", {"cloud": "gcp", "entries": [row]})
+    data = client.call(routes.RECONCILE_BILL(), {"cloud": "gcp", "entries": [row]})
     assert (data["matched"], len(data["unknown"]), data["missing"]) == ([], 1, [])
 
 
@@ -151,7 +152,7 @@ def test_bill_of_another_cloud_leaves_these_machines_alone(
 )
 def test_invalid_request_is_refused(client: Client, body: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        client.post("/v1/costs/reconcile", body)
+        client.call(routes.RECONCILE_BILL(), body)
 
 
 @pytest.mark.parametrize(

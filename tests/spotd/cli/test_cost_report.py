@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spotd.api_client.client import Client
+from spotd.api_routes import routes
 from spotd.base.errors import UserError
 from spotd.cli.cost_report import when_us
 from spotd.domain.states import LeaveReason
@@ -38,8 +39,8 @@ def test_case_study_report(spotctl: Spotctl, capsys: pytest.CaptureFixture[str])
 def test_report_adds_up_to_the_ledger(rig: Rig, client: Client) -> None:
     job_id = story(rig)
     rig.submit("idle")
-    data = client.get(f"/v1/jobs/{job_id}/cost/report")
-    spent = client.get(f"/v1/jobs/{job_id}/cost")["spend_usd"]
+    data = client.call(routes.JOB_COST_REPORT(job=job_id))
+    spent = client.call(routes.JOB_COST(job=job_id))["spend_usd"]
     assert data["compute_usd"] == spent
     assert sum(item["cost_usd"] for item in data["items"]) == pytest.approx(data["total_usd"])
     assert sum(item["node_hours"] for item in data["hours"]) == pytest.approx(
@@ -49,26 +50,26 @@ def test_report_adds_up_to_the_ledger(rig: Rig, client: Client) -> None:
     assert {item["use"] for item in data["hours"]} >= {"useful", "startup", "idle"}
     assert data["saving"] <= data["discount"]
     assert data["provisional"] is True
-    total_report = client.get("/v1/costs/report")
+    total_report = client.call(routes.COST_REPORT())
     assert [item["job"] for item in total_report["jobs"]] == ["gpt"]
     assert total_report["total_usd"] == data["total_usd"]
 
 
 def test_adjacent_periods_add_up(rig: Rig, client: Client) -> None:
     story(rig)
-    cut, path = rig.ago(2755), "/v1/costs/report"
-    parts = [client.get(path, until_us=cut), client.get(path, since_us=cut)]
-    total_report = client.get(path)
+    cut, report = rig.ago(2755), routes.COST_REPORT()
+    parts = [client.call(report, query={name: cut}) for name in ("until_us", "since_us")]
+    total_report = client.call(report)
     assert sum(part["compute_usd"] for part in parts) == pytest.approx(total_report["compute_usd"])
     assert all(part["compute_usd"] > 1 for part in parts)
-    assert client.get(path, until_us=rig.ago(9000))["jobs"] == []
+    assert client.call(report, query={"until_us": rig.ago(9000)})["jobs"] == []
 
 
 def test_hedge_loser_is_named(rig: Rig, client: Client) -> None:
     job_id = rig.submit(ago_s=4000)
     node = rig.launch(job_id, SPOT, ago_s=3600)
     rig.leave(node, 1800, LeaveReason.HEDGE_LOST, "another was chosen")
-    data = client.get(f"/v1/jobs/{job_id}/cost/report")
+    data = client.call(routes.JOB_COST_REPORT(job=job_id))
     assert data["hedge_losers"]["machines"] == 1
     assert data["hedge_losers"]["usd"] == data["compute_usd"] > 0
     assert [item["use"] for item in data["hours"]] == ["startup"]
@@ -79,7 +80,7 @@ def test_storage_egress_and_control_box_are_line_items(rig: Rig, client: Client)
     rig.checkpoint_store = "s3://runs/team"
     rig.places = {"s3://runs": ("aws", "eu-west-1")}
     job_id = story(rig)
-    data = client.get(f"/v1/jobs/{job_id}/cost/report")
+    data = client.call(routes.JOB_COST_REPORT(job=job_id))
     assert data["storage_usd"] > 0
     assert data["control_usd"] == 0
     assert any("control_box_usd_per_hour is not set" in text for text in data["unknown"])
@@ -91,7 +92,7 @@ def test_storage_egress_and_control_box_are_line_items(rig: Rig, client: Client)
 def test_egress_is_a_line_item(rig: Rig, client: Client) -> None:
     rig.checkpoint_store = "gs://runs/team"
     job_id = story(rig)
-    data = client.get(f"/v1/jobs/{job_id}/cost/report")
+    data = client.call(routes.JOB_COST_REPORT(job=job_id))
     item = next(item for item in data["items"] if item["kind"] == "egress")
     assert item["quantity"] == pytest.approx(3 * (1 << 30) / 1e9)
     assert item["cost_usd"] == pytest.approx(item["quantity"] * 0.09)
@@ -102,7 +103,7 @@ def test_control_box_is_shared_by_machine_hours(rig: Rig, client: Client) -> Non
     for name, offer, until in (("a", SPOT, 1800), ("b", OFFERS[2], 2700)):
         node = rig.launch(rig.submit(name, ago_s=4000), offer, ago_s=3600)
         rig.leave(node, until, LeaveReason.FAILED, "crash")
-    data = client.get("/v1/costs/report")
+    data = client.call(routes.COST_REPORT())
     shares = {job["job"]: job["control_usd"] for job in data["jobs"]}
     assert shares["a"] == pytest.approx(2 * shares["b"], rel=1e-3)
     assert data["control_usd"] == pytest.approx(3.6, rel=1e-3), "an hour since the first machine"
@@ -143,7 +144,7 @@ def test_an_export_has_every_row_of_the_ledger(
     with file.open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     total = sum(Decimal(row["BilledCost"]) for row in rows)
-    assert float(total) == pytest.approx(client.get("/v1/costs/report")["total_usd"], abs=1e-5)
+    assert float(total) == pytest.approx(client.call(routes.COST_REPORT())["total_usd"], abs=1e-5)
     assert {row["ServiceCategory"] for row in rows} == {"Compute", "Storage"}
     assert next(row["x_Interrupted"] for row in rows) == "true"
     metadata = json.loads((tmp_path / "out.csv.metadata.json").read_text())
@@ -159,7 +160,7 @@ def test_export_into_an_unwritable_file_is_an_error(
 
 
 def test_future_time_counts_as_now(client: Client) -> None:
-    data = client.get("/v1/costs/focus", since_us=1 << 62)
+    data = client.call(routes.FOCUS_COSTS(), query={"since_us": 1 << 62})
     assert data["items"] == []
     assert data["since"] == data["until"] == data["now"]
 
@@ -171,7 +172,7 @@ def test_deleted_checkpoints_cost_nothing_more(rig: Rig, client: Client) -> None
     node = rig.launch(rig.submit(text=text, ago_s=6000), SPOT, ago_s=5900)
     rig.train(node, ago_s=5000, until_s=4000, first=0, last=10)
     rig.say(node, 1000, "checkpoint", step=20, manifest="m20", bytes=5 << 30)
-    data = client.get("/v1/jobs/gpt/cost/report")
+    data = client.call(routes.JOB_COST_REPORT(job="gpt"))
     item = next(item for item in data["items"] if item["kind"] == "storage")
     assert item["quantity"] == pytest.approx((3 * 3000 + 5 * 1000) / (730 * 3600), abs=1e-6)
 
@@ -184,7 +185,7 @@ def test_totals_by_project(
     for name, file, until in (("a", text, 1800), ("b", JOB_FILE, 2700), ("c", text, 2700)):
         node = rig.launch(rig.submit(name, ago_s=4000, text=file), SPOT, ago_s=3600)
         rig.leave(node, until, LeaveReason.FAILED, "crash")
-    data = client.get("/v1/costs/report")
+    data = client.call(routes.COST_REPORT())
     sums = {row["project"]: row["total_usd"] for row in data["projects"]}
     assert list(sums) == ["llm", ""]
     assert sums["llm"] == pytest.approx(3 * sums[""])
@@ -192,7 +193,7 @@ def test_totals_by_project(
     assert data["users"] == [{"user": "ada", "total_usd": data["total_usd"]}]
     assert spotctl(rig, "cost", "report") == 0
     assert "\nPROJECT  " in capsys.readouterr().out
-    rows = client.get("/v1/costs/focus")
+    rows = client.call(routes.FOCUS_COSTS())
     tags = [json.loads(row[rows["columns"].index("Tags")]).get("project") for row in rows["items"]]
     assert sorted(map(str, tags)) == ["None", "llm", "llm"]
 
@@ -207,7 +208,7 @@ def test_every_grouping_has_the_same_total(
         node = rig.launch(rig.submit(name, ago_s=ago_s), SPOT, ago_s=ago_s)
         rig.train(node, ago_s=ago_s - 60, until_s=ago_s - 3600, first=0, last=10)
         rig.leave(node, ago_s - 4001, LeaveReason.FAILED, "crash")
-    data = client.get("/v1/costs/report", by="day")
+    data = client.call(routes.COST_REPORT(), query={"by": "day"})
     for by in ("users", "projects", "providers", "days", "jobs"):
         assert sum(round(row["total_usd"] * 1e6) for row in data[by]) == round(
             data["total_usd"] * 1e6
@@ -215,7 +216,7 @@ def test_every_grouping_has_the_same_total(
     assert {row["provider"] for row in data["providers"]} == {"aws", "control box"}
     assert [row["day"] for row in data["days"]] == sorted(row["day"] for row in data["days"])
     assert len(data["days"]) >= 3, "on each the box and what is stored cost something"
-    rows = client.get("/v1/costs/focus")
+    rows = client.call(routes.FOCUS_COSTS())
     billed = rows["columns"].index("BilledCost")
     assert sum(Decimal(row[billed]) for row in rows["items"]) == Decimal(str(data["total_usd"]))
     for by in ("job", "user", "project", "provider", "day"):
@@ -246,7 +247,7 @@ def test_savings_by_cause_and_protected_work(
     1,190 steps were saved when the machine was preempted.
     """
     job_id = story(rig)
-    data = client.get(f"/v1/jobs/{job_id}/cost/report")
+    data = client.call(routes.JOB_COST_REPORT(job=job_id))
     savings = data["savings"]
     parts = {part["name"]: part["usd"] for part in savings["parts"]}
     needed = next(part for part in data["on_demand"] if part["basis"] == "needed hours")
@@ -268,7 +269,7 @@ def test_savings_by_cause_and_protected_work(
     runs = round(400 / savings["total_usd"], 2)
     assert f"$400.00 is earned back after {runs:.2f} such runs" in out
     assert f"{savings['more_runs']:.2f} for the $" in out
-    total_savings = client.get("/v1/costs/report")["savings"]
+    total_savings = client.call(routes.COST_REPORT())["savings"]
     assert total_savings["total_usd"] == savings["total_usd"]
 
 

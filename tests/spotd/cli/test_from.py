@@ -6,13 +6,14 @@ The checkpoint becomes the job's first one, bit for bit, however often the impor
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spotd.api_client.client import Client
+from spotd.api_routes import routes
 from spotd.base.errors import UserError
 from tests.spotd.api.rig import JOB_FILE, Rig
 from tests.spotd.cli.conftest import Spotctl
@@ -56,29 +57,31 @@ def run(
 def shards(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The shards that are sent."""
     sent: list[bytes] = []
-    put = Client.put
+    put_shard = Client.put_shard
 
-    def count(self: Client, path: str, data: bytes) -> dict[str, Any]:
-        reply = put(self, path, data)
+    def count(self: Client, job_id: str, data: bytes, query: Mapping[str, object]) -> Any:
+        reply = put_shard(self, job_id, data, query)
         sent.append(data)
         return reply
 
-    monkeypatch.setattr(Client, "put", count)
+    monkeypatch.setattr(Client, "put_shard", count)
     return sent
 
 
-def breaking(n: int, how: BaseException, verb: str) -> Callable[[pytest.MonkeyPatch], None]:
-    """A function that makes the client's `n`-th matching request fail, from 1."""
+def breaking(n: int, how: BaseException, name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """A function that makes the `n`-th call of a method of the client fail, from 1; of `call` only
+    those that send a body count."""
 
     def install(patch: pytest.MonkeyPatch) -> None:
-        method, count = getattr(Client, verb), itertools.count(1)
+        method, count = getattr(Client, name), itertools.count(1)
 
-        def call(self: Client, path: str, *rest: Any) -> Any:
-            if next(count) == n:
+        def call(self: Client, target: Any, *rest: Any, **options: Any) -> Any:
+            counts = name != "call" or target.operation.method == "POST"
+            if counts and next(count) == n:
                 raise how
-            return method(self, path, *rest)
+            return method(self, target, *rest, **options)
 
-        patch.setattr(Client, verb, call)
+        patch.setattr(Client, name, call)
 
     return install
 
@@ -109,9 +112,9 @@ def test_source_may_be_a_pin_of_another_job(imports: Imports, run: Runs) -> None
 @pytest.mark.parametrize(
     "breaks",
     [
-        breaking(3, KeyboardInterrupt(), "put"),
-        breaking(2, KeyboardInterrupt(), "post"),  # the commit
-        breaking(3, KeyboardInterrupt(), "post"),  # the job
+        breaking(3, KeyboardInterrupt(), "put_shard"),
+        breaking(2, KeyboardInterrupt(), "call"),  # the commit
+        breaking(3, KeyboardInterrupt(), "call"),  # the job
     ],
 )
 @pytest.mark.parametrize("origin", ["./x", "gpt"])
@@ -142,7 +145,7 @@ def test_changed_source_is_imported_in_its_new_state(
     save_sharded(imports.saver)
     folder = imports.export(run.here / "x", "safetensors")
     with pytest.MonkeyPatch.context() as patch:
-        breaking(3, KeyboardInterrupt(), "put")(patch)
+        breaking(3, KeyboardInterrupt(), "put_shard")(patch)
         assert run("./x")[0] == 130
     [file] = folder.glob("*.safetensors")
     data = bytearray(file.read_bytes())
@@ -158,7 +161,7 @@ def test_lost_shards_are_sent_again_by_the_second_run(imports: Imports, run: Run
     save_sharded(imports.saver)
     imports.export(run.here / "x", "safetensors")
     with pytest.MonkeyPatch.context() as patch:
-        breaking(3, KeyboardInterrupt(), "post")(patch)
+        breaking(3, KeyboardInterrupt(), "call")(patch)
         run("./x")
     for path in imports.saver.file("jobs").rglob("*-import/r*"):
         path.unlink()
@@ -185,4 +188,4 @@ def test_missing_source_is_an_error(
 def test_job_with_an_unknown_import_is_refused(rig: Rig) -> None:
     body = {"yaml": job_file("./x"), "request_id": "r"}
     with pytest.raises(UserError, match=r"checkpoint\.from was not imported"):
-        Client(rig.socket).post("/v1/jobs", body)
+        Client(rig.socket).call(routes.SUBMIT_JOB(), body)

@@ -13,6 +13,7 @@ import pytest
 
 from providers.stores import open_store
 from spotd.api_client.client import Client
+from spotd.api_routes import routes
 from spotd.base.errors import UserError
 from spotd.wire import EXIT_FINISHED, Manifest, head_key, parse_head
 from tests.spotd.api.rig import JOB_FILE, Rig
@@ -130,7 +131,7 @@ def test_job_continues_from_the_import(imports: Imports, tmp_path: Path) -> None
     imported, _ = imports.run("import", str(imports.export(tmp_path / "x", "safetensors")))
     client = Client(imports.rig.socket)
     body = {"yaml": JOB_FILE, "name": "second", "request_id": "r", "continue": imported["id"]}
-    job = client.post("/v1/jobs", body)
+    job = client.call(routes.SUBMIT_JOB(), body)
     assert (job["id"], job["step"]) == (imported["id"], 10)
     [event] = imports.rig.store.events.rows(imported["id"])
     assert event.event.text.startswith("starts from the import at step 10 in file://")
@@ -242,22 +243,22 @@ def test_import_overwrites_no_job(imports: Imports, tmp_path: Path) -> None:
     save_sharded(imports.saver)
     imported, _ = imports.run("import", str(imports.export(tmp_path / "x", "safetensors")))
     client, store = Client(imports.rig.socket), imports.rig.checkpoint_store
-    query = f"?store={store}&step=0&stream=0&number=0&size=1&digests={'0' * 32}"
+    query = {"store": store, "step": 0, "stream": 0, "number": 0, "size": 1, "digests": "0" * 32}
     with pytest.raises(UserError, match="the received data is damaged"):
-        client.put(f"/v1/imports/jaaaaaaaaa/shard{query}", b"x")
+        client.put_shard("jaaaaaaaaa", b"x", query)
     digest = "f2c1f1d1"  # of no bytes that follow
     with pytest.raises(UserError, match="digests must be"):
-        client.put(f"/v1/imports/jaaaaaaaaa/shard{query[:-32]}{digest}", b"x")
+        client.put_shard("jaaaaaaaaa", b"x", query | {"digests": digest})
     from xxhash import xxh3_128_hexdigest
 
-    good = query[:-32] + xxh3_128_hexdigest(b"x")
+    good = query | {"digests": xxh3_128_hexdigest(b"x")}
     with pytest.raises(UserError, match="has checkpoints already"):
-        client.put(f"/v1/imports/{imported['id']}/shard{good}", b"x")
+        client.put_shard(imported["id"], b"x", good)
     with pytest.raises(UserError, match="already exists"):
-        client.put(f"/v1/imports/{imports.saver.id}/shard{good}", b"x")
+        client.put_shard(imports.saver.id, b"x", good)
     with pytest.raises(UserError, match="is not a job's id"):
-        client.put(f"/v1/imports/JAAAAAAAAA/shard{good}", b"x")
-    assert client.put(f"/v1/imports/jaaaaaaaaa/shard{good}", b"x")["size"] == 1
+        client.put_shard("JAAAAAAAAA", b"x", good)
+    assert client.put_shard("jaaaaaaaaa", b"x", good)["size"] == 1
 
 
 def test_commit_needs_its_shards_and_is_idempotent(
@@ -268,7 +269,7 @@ def test_commit_needs_its_shards_and_is_idempotent(
     client, store = Client(imports.rig.socket), imports.rig.checkpoint_store
     job = "jaaaaaaaaa"
     digest = xxh3_128_hexdigest(b"12345678")
-    query = f"?store={store}&step=3&stream=0&number=0&size=8&digests={digest}"
+    query = {"store": store, "step": 3, "stream": 0, "number": 0, "size": 8, "digests": digest}
     key = f"jobs/{job}/g00000001/s000000000003-import/r00000-00000"
     shard = {"key": key, "size": 8, "chunk": 16 << 20, "digests": [digest], "kind": "xxh3"}
     block = {"at": [0], "shape": [2], "stream": 0, "offset": 0}
@@ -278,13 +279,13 @@ def test_commit_needs_its_shards_and_is_idempotent(
 
     def commit(**other: Any) -> dict[str, Any]:
         body = {"store": store, "manifest": {**manifest, **other}}
-        return client.post(f"/v1/imports/{job}", body)
+        return client.call(routes.COMMIT_IMPORT(name=job), body)
 
     with pytest.raises(UserError, match="r00000-00000 did not come"):
         commit()
-    client.put(f"/v1/imports/{job}/shard{query}", b"12345678")
+    client.put_shard(job, b"12345678", query)
     with pytest.raises(UserError, match="the received data is damaged"):
-        client.put(f"/v1/imports/{job}/shard{query}", b"1234567")
+        client.put_shard(job, b"1234567", query)
     foreign = {**shard, "key": f"jobs/{imports.saver.id}/HEAD"}
     with pytest.raises(UserError, match="is not a shard of this import"):
         commit(streams=[{"shards": [foreign]}])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotd.api_client.wording import result_text
+from spotd.api_routes import routes
 from spotd.base.errors import UserError
 from spotd.cli.result_file import read_results
 from spotd.domain.evaluation import Evaluation
@@ -173,4 +174,6 @@ def test_daemon_validates_results(rig: Rig) -> None:
 
     story(rig)
     with pytest.raises(UserError, match="passed: 2 passed of 1 cases"):
-        Client(rig.socket).post("/v1/jobs/gpt/results", {"suite": "a", "cases": 1, "passed": 2})
+        Client(rig.socket).call(
+            routes.IMPORT_RESULTS(job="gpt"), {"suite": "a", "cases": 1, "passed": 2}
+        )

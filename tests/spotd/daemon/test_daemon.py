@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from spotd.api_routes import routes
 from spotd.base.clock import SystemClock
 from spotd.base.errors import UserError
 from spotd.daemon.daemon import WATCHDOG_EVERY_S, Daemon
@@ -267,7 +268,7 @@ def test_with_every_cloud_down_it_starts_and_goes_on_when_they_come_back(folder:
         box.start_daemon()
         job_id = box.submit(script(folder), "r1")
         assert box.job(job_id)["phase"] == "waiting"
-        assert "no provider offers" in box.client.get(f"/v1/jobs/{job_id}/why")["reason"]
+        assert "no provider offers" in box.client.call(routes.EXPLAIN_JOB(job=job_id))["reason"]
         port = box.cloud_url.rsplit(":", 1)[1]
         (folder / "cloud2").mkdir()
         shutil.copy(box.token_file, folder / "cloud2")  # with the same door and the same key
@@ -390,5 +391,7 @@ allow_hosts = ["{chat.host}"]"""
         job = finish(box, job_id)
         assert (job["generation"], job["failures"]) == (1, 0)
         assert len(machines(box, job_id)) == 1
-        assert [item["name"] for item in box.client.get("/v1/jobs", all=1)["items"]] == ["patient"]
+        assert [
+            item["name"] for item in box.client.call(routes.LIST_JOBS(), query={"all": 1})["items"]
+        ] == ["patient"]
         wait_until("its end to be told", lambda: "accepts writes again after" in said(chat))

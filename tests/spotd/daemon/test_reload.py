@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from spotd.api_routes import routes
 from spotd.base.errors import UserError
 from spotd.demo.box import Box, wait_for
 from tests.fixtures import slack as receiver
@@ -118,7 +119,7 @@ def decided(box: Box, job_id: str) -> str:
 
 def told(box: Box) -> list[dict[str, Any]]:
     """The events about the configuration."""
-    return [e for e in box.client.get("/v1/events")["items"] if e["kind"] == "config"]
+    return [e for e in box.client.call(routes.READ_EVENTS())["items"] if e["kind"] == "config"]
 
 
 def test_limits_take_effect_and_a_lower_one_ends_nothing(box: Box, manager: Manager) -> None:
@@ -146,7 +147,7 @@ def test_limits_take_effect_and_a_lower_one_ends_nothing(box: Box, manager: Mana
 def test_who_may_do_what_by_another_file_is_on_record(box: Box, manager: Manager) -> None:
     edit(box, "[limits]", '[access]\nadmins = "others"\n[limits]')
     assert reload(box, manager).endswith("access.admins")
-    lines = box.client.get("/v1/audit")["items"]
+    lines = box.client.call(routes.READ_AUDIT())["items"]
     assert [(line["user"], line["action"], line["outcome"], line["text"]) for line in lines] == [
         ("root/systemd", "config reload", "asked", "access.admins"),
         ("root/systemd", "config reload", "done", "access.admins"),
@@ -188,7 +189,7 @@ def test_a_wrong_file_changes_nothing_and_is_told(box: Box, manager: Manager) ->
     assert reload(box, manager).endswith("nothing changed")
     assert len(told(box)) == len(WRONG)
     for job_id in (first, second):
-        box.client.post(f"/v1/jobs/{job_id}/cancel")
+        box.client.call(routes.CANCEL_JOB(job=job_id))
         box.wait_phase(job_id, {"cancelled"}, LIMIT_S)
 
 
@@ -215,7 +216,7 @@ def test_alerts_take_another_way(box: Box, manager: Manager, folder: Path) -> No
 
 def delivered(box: Box, *receivers: Slack) -> tuple[int, ...]:
     """Messages that each got, after a test of all routes."""
-    box.client.post("/v1/alerts/test", {"route": ""})
+    box.client.call(routes.TEST_ALERT(), {"route": ""})
     return tuple(len(each.messages) for each in receivers)
 
 
@@ -242,5 +243,5 @@ def test_clouds_come_and_go(box: Box, manager: Manager) -> None:
 
 
 def stranded(box: Box) -> bool:
-    kinds = [event["kind"] for event in box.client.get("/v1/events")["items"]]
+    kinds = [event["kind"] for event in box.client.call(routes.READ_EVENTS())["items"]]
     return "stranded" in kinds

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spotd.api_routes import routes
 from spotd.config.file import SafeModeSettings
 from spotd.daemon.safe_mode import FILE, SafeMode
 from spotd.demo.box import Box, wait_for
@@ -142,12 +143,12 @@ def test_after_a_crash_loop_it_observes_and_ends_and_makes_nothing(box: Box) -> 
     for _ in range(2):
         crash_daemon(box)
         box.start_daemon()
-    assert box.client.get("/v1/safe-mode")["active"]
-    checks = {check["name"]: check for check in box.client.get("/v1/doctor")["checks"]}
+    assert box.client.call(routes.SHOW_SAFE_MODE())["active"]
+    checks = {check["name"]: check for check in box.client.call(routes.DOCTOR())["checks"]}
     assert "crashed 2 times" in checks["safe mode"]["text"]
 
     def told() -> list[str]:
-        rows = box.client.get("/v1/events")["items"]
+        rows = box.client.call(routes.READ_EVENTS())["items"]
         return [str(row) for row in rows if row["kind"] == "safe_mode"]
 
     found = wait_for("a person to be told", told, LIMIT_S)
@@ -158,16 +159,16 @@ def test_after_a_crash_loop_it_observes_and_ends_and_makes_nothing(box: Box) -> 
     second = box.submit(job("second", box.folder), "r2")
 
     def decided() -> bool:
-        return "safe mode" in json.dumps(box.client.get(f"/v1/jobs/{second}/why"))
+        return "safe mode" in json.dumps(box.client.call(routes.EXPLAIN_JOB(job=second)))
 
     wait_for("the second job to be decided about", decided, LIMIT_S)
     assert box.job(first)["phase"] == "running", "what trains, trains on"
-    box.client.post(f"/v1/jobs/{first}/cancel")
+    box.client.call(routes.CANCEL_JOB(job=first))
     wait_for("its machine's end", lambda: machines(box, first)[0]["ended_at_us"], LIMIT_S)
     assert not machines(box, second)
 
-    assert "crashed 2 times" in box.client.post("/v1/safe-mode/leave")["reason"]
+    assert "crashed 2 times" in box.client.call(routes.LEAVE_SAFE_MODE())["reason"]
     box.wait_phase(second, {"running"}, LIMIT_S)
     assert len(machines(box, second)) == 1
-    box.client.post(f"/v1/jobs/{second}/cancel")
+    box.client.call(routes.CANCEL_JOB(job=second))
     box.wait_phase(second, {"cancelled"}, LIMIT_S)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spotd.api_routes import routes
 from spotd.base.clock import SystemClock
 from spotd.config.config import Config
 from spotd.config.load import load_config
@@ -155,7 +156,7 @@ spotd:
         )
         folder = f"{lending.bucket.folder}/jobs/{job_id}/*"
         assert f"arn:aws:s3:::{lending.bucket.name}/{folder}" in session.policy
-        checks = box.client.get("/v1/doctor")["checks"]
+        checks = box.client.call(routes.DOCTOR())["checks"]
         pairs = {c["name"]: c["text"] for c in checks if c["name"].startswith("unattended ")}
         assert pairs.keys() == {f"unattended local-{cloud}" for cloud in ("aws", "gcp", "azure")}
         assert all("saves for 8 h without spotd" in text for text in pairs.values())

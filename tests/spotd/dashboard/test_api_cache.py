@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spotd.api_client.client import Client, Target
+from spotd.api_routes import routes
+from spotd.api_routes.operation import Endpoint
 from spotd.dashboard import api_cache
 from spotd.dashboard.api_cache import MOST_EVENTS, ApiCache, PageData, Query
 from spotd.domain.events import Event
@@ -16,13 +19,13 @@ from tests.spotd.api.rig import Rig, story
 def counted(cache: ApiCache, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The requests that it makes from now on."""
     made: list[str] = []
-    get = Client.get
+    call = Client.call
 
-    def note(self: Client, path: str, **query: object) -> dict[str, object]:
-        made.append(path)
-        return get(self, path, **query)
+    def note(self: Client, endpoint: Endpoint, *args: Any, **options: Any) -> dict[str, Any]:
+        made.append(endpoint.path)
+        return call(self, endpoint, *args, **options)
 
-    monkeypatch.setattr(Client, "get", note)
+    monkeypatch.setattr(Client, "call", note)
     return made
 
 
@@ -32,9 +35,9 @@ def test_an_answer_is_asked_for_once_while_it_is_fresh(
     cache = ApiCache(Target(socket=str(rig.socket)))
     made = counted(cache, monkeypatch)
     asks = (
-        Query("/v1/jobs", {}, 3600),
-        Query("/v1/jobs", {"all": 1}, 3600),
-        Query("/v1/health", {}, 0),
+        Query(routes.LIST_JOBS(), {}, 3600),
+        Query(routes.LIST_JOBS(), {"all": 1}, 3600),
+        Query(routes.HEALTH(), {}, 0),
     )
     for _ in range(3):
         cache.fetch(PageData(), *asks)
@@ -46,12 +49,12 @@ def test_a_daemon_that_is_silent_is_not_asked_by_each_question(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = ApiCache(Target(socket=str(rig.socket)), age_factor=0.0)
-    cache.fetch(PageData(), Query("/v1/jobs"))
+    cache.fetch(PageData(), Query(routes.LIST_JOBS()))
     rig.stop()
-    cache.fetch(PageData(), Query("/v1/jobs"))
+    cache.fetch(PageData(), Query(routes.LIST_JOBS()))
     made = counted(cache, monkeypatch)
     reading = PageData()
-    answers = cache.fetch(reading, Query("/v1/jobs"), Query("/v1/nodes"))
+    answers = cache.fetch(reading, Query(routes.LIST_JOBS()), Query(routes.LIST_NODES()))
     assert made == []
     assert answers[0] is not None  # as it was
     assert answers[1] is None
@@ -60,14 +63,14 @@ def test_a_daemon_that_is_silent_is_not_asked_by_each_question(
     rig.start()
     cache._retry_at_s = 0.0
     reading = PageData()
-    assert cache.fetch(reading, Query("/v1/nodes"))[0] is not None
+    assert cache.fetch(reading, Query(routes.LIST_NODES()))[0] is not None
     assert (reading.away, made) == (None, ["/v1/nodes"])
     cache.close()
 
 
 def test_a_refusal_is_told_and_no_reason_to_show_what_was(rig: Rig) -> None:
     cache, reading = ApiCache(Target(socket=str(rig.socket))), PageData()
-    assert cache.fetch(reading, Query("/v1/jobs/none")) == [None]
+    assert cache.fetch(reading, Query(routes.SHOW_JOB(job="none"))) == [None]
     assert "no job" in reading.refused[0][0]
     assert reading.away is None
     cache.close()
@@ -92,16 +95,16 @@ def test_an_ssh_that_ended_is_started_anew(
     rig: Rig, ssh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = ApiCache(Target(host="me@box", socket=str(rig.socket)), age_factor=0.0)
-    assert cache.fetch(PageData(), Query("/v1/health"))[0] is not None
+    assert cache.fetch(PageData(), Query(routes.HEALTH()))[0] is not None
     assert ssh.read_text().count("'-L'") == 1
     rig.stop()  # what a tunnel leads to is gone: the answer is as if the tunnel was
     reading = PageData()
-    cache.fetch(reading, Query("/v1/health"))
+    cache.fetch(reading, Query(routes.HEALTH()))
     assert reading.away is not None
     rig.start()
     cache._retry_at_s = 0.0
     reading = PageData()
-    assert cache.fetch(reading, Query("/v1/health"))[0] is not None
+    assert cache.fetch(reading, Query(routes.HEALTH()))[0] is not None
     assert reading.away is None
     assert ssh.read_text().count("'-L'") == 2
     cache.close()

@@ -9,6 +9,7 @@ import pytest
 
 from spotd.api_client.client import Client, Target
 from spotd.api_client.wording import result_text
+from spotd.api_routes import routes
 from spotd.base.text import money, percent
 from spotd.dashboard.api_cache import ApiCache
 from spotd.dashboard.overview import MOST_LOOKED_AT
@@ -52,11 +53,11 @@ def test_jobs_are_those_of_the_api(rig: Rig, client: Client, url: str) -> None:
     lost(rig), story(rig), crash(rig)
     rig.submit("waiting-for-b200", 90, "name: w\nresources: {accelerators: B200:8}\nrun: x\n")
     rows = {row["Job"]: row for row in read(url).tables[JOBS]}
-    jobs: list[Json] = client.get("/v1/jobs")["items"]
+    jobs: list[Json] = client.call(routes.LIST_JOBS())["items"]
     assert set(rows) == {job["name"] for job in jobs} == {"lost", "gpt", "waiting-for-b200"}
     for job in jobs:
-        row, detail = rows[job["name"]], client.get(f"/v1/jobs/{job['id']}")
-        report = client.get(f"/v1/jobs/{job['id']}/cost/report")
+        row, detail = rows[job["name"]], client.call(routes.SHOW_JOB(job=job["id"]))
+        report = client.call(routes.JOB_COST_REPORT(job=job["id"]))
         assert row["Phase"].split() == [row["Phase"].split()[0], job["phase"]]
         assert row["Step"] == f"{job['step']:,}"
         assert (row["Gen."], row["Recoveries"]) == (str(job["generation"]), str(job["recoveries"]))
@@ -64,7 +65,7 @@ def test_jobs_are_those_of_the_api(rig: Rig, client: Client, url: str) -> None:
         assert row["Cost"] == money(job["cost_usd"])
         assert row["$ per useful GPU-hour"] == money(report["usd_per_useful_gpu_hour"])
     assert rows["lost"]["Steps lost"] == "30"
-    why = client.get("/v1/jobs/waiting-for-b200/why")["reason"]
+    why = client.call(routes.EXPLAIN_JOB(job="waiting-for-b200"))["reason"]
     assert why in rows["waiting-for-b200"]["Where"]
     ended = read(url).tables["Jobs that ended, the last first"]
     assert [(row["Job"], row["Ended as"]) for row in ended] == [("crashed", "✕ failed")]
@@ -73,7 +74,7 @@ def test_jobs_are_those_of_the_api(rig: Rig, client: Client, url: str) -> None:
 def test_the_fleet_adds_up(rig: Rig, client: Client, url: str) -> None:
     lost(rig), story(rig)
     rig.launch(rig.submit("third", 50), SPOT, 40)
-    page, nodes = read(url), client.get("/v1/nodes")["items"]
+    page, nodes = read(url), client.call(routes.LIST_NODES())["items"]
     whole = sum(one["price_usd_per_h"] for one in nodes)
     assert len(nodes) == 3
     by_provider = page.tables["Machines by provider"]
@@ -86,7 +87,7 @@ def test_the_fleet_adds_up(rig: Rig, client: Client, url: str) -> None:
 def test_money_is_that_of_reports_and_budgets(rig: Rig, client: Client, url: str) -> None:
     rig.budgets = [Budget("lab", 40_000_000), Budget("tiny", 1_000_000, user="ada")]
     story(rig)
-    page, found = read(url), client.get("/v1/budgets")["items"]
+    page, found = read(url), client.call(routes.LIST_BUDGETS())["items"]
     rows = {row["Budget"]: row for row in page.tables["Budgets of this month"]}
     for one in found:
         row = rows[one["name"]]
@@ -94,7 +95,7 @@ def test_money_is_that_of_reports_and_budgets(rig: Rig, client: Client, url: str
         assert row["Share"].startswith(percent(one["spent_usd"] / one["budget_usd"]))
         assert row["At the end"] == money(one["forecast_usd"])
     assert f"Budget tiny: {rows['tiny']['Spent']} of $1.00" in page.text
-    whole = client.get("/v1/costs/report", by="day")
+    whole = client.call(routes.COST_REPORT(), query={"by": "day"})
     days = page.tables["Cost by day, the last 14 of this month"]
     month = [one for one in whole["days"] if one["day"][:7] == whole["now"][:7]]
     assert {row["Day (UTC)"]: row["Cost"] for row in days} == {
@@ -108,7 +109,7 @@ def test_what_leaks_is_told_loudly(rig: Rig, client: Client, url: str) -> None:
     assert "Leaks 0 all belongs to a job" in read(url).text
     rig.hold("i-0a1", 7230, "job jold is not on record")
     rig.hold_disk("vol-0b2", 7230, "job jold is not on record")
-    page, told = read(url), client.get("/v1/orphans")
+    page, told = read(url), client.call(routes.LIST_ORPHANS())
     assert f"Leaks 2 {money(told['usd_per_h'])}/h in no job's bill" in page.text
     assert {row["Id"] for row in page.tables["What no job wants"]} == {"i-0a1", "vol-0b2"}
     assert "orphans end" in page.text
@@ -137,7 +138,7 @@ def test_what_holds_the_daemon_back_and_what_is_grave_is_on_top(rig: Rig, url: s
 
 def test_a_job_s_page_adds_up(rig: Rig, client: Client, url: str) -> None:
     job_id = lost(rig)
-    page, report = read(url, f"job/{job_id}"), client.get(f"/v1/jobs/{job_id}/cost/report")
+    page, report = read(url, f"job/{job_id}"), client.call(routes.JOB_COST_REPORT(job=job_id))
     items, uses = page.tables["Line items"], page.tables["What the hours went into"]
     whole = float(page.sums["Line items"]["Cost"].strip("$"))
     assert whole == pytest.approx(report["total_usd"], abs=1e-4)
@@ -151,7 +152,7 @@ def test_a_job_s_page_adds_up(rig: Rig, client: Client, url: str) -> None:
 
 def test_a_job_s_page_tells_its_hand_overs_and_machines(rig: Rig, client: Client, url: str) -> None:
     job_id = lost(rig)
-    page, job = read(url, f"job/{job_id}"), client.get(f"/v1/jobs/{job_id}")
+    page, job = read(url, f"job/{job_id}"), client.call(routes.SHOW_JOB(job=job_id))
     (row,) = page.tables["What each hand-over took, part by part"]
     (told,) = job["hand_overs"]
     assert row["Generations"] == "1 → 2"
@@ -182,7 +183,7 @@ def test_a_job_s_page_has_its_last_drill(rig: Rig, url: str) -> None:
 def test_a_job_s_page_says_why(rig: Rig, client: Client, url: str) -> None:
     text = "name: d\nresources: {accelerators: H100:8}\nrun: x\nspotd: {deadline: 60h, work: 40h}\n"
     job_id = rig.submit("due", 60, text)
-    page, why = read(url, f"job/{job_id}"), client.get(f"/v1/jobs/{job_id}/why")
+    page, why = read(url, f"job/{job_id}"), client.call(routes.EXPLAIN_JOB(job=job_id))
     assert why["reason"] in page.text
     costs = why["placement"]["costs"]
     rows = page.tables["Expected cost until it is done, by place and term"]
@@ -200,7 +201,7 @@ def test_what_is_compared_by_a_day_of_work_does_not_say_until_it_is_done(
     text = "name: d\nresources: {accelerators: H100:8}\nrun: x\n"
     text += "spotd: {checkpoint: {engine: spotd, every_steps: 100}}\n"
     job_id = rig.submit("endless", 60, text)
-    page, why = read(url, f"job/{job_id}"), client.get(f"/v1/jobs/{job_id}/why")
+    page, why = read(url, f"job/{job_id}"), client.call(routes.EXPLAIN_JOB(job=job_id))
     assert why["placement"]["assumed_h"] == 24
     named = "Expected cost of 24 h of work by place and term: how much there is to do is not known"
     assert len(page.tables[named]) == len(why["placement"]["costs"])
@@ -226,8 +227,8 @@ def test_output_and_checkpoints(rig: Rig, url: str) -> None:
 def test_results_and_margins_are_those_of_show(rig: Rig, client: Client, url: str) -> None:
     job_id = story(rig)
     body = {"suite": "helpdesk", "cases": 50, "passed": 47, "failed": ["q7"]}
-    client.post(f"/v1/jobs/{job_id}/results", body)
-    page, job = read(url, f"job/{job_id}"), client.get(f"/v1/jobs/{job_id}")
+    client.call(routes.IMPORT_RESULTS(job=job_id), body)
+    page, job = read(url, f"job/{job_id}"), client.call(routes.SHOW_JOB(job=job_id))
     assert f"helpdesk {result_text(job['results'][0])}" in page.text
     margins = {str(node["generation"]): node["margin_s"] for node in job["nodes"]}
     for row in page.tables["Machines of all generations, the newest first"]:
@@ -320,7 +321,7 @@ def test_a_daemon_that_is_away_is_told_and_what_was_known_stays(rig: Rig, url: s
 
 def test_prices_are_those_on_sale(rig: Rig, client: Client, url: str) -> None:
     rows = read(url, "prices").tables["Offers by pool"]
-    told = client.get("/v1/offers", sort="gpu")["items"]
+    told = client.call(routes.LIST_OFFERS(), query={"sort": "gpu"})["items"]
     assert [row["$/h"] for row in rows] == [f"{money(one['price_usd_per_h'])}/h" for one in told]
     assert rows[0]["$ per GPU-hour"] == money(told[0]["price_usd_per_h"] / 8)
     rig.clock.go_on(3600)

@@ -10,6 +10,7 @@ import pytest
 from providers.catalogs.storage import storage_prices
 from spotd.api.views.resources import iso
 from spotd.api_client.client import Client
+from spotd.api_routes import routes
 from spotd.domain.datasets import DataSet
 from spotd.domain.job import Desired, Job
 from spotd.domain.plan import ChangeJob
@@ -116,7 +117,7 @@ def test_what_is_read_over_a_mount_of_another_cloud_is_part_of_it(rig: Rig) -> N
         in rig.store.events.of_kinds(job_id, ["journal"])[0].event.text
     )
     rig.start()
-    report = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost/report")
+    report = Client(rig.socket).call(routes.JOB_COST_REPORT(job=job_id))
     text = str(report)
     assert "data that machines read out of gcp, list price" in text
     assert "what 5 GB cost that gpt read or copied of s3://west/x from aws/us-east-1" in text
@@ -165,7 +166,7 @@ def test_what_a_machine_copies_out_of_another_cloud_is_part_of_it(rig: Rig) -> N
     [wrong] = rig.store.events.of_kinds(job_id, ["journal"])
     assert "field 'url' is 'http://else/x'" in wrong.event.text
     rig.start()
-    data = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost/report")
+    data = Client(rig.socket).call(routes.JOB_COST_REPORT(job=job_id))
     [item] = [one for one in data["items"] if one["kind"] == "egress"]
     assert item["what"] == "data that machines read out of gcp, list price"
     assert (item["quantity"], item["cost_usd"]) == (31.0, 3.72)
@@ -190,7 +191,7 @@ def test_what_somebody_said_that_a_data_set_costs_counts_more_than_the_list(rig:
     Budgets(list, rig.clock, **kept).keep(rig.store)
     assert spent(rig, job_id) - machines == 1_000_000
     rig.start()
-    data = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost/report")
+    data = Client(rig.socket).call(routes.JOB_COST_REPORT(job=job_id))
     [item] = [one for one in data["items"] if one["kind"] == "egress"]
     assert item["what"] == "data that machines read out of aws, usd_per_gb"
     assert not [text for text in data["unknown"] if "GB" in text]
@@ -221,7 +222,7 @@ def test_when_the_limit_is_reached_and_what_cost_shows_go_by_both(rig: Rig) -> N
     look(rig)
     [row] = rig.store.storage_costs.rows()
     rig.start()
-    data = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost")
+    data = Client(rig.socket).call(routes.JOB_COST(job=job_id))
     assert data["carried_usd"] == pytest.approx(row.microusd / 1e6)
     each = SPOT.price_microusd_per_h + row.microusd_per_h
     at_us = NOVEMBER_15 + (100_000_000 - spent(rig, job_id)) * HOUR // each

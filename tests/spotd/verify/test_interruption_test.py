@@ -5,13 +5,15 @@ Failures are in the report, and the job is cancelled whatever happens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from providers.base import RejectedError
 from providers.fault_injection import Interruption
+from spotd.api_routes import routes
+from spotd.api_routes.operation import Endpoint
 from spotd.base.errors import UserError
 from spotd.verify import interruption_test
 from spotd.verify.interruption_report import Milestone, build_report, render_markdown, unix_seconds
@@ -93,14 +95,18 @@ class Daemon:
         self.resumed = 50
         self.stays = False
 
-    def get(self, path: str, **query: object) -> dict[str, Any]:
-        if path == "/v1/events":
+    def call(
+        self, endpoint: Endpoint, *, query: Mapping[str, object] | None = None
+    ) -> dict[str, Any]:
+        if endpoint.operation is routes.CANCEL_JOB:
+            return self.cancel(endpoint)
+        if endpoint.operation is routes.READ_EVENTS:
             events = [
                 {"kind": "claimed", "node_id": "n1", "data": {"step": 0}},
                 {"kind": "claimed", "node_id": "n2", "data": {"step": self.resumed}},
             ]
-            return {"items": events if not query["after"] else [], "cursor": 1}
-        if path.endswith("/cost"):
+            return {"items": events if not (query or {})["after"] else [], "cursor": 1}
+        if endpoint.operation is routes.JOB_COST:
             rows = [{**node(1), "paid_hours": 0.1, "spend_usd": 3.0}]
             return {"spend_usd": 3.5, "list_usd": 7.0, "nodes": rows}
         nodes, newest = self.frames.pop(0) if len(self.frames) > 1 else self.frames[0]
@@ -111,8 +117,8 @@ class Daemon:
         facts = {"id": "j", "name": "mine", "phase": phase, "outcome_text": text}
         return {**facts, "nodes": nodes, "last_checkpoint": newest}
 
-    def post(self, path: str, body: Any = None) -> dict[str, Any]:
-        assert path == "/v1/jobs/j/cancel"
+    def cancel(self, endpoint: Endpoint) -> dict[str, Any]:
+        assert endpoint.path == "/v1/jobs/j/cancel"
         self.cancelled = True
         return {}
 
@@ -154,7 +160,7 @@ def run_test(
     daemon: Daemon, cloud: Cloud, milestones: list[Milestone] | None = None
 ) -> dict[str, Any]:
     test_run = InterruptionTest(
-        daemon, cloud, "/v1/jobs/j", (milestones if milestones is not None else []).append
+        daemon, cloud, "j", (milestones if milestones is not None else []).append
     )
     test_run.run()
     return build_report(test_run.observations, "aws", "2026-11-23T10:05:00Z")
@@ -265,10 +271,10 @@ def test_a_machine_that_stays_is_named() -> None:
 
 def test_a_daemon_that_goes_away_is_told_in_the_report() -> None:
     class Gone(Daemon):
-        def post(self, path: str, body: Any = None) -> dict[str, Any]:
+        def cancel(self, endpoint: Endpoint) -> dict[str, Any]:
             raise UserError("no daemon answers", "start it")
 
-    test_run = InterruptionTest(Gone(*ALL_FRAMES), Cloud(), "/v1/jobs/j")
+    test_run = InterruptionTest(Gone(*ALL_FRAMES), Cloud(), "j")
     with pytest.raises(UserError):
         test_run.run()
     report = build_report(test_run.observations, "aws", "2026-11-23T10:05:00Z")

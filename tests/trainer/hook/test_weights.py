@@ -12,6 +12,7 @@ from torch import nn
 
 from providers.stores import open_store
 from spotd.api_client.client import Client
+from spotd.api_routes import routes
 from spotd.cli.import_job import import_checkpoint
 from spotd.spec.sources import CheckpointOrigin
 from spotd.wire import EXIT_FINISHED, head_key, parse_head
@@ -91,7 +92,7 @@ def test_a_program_begins_with_a_model_s_folder_and_ends_with_the_same_bits(
     saver = Saver(rig, rig.submit())
     expected = save_sharded(saver)
     client = Client(rig.socket)
-    listed = client.get("/v1/jobs/gpt/checkpoints")
+    listed = client.call(routes.LIST_CHECKPOINTS(job="gpt"))
     folder = tmp_path / "hf"
     export_into(
         client=client,

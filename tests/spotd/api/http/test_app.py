@@ -27,11 +27,12 @@ from spotd.api.http.route import Kind
 from spotd.api.http.route_table import ROUTES
 from spotd.api.metrics.exposition import Metrics
 from spotd.api.routes import checkpoint_imports, packages
-from spotd.api_client.client import EXIT_CODES, Client
+from spotd.api_client.client import EXIT_CODES
 from spotd.base.errors import ExitCode, UserError
 from spotd.domain.events import Event
 from spotd.domain.states import LeaveReason, Outcome
 from spotd.store.errors import StoreError, StoreUnavailableError
+from tests.fixtures.path_client import PathClient
 from tests.fixtures.waiting import until
 from tests.spotd.api.rig import JOB_FILE, OFFERS, SPOT, Rig, story
 
@@ -84,7 +85,7 @@ def test_every_refusal_says_what_and_what_to_try(
     "error", [StoreUnavailableError("disk full"), ObjectsUnavailableError("x")]
 )
 def test_a_database_that_is_away_says_so(
-    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch, error: Exception
+    rig: Rig, client: PathClient, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def away(*_: object) -> None:
         raise error
@@ -98,7 +99,7 @@ def test_a_database_that_is_away_says_so(
 
 
 def test_a_bug_is_a_clear_500_and_the_door_stays_open(
-    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, client: PathClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError
@@ -132,7 +133,9 @@ def test_what_a_user_can_do_something_about_is_told_by_every_route_and_is_no_bug
     statuses = {}
     while codes:
         for verb, path in (
-            (row.method, row.path) for row in ROUTES if row.kind is not Kind.OPENAPI
+            (row.operation.method, row.operation.path)
+            for row in ROUTES
+            if row.kind is not Kind.OPENAPI
         ):
             where = re.sub(
                 r"{(\w+)}", lambda found: DIGEST if found[1] == "digest" else "gpt", path
@@ -153,7 +156,7 @@ def test_what_a_user_can_do_something_about_is_told_by_every_route_and_is_no_bug
 
 
 def test_what_is_away_for_a_moment_is_asked_again(
-    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, client: PathClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`wait`, `run` and `logs -f` go on after a short outage of the database; what is broken, not
     away, ends them at once."""
@@ -195,18 +198,18 @@ def test_an_upload_may_take_as_long_as_the_store_behind_the_daemon(
 
     monkeypatch.setattr(rig.objects, "put", put)
     digest = hashlib.sha256(b"large").hexdigest()
-    Client(rig.socket, reply_s=0.2).put_package(digest, io.BytesIO(b"large"), 5)
+    PathClient(rig.socket, reply_s=0.2).put_package(digest, io.BytesIO(b"large"), 5)
     assert rig.objects.get(f"packages/{digest}")[0] == b"large"
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs/a%00b", "/v1/events?job=a%00b"])
-def test_what_no_name_is_is_no_database_that_is_away(client: Client, path: str) -> None:
+def test_what_no_name_is_is_no_database_that_is_away(client: PathClient, path: str) -> None:
     """PostgreSQL takes no NUL, and a client that is told 503 asks again and again."""
     with pytest.raises(UserError, match="characters that no name has"):
         client.get(path)
 
 
-def test_an_upload_is_stored_once_under_its_digest(rig: Rig, client: Client) -> None:
+def test_an_upload_is_stored_once_under_its_digest(rig: Rig, client: PathClient) -> None:
     data = bytes(range(256)) * 10_000
     digest = hashlib.sha256(data).hexdigest()
     assert not client.has_package(digest)
@@ -217,7 +220,7 @@ def test_an_upload_is_stored_once_under_its_digest(rig: Rig, client: Client) -> 
     assert list((rig.folder / "spool").iterdir()) == []
 
 
-def test_other_bytes_than_announced_are_refused(rig: Rig, client: Client) -> None:
+def test_other_bytes_than_announced_are_refused(rig: Rig, client: PathClient) -> None:
     digest = hashlib.sha256(b"good").hexdigest()
     with pytest.raises(UserError, match="another digest"):
         client.put_package(digest, io.BytesIO(b"evil"), 4)
@@ -238,7 +241,7 @@ def test_too_large_an_upload_is_refused(
     assert not (rig.folder / "spool").exists() or not list((rig.folder / "spool").iterdir())
 
 
-def test_an_upload_that_is_cut_off_leaves_nothing(rig: Rig, client: Client) -> None:
+def test_an_upload_that_is_cut_off_leaves_nothing(rig: Rig, client: PathClient) -> None:
     digest = hashlib.sha256(b"0123456789").hexdigest()
     with socket.socket(socket.AF_UNIX) as half:
         half.connect(str(rig.socket))
@@ -252,7 +255,7 @@ def test_an_upload_that_is_cut_off_leaves_nothing(rig: Rig, client: Client) -> N
 # --- the record
 
 
-def test_events_page_forward_and_from_the_end(rig: Rig, client: Client) -> None:
+def test_events_page_forward_and_from_the_end(rig: Rig, client: PathClient) -> None:
     job_id = rig.submit()
     for number in range(1203):
         rig.store.events.add(job_id, Event("n", f"event {number}"), rig.clock.now_us())
@@ -267,7 +270,7 @@ def test_events_page_forward_and_from_the_end(rig: Rig, client: Client) -> None:
     assert [item["text"] for item in few] == ["event 1201", "event 1202"]
 
 
-def test_a_long_poll_answers_when_something_happens(rig: Rig, client: Client) -> None:
+def test_a_long_poll_answers_when_something_happens(rig: Rig, client: PathClient) -> None:
     job_id = rig.submit()
     start = client.get("/v1/events", job="gpt", last=1)["cursor"]
     timer = threading.Timer(
@@ -284,7 +287,7 @@ def test_a_long_poll_answers_when_something_happens(rig: Rig, client: Client) ->
     assert empty["cursor"] == news["cursor"]
 
 
-def test_who_waits_hears_of_another_phase_at_once(rig: Rig, client: Client) -> None:
+def test_who_waits_hears_of_another_phase_at_once(rig: Rig, client: PathClient) -> None:
     """Whatever event there is of it, or none."""
     job_id = rig.submit()
     start = client.get("/v1/events", job="gpt", last=1)["cursor"]
@@ -302,7 +305,7 @@ def test_who_waits_hears_of_another_phase_at_once(rig: Rig, client: Client) -> N
     assert time.monotonic() - begun >= 1, "that one is known"
 
 
-def test_who_waits_is_answered_when_the_daemon_stops(rig: Rig, client: Client) -> None:
+def test_who_waits_is_answered_when_the_daemon_stops(rig: Rig, client: PathClient) -> None:
     """And not cut off, which would look like a failure."""
     rig.submit()
     timer = threading.Timer(0.5, rig.stop)
@@ -320,7 +323,7 @@ def texts(reply: dict[str, Any]) -> str:
     return "".join(chunk["text"] for chunk in reply["chunks"])
 
 
-def test_logs_span_generations_and_go_on(rig: Rig, client: Client) -> None:
+def test_logs_span_generations_and_go_on(rig: Rig, client: PathClient) -> None:
     job_id = story(rig)
     reply = client.post("/v1/jobs/gpt/logs")
     assert texts(reply) == ("installing\nstep 1 loss 3.2\nstep 1190 loss 1.9\nstep 1191 loss 1.9\n")
@@ -338,7 +341,7 @@ def test_logs_span_generations_and_go_on(rig: Rig, client: Client) -> None:
     assert texts(news) == "step 1192\n"
 
 
-def test_logs_of_one_machine_one_attempt_one_stream(rig: Rig, client: Client) -> None:
+def test_logs_of_one_machine_one_attempt_one_stream(rig: Rig, client: PathClient) -> None:
     story(rig)
     assert texts(client.post("/v1/jobs/gpt/logs", {"generation": 2})) == "step 1191 loss 1.9\n"
     assert texts(client.post("/v1/jobs/gpt/logs", {"stream": "setup"})) == "installing\n"
@@ -356,7 +359,7 @@ def test_logs_of_one_machine_one_attempt_one_stream(rig: Rig, client: Client) ->
     ],
 )
 def test_logs_that_cannot_be_are_an_error_that_names_what_there_is(
-    rig: Rig, client: Client, wanted: dict[str, Any], text: str, advice: str
+    rig: Rig, client: PathClient, wanted: dict[str, Any], text: str, advice: str
 ) -> None:
     story(rig)
     with pytest.raises(UserError, match=text) as caught:
@@ -365,7 +368,7 @@ def test_logs_that_cannot_be_are_an_error_that_names_what_there_is(
     assert advice in caught.value.try_
 
 
-def test_logs_that_may_still_come_are_waited_for(rig: Rig, client: Client) -> None:
+def test_logs_that_may_still_come_are_waited_for(rig: Rig, client: PathClient) -> None:
     rig.launch(rig.submit(), SPOT, ago_s=10)
     assert texts(client.post("/v1/jobs/gpt/logs", {"generation": 1, "stream": "rank3"})) == ""
     with pytest.raises(UserError, match="there is no stream 'foo'"):
@@ -375,7 +378,7 @@ def test_logs_that_may_still_come_are_waited_for(rig: Rig, client: Client) -> No
     assert "--gen 1" in caught.value.try_
 
 
-def test_any_byte_survives_and_long_logs_come_in_pieces(rig: Rig, client: Client) -> None:
+def test_any_byte_survives_and_long_logs_come_in_pieces(rig: Rig, client: PathClient) -> None:
     job_id = story(rig)
     node = rig.store.nodes.of_job(job_id)[1]
     data = bytes(range(256)) * 10_000
@@ -394,7 +397,7 @@ def test_any_byte_survives_and_long_logs_come_in_pieces(rig: Rig, client: Client
     assert texts(tail).encode("latin-1") == data[-1000:]
 
 
-def test_bytes_that_never_came_are_passed_over(rig: Rig, client: Client) -> None:
+def test_bytes_that_never_came_are_passed_over(rig: Rig, client: PathClient) -> None:
     job_id = story(rig)
     node = rig.store.nodes.of_job(job_id)[1]
     rig.log(node, "rank0", 119, b"after the gap\n")
@@ -403,7 +406,7 @@ def test_bytes_that_never_came_are_passed_over(rig: Rig, client: Client) -> None
     )
 
 
-def test_output_that_retention_deleted_is_passed_over(rig: Rig, client: Client) -> None:
+def test_output_that_retention_deleted_is_passed_over(rig: Rig, client: PathClient) -> None:
     job_id = story(rig)
     rig.store.logs.record_offset(rig.store.nodes.of_job(job_id)[1].id, "rank0", 500)
     reply = client.post("/v1/jobs/gpt/logs", {"generation": 2})
@@ -411,7 +414,7 @@ def test_output_that_retention_deleted_is_passed_over(rig: Rig, client: Client) 
     assert reply["cursor"] == {"2/0/rank0": 500}
 
 
-def test_a_tail_that_came_first_waits_for_what_lies_before_it(rig: Rig, client: Client) -> None:
+def test_a_tail_that_came_first_waits_for_what_lies_before_it(rig: Rig, client: PathClient) -> None:
     """After a notice the newest bytes are sent first."""
     job_id = story(rig)
     node = rig.store.nodes.of_job(job_id)[1]
@@ -429,7 +432,9 @@ def test_a_tail_that_came_first_waits_for_what_lies_before_it(rig: Rig, client: 
     assert texts(last) == " loss 1.8\nlast words\n"
 
 
-def test_when_nothing_more_can_come_the_tail_is_told_all_the_same(rig: Rig, client: Client) -> None:
+def test_when_nothing_more_can_come_the_tail_is_told_all_the_same(
+    rig: Rig, client: PathClient
+) -> None:
     """The daemon was away when its machine ended."""
     job_id = story(rig)
     rig.objects.put(f"logs/{job_id}/g2/r0/rank0/{30:012d}", b"last words\n")
@@ -440,7 +445,7 @@ def test_when_nothing_more_can_come_the_tail_is_told_all_the_same(rig: Rig, clie
     assert reply["done"]
 
 
-def test_logs_end_with_the_job(rig: Rig, client: Client) -> None:
+def test_logs_end_with_the_job(rig: Rig, client: PathClient) -> None:
     job_id = rig.submit()
     assert not client.post("/v1/jobs/gpt/logs")["done"]
     rig.finish(job_id, 0, Outcome.CANCELLED)
@@ -481,7 +486,7 @@ def test_keys_are_for_the_unix_socket_only(rig: Rig) -> None:
 
 
 def test_doctor_finds_what_is_broken(
-    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, client: PathClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert client.get("/v1/doctor")["ok"]
     rig.store.market.record_provider("aws", "credentials refused", rig.clock.now_us())
@@ -501,7 +506,7 @@ def test_doctor_finds_what_is_broken(
 
 
 def test_a_cloud_that_does_not_answer_is_told_by_doctor_plan_and_why(
-    rig: Rig, client: Client
+    rig: Rig, client: PathClient
 ) -> None:
     """Its offers of before are still on record, and are not a sign of life."""
     rig.submit()
@@ -520,7 +525,7 @@ def test_a_cloud_that_does_not_answer_is_told_by_doctor_plan_and_why(
     assert "toy-gcp: no answer for 95 s: connection refused" in why["reasons"]
 
 
-def test_a_plan_says_what_saves_cost_an_hour(rig: Rig, client: Client) -> None:
+def test_a_plan_says_what_saves_cost_an_hour(rig: Rig, client: PathClient) -> None:
     """Between clouds, between regions of one where no price is known, and where none is left."""
     saves = "{engine: spotd, every: 5m, size: 100GB, store: s3://b/x}"
     text = JOB_FILE.replace("{engine: spotd, every_steps: 100}", saves)
@@ -546,7 +551,7 @@ def test_a_plan_says_what_saves_cost_an_hour(rig: Rig, client: Client) -> None:
 
 
 def test_the_size_of_a_save_is_what_the_last_job_of_that_name_saved(
-    rig: Rig, client: Client
+    rig: Rig, client: PathClient
 ) -> None:
     assert client.post("/v1/plan", {"yaml": JOB_FILE})["checkpoint_gb"] is None
     job_id = story(rig)
@@ -570,7 +575,7 @@ def test_doctor_reads_the_bucket_of_checkpoints() -> None:
         raise StoreDeniedError("check the keys and the policy")
 
     def finding() -> dict[str, Any]:
-        checks = Client(rig.socket).get("/v1/doctor")["checks"]
+        checks = PathClient(rig.socket).get("/v1/doctor")["checks"]
         [found] = [check for check in checks if check["name"] == "checkpoint store"]
         return dict(found)
 
@@ -587,7 +592,9 @@ def test_doctor_reads_the_bucket_of_checkpoints() -> None:
         rig.close()
 
 
-def test_doctor_sees_a_folder_that_rented_machines_do_not_have(rig: Rig, client: Client) -> None:
+def test_doctor_sees_a_folder_that_rented_machines_do_not_have(
+    rig: Rig, client: PathClient
+) -> None:
     def finding() -> dict[str, Any]:
         checks = client.get("/v1/doctor")["checks"]
         [found] = [check for check in checks if check["name"] == "checkpoint store"]
@@ -601,7 +608,7 @@ def test_doctor_sees_a_folder_that_rented_machines_do_not_have(rig: Rig, client:
 
 
 def test_doctor_works_without_a_database(
-    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, client: PathClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is what finds that out."""
 
@@ -616,7 +623,7 @@ def test_doctor_works_without_a_database(
     assert set(bad.values()) == {"no route to the database"}
 
 
-def test_a_failing_route_is_reported(rig: Rig, client: Client) -> None:
+def test_a_failing_route_is_reported(rig: Rig, client: PathClient) -> None:
     rig.alerts["pager"] = "HTTP 404 no_service"
     data = client.post("/v1/alerts/test")
     assert not data["ok"]
@@ -627,7 +634,7 @@ def test_a_failing_route_is_reported(rig: Rig, client: Client) -> None:
 
 
 def test_a_caller_that_hangs_up_in_the_middle_is_no_mistake_of_ours(
-    rig: Rig, client: Client, caplog: pytest.LogCaptureFixture
+    rig: Rig, client: PathClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It gave up on a daemon that was busy, stopped or away."""
     with socket.socket(socket.AF_UNIX) as caller:

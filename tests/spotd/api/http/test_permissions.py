@@ -25,11 +25,11 @@ from spotd.api.http.refusals import ONE_BY_ONE
 from spotd.api.http.route import Permission
 from spotd.api.http.route_table import BY_KEY
 from spotd.api.request.request import ApiError
-from spotd.api_client.client import Client
 from spotd.base.errors import ExitCode, UserError
 from spotd.domain.events import AuditOutcome
 from spotd.store.audit import AuditRow
 from spotd.store.errors import StoreUnavailableError
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.http.test_app import raw
 from tests.spotd.api.rig import JOB_FILE, Rig, story
 
@@ -208,11 +208,11 @@ def _exists(name: str) -> bool:
 
 
 @pytest.fixture
-def admin(rig: Rig) -> Client:
-    return Client(rig.socket)
+def admin(rig: Rig) -> PathClient:
+    return PathClient(rig.socket)
 
 
-def test_the_record_names_what_came_of_it(rig: Rig, admin: Client) -> None:
+def test_the_record_names_what_came_of_it(rig: Rig, admin: PathClient) -> None:
     job = admin.post("/v1/jobs", {"yaml": JOB_FILE})
     admin.post("/v1/jobs/gpt/pause")
     with pytest.raises(UserError, match="no machine"):
@@ -228,7 +228,7 @@ def test_the_record_names_what_came_of_it(rig: Rig, admin: Client) -> None:
     assert len(set(requests)) == 3
 
 
-def test_a_key_that_is_handed_out_is_on_record_without_the_key(rig: Rig, admin: Client) -> None:
+def test_a_key_that_is_handed_out_is_on_record_without_the_key(rig: Rig, admin: PathClient) -> None:
     node = rig.store.nodes.of_job(story(rig))[-1]
     rig.address(node, "127.0.0.9", 2222)
     admin.post("/v1/jobs/gpt/ssh")
@@ -242,7 +242,7 @@ def test_a_key_that_is_handed_out_is_on_record_without_the_key(rig: Rig, admin: 
 
 
 def test_what_cannot_be_put_on_record_is_not_done(
-    rig: Rig, admin: Client, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, admin: PathClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.submit()
 
@@ -255,7 +255,7 @@ def test_what_cannot_be_put_on_record_is_not_done(
 
 
 def test_a_bug_is_on_record_as_one(
-    rig: Rig, admin: Client, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, admin: PathClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.submit()
 
@@ -297,7 +297,7 @@ def _away(_row: AuditRow) -> None:
 
 def test_a_viewer_is_told_by_spotctl(rig: Rig) -> None:
     rig.submit()
-    client = Client(door(rig, groups("spotd")).socket)
+    client = PathClient(door(rig, groups("spotd")).socket)
     assert client.get("/v1/jobs")["total"] == 1
     with pytest.raises(UserError, match="may look but not change") as caught:
         client.post("/v1/jobs/gpt/cancel")
@@ -305,7 +305,7 @@ def test_a_viewer_is_told_by_spotctl(rig: Rig) -> None:
 
 
 def test_the_audit_is_read_by_pages(
-    rig: Rig, admin: Client, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, admin: PathClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spotd.api.routes.audit.PAGE", 2)
     row = AuditRow(rig.clock.now_us(), 7, "ada", "cancel", "gpt", AuditOutcome.REFUSED, "no")

@@ -15,7 +15,7 @@ from providers.base import CapacityError, CapacityType
 from spotd.api.metrics.exposition import FRESH_S, ExpositionPage, Metrics
 from spotd.api.metrics.metric_table import METRICS
 from spotd.api.views.resources import node_data
-from spotd.api_client.client import Client
+from spotd.api_routes import routes
 from spotd.base.process_metrics import ProcessMetrics
 from spotd.domain.events import Event
 from spotd.domain.health import USAGE
@@ -25,6 +25,7 @@ from spotd.money.budget import Budget
 from spotd.store.errors import StoreUnavailableError
 from spotd.store.journal import JournalBatch
 from spotd.wire import JournalEntry
+from tests.fixtures.path_client import PathClient
 from tests.fixtures.prometheus import promtool
 from tests.spotd.api.rig import SPOT, Rig, crash, story
 
@@ -326,7 +327,7 @@ def test_calls_to_clouds_are_counted_by_how_they_end() -> None:
 def test_the_socket_has_it_for_whoever_may_look(rig: Rig, tmp_path: Path) -> None:
     rig.start()
     with (tmp_path / "said").open("w+b") as file:
-        headers = Client(rig.socket).fetch("/metrics", file)
+        headers = PathClient(rig.socket).fetch(routes.METRICS(), file)
         file.seek(0)
         found = read(file.read())
     assert headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"

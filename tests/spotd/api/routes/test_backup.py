@@ -127,7 +127,7 @@ def test_whoever_hangs_up_leaves_no_copy_open(rig: Rig, monkeypatch: pytest.Monk
         copies.append(copy_database(call))
         return copies[-1]
 
-    rows = (replace(row, handler=copy) if "backup" in row.path else row for row in ROUTES)
+    rows = (replace(row, handler=copy) if "backup" in row.operation.path else row for row in ROUTES)
     monkeypatch.setattr(app, "ROUTES", tuple(rows))
     ask(rig, 0, [], hangs_up=True)
     assert [copy.file.closed for copy in copies] == [True]

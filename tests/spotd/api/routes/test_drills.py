@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from spotd.api_client.client import Client
 from spotd.base.errors import UserError
 from spotd.domain.fault_drill import DrillEnd, DrillKind
 from spotd.domain.units import S
 from spotd.observe.drills import OVERDUE, OverdueDrills
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import SPOT, Rig
 
 DAY_S = 86_400.0
@@ -36,12 +36,12 @@ def trains(rig: Rig, ago_s: float = 700.0) -> str:
 
 
 def order(rig: Rig, **body: Any) -> dict[str, Any]:
-    return Client(rig.socket).post("/v1/jobs/gpt/drills", KILL | body)
+    return PathClient(rig.socket).post("/v1/jobs/gpt/drills", KILL | body)
 
 
 def test_an_order_is_on_record_with_who_gave_it(rig: Rig) -> None:
     job_id = trains(rig)
-    terms = Client(rig.socket).get("/v1/jobs/gpt/drills/terms", kind="kill", within_s=900.0)
+    terms = PathClient(rig.socket).get("/v1/jobs/gpt/drills/terms", kind="kill", within_s=900.0)
     assert terms["most_usd"] > 0
     assert terms["step"] == 120
     told = order(rig)
@@ -50,10 +50,10 @@ def test_an_order_is_on_record_with_who_gave_it(rig: Rig) -> None:
     assert order(rig)["asked_at"] == told["asked_at"], "the same again"
     with pytest.raises(UserError, match="already running"):
         order(rig, id="1" * 32)
-    [item] = Client(rig.socket).get("/v1/drills", job="gpt")["items"]
+    [item] = PathClient(rig.socket).get("/v1/drills", job="gpt")["items"]
     assert (item["id"], item["job"]) == (ID, "gpt")
-    assert Client(rig.socket).get("/v1/jobs/gpt")["drill"]["id"] == ID
-    assert Client(rig.socket).get("/v1/jobs/gpt/why")["drill"]["state"] == "asked"
+    assert PathClient(rig.socket).get("/v1/jobs/gpt")["drill"]["id"] == ID
+    assert PathClient(rig.socket).get("/v1/jobs/gpt/why")["drill"]["state"] == "asked"
     [line] = [row for row in rig.store.audit.rows(0, 0, 99) if row.action == "drill run"][-1:]
     assert line.target == "gpt"
     [event] = rig.store.events.of_kinds(job_id, ["drill"])
@@ -82,7 +82,7 @@ def test_the_id_of_a_drill_of_another_job_is_refused(rig: Rig) -> None:
     order(rig)
     other = rig.submit("other")
     with pytest.raises(UserError, match="belongs to another job"):
-        Client(rig.socket).post("/v1/jobs/other/drills", KILL)
+        PathClient(rig.socket).post("/v1/jobs/other/drills", KILL)
     assert rig.store.events.of_kinds(other, ["drill"]) == []
 
 
@@ -102,7 +102,7 @@ def overdue(rig: Rig) -> list[str]:
 
 
 def found(rig: Rig) -> dict[str, Any]:
-    checks = Client(rig.socket).get("/v1/doctor")["checks"]
+    checks = PathClient(rig.socket).get("/v1/doctor")["checks"]
     return next((one for one in checks if one["name"] == "drills"), {})
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from spotd.api_client.client import Client
 from spotd.base.errors import ExitCode, UserError
 from spotd.domain.events import Event
 from spotd.domain.job import Desired
@@ -20,6 +19,7 @@ from spotd.domain.units import S
 from spotd.security.secrets import open_job_keys, open_secrets
 from spotd.store.codec import decode_spec
 from spotd.wire import Mount
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import JOB_FILE, SPOT, Rig, story
 
 
@@ -27,14 +27,14 @@ def submission(**fields: Any) -> dict[str, Any]:
     return {"yaml": JOB_FILE, "request_id": "r1", **fields}
 
 
-def put(client: Client, data: bytes) -> str:
+def put(client: PathClient, data: bytes) -> str:
     digest = hashlib.sha256(data).hexdigest()
     client.put_package(digest, io.BytesIO(data), len(data))
     return digest
 
 
 @pytest.mark.req("UX-01")
-def test_a_job_is_stored_with_all_it_needs_later(rig: Rig, client: Client) -> None:
+def test_a_job_is_stored_with_all_it_needs_later(rig: Rig, client: PathClient) -> None:
     text = JOB_FILE + "workdir: .\nfile_mounts: {data/config.json: mine.json, /opt/x: x}\n"
     text += "secrets: {HF_TOKEN: hf_very_secret}\nenvs: {LR: 1}\n"
     digests = {name: put(client, name.encode()) for name in ("work", "mount", "file")}
@@ -68,7 +68,7 @@ def test_a_job_is_stored_with_all_it_needs_later(rig: Rig, client: Client) -> No
     assert theirs.host_seed != keys.host_seed
 
 
-def test_the_same_request_again_is_the_same_job(rig: Rig, client: Client) -> None:
+def test_the_same_request_again_is_the_same_job(rig: Rig, client: PathClient) -> None:
     first = client.post("/v1/jobs", submission())
     again = client.post("/v1/jobs", submission())
     assert again["id"] == first["id"]
@@ -97,7 +97,7 @@ def test_the_same_request_again_is_the_same_job(rig: Rig, client: Client) -> Non
     ],
 )
 def test_bad_submissions_store_nothing(
-    rig: Rig, client: Client, fields: dict[str, Any], code: ExitCode, text: str
+    rig: Rig, client: PathClient, fields: dict[str, Any], code: ExitCode, text: str
 ) -> None:
     with pytest.raises(UserError) as caught:
         client.post("/v1/jobs", submission(**fields))
@@ -111,7 +111,7 @@ def test_bad_submissions_store_nothing(
     ("infra", "refused"), [("", True), ("  infra: aws\n", True), ("  infra: toy-gcp\n", False)]
 )
 def test_a_folder_keeps_nothing_of_machines_that_are_rented(
-    rig: Rig, client: Client, infra: str, *, refused: bool
+    rig: Rig, client: PathClient, infra: str, *, refused: bool
 ) -> None:
     rig.shared = False
     fields = submission(yaml=JOB_FILE.replace("run:", f"{infra}run:"))
@@ -128,7 +128,7 @@ def test_a_folder_keeps_nothing_of_machines_that_are_rented(
     assert client.post("/v1/jobs", fields)["name"]
 
 
-def test_a_job_that_comes_after_another(rig: Rig, client: Client) -> None:
+def test_a_job_that_comes_after_another(rig: Rig, client: PathClient) -> None:
     """By the name in its file, or by what the request says; on record is that job's id, whoever
     takes its name later."""
     first = client.post("/v1/jobs", submission(name="search"))
@@ -150,7 +150,7 @@ def test_a_job_that_comes_after_another(rig: Rig, client: Client) -> None:
     ],
 )
 def test_a_job_that_nothing_can_come_after(
-    rig: Rig, client: Client, outcome: Outcome | None, told: str
+    rig: Rig, client: PathClient, outcome: Outcome | None, told: str
 ) -> None:
     if outcome:
         rig.finish(rig.submit("other", ago_s=60), 0, outcome, "as it ended")
@@ -160,7 +160,7 @@ def test_a_job_that_nothing_can_come_after(
 
 
 def test_the_same_request_is_the_same_job_whatever_became_of_the_one_before(
-    rig: Rig, client: Client
+    rig: Rig, client: PathClient
 ) -> None:
     before = rig.submit("other", ago_s=60)
     wanted = submission(name="train", after="other")
@@ -171,13 +171,13 @@ def test_the_same_request_is_the_same_job_whatever_became_of_the_one_before(
         client.post("/v1/jobs", submission(name="again", after="other", request_id="r2"))
 
 
-def test_a_job_may_come_after_one_that_has_succeeded(rig: Rig, client: Client) -> None:
+def test_a_job_may_come_after_one_that_has_succeeded(rig: Rig, client: PathClient) -> None:
     rig.finish(rig.submit("other", ago_s=60), 0, Outcome.SUCCEEDED, "done")
     assert client.post("/v1/jobs", submission(name="train", after="other"))["phase"] == "waiting"
 
 
 def test_a_job_whose_store_the_daemon_cannot_read_is_refused(
-    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, client: PathClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would rent machines, and never be seen to end."""
     monkeypatch.setitem(sys.modules, "obstore.store", None)
@@ -191,7 +191,7 @@ def test_a_job_whose_store_the_daemon_cannot_read_is_refused(
     assert rig.store.jobs.rows() == []
 
 
-def test_a_package_must_be_there(rig: Rig, client: Client) -> None:
+def test_a_package_must_be_there(rig: Rig, client: PathClient) -> None:
     packages = [{"target": "", "digest": "0" * 64}]
     body = submission(yaml=JOB_FILE + "workdir: .\n", packages=packages)
     with pytest.raises(UserError, match="was not uploaded"):
@@ -201,7 +201,7 @@ def test_a_package_must_be_there(rig: Rig, client: Client) -> None:
         client.post("/v1/jobs", body)
 
 
-def test_a_duplicate_name_says_what_to_do(rig: Rig, client: Client) -> None:
+def test_a_duplicate_name_says_what_to_do(rig: Rig, client: PathClient) -> None:
     job_id = rig.submit()
     with pytest.raises(UserError) as caught:
         client.post("/v1/jobs", submission())
@@ -215,12 +215,12 @@ def test_a_duplicate_name_says_what_to_do(rig: Rig, client: Client) -> None:
 def test_without_any_checkpoint_store_it_is_refused(rig: Rig) -> None:
     rig.stop()
     rig.checkpoint_store = ""
-    client = Client(rig.start().socket)
+    client = PathClient(rig.start().socket)
     with pytest.raises(UserError, match="no store for checkpoints"):
         client.post("/v1/jobs", submission())
 
 
-def test_pause_resume_cancel(rig: Rig, client: Client) -> None:
+def test_pause_resume_cancel(rig: Rig, client: PathClient) -> None:
     job_id = story(rig)
     assert client.post("/v1/jobs/gpt/pause")["phase"] == "draining"
     assert client.post("/v1/jobs/gpt/resume")["phase"] == "running"
@@ -237,7 +237,7 @@ def test_pause_resume_cancel(rig: Rig, client: Client) -> None:
     assert said == [f"{verb} requested by {user}" for verb in ("pause", "resume", "cancel")]
 
 
-def test_a_finished_job_cannot_be_steered(rig: Rig, client: Client) -> None:
+def test_a_finished_job_cannot_be_steered(rig: Rig, client: PathClient) -> None:
     job_id = rig.submit()
     rig.finish(job_id, 0, Outcome.SUCCEEDED)
     for verb in ("pause", "resume", "cancel"):
@@ -245,7 +245,7 @@ def test_a_finished_job_cannot_be_steered(rig: Rig, client: Client) -> None:
             client.post(f"/v1/jobs/gpt/{verb}")
 
 
-def test_ssh_prefers_the_machine_that_trains(rig: Rig, client: Client) -> None:
+def test_ssh_prefers_the_machine_that_trains(rig: Rig, client: PathClient) -> None:
     job_id = story(rig)
     with pytest.raises(UserError, match="no machine that can be reached"):
         client.post("/v1/jobs/gpt/ssh")
@@ -258,7 +258,7 @@ def test_ssh_prefers_the_machine_that_trains(rig: Rig, client: Client) -> None:
         client.post("/v1/jobs/gpt/ssh", {"rank": 1})
 
 
-def test_who_asks_for_the_address_alone_is_not_let_in(rig: Rig, client: Client) -> None:
+def test_who_asks_for_the_address_alone_is_not_let_in(rig: Rig, client: PathClient) -> None:
     node = rig.store.nodes.of_job(story(rig))[-1]
     rig.address(node, "127.0.0.9", 2222)
     address = client.get("/v1/jobs/gpt/ssh", rank=0)
@@ -268,19 +268,19 @@ def test_who_asks_for_the_address_alone_is_not_let_in(rig: Rig, client: Client) 
     assert {**address, "private_key": access["private_key"]} == access
 
 
-def test_a_job_with_an_odd_name_in_the_path(rig: Rig, client: Client) -> None:
+def test_a_job_with_an_odd_name_in_the_path(rig: Rig, client: PathClient) -> None:
     with pytest.raises(UserError) as caught:
         client.get("/v1/jobs/..%2F..%2Fetc")
     assert caught.value.exit_code in (ExitCode.NOT_FOUND, ExitCode.FAILURE)
 
 
-def test_nodes_of_all_jobs_are_those_that_cost(rig: Rig, client: Client) -> None:
+def test_nodes_of_all_jobs_are_those_that_cost(rig: Rig, client: PathClient) -> None:
     story(rig)
     assert [node["generation"] for node in client.get("/v1/nodes")["items"]] == [2]
     assert [n["generation"] for n in client.get("/v1/nodes", job="gpt")["items"]] == [1, 2]
 
 
-def test_a_look_at_the_machines_reads_no_job_but_theirs(rig: Rig, client: Client) -> None:
+def test_a_look_at_the_machines_reads_no_job_but_theirs(rig: Rig, client: PathClient) -> None:
     """A daemon keeps finished jobs for months, and is asked this again and again."""
     rig.finish(rig.submit(name="old"), 0, Outcome.SUCCEEDED)
     story(rig)
@@ -290,7 +290,7 @@ def test_a_look_at_the_machines_reads_no_job_but_theirs(rig: Rig, client: Client
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/costs"])
-def test_a_page_of_jobs_reads_no_others(rig: Rig, client: Client, path: str) -> None:
+def test_a_page_of_jobs_reads_no_others(rig: Rig, client: PathClient, path: str) -> None:
     for number in range(3):
         rig.submit(name=f"job-{number}")
     decode_spec.cache_clear()
@@ -300,7 +300,7 @@ def test_a_page_of_jobs_reads_no_others(rig: Rig, client: Client, path: str) -> 
     assert decode_spec.cache_info().misses == 1
 
 
-def test_why_shows_a_decision_and_takes_none(rig: Rig, client: Client) -> None:
+def test_why_shows_a_decision_and_takes_none(rig: Rig, client: PathClient) -> None:
     job_id = rig.submit()
     before = rig.store.jobs.find(job_id)
     data = client.get("/v1/jobs/gpt/why")
@@ -309,7 +309,9 @@ def test_why_shows_a_decision_and_takes_none(rig: Rig, client: Client) -> None:
     assert rig.store.nodes.of_job(job_id) == []
 
 
-def test_why_has_the_last_words_of_a_machine_that_did_not_come_up(rig: Rig, client: Client) -> None:
+def test_why_has_the_last_words_of_a_machine_that_did_not_come_up(
+    rig: Rig, client: PathClient
+) -> None:
     job_id, now_us = rig.submit(), rig.clock.now_us()
     said = {"lines": ["[  4.2] EXT4-fs error", "[  9.1] Kernel panic"]}
     text = "the console of n1 ended with: [  9.1] Kernel panic"
@@ -327,7 +329,7 @@ def test_why_has_the_last_words_of_a_machine_that_did_not_come_up(rig: Rig, clie
     ],
 )
 def test_why_names_the_limit_that_holds_a_job_back(
-    rig: Rig, client: Client, limits: Limits, why: str
+    rig: Rig, client: PathClient, limits: Limits, why: str
 ) -> None:
     """Which only the commit of a launch checks, and nothing is committed here."""
     rig.submit(text=JOB_FILE.replace("spotd:\n", "spotd:\n  candidates: 2\n"))

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from providers.base import CapacityType
-from spotd.api_client.client import Client
 from spotd.base.errors import ExitCode, UserError
 from spotd.domain.units import S
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import OFFERS, SPOT, Rig
 
 FLAT = replace(SPOT, zone="us-east-1c", price_microusd_per_h=52_300_000)
@@ -33,11 +33,11 @@ def rig() -> Iterator[Rig]:
     made.close()
 
 
-def keys(client: Client, **query: str) -> list[str]:
+def keys(client: PathClient, **query: str) -> list[str]:
     return [item["key"] for item in client.get("/v1/offers", **query)["items"]]
 
 
-def test_filters_and_order(client: Client) -> None:
+def test_filters_and_order(client: PathClient) -> None:
     assert keys(client)[0] == SMALL.key
     assert len(keys(client)) == 8
     eight = keys(client, gpus="H100:8", capacity="spot")
@@ -53,7 +53,7 @@ def test_filters_and_order(client: Client) -> None:
     assert (len(page["items"]), page["total"]) == (3, 8)
 
 
-def test_a_score_is_told_where_there_is_one(rig: Rig, client: Client) -> None:
+def test_a_score_is_told_where_there_is_one(rig: Rig, client: PathClient) -> None:
     rig.offer_them(*OFFERS, replace(FLAT, score=7, evicted_pct=10))
     items = {item["key"]: item for item in client.get("/v1/offers")["items"]}
     told = {key: item["placement_score"] for key, item in items.items()}
@@ -62,7 +62,7 @@ def test_a_score_is_told_where_there_is_one(rig: Rig, client: Client) -> None:
     assert {item["evicted_pct"] for item in items.values()} == {10, None}
 
 
-def test_a_pool_as_dear_as_on_demand_is_marked(client: Client) -> None:
+def test_a_pool_as_dear_as_on_demand_is_marked(client: PathClient) -> None:
     items = {item["key"]: item for item in client.get("/v1/offers")["items"]}
     assert [key for key, item in items.items() if item["no_discount"]] == [FLAT.key]
     assert items[FLAT.key]["discount"] == round(1 - 52.3 / 55.04, 4)
@@ -70,7 +70,7 @@ def test_a_pool_as_dear_as_on_demand_is_marked(client: Client) -> None:
     assert not items[OFFERS[1].key]["no_discount"], "on demand has no discount to lose"
 
 
-def test_what_a_gb_costs_that_leaves(client: Client) -> None:
+def test_what_a_gb_costs_that_leaves(client: PathClient) -> None:
     items = {item["key"]: item for item in client.get("/v1/offers")["items"]}
     assert items[SPOT.key]["egress_usd_per_gb"] == 0.09
     assert items[SPOT.key]["storage_usd_per_gb_month"] == 0.023
@@ -78,7 +78,7 @@ def test_what_a_gb_costs_that_leaves(client: Client) -> None:
     assert items[OFFERS[2].key]["egress_usd_per_gb"] is None, "local: nothing leaves"
 
 
-def test_what_is_not_to_be_had_says_why(rig: Rig, client: Client) -> None:
+def test_what_is_not_to_be_had_says_why(rig: Rig, client: PathClient) -> None:
     rig.store.market.record_provider("aws", "the key has expired", rig.clock.now_us())
     items = {item["key"]: item["excluded"] for item in client.get("/v1/offers")["items"]}
     assert items[SPOT.key] == "aws is out of use: the key has expired"
@@ -95,7 +95,7 @@ def test_what_is_not_to_be_had_says_why(rig: Rig, client: Client) -> None:
     ],
 )
 def test_a_wrong_question_is_one_clear_refusal(
-    client: Client, path: str, query: dict[str, str], words: str
+    client: PathClient, path: str, query: dict[str, str], words: str
 ) -> None:
     with pytest.raises(UserError) as caught:
         client.get(f"/v1/{path}", **query)
@@ -104,7 +104,7 @@ def test_a_wrong_question_is_one_clear_refusal(
     assert caught.value.exit_code is ExitCode.USAGE
 
 
-def test_prices_over_time(rig: Rig, client: Client) -> None:
+def test_prices_over_time(rig: Rig, client: PathClient) -> None:
     now_us = rig.clock.now_us()
     for hours, usd in ((3, 30), (1, 20)):
         moved = replace(SPOT, price_microusd_per_h=usd * 1_000_000)
@@ -121,7 +121,7 @@ def test_prices_over_time(rig: Rig, client: Client) -> None:
 
 
 @pytest.mark.req("PLC-04")
-def test_a_price_is_held_against_its_own_last_day(rig: Rig, client: Client) -> None:
+def test_a_price_is_held_against_its_own_last_day(rig: Rig, client: PathClient) -> None:
     """Each pool by itself: 12 h at $30 and 12 h at $20, and one whose price has not moved."""
     steep, flat = replace(SPOT, zone="us-east-1e"), replace(FLAT, zone="us-east-1f")
     for hours, usd in ((30, 30), (12, 20), (0, 20)):

@@ -9,9 +9,9 @@ import pytest
 from spotd.api.doctor.health import doctor
 from spotd.api.request.request import ApiError, ApiRequest
 from spotd.api.routes.orphans import check_held, end_orphans, list_orphans
-from spotd.api_client.client import Client
 from spotd.base.errors import UserError
 from spotd.planner.core.orphan_policy import OrphanAction, leftovers_of
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import Rig
 
 
@@ -109,7 +109,7 @@ def test_nothing_is_released_where_nobody_could_look(rig: Rig) -> None:
     assert rig.store.orphans.released_us("aws") == call.now_us
 
 
-def test_what_a_request_says_and_nobody_reads_is_refused(client: Client) -> None:
+def test_what_a_request_says_and_nobody_reads_is_refused(client: PathClient) -> None:
     """It might be what was to hold the request back."""
     with pytest.raises(UserError, match="field 'instances'") as caught:
         client.post("/v1/orphans/end", {"instances": ["i-1"]})

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spotd.api.views import store_capacity
-from spotd.api_client.client import Client
 from spotd.base.errors import UserError
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import JOB_FILE, OFFERS, SPOT, Rig
 
 MODEL = "  model: {name: qwen2-72b, sequence: 4096, tokens: 1.4B, precision: PRECISION}\n"
@@ -20,12 +20,12 @@ def job_file(precision: str = "bf16") -> str:
     return JOB_FILE + MODEL.replace("PRECISION", precision)
 
 
-def plan(client: Client, text: str) -> dict[str, Any]:
+def plan(client: PathClient, text: str) -> dict[str, Any]:
     return client.post("/v1/plan", {"yaml": text})
 
 
 def test_a_plan_says_of_each_offer_whether_the_model_fits(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: PathClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roomy = SimpleNamespace(free=10**14)
     monkeypatch.setattr(store_capacity.shutil, "disk_usage", lambda _folder: roomy)
@@ -37,13 +37,13 @@ def test_a_plan_says_of_each_offer_whether_the_model_fits(
     assert sizes[SPOT.key]["usd"] == pytest.approx(19.93 * sizes[SPOT.key]["hours"], rel=1e-3)
 
 
-def test_a_plan_without_a_model_says_nothing_of_one(client: Client) -> None:
+def test_a_plan_without_a_model_says_nothing_of_one(client: PathClient) -> None:
     planned = plan(client, JOB_FILE)
     assert "model" not in planned
     assert "size" not in planned["offers"][0]
 
 
-def test_a_model_that_is_not_known_is_refused_with_its_key(client: Client) -> None:
+def test_a_model_that_is_not_known_is_refused_with_its_key(client: PathClient) -> None:
     with pytest.raises(UserError, match=r"spotd\.model\.name: no model 'qwen2-73b' is known"):
         plan(client, job_file().replace("72b", "73b"))
 
@@ -57,7 +57,7 @@ def train(rig: Rig, steps: int, warm_s: float = 3600.0) -> None:
 
 
 def test_after_50_steps_the_measurement_takes_the_place_of_the_prior(
-    rig: Rig, client: Client
+    rig: Rig, client: PathClient
 ) -> None:
     train(rig, 60)
     said = client.get("/v1/jobs/gpt/sizing")
@@ -71,14 +71,14 @@ def test_after_50_steps_the_measurement_takes_the_place_of_the_prior(
     assert size["hours"] == pytest.approx(1.4e9 / measured["tokens_per_s"] / 3600, rel=1e-3)
 
 
-def test_before_50_warm_steps_it_is_the_prior(rig: Rig, client: Client) -> None:
+def test_before_50_warm_steps_it_is_the_prior(rig: Rig, client: PathClient) -> None:
     train(rig, 49)
     said = client.get("/v1/jobs/gpt/sizing")
     assert (said["measured"], said["measured_steps_needed"]) == (None, 50)
     assert not plan(client, job_file())["offers"][0]["size"]["measured"]
 
 
-def test_a_job_without_a_model_is_told_what_to_do(rig: Rig, client: Client) -> None:
+def test_a_job_without_a_model_is_told_what_to_do(rig: Rig, client: PathClient) -> None:
     rig.submit()
     with pytest.raises(UserError, match="the job file of gpt has no spotd"):
         client.get("/v1/jobs/gpt/sizing")

@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from spotd.api.routes.secrets import MAX_VALUE_BYTES
-from spotd.api_client.client import Client
 from spotd.base.errors import ExitCode, UserError
 from spotd.domain.states import Outcome
 from spotd.security.master_key import KEY_NAME, NEXT_KEY_NAME
@@ -20,6 +19,7 @@ from spotd.security.secrets import (
     unlock,
 )
 from spotd.store.secrets import SecretRow
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import JOB_FILE, Rig
 
 
@@ -29,7 +29,7 @@ def next_key(rig: Rig, key: bytes = b"n" * 32) -> None:
     path.chmod(0o600)
 
 
-def test_values_come_in_and_never_go_out(rig: Rig, client: Client) -> None:
+def test_values_come_in_and_never_go_out(rig: Rig, client: PathClient) -> None:
     client.post("/v1/secrets/HF_TOKEN", {"value": "hf_canary_value"})
     data = client.get("/v1/secrets")
     [item] = data["items"]
@@ -49,7 +49,9 @@ def test_values_come_in_and_never_go_out(rig: Rig, client: Client) -> None:
         ("A", ["v"]),
     ],
 )
-def test_what_is_no_secret_is_refused(rig: Rig, client: Client, name: str, value: object) -> None:
+def test_what_is_no_secret_is_refused(
+    rig: Rig, client: PathClient, name: str, value: object
+) -> None:
     from urllib.parse import quote
 
     with pytest.raises(UserError) as caught:
@@ -58,7 +60,7 @@ def test_what_is_no_secret_is_refused(rig: Rig, client: Client, name: str, value
     assert rig.store.secrets.rows() == []
 
 
-def test_one_that_a_job_needs_is_not_forgotten(rig: Rig, client: Client) -> None:
+def test_one_that_a_job_needs_is_not_forgotten(rig: Rig, client: PathClient) -> None:
     text = JOB_FILE + "secrets: {NEEDED: , OWN: own-value}\n"
     with pytest.raises(UserError, match="NEEDED: the secret has no value"):
         client.post("/v1/jobs", {"yaml": text})
@@ -77,14 +79,14 @@ def test_one_that_a_job_needs_is_not_forgotten(rig: Rig, client: Client) -> None
     assert caught.value.exit_code is ExitCode.NOT_FOUND
 
 
-def test_without_a_next_key_nothing_is_changed(rig: Rig, client: Client) -> None:
+def test_without_a_next_key_nothing_is_changed(rig: Rig, client: PathClient) -> None:
     with pytest.raises(UserError, match="no key to take over") as caught:
         client.post("/v1/key/rotate")
     assert "openssl rand -hex 32" in caught.value.try_
     assert rig.store.secrets.key_state().epoch == 0
 
 
-def test_a_key_takes_over_while_jobs_and_secrets_come_in(rig: Rig, client: Client) -> None:
+def test_a_key_takes_over_while_jobs_and_secrets_come_in(rig: Rig, client: PathClient) -> None:
     """Whatever was stored, before, meanwhile or after: the new key alone opens it."""
     next_key(rig)
     begun, failed = threading.Barrier(4), []
@@ -95,7 +97,7 @@ def test_a_key_takes_over_while_jobs_and_secrets_come_in(rig: Rig, client: Clien
             for number in range(6):
                 name = f"w{worker}-{number}"
                 body = {"yaml": JOB_FILE, "name": name, "secrets": {"A": name}}
-                Client(rig.socket).post("/v1/jobs", body)
+                PathClient(rig.socket).post("/v1/jobs", body)
                 client.post(f"/v1/secrets/S{worker}_{number}", {"value": name})
         except UserError as error:
             failed.append(error)
@@ -120,7 +122,7 @@ def test_a_key_takes_over_while_jobs_and_secrets_come_in(rig: Rig, client: Clien
 
 
 def test_what_no_key_opens_is_named_and_left_and_holds_up_no_rotation(
-    rig: Rig, client: Client
+    rig: Rig, client: PathClient
 ) -> None:
     """Its bytes stay: a key of before may still open them."""
     text = JOB_FILE + "secrets: {OWN: own-value}\n"
@@ -143,7 +145,7 @@ def test_what_no_key_opens_is_named_and_left_and_holds_up_no_rotation(
 
 
 def test_what_was_sealed_just_before_another_key_took_over_is_sealed_again(
-    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, client: PathClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The race above, made to happen."""
     next_key(rig)

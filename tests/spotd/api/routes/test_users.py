@@ -9,11 +9,11 @@ import threading
 import pytest
 
 from spotd.api.http.permissions import Permissions, find_peer
-from spotd.api_client.client import Client
 from spotd.base.errors import ExitCode, UserError
 from spotd.domain.events import Event
 from spotd.domain.node import Node
 from spotd.store.users import DisabledUser
+from tests.fixtures.path_client import PathClient
 from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.api.rig import JOB_FILE, Rig, story
 
@@ -48,7 +48,9 @@ def as_an_ordinary_admin(rig: Rig, asked: threading.Event | None = None) -> None
 
 
 @pytest.mark.parametrize("how", ["name", "uid"])
-def test_a_disabled_user_gets_nothing_not_even_to_look(rig: Rig, client: Client, how: str) -> None:
+def test_a_disabled_user_gets_nothing_not_even_to_look(
+    rig: Rig, client: PathClient, how: str
+) -> None:
     as_an_ordinary_admin(rig)
     rig.submit()
     assert client.get("/v1/jobs")["total"] == 1
@@ -62,7 +64,7 @@ def test_a_disabled_user_gets_nothing_not_even_to_look(rig: Rig, client: Client,
     ] * 2
 
 
-def test_who_is_disabled_while_he_waits_hears_no_more(rig: Rig, client: Client) -> None:
+def test_who_is_disabled_while_he_waits_hears_no_more(rig: Rig, client: PathClient) -> None:
     inside = threading.Event()  # past the door: who is disabled before that is refused there
     as_an_ordinary_admin(rig, inside)
     rig.submit()
@@ -86,14 +88,14 @@ def test_who_is_disabled_while_he_waits_hears_no_more(rig: Rig, client: Client) 
     assert rig.store.audit.rows(0) == [], "not at the door, which puts it on record"
 
 
-def test_root_and_the_daemons_own_user_are_not_shut_out(rig: Rig, client: Client) -> None:
+def test_root_and_the_daemons_own_user_are_not_shut_out(rig: Rig, client: PathClient) -> None:
     shut_out(rig, ME.name, ME.uid)
     assert client.get("/v1/health")["ok"]
     with pytest.raises(UserError, match="cannot be disabled"):
         client.post("/v1/users/root/disable")
 
 
-def test_each_login_has_a_key_of_its_own(rig: Rig, client: Client, node: Node) -> None:
+def test_each_login_has_a_key_of_its_own(rig: Rig, client: PathClient, node: Node) -> None:
     """Never the daemon's."""
     first, second = (client.post("/v1/jobs/gpt/ssh")["private_key"] for _ in range(2))
     assert "PRIVATE KEY" in first
@@ -103,7 +105,7 @@ def test_each_login_has_a_key_of_its_own(rig: Rig, client: Client, node: Node) -
 
 
 def test_jobs_go_on_as_the_heirs_and_machines_forget_the_keys(
-    rig: Rig, client: Client, node: Node
+    rig: Rig, client: PathClient, node: Node
 ) -> None:
     rig.visitors.admit(rig.store, node, "ada", "ssh-ed25519 AAAA")
     with pytest.raises(UserError, match="ada has 1 unfinished jobs") as caught:
@@ -126,7 +128,7 @@ def test_jobs_go_on_as_the_heirs_and_machines_forget_the_keys(
 
 
 def test_a_machine_that_does_not_answer_is_asked_until_it_does(
-    rig: Rig, client: Client, node: Node
+    rig: Rig, client: PathClient, node: Node
 ) -> None:
     rig.visitors.admit(rig.store, node, OTHER, "ssh-ed25519 AAAA")
     rig.hosts.away.add(node.id)
@@ -140,7 +142,7 @@ def test_a_machine_that_does_not_answer_is_asked_until_it_does(
 
 
 def test_who_is_disabled_while_a_machine_lets_them_in_gets_no_key(
-    rig: Rig, client: Client, node: Node, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, client: PathClient, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = rig.hosts.admit
 
@@ -155,7 +157,7 @@ def test_who_is_disabled_while_a_machine_lets_them_in_gets_no_key(
 
 
 def test_who_is_disabled_while_a_job_is_on_its_way_leaves_none(
-    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, client: PathClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = rig.store.jobs.submit
 
@@ -170,13 +172,13 @@ def test_who_is_disabled_while_a_job_is_on_its_way_leaves_none(
     assert rig.store.jobs.owners() == {}
 
 
-def test_a_machine_that_lets_nobody_in_says_so(rig: Rig, client: Client, node: Node) -> None:
+def test_a_machine_that_lets_nobody_in_says_so(rig: Rig, client: PathClient, node: Node) -> None:
     rig.hosts.away.add(node.id)
     with pytest.raises(UserError, match="accepts no login now: the machine does not answer"):
         client.post("/v1/jobs/gpt/ssh")
 
 
-def test_users_are_listed_and_let_in_again(rig: Rig, client: Client, node: Node) -> None:
+def test_users_are_listed_and_let_in_again(rig: Rig, client: PathClient, node: Node) -> None:
     client.post(f"/v1/users/{OTHER}/disable")
     items = client.get("/v1/users")["items"]
     found = {item["name"]: (item["disabled"], item["jobs"]) for item in items}

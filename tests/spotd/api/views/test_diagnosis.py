@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spotd.api_client.client import Client
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.diagnosed import HUNG, REPORT, diagnosed
 from tests.spotd.api.rig import SPOT, Rig
 
@@ -15,7 +15,9 @@ def training(rig: Rig) -> Rig:
     return rig
 
 
-def test_why_has_the_newest_of_each_verdict_with_its_stacks(training: Rig, client: Client) -> None:
+def test_why_has_the_newest_of_each_verdict_with_its_stacks(
+    training: Rig, client: PathClient
+) -> None:
     data = client.get("/v1/jobs/gpt/why")
     spike, hung = data["verdicts"]
     assert (spike["kind"], spike["times"], spike["stacks"]) == ("loss_spike", 1, [])
@@ -28,7 +30,7 @@ def test_why_has_the_newest_of_each_verdict_with_its_stacks(training: Rig, clien
 
 
 @pytest.mark.req("HLT-10")
-def test_idle_machines_are_dollars_with_a_likely_cause(training: Rig, client: Client) -> None:
+def test_idle_machines_are_dollars_with_a_likely_cause(training: Rig, client: PathClient) -> None:
     """At $19.93 an hour: lately 216 of 360 s idle, 180 waiting for data and 18 for checkpoints;
     and in all, 252 of 720 s."""
     lately = client.get("/v1/jobs/gpt/why")["use"]
@@ -43,7 +45,7 @@ def test_idle_machines_are_dollars_with_a_likely_cause(training: Rig, client: Cl
     assert overall["idle_usd"] == pytest.approx(19.93 * 252 / 3600, abs=1e-5)
 
 
-def test_what_nobody_measured_is_not_claimed(rig: Rig, client: Client) -> None:
+def test_what_nobody_measured_is_not_claimed(rig: Rig, client: PathClient) -> None:
     node = rig.launch(rig.submit(ago_s=9_000), SPOT, ago_s=8_000)
     assert client.get("/v1/jobs/gpt/why")["use"] is None
     assert client.get("/v1/jobs/gpt/cost")["use"] is None
@@ -54,7 +56,7 @@ def test_what_nobody_measured_is_not_claimed(rig: Rig, client: Client) -> None:
     assert use["save_usd"] > 0
 
 
-def test_a_verdict_of_days_ago_is_no_news(rig: Rig, client: Client) -> None:
+def test_a_verdict_of_days_ago_is_no_news(rig: Rig, client: PathClient) -> None:
     node = rig.launch(rig.submit(ago_s=200_000), SPOT, ago_s=190_000)
     rig.say(node, 90_000, "unwell", **HUNG)
     assert client.get("/v1/jobs/gpt/why")["verdicts"] == []

@@ -8,7 +8,6 @@ import pytest
 
 from providers.base import NoticeKind
 from spotd.api.views.evictions import TIMES, asked_to_stop, evictions
-from spotd.api_client.client import Client
 from spotd.cli.jobs import print_evictions
 from spotd.domain.events import Event
 from spotd.domain.node import NoticeRecord
@@ -17,6 +16,7 @@ from spotd.domain.units import S
 from spotd.store.events import EventRow
 from spotd.store.journal import JournalBatch
 from spotd.wire import JournalEntry
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import SPOT, Rig, story
 from tests.spotd.store import build
 
@@ -75,7 +75,7 @@ def test_to_train_on_until_later_is_not_to_be_asked() -> None:
 
 
 @pytest.mark.req("PRE-06")
-def test_a_job_tells_them(rig: Rig, client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_tells_them(rig: Rig, client: PathClient, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a machine that was taken away before its program had ended."""
     assert client.get(f"/v1/jobs/{story(rig)}")["evictions"] == []
     job_id = rig.submit("warned", ago_s=5000)

@@ -9,10 +9,10 @@ import pytest
 from providers.base import OfferRequest
 from spotd.api.request.request import ApiError
 from spotd.api.views.gang_network import refuse_slow
-from spotd.api_client.client import Client
 from spotd.base.errors import UserError
 from spotd.domain.market import Market
 from spotd.planner.placement.rank import rank
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import JOB_FILE, SPOT, Rig
 from tests.spotd.planner.build import NOW, OFFERS, market, offer, spec
 
@@ -67,7 +67,7 @@ def test_what_may_run_is_not_refused() -> None:
     refuse_slow(replace(GANG, fast_network=False), market(OFFERS))
 
 
-def test_submission_and_plan_say_it(rig: Rig, client: Client) -> None:
+def test_submission_and_plan_say_it(rig: Rig, client: PathClient) -> None:
     gang = JOB_FILE.replace("H100:8", "H100:8\n  cloud: aws") + "num_nodes: 2\n"
     for path, body in (("/v1/plan", {"yaml": gang}), ("/v1/jobs", {"yaml": gang})):
         with pytest.raises(UserError, match="num_nodes is 2"):

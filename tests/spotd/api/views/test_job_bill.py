@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotd.api.views.job_bill import OnDemand, all_reports, bill, on_demand, useful_us
-from spotd.api_client.client import Client
 from spotd.store.ledger import SegmentRow
 from spotd.store.progress import ProgressRow
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import JOB_FILE, SPOT, Rig, story
 
 H = 3_600_000_000
@@ -180,7 +180,7 @@ def test_a_void_machine_was_not_started() -> None:
     assert saved(segments, [progress(1, (1, 100), (0.5, 2))]) == pytest.approx(0.6)
 
 
-def test_after_the_first_reports_were_pruned_nothing_is_known(rig: Rig, client: Client) -> None:
+def test_after_the_first_reports_were_pruned_nothing_is_known(rig: Rig, client: PathClient) -> None:
     job_id = story(rig)
     cost = client.get(f"/v1/jobs/{job_id}/cost")
     assert cost["saving"] is not None
@@ -239,7 +239,7 @@ def test_the_saving_is_never_more_than_the_discount(
     ],
 )
 def test_kept_checkpoints_cost_by_the_month(
-    rig: Rig, client: Client, store: str, usd: float | None, of: str | None
+    rig: Rig, client: PathClient, store: str, usd: float | None, of: str | None
 ) -> None:
     """Two of 3 GiB each; nothing of it is in the job's own sum."""
     rig.checkpoint_store = store
@@ -252,7 +252,7 @@ def test_kept_checkpoints_cost_by_the_month(
     }
 
 
-def test_what_was_kept_no_longer_costs_nothing(rig: Rig, client: Client) -> None:
+def test_what_was_kept_no_longer_costs_nothing(rig: Rig, client: PathClient) -> None:
     rig.checkpoint_store = "s3://runs/team"
     text = JOB_FILE.replace("every_steps: 100", "every_steps: 100, keep: 1")
     node = rig.launch(rig.submit(text=text, ago_s=100), SPOT, ago_s=90)

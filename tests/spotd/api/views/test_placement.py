@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spotd.api.views.placement import excluded_by_residency
-from spotd.api_client.client import Client
 from spotd.base.errors import UserError
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import JOB_FILE, OFFERS, Rig
 
 TERMS = {"train", "start", "lost", "egress", "total"}
@@ -27,12 +27,14 @@ def sold(rig: Rig) -> Rig:
     return rig
 
 
-def plan(client: Client, more: str) -> dict[str, Any]:
+def plan(client: PathClient, more: str) -> dict[str, Any]:
     found: dict[str, Any] = client.post("/v1/plan", {"yaml": JOB_FILE + more, "env": {}})
     return found
 
 
-def test_a_plan_says_what_each_place_costs_until_the_job_is_done(sold: Rig, client: Client) -> None:
+def test_a_plan_says_what_each_place_costs_until_the_job_is_done(
+    sold: Rig, client: PathClient
+) -> None:
     found = plan(client, "  work: 40h\n")["placement"]
     assert found["steers"]
     assert found["left_h"] == 40.0
@@ -49,7 +51,9 @@ def test_a_plan_says_what_each_place_costs_until_the_job_is_done(sold: Rig, clie
     assert (found["choice"]["action"], found["choice"]["offer"]) == ("spot", best["offer"])
 
 
-def test_without_work_a_day_is_compared_and_nothing_is_steered(sold: Rig, client: Client) -> None:
+def test_without_work_a_day_is_compared_and_nothing_is_steered(
+    sold: Rig, client: PathClient
+) -> None:
     found = plan(client, "  deadline: 60h\n")["placement"]
     assert not found["steers"]
     assert found["choice"] is None
@@ -58,7 +62,7 @@ def test_without_work_a_day_is_compared_and_nothing_is_steered(sold: Rig, client
     assert best["usd"]["train"] == pytest.approx(24 * 19.93)
 
 
-def test_a_deadline_says_when_on_demand_is_needed(sold: Rig, client: Client) -> None:
+def test_a_deadline_says_when_on_demand_is_needed(sold: Rig, client: PathClient) -> None:
     deadline = plan(client, "  work: 40h\n  deadline: 60h\n")["placement"]["deadline"]
     # 20 h to spare, without 15 min to be granted, 10 min to start, and looks of a minute.
     assert 19.4 * 3600 < deadline["spare_s"] < 19.6 * 3600
@@ -68,7 +72,7 @@ def test_a_deadline_says_when_on_demand_is_needed(sold: Rig, client: Client) -> 
 
 
 def test_a_deadline_that_cannot_be_kept_is_refused_with_the_earliest(
-    sold: Rig, client: Client
+    sold: Rig, client: PathClient
 ) -> None:
     more = "  work: 40h\n  deadline: 40h\n"
     shown = plan(client, more)["placement"]["deadline"]
@@ -84,20 +88,22 @@ def test_a_deadline_that_cannot_be_kept_is_refused_with_the_earliest(
     assert any("it runs on demand, as fast as it can" in text for text in told["warnings"])
 
 
-def test_the_earliest_that_is_told_is_taken(sold: Rig, client: Client) -> None:
+def test_the_earliest_that_is_told_is_taken(sold: Rig, client: PathClient) -> None:
     earliest = plan(client, "  work: 40h\n  deadline: 40h\n")["placement"]["deadline"]["earliest"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:00(\.0+)?Z", earliest)
     told = client.post("/v1/jobs", body(f"  work: 40h\n  deadline: '{earliest}'\n"))
     assert told["name"] == "gpt"
 
 
-def test_on_spot_alone_nothing_is_promised_and_nothing_refused(sold: Rig, client: Client) -> None:
+def test_on_spot_alone_nothing_is_promised_and_nothing_refused(
+    sold: Rig, client: PathClient
+) -> None:
     told = client.post("/v1/jobs", body("  work: 40h\n  deadline: 2h\n  capacity: spot\n"))
     assert any("cannot be guaranteed with spot only" in text for text in told["warnings"])
     assert any("its deadline is not promised" in text for text in told["warnings"])
 
 
-def test_why_shows_the_same_of_a_job(sold: Rig, client: Client) -> None:
+def test_why_shows_the_same_of_a_job(sold: Rig, client: PathClient) -> None:
     client.post("/v1/jobs", body("  work: 40h\n  deadline: 60h\n"))
     found = client.get("/v1/jobs/gpt/why")["placement"]
     assert found["left_h"] == 40.0
@@ -107,7 +113,7 @@ def test_why_shows_the_same_of_a_job(sold: Rig, client: Client) -> None:
 
 
 @pytest.mark.req("DAT-03")
-def test_a_job_that_may_stand_nowhere_is_refused(sold: Rig, client: Client) -> None:
+def test_a_job_that_may_stand_nowhere_is_refused(sold: Rig, client: PathClient) -> None:
     with pytest.raises(UserError) as caught:
         client.post("/v1/jobs", body("  residency: [EU, CH]\n"))
     assert "all 4 offers that fit are out of place" in caught.value.text

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from providers.catalogs.egress import first_tier_prices
-from spotd.api_client.client import Client
 from spotd.domain.datasets import DataSet
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import JOB_FILE, SPOT, Rig
 
 GB = 10**9
@@ -50,7 +50,7 @@ def a_job(max_cost_usd: float) -> str:
 
 def told(rig: Rig, text: str) -> list[tuple[str, str]]:
     rig.start()
-    client = Client(rig.socket)
+    client = PathClient(rig.socket)
     job_id = rig.submit(text=text)
     why: dict[str, Any] = client.get(f"/v1/jobs/{job_id}/why")
     plan: dict[str, Any] = client.post("/v1/plan", {"yaml": text})

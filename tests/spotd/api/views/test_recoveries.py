@@ -9,11 +9,11 @@ import pytest
 
 from providers.base import NoticeKind
 from spotd.api.views.recoveries import MOST_SAVES, PARTS, ResumePoint, hand_overs, saves
-from spotd.api_client.client import Client
 from spotd.domain.node import Node, NoticeRecord
 from spotd.domain.states import LeaveReason
 from spotd.domain.units import S
 from spotd.store.checkpoints import CheckpointRow
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import OFFERS, SPOT, Rig, story
 from tests.spotd.store import build
 
@@ -89,7 +89,7 @@ def test_only_the_newest_saves_are_told_and_those_that_were_gone_on_from() -> No
     assert steps == [7, *range(51, MOST_SAVES + 51)]
 
 
-def test_the_api_tells_them(rig: Rig, client: Client) -> None:
+def test_the_api_tells_them(rig: Rig, client: PathClient) -> None:
     job_id = rig.submit("lost", ago_s=4000)
     first = rig.launch(job_id, SPOT, ago_s=3900)
     rig.train(first, ago_s=3800, until_s=1000, first=0, last=100)

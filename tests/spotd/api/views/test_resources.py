@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spotd.api_client.client import Client
 from spotd.domain.states import LeaveReason
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import OFFERS, SPOT, Rig
 
 
@@ -19,7 +19,7 @@ from tests.spotd.api.rig import OFFERS, SPOT, Rig
     ],
 )
 def test_a_recovery_follows_a_machine_that_went(
-    rig: Rig, client: Client, left: LeaveReason, count: int
+    rig: Rig, client: PathClient, left: LeaveReason, count: int
 ) -> None:
     job_id = rig.submit(ago_s=6000)
     first = rig.launch(job_id, SPOT, ago_s=5900)
@@ -33,7 +33,7 @@ def test_a_recovery_follows_a_machine_that_went(
     assert client.get("/v1/jobs")["items"][0]["recoveries"] == count
 
 
-def test_the_empty_manifest_of_a_script_saves_nothing(rig: Rig, client: Client) -> None:
+def test_the_empty_manifest_of_a_script_saves_nothing(rig: Rig, client: PathClient) -> None:
     node = rig.launch(rig.submit(ago_s=110), SPOT, ago_s=100)
     rig.say(node, 50, "checkpoint", step=0, manifest="m", bytes=0, final=True, released=True)
     assert client.get("/v1/jobs/gpt")["last_checkpoint"] is None

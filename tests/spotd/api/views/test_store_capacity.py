@@ -11,9 +11,9 @@ import pytest
 from providers.catalogs.storage import storage_prices
 from spotd.api.views import store_capacity
 from spotd.api.views.store_capacity import mount_warnings
-from spotd.api_client.client import Client
 from spotd.base.errors import UserError
 from spotd.wire import Bucket, MountMode
+from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import Rig
 from tests.spotd.planner.build import job, market, offer
 
@@ -32,7 +32,7 @@ def _disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_capacity.shutil, "disk_usage", lambda _: _Usage(0, 0, 350 * GB))
 
 
-def refusal(client: Client, text: str, path: str = "/v1/jobs") -> UserError:
+def refusal(client: PathClient, text: str, path: str = "/v1/jobs") -> UserError:
     with pytest.raises(UserError) as error:
         client.post(path, {"yaml": text} | ({"request_id": "r1"} if path == "/v1/jobs" else {}))
     return error.value
@@ -40,7 +40,7 @@ def refusal(client: Client, text: str, path: str = "/v1/jobs") -> UserError:
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/plan"])
 def test_a_folder_without_room_for_what_is_kept_is_refused_with_the_figures(
-    rig: Rig, client: Client, path: str
+    rig: Rig, client: PathClient, path: str
 ) -> None:
     error = refusal(client, FILE, path)
     assert "has room for 350 GB, and the job needs 500: keep 3 and the next two, of 100 GB" in str(
@@ -55,13 +55,13 @@ def test_a_folder_without_room_for_what_is_kept_is_refused_with_the_figures(
     assert "keep: 2, or a bucket" in error.try_
 
 
-def test_what_fits_and_what_nobody_knows_the_size_of_is_taken(client: Client) -> None:
+def test_what_fits_and_what_nobody_knows_the_size_of_is_taken(client: PathClient) -> None:
     client.post("/v1/jobs", {"yaml": FILE.replace("keep: 3", "keep: 1"), "request_id": "r1"})
     plain = FILE.replace(", size: 100GB", "").replace("kept", "other")
     client.post("/v1/jobs", {"yaml": plain, "request_id": "r2"})
 
 
-def test_the_machines_disk_is_to_hold_what_is_staged_and_kept_there(client: Client) -> None:
+def test_the_machines_disk_is_to_hold_what_is_staged_and_kept_there(client: PathClient) -> None:
     text = FILE.replace("keep: 3, size: 100GB", "keep: 2, size: 80GB")
     small = text.replace("infra: local", "infra: local, disk_size: 200")
     error = refusal(client, small)
@@ -70,7 +70,7 @@ def test_the_machines_disk_is_to_hold_what_is_staged_and_kept_there(client: Clie
     client.post("/v1/jobs", {"yaml": small.replace("200", "274"), "request_id": "r2"})
 
 
-def test_the_size_may_come_from_the_model_that_is_trained(client: Client) -> None:
+def test_the_size_may_come_from_the_model_that_is_trained(client: PathClient) -> None:
     model = "spotd: {model: {name: llama-3.1-8b}, checkpoint"
     error = refusal(client, FILE.replace(", size: 100GB", "").replace("spotd: {checkpoint", model))
     assert "12 bytes a parameter of spotd.model" in str(error)
@@ -106,7 +106,7 @@ def test_a_mount_that_is_read_in_another_cloud_says_what_each_gb_costs() -> None
 
 
 @pytest.mark.req("DAT-08")
-def test_what_is_kept_is_part_of_the_plan_by_the_month(client: Client) -> None:
+def test_what_is_kept_is_part_of_the_plan_by_the_month(client: PathClient) -> None:
     text = FILE.replace("file:///tmp/none/of/this", "s3://b/runs")
     stored = client.post("/v1/plan", {"yaml": text})["storage"]
     month = storage_prices()["aws"].microusd_per_month(300 * GB) / 1e6
@@ -119,7 +119,7 @@ def test_what_is_kept_is_part_of_the_plan_by_the_month(client: Client) -> None:
     ("precision", "each_gb", "need"), [("mixed", "872.5", "4,362"), ("bf16", "436.2", "2,181")]
 )
 def test_a_72b_does_not_fit_a_volume_of_1_5_tb(
-    client: Client, monkeypatch: pytest.MonkeyPatch, precision: str, each_gb: str, need: str
+    client: PathClient, monkeypatch: pytest.MonkeyPatch, precision: str, each_gb: str, need: str
 ) -> None:
     """With fp32 Adam 3 x 872 GB, the one that is written and the one before it, which is not read
     back yet; in pure bf16 so many of 436."""
