@@ -28,7 +28,7 @@ class PipeLink(SshLink):
         self, node: Node, keys: JobKeys, deadline_s: float = threading.TIMEOUT_MAX
     ) -> PipeConnection:
         del keys, deadline_s  # the fleet answers at once
-        return PipeConnection(self._path, node.port)
+        return PipeConnection(self._path, node.address.port)
 
 
 class PipeConnection:

@@ -238,7 +238,7 @@ class CredentialLeases:
         self._paged &= {node.id for node in nodes}
         # A machine that is not to be reached would keep its lane for long: after the others.
         due = [node for node in nodes if 0 < renew_us(node) <= now_us]
-        due.sort(key=lambda node: (node.link_down_at_us > 0, node.lent_until_us))
+        due.sort(key=lambda node: (node.agent.link_down_at_us > 0, node.lease.lent_until_us))
         if due:
             with ThreadPoolExecutor(min(LANES, len(due)), thread_name_prefix="lend") as lanes:
                 list(lanes.map(lambda node: self._renew(store, node), due))

@@ -113,7 +113,7 @@ class DrillRunner:
         [node] = store.nodes.find([drill.node_id])
         at_us = self._clock.now_us()
         why: str | None
-        if node.state in _LEFT or node.exit_code is not None:
+        if node.state in _LEFT or node.training.exit_code is not None:
             why = _own_end(node)  # else it was requested, and we died before that was on record
         else:
             try:
@@ -129,7 +129,9 @@ class DrillRunner:
         # A request of an earlier pass may have injected the fault as early as that, so the
         # measured recovery time is never too short.
         struck = replace(drill, struck_at_us=at_us if first else drill.aimed_at_us)
-        text = f"a drill strikes {view.job.name} at step {node.last_step}: {drill.kind.value}"
+        text = (
+            f"a drill strikes {view.job.name} at step {node.training.last_step}: {drill.kind.value}"
+        )
         return struck if store.drills.update(struck, Event(DRILLED, text, node.id)) else drill
 
     def _tell(self, drill: FaultDrill, view: View, node: Node, now_us: int) -> str | None:
@@ -148,7 +150,7 @@ class DrillRunner:
             reply = self._link.send(node, self._keys(node.job_id), command, CALL_S)
             return "" if reply.ok else late or reply.error
         if late:  # it may be ending; one that is not is heard
-            return late if node.heard_at_us > end_us else None
+            return late if node.agent.heard_at_us > end_us else None
         if why := self._why_not(drill, view, now_us):
             return why
         provider = self._providers.get(node.offer.provider)
@@ -197,7 +199,10 @@ class DrillRunner:
 
 def _own_end(node: Node) -> str:
     """Return why a node that left was not hit by the drill; "" if it was."""
-    if node.exit_code == EXIT_FINISHED or node.leave_reason not in (None, LeaveReason.DRILL):
+    if node.training.exit_code == EXIT_FINISHED or node.departure.leave_reason not in (
+        None,
+        LeaveReason.DRILL,
+    ):
         return "its machine had an end of its own"
     return ""
 

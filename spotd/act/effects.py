@@ -129,10 +129,10 @@ def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
     nodes. Pure."""
     effects = []
     for node in view.nodes:
-        if node.effect is None or node.id not in armed:
+        if node.call.effect is None or node.id not in armed:
             continue
         data: dict[str, object] = {}
-        if node.effect is EffectKind.START:
+        if node.call.effect is EffectKind.START:
             claim, deadline_s = claim_for(node, with_ends(view, now_us), now_us)
             gang = [n for n in view.nodes if n.generation == node.generation and n.chosen]
             gang = gang if node.chosen else [node]  # it has no rank among them yet
@@ -143,7 +143,7 @@ def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
                 "node_ips": addresses_of(gang),
             }
             data["suspect"] = view.setbacks.suspect
-        effects.append(Effect(node.effect, node, view.job, node.effect_due_at_us, data))
+        effects.append(Effect(node.call.effect, node, view.job, node.call.effect_due_at_us, data))
     return effects
 
 
@@ -214,7 +214,8 @@ def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequ
         ssh_public_key=keys.user.public,
         host_private_key=host.private,
         host_public_key=host.public,
-        image_id=node.image_id or ("" if baked_of(job.spec.image_id) else job.spec.image_id),
+        image_id=node.startup.image_id
+        or ("" if baked_of(job.spec.image_id) else job.spec.image_id),
         disk_gib=job.spec.disk_gib,
         max_price_microusd_per_h=job.spec.max_hourly_microusd,
         max_run_s=life_limit_s(node),
@@ -269,7 +270,7 @@ def _resolve(effect: Effect, world: EffectContext) -> Record:
         lag_s = provider.visibility_s
         world.store.instances.record_listing(provider.name, listed, asked_at_us, now_us, lag_s)
         known = any(instance.token == node.token for instance in listed)
-        if not known and asked_at_us - node.left_at_us > certain_s * S:
+        if not known and asked_at_us - node.departure.left_at_us > certain_s * S:
             world.store.nodes.record_absent(node.id, now_us)
 
     return record
@@ -344,9 +345,11 @@ def _secrets(effect: Effect, world: EffectContext) -> Mapping[str, str]:
 
 def _tell(name: str, effect: Effect, world: EffectContext) -> Record:
     node = effect.node
-    data = {"reason": node.leave_text, "deadline_s": effect.job.spec.stop_grace_s}
+    data = {"reason": node.departure.leave_text, "deadline_s": effect.job.spec.stop_grace_s}
     if effect.kind is EffectKind.SAVE:
-        data["final"] = node.exit_code == wire.EXIT_FINISHED  # the last word of a gang of scripts
+        data["final"] = (
+            node.training.exit_code == wire.EXIT_FINISHED
+        )  # the last word of a gang of scripts
     _send(effect, world, Command(name, node.generation, data))
     return lambda: world.store.nodes.record_acknowledged(node.id, effect.kind, world.clock.now_us())
 

@@ -50,7 +50,7 @@ def row_of(job: Job, node: Node) -> ImageRow:
         region=node.offer.region,
         vendor_name=vendor_name(job.spec, node),
         setup=setup_digest(job.spec),
-        base=node.image_id or job.spec.image_id,
+        base=node.startup.image_id or job.spec.image_id,
         version=version("spotd"),
     )
 
@@ -109,7 +109,7 @@ def take_step(effect: Effect, provider: Provider, world: BuildContext, left_s: f
     Raises LinkError, ProviderError.
     """
     job, node = effect.job, effect.node
-    if node.cleaned_at_us:
+    if node.bake.cleaned_at_us:
         return _make_image(job, node, provider, world)
     return _clean(job, node, provider, world, left_s)
 

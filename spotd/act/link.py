@@ -75,8 +75,8 @@ def node_command(bundle: Bundle, words: str, how: str = "") -> str:
 
 def address_of(node: Node, keys: JobKeys) -> Address:
     """Return a node's address and host key, as reported by its cloud or given at launch."""
-    public = node.host_public_key or host_key(keys, node.token).public
-    return Address(node.host, node.port, node.ssh_user, public)
+    public = node.address.host_public_key or host_key(keys, node.token).public
+    return Address(node.address.host, node.address.port, node.address.ssh_user, public)
 
 
 def node_words(node: Node) -> str:

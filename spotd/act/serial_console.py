@@ -29,9 +29,11 @@ _KEYS = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*---
 
 def wanted(node: Node) -> bool:
     """Return whether to read it: once, for a machine that was given up before it trained."""
-    unfit = node.exit_code == wire.EXIT_UNFIT and not node.first_step_at_us
-    given_up = node.leave_reason is LeaveReason.BOOT_TIMEOUT and not node.ready_at_us
-    return bool(node.instance_id) and not node.terminated_at_us and (given_up or unfit)
+    unfit = node.training.exit_code == wire.EXIT_UNFIT and not node.training.first_step_at_us
+    given_up = (
+        node.departure.leave_reason is LeaveReason.BOOT_TIMEOUT and not node.startup.ready_at_us
+    )
+    return bool(node.instance_id) and not node.machine.terminated_at_us and (given_up or unfit)
 
 
 def ask(node: Node, provider: Provider, secrets: Callable[[], Iterable[str]]) -> Event | None:

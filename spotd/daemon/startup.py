@@ -131,9 +131,9 @@ def check_agents(store: Store) -> None:
     Nothing was done to the agents then; their training goes on.
     """
     ours = wire.SPOKEN
-    far = [node for node in store.nodes.active() if node.wire and node.wire not in ours]
+    far = [node for node in store.nodes.active() if node.agent.wire and node.agent.wire not in ours]
     if far:
-        ids = ", ".join(f"{node.id} (version {node.wire})" for node in far)
+        ids = ", ".join(f"{node.id} (version {node.agent.wire})" for node in far)
         raise UserError(
             f"agents run that speak another wire than this spotd (version {wire.WIRE_VERSION}, "
             f"with agents of {ours[0]} to {ours[-1]}): {ids}",

@@ -42,7 +42,9 @@ class TerminateFallback:
             return
         self._found.pop(node.id, None)
         ends = effect.kind is EffectKind.TERMINATE
-        self._found[node.id] = _Sent(effect, now_us, now_us if ends else node.terminated_at_us)
+        self._found[node.id] = _Sent(
+            effect, now_us, now_us if ends else node.machine.terminated_at_us
+        )
         for node_id, sent in list(self._found.items()):
             if now_us - sent.read_at_us < FRESH_S * S:
                 break

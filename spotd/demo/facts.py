@@ -63,7 +63,7 @@ def recoveries(
     `preemptions` and `meter` are the cloud's own records.
     """
     requested_us = {str(row["token"]): int(row["launched_at_us"]) for row in meter}
-    trained = [node for node in nodes if node.first_step_at_us and node.rank == 0]
+    trained = [node for node in nodes if node.training.first_step_at_us and node.rank == 0]
     trained.sort(key=lambda node: node.generation)
     preempted_ids = {str(preemption["instance_id"]) for preemption in preemptions}
     pairs = itertools.pairwise(trained)
@@ -100,9 +100,9 @@ def _recovery(
         notice_s=float(preemption["notice_s"]) if with_notice else 0.0,
         fault_us=fault_us,
         request_s=since(requested_us),
-        instance_s=since(new.launched_at_us),
-        ssh_s=since(new.hello_at_us),
-        ready_s=since(new.ready_at_us),
+        instance_s=since(new.machine.launched_at_us),
+        ssh_s=since(new.startup.hello_at_us),
+        ready_s=since(new.startup.ready_at_us),
         first_step_s=since(first_us),
         gap_s=round((first_us - last_us) / S, 3),
         steps_lost=max(0, last_step + unreported_steps(before, fault_us) - (first_step - 1)),
@@ -138,8 +138,8 @@ def orphan_seconds(
         end_us = int(row["ended_at_us"] or now_us)
         if node is None:
             total += float(row["seconds"])
-        elif node.gone_at_us:
-            total += max(0.0, (end_us - node.gone_at_us) / S - slack_s)
+        elif node.machine.gone_at_us:
+            total += max(0.0, (end_us - node.machine.gone_at_us) / S - slack_s)
         elif not row["ended_at_us"]:
             total += float(row["seconds"])
     return round(total, 3)
@@ -170,7 +170,11 @@ def _released_us(node: Node) -> int:
     That is when its program exited; otherwise when its termination was decided, or, if it was
     drained, the deadline of its notice.
     """
-    if node.exited_at_us:
-        return node.exited_at_us
+    if node.training.exited_at_us:
+        return node.training.exited_at_us
     deadlines = [notice.deadline_us or 0 for notice in node.notices if notice.takes_machine]
-    return max(node.left_at_us, *deadlines, 0) if node.drained_at_us else node.left_at_us
+    return (
+        max(node.departure.left_at_us, *deadlines, 0)
+        if node.departure.drained_at_us
+        else node.departure.left_at_us
+    )

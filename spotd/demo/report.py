@@ -114,7 +114,7 @@ def cost_fields(cost: Mapping[str, Any]) -> dict[str, Any]:
 
 def timeline_spans(evidence: Evidence) -> list[Span]:
     """Return the timeline of every machine that trained, starting at the first request."""
-    trained = [node for node in evidence.nodes if node.first_step_at_us]
+    trained = [node for node in evidence.nodes if node.training.first_step_at_us]
     begin_us = min(node.requested_at_us for node in trained)
     return [_span(node, begin_us, evidence) for node in trained]
 
@@ -144,7 +144,7 @@ def _span(node: Node, begin_us: int, evidence: Evidence) -> Span:
         asked_s=at(node.requested_at_us),
         first_s=at(min(row.first_at_us for row in progress_rows)),
         last_s=at(max(row.last_at_us for row in progress_rows)),
-        ended_s=at(node.gone_at_us or node.exited_at_us or node.heard_at_us),
+        ended_s=at(node.machine.gone_at_us or node.training.exited_at_us or node.agent.heard_at_us),
         notice_s=at(int(preemption["published_at_us"])) if preemption and noticed else None,
         died=preemption is not None and not noticed,
         lost_steps=steps_lost,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from providers.base import NoticeKind, Offer
+from spotd.domain.parts import PART
 from spotd.domain.states import LeaveReason, NodeState
 
 
@@ -43,8 +44,131 @@ class NoticeRecord:
 
 
 @dataclass(frozen=True)
+class NodeStartup:
+    """From the image to a program that is ready to train."""
+
+    image_id: str = ""  # the vendor's, of a baked one that it starts from
+    image_setup: str = ""  # what that has set up
+    booted_at_us: int = 0  # agent shipped and started, the last time
+    hello_at_us: int = 0
+    started_at_us: int = 0  # `start` acknowledged
+    started_claim: str = ""  # the claim that was acknowledged
+    ready_at_us: int = 0
+
+
+@dataclass(frozen=True)
+class MachineStatus:
+    """The machine as its cloud answered: the launch, the listings, its end."""
+
+    launched_at_us: int = 0
+    launch_error: str = ""  # text of a refusal; final, if gone_at_us is set: no instance came of it
+    launch_error_code: str = ""  # class name in providers.base
+    cloud_state: str = ""  # providers.base.InstanceState as last listed, "absent" when not listed
+    surveyed_at_us: int = 0
+    seen_at_us: int = 0  # last time that the cloud listed it
+    missed_at_us: int = 0  # since when listings lack it, though they should not; 0: they do not
+    terminated_at_us: int = 0  # the cloud accepted a terminate
+    gone_at_us: int = 0  # the cloud stopped listing it, says terminated, or refused it for good
+
+
+@dataclass(frozen=True)
+class NodeAddress:
+    """How to reach the machine by SSH, as its cloud reports it."""
+
+    host: str = ""  # where we reach it
+    private_host: str = ""  # where others of its network do; "": its cloud has not reported it
+    port: int = 0
+    ssh_user: str = ""
+    host_public_key: str = ""  # as its cloud reported it first; "": the one that we gave it
+
+
+@dataclass(frozen=True)
+class NodeLease:
+    """Until when the machine, and the credentials on it, are good without us."""
+
+    expires_at_us: int = 0  # what its expiry tag is created with; 0: older than the tag
+    renewed_until_us: int = 0  # what its expiry tag was moved on to
+    lent_at_us: int = 0  # credentials of the checkpoint store; 0: it has its own
+    lent_until_us: int = 0
+
+
+@dataclass(frozen=True)
+class NodeDeparture:
+    """The decision to give the node up, and the steps of it."""
+
+    leave_reason: LeaveReason | None = None
+    leave_text: str = ""  # or, before it leaves, what keeps us from giving it up
+    left_at_us: int = 0  # when it was decided that it leaves
+    terminating_at_us: int = 0  # when it was decided that it ends now
+    drained_at_us: int = 0
+    kept_until_us: int = 0  # a failed node is retained for its user until then
+
+
+@dataclass(frozen=True)
+class NodeCall:
+    """The call that is armed, and the failures of it."""
+
+    effect: EffectKind | None = None  # the last effect armed
+    effect_armed_at_us: int = 0
+    effect_due_at_us: int = 0  # not again before, unless it is known to have failed
+    effect_failed_at_us: int = 0  # or the end of the pause that the cloud asked for then
+    effect_failures: int = 0  # in a row, of the armed effect
+    effect_error: str = ""
+
+
+@dataclass(frozen=True)
+class AgentStatus:
+    """The link to the machine's agent, and the commands that the agent has acknowledged."""
+
+    heard_at_us: int = 0  # last journal line or heartbeat, on our clock
+    link_down_at_us: int = 0  # the SSH link ended; 0 while it is up
+    journal_seq: int = 0
+    wire: int = 0  # the wire version of its agent; 0: unknown
+    told_release_at_us: int = 0
+    told_drain_at_us: int = 0
+    told_save_at_us: int = 0
+
+
+@dataclass(frozen=True)
+class TrainingStatus:
+    """The training program, as the agent reports it."""
+
+    claimed_at_us: int = 0
+    first_step_at_us: int = 0
+    last_step: int = 0
+    released_at_us: int = 0
+    exit_code: int | None = None
+    exited_at_us: int = 0
+    exit_tail: str = ""
+    setup_failed: bool = False
+
+
+@dataclass(frozen=True)
+class StorageStatus:
+    """The machine's disks."""
+
+    disk_full_at_us: int = 0  # its agent reported that it stays full; 0: there is room
+    wiped_at_us: int = 0  # its disks, after the program had ended
+    wiped_text: str = ""
+
+
+@dataclass(frozen=True)
+class BakeStatus:
+    """The image that is made of the machine."""
+
+    cleaned_at_us: int = 0  # its disk is fit for an image, and nobody can log in any more
+    image_asked_at_us: int = 0  # when its cloud last reported the progress of the image
+    imaged_at_us: int = 0  # the image is there
+    image_error: str = ""  # why there will be none
+
+
+@dataclass(frozen=True)
 class Node:
-    """A rented or requested machine: decisions, then observations. `offer` has today's cost."""
+    """A rented or requested machine. `offer` has today's cost.
+
+    Decisions are `state`, `chosen`, `departure` and what is armed of `call`; the store writes each
+    field into the column of its name.
+    """
 
     id: str
     job_id: str
@@ -57,70 +181,20 @@ class Node:
     requested_at_us: int
     moved_at_us: int = 0  # its machine served an earlier attempt until then; 0: asked for in this
     gang_size: int = 0  # ranks that its attempt was begun with; 0: the job's num_nodes
-    expires_at_us: int = 0  # what its expiry tag is created with; 0: older than the tag
-    image_id: str = ""  # the vendor's, of a baked one that it starts from
-    image_setup: str = ""  # what that has set up
     chosen: bool = False
-    leave_reason: LeaveReason | None = None
-    leave_text: str = ""  # or, before it leaves, what keeps us from giving it up
-    left_at_us: int = 0  # when it was decided that it leaves
-    terminating_at_us: int = 0  # when it was decided that it ends now
-    drained_at_us: int = 0
-    kept_until_us: int = 0  # a failed node is retained for its user until then
-    effect: EffectKind | None = None  # the last effect armed
-    effect_armed_at_us: int = 0
-    effect_due_at_us: int = 0  # not again before, unless it is known to have failed
-    # --- observations
     instance_id: str = ""
-    launched_at_us: int = 0
-    launch_error: str = ""  # text of a refusal; final, if gone_at_us is set: no instance came of it
-    launch_error_code: str = ""  # class name in providers.base
-    host: str = ""  # where we reach it
-    private_host: str = ""  # where others of its network do; "": its cloud has not reported it
-    port: int = 0
-    ssh_user: str = ""
-    host_public_key: str = ""  # as its cloud reported it first; "": the one that we gave it
-    cloud_state: str = ""  # providers.base.InstanceState as last listed, "absent" when not listed
-    surveyed_at_us: int = 0
-    seen_at_us: int = 0  # last time that the cloud listed it
-    missed_at_us: int = 0  # since when listings lack it, though they should not; 0: they do not
-    booted_at_us: int = 0  # agent shipped and started, the last time
-    hello_at_us: int = 0
-    started_at_us: int = 0  # `start` acknowledged
-    started_claim: str = ""  # the claim that was acknowledged
-    ready_at_us: int = 0
-    claimed_at_us: int = 0
-    first_step_at_us: int = 0
-    last_step: int = 0
-    heard_at_us: int = 0  # last journal line or heartbeat, on our clock
-    link_down_at_us: int = 0  # the SSH link ended; 0 while it is up
-    told_release_at_us: int = 0
-    told_drain_at_us: int = 0
-    told_save_at_us: int = 0
-    released_at_us: int = 0
-    exit_code: int | None = None
-    exited_at_us: int = 0
-    exit_tail: str = ""
-    setup_failed: bool = False
-    disk_full_at_us: int = 0  # its agent reported that it stays full; 0: there is room
-    wiped_at_us: int = 0  # its disks, after the program had ended
-    wiped_text: str = ""
-    cleaned_at_us: int = 0  # its disk is fit for an image, and nobody can log in any more
-    image_asked_at_us: int = 0  # when its cloud last reported the progress of the image
-    imaged_at_us: int = 0  # the image is there
-    image_error: str = ""  # why there will be none
-    terminated_at_us: int = 0  # the cloud accepted a terminate
-    renewed_until_us: int = 0  # what its expiry tag was moved on to
-    lent_at_us: int = 0  # credentials of the checkpoint store; 0: it has its own
-    lent_until_us: int = 0
-    gone_at_us: int = 0  # the cloud stopped listing it, says terminated, or refused it for good
-    effect_failed_at_us: int = 0  # or the end of the pause that the cloud asked for then
-    effect_failures: int = 0  # in a row, of the armed effect
-    effect_error: str = ""
-    journal_seq: int = 0
-    wire: int = 0  # the wire version of its agent; 0: unknown
     drill: str = ""  # the kind of the drill that strikes it; see spotd/domain/fault_drill.py
     notices: tuple[NoticeRecord, ...] = ()
+    startup: NodeStartup = field(default=NodeStartup(), metadata=PART)
+    machine: MachineStatus = field(default=MachineStatus(), metadata=PART)
+    address: NodeAddress = field(default=NodeAddress(), metadata=PART)
+    lease: NodeLease = field(default=NodeLease(), metadata=PART)
+    departure: NodeDeparture = field(default=NodeDeparture(), metadata=PART)
+    call: NodeCall = field(default=NodeCall(), metadata=PART)
+    agent: AgentStatus = field(default=AgentStatus(), metadata=PART)
+    training: TrainingStatus = field(default=TrainingStatus(), metadata=PART)
+    storage: StorageStatus = field(default=StorageStatus(), metadata=PART)
+    bake: BakeStatus = field(default=BakeStatus(), metadata=PART)
 
     @property
     def active(self) -> bool:

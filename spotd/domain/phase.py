@@ -67,7 +67,7 @@ def _wanted_phase(job: Job, alive: list[Node]) -> str:
 
 def _saving(node: Node) -> bool:
     draining = node.state is NodeState.DRAINING
-    return draining and not node.released_at_us and node.exit_code is None
+    return draining and not node.training.released_at_us and node.training.exit_code is None
 
 
 def keeps(spec: CheckpointSpec) -> bool:

@@ -204,7 +204,7 @@ def losses_s(facts: JobRecord) -> list[float]:
     interrupted = {
         node.generation
         for node in facts.nodes
-        if node.leave_reason in LOSSES and (node.chosen or node.started_at_us)
+        if node.departure.leave_reason in LOSSES and (node.chosen or node.startup.started_at_us)
     }
     behind = _behind(facts.steps)
     rows = sorted(facts.steps, key=lambda row: row.generation)
@@ -312,7 +312,7 @@ def _on_demand(facts: JobRecord) -> tuple[int, int]:
 
 def _trains(facts: JobRecord) -> bool:
     return any(
-        node.state is NodeState.RUNNING and node.first_step_at_us and node.chosen
+        node.state is NodeState.RUNNING and node.training.first_step_at_us and node.chosen
         for node in facts.nodes
     )
 
@@ -326,7 +326,7 @@ def _reported(facts: JobRecord) -> int:
 
 
 def _newest(nodes: Sequence[Node]) -> Node | None:
-    chosen = [node for node in nodes if node.chosen or node.started_at_us] or list(nodes)
+    chosen = [node for node in nodes if node.chosen or node.startup.started_at_us] or list(nodes)
     return max(chosen, key=lambda node: node.requested_at_us, default=None)
 
 

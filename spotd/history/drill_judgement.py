@@ -72,7 +72,7 @@ def judge(drill: FaultDrill, record: DrillRecord, now_us: int) -> FaultDrill | N
     if drill.kind is DrillKind.AGENT:
         return _judge_agent(drill, record, old, now_us, late=late or ended)
     newer = [node for node in record.nodes if node.generation > old.generation]
-    new = next((n for n in newer if n.chosen and n.first_step_at_us and not n.rank), None)
+    new = next((n for n in newer if n.chosen and n.training.first_step_at_us and not n.rank), None)
     if new is None:
         if not (late or ended or _past_deadline(drill, now_us)):
             return None
@@ -99,12 +99,12 @@ def _judge_recovery(
     now_us: int,
 ) -> FaultDrill:
     problems = []
-    reached = max([old.last_step, *(r.to_step for r in _reports_of(record, old))])
+    reached = max([old.training.last_step, *(r.to_step for r in _reports_of(record, old))])
     resumed = record.claims.get(new.id)
-    took_s = (new.first_step_at_us - drill.struck_at_us) / S
+    took_s = (new.training.first_step_at_us - drill.struck_at_us) / S
     seam = seam_of(*losses)
     lost = None if resumed is None or not reached else max(0, reached - resumed)
-    until_us = max(new.first_step_at_us, old.gone_at_us)
+    until_us = max(new.training.first_step_at_us, old.machine.gone_at_us)
     findings = Findings(
         reached_step=reached or None,
         resumed_step=resumed,
@@ -123,7 +123,7 @@ def _judge_recovery(
         node.id
         for node in record.nodes
         if node.generation > old.generation and node.instance_id and node.id != new.id
-        if node.leave_reason not in _EXCUSED
+        if node.departure.leave_reason not in _EXCUSED
     ]
     if twice:
         problems.append(f"more than one machine was requested: {', '.join(twice)}")
@@ -165,7 +165,7 @@ def _late_saved(
     if every and lost > every + _steps_in(record, old, took_s):
         return f"{lost} steps were lost, and it saves every {every}"
     # A checkpoint of an earlier machine is only as old as the training since then.
-    age_s = (drill.struck_at_us - max(newest.at_us, old.first_step_at_us)) / S
+    age_s = (drill.struck_at_us - max(newest.at_us, old.training.first_step_at_us)) / S
     if not every and age_s > record.pause_s + took_s + spec.progress_every_s:
         return f"its checkpoint was {age_s:.0f} s old, and it saves every {record.pause_s:.0f}"
     return ""
@@ -225,10 +225,10 @@ def _judge_agent(
     before = [report for report in reports if report.at_us <= drill.struck_at_us]
     after = [report for report in reports if report.at_us > drill.struck_at_us]
     ended = record.job.outcome is Outcome.SUCCEEDED and bool(after)
-    alive = ended or (node.state is NodeState.RUNNING and node.exit_code is None)
+    alive = ended or (node.state is NodeState.RUNNING and node.training.exit_code is None)
     reached = max((report.to_step for report in before), default=0)
     old, losses = _by_step(before), _by_step(after)
-    back = node.booted_at_us > drill.aimed_at_us and bool(after)
+    back = node.startup.booted_at_us > drill.aimed_at_us and bool(after)
     enough = back and (len(losses) >= NEAR or not old)
     if alive and not (late or enough or _past_deadline(drill, now_us)):
         return None

@@ -72,7 +72,7 @@ def open_stream(
     try:
         if ship:
             link.ship(connection)
-        words = f"follow {node_words(node)} --after {node.journal_seq}"
+        words = f"follow {node_words(node)} --after {node.agent.journal_seq}"
         command = node_command(link.bundle, words)
         channel = connection.open_channel(command, OPEN_S, WINDOW_BYTES)
         channel.settimeout(OPEN_S)
@@ -85,7 +85,7 @@ def open_stream(
     except (paramiko.SSHException, EOFError, OSError) as error:
         connection.close()
         raise SshError(f"it broke while we asked: {error}") from None
-    stream = NodeStream(node.journal_seq, gap_after)
+    stream = NodeStream(node.agent.journal_seq, gap_after)
     return FollowedNode(node, connection, channel, descriptor, stream, offsets)
 
 

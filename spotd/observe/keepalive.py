@@ -65,8 +65,8 @@ class Keepalive:
 
 
 def _pause_s(node: Node) -> float:
-    time_s = (node.expires_at_us - node.requested_at_us) / S
-    return min(EVERY_S, max(OFTEN * time_s, LEAST_S)) if node.expires_at_us else EVERY_S
+    time_s = (node.lease.expires_at_us - node.requested_at_us) / S
+    return min(EVERY_S, max(OFTEN * time_s, LEAST_S)) if node.lease.expires_at_us else EVERY_S
 
 
 def _say(followed: FollowedNode, word: DaemonPresence) -> None:

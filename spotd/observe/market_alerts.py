@@ -112,6 +112,6 @@ def got(jobs: Iterable[Job], nodes: Sequence[Node]) -> dict[str, tuple[str, int]
     result: dict[str, tuple[str, int]] = {}
     for node in nodes:
         name = names.get(node.job_id)
-        if name and node.launched_at_us > result.get(name, ("", 0))[1]:
-            result[name] = (node.offer.key, node.launched_at_us)
+        if name and node.machine.launched_at_us > result.get(name, ("", 0))[1]:
+            result[name] = (node.offer.key, node.machine.launched_at_us)
     return result

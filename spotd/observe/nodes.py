@@ -205,7 +205,7 @@ class Follower:
             node_id = followed.node.id
             self._opening.discard(node_id)
             self._unshipped.discard(node_id)
-            if followed.node.link_down_at_us:
+            if followed.node.agent.link_down_at_us:
                 self._recorder.lose(node_id, recorded=True)
             followed.heard_s = self._clock.monotonic_s()
             self._followed[node_id] = followed

@@ -125,7 +125,7 @@ def restores(
     totals: dict[str, tuple[float, int]] = {}
     unknown: list[str] = []
     for row, node in resumed(first, rows):
-        if not window.since_us <= node.claimed_at_us < window.until_us:
+        if not window.since_us <= node.training.claimed_at_us < window.until_us:
             continue
         for away, size in _parts(job, row, first.get(row.generation), market):
             price = out_microusd(node, away, leaving)

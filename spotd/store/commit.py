@@ -152,7 +152,7 @@ def _write(
         ledger.hand_over(tx, over.id, now)
     for was, now in changed:
         if ends(was, now):
-            ledger.end(conn, now.id, now.gone_at_us or now_us)
+            ledger.end(conn, now.id, now.machine.gone_at_us or now_us)
         refusal = new_refusal(was, now)
         if refusal is not None:
             at_us = refusal.at_us or now_us

@@ -298,7 +298,7 @@ def born_us(row: NodeRow, instance: Instance) -> int:
 
     A clock behind the daemon's, or one of whole seconds, may name a time before the request.
     """
-    return max(instance.launched_at_us, row.requested_at_us)
+    return max(instance.launched_at_us, int(row.requested_at_us))
 
 
 def failed(row: NodeRow, instance: Instance, listing: Listing, code: str) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Connection, Row, case, or_, select, update
+from sqlalchemy import Connection, case, or_, select, update
 
-from spotd.domain.node import Node
 from spotd.domain.states import NodeState
 from spotd.store import schema
+from spotd.store.rows import NodeRow
 from spotd.store.session import Repository, read, write_unfenced
 
 
@@ -84,9 +84,7 @@ class OrphanRepository(Repository):
         return int(conn.execute(query).scalar_one_or_none() or 0)
 
 
-def matched(
-    rows: Iterable[Row[Any] | Node], instances: Sequence[OwnedResource]
-) -> dict[str, NodeRowTimes]:
+def matched(rows: Iterable[NodeRow], instances: Sequence[OwnedResource]) -> dict[str, NodeRowTimes]:
     """The instances that belong to `rows`, by id, with the times of those nodes."""
     pairs = [(row, _past(row)) for row in rows]
     by_id = {row.instance_id: past for row, past in pairs if row.instance_id}
@@ -99,6 +97,6 @@ def matched(
     return {instance_id: past for instance_id, past in pasts.items() if past is not None}
 
 
-def _past(row: Row[Any] | Node) -> NodeRowTimes:
+def _past(row: NodeRow) -> NodeRowTimes:
     gone = row.state == NodeState.GONE.value
     return NodeRowTimes(row.gone_at_us if gone else 0, row.terminated_at_us)

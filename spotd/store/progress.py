@@ -155,8 +155,8 @@ def current_of(nodes: Iterable[Node], now_us: int) -> Node | None:
     """The training machine of rank 0, during its first COMPARED_S: it is compared with the one
     before."""
     running = (n for n in nodes if n.chosen and not n.rank and n.state is NodeState.RUNNING)
-    node = next((n for n in running if n.first_step_at_us), None)
-    long = node is not None and now_us - node.first_step_at_us > COMPARED_S * S
+    node = next((n for n in running if n.training.first_step_at_us), None)
+    long = node is not None and now_us - node.training.first_step_at_us > COMPARED_S * S
     return None if long else node
 
 
@@ -166,14 +166,14 @@ def stretch_before(node: Node, nodes: Iterable[Node]) -> EarlierTraining | None:
     same = [
         past
         for past in nodes
-        if (past.chosen and not past.rank and past.first_step_at_us)
+        if (past.chosen and not past.rank and past.training.first_step_at_us)
         and past.generation < node.generation
         and past.offer.instance_type == node.offer.instance_type
     ]
     if not same:
         return None
     past = max(same, key=lambda one: one.generation)
-    begin_us = past.first_step_at_us + WARM_UP_US
+    begin_us = past.training.first_step_at_us + WARM_UP_US
     return EarlierTraining(past.generation, begin_us, begin_us + int(LOOK_BACK_S * S))
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, literal_column, select
 
 from providers.base import NoticeKind, Offer
 from spotd.domain.job import Desired, HeadSnapshot, Job
 from spotd.domain.node import EffectKind, Node, NoticeRecord
+from spotd.domain.parts import build, field_names, values_of
 from spotd.domain.plan import NODE_DECISIONS
 from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.planner.rules.gang_resize import KNOWN_OF_MACHINES
@@ -20,7 +21,12 @@ from spotd.store.codec import decode_offer, decode_spec, encode
 
 _jobs, _nodes, _notices = schema.jobs.c, schema.nodes.c, schema.notices.c
 
-NodeRow = Row[Any] | Node  # what is stored of a node: its row, or the value read from it
+
+class NodeRow(Protocol):
+    """A row of the table of nodes, or anything else with its columns as attributes."""
+
+    def __getattr__(self, name: str) -> Any: ...
+
 
 # The long texts (the YAML, the key) are read only when asked for.
 JOB_COLUMNS = [
@@ -53,11 +59,12 @@ _PLAIN_JOB = (
     "notes_seen",
     "first_step_at_us",
 )
+# A field of a node, and of its parts, has the name of its column; these are not stored as they are.
 _ODD_NODE = frozenset(
     {"offer", "state", "leave_reason", "effect", "effect_failures", "effect_failed_at_us"}
     | {"notices"}
 )
-_PLAIN_NODE = tuple(item.name for item in fields(Node) if item.name not in _ODD_NODE)
+_PLAIN_NODE = tuple(name for name in field_names(Node) if name not in _ODD_NODE)
 NODE_BIRTH = (
     "id",
     "job_id",
@@ -119,16 +126,16 @@ def node_of(row: Row[Any], notices: Iterable[NoticeRecord] = ()) -> Node:
     values = row._mapping  # noqa: SLF001
     # Failures count for the armed effect only: another one starts afresh.
     counted = values["effect_failed_kind"] == values["effect"]
-    return Node(
-        **{name: values[name] for name in _PLAIN_NODE},
-        offer=_offer_of(row),
-        state=NodeState(values["state"]),
-        leave_reason=_maybe(LeaveReason, values["leave_reason"]),
-        effect=_maybe(EffectKind, values["effect"]),
-        effect_failures=values["effect_failures"] if counted else 0,
-        effect_failed_at_us=values["effect_failed_at_us"] if counted else 0,
-        notices=tuple(notices),
-    )
+    decoded = {
+        "offer": _offer_of(row),
+        "state": NodeState(values["state"]),
+        "leave_reason": _maybe(LeaveReason, values["leave_reason"]),
+        "effect": _maybe(EffectKind, values["effect"]),
+        "effect_failures": values["effect_failures"] if counted else 0,
+        "effect_failed_at_us": values["effect_failed_at_us"] if counted else 0,
+        "notices": tuple(notices),
+    }
+    return build(Node, {name: values[name] for name in _PLAIN_NODE} | decoded)
 
 
 def _offer_of(row: Row[Any]) -> Offer:
@@ -146,7 +153,7 @@ def _maybe(kind: Any, value: str | None) -> Any:
 def node_birth(node: Node) -> dict[str, Any]:
     """The columns that a new node is inserted with; observations take their defaults."""
     return {
-        **{name: getattr(node, name) for name in NODE_BIRTH},
+        **values_of(node, NODE_BIRTH),
         "offer": encode(node.offer),
         "offer_key": node.offer.key,
         "provider": node.offer.provider,
@@ -157,12 +164,12 @@ def node_birth(node: Node) -> dict[str, Any]:
 
 def node_moved(node: Node) -> dict[str, Any]:
     """All columns of a machine's row in another attempt."""
-    return {**node_birth(node), **{name: getattr(node, name) for name in MACHINE}}
+    return {**node_birth(node), **values_of(node, MACHINE)}
 
 
 def node_decisions(node: Node) -> dict[str, Any]:
     """All decision columns of a node."""
-    return {name: _stored(getattr(node, name)) for name in _DECIDED}
+    return {name: _stored(value) for name, value in values_of(node, _DECIDED).items()}
 
 
 def _stored(value: Any) -> Any:

@@ -57,7 +57,9 @@ def extras_of(
     sized = sorted((row for row in checkpoints if row.bytes), key=lambda row: row.committed_at_us)
     if not sized:
         return [], []
-    first = {node.generation: node for node in nodes if node.rank == 0 and node.claimed_at_us}
+    first = {
+        node.generation: node for node in nodes if node.rank == 0 and node.training.claimed_at_us
+    }
     items, unknown = storage(job, first, sized, window, now_us)
     items += requests(job, first, sized, market, window)
     more, missing = egress(job, first, sized, market, window)
@@ -141,7 +143,7 @@ def requests(
                 count("writes", cloud, -(-size // PART_BYTES))
             count("writes", own, COMMIT_WRITES)
     for row, node in resumed(first, rows):
-        if window.since_us <= node.claimed_at_us < window.until_us:
+        if window.since_us <= node.training.claimed_at_us < window.until_us:
             for cloud, size in _lies(row, first.get(row.generation), own, row.bytes):
                 count("reads", cloud, -(-size // PART_BYTES))
     return [

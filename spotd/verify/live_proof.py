@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from providers.base import (
@@ -32,7 +32,8 @@ from spotd.act.link import SshLink, address_of, node_command, node_words
 from spotd.act.node_link import LinkError
 from spotd.act.ssh import Connection, HostKeyMismatchError, SshError
 from spotd.base.live_reports import PATH_KIND
-from spotd.domain.node import Node
+from spotd.domain.fast_replace import changed
+from spotd.domain.node import Node, NodeAddress
 from spotd.domain.states import NodeState
 from spotd.observe.stream import NodeStream
 from spotd.planner.core.orphan_policy import LIVE_TAG
@@ -109,18 +110,18 @@ class Proof:
         with self._step("listed") as details:
             instance = self._wait_for("listed with an address", self._listed_instance)
             details.append(f"{instance.instance_id} at {instance.host}")
-        node = replace(
+        node = changed(
             node,
             instance_id=instance.instance_id,
             host=instance.host,
             port=instance.port,
-            ssh_user=instance.ssh_user or node.ssh_user,
+            ssh_user=instance.ssh_user or node.address.ssh_user,
             host_public_key=instance.host_public_key,
         )
         with self._step("ssh, by the pinned host key") as details:
             connection = self._wait_for("SSH", lambda: self._connect(node))
             details.append(
-                f"as {node.ssh_user}, {address_of(node, self.keys).host_public_key[:24]}…"
+                f"as {node.address.ssh_user}, {address_of(node, self.keys).host_public_key[:24]}…"
             )
         try:
             self._check_machine(node, connection)
@@ -168,7 +169,7 @@ class Proof:
             offer=self.offer,
             state=NodeState.LAUNCHING,
             requested_at_us=int(time.time() * 1e6),
-            ssh_user="spotd",
+            address=NodeAddress(ssh_user="spotd"),
         )
         with self._step("launch") as details:
             self.started_s = time.monotonic()

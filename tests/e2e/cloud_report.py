@@ -50,7 +50,7 @@ class Evidence:
     @property
     def trained(self) -> list[Node]:
         """Machines that took a step, in the order of their generations."""
-        found = [node for node in self.nodes if node.first_step_at_us]
+        found = [node for node in self.nodes if node.training.first_step_at_us]
         return sorted(found, key=lambda node: node.generation)
 
     def proven(self) -> bool:
@@ -96,9 +96,9 @@ class Evidence:
             node.offer.cloud: {
                 "instance_type": node.offer.instance_type,
                 "zone": node.offer.zone,
-                "request_to_instance_s": _since(node.launched_at_us, node),
-                "request_to_hello_s": _since(node.hello_at_us, node),
-                "request_to_ready_s": _since(node.ready_at_us, node),
+                "request_to_instance_s": _since(node.machine.launched_at_us, node),
+                "request_to_hello_s": _since(node.startup.hello_at_us, node),
+                "request_to_ready_s": _since(node.startup.ready_at_us, node),
                 "notice_to_first_step_s": notices.get(node.offer.cloud),
             }
             for node in self.trained

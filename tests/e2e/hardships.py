@@ -73,7 +73,7 @@ class RealRun(Run):
 
     def silent_s(self) -> float:
         """How long the newest node has not been heard."""
-        return time.time() - self.nodes()[-1].heard_at_us / 1e6
+        return time.time() - self.nodes()[-1].agent.heard_at_us / 1e6
 
     def wait(self, what: str, ask: Callable[[], object]) -> None:
         wait_for(what, ask, WAIT_S, POLL_S)
@@ -210,7 +210,7 @@ def hard_times(run: RealRun) -> None:
     second = run.machine(2)
     run.training(step=1, generation=2)
     run.wait("the first one is gone", lambda: not run.runs(first))
-    if not run.nodes()[0].released_at_us:
+    if not run.nodes()[0].training.released_at_us:
         raise BoxError("it did not save and release")
     group = second.group
     trainer = run.trainer_pid(second.ident)

@@ -81,7 +81,11 @@ def figures(
 ) -> dict[str, Any]:
     """For the report."""
     slow = sorted(release_delays(nodes, meter, now_us).values())
-    why = Counter(node.leave_reason.value for node in nodes if node.leave_reason is not None)
+    why = Counter(
+        node.departure.leave_reason.value
+        for node in nodes
+        if node.departure.leave_reason is not None
+    )
     return {
         "machines": len(meter),
         "machine_seconds": round(sum(float(row["seconds"]) for row in meter), 1),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from spotd.domain.fast_replace import changed
 from tests.e2e.reckoning import GRACE_S, excess_s, figures, judge_machines, overlap_s, unable
 from tests.e2e.strikes import DAEMON, DATABASE, MACHINES, Actor, Record
 from tests.spotd.demo.story import NODES, at
 
 NOW = at(400)
-LEFT = replace(NODES[0], left_at_us=at(10), exited_at_us=0, gone_at_us=at(200))
+LEFT = changed(NODES[0], left_at_us=at(10), exited_at_us=0, gone_at_us=at(200))
 
 
 def row(token: str = "t1", ended_s: float | None = 20.0, instance: str = "i1") -> dict[str, Any]:
@@ -39,7 +39,7 @@ def test_every_kind_of_leak_is_seen(meter: list[dict[str, Any]], wrong: str) -> 
 
 
 def test_a_machine_after_we_called_it_gone_is_an_orphan_without_any_grace() -> None:
-    node = replace(LEFT, gone_at_us=at(12))
+    node = changed(LEFT, gone_at_us=at(12))
     assert figures([node], [row(ended_s=20)], [], NOW)["orphan_seconds"] == 7.0
 
 

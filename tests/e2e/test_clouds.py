@@ -34,8 +34,8 @@ def test_an_unwell_machine_is_left_and_two_reclaimed_ones_as_if_nothing_had_happ
         assert [text for good, text in evidence.verdicts() if not good] == []
         unwell, *_ = evidence.nodes
         assert unwell.offer.cloud == "aws"
-        assert not unwell.first_step_at_us, "nothing of the job ran there"
-        assert "no file system on /dev/nvme9n1" in unwell.exit_tail
+        assert not unwell.training.first_step_at_us, "nothing of the job ran there"
+        assert "no file system on /dev/nvme9n1" in unwell.training.exit_tail
     except BaseException:
         logs = sorted(folder.glob("box/*.log"))
         print(said.getvalue(), *(path.read_text()[-5000:] for path in logs), sep="\n")

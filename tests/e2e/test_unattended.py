@@ -72,7 +72,7 @@ def test_a_run_without_its_box_saves_ends_and_goes_on_when_the_box_is_back(
         return any(node["state"] == "running" for node in box.job(job_id)["nodes"])
 
     wait_for("the job to train", trains, LIMIT_S)
-    wait_for("a renewal", lambda: node_of(box, job_id).renewed_until_us, LIMIT_S)
+    wait_for("a renewal", lambda: node_of(box, job_id).lease.renewed_until_us, LIMIT_S)
     box.kill_daemon()
     [machine] = machines(box)
     assert machine["ended_at_us"] is None, "a dead box costs no healthy run"
@@ -82,7 +82,7 @@ def test_a_run_without_its_box_saves_ends_and_goes_on_when_the_box_is_back(
     assert machine["end_reason"] == "powered_off"
     steps = int(saved.read_text())
     assert 0 < steps < STEPS
-    until_us = node_of(box, job_id).renewed_until_us
+    until_us = node_of(box, job_id).lease.renewed_until_us
     assert machine["ended_at_us"] < until_us, "before spot-reaper would end it"
 
     box.start_daemon()

@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 
 from spotd.demo.box import Box
+from spotd.domain.fast_replace import changed
 from tests.e2e.rig import Reference, Run
 from tests.e2e.verdict import LOST_MAX_STEPS, REPORT_STEPS, lost_steps, machines, missing_steps
 from tests.spotd.demo.story import NODES, PREEMPTIONS, PROGRESS, at, progress
 
-LEFT = replace(NODES[0], left_at_us=at(10), gone_at_us=0)
+LEFT = changed(NODES[0], left_at_us=at(10), gone_at_us=0)
 
 
 @pytest.mark.parametrize(("ended_s", "wrong"), [(11, 0), (24.9, 0), (25.1, 1), (190, 1)])
 def test_a_machine_that_is_given_back_late_is_wrong_though_we_call_it_gone_later(
     ended_s: float, wrong: int
 ) -> None:
-    node = replace(LEFT, gone_at_us=at(ended_s + 1))
+    node = changed(LEFT, gone_at_us=at(ended_s + 1))
     meter = [
         {"token": "t1", "instance_id": "i1", "ended_at_us": at(ended_s), "seconds": ended_s},
     ]

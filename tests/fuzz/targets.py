@@ -149,13 +149,13 @@ def follow_journal(data: bytes) -> None:
     store, stream = _store(), NodeStream(0)
     fed = stream.feed(data)
     fed.entries += stream.feed(b"\n").entries
-    seq = store.nodes.of_job("j1")[0].journal_seq
+    seq = store.nodes.of_job("j1")[0].agent.journal_seq
     news = tuple(
         wire.JournalEntry(seq + number, entry.at_us, 1, entry.kind, entry.data)
         for number, entry in enumerate(fed.entries[:50], 1)
     )
     store.journal.record([JournalBatch(NODE, news, NOW)])
-    assert store.nodes.of_job("j1")[0].journal_seq == seq + len(news)
+    assert store.nodes.of_job("j1")[0].agent.journal_seq == seq + len(news)
 
 
 def read_job(data: bytes) -> None:

@@ -204,10 +204,10 @@ class SimLink:
     def connect(self, node: Node, keys: JobKeys) -> SimConnection:
         """Raises SshError."""
         self._dial(node, CONNECT_S)
-        machine = self._machine_at(node.host)
+        machine = self._machine_at(node.address.host)
         if machine is None or not machine.reachable or machine.cleaned:
             self._kernel.sleep(CONNECT_S if machine is not None and machine.cut_off else 0.1)
-            raise SshUnreachableError(f"{node.host} does not answer")
+            raise SshUnreachableError(f"{node.address.host} does not answer")
         self._kernel.sleep(0.2)
         return SimConnection(self, machine)
 
@@ -215,7 +215,7 @@ class SimLink:
         """Through the jump host, where there is one on the way. Raises SshError."""
         dial = self._way(node.offer.provider)
         if dial is not None:
-            dial(Address(node.host, 22, "spotd", ""), limit_s)
+            dial(Address(node.address.host, 22, "spotd", ""), limit_s)
 
     def ship(self, connection: SimConnection) -> None: ...
 
@@ -234,11 +234,11 @@ class SimLink:
             self._dial(node, CONNECT_S)
         except SshError as error:
             raise LinkError(str(error)) from None
-        machine = self._machine_at(node.host)
+        machine = self._machine_at(node.address.host)
         if machine is None:
-            raise LinkError(f"{node.host} does not answer")
+            raise LinkError(f"{node.address.host} does not answer")
         if machine.cleaned:
-            raise LinkError(f"{node.host} refuses the job's key")
+            raise LinkError(f"{node.address.host} refuses the job's key")
         return machine
 
     def _call(self, what: str, machine: SimMachine, act: Callable[[], T], limit_s: float) -> T:

@@ -73,7 +73,7 @@ def no_node_states(stack: ExitStack) -> None:
     def hasty(d: Any) -> None:
         settle_observed(d)
         for node in d.nodes:
-            if node.state is NodeState.TERMINATING and node.terminated_at_us:
+            if node.state is NodeState.TERMINATING and node.machine.terminated_at_us:
                 d.set_node(node, state=NodeState.GONE)
 
     rules = (hasty if rule is settle_observed else rule for rule in spotd.planner.planner.RULES)

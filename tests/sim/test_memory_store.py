@@ -185,7 +185,7 @@ def test_a_view_of_a_job_that_nothing_happened_to_is_not_made_anew(store: Memory
     assert after.job is before.job
     assert after.attempts is before.attempts
     store.nodes.record_booted(NODE, NOW)
-    assert view(store).nodes[0].booted_at_us == NOW
+    assert view(store).nodes[0].startup.booted_at_us == NOW
 
 
 def test_failures_of_an_effect_count_again_when_it_is_armed_again(store: MemoryStore) -> None:
@@ -194,14 +194,16 @@ def test_failures_of_an_effect_count_again_when_it_is_armed_again(store: MemoryS
 
     def arm(effect: EffectKind) -> int:
         armed = ChangeNode(NODE, {"effect": effect})
-        return commit(store, view(store), Plan((armed,), (), 0, "armed")).nodes[0].effect_failures
+        return (
+            commit(store, view(store), Plan((armed,), (), 0, "armed")).nodes[0].call.effect_failures
+        )
 
     arm(EffectKind.BOOT)
     store.nodes.record_effect_failed(NODE, EffectKind.BOOT, "no", NOW)
     arm(EffectKind.SURVEY)
-    assert view(store).nodes[0].effect_failures == 0
+    assert view(store).nodes[0].call.effect_failures == 0
     arm(EffectKind.BOOT)
-    assert view(store).nodes[0].effect_failures == 1
+    assert view(store).nodes[0].call.effect_failures == 1
 
 
 def _digest(seed: int) -> str:

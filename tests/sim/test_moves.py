@@ -42,7 +42,9 @@ def test_a_move_loses_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def look(oracles: Oracles) -> None:
         store = oracles._world.store
         nodes = [node for job in store.jobs.rows() for node in store.nodes.of_job(job.id)]
-        codes.extend(n.exit_code for n in nodes if n.leave_reason is LeaveReason.OUTBID)
+        codes.extend(
+            n.training.exit_code for n in nodes if n.departure.leave_reason is LeaveReason.OUTBID
+        )
         judge_end(oracles)
 
     monkeypatch.setattr(SimWorld, "submit", capped)

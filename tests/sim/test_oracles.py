@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from contextlib import nullcontext
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ import tests.sim.oracles
 from providers.base import CapacityType, LaunchRequest
 from spotd.alert_sinks.base import Alert
 from spotd.domain.events import Event, Severity
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import CheckpointSpec
 from spotd.domain.states import LeaveReason, NodeState
 from spotd.store.events import EventRow
@@ -184,7 +184,7 @@ def test_more_at_once_than_the_breaker_allows_are_no_orphans(
     job_id = world.submit("job", 9, alternatives=(ANYWHERE,), checkpoint=store)
     gone_at_us = world.kernel.now_us
     world.released_us = gone_at_us + word_s * 1_000_000
-    node = replace(new_node(job_id), state=NodeState.GONE, gone_at_us=gone_at_us)
+    node = changed(new_node(job_id), state=NodeState.GONE, gone_at_us=gone_at_us)
     monkeypatch.setattr(world, "node_of", lambda _token: node)
     machines = [_created(world, job_id, number) for number in range(4)]
     cloud = world.clouds["gcp"]
@@ -227,9 +227,9 @@ def test_a_machine_is_judged_by_when_it_was_given_up(
     monkeypatch.setattr(type(machine), "speaks", True)
     machine.mute_us = world.kernel.now_us
     later_us = machine.mute_us + 600 * 1_000_000
-    lost = replace(new_node(job_id), state=NodeState.GONE, leave_reason=LeaveReason.LOST)
+    lost = changed(new_node(job_id), state=NodeState.GONE, leave_reason=LeaveReason.LOST)
     given_up_us = later_us if found else machine.mute_us
-    node = replace(lost, left_at_us=given_up_us, gone_at_us=later_us)
+    node = changed(lost, left_at_us=given_up_us, gone_at_us=later_us)
     with pytest.raises(ViolationError, match=r"D1 .* is ended as lost") if found else nullcontext():
         oracles.clouds._judge_reason(rented, node)
 

@@ -483,13 +483,15 @@ class Stage:
         now_us = self.clock.now_us()
         for node in self.store.nodes.active():
             machine = self.clouds[node.offer.provider].machines.get(node.instance_id)
-            if machine is None or node.state not in FOLLOWED or not node.booted_at_us:
+            if machine is None or node.state not in FOLLOWED or not node.startup.booted_at_us:
                 continue
             if not machine.alive or machine.hung:
-                if not node.link_down_at_us:
+                if not node.agent.link_down_at_us:
                     self.store.nodes.record_link(node.id, now_us)
                 continue
-            fresh = enumerate(machine.journal[node.journal_seq :], start=node.journal_seq + 1)
+            fresh = enumerate(
+                machine.journal[node.agent.journal_seq :], start=node.agent.journal_seq + 1
+            )
             lines = [JournalEntry(seq, now_us, node.generation, k, d) for seq, (k, d) in fresh]
             self.store.journal.record([JournalBatch(node.id, tuple(lines), now_us)])
         self.listening.listened()

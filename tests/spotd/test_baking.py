@@ -24,7 +24,7 @@ def bakery(quick_folder: Path) -> Iterator[Bakery]:
 
 
 def cleaned(bakery: Bakery) -> bool:
-    return any(node.cleaned_at_us for node in bakery.nodes("j1"))
+    return any(node.bake.cleaned_at_us for node in bakery.nodes("j1"))
 
 
 def begun(bakery: Bakery) -> bool:
@@ -51,7 +51,7 @@ def test_a_bake_ends_in_an_image_that_is_on_record(bakery: Bakery) -> None:
     assert made.image.tags["spotd-baked"] == "torch"
     assert bakery.alive() == []
     assert bakery.link.cleans == 1
-    assert bakery.store.nodes.of_job("j1")[0].leave_reason is LeaveReason.DONE
+    assert bakery.store.nodes.of_job("j1")[0].departure.leave_reason is LeaveReason.DONE
     assert bakery.job().head is None, "nothing is saved, so nothing is claimed"
 
 

@@ -51,7 +51,7 @@ def test_the_only_offer_is_asked_for_again_when_it_has_cooled(
     # Its timer alone is to wake it: nothing is observed from here on.
     stage.run(lambda s: "the only offer that fits is out" in last_reason(s))
     (gone,) = stage.nodes("j1")
-    back_us = max(gone.left_at_us, gone.gone_at_us) + int(BASE_S[code] * S)
+    back_us = max(gone.departure.left_at_us, gone.machine.gone_at_us) + int(BASE_S[code] * S)
     assert f"s more after {code}" in last_reason(stage)
     assert stage.job().wake_at_us == back_us
     passes = stage.passes
@@ -83,8 +83,10 @@ def test_another_offer_has_its_turn_before_one_that_did_not_boot(stage: Stage) -
         stage.run(lambda s, n=count: s.nodes("j1")[n - 1].instance_id)
         stage.machine(stage.nodes("j1")[-1]).hung = True
     nodes = stage.nodes("j1")
-    assert {n.leave_reason for n in nodes[:-1]} == {LeaveReason.BOOT_TIMEOUT}
+    assert {n.departure.leave_reason for n in nodes[:-1]} == {LeaveReason.BOOT_TIMEOUT}
     zones = [n.offer.zone for n in nodes]
     assert zones == ["aws-1a", "gcp-1a", "gcp-1b"] * 2
-    rounds = [b.requested_at_us - a.left_at_us for a, b in zip(nodes, nodes[3:], strict=False)]
+    rounds = [
+        b.requested_at_us - a.departure.left_at_us for a, b in zip(nodes, nodes[3:], strict=False)
+    ]
     assert min(rounds) >= BOOT_TIMEOUTS * wait_s * S

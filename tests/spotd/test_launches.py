@@ -58,13 +58,13 @@ def test_a_refused_retry_does_not_unmake_the_machine_of_the_first_call(
     assert _segments(stage, _first_on_aws(stage)) == ["unknown"], "until we know, it counts"
     stage.run(lambda s: _first_on_aws(s).state is NodeState.GONE)
     node = _first_on_aws(stage)
-    assert (node.instance_id, node.leave_reason) == ("i-aws-1", LeaveReason.CAPACITY)
+    assert (node.instance_id, node.departure.leave_reason) == ("i-aws-1", LeaveReason.CAPACITY)
     assert _segments(stage, node) == ["closed"]
     stage.goal = 0
     stage.run(_over)
     assert stage.alive() == []
     used = stage.nodes("j1")[1]
-    assert (used.offer.provider, used.leave_reason) == ("gcp", LeaveReason.DONE)
+    assert (used.offer.provider, used.departure.leave_reason) == ("gcp", LeaveReason.DONE)
     assert stage.creates(node) == 1
 
 
@@ -74,7 +74,7 @@ def test_a_refused_retry_of_which_nothing_came_costs_nothing(stage: Stage) -> No
     stage.run(_over)
     node = _first_on_aws(stage)
     assert (stage.creates(node), _segments(stage, node)) == (0, ["void"])
-    assert node.leave_reason is LeaveReason.CAPACITY
+    assert node.departure.leave_reason is LeaveReason.CAPACITY
     assert stage.job().outcome is Outcome.SUCCEEDED
 
 
@@ -99,7 +99,10 @@ def test_a_create_that_was_accepted_and_failed_is_one_refusal_in_the_vendors_wor
     machine.ended_at_us = stage.clock.now_us()  # listed for an hour more
     stage.run(lambda s: _first_on_aws(s).state is NodeState.GONE)
     node = _first_on_aws(stage)
-    assert (node.leave_reason, node.leave_text) == (LeaveReason.CAPACITY, said["error"])
+    assert (node.departure.leave_reason, node.departure.leave_text) == (
+        LeaveReason.CAPACITY,
+        said["error"],
+    )
     (refusal,) = stage.store.market.load(stage.clock.now_us()).refusals
     assert refusal.code == "CapacityError"
 
@@ -162,7 +165,7 @@ def test_a_create_that_was_never_sent_is_void(stage: Stage) -> None:
     stage.run(lambda s: s.nodes("j1", NodeState.RUNNING), limit_s=30.0)
     node = _first_on_aws(stage)
     assert node.state is NodeState.GONE
-    assert "put [providers.aws] back" in node.leave_text
+    assert "put [providers.aws] back" in node.departure.leave_text
     assert _segments(stage, node) == ["void"]
 
 

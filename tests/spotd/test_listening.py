@@ -105,7 +105,7 @@ def test_without_its_network_the_daemon_gives_nobody_up_and_says_so_once(
     play(stage, AWAY_S)
     (kept,) = stage.nodes("j1")
     assert kept.state is R
-    assert "its cloud does not answer" in kept.leave_text
+    assert "its cloud does not answer" in kept.departure.leave_text
     assert told(stage, "unheard") == 1
     reasons = [row.event.text for row in stage.store.events.rows("j1") if row.event.kind == "pass"]
     assert "its cloud does not answer" in reasons[-1]
@@ -119,7 +119,7 @@ def test_without_its_network_the_daemon_gives_nobody_up_and_says_so_once(
     machine.hung = False
     play(stage, 60.0)
     (kept,) = stage.nodes("j1")
-    assert (kept.state, kept.leave_text) == (R, ""), stage.told()
+    assert (kept.state, kept.departure.leave_text) == (R, ""), stage.told()
     assert told(stage, "unheard") == 1
 
 
@@ -128,7 +128,7 @@ def test_a_machine_that_its_cloud_lists_and_nobody_hears_is_replaced(stage: Stag
     stage.machine(node).hung = True
     play(stage, SILENT_S)
     assert stage.nodes("j1", R), stage.told()
-    stage.run(lambda s: s.nodes("j1")[0].leave_reason is LeaveReason.LOST, limit_s=30.0)
+    stage.run(lambda s: s.nodes("j1")[0].departure.leave_reason is LeaveReason.LOST, limit_s=30.0)
     stage.run(lambda s: [n for n in s.nodes("j1", R) if n.generation == 2])
 
 
@@ -141,7 +141,7 @@ def unread_for_hours(stage: Stage) -> Callable[[], None]:
         raise ObjectStoreError("access denied")
 
     stage.world = replace(world, open_store=cut)
-    stage.run(lambda s: s.nodes("j1")[0].exit_code == 0)
+    stage.run(lambda s: s.nodes("j1")[0].training.exit_code == 0)
     play(stage, HEAD_PATIENCE_S - 10.0)
     assert stage.nodes("j1", R), "it is waited for"
     stage.run(lambda s: s.nodes("j1")[0].state is G, limit_s=30.0)
@@ -149,7 +149,9 @@ def unread_for_hours(stage: Stage) -> Callable[[], None]:
         stage.clock.sleep(3600.0)
         play(stage, 20.0)
     (gone,) = stage.nodes("j1")
-    assert (gone.state, gone.leave_reason) == (G, LeaveReason.DONE), "nothing else is rented"
+    assert (gone.state, gone.departure.leave_reason) == (G, LeaveReason.DONE), (
+        "nothing else is rented"
+    )
     assert not stage.alive()
     (told,) = [r.event for r in stage.store.events.rows("j1") if r.event.kind == "unconfirmed"]
     assert told.alert
@@ -226,12 +228,12 @@ def started(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A machine that took its start, and of which nothing was heard since."""
     stage.goal = None
     stage.submit()
-    stage.run(lambda s: any(n.hello_at_us for n in s.nodes("j1")))
+    stage.run(lambda s: any(n.startup.hello_at_us for n in s.nodes("j1")))
     monkeypatch.setattr(stage, "follow", stage.listening.listened)
-    stage.run(lambda s: s.nodes("j1")[0].started_at_us)
+    stage.run(lambda s: s.nodes("j1")[0].startup.started_at_us)
     monkeypatch.undo()
     (node,) = stage.nodes("j1")
-    assert not node.ready_at_us
+    assert not node.startup.ready_at_us
     return node
 
 
@@ -264,7 +266,7 @@ def test_a_machine_in_setup_outlives_the_absence_of_our_network(
     stage.clouds["aws"].fail("list", *[UnknownOutcome("no route to host")] * 10_000)
     stage.machine(node).hung = True  # as we see it
     play(stage, 300.0)
-    assert stage.nodes("j1")[0].leave_reason is None
+    assert stage.nodes("j1")[0].departure.leave_reason is None
     stage.clouds["aws"].before.clear()
     play(stage, 15.0)  # all is back but its link
     stage.machine(node).hung = False
@@ -281,7 +283,7 @@ def test_a_machine_in_setup_that_stays_silent_when_our_network_is_back_is_replac
     stage.machine(node).hung = True
     play(stage, 300.0)
     stage.clouds["aws"].before.clear()
-    stage.run(lambda s: s.nodes("j1")[0].leave_reason is LeaveReason.LOST, limit_s=60.0)
+    stage.run(lambda s: s.nodes("j1")[0].departure.leave_reason is LeaveReason.LOST, limit_s=60.0)
 
 
 # --- a listing that is not complete
@@ -313,7 +315,7 @@ def test_a_machine_that_is_silent_and_missing_is_replaced_within_90_s(
     monkeypatch.setattr(stage.clouds["aws"], "_shown", lambda machine: not machine.hung)
     stage.machine(node).hung = True
     stage.run(lambda s: len(s.nodes("j1")) == 2, limit_s=90.0)
-    assert stage.nodes("j1")[0].leave_reason is LeaveReason.LOST
+    assert stage.nodes("j1")[0].departure.leave_reason is LeaveReason.LOST
 
 
 def test_a_machine_that_was_cut_off_and_missed_for_a_moment_trains_on(

@@ -24,10 +24,12 @@ def test_max_cost_holds_when_the_price_rises(stage: Stage) -> None:
     raised_us = stage.clock.now_us()
     stage.store.market.record_offers("aws", [dear], raised_us)
     passes = stage.passes
-    stage.run(lambda s: s.nodes("j1")[0].drained_at_us)
+    stage.run(lambda s: s.nodes("j1")[0].departure.drained_at_us)
     assert stage.passes <= passes + 2, "the news, and the timer that was set then"
     (node,) = stage.nodes("j1")
-    spent = (raised_us - node.launched_at_us) + 4 * (node.drained_at_us - raised_us)
+    spent = (raised_us - node.machine.launched_at_us) + 4 * (
+        node.departure.drained_at_us - raised_us
+    )
     tick = 4 * TICK_S * S
     assert 60 * S <= spent <= 60 * S + 2 * tick, "a dollar a second, then four"
     stage.run(lambda s: s.over("j1"))

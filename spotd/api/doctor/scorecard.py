@@ -59,7 +59,9 @@ def _checkpoints(store: Store, jobs: Sequence[Job], market: Market, now_us: int)
     late, training = [], 0
     for job in jobs:
         nodes = [n for n in store.nodes.of_job(job.id) if n.chosen and n.state is NodeState.RUNNING]
-        started_us = min((n.first_step_at_us for n in nodes if n.first_step_at_us), default=0)
+        started_us = min(
+            (n.training.first_step_at_us for n in nodes if n.training.first_step_at_us), default=0
+        )
         if not started_us:
             continue
         training += 1

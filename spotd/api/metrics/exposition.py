@@ -317,13 +317,17 @@ def _add_jobs(
         labels = job.name, job.spec.project
         page.add("spotd_jobs", 1, phase(job, nodes_by_job[job.id]), labels[1])
         page.add("spotd_job_cost_usd", cost[job.id] / 1e6, *labels)
-        steps = [n.last_step for n in nodes_by_job[job.id] if n.generation == job.generation]
+        steps = [
+            n.training.last_step for n in nodes_by_job[job.id] if n.generation == job.generation
+        ]
         page.add("spotd_job_step", max([job.head.step if job.head else 0, *steps]), *labels)
         training = [
-            n for n in nodes_by_job[job.id] if n.state is NodeState.RUNNING and n.first_step_at_us
+            n
+            for n in nodes_by_job[job.id]
+            if n.state is NodeState.RUNNING and n.training.first_step_at_us
         ]
         if training and keeps(job.spec.checkpoint):
-            started_us = max(n.first_step_at_us for n in training)
+            started_us = max(n.training.first_step_at_us for n in training)
             last_us = max(records.saved_at_us.get(job.id, 0), started_us)
             page.add("spotd_job_unsaved_seconds", max(0, now_us - last_us) / S, *labels)
         use = use_of(list(records.usage.get(job.id, ())))

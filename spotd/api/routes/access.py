@@ -65,10 +65,10 @@ def _address(call: ApiRequest, job: Job, node: Node) -> dict[str, Any]:
         "job": job.name,
         "node_id": node.id,
         "generation": node.generation,
-        "host": node.host,
-        "port": node.port or 22,
-        "user": node.ssh_user,
-        "host_public_key": node.host_public_key or host_key(keys, node.token).public,
+        "host": node.address.host,
+        "port": node.address.port or 22,
+        "user": node.address.ssh_user,
+        "host_public_key": node.address.host_public_key or host_key(keys, node.token).public,
         "local": node.offer.local,
         "jump": None
         if jump is None
@@ -78,4 +78,4 @@ def _address(call: ApiRequest, job: Job, node: Node) -> dict[str, Any]:
 
 def _reachable(node: Node) -> bool:
     ended = node.state in (NodeState.TERMINATING, NodeState.GONE)
-    return bool(node.host and node.ssh_user) and not ended
+    return bool(node.address.host and node.address.ssh_user) and not ended

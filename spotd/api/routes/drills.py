@@ -100,7 +100,7 @@ def _terms(call: ApiRequest, job: Job, kind: DrillKind, within_s: float) -> dict
     return {
         "what": SAYS[kind],
         "node": node.id if node else "",
-        "step": node.last_step if node else 0,
+        "step": node.training.last_step if node else 0,
         "within_s": within_s,
         "most_usd": usd(cost_microusd(view, market, kind, within_s, now_us)),
     }

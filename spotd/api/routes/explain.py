@@ -83,7 +83,7 @@ def _console(call: ApiRequest, view: View) -> list[str]:
     Kept for a day, until a machine of the job trains.
     """
     row = call.context.store.events.last(view.job.id, "console")
-    since_us = max((node.first_step_at_us for node in view.nodes), default=0)
+    since_us = max((node.training.first_step_at_us for node in view.nodes), default=0)
     if row is None or row.at_us < max(since_us, call.now_us - CONSOLE_US):
         return []
     lines = row.event.data.get("lines")

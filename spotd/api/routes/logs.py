@@ -84,7 +84,7 @@ def read_logs(call: ApiRequest) -> tuple[dict[str, Any], bool]:
     if tail_bytes and not cursor:
         cursor = _tail_cursor(streams, tail_bytes)
     finished = job.outcome is not None and not any(
-        node.state is not NodeState.GONE and not node.kept_until_us
+        node.state is not NodeState.GONE and not node.departure.kept_until_us
         for node in context.store.nodes.of_job(job.id)
     )
     chunks, more = _collect(context.objects, job.id, streams, cursor, finished=finished)

@@ -37,9 +37,9 @@ def evictions(nodes: Sequence[Node], asked_us: Mapping[str, int]) -> list[dict[s
         notice_us = min(notice_times)
         later_times = (
             asked_us.get(node.id, 0),
-            node.released_at_us,
-            node.exited_at_us,
-            node.gone_at_us,
+            node.training.released_at_us,
+            node.training.exited_at_us,
+            node.machine.gone_at_us,
         )
         times = [notice_us, *(at_us if at_us >= notice_us else 0 for at_us in later_times)]
         node_fields = {"node_id": node.id, "generation": node.generation, "rank": node.rank}

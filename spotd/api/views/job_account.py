@@ -153,7 +153,7 @@ def account_of(
 
 
 def _machine(node: Node, segments: Sequence[SegmentRow], now_us: int) -> Machine:
-    hedge_lost = node.leave_reason is LeaveReason.HEDGE_LOST
+    hedge_lost = node.departure.leave_reason is LeaveReason.HEDGE_LOST
     description = f"{node.offer.instance_type} {node.offer.capacity_type.value}"
     return Machine(
         node.id,
@@ -161,11 +161,11 @@ def _machine(node: Node, segments: Sequence[SegmentRow], now_us: int) -> Machine
         tuple(stretch_of(row, now_us) for row in segments if row.state != "void"),
         gpus=node.offer.accelerator_count,
         rank=node.rank,
-        chosen=not hedge_lost and (node.chosen or bool(node.started_at_us)),
+        chosen=not hedge_lost and (node.chosen or bool(node.startup.started_at_us)),
         hedge_lost=hedge_lost,
-        ready_at_us=node.ready_at_us,
-        claimed_at_us=node.claimed_at_us,
-        ended_at_us=node.released_at_us or node.exited_at_us,
+        ready_at_us=node.startup.ready_at_us,
+        claimed_at_us=node.training.claimed_at_us,
+        ended_at_us=node.training.released_at_us or node.training.exited_at_us,
         details={"what": description, "node": node.id, **_details(node)},
     )
 
@@ -173,7 +173,7 @@ def _machine(node: Node, segments: Sequence[SegmentRow], now_us: int) -> Machine
 def _details(node: Node) -> dict[str, str]:
     """Return the details of a machine that exports have."""
     offer = node.offer
-    taken = node.leave_reason in (LeaveReason.PREEMPTED, LeaveReason.LOST)
+    taken = node.departure.leave_reason in (LeaveReason.PREEMPTED, LeaveReason.LOST)
     return {
         "provider": offer.provider,
         "cloud": offer.cloud,

@@ -53,8 +53,8 @@ def hand_overs(nodes: Sequence[Node], resumed: Mapping[str, ResumePoint]) -> lis
     record.
     """
     leaders: dict[int, Node] = {}
-    for node in sorted(nodes, key=lambda node: node.first_step_at_us):
-        if node.first_step_at_us and node.rank == 0 and not node.moved_at_us:
+    for node in sorted(nodes, key=lambda node: node.training.first_step_at_us):
+        if node.training.first_step_at_us and node.rank == 0 and not node.moved_at_us:
             leaders[node.generation] = node
     ordered = [leaders[number] for number in sorted(leaders)]
     return [_hand_over(old, new, resumed) for old, new in pairwise(ordered)]
@@ -62,21 +62,21 @@ def hand_overs(nodes: Sequence[Node], resumed: Mapping[str, ResumePoint]) -> lis
 
 def _hand_over(old: Node, new: Node, resumed: Mapping[str, ResumePoint]) -> dict[str, Any]:
     notice_times = [notice.heard_at_us for notice in old.notices if notice.takes_machine]
-    begin_us = min(notice_times) if notice_times else old.heard_at_us
-    detected_us = min(notice_times) if notice_times else old.left_at_us
+    begin_us = min(notice_times) if notice_times else old.agent.heard_at_us
+    detected_us = min(notice_times) if notice_times else old.departure.left_at_us
     marks = (
         detected_us,
         new.requested_at_us,
-        new.launched_at_us,
-        new.hello_at_us,
-        new.ready_at_us,
-        new.claimed_at_us,
-        new.first_step_at_us,
+        new.machine.launched_at_us,
+        new.startup.hello_at_us,
+        new.startup.ready_at_us,
+        new.training.claimed_at_us,
+        new.training.first_step_at_us,
     )
     parts, at_us = {}, begin_us
     for name, mark_us in zip(PARTS, marks, strict=True):
         # A part that ended before the previous one, or has no recorded time, took 0 s.
-        next_us = max(at_us, min(mark_us, new.first_step_at_us))
+        next_us = max(at_us, min(mark_us, new.training.first_step_at_us))
         parts[name] = round((next_us - at_us) / S, 3)
         at_us = next_us
     point = resumed.get(new.id)
@@ -84,15 +84,15 @@ def _hand_over(old: Node, new: Node, resumed: Mapping[str, ResumePoint]) -> dict
     return {
         "from_generation": old.generation,
         "to_generation": new.generation,
-        "reason": old.leave_reason.value if old.leave_reason else None,
+        "reason": old.departure.leave_reason.value if old.departure.leave_reason else None,
         "noticed": bool(notice_times),
         "began_at": iso(begin_us),
-        "overlap": bool(notice_times) and old.heard_at_us > new.requested_at_us,
+        "overlap": bool(notice_times) and old.agent.heard_at_us > new.requested_at_us,
         "parts": parts,
         "total_s": round((at_us - begin_us) / S, 3),
         "restore_s": point.restore_s if point else None,
         "resumed_step": step,
-        "steps_lost": None if step is None else max(0, old.last_step - step),
+        "steps_lost": None if step is None else max(0, old.training.last_step - step),
     }
 
 

@@ -66,8 +66,8 @@ def recoveries(nodes: Sequence[Node]) -> int:
 
     Pauses and crashes do not count.
     """
-    trained = [node for node in nodes if node.first_step_at_us]
-    taken = {node.generation for node in trained if node.leave_reason in _TAKEN}
+    trained = [node for node in nodes if node.training.first_step_at_us]
+    taken = {node.generation for node in trained if node.departure.leave_reason in _TAKEN}
     return sum(old in taken for old in sorted({node.generation for node in trained})[:-1])
 
 
@@ -81,7 +81,7 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
     """Return the summary of a job, for lists."""
     job, nodes = facts.job, facts.nodes
     head_step = job.head.step if job.head else 0
-    steps = [node.last_step for node in nodes if node.generation == job.generation]
+    steps = [node.training.last_step for node in nodes if node.generation == job.generation]
     return {
         "id": job.id,
         "name": job.name,
@@ -174,9 +174,9 @@ def margin_s(node: Node) -> float | None:
     """
     notices = [notice for notice in node.notices if notice.takes_machine]
     deadlines = [n.deadline_us for n in notices if n.deadline_us is not None]
-    if not deadlines or node.released_at_us < min(n.heard_at_us for n in notices):
+    if not deadlines or node.training.released_at_us < min(n.heard_at_us for n in notices):
         return None
-    return (min(deadlines) - node.released_at_us) / S
+    return (min(deadlines) - node.training.released_at_us) / S
 
 
 def node_data(node: Node) -> dict[str, Any]:
@@ -190,32 +190,32 @@ def node_data(node: Node) -> dict[str, Any]:
         "price_usd_per_h": usd(node.offer.price_microusd_per_h),
         "list_usd_per_h": usd(node.offer.list_microusd_per_h),
         "instance_id": node.instance_id,
-        "host": node.host,
-        "private_host": node.private_host,
-        "port": node.port,
-        "step": node.last_step,
+        "host": node.address.host,
+        "private_host": node.address.private_host,
+        "port": node.address.port,
+        "step": node.training.last_step,
         "requested_at": iso(node.requested_at_us),
-        "launched_at": iso(node.launched_at_us),
-        "booted_at": iso(node.booted_at_us),
-        "hello_at": iso(node.hello_at_us),
-        "ready_at": iso(node.ready_at_us),
-        "claimed_at": iso(node.claimed_at_us),
-        "first_step_at": iso(node.first_step_at_us),
-        "heard_at": iso(node.heard_at_us),
-        "released_at": iso(node.released_at_us),
+        "launched_at": iso(node.machine.launched_at_us),
+        "booted_at": iso(node.startup.booted_at_us),
+        "hello_at": iso(node.startup.hello_at_us),
+        "ready_at": iso(node.startup.ready_at_us),
+        "claimed_at": iso(node.training.claimed_at_us),
+        "first_step_at": iso(node.training.first_step_at_us),
+        "heard_at": iso(node.agent.heard_at_us),
+        "released_at": iso(node.training.released_at_us),
         "margin_s": margin_s(node),
-        "exited_at": iso(node.exited_at_us),
-        "gone_at": iso(node.gone_at_us),
+        "exited_at": iso(node.training.exited_at_us),
+        "gone_at": iso(node.machine.gone_at_us),
         "expires_at": iso(expires_us(node)),
-        "wiped_at": iso(node.wiped_at_us),
-        "wiped": node.wiped_text,
-        "exit_code": node.exit_code,
-        "exit_tail": node.exit_tail,
-        "leave_reason": node.leave_reason.value if node.leave_reason else None,
-        "leave_text": node.leave_text,
-        "launch_error": node.launch_error,
-        "effect": node.effect.value if node.effect else None,
-        "effect_error": node.effect_error,
+        "wiped_at": iso(node.storage.wiped_at_us),
+        "wiped": node.storage.wiped_text,
+        "exit_code": node.training.exit_code,
+        "exit_tail": node.training.exit_tail,
+        "leave_reason": node.departure.leave_reason.value if node.departure.leave_reason else None,
+        "leave_text": node.departure.leave_text,
+        "launch_error": node.machine.launch_error,
+        "effect": node.call.effect.value if node.call.effect else None,
+        "effect_error": node.call.effect_error,
         "notices": [
             {
                 "id": notice.notice_id,

@@ -98,18 +98,24 @@ def unattended_s(way: AccessMethod, lasts_s: float, limit_s: float) -> float:
 
 def renew_us(node: Node) -> int:
     """Return when the node's lease is to be renewed; 0 if it has none or no longer needs it."""
-    done = node.exit_code is not None or node.setup_failed or node.released_at_us
-    if not node.lent_until_us or done or node.state not in _USES:
+    done = (
+        node.training.exit_code is not None
+        or node.training.setup_failed
+        or node.training.released_at_us
+    )
+    if not node.lease.lent_until_us or done or node.state not in _USES:
         return 0
-    return node.lent_at_us + int(RENEW_SHARE * (node.lent_until_us - node.lent_at_us))
+    return node.lease.lent_at_us + int(
+        RENEW_SHARE * (node.lease.lent_until_us - node.lease.lent_at_us)
+    )
 
 
 def lent_late(node: Node, now_us: int) -> bool:
     """Return whether a renewal is so late that a person has to know."""
-    half_us = int(LATE_SHARE * (node.lent_until_us - node.lent_at_us))
-    return renew_us(node) > 0 and now_us >= node.lent_at_us + half_us
+    half_us = int(LATE_SHARE * (node.lease.lent_until_us - node.lease.lent_at_us))
+    return renew_us(node) > 0 and now_us >= node.lease.lent_at_us + half_us
 
 
 def left_h(node: Node, now_us: int) -> float:
     """Hours for which the node can still save."""
-    return max(0.0, (node.lent_until_us - now_us) / S / 3600)
+    return max(0.0, (node.lease.lent_until_us - now_us) / S / 3600)

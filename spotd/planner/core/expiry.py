@@ -41,22 +41,22 @@ def expiry_tags(node: Node) -> Mapping[str, str]:
     They come from committed values, so that a retry is the same request whatever the configuration
     says then.
     """
-    if not node.expires_at_us:
+    if not node.lease.expires_at_us:
         return {}
-    unattended_s = (node.expires_at_us - node.requested_at_us) // S
-    return {EXPIRES_TAG: str(node.expires_at_us // S), UNATTENDED_TAG: str(unattended_s)}
+    unattended_s = (node.lease.expires_at_us - node.requested_at_us) // S
+    return {EXPIRES_TAG: str(node.lease.expires_at_us // S), UNATTENDED_TAG: str(unattended_s)}
 
 
 def life_limit_s(node: Node) -> int:
     """The cloud's own limit, for clouds that have one; from what is committed, as above."""
-    if not node.expires_at_us:
+    if not node.lease.expires_at_us:
         return 0
-    return max(LIFE_LIMIT_S, 2 * ((node.expires_at_us - node.requested_at_us) // S))
+    return max(LIFE_LIMIT_S, 2 * ((node.lease.expires_at_us - node.requested_at_us) // S))
 
 
 def expires_us(node: Node) -> int:
     """Return when spot-reaper may end the machine as far as known; 0 without a tag."""
-    return max(node.expires_at_us, node.renewed_until_us)
+    return max(node.lease.expires_at_us, node.lease.renewed_until_us)
 
 
 def renewal_us(node: Node, timing: Timing, now_us: int) -> int:

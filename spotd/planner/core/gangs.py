@@ -50,7 +50,7 @@ def remaining(view: View, now_us: int) -> list[Node]:
     spec, mine = view.job.spec, crew(view)
     if not shrinks(spec) or not _wanted(view.job):
         return []
-    if any(node.exit_code == EXIT_FINISHED for node in mine):
+    if any(node.training.exit_code == EXIT_FINISHED for node in mine):
         return []
     left = [node for node in mine if _goes_on(node, spec, now_us)]
     return left if len(left) >= spec.elastic.min_nodes else []
@@ -66,13 +66,13 @@ def _goes_on(node: Node, spec: JobSpec, now_us: int) -> bool:
     A gang that drains to move elsewhere drains completely; one that drains to admit new ranks keeps
     its machines.
     """
-    if node.state not in _ALIVE or noticed(node) or node.kept_until_us > now_us:
+    if node.state not in _ALIVE or noticed(node) or node.departure.kept_until_us > now_us:
         return False
     if node.state is NodeState.BOOTING and not node.moved_at_us:
         return False
-    if node.leave_reason in (LeaveReason.OUTBID, LeaveReason.MOVED):
+    if node.departure.leave_reason in (LeaveReason.OUTBID, LeaveReason.MOVED):
         return size_of(node, spec) < spec.num_nodes
-    return node.leave_reason in (None, LeaveReason.PREEMPTED)
+    return node.departure.leave_reason in (None, LeaveReason.PREEMPTED)
 
 
 def noticed(node: Node) -> bool:
@@ -93,7 +93,7 @@ def joining(view: View, now_us: int) -> list[Node]:
     left, coming = remaining(view, now_us), newcomers(view)
     if not left:
         return []
-    ready = [node for node in coming if node.ready_at_us and not noticed(node)]
+    ready = [node for node in coming if node.startup.ready_at_us and not noticed(node)]
     if len(ready) == len(coming) or (ready and now_us >= gathered_us(ready)):
         return ready[: max(view.job.spec.num_nodes - len(left), 0)]
     return []
@@ -101,7 +101,7 @@ def joining(view: View, now_us: int) -> list[Node]:
 
 def gathered_us(ready: list[Node]) -> int:
     """Return until when ready newcomers wait for others."""
-    return min(node.ready_at_us for node in ready) + int(GATHER_S * S)
+    return min(node.startup.ready_at_us for node in ready) + int(GATHER_S * S)
 
 
 def mate_released(node: Node, view: View) -> bool:
@@ -109,7 +109,7 @@ def mate_released(node: Node, view: View) -> bool:
     key = (node.generation, node.candidate)
     gang = [n for n in view.nodes if (n.generation, n.candidate) == key]
     gone = len(gang) < size_of(node, view.job.spec)  # a view has no old nodes that are gone
-    return gone or any(n.exit_code == EXIT_RELEASED for n in gang if n.id != node.id)
+    return gone or any(n.training.exit_code == EXIT_RELEASED for n in gang if n.id != node.id)
 
 
 def scripts_gang(job: Job) -> bool:
@@ -121,5 +121,5 @@ def gang_finished_us(node: Node, view: View) -> int:
     """Return when the last rank of the node's gang exited with 0; 0 while one has not."""
     key = (node.generation, node.candidate)
     gang = [n for n in view.nodes if (n.generation, n.candidate) == key]
-    done = [n.exited_at_us for n in gang if n.exit_code == EXIT_FINISHED]
+    done = [n.training.exited_at_us for n in gang if n.training.exit_code == EXIT_FINISHED]
     return max(done) if len(done) >= size_of(node, view.job.spec) else 0

@@ -61,39 +61,45 @@ def image_told(spec: JobSpec, node: Node) -> str:
     name = baked_of(spec.image_id)
     if not name:
         return ""
-    return f", from image {name}" if node.image_id else f"; no image {name} there: setup runs"
+    return (
+        f", from image {name}" if node.startup.image_id else f"; no image {name} there: setup runs"
+    )
 
 
 def needs_setup(spec: JobSpec, node: Node) -> bool:
     """Return whether `setup` has to run: not if the machine's image contains it."""
-    return bool(spec.bake) or not node.image_setup or node.image_setup != setup_digest(spec)
+    return (
+        bool(spec.bake)
+        or not node.startup.image_setup
+        or node.startup.image_setup != setup_digest(spec)
+    )
 
 
 def setup_done(node: Node) -> bool:
     """Return whether the agent of an image build has ended with nothing left to do."""
-    return node.exit_code == EXIT_FINISHED
+    return node.training.exit_code == EXIT_FINISHED
 
 
 def need_baked(node: Node, now_us: int) -> EffectKind | None:
     """Return the next call of a machine whose `setup` is done, or None."""
-    over = node.imaged_at_us or node.image_error
+    over = node.bake.imaged_at_us or node.bake.image_error
     if over or now_us < _next_us(node):
         return None
     return EffectKind.IMAGE
 
 
 def _next_us(node: Node) -> int:
-    if node.image_asked_at_us:
-        return node.image_asked_at_us + int(ASK_S * S)
+    if node.bake.image_asked_at_us:
+        return node.bake.image_asked_at_us + int(ASK_S * S)
     # After the cleaning, and not in its very microsecond: that would be done when it is armed.
-    return max(node.exited_at_us + int(HEAR_OUT_S * S), node.cleaned_at_us + 1)
+    return max(node.training.exited_at_us + int(HEAR_OUT_S * S), node.bake.cleaned_at_us + 1)
 
 
 def bake(d: PlanBuilder, node: Node) -> None:
     """Clean a machine whose `setup` is done, and wait for its image."""
-    why = node.image_error or _overdue(d, node)
+    why = node.bake.image_error or _overdue(d, node)
     if not why:
-        what = "its image is made" if node.cleaned_at_us else "its disk is cleaned"
+        what = "its image is made" if node.bake.cleaned_at_us else "its disk is cleaned"
         d.add_reason(f"setup is done on {place(node)}: {what}")
         d.wake_at(max(_next_us(node), d.now_us + S))
         return
@@ -107,25 +113,27 @@ def _overdue(d: PlanBuilder, node: Node) -> str:
 
     Only failures count, not the time while no daemon was running.
     """
-    failing = node.effect is EffectKind.IMAGE and node.effect_failures
-    if not node.cleaned_at_us:
-        if failing and node.effect_failures >= CLEAN_TRIES:
+    failing = node.call.effect is EffectKind.IMAGE and node.call.effect_failures
+    if not node.bake.cleaned_at_us:
+        if failing and node.call.effect_failures >= CLEAN_TRIES:
             return (
                 "whether its disk was cleaned is not known, and a machine that was cleaned lets "
-                f"nobody in any more ({node.effect_error}); bake it again"
+                f"nobody in any more ({node.call.effect_error}); bake it again"
             )
         return ""
-    if d.now_us - node.cleaned_at_us > MAKING_S * S:
+    if d.now_us - node.bake.cleaned_at_us > MAKING_S * S:
         return f"the image was not there after {MAKING_S / 3600:.0f} h"
-    since_us = max(node.image_asked_at_us, node.cleaned_at_us, d.market.listening_since_us)
+    since_us = max(
+        node.bake.image_asked_at_us, node.bake.cleaned_at_us, d.market.listening_since_us
+    )
     if failing and d.now_us - since_us > SILENT_S * S:
-        return f"{node.offer.provider} did not say how far it is: {node.effect_error}"
+        return f"{node.offer.provider} did not say how far it is: {node.call.effect_error}"
     return ""
 
 
 def finish_bake(d: PlanBuilder) -> None:
     """Finish the job successfully when its image exists, whatever became of the machine."""
-    node = next((node for node in d.nodes if node.imaged_at_us), None)
+    node = next((node for node in d.nodes if node.bake.imaged_at_us), None)
     if d.ended or node is None:
         return
     message = f"image {d.job.spec.bake} is there, in {node.offer.provider}/{node.offer.region}"

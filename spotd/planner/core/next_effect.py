@@ -59,7 +59,7 @@ def silent_since_us(node: Node) -> int:
 
     A restart of its agent is not a sign of life: the agent may end as soon as it starts.
     """
-    return node.heard_at_us or node.booted_at_us
+    return node.agent.heard_at_us or node.startup.booted_at_us
 
 
 def hearing_since_us(node: Node, market: Market) -> int:
@@ -77,9 +77,13 @@ def cut_off(node: Node, market: Market, now_us: int) -> bool:
 
 def suspect(node: Node, market: Market, now_us: int) -> bool:
     """Return whether the node's link is down or it has been silent for too long."""
-    if not node.booted_at_us or node.exit_code is not None or node.setup_failed:
+    if (
+        not node.startup.booted_at_us
+        or node.training.exit_code is not None
+        or node.training.setup_failed
+    ):
         return False
-    if node.link_down_at_us:
+    if node.agent.link_down_at_us:
         return True
     since_us = max(silent_since_us(node), hearing_since_us(node, market))
     return now_us - since_us > market.timing.suspect_after_s * S
@@ -88,7 +92,12 @@ def suspect(node: Node, market: Market, now_us: int) -> bool:
 def may_write(node: Node) -> bool:
     """The node has the right to HEAD and has not given it up: a successor must wait for it."""
     writing = node.state in (NodeState.RUNNING, NodeState.DRAINING)
-    return node.chosen and writing and not node.released_at_us and node.exit_code is None
+    return (
+        node.chosen
+        and writing
+        and not node.training.released_at_us
+        and node.training.exit_code is None
+    )
 
 
 def predecessors(node: Node, view: View) -> list[Node]:
@@ -118,9 +127,9 @@ def release_deadline_us(node: Node, view: View, now_us: int) -> int:
     if deadlines:
         return min(deadlines)
     spec = view.job.spec
-    started_us = node.drained_at_us or now_us
-    if node.leave_reason in TRAINS_ON:
-        started_us = node.told_release_at_us or now_us + int(spec.setup_timeout_s * S)
+    started_us = node.departure.drained_at_us or now_us
+    if node.departure.leave_reason in TRAINS_ON:
+        started_us = node.agent.told_release_at_us or now_us + int(spec.setup_timeout_s * S)
     return started_us + int(spec.stop_grace_s * S)
 
 
@@ -131,7 +140,7 @@ def _takers(notices: Iterable[NoticeRecord]) -> list[NoticeRecord]:
 def replacement_ready(node: Node, view: View) -> bool:
     """Return whether every rank of a newer chosen gang is ready to claim HEAD."""
     newer = [n for n in view.nodes if n.generation > node.generation and n.chosen]
-    ready = [n for n in newer if n.state is NodeState.BOOTING and n.ready_at_us]
+    ready = [n for n in newer if n.state is NodeState.BOOTING and n.startup.ready_at_us]
     return len(ready) >= view.job.spec.num_nodes
 
 
@@ -143,7 +152,7 @@ def need(node: Node, view: View, market: Market, now_us: int) -> EffectKind | No
         return need_baked(node, now_us)
     match node.state:
         case NodeState.LAUNCHING:
-            launched = node.instance_id or node.launch_error
+            launched = node.instance_id or node.machine.launch_error
             return None if launched else EffectKind.LAUNCH
         case NodeState.BOOTING:
             return _need_booting(node, view, market, now_us)
@@ -166,8 +175,8 @@ def may_have_finished(node: Node, view: View) -> bool:
     head = view.job.head
     if head is None or head.final or not head.released or head.generation != node.generation:
         return False
-    crashed = node.exit_code not in (None, EXIT_FINISHED, EXIT_RELEASED)
-    return crashed and head.read_at_us < max(node.exited_at_us, head.seen_at_us)
+    crashed = node.training.exit_code not in (None, EXIT_FINISHED, EXIT_RELEASED)
+    return crashed and head.read_at_us < max(node.training.exited_at_us, head.seen_at_us)
 
 
 def end_unread(node: Node, view: View) -> bool:
@@ -181,9 +190,14 @@ def end_unread(node: Node, view: View) -> bool:
         return False
     if may_have_finished(node, view):
         return True
-    if node.exit_code != EXIT_FINISHED or not node.chosen or node.rank or scripts_gang(job):
+    if (
+        node.training.exit_code != EXIT_FINISHED
+        or not node.chosen
+        or node.rank
+        or scripts_gang(job)
+    ):
         return False
-    return head is None or (not head.final and head.read_at_us < node.exited_at_us)
+    return head is None or (not head.final and head.read_at_us < node.training.exited_at_us)
 
 
 def alive_at_us(node: Node, view: View, market: Market) -> int:
@@ -193,7 +207,7 @@ def alive_at_us(node: Node, view: View, market: Market) -> int:
     Before the daemon could receive from it, it counts as alive.
     """
     head, silent_us = view.job.head, max(silent_since_us(node), hearing_since_us(node, market))
-    if head is None or head.generation != node.generation or head.step <= node.last_step:
+    if head is None or head.generation != node.generation or head.step <= node.training.last_step:
         return silent_us
     return max(silent_us, head.seen_at_us)
 
@@ -209,7 +223,7 @@ def lost_at_us(node: Node, view: View, market: Market) -> int:
     After its last check of HEAD, and after its cloud was unavailable, it has the rest of its time
     to respond: what prevented us from checking may have prevented its delivery.
     """
-    looked_us = _head_read_at_us(view) if node.claimed_at_us else 0
+    looked_us = _head_read_at_us(view) if node.training.claimed_at_us else 0
     asked_us = max(looked_us, market.answering_since_us.get(node.offer.provider, 0))
     rest_us = int((1 - LAST_LOOK) * market.timing.lost_after_s * S)
     return max(last_look_us(node, view, market), asked_us) + rest_us
@@ -218,9 +232,9 @@ def lost_at_us(node: Node, view: View, market: Market) -> int:
 def unanswered(node: Node, view: View, market: Market) -> str:
     """Return which source (cloud or store) has not been re-checked since the last check, or ""."""
     look_us = last_look_us(node, view, market)
-    if node.surveyed_at_us < look_us:
+    if node.machine.surveyed_at_us < look_us:
         return "its cloud"
-    if node.claimed_at_us and _head_read_at_us(view) < look_us:
+    if node.training.claimed_at_us and _head_read_at_us(view) < look_us:
         return "the store of its checkpoints"
     return ""
 
@@ -251,58 +265,60 @@ def _need_contact(node: Node, view: View, market: Market, now_us: int) -> Effect
     timing = market.timing
     if not suspect(node, market, now_us):
         return None
-    look = bool(node.claimed_at_us) and _look_due(node, view, market, now_us)
+    look = bool(node.training.claimed_at_us) and _look_due(node, view, market, now_us)
     # A machine that froze keeps a call for long: the last look does not wait for that.
-    if not look and _in_flight(node, market, EffectKind.BOOT, node.booted_at_us, now_us):
+    if not look and _in_flight(node, market, EffectKind.BOOT, node.startup.booted_at_us, now_us):
         return EffectKind.BOOT
     if _in_flight(node, market, EffectKind.READ_HEAD, _head_read_at_us(view), now_us):
         return EffectKind.READ_HEAD
-    since_us = node.link_down_at_us or silent_since_us(node)
-    asked = node.surveyed_at_us > since_us
-    if not asked or now_us - node.surveyed_at_us >= timing.resurvey_s * S:
+    since_us = node.agent.link_down_at_us or silent_since_us(node)
+    asked = node.machine.surveyed_at_us > since_us
+    if not asked or now_us - node.machine.surveyed_at_us >= timing.resurvey_s * S:
         return EffectKind.SURVEY
-    again = now_us - node.booted_at_us >= timing.suspect_after_s * S
+    again = now_us - node.startup.booted_at_us >= timing.suspect_after_s * S
     if look:
         return EffectKind.READ_HEAD
-    if node.cloud_state == InstanceState.RUNNING and (node.booted_at_us <= since_us or again):
+    if node.machine.cloud_state == InstanceState.RUNNING and (
+        node.startup.booted_at_us <= since_us or again
+    ):
         return EffectKind.BOOT
     return None
 
 
 def _armed(node: Node, market: Market, kind: EffectKind) -> bool:
     """Return whether the last armed call is of this kind, by a daemon that has not died since."""
-    return node.effect is kind and node.effect_armed_at_us >= max(market.started_at_us, 1)
+    return node.call.effect is kind and node.call.effect_armed_at_us >= max(market.started_at_us, 1)
 
 
 def _in_flight(node: Node, market: Market, kind: EffectKind, done_at_us: int, now_us: int) -> bool:
     """Return whether the outcome of the last call, of this kind, is still unknown."""
-    over_us = max(done_at_us, node.effect_failed_at_us)
-    recent = node.effect_armed_at_us > over_us and now_us < node.effect_due_at_us
+    over_us = max(done_at_us, node.call.effect_failed_at_us)
+    recent = node.call.effect_armed_at_us > over_us and now_us < node.call.effect_due_at_us
     return recent and _armed(node, market, kind)
 
 
 def _need_booting(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
-    if not node.host:
+    if not node.address.host:
         return EffectKind.SURVEY
-    if not node.booted_at_us:
-        if _in_flight(node, market, EffectKind.BOOT, node.booted_at_us, now_us):
+    if not node.startup.booted_at_us:
+        if _in_flight(node, market, EffectKind.BOOT, node.startup.booted_at_us, now_us):
             return EffectKind.BOOT
         # Its cloud may still say that nothing comes of it.
         look_us = look_at_us(node, market)
         return EffectKind.SURVEY if 0 < look_us <= now_us else EffectKind.BOOT
-    if node.exit_code == EXIT_FINISHED:
+    if node.training.exit_code == EXIT_FINISHED:
         return _need_finished(node, view, market, now_us)
     start = EffectKind.START if _start_wanted(node, view, now_us) else None
-    if start and _in_flight(node, market, start, node.started_at_us, now_us):
+    if start and _in_flight(node, market, start, node.startup.started_at_us, now_us):
         return start  # it may ship packages for long
     return _need_contact(node, view, market, now_us) or start
 
 
 def look_at_us(node: Node, market: Market) -> int:
     """Return when to ask the cloud again about a pending launch; 0 for a running machine."""
-    if node.cloud_state != InstanceState.PENDING:
+    if node.machine.cloud_state != InstanceState.PENDING:
         return 0
-    return node.surveyed_at_us + int(market.timing.resurvey_s * S)
+    return node.machine.surveyed_at_us + int(market.timing.resurvey_s * S)
 
 
 def _start_wanted(node: Node, view: View, now_us: int) -> bool:
@@ -310,14 +326,14 @@ def _start_wanted(node: Node, view: View, now_us: int) -> bool:
 
     A machine that is to join a gang is started without a rank: it prepares and waits.
     """
-    if not node.hello_at_us or node.claimed_at_us:
+    if not node.startup.hello_at_us or node.training.claimed_at_us:
         return False
     if not node.chosen:
         joins = node in newcomers(view) and bool(remaining(view, now_us))
-        return joins and not node.started_at_us
+        return joins and not node.startup.started_at_us
     claim, _ = claim_for(node, view, now_us)
-    advanced = claim == CLAIM_NOW and node.started_claim == CLAIM_AFTER_RELEASE
-    return not node.started_at_us or (advanced and not _released_itself(node, view))
+    advanced = claim == CLAIM_NOW and node.startup.started_claim == CLAIM_AFTER_RELEASE
+    return not node.startup.started_at_us or (advanced and not _released_itself(node, view))
 
 
 def _released_itself(node: Node, view: View) -> bool:
@@ -327,7 +343,7 @@ def _released_itself(node: Node, view: View) -> bool:
 
 
 def _need_running(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
-    if node.exit_code == EXIT_FINISHED:
+    if node.training.exit_code == EXIT_FINISHED:
         return _need_finished(node, view, market, now_us)
     contact = _need_contact(node, view, market, now_us)
     if node.rank and view.job.spec.checkpoint.engine != "none":
@@ -336,21 +352,23 @@ def _need_running(node: Node, view: View, market: Market, now_us: int) -> Effect
     if contact is None and yields_us and head and max(yields_us, head.read_at_us) < head.seen_at_us:
         return EffectKind.READ_HEAD  # saved for who gets its machines: by its own word as yet
     wanted_us = view.job.save_wanted_at_us
-    if contact is None and wanted_us > max(node.told_save_at_us, node.first_step_at_us):
+    if contact is None and wanted_us > max(
+        node.agent.told_save_at_us, node.training.first_step_at_us
+    ):
         return EffectKind.SAVE
     return contact
 
 
 def _need_draining(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
-    if node.exit_code == EXIT_FINISHED:
+    if node.training.exit_code == EXIT_FINISHED:
         return _need_finished(node, view, market, now_us)
     contact = _need_contact(node, view, market, now_us)
-    if contact is None and node.exit_code is None and not node.released_at_us:
-        if node.leave_reason not in TRAINS_ON and not node.told_drain_at_us:
+    if contact is None and node.training.exit_code is None and not node.training.released_at_us:
+        if node.departure.leave_reason not in TRAINS_ON and not node.agent.told_drain_at_us:
             return EffectKind.DRAIN
         ready = replacement_ready(node, view) or mate_released(node, view)
         ready = ready or (node.chosen and bool(joining(view, now_us)))
-        if not node.told_release_at_us and ready:
+        if not node.agent.told_release_at_us and ready:
             return EffectKind.RELEASE
     return contact
 
@@ -366,45 +384,49 @@ def _need_finished(node: Node, view: View, market: Market, now_us: int) -> Effec
         return None
     read_at_us = head.read_at_us if head else 0
     if not scripts_gang(view.job):
-        return EffectKind.READ_HEAD if read_at_us < node.exited_at_us else None
+        return EffectKind.READ_HEAD if read_at_us < node.training.exited_at_us else None
     ended_us = gang_finished_us(node, view)
     if node.rank or not ended_us:
         return None
-    if node.told_save_at_us <= ended_us:
+    if node.agent.told_save_at_us <= ended_us:
         return EffectKind.SAVE
     # The agent moves HEAD after it has answered, and says so when it has.
-    news_us = max(node.told_save_at_us, head.seen_at_us if head else 0)
+    news_us = max(node.agent.told_save_at_us, head.seen_at_us if head else 0)
     late = now_us - read_at_us >= market.timing.resurvey_s * S
     return EffectKind.READ_HEAD if read_at_us < news_us or late else None
 
 
 def _need_terminating(node: Node, market: Market, now_us: int) -> EffectKind | None:
     if not node.instance_id:
-        if node.gone_at_us:
+        if node.machine.gone_at_us:
             return None
         # Paced by its own calls: listings that others ask for never say that it is absent.
-        asked_us = node.effect_armed_at_us if node.effect is EffectKind.RESOLVE else 0
+        asked_us = node.call.effect_armed_at_us if node.call.effect is EffectKind.RESOLVE else 0
         return EffectKind.RESOLVE if now_us - asked_us >= market.timing.resurvey_s * S else None
-    if not node.terminated_at_us:
+    if not node.machine.terminated_at_us:
         return EffectKind.TERMINATE
-    if now_us - node.terminated_at_us >= market.timing.reterminate_s * S:
+    if now_us - node.machine.terminated_at_us >= market.timing.reterminate_s * S:
         return EffectKind.TERMINATE
-    last_us = max(node.surveyed_at_us, node.terminated_at_us)
+    last_us = max(node.machine.surveyed_at_us, node.machine.terminated_at_us)
     # The first look comes soon: most clouds list a terminated machine as such at once.
-    wait_s = market.timing.resurvey_s if node.surveyed_at_us > node.terminated_at_us else 0.5
+    wait_s = (
+        market.timing.resurvey_s
+        if node.machine.surveyed_at_us > node.machine.terminated_at_us
+        else 0.5
+    )
     return EffectKind.SURVEY if now_us - last_us >= wait_s * S else None
 
 
 def _done_at_us(node: Node, view: View, kind: EffectKind) -> int:
     """Return when a call of this kind last had an outcome; 0 if the outcome ends the need."""
     return {
-        **dict.fromkeys((EffectKind.SURVEY, EffectKind.RESOLVE), node.surveyed_at_us),
-        EffectKind.BOOT: node.booted_at_us,
-        EffectKind.START: node.started_at_us,
-        EffectKind.TERMINATE: node.terminated_at_us,
-        EffectKind.SAVE: node.told_save_at_us,
+        **dict.fromkeys((EffectKind.SURVEY, EffectKind.RESOLVE), node.machine.surveyed_at_us),
+        EffectKind.BOOT: node.startup.booted_at_us,
+        EffectKind.START: node.startup.started_at_us,
+        EffectKind.TERMINATE: node.machine.terminated_at_us,
+        EffectKind.SAVE: node.agent.told_save_at_us,
         EffectKind.READ_HEAD: view.job.head.read_at_us if view.job.head else 0,
-        EffectKind.IMAGE: max(node.cleaned_at_us, node.image_asked_at_us),
+        EffectKind.IMAGE: max(node.bake.cleaned_at_us, node.bake.image_asked_at_us),
     }.get(kind, 0)
 
 
@@ -414,12 +436,12 @@ def due_at_us(node: Node, view: View, market: Market, kind: EffectKind, now_us: 
     That is now, when the call in flight is given up, or when the pause after a failure ends.
     """
     # A cloud is asked about the same machine at most twice a second.
-    free_us = max(now_us, node.surveyed_at_us + S // 2 if kind is EffectKind.SURVEY else 0)
+    free_us = max(now_us, node.machine.surveyed_at_us + S // 2 if kind is EffectKind.SURVEY else 0)
     if not _armed(node, market, kind):
         return free_us
-    if _done_at_us(node, view, kind) >= node.effect_armed_at_us:
+    if _done_at_us(node, view, kind) >= node.call.effect_armed_at_us:
         return free_us
-    if node.effect_failed_at_us >= node.effect_armed_at_us:
-        pause_us = int(effect_backoff_s(node.effect_failures) * S)
-        return max(now_us, node.effect_failed_at_us + pause_us)
-    return max(now_us, node.effect_due_at_us)
+    if node.call.effect_failed_at_us >= node.call.effect_armed_at_us:
+        pause_us = int(effect_backoff_s(node.call.effect_failures) * S)
+        return max(now_us, node.call.effect_failed_at_us + pause_us)
+    return max(now_us, node.call.effect_due_at_us)

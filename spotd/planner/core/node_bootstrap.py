@@ -26,7 +26,7 @@ def agent_config(
     The metadata service is the cloud's own unless the node's environment names another
     (SPOTD_METADATA_BASE, as local machines do).
     """
-    timed = node.expires_at_us > 0
+    timed = node.lease.expires_at_us > 0
     limit_s = life_limit_s(node) if provider.limits_life else 0
     age_s = (now_us - node.requested_at_us) / S
     return AgentConfig(
@@ -36,7 +36,7 @@ def agent_config(
         rank=node.rank,
         token=node.token,
         watcher=provider.watcher,
-        unattended_s=(node.expires_at_us - node.requested_at_us) / S if timed else 0.0,
+        unattended_s=(node.lease.expires_at_us - node.requested_at_us) / S if timed else 0.0,
         left_s=max(0.0, (expires_us(node) - now_us) / S) if timed else 0.0,
         life_s=max(1.0, limit_s - age_s) if limit_s else 0.0,
         power_off=provider.power_off,
@@ -56,9 +56,9 @@ def addresses_of(gang: Collection[Node]) -> tuple[str, ...]:
     """
     ranks = sorted(gang, key=lambda node: node.rank)
     networks = {(node.offer.provider, node.offer.region) for node in ranks}
-    if len(networks) == 1 and all(node.private_host for node in ranks):
-        return tuple(node.private_host for node in ranks)
-    return tuple(node.host for node in ranks)
+    if len(networks) == 1 and all(node.address.private_host for node in ranks):
+        return tuple(node.address.private_host for node in ranks)
+    return tuple(node.address.host for node in ranks)
 
 
 def start_document(

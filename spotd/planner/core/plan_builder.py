@@ -86,13 +86,17 @@ class PlanBuilder:
         reason."""
         if node.state in LEAVING:
             return
-        why = node.leave_reason if keep and node.leave_reason else blamed(node, reason)
+        why = (
+            node.departure.leave_reason
+            if keep and node.departure.leave_reason
+            else blamed(node, reason)
+        )
         self.set_node(
             node,
             state=NodeState.TERMINATING,
             leave_reason=why,
             leave_text=text,
-            left_at_us=node.left_at_us or self.now_us,
+            left_at_us=node.departure.left_at_us or self.now_us,
             terminating_at_us=self.now_us,
         )
         self.event("node_leaving", f"{place(node)} is given back: {text}", node)

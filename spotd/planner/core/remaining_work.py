@@ -60,9 +60,9 @@ def left_s(view: View, speed: float = 1.0) -> float | None:
 
 def unsaved_s(node: Node, view: View, now_us: int) -> float:
     """Return the work in seconds that would be repeated if the machine ended now."""
-    if not node.first_step_at_us:
+    if not node.training.first_step_at_us:
         return 0.0
-    since_us, head = node.first_step_at_us, view.job.head
+    since_us, head = node.training.first_step_at_us, view.job.head
     if head is not None and head.generation == node.generation:
         since_us = max(since_us, head.seen_at_us)
     return max(0, now_us - since_us) / S

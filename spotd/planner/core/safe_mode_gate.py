@@ -22,5 +22,5 @@ def withheld(node: Node, kind: EffectKind) -> bool:
 
     A node that has its start document may still get the order to continue: it is paid for.
     """
-    begins = kind in (EffectKind.BOOT, EffectKind.START) and not node.started_at_us
+    begins = kind in (EffectKind.BOOT, EffectKind.START) and not node.startup.started_at_us
     return begins or kind is EffectKind.LAUNCH

@@ -79,13 +79,15 @@ def refusal_of(node: Node) -> Refusal | None:
 
     It counts from the decision that the node leaves, and again from when it is gone.
     """
-    if node.leave_reason is None:
+    if node.departure.leave_reason is None:
         return None
-    code = _EXITS.get(node.exit_code or 0) or _CODES.get(node.leave_reason)
+    code = _EXITS.get(node.training.exit_code or 0) or _CODES.get(node.departure.leave_reason)
     if code is None:
         return None
-    gone_at_us = node.gone_at_us if node.state is NodeState.GONE else 0
-    return Refusal(node.offer.key, Scope.OFFER, code, max(node.left_at_us, gone_at_us), node.id)
+    gone_at_us = node.machine.gone_at_us if node.state is NodeState.GONE else 0
+    return Refusal(
+        node.offer.key, Scope.OFFER, code, max(node.departure.left_at_us, gone_at_us), node.id
+    )
 
 
 def told_by(nodes: Iterable[Node], market: Market) -> Market:

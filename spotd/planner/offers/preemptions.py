@@ -34,7 +34,7 @@ def interruptions(attempts: Iterable[Attempt], current: Iterable[Node]) -> int:
     `current` are the machines of the newest attempt, whose interruption may be in progress.
     """
     causes = {reason.value for reason in LOSSES}
-    now = any(node.chosen and node.leave_reason in LOSSES for node in current)
+    now = any(node.chosen and node.departure.leave_reason in LOSSES for node in current)
     return sum(1 for attempt in attempts if attempt.cause in causes) + now
 
 

@@ -240,9 +240,9 @@ def _work(
 
 
 def _running(node: Node, restart_s: float, now_us: int) -> RunningGang:
-    since_us = node.launched_at_us or node.requested_at_us
+    since_us = node.machine.launched_at_us or node.requested_at_us
     waited_s = (now_us - node.requested_at_us) / S
-    starting_s = 0.0 if node.first_step_at_us else max(restart_s - waited_s, 0.0)
+    starting_s = 0.0 if node.training.first_step_at_us else max(restart_s - waited_s, 0.0)
     sold_as = node.offer.capacity_type
     capacity = sold_as if sold_as is CapacityType.SPOT else CapacityType.ON_DEMAND
     return RunningGang(pool_of(node.offer), capacity, since_us / S, starting_s)

@@ -285,7 +285,7 @@ def giving(d: PlanBuilder) -> bool:
     have."""
     since_us = d.job.yielded_at_us
     gives = bool(since_us) and any(
-        n.state is NodeState.DRAINING and n.drained_at_us == since_us for n in d.nodes
+        n.state is NodeState.DRAINING and n.departure.drained_at_us == since_us for n in d.nodes
     )
     if gives:
         d.add_reason(f"its machines go to {d.market.line.name_of(d.job.yields_to)}")

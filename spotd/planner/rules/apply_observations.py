@@ -43,12 +43,12 @@ def settle_observed(d: PlanBuilder) -> None:
         if node.state is NodeState.GONE:
             continue
         coming = node.state in (NodeState.LAUNCHING, NodeState.BOOTING)
-        if node.gone_at_us and node.launch_error and coming:
+        if node.machine.gone_at_us and node.machine.launch_error and coming:
             _refused(d, node)
-        elif node.gone_at_us:
+        elif node.machine.gone_at_us:
             _gone(d, node)
-        elif node.state is NodeState.LAUNCHING and node.launch_error:
-            text = f"{node.launch_error}; an earlier request may have made a machine"
+        elif node.state is NodeState.LAUNCHING and node.machine.launch_error:
+            text = f"{node.machine.launch_error}; an earlier request may have made a machine"
             d.terminate(node, LeaveReason.CAPACITY, text)
         elif node.state is NodeState.LAUNCHING and node.instance_id:
             d.set_node(node, state=NodeState.BOOTING)
@@ -63,8 +63,8 @@ def settle_trained(d: PlanBuilder) -> None:
     trained for long.
     """
     for node in d.nodes:
-        if node.state is NodeState.BOOTING and node.chosen and not node.gone_at_us:
-            if node.first_step_at_us:
+        if node.state is NodeState.BOOTING and node.chosen and not node.machine.gone_at_us:
+            if node.training.first_step_at_us:
                 _running(d, node)
             elif _gang_trains(d, node):
                 d.set_node(node, state=NodeState.RUNNING)
@@ -75,20 +75,21 @@ def _running(d: PlanBuilder, node: Node) -> None:
     if node.generation == 1:
         d.event("training", f"training on {place(node)}", node)
         return
-    took = (node.first_step_at_us - taken_on_us(node)) / S
+    took = (node.training.first_step_at_us - taken_on_us(node)) / S
     what = "its gang was made anew" if node.moved_at_us else "the request"
-    text = f"training again on {place(node)} at step {node.last_step}, {took:.1f} s after {what}"
-    d.event("recovered", text, node, alert=True, seconds=took, step=node.last_step)
+    step = node.training.last_step
+    text = f"training again on {place(node)} at step {step}, {took:.1f} s after {what}"
+    d.event("recovered", text, node, alert=True, seconds=took, step=step)
 
 
 def _gang_trains(d: PlanBuilder, node: Node) -> bool:
     """Rank 0 reports its steps for all ranks of our engine: none of them steps without the others.
     A script's ranks each speak for themselves."""
-    if not (node.chosen and node.started_at_us) or d.job.spec.checkpoint.engine == "none":
+    if not (node.chosen and node.startup.started_at_us) or d.job.spec.checkpoint.engine == "none":
         return False
     key = (node.generation, node.candidate, 0)
     first = (n for n in d.nodes if (n.generation, n.candidate, n.rank) == key)
-    return any(rank_0.first_step_at_us for rank_0 in first)
+    return any(rank_0.training.first_step_at_us for rank_0 in first)
 
 
 def _refused(d: PlanBuilder, node: Node) -> None:
@@ -96,29 +97,31 @@ def _refused(d: PlanBuilder, node: Node) -> None:
         node,
         state=NodeState.GONE,
         leave_reason=LeaveReason.CAPACITY,
-        leave_text=node.launch_error,
+        leave_text=node.machine.launch_error,
         left_at_us=d.now_us,
     )
-    d.event("refused", f"{place(node)} was refused: {node.launch_error}", node)
+    d.event("refused", f"{place(node)} was refused: {node.machine.launch_error}", node)
     _obey_rejection(d, node)
 
 
 def _obey_rejection(d: PlanBuilder, node: Node) -> None:
     """A request that the cloud calls wrong is not made again."""
-    if node.launch_error_code == "RejectedError" and d.job.desired is not Desired.CANCEL:
-        text = f"the cloud rejects the request: {node.launch_error}"
+    if node.machine.launch_error_code == "RejectedError" and d.job.desired is not Desired.CANCEL:
+        text = f"the cloud rejects the request: {node.machine.launch_error}"
         d.set_job(stop_text=d.job.stop_text or text)
 
 
 def _gone(d: PlanBuilder, node: Node) -> None:
-    if node.leave_reason is LeaveReason.CAPACITY and all(n.state in LEAVING for n in d.nodes):
+    if node.departure.leave_reason is LeaveReason.CAPACITY and all(
+        n.state in LEAVING for n in d.nodes
+    ):
         _obey_rejection(d, node)  # in doubt until now, and no other cloud took the request
     noticed = any(notice.takes_machine for notice in node.notices)
-    if node.leave_reason is not None:
-        reason, text = node.leave_reason, node.leave_text
+    if node.departure.leave_reason is not None:
+        reason, text = node.departure.leave_reason, node.departure.leave_text
     elif noticed:
         reason, text = LeaveReason.PREEMPTED, "taken away after its notice"
-    elif not node.launched_at_us:
+    elif not node.machine.launched_at_us:
         reason, text = LeaveReason.CAPACITY, "no machine came of the request"
     else:
         reason, text = LeaveReason.LOST, "the cloud no longer has it, and gave no notice"
@@ -129,7 +132,7 @@ def _gone(d: PlanBuilder, node: Node) -> None:
         state=NodeState.GONE,
         leave_reason=reason,
         leave_text=text,
-        left_at_us=node.left_at_us or d.now_us,
+        left_at_us=node.departure.left_at_us or d.now_us,
     )
     if node.state not in LEAVING and node.state is not NodeState.DRAINING:
         trained = node.state is NodeState.RUNNING
@@ -144,13 +147,17 @@ def _gone(d: PlanBuilder, node: Node) -> None:
 def settle_exits(d: PlanBuilder) -> None:
     """A program that ended gives its node back; only its own crash is charged to the job."""
     for node in d.nodes:
-        if node.state in LEAVING or node.exit_code is None:
-            if node.setup_failed and node.state not in LEAVING:
+        if node.state in LEAVING or node.training.exit_code is None:
+            if node.training.setup_failed and node.state not in LEAVING:
                 _setup_failed(d, node)
             continue
-        if node.exit_code == EXIT_RELEASED and node.state is NodeState.DRAINING and _stays(d, node):
+        if (
+            node.training.exit_code == EXIT_RELEASED
+            and node.state is NodeState.DRAINING
+            and _stays(d, node)
+        ):
             continue  # see regrouping.py
-        match node.exit_code:
+        match node.training.exit_code:
             case code if code == EXIT_FINISHED:
                 _finished(d, node)
             case code if code == EXIT_RELEASED and _asked_to_stop(d, node):
@@ -172,19 +179,19 @@ def _stays(d: PlanBuilder, node: Node) -> bool:
 
 def _stopped(d: PlanBuilder, node: Node) -> str:
     """Return the message for a stopped program; whether a script saved anything is unknown."""
-    if not node.released_at_us:
+    if not node.training.released_at_us:
         return "stopped as ordered"
     if not keeps(d.job.spec.checkpoint):
         return "stopped and released"
-    step = d.job.head.step if d.job.head else node.last_step
+    step = d.job.head.step if d.job.head else node.training.last_step
     return f"saved at step {step} and released"
 
 
 def _unfit(node: Node) -> str:
     """Return the last output of a node that never trained: it says what is wrong."""
-    if node.first_step_at_us or not node.exit_tail:
+    if node.training.first_step_at_us or not node.training.exit_tail:
         return "its GPU has failed"
-    return f"not fit to train on: {node.exit_tail}"
+    return f"not fit to train on: {node.training.exit_tail}"
 
 
 def _asked_to_stop(d: PlanBuilder, node: Node) -> bool:
@@ -192,7 +199,7 @@ def _asked_to_stop(d: PlanBuilder, node: Node) -> bool:
 
     A script may exit with 75 by itself again and again; that counts as any other crash.
     """
-    if d.job.spec.checkpoint.engine != "none" or node.released_at_us:
+    if d.job.spec.checkpoint.engine != "none" or node.training.released_at_us:
         return True
     noticed = any(notice.kind.takes_machine for notice in node.notices)
     return noticed or node.state is NodeState.DRAINING
@@ -210,7 +217,7 @@ def _finished(d: PlanBuilder, node: Node) -> None:
         _await_gang(d, node)
     elif node.rank:
         return  # rank 0 answers for its gang
-    elif head is not None and head.read_at_us >= node.exited_at_us:
+    elif head is not None and head.read_at_us >= node.training.exited_at_us:
         charge(d, node, "the program exited 0 without a final checkpoint")
     else:
         _await_head(d, node)
@@ -221,16 +228,15 @@ def _await_head(d: PlanBuilder, node: Node) -> None:
 
     No other machine is requested before: it might only find that everything is done.
     """
-    end_us = node.exited_at_us + int(HEAD_PATIENCE_S * S)
+    end_us = node.training.exited_at_us + int(HEAD_PATIENCE_S * S)
     if d.now_us < end_us:
-        d.add_reason(
-            f"{place(node)} exited {node.exit_code}; waiting for its last checkpoint to be read"
-        )
+        code = node.training.exit_code
+        d.add_reason(f"{place(node)} exited {code}; waiting for its last checkpoint to be read")
         d.wake_at(end_us)
         return
-    error = f" ({node.effect_error})" if node.effect_error else ""
+    error = f" ({node.call.effect_error})" if node.call.effect_error else ""
     patience = f"{HEAD_PATIENCE_S / 60:.0f} min{error}"
-    text = f"exited {node.exit_code}, and HEAD could not be read for {patience}"
+    text = f"exited {node.training.exit_code}, and HEAD could not be read for {patience}"
     words = (
         f"{place(node)} {text}: it is given back, and no other is asked for until HEAD was read; "
         f"let spotd read {d.job.spec.checkpoint.store}, which it tries again and again"
@@ -248,7 +254,7 @@ def _await_gang(d: PlanBuilder, node: Node) -> None:
     if d.now_us < end_us:
         d.wake_at(min(end_us, d.now_us + int(d.market.timing.resurvey_s * S)))
         return
-    error = f" ({node.effect_error})" if node.effect_error else ""
+    error = f" ({node.call.effect_error})" if node.call.effect_error else ""
     charge(d, node, f"all ranks exited 0, but HEAD could not be updated{error}")
 
 
@@ -263,7 +269,7 @@ def _setup_failed(d: PlanBuilder, node: Node) -> None:
         # Others are set up, and train: it is this machine, or this hour.
         d.terminate(node, LeaveReason.BOOT_TIMEOUT, "setup failed; its gang trains on without it")
         return
-    last_line = node.exit_tail.strip().rpartition("\n")[2][:200]
+    last_line = node.training.exit_tail.strip().rpartition("\n")[2][:200]
     why = f" ({last_line})" if last_line else ""
     d.set_job(stop_text=d.job.stop_text or f"setup failed{why}; see `spotctl logs`")
     d.event("setup_failed", f"setup failed on {place(node)}", node, severity=Severity.ERROR)
@@ -282,11 +288,13 @@ def _crashed(d: PlanBuilder, node: Node) -> None:
         _await_head(d, node)
     elif blamed(node, LeaveReason.FAILED) is LeaveReason.DRILL:
         d.terminate(
-            node, LeaveReason.DRILL, f"struck by a drill: exited with code {node.exit_code}"
+            node,
+            LeaveReason.DRILL,
+            f"struck by a drill: exited with code {node.training.exit_code}",
         )
     elif not _broken_by_a_machine(d, node):
-        hung = node.exit_code == EXIT_HUNG
-        how = "hung, and was ended" if hung else f"exited with code {node.exit_code}"
+        hung = node.training.exit_code == EXIT_HUNG
+        how = "hung, and was ended" if hung else f"exited with code {node.training.exit_code}"
         charge(d, node, f"the program {how}")
 
 
@@ -297,23 +305,27 @@ def _broken_by_a_machine(d: PlanBuilder, node: Node) -> bool:
     so, the rank is given back uncharged.
     """
     spec = d.job.spec
-    if spec.num_nodes == 1 or node.exit_code in spec.recover_on_exit_codes or _blamed(d, node):
+    if (
+        spec.num_nodes == 1
+        or node.training.exit_code in spec.recover_on_exit_codes
+        or _blamed(d, node)
+    ):
         return False
     gang = gang_of(d, node)
     left = next((mate for mate in gang if mate.state in LEAVING or taking_away(mate)), None)
     if left is not None or len(gang) < size_of(node, spec):  # a view has no old that are gone
         if _stays(d, node):
             return True
-        reason = left.leave_reason if left is not None else LeaveReason.LOST
+        reason = left.departure.leave_reason if left is not None else LeaveReason.LOST
         rank = f"rank {left.rank}" if left is not None else "another rank"
-        text = f"exited with code {node.exit_code} when {rank} left"
+        text = f"exited with code {node.training.exit_code} when {rank} left"
         d.terminate(node, reason or LeaveReason.PREEMPTED, text, keep=True)
         return True
-    since_us = max(node.exited_at_us, hearing_since_us(node, d.market))
+    since_us = max(node.training.exited_at_us, hearing_since_us(node, d.market))
     end_us = since_us + int(d.market.timing.suspect_after_s * S)
     if d.now_us < end_us:
         d.add_reason(
-            f"{place(node)} exited with code {node.exit_code}; looking for its other ranks"
+            f"{place(node)} exited with code {node.training.exit_code}; looking for its other ranks"
         )
         d.wake_at(end_us)
         return True
@@ -323,7 +335,7 @@ def _broken_by_a_machine(d: PlanBuilder, node: Node) -> bool:
     if _stays(d, node):
         d.add_reason(f"{place(node)} waits to know what became of rank {silent.rank}")
         return True
-    text = f"exited with code {node.exit_code} when rank {silent.rank} fell silent"
+    text = f"exited with code {node.training.exit_code} when rank {silent.rank} fell silent"
     d.terminate(node, LeaveReason.LOST, text, keep=True)
     return True
 
@@ -341,10 +353,10 @@ def charge(d: PlanBuilder, node: Node, text: str, *, at_once: bool = False) -> N
     if _blamed(d, node):
         _leave_failed(d, node, text)
         return
-    free = node.exit_code in spec.recover_on_exit_codes
+    free = node.training.exit_code in spec.recover_on_exit_codes
     failures = job.failures + (0 if free else 1)
     d.set_job(failures=failures)
-    alone = any(mate.exit_code is None for mate in gang_of(d, node))
+    alone = any(mate.training.exit_code is None for mate in gang_of(d, node))
     if not free and not job.first_step_at_us and not alone:
         d.set_job(stop_text=f"{text} before its first step")
         what_next = ""
@@ -360,11 +372,11 @@ def charge(d: PlanBuilder, node: Node, text: str, *, at_once: bool = False) -> N
     resumed = resumed_in_vain(d, node)
     d.event(
         CRASHED,
-        f"{text} on {place(node)} at step {node.last_step}{what_next}",
+        f"{text} on {place(node)} at step {node.training.last_step}{what_next}",
         node,
         severity=Severity.ERROR,
         alert=True,
-        tail=node.exit_tail,
+        tail=node.training.exit_tail,
         **({"resumed": resumed.manifest} if resumed else {}),
     )
     if what_next and resumed and may_step_back(d, resumed):
@@ -382,7 +394,7 @@ def _blamed(d: PlanBuilder, node: Node) -> bool:
     this node.
     """
     charged = any(
-        other.leave_reason is LeaveReason.FAILED and other.generation == node.generation
+        other.departure.leave_reason is LeaveReason.FAILED and other.generation == node.generation
         for other in d.nodes
     )
     # A newer attempt that has chosen nobody took nothing over: its notice may be withdrawn.
@@ -394,11 +406,11 @@ def _leave_failed(d: PlanBuilder, node: Node, text: str) -> None:
     """Give a failed node back, or keep it for its user for as long as the job asks."""
     keep_s = d.job.spec.keep_on_failure_s
     ending = d.ended or d.job.stop_text
-    if keep_s and ending and not node.kept_until_us:
+    if keep_s and ending and not node.departure.kept_until_us:
         d.set_node(node, kept_until_us=d.now_us + int(keep_s * S))
         d.event("kept", f"{place(node)} is retained for {keep_s:.0f} s (keep_on_failure)", node)
     fresh = next(n for n in d.nodes if n.id == node.id)
-    if fresh.kept_until_us > d.now_us:
-        d.wake_at(fresh.kept_until_us)
+    if fresh.departure.kept_until_us > d.now_us:
+        d.wake_at(fresh.departure.kept_until_us)
         return
     d.terminate(node, LeaveReason.FAILED, text)

@@ -22,7 +22,7 @@ def arm(d: PlanBuilder) -> None:
         if kind is None:
             if node.state is NodeState.TERMINATING:
                 # Pacing lies in the need itself there: look again soon.
-                d.wake_at(d.now_us + int(_next_look_s(d, node.terminated_at_us) * S))
+                d.wake_at(d.now_us + int(_next_look_s(d, node.machine.terminated_at_us) * S))
             continue
         if safe(d.market, d.now_us) and withheld(node, kind):
             d.add_reason(f"spotd is in safe mode: {kind.value} has to wait")

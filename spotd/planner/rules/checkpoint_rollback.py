@@ -21,9 +21,9 @@ def resumed_in_vain(d: PlanBuilder, node: Node) -> HeadSnapshot | None:
     head, gang = d.job.head, gang_of(d, node)
     if head is None or not head.manifest or d.job.spec.checkpoint.engine == "none":
         return None
-    claimed = any(mate.claimed_at_us for mate in gang)
+    claimed = any(mate.training.claimed_at_us for mate in gang)
     saved = f"/g{node.generation:08d}/" in head.manifest
-    early = max(mate.last_step for mate in gang) <= head.step + EARLY_STEPS
+    early = max(mate.training.last_step for mate in gang) <= head.step + EARLY_STEPS
     return head if claimed and early and not saved else None
 
 

@@ -20,13 +20,13 @@ LOOK_AGAIN_S = 60.0  # for another place, where there was none
 def move_when_full(d: PlanBuilder) -> None:
     """Drain the gang of a machine whose agent reported a full disk to its user."""
     running = [node for node in d.nodes if node.state is NodeState.RUNNING]
-    full = next((node for node in running if node.disk_full_at_us), None)
+    full = next((node for node in running if node.storage.disk_full_at_us), None)
     if d.ended or full is None or not all(may_write(node) for node in running):
         return
     where = f"the disk of {place(full)} stays full"
     if d.job.spec.checkpoint.engine == "none":
         d.add_reason(f"{where}, and its program does not save on request: it is not moved")
-    elif moved_lately(d, full.disk_full_at_us):
+    elif moved_lately(d, full.storage.disk_full_at_us):
         d.add_reason(f"{where}, soon after it was moved to: it is not moved again")
     elif not elsewhere(d):
         d.add_reason(f"{where}, and no other place is free")

@@ -44,7 +44,7 @@ def why_not(view: View, market: Market, kind: DrillKind, within_s: float, now_us
         return "it is not to run: it has ended, or is paused or about to end"
     if spec.num_nodes > 1:
         return "it runs on several machines, and drills are for jobs of one as yet"
-    if node is None or not node.first_step_at_us or node.exit_code is not None:
+    if node is None or not node.training.first_step_at_us or node.training.exit_code is not None:
         return "it does not train now"
     why = _unsettled(view, market, node, now_us)
     if why or kind is DrillKind.AGENT:

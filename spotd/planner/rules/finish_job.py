@@ -120,14 +120,14 @@ def stop_wanted(d: PlanBuilder) -> None:
     d.add_reason(why)
     for node in d.nodes:
         if node.state in (NodeState.LAUNCHING, NodeState.BOOTING):
-            if node.kept_until_us <= d.now_us:
+            if node.departure.kept_until_us <= d.now_us:
                 d.terminate(node, LeaveReason.CANCELLED, why)
-        elif node.state is NodeState.RUNNING and node.kept_until_us <= d.now_us:
+        elif node.state is NodeState.RUNNING and node.departure.kept_until_us <= d.now_us:
             d.drain(node, LeaveReason.CANCELLED, why)
             d.event("draining", f"saving and stopping: {why}", node)
         elif node.state is NodeState.DRAINING:
             _stop_drained(d, node, why)
-    saving = [n for n in d.nodes if n.state not in LEAVING and not n.kept_until_us]
+    saving = [n for n in d.nodes if n.state not in LEAVING and not n.departure.kept_until_us]
     if saving:
         d.add_reason("waiting for the last save")
         return
@@ -140,7 +140,7 @@ def stop_wanted(d: PlanBuilder) -> None:
 
 def _stop_drained(d: PlanBuilder, node: Node, why: str) -> None:
     """Tell a draining node to save now; it trained after its notice, and its grace begins."""
-    if node.leave_reason in TRAINS_ON and not node.told_drain_at_us:
+    if node.departure.leave_reason in TRAINS_ON and not node.agent.told_drain_at_us:
         d.set_node(
             node,
             leave_reason=LeaveReason.CANCELLED,
@@ -163,8 +163,8 @@ def clean_up(d: PlanBuilder) -> None:
         return
     reason = LeaveReason.DONE if d.job.outcome is Outcome.SUCCEEDED else LeaveReason.CANCELLED
     for node in d.nodes:
-        if node.kept_until_us > d.now_us and d.job.desired is not Desired.CANCEL:
-            d.wake_at(node.kept_until_us)
+        if node.departure.kept_until_us > d.now_us and d.job.desired is not Desired.CANCEL:
+            d.wake_at(node.departure.kept_until_us)
         else:
             d.terminate(node, reason, d.job.outcome_text, keep=True)
     left = sum(1 for node in d.nodes if node.state is not NodeState.GONE)

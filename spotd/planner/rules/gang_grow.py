@@ -52,10 +52,12 @@ def _from_us(d: PlanBuilder, left: list[Node]) -> int:
     is paid for while it waits. If training has stopped, at once.
     """
     mine, spec = crew(d.view), d.job.spec
-    if any(node.state in LEAVING for node in mine) or any(n.exit_code is not None for n in left):
+    if any(node.state in LEAVING for node in mine) or any(
+        n.training.exit_code is not None for n in left
+    ):
         return 0
-    first = max(mine, key=lambda node: node.first_step_at_us)
-    began_us = first.first_step_at_us
+    first = max(mine, key=lambda node: node.training.first_step_at_us)
+    began_us = first.training.first_step_at_us
     if not began_us:
         return NEVER
     restart_us = began_us - taken_on_us(first)

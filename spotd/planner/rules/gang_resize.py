@@ -8,9 +8,11 @@ before they say hello, and the new attempt claims HEAD as any does.
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from spotd.domain.events import Severity
 from spotd.domain.job import Attempt
-from spotd.domain.node import Node
+from spotd.domain.node import MachineStatus, Node, NodeAddress, NodeLease, NodeStartup
 from spotd.domain.on_node_loss import OnNodeLoss
 from spotd.domain.states import LeaveReason, NodeState
 from spotd.domain.units import S
@@ -22,11 +24,7 @@ from spotd.planner.rules.replace_node import may_save, release_end_us
 
 KNOWN_OF_MACHINES = (  # whichever attempt they serve
     "instance_id",
-    "host",
-    "private_host",
-    "port",
-    "ssh_user",
-    "host_public_key",
+    *(item.name for item in fields(NodeAddress)),
     "cloud_state",
     "surveyed_at_us",
     "seen_at_us",
@@ -42,7 +40,7 @@ def take_in(d: PlanBuilder) -> None:
     A gang that already drains because of a notice admits them as it is: see core/next_effect.py.
     """
     left, ready = remaining(d.view, d.now_us), joining(d.view, d.now_us)
-    waiting = [node for node in newcomers(d.view) if node.ready_at_us]
+    waiting = [node for node in newcomers(d.view) if node.startup.ready_at_us]
     if waiting and not ready:
         d.wake_at(gathered_us(waiting))
     trains = [node for node in left if node.state is NodeState.RUNNING]
@@ -77,8 +75,8 @@ def regroup(d: PlanBuilder) -> None:
 
 def _stands(d: PlanBuilder, node: Node) -> bool:
     """Return whether the program has ended or had its time to, or waits for a rank that is gone."""
-    late = node.told_release_at_us and d.now_us >= release_end_us(d, node)
-    if node.exit_code is not None or late:
+    late = node.agent.told_release_at_us and d.now_us >= release_end_us(d, node)
+    if node.training.exit_code is not None or late:
         return True
     mine = crew(d.view)
     lost = len(mine) < size_of(node, d.job.spec) or any(one.state in LEAVING for one in mine)
@@ -90,8 +88,10 @@ def _waits(d: PlanBuilder, left: list[Node]) -> bool:
     elastic = d.job.spec.elastic
     if elastic.on_loss is not OnNodeLoss.WAIT_THEN_SHRINK:
         return False
-    lost_us = [node.terminating_at_us or node.left_at_us for node in crew(d.view)]
-    since = max([node.exited_at_us for node in left] + lost_us)
+    lost_us = [
+        node.departure.terminating_at_us or node.departure.left_at_us for node in crew(d.view)
+    ]
+    since = max([node.training.exited_at_us for node in left] + lost_us)
     end_us = since + int(elastic.shrink_after_s * S)
     if d.now_us >= end_us:
         return False
@@ -122,9 +122,11 @@ def _go_on(d: PlanBuilder, members: list[Node]) -> None:
 
 
 def _cause(before: list[Node]) -> str:
-    lost = [n for n in before if n.leave_reason not in (None, LeaveReason.MOVED)]
-    newest = max(lost, key=lambda node: node.left_at_us, default=None)
-    return newest.leave_reason.value if newest and newest.leave_reason else REGROWN
+    lost = [n for n in before if n.departure.leave_reason not in (None, LeaveReason.MOVED)]
+    newest = max(lost, key=lambda node: node.departure.left_at_us, default=None)
+    return (
+        newest.departure.leave_reason.value if newest and newest.departure.leave_reason else REGROWN
+    )
 
 
 def _moved(d: PlanBuilder, old: Node, rank: int, size: int) -> Node:
@@ -145,12 +147,18 @@ def _moved(d: PlanBuilder, old: Node, rank: int, size: int) -> Node:
         moved_at_us=d.now_us,
         gang_size=size,
         chosen=True,
-        expires_at_us=old.expires_at_us,
-        image_id=old.image_id,
-        image_setup=old.image_setup,
-        **{name: getattr(old, name) for name in KNOWN_OF_MACHINES},
-        launched_at_us=d.now_us,
+        instance_id=old.instance_id,
         notices=old.notices,
+        startup=NodeStartup(old.startup.image_id, old.startup.image_setup),
+        machine=MachineStatus(
+            launched_at_us=d.now_us,
+            cloud_state=old.machine.cloud_state,
+            surveyed_at_us=old.machine.surveyed_at_us,
+            seen_at_us=old.machine.seen_at_us,
+            missed_at_us=old.machine.missed_at_us,
+        ),
+        address=old.address,
+        lease=NodeLease(old.lease.expires_at_us, old.lease.renewed_until_us),
     )
 
 
@@ -163,7 +171,7 @@ def send_home(d: PlanBuilder) -> None:
     if left:
         spare = len(left) + len(coming) - d.job.spec.num_nodes
         coming = (
-            sorted(coming, key=lambda node: node.ready_at_us or d.now_us)[-spare:]
+            sorted(coming, key=lambda node: node.startup.ready_at_us or d.now_us)[-spare:]
             if spare > 0
             else []
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from providers.base import CapacityType
 from spotd.domain.job import Attempt, Desired
 from spotd.domain.market import Market
-from spotd.domain.node import Node
+from spotd.domain.node import Node, NodeLease, NodeStartup
 from spotd.domain.states import LeaveReason, NodeState
 from spotd.domain.units import S
 from spotd.planner.core.expiry import first_expiry_us
@@ -66,7 +66,7 @@ def choose(d: PlanBuilder) -> None:
     if not _wanted(d) or _manned(d) or not _attempt_open(d):
         return
     for gang in _candidates(d).values():
-        if len(gang) < d.job.spec.num_nodes or not all(node.hello_at_us for node in gang):
+        if len(gang) < d.job.spec.num_nodes or not all(node.startup.hello_at_us for node in gang):
             continue
         for node in gang:
             d.set_node(node, chosen=True)
@@ -100,7 +100,7 @@ def _lacks(d: PlanBuilder) -> bool:
         return False
     ended = next((node for node in d.current if end_unread(node, d.view)), None)
     if ended is not None:
-        error = f" ({ended.effect_error})" if ended.effect_error else ""
+        error = f" ({ended.call.effect_error})" if ended.call.effect_error else ""
         d.add_reason(
             f"{place(ended)} has ended: waiting for HEAD to be read{error} before another starts"
         )
@@ -326,17 +326,16 @@ def new_node(d: PlanBuilder, best: RankedOffer, candidate: int, number: int) -> 
         offer=best.offer,
         state=NodeState.LAUNCHING,
         requested_at_us=d.now_us,
-        expires_at_us=first_expiry_us(d.market.timing, d.now_us),
-        image_id=image.image_id if image else "",
-        image_setup=image.setup if image else "",
+        startup=NodeStartup(image.image_id, image.setup) if image else NodeStartup(),
+        lease=NodeLease(expires_at_us=first_expiry_us(d.market.timing, d.now_us)),
     )
 
 
 def _cause(d: PlanBuilder) -> str:
-    left = [(n, why) for n in d.nodes if n.chosen and (why := n.leave_reason) is not None]
+    left = [(n, why) for n in d.nodes if n.chosen and (why := n.departure.leave_reason) is not None]
     if not left:
         return "first" if d.job.generation == 0 else "again"
-    _, newest = max(left, key=lambda one: (one[0].generation, one[0].left_at_us))
+    _, newest = max(left, key=lambda one: (one[0].generation, one[0].departure.left_at_us))
     return newest.value
 
 

@@ -42,7 +42,7 @@ def move_outbid(d: PlanBuilder) -> None:
         )
         return
     there = free[0].price_microusd_per_h
-    pays_us = node.first_step_at_us + _pays_after_us(node, there, spec.stop_grace_s)
+    pays_us = node.training.first_step_at_us + _pays_after_us(node, there, spec.stop_grace_s)
     if d.now_us < pays_us:
         d.add_reason(f"{place(node)} costs ${usd:.2f}/h by now: it moves when that has paid")
         d.wake_at(pays_us)
@@ -54,7 +54,7 @@ def move_outbid(d: PlanBuilder) -> None:
 
 
 def _dear(node: Node, cap_microusd_per_h: int) -> bool:
-    trains = node.state is NodeState.RUNNING and may_write(node) and node.first_step_at_us
+    trains = node.state is NodeState.RUNNING and may_write(node) and node.training.first_step_at_us
     return bool(trains) and node.offer.price_microusd_per_h > cap_microusd_per_h
 
 
@@ -64,6 +64,6 @@ def _pays_after_us(node: Node, there_microusd_per_h: int, stop_grace_s: float) -
     The start at the new price plus the save at the old one, divided by what an hour saves.
     """
     here = node.offer.price_microusd_per_h
-    restart_us = node.first_step_at_us - taken_on_us(node)
+    restart_us = node.training.first_step_at_us - taken_on_us(node)
     cost = there_microusd_per_h * restart_us + here * int(stop_grace_s * 1e6)
     return cost // (here - there_microusd_per_h)

@@ -51,7 +51,7 @@ def drain_noticed(d: PlanBuilder) -> None:
 
 def _end_drain(d: PlanBuilder, node: Node) -> None:
     """Terminate a drain that takes longer than it may, whatever the job is to do by now."""
-    if node.kept_until_us > d.now_us:
+    if node.departure.kept_until_us > d.now_us:
         return
     end_us, text = _drain_end(d, node)
     if not end_us:
@@ -70,14 +70,14 @@ def _drain_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
     job's grace.
     """
     grace_us, margin_us = int(d.job.spec.stop_grace_s * S), int(d.market.timing.drain_margin_s * S)
-    saved_us = node.drained_at_us + grace_us
+    saved_us = node.departure.drained_at_us + grace_us
     noticed = [n.deadline_us or saved_us for n in node.notices if n.takes_machine]
-    if node.leave_reason not in TRAINS_ON:
-        text = f"{node.leave_text}; it did not stop within its grace"
+    if node.departure.leave_reason not in TRAINS_ON:
+        text = f"{node.departure.leave_text}; it did not stop within its grace"
         return min([saved_us, *noticed]) + margin_us, text
     if noticed:
         return min(noticed) + margin_us, "its notice has run out"
-    if node.told_release_at_us:
+    if node.agent.told_release_at_us:
         return release_end_us(d, node), "it did not release within its grace"
     return 0, ""
 
@@ -93,9 +93,10 @@ def _drain(d: PlanBuilder, node: Node, notice: NoticeRecord) -> None:
         cause = f"a drill: {cause}, which its cloud did not give,"
     d.drain(node, LeaveReason.PREEMPTED, what)
     d.add_reason(f"{place(node)} is being taken away{left}")
+    step = node.training.last_step
     d.event(
         "notice",
-        f"{cause} at step {node.last_step}{left}; it trains on until its replacement is ready",
+        f"{cause} at step {step}{left}; it trains on until its replacement is ready",
         node,
         severity=Severity.WARNING,
         alert=True,
@@ -107,7 +108,7 @@ def withdraw(d: PlanBuilder) -> None:
     """Back to running when the notice was withdrawn, nothing was released, and no replacement was
     chosen; otherwise the replacement wins."""
     for node in d.nodes:
-        preempted = node.leave_reason is LeaveReason.PREEMPTED
+        preempted = node.departure.leave_reason is LeaveReason.PREEMPTED
         if node.state is not NodeState.DRAINING or not preempted:
             continue
         # A rank drains for the notice of another as well: no gang goes on without all of it.
@@ -136,8 +137,8 @@ def withdraw(d: PlanBuilder) -> None:
 
 def _giving_up(node: Node) -> bool:
     """Return whether the node ended or is about to, so that a withdrawn notice comes too late."""
-    gone = node.state in LEAVING or node.exit_code is not None
-    return gone or bool(node.released_at_us or node.told_release_at_us)
+    gone = node.state in LEAVING or node.training.exit_code is not None
+    return gone or bool(node.training.released_at_us or node.agent.told_release_at_us)
 
 
 def gang_of(d: PlanBuilder, node: Node) -> list[Node]:
@@ -189,24 +190,27 @@ def _await_answer(d: PlanBuilder, node: Node, whom: str) -> None:
     """Add an event once; the node's `leave_text` records that."""
     text = f"{place(node)} is silent, and {whom} does not answer: retained until that is known"
     d.add_reason(text)
-    if not node.leave_text:
+    if not node.departure.leave_text:
         d.set_node(node, leave_text=f"silent, and {whom} does not answer")
         d.event("unheard", text, node, severity=Severity.WARNING, alert=True)
 
 
 def _heard_again(d: PlanBuilder, node: Node) -> None:
-    if node.leave_text and node.leave_reason is None:
+    if node.departure.leave_text and node.departure.leave_reason is None:
         d.set_node(node, leave_text="")
 
 
 def give_up_boot(d: PlanBuilder) -> None:
     """Give back a machine that does not start in time, and let its offer cool."""
     for node in d.nodes:
-        if node.state not in (NodeState.LAUNCHING, NodeState.BOOTING) or node.kept_until_us:
+        if (
+            node.state not in (NodeState.LAUNCHING, NodeState.BOOTING)
+            or node.departure.kept_until_us
+        ):
             continue
         if d.job.spec.bake and setup_done(node):
             continue  # see baking.py
-        if node.heard_at_us and suspect(node, d.market, d.now_us):
+        if node.agent.heard_at_us and suspect(node, d.market, d.now_us):
             continue  # what it has done since is not known: see give_up_lost
         end_us, text = _boot_end(d, node)
         if not end_us:
@@ -214,8 +218,8 @@ def give_up_boot(d: PlanBuilder) -> None:
         if d.now_us < end_us:
             d.wake_at(end_us)
             continue
-        error = f" ({node.effect_error})" if node.effect_error else ""
-        if node.chosen and not node.started_at_us:
+        error = f" ({node.call.effect_error})" if node.call.effect_error else ""
+        if node.chosen and not node.startup.started_at_us:
             words = f"{place(node)} could not be started and is replaced: {text}{error}"
             d.event("start_failed", words, node, severity=Severity.WARNING, alert=True)
         d.terminate(node, LeaveReason.BOOT_TIMEOUT, text + error)
@@ -229,17 +233,17 @@ def _boot_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
     a restored database, a machine that trains may be on record as coming.
     """
     spec = d.job.spec
-    if not node.hello_at_us:
+    if not node.startup.hello_at_us:
         limit_s = min(spec.boot_timeout_s, MOVE_S) if node.moved_at_us else spec.boot_timeout_s
         end_us = taken_on_us(node) + int(limit_s * S)
         text = f"not up within {limit_s:.0f} s"
-    elif node.started_at_us and not node.ready_at_us:
-        end_us = node.started_at_us + int(spec.setup_timeout_s * S)
+    elif node.startup.started_at_us and not node.startup.ready_at_us:
+        end_us = node.startup.started_at_us + int(spec.setup_timeout_s * S)
         text = f"setup not done within {spec.setup_timeout_s:.0f} s"
-    elif node.chosen and not node.started_at_us:
+    elif node.chosen and not node.startup.started_at_us:
         # It is chosen as soon as every rank of its gang has sent a hello; and while this daemon
         # was away, nothing could start it.
-        hello_us = max(mate.hello_at_us for mate in gang_of(d, node))
+        hello_us = max(mate.startup.hello_at_us for mate in gang_of(d, node))
         end_us = max(hello_us, hearing_since_us(node, d.market)) + int(START_S * S)
         text = f"not to be started within {START_S:.0f} s"
     else:
@@ -247,9 +251,9 @@ def _boot_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
     since_us = hearing_since_us(node, d.market)
     # A few tries fail by themselves. They are on record: daemons that die do not begin anew for
     # ever. A jump host that was away does.
-    few = node.effect_failed_at_us < end_us or node.effect_failures < LATE_TRIES
+    few = node.call.effect_failed_at_us < end_us or node.call.effect_failures < LATE_TRIES
     untried = end_us < since_us and few
-    if node.booted_at_us or untried or _was_cut_off(d, node):
+    if node.startup.booted_at_us or untried or _was_cut_off(d, node):
         end_us = max(end_us, since_us + int(d.market.timing.lost_after_s * S))
     return end_us, text
 
@@ -263,17 +267,19 @@ def _was_cut_off(d: PlanBuilder, node: Node) -> bool:
 
 def may_save(d: PlanBuilder, node: Node) -> bool:
     """Return whether the node has to release because a mate has; it gets its grace."""
-    ended = node.exit_code is not None or node.released_at_us
+    ended = node.training.exit_code is not None or node.training.released_at_us
     if node.state is not NodeState.DRAINING or ended or not mate_released(node, d.view):
         return False
-    if not node.told_release_at_us:
-        return node.effect is not EffectKind.RELEASE or node.effect_failures < RELEASE_TRIES
+    if not node.agent.told_release_at_us:
+        return (
+            node.call.effect is not EffectKind.RELEASE or node.call.effect_failures < RELEASE_TRIES
+        )
     return d.now_us < release_end_us(d, node)
 
 
 def release_end_us(d: PlanBuilder, node: Node) -> int:
     margin_s = d.job.spec.stop_grace_s + d.market.timing.drain_margin_s
-    return node.told_release_at_us + int(margin_s * S)
+    return node.agent.told_release_at_us + int(margin_s * S)
 
 
 def keep_gang(d: PlanBuilder) -> None:
@@ -290,12 +296,16 @@ def keep_gang(d: PlanBuilder) -> None:
         first = next((n for n in gang if n.state in LEAVING), None)
         draining = next((n for n in gang if n.state is NodeState.DRAINING), None)
         for node in gang:
-            if node.kept_until_us > d.now_us:
+            if node.departure.kept_until_us > d.now_us:
                 continue  # for its user, who looks at this one: its agent keeps it as long alone
             if first is not None and not may_save(d, node):
                 if node.id in stay:
                     continue  # see regrouping.py
-                why = first.leave_reason or LeaveReason.LOST
+                why = first.departure.leave_reason or LeaveReason.LOST
                 d.terminate(node, why, f"rank {first.rank} left", keep=True)
             elif draining is not None and node.state is NodeState.RUNNING:
-                d.drain(node, draining.leave_reason, f"rank {draining.rank} is being taken away")
+                d.drain(
+                    node,
+                    draining.departure.leave_reason,
+                    f"rank {draining.rank} is being taken away",
+                )

@@ -52,7 +52,7 @@ def why_slow(d: PlanBuilder, running: Sequence[Node]) -> str:
         return f"below {spec.ratio:.0%} of the job's own throughput"
     round_us = int(spec.checks * spec.check_every_s * S)
     typical = d.view.typical_tokens_per_s
-    warm_us = max(node.first_step_at_us for node in running) + WARM_UP_US + round_us
+    warm_us = max(node.training.first_step_at_us for node in running) + WARM_UP_US + round_us
     if typical and d.now_us < warm_us:
         d.wake_at(warm_us)
     elif typical and slow(samples, spec, d.now_us, typical):

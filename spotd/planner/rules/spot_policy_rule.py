@@ -109,7 +109,7 @@ def gang_now(d: PlanBuilder, *, coming: bool = True) -> Node | None:
 
 
 def _stays(node: Node) -> bool:
-    moves = node.state is NodeState.DRAINING and node.leave_reason is LeaveReason.MOVED
+    moves = node.state is NodeState.DRAINING and node.departure.leave_reason is LeaveReason.MOVED
     alive = node.state in (NodeState.BOOTING, NodeState.RUNNING) or moves
     return alive and taking_away(node) is None
 
@@ -142,7 +142,7 @@ def steer(d: PlanBuilder) -> None:
 
 def _move(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
     spec, guarded = d.job.spec, intent.choice.guarded
-    if not may_write(running) or not running.first_step_at_us:
+    if not may_write(running) or not running.training.first_step_at_us:
         return
     if not guarded and (spec.checkpoint.engine == "none" or d.job.head is None):
         return  # it does not save on request, or has not shown yet that it can
@@ -178,7 +178,8 @@ def _stay(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
     """Cancel a move whose replacement was refused or no longer pays, before anyone has released."""
     gang = gang_of(d, running)
     released = any(
-        n.told_release_at_us or n.released_at_us or n.exit_code is not None for n in gang
+        n.agent.told_release_at_us or n.training.released_at_us or n.training.exit_code is not None
+        for n in gang
     )
     newer = [n for n in d.nodes if n.generation > running.generation]
     coming = any((n.chosen and n.state is not NodeState.GONE) or n.state in _COMING for n in newer)

@@ -91,12 +91,14 @@ def tell_staying(d: PlanBuilder, node: Node) -> None:
     Call it right before the next terminate is armed: if the last one was armed before the alert was
     due, it was not sent yet.
     """
-    since_us = node.terminating_at_us or node.left_at_us
-    if not since_us or _alarms(since_us, d.now_us) <= _alarms(since_us, node.effect_armed_at_us):
+    since_us = node.departure.terminating_at_us or node.departure.left_at_us
+    if not since_us or _alarms(since_us, d.now_us) <= _alarms(
+        since_us, node.call.effect_armed_at_us
+    ):
         return
     stays_s = (d.now_us - since_us) / S
     usd_per_h = node.offer.price_microusd_per_h / 1e6
-    error = f" ({node.effect_error})" if node.effect_error else ""
+    error = f" ({node.call.effect_error})" if node.call.effect_error else ""
     bill = f"it counts as ${usd_per_h:.2f}/h until that is over{error}"
     if node.instance_id:
         text = (
@@ -120,7 +122,7 @@ def tell_unsaved(d: PlanBuilder) -> None:
     if node is None:
         return
     head, every_s = d.job.head, longest_pause_s(node.offer, d.job.spec, d.market)
-    saved_us = node.first_step_at_us
+    saved_us = node.training.first_step_at_us
     if head is not None and head.generation == node.generation:
         saved_us = max(saved_us, head.seen_at_us)
     if told_us > saved_us:
@@ -148,8 +150,10 @@ def _trains(d: PlanBuilder) -> Node | None:
     if d.ended or d.job.stop_text or not keeps(d.job.spec.checkpoint):
         return None
     for node in d.current:
-        trains = node.state is NodeState.RUNNING and node.first_step_at_us and not node.rank
-        over = node.exit_code is not None or node.released_at_us
+        trains = (
+            node.state is NodeState.RUNNING and node.training.first_step_at_us and not node.rank
+        )
+        over = node.training.exit_code is not None or node.training.released_at_us
         if trains and not over and not suspect(node, d.market, d.now_us):
             return node
     return None

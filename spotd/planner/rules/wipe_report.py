@@ -14,13 +14,13 @@ def record_wipe(d: PlanBuilder, node: Node, reason: LeaveReason) -> None:
     No event for a node that never had data on them. A cloud discards disks in any case; the event
     is what the node reported.
     """
-    if not node.booted_at_us:
+    if not node.startup.booted_at_us:
         return
     where = f"{place(node)}, {node.offer.region}"
-    wiped = bool(node.wiped_at_us)
-    after_s = max(0.0, (node.wiped_at_us - node.exited_at_us) / S)
+    wiped = bool(node.storage.wiped_at_us)
+    after_s = max(0.0, (node.storage.wiped_at_us - node.training.exited_at_us) / S)
     text = (
-        f"{where}: disks wiped {after_s:.1f} s after the program ended: {node.wiped_text}"
+        f"{where}: disks wiped {after_s:.1f} s after the program ended: {node.storage.wiped_text}"
         if wiped
         else f"{where}: disks not wiped, as far as we know: {reason.value}"
     )
@@ -30,7 +30,7 @@ def record_wipe(d: PlanBuilder, node: Node, reason: LeaveReason) -> None:
         node,
         region=node.offer.region,
         instance=node.instance_id,
-        wiped_at_us=node.wiped_at_us,
-        how=node.wiped_text,
+        wiped_at_us=node.storage.wiped_at_us,
+        how=node.storage.wiped_text,
         why_not="" if wiped else reason.value,
     )

@@ -163,7 +163,7 @@ def _told(
 
 
 def _lost(node: Node | None) -> bool:
-    return node is not None and node.leave_reason is LeaveReason.HEDGE_LOST
+    return node is not None and node.departure.leave_reason is LeaveReason.HEDGE_LOST
 
 
 def _chosen(by_token: dict[str, Node], one: Rented) -> bool:
@@ -192,7 +192,9 @@ def _manned_us(world: PacedWorld, rented: Sequence[Rented], end_us: int) -> int:
 
 
 def _gaps(nodes: Sequence[Node], seen: Seen) -> tuple[float, ...]:
-    taken = {node.generation for node in nodes if node.chosen and node.leave_reason in TAKEN}
+    taken = {
+        node.generation for node in nodes if node.chosen and node.departure.leave_reason in TAKEN
+    }
     trained = sorted(seen.spans)
     return tuple(
         (seen.spans[new][0] - seen.spans[old][1]) / S
@@ -206,5 +208,5 @@ def _hunts(nodes: Sequence[Node]) -> tuple[float, ...]:
     for node in nodes:
         at_us = first.get(node.generation, node.requested_at_us)
         first[node.generation] = min(at_us, node.requested_at_us)
-    found = (node for node in nodes if node.chosen and node.hello_at_us)
-    return tuple((node.hello_at_us - first[node.generation]) / S for node in found)
+    found = (node for node in nodes if node.chosen and node.startup.hello_at_us)
+    return tuple((node.startup.hello_at_us - first[node.generation]) / S for node in found)

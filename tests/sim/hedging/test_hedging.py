@@ -76,7 +76,7 @@ def test_what_losers_cost_is_counted_and_is_what_the_ledger_says(
         nodes = {node.id: node for node in store.nodes.of_job(job.id)}
         for row in store.ledger.segments(job.id):
             if row.state != "void":
-                lost = nodes[row.node_id].leave_reason is LeaveReason.HEDGE_LOST
+                lost = nodes[row.node_id].departure.leave_reason is LeaveReason.HEDGE_LOST
                 hours = (row.end_us - row.start_us) / 3.6e9
                 paid[lost] = paid.get(lost, 0.0) + hours * row.rate_microusd_per_h / 1e6
 
@@ -120,7 +120,7 @@ def test_a_loss_is_timed_from_the_last_moment_of_training_to_the_next_first_step
         """The daemon knows soon that a machine trains: one that does is given time to save."""
         (job,) = store.jobs.rows()
         for node in store.nodes.of_job(job.id):
-            assert 0 < node.first_step_at_us - node.claimed_at_us < 60e6
+            assert 0 < node.training.first_step_at_us - node.training.claimed_at_us < 60e6
 
     life = well(lived(case, ONE, look=look))
     (gap_s,) = life.gaps_s

@@ -8,6 +8,7 @@ from providers.base import Offer
 from spotd.domain.fast_replace import changed
 from spotd.domain.job import Attempt
 from spotd.domain.node import Node
+from spotd.domain.parts import build, values_of
 from spotd.domain.plan import JOB_DECISIONS, NODE_DECISIONS, Plan
 from spotd.domain.states import NodeState
 from spotd.domain.view import View
@@ -82,7 +83,7 @@ def _write(
         ledger.hand_over(tx, over.id, now)
     for was, now in pairs:
         if commit_effects.ends(was, now):
-            ledger.end(tx, now.id, now.gone_at_us or now_us)
+            ledger.end(tx, now.id, now.machine.gone_at_us or now_us)
         said = commit_effects.new_refusal(was, now)
         if said is not None:
             market.refuse(tx, changed(said, at_us=said.at_us or now_us))
@@ -101,7 +102,7 @@ def _open(tx: Transaction, attempt: Attempt) -> None:
 def _decide(tx: Transaction, node: Node) -> None:
     stored = tx.tables.nodes.get(node.id)
     if stored is not None:
-        _place(tx, stored, tx.decide_node(stored, **{n: getattr(node, n) for n in _NODE}))
+        _place(tx, stored, tx.decide_node(stored, **values_of(node, _NODE)))
 
 
 def _add(tx: Transaction, node: Node) -> None:
@@ -114,9 +115,9 @@ def _add(tx: Transaction, node: Node) -> None:
         any(attempt.generation == node.generation for attempt in attempts),
         f"there is no attempt {node.generation} of {node.job_id}",
     )
-    birth = {name: getattr(node, name) for name in NODE_BIRTH}
-    born = Node(**birth, offer=node.offer, state=node.state)
-    now = tx.decide_node(born, **{name: getattr(node, name) for name in _NODE})
+    birth = values_of(node, NODE_BIRTH)
+    born = build(Node, {**birth, "offer": node.offer, "state": node.state})
+    now = tx.decide_node(born, **values_of(node, _NODE))
     tx.put(tables.tokens, node.token, node.id)
     all_of_job = tables.by_age((*tables.nodes_of.get(node.job_id, ()), node.id))
     tx.put(tables.nodes_of, node.job_id, tuple(other.id for other in all_of_job))
@@ -130,7 +131,7 @@ def _move(tx: Transaction, over: Node, node: Node) -> None:
     tx.decide_node(tx.tables.nodes[over.id], token=over.token)
     _add(tx, node)
     old = tx.tables.nodes[over.id]
-    known = {name: getattr(node, name) for name in MACHINE}
+    known = values_of(node, MACHINE)
     tx.change_node(tx.tables.nodes[node.id], **known, offer=old.offer, notices=old.notices)
 
 

@@ -57,5 +57,5 @@ def check(tables: Tables, fence: LeaseFence, now_us: int) -> None:
 
 def newest_us(tables: Tables) -> int:
     """See Store.leases.newest_us."""
-    armed = (tables.nodes[node_id].effect_armed_at_us for node_id in tables.active)
+    armed = (tables.nodes[node_id].call.effect_armed_at_us for node_id in tables.active)
     return max(tables.counters[CLOCK], max(armed, default=0))

@@ -9,6 +9,7 @@ from spotd.store.checkpoints import CheckpointRow
 from spotd.store.journal import JournalBatch, apply_batch, job_news
 from spotd.store.journal_projection import JobFacts, NodeProjection
 from tests.sim.memory import evaluations, invoices, notices
+from tests.sim.memory.node_row import NodeColumns
 from tests.sim.memory.transaction import Transaction
 
 
@@ -16,7 +17,8 @@ def record_journal(tx: Transaction, batches: Sequence[JournalBatch]) -> None:
     """See Store.journal.record."""
     tables = tx.tables
     known = [batch for batch in batches if batch.node_id in tables.nodes]
-    rows = [tables.nodes[node_id] for node_id in sorted({batch.node_id for batch in known})]
+    names = sorted({batch.node_id for batch in known})
+    rows = [NodeColumns(tables.nodes[name]) for name in names]
     jobs = {row.job_id: JobFacts(tables.jobs[row.job_id]) for row in rows}
     nodes = {row.id: NodeProjection(row, jobs[row.job_id]) for row in rows}
     for batch in known:

@@ -113,7 +113,7 @@ def count_strays(
             end(tx, node.id, at_us)
     for node_id in sorted(tables.tokens[token] for token in alive if token in tables.tokens):
         node = tables.nodes[node_id]
-        if _is_gone(node, provider) and asked_at_us > node.gone_at_us:
+        if _is_gone(node, provider) and asked_at_us > node.machine.gone_at_us:
             launched_at_us = alive[node.token].launched_at_us
             confirm(tx, node_id, max(launched_at_us, node.requested_at_us))
 

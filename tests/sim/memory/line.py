@@ -45,10 +45,10 @@ def load(tables: Tables, now_us: int) -> QueueSnapshot:
             machine_of(
                 state=node.state,
                 chosen=node.chosen,
-                first_step_at_us=node.first_step_at_us,
+                first_step_at_us=node.training.first_step_at_us,
                 microusd_per_h=node.offer.price_microusd_per_h,
-                leave_reason=node.leave_reason,
-                ended=bool(node.released_at_us) or node.exit_code is not None,
+                leave_reason=node.departure.leave_reason,
+                ended=bool(node.training.released_at_us) or node.training.exit_code is not None,
             )
             for node in nodes
         ]
@@ -65,7 +65,7 @@ def askers(tables: Tables, now_us: int) -> tuple[WaitingRequest, ...]:
         node
         for node in nodes
         if node.state is NodeState.LAUNCHING
-        and not (node.instance_id or node.launch_error_code)
+        and not (node.instance_id or node.machine.launch_error_code)
         and node.requested_at_us > now_us - ANSWERS_US
     ]
     line = QueueSnapshot(used=used(tables, now_us) if again or asked else {})

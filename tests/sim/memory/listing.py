@@ -11,6 +11,7 @@ from spotd.store import instances
 from spotd.store.instances import ENDED, Listing
 from spotd.store.notices import from_cloud
 from tests.sim.memory import ledger, market, nodes, notices
+from tests.sim.memory.node_row import NodeColumns
 from tests.sim.memory.transaction import Transaction
 
 
@@ -18,8 +19,9 @@ def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
     """See Store.instances.record_listing."""
     active = (tx.tables.nodes[node_id] for node_id in sorted(tx.tables.active))
     before = [node for node in active if node.offer.provider == said.provider]
-    found = instances.matched(before, said.instances)
-    told = [node for node in before if instances.tells(node, found.get(node.id), said)]
+    rows = [NodeColumns(node) for node in before]
+    found = instances.matched(rows, said.instances)
+    told = [row.node for row in rows if instances.tells(row, found.get(row.id), said)]
     tx.touch(dict.fromkeys((node.job_id for node in told), said.at_us))
     news = {node.id for node in told}
     for node in before:
@@ -29,7 +31,7 @@ def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
             _note_time(tx, node, said.asked_at_us, shown=shown)
         elif instance is None:
             _unlisted(tx, node, said)
-        elif instances.came_to_nothing(node, instance):
+        elif instances.came_to_nothing(NodeColumns(node), instance):
             _failed(tx, node, instance, said)
         else:
             _listed(tx, node, instance, said)
@@ -40,37 +42,37 @@ def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
 
 def _note_time(tx: Transaction, node: Node, asked_at_us: int, *, shown: bool) -> None:
     """That the cloud was asked, and said nothing new about this node."""
-    times = {"surveyed_at_us": max(node.surveyed_at_us, asked_at_us)}
+    times = {"surveyed_at_us": max(node.machine.surveyed_at_us, asked_at_us)}
     if shown:
-        times["seen_at_us"] = max(node.seen_at_us, asked_at_us)
+        times["seen_at_us"] = max(node.machine.seen_at_us, asked_at_us)
     tx.change_node(node, **times)
 
 
 def _unlisted(tx: Transaction, node: Node, said: Listing) -> None:
-    if said.proves_absent(node):
-        ledger.end(tx, node.id, node.gone_at_us or said.at_us)
-    tx.change_node(node, **instances.unlisted(node, said))
+    if said.proves_absent(NodeColumns(node)):
+        ledger.end(tx, node.id, node.machine.gone_at_us or said.at_us)
+    tx.change_node(node, **instances.unlisted(NodeColumns(node), said))
 
 
 def _listed(tx: Transaction, node: Node, instance: Instance, said: Listing) -> None:
     adopted = node
     if not node.instance_id:
         adopted = nodes.adopt(tx, node, instance.instance_id, said.at_us)
-    if not node.seen_at_us:
-        ledger.backdate(tx, node.id, instances.born_us(node, instance))
+    if not node.machine.seen_at_us:
+        ledger.backdate(tx, node.id, instances.born_us(NodeColumns(node), instance))
     if instance.state in ENDED:
-        ledger.end(tx, node.id, node.gone_at_us or said.at_us)
-    elif node.gone_at_us and node.instance_id:
+        ledger.end(tx, node.id, node.machine.gone_at_us or said.at_us)
+    elif node.machine.gone_at_us and node.instance_id:
         ledger.confirm(tx, node.id, said.at_us)  # a listing had missed it, and it lives
-    tx.change_node(adopted, **instances.listed(node, instance, said))
+    tx.change_node(adopted, **instances.listed(NodeColumns(node), instance, said))
 
 
 def _failed(tx: Transaction, node: Node, instance: Instance, said: Listing) -> None:
     """The cloud accepted the create and could not fulfil it: a refusal that came late."""
     image = tx.tables.jobs[node.job_id].spec.image_id
     code = instances.failure_code(instance, image)
-    tx.change_node(node, **instances.failed(node, instance, said, code))
-    if not node.gone_at_us:
+    tx.change_node(node, **instances.failed(NodeColumns(node), instance, said, code))
+    if not node.machine.gone_at_us:
         ledger.void(tx, node.id, said.at_us)
         scope = instances.scope_of(code)
         market.refuse(tx, Refusal(node.offer.key, scope, code, said.at_us, node.id))
@@ -90,4 +92,4 @@ def record_cloud_notices(
     }
     known = [(ours[n.instance_id], n) for n in warnings if n.instance_id in ours]
     tx.touch(dict.fromkeys((node.job_id for node, _ in known), at_us))
-    notices.record(tx, [from_cloud(node, notice, at_us) for node, notice in known])
+    notices.record(tx, [from_cloud(NodeColumns(node), notice, at_us) for node, notice in known])

@@ -13,6 +13,7 @@ from spotd.domain.units import S
 from spotd.store.images import ImageRow
 from spotd.store.nodes import WORKED, acknowledged, launched, refused, starts_to_cost
 from tests.sim.memory import images, ledger, market
+from tests.sim.memory.node_row import NodeColumns
 from tests.sim.memory.tables import Failures, Tables
 from tests.sim.memory.transaction import Transaction, counted_failures
 
@@ -42,9 +43,10 @@ def record_launched(tx: Transaction, node_id: str, instance_id: str, at_us: int)
 
 def adopt(tx: Transaction, node: Node, instance_id: str, at_us: int) -> Node:
     """The node has a machine, however we came to know."""
-    if starts_to_cost(node):
+    row = NodeColumns(node)
+    if starts_to_cost(row):
         ledger.confirm(tx, node.id, at_us)
-    said = launched(node, instance_id, at_us)
+    said = launched(row, instance_id, at_us)
     return tx.change_node(node, **said) if node.instance_id else _worked(tx, node, **said)
 
 
@@ -54,9 +56,9 @@ def record_launch_refused(
     """See Store.nodes.record_launch_refused. A machine that is known already is not refused, and a
     refusal that a listing told of is not told twice."""
     node = _touched(tx, node_id, at_us)
-    if node is None or node.instance_id or node.gone_at_us:
+    if node is None or node.instance_id or node.machine.gone_at_us:
         return
-    said = refused(node, code, text, at_us)
+    said = refused(NodeColumns(node), code, text, at_us)
     if "gone_at_us" in said:
         ledger.void(tx, node_id, at_us)
     tx.change_node(node, **said)
@@ -67,7 +69,7 @@ def record_absent(tx: Transaction, node_id: str, at_us: int) -> None:
     """See Store.nodes.record_absent. A machine that is known already is not absent."""
     node = _touched(tx, node_id, at_us)
     if node is not None and not node.instance_id:
-        tx.change_node(node, cloud_state="absent", gone_at_us=node.gone_at_us or at_us)
+        tx.change_node(node, cloud_state="absent", gone_at_us=node.machine.gone_at_us or at_us)
         ledger.void(tx, node_id, at_us)
 
 
@@ -102,7 +104,7 @@ def record_told(tx: Transaction, node_id: str, effect: EffectKind, at_us: int, c
 def record_lent(tx: Transaction, node_id: str, at_us: int, until_us: int) -> None:
     """See Store.nodes.record_credential_lease."""
     node = tx.tables.nodes.get(node_id)
-    if node is not None and node.lent_until_us < until_us:
+    if node is not None and node.lease.lent_until_us < until_us:
         tx.change_node(node, lent_at_us=at_us, lent_until_us=until_us)
 
 
@@ -137,16 +139,16 @@ def record_heard(tx: Transaction, heard: Mapping[str, int]) -> None:
     """See Store.nodes.record_heartbeats."""
     known = (tx.tables.nodes.get(node_id) for node_id in sorted(heard))
     nodes = [node for node in known if node is not None]
-    tx.touch({node.job_id: heard[node.id] for node in nodes if node.link_down_at_us > 0})
+    tx.touch({node.job_id: heard[node.id] for node in nodes if node.agent.link_down_at_us > 0})
     for node in nodes:
-        at_us = max(node.heard_at_us, heard[node.id])
+        at_us = max(node.agent.heard_at_us, heard[node.id])
         tx.change_node(node, heard_at_us=at_us, link_down_at_us=0)
 
 
 def record_link(tx: Transaction, node_id: str, down_at_us: int) -> None:
     """See Store.nodes.record_link; the first loss counts until the link is up again."""
     node = tx.tables.nodes.get(node_id)
-    if node is not None and (node.link_down_at_us > 0) != (down_at_us > 0):
+    if node is not None and (node.agent.link_down_at_us > 0) != (down_at_us > 0):
         tx.touch({node.job_id: down_at_us})
         tx.change_node(node, link_down_at_us=down_at_us)
 
@@ -159,9 +161,9 @@ def note_silent(tx: Transaction, before_us: int) -> None:
 
 
 def _is_silent(node: Node, before_us: int) -> bool:
-    if node.state in _LEAVING or node.exit_code is not None:
+    if node.state in _LEAVING or node.training.exit_code is not None:
         return False
-    return 0 < node.booted_at_us < before_us and node.heard_at_us < before_us
+    return 0 < node.startup.booted_at_us < before_us and node.agent.heard_at_us < before_us
 
 
 def job_nodes(tables: Tables, job_id: str) -> list[Node]:
@@ -180,7 +182,7 @@ def booted_nodes(tables: Tables) -> dict[str, NodeState]:
     return {
         node.id: node.state
         for node in nodes
-        if node.booted_at_us > 0 and node.effect is not EffectKind.IMAGE
+        if node.startup.booted_at_us > 0 and node.call.effect is not EffectKind.IMAGE
     }
 
 

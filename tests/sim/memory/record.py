@@ -51,10 +51,10 @@ def lives(tables: Tables, since_us: int) -> list[ObservedLifetimes]:
     """See Store.node_history.observed_lifetimes."""
     found: dict[str, list[int]] = {}
     for node in tables.nodes.values():
-        began_us = max(node.launched_at_us, since_us)
-        ended_us = node.left_at_us or max(node.heard_at_us, node.seen_at_us)
-        if node.launched_at_us and ended_us > began_us:
-            lost = node.leave_reason in (LeaveReason.PREEMPTED, LeaveReason.LOST)
+        began_us = max(node.machine.launched_at_us, since_us)
+        ended_us = node.departure.left_at_us or max(node.agent.heard_at_us, node.machine.seen_at_us)
+        if node.machine.launched_at_us and ended_us > began_us:
+            lost = node.departure.leave_reason in (LeaveReason.PREEMPTED, LeaveReason.LOST)
             time_us, losses = found.get(node.offer.key, [0, 0])
             found[node.offer.key] = [time_us + ended_us - began_us, losses + lost]
     return [ObservedLifetimes(key, *sums) for key, sums in sorted(found.items())]

@@ -18,7 +18,7 @@ def past(tables: Tables, since_us: int, now_us: int) -> FleetHistory:
 
 
 def _counts(node: Node, since_us: int) -> bool:
-    lives = node.state is not NodeState.GONE and node.launched_at_us
+    lives = node.state is not NodeState.GONE and node.machine.launched_at_us
     return node.requested_at_us > since_us or bool(lives)
 
 
@@ -31,11 +31,11 @@ def _stay(node: Node) -> NodeLifetime:
         node_id=node.id,
         offer_key=node.offer.key,
         asked_at_us=node.moved_at_us or node.requested_at_us,
-        refused="" if node.instance_id else node.launch_error_code,
-        began_at_us=node.launched_at_us,
-        up_at_us=0 if node.moved_at_us else node.hello_at_us,
-        trained_at_us=0 if node.moved_at_us else node.first_step_at_us,
-        until_us=node.left_at_us or max(node.heard_at_us, node.seen_at_us),
+        refused="" if node.instance_id else node.machine.launch_error_code,
+        began_at_us=node.machine.launched_at_us,
+        up_at_us=0 if node.moved_at_us else node.startup.hello_at_us,
+        trained_at_us=0 if node.moved_at_us else node.training.first_step_at_us,
+        until_us=node.departure.left_at_us or max(node.agent.heard_at_us, node.machine.seen_at_us),
         warned_at_us=min((n.heard_at_us for n in node.notices if _warns(n)), default=0),
-        left=node.leave_reason,
+        left=node.departure.leave_reason,
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from spotd.store.deployment import CONFIRMED, HOME, INTENDED
 from spotd.store.orphans import RELEASED, NodeRowTimes, OwnedResource, matched
 from tests.sim.memory.market import set_quarantine
+from tests.sim.memory.node_row import NodeColumns
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -16,13 +17,13 @@ def asked_for(
 ) -> dict[str, NodeRowTimes]:
     """See Store.orphans.known."""
     nodes = [node for node in tables.nodes.values() if node.offer.provider == provider]
-    return matched(nodes, instances)
+    return matched([NodeColumns(node) for node in nodes], instances)
 
 
 def record_renewed(tx: Transaction, node_id: str, until_us: int) -> None:
     """See Store.nodes.record_renewed."""
     node = tx.tables.nodes.get(node_id)
-    if node is not None and node.renewed_until_us < until_us:
+    if node is not None and node.lease.renewed_until_us < until_us:
         tx.change_node(node, renewed_until_us=until_us)
 
 

@@ -199,7 +199,7 @@ class Transaction:
 
 def counted_failures(node: Node, failures: Failures | None) -> dict[str, object]:
     """The fields that tell of failures: those of another effect than the armed one do not count."""
-    if failures is None or failures.effect is not node.effect:
+    if failures is None or failures.effect is not node.call.effect:
         return {"effect_failures": 0, "effect_failed_at_us": 0}
     return {"effect_failures": failures.count, "effect_failed_at_us": failures.at_us}
 

@@ -26,9 +26,9 @@ class BlastOracle(Oracle):
 
     def _told_to_end(self, rented: Rented) -> None:
         node, now_us = self.world.node_of(rented.token), self.world.kernel.now_us
-        if node is None or node.state is not NodeState.GONE or node.terminated_at_us:
+        if node is None or node.state is not NodeState.GONE or node.machine.terminated_at_us:
             return
-        if rented.told_by == "reaper" or node.gone_at_us <= self.world.released_us:
+        if rented.told_by == "reaper" or node.machine.gone_at_us <= self.world.released_us:
             return
         before = self._swept[rented.provider]
         lately = {i: at_us for i, at_us in before.items() if now_us - at_us < SWEEP_S * S}

@@ -75,7 +75,9 @@ class CloudOracle(Oracle):
                 self._obeyed_s.pop(node.id, None)  # each withdrawal has its own time
             if machine is None or node.state is not NodeState.DRAINING or node.job_id in manned:
                 continue
-            noticed = node.leave_reason is LeaveReason.PREEMPTED and self._all_stay(node, nodes)
+            noticed = node.departure.leave_reason is LeaveReason.PREEMPTED and self._all_stay(
+                node, nodes
+            )
             if noticed and followed and self.everybody_up(self.world.rented(node.instance_id)):
                 self._obeyed_s[node.id] += int(passed_s)
             if self._obeyed_s[node.id] > WITHDRAWN_S:
@@ -112,7 +114,7 @@ class CloudOracle(Oracle):
         clouds = self.world.clouds.values()
         others = [one for cloud in clouds for one in cloud.rented.values() if one is not rented]
         gone = any(one.job_id == rented.job_id and one.ended_by in TAKEN for one in others)
-        return gone and node.leave_text.startswith("rank ")
+        return gone and node.departure.leave_text.startswith("rank ")
 
     def _mates(self, rented: Rented) -> list[SimMachine]:
         """The machine, and those that a gang's job has or had beside it."""
@@ -128,10 +130,11 @@ class CloudOracle(Oracle):
         # When it was given up. One that stays when told to end, heals, and is missing from a
         # listing then, was not ended for that.
         given_up_us = min(
-            (at_us for at_us in (node.gone_at_us, node.left_at_us) if at_us), default=0
+            (at_us for at_us in (node.machine.gone_at_us, node.departure.left_at_us) if at_us),
+            default=0,
         )
         spoke_s = (given_up_us - machine.mute_us) / S
-        lost = node.leave_reason is LeaveReason.LOST and node.exit_code is None
+        lost = node.departure.leave_reason is LeaveReason.LOST and node.training.exit_code is None
         lost = lost and not self._with_another(rented, node)
         if lost and machine.speaks and spoke_s > SPEAKS_S:
             self.fail("D1", f"{node.id} is ended as lost, and had spoken for {spoke_s:.0f} s")
@@ -140,9 +143,9 @@ class CloudOracle(Oracle):
             through_s = (given_up_us - way.up_since_us) / S if way.up else 0.0
             if through_s < PASSES_S:
                 self.fail("D1", f"{node.id} is ended as lost, and the way to it was broken")
-        late = node.leave_reason is LeaveReason.BOOT_TIMEOUT
+        late = node.departure.leave_reason is LeaveReason.BOOT_TIMEOUT
         if late and machine.stays and spoke_s > BOOTS_S:
             self.fail("D1", f"{node.id} is ended as not up, and trains for {spoke_s:.0f} s")
         reasons = any(m.was_warned or m.was_alone for m in self._mates(rented))
-        if node.leave_reason is LeaveReason.PREEMPTED and not reasons:
+        if node.departure.leave_reason is LeaveReason.PREEMPTED and not reasons:
             self.fail("D1", f"{node.id} was ended as preempted, and had no notice")

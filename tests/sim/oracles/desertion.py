@@ -63,7 +63,9 @@ class DesertionOracle(Oracle):
         if not rented.expires_at_us:
             return False  # it never was
         node = self.world.node_of(rented.token)
-        known_us = max(node.expires_at_us, node.renewed_until_us) if node is not None else 0
+        known_us = (
+            max(node.lease.expires_at_us, node.lease.renewed_until_us) if node is not None else 0
+        )
         return node is not None and rented.expires_at_us > known_us
 
     def _judge_age(self, rented: Rented, passed_s: float) -> None:
@@ -143,7 +145,7 @@ class DesertionOracle(Oracle):
         node = self.world.node_of(rented.token)
         unwanted = node is not None and node.state in (NodeState.TERMINATING, NodeState.GONE)
         if node is not None and unwanted:
-            since_s = (self.world.kernel.now_us - node.left_at_us) / S
+            since_s = (self.world.kernel.now_us - node.departure.left_at_us) / S
             if since_s > UNWANTED_S:
                 self.fail("L1", f"{rented.id} is renewed, and unwanted for {since_s:.0f} s")
 

@@ -85,7 +85,11 @@ class RecordOracle(Oracle):
     def _judge_gone(self, node: Node) -> None:
         """A machine that we did not end, and that lives, is taken for gone when its cloud has not
         listed it for long."""
-        if node.cloud_state != "absent" or node.terminated_at_us or not node.instance_id:
+        if (
+            node.machine.cloud_state != "absent"
+            or node.machine.terminated_at_us
+            or not node.instance_id
+        ):
             return
         rented = self.world.rented(node.instance_id)
         missed_s = rented.missed_for_us / S

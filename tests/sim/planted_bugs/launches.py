@@ -124,7 +124,7 @@ def _impatient(stack: ExitStack) -> None:
 
     def up(d: Any) -> dict[int, list[Node]]:
         gangs = coming(d).items()
-        return {n: gang for n, gang in gangs if all(node.hello_at_us for node in gang)}
+        return {n: gang for n, gang in gangs if all(node.startup.hello_at_us for node in gang)}
 
     def hasty(d: Any) -> None:
         with patch.object(spotd.planner.rules.place_job, "_candidates", up):
@@ -150,7 +150,7 @@ def _all_chosen(stack: ExitStack) -> None:
 
     def generous(d: Any) -> None:
         for node in d.current:
-            if node.state is NodeState.BOOTING and node.hello_at_us and not node.chosen:
+            if node.state is NodeState.BOOTING and node.startup.hello_at_us and not node.chosen:
                 d.set_node(node, chosen=True)
 
     rules = (generous if rule is choose else rule for rule in spotd.planner.planner.RULES)

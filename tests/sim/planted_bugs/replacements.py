@@ -33,7 +33,7 @@ def _terminated_once(stack: ExitStack) -> None:
 
     def trusting(node: Node, *more: Any) -> EffectKind | None:
         wanted = need(node, *more)
-        again = node.terminated_at_us and wanted is EffectKind.TERMINATE
+        again = node.machine.terminated_at_us and wanted is EffectKind.TERMINATE
         return EffectKind.SURVEY if again else wanted
 
     put(stack, spotd.planner.core.next_effect, "_need_terminating", trusting)
@@ -44,7 +44,11 @@ def _hurried(stack: ExitStack) -> None:
 
     def early(d: Any, node: Node) -> tuple[int, str]:
         end_us, text = boot_end(d, node)
-        return (node.requested_at_us + HURRY_US, text) if not node.hello_at_us else (end_us, text)
+        return (
+            (node.requested_at_us + HURRY_US, text)
+            if not node.startup.hello_at_us
+            else (end_us, text)
+        )
 
     put(stack, spotd.planner.rules.replace_node, "_boot_end", early)
 
@@ -55,7 +59,7 @@ def _gone_when_told(stack: ExitStack) -> None:
     def hasty(d: Any) -> None:
         settle_observed(d)
         for node in d.nodes:
-            if node.state is NodeState.TERMINATING and node.terminated_at_us:
+            if node.state is NodeState.TERMINATING and node.machine.terminated_at_us:
                 d.set_node(node, state=NodeState.GONE)
 
     rules = (hasty if rule is settle_observed else rule for rule in spotd.planner.planner.RULES)

@@ -20,6 +20,7 @@ from spotd.act.node_link import LinkError
 from spotd.act.saver_env import SaverPackages, StandalonePython
 from spotd.base.clock import Clock
 from spotd.domain.datasets import DataSet
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import CheckpointSpec
 from spotd.domain.node import Node
 from spotd.domain.states import NodeState
@@ -164,8 +165,8 @@ def test_a_machine_starts_with_its_own_folder_and_no_key_of_ours(lending: Lendin
         "credentials_file": "/dev/shm/x/store-credentials",
     }
     node = lending.node
-    assert node.lent_until_us == lending.bank.files[node.id].expires_at_us
-    assert node.lent_until_us - node.lent_at_us == int(HOUR_S * S)
+    assert node.lease.lent_until_us == lending.bank.files[node.id].expires_at_us
+    assert node.lease.lent_until_us - node.lease.lent_at_us == int(HOUR_S * S)
     [row] = lending.stage.store.audit.rows(0)
     assert (row.user, row.action, row.target) == ("spotd", "store lent", "j1")
     assert row.text == f"credentials of runs/jobs/j1/ to {node.id}"
@@ -176,7 +177,7 @@ def test_who_has_rights_of_its_own_is_lent_nothing(stage: Stage) -> None:
     lending = Lending(stage, lends="")
     assert lending.bank.asked == []
     assert lending.starts[-1]["store_options"] == OPTIONS
-    assert lending.node.lent_until_us == 0
+    assert lending.node.lease.lent_until_us == 0
     lending.pass_s(2 * HOUR_S)
     assert lending.bank.asked == []
 
@@ -191,12 +192,12 @@ def test_who_shows_what_it_is_is_told_how_and_lent_nothing(stage: Stage) -> None
         "role": "arn:role",
         "audience": "spotd",
     }
-    assert (lending.node.lent_at_us, lending.node.lent_until_us) == (0, 0)
+    assert (lending.node.lease.lent_at_us, lending.node.lease.lent_until_us) == (0, 0)
     assert stage.store.audit.rows(0) == [], "no secret was handed out"
 
 
 def test_a_loan_is_renewed_at_a_third_of_its_time(lending: Lending) -> None:
-    before = lending.node.lent_at_us
+    before = lending.node.lease.lent_at_us
     lending.stage.clock.sleep((before + 1190 * S - lending.stage.clock.now_us()) / S)
     lending.loans.renew(lending.stage.store)
     assert len(lending.bank.asked) == 2, "before the machine was asked for, and when it starts"
@@ -205,7 +206,7 @@ def test_a_loan_is_renewed_at_a_third_of_its_time(lending: Lending) -> None:
     lending.loans.renew(lending.stage.store)
     assert len(lending.bank.asked) == 3
     assert lending.left_s == pytest.approx(HOUR_S)
-    assert lending.node.lent_until_us == lending.bank.files[lending.node.id].expires_at_us
+    assert lending.node.lease.lent_until_us == lending.bank.files[lending.node.id].expires_at_us
     lending.pass_s(10 * HOUR_S)
     assert len(lending.bank.asked) == pytest.approx(3 + 30, abs=2), "three an hour"
 
@@ -297,7 +298,7 @@ def test_an_answer_that_takes_too_long_leaves_no_time_for_a_create(stage: Stage)
     stage.run(lambda s: lending.bank.asked)
     assert launches(stage) == 0
     [node] = stage.nodes("j1")
-    assert "took too long" in node.effect_error
+    assert "took too long" in node.call.effect_error
     lending.bank.takes_s = 0.0
     lending.start()
     assert launches(stage) == 1
@@ -311,8 +312,8 @@ def test_a_machine_that_is_away_keeps_no_other_waiting(lending: Lending) -> None
     """All that are due are seen in one round, and who fails keeps nobody from it."""
     seen: list[str] = []
     node = lending.node
-    nodes = [replace(node, id=f"n{i}", link_down_at_us=i % 2) for i in range(4)]
-    until: Mapping[str, int] = {n.id: n.lent_until_us for n in nodes}
+    nodes = [changed(node, id=f"n{i}", link_down_at_us=i % 2) for i in range(4)]
+    until: Mapping[str, int] = {n.id: n.lease.lent_until_us for n in nodes}
     assert until
     lending.stage.clock.sleep(HOUR_S / 2)
 
@@ -328,7 +329,7 @@ def test_a_machine_that_is_away_keeps_no_other_waiting(lending: Lending) -> None
     )
 
     def lend(node: Node, *_: object) -> str:
-        if node.link_down_at_us:
+        if node.agent.link_down_at_us:
             raise LinkError("away")
         return "/x"
 
@@ -435,7 +436,7 @@ def test_all_that_was_lent_is_renewed(lending: Lending) -> None:
     lending.stage.clock.sleep(HOUR_S / 2)
     loans.renew(lending.stage.store)
     assert set(files.files) == {URL, EAST, WEST}
-    assert lending.node.lent_until_us == files.files[WEST].expires_at_us
+    assert lending.node.lease.lent_until_us == files.files[WEST].expires_at_us
 
 
 def test_a_store_that_cannot_be_lent_is_done_without_unless_work_lies_there(

@@ -31,9 +31,11 @@ from providers.stores.base import ObjectStore
 from spotd import wire
 from spotd.act.effects import call, effects_of, launch_request
 from spotd.domain.events import Event
+from spotd.domain.fast_replace import changed
 from spotd.domain.health import Setbacks
 from spotd.domain.job import CheckpointSpec, Desired, HeadSnapshot
 from spotd.domain.node import EffectKind, Node
+from spotd.domain.parts import field_names, value_of
 from spotd.domain.plan import Effect
 from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.domain.units import S
@@ -51,7 +53,7 @@ from tests.spotd.planner import build as decided
 def test_a_program_that_exits_0_and_never_claimed_head_is_no_success(stage: Stage) -> None:
     """It does not use the engine that its job names: there is no HEAD, and never will be."""
     stage.submit()
-    stage.run(lambda s: s.nodes("j1") and s.nodes("j1")[0].hello_at_us)
+    stage.run(lambda s: s.nodes("j1") and s.nodes("j1")[0].startup.hello_at_us)
     machine = stage.machine(stage.nodes("j1")[0])
     machine.exited = wire.EXIT_FINISHED  # from here on it does nothing of itself
     machine.say(wire.EXITED, code=wire.EXIT_FINISHED)
@@ -118,7 +120,10 @@ def called(stage: Stage) -> Called:
 def test_a_refused_create_says_why_and_what_it_spoils(stage: Stage, error: ProviderError) -> None:
     stage.clouds["aws"].fail("launch", error)
     node = Called(stage).node
-    assert (node.launch_error, node.launch_error_code) == (str(error), type(error).__name__)
+    assert (node.machine.launch_error, node.machine.launch_error_code) == (
+        str(error),
+        type(error).__name__,
+    )
     market = stage.store.market.load(stage.clock.now_us())
     (refusal,) = market.refusals
     assert (refusal.offer_key, refusal.scope) == (node.offer.key, error.scope)
@@ -135,10 +140,10 @@ def test_a_cloud_that_fails_is_on_record_with_its_words(
     before = called.node
     called.stage.clouds["aws"].fail(VERB[kind], error)
     after = called.make(kind)
-    assert str(error) in after.effect_error
+    assert str(error) in after.call.effect_error
     failed = {"effect_error", "effect_failures", "effect_failed_at_us"}
-    changed = {name for name, value in vars(after).items() if value != getattr(before, name)}
-    assert changed <= failed
+    names = field_names(type(after))
+    assert {name for name in names if value_of(after, name) != value_of(before, name)} <= failed
 
 
 @pytest.mark.parametrize(("asked_s", "waited_s"), [(30.0, 30.0), (86_400.0, 300.0)])
@@ -158,15 +163,16 @@ def test_a_cloud_that_asks_for_a_pause_has_it(
 def test_a_node_that_does_not_answer_is_on_record(called: Called, kind: EffectKind) -> None:
     called.stage.strike(called.node)
     after = called.make(kind, **START)
-    assert after.effect_error == "LinkError: the machine does not answer"
-    assert not after.booted_at_us
-    assert not after.started_at_us
+    assert after.call.effect_error == "LinkError: the machine does not answer"
+    assert not after.startup.booted_at_us
+    assert not after.startup.started_at_us
 
 
 def test_a_command_that_the_agent_refuses_is_told_with_its_words(called: Called) -> None:
     called.make(K.SURVEY)
     assert (
-        called.make(K.START, **START).effect_error == "LinkError: start refused: no agent runs here"
+        called.make(K.START, **START).call.effect_error
+        == "LinkError: start refused: no agent runs here"
     )
 
 
@@ -176,7 +182,7 @@ def test_a_cloud_that_was_taken_out_of_the_configuration_is_named(
 ) -> None:
     """Its machines still cost money: silence would hide that."""
     del called.stage.clouds["aws"]
-    assert "[providers.aws]" in called.make(kind).effect_error
+    assert "[providers.aws]" in called.make(kind).call.effect_error
 
 
 @pytest.mark.parametrize("part", ["keys", "secrets"])
@@ -186,7 +192,7 @@ def test_a_key_that_does_not_open_is_told_and_not_a_bug(called: Called, part: st
 
     called.prepare()
     called.stage.world = replace(called.stage.world, **{part: locked})
-    assert "does not open" in called.make(K.START, **START).effect_error
+    assert "does not open" in called.make(K.START, **START).call.effect_error
     assert called.stage.link.said["start"] == 0
 
 
@@ -216,12 +222,12 @@ def test_a_retried_create_is_the_very_same_request(called: Called) -> None:
 def test_a_create_carries_its_limits_from_what_is_committed(called: Called) -> None:
     """Whatever the configuration says by the time that it is tried again."""
     effect = called.effect(K.LAUNCH)
-    node = replace(effect.node, requested_at_us=100 * S, expires_at_us=4_000 * S)
+    node = changed(effect.node, requested_at_us=100 * S, expires_at_us=4_000 * S)
     request = launch_request(replace(effect, node=node), job_keys(), "d0")
     assert (request.tags[EXPIRES_TAG], request.tags[UNATTENDED_TAG]) == ("4000", "3900")
     assert request.max_run_s == LIFE_LIMIT_S
     # A row from before there were expiries asks as it asked then.
-    old = launch_request(replace(effect, node=replace(node, expires_at_us=0)), job_keys(), "d0")
+    old = launch_request(replace(effect, node=changed(node, expires_at_us=0)), job_keys(), "d0")
     assert EXPIRES_TAG not in old.tags
     assert old.max_run_s == 0
 
@@ -312,7 +318,10 @@ def test_start_ships_the_packages_and_then_everything_the_program_needs(stage: S
     assert (document.job_name, document.run, document.num_nodes) == ("j1", "python x.py", 1)
     assert (document.store_url, document.accelerators_per_node) == ("file:///own", 8)
     assert document.node_ips == START["node_ips"]
-    assert (after.started_claim, after.started_at_us) == ("after_release", stage.clock.now_us())
+    assert (after.startup.started_claim, after.startup.started_at_us) == (
+        "after_release",
+        stage.clock.now_us(),
+    )
 
 
 def test_secrets_leave_the_box_on_record_or_not_at_all(
@@ -354,7 +363,7 @@ def test_secrets_leave_the_box_on_record_or_not_at_all(
 def test_what_was_done_is_on_record(called: Called, kind: EffectKind, column: str) -> None:
     called.prepare()
     called.stage.clock.sleep(3.0)
-    assert getattr(called.make(kind), column) == called.stage.clock.now_us()
+    assert value_of(called.make(kind), column) == called.stage.clock.now_us()
 
 
 def test_a_create_is_only_absent_when_none_can_be_in_flight_any_more(stage: Stage) -> None:
@@ -362,11 +371,11 @@ def test_a_create_is_only_absent_when_none_can_be_in_flight_any_more(stage: Stag
     called = Called(stage)
     stage.store.jobs.set_desired("j1", Desired.CANCEL, stage.clock.now_us())
     stage.run(lambda s: s.nodes("j1", NodeState.TERMINATING))
-    left_us = called.node.left_at_us
+    left_us = called.node.departure.left_at_us
     stage.clouds["aws"].visibility_s = 5.0
     for after_s, gone in ((1.0, False), (19.9, False), (20.1, True)):
         stage.clock.sleep(after_s - (stage.clock.now_us() - left_us) / S)
-        assert bool(called.make(K.RESOLVE).gone_at_us) is gone
+        assert bool(called.make(K.RESOLVE).machine.gone_at_us) is gone
 
 
 def test_a_create_whose_answer_was_lost_is_found_by_its_token(stage: Stage) -> None:
@@ -414,7 +423,7 @@ def test_a_head_that_is_damaged_decides_nothing(called: Called) -> None:
     before = head_of(stage)
     key = wire.head_key("j1")
     stage.commits.put_if(key, b'{"head": {}}', stage.commits.get(key)[1])
-    assert "WireError" in called.make(K.READ_HEAD).effect_error
+    assert "WireError" in called.make(K.READ_HEAD).call.effect_error
     assert head_of(stage) == before
 
 
@@ -422,7 +431,7 @@ def test_a_head_that_vanished_is_the_stores_trouble(called: Called) -> None:
     stage = called.stage
     stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
     stage.commits.delete(wire.head_key("j1"))
-    assert "NotFoundError" in called.make(K.READ_HEAD).effect_error
+    assert "NotFoundError" in called.make(K.READ_HEAD).call.effect_error
 
 
 # --- which calls follow from a commit

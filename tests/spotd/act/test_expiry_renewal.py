@@ -45,7 +45,7 @@ def test_a_wanted_machine_is_renewed_every_hour(trained: Stage) -> None:
     assert trained.clouds["aws"].calls["renew"] == 1
     assert left_h(trained) == pytest.approx(24, abs=0.001)
     [node] = trained.nodes("j1")
-    assert node.renewed_until_us // S == trained.machine(node).instance.expires_at_us // S
+    assert node.lease.renewed_until_us // S == trained.machine(node).instance.expires_at_us // S
 
 
 def test_a_machine_that_nobody_wants_any_more_is_not_renewed(trained: Stage) -> None:
@@ -87,6 +87,6 @@ def test_an_answer_that_was_lost_is_asked_for_again(trained: Stage) -> None:
     trained.clock.sleep(2 * HOUR_S)
     trained.clouds["aws"].fail("renew", UnknownOutcome("timed out"), answer=True)
     renew(trained)
-    assert trained.nodes("j1")[0].renewed_until_us == 0
+    assert trained.nodes("j1")[0].lease.renewed_until_us == 0
     renew(trained)
-    assert trained.nodes("j1")[0].renewed_until_us > 0
+    assert trained.nodes("j1")[0].lease.renewed_until_us > 0

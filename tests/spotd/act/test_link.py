@@ -21,6 +21,7 @@ from spotd.act.bundle import Bundle, build_bundle
 from spotd.act.link import LOADER_COMMAND, SshLink, address_of, node_command
 from spotd.act.node_link import LinkError
 from spotd.base.log import redactor
+from spotd.domain.fast_replace import changed
 from spotd.security.secrets import host_key
 from spotd.wire import SAVE, AgentConfig, Command
 from tests.fixtures import processes, sshd
@@ -128,11 +129,11 @@ def test_a_key_that_the_cloud_told_is_the_one_that_counts(here: Station) -> None
     node = here.enlist()
     given = host_key(here.keys, node.token).public
     assert address_of(node, here.keys).host_public_key == given
-    here.link.boot(replace(node, host_public_key=given), here.keys, CONFIG, CALL_S)
+    here.link.boot(changed(node, host_public_key=given), here.keys, CONFIG, CALL_S)
     stranger = KeyPair.from_seed(99).public
     with pytest.raises(LinkError):
         SshLink(build_bundle()).boot(
-            replace(node, host_public_key=stranger), here.keys, CONFIG, CALL_S
+            changed(node, host_public_key=stranger), here.keys, CONFIG, CALL_S
         )
 
 
@@ -243,8 +244,8 @@ def test_errors_of_the_link_are_link_errors(here: Station) -> None:
     with pytest.raises(LinkError, match="HostKeyMismatchError"):
         here.link.send(replace(node, token="another"), here.keys, Command(SAVE, 1), CALL_S)
     with pytest.raises(LinkError, match="SshAuthRefusedError"):
-        here.link.send(replace(node, ssh_user="another"), here.keys, Command(SAVE, 1), CALL_S)
-    wait_until("the agent has settled", lambda: here.node.booted_at_us)
+        here.link.send(changed(node, ssh_user="another"), here.keys, Command(SAVE, 1), CALL_S)
+    wait_until("the agent has settled", lambda: here.node.startup.booted_at_us)
     pid = int((here.machine.home / ".spotd" / "j1" / "g1" / "agent.pid").read_text())
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(LinkError, match=r"SshDeadlineError: no answer within 2 s"):

@@ -53,7 +53,7 @@ def test_a_console_that_cannot_be_had_keeps_no_machine(stage: Stage, error: Exce
 
 def test_of_a_machine_that_trained_nobody_asks(stage: Stage) -> None:
     stage.submit()
-    stage.run(lambda s: s.nodes("j1") and s.nodes("j1")[0].first_step_at_us)
+    stage.run(lambda s: s.nodes("j1") and s.nodes("j1")[0].training.first_step_at_us)
     node = stage.nodes("j1")[0]
     stage.store.jobs.set_desired("j1", Desired.CANCEL, stage.clock.now_us())
     stage.run(lambda s: s.nodes("j1", NodeState.GONE), limit_s=300.0)

@@ -19,6 +19,7 @@ from spotd.act.node_link import LinkError
 from spotd.act.ssh import Connection, SshAuthRefusedError, connect
 from spotd.act.ssh_access import SIDE_BY_SIDE, SshAccess
 from spotd.base.clock import SystemClock
+from spotd.domain.fast_replace import changed
 from spotd.domain.node import Node
 from spotd.security.secrets import JobKeys, KeyPair, make_key_pair
 from tests.fixtures import openssh, sshd
@@ -66,7 +67,7 @@ def login() -> Iterator[Login]:
 def node_of(machine: openssh.Machine) -> Node:
     address = machine.address
     where = {"host": address.host, "port": address.port, "ssh_user": address.user}
-    return replace(new_node(token=sshd.TOKEN), **where)
+    return changed(new_node(token=sshd.TOKEN), **where)
 
 
 def admit(machine: openssh.Machine, user: str, key: KeyPair) -> None:

@@ -38,10 +38,13 @@ def test_a_gpu_that_is_missing_is_no_preemption(rig: Rig) -> None:
     (told,) = rig.store.events.of_kinds(node.job_id, [GPU])
     assert WORDS in told.event.text
     found = decided(rig, node)
-    assert (found.state, found.leave_text) == (NodeState.TERMINATING, "its GPU has failed")
-    assert found.leave_reason is LeaveReason.LOST
+    assert (found.state, found.departure.leave_text) == (
+        NodeState.TERMINATING,
+        "its GPU has failed",
+    )
+    assert found.departure.leave_reason is LeaveReason.LOST
     assert found.notices == ()
-    rig.leave(node, 5, LeaveReason.LOST, found.leave_text)
+    rig.leave(node, 5, LeaveReason.LOST, found.departure.leave_text)
     row = stats(ApiRequest(rig.context()))["total"]["interruptions"]
     assert (row["preempted"], row["lost"]) == (0, 1)
     page = read(Metrics(rig.context()).text())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spotd.api.doctor.health import worst_case
+from spotd.domain.fast_replace import changed
 from spotd.domain.market import Market, Timing
 from spotd.domain.node import Node
 from spotd.domain.queue import Limits
@@ -37,7 +38,7 @@ def test_every_machine_for_the_whole_time_and_the_dearest_leak() -> None:
 def test_a_machine_keeps_the_longer_time_that_it_was_given() -> None:
     """After limits.unattended_h was made shorter."""
     first, second = machines(24, 10)
-    renewed = replace(second, renewed_until_us=NOW + 72 * H_US)
+    renewed = changed(second, renewed_until_us=NOW + 72 * H_US)
     assert told(MARKET, first, renewed)[0] == "2 machines, $40.00/h for 72 h: $1,920.00 at most"
 
 

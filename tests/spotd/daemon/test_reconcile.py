@@ -82,7 +82,7 @@ def summary(stage: Stage, job_id: str) -> object:
         return job.outcome, stage.alive()
     return {
         "outcome": job.outcome,
-        "nodes": [(n.generation, n.offer.key, n.leave_reason) for n in nodes],
+        "nodes": [(n.generation, n.offer.key, n.departure.leave_reason) for n in nodes],
         "creates": [stage.creates(node) for node in nodes],
         "alive": stage.alive(),
         "segments": [row.state for row in stage.store.ledger.segments(job_id)],
@@ -145,7 +145,7 @@ def test_no_call_goes_out_before_its_intent_is_on_record(stage: Stage) -> None:
 
     def dispatch(effect: Effect) -> None:
         (node,) = (node for node in stage.nodes("j1") if node.id == effect.node.id)
-        assert (node.effect, node.token) == (effect.kind, effect.node.token)
+        assert (node.call.effect, node.token) == (effect.kind, effect.node.token)
         found.append(effect)
 
     claim_due(stage.world, "me", 16)
@@ -203,7 +203,7 @@ def test_a_slow_machine_gets_another_beside_it_where_there_is_room(
     nodes = stage.nodes("j1")
     assert len(nodes) == asked
     assert [node.chosen for node in nodes].count(True) == 1
-    assert {n.leave_reason for n in nodes if not n.chosen} <= {LeaveReason.HEDGE_LOST}
+    assert {n.departure.leave_reason for n in nodes if not n.chosen} <= {LeaveReason.HEDGE_LOST}
 
 
 def test_room_that_comes_free_is_used_for_the_other_candidate(stage: Stage) -> None:
@@ -300,7 +300,7 @@ def test_the_reply_of_a_create_is_lost(stage: Stage) -> None:
     over(stage, "j1")
     (node,) = stage.nodes("j1")
     assert stage.creates(node) == 1
-    assert node.leave_reason is LeaveReason.DONE
+    assert node.departure.leave_reason is LeaveReason.DONE
 
 
 def test_a_refusal_moves_on_within_the_attempt(stage: Stage) -> None:
@@ -308,7 +308,7 @@ def test_a_refusal_moves_on_within_the_attempt(stage: Stage) -> None:
     stage.submit()
     over(stage, "j1")
     refused, used = stage.nodes("j1")
-    assert (refused.offer.provider, refused.leave_reason) == ("aws", LeaveReason.CAPACITY)
+    assert (refused.offer.provider, refused.departure.leave_reason) == ("aws", LeaveReason.CAPACITY)
     assert (used.offer.provider, used.generation) == ("gcp", 1)
 
 

@@ -9,7 +9,8 @@ from providers.base import CapacityType, Offer
 from spotd.demo.facts import recoveries
 from spotd.demo.report import Evidence
 from spotd.demo.story import ProgramExit
-from spotd.domain.node import Node
+from spotd.domain.fast_replace import changed
+from spotd.domain.node import MachineStatus, Node, NodeStartup, TrainingStatus
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.store.checkpoints import CheckpointRow
@@ -38,14 +39,11 @@ def node(generation: int, cloud: str, asked_s: float, first_s: float, **fields: 
         state=NodeState.GONE,
         requested_at_us=at(asked_s),
         instance_id=f"i{generation}",
-        launched_at_us=at(asked_s + 0.5),
-        hello_at_us=at(asked_s + 1),
-        ready_at_us=at(asked_s + 2),
-        claimed_at_us=at(asked_s + 2.5),
-        first_step_at_us=at(first_s),
-        gone_at_us=at(first_s + 12),
+        startup=NodeStartup(hello_at_us=at(asked_s + 1), ready_at_us=at(asked_s + 2)),
+        machine=MachineStatus(launched_at_us=at(asked_s + 0.5), gone_at_us=at(first_s + 12)),
+        training=TrainingStatus(claimed_at_us=at(asked_s + 2.5), first_step_at_us=at(first_s)),
     )
-    return replace(base, **fields)
+    return changed(base, **fields)
 
 
 NODES = [

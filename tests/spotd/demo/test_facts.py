@@ -15,6 +15,7 @@ from spotd.demo.facts import (
     recoveries,
     release_delays,
 )
+from spotd.domain.fast_replace import changed
 from spotd.domain.node import NoticeRecord
 from tests.spotd.demo.story import (
     METER,
@@ -113,7 +114,7 @@ def test_leaked_machine_seconds(meter: list[dict[str, Any]], leaked_s: float) ->
 
 
 def test_a_machine_that_runs_and_is_not_gone_by_our_books_is_a_leak_at_the_end() -> None:
-    running = replace(NODES[0], gone_at_us=0)
+    running = changed(NODES[0], gone_at_us=0)
     assert orphan_seconds([running], [row("t1", 0, None)], at(100)) == 100.0
     assert orphan_seconds([running], [row("t1", 0, 50)], at(100)) == 0.0
 
@@ -142,20 +143,20 @@ def test_release_delays_start_when_the_machine_is_not_needed(
     fields: dict[str, Any], ended_s: float | None, seconds: float
 ) -> None:
     """Measured by the cloud's billing record, whatever its listing says."""
-    left = replace(NODES[0], gone_at_us=at(ended_s or 100), **fields)
+    left = changed(NODES[0], gone_at_us=at(ended_s or 100), **fields)
     meter = [row("t1", 0, ended_s), row("stranger", 0, 50)]
     assert release_delays([left], meter, at(100)) == {"j1-g1": seconds}
 
 
 def test_of_two_machines_for_one_token_the_one_that_cost_more_counts() -> None:
-    left = replace(NODES[0], left_at_us=at(10), gone_at_us=at(100))
+    left = changed(NODES[0], left_at_us=at(10), gone_at_us=at(100))
     meter = [row("t1", 0, 30), row("t1", 0, 11)]
     assert release_delays([left], meter, at(100)) == {"j1-g1": 20.0}
 
 
 def test_a_deadline_does_not_excuse_a_machine_that_was_not_left_to_save() -> None:
     """Its notice arrived after its termination was decided."""
-    left = replace(NODES[0], left_at_us=at(10), gone_at_us=at(100), notices=(notice(40),))
+    left = changed(NODES[0], left_at_us=at(10), gone_at_us=at(100), notices=(notice(40),))
     assert release_delays([left], [row("t1", 0, 15)], at(100)) == {"j1-g1": 5.0}
 
 

@@ -9,11 +9,14 @@ import pytest
 
 from spotd.domain.fast_replace import changed
 from spotd.domain.job import Attempt
+from spotd.domain.node import NodeAddress
 from spotd.domain.plan import Plan
+from spotd.domain.states import NodeState
 from tests.spotd.planner.build import job, market, node, offer, view
 
 CHANGES: list[tuple[Any, dict[str, Any]]] = [
     (node(), {"instance_id": "i-1", "chosen": True}),
+    (node(), {"address": NodeAddress("h", port=22), "state": NodeState.GONE}),
     (job(), {"generation": 3}),
     (view(node()), {"attempts": (Attempt("j1", 1, 2, "first"),)}),
     (market(), {"hedging": False, "deployment": "d7"}),
@@ -37,6 +40,15 @@ def test_what_was_reckoned_of_the_fields_before_is_reckoned_again() -> None:
     assert "aws-1a" in one.key
     other = changed(one, zone="aws-1b")
     assert other.key == replace(one, zone="aws-1b").key != one.key
+
+
+def test_the_field_of_a_part_is_set_in_that_part() -> None:
+    before = node(host="h", port=22)
+    made = changed(before, port=23, ssh_user="me", chosen=True)
+    address = replace(before.address, port=23, ssh_user="me")
+    assert made == replace(before, address=address, chosen=True)
+    assert before.address.port == 22, "the old one stays as it is"
+    assert changed(before, address=NodeAddress("a"), port=5).address == NodeAddress("a", port=5)
 
 
 def test_a_field_that_is_not_there_is_refused() -> None:

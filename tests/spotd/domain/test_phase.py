@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from providers.base import CapacityType, Offer, OfferRequest
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import CheckpointSpec, Desired, Job, JobSpec
 from spotd.domain.node import Node
 from spotd.domain.phase import PHASES, phase
@@ -20,7 +21,7 @@ OFFER = Offer("aws", "r", "z", "t", CapacityType.SPOT, 1, 2)
 
 def node(state: NodeState, rank: int = 0, **fields: Any) -> Node:
     base = Node(f"n{rank}", "j1", 1, rank, 0, f"t{rank}", OFFER, state, 1, chosen=True)
-    return replace(base, **fields)
+    return changed(base, **fields)
 
 
 S = NodeState

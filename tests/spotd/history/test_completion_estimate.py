@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Desired
 from spotd.domain.node import Node
 from spotd.domain.node_history import FleetHistory, NodeLifetime
@@ -85,7 +86,7 @@ def test_of_what_went_back_the_way_back_is_no_step() -> None:
 def test_an_interruption_takes_until_the_first_new_step() -> None:
     """Half an hour without a step, and 45 steps of 20 s again."""
     assert losses_s(facts()) == [pytest.approx(1800 + 45 * 20, abs=21)]
-    paused = replace(FIRST, leave_reason=LeaveReason.CANCELLED)
+    paused = changed(FIRST, leave_reason=LeaveReason.CANCELLED)
     assert losses_s(facts(paused, SECOND)) == [], "a pause is its user's"
     assert losses_s(facts(steps=STEPS[:6])) != []
     assert losses_s(facts(steps=(*STEPS[:5], report(2, 856, 890, 5.5, 5.7)))) == [], "not yet"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spotd.domain.fast_replace import changed
 from spotd.domain.fault_drill import SLACK_S, DrillEnd, DrillKind, FaultDrill
 from spotd.domain.job import CheckpointSpec
 from spotd.domain.states import LeaveReason, NodeState, Outcome
@@ -78,7 +79,7 @@ def test_one_that_lost_nothing_passes_with_its_figures() -> None:
         (
             "saved nothing",
             DRILL,
-            record(0, nodes=[replace(OLD, last_step=0), NEW], reports=[], saves=[]),
+            record(0, nodes=[changed(OLD, last_step=0), NEW], reports=[], saves=[]),
         ),
         ("not on record", DRILL, record(claims={})),
         (
@@ -122,7 +123,7 @@ def test_a_kill_may_lose_what_its_cadence_allows() -> None:
 
 def test_what_the_machine_before_had_saved_is_as_old_as_the_training_since() -> None:
     third = node(R, generation=3, first_step_at_us=STRUCK + 12 * S)
-    old = replace(OLD, id="g2", generation=2, first_step_at_us=STRUCK - 20 * S)
+    old = changed(OLD, id="g2", generation=2, first_step_at_us=STRUCK - 20 * S)
     result = record(
         nodes=[node(G), old, third],
         reports=[*reports(1, 1, 90, STRUCK - 80 * S), *reports(2, 91, 100, STRUCK)]
@@ -134,7 +135,7 @@ def test_what_the_machine_before_had_saved_is_as_old_as_the_training_since() -> 
     assert done is not None
     assert (done.end, done.text) == (DrillEnd.PASSED, "")
     assert done.found.sigmas is not None, "the losses before are those of the first machine"
-    late = replace(old, first_step_at_us=STRUCK - 60 * S)
+    late = changed(old, first_step_at_us=STRUCK - 60 * S)
     result = replace(result, nodes=[node(G), late, third])
     assert "60 s old" in ended(replace(KILL, node_id="g2"), result)[1]
 
@@ -146,13 +147,13 @@ def test_machines_that_others_replaced_with_reason_were_not_asked_for_twice() ->
 
 def test_it_waits_for_the_first_step_and_the_end_of_the_old_machine() -> None:
     end_us = STRUCK + 60 * S
-    coming = record(nodes=[OLD, replace(NEW, first_step_at_us=0)], claims={})
+    coming = record(nodes=[OLD, changed(NEW, first_step_at_us=0)], claims={})
     assert judge(DRILL, coming, end_us) is None
     assert ended(DRILL, coming, end_us + 1) == (
         DrillEnd.FAILED,
         "it did not train again, within 60 s",
     )
-    there = record(nodes=[replace(OLD, state=T, gone_at_us=0), NEW])
+    there = record(nodes=[changed(OLD, state=T, gone_at_us=0), NEW])
     last_us = end_us + int(SLACK_S * S)
     assert judge(DRILL, there, last_us) is None
     assert "old machine is still there" in ended(DRILL, there, last_us + 1)[1]
@@ -164,7 +165,7 @@ def test_it_waits_for_the_first_step_and_the_end_of_the_old_machine() -> None:
 
 
 AGENT = replace(DRILL, kind=DrillKind.AGENT)
-HERE = replace(OLD, state=R, gone_at_us=0, booted_at_us=STRUCK + S)
+HERE = changed(OLD, state=R, gone_at_us=0, booted_at_us=STRUCK + S)
 TOLD = reports(1, 1, 100, STRUCK - S)
 ON = [*TOLD, *reports(1, 101, 140, STRUCK + 3 * S)]
 
@@ -176,7 +177,7 @@ def test_an_agent_that_is_killed_leaves_the_program_training() -> None:
     assert done.found.cost_microusd == 0
     assert judge(AGENT, record(nodes=[HERE], reports=TOLD), STRUCK + 60 * S) is None
     assert "no other agent" in ended(AGENT, record(nodes=[HERE], reports=TOLD))[1]
-    gone = replace(HERE, state=G, leave_reason=LeaveReason.DRILL)
+    gone = changed(HERE, state=G, leave_reason=LeaveReason.DRILL)
     assert "its machine was left" in ended(AGENT, record(nodes=[gone], reports=TOLD))[1]
     twice = [*TOLD, *reports(1, 91, 130, STRUCK + 3 * S)]
     assert "10 steps were trained twice" in ended(AGENT, record(nodes=[HERE], reports=twice))[1]

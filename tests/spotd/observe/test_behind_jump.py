@@ -110,13 +110,13 @@ def test_a_node_is_followed_through_a_jump_host_that_dies_and_comes_back(here: B
     follower = here.follow()
     here.boot()
     follower.poke()
-    wait_until("its hello", lambda: here.node.hello_at_us)
+    wait_until("its hello", lambda: here.node.startup.hello_at_us)
     here.train(COUNT.format(80, 0.1))
     wait_until("its first lines", lambda: b"line 5\n" in here.log())
     assert here.jump.server.log_ins() == 1, "commands and the stream share one connection"
     assert not cut_off(here.node, here.market(), here.clock.now_us())
     here.jump.server.stop()
-    wait_until("the link to be down", lambda: here.node.link_down_at_us)
+    wait_until("the link to be down", lambda: here.node.agent.link_down_at_us)
     for _ in range(3):
         now_us, market = here.clock.now_us(), here.market()
         view = build.view(here.store, "j1", now_us)
@@ -125,11 +125,11 @@ def test_a_node_is_followed_through_a_jump_host_that_dies_and_comes_back(here: B
         assert lost_at_us(here.node, view, market) > now_us + S, "nobody is given up"
         threading.Event().wait(0.8)
     here.jump.server.start()
-    wait_until("the link to be back", lambda: not here.node.link_down_at_us)
-    wait_until("its exit", lambda: here.node.exit_code is not None)
+    wait_until("the link to be back", lambda: not here.node.agent.link_down_at_us)
+    wait_until("its exit", lambda: here.node.training.exit_code is not None)
     lines = b"".join(b"line %d\n" % number for number in range(1, 81))
     wait_until("its output", lambda: here.log() == lines)
-    assert here.node.exit_code == 0
+    assert here.node.training.exit_code == 0
     assert "link_refused" not in here.kinds()
     follower.stop()
     here.ways.close()
@@ -153,5 +153,5 @@ def test_a_jump_host_in_the_way_is_not_told_of_its_nodes(
     here.follow().poke()
     word = {"host_key": "jump_host_key", "forwarding": "AllowTcpForwarding"}[how]
     wait_until("what is in the way", lambda: word in here.ways.why()["aws"])
-    wait_until("a try", lambda: here.node.link_down_at_us)
+    wait_until("a try", lambda: here.node.agent.link_down_at_us)
     assert "link_refused" not in here.kinds()

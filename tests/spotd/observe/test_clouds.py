@@ -210,7 +210,7 @@ def test_a_listing_is_recorded_once_whoever_calls_it(stage: Stage) -> None:
     record = stage.survey.survey("aws")
     record()
     (seen,) = stage.nodes("j1")
-    assert seen.surveyed_at_us == stage.clock.now_us()
+    assert seen.machine.surveyed_at_us == stage.clock.now_us()
     stage.clock.sleep(60)
     record()
     assert stage.nodes("j1") == [seen]
@@ -231,7 +231,7 @@ def test_a_store_that_was_away_is_asked_again_by_the_next_caller(
         with pytest.raises(StoreUnavailableError):
             record()
     record()
-    assert stage.nodes("j1")[0].gone_at_us
+    assert stage.nodes("j1")[0].machine.gone_at_us
 
 
 # --- notices

@@ -104,8 +104,8 @@ def test_nothing_is_lost_while_the_store_is_away(
         recorder.say(ONE, [entry(number)])
     recorder.flush()
     assert warnings(store) == [f"w{number}" for number in range(1, 8)]
-    assert build.node(store, ONE).heard_at_us > 0
-    assert build.node(store, ONE).link_down_at_us > 0
+    assert build.node(store, ONE).agent.heard_at_us > 0
+    assert build.node(store, ONE).agent.link_down_at_us > 0
 
 
 def test_one_nodes_poison_is_its_own(
@@ -133,11 +133,11 @@ def test_signs_of_life_alone_are_recorded_now_and_then(
 ) -> None:
     recorder.hear(ONE)
     recorder.flush()
-    assert build.node(store, ONE).heard_at_us == 0
+    assert build.node(store, ONE).agent.heard_at_us == 0
     clock.passed_s += HEARD_S
     recorder.hear(ONE)
     recorder.flush()
-    assert build.node(store, ONE).heard_at_us == clock.now_us()
+    assert build.node(store, ONE).agent.heard_at_us == clock.now_us()
 
 
 def test_the_end_of_a_link_is_on_record_at_once_and_stays(
@@ -148,13 +148,13 @@ def test_the_end_of_a_link_is_on_record_at_once_and_stays(
     clock.passed_s += 1
     recorder.lose(ONE)
     recorder.flush()
-    down_us = build.node(store, ONE).link_down_at_us
+    down_us = build.node(store, ONE).agent.link_down_at_us
     assert down_us == clock.now_us()
     clock.passed_s += 2 * HEARD_S
     recorder.lose(ONE)  # each try again fails: the first end counts
     recorder.hear(TWO)
     recorder.flush()
-    assert build.node(store, ONE).link_down_at_us == down_us
+    assert build.node(store, ONE).agent.link_down_at_us == down_us
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -167,10 +167,10 @@ def test_a_link_that_is_back_is_on_record_at_once(
     else:
         recorder.lose(ONE)
         recorder.flush()
-    assert build.node(store, ONE).link_down_at_us > 0
+    assert build.node(store, ONE).agent.link_down_at_us > 0
     recorder.hear(ONE)
     recorder.flush()
-    assert build.node(store, ONE).link_down_at_us == 0
+    assert build.node(store, ONE).agent.link_down_at_us == 0
 
 
 def test_a_link_that_came_back_before_it_was_recorded_was_never_down(
@@ -179,22 +179,22 @@ def test_a_link_that_came_back_before_it_was_recorded_was_never_down(
     recorder.lose(ONE)
     recorder.hear(ONE)
     recorder.flush()
-    assert build.node(store, ONE).link_down_at_us == 0
+    assert build.node(store, ONE).agent.link_down_at_us == 0
 
 
 def test_what_nobody_wants_is_forgotten(store: SqlStore, recorder: JournalWriter) -> None:
     recorder.lose(ONE)
     recorder.forget({TWO})
     recorder.flush()
-    assert build.node(store, ONE).link_down_at_us == 0
+    assert build.node(store, ONE).agent.link_down_at_us == 0
 
 
 def test_a_hello_is_a_hello(store: SqlStore, recorder: JournalWriter) -> None:
     hello = {"agent": "1", "wire": 1, "python": "3.11", "hostname": "h", "boot_id": "b"}
     recorder.say(ONE, [JournalEntry(1, NOW, 1, HELLO, hello)])
     recorder.flush()
-    assert build.node(store, ONE).hello_at_us > 0
-    assert build.node(store, ONE).journal_seq == 1
+    assert build.node(store, ONE).startup.hello_at_us > 0
+    assert build.node(store, ONE).agent.journal_seq == 1
 
 
 def progress(seq: int) -> JournalEntry:
@@ -216,7 +216,7 @@ def test_progress_waits_a_moment_for_company(
     clock.passed_s += 0.1 * LINGER_S
     recorder.flush()
     assert steps(store) == [1, 2]
-    assert build.node(store, ONE).heard_at_us == clock.now_us() - int(0.1 * LINGER_S * S)
+    assert build.node(store, ONE).agent.heard_at_us == clock.now_us() - int(0.1 * LINGER_S * S)
 
 
 def test_what_is_decided_by_takes_everything_along_at_once(
@@ -238,4 +238,4 @@ def test_what_was_said_before_the_link_ended_does_not_undo_its_end(
     clock.passed_s += 2 * LINGER_S
     recorder.flush()
     assert steps(store) == [1]
-    assert build.node(store, ONE).link_down_at_us > 0
+    assert build.node(store, ONE).agent.link_down_at_us > 0

@@ -76,13 +76,13 @@ def test_from_launch_to_gone(
         link.boot(booted, KEYS, config, 30.0)
         store.nodes.record_booted(NODE, clock.now_us())
         follower.poke()
-        wait_until("its hello", lambda: build.node(store, NODE).hello_at_us)
+        wait_until("its hello", lambda: build.node(store, NODE).startup.hello_at_us)
 
         local.control.preempt(instance=launched.instance_id, notice_s=3.0)
         found = wait_until("its notice", lambda: build.node(store, NODE).notices)
         assert [notice.kind for notice in found] == [NoticeKind.PREEMPT]
         ended_s = time.monotonic()
-        wait_until("the end of the link", lambda: build.node(store, NODE).link_down_at_us)
+        wait_until("the end of the link", lambda: build.node(store, NODE).agent.link_down_at_us)
         assert time.monotonic() - ended_s < 10
         cloud.terminate(launched.instance_id)
     finally:

@@ -72,18 +72,18 @@ def test_a_node_is_followed_from_its_hello_to_its_end(
     assert follow_threads() == []
     here.boot()
     follower.poke()
-    wait_until("its hello", lambda: here.node.hello_at_us)
+    wait_until("its hello", lambda: here.node.startup.hello_at_us)
     here.train("echo one; echo two")
-    wait_until("its exit", lambda: here.node.exit_code is not None)
+    wait_until("its exit", lambda: here.node.training.exit_code is not None)
     wait_until("its output", lambda: here.log() == b"one\ntwo\n")
-    assert here.node.exit_code == 0
-    assert tap.seqs == list(range(1, here.node.journal_seq + 1))
+    assert here.node.training.exit_code == 0
+    assert tap.seqs == list(range(1, here.node.agent.journal_seq + 1))
     assert len(follow_threads()) == 1
     build.move(here.store, NODE, NodeState.TERMINATING)
     build.move(here.store, NODE, NodeState.GONE)
     follower.poke()
     wait_until("it was left", lambda: follow_threads() == [])
-    assert here.node.link_down_at_us == 0
+    assert here.node.agent.link_down_at_us == 0
 
 
 class Noting(SystemSelector[Any]):
@@ -107,7 +107,7 @@ def test_without_a_machine_nobody_looks_again_and_again(
     wait_until("it sleeps till the next look", lambda: waiting.naps_s and waiting.naps_s[-1] > 500)
     here.boot()
     follower.poke()
-    wait_until("its hello", lambda: here.node.hello_at_us)
+    wait_until("its hello", lambda: here.node.startup.hello_at_us)
     awake = len(waiting.naps_s)
     wait_until("more turns", lambda: len(waiting.naps_s) > awake + 5)
     assert max(waiting.naps_s[awake:]) <= nodes.TURN_S
@@ -123,7 +123,7 @@ def test_a_notice_is_in_the_store_at_once(here: Station, monkeypatch: pytest.Mon
         here.boot(watcher="aws", metadata_base=service.url)
         follower = here.follow()
         follower.poke()
-        wait_until("its hello", lambda: here.node.hello_at_us)
+        wait_until("its hello", lambda: here.node.startup.hello_at_us)
         here.train("echo the newest output; sleep 1000")
         # What comes after the notice waits for a turn, and there is none now.
         wait_until("its output", lambda: b"newest" in gathered(follower, here.node) + here.log())
@@ -149,19 +149,22 @@ def test_nothing_is_lost_or_told_twice_over_cuts(
     here.train(COUNT.format(200, 0.02))
     downs = 0
     for _ in range(3):
-        before = here.node.journal_seq
-        wait_until("it was heard", lambda: here.node.heard_at_us and not here.node.link_down_at_us)
+        before = here.node.agent.journal_seq
+        wait_until(
+            "it was heard",
+            lambda: here.node.agent.heard_at_us and not here.node.agent.link_down_at_us,
+        )
         time.sleep(0.4)
         here.machine.stop()
-        wait_until("the end of the link is on record", lambda: here.node.link_down_at_us)
+        wait_until("the end of the link is on record", lambda: here.node.agent.link_down_at_us)
         downs += 1
         here.cut()
-        assert here.node.journal_seq >= before
-    wait_until("its exit", lambda: here.node.exit_code is not None)
+        assert here.node.agent.journal_seq >= before
+    wait_until("its exit", lambda: here.node.training.exit_code is not None)
     expected = b"".join(b"line %d\n" % number for number in range(1, 201))
     wait_until("its output", lambda: here.log() == expected)
-    assert tap.seqs == list(range(1, here.node.journal_seq + 1))
-    wait_until("its link is up", lambda: not here.node.link_down_at_us)
+    assert tap.seqs == list(range(1, here.node.agent.journal_seq + 1))
+    wait_until("its link is up", lambda: not here.node.agent.link_down_at_us)
     assert downs == 3
 
 
@@ -180,10 +183,10 @@ def test_another_follower_goes_on_where_the_last_one_was(
         # A login that was under way goes on, and is hung up when it is through.
         wait_until("nobody listens", lambda: not follow_threads())
     here.follow()
-    wait_until("its exit", lambda: here.node.exit_code is not None)
+    wait_until("its exit", lambda: here.node.training.exit_code is not None)
     expected = b"".join(b"line %d\n" % number for number in range(1, 101))
     wait_until("its output", lambda: here.log() == expected)
-    assert tap.seqs == list(range(1, here.node.journal_seq + 1))
+    assert tap.seqs == list(range(1, here.node.agent.journal_seq + 1))
 
 
 @pytest.mark.req("PRE-10")
@@ -193,13 +196,13 @@ def test_a_machine_that_freezes_is_noticed(here: Station, monkeypatch: pytest.Mo
     monkeypatch.setattr(journal_writer, "HEARD_S", 0.1)
     here.boot()
     here.follow().poke()
-    hello_us = wait_until("it was heard", lambda: here.node.hello_at_us)
-    wait_until("it beats", lambda: here.node.heard_at_us > hello_us + 5_000_000)
-    assert here.node.link_down_at_us == 0
+    hello_us = wait_until("it was heard", lambda: here.node.startup.hello_at_us)
+    wait_until("it beats", lambda: here.node.agent.heard_at_us > hello_us + 5_000_000)
+    assert here.node.agent.link_down_at_us == 0
     here.machine.freeze()
-    wait_until("its silence is on record", lambda: here.node.link_down_at_us)
+    wait_until("its silence is on record", lambda: here.node.agent.link_down_at_us)
     here.machine.thaw()
-    wait_until("its link is up", lambda: here.node.link_down_at_us == 0)
+    wait_until("its link is up", lambda: here.node.agent.link_down_at_us == 0)
 
 
 def test_a_dead_agent_does_not_sound_alive(here: Station, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,12 +211,12 @@ def test_a_dead_agent_does_not_sound_alive(here: Station, monkeypatch: pytest.Mo
     monkeypatch.setattr(journal_writer, "HEARD_S", 0.1)
     here.boot()
     here.follow().poke()
-    wait_until("it was heard", lambda: here.node.hello_at_us)
+    wait_until("it was heard", lambda: here.node.startup.hello_at_us)
     pid = int((here.machine.home / ".spotd" / "j1" / "g1" / "agent.pid").read_text())
     kill(pid)
-    down_us = wait_until("its link is down", lambda: here.node.link_down_at_us)
+    down_us = wait_until("its link is down", lambda: here.node.agent.link_down_at_us)
     time.sleep(4)
-    assert here.node.link_down_at_us == down_us, "it flaps"
+    assert here.node.agent.link_down_at_us == down_us, "it flaps"
 
 
 def test_while_the_store_is_away_nothing_is_lost(
@@ -222,14 +225,14 @@ def test_while_the_store_is_away_nothing_is_lost(
     tap = Tap(here, monkeypatch)
     here.boot()
     here.follow().poke()
-    wait_until("it was heard", lambda: here.node.hello_at_us)
+    wait_until("it was heard", lambda: here.node.startup.hello_at_us)
     tap.away = True
     here.train(COUNT.format(20, 0.02))
     wait_until("it has ended", lambda: "exited" in here.journal())
-    assert here.node.exit_code is None
+    assert here.node.training.exit_code is None
     tap.away = False
-    wait_until("its exit", lambda: here.node.exit_code is not None)
-    assert tap.seqs == list(range(1, here.node.journal_seq + 1))
+    wait_until("its exit", lambda: here.node.training.exit_code is not None)
+    assert tap.seqs == list(range(1, here.node.agent.journal_seq + 1))
 
 
 def test_it_does_not_count_as_listening_while_nothing_is_taken_down(
@@ -240,7 +243,7 @@ def test_it_does_not_count_as_listening_while_nothing_is_taken_down(
     follower = here.follow()
     monkeypatch.setattr(follower, "_listened", turns.set)
     wait_until("a turn", turns.is_set)
-    wait_until("it was heard", lambda: here.node.hello_at_us)
+    wait_until("it was heard", lambda: here.node.startup.hello_at_us)
     tap.away = True
     here.train(COUNT.format(3, 0.02))
     wait_until("something to record", lambda: tap.refused)
@@ -259,7 +262,7 @@ def test_a_node_of_an_older_version_is_given_the_new_code(here: Station) -> None
     )
     (here.machine.home / ".spotd" / "bundles" / f"{old.digest}.pyz").unlink()
     here.follow().poke()
-    wait_until("it was heard", lambda: here.node.hello_at_us)
+    wait_until("it was heard", lambda: here.node.startup.hello_at_us)
     bundles = [path.stem for path in (here.machine.home / ".spotd" / "bundles").iterdir()]
     assert bundles == [here.link.bundle.digest]
 
@@ -281,7 +284,7 @@ def test_somebody_else_at_the_address_is_told(
     if before == "silence":
         here.machine.close()
     follower.start()
-    wait_until("down", lambda: here.node.link_down_at_us)
+    wait_until("down", lambda: here.node.agent.link_down_at_us)
     if before == "silence":
         here.machine = sshd.start(here.machine.home, port)
         wait_until("told", lambda: "link_refused" in here.kinds())
@@ -290,7 +293,7 @@ def test_somebody_else_at_the_address_is_told(
     said = [row.event for row in here.store.events.rows("j1") if row.event.kind == "link_refused"]
     assert len(said) == 1
     assert said[0].alert
-    assert here.node.hello_at_us == 0
+    assert here.node.startup.hello_at_us == 0
 
 
 def test_rubbish_from_a_node_stops_nothing(here: Station) -> None:
@@ -314,7 +317,7 @@ def test_rubbish_from_a_node_stops_nothing(here: Station) -> None:
     (folder / f"{here.link.bundle.digest}.pyz").write_text("")
     here.store.nodes.record_booted(NODE, here.clock.now_us())
     here.follow().poke()
-    wait_until("what came after the gap", lambda: here.node.journal_seq == 4)
+    wait_until("what came after the gap", lambda: here.node.agent.journal_seq == 4)
     texts = [row.event.text for row in here.store.events.rows("j1")]
     assert any("after the gap" in text for text in texts)
 
@@ -352,9 +355,9 @@ def test_dead_machines_do_not_hold_up_a_new_one(here: Station) -> None:
         wait_until("the dead to wait in line", again.qsize)
         here.boot()
         follower.poke()
-        wait_until("its hello", lambda: here.node.hello_at_us)
+        wait_until("its hello", lambda: here.node.startup.hello_at_us)
         assert again.qsize() > 0
-        assert all(node.link_down_at_us for node in here.store.nodes.of_job("j2"))
+        assert all(node.agent.link_down_at_us for node in here.store.nodes.of_job("j2"))
 
 
 def dead_nodes(ports: list[int]) -> list[Node]:
@@ -382,7 +385,7 @@ def test_a_node_that_ends_with_its_link_down_wakes_nobody(here: Station) -> None
     here.boot()
     here.machine.stop()
     follower = here.follow()
-    wait_until("its link to be down", lambda: here.node.link_down_at_us)
+    wait_until("its link to be down", lambda: here.node.agent.link_down_at_us)
     build.move(here.store, NODE, NodeState.TERMINATING)
     follower.poke()
     wait_until("nothing to wake up for", lambda: follower._retries.next_s(()) == float("inf"))

@@ -87,7 +87,7 @@ def told(stage: Stage, kind: str = "orphan") -> list[Event]:
 @pytest.mark.req("RPV-10")
 def test_an_orphan_is_ended_after_its_grace_with_an_alert(stage: Stage) -> None:
     [orphan] = orphaned(stage, "old")
-    gone_us = stage.nodes("old")[0].gone_at_us
+    gone_us = stage.nodes("old")[0].machine.gone_at_us
     look(stage, GRACE_S - 1 - (stage.clock.now_us() - gone_us) / 1e6)
     assert stage.alive() == [orphan]
     assert told(stage) == []
@@ -152,7 +152,7 @@ def test_a_daemon_that_dies_again_and_again_lets_no_orphan_live_longer(
     """Its node is gone on record, or it never had one and a person let it go: that, and not who saw
     it since when, begins the grace."""
     [orphan] = orphaned(stage, "old") if known else [plant(stage)]
-    began_us = stage.nodes("old")[0].gone_at_us if known else stage.clock.now_us()
+    began_us = stage.nodes("old")[0].machine.gone_at_us if known else stage.clock.now_us()
     stage.store.orphans.release("aws", 0 if known else began_us)
     while stage.clock.now_us() < began_us + int((GRACE_S - 1) * 1e6):
         look(stage)
@@ -385,7 +385,7 @@ def test_a_crowd_of_orphans_is_held(stage: Stage, monkeypatch: pytest.MonkeyPatc
 def test_a_crowd_that_its_cloud_had_accepted_to_end_is_ended(stage: Stage) -> None:
     """It did not follow, and lists them again: each was decided about by itself."""
     orphans = orphaned(stage, "a", "b", "c")
-    assert all(stage.nodes(job)[0].terminated_at_us for job in ("a", "b", "c"))
+    assert all(stage.nodes(job)[0].machine.terminated_at_us for job in ("a", "b", "c"))
     look(stage)
     assert sorted(stage.alive()) == sorted(orphans)
     look(stage, GRACE_S)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from providers.base import CapacityType, NoticeKind, Offer, OfferRequest
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Attempt, CheckpointSpec, Desired, HeadSnapshot, Job, JobSpec
 from spotd.domain.market import Market
 from spotd.domain.node import Node, NoticeRecord
@@ -103,7 +104,7 @@ def node(state: NodeState = NodeState.LAUNCHING, **fields: Any) -> Node:
         state=state,
         requested_at_us=NOW - 55 * S,
     )
-    return replace(base, **(seen | fields))
+    return changed(base, **(seen | fields))
 
 
 def hello(**fields: Any) -> Node:
@@ -151,6 +152,6 @@ def kinds(plan: Plan) -> list[str]:
 def is_moved(before: View, **said: Any) -> bool:
     """Whether a decision moves a machine to another place; it is told where it does."""
     after, plan = settle(before, market(**said))
-    moved = [n for n in after.nodes if n.leave_reason is LeaveReason.OUTBID]
+    moved = [n for n in after.nodes if n.departure.leave_reason is LeaveReason.OUTBID]
     assert bool(moved) is ("moved" in kinds(plan))
     return bool(moved)

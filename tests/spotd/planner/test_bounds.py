@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from providers.base import Scope
+from spotd.domain.fast_replace import changed
 from spotd.domain.market import Refusal
 from spotd.domain.node import EffectKind, Node
 from spotd.domain.states import LeaveReason, NodeState
@@ -92,7 +93,7 @@ def test_a_reading_of_head_under_way_is_waited_for() -> None:
         effect_due_at_us=NOW + 19 * S,
     )
     assert need(asked, view(asked), market(), NOW) is EffectKind.READ_HEAD
-    over = replace(asked, effect_due_at_us=NOW)
+    over = changed(asked, effect_due_at_us=NOW)
     assert need(over, view(over), market(), NOW) is EffectKind.SURVEY
 
 

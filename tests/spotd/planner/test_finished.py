@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spotd.domain.fast_replace import changed
 from spotd.domain.node import EffectKind, Node
 from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.domain.units import S
@@ -130,7 +131,7 @@ def test_scripts_that_ended_have_finished_in_whichever_state(state: NodeState) -
     first, second = node(state, **ended), node(state, rank=1, **ended)
     both = view(first, second, job=SCRIPTS)
     assert need(first, both, market(), NOW) is SAVE
-    told = replace(first, told_save_at_us=NOW)
+    told = changed(first, told_save_at_us=NOW)
     both = view(told, second, job=SCRIPTS | {"head": head(read_at_us=NOW, seen_at_us=0)})
     assert need(told, both, market(), NOW + S) is None
     assert need(told, both, market(), NOW + 5 * S) is READ
@@ -158,7 +159,7 @@ def test_a_rejection_in_doubt_counts_when_nothing_came_of_it(
     d = draft(doubtful, *([mate] if mate else []))
     settle_observed(d)
     assert bool(d.job.stop_text) is stopped
-    d = draft(replace(doubtful, leave_reason=LeaveReason.LOST))
+    d = draft(changed(doubtful, leave_reason=LeaveReason.LOST))
     settle_observed(d)
     assert not d.job.stop_text, "it was not a refusal"
 

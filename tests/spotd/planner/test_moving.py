@@ -9,6 +9,7 @@ import pytest
 
 from providers.base import NoticeKind, Scope
 from spotd.domain.events import Event, Severity
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Attempt, Desired
 from spotd.domain.market import Refusal
 from spotd.domain.node import EffectKind, Node, NoticeRecord
@@ -47,7 +48,7 @@ def test_a_machine_that_stays_slow_is_replaced_while_it_trains_on() -> None:
     after, plan = settle(slow_view(slow))
     left = by_id(after, slow)
     why = "below 60% of the job's own throughput for 240 s"
-    assert left == replace(
+    assert left == changed(
         slow,
         state=D,
         leave_reason=LeaveReason.OUTBID,
@@ -71,7 +72,7 @@ def test_it_is_released_when_its_replacement_is_ready() -> None:
     seen = {"hello_at_us": NOW - S, "booted_at_us": NOW - 2 * S, "heard_at_us": NOW - S}
     ready = {"chosen": True, "started_at_us": NOW - S, "ready_at_us": NOW, "host": "127.0.0.1"}
     after, _ = settle(view(slow, node(B, generation=2, **seen, **ready)))
-    assert by_id(after, slow).effect is EffectKind.RELEASE
+    assert by_id(after, slow).call.effect is EffectKind.RELEASE
 
 
 def test_where_another_job_was_too_slow_is_a_place_like_any_other() -> None:
@@ -89,7 +90,7 @@ def test_where_another_job_was_too_slow_is_a_place_like_any_other() -> None:
 def test_a_gang_moves_together() -> None:
     gang = (node(R), node(R, rank=1))
     after, _ = settle(slow_view(*gang, spec=spec(num_nodes=2)))
-    assert [by_id(after, n).leave_reason for n in gang] == [LeaveReason.OUTBID] * 2
+    assert [by_id(after, n).departure.leave_reason for n in gang] == [LeaveReason.OUTBID] * 2
 
 
 @pytest.mark.parametrize(
@@ -163,5 +164,5 @@ def test_a_notice_that_is_taken_back_does_not_end_the_move() -> None:
 def test_a_cancelled_job_stops_on_the_slow_machine() -> None:
     slow = node(D, leave_reason=LeaveReason.OUTBID, drained_at_us=NOW - 600 * S)
     after, _ = settle(view(slow, job={"desired": Desired.CANCEL}))
-    assert by_id(after, slow).effect is EffectKind.DRAIN
-    assert by_id(after, slow).drained_at_us == NOW, "its grace begins now"
+    assert by_id(after, slow).call.effect is EffectKind.DRAIN
+    assert by_id(after, slow).departure.drained_at_us == NOW, "its grace begins now"

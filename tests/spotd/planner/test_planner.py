@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from providers.base import NoticeKind, Scope
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import CheckpointSpec, Desired
 from spotd.domain.market import Refusal
 from spotd.domain.node import EffectKind, Node
@@ -38,7 +39,7 @@ def test_a_wanted_job_is_placed_on_the_cheapest_offer() -> None:
     assert after.job.generation == 1
     (new,) = after.nodes
     assert new.offer == OFFERS[0]
-    assert (new.state, new.effect) == (L, EffectKind.LAUNCH)
+    assert (new.state, new.call.effect) == (L, EffectKind.LAUNCH)
     assert "cheapest of 4" in plan.reason
 
 
@@ -46,9 +47,9 @@ def test_a_launched_node_is_booted_when_its_address_is_known() -> None:
     launched = node(L, instance_id="i-1", launched_at_us=NOW)
     after, _ = settle(view(launched))
     assert by_id(after, launched).state is B
-    assert by_id(after, launched).effect is EffectKind.SURVEY
-    after, _ = settle(view(replace(launched, host="127.0.0.1")))
-    assert by_id(after, launched).effect is EffectKind.BOOT
+    assert by_id(after, launched).call.effect is EffectKind.SURVEY
+    after, _ = settle(view(changed(launched, host="127.0.0.1")))
+    assert by_id(after, launched).call.effect is EffectKind.BOOT
 
 
 @pytest.mark.req("RPV-08")
@@ -57,7 +58,7 @@ def test_a_refused_launch_tries_the_next_offer_in_the_same_pass() -> None:
     refusals = (Refusal(OFFERS[0].key, Scope.OFFER, "CapacityError", NOW),)
     after, _ = settle(view(refused), market(refusals=refusals))
     assert by_id(after, refused).state is G
-    assert by_id(after, refused).leave_reason is LeaveReason.CAPACITY
+    assert by_id(after, refused).departure.leave_reason is LeaveReason.CAPACITY
     second = after.nodes[1]
     assert second.offer == OFFERS[1]
     assert (second.generation, second.candidate) == (1, 1), "the attempt goes on: nobody was chosen"
@@ -78,17 +79,17 @@ def test_the_first_hello_is_chosen_and_the_other_candidate_given_back() -> None:
     first, other = hello(candidate=1, offer=OFFERS[1]), node(B, candidate=0, host="127.0.0.1")
     after, _ = settle(view(other, first, job={"spec": spec(candidates=2)}))
     assert by_id(after, first).chosen
-    assert by_id(after, first).effect is EffectKind.START
+    assert by_id(after, first).call.effect is EffectKind.START
     assert by_id(after, other).state is T
-    assert by_id(after, other).leave_reason is LeaveReason.HEDGE_LOST
-    assert by_id(after, other).effect is EffectKind.TERMINATE
+    assert by_id(after, other).departure.leave_reason is LeaveReason.HEDGE_LOST
+    assert by_id(after, other).call.effect is EffectKind.TERMINATE
 
 
 def test_nothing_is_told_to_start_before_it_is_chosen() -> None:
     gang = [hello(rank=0), node(B, rank=1, host="h", booted_at_us=NOW, heard_at_us=NOW)]
     after, _ = settle(view(*gang, job={"spec": spec(num_nodes=2)}))
     assert not any(n.chosen for n in after.nodes)
-    assert all(n.effect is not EffectKind.START for n in after.nodes)
+    assert all(n.call.effect is not EffectKind.START for n in after.nodes)
 
 
 @pytest.mark.req("RPV-01")
@@ -96,11 +97,11 @@ def test_a_notice_drains_and_asks_for_a_replacement_in_one_pass() -> None:
     running = node(R, notices=(notice(),))
     after, plan = settle(view(running))
     assert by_id(after, running).state is D
-    assert by_id(after, running).effect is not EffectKind.TERMINATE
+    assert by_id(after, running).call.effect is not EffectKind.TERMINATE
     replacement = after.nodes[1]
     assert replacement.generation == 2
     assert replacement.offer == OFFERS[1], "not the offer being taken away"
-    assert replacement.effect is EffectKind.LAUNCH
+    assert replacement.call.effect is EffectKind.LAUNCH
     assert "notice" in kinds(plan)
 
 
@@ -114,11 +115,11 @@ def test_the_replacement_waits_for_the_release_and_the_old_node_is_told_when_it_
     old = node(D, leave_reason=LeaveReason.PREEMPTED, notices=(notice(100),), drained_at_us=NOW)
     fresh = hello(generation=2, offer=OFFERS[1], chosen=True)
     after, _ = settle(view(old, fresh))
-    assert by_id(after, fresh).effect is EffectKind.START
-    assert by_id(after, old).effect is None
-    ready = replace(fresh, started_at_us=NOW, started_claim="after_release", ready_at_us=NOW)
+    assert by_id(after, fresh).call.effect is EffectKind.START
+    assert by_id(after, old).call.effect is None
+    ready = changed(fresh, started_at_us=NOW, started_claim="after_release", ready_at_us=NOW)
     after, _ = settle(view(old, ready))
-    assert by_id(after, old).effect is EffectKind.RELEASE
+    assert by_id(after, old).call.effect is EffectKind.RELEASE
 
 
 def test_a_successor_may_claim_at_once_when_the_old_node_is_lost() -> None:
@@ -131,7 +132,7 @@ def test_a_successor_may_claim_at_once_when_the_old_node_is_lost() -> None:
         started_claim="after_release",
     )
     after, _ = settle(view(old, waiting))
-    assert by_id(after, waiting).effect is EffectKind.START
+    assert by_id(after, waiting).call.effect is EffectKind.START
 
 
 def test_a_released_node_is_given_back() -> None:
@@ -139,7 +140,7 @@ def test_a_released_node_is_given_back() -> None:
     old = node(D, leave_reason=LeaveReason.PREEMPTED, notices=(notice(),), **exited)
     after, _ = settle(view(old, hello(generation=2, chosen=True, offer=OFFERS[1])))
     assert by_id(after, old).state is T
-    assert by_id(after, old).leave_reason is LeaveReason.PREEMPTED
+    assert by_id(after, old).departure.leave_reason is LeaveReason.PREEMPTED
 
 
 @pytest.mark.req("PRE-03")
@@ -163,7 +164,7 @@ def test_a_node_that_the_cloud_no_longer_has_is_lost_and_replaced_at_once() -> N
     running = node(R, gone_at_us=NOW, cloud_state="absent")
     after, plan = settle(view(running))
     assert by_id(after, running).state is G
-    assert by_id(after, running).leave_reason is LeaveReason.LOST
+    assert by_id(after, running).departure.leave_reason is LeaveReason.LOST
     assert after.nodes[1].offer == OFFERS[1]
     assert any(event.alert for event in plan.events)
 
@@ -172,22 +173,22 @@ def test_a_cut_link_asks_the_cloud_first_and_kills_nothing() -> None:
     running = node(R, link_down_at_us=NOW)
     after, _ = settle(view(running))
     assert by_id(after, running).state is R
-    assert by_id(after, running).effect is EffectKind.SURVEY
+    assert by_id(after, running).call.effect is EffectKind.SURVEY
     assert len(after.nodes) == 1
 
 
 def test_silence_is_judged_after_the_cloud_was_asked_and_only_after_a_long_time() -> None:
     silent = node(R, heard_at_us=NOW - 20 * S)
     after, _ = settle(view(silent))
-    assert by_id(after, silent).effect is EffectKind.SURVEY
-    listed = replace(silent, surveyed_at_us=NOW - S, cloud_state="running")
+    assert by_id(after, silent).call.effect is EffectKind.SURVEY
+    listed = changed(silent, surveyed_at_us=NOW - S, cloud_state="running")
     after, _ = settle(view(listed))
     assert by_id(after, listed).state is R
     late = NOW + 120 * S
     looked = {"head": head(read_at_us=NOW + 70 * S)}
-    after, _ = settle(view(replace(listed, surveyed_at_us=late), job=looked), now=late)
+    after, _ = settle(view(changed(listed, surveyed_at_us=late), job=looked), now=late)
     assert by_id(after, listed).state is T
-    assert by_id(after, listed).leave_reason is LeaveReason.LOST
+    assert by_id(after, listed).departure.leave_reason is LeaveReason.LOST
 
 
 def test_where_the_machine_runs_the_agent_is_started_again() -> None:
@@ -195,32 +196,32 @@ def test_where_the_machine_runs_the_agent_is_started_again() -> None:
     down = node(R, link_down_at_us=NOW - 2 * S, surveyed_at_us=NOW - S, cloud_state="running")
     after, _ = settle(view(down))
     assert by_id(after, down).state is R
-    assert by_id(after, down).effect is EffectKind.BOOT
-    booted = replace(by_id(after, down), booted_at_us=NOW + S)
+    assert by_id(after, down).call.effect is EffectKind.BOOT
+    booted = changed(by_id(after, down), booted_at_us=NOW + S)
     after, _ = settle(view(booted), now=NOW + S)
     assert by_id(after, booted) == booted, "done; now it is for the agent to speak"
     after, _ = settle(view(booted), now=NOW + 5 * S)
-    assert by_id(after, booted).effect is EffectKind.SURVEY, "it does not"
-    asked = replace(booted, surveyed_at_us=NOW + 16 * S)
+    assert by_id(after, booted).call.effect is EffectKind.SURVEY, "it does not"
+    asked = changed(booted, surveyed_at_us=NOW + 16 * S)
     after, _ = settle(view(asked), now=NOW + 16 * S)
-    assert by_id(after, asked).effect is EffectKind.BOOT, "so it is started once more"
+    assert by_id(after, asked).call.effect is EffectKind.BOOT, "so it is started once more"
 
 
 @pytest.mark.parametrize("state", ["", "pending", "stopping", "terminated", "absent"])
 def test_no_agent_is_started_on_a_machine_that_does_not_run(state: str) -> None:
     down = node(R, link_down_at_us=NOW - 2 * S, surveyed_at_us=NOW - S, cloud_state=state)
     after, _ = settle(view(down))
-    assert by_id(after, down).effect is None
+    assert by_id(after, down).call.effect is None
 
 
 def test_a_start_that_no_agent_hears_is_repeated_when_the_agent_is_there_again() -> None:
     down = {"link_down_at_us": NOW - 2 * S, "surveyed_at_us": NOW - S, "cloud_state": "running"}
     deaf = hello(chosen=True, **down)
     after, _ = settle(view(deaf))
-    assert by_id(after, deaf).effect is EffectKind.BOOT
-    booted = replace(by_id(after, deaf), booted_at_us=NOW + S)
+    assert by_id(after, deaf).call.effect is EffectKind.BOOT
+    booted = changed(by_id(after, deaf), booted_at_us=NOW + S)
     after, _ = settle(view(booted), now=NOW + S)
-    assert by_id(after, booted).effect is EffectKind.START
+    assert by_id(after, booted).call.effect is EffectKind.START
 
 
 def test_a_start_under_way_is_left_alone() -> None:
@@ -237,16 +238,16 @@ def test_starting_the_agent_again_does_not_put_off_that_a_node_is_lost() -> None
     silent = node(R, heard_at_us=NOW, booted_at_us=late, surveyed_at_us=late, cloud_state="running")
     looked = {"head": head(read_at_us=NOW + 90 * S)}
     after, _ = settle(view(silent, job=looked), now=late)
-    assert by_id(after, silent).leave_reason is LeaveReason.LOST
+    assert by_id(after, silent).departure.leave_reason is LeaveReason.LOST
 
 
 def test_before_a_silent_node_is_given_up_head_is_read() -> None:
     late = NOW + 95 * S
     silent = node(R, heard_at_us=NOW, booted_at_us=late - S, surveyed_at_us=late)
     after, _ = settle(view(silent, job={"head": head()}), now=late)
-    assert by_id(after, silent).effect is EffectKind.READ_HEAD
+    assert by_id(after, silent).call.effect is EffectKind.READ_HEAD
     after, _ = settle(view(silent, job={"head": head(read_at_us=late)}), now=late)
-    assert by_id(after, silent).effect is None, "nothing new there: no need to look again"
+    assert by_id(after, silent).call.effect is None, "nothing new there: no need to look again"
 
 
 def test_a_head_that_moved_means_alive() -> None:
@@ -261,11 +262,11 @@ def test_success_is_a_final_head_and_nothing_less() -> None:
     exited = node(R, exit_code=0, exited_at_us=NOW)
     after, _ = settle(view(exited, job={"head": head()}))
     assert after.job.outcome is None
-    assert by_id(after, exited).effect is EffectKind.READ_HEAD
+    assert by_id(after, exited).call.effect is EffectKind.READ_HEAD
     after, plan = settle(view(exited, job={"head": head(final=True, read_at_us=NOW)}))
     assert after.job.outcome is Outcome.SUCCEEDED
     assert by_id(after, exited).state is T
-    assert by_id(after, exited).leave_reason is LeaveReason.DONE
+    assert by_id(after, exited).departure.leave_reason is LeaveReason.DONE
     assert "succeeded" in kinds(plan)
 
 
@@ -273,7 +274,7 @@ def test_an_exit_of_0_without_a_final_head_is_a_crash() -> None:
     exited = node(R, exit_code=0, exited_at_us=NOW - S)
     after, _ = settle(view(exited, job={"head": head(read_at_us=NOW)}))
     assert after.job.failures == 1
-    assert by_id(after, exited).leave_reason is LeaveReason.FAILED
+    assert by_id(after, exited).departure.leave_reason is LeaveReason.FAILED
 
 
 def test_a_crash_spends_the_budget_and_backs_off() -> None:
@@ -352,9 +353,9 @@ def test_cancel_saves_a_running_node_and_is_final_only_when_nothing_is_left() ->
     running = node(R)
     after, _ = settle(view(running, job={"desired": Desired.CANCEL}))
     assert by_id(after, running).state is D
-    assert by_id(after, running).effect is EffectKind.DRAIN
+    assert by_id(after, running).call.effect is EffectKind.DRAIN
     assert after.job.outcome is None
-    gone = replace(by_id(after, running), gone_at_us=NOW)
+    gone = changed(by_id(after, running), gone_at_us=NOW)
     after, _ = settle(replace(after, nodes=(gone,)))
     assert after.job.outcome is Outcome.CANCELLED
 
@@ -363,17 +364,17 @@ def test_cancel_during_a_launch_resolves_the_unknown_before_it_is_final() -> Non
     launching = node(L)
     after, _ = settle(view(launching, job={"desired": Desired.CANCEL}))
     assert by_id(after, launching).state is T
-    assert by_id(after, launching).effect is EffectKind.RESOLVE
+    assert by_id(after, launching).call.effect is EffectKind.RESOLVE
     assert after.job.outcome is None
-    adopted = replace(by_id(after, launching), instance_id="i-9", surveyed_at_us=NOW)
+    adopted = changed(by_id(after, launching), instance_id="i-9", surveyed_at_us=NOW)
     after, _ = settle(replace(after, nodes=(adopted,)))
-    assert by_id(after, launching).effect is EffectKind.TERMINATE
+    assert by_id(after, launching).call.effect is EffectKind.TERMINATE
 
 
 def test_pause_stops_and_resume_places_again() -> None:
     after, _ = settle(view(node(R), job={"desired": Desired.PAUSE}))
     assert after.nodes[0].state is D
-    gone = replace(after.nodes[0], gone_at_us=NOW)
+    gone = changed(after.nodes[0], gone_at_us=NOW)
     after, _ = settle(replace(after, nodes=(gone,)))
     assert after.job.outcome is None
     assert len(after.nodes) == 1
@@ -395,7 +396,7 @@ def test_max_cost_saves_first_and_stops_then() -> None:
     after, _ = settle(view(node(R), job=job, spent_microusd=5_000_000))
     assert after.nodes[0].state is D
     assert after.job.outcome is None
-    after, _ = settle(replace(after, nodes=(replace(after.nodes[0], gone_at_us=NOW),)))
+    after, _ = settle(replace(after, nodes=(changed(after.nodes[0], gone_at_us=NOW),)))
     assert after.job.outcome is Outcome.FAILED
     assert "max_cost_usd" in after.job.outcome_text
 
@@ -416,8 +417,8 @@ def test_max_duration_ends_the_job() -> None:
 def test_a_machine_that_never_says_hello_is_given_back() -> None:
     late = node(B, host="h", requested_at_us=NOW - 900 * S, effect_error="SSH refused")
     after, _ = settle(view(late))
-    assert by_id(after, late).leave_reason is LeaveReason.BOOT_TIMEOUT
-    assert "SSH refused" in by_id(after, late).leave_text
+    assert by_id(after, late).departure.leave_reason is LeaveReason.BOOT_TIMEOUT
+    assert "SSH refused" in by_id(after, late).departure.leave_text
     assert after.nodes[-1].offer == OFFERS[1], "the next one is asked of somebody else"
 
 
@@ -460,7 +461,7 @@ def test_a_gang_is_not_taken_back_when_one_rank_has_released() -> None:
     first = node(D, rank=0, notices=(notice(withdrawn=True),), **drain)
     second = node(D, rank=1, released_at_us=NOW, exit_code=75, exited_at_us=NOW, **drain)
     after, _ = settle(view(first, second, job={"spec": spec(num_nodes=2)}))
-    assert (by_id(after, first).state, by_id(after, first).effect) == (D, EffectKind.RELEASE)
+    assert (by_id(after, first).state, by_id(after, first).call.effect) == (D, EffectKind.RELEASE)
     assert sum(n.generation == 2 for n in after.nodes) == 2
 
 
@@ -472,11 +473,13 @@ def test_a_rank_whose_mate_has_released_is_told_to_and_has_its_grace() -> None:
     job = {"spec": spec(num_nodes=2, stop_grace_s=30.0)}
     after, _ = settle(view(first, second, replacement, job=job))
     assert by_id(after, second).state is T
-    assert (by_id(after, first).state, by_id(after, first).effect) == (D, EffectKind.RELEASE)
+    assert (by_id(after, first).state, by_id(after, first).call.effect) == (D, EffectKind.RELEASE)
     gone = replace(after, nodes=tuple(n for n in after.nodes if n.id != second.id))
     after, _ = settle(gone)
-    assert by_id(after, first).effect is EffectKind.RELEASE, "also when the mate is out of sight"
-    told = replace(first, told_release_at_us=NOW)
+    assert by_id(after, first).call.effect is EffectKind.RELEASE, (
+        "also when the mate is out of sight"
+    )
+    told = changed(first, told_release_at_us=NOW)
     after, plan = settle(view(told, second, replacement, job=job))
     assert by_id(after, first).state is D
     assert plan.wake_at_us <= NOW + 40 * S
@@ -514,11 +517,11 @@ def test_a_gang_of_scripts_is_waited_for_until_its_last_rank_exits(ranks: tuple[
 def test_when_all_ranks_exited_0_rank_0_says_so_in_head_and_head_is_read() -> None:
     before, (first, second) = scripts_that_ended(0, 1)
     after, _ = settle(before)
-    assert by_id(after, first).effect is EffectKind.SAVE
-    assert by_id(after, second).effect is None
+    assert by_id(after, first).call.effect is EffectKind.SAVE
+    assert by_id(after, second).call.effect is None
     before, (first, _) = scripts_that_ended(0, 1, told_save_at_us=NOW)
     after, _ = settle(before)
-    assert by_id(after, first).effect is EffectKind.READ_HEAD
+    assert by_id(after, first).call.effect is EffectKind.READ_HEAD
     final = head(final=True, read_at_us=NOW)
     before, _ = scripts_that_ended(0, 1, told_save_at_us=NOW, job={"head": final})
     after, _ = settle(before)
@@ -530,7 +533,7 @@ def test_a_gang_whose_success_cannot_be_committed_is_tried_again() -> None:
     after, plan = settle(before, now=NOW + 60 * S)
     assert after.job.failures == 1
     assert "no agent answers" in plan.events[0].text
-    assert by_id(after, gang[0]).leave_reason is LeaveReason.FAILED
+    assert by_id(after, gang[0]).departure.leave_reason is LeaveReason.FAILED
 
 
 @pytest.mark.req("ELA-07")
@@ -579,7 +582,7 @@ def test_a_call_in_flight_is_not_repeated_and_a_lost_one_is() -> None:
     again, _ = settle(after)
     assert again.nodes == after.nodes
     late, _ = settle(after, now=NOW + 16 * S)
-    assert late.nodes[0].effect_armed_at_us == NOW + 16 * S
+    assert late.nodes[0].call.effect_armed_at_us == NOW + 16 * S
 
 
 def test_a_failed_call_is_repeated_after_its_pause() -> None:
@@ -587,10 +590,10 @@ def test_a_failed_call_is_repeated_after_its_pause() -> None:
     failed = {"effect_due_at_us": NOW + 59 * S, "effect_failed_at_us": NOW, "effect_failures": 2}
     booting = node(B, host="h", **armed, **failed)
     after, plan = settle(view(booting))
-    assert after.nodes[0].effect_armed_at_us == NOW - S
+    assert after.nodes[0].call.effect_armed_at_us == NOW - S
     assert plan.wake_at_us == NOW + S // 2
     after, _ = settle(after, now=NOW + S // 2)
-    assert after.nodes[0].effect_armed_at_us == NOW + S // 2
+    assert after.nodes[0].call.effect_armed_at_us == NOW + S // 2
 
 
 def test_terminate_is_repeated_until_the_cloud_no_longer_lists_it() -> None:
@@ -598,8 +601,8 @@ def test_terminate_is_repeated_until_the_cloud_no_longer_lists_it() -> None:
         T, leave_reason=LeaveReason.DONE, terminated_at_us=NOW - 61 * S, surveyed_at_us=NOW
     )
     after, _ = settle(view(ending, job={"outcome": Outcome.SUCCEEDED}))
-    assert after.nodes[0].effect is EffectKind.TERMINATE
-    after, _ = settle(view(replace(ending, gone_at_us=NOW), job={"outcome": Outcome.SUCCEEDED}))
+    assert after.nodes[0].call.effect is EffectKind.TERMINATE
+    after, _ = settle(view(changed(ending, gone_at_us=NOW), job={"outcome": Outcome.SUCCEEDED}))
     assert after.nodes[0].state is G
 
 

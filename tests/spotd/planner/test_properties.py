@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from providers.base import NoticeKind, Scope
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Desired
 from spotd.domain.market import Market, Refusal
 from spotd.domain.node import Node, NoticeRecord
@@ -76,7 +76,7 @@ def nodes(draw: st.DrawFn, generation: int, candidate: int, rank: int) -> Node:
     if state in (NodeState.DRAINING, NodeState.TERMINATING, NodeState.GONE):
         seen |= {"leave_reason": draw(st.sampled_from(LeaveReason)), "left_at_us": draw(AGES)}
         seen |= {"drained_at_us": draw(AGES), "terminated_at_us": draw(AGES)}
-    return replace(base, **seen)
+    return changed(base, **seen)
 
 
 @st.composite
@@ -93,10 +93,10 @@ def views(draw: st.DrawFn) -> View:
             ]
             chosen = bool(gang[0].chosen or draw(st.booleans())) and not others
             for member in gang:
-                hello = member.hello_at_us or NOW - 100 * S
+                hello = member.startup.hello_at_us or NOW - 100 * S
                 alive = member.state in (*ALIVE, NodeState.DRAINING)
                 if member.state is NodeState.LAUNCHING and chosen:  # it had said hello
-                    member = replace(  # noqa: PLW2901
+                    member = changed(  # noqa: PLW2901
                         node(NodeState.GONE, generation=generation, candidate=candidate),
                         rank=member.rank,
                         id=member.id,
@@ -104,9 +104,9 @@ def views(draw: st.DrawFn) -> View:
                         leave_reason=LeaveReason.LOST,
                     )
                 elif alive and not chosen:
-                    member = replace(member, **UNCHOSEN)  # noqa: PLW2901
+                    member = changed(member, **UNCHOSEN)  # noqa: PLW2901
                 elif alive and chosen:
-                    member = replace(member, chosen=True, hello_at_us=hello, host="h")  # noqa: PLW2901
+                    member = changed(member, chosen=True, hello_at_us=hello, host="h")  # noqa: PLW2901
                 found.append(member)
     job: dict[str, object] = {
         "spec": spec(
@@ -184,15 +184,15 @@ def test_safety(before: View, market_: Market) -> None:
 
 def _has_a_reason(n: Node, before: View, after: View) -> bool:
     mates_gone = before.job.spec.num_nodes > 1
-    silent = bool(n.link_down_at_us) or NOW - n.heard_at_us > 15 * S
-    return n.exit_code is not None or silent or after.job.outcome is not None or mates_gone
+    silent = bool(n.agent.link_down_at_us) or NOW - n.agent.heard_at_us > 15 * S
+    return n.training.exit_code is not None or silent or after.job.outcome is not None or mates_gone
 
 
 def _has_had_its_time(n: Node, before: View) -> bool:
     """To save, since it was told to; at the latest when its machine is taken away."""
-    saved_us = n.drained_at_us + int((before.job.spec.stop_grace_s + 10) * S)
+    saved_us = n.departure.drained_at_us + int((before.job.spec.stop_grace_s + 10) * S)
     noticed = [x.deadline_us for x in n.notices if x.takes_machine]
-    told = n.leave_reason is not LeaveReason.PREEMPTED or None in noticed
+    told = n.departure.leave_reason is not LeaveReason.PREEMPTED or None in noticed
     taken = any(deadline_us and deadline_us + 10 * S <= NOW for deadline_us in noticed)
     return taken or (told and saved_us <= NOW)
 
@@ -209,7 +209,9 @@ def test_deciding_again_changes_nothing(before: View, market_: Market) -> None:
 
 
 def _meaning(v: View) -> object:
-    return [(n.id, n.state, n.chosen, n.leave_reason, n.effect) for n in v.nodes], v.job.outcome
+    return [
+        (n.id, n.state, n.chosen, n.departure.leave_reason, n.call.effect) for n in v.nodes
+    ], v.job.outcome
 
 
 @settings(max_examples=examples(75), deadline=None)

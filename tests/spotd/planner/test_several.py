@@ -79,7 +79,7 @@ def test_another_notice_is_withdrawn(first: Node) -> None:
     d = drafted(first, second)
     withdraw(d)
     assert states(d) == [first.state, R]
-    assert vars(d.nodes[1])["drained_at_us"] == 0
+    assert d.nodes[1].departure.drained_at_us == 0
 
 
 def test_one_whose_replacement_is_chosen_keeps_no_other_from_being_withdrawn() -> None:
@@ -153,7 +153,7 @@ def test_a_call_that_is_not_due_keeps_no_other_from_being_made() -> None:
     }
     first, second = node(L, **in_flight), node(L, rank=1)
     after, plan = settle(view(first, second, job=TWO))
-    assert by_id(after, second).effect is EffectKind.LAUNCH
+    assert by_id(after, second).call.effect is EffectKind.LAUNCH
     assert plan.wake_at_us == NOW + 14 * S
 
 
@@ -277,14 +277,14 @@ def test_a_rank_that_broke_with_its_mate_leaves_for_what_it_was_leaving_for(mate
     )
     after, plan = settle(view(broken, mate, job=TWO))
     assert by_id(after, broken).state is T
-    assert by_id(after, broken).leave_reason is LeaveReason.CANCELLED
+    assert by_id(after, broken).departure.leave_reason is LeaveReason.CANCELLED
     assert "crashed" not in kinds(plan)
 
 
 def test_a_crash_while_it_drains_is_a_crash() -> None:
     crashed = node(D, leave_reason=PREEMPTED, notices=(notice(),), exit_code=1, exited_at_us=NOW)
     after, _ = settle(view(crashed))
-    assert (after.job.failures, after.nodes[0].leave_reason) == (1, LeaveReason.FAILED)
+    assert (after.job.failures, after.nodes[0].departure.leave_reason) == (1, LeaveReason.FAILED)
 
 
 @pytest.mark.parametrize(("engine", "wanted"), [("none", EffectKind.SAVE), ("spotd", None)])

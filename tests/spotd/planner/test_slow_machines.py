@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spotd.domain.fast_replace import changed
 from spotd.domain.market import Market, Timing
 from spotd.domain.node import Node
 from spotd.domain.states import LeaveReason, NodeState
@@ -58,14 +59,17 @@ def test_beyond_eight_minutes_the_next_candidate_is_asked_for(state: NodeState) 
 def test_who_says_hello_first_is_chosen(first: int) -> None:
     after, _ = settle(view(slow()))
     nodes = [
-        replace(one, state=NodeState.BOOTING, instance_id=f"i{number}", launched_at_us=NOW)
+        changed(one, state=NodeState.BOOTING, instance_id=f"i{number}", launched_at_us=NOW)
         for number, one in enumerate(coming(after))
     ]
-    nodes[first] = replace(nodes[first], hello_at_us=NOW, booted_at_us=NOW, heard_at_us=NOW)
+    nodes[first] = changed(nodes[first], hello_at_us=NOW, booted_at_us=NOW, heard_at_us=NOW)
     found, _ = settle(replace(after, nodes=tuple(nodes)))
     chosen, other = by_id(found, nodes[first]), by_id(found, nodes[1 - first])
     assert chosen.chosen
-    assert (other.state, other.leave_reason) == (NodeState.TERMINATING, LeaveReason.HEDGE_LOST)
+    assert (other.state, other.departure.leave_reason) == (
+        NodeState.TERMINATING,
+        LeaveReason.HEDGE_LOST,
+    )
 
 
 @pytest.mark.req("RPV-02")

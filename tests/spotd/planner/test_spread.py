@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from providers.base import CapacityType, Offer, OfferRequest, Scope
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import JobSpec
 from spotd.domain.market import Refusal
 from spotd.domain.on_node_loss import Elastic, OnNodeLoss
@@ -107,7 +108,7 @@ def test_kinds_of_gpus_are_alternatives_and_never_in_one_gang() -> None:
     ]
     after, _ = settle(view(*ready, *late, job={"spec": of}), market(POOLS))
     assert not any(n.chosen for n in after.nodes)
-    whole = replace(late[1], hello_at_us=NOW - S, heard_at_us=NOW - S)
+    whole = changed(late[1], hello_at_us=NOW - S, heard_at_us=NOW - S)
     after, _ = settle(view(*ready, late[0], whole, job={"spec": of}), market(POOLS))
     assert {n.offer.accelerator for n in after.nodes if n.chosen} == {"A100-80GB"}
 

@@ -14,7 +14,8 @@ import pytest
 from providers.base import NoticeKind, Scope
 from spotd.domain.job import Desired
 from spotd.domain.market import Market, Refusal
-from spotd.domain.node import EffectKind
+from spotd.domain.node import EffectKind, Node
+from spotd.domain.parts import field_names, values_of
 from spotd.domain.plan import AddNode, ChangeJob, ChangeNode, OpenAttempt, Plan
 from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.domain.units import S
@@ -361,7 +362,8 @@ def shown(plan: Plan) -> str:
             case OpenAttempt(attempt):
                 lines.append(f"attempt: {_fields(vars(attempt))}")
             case AddNode(added):
-                named = {name: value for name, value in vars(added).items() if value}
+                values = values_of(added, field_names(Node))
+                named = {name: value for name, value in values.items() if value}
                 named["offer"] = added.offer.key
                 lines.append(f"new: {_fields(named)}")
     for event in plan.events:

@@ -3,10 +3,9 @@ nobody's fault, and its machine is replaced at once."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from spotd.domain.fast_replace import changed
 from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.domain.units import S
 from spotd.planner.offers.cooldowns import BASE_S, cooldown_until_us, refusal_of, spoiled_places
@@ -22,7 +21,7 @@ def test_a_machine_whose_gpu_fails_is_replaced_at_once_and_uncharged() -> None:
     broken = node(R, **UNFIT)
     after, _ = settle(view(broken, job={"failures": 3}))
     left = by_id(after, broken)
-    assert (left.state, left.leave_reason, left.leave_text) == (
+    assert (left.state, left.departure.leave_reason, left.departure.leave_text) == (
         T,
         LeaveReason.LOST,
         "its GPU has failed",
@@ -39,7 +38,7 @@ def test_a_gpu_may_fail_before_a_step_and_during_a_drain(state: NodeState) -> No
     broken = node(state, **{**chosen, **UNFIT}, leave_reason=reason)
     after, plan = settle(view(broken, job={"first_step_at_us": 0}))
     assert by_id(after, broken).state is T
-    assert by_id(after, broken).leave_reason is (reason or LeaveReason.LOST)
+    assert by_id(after, broken).departure.leave_reason is (reason or LeaveReason.LOST)
     assert after.job.outcome is None
     assert "crashed" not in kinds(plan)
 
@@ -50,7 +49,7 @@ def test_of_one_that_trained_or_says_nothing_its_gpu_is_to_blame(trained: bool, 
     unfit = {**UNFIT, "exit_tail": tail, "first_step_at_us": first_us, "chosen": True}
     broken = node(B, booted_at_us=NOW - S, hello_at_us=NOW - S, **unfit)
     after, _ = settle(view(broken, job={"first_step_at_us": first_us}))
-    assert by_id(after, broken).leave_text == "its GPU has failed"
+    assert by_id(after, broken).departure.leave_text == "its GPU has failed"
 
 
 def test_of_a_machine_that_came_up_unwell_it_is_told_what_is_wrong() -> None:
@@ -61,8 +60,8 @@ def test_of_a_machine_that_came_up_unwell_it_is_told_what_is_wrong() -> None:
     before = view(broken, job={"first_step_at_us": 0})
     after, plan = settle(before)
     left = by_id(after, broken)
-    assert (left.state, left.leave_reason) == (T, LeaveReason.LOST)
-    assert left.leave_text == f"not fit to train on: {wrong}"
+    assert (left.state, left.departure.leave_reason) == (T, LeaveReason.LOST)
+    assert left.departure.leave_text == f"not fit to train on: {wrong}"
     assert any(wrong in e.text for e in plan.events if e.kind == "node_leaving")
     assert (after.job.failures, after.job.outcome, after.job.place_after_us) == (0, None, 0)
     (fresh,) = (n for n in after.nodes if n.generation == 2)
@@ -72,7 +71,10 @@ def test_of_a_machine_that_came_up_unwell_it_is_told_what_is_wrong() -> None:
 def test_a_program_that_hangs_on_its_machine_again_is_charged() -> None:
     hung = node(R, **HUNG)
     after, plan = settle(view(hung))
-    assert (by_id(after, hung).state, by_id(after, hung).leave_reason) == (T, LeaveReason.FAILED)
+    assert (by_id(after, hung).state, by_id(after, hung).departure.leave_reason) == (
+        T,
+        LeaveReason.FAILED,
+    )
     assert after.job.failures == 1
     assert after.job.place_after_us > NOW
     (told,) = (event for event in plan.events if event.kind == "crashed")
@@ -102,13 +104,13 @@ def test_its_offer_cools_for_long(code: int, reason: LeaveReason, said: str) -> 
     assert refusal.code == said
     until_us, why = cooldown_until_us(left.offer, spoiled_places([refusal], JOB), 60.0)
     assert (until_us, why) == (NOW + int(BASE_S[said] * S), said)
-    assert refusal_of(replace(left, leave_reason=None)) is None, "it has not left yet"
+    assert refusal_of(changed(left, leave_reason=None)) is None, "it has not left yet"
 
 
 def test_training_that_diverged_for_good_is_not_tried_again() -> None:
     diverged = node(R, exit_code=EXIT_DIVERGED, exited_at_us=NOW)
     after, plan = settle(view(diverged))
-    assert (by_id(after, diverged).state, by_id(after, diverged).leave_text) == (
+    assert (by_id(after, diverged).state, by_id(after, diverged).departure.leave_text) == (
         T,
         "training diverged",
     )

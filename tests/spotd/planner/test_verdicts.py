@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spotd.domain.fast_replace import changed
 from spotd.domain.health import NAN, STRAGGLER, Diagnosis
 from spotd.domain.job import Attempt
 from spotd.domain.states import LeaveReason, NodeState, Outcome
@@ -54,8 +55,8 @@ def test_a_straggler_is_saved_from_and_then_left() -> None:
     again = view(slow, throughput=STEADY, verdicts=told(STRAGGLER), job=SAVED)
     after, plan = settle(again)
     left = by_id(after, slow)
-    assert (left.state, left.leave_reason) == (D, LeaveReason.OUTBID)
-    assert left.leave_text == "held up by one of its ranks for 240 s"
+    assert (left.state, left.departure.leave_reason) == (D, LeaveReason.OUTBID)
+    assert left.departure.leave_text == "held up by one of its ranks for 240 s"
     assert after.job.failures == 0
 
 
@@ -123,9 +124,9 @@ def test_a_job_whose_losses_are_no_numbers_stops_for_a_person() -> None:
         "training has diverged: its losses are not finite numbers any more"
     )
     (left,) = after.nodes
-    assert (left.state, left.leave_reason) == (D, LeaveReason.CANCELLED), "saved first"
+    assert (left.state, left.departure.leave_reason) == (D, LeaveReason.CANCELLED), "saved first"
     assert after.job.failures == 0
-    gone = replace(after, nodes=(replace(left, state=G, gone_at_us=NOW),))
+    gone = replace(after, nodes=(changed(left, state=G, gone_at_us=NOW),))
     ended, _ = settle(gone)
     assert ended.job.outcome is Outcome.FAILED
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from providers.base import CapacityType, Instance, InstanceState, Offer, OfferRequest
 from spotd.domain.events import Event
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Attempt, CheckpointSpec, JobSpec
 from spotd.domain.node import Node
 from spotd.domain.plan import AddNode, Change, ChangeJob, ChangeNode, OpenAttempt, Plan
@@ -101,7 +102,7 @@ def new_node(job_id: str = "j1", generation: int = 1, number: int = 0, **fields:
         state=NodeState.LAUNCHING,
         requested_at_us=NOW,
     )
-    return replace(base, **fields)
+    return changed(base, **fields)
 
 
 def opening(job_id: str = "j1", generation: int = 1, *nodes: Node) -> Plan:

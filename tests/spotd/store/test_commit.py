@@ -10,6 +10,7 @@ import pytest
 
 from providers.base import InstanceState, Scope
 from spotd.domain.events import Event, Severity
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Attempt
 from spotd.domain.market import Refusal
 from spotd.domain.node import EffectKind
@@ -42,7 +43,7 @@ from tests.spotd.store.conftest import make
 def test_the_result_is_what_is_loaded_next(store: Store) -> None:
     before = submit(store)
     effect = {"effect": EffectKind.LAUNCH, "effect_armed_at_us": NOW, "effect_due_at_us": NOW + 5}
-    first = opening("j1", 1, replace(new_node(), **effect))  # type: ignore[arg-type]
+    first = opening("j1", 1, changed(new_node(), **effect))  # type: ignore[arg-type]
     after = commit(store, before, replace(first, wake_at_us=NOW + 5))
     assert after == view(store)
     assert (after.job.version, after.job.generation, after.job.wake_at_us) == (1, 1, NOW + 5)
@@ -165,7 +166,7 @@ def test_a_commit_never_writes_what_was_observed(store: Store) -> None:
     store.nodes.record_launched("j1-g1-0", "i-1", NOW + S)
     commit(store, before, plan(ChangeNode("j1-g1-0", {"kept_until_us": 5})))
     assert node(store).instance_id == "i-1"
-    assert node(store).kept_until_us == 5
+    assert node(store).departure.kept_until_us == 5
 
 
 # --- limits

@@ -206,7 +206,7 @@ def test_a_machine_is_compared_with_the_one_before_of_its_type(store: Store) -> 
     assert view(store, now_us=AT + 1700 * S).typical_tokens_per_s == 0.0, "it does not train"
     began_us = AT + 2000 * S
     trains(store, 3, began_us, 300, 1)
-    assert node(store, "j1-g3-0").first_step_at_us == began_us
+    assert node(store, "j1-g3-0").training.first_step_at_us == began_us
     later_us = began_us + int(COMPARED_S * S)
     assert view(store, now_us=later_us).typical_tokens_per_s == 100.0
     assert view(store, now_us=later_us + 1).typical_tokens_per_s == 0.0, "its own measure by now"

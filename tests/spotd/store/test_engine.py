@@ -155,7 +155,7 @@ def test_the_follower_never_stands_in_the_line(busy: SqlStore) -> None:
     busy.journal.record([said(("warning", {"text": "x"}))])
     busy.nodes.record_heartbeats({"j1-g1-0": NOW + 1})
     busy.nodes.record_link("j1-g1-0", NOW + 2)
-    assert node(busy).link_down_at_us == NOW + 2
+    assert node(busy).agent.link_down_at_us == NOW + 2
 
 
 def test_a_turn_that_never_comes_is_an_error(busy: SqlStore) -> None:
@@ -430,7 +430,7 @@ def test_a_listing_takes_its_nodes_in_the_order_that_all_do(server: postgres.Pos
         with pytest.raises(OperationalError, match="could not obtain lock"):
             other.execute(text(lock.format("j1")))
     listing.join(LIMIT_S)
-    assert node(store, "j2-g1-0").port == 4444
+    assert node(store, "j2-g1-0").address.port == 4444
     store.close()
 
 

@@ -63,7 +63,9 @@ def test_what_others_say_is_on_record_without_secrets(sql_store: SqlStore) -> No
     found = on_record(store)
     assert found.count("the rest is told") >= 9, "each of them is kept, but for its secrets"
     assert [line for line in found.splitlines() if CANARY in line or "canaryCANARY" in line] == []
-    assert node(store).exit_tail.startswith("refused [hidden], ghr_[hidden] and sig=[hidden]")
+    assert node(store).training.exit_tail.startswith(
+        "refused [hidden], ghr_[hidden] and sig=[hidden]"
+    )
 
 
 def test_a_secret_that_the_cut_runs_through_is_hidden(sql_store: SqlStore) -> None:

@@ -34,7 +34,11 @@ def test_an_image_is_on_record_before_it_is_asked_for(baking: Store) -> None:
         replace(ROW, name="other"), NOW + 2
     )  # told twice: it stays what it was
     now = node(baking)
-    assert (now.cleaned_at_us, now.effect_failures, now.effect_error) == (NOW + 2, 0, "")
+    assert (now.bake.cleaned_at_us, now.call.effect_failures, now.call.effect_error) == (
+        NOW + 2,
+        0,
+        "",
+    )
     assert view(baking).job.notes == notes + 3
     [row] = baking.images.rows()
     assert row == replace(ROW, state=NodeState.LAUNCHING)
@@ -46,11 +50,14 @@ def test_an_image_is_on_record_before_it_is_asked_for(baking: Store) -> None:
 def test_it_is_good_when_it_is_there(baking: Store) -> None:
     baking.nodes.record_cleaned(ROW, NOW)
     baking.nodes.record_image(NODE, MAKING, NOW + 1)
-    assert (node(baking).image_asked_at_us, node(baking).imaged_at_us) == (NOW + 1, 0)
+    assert (node(baking).bake.image_asked_at_us, node(baking).bake.imaged_at_us) == (NOW + 1, 0)
     assert baking.images.rows()[0].image_id == "ami-1"
     assert not baking.images.rows()[0].good
     baking.nodes.record_image(NODE, MADE, NOW + 2)
-    assert (node(baking).image_asked_at_us, node(baking).imaged_at_us) == (NOW + 2, NOW + 2)
+    assert (node(baking).bake.image_asked_at_us, node(baking).bake.imaged_at_us) == (
+        NOW + 2,
+        NOW + 2,
+    )
     [row] = baking.images.rows()
     assert (row.size_gib, row.made_at_us, row.good) == (200, NOW + 2, True)
     [image] = baking.market.load(NOW).images
@@ -68,7 +75,7 @@ def test_one_that_comes_when_its_machine_is_being_ended_is_not_good(baking: Stor
     baking.nodes.record_cleaned(ROW, NOW)
     move(baking, NODE, NodeState.TERMINATING)
     baking.nodes.record_image(NODE, MADE, NOW + 1)
-    assert node(baking).imaged_at_us == 0
+    assert node(baking).bake.imaged_at_us == 0
     [row] = baking.images.rows()
     assert (row.half_made, row.good, row.image_id) == (True, False, "ami-1")
 
@@ -78,10 +85,10 @@ def test_one_that_fails_keeps_its_id(baking: Store) -> None:
     baking.nodes.record_image(NODE, MAKING, NOW + 1)
     never = Image("", "", ImageState.FAILED, "aws-1", {}, error="it is full")
     baking.nodes.record_image(NODE, never, NOW + 2)
-    assert node(baking).image_error == "it is full"
+    assert node(baking).bake.image_error == "it is full"
     assert baking.images.rows()[0].image_id == "ami-1"
     baking.nodes.record_image(NODE, replace(never, error=""), NOW + 3)
-    assert node(baking).image_error == "the cloud says that it failed"
+    assert node(baking).bake.image_error == "the cloud says that it failed"
 
 
 def test_what_nobody_wants_is_offered_to_no_machine(baking: Store) -> None:

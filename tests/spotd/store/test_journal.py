@@ -95,10 +95,10 @@ def test_no_digest_is_taken_over_that_is_none(store: Store) -> None:
 @pytest.mark.parametrize("version", [1, wire.WIRE_VERSION, 99])
 def test_which_wire_an_agent_speaks_is_kept(store: Store, version: int) -> None:
     placed(store)
-    assert node(store).wire == 0
+    assert node(store).agent.wire == 0
     hello = JournalEntry(1, AT, 1, wire.HELLO, {"wire": version}, wire=version)
     store.journal.record([JournalBatch(NODE, (hello,), AT)])
-    assert node(store).wire == version
+    assert node(store).agent.wire == version
     assert ("wire" in kinds(store)) == (version == 99)
 
 
@@ -118,9 +118,24 @@ def test_a_life_from_hello_to_release(store: Store) -> None:
     )
     store.journal.record([batch])
     now = node(store)
-    once = (now.hello_at_us, now.ready_at_us, now.claimed_at_us, now.first_step_at_us)
-    assert (*once, now.released_at_us, now.exited_at_us, now.heard_at_us) == (AT,) * 7
-    assert (now.last_step, now.exit_code, now.exit_tail, now.journal_seq) == (6, 75, "bye", 10)
+    once = (
+        now.startup.hello_at_us,
+        now.startup.ready_at_us,
+        now.training.claimed_at_us,
+        now.training.first_step_at_us,
+    )
+    assert (
+        *once,
+        now.training.released_at_us,
+        now.training.exited_at_us,
+        now.agent.heard_at_us,
+    ) == (AT,) * 7
+    assert (
+        now.training.last_step,
+        now.training.exit_code,
+        now.training.exit_tail,
+        now.agent.journal_seq,
+    ) == (6, 75, "bye", 10)
     job = view(store).job
     assert job.head == HeadSnapshot(1, 6, "m6", released=True, final=False, seen_at_us=AT)
     assert job.first_step_at_us == AT
@@ -165,7 +180,7 @@ def test_entries_count_once_however_often_they_arrive(store: Store) -> None:
         store.journal.record([sent])
     assert [row.to_step for row in store.progress.rows("j1")] == [1, 2, 3]
     assert len(store.checkpoints.rows("j1")) == 1
-    assert node(store).journal_seq == 5
+    assert node(store).agent.journal_seq == 5
 
 
 def test_two_daemons_that_follow_one_node_record_it_once(url: str) -> None:
@@ -198,7 +213,7 @@ def test_steps_alone_make_nobody_decide(store: Store, bell: Bell) -> None:
     notes, rings = view(store).job.notes, bell.rings
     store.journal.record([said(_progress(2), first=2, heard_at_us=AT + S)])
     assert (view(store).job.notes, bell.rings) == (notes, rings)
-    assert node(store).heard_at_us == AT + S
+    assert node(store).agent.heard_at_us == AT + S
     store.journal.record([said(_checkpoint(2), first=3, heard_at_us=AT + S)])
     assert (view(store).job.notes, bell.rings) == (notes + 1, rings + 1)
 
@@ -209,15 +224,15 @@ def test_an_entry_after_a_lost_link_makes_the_job_due(store: Store) -> None:
     store.nodes.record_link(NODE, AT + S)
     notes = view(store).job.notes
     store.journal.record([said(_progress(2), first=2, heard_at_us=AT + 2 * S)])
-    assert (view(store).job.notes, node(store).link_down_at_us) == (notes + 1, 0)
+    assert (view(store).job.notes, node(store).agent.link_down_at_us) == (notes + 1, 0)
 
 
 def test_a_script_without_our_engine_trains_when_it_runs(store: Store) -> None:
     for name, engine in (("ours", "spotd"), ("any", "none")):
         placed(store, name, checkpoint=CheckpointSpec("file:///c", engine=engine))
         store.journal.record([said(("started", {}), node_id=f"{name}-g1-0")])
-    assert node(store, "ours-g1-0").first_step_at_us == 0
-    assert node(store, "any-g1-0").first_step_at_us == AT
+    assert node(store, "ours-g1-0").training.first_step_at_us == 0
+    assert node(store, "any-g1-0").training.first_step_at_us == AT
     assert view(store, "any").job.first_step_at_us == AT
 
 
@@ -433,7 +448,7 @@ def test_events(store: Store, kind: str, data: dict[str, Any], alert: bool, word
 def test_a_failed_setup(store: Store) -> None:
     placed(store)
     store.journal.record([said(("setup", {"status": "failed", "code": 1, "tail": "oops"}))])
-    assert (node(store).setup_failed, node(store).exit_tail) == (True, "oops")
+    assert (node(store).training.setup_failed, node(store).training.exit_tail) == (True, "oops")
 
 
 # --- garbage
@@ -471,7 +486,7 @@ def test_garbage_becomes_a_warning_and_stops_nobody(
 ) -> None:
     placed(store)
     store.journal.record([said((kind, data), ("ready", {}))])
-    assert (node(store).ready_at_us, node(store).journal_seq) == (AT, 2)
+    assert (node(store).startup.ready_at_us, node(store).agent.journal_seq) == (AT, 2)
     warnings = [row.event.text for row in store.events.rows("j1") if row.event.kind == "journal"]
     assert len(warnings) == 1
     assert kind in warnings[0]
@@ -525,7 +540,7 @@ def test_a_full_disk_is_told_and_known_until_there_is_room(store: Store) -> None
     placed(store)
     full = ("disk", {"full": True, "text": "3 of 102400 MiB are free at /home/u/.spotd"})
     store.journal.record([said(full)])
-    assert node(store).disk_full_at_us == AT
+    assert node(store).storage.disk_full_at_us == AT
     told = store.events.rows("j1")[-1].event
     assert (told.kind, told.alert, told.node_id) == ("disk", True, NODE)
     assert told.text == "the disk stays full: 3 of 102400 MiB are free at /home/u/.spotd"
@@ -533,7 +548,7 @@ def test_a_full_disk_is_told_and_known_until_there_is_room(store: Store) -> None
     assert job.notes > job.notes_seen, "it is decided about at once"
     room = ("disk", {"full": False, "text": "512 of 102400 MiB are free at /home/u/.spotd"})
     store.journal.record([said(room, first=2)])
-    assert node(store).disk_full_at_us == 0
+    assert node(store).storage.disk_full_at_us == 0
     told = store.events.rows("j1")[-1].event
     assert (told.kind, told.alert) == ("disk", False)
     assert told.text.startswith("the disk has room again: 512 of")
@@ -598,7 +613,7 @@ def test_entries_of_another_generation_or_an_unknown_node(store: Store) -> None:
     store.journal.record(
         [said(("ready", {}), node_id="nope"), said(("ready", {}), generation=9), said()]
     )
-    assert node(store).ready_at_us == 0
+    assert node(store).startup.ready_at_us == 0
     assert kinds(store)[-1] == "journal"
 
 
@@ -648,7 +663,7 @@ def test_nothing_that_a_node_says_raises(
 ) -> None:
     journal = tuple(JournalEntry(seq, at, 1, kind, data) for seq, at, kind, data in entries)
     fuzzed.journal.record([JournalBatch(NODE, journal, AT)])
-    assert view(fuzzed).nodes[0].heard_at_us == AT
+    assert view(fuzzed).nodes[0].agent.heard_at_us == AT
 
 
 @pytest.fixture

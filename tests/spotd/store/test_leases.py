@@ -6,13 +6,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import psycopg
 import pytest
 
 from providers.base import Notice, NoticeKind
 from spotd.domain.events import Event
+from spotd.domain.fast_replace import changed
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.store import engine
@@ -327,20 +327,20 @@ def test_a_listing_does_not_undo_a_newer_one(store: Store) -> None:
     at_work(store)
     old = [instance(node(store))]
     store.instances.record_listing("aws", [], NOW + 60 * S, NOW + 60 * S)
-    assert node(store).gone_at_us == 0, "its link is up"
+    assert node(store).machine.gone_at_us == 0, "its link is up"
     store.nodes.record_link("j1-g1-0", NOW + 70 * S)
     for at_us in (NOW + 90 * S, NOW + 120 * S):
         store.instances.record_listing("aws", [], at_us, at_us)
     before = node(store)
-    assert before.gone_at_us == NOW + 120 * S
+    assert before.machine.gone_at_us == NOW + 120 * S
     store.instances.record_listing("aws", old, NOW + 50 * S, NOW + 130 * S)
-    assert replace(node(store), seen_at_us=0) == replace(before, seen_at_us=0)
+    assert changed(node(store), seen_at_us=0) == changed(before, seen_at_us=0)
 
 
 def test_an_older_listing_may_tell_that_there_is_a_machine(store: Store) -> None:
     placed(store)
     late = [instance(node(store), "i-7")]
     store.instances.record_listing("aws", [], NOW + 60 * S, NOW + 60 * S)
-    assert node(store).surveyed_at_us == NOW + 60 * S
+    assert node(store).machine.surveyed_at_us == NOW + 60 * S
     store.instances.record_listing("aws", late, NOW + 50 * S, NOW + 90 * S)
     assert node(store).instance_id == "i-7"

@@ -109,7 +109,7 @@ def test_a_machine_that_appears_after_all_is_counted(store: Store) -> None:
     placed(store)
     store.nodes.record_absent(NODE, NOW + 2 * S)
     store.nodes.record_launched(NODE, "i-1", NOW + 5 * S)
-    assert node(store).gone_at_us == 0
+    assert node(store).machine.gone_at_us == 0
     assert _stretches(store) == [("void", 0, 2, 10_000_000), ("open", 5, 0, 10_000_000)]
 
 
@@ -124,7 +124,7 @@ def test_a_machine_that_listings_missed_is_counted_without_a_gap(store: Store) -
     store.instances.record_listing("aws", [], NOW + 90 * S, NOW + 91 * S)
     assert _stretches(store)[-1] == ("closed", 0, 91, 10_000_000)
     store.instances.record_listing("aws", [found], NOW + 120 * S, NOW + 120 * S)
-    assert node(store).gone_at_us == 0
+    assert node(store).machine.gone_at_us == 0
     assert _stretches(store)[1:] == [("open", 91, 0, 10_000_000)]
 
 

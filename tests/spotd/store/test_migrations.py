@@ -152,7 +152,11 @@ def test_each_step_back_and_forth_keeps_all_that_both_schemas_know(
     store = make(full_url)
     assert [job.id for job in store.jobs.rows()] == ["j1", "j2", "j3"]
     life = view(store).nodes[0]
-    assert (life.last_step, life.hello_at_us > 0, len(life.notices)) == (2, True, 1)
+    assert (life.training.last_step, life.startup.hello_at_us > 0, len(life.notices)) == (
+        2,
+        True,
+        1,
+    )
     store.close()
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from providers.base import Notice, NoticeKind
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Attempt
 from spotd.domain.node import Node
+from spotd.domain.parts import values_of
 from spotd.domain.plan import ChangeJob, ChangeNode, MoveNode, OpenAttempt, Plan
 from spotd.domain.states import LeaveReason, NodeState
 from spotd.domain.units import S
@@ -51,11 +51,11 @@ def trains(store: Store) -> View:
 
 
 def moved(old: Node, ident: str = NEW, generation: int = 2, rank: int = 0) -> Node:
-    kept = {name: getattr(old, name) for name in KNOWN_OF_MACHINES}
+    kept = values_of(old, KNOWN_OF_MACHINES)
     birth = new_node("j1", generation, token=old.token, id=ident, rank=rank, offer=old.offer)
     state = {"state": NodeState.BOOTING, "chosen": True, "gang_size": 1}
     times = {"moved_at_us": AT, "launched_at_us": AT, "requested_at_us": old.requested_at_us}
-    return replace(birth, **state, **times, **kept, notices=old.notices)  # type: ignore[arg-type]
+    return changed(birth, **state, **times, **kept, notices=old.notices)  # type: ignore[arg-type]
 
 
 def handover(old: Node, generation: int = 2) -> Plan:
@@ -72,11 +72,16 @@ def test_the_new_row_has_the_machine_and_the_old_one_is_over(store: Store) -> No
     after = commit(store, before, handover(old), AT)
     assert after == view(store, now_us=AT)
     new, over = node(store, NEW), node(store, OLD)
-    assert (new.token, new.instance_id, new.host, new.port) == (old.token, "i-0", "127.0.0.1", 2222)
+    assert (new.token, new.instance_id, new.address.host, new.address.port) == (
+        old.token,
+        "i-0",
+        "127.0.0.1",
+        2222,
+    )
     assert (new.state, new.chosen, new.gang_size, new.moved_at_us) == (NodeState.BOOTING, 1, 1, AT)
-    assert (new.hello_at_us, new.journal_seq, new.started_at_us) == (0, 0, 0)
-    assert new.renewed_until_us == NOW + 99 * HOUR
-    assert (over.state, over.leave_reason) == (NodeState.GONE, LeaveReason.DONE)
+    assert (new.startup.hello_at_us, new.agent.journal_seq, new.startup.started_at_us) == (0, 0, 0)
+    assert new.lease.renewed_until_us == NOW + 99 * HOUR
+    assert (over.state, over.departure.leave_reason) == (NodeState.GONE, LeaveReason.DONE)
     assert {n.id for n in store.nodes.active()} == {NEW, LOST}
 
 
@@ -104,8 +109,8 @@ def test_the_cloud_and_its_listing_know_the_new_row_alone(store: Store) -> None:
     there = [instance(old, "i-0"), instance(node(store, LOST), "i-1")]
     late = AT + 700 * S
     assert store.instances.record_listing("aws", there, late, late) == [], "it belongs to somebody"
-    assert node(store, NEW).seen_at_us == late
-    assert node(store, OLD).seen_at_us < late
+    assert node(store, NEW).machine.seen_at_us == late
+    assert node(store, OLD).machine.seen_at_us < late
     assert set(store.orphans.known("aws", there[:1])) == {"i-0"}
     assert store.orphans.known("aws", there[:1])["i-0"].gone_us == 0
     warned = Notice("n1", NoticeKind.PREEMPT, None, instance_id="i-0")
@@ -115,7 +120,7 @@ def test_the_cloud_and_its_listing_know_the_new_row_alone(store: Store) -> None:
     gone = late + 700 * S
     store.instances.record_listing("aws", [], gone, gone)
     store.instances.record_listing("aws", [], gone + 700 * S, gone + 700 * S)
-    assert node(store, OLD).gone_at_us == 0, "that row has been over for long"
+    assert node(store, OLD).machine.gone_at_us == 0, "that row has been over for long"
 
 
 def test_what_was_said_of_the_machine_is_said_of_it_still(store: Store) -> None:
@@ -134,7 +139,7 @@ def test_late_words_about_the_old_row_do_not_touch_the_new_one(store: Store) -> 
     store.journal.record([said(("exited", {"code": 1}), node_id=OLD, first=2)])
     store.nodes.record_link(OLD, AT + S)
     assert node(store, NEW) == fresh
-    assert node(store, OLD).exit_code == 1
+    assert node(store, OLD).training.exit_code == 1
     assert NEW not in store.nodes.booted()
     store.nodes.record_booted(NEW, AT + S)
     assert NEW in store.nodes.booted()

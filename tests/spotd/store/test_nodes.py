@@ -12,6 +12,7 @@ from providers.base import Instance, InstanceState, Notice, NoticeKind, Scope
 from spotd.domain.job import HeadSnapshot
 from spotd.domain.market import Refusal
 from spotd.domain.node import EffectKind
+from spotd.domain.parts import values_of
 from spotd.domain.plan import ChangeNode
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
@@ -55,10 +56,14 @@ def test_outcomes_of_calls(store: Store) -> None:
     for at_us, effect in enumerate(told, start=NOW + 6):
         store.nodes.record_acknowledged(NODE, effect, at_us)
     now = node(store)
-    assert (now.instance_id, now.launched_at_us, now.booted_at_us) == ("i-1", NOW + 1, NOW + 3)
-    assert (now.started_at_us, now.started_claim) == (NOW + 5, "now")
-    times = (now.told_release_at_us, now.told_drain_at_us, now.told_save_at_us)
-    assert (*times, now.terminated_at_us) == (NOW + 6, NOW + 7, NOW + 8, NOW + 9)
+    assert (now.instance_id, now.machine.launched_at_us, now.startup.booted_at_us) == (
+        "i-1",
+        NOW + 1,
+        NOW + 3,
+    )
+    assert (now.startup.started_at_us, now.startup.started_claim) == (NOW + 5, "now")
+    times = (now.agent.told_release_at_us, now.agent.told_drain_at_us, now.agent.told_save_at_us)
+    assert (*times, now.machine.terminated_at_us) == (NOW + 6, NOW + 7, NOW + 8, NOW + 9)
     assert _notes(store) == notes + 9
     with pytest.raises(ValueError, match="boot"):
         store.nodes.record_acknowledged(NODE, EffectKind.BOOT, NOW)
@@ -67,7 +72,10 @@ def test_outcomes_of_calls(store: Store) -> None:
 def test_a_refusal_is_remembered_with_its_scope(store: Store) -> None:
     placed(store)
     store.nodes.record_launch_refused(NODE, "QuotaError", "no quota", Scope.REGION, NOW + S)
-    assert (node(store).launch_error, node(store).launch_error_code) == ("no quota", "QuotaError")
+    assert (node(store).machine.launch_error, node(store).machine.launch_error_code) == (
+        "no quota",
+        "QuotaError",
+    )
     expected = Refusal(offer().key, Scope.REGION, "QuotaError", NOW + S, NODE)
     assert store.market.load(NOW + S).refusals == (expected,)
 
@@ -77,7 +85,7 @@ def test_a_late_refusal_does_not_unmake_a_machine(store: Store) -> None:
     store.nodes.record_launched(NODE, "i-1", NOW)
     store.nodes.record_launch_refused(NODE, "CapacityError", "none", Scope.OFFER, NOW + S)
     store.nodes.record_absent(NODE, NOW + S)
-    assert (node(store).launch_error, node(store).gone_at_us) == ("", 0)
+    assert (node(store).machine.launch_error, node(store).machine.gone_at_us) == ("", 0)
     assert store.ledger.segments()[0].state == "open"
 
 
@@ -91,14 +99,14 @@ def test_failures_count_in_a_row_and_per_effect(store: Store) -> None:
     for turn in range(3):
         store.nodes.record_effect_failed(NODE, EffectKind.BOOT, "refused", NOW + turn)
     failed = node(store)
-    assert (failed.effect_failures, failed.effect_failed_at_us) == (3, NOW + 2)
-    assert failed.effect_error == "refused"
+    assert (failed.call.effect_failures, failed.call.effect_failed_at_us) == (3, NOW + 2)
+    assert failed.call.effect_error == "refused"
     arm(EffectKind.START)
-    assert node(store).effect_failures == 0
+    assert node(store).call.effect_failures == 0
     store.nodes.record_effect_failed(NODE, EffectKind.START, "late", NOW + 9)
-    assert node(store).effect_failures == 1
+    assert node(store).call.effect_failures == 1
     store.nodes.record_acknowledged(NODE, EffectKind.START, NOW + 10, "now")
-    assert (node(store).effect_failures, node(store).effect_error) == (0, "")
+    assert (node(store).call.effect_failures, node(store).call.effect_error) == (0, "")
 
 
 def test_a_launch_that_answers_late_takes_no_failure_of_the_boot_back(store: Store) -> None:
@@ -111,8 +119,8 @@ def test_a_launch_that_answers_late_takes_no_failure_of_the_boot_back(store: Sto
     store.nodes.record_effect_failed(NODE, EffectKind.BOOT, "refused", NOW + S)
     store.nodes.record_launched(NODE, "i-1", NOW + 2 * S)
     failed = node(store)
-    assert (failed.effect_failures, failed.effect_failed_at_us) == (1, NOW + S)
-    assert failed.launched_at_us == NOW
+    assert (failed.call.effect_failures, failed.call.effect_failed_at_us) == (1, NOW + S)
+    assert failed.machine.launched_at_us == NOW
 
 
 def test_a_failure_counts_from_the_end_of_the_pause_that_the_cloud_asked_for(
@@ -122,11 +130,11 @@ def test_a_failure_counts_from_the_end_of_the_pause_that_the_cloud_asked_for(
     armed = {"effect": EffectKind.SURVEY, "effect_armed_at_us": NOW}
     commit(store, view(store), plan(ChangeNode(NODE, armed)))
     store.nodes.record_effect_failed(NODE, EffectKind.SURVEY, "slow down", NOW + S, 30.0)
-    assert node(store).effect_failed_at_us == NOW + 31 * S
+    assert node(store).call.effect_failed_at_us == NOW + 31 * S
     # What is armed next has not failed.
     armed = {"effect": EffectKind.TERMINATE, "effect_armed_at_us": NOW + 2 * S}
     commit(store, view(store), plan(ChangeNode(NODE, armed)))
-    assert node(store).effect_failed_at_us == 0
+    assert node(store).call.effect_failed_at_us == 0
 
 
 def test_unknown_nodes_are_passed_over(store: Store, bell: Bell) -> None:
@@ -153,7 +161,7 @@ def test_heartbeats_make_nobody_decide(store: Store, bell: Bell) -> None:
     notes, rings = _notes(store), bell.rings
     store.nodes.record_heartbeats({NODE: NOW + 5 * S})
     store.nodes.record_heartbeats({NODE: NOW + 4 * S})
-    assert node(store).heard_at_us == NOW + 5 * S
+    assert node(store).agent.heard_at_us == NOW + 5 * S
     assert (_notes(store), bell.rings) == (notes, rings)
 
 
@@ -162,15 +170,15 @@ def test_a_lost_link_and_its_return_make_the_job_due(store: Store, bell: Bell) -
     notes = _notes(store)
     store.nodes.record_link(NODE, NOW + S)
     store.nodes.record_link(NODE, NOW + 2 * S)
-    assert node(store).link_down_at_us == NOW + S
+    assert node(store).agent.link_down_at_us == NOW + S
     assert _notes(store) == notes + 1
     store.nodes.record_heartbeats({NODE: NOW + 3 * S})
-    assert node(store).link_down_at_us == 0
+    assert node(store).agent.link_down_at_us == 0
     assert _notes(store) == notes + 2
     store.nodes.record_link(NODE, NOW + 4 * S)
     store.nodes.record_link(NODE, 0)
     store.nodes.record_link(NODE, 0)
-    assert (node(store).link_down_at_us, _notes(store)) == (0, notes + 4)
+    assert (node(store).agent.link_down_at_us, _notes(store)) == (0, notes + 4)
 
 
 def test_the_silent_are_noted(store: Store) -> None:
@@ -200,12 +208,20 @@ def test_a_listing_updates_what_it_shows(store: Store) -> None:
     found = instance(node(store))
     assert store.instances.record_listing("aws", [found], NOW + S, NOW + 2 * S) == []
     now = node(store)
-    assert (now.host, now.port, now.ssh_user) == ("127.0.0.1", 2222, "spotd")
-    assert (now.cloud_state, now.seen_at_us, now.surveyed_at_us) == ("running", NOW + S, NOW + S)
+    assert (now.address.host, now.address.port, now.address.ssh_user) == (
+        "127.0.0.1",
+        2222,
+        "spotd",
+    )
+    assert (now.machine.cloud_state, now.machine.seen_at_us, now.machine.surveyed_at_us) == (
+        "running",
+        NOW + S,
+        NOW + S,
+    )
     assert _notes(store) == notes + 1
     # The same again is no news.
     store.instances.record_listing("aws", [found], NOW + 5 * S, NOW + 6 * S)
-    assert (node(store).surveyed_at_us, _notes(store)) == (NOW + 5 * S, notes + 1)
+    assert (node(store).machine.surveyed_at_us, _notes(store)) == (NOW + 5 * S, notes + 1)
     # It is, when it was asked for.
     armed = {"effect": EffectKind.SURVEY, "effect_armed_at_us": NOW + 7 * S}
     commit(store, view(store), plan(ChangeNode(NODE, armed)))
@@ -233,21 +249,27 @@ def test_a_listing_without_news_costs_no_more_for_more_machines(sql_store: SqlSt
     notes = [view(sql_store, name).job.notes for name in names]
     assert statements(found, 9) == quiet < 8
     times = {
-        (node(sql_store, f"{n}-g1-0").surveyed_at_us, node(sql_store, f"{n}-g1-0").seen_at_us)
+        (
+            node(sql_store, f"{n}-g1-0").machine.surveyed_at_us,
+            node(sql_store, f"{n}-g1-0").machine.seen_at_us,
+        )
         for n in names
     }
     assert times == {(NOW + 9 * S, NOW + 9 * S)}
     assert [view(sql_store, name).job.notes for name in names] == notes
     # An answer that was asked for earlier, and comes late, takes nothing back.
     statements(found, 7)
-    assert node(sql_store, "j0-g1-0").seen_at_us == NOW + 9 * S
+    assert node(sql_store, "j0-g1-0").machine.seen_at_us == NOW + 9 * S
     # One that is missing was asked about and not seen; the others are as they were.
     sql_store.instances.record_listing("aws", found[1:], NOW + 20 * S, NOW + 20 * S)
-    assert (node(sql_store, "j0-g1-0").surveyed_at_us, node(sql_store, "j0-g1-0").seen_at_us) == (
+    assert (
+        node(sql_store, "j0-g1-0").machine.surveyed_at_us,
+        node(sql_store, "j0-g1-0").machine.seen_at_us,
+    ) == (
         NOW + 20 * S,
         NOW + 9 * S,
     )
-    assert node(sql_store, "j1-g1-0").seen_at_us == NOW + 20 * S
+    assert node(sql_store, "j1-g1-0").machine.seen_at_us == NOW + 20 * S
     assert [view(sql_store, name).job.notes > notes[n] for n, name in enumerate(names)] == [
         True,
         *[False] * 11,
@@ -262,7 +284,7 @@ def test_a_machine_with_another_address_is_news(store: Store, change: dict[str, 
     store.instances.record_listing("aws", [found], NOW + S, NOW + S)
     notes = _notes(store)
     store.instances.record_listing("aws", [replace(found, **change)], NOW + 2 * S, NOW + 2 * S)
-    assert {name: getattr(node(store), name) for name in change} == change
+    assert values_of(node(store), tuple(change)) == change
     assert _notes(store) == notes + 1
 
 
@@ -274,11 +296,14 @@ def test_a_machine_that_was_taken_for_gone_and_lives_is_news(store: Store) -> No
         store.instances.record_listing("aws", shown, NOW + 60 * S, NOW + 60 * S)
     for at_us in (NOW + 90 * S, NOW + 120 * S, NOW + 150 * S):
         store.instances.record_listing("aws", [], at_us, at_us)
-    assert node(store).gone_at_us == NOW + 150 * S
+    assert node(store).machine.gone_at_us == NOW + 150 * S
     store.instances.record_listing("aws", [], NOW + 155 * S, NOW + 155 * S)
-    assert (node(store).gone_at_us, node(store).surveyed_at_us) == (NOW + 150 * S, NOW + 155 * S)
+    assert (node(store).machine.gone_at_us, node(store).machine.surveyed_at_us) == (
+        NOW + 150 * S,
+        NOW + 155 * S,
+    )
     store.instances.record_listing("aws", [found], NOW + 159 * S, NOW + 159 * S)
-    assert (node(store).gone_at_us, node(store).cloud_state) == (0, "running")
+    assert (node(store).machine.gone_at_us, node(store).machine.cloud_state) == (0, "running")
     assert store.ledger.segments()[-1].state == "open"
 
 
@@ -288,15 +313,18 @@ def test_a_terminated_machine_is_gone(store: Store, state: InstanceState) -> Non
     store.nodes.record_launched(NODE, "i-1", NOW)
     found = instance(node(store), state=state)
     assert store.instances.record_listing("aws", [found], NOW + S, NOW + 2 * S) == []
-    assert (node(store).gone_at_us, node(store).cloud_state) == (NOW + 2 * S, "terminated")
+    assert (node(store).machine.gone_at_us, node(store).machine.cloud_state) == (
+        NOW + 2 * S,
+        "terminated",
+    )
     store.instances.record_listing("aws", [found], NOW + 9 * S, NOW + 9 * S)
-    assert node(store).gone_at_us == NOW + 2 * S
+    assert node(store).machine.gone_at_us == NOW + 2 * S
 
 
 def test_a_lost_reply_is_made_good_by_the_token(store: Store) -> None:
     placed(store)
     store.instances.record_listing("aws", [instance(node(store), "i-7")], NOW + S, NOW + 2 * S)
-    assert (node(store).instance_id, node(store).launched_at_us) == ("i-7", NOW + 2 * S)
+    assert (node(store).instance_id, node(store).machine.launched_at_us) == ("i-7", NOW + 2 * S)
     assert store.ledger.segments()[0].state == "open"
 
 
@@ -318,8 +346,11 @@ def test_a_late_failure_is_a_refusal(store: Store) -> None:
     for turn in (1, 2):
         assert store.instances.record_listing("aws", [failed], NOW + turn * S, NOW + turn * S) == []
     now = node(store)
-    assert (now.launch_error, now.launch_error_code) == ("no capacity", "QuotaError")
-    assert now.gone_at_us == NOW + S
+    assert (now.machine.launch_error, now.machine.launch_error_code) == (
+        "no capacity",
+        "QuotaError",
+    )
+    assert now.machine.gone_at_us == NOW + S
     assert store.ledger.segments()[0].state == "void"
     expected = Refusal(offer().key, Scope.REGION, "QuotaError", NOW + S, NODE)
     assert store.market.load(NOW + S).refusals == (expected,)
@@ -330,7 +361,7 @@ def test_a_create_that_failed_was_never_seen_alive(store: Store) -> None:
     failed = instance(node(store), state=InstanceState.FAILED, error_code="CapacityError")
     for turn in (1, 2):
         store.instances.record_listing("aws", [failed], NOW + turn * S, NOW + turn * S)
-    assert node(store).seen_at_us == 0
+    assert node(store).machine.seen_at_us == 0
     # The cloud takes it back: what it cost counts from its launch, not from when we heard.
     lives = instance(node(store), launched_at_us=NOW + S)
     store.instances.record_listing("aws", [lives], NOW + 30 * S, NOW + 30 * S)
@@ -344,7 +375,7 @@ def test_a_machine_that_ran_was_no_refusal_and_is_paid_for(store: Store) -> None
     store.nodes.record_booted(NODE, NOW + S)
     failed = instance(node(store), state=InstanceState.FAILED, error="broken")
     store.instances.record_listing("aws", [failed], NOW + 9 * S, NOW + 9 * S)
-    assert (node(store).gone_at_us, node(store).launch_error) == (NOW + 9 * S, "")
+    assert (node(store).machine.gone_at_us, node(store).machine.launch_error) == (NOW + 9 * S, "")
     assert store.ledger.segments()[0].state == "closed"
     assert store.market.load(NOW + 9 * S).refusals == ()
 
@@ -356,7 +387,7 @@ def test_a_refusal_that_a_listing_told_of_is_not_told_twice(store: Store) -> Non
     store.nodes.record_launch_refused(NODE, "QuotaError", "none left", Scope.REGION, NOW + 2 * S)
     expected = Refusal(offer().key, Scope.OFFER, "CapacityError", NOW + S, NODE)
     assert store.market.load(NOW + 2 * S).refusals == (expected,)
-    assert node(store).launch_error_code == "CapacityError"
+    assert node(store).machine.launch_error_code == "CapacityError"
 
 
 @pytest.mark.parametrize("seen", [False, True], ids=["never-seen", "seen-once"])
@@ -373,14 +404,14 @@ def test_a_fresh_machine_may_be_missing_for_a_while(
         store.instances.record_listing("aws", [instance(node(store))], NOW, NOW)
     asked_us = NOW + asked_s * S
     store.instances.record_listing("aws", [], asked_us, NOW + 40 * S, visibility_s)
-    assert node(store).missed_at_us == (asked_us if counts else 0)
+    assert node(store).machine.missed_at_us == (asked_us if counts else 0)
     for later_s in (30, 60):
         store.instances.record_listing(
             "aws", [], asked_us + later_s * S, NOW + 99 * S, visibility_s
         )
-    assert bool(node(store).gone_at_us) is counts
+    assert bool(node(store).machine.gone_at_us) is counts
     listed = "running" if seen else ""
-    assert node(store).cloud_state == ("absent" if counts else listed)
+    assert node(store).machine.cloud_state == ("absent" if counts else listed)
 
 
 def test_a_silent_machine_is_gone_when_listings_lack_it_for_a_minute(store: Store) -> None:
@@ -394,15 +425,15 @@ def test_a_silent_machine_is_gone_when_listings_lack_it_for_a_minute(store: Stor
     for asked_s in (20, 21, 40, 79):
         store.instances.record_listing("aws", [], NOW + asked_s * S, NOW + asked_s * S)
         seen = node(store)
-        assert (seen.gone_at_us, seen.cloud_state) == (0, "running")
+        assert (seen.machine.gone_at_us, seen.machine.cloud_state) == (0, "running")
     store.instances.record_listing("aws", [found], NOW + 79 * S, NOW + 79 * S)
-    assert node(store).missed_at_us == 0, "it is there: from the beginning"
+    assert node(store).machine.missed_at_us == 0, "it is there: from the beginning"
     for asked_s in (90, 149):
         store.instances.record_listing("aws", [], NOW + asked_s * S, NOW + asked_s * S)
-    assert node(store).gone_at_us == 0
+    assert node(store).machine.gone_at_us == 0
     notes = _notes(store)
     store.instances.record_listing("aws", [], NOW + 150 * S, NOW + 150 * S)
-    assert (node(store).gone_at_us, _notes(store)) == (NOW + 150 * S, notes + 1)
+    assert (node(store).machine.gone_at_us, _notes(store)) == (NOW + 150 * S, notes + 1)
 
 
 def test_listings_that_lie_far_apart_say_nothing_of_the_time_between(store: Store) -> None:
@@ -413,10 +444,12 @@ def test_listings_that_lie_far_apart_say_nothing_of_the_time_between(store: Stor
     store.nodes.record_link(NODE, NOW + 18 * S)
     for asked_s in (20, 80, 200, 259):
         store.instances.record_listing("aws", [], NOW + asked_s * S, NOW + asked_s * S)
-        assert node(store).gone_at_us == 0, f"after {asked_s} s"
-    assert node(store).missed_at_us == NOW + 200 * S, "since when it was asked for again and again"
+        assert node(store).machine.gone_at_us == 0, f"after {asked_s} s"
+    assert node(store).machine.missed_at_us == NOW + 200 * S, (
+        "since when it was asked for again and again"
+    )
     store.instances.record_listing("aws", [], NOW + 260 * S, NOW + 260 * S)
-    assert node(store).gone_at_us == NOW + 260 * S
+    assert node(store).machine.gone_at_us == NOW + 260 * S
 
 
 @pytest.mark.parametrize(
@@ -439,8 +472,8 @@ def test_a_machine_whose_link_is_up_is_gone_when_we_ended_it(
         store.instances.record_listing("aws", [], NOW + between_s * S, NOW + between_s * S)
     notes = _notes(store)
     store.instances.record_listing("aws", [], NOW + asked_s * S, NOW + asked_s * S)
-    assert bool(node(store).gone_at_us) is gone
-    assert node(store).surveyed_at_us == NOW + asked_s * S
+    assert bool(node(store).machine.gone_at_us) is gone
+    assert node(store).machine.surveyed_at_us == NOW + asked_s * S
     assert (_notes(store) > notes) is gone, "otherwise it is no news"
 
 
@@ -451,16 +484,20 @@ def test_a_listing_asked_for_before_proves_nothing(store: Store) -> None:
     store.instances.record_listing(
         "aws", [], NOW + 84 * S, NOW + 87 * S
     )  # an older answer, longer on its way
-    assert node(store).missed_at_us == 0
+    assert node(store).machine.missed_at_us == 0
     store.instances.record_listing("aws", [], NOW + 88 * S, NOW + 89 * S)
-    assert node(store).missed_at_us == NOW + 88 * S
+    assert node(store).machine.missed_at_us == NOW + 88 * S
 
 
 def test_a_launch_in_flight_is_not_judged(store: Store) -> None:
     placed(store)
     store.instances.record_listing("aws", [], NOW + 60 * S, NOW + 60 * S)
     now = node(store)
-    assert (now.gone_at_us, now.cloud_state, now.surveyed_at_us) == (0, "", NOW + 60 * S)
+    assert (now.machine.gone_at_us, now.machine.cloud_state, now.machine.surveyed_at_us) == (
+        0,
+        "",
+        NOW + 60 * S,
+    )
 
 
 def test_orphans(store: Store) -> None:
@@ -483,7 +520,7 @@ def test_one_clouds_listing_says_nothing_about_another(store: Store) -> None:
     placed(store)
     store.nodes.record_launched(NODE, "i-1", NOW)
     store.instances.record_listing("gcp", [], NOW + 60 * S, NOW + 60 * S)
-    assert node(store).gone_at_us == 0
+    assert node(store).machine.gone_at_us == 0
 
 
 def test_cloud_notices_are_matched_by_instance(store: Store) -> None:
@@ -584,7 +621,7 @@ def test_a_machine_keeps_the_address_of_its_network(store: Store) -> None:
     for number, (told, kept) in enumerate((("", ""), ("10.0.0.1", "10.0.0.1"), ("", "10.0.0.1"))):
         listed = instance(node(store), private_host=told)
         store.instances.record_listing("aws", [listed], NOW + number * S, NOW + number * S)
-        assert node(store).private_host == kept
+        assert node(store).address.private_host == kept
 
 
 def test_a_machine_is_known_by_the_key_that_its_cloud_told_first(store: Store) -> None:
@@ -594,4 +631,4 @@ def test_a_machine_is_known_by_the_key_that_its_cloud_told_first(store: Store) -
     for number, told in enumerate(("", "ssh-ed25519 A", "ssh-ed25519 B", "")):
         listed = instance(node(store), host_public_key=told)
         store.instances.record_listing("aws", [listed], NOW + number * S, NOW + number * S)
-        assert node(store).host_public_key == ("ssh-ed25519 A" if number else "")
+        assert node(store).address.host_public_key == ("ssh-ed25519 A" if number else "")

@@ -51,7 +51,7 @@ def test_a_renewal_is_kept_and_an_older_one_changes_nothing(store: Store) -> Non
     store.nodes.record_renewed(NODE, NOW + 2 * S)
     store.nodes.record_renewed(NODE, NOW + S)
     store.nodes.record_renewed("nobody", NOW)
-    assert node(store).renewed_until_us == NOW + 2 * S
+    assert node(store).lease.renewed_until_us == NOW + 2 * S
     assert view(store).job.notes == notes, "no reason to decide anything"
 
 
@@ -63,9 +63,12 @@ def test_what_a_machine_was_lent_is_kept_and_what_ends_earlier_changes_nothing(
     store.nodes.record_credential_lease(NODE, NOW + 1, NOW + 9 * S)
     store.nodes.record_credential_lease(NODE, NOW + 2, NOW + 8 * S)
     store.nodes.record_credential_lease("nobody", NOW, NOW + S)
-    assert (node(store).lent_at_us, node(store).lent_until_us) == (NOW + 1, NOW + 9 * S)
+    assert (node(store).lease.lent_at_us, node(store).lease.lent_until_us) == (NOW + 1, NOW + 9 * S)
     store.nodes.record_credential_lease(NODE, NOW + 3, NOW + 10 * S)
-    assert (node(store).lent_at_us, node(store).lent_until_us) == (NOW + 3, NOW + 10 * S)
+    assert (node(store).lease.lent_at_us, node(store).lease.lent_until_us) == (
+        NOW + 3,
+        NOW + 10 * S,
+    )
     assert view(store).job.notes == notes, "no reason to decide anything"
 
 
@@ -74,8 +77,11 @@ def test_what_became_of_the_disks_is_kept(store: Store) -> None:
     done = {"what": ["workdir", "packages"], "how": "removed", "left_mounts": ["/b"], "failed": 1}
     store.journal.record([said(("exited", {"code": 0}), ("wiped", done), heard_at_us=NOW + S)])
     now = node(store)
-    assert (now.wiped_at_us, now.wiped_text) == (NOW + S, "workdir, packages removed, 2 left")
-    assert now.exit_code == 0
+    assert (now.storage.wiped_at_us, now.storage.wiped_text) == (
+        NOW + S,
+        "workdir, packages removed, 2 left",
+    )
+    assert now.training.exit_code == 0
 
 
 def test_orphans_are_released_by_the_latest_word(store: Store) -> None:

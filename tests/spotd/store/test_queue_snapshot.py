@@ -217,7 +217,7 @@ def test_who_trains_whole_by_our_engine_could_give_its_machines(store: Store) ->
     wait(store, "w")
     store.journal.record([said(("progress", {"from_step": 0, "to_step": 5}), heard_at_us=NOW)])
     [mine] = store.market.load(NOW).line.holding
-    assert mine.trains_since_us == view(store).nodes[0].first_step_at_us > 0
+    assert mine.trains_since_us == view(store).nodes[0].training.first_step_at_us > 0
     store.journal.record([said(("exited", {"code": 1}), first=2, heard_at_us=NOW)])
     [mine] = store.market.load(NOW).line.holding
     assert not mine.trains_since_us, "it has ended"

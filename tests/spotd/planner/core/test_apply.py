@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 
 from spotd.domain.job import Attempt, Job
 from spotd.domain.node import Node
+from spotd.domain.parts import field_names
 from spotd.domain.plan import (
     JOB_DECISIONS,
     NODE_DECISIONS,
@@ -64,13 +63,13 @@ def test_only_the_tables_transitions_are_legal(old: NodeState, new: NodeState) -
             apply(before, change)
 
 
-@pytest.mark.parametrize("name", sorted({f.name for f in fields(Node)} - NODE_DECISIONS))
+@pytest.mark.parametrize("name", sorted({*field_names(Node)} - NODE_DECISIONS))
 def test_a_decision_cannot_set_what_is_observed_of_a_node(name: str) -> None:
     with pytest.raises(ValueError, match=f"do not own {name}"):
         apply(view(ONE), ChangeNode(ONE.id, {name: None}))
 
 
-@pytest.mark.parametrize("name", sorted({f.name for f in fields(Job)} - JOB_DECISIONS))
+@pytest.mark.parametrize("name", sorted({*field_names(Job)} - JOB_DECISIONS))
 def test_a_decision_cannot_set_what_is_observed_of_a_job(name: str) -> None:
     with pytest.raises(ValueError, match=f"do not own {name}"):
         apply(view(ONE), ChangeJob({name: None}))
@@ -93,8 +92,8 @@ def test_a_node_that_is_not_there_is_a_bug() -> None:
 
 
 def test_every_column_that_decisions_own_exists() -> None:
-    assert {f.name for f in fields(Node)} >= NODE_DECISIONS
-    assert {f.name for f in fields(Job)} >= JOB_DECISIONS
+    assert {*field_names(Node)} >= NODE_DECISIONS
+    assert {*field_names(Job)} >= JOB_DECISIONS
 
 
 def test_a_plan_knows_which_nodes_it_arms() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from spotd.domain.fast_replace import changed
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.planner.core.credential_lease import (
@@ -89,6 +90,6 @@ def test_only_who_uses_it_has_it_renewed(state: NodeState) -> None:
     assert bool(renew_us(node)) is uses
     assert lent_late(node, NOW + HOUR) is uses
     for over in ({"exit_code": 0}, {"setup_failed": True}, {"released_at_us": 1}):
-        assert renew_us(replace(node, **over)) == 0  # type: ignore[arg-type]
-    assert renew_us(replace(node, lent_at_us=0, lent_until_us=0)) == 0
-    assert not lent_late(replace(node, lent_at_us=0, lent_until_us=0), NOW + HOUR)
+        assert renew_us(changed(node, **over)) == 0  # type: ignore[arg-type]
+    assert renew_us(changed(node, lent_at_us=0, lent_until_us=0)) == 0
+    assert not lent_late(changed(node, lent_at_us=0, lent_until_us=0), NOW + HOUR)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from spotd.domain.fast_replace import changed
 from spotd.domain.market import Timing
 from spotd.domain.plan import AddNode
 from spotd.domain.states import NodeState
@@ -40,10 +39,10 @@ def test_a_machine_is_asked_for_with_its_whole_time() -> None:
     market = build.market(timing=Timing(unattended_s=10.5))
     plan = decide(build.view(), market, NOW + 1)
     [node] = [change.node for change in plan.changes if isinstance(change, AddNode)]
-    assert node.expires_at_us == NOW + 11 * S, "in whole seconds, as a tag is"
+    assert node.lease.expires_at_us == NOW + 11 * S, "in whole seconds, as a tag is"
     assert expiry_tags(node) == {"spotd-expires": str(NOW // S + 11), "spotd-unattended-s": "10"}
     assert life_limit_s(node) == LIFE_LIMIT_S
-    assert expiry_tags(replace(node, expires_at_us=0)) == {}
+    assert expiry_tags(changed(node, expires_at_us=0)) == {}
 
 
 def test_a_machine_is_renewed_as_soon_as_it_is_known() -> None:
@@ -109,10 +108,10 @@ def test_what_an_agent_is_told_of_its_time() -> None:
     assert (config.unattended_s, config.left_s) == (86_400, 23 * 3600)
     assert (config.life_s, config.power_off) == (LIFE_LIMIT_S - 3600, ("off",))
     cloud.limits_life = False
-    renewed = replace(node, renewed_until_us=NOW + 24 * HOUR)
+    renewed = changed(node, renewed_until_us=NOW + 24 * HOUR)
     config = agent_config("d", build.job(), renewed, cloud, NOW)  # type: ignore[arg-type]
     assert (config.left_s, config.life_s) == (24 * 3600, 0)
-    older = replace(node, expires_at_us=0, renewed_until_us=NOW + HOUR)
+    older = changed(node, expires_at_us=0, renewed_until_us=NOW + HOUR)
     config = agent_config("d", build.job(), older, Cloud(), NOW)  # type: ignore[arg-type]
     timeless = (config.unattended_s, config.left_s, config.life_s)
     assert timeless == (0, 0, 0), "asked for before there were expiries"

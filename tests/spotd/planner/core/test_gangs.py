@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Desired
 from spotd.domain.node import Node
 from spotd.domain.on_node_loss import Elastic, OnNodeLoss
@@ -56,19 +57,19 @@ def test_those_that_go_on_are_set_up_and_stay_with_us() -> None:
     first, second, third = gang(R, R, R)
     assert ranks(remaining(seen(first, second, third), NOW)) == [0, 1, 2]
     for gone in (
-        replace(third, state=T, leave_reason=LeaveReason.LOST),
+        changed(third, state=T, leave_reason=LeaveReason.LOST),
         replace(third, notices=(notice(),)),
-        replace(third, state=D, leave_reason=LeaveReason.OUTBID),
-        replace(third, state=D, leave_reason=LeaveReason.CANCELLED),
-        replace(third, kept_until_us=NOW + S),
-        replace(third, state=B, first_step_at_us=0),
+        changed(third, state=D, leave_reason=LeaveReason.OUTBID),
+        changed(third, state=D, leave_reason=LeaveReason.CANCELLED),
+        changed(third, kept_until_us=NOW + S),
+        changed(third, state=B, first_step_at_us=0),
     ):
         assert ranks(remaining(seen(second, gone, first), NOW)) == [0, 1], gone
     for here in (
-        replace(third, state=D, leave_reason=LeaveReason.PREEMPTED, leave_text="rank 0 goes"),
-        replace(third, state=D, leave_reason=LeaveReason.OUTBID, gang_size=2),
+        changed(third, state=D, leave_reason=LeaveReason.PREEMPTED, leave_text="rank 0 goes"),
+        changed(third, state=D, leave_reason=LeaveReason.OUTBID, gang_size=2),
         replace(third, state=B, moved_at_us=NOW - S),
-        replace(third, kept_until_us=NOW),
+        changed(third, kept_until_us=NOW),
         replace(third, notices=(notice(withdrawn=True),)),
     ):
         assert ranks(remaining(seen(first, second, here), NOW)) == [0, 1, 2], here
@@ -95,8 +96,8 @@ def test_nobody_goes_on_where_the_job_does_not(fields: dict[str, Any]) -> None:
 
 def test_nobody_goes_on_from_a_gang_that_has_finished() -> None:
     two = gang(R, R)
-    assert remaining(seen(two[0], replace(two[1], exit_code=0)), NOW) == []
-    assert ranks(remaining(seen(two[0], replace(two[1], exit_code=75)), NOW)) == [0, 1]
+    assert remaining(seen(two[0], changed(two[1], exit_code=0)), NOW) == []
+    assert ranks(remaining(seen(two[0], changed(two[1], exit_code=75)), NOW)) == [0, 1]
 
 
 def test_the_crew_is_of_the_newest_attempt_if_it_has_chosen() -> None:

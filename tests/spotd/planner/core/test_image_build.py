@@ -10,6 +10,7 @@ import pytest
 from providers.base import NoticeKind
 from providers.images import check_name
 from spotd.domain.events import Severity
+from spotd.domain.fast_replace import changed
 from spotd.domain.images import BakedImage, baked_of, image_for
 from spotd.domain.job import Desired
 from spotd.domain.node import EffectKind, Node, NoticeRecord
@@ -68,22 +69,22 @@ def test_it_is_cleaned_when_all_that_it_said_was_heard() -> None:
     assert needed(node) is None
     assert needed(node, NOW + S) is EffectKind.IMAGE
     after_, plan = after(node)
-    assert after_.nodes[0].effect is None
+    assert after_.nodes[0].call.effect is None
     assert plan.wake_at_us == NOW + S
     assert plan.reason == "setup is done on node g1 in aws/aws-1a: its disk is cleaned"
 
 
 def test_a_call_has_as_long_as_a_disk_takes() -> None:
     [armed], _ = after(done())[0].nodes, None
-    assert armed.effect is EffectKind.IMAGE
-    assert armed.effect_due_at_us == NOW + int(CALL_DEADLINE_S[EffectKind.IMAGE] * S)
+    assert armed.call.effect is EffectKind.IMAGE
+    assert armed.call.effect_due_at_us == NOW + int(CALL_DEADLINE_S[EffectKind.IMAGE] * S)
     assert CALL_DEADLINE_S[EffectKind.IMAGE] == 900
 
 
 def test_its_cloud_is_asked_now_and_then_how_far_it_is() -> None:
     fresh = cleaned()
     assert needed(fresh) is EffectKind.IMAGE
-    asked = replace(fresh, image_asked_at_us=NOW)
+    asked = changed(fresh, image_asked_at_us=NOW)
     assert needed(asked) is None
     assert needed(asked, NOW + int(ASK_S * S) - 1) is None
     assert needed(asked, NOW + int(ASK_S * S)) is EffectKind.IMAGE
@@ -104,7 +105,7 @@ def test_a_call_in_flight_is_not_made_again() -> None:
 def test_a_machine_that_is_done_hides_none_that_does_not_come_up() -> None:
     late = hello(generation=2, hello_at_us=0, requested_at_us=NOW - 9000 * S)
     after_, _ = settle(baking(done(), late), market())
-    assert [n.leave_reason for n in after_.nodes[:2]] == [None, LeaveReason.BOOT_TIMEOUT]
+    assert [n.departure.leave_reason for n in after_.nodes[:2]] == [None, LeaveReason.BOOT_TIMEOUT]
 
 
 def test_what_follows_the_cleaning_at_once_is_armed_once() -> None:
@@ -154,7 +155,7 @@ def test_a_setup_that_is_done_is_not_too_late() -> None:
 def test_one_that_is_not_done_is() -> None:
     late = hello(chosen=True, started_at_us=NOW - 3601 * S, heard_at_us=NOW)
     after_, _ = after(late)
-    assert after_.nodes[0].leave_reason is LeaveReason.BOOT_TIMEOUT
+    assert after_.nodes[0].departure.leave_reason is LeaveReason.BOOT_TIMEOUT
 
 
 def test_the_image_is_the_success_and_its_machine_goes_at_once() -> None:
@@ -162,7 +163,7 @@ def test_the_image_is_the_success_and_its_machine_goes_at_once() -> None:
     assert after_.job.outcome is Outcome.SUCCEEDED
     assert after_.job.outcome_text == "image torch is there, in aws/aws-1"
     [node] = after_.nodes
-    assert (node.state, node.leave_reason) == (NodeState.TERMINATING, LeaveReason.DONE)
+    assert (node.state, node.departure.leave_reason) == (NodeState.TERMINATING, LeaveReason.DONE)
     assert after_.job.finished_at_us == NOW
     [event] = [event for event in plan.events if event.kind == "succeeded"]
     assert event.text == "train: image torch is there, in aws/aws-1"
@@ -185,15 +186,15 @@ def test_what_the_cloud_says_ends_it() -> None:
     assert after_.job.stop_text == "bake failed: aws makes no image: not authorized"
     assert after_.job.outcome is Outcome.FAILED
     [node] = after_.nodes
-    assert (node.state, node.leave_reason) == (NodeState.TERMINATING, LeaveReason.FAILED)
+    assert (node.state, node.departure.leave_reason) == (NodeState.TERMINATING, LeaveReason.FAILED)
     [event] = [event for event in plan.events if event.kind == "bake_failed"]
     assert event.text.endswith(": aws makes no image: not authorized")
     assert (event.severity, event.node_id) == (Severity.ERROR, node.id)
-    assert node.leave_text == "aws makes no image: not authorized"
+    assert node.departure.leave_text == "aws makes no image: not authorized"
 
 
 def failing(node: Node, count: int) -> Node:
-    return replace(
+    return changed(
         node,
         effect=EffectKind.IMAGE,
         effect_armed_at_us=NOW - 2 * S,
@@ -215,7 +216,7 @@ def test_a_cleaning_whose_outcome_is_not_known_is_tried_again_and_then_ends_the_
 
 
 def test_failures_of_another_call_do_not_count() -> None:
-    other = replace(failing(done(), 99), effect=EffectKind.SURVEY)
+    other = changed(failing(done(), 99), effect=EffectKind.SURVEY)
     assert after(other)[0].job.stop_text == ""
 
 
@@ -244,7 +245,7 @@ def test_one_that_takes_for_ever_is_given_up() -> None:
     asked = {"image_asked_at_us": NOW}
     long = cleaned(cleaned_at_us=NOW - int(MAKING_S * S), **asked)
     assert after(long)[0].job.stop_text == ""
-    after_, _ = after(replace(long, cleaned_at_us=long.cleaned_at_us - 1))
+    after_, _ = after(changed(long, cleaned_at_us=long.bake.cleaned_at_us - 1))
     assert after_.job.stop_text == "bake failed: the image was not there after 3 h"
 
 
@@ -252,14 +253,14 @@ def test_a_machine_that_is_taken_away_in_the_middle_is_replaced() -> None:
     taken = NoticeRecord("n1", NoticeKind.PREEMPT, NOW - S, NOW + 60 * S)
     after_, _ = after(cleaned(notices=(taken,)))
     old, new = after_.nodes
-    assert (old.state, old.leave_reason) == (NodeState.TERMINATING, LeaveReason.PREEMPTED)
+    assert (old.state, old.departure.leave_reason) == (NodeState.TERMINATING, LeaveReason.PREEMPTED)
     assert (new.state, new.generation) == (NodeState.LAUNCHING, 2)
     assert after_.job.stop_text == ""
 
 
 def test_a_cancel_ends_the_machine_at_once() -> None:
     after_, _ = after(cleaned(), desired=Desired.CANCEL)
-    assert after_.nodes[0].leave_reason is LeaveReason.CANCELLED
+    assert after_.nodes[0].departure.leave_reason is LeaveReason.CANCELLED
 
 
 def test_an_agent_that_stopped_by_itself_is_no_setup_that_is_done() -> None:
@@ -321,11 +322,14 @@ def test_a_machine_starts_from_the_newest_of_its_region(zone: str, image: str | 
 def test_a_new_node_says_what_it_starts_from() -> None:
     wanted = job(spec=spec(image_id="baked:torch"))
     after_, plan = settle(View(wanted, (), ()), market(images=IMAGES))
-    assert (after_.nodes[0].image_id, after_.nodes[0].image_setup) == ("ami-new", "x")
+    assert (after_.nodes[0].startup.image_id, after_.nodes[0].startup.image_setup) == (
+        "ami-new",
+        "x",
+    )
     [event] = [event for event in plan.events if event.kind == "requested"]
     assert event.text.endswith(", from image torch")
     after_, plan = settle(View(wanted, (), ()), market(OFFERS[3:], images=IMAGES))
-    assert after_.nodes[0].image_id == ""
+    assert after_.nodes[0].startup.image_id == ""
     [event] = [event for event in plan.events if event.kind == "requested"]
     assert event.text.endswith("; no image torch there: setup runs")
 
@@ -334,5 +338,5 @@ def test_a_new_node_says_what_it_starts_from() -> None:
 def test_other_images_are_no_baked_ones(image_id: str) -> None:
     assert baked_of(image_id) == ""
     after_, plan = settle(View(job(spec=spec(image_id=image_id)), (), ()), market(images=IMAGES))
-    assert after_.nodes[0].image_id == ""
+    assert after_.nodes[0].startup.image_id == ""
     assert plan.events[-1].text == "asked for aws/aws-1/aws-1a/8xh100/spot at $10.00/h"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from providers.base import NoticeKind
+from spotd.domain.fast_replace import changed
 from spotd.domain.market import Timing
 from spotd.domain.node import EffectKind, Node
 from spotd.domain.states import LeaveReason, NodeState
@@ -107,7 +107,7 @@ def test_a_lookup_by_token_is_paced_by_itself_alone() -> None:
     """However often others have the cloud listed: only this call can say "absent"."""
     unknown = node(T, instance_id="", surveyed_at_us=NOW)
     assert needed(unknown) is K.RESOLVE
-    asked = replace(unknown, effect=K.RESOLVE, effect_armed_at_us=NOW - 3 * S)
+    asked = changed(unknown, effect=K.RESOLVE, effect_armed_at_us=NOW - 3 * S)
     assert needed(asked) is None
     assert needed(asked, now=NOW + 2 * S) is K.RESOLVE
     assert due_at_us(unknown, view(unknown), market(), K.RESOLVE, NOW) == NOW
@@ -139,8 +139,8 @@ def test_the_agent_of_a_silent_machine_is_started_again_and_again_but_not_all_th
     seen = {"cloud_state": "running", "surveyed_at_us": NOW - S}
     silent = node(R, heard_at_us=minutes_ago(1), booted_at_us=minutes_ago(5), **seen)
     assert needed(silent) is K.BOOT
-    assert needed(replace(silent, booted_at_us=NOW - 14 * S)) is None
-    assert needed(replace(silent, booted_at_us=NOW - 15 * S)) is K.BOOT
+    assert needed(changed(silent, booted_at_us=NOW - 14 * S)) is None
+    assert needed(changed(silent, booted_at_us=NOW - 15 * S)) is K.BOOT
 
 
 def test_head_is_asked_once_before_a_silent_node_is_given_up() -> None:
@@ -148,10 +148,10 @@ def test_head_is_asked_once_before_a_silent_node_is_given_up() -> None:
     silent = node(R, heard_at_us=NOW - 90 * S, **seen)
     assert needed(silent) is K.READ_HEAD
     assert needed(silent, head=head(read_at_us=NOW)) is None
-    assert needed(replace(silent, heard_at_us=NOW - 89 * S)) is None
-    moved = head(step=silent.last_step + 1, seen_at_us=NOW - 10 * S)
+    assert needed(changed(silent, heard_at_us=NOW - 89 * S)) is None
+    moved = head(step=silent.training.last_step + 1, seen_at_us=NOW - 10 * S)
     assert needed(silent, head=moved) is None, "it lives"
-    assert needed(replace(silent, claimed_at_us=0)) is None, "it never held HEAD"
+    assert needed(changed(silent, claimed_at_us=0)) is None, "it never held HEAD"
 
 
 def test_the_last_look_does_not_wait_for_a_call_to_a_frozen_machine() -> None:
@@ -180,7 +180,7 @@ def test_a_machine_that_comes_up_is_asked_about_between_tries_to_reach_it() -> N
     assert needed(asked) is K.BOOT
     _, plan = settle(view(asked))
     assert plan.wake_at_us == NOW + 3 * S
-    running = replace(asked, cloud_state="running")
+    running = changed(asked, cloud_state="running")
     _, plan = settle(view(running))
     assert plan.wake_at_us == NOW + 15 * S
 
@@ -238,7 +238,7 @@ def test_cloud_and_head_are_asked_though_nobody_can_get_there(
     asked = node(R, **seen, surveyed_at_us=NOW - S, booted_at_us=NOW - S)
     given = view(asked, job={"head": head(read_at_us=read_us)})
     assert need(asked, given, down, NOW) is expected
-    unasked = replace(asked, surveyed_at_us=NOW - 90 * S)
+    unasked = changed(asked, surveyed_at_us=NOW - 90 * S)
     assert need(unasked, given, down, NOW) is K.SURVEY
 
 
@@ -304,7 +304,7 @@ def test_a_gang_is_released_when_every_rank_of_the_next_is_ready() -> None:
     ready = fresh(rank=0, **STARTED, ready_at_us=NOW)
     late = fresh(rank=1, **STARTED)
     assert needed(gang[0], gang[1], ready, late, spec=spec(num_nodes=2)) is None
-    both = (ready, replace(late, ready_at_us=NOW))
+    both = (ready, changed(late, ready_at_us=NOW))
     assert needed(gang[0], gang[1], *both, spec=spec(num_nodes=2)) is K.RELEASE
 
 
@@ -372,7 +372,7 @@ def test_who_trains_on_until_it_is_replaced_saves_only_then(reason: LeaveReason)
     one = node(D, leave_reason=reason, drained_at_us=minutes_ago(10))
     whole_s = view(one).job.spec.setup_timeout_s + view(one).job.spec.stop_grace_s
     assert claim(one) == ("after_release", whole_s)
-    told = replace(one, told_release_at_us=NOW - 10 * S)
+    told = changed(one, told_release_at_us=NOW - 10 * S)
     assert claim(told) == ("after_release", 20.0)
     mate = node(D, rank=1, leave_reason=reason, notices=(notice(50.0),))
     assert claim(one, mate) == ("after_release", 50.0), "its gang is taken away by then"

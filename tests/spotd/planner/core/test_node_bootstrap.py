@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from spotd.domain.fast_replace import changed
 from spotd.domain.node import EffectKind, Node
 from spotd.domain.plan import Effect
 from spotd.domain.units import S
@@ -182,7 +183,7 @@ def test_a_start_without_what_it_carries_is_a_bug(data: dict[str, object], words
 def rank(number: int, private: str | None = None, **place: str) -> Node:
     found = node(rank=number, host=f"203.0.113.{number}")
     own = f"10.0.0.{number}" if private is None else private
-    return replace(found, private_host=own, offer=replace(found.offer, **place))
+    return changed(found, private_host=own, offer=replace(found.offer, **place))
 
 
 @pytest.mark.parametrize(

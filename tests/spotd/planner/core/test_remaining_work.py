@@ -74,7 +74,7 @@ def test_a_machine_of_half_the_speed_does_half_as_much_in_its_time() -> None:
 
 def test_unsaved_is_what_was_done_since_the_last_checkpoint_of_its_own() -> None:
     here = node(NodeState.RUNNING, generation=2)
-    began_s = (NOW - here.first_step_at_us) / S
+    began_s = (NOW - here.training.first_step_at_us) / S
     assert unsaved_s(here, view(here), NOW) == began_s
     mine = head(generation=2, seen_at_us=NOW - 5 * S)
     assert unsaved_s(here, view(here, job={"head": mine}), NOW) == 5.0

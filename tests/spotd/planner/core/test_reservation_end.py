@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from providers.base import CapacityType, NoticeKind
+from spotd.domain.fast_replace import changed
 from spotd.domain.node import Node
 from spotd.domain.states import LeaveReason, NodeState
 from spotd.domain.units import S
@@ -40,8 +41,8 @@ def test_a_block_s_end_is_a_preemption_that_is_known_beforehand() -> None:
     before = trains(LEAD_S)
     after, plan = settle(view(before), PLACES)
     left = by_id(after, before)
-    assert (left.state, left.leave_reason) == (NodeState.DRAINING, LeaveReason.PREEMPTED)
-    assert left.leave_text == "its booked time ends"
+    assert (left.state, left.departure.leave_reason) == (NodeState.DRAINING, LeaveReason.PREEMPTED)
+    assert left.departure.leave_text == "its booked time ends"
     assert left.notices == ()  # nobody gave one, and none is on record
     assert [n.offer.key for n in after.nodes if n.state is NodeState.LAUNCHING] == [
         PLACES.offers[0].key
@@ -82,7 +83,7 @@ def test_its_successor_claims_when_it_has_ended_at_the_latest() -> None:
 
 
 def test_a_drain_ends_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    late = replace(
+    late = changed(
         trains(-20),
         state=NodeState.DRAINING,
         leave_reason=LeaveReason.PREEMPTED,

@@ -20,7 +20,7 @@ ENDED = market(safe_until_us=NOW)
 
 def armed(before: View, market_: Market) -> list[EffectKind | None]:
     after, plan = settle(before, market_)
-    return [found.effect for found in after.nodes if found.id in plan.armed]
+    return [found.call.effect for found in after.nodes if found.id in plan.armed]
 
 
 def test_a_job_waits_and_says_why() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from providers.base import CapacityType, Scope
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Attempt
 from spotd.domain.market import Market, Refusal
 from spotd.domain.node import Node
@@ -73,7 +74,7 @@ def test_what_comes_last_is_named() -> None:
 
 def test_what_was_lost_without_a_notice_was_not_preempted() -> None:
     before = again(3)
-    lost = replace(before.nodes[0], leave_reason=LeaveReason.LOST)
+    lost = changed(before.nodes[0], leave_reason=LeaveReason.LOST)
     assert asked_for(replace(before, nodes=(lost,)), market(refusals=REFUSALS[:2])) == [
         f"asked for {OTHER_ZONE.key} at $11.00/h"
     ]

@@ -162,7 +162,7 @@ def test_what_is_unsaved_for_longer_than_a_pause_counts_as_not_done() -> None:
 def test_the_gang_that_trains_and_the_one_that_comes() -> None:
     trains = node(NodeState.RUNNING, offer=SPOT)
     found = told(a_job(), market((SPOT, FULL)), trains).situation.running
-    assert found == RunningGang(POOL, CapacityType.SPOT, trains.launched_at_us / S, 0.0)
+    assert found == RunningGang(POOL, CapacityType.SPOT, trains.machine.launched_at_us / S, 0.0)
     comes = node(NodeState.LAUNCHING, offer=OURS)
     found = told(a_job(), market((OURS,)), comes).situation.running
     asked_s = comes.requested_at_us / S

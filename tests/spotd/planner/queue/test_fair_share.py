@@ -535,7 +535,7 @@ def test_it_is_asked_to_save_first() -> None:
     assert after.nodes[0].state is NodeState.RUNNING
     assert after.job.yields_to == "hi"
     assert after.job.yields_since_us == after.job.save_wanted_at_us == NOW
-    assert after.nodes[0].effect is EffectKind.SAVE
+    assert after.nodes[0].call.effect is EffectKind.SAVE
     [told] = [event for event in plan.events if event.kind == "yield_asked"]
     assert told.text == "saving: hi (priority 900) waits for its machines"
     assert told.node_id == after.nodes[0].id
@@ -590,11 +590,13 @@ def test_it_drains_once_spotd_has_read_that_it_saved(
     after, plan = settle(before, full())
     [mine] = after.nodes
     assert (mine.state is NodeState.DRAINING) is drains
-    assert mine.effect is effect
+    assert mine.call.effect is effect
     if not drains:
         return
-    assert mine.leave_reason is LeaveReason.CANCELLED, "neither a failure nor a preemption"
-    assert mine.leave_text == "its room goes to hi (priority 900)"
+    assert mine.departure.leave_reason is LeaveReason.CANCELLED, (
+        "neither a failure nor a preemption"
+    )
+    assert mine.departure.leave_text == "its room goes to hi (priority 900)"
     assert (after.job.yielded_at_us, after.job.yields_since_us) == (NOW, 0)
     assert after.job.failures == 0
     [told] = [event for event in plan.events if event.kind == "yielded"]
@@ -665,7 +667,7 @@ def test_what_does_not_train_is_not_asked(mine: dict[str, Any]) -> None:
 def test_a_notice_comes_first() -> None:
     mine = node(NodeState.RUNNING, notices=(notice(),))
     after, _ = settle(low(mine, **ASKED, head=head(**SAVED)), full())
-    assert by_id(after, mine).leave_reason is LeaveReason.PREEMPTED
+    assert by_id(after, mine).departure.leave_reason is LeaveReason.PREEMPTED
     assert not after.job.yields_since_us
 
 

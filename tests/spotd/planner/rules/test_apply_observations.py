@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import CheckpointSpec, Desired, HeadSnapshot
 from spotd.domain.node import EffectKind, Node
 from spotd.domain.plan import ChangeNode
@@ -36,8 +37,8 @@ def test_a_create_that_failed_late_is_a_refusal_and_no_loss(state: NodeState) ->
     failed = node(state, **FINAL, launch_error_code="CapacityError")
     after, plan = settle(view(failed))
     gone = by_id(after, failed)
-    assert (gone.state, gone.leave_reason) == (G, LeaveReason.CAPACITY)
-    assert gone.leave_text == "no such image"
+    assert (gone.state, gone.departure.leave_reason) == (G, LeaveReason.CAPACITY)
+    assert gone.departure.leave_text == "no such image"
     assert "refused" in kinds(plan)
     assert "lost" not in kinds(plan)
 
@@ -52,7 +53,7 @@ def test_a_request_that_is_rejected_late_fails_the_job(state: NodeState) -> None
 def test_a_machine_that_trained_is_lost_whatever_the_cloud_calls_it() -> None:
     training = node(R, **FINAL, launch_error_code="RejectedError")
     after, plan = settle(view(training))
-    assert by_id(after, training).leave_reason is LeaveReason.LOST
+    assert by_id(after, training).departure.leave_reason is LeaveReason.LOST
     assert "lost" in kinds(plan)
     assert after.job.outcome is None
 
@@ -111,8 +112,8 @@ def test_a_notice_for_one_rank_drains_the_gang(rank: int) -> None:
     assert len(before.nodes) == 4, "a replacement is on its way"
     # The replacement is chosen while the old gang drains: one rank, one chosen node.
     seen = {"instance_id": "i", "host": "h", "booted_at_us": NOW, "hello_at_us": NOW}
-    ready = [replace(n, **seen) if n.generation == 2 else n for n in before.nodes]
-    after, _ = settle(replace(before, nodes=tuple(ready)))
+    ready = [changed(n, **seen) if n.generation == 2 else n for n in before.nodes]
+    after, _ = settle(changed(before, nodes=tuple(ready)))
     for number in (0, 1):
         alive = [n for n in after.nodes if n.chosen and n.rank == number and n.state in (B, R)]
         assert [n.generation for n in alive] == [2]
@@ -121,7 +122,7 @@ def test_a_notice_for_one_rank_drains_the_gang(rank: int) -> None:
 def test_a_save_is_asked_of_rank_0_alone() -> None:
     job = GANG | {"save_wanted_at_us": NOW}
     after, _ = settle(view(node(R), node(R, rank=1), job=job))
-    assert [n.effect for n in after.nodes] == [EffectKind.SAVE, None]
+    assert [n.call.effect for n in after.nodes] == [EffectKind.SAVE, None]
 
 
 # --- exit 75: a stop was obeyed, or a script has ended with that number by itself
@@ -147,8 +148,8 @@ def test_75_without_a_stop_is_a_crash_of_a_script(
     job = {"spec": spec(checkpoint=CheckpointSpec("file:///ckpt", engine)), "first_step_at_us": 1}
     after, _ = settle(view(ran, job=job))
     settled = by_id(after, ran)
-    assert settled.leave_reason is reason
-    assert text in settled.leave_text
+    assert settled.departure.leave_reason is reason
+    assert text in settled.departure.leave_text
     assert after.job.failures == (reason is LeaveReason.FAILED)
 
 
@@ -162,7 +163,7 @@ RELEASED = head(released=True, read_at_us=NOW - 9 * S)
 def test_a_crash_after_what_may_be_the_final_manifest_is_charged_when_it_was_not() -> None:
     crashed = node(R, **CRASHED)
     before, _ = settle(view(crashed, job={"head": RELEASED}))
-    assert (by_id(before, crashed).state, by_id(before, crashed).effect) == (
+    assert (by_id(before, crashed).state, by_id(before, crashed).call.effect) == (
         R,
         EffectKind.READ_HEAD,
     )
@@ -173,7 +174,7 @@ def test_a_crash_after_what_may_be_the_final_manifest_is_charged_when_it_was_not
     final = replace(read, final=True)
     after, _ = settle(replace(before, job=replace(before.job, head=final)), now=NOW + S)
     assert (after.job.outcome, after.job.failures) == (Outcome.SUCCEEDED, 0)
-    assert by_id(after, crashed).leave_reason is LeaveReason.DONE
+    assert by_id(after, crashed).departure.leave_reason is LeaveReason.DONE
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_a_final_manifest_that_is_told_of_after_the_crash_of_a_rank_is_read() ->
     said = replace(RELEASED, read_at_us=NOW + S, seen_at_us=NOW + 2 * S)
     gang = [node(R, rank=rank, **CRASHED) for rank in (0, 1)]
     after, _ = settle(view(*gang, job=GANG | {"head": said}), now=NOW + 20 * S)
-    assert EffectKind.READ_HEAD in [n.effect for n in after.nodes]
+    assert EffectKind.READ_HEAD in [n.call.effect for n in after.nodes]
     assert after.job.failures == 0
 
 
@@ -212,7 +213,7 @@ def test_a_rank_that_fails_when_another_is_taken_away_is_not_charged(
     assert (after.job.failures, after.job.stop_text, after.job.outcome) == (0, "", None)
     assert "crashed" not in kinds(plan)
     left = by_id(after, crashed)
-    assert (left.state, left.leave_reason) == (T, reason)
+    assert (left.state, left.departure.leave_reason) == (T, reason)
     assert [n.generation for n in after.nodes][-2:] == [2, 2], "replaced at once"
 
 
@@ -227,10 +228,10 @@ def test_a_rank_that_fails_before_another_is_found_silent_is_not_charged(
     assert before.nodes == (crashed, mate)
     assert plan.wake_at_us == NOW + 15 * S
     assert "other ranks" in plan.reason
-    told = replace(before, nodes=(crashed, replace(mate, **sign)))
+    told = replace(before, nodes=(crashed, changed(mate, **sign)))
     after, _ = settle(told, now=NOW + 15 * S)
     assert after.job.failures == 0
-    assert by_id(after, crashed).leave_reason is LeaveReason.LOST
+    assert by_id(after, crashed).departure.leave_reason is LeaveReason.LOST
     assert [n.generation for n in after.nodes][-2:] == [2, 2]
 
 
@@ -287,7 +288,7 @@ def test_a_program_that_breaks_with_its_machine_is_not_charged() -> None:
         R, exit_code=1, exited_at_us=NOW - S, gone_at_us=NOW, notices=(notice(),), launched_at_us=1
     )
     after, plan = settle(view(taken, job={"failures": 1}))
-    assert (by_id(after, taken).state, by_id(after, taken).leave_reason) == (
+    assert (by_id(after, taken).state, by_id(after, taken).departure.leave_reason) == (
         G,
         LeaveReason.PREEMPTED,
     )

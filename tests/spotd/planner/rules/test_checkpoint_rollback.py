@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spotd.domain.events import Severity
+from spotd.domain.fast_replace import changed
 from spotd.domain.health import CRASHED, NAN, NAN_AFTER_RESUME, STEPPED_BACK, Diagnosis, Setbacks
 from spotd.domain.job import HeadSnapshot
 from spotd.domain.node import Node
@@ -71,7 +72,7 @@ def test_the_first_crash_is_noted_and_the_second_steps_back() -> None:
         crashed(failures=3),  # the job ends as it did before
         crashed(Setbacks(OLD, OLD, 500)),  # stepped back from already: there was no other
         crashed(Setbacks(OLD, OLDER, 600)),  # and so is this the one before
-        replace(crashed(), nodes=tuple(replace(n, claimed_at_us=0) for n in crashed().nodes)),
+        replace(crashed(), nodes=tuple(changed(n, claimed_at_us=0) for n in crashed().nodes)),
     ],
     ids=["late", "nothing", "saved", "another", "script", "budget", "again", "before", "no claim"],
 )
@@ -105,7 +106,7 @@ def test_losses_that_are_gone_with_a_resume_step_back_at_once() -> None:
     assert back.text.startswith(f"{why} from the checkpoint of step 500:")
     assert crash.text.startswith(f"{why} on node g2")
     left = next(n for n in after.nodes if n.id == lost().nodes[0].id)
-    assert left.leave_reason is LeaveReason.FAILED
+    assert left.departure.leave_reason is LeaveReason.FAILED
     assert after.job.failures == 2
     assert not after.job.stop_text
 

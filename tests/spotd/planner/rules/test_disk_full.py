@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spotd.domain.events import Severity
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Attempt, CheckpointSpec, Desired
 from spotd.domain.node import EffectKind, Node
 from spotd.domain.states import LeaveReason, NodeState
@@ -40,15 +41,15 @@ def test_a_machine_whose_disk_stays_full_is_replaced_while_it_trains_on() -> Non
     full = node(R, **FULL)
     after, plan = settle(view(full, job={"failures": 3}))
     left = by_id(after, full)
-    assert (left.state, left.leave_reason, left.leave_text) == (
+    assert (left.state, left.departure.leave_reason, left.departure.leave_text) == (
         D,
         LeaveReason.OUTBID,
         "the disk of node g1 in aws/aws-1a stays full",
     )
-    assert left.effect is not EffectKind.DRAIN, "it is not told to stop yet"
+    assert left.call.effect is not EffectKind.DRAIN, "it is not told to stop yet"
     (event,) = (event for event in plan.events if event.kind == "moved")
     assert (event.alert, event.severity, event.node_id) == (True, Severity.WARNING, full.id)
-    assert event.text == f"{left.leave_text}: it trains on until its replacement is ready"
+    assert event.text == f"{left.departure.leave_text}: it trains on until its replacement is ready"
     assert (after.job.failures, after.job.place_after_us, after.job.outcome) == (3, 0, None)
     (fresh,) = (n for n in after.nodes if n.generation == 2)
     assert fresh.offer == OFFERS[1], "not where the full one is"
@@ -63,8 +64,8 @@ def test_it_is_released_when_its_replacement_is_ready_and_nothing_is_lost() -> N
     ready = {"chosen": True, "started_at_us": NOW - S, "ready_at_us": NOW, "host": "127.0.0.1"}
     fresh = node(B, generation=2, offer=OFFERS[1], **seen, **ready)
     after, _ = settle(view(full, fresh))
-    assert by_id(after, full).effect is EffectKind.RELEASE
-    released = replace(full, exit_code=75, exited_at_us=NOW, released_at_us=NOW)
+    assert by_id(after, full).call.effect is EffectKind.RELEASE
+    released = changed(full, exit_code=75, exited_at_us=NOW, released_at_us=NOW)
     after, plan = settle(view(released, fresh, job={"head": head(released=True)}))
     assert (by_id(after, full).state, after.job.failures) == (T, 0)
     assert "crashed" not in kinds(plan)
@@ -81,7 +82,7 @@ def test_its_offer_is_a_place_like_any_other_to_others() -> None:
 def test_a_gang_moves_together() -> None:
     gang = (node(R), node(R, rank=1, **FULL))
     after, plan = settle(view(*gang, job={"spec": spec(num_nodes=2)}))
-    assert [by_id(after, n).leave_reason for n in gang] == [LeaveReason.OUTBID] * 2
+    assert [by_id(after, n).departure.leave_reason for n in gang] == [LeaveReason.OUTBID] * 2
     assert [by_id(after, n).state for n in gang] == [D, D]
     assert kinds(plan).count("moved") == 1
 
@@ -130,7 +131,7 @@ def test_one_that_is_not_trained_on_yet_is_moved_when_it_is() -> None:
     seen = {"chosen": True, "hello_at_us": NOW - S, "booted_at_us": NOW - S, "heard_at_us": NOW}
     coming = node(B, started_at_us=NOW, host="127.0.0.1", **seen, **FULL)
     assert not is_moved(view(coming, job={"first_step_at_us": 0}))
-    assert is_moved(view(replace(coming, first_step_at_us=NOW)))
+    assert is_moved(view(changed(coming, first_step_at_us=NOW)))
 
 
 def test_it_is_kept_until_there_is_another_place() -> None:

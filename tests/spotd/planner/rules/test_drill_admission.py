@@ -46,7 +46,7 @@ def left(struck: Node, **more: Any) -> tuple[Node, View, list[str]]:
 def test_a_kill_is_not_charged_and_the_next_machine_comes_at_once() -> None:
     struck = node(R, drill="kill", exit_code=137, exited_at_us=NOW)
     was, after, said = left(struck)
-    assert was.leave_reason is LeaveReason.DRILL
+    assert was.departure.leave_reason is LeaveReason.DRILL
     assert (after.job.failures, after.job.place_after_us) == (0, 0)
     assert "crashed" not in said
     assert after.job.generation == 2
@@ -59,17 +59,17 @@ def test_a_kill_is_not_charged_and_the_next_machine_comes_at_once() -> None:
 def test_a_machine_that_a_drill_ends_is_not_lost() -> None:
     struck = node(R, drill="machine", gone_at_us=NOW)
     was, after, _ = left(struck)
-    assert (was.state, was.leave_reason) == (G, LeaveReason.DRILL)
+    assert (was.state, was.departure.leave_reason) == (G, LeaveReason.DRILL)
     assert refusal_of(was) is None, "its offer is as good as it was"
     assert interruptions(after.attempts, [was]) == 0
     lost, _, _ = left(replace(struck, drill=""))
-    assert lost.leave_reason is LeaveReason.LOST
+    assert lost.departure.leave_reason is LeaveReason.LOST
 
 
 def test_a_played_notice_drains_like_a_real_one_and_counts_as_none() -> None:
     played = notice(notice_id="drill-d", source=DRILL_SOURCE)
     was, after, said = left(node(R, drill="notice", notices=(played,)))
-    assert (was.state, was.leave_reason) == (NodeState.DRAINING, LeaveReason.DRILL)
+    assert (was.state, was.departure.leave_reason) == (NodeState.DRAINING, LeaveReason.DRILL)
     assert after.job.generation == 2, "the replacement comes while it trains on"
     assert "notice" in said
     assert preemptions_lately(after.attempts, NOW) == 0
@@ -79,7 +79,7 @@ def test_a_played_notice_drains_like_a_real_one_and_counts_as_none() -> None:
 
 def test_what_its_cloud_takes_during_a_drill_its_cloud_took() -> None:
     was, _, _ = left(node(R, drill="sigterm", notices=(notice(),)))
-    assert was.leave_reason is LeaveReason.PREEMPTED
+    assert was.departure.leave_reason is LeaveReason.PREEMPTED
 
 
 def test_where_it_may_strike_and_what_it_may_cost() -> None:

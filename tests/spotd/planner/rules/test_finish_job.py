@@ -61,7 +61,7 @@ def test_nobody_is_told_that_a_cancelled_job_trains_on_for_a_notice() -> None:
     """Both come in one pass: it saves and leaves, as it would have without the notice."""
     noticed = node(R, notices=(notice(),))
     after, plan = settle(view(noticed, job={"desired": Desired.CANCEL}))
-    assert [n.leave_reason for n in after.nodes] == [LeaveReason.CANCELLED]
+    assert [n.departure.leave_reason for n in after.nodes] == [LeaveReason.CANCELLED]
     assert "notice" not in kinds(plan)
 
 
@@ -96,7 +96,7 @@ def test_what_an_ended_job_gives_back_is_done_only_when_it_succeeded(
 ) -> None:
     d = draft(node(R), job={"outcome": outcome, "outcome_text": "over"})
     clean_up(d)
-    assert d.nodes[0].leave_reason is reason
+    assert d.nodes[0].departure.leave_reason is reason
 
 
 @pytest.mark.parametrize(("until_us", "state"), [(NOW + 1, R), (NOW, T)])

@@ -9,9 +9,11 @@ import pytest
 
 from spotd.act.effects import effects_of
 from spotd.domain.events import Severity
+from spotd.domain.fast_replace import changed
 from spotd.domain.market import Market
-from spotd.domain.node import EffectKind, Node
+from spotd.domain.node import EffectKind, MachineStatus, Node, NodeLease, NodeStartup
 from spotd.domain.on_node_loss import Elastic, OnNodeLoss
+from spotd.domain.parts import values_of
 from spotd.domain.plan import MoveNode, Plan
 from spotd.domain.states import LeaveReason, NodeState
 from spotd.domain.units import S
@@ -87,15 +89,31 @@ def test_a_death_shrinks_at_once_and_the_machine_is_the_same_to_its_cloud() -> N
     (new,) = crew(after)
     assert (new.generation, new.rank, new.gang_size, new.state) == (2, 0, 1, B)
     assert (new.token, new.instance_id, new.offer) == (old.token, old.instance_id, old.offer)
-    assert (new.host, new.private_host, new.port) == (old.host, old.private_host, old.port)
-    assert (new.requested_at_us, new.expires_at_us) == (old.requested_at_us, old.expires_at_us)
-    assert (new.moved_at_us, new.launched_at_us) == (NOW, NOW)
-    assert new.renewed_until_us == old.renewed_until_us
-    assert new.effect is EffectKind.BOOT
-    observed = (new.hello_at_us, new.started_at_us, new.claimed_at_us, new.last_step)
+    assert (new.address.host, new.address.private_host, new.address.port) == (
+        old.address.host,
+        old.address.private_host,
+        old.address.port,
+    )
+    assert (new.requested_at_us, new.lease.expires_at_us) == (
+        old.requested_at_us,
+        old.lease.expires_at_us,
+    )
+    assert (new.moved_at_us, new.machine.launched_at_us) == (NOW, NOW)
+    assert new.lease.renewed_until_us == old.lease.renewed_until_us
+    assert new.call.effect is EffectKind.BOOT
+    observed = (
+        new.startup.hello_at_us,
+        new.startup.started_at_us,
+        new.training.claimed_at_us,
+        new.training.last_step,
+    )
     assert observed == (0, 0, 0, 0), "of its agent and its program nothing is known"
     over = by_id(after, old)
-    assert (over.state, over.leave_reason, over.left_at_us) == (G, LeaveReason.DONE, NOW)
+    assert (over.state, over.departure.leave_reason, over.departure.left_at_us) == (
+        G,
+        LeaveReason.DONE,
+        NOW,
+    )
     assert over.token not in {n.token for n in after.nodes if n.id != over.id}
     assert (after.attempts[-1].generation, after.attempts[-1].cause) == (2, "lost")
     assert "shrunk" in kinds(plan)
@@ -104,7 +122,7 @@ def test_a_death_shrinks_at_once_and_the_machine_is_the_same_to_its_cloud() -> N
 
 def test_ranks_close_up() -> None:
     after, _ = decided(lost(0), trains(1), trains(2), **job(num_nodes=3))
-    assert [(n.rank, n.host) for n in crew(after)] == [(0, "10.0.0.1"), (1, "10.0.0.2")]
+    assert [(n.rank, n.address.host) for n in crew(after)] == [(0, "10.0.0.1"), (1, "10.0.0.2")]
     assert {n.gang_size for n in crew(after)} == {2}
 
 
@@ -126,7 +144,7 @@ def test_a_notice_lets_all_train_on_and_then_save() -> None:
     assert [by_id(after, n).state for n in (first, second)] == [D, D]
     assert not moves(plan)
     after, plan = decided(released(), going(notices=(notice(),)))
-    assert by_id(after, going()).effect is not EffectKind.DRAIN
+    assert by_id(after, going()).call.effect is not EffectKind.DRAIN
     (new,) = crew(after)
     assert (new.generation, new.gang_size) == (2, 1)
     assert after.attempts[-1].cause == "preempted"
@@ -137,7 +155,7 @@ def test_one_that_saves_is_waited_for() -> None:
     three = {"spec": spec(num_nodes=3, elastic=SHRINK)}
     after, plan = decided(released(), going(1), going(2, notices=(notice(),), **sent), **three)
     assert not moves(plan)
-    assert by_id(after, going(1)).effect is EffectKind.RELEASE
+    assert by_id(after, going(1)).call.effect is EffectKind.RELEASE
     assert by_id(after, going(2)).state is T
     late = going(1, told_release_at_us=NOW - 60 * S)
     _, plan = decided(released(), late, going(2, notices=(notice(),), **sent), **three)
@@ -148,7 +166,7 @@ def test_an_end_by_itself_is_no_stop() -> None:
     """75 of a program that nobody asked to stop would make attempts without an end."""
     after, _ = decided(trains(exit_code=75, exited_at_us=NOW, released_at_us=NOW), trains(1))
     assert by_id(after, trains()).state is T, "and its machine is not gone on with"
-    assert [n.host for n in crew(after)] == ["10.0.0.1"]
+    assert [n.address.host for n in crew(after)] == ["10.0.0.1"]
 
 
 @pytest.mark.parametrize("code", [1, 137])
@@ -158,12 +176,12 @@ def test_who_crashes_because_another_is_gone_goes_on(code: int) -> None:
     assert moves(plan) == 1
     assert after.job.failures == 0
     silent = trains(1, link_down_at_us=NOW - 20 * S, heard_at_us=NOW - 20 * S, booted_at_us=1)
-    early = replace(ended, exited_at_us=NOW - 60 * S)
+    early = changed(ended, exited_at_us=NOW - 60 * S)
     after, plan = decided(early, silent)
     assert not moves(plan), "whether that one is lost is not known yet"
     assert by_id(after, ended).state is R
     assert after.job.failures == 0
-    after, _ = decided(replace(ended, exited_at_us=NOW - 60 * S), trains(1))
+    after, _ = decided(changed(ended, exited_at_us=NOW - 60 * S), trains(1))
     assert after.job.failures == 1, "all machines are well: it is the program's own crash"
 
 
@@ -203,7 +221,7 @@ def test_who_trains_saves_when_those_that_join_are_ready() -> None:
     assert by_id(after, small()).state is R
     after, plan = decided(small(), comer())
     assert by_id(after, small()).state is D
-    assert by_id(after, small()).effect is EffectKind.RELEASE
+    assert by_id(after, small()).call.effect is EffectKind.RELEASE
     assert by_id(after, comer()).state is B
     assert "joining" in kinds(plan)
     assert refusal_of(by_id(after, small())) is None, "its place has done nothing wrong"
@@ -214,7 +232,7 @@ def test_all_go_on_together() -> None:
         state=D, leave_reason=LeaveReason.MOVED, exit_code=75, released_at_us=NOW, exited_at_us=NOW
     )
     after, plan = decided(saved, comer())
-    assert [(n.rank, n.host, n.gang_size) for n in crew(after)] == [
+    assert [(n.rank, n.address.host, n.gang_size) for n in crew(after)] == [
         (0, "10.0.0.0", 2),
         (1, "10.0.0.9", 2),
     ]
@@ -226,10 +244,10 @@ def test_all_go_on_together() -> None:
 def test_one_that_comes_before_the_end_of_a_notice_takes_over_without_a_smaller_gang() -> None:
     there = comer(generation=1)
     after, _ = decided(going(0), going(1, notices=(notice(),)), there)
-    assert by_id(after, going(0)).effect is EffectKind.RELEASE
-    assert by_id(after, going(1)).effect is EffectKind.RELEASE
+    assert by_id(after, going(0)).call.effect is EffectKind.RELEASE
+    assert by_id(after, going(1)).call.effect is EffectKind.RELEASE
     after, _ = decided(released(), going(1, notices=(notice(),)), there)
-    assert [n.host for n in crew(after)] == ["10.0.0.0", "10.0.0.9"]
+    assert [n.address.host for n in crew(after)] == ["10.0.0.0", "10.0.0.9"]
 
 
 def test_a_newcomer_prepares_and_has_no_rank() -> None:
@@ -243,7 +261,7 @@ def test_a_newcomer_prepares_and_has_no_rank() -> None:
     document = start_document(after.job, effect, {}, {})
     assert document.hold
     assert not by_id(after, fresh).chosen
-    told = view(small(), replace(fresh, started_at_us=NOW), job=job())
+    told = view(small(), changed(fresh, started_at_us=NOW), job=job())
     assert need(told.nodes[1], told, market(), NOW) is None
 
 
@@ -280,9 +298,9 @@ def test_a_newcomer_whose_setup_fails_ends_no_job() -> None:
 def test_who_is_not_needed_any_more_is_given_back() -> None:
     whole = [trains(0), trains(1)]
     after, _ = decided(*whole, comer(generation=1))
-    assert by_id(after, comer(generation=1)).leave_reason is LeaveReason.HEDGE_LOST
+    assert by_id(after, comer(generation=1)).departure.leave_reason is LeaveReason.HEDGE_LOST
     after, _ = decided(lost(0), lost(1), comer(generation=1))
-    assert by_id(after, comer(generation=1)).leave_reason is LeaveReason.HEDGE_LOST
+    assert by_id(after, comer(generation=1)).departure.leave_reason is LeaveReason.HEDGE_LOST
 
 
 def test_a_moved_machine_that_does_not_answer_is_soon_given_up() -> None:
@@ -290,9 +308,9 @@ def test_a_moved_machine_that_does_not_answer_is_soon_given_up() -> None:
         1, B, generation=2, gang_size=2, moved_at_us=NOW - 200 * S, hello_at_us=0, booted_at_us=0,
         claimed_at_us=0, started_at_us=0, first_step_at_us=0, ready_at_us=0, heard_at_us=0,
     )  # fmt: skip
-    here = replace(gone, id="other", rank=0, token="o", hello_at_us=NOW, booted_at_us=NOW)
+    here = changed(gone, id="other", rank=0, token="o", hello_at_us=NOW, booted_at_us=NOW)
     after, plan = decided(here, gone)
-    assert by_id(after, gone).leave_reason is LeaveReason.BOOT_TIMEOUT
+    assert by_id(after, gone).departure.leave_reason is LeaveReason.BOOT_TIMEOUT
     assert moves(plan) == 1
 
 
@@ -344,8 +362,11 @@ def test_what_is_told_of_those_that_join(count: int, words: str) -> None:
     assert told(plan, "joining")[0] == text
     assert f"saving, to go on with {1 + count} of {1 + count} machines" in plan.reasons
     mine = by_id(after, small())
-    assert (mine.leave_reason, mine.leave_text) == (LeaveReason.MOVED, f"{words} joins it")
-    assert (mine.left_at_us, mine.drained_at_us) == (NOW, NOW)
+    assert (mine.departure.leave_reason, mine.departure.leave_text) == (
+        LeaveReason.MOVED,
+        f"{words} joins it",
+    )
+    assert (mine.departure.left_at_us, mine.departure.drained_at_us) == (NOW, NOW)
 
 
 def test_a_new_row_has_nothing_of_the_old_one_but_the_machine() -> None:
@@ -365,17 +386,14 @@ def test_a_new_row_has_nothing_of_the_old_one_but_the_machine() -> None:
         requested_at_us=old.requested_at_us,
         moved_at_us=NOW,
         gang_size=1,
-        expires_at_us=old.expires_at_us,
-        image_id="ami",
-        image_setup="s",
         chosen=True,
-        launched_at_us=NOW,
+        startup=NodeStartup("ami", "s"),
+        machine=MachineStatus(launched_at_us=NOW),
+        lease=NodeLease(expires_at_us=old.lease.expires_at_us),
         notices=(hint,),
     )
-    machine = {name: getattr(old, name) for name in KNOWN_OF_MACHINES}
-    effect = {name: getattr(new, name) for name in ("effect", "effect_armed_at_us")}
-    effect["effect_due_at_us"] = new.effect_due_at_us
-    assert new == replace(fresh, **machine, **effect)
+    effect = ("effect", "effect_armed_at_us", "effect_due_at_us")
+    assert new == changed(fresh, **values_of(old, KNOWN_OF_MACHINES), **values_of(new, effect))
 
 
 def test_of_those_that_are_too_many_the_newest_are_given_back() -> None:
@@ -383,11 +401,11 @@ def test_of_those_that_are_too_many_the_newest_are_given_back() -> None:
     after, _ = decided(small(), early, late)
     assert by_id(after, early).state is B
     gone = by_id(after, late)
-    assert (gone.state, gone.leave_reason) == (T, LeaveReason.HEDGE_LOST)
-    assert gone.leave_text == "its gang is whole"
+    assert (gone.state, gone.departure.leave_reason) == (T, LeaveReason.HEDGE_LOST)
+    assert gone.departure.leave_text == "its gang is whole"
     after, _ = decided(lost(0), lost(1), comer(generation=1))
     left = by_id(after, comer(generation=1))
-    assert left.leave_text == "nobody is left that it could join"
+    assert left.departure.leave_text == "nobody is left that it could join"
 
 
 def test_those_that_wait_for_others_are_looked_at_in_time() -> None:
@@ -402,8 +420,8 @@ def test_a_silent_one_is_waited_for() -> None:
     saved = small(
         state=D, leave_reason=LeaveReason.MOVED, exit_code=75, released_at_us=NOW, exited_at_us=NOW
     )
-    mute = replace(saved, id="m", rank=1, token="m", exit_code=None, link_down_at_us=NOW - 9 * S)
-    mute = replace(mute, told_release_at_us=NOW - 900 * S)
+    mute = changed(saved, id="m", rank=1, token="m", exit_code=None, link_down_at_us=NOW - 9 * S)
+    mute = changed(mute, told_release_at_us=NOW - 900 * S)
     _, plan = decided(replace(saved, gang_size=2), replace(mute, gang_size=2), **job(num_nodes=3))
     assert not moves(plan)
     assert any("is silent: who goes on is decided when that is known" in r for r in plan.reasons)

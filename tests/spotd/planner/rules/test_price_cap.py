@@ -9,6 +9,7 @@ import pytest
 
 from providers.base import Scope
 from spotd.domain.events import Event, Severity
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import CheckpointSpec, Desired
 from spotd.domain.market import Market, Refusal
 from spotd.domain.node import EffectKind, Node
@@ -59,7 +60,7 @@ def test_it_trains_on_and_the_cheaper_one_is_asked_for_in_the_same_pass() -> Non
     after, plan = settle(seen(one), PLACES)
     left = by_id(after, one)
     why = "$30.00/h is above max_hourly_cost, and gcp/gcp-1/gcp-1a/8xh100/spot costs $10.00/h"
-    assert left == replace(
+    assert left == changed(
         one,
         state=NodeState.DRAINING,
         leave_reason=LeaveReason.OUTBID,
@@ -68,13 +69,13 @@ def test_it_trains_on_and_the_cheaper_one_is_asked_for_in_the_same_pass() -> Non
         drained_at_us=NOW,
     ), "it trains on until the cheaper one is ready"
     (new,) = [found for found in after.nodes if found.id != one.id]
-    assert (new.offer, new.effect) == (CHEAP, EffectKind.LAUNCH)
+    assert (new.offer, new.call.effect) == (CHEAP, EffectKind.LAUNCH)
     (event,) = [found for found in plan.events if found.kind == "outbid"]
     words = f"node g1 in aws/aws-1a moves: {why}; it trains on until its replacement is ready"
     assert event == Event("outbid", words, one.id, Severity.WARNING, alert=True, key="j0:outbid")
     ready = hello(generation=2, chosen=True, ready_at_us=NOW, started_at_us=NOW, offer=CHEAP)
     later, _ = settle(replace(after, nodes=(left, ready)), PLACES)
-    assert by_id(later, left).effect is EffectKind.RELEASE
+    assert by_id(later, left).call.effect is EffectKind.RELEASE
 
 
 def test_it_moves_when_that_has_paid_and_not_before() -> None:
@@ -103,7 +104,7 @@ def test_it_moves_when_that_has_paid_and_not_before() -> None:
 )
 def test_it_stays(one: Node, more: dict[str, Any], places: Market) -> None:
     after, plan = settle(view(one, job=job() | more), places)
-    assert by_id(after, one).leave_reason is not LeaveReason.OUTBID
+    assert by_id(after, one).departure.leave_reason is not LeaveReason.OUTBID
     assert "outbid" not in kinds(plan)
 
 
@@ -121,7 +122,7 @@ def test_it_does_not_move_to_where_it_was_slow_or_too_dear_before() -> None:
     assert by_id(after, one).state is NodeState.RUNNING
     others = replace(left, node_id="j1-g1-c0-r0")
     after, _ = settle(seen(one), replace(PLACES, refusals=(others,)))
-    assert by_id(after, one).leave_reason is LeaveReason.OUTBID
+    assert by_id(after, one).departure.leave_reason is LeaveReason.OUTBID
 
 
 KEPT = {"exit_code": 1, "exited_at_us": NOW - S, "kept_until_us": NOW + 60 * S}
@@ -161,14 +162,14 @@ def test_one_that_trains_no_more_does_not_move(over: dict[str, Any]) -> None:
     """Whether it has finished is to be read; an alert that it trains on would be wrong."""
     one = dear(**over)
     after, plan = settle(seen(one), PLACES)
-    assert by_id(after, one).leave_reason is not LeaveReason.OUTBID
+    assert by_id(after, one).departure.leave_reason is not LeaveReason.OUTBID
     assert "outbid" not in kinds(plan)
 
 
 def test_a_job_that_has_finished_moves_nobody() -> None:
     one = dear()
     after, plan = settle(seen(one, head=head(final=True)), PLACES)
-    assert by_id(after, one).leave_reason is LeaveReason.DONE
+    assert by_id(after, one).departure.leave_reason is LeaveReason.DONE
     assert "outbid" not in kinds(plan)
 
 
@@ -180,7 +181,7 @@ def test_one_that_leaves_already_does_not_move() -> None:
         notices=(notice(),),
     )
     after, plan = settle(seen(one), PLACES)
-    assert by_id(after, one).leave_reason is LeaveReason.PREEMPTED
+    assert by_id(after, one).departure.leave_reason is LeaveReason.PREEMPTED
     assert "outbid" not in kinds(plan)
 
 

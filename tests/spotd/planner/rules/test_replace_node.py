@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Desired
 from spotd.domain.node import EffectKind, Node
 from spotd.domain.states import LeaveReason, NodeState
@@ -49,11 +50,11 @@ def test_a_stop_during_a_notice_leaves_time_to_save(stop: dict[str, Any]) -> Non
     old = draining()
     after, plan = settle(view(old, job=stop))
     stopped = by_id(after, old)
-    assert (stopped.state, stopped.effect) == (D, EffectKind.DRAIN)
-    assert stopped.leave_reason is CANCELLED
+    assert (stopped.state, stopped.call.effect) == (D, EffectKind.DRAIN)
+    assert stopped.departure.leave_reason is CANCELLED
     assert "draining" in kinds(plan)
     late = NOW + seconds(GRACE_S)
-    told = replace(stopped, told_drain_at_us=NOW, heard_at_us=late)
+    told = changed(stopped, told_drain_at_us=NOW, heard_at_us=late)
     after, plan = settle(replace(after, nodes=(told,)), now=late - 1)
     assert by_id(after, old).state is D
     assert plan.wake_at_us == late
@@ -78,20 +79,20 @@ def test_a_notice_without_a_deadline_leaves_the_grace_to_save() -> None:
     assert by_id(after, running).state is D, "it saves"
     after, _ = settle(after, now=late)
     assert by_id(after, running).state is T
-    assert by_id(after, running).leave_reason is PREEMPTED
+    assert by_id(after, running).departure.leave_reason is PREEMPTED
 
 
 def test_a_notice_that_ran_out_while_nobody_looked_is_told_and_done_with_at_once() -> None:
     running = node(R, notices=(notice(-10.0),))
     after, plan = settle(view(running))
     assert by_id(after, running).state is T
-    assert by_id(after, running).leave_reason is PREEMPTED
+    assert by_id(after, running).departure.leave_reason is PREEMPTED
     assert {"notice", "node_leaving"} <= set(kinds(plan))
 
 
 def test_a_drain_has_its_limit_also_when_the_job_was_resumed() -> None:
     paused = node(D, leave_reason=CANCELLED, drained_at_us=NOW, told_drain_at_us=NOW)
-    paused = replace(paused, heard_at_us=NOW + seconds(GRACE_S))
+    paused = changed(paused, heard_at_us=NOW + seconds(GRACE_S))
     after, plan = settle(view(paused))
     assert by_id(after, paused).state is D
     assert plan.wake_at_us <= NOW + seconds(GRACE_S)
@@ -107,7 +108,7 @@ def test_a_chosen_machine_that_cannot_be_started_is_replaced() -> None:
     assert by_id(after, deaf).state is B
     assert plan.wake_at_us <= NOW + seconds(START_S)
     after, plan = settle(after, now=NOW + seconds(START_S))
-    assert by_id(after, deaf).leave_reason is LeaveReason.BOOT_TIMEOUT
+    assert by_id(after, deaf).departure.leave_reason is LeaveReason.BOOT_TIMEOUT
     (told,) = [event for event in plan.events if event.kind == "start_failed"]
     assert told.alert
     assert "no space left" in told.text
@@ -205,9 +206,11 @@ def test_a_machine_that_nobody_listened_to_has_time_to_say_that_it_is_up(
     after, plan = settle(view(silent), back)
     assert by_id(after, silent).state is B
     assert plan.wake_at_us <= NOW + 120 * S
-    spoke = replace(silent, heard_at_us=NOW + 119 * S if silent.heard_at_us else 0)
+    spoke = changed(silent, heard_at_us=NOW + 119 * S if silent.agent.heard_at_us else 0)
     after, _ = settle(view(spoke), back, now=NOW + 120 * S)
-    assert by_id(after, silent).leave_reason is LeaveReason.BOOT_TIMEOUT, "but no more than that"
+    assert by_id(after, silent).departure.leave_reason is LeaveReason.BOOT_TIMEOUT, (
+        "but no more than that"
+    )
 
 
 DOWN = market(listening_since_us=NOW - 900 * S, reached_since_us={"aws": NOW})
@@ -217,7 +220,9 @@ def test_a_node_behind_a_jump_host_that_is_down_is_kept_and_looked_at() -> None:
     silent = node(R, heard_at_us=NOW - 900 * S, link_down_at_us=NOW - 890 * S)
     after, plan = settle(view(silent), DOWN)
     assert by_id(after, silent).state is R
-    assert by_id(after, silent).effect is EffectKind.SURVEY, "its cloud may say that it is gone"
+    assert by_id(after, silent).call.effect is EffectKind.SURVEY, (
+        "its cloud may say that it is gone"
+    )
     assert "cannot be heard: the jump host on the way lets nobody through" in plan.reason
     assert plan.wake_at_us == NOW + 5 * S
     assert kinds(plan) == [], "fifty nodes behind it are told once, and not here"
@@ -229,7 +234,7 @@ def test_a_node_behind_a_jump_host_that_is_down_hides_no_lost_one() -> None:
     lost = node(R, generation=2, claimed_at_us=0, offer=OFFERS[2], **silent)
     after, _ = settle(view(kept, lost), DOWN)
     assert by_id(after, kept).state is D
-    assert by_id(after, lost).leave_reason is LeaveReason.LOST
+    assert by_id(after, lost).departure.leave_reason is LeaveReason.LOST
 
 
 def test_a_machine_that_comes_up_behind_a_jump_host_that_is_down_is_waited_for() -> None:
@@ -243,24 +248,26 @@ def test_a_machine_that_comes_up_behind_a_jump_host_that_is_down_is_waited_for()
     assert by_id(after, new).state is B, "it could not be reached before"
     back = market(listening_since_us=NOW - 900 * S, reached_since_us={"aws": NOW - 120 * S})
     after, _ = settle(view(new), back)
-    assert by_id(after, new).leave_reason is LeaveReason.BOOT_TIMEOUT
+    assert by_id(after, new).departure.leave_reason is LeaveReason.BOOT_TIMEOUT
     ours = market(listening_since_us=NOW - 15 * S, reached_since_us={"aws": NOW})
-    often = replace(new, effect_failures=12)
+    often = changed(new, effect_failures=12)
     after, _ = settle(view(often), ours)
-    assert by_id(after, new).leave_reason is LeaveReason.BOOT_TIMEOUT, "a daemon that just began"
+    assert by_id(after, new).departure.leave_reason is LeaveReason.BOOT_TIMEOUT, (
+        "a daemon that just began"
+    )
     whole = market(listening_since_us=NOW - 9000 * S, reached_since_us={"aws": NOW - 8000 * S})
     after, _ = settle(view(new), whole)
-    assert by_id(after, new).leave_reason is LeaveReason.BOOT_TIMEOUT
+    assert by_id(after, new).departure.leave_reason is LeaveReason.BOOT_TIMEOUT
 
 
 def test_a_chosen_machine_is_not_late_for_a_start_that_could_not_get_there() -> None:
     seen = {"hello_at_us": NOW - 4100 * S, "booted_at_us": NOW - 4200 * S, "heard_at_us": NOW}
     waiting = hello(chosen=True, **seen)
     after, _ = settle(view(waiting), DOWN)
-    assert (by_id(after, waiting).state, by_id(after, waiting).effect) == (B, EffectKind.START)
+    assert (by_id(after, waiting).state, by_id(after, waiting).call.effect) == (B, EffectKind.START)
     away = market(listening_since_us=NOW - 9000 * S, reached_since_us={"aws": NOW - 9000 * S})
     after, _ = settle(view(waiting), away)
-    assert by_id(after, waiting).leave_reason is LeaveReason.BOOT_TIMEOUT
+    assert by_id(after, waiting).departure.leave_reason is LeaveReason.BOOT_TIMEOUT
 
 
 def test_a_chosen_machine_is_not_late_for_a_start_that_nobody_sent() -> None:
@@ -268,13 +275,13 @@ def test_a_chosen_machine_is_not_late_for_a_start_that_nobody_sent() -> None:
     waiting = hello(chosen=True, **seen)
     back = market(listening_since_us=NOW)
     after, _ = settle(view(waiting), back)
-    assert (by_id(after, waiting).state, by_id(after, waiting).effect) == (B, EffectKind.START)
+    assert (by_id(after, waiting).state, by_id(after, waiting).call.effect) == (B, EffectKind.START)
     late = NOW + seconds(START_S)
-    heard = replace(waiting, heard_at_us=late)
+    heard = changed(waiting, heard_at_us=late)
     after, _ = settle(view(heard), back, now=late - 1)
     assert by_id(after, waiting).state is B
     after, _ = settle(view(heard), back, now=late)
-    assert by_id(after, waiting).leave_reason is LeaveReason.BOOT_TIMEOUT
+    assert by_id(after, waiting).departure.leave_reason is LeaveReason.BOOT_TIMEOUT
 
 
 def test_a_machine_whose_time_to_boot_ran_out_while_nobody_was_there_is_tried_first() -> None:
@@ -282,19 +289,21 @@ def test_a_machine_whose_time_to_boot_ran_out_while_nobody_was_there_is_tried_fi
     old = node(B, host="h", instance_id="i-1", requested_at_us=NOW - 7200 * S)
     back = market(listening_since_us=NOW)
     after, plan = settle(view(old), back)
-    assert (by_id(after, old).state, by_id(after, old).effect) == (B, EffectKind.BOOT)
+    assert (by_id(after, old).state, by_id(after, old).call.effect) == (B, EffectKind.BOOT)
     assert plan.wake_at_us <= NOW + 120 * S
     after, _ = settle(view(old), back, now=NOW + 120 * S)
-    assert by_id(after, old).leave_reason is LeaveReason.BOOT_TIMEOUT
-    tried = replace(old, effect_failed_at_us=NOW - S, effect_failures=11)
+    assert by_id(after, old).departure.leave_reason is LeaveReason.BOOT_TIMEOUT
+    tried = changed(old, effect_failed_at_us=NOW - S, effect_failures=11)
     after, _ = settle(view(tried), back)
     assert by_id(after, tried).state is B, "SSH was slow once; it may train for all we know"
-    tried = replace(old, effect_failed_at_us=NOW - S, effect_failures=12)
+    tried = changed(old, effect_failed_at_us=NOW - S, effect_failures=12)
     after, _ = settle(view(tried), back)
-    assert by_id(after, tried).leave_reason is LeaveReason.BOOT_TIMEOUT, "by others, that died"
+    assert by_id(after, tried).departure.leave_reason is LeaveReason.BOOT_TIMEOUT, (
+        "by others, that died"
+    )
     waited = replace(old, requested_at_us=NOW - 899 * S)
     after, _ = settle(view(waited), back, now=NOW + S)
-    assert by_id(after, waited).leave_reason is LeaveReason.BOOT_TIMEOUT, "we were there"
+    assert by_id(after, waited).departure.leave_reason is LeaveReason.BOOT_TIMEOUT, "we were there"
 
 
 def test_a_machine_that_is_silent_during_setup_is_judged_by_its_silence() -> None:
@@ -304,6 +313,6 @@ def test_a_machine_that_is_silent_during_setup_is_judged_by_its_silence() -> Non
     after, plan = settle(view(silent), now=NOW + 2 * S)
     assert by_id(after, silent).state is B
     assert plan.wake_at_us > 0
-    asked = replace(silent, surveyed_at_us=NOW + 115 * S)
+    asked = changed(silent, surveyed_at_us=NOW + 115 * S)
     after, _ = settle(view(asked), now=NOW + 115 * S)
-    assert by_id(after, silent).leave_reason is LeaveReason.LOST
+    assert by_id(after, silent).departure.leave_reason is LeaveReason.LOST

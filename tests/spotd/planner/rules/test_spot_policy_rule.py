@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from providers.base import CapacityType, Offer, OfferRequest, Scope
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import CheckpointSpec, JobSpec
 from spotd.domain.market import Market, Refusal, WaitingRequest
 from spotd.domain.node import Node
@@ -81,7 +82,7 @@ def trains(of: Offer, **fields: Any) -> Node:
         "state", NodeState.DRAINING if "leave_reason" in fields else NodeState.RUNNING
     )
     seen = node(NodeState.RUNNING, offer=of)
-    return replace(seen, **({"state": state} | fields))
+    return changed(seen, **({"state": state} | fields))
 
 
 def a_view(*nodes: Node, of: JobSpec | None = None, **fields: Any) -> View:
@@ -200,10 +201,10 @@ def test_nobody_moves_to_what_another_asks_for_first() -> None:
     before = a_view(trains(FULL))
     now = {"offers": (FULL, there)}
     free = settle(before, sold(*now["offers"]))[0]
-    assert free.nodes[0].leave_reason is LeaveReason.MOVED
+    assert free.nodes[0].departure.leave_reason is LeaveReason.MOVED
     high = WaitingRequest(QueueEntry("hi", "hi", 1, priority=900), spec(priority=900), NOW - S)
     kept = sold(*now["offers"], refusals=(refused(there, ago_s=61.0),), askers=(high,))
-    assert settle(before, kept)[0].nodes[0].leave_reason is None
+    assert settle(before, kept)[0].nodes[0].departure.leave_reason is None
 
 
 def test_without_a_deadline_nothing_is_waited_for() -> None:
@@ -223,7 +224,7 @@ def test_spot_that_runs_is_left_when_the_time_gets_short(hours: float) -> None:
     here = trains(CHEAP)
     after, plan = settle(a_view(here, of=wanted(hours)), sold())
     moved = by_id(after, here)
-    assert (moved.state, moved.leave_reason) == (NodeState.DRAINING, LeaveReason.MOVED)
+    assert (moved.state, moved.departure.leave_reason) == (NodeState.DRAINING, LeaveReason.MOVED)
     assert "moves" in kinds(plan)
     (fresh,) = [n for n in after.nodes if n.generation == 2]
     assert fresh.offer == FULL  # in the same pass
@@ -253,7 +254,7 @@ def test_spot_that_runs_is_looked_at_before_there_is_no_time_left() -> None:
 def test_on_demand_returns_to_spot_when_there_is_time() -> None:
     here = trains(FULL)
     after, _ = settle(a_view(here, of=wanted(200.0)), sold())
-    assert by_id(after, here).leave_reason is LeaveReason.MOVED
+    assert by_id(after, here).departure.leave_reason is LeaveReason.MOVED
     assert [n.offer for n in after.nodes if n.generation == 2] == [CHEAP]
 
 
@@ -277,8 +278,8 @@ def test_on_demand_is_given_back_when_it_has_saved_where_waiting_for_spot_costs_
     out = sold(refusals=(refused(CHEAP),))
     after, plan = settle(a_view(here, of=wanted(200.0)), out)
     left = by_id(after, here)
-    assert (left.state, left.leave_reason) == (NodeState.DRAINING, LeaveReason.CANCELLED)
-    assert "waits for spot" in left.leave_text
+    assert (left.state, left.departure.leave_reason) == (NodeState.DRAINING, LeaveReason.CANCELLED)
+    assert "waits for spot" in left.departure.leave_text
     assert "pauses" in kinds(plan)
     assert asked(after, out) == []
 
@@ -303,7 +304,7 @@ def test_spot_moves_to_spot_where_the_rest_costs_less() -> None:
     here = trains(CHEAP)
     cheaper = offer("gcp-1b", CHEAP.price_microusd_per_h / 2e6, list_microusd_per_h=50_000_000)
     after, plan = settle(a_view(here, of=wanted(200.0)), sold(cheaper, CHEAP, FULL))
-    assert by_id(after, here).leave_reason is LeaveReason.MOVED
+    assert by_id(after, here).departure.leave_reason is LeaveReason.MOVED
     assert plan.wake_at_us <= NOW + 300 * S
 
 
@@ -328,7 +329,11 @@ def test_whose_replacement_is_refused_stays() -> None:
     before, market_ = a_move((refused(CHEAP),), deadline_h=42.0)
     after, plan = settle(before, market_)
     (here,) = after.nodes
-    assert (here.state, here.leave_reason, here.left_at_us) == (NodeState.RUNNING, None, 0)
+    assert (here.state, here.departure.leave_reason, here.departure.left_at_us) == (
+        NodeState.RUNNING,
+        None,
+        0,
+    )
     assert "stays" in kinds(plan)
 
 
@@ -336,7 +341,7 @@ def test_whose_replacement_is_refused_waits_for_the_next_where_that_costs_less()
     before, market_ = a_move((refused(CHEAP),))
     after, plan = settle(before, market_)
     (here,) = after.nodes
-    assert (here.state, here.leave_reason) == (NodeState.DRAINING, LeaveReason.CANCELLED)
+    assert (here.state, here.departure.leave_reason) == (NodeState.DRAINING, LeaveReason.CANCELLED)
     assert "pauses" in kinds(plan)
     assert "stays" not in kinds(plan)
 
@@ -378,7 +383,7 @@ def test_a_notice_is_no_place_to_stay() -> None:
     here = trains(CHEAP, notices=(notice(),))
     spare = offer("gcp-1b", 12.0, list_microusd_per_h=50_000_000)
     after, _ = settle(a_view(here), sold(CHEAP, FULL, spare))
-    assert by_id(after, here).leave_reason is LeaveReason.PREEMPTED
+    assert by_id(after, here).departure.leave_reason is LeaveReason.PREEMPTED
     assert [n.offer for n in after.nodes if n.generation == 2] == [spare]
 
 
@@ -397,7 +402,7 @@ def test_a_gang_is_asked_for_and_moves_whole() -> None:
     assert asked(a_view(of=gang), sold()) == [FULL.key] * 2
     ranks = [trains(CHEAP, rank=rank) for rank in (0, 1)]
     after, _ = settle(a_view(*ranks, of=gang), sold())
-    assert {by_id(after, n).leave_reason for n in ranks} == {LeaveReason.MOVED}
+    assert {by_id(after, n).departure.leave_reason for n in ranks} == {LeaveReason.MOVED}
     assert [n.offer.key for n in after.nodes if n.generation == 2] == [FULL.key] * 2
 
 
@@ -417,8 +422,8 @@ def test_deciding_again_changes_nothing(
     market_ = sold(refusals=tuple(refused(one) for one in out))
     after, _ = settle(a_view(*nodes, of=wanted(hours)), market_)
     again, _ = settle(after, market_)
-    assert [(n.id, n.state, n.leave_reason) for n in again.nodes] == [
-        (n.id, n.state, n.leave_reason) for n in after.nodes
+    assert [(n.id, n.state, n.departure.leave_reason) for n in again.nodes] == [
+        (n.id, n.state, n.departure.leave_reason) for n in after.nodes
     ]
 
 
@@ -438,12 +443,12 @@ THERE = offer("gcp-1a", 2.0, list_microusd_per_h=40_000_000)
 
 def test_a_move_says_where_to_and_at_which_price() -> None:
     after, plan = settle(a_view(trains(FULL)), sold(FULL, THERE))
-    [left] = [node for node in after.nodes if node.leave_reason is LeaveReason.MOVED]
-    assert left.leave_text.endswith(f": {THERE.key} at $2.00/h")
+    [left] = [node for node in after.nodes if node.departure.leave_reason is LeaveReason.MOVED]
+    assert left.departure.leave_text.endswith(f": {THERE.key} at $2.00/h")
     [event] = [one for one in plan.events if one.kind == "moves"]
+    why = left.departure.leave_text
     assert event.text == (
-        f"node g1 in aws/aws-1a moves ({left.leave_text}); it trains on until its replacement is "
-        "ready"
+        f"node g1 in aws/aws-1a moves ({why}); it trains on until its replacement is ready"
     )
     assert event.node_id == left.id
 
@@ -458,7 +463,12 @@ def test_who_stays_leaves_nothing_of_the_move_behind() -> None:
     """What it was to move to is not to be had any more."""
     after, plan = settle(a_view(leaves()), sold(FULL))
     [stays] = after.nodes
-    left = (stays.leave_reason, stays.leave_text, stays.left_at_us, stays.drained_at_us)
+    left = (
+        stays.departure.leave_reason,
+        stays.departure.leave_text,
+        stays.departure.left_at_us,
+        stays.departure.drained_at_us,
+    )
     assert (stays.state, left) == (NodeState.RUNNING, (None, "", 0, 0))
     [event] = [one for one in plan.events if one.kind == "stays"]
     assert event.text == "node g1 in aws/aws-1a stays: nothing better is to be had now"

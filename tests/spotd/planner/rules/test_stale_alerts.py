@@ -9,6 +9,7 @@ import pytest
 
 from providers.base import Scope
 from spotd.domain.events import Event, Severity
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Desired
 from spotd.domain.market import Market, Refusal, Timing
 from spotd.domain.plan import Plan
@@ -266,7 +267,7 @@ def training(since_s: float = 0.0, **job: Any) -> View:
 
 def hear(before: View, now_us: int, step: int = 0) -> View:
     """Its agent is heard; with `step`, it tells of a checkpoint."""
-    nodes = tuple(replace(one, heard_at_us=now_us) for one in before.nodes)
+    nodes = tuple(changed(one, heard_at_us=now_us) for one in before.nodes)
     saved = head(step=step, seen_at_us=now_us) if step else before.job.head
     return replace(before, nodes=nodes, job=replace(before.job, head=saved))
 
@@ -380,7 +381,7 @@ def test_who_cannot_be_late_alarms_nobody(
 ) -> None:
     late = training(4000.0)
     assert told(settle(late)[1], "unsaved")
-    nodes = tuple(replace(one, **node_) for one in late.nodes)
+    nodes = tuple(changed(one, **node_) for one in late.nodes)
     other = replace(late, nodes=nodes, job=replace(late.job, **job))
     assert not told(settle(other, market(**market_))[1], "unsaved")
 

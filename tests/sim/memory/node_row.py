@@ -1,0 +1,20 @@
+"""A node as a row of the database: every column is an attribute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spotd.domain.node import Node
+from spotd.domain.parts import value_of
+
+
+class NodeColumns:
+    """What functions of the store that read rows are given here."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def __getattr__(self, name: str) -> Any:
+        return value_of(self.node, name)
