@@ -134,7 +134,7 @@ def test_who_goes_back_to_one_that_renews_nothing_is_told_what_it_ends(
     tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], output: str
 ) -> None:
     make_database(tmp_path)
-    told = "save and end, healthy as they are, within 24 h"
+    told = "even healthy ones save and end within 24 h"
     assert main(["db", "downgrade", "0004", "-c", config, "-o", output]) == 0
     assert told not in capsys.readouterr().out
     assert main(["db", "downgrade", "0003", "-c", config, "-o", output]) == 0

@@ -116,5 +116,5 @@ def test_the_schedule_warms_up_and_cools_down() -> None:
 
 
 def test_an_impossible_shape_is_refused() -> None:
-    with pytest.raises(ValueError, match="no multiple"):
+    with pytest.raises(ValueError, match="is not a multiple of"):
         Shape(width=10, heads=3)
