@@ -8,7 +8,7 @@ again, with the same token.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from providers.base import (
@@ -78,21 +78,63 @@ class LeaseRefusedError(Exception):
 
 
 @dataclass(frozen=True)
+class JobStores:
+    """The checkpoint stores of jobs, and the data that jobs read.
+
+    `open(url)` opens a job's authority store, `options(url)` is what a node needs to open it.
+    `places()` is where the configured stores are, `shards()` which take shards, `datasets()` the
+    declared data.
+    """
+
+    open: Callable[[str], ObjectStore]
+    options: Callable[[str], Mapping[str, str]]
+    places: Callable[[], Mapping[str, StorePlace]] = dict
+    shards: Callable[[], tuple[str, ...]] = tuple
+    datasets: Callable[[], Mapping[str, DataSet]] = dict
+
+
+@dataclass(frozen=True)
+class NodeStoreAccess:
+    """Access of a node to stores (act/credential_leases.py).
+
+    `buckets(job, node)` is what the node copies, `shards_for(job, node, deadline_s)` the stores
+    beside the job's own. `lend(job, node, deadline_s)` leases store credentials to a machine
+    without a right of its own, and `lendable(job, node)` raises LeaseRefusedError if that cannot
+    work.
+    """
+
+    buckets: Callable[[Job, Node], tuple[Bucket, ...]] = lambda job, _node: job.spec.buckets
+    shards_for: LendShards = lambda _job, _node, _deadline_s: ShardLeases()
+    lend: Lend = lambda _job, _node, _deadline_s: None
+    lendable: Callable[[Job, Node], None] = lambda _job, _node: None
+
+
+@dataclass(frozen=True)
+class DaemonCondition:
+    """Since when the daemon runs and receives, and the reasons why it may not act.
+
+    `started_at_us` is when this daemon started, `listening_since()` since when it receives from
+    nodes without a gap, `answering_since()` since when a cloud that was unavailable answers again.
+    `reached_since()` is since when machines behind a jump host can be reached, `unreached()` why
+    they cannot. `safe_until()` is the end of safe mode, `contested()` why the daemon may do nothing
+    at all.
+    """
+
+    started_at_us: int = 0
+    listening_since: Callable[[], int] = lambda: 0
+    answering_since: Callable[[], Mapping[str, int]] = dict
+    reached_since: Callable[[], Mapping[str, int]] = dict
+    unreached: Callable[[], Mapping[str, str]] = dict
+    safe_until: Callable[[], int] = lambda: 0
+    contested: Callable[[], str] = str
+
+
+@dataclass(frozen=True)
 class EffectContext:
     """Everything that an effect may use; built by the daemon or the simulator.
 
     `survey(provider)` lists a cloud and shares the call with others who ask at the same time.
-    `open_store(url)` opens a job's authority store, `store_options(url)` is what a node needs to
-    open it. `started_at_us` is when this daemon started, `listening_since()` since when it receives
-    from nodes without a gap, `answering_since()` since when a cloud that was unavailable answers
-    again. `reached_since()` is since when machines behind a jump host can be reached, `unreached()`
-    why they cannot. `safe_until()` is the end of safe mode, `contested()` why the daemon may do
-    nothing at all. `places()` is where the configured stores are, `shards()` which take shards,
-    `datasets()` the declared data, `past(now_us)` the fleet's history, `buckets(job, node)` what
-    the node copies, `shards_for(job, node, deadline_s)` the stores beside the job's own, `tools()`
-    the parts of the saver's environment. `lend(job, node, deadline_s)` leases store credentials to
-    a machine without a right of its own, and `lendable(job, node)` raises LeaseRefusedError if that
-    cannot work (act/credential_leases.py).
+    `past(now_us)` is the fleet's history, `tools()` the parts of the saver's environment.
     """
 
     store: Store
@@ -104,24 +146,11 @@ class EffectContext:
     survey: Callable[[str], Record]
     keys: Callable[[str], JobKeys]
     secrets: Callable[[str], Mapping[str, str]]
-    open_store: Callable[[str], ObjectStore]
-    store_options: Callable[[str], Mapping[str, str]]
-    started_at_us: int = 0
-    listening_since: Callable[[], int] = lambda: 0
-    answering_since: Callable[[], Mapping[str, int]] = dict
-    reached_since: Callable[[], Mapping[str, int]] = dict
-    unreached: Callable[[], Mapping[str, str]] = dict
-    safe_until: Callable[[], int] = lambda: 0
-    contested: Callable[[], str] = str
-    places: Callable[[], Mapping[str, StorePlace]] = dict
+    job_stores: JobStores
+    store_access: NodeStoreAccess = field(default_factory=NodeStoreAccess)
+    condition: DaemonCondition = field(default_factory=DaemonCondition)
     past: Callable[[int], FleetHistory] = lambda _now_us: UNKNOWN
-    buckets: Callable[[Job, Node], tuple[Bucket, ...]] = lambda job, _node: job.spec.buckets
-    shards: Callable[[], tuple[str, ...]] = tuple
-    datasets: Callable[[], Mapping[str, DataSet]] = dict
     tools: Callable[[], SaverPackages] = SaverPackages
-    shards_for: LendShards = lambda _job, _node, _deadline_s: ShardLeases()
-    lend: Lend = lambda _job, _node, _deadline_s: None
-    lendable: Callable[[Job, Node], None] = lambda _job, _node: None
 
 
 def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
@@ -242,7 +271,7 @@ def not_configured(provider: str) -> str:
 def _launch(effect: Effect, world: EffectContext) -> Record:
     node = effect.node
     request = launch_request(effect, world.keys(node.job_id), world.deployment)
-    world.lendable(effect.job, node)
+    world.store_access.lendable(effect.job, node)
     if world.clock.now_us() > last_start_us(effect.kind, effect.deadline_us):
         raise LinkError("it took too long to find out whether its store can be lent")
     outcome = _provider(effect, world).launch(request)
@@ -304,18 +333,18 @@ def _start(effect: Effect, world: EffectContext) -> Record:
         world.link.put_package(node, keys, mount.digest, world.packages, left_s)
     tools = SaverPackages() if node.offer.local else world.tools()
     send_tools(world.link, node, keys, tools, world.packages, lambda: _left_s(effect, world))
-    loan = world.lend(job, node, _left_s(effect, world))
-    options = loan.options if loan else world.store_options(job.spec.checkpoint.store)
-    shards = world.shards_for(job, node, _left_s(effect, world))
+    loan = world.store_access.lend(job, node, _left_s(effect, world))
+    options = loan.options if loan else world.job_stores.options(job.spec.checkpoint.store)
+    shards = world.store_access.shards_for(job, node, _left_s(effect, world))
     digest = world.store.events.image_digest(job.id) if container_of(job.spec.image_id) else ""
     now_us, auto = world.clock.now_us(), job.spec.checkpoint.auto
     where = place_of(job.spec.checkpoint.store, options)
-    place = place_among(shards.url, world.places()) if shards.url else where
+    place = place_among(shards.url, world.job_stores.places()) if shards.url else where
     terms = terms_for(job, node, world.store, place, now_us) if auto else None
     document = start_document(job, effect, _secrets(effect, world), options, digest, terms)
     document = replace(
         document,
-        buckets=world.buckets(job, node),
+        buckets=world.store_access.buckets(job, node),
         shards_url=shards.url,
         shard_stores=shards.stores,
         tools=tools.digest,
@@ -365,7 +394,7 @@ def _read_head(effect: Effect, world: EffectContext) -> Record:
     # Before it is read: what happens meanwhile may not be in what is read.
     job, read_at_us = effect.job, world.clock.now_us()
     try:
-        seen = read_head(world.open_store(job.spec.checkpoint.store), job.id, read_at_us)
+        seen = read_head(world.job_stores.open(job.spec.checkpoint.store), job.id, read_at_us)
     except NotFoundError:
         if job.head is not None and job.head.generation:
             raise  # it was there: this is the store's trouble

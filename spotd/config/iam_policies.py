@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from providers.base import Provider
 from providers.iam.policy import PolicyFacts
-from spotd.api.request.request import ProviderInfo
+from spotd.api.request.context import ProviderInfo
 from spotd.base.clock import Clock
 from spotd.base.errors import ExitCode, UserError
 from spotd.config.clouds import AwsProvider, AzureProvider, GcpProvider, LocalProvider

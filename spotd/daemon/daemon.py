@@ -18,7 +18,7 @@ from providers.stores.base import ObjectStore
 from spotd.act.alerts import Delivery
 from spotd.act.bundle import build_bundle
 from spotd.act.claim import DeploymentClaim
-from spotd.act.effects import EffectContext
+from spotd.act.effects import DaemonCondition, EffectContext, JobStores, NodeStoreAccess
 from spotd.act.jump_hosts import JumpHosts
 from spotd.act.link import SshLink
 from spotd.act.saver_env import SaverEnv
@@ -29,7 +29,15 @@ from spotd.api.http.metrics_server import MetricsServer
 from spotd.api.http.permissions import Permissions
 from spotd.api.http.server import Server
 from spotd.api.metrics.exposition import Metrics
-from spotd.api.request.request import ApiContext
+from spotd.api.request.context import (
+    AlertServices,
+    ApiContext,
+    CloudServices,
+    ConfiguredSettings,
+    DaemonStatus,
+    StorageServices,
+    UserAccess,
+)
 from spotd.base import log as logs
 from spotd.base.clock import ListeningSince, RandomIds, SystemClock
 from spotd.base.errors import UserError
@@ -325,24 +333,30 @@ class Daemon:
             survey=self.survey.survey,
             keys=self.keys,
             secrets=partial(open_job_secrets, self.store, self.secret_box),
-            open_store=self._open_store,
-            store_options=lambda url: self.config.store_options(url),  # noqa: PLW0108 - read anew
-            started_at_us=self.clock.now_us(),
-            listening_since=self.listening.since_us,
-            answering_since=self.survey.answering_since,
-            reached_since=self.jump_hosts.reached_since,
-            unreached=self.jump_hosts.unreached,
-            safe_until=self.safe_mode.until_us,
-            contested=self.claim.why,
-            places=lambda: self.config.store_places,
-            shards=lambda: self.config.shard_stores,
-            datasets=self.dataset_copies.now,
+            job_stores=JobStores(
+                open=self._open_store,
+                options=lambda url: self.config.store_options(url),  # noqa: PLW0108 - read anew
+                places=lambda: self.config.store_places,
+                shards=lambda: self.config.shard_stores,
+                datasets=self.dataset_copies.now,
+            ),
+            condition=DaemonCondition(
+                started_at_us=self.clock.now_us(),
+                listening_since=self.listening.since_us,
+                answering_since=self.survey.answering_since,
+                reached_since=self.jump_hosts.reached_since,
+                unreached=self.jump_hosts.unreached,
+                safe_until=self.safe_mode.until_us,
+                contested=self.claim.why,
+            ),
             tools=SaverEnv(self.objects, self.config.state_dir / "wheels").tools,
-            shards_for=partial(self.leases.shards, self.store),
+            store_access=NodeStoreAccess(
+                shards_for=partial(self.leases.shards, self.store),
+                buckets=self.leases.buckets,
+                lend=partial(self.leases.begin, self.store),
+                lendable=self.leases.check,
+            ),
             past=HistoryCache(self.store, lambda: self.config.file.placement.history_days).at,
-            buckets=self.leases.buckets,
-            lend=partial(self.leases.begin, self.store),
-            lendable=self.leases.check,
         )
 
     def _build_tasks(self) -> PeriodicTasks:
@@ -368,48 +382,60 @@ class Daemon:
             clock=self.clock,
             ids=self.ids,
             vault=self.secret_box,
-            objects=self.objects,
-            open_store=self._open_store,
-            spool_dir=empty_folder(self.config.state_dir / "spool"),
-            defaults=lambda: self.config.checkpoint_defaults,
-            known=lambda: self.config.known,
-            market=lambda _now_us: market_now(self.context, self.timing),
-            providers_info=lambda: infos_of(self.config, self.providers),
-            back_up=partial(back_up, self.config.database_url),
-            test_alert=self.delivery.test,
-            check_alert_routes=self.delivery.reach,
-            rotate_key=self._rotate_key,
-            admit=partial(self.ssh_access.admit, self.store),
-            end_access_of_disabled_users=partial(
-                self.ssh_access.end_access_of_disabled_users, self.store
+            storage=StorageServices(
+                objects=self.objects,
+                open_store=self._open_store,
+                spool_dir=empty_folder(self.config.state_dir / "spool"),
+                back_up=partial(back_up, self.config.database_url),
+                store_cloud=lambda url: self.config.store_access(url).cloud,
+                bucket_settings=lambda: bucket_settings_of(self.config),
+                is_shared=lambda url: self.config.store_access(url).shared,
+                store_reaches=lambda: store_reaches(self.config, self.leases),
             ),
-            is_trusted=self.permissions.trusted.__contains__,
+            settings=ConfiguredSettings(
+                defaults=lambda: self.config.checkpoint_defaults,
+                known=lambda: self.config.known,
+                budgets=lambda: self.config.budgets,
+                drill_days=lambda: self.config.drill_days,
+                approval=lambda: self.config.approval,
+                box_microusd_per_h=lambda: self.config.file.money.control_box_usd_per_hour or 0,
+            ),
+            market=lambda _now_us: market_now(self.context, self.timing),
+            clouds=self._build_cloud_services(),
+            alerts=AlertServices(test=self.delivery.test, check_routes=self.delivery.reach),
+            rotate_key=self._rotate_key,
+            users=UserAccess(
+                admit=partial(self.ssh_access.admit, self.store),
+                end_access_of_disabled_users=partial(
+                    self.ssh_access.end_access_of_disabled_users, self.store
+                ),
+                is_trusted=self.permissions.trusted.__contains__,
+            ),
+            daemon=DaemonStatus(
+                safe_mode=self.safe_mode.why,
+                leave_safe_mode=self._leave_safe_mode,
+                contested=self.claim.why,
+                process_metrics=self.process_metrics,
+                owner=self.owner,
+            ),
+            metric_records=self.store.metrics.read,
+        )
+
+    def _build_cloud_services(self) -> CloudServices:
+        return CloudServices(
+            providers=lambda: infos_of(self.config, self.providers),
             policy_facts=lambda cloud: facts_of(self.config, self.store, self.clock, cloud),
             silent_providers=lambda: self.survey.silent(3 * self.config.file.timing.survey_every_s),
             provider_warnings=self.tasks.remarks.found,
             held=self.survey.held,
             held_leftovers=self.survey.held_leftovers,
             unlisted_providers=self.survey.unswept,
-            safe_mode=self.safe_mode.why,
-            leave_safe_mode=self._leave_safe_mode,
-            contested=self.claim.why,
-            store_cloud=lambda url: self.config.store_access(url).cloud,
-            bucket_settings=lambda: bucket_settings_of(self.config),
-            is_shared=lambda url: self.config.store_access(url).shared,
-            store_reaches=lambda: store_reaches(self.config, self.leases),
             jump_host=self.jump_hosts.address,
             try_jump_hosts=self.jump_hosts.try_out,
-            check_cloud_readiness=partial(examine, self.providers),
+            check_readiness=partial(examine, self.providers),
             live_reports=lambda: read_reports(self.config.state_dir / FOLDER),
             image_makers=lambda: makers_of(self.config, self.providers),
             configured_images=lambda: configured_images(self.config),
-            budgets=lambda: self.config.budgets,
-            drill_days=lambda: self.config.drill_days,
-            approval=lambda: self.config.approval,
-            metric_records=self.store.metrics.read,
-            process_metrics=self.process_metrics,
-            owner=self.owner,
-            box_microusd_per_h=lambda: self.config.file.money.control_box_usd_per_hour or 0,
         )
 
     def _leave_safe_mode(self) -> None:

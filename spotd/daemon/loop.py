@@ -76,7 +76,7 @@ class Loop:
         """
         while not self._stopping.is_set():
             self._poked.clear()
-            if self._context.contested():
+            if self._context.condition.contested():
                 self._progressed()
                 self._stopping.wait(AWAY_S)
                 continue

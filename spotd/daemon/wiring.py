@@ -64,7 +64,7 @@ def add_periodic_tasks(
         budgets=lambda: config().budgets,
         clock=clock,
         dry_run=lambda: config().dry_run,
-        places=context.places,
+        places=context.job_stores.places,
         datasets=lambda: config().datasets,
     )
     tasks.add(budgets.EVERY_S, "budgets", budget_check.keep)
@@ -74,14 +74,14 @@ def add_periodic_tasks(
     tasks.add(market_alerts.EVERY_S, "market", market_check.look)
     prefetch = dataset_prefetch.DatasetPrefetch(
         market=lambda: market_now(context, config().timing),
-        open_store=context.open_store,
+        open_store=context.job_stores.open,
         clock=clock,
         bytes_per_s=lambda: config().file.staging.bytes_per_s,
         note=note,
         reckon=lambda store, job: record_job(
-            store, job, context.places(), clock.now_us(), config().datasets
+            store, job, context.job_stores.places(), clock.now_us(), config().datasets
         ),
-        contested=context.contested,
+        contested=context.condition.contested,
     )
     tasks.add(dataset_prefetch.EVERY_S, "stage", prefetch.look)
     drill_task = drill_runner.DrillRunner(
@@ -90,7 +90,7 @@ def add_periodic_tasks(
         providers=context.providers,
         market=lambda _now_us: market_now(context, config().timing),
         clock=clock,
-        contested=context.contested,
+        contested=context.condition.contested,
     )
     tasks.add(drill_runner.EVERY_S, "drills", drill_task.look)
     overdue = drills.OverdueDrills(lambda: config().drill_days, clock)

@@ -30,7 +30,7 @@ from providers.base import (
 )
 from providers.images import Image
 from spotd.act.alerts import Delivery
-from spotd.act.effects import EffectContext
+from spotd.act.effects import DaemonCondition, EffectContext, JobStores
 from spotd.act.jump_hosts import JumpHosts
 from spotd.alert_sinks.base import AlertSink
 from spotd.base.clock import ListeningSince, SystemClock
@@ -490,14 +490,15 @@ class SimDaemon:
             survey=survey.survey,
             keys=lambda _job: KEYS,
             secrets=lambda _job: {},
-            open_store=lambda _url: objects,
-            store_options=lambda _url: {},
-            started_at_us=clock.now_us(),
-            listening_since=listening.since_us,
-            answering_since=survey.answering_since,
+            job_stores=JobStores(open=lambda _url: objects, options=lambda _url: {}),
+            condition=DaemonCondition(
+                started_at_us=clock.now_us(),
+                listening_since=listening.since_us,
+                answering_since=survey.answering_since,
+                reached_since=ways.reached_since,
+                unreached=ways.unreached,
+            ),
             past=HistoryCache(store).at,
-            reached_since=ways.reached_since,
-            unreached=ways.unreached,
         )
         pool = Pool(providers, partial(run_effect, world))
         loop = Loop(world, out.timing, owner, pool.submit, lambda: None)

@@ -32,7 +32,7 @@ from providers.base import (
 from providers.stores.base import ObjectStore
 from providers.stores.local import LocalStore
 from spotd import wire
-from spotd.act.effects import EffectContext
+from spotd.act.effects import DaemonCondition, EffectContext, JobStores
 from spotd.act.node_link import LinkError
 from spotd.base.clock import ListeningSince
 from spotd.daemon.reconcile import Boundary, Steps, claim_due, one_effect, one_pass
@@ -411,11 +411,12 @@ class Stage:
             survey=self.survey.survey,
             keys=lambda _job: job_keys(),
             secrets=lambda _job: {},
-            open_store=lambda _url: self.commits,
-            store_options=lambda _url: {},
-            started_at_us=self.clock.now_us(),
-            listening_since=self.listening.since_us,
-            answering_since=self.survey.answering_since,
+            job_stores=JobStores(open=lambda _url: self.commits, options=lambda _url: {}),
+            condition=DaemonCondition(
+                started_at_us=self.clock.now_us(),
+                listening_since=self.listening.since_us,
+                answering_since=self.survey.answering_since,
+            ),
         )
         self.queue.clear()
         for name, cloud in self.clouds.items():

@@ -99,7 +99,7 @@ def test_without_its_network_the_daemon_gives_nobody_up_and_says_so_once(
     def cut(_url: str) -> ObjectStore:
         raise ObjectStoreError("no route to host")
 
-    stage.world = replace(world, open_store=cut)
+    stage.world = replace(world, job_stores=replace(world.job_stores, open=cut))
     stage.clouds["aws"].fail("list", *[UnknownOutcome("no route to host")] * 10_000)
     machine.hung = True  # as we see it
     play(stage, AWAY_S)
@@ -140,7 +140,7 @@ def unread_for_hours(stage: Stage) -> Callable[[], None]:
     def cut(_url: str) -> ObjectStore:
         raise ObjectStoreError("access denied")
 
-    stage.world = replace(world, open_store=cut)
+    stage.world = replace(world, job_stores=replace(world.job_stores, open=cut))
     stage.run(lambda s: s.nodes("j1")[0].training.exit_code == 0)
     play(stage, HEAD_PATIENCE_S - 10.0)
     assert stage.nodes("j1", R), "it is waited for"

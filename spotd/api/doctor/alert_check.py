@@ -5,7 +5,8 @@ It sends no message.
 
 from __future__ import annotations
 
-from spotd.api.request.request import ApiContext, Check
+from spotd.api.request.context import ApiContext
+from spotd.api.request.request import Check
 from spotd.domain.units import S
 from spotd.store.alerts import RouteRow
 from spotd.store.errors import StoreError
@@ -16,7 +17,7 @@ _TEST = "spotctl doctor --send, or spotctl alerts test {}"
 
 def check_alert_routes(context: ApiContext, now_us: int) -> list[Check]:
     """Return one check for each alert route."""
-    routes = context.check_alert_routes()
+    routes = context.alerts.check_routes()
     try:
         rows = {row.route: row for row in context.store.alerts.routes()}
     except StoreError:

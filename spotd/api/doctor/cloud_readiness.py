@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from providers.base import CapacityType
 from providers.readiness import CapacityNeed, Finding, Grade, need_of
-from spotd.api.request.request import ApiContext, Check
+from spotd.api.request.context import ApiContext
+from spotd.api.request.request import Check
 from spotd.domain.job import Job
 from spotd.domain.market import Market, Refusal
 from spotd.store.errors import StoreError
@@ -95,7 +96,7 @@ def check_clouds(context: ApiContext, now_us: int) -> list[Check]:
         jobs, market = context.store.jobs.rows(False), context.market(now_us)
     except StoreError:
         return []  # the database check reports it
-    findings_by_provider = context.check_cloud_readiness(needs_of(jobs, market))
+    findings_by_provider = context.clouds.check_readiness(needs_of(jobs, market))
     lifted = lifted_refusals(findings_by_provider, market.refusals)
     if lifted:
         context.store.market.lift_refusals(NO_QUOTA, lifted, now_us)

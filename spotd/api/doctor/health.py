@@ -16,7 +16,8 @@ from spotd.api.doctor.jump_host_check import check_jump_hosts
 from spotd.api.doctor.live_proofs import check_live_proofs
 from spotd.api.doctor.provider_warnings import check_provider_warnings
 from spotd.api.doctor.scorecard import scorecard
-from spotd.api.request.request import ApiContext, ApiRequest, Check, not_found
+from spotd.api.request.context import ApiContext
+from spotd.api.request.request import ApiRequest, Check, not_found
 from spotd.api.routes.drills import check_drills
 from spotd.api.routes.orphans import check_held
 from spotd.api.views.bucket_costs import check_buckets
@@ -38,7 +39,7 @@ def health(call: ApiRequest) -> dict[str, Any]:
         "version": version("spotd"),
         "deployment": call.context.store.deployment.id(),
         "now": iso(call.now_us),
-        "contested": call.context.contested() or None,
+        "contested": call.context.daemon.contested() or None,
     }
 
 
@@ -48,9 +49,9 @@ def doctor(call: ApiRequest) -> dict[str, Any]:
     checks = [
         Check("version", True, f"spotd {version('spotd')}"),
         _run_check("database", lambda: _check_database(context)),
-        _run_check("object store", lambda: _check_objects(context.objects, context.ids)),
+        _run_check("object store", lambda: _check_objects(context.storage.objects, context.ids)),
         *_check_checkpoints(context),
-        *check_store_reach(context.store_reaches()),
+        *check_store_reach(context.storage.store_reaches()),
         *check_buckets(context),
         *_check_market(context, call.now_us),
         *check_provider_warnings(context),
@@ -117,11 +118,11 @@ def _check_checkpoints(context: ApiContext) -> list[Check]:
     Machines on this box write to a folder as the daemon's user. They access a bucket with their own
     credentials, and the daemon only reads HEAD there.
     """
-    url = context.defaults().store
+    url = context.settings.defaults().store
     if not url:
         return []
-    rented = [info.name for info in context.providers_info() if not info.local]
-    if url.startswith("file:") and rented and not context.is_shared(url):
+    rented = [info.name for info in context.clouds.providers() if not info.local]
+    if url.startswith("file:") and rented and not context.storage.is_shared(url):
         message = f"{url} is a folder, which machines of {', '.join(rented)} do not have"
         advice = (
             "set checkpoint.store in config.toml to a bucket, as s3://, gs:// or az://; or set "
@@ -130,7 +131,9 @@ def _check_checkpoints(context: ApiContext) -> list[Check]:
             Check("checkpoint store", False, message, f"{advice}shared = true in [stores.NAME]")
         ]
     check = _check_objects if url.startswith("file:") else _check_reading
-    return [_run_check("checkpoint store", lambda: check(context.open_store(url), context.ids))]
+    return [
+        _run_check("checkpoint store", lambda: check(context.storage.open_store(url), context.ids))
+    ]
 
 
 def _check_reading(objects: ObjectStore, ids: Ids) -> str:
@@ -149,7 +152,7 @@ def _check_market(context: ApiContext, now_us: int) -> list[Check]:
     return [
         Check("limits", True, _check_limits(market)),
         *worst_case(market, nodes, now_us),
-        *check_held(context.held(), context.held_leftovers(), market),
+        *check_held(context.clouds.held(), context.clouds.held_leftovers(), market),
         *_check_providers(context, market),
     ]
 
@@ -166,11 +169,11 @@ def _check_quarantine(context: ApiContext) -> list[Check]:
 
 def _check_blocked(context: ApiContext) -> list[Check]:
     """Report what stops the daemon from working, while it lasts."""
-    contested = context.contested()
+    contested = context.daemon.contested()
     if contested:
         advice = "compare `spotctl nodes` on both, and stop the wrong one"
         return [Check("deployment", False, contested, advice)]
-    reason = context.safe_mode()
+    reason = context.daemon.safe_mode()
     advice = (
         "find the cause of the crashes in `journalctl -u spotd`, then run: spotctl safe-mode leave"
     )
@@ -222,8 +225,8 @@ def _cost_text(machines: Sequence[tuple[int, int]]) -> str:
 
 
 def _check_providers(context: ApiContext, market: Market) -> list[Check]:
-    checks, silent = [], context.silent_providers()
-    for info in context.providers_info():
+    checks, silent = [], context.clouds.silent_providers()
+    for info in context.clouds.providers():
         offers = sum(offer.provider == info.name for offer in market.offers)
         problem = market.disabled.get(info.name) or silent.get(info.name, "")
         message = problem or (f"{offers} offers" if offers else "no offers known")
@@ -245,7 +248,7 @@ def _check_providers(context: ApiContext, market: Market) -> list[Check]:
 def test_alert(call: ApiRequest) -> dict[str, Any]:
     """Send a test message to one route (`route`), or to all."""
     wanted = call.text("route")
-    results = call.context.test_alert(wanted)
+    results = call.context.alerts.test(wanted)
     if not results:
         missing = f"alert route {wanted!r}" if wanted else "alert route at all"
         raise not_found(f"there is no {missing}", "add [alerts.routes.NAME] to config.toml")

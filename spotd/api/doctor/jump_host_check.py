@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from spotd.api.request.request import ApiContext, Check
+from spotd.api.request.context import ApiContext
+from spotd.api.request.request import Check
 
 
 def check_jump_hosts(context: ApiContext) -> list[Check]:
@@ -12,5 +13,5 @@ def check_jump_hosts(context: ApiContext) -> list[Check]:
     """
     return [
         Check(f"jump host of {name}", ok, message, f"see jump in [providers.{name}] of config.toml")
-        for name, (ok, message) in sorted(context.try_jump_hosts().items())
+        for name, (ok, message) in sorted(context.clouds.try_jump_hosts().items())
     ]

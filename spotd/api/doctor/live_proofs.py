@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spotd.api.request.request import ApiContext, Check
+from spotd.api.request.context import ApiContext
+from spotd.api.request.request import Check
 from spotd.base.live_reports import PATH_KIND, RECOVERY_KIND, LiveReport
 from spotd.domain.units import S
 
@@ -21,8 +22,10 @@ def check_live_proofs(context: ApiContext, now_us: int) -> list[Check]:
 
     The fix names the command to run for a kind whose report is missing, failed or old.
     """
-    reports = context.live_reports()
-    clouds = sorted({i.kind for i in context.providers_info() if not i.local and i.kind != "local"})
+    reports = context.clouds.live_reports()
+    clouds = sorted(
+        {i.kind for i in context.clouds.providers() if not i.local and i.kind != "local"}
+    )
     return [
         _check(cloud, [report for report in reports if report.cloud == cloud], now_us)
         for cloud in clouds

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from spotd.api.request.request import ApiContext, Check
+from spotd.api.request.context import ApiContext
+from spotd.api.request.request import Check
 from spotd.base.log import redactor
 
 
@@ -15,7 +16,7 @@ def check_provider_warnings(context: ApiContext) -> list[Check]:
         Check(
             f"answers of {name}", True, f"{_times(warning.times)}: {redactor.clean(warning.text)}"
         )
-        for _, (name, warning) in sorted(context.provider_warnings().items())
+        for _, (name, warning) in sorted(context.clouds.provider_warnings().items())
     ]
 
 

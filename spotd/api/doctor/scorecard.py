@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spotd.api.request.request import ApiContext
+from spotd.api.request.context import ApiContext
 from spotd.api.views.diagnosis import recent_use
 from spotd.api.views.job_bill import bill
 from spotd.domain.job import Desired, Job
@@ -94,7 +94,7 @@ def _scaling(jobs: Sequence[Job]) -> Judgement:
 
 
 def _budget(context: ApiContext, jobs: Sequence[Job]) -> Judgement:
-    budgets = list(context.budgets())
+    budgets = list(context.settings.budgets())
     if any(not budget.user and not budget.project for budget in budgets):
         return True, f"{len(budgets)} by the month, one of them of all jobs", ""
     unlimited = [job for job in jobs if not job.spec.max_cost_microusd]

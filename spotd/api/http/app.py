@@ -24,9 +24,9 @@ from spotd.api.http.permissions import Permissions
 from spotd.api.http.route import ApiRoute, Kind
 from spotd.api.http.route_table import ROUTES
 from spotd.api.metrics.exposition import CONTENT_TYPE, Metrics
+from spotd.api.request.context import ApiContext
 from spotd.api.request.request import (
     API_VERSION,
-    ApiContext,
     ApiError,
     ApiRequest,
     bad_input,
@@ -143,7 +143,7 @@ def _package(context: ApiContext, _route: ApiRoute) -> Callable[[Request], Await
                 raise bad_input("the upload was cut off", "run it again") from None
             return _answer({"kind": "Package", "digest": digest, "new": is_new})
         packages.check_digest(digest)
-        if not await run_in_threadpool(packages.has_package, context.objects, digest):
+        if not await run_in_threadpool(packages.has_package, context.storage.objects, digest):
             raise not_found(f"package {digest[:12]} was not uploaded", "PUT it")
         return _answer({"kind": "Package", "digest": digest, "new": False})
 

@@ -23,7 +23,8 @@ from spotd.api.http.permissions import NOBODY, Peer, Permissions, find_peer
 from spotd.api.http.refusals import Refusals
 from spotd.api.http.route import ApiRoute, Permission
 from spotd.api.http.route_table import BY_KEY
-from spotd.api.request.request import ApiContext, ApiError, user_disabled
+from spotd.api.request.context import ApiContext
+from spotd.api.request.request import ApiError, user_disabled
 from spotd.domain.events import AuditOutcome
 from spotd.store.audit import AuditRow
 from spotd.store.columns import clean

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.utils import floatToGoString
 
 from spotd.api.metrics.metric_table import BY_NAME, COUNTER, METRICS
-from spotd.api.request.request import ApiContext
+from spotd.api.request.context import ApiContext
 from spotd.domain.health import Utilization, use_of
 from spotd.domain.job import Job
 from spotd.domain.node import Node
@@ -117,7 +117,7 @@ class Metrics(Collector):
         """The whole exposition."""
         with self._lock:
             return generate_latest(self._registry) + generate_latest(
-                self._context.process_metrics.registry
+                self._context.daemon.process_metrics.registry
             )
 
     def invalidate(self) -> None:
@@ -147,8 +147,8 @@ class Metrics(Collector):
     def _daemon_state(self, age_s: float) -> ExpositionPage:
         page, context = ExpositionPage(), self._context
         page.add("spotd_build_info", 1, version("spotd"))
-        page.add("spotd_safe_mode", bool(context.safe_mode()))
-        page.add("spotd_contested", bool(context.contested()))
+        page.add("spotd_safe_mode", bool(context.daemon.safe_mode()))
+        page.add("spotd_contested", bool(context.daemon.contested()))
         page.add("spotd_metrics_read_seconds", self._read_s)
         page.add("spotd_metrics_age_seconds", age_s)
         return page
@@ -187,18 +187,18 @@ class Metrics(Collector):
         return page
 
     def _add_clouds(self, page: ExpositionPage, records: MetricRecords) -> None:
-        context, silent = self._context, self._context.silent_providers()
-        for provider in (info.name for info in context.providers_info()):
+        context, silent = self._context, self._context.clouds.silent_providers()
+        for provider in (info.name for info in context.clouds.providers()):
             up = provider not in silent and not records.disabled.get(provider)
             page.add("spotd_provider_up", up, provider)
-            if provider not in context.unlisted_providers():
+            if provider not in context.clouds.unlisted_providers():
                 page.add("spotd_orphans", 0, provider)
                 page.add("spotd_leftovers", 0, provider)
-        for held in context.held():
+        for held in context.clouds.held():
             page.add("spotd_orphans", 1, held.provider)
-        for left in context.held_leftovers():
+        for left in context.clouds.held_leftovers():
             page.add("spotd_leftovers", 1, left.provider)
-        names = {"": NOBODY, context.owner: HERE}
+        names = {"": NOBODY, context.daemon.owner: HERE}
         for holder in (HERE, ELSEWHERE, NOBODY):
             page.add("spotd_duties", 0, holder)
         for holder, count in records.held.items():
@@ -206,7 +206,7 @@ class Metrics(Collector):
 
     def _add_budgets(self, page: ExpositionPage, now_us: int) -> None:
         """Raises StoreError."""
-        budgets, store, now_s = self._context.budgets(), self._context.store, now_us / S
+        budgets, store, now_s = self._context.settings.budgets(), self._context.store, now_us / S
         if budgets and now_s - self._budgets_at_s >= BUDGETS_S:
             month = month_of(now_us)
             rows, carried_costs = spendings(store, now_us), carried(store, month[0])

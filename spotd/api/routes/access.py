@@ -26,14 +26,14 @@ def ssh_access(call: ApiRequest) -> dict[str, Any]:
     address = _address(call, job, node)
     pair = make_key_pair(call.context.ids.random_bytes)
     try:
-        call.context.admit(node, call.actor, pair.public)
+        call.context.users.admit(node, call.actor, pair.public)
     except LinkError as error:
         message = f"the machine of job {job.name} accepts no login now: {error}"
         raise conflict(message, f"check spotctl show {job.name} and retry") from None
     try:
         check_enabled(call)
     except ApiError:
-        call.context.end_access_of_disabled_users()
+        call.context.users.end_access_of_disabled_users()
         raise
     return {**address, "private_key": pair.private}
 
@@ -58,7 +58,7 @@ def _machine(call: ApiRequest) -> tuple[Job, Node]:
 
 
 def _address(call: ApiRequest, job: Job, node: Node) -> dict[str, Any]:
-    jump = call.context.jump_host(node.offer.provider)
+    jump = call.context.clouds.jump_host(node.offer.provider)
     keys = open_job_keys(call.context.vault, job.id, call.context.store.jobs.key(job.id))
     return {
         "kind": "SshAccess",

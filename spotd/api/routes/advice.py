@@ -156,7 +156,7 @@ def _recovery(request: AdviceRequest) -> dict[str, Any]:
     cloud = comparison.spot.cloud if comparison else ""
     reports = [
         report_data
-        for report_data in call.context.live_reports()
+        for report_data in call.context.clouds.live_reports()
         if report_data.kind == RECOVERY_KIND
     ]
     proof = next(

@@ -28,9 +28,9 @@ class BackupFile:
 def copy_database(call: ApiRequest) -> BackupFile:
     """Make a copy. Raises StoreError."""
     context = call.context
-    context.spool_dir.mkdir(parents=True, exist_ok=True)
-    path = context.spool_dir / f"backup-{context.ids.token()}"
-    context.back_up(path, call.now_us)
+    context.storage.spool_dir.mkdir(parents=True, exist_ok=True)
+    path = context.storage.spool_dir / f"backup-{context.ids.token()}"
+    context.storage.back_up(path, call.now_us)
     try:
         file = path.open("rb")
     finally:

@@ -26,7 +26,8 @@ def list_budgets(call: ApiRequest) -> dict[str, Any]:
     store, month = call.context.store, month_of(now_us)
     rows, extra = spendings(store, now_us), carried(store, month[0])
     statuses = [
-        budget_status(budget, rows, month, now_us, extra) for budget in call.context.budgets()
+        budget_status(budget, rows, month, now_us, extra)
+        for budget in call.context.settings.budgets()
     ]
     return {"kind": "BudgetList", "items": [_data(status) for status in statuses]}
 
@@ -56,7 +57,9 @@ def check_budgets(call: ApiRequest, user: str, spec: JobSpec, resumed: Job | Non
     With `override_budget` in the body it is allowed. Returns the text of what was overridden, ""
     for nothing. Raises ApiError (refused).
     """
-    budgets = [budget for budget in call.context.budgets() if budget.covers(user, spec.project)]
+    budgets = [
+        budget for budget in call.context.settings.budgets() if budget.covers(user, spec.project)
+    ]
     if not budgets:
         return ""
     store, now_us = call.context.store, call.now_us
@@ -83,7 +86,7 @@ def check_project(call: ApiRequest, spec: JobSpec) -> list[str]:
 
     Raises ApiError (refused).
     """
-    approval = call.context.approval()
+    approval = call.context.settings.approval()
     message = approval.lacks(spec.project)
     if message and approval.policy == REFUSE:
         raise ApiError(409, "refused", message, approval.fix(spec.project))

@@ -18,7 +18,8 @@ from spotd import wire
 from spotd.act import imports
 from spotd.act.checkpoints import DamagedError, ShardCheck
 from spotd.act.imports import CHUNK_BYTES, KIND, SHARD_BYTES
-from spotd.api.request.request import ApiContext, ApiRequest, bad_input, conflict
+from spotd.api.request.context import ApiContext
+from spotd.api.request.request import ApiRequest, bad_input, conflict
 from spotd.api_routes import routes
 from spotd.wire import Manifest, Shard, WireError
 
@@ -31,7 +32,7 @@ PART_BYTES = 4 << 20
 
 def begin_import(call: ApiRequest) -> dict[str, Any]:
     """An id for the job that will go on from it, and the store in which it will be."""
-    store = call.text("store") or call.context.defaults().store
+    store = call.text("store") or call.context.settings.defaults().store
     _open(call.context, store)
     return {"kind": "Import", "id": call.context.ids.job_id(), "store": store}
 
@@ -43,9 +44,9 @@ async def receive_shard(
     ApiError."""
     objects = await run_in_threadpool(_open, context, query.get("store", ""))
     shard = _shard(_unused_job_id(context, job_id), query)
-    context.spool_dir.mkdir(parents=True, exist_ok=True)
+    context.storage.spool_dir.mkdir(parents=True, exist_ok=True)
     check = ShardCheck(shard)
-    with tempfile.NamedTemporaryFile(dir=context.spool_dir, prefix="import-") as spool:
+    with tempfile.NamedTemporaryFile(dir=context.storage.spool_dir, prefix="import-") as spool:
         try:
             async for part in _in_large_parts(chunks):
                 await run_in_threadpool(check.feed, part)
@@ -129,7 +130,7 @@ def _unused_job_id(context: ApiContext, job_id: str) -> str:
 
 def _open(context: ApiContext, url: str) -> ObjectStore:
     try:
-        return context.open_store(url)
+        return context.storage.open_store(url)
     except (StoreConfigError, StoreDeniedError) as error:
         message = f"the daemon cannot open the store {url[:200]!r}: {error}"
         raise bad_input(message, "name one of [stores] in its config.toml") from None

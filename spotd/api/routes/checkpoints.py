@@ -143,7 +143,7 @@ def unpin_checkpoint(call: ApiRequest) -> dict[str, Any]:
     """Remove a pin; retention then deletes the checkpoint when it is old."""
     job, name = call.job(), call.text("pin")
     key = _check_name(job, name)
-    objects = call.context.open_store(job.spec.checkpoint.store)
+    objects = call.context.storage.open_store(job.spec.checkpoint.store)
     if key not in {info.key for info in objects.list(wire.pin_folder(job.id))}:
         raise not_found(f"job {job.name} has no pin {name!r}", f"spotctl ckpt ls {job.name}")
     objects.delete(key)
@@ -217,8 +217,8 @@ def _stores(call: ApiRequest, job: Job) -> ObjectStore:
     """Return the job's own store, combined with the stores that may have its shards."""
     context = call.context
     others = may_have_shards(job.spec, context.market(call.now_us).shards)
-    own = context.open_store(job.spec.checkpoint.store)
-    return MultiStore(own, {url: partial(context.open_store, url) for url in others})
+    own = context.storage.open_store(job.spec.checkpoint.store)
+    return MultiStore(own, {url: partial(context.storage.open_store, url) for url in others})
 
 
 def _read_checkpoints(call: ApiRequest, job: Job) -> CheckpointList:

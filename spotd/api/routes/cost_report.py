@@ -96,7 +96,7 @@ def window_of(call: ApiRequest) -> Window:
 
 
 def _box(call: ApiRequest, window: Window) -> ControlBoxCost:
-    rate = call.context.box_microusd_per_h()
+    rate = call.context.settings.box_microusd_per_h()
     return box_of(call.context.store.ledger.segments(), rate, window, call.now_us)
 
 

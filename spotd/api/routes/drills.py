@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from spotd.act.drill_runner import DRILLED, figures, outcome_text
-from spotd.api.request.request import ApiContext, ApiError, ApiRequest, Check, bad_input, conflict
+from spotd.api.request.context import ApiContext
+from spotd.api.request.request import ApiError, ApiRequest, Check, bad_input, conflict
 from spotd.api.routes.budgets import check_budgets
 from spotd.api.views.resources import iso, usd
 from spotd.domain.events import Event
@@ -85,7 +86,7 @@ def _terms(call: ApiRequest, job: Job, kind: DrillKind, within_s: float) -> dict
     view, market = store.load_view(job.id, now_us), call.context.market(now_us)
     if view is None:
         raise ApiError(404, "not_found", f"job {job.name} is gone", "spotctl ps --all")
-    obstacle = call.context.safe_mode() or call.context.contested()
+    obstacle = call.context.daemon.safe_mode() or call.context.daemon.contested()
     obstacle = obstacle or why_not(view, market, kind, within_s, now_us)
     if obstacle:
         raise ApiError(
@@ -160,7 +161,7 @@ def check_drills(context: ApiContext, now_us: int) -> list[Check]:
 
     Empty where the database is away, which its own check reports.
     """
-    days = context.drill_days()
+    days = context.settings.drill_days()
     if not days:
         return []
     try:

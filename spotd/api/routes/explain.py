@@ -119,7 +119,7 @@ def _silent_clouds(call: ApiRequest, view: View, market: Market) -> list[str]:
     offers = [row.offer for row in rank(view.job.spec, market, call.now_us, job_id=view.job.id)]
     offers += [node.offer for node in view.nodes if node.state is not NodeState.GONE]
     relevant = {offer.provider for offer in offers}
-    silent = call.context.silent_providers()
+    silent = call.context.clouds.silent_providers()
     return [f"{name}: {text}" for name, text in silent.items() if name in relevant]
 
 
@@ -145,7 +145,7 @@ def planned(call: ApiRequest) -> tuple[JobSpec, Market, dict[str, Any]]:
     view, store = of_spec(spec, now_us), call.context.store
     warnings += prefetch_warnings(view, market, now_us, store)
     limit = call.number("limit", 20, 1, 1000)
-    silent = call.context.silent_providers()
+    silent = call.context.clouds.silent_providers()
 
     def offer_row(row: RankedOffer) -> dict[str, Any]:
         return _offer_data(row, silent, requests_usd_per_h(row.offer, spec, market))

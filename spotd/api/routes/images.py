@@ -53,7 +53,7 @@ def _places(call: ApiRequest, wanted: Iterable[OfferRequest]) -> tuple[OfferRequ
 
     Raises ApiError (bad input).
     """
-    image_makers = call.context.image_makers()
+    image_makers = call.context.clouds.image_makers()
     if not image_makers:
         message = "no configured cloud can make machine images"
         raise bad_input(message, "bake in aws, gcp or azure: spotctl init")
@@ -96,7 +96,7 @@ def list_images(call: ApiRequest) -> dict[str, Any]:
     of it costs at the most (`usd_per_month_most`; null where no figure is known)."""
     store = call.context.store
     rows, jobs = store.images.rows(), store.jobs.rows(finished=False)
-    clouds, configured = call.context.image_makers(), call.context.configured_images()
+    clouds, configured = call.context.clouds.image_makers(), call.context.clouds.configured_images()
     items = [_image_data(row, clouds, _users(row, jobs, configured)) for row in rows]
     prices = [item["usd_per_month_most"] for item in items]
     return {
@@ -123,7 +123,7 @@ def remove_images(call: ApiRequest) -> dict[str, Any]:
     if not selected:
         place = " there" if cloud or region else ""
         raise not_found(f"there is no image {name!r}{place}", "spotctl image ls")
-    jobs, configured = store.jobs.rows(finished=False), call.context.configured_images()
+    jobs, configured = store.jobs.rows(finished=False), call.context.clouds.configured_images()
     for row in selected:
         _check_unused(row, jobs, configured, force=force)
     store.images.request_removal([row.node_id for row in selected], now_us)

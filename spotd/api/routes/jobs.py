@@ -106,9 +106,9 @@ def parse_job(call: ApiRequest, secrets: Mapping[str, str], *, bake: bool = Fals
             now_us=call.now_us,
             env=call.texts("env"),
             secrets=secrets,
-            defaults=context.defaults(),
+            defaults=context.settings.defaults(),
             fallback_name=call.text("fallback_name"),
-            known=replace(context.known(), secrets=[row.name for row in secret_rows]),
+            known=replace(context.settings.known(), secrets=[row.name for row in secret_rows]),
             bake=bake,
         )
     except SpecError as error:
@@ -253,7 +253,7 @@ def _check_store(call: ApiRequest, url: str, key: str = "checkpoint.store") -> N
     The daemon reads HEAD there: without access it would never notice the end of the job.
     """
     try:
-        call.context.open_store(url)
+        call.context.storage.open_store(url)
     except (StoreConfigError, StoreDeniedError) as error:
         message = f"the daemon cannot open {key} {url}: {error}"
         fix = "fix [stores] in the daemon's config.toml, or name another store"
@@ -285,9 +285,9 @@ def _check_folder(call: ApiRequest, spec: JobSpec) -> None:
     The folder is lost with the machine.
     """
     url = spec.checkpoint.store
-    if not url.startswith("file:") or call.context.is_shared(url):
+    if not url.startswith("file:") or call.context.storage.is_shared(url):
         return
-    rented = [info for info in call.context.providers_info() if not info.local]
+    rented = [info for info in call.context.clouds.providers() if not info.local]
     clouds = [want.cloud for want in spec.alternatives]
     providers = [
         info.name for info in rented if any(want in ("", info.name, info.kind) for want in clouds)
@@ -320,7 +320,7 @@ def _warnings(call: ApiRequest, spec: JobSpec) -> list[str]:
             f"none of the {len(ranked)} matching offers is available now ({reason}): the job waits"
         ]
     checkpoint = spec.checkpoint
-    cloud = call.context.store_cloud(checkpoint.store)
+    cloud = call.context.storage.store_cloud(checkpoint.store)
     # With a shard store near the machine, its saves cause no egress.
     remote_offers = (
         row.offer
@@ -353,7 +353,7 @@ def _packages(call: ApiRequest, parsed: ParsedJobFile) -> tuple[Mount, ...]:
 def _package(call: ApiRequest, target: str, item: Mapping[str, Any]) -> Mount:
     digest = str(item.get("digest", ""))
     check_digest(digest)
-    if not has_package(call.context.objects, digest):
+    if not has_package(call.context.storage.objects, digest):
         raise ApiError(
             409, "missing_package", f"package {digest[:12]} was not uploaded", "run it again"
         )

@@ -87,7 +87,7 @@ def read_logs(call: ApiRequest) -> tuple[dict[str, Any], bool]:
         node.state is not NodeState.GONE and not node.departure.kept_until_us
         for node in context.store.nodes.of_job(job.id)
     )
-    chunks, more = _collect(context.objects, job.id, streams, cursor, finished=finished)
+    chunks, more = _collect(context.storage.objects, job.id, streams, cursor, finished=finished)
     done = finished and not more
     reply = {"kind": "Logs", "job": job.name, "chunks": chunks, "cursor": cursor}
     return reply | {"more": more, "done": done}, bool(chunks) or done or more

@@ -22,7 +22,7 @@ from spotd.planner.core.checkpoint_interval import WITHIN_S
 def providers(call: ApiRequest) -> dict[str, Any]:
     """Each make of cloud that is configured, or of which a notice time or a price of egress is
     known: its notices of the last 30 days (documented, observed, counted on) and that price."""
-    infos = call.context.providers_info()
+    infos = call.context.clouds.providers()
     observed = notices_by_cloud(call)
     kinds = {info.kind for info in infos if info.kind != "local"}
     names = sorted({*notice_times(), *egress_prices(), *observed, *kinds})

@@ -30,7 +30,7 @@ def list_offers(call: ApiRequest) -> dict[str, Any]:
         raise bad_input(f"sort must be price, gpu or discount, not {sort!r}", "leave sort out")
     ranked.sort(key=lambda row: (_SORTS[sort](row.offer), row.offer.key))
     limit = call.number("limit", 100, 1, 10_000)
-    silent = call.context.silent_providers()
+    silent = call.context.clouds.silent_providers()
     items = [
         {
             **offer_data(row.offer),

@@ -25,14 +25,14 @@ def list_orphans(call: ApiRequest) -> dict[str, Any]:
     `usd_per_h` is the cost of these machines together, which is in no job's bill, without the
     `unpriced` ones that are not on sale now. The cost of disks and addresses is not known.
     """
-    held = call.context.held()
+    held = call.context.clouds.held()
     prices = _prices(call.context.market(call.now_us))
     microusd_per_h, unpriced = _total_price(held, prices)
-    leftovers = call.context.held_leftovers()
+    leftovers = call.context.clouds.held_leftovers()
     return {
         "kind": "OrphanList",
         "items": [*(_machine_data(item, prices) for item in held), *map(_leftover_data, leftovers)],
-        "unswept": sorted(call.context.unlisted_providers()),
+        "unswept": sorted(call.context.clouds.unlisted_providers()),
         "usd_per_h": usd(microusd_per_h),
         "unpriced": unpriced,
     }
@@ -82,8 +82,10 @@ def end_orphans(call: ApiRequest) -> dict[str, Any]:
     """Release what was there until now in clouds where something is held, machines and leftovers
     each by itself: the next sweep ends it. Others' stay, and those in clouds that nobody could see
     here. With `ids`, what the caller saw in the list, only if nothing else is held by now."""
-    held = [item for item in call.context.held() if item.fate is OrphanAction.HOLD]
-    leftovers = [item for item in call.context.held_leftovers() if item.fate is OrphanAction.HOLD]
+    held = [item for item in call.context.clouds.held() if item.fate is OrphanAction.HOLD]
+    leftovers = [
+        item for item in call.context.clouds.held_leftovers() if item.fate is OrphanAction.HOLD
+    ]
     ids = [item.instance.instance_id for item in held]
     ids += [item.leftover.leftover_id for item in leftovers]
     _check_order(call, ids)

@@ -11,7 +11,8 @@ from pathlib import Path
 from starlette.concurrency import run_in_threadpool
 
 from providers.stores.base import NotFoundError, ObjectStore
-from spotd.api.request.request import ApiContext, ApiError, bad_input
+from spotd.api.request.context import ApiContext
+from spotd.api.request.request import ApiError, bad_input
 
 MAX_PACKAGE_BYTES = 1 << 30
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -47,10 +48,10 @@ async def receive_package(
     check_digest(digest)
     if length is not None and length > MAX_PACKAGE_BYTES:
         raise _too_large(length)
-    if await run_in_threadpool(has_package, context.objects, digest):
+    if await run_in_threadpool(has_package, context.storage.objects, digest):
         return False
-    context.spool_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=context.spool_dir, prefix="upload-") as spool:
+    context.storage.spool_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=context.storage.spool_dir, prefix="upload-") as spool:
         hasher, size = hashlib.sha256(), 0
         async for chunk in chunks:
             size += len(chunk)
@@ -64,7 +65,7 @@ async def receive_package(
                 "upload it again; the connection may have been cut",
             )
         spool.flush()
-        await run_in_threadpool(context.objects.put, package_key(digest), Path(spool.name))
+        await run_in_threadpool(context.storage.objects.put, package_key(digest), Path(spool.name))
     return True
 
 

@@ -25,7 +25,7 @@ def read_policy(call: ApiRequest) -> dict[str, Any]:
     if cloud not in CLOUDS:
         raise not_found(f"there is no cloud {cloud[:40]!r}", f"one of {', '.join(CLOUDS)}")
     try:
-        facts = call.context.policy_facts(cloud)
+        facts = call.context.clouds.policy_facts(cloud)
     except UserError as error:
         raise bad_input(error.text, error.try_) from None
     if facts is None:

@@ -27,13 +27,13 @@ def release_quarantine(call: ApiRequest) -> dict[str, Any]:
 
 def show_safe_mode(call: ApiRequest) -> dict[str, Any]:
     """Whether it is in force, and why."""
-    return _status_data("SafeMode", call.context.safe_mode())
+    return _status_data("SafeMode", call.context.daemon.safe_mode())
 
 
 def leave_safe_mode(call: ApiRequest) -> dict[str, Any]:
     """End it."""
-    reason = call.context.safe_mode()
-    call.context.leave_safe_mode()
+    reason = call.context.daemon.safe_mode()
+    call.context.daemon.leave_safe_mode()
     return _ended_data("SafeMode", reason)
 
 

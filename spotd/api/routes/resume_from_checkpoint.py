@@ -38,7 +38,7 @@ def head_of_lost_job(call: ApiRequest, job_id: str, checkpoint: CheckpointSpec) 
         )
     if not _ID.fullmatch(job_id):  # the id becomes part of a key of the store
         raise bad_input(f"{job_id[:80]!r} is not a job's id", "an id is j and nine characters")
-    objects = call.context.open_store(checkpoint.store)
+    objects = call.context.storage.open_store(checkpoint.store)
     try:
         head = read_head(objects, job_id, call.now_us)
     except NotFoundError:
@@ -99,7 +99,7 @@ def record_continuation(call: ApiRequest, job: Job, head: HeadSnapshot) -> list[
     if is_imported(head.manifest):
         message = f"starts from the import at step {head.step} {place}"
     call.context.store.events.add(job.id, Event(kind="continued", text=message), call.now_us)
-    instances = [item.instance for item in call.context.held()]
+    instances = [item.instance for item in call.context.clouds.held()]
     ids = ", ".join(item.instance_id for item in instances if item.tags.get("spotd-job") == job.id)
     message = f"old machines of this job are still paid for: {ids}; see `spotctl orphans`"
     return [message] if ids else []

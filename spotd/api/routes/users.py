@@ -36,7 +36,7 @@ def disable_user(call: ApiRequest) -> dict[str, Any]:
     owned_jobs = [job for job, owner in store.jobs.owners().items() if owner == name]
     if uid < 0 and not owned_jobs and not _is_disabled(call, name):
         raise not_found(f"there is no user {name[:60]!r}", "spotctl user ls")
-    if name == call.actor or call.context.is_trusted(uid):
+    if name == call.actor or call.context.users.is_trusted(uid):
         message = f"{name} cannot be disabled by {call.actor}"
         raise conflict(message, "root, the daemon's own user and yourself cannot be disabled")
     if successor and (successor == name or _uid(successor) < 0 or _is_disabled(call, successor)):
@@ -48,7 +48,7 @@ def disable_user(call: ApiRequest) -> dict[str, Any]:
         moved = store.users.disable(row)
     except NoSuccessorError as error:
         raise conflict(str(error), f"spotctl user disable {name} --transfer-to SOMEBODY") from None
-    results = call.context.end_access_of_disabled_users()
+    results = call.context.users.end_access_of_disabled_users()
     return {
         "kind": "User",
         "name": name,

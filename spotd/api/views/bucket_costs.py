@@ -12,7 +12,8 @@ from providers.base import Offer
 from providers.catalogs.egress import egress_prices
 from providers.catalogs.storage import storage_price_of
 from providers.stores.settings import BucketSettings
-from spotd.api.request.request import ApiContext, Check
+from spotd.api.request.context import ApiContext
+from spotd.api.request.request import Check
 from spotd.domain.job import CheckpointSpec
 from spotd.store.errors import StoreError
 
@@ -111,7 +112,7 @@ def egress_warnings(saved: CheckpointSpec, offers: Iterable[Offer], store_cloud:
 
 def check_buckets(context: ApiContext) -> list[Check]:
     """Return one check for each bucket of checkpoints."""
-    settings_by_url = context.bucket_settings()
+    settings_by_url = context.storage.bucket_settings()
     if not settings_by_url:
         return []
     patterns_by_store: dict[str, list[SavePattern]] = {}

@@ -9,7 +9,8 @@ from urllib.parse import unquote, urlsplit
 
 from providers.base import Offer
 from providers.catalogs.egress import egress_prices
-from spotd.api.request.request import ApiContext, bad_input
+from spotd.api.request.context import ApiContext
+from spotd.api.request.request import bad_input
 from spotd.domain.job import JobSpec
 from spotd.domain.market import Market
 from spotd.planner.core.shard_stores import HERE, place_among

@@ -15,6 +15,7 @@ from providers.iam.policy import StorePrefix
 from providers.stores.base import StoreUnavailableError
 from spotd import wire
 from spotd.act.credential_leases import TRUST_S, CredentialLeases
+from spotd.act.effects import NodeStoreAccess
 from spotd.act.lease_records import ShardLeases
 from spotd.act.node_link import LinkError
 from spotd.act.saver_env import SaverPackages, StandalonePython
@@ -105,9 +106,11 @@ class Lending:
         stage.world = replace(
             stage.world,
             link=Listening(stage.link, self.starts),  # type: ignore[arg-type]
-            store_options=lambda _url: OPTIONS,
-            lend=lambda job, node, s: self.loans.begin(stage.store, job, node, s),
-            lendable=self.loans.check,
+            job_stores=replace(stage.world.job_stores, options=lambda _url: OPTIONS),
+            store_access=NodeStoreAccess(
+                lend=lambda job, node, s: self.loans.begin(stage.store, job, node, s),
+                lendable=self.loans.check,
+            ),
         )
         stage.goal = None
         stage.submit(checkpoint=CheckpointSpec(store=URL, engine="spotd"))

@@ -296,7 +296,7 @@ def test_start_ships_the_packages_and_then_everything_the_program_needs(stage: S
         stage.world,
         link=Listening(),  # type: ignore[arg-type]
         secrets=lambda _job: {"HF_TOKEN": "hf_1"},
-        store_options=lambda _url: {"region": "r"},
+        job_stores=replace(stage.world.job_stores, options=lambda _url: {"region": "r"}),
     )
     after = called.make(
         K.START, **(START | {"claim": "after_release", "claim_deadline_s": 9.0, "suspect": "m-7"})
@@ -399,7 +399,7 @@ def test_a_reading_of_head_counts_from_its_beginning(called: Called) -> None:
         stage.clock.sleep(7.0)
         return stage.commits
 
-    stage.world = replace(stage.world, open_store=slow)
+    stage.world = replace(stage.world, job_stores=replace(stage.world.job_stores, open=slow))
     called.make(K.READ_HEAD)
     head = head_of(stage)
     assert head is not None
@@ -509,7 +509,7 @@ def test_a_job_that_chooses_its_own_pauses_hears_how_long_machines_live(
     stage.world = replace(
         stage.world,
         link=Listening(stage.link, starts),  # type: ignore[arg-type]
-        store_options=lambda _url: dict(options),
+        job_stores=replace(stage.world.job_stores, options=lambda _url: dict(options)),
     )
     stage.goal = None
     auto = CheckpointSpec("s3://b/x", "spotd", auto=True)

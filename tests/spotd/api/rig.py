@@ -28,7 +28,16 @@ from spotd.act.ssh_access import SshAccess
 from spotd.api.http.app import make_app
 from spotd.api.http.permissions import Permissions
 from spotd.api.http.server import Server, serve
-from spotd.api.request.request import ApiContext, ProviderInfo
+from spotd.api.request.context import (
+    AlertServices,
+    ApiContext,
+    CloudServices,
+    ConfiguredSettings,
+    DaemonStatus,
+    ProviderInfo,
+    StorageServices,
+    UserAccess,
+)
 from spotd.base.live_reports import LiveReport
 from spotd.domain.datasets import DataSet
 from spotd.domain.events import Event
@@ -219,42 +228,48 @@ class Rig:
             clock=self.clock,
             ids=self.ids,
             vault=self.vault,
-            objects=self.objects,
-            open_store=self.open_store,
-            spool_dir=self.folder / "spool",
-            defaults=lambda: CheckpointDefaults(store=self.checkpoint_store),
-            known=KnownNames,
+            storage=StorageServices(
+                objects=self.objects,
+                open_store=self.open_store,
+                spool_dir=self.folder / "spool",
+                back_up=partial(back_up, f"sqlite:///{self.folder / 'db.sqlite'}"),
+                is_shared=lambda _url: self.shared,
+            ),
+            settings=ConfiguredSettings(
+                defaults=lambda: CheckpointDefaults(store=self.checkpoint_store),
+                known=KnownNames,
+                drill_days=lambda: self.drill_days,
+                box_microusd_per_h=lambda: self.box_microusd_per_h,
+                budgets=lambda: self.budgets,
+                approval=lambda: self.approval,
+            ),
             market=self._market,
-            providers_info=lambda: [
-                ProviderInfo("aws", "aws", False),
-                ProviderInfo("toy-gcp", "local", True),
-            ],
-            back_up=partial(back_up, f"sqlite:///{self.folder / 'db.sqlite'}"),
-            test_alert=self._test_alert,
-            policy_facts=self.facts.get,
-            admit=self._admit,
-            end_access_of_disabled_users=self._end_access_of_disabled_users,
-            is_trusted=lambda uid: uid in self.authority.trusted,
+            clouds=CloudServices(
+                providers=lambda: [
+                    ProviderInfo("aws", "aws", False),
+                    ProviderInfo("toy-gcp", "local", True),
+                ],
+                policy_facts=self.facts.get,
+                silent_providers=lambda: self.silent_providers,
+                held=lambda: self.held,
+                held_leftovers=lambda: self.held_leftovers,
+                unlisted_providers=lambda: self.unlisted_providers,
+                check_readiness=self._check_cloud_readiness,
+                live_reports=lambda: self.reports,
+                image_makers=lambda: self.image_makers,
+                configured_images=lambda: self.configured_images,
+            ),
+            alerts=AlertServices(test=self._test_alert, check_routes=lambda: self.routes),
+            users=UserAccess(
+                admit=self._admit,
+                end_access_of_disabled_users=self._end_access_of_disabled_users,
+                is_trusted=lambda uid: uid in self.authority.trusted,
+            ),
             rotate_key=lambda: rotate(
                 self.store.secrets, self.vault, self.folder, {}, self.ids.random_bytes
             ),
-            silent_providers=lambda: self.silent_providers,
-            contested=lambda: self.contested,
-            held=lambda: self.held,
-            held_leftovers=lambda: self.held_leftovers,
-            unlisted_providers=lambda: self.unlisted_providers,
-            is_shared=lambda _url: self.shared,
-            check_cloud_readiness=self._check_cloud_readiness,
-            check_alert_routes=lambda: self.routes,
-            live_reports=lambda: self.reports,
-            image_makers=lambda: self.image_makers,
-            configured_images=lambda: self.configured_images,
-            drill_days=lambda: self.drill_days,
-            box_microusd_per_h=lambda: self.box_microusd_per_h,
-            budgets=lambda: self.budgets,
-            approval=lambda: self.approval,
+            daemon=DaemonStatus(contested=lambda: self.contested, owner="this-daemon"),
             metric_records=self._sql.metrics.read,
-            owner="this-daemon",
         )
 
     def _market(self, now_us: int) -> Market:
@@ -336,7 +351,7 @@ class Rig:
         parsed = load(
             text,
             now_us=self.clock.now_us(),
-            defaults=self.context().defaults(),
+            defaults=self.context().settings.defaults(),
             secrets={"HF_TOKEN": "hf_very_secret"} if "HF_TOKEN" in text else {},
         )
         job_id = self.ids.job_id()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from spotd.act.ssh import Address
 from spotd.api.doctor.health import doctor
+from spotd.api.request.context import ApiContext
 from spotd.api.request.request import ApiRequest
 from spotd.api.routes.access import ssh_address
 from tests.spotd.api.rig import Rig, story
@@ -23,9 +25,15 @@ def rig() -> Iterator[Rig]:
     found.close()
 
 
+def with_clouds(rig: Rig, **services: Any) -> ApiContext:
+    """The context of the rig with other services of its clouds."""
+    context = rig.context()
+    return replace(context, clouds=replace(context.clouds, **services))
+
+
 @pytest.mark.parametrize("good", [True, False])
 def test_the_doctor_tries_each(rig: Rig, good: bool) -> None:
-    context = replace(rig.context(), try_jump_hosts=lambda: {"aws": (good, "what was found")})
+    context = with_clouds(rig, try_jump_hosts=lambda: {"aws": (good, "what was found")})
     [check] = [c for c in doctor(ApiRequest(context))["checks"] if c["name"] == "jump host of aws"]
     assert (check["ok"], check["text"]) == (good, "what was found")
     assert "[providers.aws]" in check["try"]
@@ -37,7 +45,7 @@ def test_a_user_is_told_the_way(rig: Rig) -> None:
     node = rig.store.nodes.of_job(job_id)[-1]
     rig.address(node, "10.0.0.9", 22)
     assert ssh_address(ApiRequest(rig.context(), {"job": "gpt"}))["jump"] is None
-    context = replace(rig.context(), jump_host={node.offer.provider: JUMP}.get)
+    context = with_clouds(rig, jump_host={node.offer.provider: JUMP}.get)
     found = ssh_address(ApiRequest(context, {"job": "gpt"}))
     known = {"host": JUMP.host, "port": 2222, "host_public_key": "ssh-ed25519 AAAA"}
     assert (found["host"], found["jump"]) == ("10.0.0.9", known)

@@ -28,7 +28,9 @@ def test_the_doctor_counts_unfamiliar_codes(rig: Rig) -> None:
         codes.error("New", "not with hunter3-hunter3")
     codes.error("Newer", "x")
     found = {remark.key: ("aws", remark) for remark in codes.warnings()}
-    checks = doctor(ApiRequest(replace(rig.context(), provider_warnings=lambda: found)))["checks"]
+    context = rig.context()
+    clouds = replace(context.clouds, provider_warnings=lambda: found)
+    checks = doctor(ApiRequest(replace(context, clouds=clouds)))["checks"]
     new, newer = [check for check in checks if check["name"] == "answers of aws"]
     assert new["text"].startswith("3 times: ")
     assert "New: not with" in new["text"]

@@ -80,7 +80,9 @@ def test_machines_beside_a_store_for_shards_are_not_warned_of(rig: Rig) -> None:
     from spotd.api.routes.jobs import _warnings
 
     rig.places = {"s3://east": ("aws", SPOT.region), "gs://b": ("gcp", "us-central1")}
-    call = ApiRequest(replace(rig.context(), store_cloud=lambda _url: "gcp"))
+    context = rig.context()
+    storage = replace(context.storage, store_cloud=lambda _url: "gcp")
+    call = ApiRequest(replace(context, storage=storage))
     job = rig.store.jobs.find(rig.submit())
     assert job is not None
     kept = replace(job.spec.checkpoint, store="gs://b/runs", engine="spotd")
@@ -93,7 +95,9 @@ def test_machines_beside_a_store_for_shards_are_not_warned_of(rig: Rig) -> None:
 @pytest.mark.parametrize("seen", [WEEK, "AccessDenied"])
 def test_the_doctor_has_a_line_for_each_bucket(seen: BucketSettings | str) -> None:
     rig = Rig()
-    context = replace(rig.context(), bucket_settings=lambda: {"gs://b/runs": seen})
+    context = rig.context()
+    storage = replace(context.storage, bucket_settings=lambda: {"gs://b/runs": seen})
+    context = replace(context, storage=storage)
     from spotd.api.doctor.health import doctor
     from spotd.api.request.request import ApiRequest
 
