@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from spotd.alert_sinks.base import Alert
-from spotd.domain.events import Severity
+from spotd.domain.events import Event, Severity
 from spotd.domain.units import S
 
 # Slack takes 150 characters in a header and 3000 in a section, but all blocks of a message together
@@ -50,6 +50,10 @@ _WORDS = {
         _LOGS + ", correct the cause, and run it again.",
     ),
     "succeeded": ("Gave the machines back.", _NOTHING),
+    "succeeded, nothing kept": (
+        "Gave the machines back. It has saved nothing of the job.",
+        "If its files matter, name their folder in the job file as above, and run it again.",
+    ),
     "checkpoint_failed": (
         "Training continues; the next save tries again.",
         "See that the store can be written and has room: `spotctl doctor`.",
@@ -133,7 +137,7 @@ def _single(alert: Alert) -> tuple[str, list[dict[str, Any]]]:
     event = alert.event
     job = clean(alert.job_name or alert.job_id, 60)
     text = clean(event.text, TEXT_CHARS)
-    did, must = (words.replace("{job}", job) for words in _WORDS.get(event.kind, _OTHER))
+    did, must = (words.replace("{job}", job) for words in _words(event))
     kind = clean(event.kind.replace("_", " "), 40)
     title = f"{_MARKS[event.severity]} {job or 'spotd'}: {kind}"
     when = datetime.fromtimestamp(alert.at_us / S, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -180,10 +184,16 @@ def _advice(ordered: Iterable[Alert]) -> str:
     """Return each advice once, for the first job that needs it."""
     commands: dict[str, str] = {}
     for alert in ordered:
-        must = _WORDS.get(alert.event.kind, _OTHER)[1]
+        must = _words(alert.event)[1]
         if must != _NOTHING:
             commands.setdefault(must, must.replace("{job}", clean(alert.job_name, 60)))
     return "\n".join(list(commands.values())[:3]) or _NOTHING
+
+
+def _words(event: Event) -> tuple[str, str]:
+    """Return what spotd did, and what the reader must do."""
+    kept_nothing = event.kind == "succeeded" and event.data.get("kept") is False
+    return _WORDS.get("succeeded, nothing kept" if kept_nothing else event.kind, _OTHER)
 
 
 def _counted(alerts: Iterable[Alert]) -> str:

@@ -18,6 +18,7 @@ from spotd.cli.render import (
     Output,
     emit,
     output_option,
+    phase_cell,
     print_message,
     print_pairs,
     print_table,
@@ -92,7 +93,7 @@ def _job_row(job: dict[str, Any]) -> list[Cell | str]:
     saved = job["last_checkpoint"]
     return [
         job["name"],
-        Cell(job["phase"], PHASE_STYLES.get(job["phase"], "")),
+        phase_cell(job),
         str(job["step"]),
         places(job["where"]),
         str(job["generation"]),
@@ -129,7 +130,7 @@ def _print_job(job: dict[str, Any]) -> None:
     print_pairs(
         [
             ("job", f"{job['name']} ({job['id']})"),
-            ("phase", Cell(job["phase"], PHASE_STYLES.get(job["phase"], ""))),
+            ("phase", phase_cell(job)),
             ("why", job["outcome_text"]),
             ("step", str(job["step"])),
             ("where", places(job["where"])),

@@ -66,6 +66,13 @@ PHASE_STYLES = {
 }
 
 
+def phase_cell(job: dict[str, Any]) -> Cell:
+    """Return a job's phase as a cell; a success that kept nothing is not green."""
+    if job.get("kept_nothing"):
+        return Cell(f"{job['phase']}, nothing kept", "yellow")
+    return Cell(job["phase"], PHASE_STYLES.get(job["phase"], ""))
+
+
 def emit(data: dict[str, Any], output: Output, table: Callable[[], None], names: str) -> None:
     """Print `data` as JSON, or the field `names` of each item on a line, or by calling `table`."""
     if output is Output.JSON:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,6 +18,7 @@ _SIGNS = {
     "running": ("good", "●"),
     "passed": ("good", "✓"),
     "succeeded": ("good", "✓"),
+    "succeeded, nothing kept": ("warn", "!"),
     "draining": ("warn", "⇣"),
     "recovering": ("warn", "↻"),
     "waiting": ("warn", "…"),
@@ -83,6 +84,11 @@ class Column:
 def command(text: str) -> Html:
     button = el("button", "Copy", type="button", cls="copy", hidden=True, aria_label=f"Copy {text}")
     return el("span", el("code", text), button, cls="command")
+
+
+def phase_sign(job: Mapping[str, Any]) -> Html:
+    """Return a job's phase with its sign; a success that kept nothing has a warning's."""
+    return sign(f"{job['phase']}, nothing kept" if job.get("kept_nothing") else job["phase"])
 
 
 def sign(word: str) -> Html:

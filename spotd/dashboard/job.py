@@ -10,7 +10,7 @@ from spotd.api_routes import routes
 from spotd.base.text import money, places
 from spotd.dashboard import explain, job_account, timeline
 from spotd.dashboard.api_cache import SELDOM_S, SOON_S, ApiCache, PageData, Query
-from spotd.dashboard.components import PageContext, card, pairs, sign, tile
+from spotd.dashboard.components import PageContext, card, pairs, phase_sign, sign, tile
 from spotd.dashboard.events import listed
 from spotd.dashboard.html import Html, el, join, lines
 
@@ -69,7 +69,7 @@ def _head(context: PageContext, job: Data, cost: Data | None, report: Data | Non
     )
     deadline = ("deadline ", context.age(job["deadline"])) if job["deadline"] else None
     tiles = [
-        tile("Phase", sign(job["phase"]), places(job["where"]) if job["where"] else "no machine"),
+        tile("Phase", phase_sign(job), places(job["where"]) if job["where"] else "no machine"),
         tile("Step", f"{job['step']:,}", f"of {steps:,}" if steps else "its total is not known"),
         tile("Recoveries", job["recoveries"], f"generation {job['generation']}"),
         tile("Steps lost", f"{job['steps_lost']:,}", "trained again"),

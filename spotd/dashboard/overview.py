@@ -11,7 +11,17 @@ from spotd.api_routes import routes
 from spotd.base.text import money, places
 from spotd.dashboard import fleet, spending
 from spotd.dashboard.api_cache import SOON_S, ApiCache, PageData, Query
-from spotd.dashboard.components import Column, PageContext, bar, card, count, sign, table, tile
+from spotd.dashboard.components import (
+    Column,
+    PageContext,
+    bar,
+    card,
+    count,
+    phase_sign,
+    sign,
+    table,
+    tile,
+)
 from spotd.dashboard.html import Child, Html, el, join
 from spotd.domain.phase import FINISHED
 
@@ -246,7 +256,7 @@ def _job_row(context: PageContext, job: Data, shown: Data, costs: Data) -> list[
     report, outlook = costs["report"], costs["outlook"]
     return [
         context.job(job["id"], job["name"]),
-        sign(job["phase"]),
+        phase_sign(job),
         _step(job, outlook),
         _where(job, costs["why"]),
         job["generation"],
@@ -288,7 +298,7 @@ def _ended(context: PageContext, ended: Data | None) -> Html:
     rows: list[list[Child]] = [
         [
             context.job(job["id"], job["name"]),
-            sign(job["outcome"]),
+            phase_sign(job),
             context.age(job["finished_at"]),
             f"{job['step']:,}",
             job["recoveries"],

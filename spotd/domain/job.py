@@ -149,6 +149,12 @@ class Job:
     head: HeadSnapshot | None = None
     first_step_at_us: int = 0
 
+    @property
+    def kept_nothing(self) -> bool:
+        """Whether it succeeded, and no checkpoint of it is in the store."""
+        succeeded = self.outcome is Outcome.SUCCEEDED and not self.spec.bake
+        return succeeded and self.head is not None and self.head.step == 0
+
 
 @dataclass(frozen=True)
 class Attempt:

@@ -89,6 +89,7 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
         "desired": job.desired.value,
         "outcome": job.outcome.value if job.outcome else None,
         "outcome_text": job.outcome_text or job.stop_text,
+        "kept_nothing": job.kept_nothing,
         "step": max([head_step, *steps]),
         "generation": job.generation,
         "recoveries": recoveries(nodes),

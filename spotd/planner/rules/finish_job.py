@@ -16,6 +16,7 @@ from spotd.planner.offers.preemptions import interruptions
 from spotd.planner.rules.apply_observations import charge
 from spotd.planner.rules.checkpoint_rollback import may_step_back, resumed_in_vain
 from spotd.planner.rules.job_dependency import begins_us
+from spotd.wire import EXIT_FINISHED
 
 
 def finish(d: PlanBuilder) -> None:
@@ -24,12 +25,24 @@ def finish(d: PlanBuilder) -> None:
     head = d.job.head
     if d.ended or head is None or not head.final:
         return
-    d.set_job(
-        outcome=Outcome.SUCCEEDED,
-        outcome_text=f"finished at step {head.step}",
-        finished_at_us=d.now_us,
+    text = f"finished at step {head.step}" if head.step else _nothing_kept(d)
+    d.set_job(outcome=Outcome.SUCCEEDED, outcome_text=text, finished_at_us=d.now_us)
+    if d.job.kept_nothing:
+        severity, text = Severity.WARNING, f"{d.job.name} finished: {text}"
+        d.event("succeeded", text, severity=severity, alert=True, step=0, kept=False)
+    else:
+        d.event("succeeded", f"{d.job.name} {text}", alert=True, step=head.step)
+
+
+def _nothing_kept(d: PlanBuilder) -> str:
+    """Return what is lost with the machine of a job that saved nothing, and how to keep it."""
+    exits = (n.training for n in d.nodes if n.rank == 0 and n.training.exit_code == EXIT_FINISHED)
+    left = next((one.exit_tail for one in exits if one.exit_tail), "")
+    wrote = f": the program left {left}" if left else ""
+    return (
+        f"nothing kept{wrote}; to keep a folder of it, write "
+        "spotd: {checkpoint: {mode: directory, path: FOLDER}} into the job file"
     )
-    d.event("succeeded", f"{d.job.name} finished at step {head.step}", alert=True, step=head.step)
 
 
 def obey_limits(d: PlanBuilder) -> None:

@@ -55,6 +55,12 @@ def test_what_is_to_be_done_names_the_job() -> None:
     assert "spotctl logs llama" in sections(alert(kind="failed"))[-1]
 
 
+def test_a_success_that_kept_nothing_asks_for_more_than_nothing() -> None:
+    lost = alert("gpt finished: nothing kept", kind="succeeded", data={"kept": False})
+    assert "name their folder in the job file" in sections(lost)[-1]
+    assert sections(alert(kind="succeeded"))[-1] == "*What you must do*\nNothing."
+
+
 def test_a_kind_without_words_of_its_own() -> None:
     assert "spotctl events llama" in sections(alert(kind="brand_new"))[-1]
 

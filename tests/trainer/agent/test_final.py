@@ -22,3 +22,19 @@ def test_a_code_after_the_final_manifest_is_a_warning(node: Node) -> None:
     assert exited["code"] == wire.EXIT_FINISHED
     assert exited["ranks"]["0"] == 4
     assert "ended with code 4 after that" in node.wait_for(wire.WARNING).data["text"]
+
+
+def test_what_a_program_leaves_that_nobody_saved_is_named(node: Node) -> None:
+    node.run()
+    node.start(run="mkdir out && echo weights > out/model.pt", engine="none")
+    exited = node.wait_for(wire.EXITED).data
+    assert (exited["code"], exited["tail"]) == (wire.EXIT_FINISHED, "out/model.pt (8 B)")
+
+
+def test_nothing_is_named_of_a_folder_that_is_saved(node: Node) -> None:
+    node.run()
+    node.start(run="echo weights > out/model.pt", directory="out")
+    exited = node.wait_for(wire.EXITED).data
+    assert exited["code"] == wire.EXIT_FINISHED
+    assert "model.pt" not in exited["tail"]
+    assert node.entries(wire.CHECKPOINT)[-1].data["bytes"] == 8

@@ -7,6 +7,7 @@ final manifest or release) -> exited. A restarted agent can continue at every st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from spotd import wire
@@ -21,6 +22,7 @@ from trainer.agent.run.container import Stage
 from trainer.agent.run.exit_code import final_checkpoint, interpret_exit
 from trainer.agent.run.head_authority import Authority, EndedError, authority_of
 from trainer.agent.run.journal_replay import JournalReplay
+from trainer.agent.run.left_files import describe_left_files
 from trainer.agent.run.prepare import start_preparing
 from trainer.agent.run.saver import Saver
 from trainer.fence import FencedError
@@ -315,7 +317,19 @@ class Training:
             self._context.journal.append(wire.RELEASED, {"step": step, "manifest": manifest})
         if self.phase is Phase.SETTLING:
             script_exit = self._run_exit or ScriptExit(0, "", 0.0)
+            if final and not size:
+                script_exit = replace(script_exit, tail=self._left_files())
             self._exited(wire.EXIT_FINISHED if final else wire.EXIT_RELEASED, script_exit)
+
+    def _left_files(self) -> str:
+        """Return what the script wrote on this machine, of which the store has nothing."""
+        paths = self._context.paths
+        try:
+            # Written when the script was started.
+            since_ns = (paths.memory / "run.sh").stat().st_mtime_ns
+        except OSError:
+            return ""
+        return describe_left_files(paths.workdir, since_ns=since_ns)
 
     def on_fenced(self, error: FencedError) -> None:
         """End everything, because a newer generation owns HEAD."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spotd.domain.events import Severity
 from spotd.domain.job import Attempt, Desired
 from spotd.domain.node import Node
 from spotd.domain.plan import Plan
@@ -18,6 +19,7 @@ from spotd.planner.core.plan_builder import PlanBuilder
 from spotd.planner.rules.apply_observations import settle_exits
 from spotd.planner.rules.finish_job import clean_up, obey_limits, stop_wanted
 from spotd.planner.rules.replace_node import drain_noticed, keep_gang
+from spotd.wire import EXIT_FINISHED
 from tests.spotd.planner.build import (
     JOB,
     NOW,
@@ -216,3 +218,22 @@ def test_a_program_that_may_have_finished_on_a_lost_machine_is_read_first() -> N
     assert after.job.stop_text == ""
     read, _ = capped(0, done, causes=("first",), head=head(read_at_us=EXITED + S))
     assert read.job.stop_text != ""
+
+
+def test_a_success_that_kept_nothing_is_a_warning_and_says_how_to_keep_it() -> None:
+    left = "model.pt (1.2 GB) and 3 more files"
+    ended = node(R, exit_code=EXIT_FINISHED, exited_at_us=EXITED, exit_tail=left)
+    empty = head(step=0, final=True, read_at_us=NOW)
+    after, plan = settle(view(ended, job={"head": empty}))
+    assert after.job.kept_nothing
+    assert after.job.outcome_text.startswith(f"nothing kept: the program left {left}; ")
+    assert "checkpoint: {mode: directory, path: FOLDER}" in after.job.outcome_text
+    [event] = [event for event in plan.events if event.kind == "succeeded"]
+    assert (event.severity, event.alert, event.data["kept"]) == (Severity.WARNING, True, False)
+
+
+def test_a_success_with_a_checkpoint_is_none_that_kept_nothing() -> None:
+    after, plan = settle(view(node(R, **DONE), job={"head": head(final=True, read_at_us=NOW)}))
+    assert not after.job.kept_nothing
+    [event] = [event for event in plan.events if event.kind == "succeeded"]
+    assert event.severity is Severity.INFO
