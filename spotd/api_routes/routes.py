@@ -105,6 +105,7 @@ SUBMIT_JOB = Operation(
         "request_id": {**_TEXT, "description": "The same again is the same job"},
         "override_budget": _OVERRIDE,
         "late": {"type": "boolean", "description": "Though its deadline cannot be promised"},
+        "no_checkpoints": {"type": "boolean", "description": "A preemption may cost all its work"},
         "after": {**_TEXT, "description": "The job that is to succeed before, by name or id"},
         "continue": {
             **_TEXT,

@@ -42,6 +42,9 @@ def run(
     ),
     override: bool = OVERRIDE,
     late: bool = typer.Option(False, "--late", help="Submit even if the deadline is at risk."),
+    no_checkpoints: bool = typer.Option(
+        False, "--no-checkpoints", help="Accept that a preemption loses all work of the job."
+    ),
     output: Output = output_option(),
 ) -> None:
     """Submit a job file and follow it until it trains.
@@ -74,6 +77,7 @@ def run(
         "request_id": request_id or random.token_hex(16),
         "override_budget": override,
         "late": late,
+        "no_checkpoints": no_checkpoints,
     }
     with connect(ctx) as client:
         jobs = _submit_all(client=client, parsed=parsed, common=common, continue_job=continue_job)

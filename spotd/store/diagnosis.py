@@ -45,7 +45,8 @@ def warning(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     kind = read_text(data, "verdict", "")
     about = data.get("about", {})
     if kind not in ADVICE or kind == STEPPED_BACK:
-        node.say(Event("node_warning", text, severity=Severity.WARNING), at_us)
+        alert = "alert" in data and read_flag(data, "alert")
+        node.say(Event("node_warning", text, severity=Severity.WARNING, alert=alert), at_us)
         return
     if not isinstance(about, dict):
         raise WireError(f"field 'about' is {shown(about)}")

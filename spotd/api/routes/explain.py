@@ -19,6 +19,7 @@ from spotd.api.views.prefetch import prefetch_data, prefetch_warnings
 from spotd.api.views.resources import iso, offer_data, usd
 from spotd.api.views.spot_value import with_spot_value
 from spotd.api.views.store_capacity import check_capacity, mount_warnings
+from spotd.api.views.unsaved_work import unsaved_work_warnings
 from spotd.domain.job import Desired, JobSpec
 from spotd.domain.market import Market
 from spotd.domain.plan import Plan
@@ -142,6 +143,7 @@ def planned(call: ApiRequest) -> tuple[JobSpec, Market, dict[str, Any]]:
     comparison = compared(of_spec(spec, now_us), market, now_us)
     ranked = comparison.rows
     warnings += mount_warnings(spec, market, [row.offer for row in ranked])
+    warnings += unsaved_work_warnings(call, spec, ranked)
     view, store = of_spec(spec, now_us), call.context.store
     warnings += prefetch_warnings(view, market, now_us, store)
     limit = call.number("limit", 20, 1, 1000)

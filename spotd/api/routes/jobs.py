@@ -26,6 +26,7 @@ from spotd.api.views.prefetch import prefetch_warnings
 from spotd.api.views.recoveries import hand_overs, resumed_from, saves
 from spotd.api.views.resources import JobFacts, iso, job_data, job_detail, node_data
 from spotd.api.views.store_capacity import check_capacity, mount_warnings
+from spotd.api.views.unsaved_work import unsaved_work_warnings
 from spotd.domain.events import Event
 from spotd.domain.job import Desired, HeadSnapshot, Job, JobSpec
 from spotd.domain.states import Outcome
@@ -330,7 +331,9 @@ def _warnings(call: ApiRequest, spec: JobSpec) -> list[str]:
     mounts = mount_warnings(spec, market, [row.offer for row in ranked])
     now_us = call.now_us
     prefetches = prefetch_warnings(of_spec(spec, now_us), market, now_us, call.context.store)
-    return [*egress_warnings(checkpoint, remote_offers, cloud), *mounts, *prefetches]
+    accepted = call.body.get("no_checkpoints") is True
+    unsaved = [] if accepted else unsaved_work_warnings(call, spec, ranked)
+    return [*egress_warnings(checkpoint, remote_offers, cloud), *mounts, *prefetches, *unsaved]
 
 
 def _packages(call: ApiRequest, parsed: ParsedJobFile) -> tuple[Mount, ...]:

@@ -172,6 +172,14 @@ def test_what_a_checkpoint_uploaded_is_told_from_what_it_shares(store: Store) ->
     assert [row.near_bytes for row in rows] == [0, 0, 0, 3]
 
 
+def test_a_warning_alerts_if_it_says_so(store: Store) -> None:
+    placed(store)
+    loud = ("warning", {"text": "files are not saved", "alert": True})
+    store.journal.record([said(("warning", {"text": "odd"}), loud)])
+    rows = [row.event for row in store.events.rows("j1") if row.event.kind == "node_warning"]
+    assert [event.alert for event in rows] == [False, True]
+
+
 def test_entries_count_once_however_often_they_arrive(store: Store) -> None:
     placed(store)
     batch = said(("hello", {}), _progress(1), _progress(2), _checkpoint(2))

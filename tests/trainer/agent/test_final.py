@@ -38,3 +38,16 @@ def test_nothing_is_named_of_a_folder_that_is_saved(node: Node) -> None:
     assert exited["code"] == wire.EXIT_FINISHED
     assert "model.pt" not in exited["tail"]
     assert node.entries(wire.CHECKPOINT)[-1].data["bytes"] == 8
+
+
+def test_files_that_nobody_saves_are_reported_while_it_runs(node: Node) -> None:
+    node.environ["SPOTD_LEFT_FILES_S"] = "0.2"
+    node.run()
+    wait = "until [ -e go ]; do sleep 0.02; done"
+    node.start(run=f"echo weights > model.pt; {wait}", engine="none")
+    warning = node.wait_for(wire.WARNING).data
+    assert "model.pt (8 B)" in warning["text"]
+    assert warning["alert"] is True
+    (node.paths.workdir / "go").touch()
+    node.wait_for(wire.EXITED)
+    assert len(node.entries(wire.WARNING)) == 1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+AFTER_S = 600.0  # of writing files that nothing saves, before it is reported
 MOST_FILES = 50_000  # looked at
 NAMED = 3
 NONE = "no new files below its workdir"
@@ -49,3 +51,39 @@ def _size(size: int) -> str:
         if size >= factor:
             return f"{size / factor:.3g} {unit}"
     return f"{size} B"
+
+
+class LeftFilesWatch:
+    """Reports once that a program has been writing files for a while that nothing saves.
+
+    `poll` is called in the agent's loop. The files are searched in a thread, which passes the text
+    to `report`.
+    """
+
+    def __init__(
+        self,
+        workdir: Path,
+        *,
+        report: Callable[[str], None],
+        monotonic: Callable[[], float],
+        after_s: float = AFTER_S,
+    ) -> None:
+        self._workdir, self._report, self._monotonic = workdir, report, monotonic
+        self._after_s = after_s
+        self._look_at_s: float | None = None
+        self._found = False
+
+    def poll(self, since_ns: int) -> None:
+        """Search for files that changed after `since_ns`, every `after_s` seconds."""
+        now_s = self._monotonic()
+        if self._look_at_s is None:
+            self._look_at_s = now_s + self._after_s
+        elif now_s >= self._look_at_s and not self._found:
+            self._look_at_s = now_s + self._after_s
+            threading.Thread(target=self._look, args=(since_ns,), daemon=True).start()
+
+    def _look(self, since_ns: int) -> None:
+        text = describe_left_files(self._workdir, since_ns=since_ns)
+        if text != NONE and not self._found:
+            self._found = True
+            self._report(text)

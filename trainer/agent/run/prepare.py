@@ -23,7 +23,7 @@ from trainer.directory.units import newest_unit
 # Variables that configure the agent itself and must not reach the job.
 _AGENT_VARIABLES = frozenset(
     {"SPOTD_METADATA_BASE", "SPOTD_LOG_LIMIT_BYTES", "SPOTD_HANG_S", "SPOTD_KMSG"}
-    | {"SPOTD_PREPARED_S", "SPOTD_CACHE_QUIET_S"}
+    | {"SPOTD_PREPARED_S", "SPOTD_CACHE_QUIET_S", "SPOTD_LEFT_FILES_S"}
 )
 _FIRST_PORT, _PORTS = 20_000, 10_000
 

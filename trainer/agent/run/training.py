@@ -6,6 +6,7 @@ final manifest or release) -> exited. A restarted agent can continue at every st
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,13 +23,14 @@ from trainer.agent.run.container import Stage
 from trainer.agent.run.exit_code import final_checkpoint, interpret_exit
 from trainer.agent.run.head_authority import Authority, EndedError, authority_of
 from trainer.agent.run.journal_replay import JournalReplay
-from trainer.agent.run.left_files import describe_left_files
+from trainer.agent.run.left_files import AFTER_S, LeftFilesWatch, describe_left_files
 from trainer.agent.run.prepare import start_preparing
 from trainer.agent.run.saver import Saver
 from trainer.fence import FencedError
 
 Report = Callable[[str, Mapping[str, Any]], None]
 _CRASHED = 1
+_LEFT_FILES = f"{wire.WARNING}:left files"  # mark of the one warning of them
 _MAX_STARTS = 3  # attempts to start a script whose supervisor dies before it does
 
 
@@ -59,6 +61,12 @@ class Training:
         self.workers = self._run.workers
         self._authority: Authority | None = None
         self._worker_codes: dict[int, int] = {}
+        self._left_files_watch = LeftFilesWatch(
+            context.paths.workdir,
+            report=self._report_left_files,
+            monotonic=context.monotonic,
+            after_s=float(context.environ.get("SPOTD_LEFT_FILES_S") or AFTER_S),
+        )
         self._run_exit: ScriptExit | None = None
         self.final = wire.CHECKPOINT + ":final" in reported  # the job's success is in HEAD
         self.claimed = wire.CLAIMED in reported
@@ -229,6 +237,8 @@ class Training:
         state, pids = self._run.state, self._run.pids
         if pids is not None:
             self._append_once(wire.STARTED, wire.STARTED, {"pids": [pids.program.pid]})
+            if self._authority is not None and not self._start.directory:
+                self._left_files_watch.poll(self._started_ns())
         if state is ScriptState.ABSENT:
             self._start_run()
         elif state is ScriptState.ENDED:
@@ -323,13 +333,25 @@ class Training:
 
     def _left_files(self) -> str:
         """Return what the script wrote on this machine, of which the store has nothing."""
-        paths = self._context.paths
+        since_ns = self._started_ns()
+        return describe_left_files(self._context.paths.workdir, since_ns=since_ns)
+
+    def _started_ns(self) -> int:
+        """Return when the script was started, by the file that was written for it."""
         try:
-            # Written when the script was started.
-            since_ns = (paths.memory / "run.sh").stat().st_mtime_ns
+            return (self._context.paths.memory / "run.sh").stat().st_mtime_ns
         except OSError:
-            return ""
-        return describe_left_files(paths.workdir, since_ns=since_ns)
+            return time.time_ns()
+
+    def _report_left_files(self, text: str) -> None:
+        """Alert that the script writes files that nothing saves."""
+        text = (
+            f"the program has been writing files that spotd does not save: {text}. They are lost "
+            "with the machine; to save a folder, write spotd: {checkpoint: {mode: directory, "
+            "path: FOLDER}} into the job file"
+        )
+        data = {"text": text, "alert": True}
+        self._context.post(lambda: self._append_once(_LEFT_FILES, wire.WARNING, data))
 
     def on_fenced(self, error: FencedError) -> None:
         """End everything, because a newer generation owns HEAD."""

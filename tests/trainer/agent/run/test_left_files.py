@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import queue
 from pathlib import Path
 
-from trainer.agent.run.left_files import NONE, describe_left_files
+from tests.fixtures.waiting import LIMIT_S
+from trainer.agent.run.left_files import AFTER_S, NONE, LeftFilesWatch, describe_left_files
 
 
 def write(path: Path, size: int, *, at_s: float) -> None:
@@ -34,3 +36,20 @@ def test_what_is_hidden_or_a_link_is_none(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / ".hidden")
     assert describe_left_files(tmp_path, since_ns=0) == NONE
     assert describe_left_files(tmp_path / "nowhere", since_ns=0) == NONE
+
+
+def test_they_are_reported_once_after_a_while(tmp_path: Path) -> None:
+    now_s = [0.0]
+    reports: queue.SimpleQueue[str] = queue.SimpleQueue()
+    watch = LeftFilesWatch(tmp_path, report=reports.put, monotonic=lambda: now_s[0])
+    watch.poll(0)
+    write(tmp_path / "model.pt", 5, at_s=300)
+    now_s[0] = AFTER_S - 1
+    watch.poll(0)
+    assert reports.empty()
+    now_s[0] = AFTER_S
+    watch.poll(0)
+    assert reports.get(timeout=LIMIT_S) == "model.pt (5 B)"
+    now_s[0] = 3 * AFTER_S
+    watch.poll(0)
+    assert reports.empty()
