@@ -11,7 +11,7 @@ from spotd.base.text import clean, place
 from spotd.cli.render import print_message
 
 _MAX_LINE = 64 << 10
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
+_LINE_END = re.compile(rb"\r\n|\r|\n")
 # Colours and other text attributes are harmless; all other escape sequences are removed.
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -34,7 +34,7 @@ class Streams:
         self._nodes = nodes
         self._show_rank = show_rank
         self._safe = safe
-        self._partial: dict[tuple[int, int, str], bytes] = {}
+        self._partial: dict[tuple[int, int, str], bytearray] = {}
         self._generation = 0
         self._tail: deque[tuple[dict[str, Any], bytes]] | None = None
 
@@ -45,16 +45,18 @@ class Streams:
     def feed(self, chunk: dict[str, Any]) -> None:
         """Print the complete lines of one chunk of the API."""
         key = (chunk["generation"], chunk["rank"], chunk["stream"])
-        data = self._partial.pop(key, b"") + chunk["text"].encode("latin-1")
-        end = 0
-        for match in _LINE.finditer(data):
+        partial = self._partial.pop(key, bytearray())
+        data, end = chunk["text"].encode("latin-1"), 0
+        # Only what is new is searched: a line may be very long, and come in very small pieces.
+        for match in _LINE_END.finditer(data):
+            self._line(chunk, bytes(partial) + data[end : match.end()])
+            partial.clear()
             end = match.end()
-            self._line(chunk, match[0])
-        rest = data[end:]
-        if len(rest) > _MAX_LINE:
-            self._line(chunk, rest)
-        elif rest:
-            self._partial[key] = rest
+        partial += data[end:]
+        if len(partial) > _MAX_LINE:
+            self._line(chunk, bytes(partial))
+        elif partial:
+            self._partial[key] = partial
 
     def caught_up(self) -> None:
         """Print the lines that `tail` held back, and flush."""
@@ -65,8 +67,9 @@ class Streams:
 
     def close(self) -> None:
         """Print the lines that have no line end."""
-        for (generation, rank, name), rest in self._partial.items():
-            self._line({"generation": generation, "rank": rank, "stream": name}, rest)
+        for (generation, rank, name), partial in self._partial.items():
+            chunk = {"generation": generation, "rank": rank, "stream": name}
+            self._line(chunk, bytes(partial))
         self._partial.clear()
         sys.stdout.flush()
 

@@ -67,10 +67,8 @@ def run(
     """
     fallback_name = name or ("stdin" if str(file) == "-" else file.stem)
     parsed = _load_jobs(file=file, fallback_name=fallback_name, env=env, secret=secret)
-    if len(parsed) > 1 and (name or continue_job):
-        message = "--name and --continue apply to one job, and the file has several"
-        fix = "name the jobs in the file; continue each with a file of its own"
-        raise UserError(message, fix, ExitCode.USAGE)
+    if name or continue_job:
+        _require_one_job(parsed)
     common = {
         "name": name,
         "env": env_values(env),
@@ -91,6 +89,14 @@ def run(
     emit(data, output, lambda: print_message(phases), "name")
     if not detach:
         raise typer.Exit(exit_code_for(jobs[0]["phase"]))
+
+
+def _require_one_job(parsed: list[ParsedJobFile]) -> None:
+    """Raise UserError if the file has several jobs."""
+    if len(parsed) > 1:
+        message = "--name and --continue apply to one job, and the file has several"
+        fix = "name the jobs in the file; continue each with a file of its own"
+        raise UserError(message, fix, ExitCode.USAGE)
 
 
 def _load_jobs(

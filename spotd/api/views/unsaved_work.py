@@ -1,4 +1,4 @@
-"""What a preemption costs a job that saves no checkpoints."""
+"""The warning of what a preemption costs a job that saves no checkpoints."""
 
 from __future__ import annotations
 
