@@ -73,9 +73,8 @@ def test_two_accounts_are_bad_input() -> None:
     def refuse(cloud: str) -> None:
         raise UserError(f"two of {cloud}", "one of them", ExitCode.USAGE)
 
-    call: Any = SimpleNamespace(
-        path={"cloud": "gcp"}, query={}, context=SimpleNamespace(policy_facts=refuse)
-    )
+    context = SimpleNamespace(clouds=SimpleNamespace(policy_facts=refuse))
+    call: Any = SimpleNamespace(path={"cloud": "gcp"}, query={}, context=context)
     with pytest.raises(ApiError, match="two of gcp") as caught:
         read_policy(call)
     assert (caught.value.status, caught.value.try_) == (400, "one of them")
