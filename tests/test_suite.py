@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.processes import carrying
+from tests.fixtures.waiting import LIMIT_S
 from tests.suite import ROOT, need_root
 
 LEAVES = """
@@ -31,7 +32,7 @@ def test_what_a_test_leaves_running_is_named_and_ended(
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=LIMIT_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "was left running: sleep 1000" in done.stdout

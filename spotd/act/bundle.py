@@ -41,6 +41,7 @@ SOURCES = (
     "trainer/hook/spotd_hook",
     "trainer/mounts",
     "trainer/node.py",
+    "trainer/outputs",
     "trainer/saver",
 )
 _MAIN = "from trainer.node import main\n\nraise SystemExit(main())\n"

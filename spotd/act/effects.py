@@ -375,6 +375,8 @@ def _secrets(effect: Effect, world: EffectContext) -> Mapping[str, str]:
 def _tell(name: str, effect: Effect, world: EffectContext) -> Record:
     node = effect.node
     data = {"reason": node.departure.leave_text, "deadline_s": effect.job.spec.stop_grace_s}
+    if effect.kind is EffectKind.DRAIN:
+        data["outputs_s"] = wire.OUTPUTS_LIMIT_S
     if effect.kind is EffectKind.SAVE:
         data["final"] = (
             node.training.exit_code == wire.EXIT_FINISHED

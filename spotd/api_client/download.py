@@ -12,6 +12,7 @@ from typing import IO, Any, Protocol, cast
 from spotd.act.checkpoints import DamagedError, ShardCheck, parse_manifest
 from spotd.api_client.client import Client
 from spotd.api_routes import routes
+from spotd.api_routes.operation import Endpoint
 from spotd.base.errors import UnreachableError, UserError
 from spotd.wire import HeadRef, Manifest, Shard, shards_of_unit
 
@@ -91,7 +92,7 @@ class CheckpointDownload(io.RawIOBase):
         names = ("generation", "step", "manifest", "digest")
         ref = HeadRef(*(self._header[name] for name in names))
         if self._first and ref.digest != self._expected:
-            raise DamagedError(f"step {ref.step} was saved again in the meantime: run it again")
+            raise DamagedError("it was saved again in the meantime: run it again")
         data, rest = self._buffer[:manifest_bytes], self._buffer[manifest_bytes:]
         self._manifest, self._buffer = parse_manifest(data, ref), b""
         self._shards = shards_of_unit(self._manifest, self._unit)
@@ -145,8 +146,28 @@ def fetch_checkpoint(
     Raises UserError when the download is cut off, DamagedError, and the errors of `sink`.
     """
     download = CheckpointDownload(sink, first, expected, unit)
-    query = {"name": which, "first": first, "unit": unit}
-    endpoint = routes.PULL_CHECKPOINT(job=job_id)
+    query: dict[str, object] = {"name": which, "first": first, "unit": unit}
+    _fetch(client, routes.PULL_CHECKPOINT(job=job_id), download, query=query)
+
+
+def fetch_outputs(
+    sink: Sink, client: Client, job_id: str, *, first: int = 0, expected: str = ""
+) -> None:
+    """Download the files that a job left, from shard `first` of their manifest on.
+
+    Raises UserError when the download is cut off, DamagedError, and the errors of `sink`.
+    """
+    download = CheckpointDownload(sink, first, expected)
+    _fetch(client, routes.PULL_OUTPUTS(job=job_id), download, query={"first": first})
+
+
+def _fetch(
+    client: Client,
+    endpoint: Endpoint,
+    download: CheckpointDownload,
+    *,
+    query: dict[str, object],
+) -> None:
     try:
         client.fetch(endpoint, cast("IO[bytes]", download), query=query)
     except UnreachableError:

@@ -244,6 +244,7 @@ IMPORT_RESULTS = Operation(
     },
 )
 LIST_CHECKPOINTS = Operation("GET", "/v1/jobs/{job}/checkpoints", of_job)
+LIST_OUTPUTS = Operation("GET", "/v1/jobs/{job}/outputs", of_job)
 VERIFY_CHECKPOINT = Operation(
     "POST", "/v1/jobs/{job}/checkpoints/verify", of_job, body={"name": _TEXT, "shard": _NUMBER}
 )
@@ -313,6 +314,12 @@ PULL_CHECKPOINT = Operation(
         "first": {**_NUMBER, "description": "The first shard that is wanted"},
         "unit": {**_TEXT, "description": "Only this checkpoint of a program's folder"},
     },
+)
+PULL_OUTPUTS = Operation(
+    "GET",
+    "/v1/jobs/{job}/outputs/data",
+    of_job,
+    query={"first": {**_NUMBER, "description": "The first shard that is wanted"}},
 )
 HAS_PACKAGE = Operation("HEAD", "/v1/packages/{digest}", of_digest)
 GET_PACKAGE = Operation("GET", "/v1/packages/{digest}", of_digest)

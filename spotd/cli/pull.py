@@ -1,4 +1,4 @@
-"""Download of a checkpoint into a folder.
+"""Download of a checkpoint, or of all files that a job left, into a folder.
 
 A program's own files get their own names. A checkpoint of our engine makes the folder a store with
 this checkpoint alone.
@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +19,7 @@ from providers.stores.base import StoreConfigError, StoreError, check_key
 from providers.stores.local import LocalStore
 from spotd.act.checkpoints import DamagedError, ShardCheck, parse_manifest, verify_shard
 from spotd.api_client.client import Client
-from spotd.api_client.download import damage_error, fetch_checkpoint
+from spotd.api_client.download import damage_error, fetch_checkpoint, fetch_outputs
 from spotd.base.errors import ExitCode, UserError
 from spotd.wire import (
     Head,
@@ -48,7 +49,7 @@ def pull_into(
     or does not match its digests; a second call resumes it.
     """
     root = folder.absolute()
-    try:
+    with _download_errors(folder):
         item, unit = _find(listed, which)
         root.mkdir(parents=True, exist_ok=True)
         if item is not None and item["units"]:
@@ -68,6 +69,45 @@ def pull_into(
                 unit=unit,
             )
             return sink.finish()
+
+
+def pull_outputs_into(
+    *, client: Client, listed: dict[str, Any], folder: Path, on_progress: OnProgress
+) -> dict[str, Any]:
+    """Download the files that a job left into `folder`; `listed` is the daemon's list of them.
+
+    Raises UserError if the download fails or does not match its digests; a second call resumes it.
+    """
+    root = folder.absolute()
+    with _download_errors(folder):
+        root.mkdir(parents=True, exist_ok=True)
+        sink = _FilesSink(root, "", on_progress)
+        first = sink.resume({**listed, "step": 0})
+        with sink:
+            fetch_outputs(
+                sink=sink,
+                client=client,
+                job_id=listed["id"],
+                first=first,
+                expected=listed["digest"],
+            )
+            pulled = sink.finish()
+    return {
+        "apiVersion": pulled["apiVersion"],
+        "kind": "OutputsPulled",
+        "into": str(root),
+        "bytes": pulled["bytes"],
+        "files": len(listed["items"]),
+        "entries": pulled["files"],
+        "problems": listed["problems"],
+    }
+
+
+@contextmanager
+def _download_errors(folder: Path) -> Iterator[None]:
+    """Turn what may fail in a download into `folder` into UserErrors."""
+    try:
+        yield
     except DamagedError as error:
         raise damage_error(error) from None
     except (OSError, StoreError) as error:

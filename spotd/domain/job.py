@@ -89,6 +89,8 @@ class JobSpec:
     bake: str = field(default="", metadata=SPARSE)  # the image to be made once `setup` ran; no run
     caches: tuple[str, ...] = field(default=(), metadata=SPARSE)  # folders, as the job names them
     cache_bytes: int = field(default=0, metadata=SPARSE)  # that are stored of each, at most
+    # Patterns of files that are uploaded at the end; (): none; None: what changed, up to a size.
+    outputs: tuple[str, ...] | None = field(default=None, metadata=SPARSE)
     health: HealthSpec = field(default_factory=HealthSpec)
     alerts: tuple[str, ...] = ("default",)
     project: str = field(default="", metadata=SPARSE)  # that budgets know it by
@@ -148,12 +150,14 @@ class Job:
     notes_seen: int = 0
     head: HeadSnapshot | None = None
     first_step_at_us: int = 0
+    outputs_at_us: int = 0  # when files that it left were last stored; 0: never
 
     @property
     def kept_nothing(self) -> bool:
-        """Whether it succeeded, and no checkpoint of it is in the store."""
+        """Whether it succeeded, and neither checkpoints nor outputs of it are in the store."""
         succeeded = self.outcome is Outcome.SUCCEEDED and not self.spec.bake
-        return succeeded and self.head is not None and self.head.step == 0
+        no_checkpoint = self.head is not None and self.head.step == 0
+        return succeeded and no_checkpoint and not self.outputs_at_us
 
 
 @dataclass(frozen=True)

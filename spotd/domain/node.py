@@ -150,6 +150,7 @@ class StorageStatus:
     disk_full_at_us: int = 0  # its agent reported that it stays full; 0: there is room
     wiped_at_us: int = 0  # its disks, after the program had ended
     wiped_text: str = ""
+    outputs_since_us: int = 0  # its agent has been uploading the program's outputs; 0: it is not
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from spotd.money.units import US_PER_H
 from spotd.store.checkpoint_costs import Window
 from spotd.store.dataset_costs import freight_of
 from spotd.store.interface import Store
+from spotd.store.output_costs import output_costs
 from spotd.store.storage_costs import StorageCost, extras_of
 
 NONE: Mapping[str, DataSet] = {}
@@ -73,8 +74,8 @@ def _record(
     store: Store, job: Job, market: Market, known: Mapping[int, StorageCost], now_us: int
 ) -> None:
     rows = [row for row in store.checkpoints.rows(job.id) if row.bytes]
-    shipments = store.transfers.rows(job.id)
-    if not rows and not shipments:
+    shipments, uploads = store.transfers.rows(job.id), store.outputs.rows(job.id)
+    if not rows and not shipments and not uploads:
         return
     nodes = store.nodes.of_job(job.id)
 
@@ -82,10 +83,14 @@ def _record(
         window = Window(since_us, until_us)
         items, _ = extras_of(job, nodes, rows, market, window, now_us)
         more, _ = freight_of(job, nodes, shipments, market, window, now_us)
-        return sum(item.cost_microusd for item in (*items, *more))
+        outputs, _ = output_costs(job, nodes, uploads, market, window, now_us)
+        return sum(item.cost_microusd for item in (*items, *more, *outputs))
 
     first_us = min(
-        *(row.committed_at_us for row in rows), *(row.began_at_us for row in shipments), now_us
+        *(row.committed_at_us for row in rows),
+        *(row.began_at_us for row in shipments),
+        *(row.stored_at_us for row in uploads),
+        now_us,
     )
     for from_us, to_us in months(first_us, now_us + 1):
         month_us, end_us = month_of(from_us)

@@ -227,6 +227,15 @@ def _parse_cache(value: Any) -> Any:
 _NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 
 
+def _parse_outputs(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Outputs = Annotated[
+    Patterns, BeforeValidator(_parse_outputs, json_schema_input_type=str | list[str])
+]
+
+
 class Health(Block):
     """When slow training triggers a checkpoint."""
 
@@ -251,6 +260,12 @@ class SpotdBlock(Block):
         ]
         | None
     ) = None
+    outputs: Outputs | None = Field(
+        default=None,
+        description="Files to upload when the program ends, like results/ or *.png, below the "
+        "workdir, absolute, or below ~; [] for none; by default all that changed below the "
+        "workdir, up to 10 GB",
+    )
     budget: Budget = Budget()
     model: ModelBlock | None = Field(
         default=None, description="The model, for `plan` and `rightsize`; docs/rightsizing.md"

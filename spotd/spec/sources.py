@@ -1,4 +1,4 @@
-"""Read the sources of a job's data: workdir, file mounts, initial checkpoint and caches."""
+"""Read the places of a job's data: workdir, file mounts, initial checkpoint, caches, outputs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from spotd.wire import Bucket
 
 _JOB = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,62})(?:@([A-Za-z0-9._-]{1,63}))?")
 _FROM: Path = ("spotd", "checkpoint", "from")
+_ROOTS = (("/",), ("~",))
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,37 @@ def read_buckets(
 def read_folders(
     file: JobFile, container: str, datasets: Collection[str] | None, findings: Findings
 ) -> dict[str, Any]:
-    """Return the JobSpec fields of buckets and caches."""
-    buckets = {"buckets": read_buckets(file, datasets, findings)}
-    return {**buckets, **read_caches(file.spotd, container, findings)}
+    """Return the JobSpec fields of buckets, caches and outputs."""
+    return {
+        "buckets": read_buckets(file, datasets, findings),
+        "outputs": read_outputs(file.spotd, container, findings),
+        **read_caches(file.spotd, container, findings),
+    }
+
+
+def read_outputs(block: SpotdBlock, container: str, findings: Findings) -> tuple[str, ...] | None:
+    """Return the patterns of files to upload at the end; None if the job file has none.
+
+    With a `container` image, patterns outside of the workdir are refused, because the agent cannot
+    read those files.
+    """
+    if block.outputs is None:
+        return None
+    for index, pattern in enumerate(block.outputs):
+        key: Path = ("spotd", "outputs", index)
+        parts = PurePosixPath(pattern).parts
+        outside = pattern.startswith(("/", "~"))
+        if "://" in pattern or not pattern.isprintable() or ".." in parts or parts in _ROOTS:
+            message = f"{pattern!r} is not a path on the machine"
+            findings.refuse(key, message, "write a folder or files below the workdir, like results")
+        elif any("**" in part and part != "**" for part in parts):
+            findings.refuse(key, f"{pattern!r} has ** beside other letters", "write a/**/*.bin")
+        elif pattern.startswith("~") and parts[0] != "~":
+            findings.refuse(key, f"{pattern!r} belongs to another user", "write ~/ and the path")
+        elif container and outside:
+            message = f"{pattern!r} is in the container, where the agent cannot see it"
+            findings.refuse(key, message, "write one below the workdir, like results")
+    return tuple(dict.fromkeys(block.outputs))
 
 
 def read_caches(block: SpotdBlock, container: str, findings: Findings) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache, lru_cache
+from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from providers.base import Offer
@@ -80,6 +81,8 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def _typed(kind: Any, data: Any, where: str) -> Any:
     origin = get_origin(kind)
+    if origin is UnionType:
+        return None if data is None else _typed(_without_none(kind), data, where)
     if origin is tuple:
         return tuple(_typed(get_args(kind)[0], item, where) for item in _expect(list, data, where))
     if origin is not None and issubclass(origin, Mapping):
@@ -91,6 +94,12 @@ def _typed(kind: Any, data: Any, where: str) -> Any:
     if issubclass(kind, Enum):
         return _member(kind, data, where)
     return _scalar(kind, data, where)
+
+
+def _without_none(kind: Any) -> Any:
+    """Return X of `X | None`."""
+    (inner,) = (item for item in get_args(kind) if item is not NoneType)
+    return inner
 
 
 def _scalar(kind: Any, data: Any, where: str) -> Any:

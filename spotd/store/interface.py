@@ -33,6 +33,7 @@ from spotd.store.metrics import MetricRepository
 from spotd.store.node_history import NodeHistoryRepository
 from spotd.store.nodes import NodeRepository
 from spotd.store.orphans import OrphanRepository
+from spotd.store.outputs import OutputRepository
 from spotd.store.progress import ProgressRepository
 from spotd.store.secrets import SecretRepository
 from spotd.store.storage_costs import StorageCostRepository
@@ -62,6 +63,7 @@ class Store(Protocol):
     node_history: NodeHistoryRepository
     nodes: NodeRepository
     orphans: OrphanRepository
+    outputs: OutputRepository
     progress: ProgressRepository
     secrets: SecretRepository
     storage_costs: StorageCostRepository

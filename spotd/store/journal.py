@@ -15,7 +15,7 @@ from sqlalchemy import BindParameter, Connection, Row, bindparam, select, update
 
 from spotd.domain.events import Event, Severity
 from spotd.domain.job import HeadSnapshot
-from spotd.store import evaluations, notices, schema, transfers
+from spotd.store import evaluations, notices, outputs, schema, transfers
 from spotd.store.jobs import newer_head
 from spotd.store.journal_entries import APPLY
 from spotd.store.journal_projection import COLUMNS, JobFacts, NodeProjection
@@ -132,6 +132,8 @@ def _write(tx: Transaction, nodes: Sequence[NodeProjection], jobs: Sequence[JobF
             notices.withdraw(tx, node.row.id, notice_id)
         for read in node.read:
             transfers.add_shipment(tx, read)
+        for output in node.outputs:
+            outputs.record(tx, output)
         for measurement in node.evaluations:
             evaluations.record(tx, measurement)
     _write_checkpoints(tx.conn, [row for node in nodes for row in node.checkpoints])
@@ -163,6 +165,8 @@ def job_news(facts: JobFacts) -> dict[str, Any]:
         news["head"] = head
     if facts.first_step_at_us and not facts.job.first_step_at_us:
         news["first_step_at_us"] = facts.first_step_at_us
+    if facts.outputs_at_us > facts.job.outputs_at_us:
+        news["outputs_at_us"] = facts.outputs_at_us
     return news
 
 

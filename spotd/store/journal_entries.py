@@ -14,6 +14,7 @@ from typing import Any
 from providers.base import NoticeKind
 from spotd import wire
 from spotd.base.log import redactor
+from spotd.base.text import size as format_size
 from spotd.domain.evaluation import EvaluationError, read_evaluation
 from spotd.domain.events import Event, Severity
 from spotd.domain.units import S
@@ -34,6 +35,7 @@ from spotd.store.journal_fields import (
 from spotd.store.journal_projection import NodeProjection
 from spotd.store.notice_forecasts import event_of
 from spotd.store.notices import NoticeObservation as HeardNotice
+from spotd.store.outputs import StoredOutput
 from spotd.store.transfers import DataTransfer
 from spotd.wire import JournalEntry, WireError, shown
 
@@ -292,6 +294,47 @@ def _cache(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     node.say(Event("cache", text), at_us)
 
 
+def _outputs(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
+    data, status = entry.data, read_text(entry.data, "status")
+    if status == "begin":
+        node.columns["outputs_since_us"] = at_us
+        total = format_size(read_int(data, "bytes"))
+        node.say(Event("outputs", f"uploading {read_int(data, 'files')} files, {total}"), at_us)
+        return
+    node.columns["outputs_since_us"] = 0
+    text = read_words(data, "text", "")
+    if status == "failed":
+        text = f"the outputs of {node.job.name} are not stored: {text}"
+        node.say(Event("outputs", text, severity=Severity.ERROR, alert=True), at_us)
+        return
+    if status != "stored":
+        raise WireError(f"field 'status' is {shown(status)}")
+    files, size = read_int(data, "files"), read_int(data, "bytes")
+    summary = f"{node.job.name} has stored {files} of its files, {format_size(size)}"
+    summary += f" in {read_float(data, 'seconds', 0.0):.1f} s" if files else ""
+    severity = Severity.WARNING if text else Severity.INFO
+    full = f"{summary}; {text}" if text else summary
+    node.say(Event("outputs", full, severity=severity, alert=bool(text)), at_us)
+    if not files:
+        return
+    node.outputs.append(
+        StoredOutput(
+            job_id=node.job.id,
+            manifest=read_text(data, "manifest"),
+            digest=read_text(data, "digest"),
+            generation=node.row.generation,
+            rank=node.row.rank,
+            node_id=node.row.id,
+            stored_at_us=at_us,
+            files=files,
+            bytes=size,
+            new_bytes=min(read_int(data, "new_bytes"), size),
+            text=text,
+        )
+    )
+    node.facts.outputs_at_us = max(node.facts.outputs_at_us, at_us)
+
+
 def _mount_read(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     target, size = read_text(entry.data, "target"), read_int(entry.data, "bytes")
     url = next((bucket.url for bucket in node.job.spec.buckets if bucket.target == target), "")
@@ -344,6 +387,7 @@ APPLY: dict[str, Callable[[NodeProjection, JournalEntry, int], None]] = {
     wire.EXITED: _exited,
     wire.DISK: _disk,
     wire.CACHE: _cache,
+    wire.OUTPUTS: _outputs,
     wire.MOUNT_READ: _mount_read,
     wire.RESULTS: _results,
     wire.WIPED: _wiped,

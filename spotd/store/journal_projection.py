@@ -10,6 +10,7 @@ from spotd.domain.job import HeadSnapshot, Job
 from spotd.store.evaluations import EvaluationRow
 from spotd.store.journal_fields import MAX_TEXT
 from spotd.store.notices import NoticeObservation as HeardNotice
+from spotd.store.outputs import StoredOutput
 from spotd.store.rows import NodeRow
 from spotd.store.transfers import DataTransfer
 
@@ -32,6 +33,7 @@ COLUMNS = (
     "disk_full_at_us",
     "wiped_at_us",
     "wiped_text",
+    "outputs_since_us",
 )
 
 
@@ -42,6 +44,7 @@ class JobFacts:
     job: Job
     heads: list[HeadSnapshot] = field(default_factory=list)
     first_step_at_us: int = 0
+    outputs_at_us: int = 0
 
 
 class NodeProjection:
@@ -56,6 +59,7 @@ class NodeProjection:
         self.progress: list[dict[str, Any]] = []
         self.checkpoints: list[dict[str, Any]] = []
         self.read: list[DataTransfer] = []
+        self.outputs: list[StoredOutput] = []
         self.evaluations: list[EvaluationRow] = []
         self.notices: list[HeardNotice] = []
         self.withdrawn: list[str] = []

@@ -58,6 +58,7 @@ _PLAIN_JOB = (
     "notes",
     "notes_seen",
     "first_step_at_us",
+    "outputs_at_us",
 )
 # A field of a node, and of its parts, has the name of its column; these are not stored as they are.
 _ODD_NODE = frozenset(

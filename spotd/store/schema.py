@@ -48,7 +48,7 @@ from spotd.store.columns import (
 )
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 29))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 30))
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
 
 deployment = Table(
@@ -118,6 +118,7 @@ jobs = Table(
     big("head_seen_at_us"),
     big("head_read_at_us"),
     big("first_step_at_us"),
+    big("outputs_at_us"),
     # --- the loop: due when 0 < due_at_us <= now and the claim has run out
     big("due_at_us"),
     words("claim_owner"),
@@ -242,6 +243,7 @@ nodes = Table(
     big("disk_full_at_us"),
     big("wiped_at_us"),
     redacted("wiped_text"),
+    big("outputs_since_us"),
     big("journal_seq"),
     big("wire"),
     words("drill"),
@@ -514,6 +516,24 @@ evaluations = Table(
     words("failed"),
     words("source"),
     PrimaryKeyConstraint("job_id", "digest"),
+)
+
+# The files that jobs leave, one row for each upload.
+outputs = Table(
+    "outputs",
+    metadata,
+    job(),
+    key("manifest"),
+    key("digest"),
+    count("generation"),
+    count("rank"),
+    key("node_id"),
+    big("stored_at_us"),
+    big("files"),
+    big("bytes"),
+    big("new_bytes"),
+    redacted("text"),
+    PrimaryKeyConstraint("job_id", "manifest"),
 )
 
 # What checkpoints and data cost by month (UTC), beside machines.

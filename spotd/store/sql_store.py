@@ -29,6 +29,7 @@ from spotd.store.metrics import MetricRepository
 from spotd.store.node_history import NodeHistoryRepository
 from spotd.store.nodes import NodeRepository
 from spotd.store.orphans import OrphanRepository
+from spotd.store.outputs import OutputRepository
 from spotd.store.progress import ProgressRepository
 from spotd.store.secrets import SecretRepository
 from spotd.store.session import Session
@@ -92,6 +93,7 @@ class SqlStore:
         self.node_history = NodeHistoryRepository(session)
         self.nodes = NodeRepository(session)
         self.orphans = OrphanRepository(session)
+        self.outputs = OutputRepository(session)
         self.progress = ProgressRepository(session)
         self.secrets = SecretRepository(session)
         self.storage_costs = StorageCostRepository(session)

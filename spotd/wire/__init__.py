@@ -76,6 +76,7 @@ from spotd.wire.lines import (
     MOUNT_READ,
     NOTICE,
     NOTICE_WITHDRAWN,
+    OUTPUTS,
     PLAN,
     PREPARED,
     PROGRESS,
@@ -107,6 +108,7 @@ from spotd.wire.lines import (
     parse_presence,
     parse_reply,
 )
+from spotd.wire.outputs import OUTPUTS_LIMIT_S, OutputRules, outputs_folder, outputs_key
 from spotd.wire.pins import Pin, parse_pin, pin_folder, pin_key
 from spotd.wire.saved_folders import (
     SavedFile,
@@ -146,6 +148,8 @@ __all__ = [
     "MOUNT_READ",
     "NOTICE",
     "NOTICE_WITHDRAWN",
+    "OUTPUTS",
+    "OUTPUTS_LIMIT_S",
     "PLAN",
     "PREPARED",
     "PROGRESS",
@@ -179,6 +183,7 @@ __all__ = [
     "Manifest",
     "Mount",
     "MountMode",
+    "OutputRules",
     "Package",
     "Pin",
     "Reply",
@@ -194,6 +199,8 @@ __all__ = [
     "encode",
     "head_key",
     "manifest_key",
+    "outputs_folder",
+    "outputs_key",
     "parse_agent_config",
     "parse_command",
     "parse_head",

@@ -16,6 +16,7 @@ from spotd.wire.fields import (
     read_texts,
     shown,
 )
+from spotd.wire.outputs import OutputRules, parse_output_rules
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,7 @@ class StartDocument:
       machine's own region, to which its shards and caches are written; "" for the job's own store.
     * `tools` is the digest of a package of wheels for the saver's environment; "" for none.
     * `hold`: prepare, report READY, and wait. The machine has no rank yet.
+    * `outputs`: the files that are uploaded when the program ends; None for none.
     * `peer_timeout_s` is how long the program's ranks wait for each other; 0, from an older daemon,
       means the defaults of torch and of the program.
     """
@@ -219,6 +221,7 @@ class StartDocument:
     shard_stores: tuple[ShardStore, ...] = ()
     tools: str = ""
     peer_timeout_s: float = 0.0
+    outputs: OutputRules | None = None
 
     @property
     def near_store(self) -> ShardStore:
@@ -334,4 +337,5 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         **_parse_shards(data),
         tools=read_field(data, "tools", str) if "tools" in data else "",
         peer_timeout_s=read_number(data, "peer_timeout_s") if "peer_timeout_s" in data else 0.0,
+        outputs=parse_output_rules(data),
     )

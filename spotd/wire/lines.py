@@ -71,6 +71,10 @@ UNWELL = (
 )
 EXITED = "exited"  # code (0, 75, 76, 256 to 258, else crashed), ranks: {rank: code}, tail
 DISK = "disk"  # full: bool, text: the disk stays full
+OUTPUTS = (
+    "outputs"  # status: begin|stored|failed, files, bytes; manifest, digest, new_bytes, seconds, of
+    # those stored; text: what is left out, or why it failed
+)
 CACHE = "cache"  # status: restored|kept|failed, path, files, bytes, seconds; text: why it failed
 RESULTS = "results"  # results of an evaluation: the fields of spotd/domain/evaluation.py
 WIPED = "wiped"  # what[], how, left_mounts[], failed: the disks were wiped at the end
@@ -94,7 +98,7 @@ JOURNAL_KINDS = frozenset(
         CHECKPOINT_FAILED,
     }
     | {CHECKPOINT_SKIPPED, NOTICE, NOTICE_WITHDRAWN, METADATA, DRAINING, RELEASED, EXITED, WIPED}
-    | {UNWELL, PLAN, ROLLED_BACK, DISK, CACHE, MOUNT_READ, RESULTS, WARNING}
+    | {UNWELL, PLAN, ROLLED_BACK, DISK, CACHE, OUTPUTS, MOUNT_READ, RESULTS, WARNING}
 )
 
 # Commands of `spot-node send`; every one carries `generation` and is idempotent.
@@ -102,7 +106,8 @@ START = (
     "start"  # StartDocument.to_data(); if sent again for a generation, it may only advance `claim`
 )
 RELEASE = "release"  # the replacement is ready: finish the step, save, release, exit 75
-DRAIN = "drain"  # reason, deadline_s: the same for a cancel, pause or budget
+# reason, deadline_s: the same for a cancel, pause or budget; outputs_s: for their upload after that
+DRAIN = "drain"
 SAVE = "save"  # checkpoint and continue
 STOP = "stop"  # kill the training processes now
 # drill, kind, notice_s: inject a fault, once for each drill however often it is sent; late: skip it

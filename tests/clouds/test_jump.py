@@ -20,6 +20,7 @@ from tests.clouds.jump import Private, behind_a_jump_host
 from tests.clouds.test_machines import UP_S, facts, told, up
 from tests.fixtures import netns
 from tests.fixtures.local_cloud import host_key, user_key
+from tests.fixtures.waiting import LIMIT_S
 
 pytestmark = pytest.mark.root
 
@@ -49,7 +50,7 @@ def test_it_comes_up_and_is_reached_through_the_jump_host_alone(
         connection = connect(address, user_key().private, dial=way.dial)
         read = f"cat {cloud_init.STATE_FILE} 2>/dev/null"
         wait_for("its preparation", lambda: said(connection, read) == "ok", UP_S)
-        with urllib.request.urlopen(store.endpoint, timeout=10) as here:
+        with urllib.request.urlopen(store.endpoint, timeout=LIMIT_S) as here:
             assert here.status == 200
         assert (
             said(connection, f"curl -s -o /dev/null -w '%{{http_code}}' {store.endpoint}") == "200"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.surroundings import path_without
+from tests.fixtures.waiting import LIMIT_S
 
 pytestmark = pytest.mark.root
 
@@ -101,7 +102,7 @@ case $n in {cases} *) printf '{answers[-1]}';; esac"""
              str(self.folder), "bash", str(SCRIPT), USER, str(self.data), str(self.state),
              *self.needs],
             env={"PATH": f"{programs}:{self.path}", "DATA": str(self.data)},
-            capture_output=True, text=True, timeout=60, check=True,
+            capture_output=True, text=True, timeout=LIMIT_S, check=True,
         )  # fmt: skip
         self.owner, _, self.mounted = done.stdout.strip().partition("\n")
         return self.state.read_text()

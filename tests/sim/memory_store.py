@@ -36,6 +36,7 @@ from tests.sim.memory.repositories import (
     MemoryNodeHistory,
     MemoryNodes,
     MemoryOrphans,
+    MemoryOutputs,
     MemoryProgress,
     MemorySecrets,
     MemoryStorageCosts,
@@ -65,6 +66,7 @@ class MemoryStore:
         self.deployment = MemoryDeployment(session)
         self.drills = MemoryDrills(session)
         self.evaluations = MemoryEvaluations(session)
+        self.outputs = MemoryOutputs(session)
         self.events = MemoryEvents(session)
         self.images = MemoryImages(session)
         self.instances = MemoryInstances(session)

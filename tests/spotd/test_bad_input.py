@@ -13,6 +13,7 @@ import pytest
 from spotd.api_routes import routes
 from spotd.demo.box import Box
 from tests.fixtures.forked import ForkedBox
+from tests.fixtures.waiting import LIMIT_S
 
 pytestmark = pytest.mark.xdist_group("daemon")
 
@@ -41,7 +42,7 @@ def spotctl(box: Box, *arguments: str, cwd: Path | None = None) -> tuple[int, st
     program = str(Path(sys.executable).parent / "spotctl")
     command = [program, "--socket", str(box.socket_path), *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd or box.folder
+        command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=cwd or box.folder
     )
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout, done.stderr

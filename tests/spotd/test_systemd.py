@@ -18,6 +18,7 @@ import spotd
 from spotd.config.file import AccessSection
 from spotd.daemon import daemon, loop
 from spotd.security.secrets import KEY_NAME, load_key
+from tests.fixtures.waiting import LIMIT_S
 
 UNIT = Path(spotd.__file__).parent.parent / "systemd" / "spotd.service"
 
@@ -43,7 +44,7 @@ def installed(tmp_path: Path) -> Path:
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["systemd-analyze", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 def test_verify_says_nothing(installed: Path) -> None:

@@ -109,7 +109,7 @@ class AgentEnd:
         self,
         kind: str,
         meets: Callable[[dict[str, Any]], bool] = lambda _: True,
-        timeout_s: float = 40.0,
+        timeout_s: float = LIMIT_S,
     ) -> Message:
         """The first message of that kind that meets the condition; fails after `timeout_s`."""
 
@@ -121,7 +121,7 @@ class AgentEnd:
         assert found, f"no {kind} within {timeout_s} s; heard {[m.kind for m in self.messages]}"
         return found
 
-    def wait_left(self, timeout_s: float = 40.0) -> None:
+    def wait_left(self, timeout_s: float = LIMIT_S) -> None:
         """Until all who were connected have gone, the saver of a killed program included."""
         with self._changed:
             gone = self._changed.wait_for(lambda: not self._lines, timeout_s)

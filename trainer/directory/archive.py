@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from providers.stores.base import ObjectStore
@@ -27,14 +28,14 @@ class ChangedError(Exception):
     """The program changed or removed files while they were saved."""
 
 
-def digest_file(folder: Path, file: File) -> Stream:
-    """Read a file; return its stream, whose shards have no keys yet.
+def digest_file(path: Path, size: int) -> Stream:
+    """Read a file of `size` bytes; return its stream, whose shards have no keys yet.
 
     Raises ChangedError, OSError.
     """
     shards = []
-    with _open_file(folder / file.path) as read:
-        for start, end in shard_ranges(file.size):
+    with _open_file(path) as read:
+        for start, end in shard_ranges(size):
             digests = tuple(
                 hashlib.sha256(read(first, last)).hexdigest()
                 for first, last in chunk_ranges(start, end)
@@ -46,21 +47,31 @@ def digest_file(folder: Path, file: File) -> Stream:
 def assign_keys(streams: Sequence[Stream], folder: str, store: str) -> tuple[Stream, ...]:
     """Give the shards of the streams keys below `folder` in the store with that URL."""
     return tuple(
-        Stream(
-            tuple(
-                Shard(
-                    shard_key(folder, number, part),
-                    shard.size,
-                    shard.chunk,
-                    shard.digests,
-                    KIND,
-                    store,
-                )
-                for part, shard in enumerate(stream.shards)
-            )
-        )
-        for number, stream in enumerate(streams)
+        _keyed(stream, folder, number, store=store) for number, stream in enumerate(streams)
     )
+
+
+def _keyed(stream: Stream, folder: str, number: int, *, store: str) -> Stream:
+    return Stream(
+        tuple(
+            replace(shard, key=shard_key(folder, number, part), store=store)
+            for part, shard in enumerate(stream.shards)
+        )
+    )
+
+
+def upload_file(
+    store: ObjectStore, path: Path, stream: Stream, *, folder: str, number: int
+) -> Stream:
+    """Upload a file below `folder` as the stream with this number; return the stream with its keys.
+
+    Raises ChangedError, OSError, StoreError.
+    """
+    keyed, start = _keyed(stream, folder, number, store=""), 0
+    for shard in keyed.shards:
+        _upload_shard(store, path, start, shard)
+        start += shard.size
+    return keyed
 
 
 def upload(

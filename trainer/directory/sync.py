@@ -520,7 +520,7 @@ class DirectorySync:
             streams = []
             for file in unit.files:
                 stream = before.unchanged_stream(file) if before else None
-                stream = stream or archive.digest_file(self._folder, file)
+                stream = stream or archive.digest_file(self._folder / file.path, file.size)
                 identity = identity_of(stream)
                 if stream.size and identity not in known:
                     new_files.setdefault(identity, (file, stream))

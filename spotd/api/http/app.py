@@ -185,6 +185,7 @@ _STREAMS: dict[
 ] = {
     routes.BACK_UP_DATABASE: _backup,
     routes.PULL_CHECKPOINT: _pull,
+    routes.PULL_OUTPUTS: _pull,
     routes.HAS_PACKAGE: _package,
     routes.GET_PACKAGE: _package,
     routes.PUT_PACKAGE: _package,

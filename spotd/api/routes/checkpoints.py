@@ -30,7 +30,7 @@ from spotd.planner.core.shard_stores import may_have_shards
 def list_checkpoints(call: ApiRequest) -> dict[str, Any]:
     """List the checkpoints that HEAD and the pins of a job name, newest first."""
     job = call.job()
-    checkpoints = _read_checkpoints(call, job)
+    checkpoints = read_checkpoints(call, job)
     head = checkpoints.head
     return {
         "kind": "CheckpointList",
@@ -107,11 +107,7 @@ def pull_checkpoint(call: ApiRequest) -> Iterator[bytes]:
     if saved.manifest is None:
         raise conflict(f"step {saved.ref.step} {saved.problem}", "spotctl ckpt ls names the others")
     data = read_manifest_bytes(objects, saved.ref)
-    ref = saved.ref
-    fields = {"generation": ref.generation, "step": ref.step, "manifest": ref.manifest}
-    header = (
-        json.dumps({**fields, "digest": ref.digest, "bytes": len(data)}).encode() + b"\n" + data
-    )
+    header = download_header(saved.ref, data)
     try:
         shards = wire.shards_of_unit(saved.manifest, unit)[first:]
     except KeyError:
@@ -124,6 +120,13 @@ def pull_checkpoint(call: ApiRequest) -> Iterator[bytes]:
             yield from shard_bytes(objects, shard)
 
     return run()
+
+
+def download_header(ref: wire.HeadRef, manifest: bytes) -> bytes:
+    """Return the start of a download: a line of JSON, and the manifest."""
+    fields = {"generation": ref.generation, "step": ref.step, "manifest": ref.manifest}
+    line = json.dumps({**fields, "digest": ref.digest, "bytes": len(manifest)})
+    return line.encode() + b"\n" + manifest
 
 
 def pin_checkpoint(call: ApiRequest) -> dict[str, Any]:
@@ -201,8 +204,8 @@ def _find_checkpoint(call: ApiRequest, name: str) -> tuple[ObjectStore, Job, Sto
     Raises ApiError (not found).
     """
     job = call.job()
-    objects = _stores(call, job)
-    checkpoints = _read_checkpoints(call, job)
+    objects = open_stores(call, job)
+    checkpoints = read_checkpoints(call, job)
     saved = checkpoints.find(name)
     if saved is None:
         steps = (
@@ -213,7 +216,7 @@ def _find_checkpoint(call: ApiRequest, name: str) -> tuple[ObjectStore, Job, Sto
     return objects, job, saved
 
 
-def _stores(call: ApiRequest, job: Job) -> ObjectStore:
+def open_stores(call: ApiRequest, job: Job) -> ObjectStore:
     """Return the job's own store, combined with the stores that may have its shards."""
     context = call.context
     others = may_have_shards(job.spec, context.market(call.now_us).shards)
@@ -221,9 +224,10 @@ def _stores(call: ApiRequest, job: Job) -> ObjectStore:
     return MultiStore(own, {url: partial(context.storage.open_store, url) for url in others})
 
 
-def _read_checkpoints(call: ApiRequest, job: Job) -> CheckpointList:
+def read_checkpoints(call: ApiRequest, job: Job) -> CheckpointList:
+    """Read the checkpoints of a job. Raises ApiError (conflict) if they are unreadable."""
     try:
-        return read_kept(_stores(call, job), job.id)
+        return read_kept(open_stores(call, job), job.id)
     except wire.WireError as error:
         message = f"the checkpoints of job {job.name} in {job.spec.checkpoint.store}: {error}"
         raise conflict(message, "restore this object from a copy of the bucket") from None

@@ -19,6 +19,8 @@ from spotd.store.checkpoints import CheckpointRow
 from spotd.store.dataset_costs import freight_of
 from spotd.store.interface import Store
 from spotd.store.ledger import SegmentRow, stretch_of
+from spotd.store.output_costs import output_costs
+from spotd.store.outputs import StoredOutput
 from spotd.store.progress import ProgressRow, steps_of
 from spotd.store.storage_costs import extras_of
 from spotd.store.transfers import DataTransfer
@@ -91,6 +93,7 @@ class Records:
     progress: Sequence[ProgressRow]
     checkpoints: Sequence[CheckpointRow]
     shipments: Sequence[DataTransfer] = ()
+    uploads: Sequence[StoredOutput] = ()
 
     def spent(self, window: Window, now_us: int) -> int:
         """Return the micro-USD of its machines in the window."""
@@ -98,12 +101,15 @@ class Records:
         return sum(stretch_of(row, now_us).spent(window.since_us, window.until_us) for row in rows)
 
     def extras(self, market: Market, window: Window, now_us: int) -> tuple[list[Item], list[str]]:
-        """Return the cost items of its checkpoints and data in the window, and what is unknown."""
+        """Return the costs of checkpoints, data and outputs in the window, and what is unknown."""
         items, unknown = extras_of(self.job, self.nodes, self.checkpoints, market, window, now_us)
         data_items, data_unknown = freight_of(
             self.job, self.nodes, self.shipments, market, window, now_us
         )
-        return items + data_items, unknown + data_unknown
+        outputs, outputs_unknown = output_costs(
+            self.job, self.nodes, self.uploads, market, window, now_us
+        )
+        return items + data_items + outputs, unknown + data_unknown + outputs_unknown
 
 
 def records_of(store: Store, job: Job) -> Records:
@@ -116,6 +122,7 @@ def records_of(store: Store, job: Job) -> Records:
         all_reports(store.progress.rows(job.id), job.first_step_at_us),
         store.checkpoints.rows(job.id),
         store.transfers.rows(job.id),
+        store.outputs.rows(job.id),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from providers.base import Provider
 from spotd.domain.container import container_of, pinned
-from spotd.domain.job import Job
+from spotd.domain.job import Job, JobSpec
 from spotd.domain.node import Node
 from spotd.domain.plan import Effect
 from spotd.domain.units import S
@@ -15,7 +15,7 @@ from spotd.planner.core.checkpoint_interval import CheckpointTerms
 from spotd.planner.core.expiry import expires_us, life_limit_s
 from spotd.planner.core.gangs import shrinks, size_of
 from spotd.planner.core.image_build import needs_setup
-from spotd.wire import AgentConfig, Package, StartDocument
+from spotd.wire import AgentConfig, OutputRules, Package, StartDocument
 
 
 def agent_config(
@@ -110,5 +110,13 @@ def start_document(
         image=pinned(image, image_digest) if (image := container_of(spec.image_id)) else "",
         bake=bool(spec.bake),
         hold=bool(data.get("hold")),
+        outputs=_output_rules(spec),
         **({} if terms is None else {"auto": True, **asdict(terms)}),
     )
+
+
+def _output_rules(spec: JobSpec) -> OutputRules | None:
+    """Return which files the agent uploads at the end; None for none."""
+    if spec.bake or spec.outputs == ():
+        return None
+    return OutputRules(spec.outputs or ())

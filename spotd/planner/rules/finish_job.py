@@ -25,13 +25,22 @@ def finish(d: PlanBuilder) -> None:
     head = d.job.head
     if d.ended or head is None or not head.final:
         return
-    text = f"finished at step {head.step}" if head.step else _nothing_kept(d)
+    text = _result(d, head.step)
     d.set_job(outcome=Outcome.SUCCEEDED, outcome_text=text, finished_at_us=d.now_us)
     if d.job.kept_nothing:
         severity, text = Severity.WARNING, f"{d.job.name} finished: {text}"
         d.event("succeeded", text, severity=severity, alert=True, step=0, kept=False)
     else:
         d.event("succeeded", f"{d.job.name} {text}", alert=True, step=head.step)
+
+
+def _result(d: PlanBuilder, step: int) -> str:
+    """Return where the job ended, and where its files are."""
+    if step:
+        return f"finished at step {step}"
+    if d.job.outputs_at_us:
+        return f"finished; its files are stored: spotctl outputs {d.job.name}"
+    return _nothing_kept(d)
 
 
 def _nothing_kept(d: PlanBuilder) -> str:

@@ -19,7 +19,7 @@ from spotd.planner.core.next_effect import (
 )
 from spotd.planner.core.plan_builder import LEAVING, PlanBuilder, place
 from spotd.planner.core.reservation_end import BOOKED
-from spotd.wire import DRILL_SOURCE
+from spotd.wire import DRILL_SOURCE, OUTPUTS_LIMIT_S
 
 LATE_TRIES = 12  # at one whose time to come up ran out while nobody was there, to start its agent
 RELEASE_TRIES = 8  # about a minute of refusals
@@ -74,6 +74,9 @@ def _drain_end(d: PlanBuilder, node: Node) -> tuple[int, str]:
     noticed = [n.deadline_us or saved_us for n in node.notices if n.takes_machine]
     if node.departure.leave_reason not in TRAINS_ON:
         text = f"{node.departure.leave_text}; it did not stop within its grace"
+        if node.storage.outputs_since_us:
+            text = f"{node.departure.leave_text}; its outputs were not stored in time"
+            saved_us = max(saved_us, node.storage.outputs_since_us + int(OUTPUTS_LIMIT_S * S))
         return min([saved_us, *noticed]) + margin_us, text
     if noticed:
         return min(noticed) + margin_us, "its notice has run out"

@@ -123,6 +123,7 @@ CREATE TABLE jobs (
 	head_seen_at_us BIGINT DEFAULT 0 NOT NULL,
 	head_read_at_us BIGINT DEFAULT 0 NOT NULL,
 	first_step_at_us BIGINT DEFAULT 0 NOT NULL,
+	outputs_at_us BIGINT DEFAULT 0 NOT NULL,
 	due_at_us BIGINT DEFAULT 0 NOT NULL,
 	claim_owner TEXT DEFAULT '' NOT NULL,
 	claim_until_us BIGINT DEFAULT 0 NOT NULL,
@@ -319,6 +320,24 @@ CREATE TABLE freight (
 
 
 
+CREATE TABLE outputs (
+	job_id TEXT NOT NULL,
+	manifest TEXT NOT NULL,
+	digest TEXT NOT NULL,
+	generation INTEGER DEFAULT 0 NOT NULL,
+	rank INTEGER DEFAULT 0 NOT NULL,
+	node_id TEXT NOT NULL,
+	stored_at_us BIGINT DEFAULT 0 NOT NULL,
+	files BIGINT DEFAULT 0 NOT NULL,
+	bytes BIGINT DEFAULT 0 NOT NULL,
+	new_bytes BIGINT DEFAULT 0 NOT NULL,
+	text TEXT DEFAULT '' NOT NULL,
+	CONSTRAINT pk_outputs PRIMARY KEY (job_id, manifest),
+	CONSTRAINT fk_outputs_job_id FOREIGN KEY(job_id) REFERENCES jobs (id)
+)
+
+
+
 CREATE TABLE progress (
 	id BIGINT NOT NULL,
 	job_id TEXT NOT NULL,
@@ -423,6 +442,7 @@ CREATE TABLE nodes (
 	disk_full_at_us BIGINT DEFAULT 0 NOT NULL,
 	wiped_at_us BIGINT DEFAULT 0 NOT NULL,
 	wiped_text TEXT DEFAULT '' NOT NULL,
+	outputs_since_us BIGINT DEFAULT 0 NOT NULL,
 	journal_seq BIGINT DEFAULT 0 NOT NULL,
 	wire BIGINT DEFAULT 0 NOT NULL,
 	drill TEXT DEFAULT '' NOT NULL,
@@ -644,6 +664,7 @@ CREATE TABLE jobs (
 	head_seen_at_us BIGINT DEFAULT 0 NOT NULL,
 	head_read_at_us BIGINT DEFAULT 0 NOT NULL,
 	first_step_at_us BIGINT DEFAULT 0 NOT NULL,
+	outputs_at_us BIGINT DEFAULT 0 NOT NULL,
 	due_at_us BIGINT DEFAULT 0 NOT NULL,
 	claim_owner TEXT DEFAULT '' NOT NULL,
 	claim_until_us BIGINT DEFAULT 0 NOT NULL,
@@ -840,6 +861,24 @@ CREATE TABLE freight (
 
 
 
+CREATE TABLE outputs (
+	job_id TEXT NOT NULL,
+	manifest TEXT NOT NULL,
+	digest TEXT NOT NULL,
+	generation INTEGER DEFAULT 0 NOT NULL,
+	rank INTEGER DEFAULT 0 NOT NULL,
+	node_id TEXT NOT NULL,
+	stored_at_us BIGINT DEFAULT 0 NOT NULL,
+	files BIGINT DEFAULT 0 NOT NULL,
+	bytes BIGINT DEFAULT 0 NOT NULL,
+	new_bytes BIGINT DEFAULT 0 NOT NULL,
+	text TEXT DEFAULT '' NOT NULL,
+	CONSTRAINT pk_outputs PRIMARY KEY (job_id, manifest),
+	CONSTRAINT fk_outputs_job_id FOREIGN KEY(job_id) REFERENCES jobs (id)
+)
+
+
+
 CREATE TABLE progress (
 	id BIGINT NOT NULL,
 	job_id TEXT NOT NULL,
@@ -944,6 +983,7 @@ CREATE TABLE nodes (
 	disk_full_at_us BIGINT DEFAULT 0 NOT NULL,
 	wiped_at_us BIGINT DEFAULT 0 NOT NULL,
 	wiped_text TEXT DEFAULT '' NOT NULL,
+	outputs_since_us BIGINT DEFAULT 0 NOT NULL,
 	journal_seq BIGINT DEFAULT 0 NOT NULL,
 	wire BIGINT DEFAULT 0 NOT NULL,
 	drill TEXT DEFAULT '' NOT NULL,
@@ -1040,4 +1080,4 @@ CREATE TABLE segments (
 
 CREATE INDEX ix_segments_job ON segments (job_id, cost_microusd)
 CREATE UNIQUE INDEX uq_segments_running ON segments (node_id) WHERE end_us = 0
-('0001', '0002', '0003', '0004', '0005', '0006', '0007', '0008', '0009', '0010', '0011', '0012', '0013', '0014', '0015', '0016', '0017', '0018', '0019', '0020', '0021', '0022', '0023', '0024', '0025', '0026', '0027', '0028')
+('0001', '0002', '0003', '0004', '0005', '0006', '0007', '0008', '0009', '0010', '0011', '0012', '0013', '0014', '0015', '0016', '0017', '0018', '0019', '0020', '0021', '0022', '0023', '0024', '0025', '0026', '0027', '0028', '0029')

@@ -15,6 +15,7 @@ from google.oauth2 import service_account
 
 from tests.clouds.gcp.machines import IMAGE
 from tests.clouds.gcp.serving import StandIn, serving
+from tests.fixtures.waiting import LIMIT_S
 
 INSTANCES = "/compute/v1/projects/p/zones/us-central1-a/instances"
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
@@ -91,13 +92,15 @@ def test_an_answer_that_is_none(caller: Caller) -> None:
 
 def test_what_did_not_fit_fails_the_block(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="no method"), serving(tmp_path) as gcp:
-        requests.get(f"{gcp.endpoint}/compute/v1/nothing", timeout=5)
+        requests.get(f"{gcp.endpoint}/compute/v1/nothing", timeout=LIMIT_S)
 
 
 def test_nobody_calls_without_the_key(caller: Caller) -> None:
     for header in ("", "Bearer x", "Basic x"):
         answer = requests.get(
-            caller.gcp.endpoint + f"{INSTANCES}/n", headers={"Authorization": header}, timeout=5
+            caller.gcp.endpoint + f"{INSTANCES}/n",
+            headers={"Authorization": header},
+            timeout=LIMIT_S,
         )
         assert answer.status_code == 401
         assert answer.json()["error"]["errors"][0]["reason"] == "authError"

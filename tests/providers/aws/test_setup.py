@@ -39,6 +39,7 @@ from providers.iam.setup import (
 )
 from tests.clouds.aws.serving import PROFILE
 from tests.clouds.faults import Fault
+from tests.fixtures.waiting import LIMIT_S
 from tests.providers.aws.conftest import Rented, connected
 
 BOX = "203.0.113.7/32"
@@ -341,7 +342,7 @@ class CommandLine:
     def run(self, text: str) -> subprocess.CompletedProcess[str]:
         line = ["bash", "-c", text]
         return subprocess.run(
-            line, env=self.environ, capture_output=True, text=True, check=False, timeout=100
+            line, env=self.environ, capture_output=True, text=True, check=False, timeout=LIMIT_S
         )
 
     def close(self) -> None:

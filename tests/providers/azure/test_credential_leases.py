@@ -23,6 +23,7 @@ from tests.clouds.azure.serving import StandIn
 from tests.fixtures.azurite import CONTAINER, Azurite
 from tests.fixtures.lent_azure import ACCOUNT, Account, serving
 from tests.fixtures.sas import door
+from tests.fixtures.waiting import LIMIT_S
 from tests.providers.lent import keeps_to_its_folder
 
 
@@ -53,7 +54,7 @@ def test_a_job_reaches_its_own_directory_and_no_other(
 
     def status(method: str, path: str, token: str = sas) -> int:
         url = f"{account.endpoint}/runs/{path}?{token}"
-        return requests.request(method, url, timeout=10).status_code
+        return requests.request(method, url, timeout=LIMIT_S).status_code
 
     for method in ("GET", "PUT", "DELETE"):
         assert status(method, "exp/jobs/j1/g1/HEAD") == 200

@@ -13,6 +13,7 @@ from providers.azure.settings import PATTERNS
 from providers.catalogs.prices import price_file
 from spotd.config.clouds import AzureProvider
 from spotd.config.provider_registry import build_provider
+from tests.fixtures.waiting import LIMIT_S
 
 LEAST = {"kind": "azure", "subscription_id": "s", "resource_group": "g", "regions": ["eastus"]}
 
@@ -75,7 +76,7 @@ def test_the_sdk_is_imported_with_the_first_call() -> None:
         "print([name for name in sys.modules if name.split('.')[0] in ('azure', 'msal', 'boto3')])"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT_S, check=True
     )
     assert ran.stdout.strip() == "[]"
 

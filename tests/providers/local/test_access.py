@@ -22,6 +22,7 @@ from providers.local.access import (
 )
 from providers.local.cloud import LocalCloud
 from providers.local.control import Control, ControlError, RunningCloud, attach
+from tests.fixtures.waiting import LIMIT_S
 
 CALLS = [
     ("GET", "/v1/aws/offers"),
@@ -41,7 +42,7 @@ CALLS = [
 def send_request(url: str, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, Any]:
     """Send a request, as any program of any user or a page in a browser can."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=LIMIT_S)
     try:
         body = b"{}" if method == "POST" else None
         connection.request(method, path, body=body, headers=dict(headers))

@@ -18,7 +18,7 @@ from providers.gcp.notice import Watcher as GcpWatcher
 from providers.local.cloud import LocalCloud
 from providers.local.control import RunningCloud
 from tests.fixtures.local_cloud import launch_running, run, wait_state
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 
 WATCHERS: dict[str, Callable[[str], NoticeWatcher]] = {
     "aws": lambda base: AwsWatcher(base, advisories_every=1),
@@ -158,13 +158,13 @@ def test_plain_http_as_any_client_sees_it(local: RunningCloud) -> None:
     _instance, base = start(local, "gcp", "plain")
     url = f"{base}/computeMetadata/v1/instance/preempted"
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(url, timeout=5)
+        urllib.request.urlopen(url, timeout=LIMIT_S)
     with refused.value as answer:
         assert answer.code == 403
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-    with urllib.request.urlopen(request, timeout=5) as reply:
+    with urllib.request.urlopen(request, timeout=LIMIT_S) as reply:
         assert reply.read() == b"FALSE"
         assert reply.headers["Metadata-Flavor"] == "Google"
     request = urllib.request.Request(f"{url}?alt=json", headers={"Metadata-Flavor": "Google"})
-    with urllib.request.urlopen(request, timeout=5) as reply:
+    with urllib.request.urlopen(request, timeout=LIMIT_S) as reply:
         assert json.loads(reply.read()) == "FALSE"

@@ -15,7 +15,7 @@ from providers.local.cloud import LocalCloud
 from providers.local.control import ControlError, RunningCloud
 from tests.fixtures.local_cloud import connected, launch_running, run, wait_state
 from tests.fixtures.processes import alive, carrying, state_of
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 
 # A daemon as the worst user writes it: forked twice, session of its own, environment wiped.
 DETACHED = r"""
@@ -97,8 +97,8 @@ def test_reclaim_kills_what_detached_itself(local: RunningCloud, mode: str) -> N
 def test_reset_drops_the_connection(local: RunningCloud) -> None:
     instance = launch_running(personality(local, "gcp"), "drop")
     with connected(instance) as transport:
-        channel = transport.open_session(timeout=10)
-        channel.settimeout(10)
+        channel = transport.open_session(timeout=LIMIT_S)
+        channel.settimeout(LIMIT_S)
         channel.exec_command("sleep 60")
         local.control.preempt(instance=instance.instance_id, kind="none", mode="reset")
         assert channel.recv(1) == b""
@@ -113,13 +113,13 @@ def test_silent_end_sends_nothing_until_it_is_terminated(begin: Any) -> None:
     pid = machine_row(local, instance)["pid"]
     with (
         connected(instance) as transport,
-        socket.create_connection((instance.host, instance.port), timeout=5) as raw,
+        socket.create_connection((instance.host, instance.port), timeout=LIMIT_S) as raw,
     ):
         assert raw.recv(4) == b"SSH-"
         raw.settimeout(1.0)
         while b"\n" not in raw.recv(4096):
             pass
-        channel = transport.open_session(timeout=10)
+        channel = transport.open_session(timeout=LIMIT_S)
         channel.exec_command("while :; do echo beat; sleep 0.01; done")
         assert channel.recv(5) == b"beat\n"
         (notice,) = local.control.preempt(instance=instance.instance_id, kind="none", mode="silent")
@@ -133,7 +133,7 @@ def test_silent_end_sends_nothing_until_it_is_terminated(begin: Any) -> None:
         assert drain(raw.recv) == "silence"  # not even a FIN or RST on the bare connection
         cloud.terminate(instance.instance_id)
         until(lambda: not alive(pid))
-        raw.settimeout(5)
+        raw.settimeout(LIMIT_S)
         assert drain(raw.recv) == "end"
 
 
@@ -144,7 +144,7 @@ def test_a_frozen_machine_is_silent_and_listed_as_running_until_it_is_terminated
     instance = launch_running(cloud, "frozen")
     daemon, _beats = detach(local, instance)
     pid = machine_row(local, instance)["pid"]
-    with socket.create_connection((instance.host, instance.port), timeout=5) as raw:
+    with socket.create_connection((instance.host, instance.port), timeout=LIMIT_S) as raw:
         assert raw.recv(4) == b"SSH-"
         (notice,) = local.control.preempt(instance=instance.instance_id, kind="none", mode="frozen")
         assert notice["reclaimed_at_us"] > 0

@@ -186,7 +186,7 @@ def test_bad_scenario_is_told(tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LIMIT_S,
         check=False,
     )
     assert completed.returncode == 2

@@ -65,11 +65,11 @@ def test_a_request_is_answered_before_its_command_ends() -> None:
     bound = bind("127.0.0.1")
     login = Login("spotd", user_key().public, host_key().private)
     _Hasty(bound, login, {}, NO_REAPER, lambda: None).start()
-    sock = socket.create_connection(bound.getsockname(), timeout=10)
+    sock = socket.create_connection(bound.getsockname(), timeout=LIMIT_S)
     transport = paramiko.Transport(sock)
     try:
         transport.connect(username="spotd", pkey=user_key().load(), hostkey=host_key().load())
-        channel = transport.open_session(timeout=10)
+        channel = transport.open_session(timeout=LIMIT_S)
         channel.exec_command("true")  # raises when the channel is closed first
         assert channel.recv_exit_status() == 5
     finally:
@@ -94,8 +94,8 @@ def test_python_is_the_servers_own(machine: Instance) -> None:
 def test_big_streams_arrive_whole(machine: Instance) -> None:
     text = "0123456789abcdef\n" * 200_000
     with connected(machine) as transport:
-        channel = transport.open_session(timeout=10)
-        channel.settimeout(30)
+        channel = transport.open_session(timeout=LIMIT_S)
+        channel.settimeout(LIMIT_S)
         channel.exec_command("cat")
         feed = threading.Thread(
             target=lambda: (channel.sendall(text.encode()), channel.shutdown_write())
@@ -128,10 +128,10 @@ def test_only_the_users_key_and_name_get_in(machine: Instance) -> None:
         pass
     with pytest.raises(paramiko.AuthenticationException), connected(machine, user="root"):
         pass
-    sock = socket.create_connection((machine.host, machine.port), timeout=10)
+    sock = socket.create_connection((machine.host, machine.port), timeout=LIMIT_S)
     transport = paramiko.Transport(sock)
     try:
-        transport.start_client(timeout=10)
+        transport.start_client(timeout=LIMIT_S)
         with pytest.raises(paramiko.BadAuthenticationType):
             transport.auth_password("spotd", "spotd")
     finally:
@@ -141,12 +141,12 @@ def test_only_the_users_key_and_name_get_in(machine: Instance) -> None:
 
 def test_no_forwarding(machine: Instance) -> None:
     with connected(machine) as transport, pytest.raises(paramiko.ChannelException):
-        transport.open_channel("direct-tcpip", ("127.0.0.1", 22), ("127.0.0.1", 1), timeout=10)
+        transport.open_channel("direct-tcpip", ("127.0.0.1", 22), ("127.0.0.1", 1), timeout=LIMIT_S)
 
 
 def test_a_command_outlives_its_connection(machine: Instance) -> None:
     with connected(machine) as transport:
-        channel = transport.open_session(timeout=10)
+        channel = transport.open_session(timeout=LIMIT_S)
         channel.exec_command("echo started; sleep 0.3; touch outlived; sleep 60")
         assert channel.recv(100) == b"started\n"
     until(lambda: run(machine, "test -e outlived").code == 0)
@@ -154,8 +154,8 @@ def test_a_command_outlives_its_connection(machine: Instance) -> None:
 
 def test_terminal_and_its_size(machine: Instance) -> None:
     with connected(machine) as transport:
-        channel = transport.open_session(timeout=10)
-        channel.settimeout(10)
+        channel = transport.open_session(timeout=LIMIT_S)
+        channel.settimeout(LIMIT_S)
         channel.get_pty("xterm", width=91, height=17)
         channel.exec_command("tty; stty size; echo $TERM")
         with channel.makefile("rb") as out:
@@ -167,8 +167,8 @@ def test_terminal_and_its_size(machine: Instance) -> None:
 
 def test_interactive_shell_hangs_up_with_its_client(machine: Instance) -> None:
     with connected(machine) as transport:
-        channel = transport.open_session(timeout=10)
-        channel.settimeout(40)
+        channel = transport.open_session(timeout=LIMIT_S)
+        channel.settimeout(LIMIT_S)
         channel.get_pty()
         channel.invoke_shell()
         channel.sendall(b"echo pid=$((1))$$=\n")
@@ -208,7 +208,7 @@ def test_the_systems_own_ssh(machine: Instance, tmp_path: Path) -> None:
         ["ssh", *options, *target, "cat; exit 5"],
         input=b"abc",
         capture_output=True,
-        timeout=30,
+        timeout=LIMIT_S,
         check=False,
     )
     assert (plain.stdout, plain.returncode) == (b"abc", 5), plain.stderr
@@ -216,7 +216,7 @@ def test_the_systems_own_ssh(machine: Instance, tmp_path: Path) -> None:
         ["ssh", "-tt", *options, *target],
         input=b"stty -echo; echo on $(tty)\nexit 6\n",
         capture_output=True,
-        timeout=30,
+        timeout=LIMIT_S,
         check=False,
     )
     assert b"on /dev/pts/" in shell.stdout
@@ -249,7 +249,7 @@ def test_launch_to_banner_is_quick(local: RunningCloud) -> None:
     for number in range(5):
         started_s = time.monotonic()
         instance = launch_running(cloud, f"quick-{number}")
-        with socket.create_connection((instance.host, instance.port), timeout=10) as sock:
+        with socket.create_connection((instance.host, instance.port), timeout=LIMIT_S) as sock:
             assert sock.recv(4) == b"SSH-"
         durations_s.append(time.monotonic() - started_s)
         cloud.terminate(instance.instance_id)

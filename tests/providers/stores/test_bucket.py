@@ -66,7 +66,7 @@ class _Request(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        onward = http.client.HTTPConnection(line.target, timeout=20)
+        onward = http.client.HTTPConnection(line.target, timeout=LIMIT_S)
         try:
             onward.request(self.command, self.path, body, dict(self.headers))
             reply = onward.getresponse()

@@ -21,6 +21,7 @@ from providers.stores.base import (
     StoreUnavailableError,
 )
 from providers.stores.local import LocalStore
+from tests.fixtures.waiting import LIMIT_S
 
 
 def test_the_same_bytes_are_a_new_version(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_a_full_disk_leaves_the_old_object(tmp_path: Path) -> None:
         "    except StoreUnavailableError: continue\n"
         "    sys.exit('no error')\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=LIMIT_S)
     store = LocalStore(tmp_path)
     assert store.get("HEAD")[0] == b"old"
     assert [info.key for info in store.list("")] == ["HEAD"]

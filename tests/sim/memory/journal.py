@@ -43,6 +43,8 @@ def _write(tx: Transaction, nodes: Sequence[NodeProjection], jobs: Sequence[JobF
             _add_checkpoint(tx, row)
         for read in node.read:
             invoices.add_shipment(tx, read)
+        for output in node.outputs:
+            tx.put(tables.outputs, (output.job_id, output.manifest), output)
         for told in node.evaluations:
             evaluations.record(tx, told)
     for facts in jobs:

@@ -32,6 +32,7 @@ from spotd.store.journal import JournalBatch
 from spotd.store.ledger import SegmentRow
 from spotd.store.market import PricePoint
 from spotd.store.orphans import NodeRowTimes, OwnedResource
+from spotd.store.outputs import StoredOutput
 from spotd.store.progress import ProgressRow
 from spotd.store.secrets import SecretRow
 from spotd.store.storage_costs import StorageCost
@@ -412,6 +413,17 @@ class MemoryEvaluations(_Repository):
         rows = self._session.here().evaluations.items()
         found = sorted(rows, key=lambda item: (item[1].at_us, item[0]))
         return [row for _, row in found if job_id in ("", row.job_id)]
+
+
+class MemoryOutputs(_Repository):
+    """Replaces `spotd.store.sql_store.SqlStore.outputs`."""
+
+    def rows(self, job_id: str) -> list[StoredOutput]:
+        rows = self._session.here().outputs.values()
+        mine = [row for row in rows if row.job_id == job_id]
+        return sorted(
+            mine, key=lambda row: (row.stored_at_us, row.generation, row.rank, row.manifest)
+        )
 
 
 class MemoryDrills(_Repository):

@@ -27,6 +27,7 @@ from spotd.store.images import ImageRow
 from spotd.store.jobs import Submission
 from spotd.store.leases import Lease
 from spotd.store.ledger import SegmentRow
+from spotd.store.outputs import StoredOutput
 from spotd.store.progress import ProgressRow
 from spotd.store.provider_status import ProviderStatus
 from spotd.store.secrets import SecretRow
@@ -107,6 +108,7 @@ class Tables:
     progress: dict[str, list[ProgressRow]] = field(default_factory=dict)
     checkpoints: dict[tuple[str, str], CheckpointRow] = field(default_factory=dict)  # job, manifest
     evaluations: dict[tuple[str, str], EvaluationRow] = field(default_factory=dict)  # job, digest
+    outputs: dict[tuple[str, str], StoredOutput] = field(default_factory=dict)  # job, manifest
     drills: dict[str, FaultDrill] = field(default_factory=dict)
     outbox: dict[int, Message] = field(default_factory=dict)
     delivered: dict[int, Message] = field(default_factory=dict)

@@ -59,7 +59,7 @@ def listening(talk: Callable[[socket.socket], None]) -> Iterator[int]:
         def serve() -> None:
             peer, _ = server.accept()
             with peer:
-                peer.settimeout(20)
+                peer.settimeout(LIMIT_S)
                 talk(peer)
 
         thread = threading.Thread(target=serve)
@@ -375,7 +375,7 @@ def test_whoever_follows_does_not_wait_for_new_keys(uplink: SlowUplink) -> None:
     """One thread follows all nodes."""
     with listening(uplink.talk) as port, uplink.connected(port) as connection:
         channel = connection.open_channel("wc -c", 10.0)
-        channel.settimeout(10.0)
+        channel.settimeout(LIMIT_S)
         with pytest.raises(SSHException, match="Key-exchange timed out"):
             channel.sendall(b"".join(SENT))
 
@@ -512,7 +512,7 @@ def test_a_socket_keeps_its_number_until_the_last_call_has_come_back(machine: Ma
     """Else what the call is about to write goes to the next file, which gets the number."""
     with listening(lambda peer: peer.recv(1)) as port:
         sock = open_socket(replace(machine.address, port=port), 5.0)
-        sock.settimeout(20.0)
+        sock.settimeout(LIMIT_S)
         reading = threading.Thread(target=sock.recv, args=(1,))
         reading.start()
         until(lambda: sock._calls == 1)

@@ -64,7 +64,7 @@ def test_a_second_daemon_is_refused(box: Box) -> None:
         database = f'[database]\nurl = "sqlite:///{box.folder}/{file}"\n'
         config.write_text(written + database)
         command = [sys.executable, "-m", "spotd", "run", "--config", str(config)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert done.returncode == 1
         assert text in done.stderr
         assert "try: " in done.stderr

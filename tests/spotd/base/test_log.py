@@ -19,6 +19,7 @@ from spotd.alert_sinks.log import LogSink
 from spotd.base import log
 from spotd.base.log import FLOOD_LINES, FLOOD_S, Redactor, Sampler
 from spotd.domain.events import Event
+from tests.fixtures.waiting import LIMIT_S
 
 WEBHOOK = "https://hooks.slack.com/services/T0AAAAAAA/B0BBBBBBB/cccccccccccccccccccccccc"
 PEM = (
@@ -310,7 +311,9 @@ def test_a_real_process_that_floods_its_log_writes_little() -> None:
         "said = log.get_logger('spotd.flood')\n"
         "for number in range(20_000): said.warning('a cloud does not answer', job=f'j{number}')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, timeout=LIMIT_S
+    )
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [line["job"] for line in lines[:-1]] == [f"j{number}" for number in range(FLOOD_LINES)]
     left_out = f"{20_000 - FLOOD_LINES} more were left out of: a cloud does not answer"

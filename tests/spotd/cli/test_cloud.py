@@ -21,6 +21,7 @@ from spotd.act.ssh_access import SshAccess
 from spotd.config.load import load_config
 from spotd.security.secrets import JobKeys, KeyPair, host_key, open_job_keys
 from spotd.spec import load
+from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.api.rig import OFFERS, Rig
 from tests.spotd.cli.conftest import Spotctl
 
@@ -29,7 +30,7 @@ SPOTCTL = [sys.executable, "-c", "from spotd.cli import main; main()"]
 
 def cloud(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [*SPOTCTL, "cloud", *arguments, "--dir", str(folder / "cloud")]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 @pytest.fixture

@@ -247,7 +247,7 @@ def test_job_output_cannot_control_the_terminal(rig: Rig) -> None:
     try:
         command = [*SPOTCTL, "--socket", str(rig.socket), "logs", "gpt", "--tail", "1"]
         done = subprocess.run(
-            command, stdout=follower, stderr=subprocess.DEVNULL, timeout=30, check=False
+            command, stdout=follower, stderr=subprocess.DEVNULL, timeout=LIMIT_S, check=False
         )
         shown = os.read(leader, 65536)
     finally:
@@ -266,7 +266,7 @@ def test_colours_on_a_terminal_only(rig: Rig) -> None:
         environment |= {"NO_COLOR": no_color} if no_color else {}
         try:
             command = [*SPOTCTL, "--socket", str(rig.socket), "ps"]
-            subprocess.run(command, stdout=follower, env=environment, timeout=30, check=True)
+            subprocess.run(command, stdout=follower, env=environment, timeout=LIMIT_S, check=True)
             shown[no_color] = os.read(leader, 65536)
         finally:
             os.close(leader)
@@ -283,7 +283,7 @@ def test_a_closed_pipe_is_no_error(rig: Rig, reader: str) -> None:
         ["bash", "-c", f"{line} | {reader}; echo ${{PIPESTATUS[0]}}"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LIMIT_S,
         check=True,
     )
     assert done.stdout.split()[-1] == "0"

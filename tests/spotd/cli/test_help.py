@@ -20,10 +20,12 @@ from spotd.cli.commands import ENTRIES
 from spotd.security.master_key import NEXT_KEY_NAME
 from spotd.store.users import DisabledUser
 from spotd.wire import Pin, pin_key
+from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.api.images import image
 from tests.spotd.api.rig import Rig, story
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.cli.saves import Saver
+from tests.spotd.cli.test_outputs import upload_folder
 from tests.trainer.directory.rig import Generation, write_hf
 
 EXAMPLES = Path("examples").absolute()
@@ -81,7 +83,11 @@ def test_help_is_fast_and_imports_no_command() -> None:
     runs = []
     for _ in range(3):
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=LIMIT_S,
         )
         runs.append(json.loads(done.stderr))
     assert runs[0][1] == []
@@ -170,6 +176,10 @@ def test_examples_run(
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"value")))
         assert spotctl(rig, "secret", "set", "HF_TOKEN") == 0
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"value")))
+    if arguments[0] == "outputs":
+        (folder / "left").mkdir()
+        (folder / "left" / "loss.csv").write_text("1,2\n")
+        upload_folder(rig, rig.store.nodes.of_job(job_id)[-1], folder / "left")
     if arguments[0] == "ckpt":
         save_checkpoints(rig, job_id, arguments, folder=folder)
     if arguments[0] == "user":
@@ -239,7 +249,7 @@ def test_shell_completion(rig: Rig, command_line: str, position: int, expected: 
         },
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LIMIT_S,
         check=False,
     )
     assert set(done.stdout.split()) == expected, done.stderr

@@ -65,7 +65,7 @@ def run(access: Access, socket: Path, folder: Path) -> subprocess.CompletedProce
         env={"SSH_AUTH_SOCK": str(socket), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LIMIT_S,
         check=False,
     )
 

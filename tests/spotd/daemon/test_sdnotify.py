@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spotd.daemon.sdnotify import notify
+from tests.fixtures.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def folder() -> Iterator[Path]:
 def manager() -> Iterator[socket.socket]:
     """Systemd's end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.settimeout(5)
+        listening.settimeout(LIMIT_S)
         yield listening
 
 

@@ -32,7 +32,7 @@ def scrape(port: int, token: str) -> Found:
     asked = urllib.request.Request(
         f"http://127.0.0.1:{port}/metrics", headers={"Authorization": f"Bearer {token}"}
     )
-    with urllib.request.urlopen(asked, timeout=10) as reply:
+    with urllib.request.urlopen(asked, timeout=LIMIT_S) as reply:
         return read(reply.read())
 
 

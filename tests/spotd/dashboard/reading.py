@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from spotd.dashboard.html import _VOID
+from tests.fixtures.waiting import LIMIT_S
 
 _INLINE = ("a", "b", "code", "span", "strong", "time")
 
@@ -82,7 +83,7 @@ class Reply:
 def ask(url: str, path: str = "", verb: str = "GET", **headers: str) -> Reply:
     """One request to the pages' door; names of headers have _ for -."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=LIMIT_S)
     try:
         told = {name.replace("_", "-"): value for name, value in headers.items()}
         target = path if path.startswith("/") else parts.path + path

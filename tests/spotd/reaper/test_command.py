@@ -18,7 +18,7 @@ from providers.local.control import RunningCloud, running
 from spotd.base.clock import ticks_ns
 from spotd.reaper.command import main
 from tests.fixtures.local_cloud import launch_running
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 
 DAY_S = 86_400
 
@@ -55,7 +55,11 @@ def reap(config: Path, *options: str) -> dict[str, Any]:
     """One round in a process of its own; what it says, with its exit code."""
     line = [sys.executable, "-m", "spotd.reaper.command", "--once", "-c", str(config)]
     done = subprocess.run(
-        [*line, "-o", "json", *options], capture_output=True, text=True, timeout=60, check=False
+        [*line, "-o", "json", *options],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
     assert done.stderr == ""
     return {**json.loads(done.stdout), "code": done.returncode}
@@ -156,7 +160,7 @@ def test_it_loads_neither_the_store_nor_the_daemon() -> None:
         "print([name for name in sys.modules if name.startswith(bad)])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True
     )
     assert done.stdout.strip() == "['spotd.config.provider_registry']"
 

@@ -11,6 +11,7 @@ import pytest
 import spotd
 from spotd.reaper.command import main
 from spotd.reaper.config import DEFAULT
+from tests.fixtures.waiting import LIMIT_S
 
 FOLDER = Path(spotd.__file__).parent.parent / "systemd"
 SERVICE, TIMER = "spot-reaper.service", "spot-reaper.timer"
@@ -29,7 +30,7 @@ def installed(tmp_path: Path) -> Path:
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["systemd-analyze", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 def test_verify_says_nothing(installed: Path) -> None:

@@ -26,6 +26,7 @@ from spotd.security.secrets import (
 from spotd.store.secrets import SecretRow
 from spotd.store.sql_store import SqlStore
 from tests.fixtures import postgres
+from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.store.build import NOW, submission
 from tests.spotd.store.conftest import make
 
@@ -197,7 +198,7 @@ def test_killed_at_any_moment_it_lost_nothing(
     fill(store, unlock(store.secrets, state, {}, random_bytes))
     put(state, NEXT_KEY_NAME)
     done = subprocess.run(
-        [sys.executable, "-c", DYING, url, str(state), str(after)], check=False, timeout=60,
+        [sys.executable, "-c", DYING, url, str(state), str(after)], check=False, timeout=LIMIT_S,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL

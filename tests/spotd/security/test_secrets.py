@@ -24,6 +24,7 @@ from spotd.security.secrets import (
     load_key,
     unlock,
 )
+from tests.fixtures.waiting import LIMIT_S
 
 random_bytes = RandomIds().random_bytes
 
@@ -108,7 +109,7 @@ def test_daemons_that_start_together_agree_on_one_key(tmp_path: Path) -> None:
         assert slow.stdout
         assert slow.stdout.readline() == "ready\n"
         mine = load_key(tmp_path, {}, random_bytes)
-        theirs, _ = slow.communicate("\n", timeout=20)
+        theirs, _ = slow.communicate("\n", timeout=LIMIT_S)
     assert theirs == mine.hex() != bytes(32).hex()
 
 

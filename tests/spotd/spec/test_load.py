@@ -104,6 +104,44 @@ def test_caches_are_folders_and_one_alone_needs_no_list() -> None:
     assert "spotd.cache.paths[1]: '/b' is in the container" in text
 
 
+@pytest.mark.parametrize(
+    ("written", "outputs"),
+    [
+        ("", None),
+        ("outputs: []", ()),
+        ("outputs: results/", ("results/",)),
+        (
+            "outputs: [a, 'b/**/*.bin', /data/x, ~/y, ., a]",
+            ("a", "b/**/*.bin", "/data/x", "~/y", "."),
+        ),
+    ],
+)
+def test_outputs_are_patterns(written: str, outputs: tuple[str, ...] | None) -> None:
+    assert read(f"name: any\nrun: x\nspotd: {{{written}}}\n").spec.outputs == outputs
+
+
+@pytest.mark.parametrize(
+    ("pattern", "problem"),
+    [
+        ("../x", "is not a path on the machine"),
+        ("s3://bucket/x", "is not a path on the machine"),
+        ("/", "is not a path on the machine"),
+        ("a**b", "has ** beside other letters"),
+        ("~other/x", "belongs to another user"),
+    ],
+)
+def test_outputs_that_are_none(pattern: str, problem: str) -> None:
+    (text,) = refused(f"name: any\nrun: x\nspotd: {{outputs: [ok, '{pattern}']}}")
+    assert f"spotd.outputs[1]: {pattern!r} {problem}" in text
+
+
+def test_outputs_of_a_container_are_below_its_workdir() -> None:
+    text = "name: any\nrun: x\nresources: {image_id: 'docker:x'}\nspotd: {outputs: [%s]}"
+    assert read(text % "results").spec.outputs == ("results",)
+    (problem,) = refused(text % "/data/out")
+    assert "spotd.outputs[0]: '/data/out' is in the container" in problem
+
+
 def test_a_job_may_begin_with_a_path_or_a_job() -> None:
     block = "name: any\nrun: x\nspotd: {checkpoint: {engine: spotd, from: %s}}\n"
     assert read(block % "./x/y").origin == CheckpointOrigin(Path("x/y"))

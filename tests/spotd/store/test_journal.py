@@ -172,6 +172,52 @@ def test_what_a_checkpoint_uploaded_is_told_from_what_it_shares(store: Store) ->
     assert [row.near_bytes for row in rows] == [0, 0, 0, 3]
 
 
+def _outputs(status: str, **data: Any) -> tuple[str, dict[str, Any]]:
+    return ("outputs", {"status": status, "files": 2, "bytes": 3000, **data})
+
+
+def _stored(manifest: str = "m1", **data: Any) -> tuple[str, dict[str, Any]]:
+    values = {"manifest": manifest, "digest": "d", "new_bytes": 1000, "seconds": 1.5, "text": ""}
+    return _outputs("stored", **(values | data))
+
+
+def test_outputs_are_on_record_once(store: Store) -> None:
+    placed(store)
+    store.journal.record([said(_outputs("begin"))])
+    assert node(store).storage.outputs_since_us
+    assert store.outputs.rows("j1") == []
+    store.journal.record([said(_stored(), first=2)])
+    store.journal.record([said(_stored(), first=3)])  # as a restarted agent may
+    (row,) = store.outputs.rows("j1")
+    assert (row.manifest, row.files, row.bytes, row.new_bytes) == ("m1", 2, 3000, 1000)
+    assert (row.generation, row.rank, row.node_id) == (1, 0, node(store).id)
+    assert node(store).storage.outputs_since_us == 0
+    assert view(store).job.outputs_at_us == row.stored_at_us
+    texts = [row.event.text for row in store.events.rows("j1") if row.event.kind == "outputs"]
+    assert texts[:2] == [
+        "uploading 2 files, 2.9 KiB",
+        "j1 has stored 2 of its files, 2.9 KiB in 1.5 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "severity", "alert"),
+    [
+        (_stored(), Severity.INFO, False),
+        (_stored(text="model is left out"), Severity.WARNING, True),
+        (_outputs("failed", text="the store refuses"), Severity.ERROR, True),
+    ],
+)
+def test_outputs_that_are_not_all_stored_alert(
+    store: Store, entry: tuple[str, dict[str, Any]], severity: Severity, alert: bool
+) -> None:
+    placed(store)
+    store.journal.record([said(_outputs("begin"), entry)])
+    event = [row.event for row in store.events.rows("j1") if row.event.kind == "outputs"][-1]
+    assert (event.severity, event.alert) == (severity, alert)
+    assert node(store).storage.outputs_since_us == 0
+
+
 def test_a_warning_alerts_if_it_says_so(store: Store) -> None:
     placed(store)
     loud = ("warning", {"text": "files are not saved", "alert": True})

@@ -53,6 +53,17 @@ LIFE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("claimed", {"step": 0, "manifest": ""}),
     ("progress", {"from_step": 1, "to_step": 2, "losses": [0.5, 0.25], "tokens": 9, "busy_s": 2.0}),
     ("checkpoint", {"step": 2, "manifest": "m2", "bytes": 10, "trigger": "steps", "write_s": 0.5}),
+    (
+        "outputs",
+        {
+            "status": "stored",
+            "manifest": "o1",
+            "digest": "d",
+            "files": 2,
+            "bytes": 9,
+            "new_bytes": 5,
+        },
+    ),
     ("notice", {"notice_id": "n1", "kind": "preempt", "remaining_s": 30.0, "source": "imds"}),
 )
 

@@ -106,7 +106,7 @@ class Node:
             env=self.env,
             cwd=self.home,
             capture_output=True,
-            timeout=30.0,
+            timeout=LIMIT_S,
             check=False,
         )
 

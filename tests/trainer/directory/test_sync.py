@@ -26,7 +26,7 @@ from tests.fixtures.late import LateStore
 from tests.trainer.directory.rig import Generation, torch_file, write_hf
 from tests.trainer.saver.rig import Gate
 from trainer.directory import archive
-from trainer.directory.units import STATE, File
+from trainer.directory.units import STATE
 from trainer.fence import FencedError, read_head
 from trainer.saver.reader import CorruptError
 from trainer.saver.shard_store import MAX_FAILURES
@@ -100,9 +100,9 @@ def test_a_file_that_changes_while_it_is_saved_is_no_checkpoint(
     path = write_hf(generation.folder, 50)
     digest = archive.digest_file
 
-    def and_then_change(folder: Path, file: File) -> Stream:
-        stream = digest(folder, file)
-        if file.path.endswith(STATE):  # the last one
+    def and_then_change(file: Path, size: int) -> Stream:
+        stream = digest(file, size)
+        if file.name == STATE:  # the last one
             was = (path / "optimizer.pt").stat()
             (path / "optimizer.pt").write_text("other text 50"[: was.st_size])
             os.utime(path / "optimizer.pt", ns=(was.st_mtime_ns, was.st_mtime_ns))  # as if not
@@ -123,9 +123,9 @@ def test_one_that_is_removed_while_it_is_saved_is_reported(
     generation = Generation(tmp_path, store).start()
     path, digest = write_hf(generation.folder, 50), archive.digest_file
 
-    def and_then_remove(folder: Path, file: File) -> Stream:
-        stream = digest(folder, file)
-        if file.path.endswith(STATE):
+    def and_then_remove(file: Path, size: int) -> Stream:
+        stream = digest(file, size)
+        if file.name == STATE:
             shutil.rmtree(path)
         return stream
 

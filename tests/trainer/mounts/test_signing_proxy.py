@@ -20,6 +20,7 @@ import pytest
 from providers.federation import ExchangeError
 from spotd.act.bundle import build_bundle
 from tests.fixtures.identities import believing, google_options
+from tests.fixtures.waiting import LIMIT_S
 from trainer.mounts.rights import permission_hint
 from trainer.mounts.signing_proxy import (
     KEY_ENV,
@@ -111,7 +112,7 @@ def get(url: str, proxy: str = "", **headers: str) -> tuple[int, dict[str, Any]]
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(url, headers=named)
     try:
-        with urllib.request.build_opener(handler).open(request, timeout=5) as response:
+        with urllib.request.build_opener(handler).open(request, timeout=LIMIT_S) as response:
             return response.status, json.loads(response.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())

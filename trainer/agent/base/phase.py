@@ -13,5 +13,9 @@ class Phase(Enum):
     SETUP = "setup"
     CLAIMING = "waiting to claim HEAD"
     RUNNING = "running"
+    COLLECTING = "uploading its outputs"
     SETTLING = "recording the result in HEAD"
     ENDED = "ended"
+
+
+AFTER_PROGRAM = frozenset({Phase.COLLECTING, Phase.SETTLING})

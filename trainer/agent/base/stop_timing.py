@@ -91,12 +91,27 @@ def stop_timing_of(
     )
 
 
-def parse_drain(data: Mapping[str, Any], now: float) -> tuple[str, float | None]:
-    """Return the reason and the deadline of a `drain` command. Raises WireError."""
-    remaining_s = data.get("deadline_s")
-    if remaining_s is not None and not isinstance(remaining_s, (int, float)):
-        raise WireError(f"deadline_s is {remaining_s!r}")
-    return str(data.get("reason") or "drain"), None if remaining_s is None else now + remaining_s
+@dataclass(frozen=True)
+class StopOrder:
+    """A `drain` command: its reason, and when the stop and the upload of outputs must be over.
+
+    Without a time of their own, outputs have the time of the stop.
+    """
+
+    reason: str
+    deadline: float | None
+    outputs_until: float | None
+
+
+def parse_drain(data: Mapping[str, Any], now: float) -> StopOrder:
+    """Parse the data of a `drain` command. Raises WireError."""
+    ends: list[float | None] = []
+    for name in ("deadline_s", "outputs_s"):
+        remaining_s = data.get(name)
+        if remaining_s is not None and not isinstance(remaining_s, (int, float)):
+            raise WireError(f"{name} is {remaining_s!r}")
+        ends.append(None if remaining_s is None else now + remaining_s)
+    return StopOrder(str(data.get("reason") or "drain"), *ends)
 
 
 def describe_stop(engine: str) -> str:
@@ -124,13 +139,17 @@ def kill_deadline(timing: StopTiming, now: float, *deadlines: float | None) -> f
 
 @dataclass
 class Stopping:
-    """A stop in progress. `gentle`: the program was asked through its connection to the agent."""
+    """A stop in progress. `gentle`: the program was asked through its connection to the agent.
+
+    `outputs_until` is when the upload of outputs must end, if that is not `kill_at`.
+    """
 
     reason: str
     asked_at: float
     kill_at: float
     gentle: bool
     termed: bool = False
+    outputs_until: float | None = None
 
     @property
     def term_at(self) -> float:

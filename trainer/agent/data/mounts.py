@@ -22,7 +22,7 @@ from spotd.wire import Bucket, MountMode, StartDocument
 from trainer.agent.base.context import AgentContext
 from trainer.agent.base.desired_state import DesiredState
 from trainer.agent.base.paths import AgentPaths, write_private
-from trainer.agent.base.phase import Phase
+from trainer.agent.base.phase import AFTER_PROGRAM, Phase
 from trainer.agent.base.redaction import secret_values
 from trainer.agent.base.warnings import HealthWarning
 from trainer.agent.data import read_meter
@@ -47,7 +47,7 @@ CHECK_EVERY_S = 1.0
 MAX_REMOUNTS = 3  # then the machine is given up
 GRACE_S = 120.0  # a program that fails so soon after a lost mount has failed because of it
 REPORT_EVERY_S = 60.0
-_ACTIVE = {Phase.SETUP, Phase.CLAIMING, Phase.RUNNING, Phase.SETTLING}
+_ACTIVE = {Phase.SETUP, Phase.CLAIMING, Phase.RUNNING, *AFTER_PROGRAM}
 _TAIL_BYTES = 1 << 16
 LOST, FAILING = "mount_lost", "mount_failing"  # as spotd/domain/health.py calls them
 

@@ -68,6 +68,7 @@ class Agent:
         self._training = Training(
             context, self._desired, replay=replay, saver=saver, report=self.on_fact
         )
+        self._training.notice_deadline = lambda: self._active_notices.deadline
         self.deadman = Deadman(context.config, context.monotonic())
         self._watchdog = Watchdog(
             context,
@@ -224,12 +225,20 @@ class Agent:
         elif phase is Phase.RUNNING:
             self._enforce_stop(stopping, now)
 
-    def stop(self, reason: str, deadline: float | None, *, gentle: bool = True) -> None:
+    def stop(
+        self,
+        reason: str,
+        deadline: float | None,
+        *,
+        gentle: bool = True,
+        outputs_until: float | None = None,
+    ) -> None:
         """Finish the step, save, release, exit 75; or end at once if nothing can be saved."""
         if self._training.phase is Phase.ENDED:
             return
         stopping = self._desired.stopping
         if stopping is not None:
+            stopping.outputs_until = outputs_until or stopping.outputs_until
             if deadline is not None:
                 stopping.advance(deadline)
             return
@@ -238,7 +247,11 @@ class Agent:
         gentle &= timing.engine != stop_timing.ENGINE_NONE and self._link.connected > 0
         running = self._training.phase is Phase.RUNNING
         self._desired.stopping = Stopping(
-            reason=reason, asked_at=now, kill_at=kill_at, gentle=gentle
+            reason=reason,
+            asked_at=now,
+            kill_at=kill_at,
+            gentle=gentle,
+            outputs_until=outputs_until,
         )
         if running:  # before the request: the script must not run its next line after the program
             self._training.hold_shells(end=False)
@@ -406,7 +419,8 @@ class Agent:
             case wire.RELEASE:
                 self.stop("the replacement is ready", None)
             case wire.DRAIN:
-                self.stop(*stop_timing.parse_drain(command.data, self._context.monotonic()))
+                order = stop_timing.parse_drain(command.data, self._context.monotonic())
+                self.stop(order.reason, order.deadline, outputs_until=order.outputs_until)
             case wire.SAVE:
                 return self._save(command.data)
             case wire.STRIKE:
@@ -441,6 +455,7 @@ class Agent:
         self._stop_requested = True
         self.stop("ordered to stop at once", None)
         self._training.kill()
+        self._training.give_up_outputs()
 
     def _watched_after(self, seq: int) -> None:
         if self._journal.skip_to(seq):

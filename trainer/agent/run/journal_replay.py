@@ -84,6 +84,8 @@ def replay_journal(entries: Sequence[JournalEntry], boot_id: str) -> JournalRepl
         reported.add(wire.EXITED)  # the generation is over
     if any(e.kind == wire.CHECKPOINT and e.data.get("final") is True for e in entries_of_boot):
         reported.add(wire.CHECKPOINT + ":final")
+    if _outputs_done(entries_of_boot):
+        reported.add(f"{wire.OUTPUTS}:done")
     facts = [parse_worker_fact(entry.kind, entry.data) for entry in entries_of_boot]
     saves_s = [fact.save_s for fact in facts if fact.save_s is not None]
     steps_s = [fact.step_s for fact in facts if fact.step_s is not None]
@@ -109,6 +111,12 @@ def _last(entries: Sequence[JournalEntry], kind: str) -> list[JournalEntry]:
 def _stepping(entries: Sequence[JournalEntry]) -> bool:
     last = [e.kind for e in entries if e.kind in (wire.STARTED, wire.PROGRESS, wire.UNWELL)]
     return last[-1:] == [wire.PROGRESS]
+
+
+def _outputs_done(entries: Sequence[JournalEntry]) -> bool:
+    """Whether the outputs of the newest program are stored, as far as they can be."""
+    last = [e for e in entries if e.kind in (wire.STARTED, wire.OUTPUTS)][-1:]
+    return any(e.kind == wire.OUTPUTS and e.data.get("status") != "begin" for e in last)
 
 
 def _notices(entries: Sequence[JournalEntry]) -> dict[str, Notice]:

@@ -1,7 +1,8 @@
 """One node's part of a generation, from the packages to the exit code.
 
 setup -> (our engine: the program claims HEAD itself | any script: we claim) -> run -> (any script:
-final manifest or release) -> exited. A restarted agent can continue at every step.
+final manifest or release) -> exited. The outputs are uploaded before the success of a script is
+recorded, and after everything else. A restarted agent can continue at every step.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from spotd.wire import Head, StartDocument
 from trainer.agent.base.context import AgentContext
 from trainer.agent.base.desired_state import DesiredState
 from trainer.agent.base.health_verdict import HealthVerdict
-from trainer.agent.base.phase import Phase
+from trainer.agent.base.phase import AFTER_PROGRAM, Phase
+from trainer.agent.base.stop_timing import FINAL_S
 from trainer.agent.process.script import Script, ScriptState
 from trainer.agent.process.script_supervisor import ScriptExit
 from trainer.agent.run.container import Stage
 from trainer.agent.run.exit_code import final_checkpoint, interpret_exit
 from trainer.agent.run.head_authority import Authority, EndedError, authority_of
 from trainer.agent.run.journal_replay import JournalReplay
-from trainer.agent.run.left_files import AFTER_S, LeftFilesWatch, describe_left_files
+from trainer.agent.run.left_files import AFTER_S, NONE, LeftFilesWatch, describe_left_files
+from trainer.agent.run.outputs import DONE, FAILED_S, OutputsCollector, select_outputs
 from trainer.agent.run.prepare import start_preparing
 from trainer.agent.run.saver import Saver
 from trainer.fence import FencedError
+from trainer.outputs.upload import join_problems
 
 Report = Callable[[str, Mapping[str, Any]], None]
 _CRASHED = 1
@@ -62,12 +66,16 @@ class Training:
         self._authority: Authority | None = None
         self._worker_codes: dict[int, int] = {}
         self._left_files_watch = LeftFilesWatch(
-            context.paths.workdir,
-            report=self._report_left_files,
+            self._find_unsaved,
+            report=self._report_unsaved,
             monotonic=context.monotonic,
             after_s=float(context.environ.get("SPOTD_LEFT_FILES_S") or AFTER_S),
         )
         self._run_exit: ScriptExit | None = None
+        self._outputs = OutputsCollector(context, is_done=DONE in reported)
+        self._outputs_until: float | None = None
+        # When the machine goes, by its notices, on the monotonic clock; None if it stays.
+        self.notice_deadline: Callable[[], float | None] = lambda: None
         self.final = wire.CHECKPOINT + ":final" in reported  # the job's success is in HEAD
         self.claimed = wire.CLAIMED in reported
         self._fenced = False
@@ -206,6 +214,7 @@ class Training:
         if self.verdict is not None:
             self.verdict = None
             self._reported.discard(wire.STARTED)
+            self._outputs.is_done = False
         stream = f"rank{self._context.config.rank}"
         self._start_script(self._run, "run", self._start.run, stream=stream)
 
@@ -237,8 +246,7 @@ class Training:
         state, pids = self._run.state, self._run.pids
         if pids is not None:
             self._append_once(wire.STARTED, wire.STARTED, {"pids": [pids.program.pid]})
-            if self._authority is not None and not self._start.directory:
-                self._left_files_watch.poll(self._started_ns())
+            self._left_files_watch.poll()
         if state is ScriptState.ABSENT:
             self._start_run()
         elif state is ScriptState.ENDED:
@@ -271,21 +279,82 @@ class Training:
             self._end_for_verdict(self.verdict, script_exit)
             return
         if self._authority is None:
-            self._exited(self._interpret_exit(script_exit.code), script_exit)
-            return
-        if self._desired.stopping is not None:
-            self.phase = Phase.SETTLING
-            self._authority.start_release(clean=script_exit.code == 0)
+            self._leave(self._interpret_exit(script_exit.code), script_exit)
+        elif self._desired.stopping is not None:
+            self._release(script_exit)
         elif script_exit.code == 0 and self._start.num_nodes == 1:
-            self.phase = Phase.SETTLING
-            self._authority.start_final()
+            self._collect_outputs(finished=True, then=self._settle_success)
         elif self._start.directory:
             self.phase = Phase.SETTLING
             self._authority.start_last_save()
         else:
-            self._exited(
-                _CRASHED if script_exit.code == wire.EXIT_FENCED else script_exit.code, script_exit
-            )
+            self._leave(_script_code(script_exit), script_exit)
+
+    def _release(self, script_exit: ScriptExit) -> None:
+        assert self._authority is not None  # noqa: S101 - only HEAD's owner is asked to
+        if wire.RELEASED in self._reported:  # by an earlier agent
+            self._leave(wire.EXIT_RELEASED, script_exit)
+            return
+        self.phase = Phase.SETTLING
+        self._authority.start_release(clean=script_exit.code == 0)
+
+    def _settle_success(self, complete: bool) -> None:
+        """Record the script's success, unless the machine goes before its outputs are stored.
+
+        Then the next machine runs the end of the program once more.
+        """
+        assert self._authority is not None  # noqa: S101 - `_run_ended` has checked
+        assert self._run_exit is not None  # noqa: S101 - it has ended
+        if complete or self._desired.stopping is None:
+            self.phase = Phase.SETTLING
+            self._authority.start_final()
+        else:
+            self._release(self._run_exit)
+
+    def _leave(self, code: int, script_exit: ScriptExit) -> None:
+        """End this machine's part, after the program's outputs are stored."""
+        self._collect_outputs(
+            finished=code == wire.EXIT_FINISHED,
+            then=lambda _complete: self._exited(code, script_exit),
+        )
+
+    def _collect_outputs(self, *, finished: bool, then: Callable[[bool], None]) -> None:
+        """Upload the outputs in a thread, then call `then` with whether none is missing.
+
+        A program that failed is restarted, so its outputs get only FAILED_S.
+        """
+        if self._outputs.is_done or self._start.outputs is None:
+            then(True)
+            return
+        self.phase = Phase.COLLECTING
+        if not finished and self._desired.stopping is None:
+            self._outputs_until = self._context.monotonic() + FAILED_S
+
+        def done(complete: bool) -> None:
+            if self.phase is Phase.COLLECTING:
+                then(complete)
+
+        self._outputs.start(
+            self._start,
+            since_ns=self._started_ns(),
+            finished=finished,
+            deadline=self._outputs_deadline,
+            done=done,
+        )
+
+    def _outputs_deadline(self) -> float | None:
+        """Return when the upload of outputs must end; None if the machine may be waited for."""
+        stopping, notice_s = self._desired.stopping, self.notice_deadline()
+        ends = [] if self._outputs_until is None else [self._outputs_until]
+        if notice_s is not None:
+            ends.append(notice_s - FINAL_S)
+        elif stopping is not None:
+            ends.append(stopping.outputs_until or stopping.kill_at)
+        return min(ends, default=None)
+
+    def give_up_outputs(self) -> None:
+        """End the upload of outputs as soon as possible."""
+        self._outputs_until = self._context.monotonic()
 
     def _end_for_verdict(self, verdict: HealthVerdict, script_exit: ScriptExit) -> None:
         """Restart the script, or end this machine's part. HEAD fences off unfinished saves."""
@@ -313,8 +382,7 @@ class Training:
     def on_saved(self) -> None:
         """Report the failure of a script whose last files are saved now."""
         if self.phase is Phase.SETTLING and self._run_exit is not None:
-            code = self._run_exit.code
-            self._exited(_CRASHED if code == wire.EXIT_FENCED else code, self._run_exit)
+            self._leave(_script_code(self._run_exit), self._run_exit)
 
     def on_settled(self, head: Head | None, *, final: bool, size: int = 0) -> None:
         """Record the script's end, which is now in HEAD."""
@@ -325,11 +393,16 @@ class Training:
             self._context.journal.append(wire.CHECKPOINT, final_checkpoint(current, size))
         elif head is not None:
             self._context.journal.append(wire.RELEASED, {"step": step, "manifest": manifest})
+            self._reported.add(wire.RELEASED)
         if self.phase is Phase.SETTLING:
             script_exit = self._run_exit or ScriptExit(0, "", 0.0)
-            if final and not size:
+            if final and not size and not self._outputs.files:
                 script_exit = replace(script_exit, tail=self._left_files())
-            self._exited(wire.EXIT_FINISHED if final else wire.EXIT_RELEASED, script_exit)
+            code = wire.EXIT_FINISHED if final else wire.EXIT_RELEASED
+            if self._run_exit is None:
+                self._exited(code, script_exit)  # nothing was run
+            else:
+                self._leave(code, script_exit)
 
     def _left_files(self) -> str:
         """Return what the script wrote on this machine, of which the store has nothing."""
@@ -343,18 +416,31 @@ class Training:
         except OSError:
             return time.time_ns()
 
-    def _report_left_files(self, text: str) -> None:
-        """Alert that the script writes files that nothing saves."""
-        text = (
-            f"the program has been writing files that spotd does not save: {text}. They are lost "
-            "with the machine; to save a folder, write spotd: {checkpoint: {mode: directory, "
-            "path: FOLDER}} into the job file"
-        )
+    def _find_unsaved(self) -> str:
+        """Return a warning about files that the program writes and nothing saves, or ""."""
+        start, since_ns = self._start, self._started_ns()
+        if self._authority is not None and not start.directory:
+            text = describe_left_files(self._context.paths.workdir, since_ns=since_ns)
+            if text != NONE:
+                return (
+                    "the program has been writing files that spotd does not save while it runs: "
+                    f"{text}. A machine that is lost takes them with it; to save a folder, write "
+                    "spotd: {checkpoint: {mode: directory, path: FOLDER}} into the job file"
+                )
+        if start.outputs is None:
+            return ""
+        selection = select_outputs(self._context, start, start.outputs, since_ns=since_ns)
+        too_large = join_problems(selection.problems) if not start.outputs.patterns else ""
+        return too_large and f"not all that the program writes will be uploaded: {too_large}"
+
+    def _report_unsaved(self, text: str) -> None:
         data = {"text": text, "alert": True}
         self._context.post(lambda: self._append_once(_LEFT_FILES, wire.WARNING, data))
 
     def on_fenced(self, error: FencedError) -> None:
         """End everything, because a newer generation owns HEAD."""
+        if wire.RELEASED in self._reported:
+            return  # we have given HEAD away, and only our outputs are left to store
         self._fenced = True
         if self.phase is not Phase.ENDED:
             self.kill()
@@ -425,8 +511,8 @@ class Training:
         self._reported.add(kind)
 
     def stop_idle(self) -> None:
-        """Stop while no program runs that could save. In SETTLING the program has ended already."""
-        if self.phase is Phase.SETTLING:
+        """Stop while no program runs that could save. AFTER_PROGRAM it has ended already."""
+        if self.phase in AFTER_PROGRAM:
             return
         self.kill()
         if self._authority is not None and self.claimed:
@@ -475,3 +561,8 @@ class Training:
         if mark not in self._reported:
             self._reported.add(mark)
             self._context.journal.append(kind, data)
+
+
+def _script_code(script_exit: ScriptExit) -> int:
+    """Return the exit code to report for a script; it has none of our own meanings."""
+    return _CRASHED if script_exit.code == wire.EXIT_FENCED else script_exit.code

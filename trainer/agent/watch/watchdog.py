@@ -16,7 +16,7 @@ from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED
 from trainer.agent.base.context import AgentContext
 from trainer.agent.base.desired_state import DesiredState
 from trainer.agent.base.health_verdict import GPU, HUNG, MACHINE, MOUNT, HealthVerdict
-from trainer.agent.base.phase import Phase
+from trainer.agent.base.phase import AFTER_PROGRAM, Phase
 from trainer.agent.base.warnings import HealthWarning
 from trainer.agent.data.mounts import Mounts
 from trainer.agent.run.journal_replay import JournalReplay, WorkerFact, parse_worker_fact
@@ -297,7 +297,7 @@ class Watchdog:
         if training.phase is Phase.RUNNING:
             training.verdict = verdict
             self._kill_at = self._context.monotonic() + (REPORT_S if verdict.what == HUNG else 0.0)
-        elif training.phase is not Phase.SETTLING:
+        elif training.phase not in AFTER_PROGRAM:
             training.end_unfit(verdict)
 
     def _report(self, warning: HealthWarning) -> None:

@@ -33,14 +33,14 @@ from spotd.domain.events import Event
 from spotd.domain.states import LeaveReason, Outcome
 from spotd.store.errors import StoreError, StoreUnavailableError
 from tests.fixtures.path_client import PathClient
-from tests.fixtures.waiting import until
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.spotd.api.rig import JOB_FILE, OFFERS, SPOT, Rig, story
 
 DIGEST = "0" * 64
 
 
 def raw(rig: Rig, verb: str, path: str, body: Any = b"") -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("spotd", timeout=20)
+    connection = http.client.HTTPConnection("spotd", timeout=LIMIT_S)
     connection.sock = socket.socket(socket.AF_UNIX)
     connection.sock.connect(str(rig.socket))
     try:
@@ -468,7 +468,7 @@ def test_keys_are_for_the_unix_socket_only(rig: Rig) -> None:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
-    connection = http.client.HTTPConnection(*listener.getsockname(), timeout=10)
+    connection = http.client.HTTPConnection(*listener.getsockname(), timeout=LIMIT_S)
     try:
         connection.request("POST", "/v1/jobs/gpt/ssh")
         reply = connection.getresponse()

@@ -12,6 +12,7 @@ import pytest
 from spotd.api.http.metrics_server import MetricsServer, ScrapeError, serve_scrapes
 from spotd.base import connection_limit
 from spotd.base.connection_limit import MOST
+from tests.fixtures.waiting import LIMIT_S
 
 TOKEN = "a-token-of-some-length"
 
@@ -24,7 +25,7 @@ def door() -> Iterator[MetricsServer]:
 
 
 def ask(door: MetricsServer, path: str, given: str | None, verb: str = "GET") -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=LIMIT_S)
     headers = {} if given is None else {"Authorization": given}
     connection.request(verb, path, headers=headers)
     reply = connection.getresponse()
@@ -74,7 +75,7 @@ def test_who_only_connects_keeps_nobody_out_and_uses_up_no_files(
 def test_who_asks_and_stays_keeps_nobody_out(door: MetricsServer) -> None:
     stays = []
     for _ in range(MOST):
-        one = http.client.HTTPConnection("127.0.0.1", door.port, timeout=10)
+        one = http.client.HTTPConnection("127.0.0.1", door.port, timeout=LIMIT_S)
         one.request("GET", "/")
         assert one.getresponse().read()
         stays.append(one)

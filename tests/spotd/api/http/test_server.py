@@ -46,9 +46,9 @@ def path() -> Iterator[Path]:
 
 
 def ask(path: Path, url: str, headers: Mapping[str, str] | None = None) -> str:
-    connection = http.client.HTTPConnection("spotd", timeout=10)
+    connection = http.client.HTTPConnection("spotd", timeout=LIMIT_S)
     connection.sock = socket.socket(socket.AF_UNIX)
-    connection.sock.settimeout(10)
+    connection.sock.settimeout(LIMIT_S)
     try:
         connection.sock.connect(str(path))
         connection.request("GET", url, headers=dict(headers or {}))

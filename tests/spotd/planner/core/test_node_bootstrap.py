@@ -14,7 +14,15 @@ from spotd.domain.units import S
 from spotd.planner.core.checkpoint_interval import CheckpointTerms
 from spotd.planner.core.image_build import setup_digest
 from spotd.planner.core.node_bootstrap import addresses_of, agent_config, start_document
-from spotd.wire import AgentConfig, Mount, Package, StartDocument, parse_agent_config, parse_start
+from spotd.wire import (
+    AgentConfig,
+    Mount,
+    OutputRules,
+    Package,
+    StartDocument,
+    parse_agent_config,
+    parse_start,
+)
 from tests.spotd.planner.build import NOW, head, job, node, offer, spec
 
 SPEC = spec(
@@ -105,12 +113,32 @@ def test_a_start_carries_the_job_and_what_was_decided_for_the_node() -> None:
         head_generation=2,
         caches=("~/c",),
         cache_bytes=5,
+        outputs=OutputRules(),
     )
     assert started() == expected
     packages = [vars(package) for package in expected.packages]
     sent = expected.to_data() | {"packages": packages, "node_ips": ["10.0.0.1", "10.0.0.2"]}
     sent |= {"caches": ["~/c"], "buckets": [], "shard_stores": [], "include": [], "exclude": []}
+    sent |= {"outputs": {"patterns": [], "max_bytes": 10_000_000_000}}
     assert parse_start(sent) == expected
+    assert parse_start(sent | {"outputs": None}).outputs is None, "as an older daemon sends it"
+
+
+@pytest.mark.parametrize(
+    ("outputs", "bake", "rules"),
+    [
+        (None, "", OutputRules()),
+        (("results",), "", OutputRules(("results",))),
+        ((), "", None),
+        (None, "torch-2", None),
+    ],
+)
+def test_a_start_names_the_outputs(
+    outputs: tuple[str, ...] | None, bake: str, rules: OutputRules | None
+) -> None:
+    effect = Effect(EffectKind.START, node(), job(), NOW, DATA)
+    document = start_document(job(spec=replace(SPEC, outputs=outputs, bake=bake)), effect, {}, {})
+    assert document.outputs == rules
 
 
 def test_a_start_names_the_checkpoint_that_is_not_to_be_resumed_from() -> None:

@@ -232,6 +232,15 @@ def test_a_success_that_kept_nothing_is_a_warning_and_says_how_to_keep_it() -> N
     assert (event.severity, event.alert, event.data["kept"]) == (Severity.WARNING, True, False)
 
 
+def test_a_success_with_outputs_says_where_they_are() -> None:
+    done = {"head": head(step=0, final=True, read_at_us=NOW), "outputs_at_us": EXITED}
+    after, plan = settle(view(node(R, **DONE), job=done))
+    assert not after.job.kept_nothing
+    assert after.job.outcome_text == "finished; its files are stored: spotctl outputs train"
+    [event] = [event for event in plan.events if event.kind == "succeeded"]
+    assert event.severity is Severity.INFO
+
+
 def test_a_success_with_a_checkpoint_is_none_that_kept_nothing() -> None:
     after, plan = settle(view(node(R, **DONE), job={"head": head(final=True, read_at_us=NOW)}))
     assert not after.job.kept_nothing

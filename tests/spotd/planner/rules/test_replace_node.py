@@ -14,6 +14,7 @@ from spotd.domain.states import LeaveReason, NodeState
 from spotd.domain.units import S
 from spotd.domain.view import Throughput
 from spotd.planner.rules.replace_node import RELEASE_TRIES, START_S
+from spotd.wire import OUTPUTS_LIMIT_S
 from tests.spotd.planner.build import (
     NOW,
     OFFERS,
@@ -97,6 +98,28 @@ def test_a_drain_has_its_limit_also_when_the_job_was_resumed() -> None:
     assert by_id(after, paused).state is D
     assert plan.wake_at_us <= NOW + seconds(GRACE_S)
     after, _ = settle(after, now=NOW + seconds(GRACE_S))
+    assert by_id(after, paused).state is T
+
+
+def test_a_pause_waits_for_outputs_as_long_as_they_are_uploaded() -> None:
+    began_us = NOW + 5 * S
+    paused = node(D, leave_reason=CANCELLED, drained_at_us=NOW, told_drain_at_us=NOW)
+    later = NOW + seconds(GRACE_S) + 60 * S
+    paused = changed(paused, heard_at_us=later, outputs_since_us=began_us)
+    after, plan = settle(view(paused), now=later)
+    assert by_id(after, paused).state is D, "its grace is over, but it uploads"
+    end_us = began_us + seconds(OUTPUTS_LIMIT_S + 10.0)
+    assert plan.wake_at_us <= end_us
+    heard = changed(by_id(after, paused), heard_at_us=end_us)
+    after, _ = settle(replace(after, nodes=(heard,)), now=end_us)
+    assert by_id(after, paused).state is T
+    assert by_id(after, paused).departure.leave_text.endswith("outputs were not stored in time")
+
+
+def test_no_outputs_keep_a_machine_beyond_its_notice() -> None:
+    paused = node(D, leave_reason=CANCELLED, drained_at_us=NOW, told_drain_at_us=NOW)
+    left = {"outputs_since_us": NOW, "notices": (notice(5.0),), "heard_at_us": NOW + 15 * S}
+    after, _ = settle(view(changed(paused, **left)), now=NOW + 15 * S)
     assert by_id(after, paused).state is T
 
 

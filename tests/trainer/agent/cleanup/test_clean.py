@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from spotd.act.bundle import build_bundle
+from tests.fixtures.waiting import LIMIT_S
 from trainer.agent.cleanup import clean as cleaning
 from trainer.agent.cleanup import wipe as wiping
 from trainer.agent.cleanup.clean import CleanError, CleanReport, check_rented, clean
@@ -262,7 +263,7 @@ def test_it_is_for_machines_that_were_rented_alone(
 def test_the_command_touches_nothing_here() -> None:
     """This computer was not prepared by spotd and must not be cleaned."""
     command = [sys.executable, "-m", "trainer.node", "clean", "--home", "/nowhere"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 1
     assert done.stderr.startswith("spot-node clean: ")
     assert "{" not in done.stdout
@@ -296,7 +297,7 @@ def test_the_program_may_lie_in_what_it_removes(root: Path) -> None:
         "raise SystemExit(node.main(['clean', '--home', str(root / 'home/spotd/.spotd')]))\n"
     )
     command = ["/usr/bin/python3", "-I", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["cleaned"]["failures"] == 0
     assert not program.exists()

@@ -18,6 +18,7 @@ from providers.stores.local import LocalStore
 from spotd import wire
 from spotd.act.bundle import build_bundle
 from spotd.act.saver_env import SaverEnv, pack, pythons_in, wheels
+from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.agent.node import Node
 from trainer.agent.data.packages import put_package
 from trainer.agent.run.saver_env import (
@@ -98,13 +99,15 @@ def test_a_python_that_lacks_both_gets_an_environment(tmp_path: Path, bare: str)
     )
     env = {"PATH": "/nowhere", "PYTHONPATH": str(bundle)}
     done = subprocess.run(
-        [bare, "-c", text], capture_output=True, text=True, env=env, check=False, timeout=60
+        [bare, "-c", text], capture_output=True, text=True, env=env, check=False, timeout=LIMIT_S
     )
     trouble, python, url = done.stdout.split("\n")[:3]
     assert (trouble, url) == ("", "s3://b/x"), done.stderr
     assert python == str(home / "saver/made/bin/python")
     words = [python, "-m", "trainer.saver", "--help"]
-    said = subprocess.run(words, capture_output=True, text=True, env=env, check=False, timeout=60)
+    said = subprocess.run(
+        words, capture_output=True, text=True, env=env, check=False, timeout=LIMIT_S
+    )
     assert "Run the saver process" in said.stdout, said.stderr
 
 

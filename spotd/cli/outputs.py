@@ -1,0 +1,81 @@
+"""`spotctl outputs`: the files that a job left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from spotd.api_client.client import JOB, connect
+from spotd.api_routes import routes
+from spotd.base.errors import UserError
+from spotd.base.text import age, size
+from spotd.cli.progress import Progress
+from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
+
+SHOWN = 30
+
+
+def outputs(
+    ctx: typer.Context,
+    job: str = JOB,
+    into: Path | None = typer.Option(
+        None, "--into", metavar="DIR", help="Download them into this folder; created if missing."
+    ),
+    output: Output = output_option(),
+) -> None:
+    """List or download the files that a job left, verifying every byte.
+
+    They are uploaded when its program ends, and at a pause or a cancel, before the machine is given
+    back: the files that spotd: {outputs: [...]} in the job file names, else all that changed below
+    the workdir, up to 10 GB; in directory mode also the newest save of the program's folder. Of a
+    file that several machines uploaded, this is the newest one. After an interruption, run it again
+    to resume.
+
+    \b
+    Example:
+      spotctl outputs gpt
+      spotctl outputs gpt --into gpt-files
+    """
+    progress = Progress("pulled")
+    with connect(ctx) as client:
+        listed = client.call(routes.LIST_OUTPUTS(job=job))
+        if into is None:
+            emit(listed, output, lambda: _print_files(listed), "path")
+            return
+        if not listed["items"]:
+            problem = "; ".join(listed["problems"])
+            raise UserError(f"job {job} has left no files: {problem}", f"spotctl why {job}")
+        from spotd.cli.pull import pull_outputs_into
+
+        data = pull_outputs_into(
+            client=client, listed=listed, folder=into, on_progress=progress.show
+        )
+    progress.end()
+    emit(data, output, lambda: _print_pulled(data, into), "into")
+
+
+def _print_files(listed: dict[str, Any]) -> None:
+    files = listed["items"]
+    if files:
+        columns = [Column("SIZE", right=True), Column("AGE", right=True), Column("FILE", cut=True)]
+        rows = [
+            [size(file["bytes"]), age(file["modified_at"]), file["path"]] for file in files[:SHOWN]
+        ]
+        print_table(columns, rows)
+        more = f", {len(files) - SHOWN} more than shown" if len(files) > SHOWN else ""
+        total = f"{len(files)} files{more}, {size(listed['bytes'])}"
+        print_message(f"{total}: spotctl outputs {listed['job']} --into DIR")
+    for problem in listed["problems"]:
+        print_message(problem)
+
+
+def _print_pulled(data: dict[str, Any], into: Path) -> None:
+    names = ", ".join(data["entries"][:5]) + (", ..." if len(data["entries"]) > 5 else "")
+    print_message(
+        f"{data['files']} files ({names}), {size(data['bytes'])} in {into}, every byte as it was "
+        "uploaded"
+    )
+    for problem in data["problems"]:
+        print_message(problem)

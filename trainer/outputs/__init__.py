@@ -1,0 +1,1 @@
+"""Upload the files that a program leaves on its machine."""
