@@ -13,6 +13,7 @@ from typing import Any
 
 from spotd.alert_sinks.base import Alert
 from spotd.domain.events import Event, Severity
+from spotd.domain.lost_work import format_seconds, format_usd
 from spotd.domain.units import S
 
 # Slack takes 150 characters in a header and 3000 in a section, but all blocks of a message together
@@ -39,7 +40,11 @@ _WORDS = {
     ),
     "withdrawn": ("Keeps the machine.", _NOTHING),
     "lost": ("Requests another machine and resumes from the newest checkpoint.", _NOTHING),
-    "recovered": ("Went on from the newest checkpoint on another machine.", _NOTHING),
+    "recovered": ("Requested another machine, and resumed there as told above.", _NOTHING),
+    "recovered, from the beginning": (
+        "Requested another machine, and started the program there: there was nothing to resume.",
+        "Have its checkpoints saved: `spotctl why {job}`, and docs/any-script.md.",
+    ),
     "slow": ("Asked for a checkpoint.", "If it stays slow: " + _LOGS + "."),
     "crashed": (
         "Gave the machine back; starts again while restarts are left.",
@@ -192,8 +197,12 @@ def _advice(ordered: Iterable[Alert]) -> str:
 
 def _words(event: Event) -> tuple[str, str]:
     """Return what spotd did, and what the reader must do."""
-    kept_nothing = event.kind == "succeeded" and event.data.get("kept") is False
-    return _WORDS.get("succeeded, nothing kept" if kept_nothing else event.kind, _OTHER)
+    kind = event.kind
+    if kind == "succeeded" and event.data.get("kept") is False:
+        kind = "succeeded, nothing kept"
+    elif kind == "recovered" and event.data.get("anew") is True:
+        kind = "recovered, from the beginning"
+    return _WORDS.get(kind, _OTHER)
 
 
 def _counted(alerts: Iterable[Alert]) -> str:
@@ -215,8 +224,12 @@ def _cost(alert: Alert) -> str:
     losses = []
     if isinstance(seconds := data.get("seconds"), int | float):
         losses.append(f"{seconds:.0f} s without training")
-    if isinstance(steps := data.get("lost_steps"), int):
+    if isinstance(steps := data.get("steps_lost"), int):
         losses.append(f"{steps} steps to repeat")
+    if isinstance(lost_s := data.get("lost_s"), int | float):
+        losses.append(f"{format_seconds(lost_s)} of work lost")
+    if isinstance(microusd := data.get("lost_microusd"), int) and microusd:
+        losses.append(f"{format_usd(microusd)} for that")
     if alert.spent_microusd:
         losses.append(f"${alert.spent_microusd / 1e6:.2f} spent on the job so far")
     return ", ".join(losses)

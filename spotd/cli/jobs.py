@@ -136,8 +136,9 @@ def _print_job(job: dict[str, Any]) -> None:
             ("where", places(job["where"])),
             (
                 "generation",
-                f"{job['generation']} ({_count(job['recoveries'], 'recovery', 'recoveries')})",
+                f"{job['generation']} ({_recoveries(job)})",
             ),
+            ("lost", _lost(job)),
             ("machines", _machines(job)),
             ("submitted", f"{age(job['created_at'])} ago"),
             ("first step", _ago(job["first_step_at"])),
@@ -149,6 +150,8 @@ def _print_job(job: dict[str, Any]) -> None:
             ("deadline", job["deadline"] or ""),
         ]
     )
+    for diagnosis in job["verdicts"]:
+        print(f"problem     {clean(diagnosis['seen'])}; spotctl why {job['name']} says more")
     for result in job["results"]:
         print(f"results     {clean(result['suite'])}: {result_text(result)}")
     if job.get("drill"):
@@ -165,6 +168,24 @@ _EXIT_REASONS = {
     EXIT_UNFIT: "machine is unfit",
     EXIT_DIVERGED: "which diverged",
 }
+
+
+def _recoveries(job: dict[str, Any]) -> str:
+    resumed = _count(job["recoveries"], "recovery", "recoveries")
+    anew = job["restarts_anew"]
+    return f"{resumed}, {anew} more from the beginning" if anew else resumed
+
+
+def _lost(job: dict[str, Any]) -> str:
+    """Return the work that was done again after hand-overs; "" without any."""
+    if not job["hand_overs"]:
+        return ""
+    if not job["steps_lost"] and job["lost_s"] == 0:
+        return "no work"
+    steps = "" if job["steps_lost"] is None else f"{_count(job['steps_lost'], 'step', 'steps')}, "
+    if job["lost_s"] is None:
+        return f"{steps}the time is not known"
+    return f"{steps}{span(job['lost_s'])} of work ({money(job['lost_usd'])})"
 
 
 def _machines(job: dict[str, Any]) -> str:

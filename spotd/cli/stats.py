@@ -124,7 +124,7 @@ def _print_rows(data: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     resumes = data["total"]["resumes"]
     if untrained := resumes["tried"] - resumes["trained"]:
         print_message(
-            f"{untrained} of {resumes['tried']} resumes did not train, which should never happen"
+            f"{untrained} of {resumes['tried']} resumes did not train, or had no checkpoint"
         )
     if data["by"] in (StatsGroup.HOUR.value, StatsGroup.WEEKDAY.value):
         print_message("times are UTC")

@@ -71,8 +71,8 @@ def _head(context: PageContext, job: Data, cost: Data | None, report: Data | Non
     tiles = [
         tile("Phase", phase_sign(job), places(job["where"]) if job["where"] else "no machine"),
         tile("Step", f"{job['step']:,}", f"of {steps:,}" if steps else "its total is not known"),
-        tile("Recoveries", job["recoveries"], f"generation {job['generation']}"),
-        tile("Steps lost", f"{job['steps_lost']:,}", "trained again"),
+        tile("Recoveries", job["recoveries"], _restarts(job)),
+        tile("Lost", *_lost(job)),
         tile("Saved", context.age(checkpoint["at"] if checkpoint else None, "nothing yet"),
              f"step {checkpoint['step']:,}" if checkpoint else None),
         tile("Cost", money(job["cost_usd"]), f"{money(useful)} per useful GPU-hour"),
@@ -88,6 +88,20 @@ def _head(context: PageContext, job: Data, cost: Data | None, report: Data | Non
         last_output,
         el("p", _next_command(context, job), cls="note"),
     )
+
+
+def _restarts(job: Data) -> str:
+    anew = f"{job['restarts_anew']} from the beginning, " if job["restarts_anew"] else ""
+    return f"{anew}generation {job['generation']}"
+
+
+def _lost(job: Data) -> tuple[str, str]:
+    """Return the steps and the time that were trained again, or are to be."""
+    steps = "" if job["steps_lost"] is None else f"{job['steps_lost']:,} steps"
+    if job["lost_s"] is None:
+        return steps or "not known", "of the work"
+    took = timeline.seconds(job["lost_s"])
+    return steps or took, f"{took} of work, {money(job['lost_usd'])}"
 
 
 def _drill(context: PageContext, drill: Data | None) -> Html:

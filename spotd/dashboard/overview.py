@@ -261,7 +261,7 @@ def _job_row(context: PageContext, job: Data, shown: Data, costs: Data) -> list[
         _where(job, costs["why"]),
         job["generation"],
         job["recoveries"],
-        f"{shown['steps_lost']:,}" if shown else "?",
+        "?" if not shown or shown["steps_lost"] is None else f"{shown['steps_lost']:,}",
         context.age(checkpoint["at"] if checkpoint else None, "nothing yet"),
         money(job["cost_usd"]),
         money(report.get("usd_per_useful_gpu_hour")),

@@ -20,6 +20,7 @@ MOUNT_LOST = "mount_lost"  # of a bucket: who serves it has died
 MOUNT_FAILING = "mount_failing"
 NAN_AFTER_RESUME = "nan_after_resume"
 LOSS_SPIKE = "loss_spike"
+NOT_RESUMED = "not_resumed"  # the program does not go on from what was restored for it
 PEERS = "peers"  # ranks that wait for others are about to give up
 SLOW = "slow"
 ROLLED_BACK = "rolled_back"  # by the program itself, from lost numbers
@@ -135,6 +136,13 @@ ADVICE: Mapping[str, Advice] = {
         "ends of it is charged to max_restarts_on_errors, as for any data that is not there",
         "whether the bucket answers (`spotctl doctor`), and the keys in its [stores]; MOUNT_CACHED "
         "or COPY read less over the line",
+    ),
+    NOT_RESUMED: Advice(
+        "the program has not resumed from its checkpoint",
+        "nothing by itself: the program trains on, and the restored checkpoint stays",
+        "let the program load the newest checkpoint, whose path is in SPOTD_RESUME: for "
+        "transformers trainer.train(resume_from_checkpoint=...), for Lightning ckpt_path; "
+        "docs/any-script.md has whole examples",
     ),
     NAN: Advice(
         "the losses are not numbers",

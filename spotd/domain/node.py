@@ -134,6 +134,7 @@ class TrainingStatus:
     """The training program, as the agent reports it."""
 
     claimed_at_us: int = 0
+    resumed_step: int | None = None  # of the checkpoint it went on from, 0: none; None: not known
     first_step_at_us: int = 0
     last_step: int = 0
     released_at_us: int = 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from spotd.domain.health import Diagnosis, Setbacks
 from spotd.domain.job import Attempt, Job
+from spotd.domain.lost_work import HandOver
 from spotd.domain.node import Node
 from spotd.domain.node_history import Prerequisite
 from spotd.domain.preferences import GenerationSaves
@@ -31,7 +32,8 @@ class View:
     checkpoints as far as recorded. `verdicts` are among the newest events of a training job, oldest
     first. `typical_tokens_per_s` is of the earlier attempt on this machine type, 0.0 for none.
     `saved` are checkpoints by generation, of a job whose amount of work is known. `before` is the
-    job it comes after.
+    job it comes after. `hand_over` is from the attempt that trained before, while a machine begins
+    to train.
     """
 
     job: Job
@@ -45,3 +47,4 @@ class View:
     saved: tuple[GenerationSaves, ...] = ()
     setbacks: Setbacks = field(default_factory=Setbacks)
     before: Prerequisite | None = None
+    hand_over: HandOver | None = None

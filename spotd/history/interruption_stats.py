@@ -62,6 +62,7 @@ class MachineLife:
     accelerator_count: int = 0
     resumed_us: int = 0
     trained_us: int = 0
+    anew: bool = False  # what it claimed had no checkpoint to resume from
 
     @property
     def interrupted(self) -> bool:
@@ -76,14 +77,15 @@ class MachineLife:
 
     @property
     def resume(self) -> bool | None:
-        """Return whether it trained after a resume; None if there was none, or it was cut short.
+        """Return whether it went on from a checkpoint; None if it had not to, or was cut short.
 
-        Cut short means preempted, given back, cancelled, or still in progress.
+        Training that begins anew is no resume: the work before it is lost. Cut short means
+        preempted, given back, cancelled, or still in progress.
         """
         if not self.resumed_us:
             return None
         if self.trained_us:
-            return True
+            return not self.anew
         return False if self.reason in (LeaveReason.FAILED, LeaveReason.LOST) else None
 
     def warning_s(self) -> float | None:

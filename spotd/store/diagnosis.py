@@ -61,7 +61,8 @@ def warning(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
         values["stacks"] = _stacks(about, "stacks")
     advice = ADVICE[kind]
     severity = Severity.ERROR if advice.stops else Severity.WARNING
-    node.say(Event(kind, text, severity=severity, alert=advice.alert, data=values), at_us)
+    alert = advice.alert and not values.get("opened")
+    node.say(Event(kind, text, severity=severity, alert=alert, data=values), at_us)
     node.due = True
 
 

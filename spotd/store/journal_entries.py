@@ -124,6 +124,7 @@ def _claimed(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     # It is reported when the checkpoint has been read: that was not a wait for HEAD.
     before_us = max(node.columns["hello_at_us"], node.columns["ready_at_us"], 1)
     node.first("claimed_at_us", min(at_us, max(before_us, at_us - round(restore_s * S))))
+    node.columns["resumed_step"] = step
     node.columns["last_step"] = max(node.columns["last_step"], step)
     node.head(step, manifest, at_us, released=False)
     text = f"HEAD is ours; it resumes at step {step}"

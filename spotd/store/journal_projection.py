@@ -19,6 +19,7 @@ COLUMNS = (
     "hello_at_us",
     "ready_at_us",
     "claimed_at_us",
+    "resumed_step",
     "first_step_at_us",
     "last_step",
     "heard_at_us",

@@ -120,6 +120,7 @@ class NodeHistoryRepository(Repository):
                 or_(_nodes.released_at_us > 0, _nodes.exited_at_us > 0).label("returned"),
                 case((_RESUMES, _nodes.claimed_at_us), else_=0).label("resumed_us"),
                 _nodes.first_step_at_us,
+                and_(_RESUMES, func.coalesce(_nodes.resumed_step, -1) == 0).label("anew"),
             )
             .join(schema.jobs, _jobs.id == _nodes.job_id)
             .join(FIRST_WARNINGS, FIRST_WARNINGS.c.node_id == _nodes.id, isouter=True)
@@ -152,6 +153,7 @@ class NodeHistoryRepository(Repository):
                     accelerator_count=offer.accelerator_count,
                     resumed_us=row.resumed_us,
                     trained_us=row.first_step_at_us,
+                    anew=bool(row.anew),
                 )
             )
         return lifetimes

@@ -231,6 +231,7 @@ nodes = Table(
     big("hello_at_us"),
     big("ready_at_us"),
     big("claimed_at_us"),
+    Column("resumed_step", BigInteger),
     big("first_step_at_us"),
     big("last_step"),
     big("heard_at_us"),

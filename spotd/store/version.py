@@ -157,6 +157,11 @@ def _migrate(conn: Connection, now_us: int | None, older: str = "") -> None:
     import migrations  # noqa: PLC0415
 
     _lock(conn)
+    if conn.dialect.name == "postgresql":
+        # A change of a large table takes longer than any statement of the daemon may, and between
+        # two statements alembic works here.
+        conn.execute(text("SET LOCAL statement_timeout = 0"))
+        conn.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
     if now_us is not None and inspect(conn).has_table(schema.duties.name):
         _check_free(conn, now_us)
     config = Config()

@@ -29,6 +29,7 @@ from spotd.domain.preferences import GenerationSaves
 from spotd.domain.states import NodeState, Outcome
 from spotd.domain.view import View
 from spotd.store import ledger, progress, schema
+from spotd.store.hand_overs import hand_over_of
 from spotd.store.progress import current_of
 from spotd.store.rows import JOB_COLUMNS, NOT_GONE, job_of, nodes_query, read_nodes
 
@@ -117,6 +118,7 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
             saved=tuple(saved.get(job_id, ())),
             setbacks=_setbacks(conn, job_id) if job.failures else Setbacks(),
             before=before.get(job.spec.after),
+            hand_over=hand_over_of(conn, job, nodes[job_id]),
         )
         for job_id, job in jobs.items()
     }

@@ -35,7 +35,7 @@ from tests.e2e.rig import open_records
 from tests.fixtures import tiny
 from tests.fixtures.older import SCHEMA, VERSION, unpack
 from tests.fixtures.pair import machines
-from tests.fixtures.processes import alive, carrying
+from tests.fixtures.processes import alive, carrying, command_line
 from tests.fixtures.waiting import LIMIT_S
 from tests.spotd.store.build import NOW, new_node, offer, placed, view
 from trainer.fence import read_head
@@ -170,10 +170,7 @@ def agents(box: Box, digest: str) -> int:
 
 def words_of(pid: int) -> str:
     """Its command line; "" when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+    return command_line(pid).decode()
 
 
 def bundle_of(code: Path) -> str:

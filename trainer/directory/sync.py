@@ -39,6 +39,7 @@ from spotd.wire import (
 )
 from trainer.directory import archive
 from trainer.directory.archive import ChangedError
+from trainer.directory.resume_check import ResumeCheck
 from trainer.directory.stored_units import (
     Identity,
     StoredUnit,
@@ -70,6 +71,7 @@ from trainer.saver.retention import ReadBack, remove_old
 from trainer.saver.shard_store import ShardStoreChooser
 
 POLL_S = 1.0
+OPEN_WITHIN_S = 60.0  # for the program to open what was restored, before it is reported
 SCAN_SHARE = 20  # between two looks pass at least this many times what the last one took
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 30.0
 MAX_FILES = 50_000  # in one save
@@ -90,6 +92,7 @@ class DirectorySettings:
     keep: int
     keep_every_steps: int = 0
     rules: Rules = ALL_FILES
+    open_within_s: float = OPEN_WITHIN_S
 
 
 class DirectorySync:
@@ -123,6 +126,7 @@ class DirectorySync:
         self._restored_numbers: dict[str, int] = {}  # by series, until the program is beyond
         self._behind: set[str] = set()  # series in which the program wrote a lower number
         self._open_at_last_look: set[str] = set()
+        self._resume_check = ResumeCheck(self._folder, settings.open_within_s, report, monotonic)
         self._read_back = ReadBack()
         self._scan_s = 0.0  # how long it took to look through the folder
         self._failures, self._retry_at_s = 0, 0.0
@@ -228,6 +232,7 @@ class DirectorySync:
             name: replace(unit, unit=on_disk.get(name)) for name, unit in restored.items()
         }
         self._restored_numbers = highest_numbers(restored.values())
+        self._resume_check.watch(on_disk[name] for name in restored if name in on_disk)
         began = self._folder / _BEGAN
         began.unlink(missing_ok=True)
         began.touch()
@@ -270,7 +275,8 @@ class DirectorySync:
             self._pause(max(POLL_S, min(QUIET_S, SCAN_SHARE * self._scan_s)))
 
     def sync(self) -> None:
-        """Save units that have settled. Raises FencedError."""
+        """Save units that have settled, and check that the program resumed. Raises FencedError."""
+        self._resume_check.poll()
         with self._lock:
             if not self._closed and self._monotonic() >= self._retry_at_s:
                 self._sync()
@@ -432,11 +438,7 @@ class DirectorySync:
                 self._behind.discard(series)
             elif number < restored and unit.name not in self._stored and series not in self._behind:
                 self._behind.add(series)
-                message = (
-                    f"{unit.name} is not saved, for {restored} is the newest already: the program "
-                    "has not gone on from what was restored (SPOTD_RESUME names it)"
-                )
-                self._report_failure(number, message)
+                self._resume_check.report_behind(unit.name, restored)
         return bool(self._behind)
 
     def _save(self, fence: Fence, changed: Sequence[Unit], gone: Set[str]) -> bool:

@@ -16,10 +16,10 @@ from providers.base import CapacityType, Offer
 from spotd.api.request.request import ApiRequest
 from spotd.api.routes.explain import planned
 from spotd.api.routes.notice_times import notice_data, notices_by_cloud
-from spotd.api.views.resources import recoveries
+from spotd.api.views.lost_work import count_recoveries, losses
 from spotd.api.views.spot_value import Comparison, compare_spot, spot_value_data
 from spotd.base.live_reports import RECOVERY_KIND
-from spotd.domain.job import JobSpec
+from spotd.domain.job import Job, JobSpec
 from spotd.domain.phase import keeps
 from spotd.domain.units import S
 from spotd.history.advice import (
@@ -152,7 +152,7 @@ def _recovery(request: AdviceRequest) -> dict[str, Any]:
     """Check that a resume worked, in the last job of that name or a live report of that cloud."""
     call, comparison = request.call, request.comparison
     before = call.context.store.jobs.find(request.spec.name)
-    resumed = recoveries(call.context.store.nodes.of_job(before.id)) if before else 0
+    resumed = _times_resumed(call, before) if before else 0
     cloud = comparison.spot.cloud if comparison else ""
     reports = [
         report_data
@@ -165,6 +165,12 @@ def _recovery(request: AdviceRequest) -> dict[str, Any]:
     report_data = {"cloud": cloud, "day": f"{proof.at:%Y-%m-%d}", "ok": proof.ok} if proof else None
     holds = True if resumed or (proof and proof.ok) else False if proof else None
     return _condition("recovery", holds, {"resumed": resumed, "report": report_data})
+
+
+def _times_resumed(call: ApiRequest, job: Job) -> int:
+    nodes = call.context.store.nodes.of_job(job.id)
+    lost = losses(job, nodes, call.context.store.checkpoints.rows(job.id))
+    return count_recoveries(nodes, lost).resumed
 
 
 def _discount(request: AdviceRequest) -> dict[str, Any]:

@@ -19,11 +19,13 @@ from spotd.api.routes.resume_from_checkpoint import head_of_lost_job, record_con
 from spotd.api.routes.secrets import with_current_key
 from spotd.api.views.baked_image import check_baked
 from spotd.api.views.bucket_costs import egress_warnings
+from spotd.api.views.diagnosis import diagnoses
 from spotd.api.views.evictions import KINDS, asked_to_stop, evictions
 from spotd.api.views.gang_network import refuse_slow
+from spotd.api.views.lost_work import losses, lost_in_all
 from spotd.api.views.placement import check_deadline, refuse_misplaced
 from spotd.api.views.prefetch import prefetch_warnings
-from spotd.api.views.recoveries import hand_overs, resumed_from, saves
+from spotd.api.views.recoveries import hand_overs, restore_times, saves
 from spotd.api.views.resources import JobFacts, iso, job_data, job_detail, node_data
 from spotd.api.views.store_capacity import check_capacity, mount_warnings
 from spotd.api.views.unsaved_work import unsaved_work_warnings
@@ -62,14 +64,17 @@ def show_job(call: ApiRequest) -> dict[str, Any]:
     times of each notice."""
     job, store = call.job(), call.context.store
     facts = JobFacts.load(store, job)
-    recoveries = hand_overs(facts.nodes, resumed_from(store.events.of_kinds(job.id, ["claimed"])))
+    lost = losses(job, facts.nodes, facts.checkpoints)
+    restore_s = restore_times(store.events.of_kinds(job.id, ["claimed"]))
+    recoveries = hand_overs(facts.nodes, lost, restore_s)
     details = {
         "results": [result_data(row) for row in newest(store.evaluations.rows(job.id))],
         "hand_overs": recoveries,
         "evictions": evictions(facts.nodes, asked_to_stop(store.events.of_kinds(job.id, KINDS))),
-        "steps_lost": sum(recovery["steps_lost"] or 0 for recovery in recoveries),
+        **lost_in_all(lost.values()),
         "saves": saves(facts.checkpoints, recoveries),
         "drill": newest_drill(store, job),
+        "verdicts": diagnoses(store, job, call.now_us),
     }
     return {"kind": "Job", **job_detail(facts, call.now_us), **details}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spotd.api.views.resources import iso, usd
-from spotd.domain.health import ADVICE, USAGE, Utilization, follows, use_of
+from spotd.domain.health import ADVICE, NOT_RESUMED, USAGE, Utilization, follows, use_of
 from spotd.domain.job import Job
 from spotd.domain.node import Node
 from spotd.domain.units import S
@@ -20,8 +20,8 @@ USE_US = 15 * 60 * S  # the window of HLT-11
 def diagnoses(store: Store, job: Job, now_us: int) -> list[dict[str, Any]]:
     """Return the newest diagnosis of each kind within a day, newest first.
 
-    Each has what was observed, how spotd reacts, what a person can try, and the stacks that were
-    dumped.
+    That a program has not resumed is left out once it has. Each has what was observed, how spotd
+    reacts, what a person can try, and the stacks that were dumped.
     """
     rows = store.events.of_kinds(job.id, tuple(ADVICE), now_us - LATELY_US)
     counts: dict[str, int] = {}
@@ -29,6 +29,8 @@ def diagnoses(store: Store, job: Job, now_us: int) -> list[dict[str, Any]]:
     for row in rows:
         counts[row.event.kind] = counts.get(row.event.kind, 0) + 1
         newest[row.event.kind] = row
+    if (late := newest.get(NOT_RESUMED)) and late.event.data.get("opened"):
+        del newest[NOT_RESUMED]
     return [
         {
             "kind": row.event.kind,

@@ -1,4 +1,4 @@
-"""The hand-overs of a job: the time of each part, and the steps lost.
+"""The hand-overs of a job: the time of each part, and the work lost.
 
 A hand-over is the change from one attempt to a later one.
 """
@@ -6,11 +6,11 @@ A hand-over is the change from one attempt to a later one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from spotd.api.views.resources import iso
+from spotd.domain.lost_work import NO_FAILURES, LostWork
 from spotd.domain.node import Node
 from spotd.domain.units import S
 from spotd.store.checkpoints import CheckpointRow
@@ -21,46 +21,41 @@ MOST_SAVES = 200
 PARTS = ("detect_s", "request_s", "instance_s", "agent_s", "ready_s", "claim_s", "first_step_s")
 
 
-@dataclass(frozen=True)
-class ResumePoint:
-    """The step of the checkpoint that a machine resumed from, and the seconds it took to read it.
+def restore_times(rows: Sequence[EventRow]) -> dict[str, float]:
+    """Return the seconds that each machine took to read its checkpoint, by node id.
 
-    The reading is part of `first_step_s`. None: not on record.
+    They are part of `first_step_s`, and come from events of the kind "claimed".
     """
-
-    step: int
-    restore_s: float | None = None
-
-
-def resumed_from(rows: Sequence[EventRow]) -> dict[str, ResumePoint]:
-    """Return the resume points by node id, from events of the kind "claimed"."""
-    points = {}
+    times = {}
     for row in rows:
-        step, restore_s = row.event.data.get("step"), row.event.data.get("restore_s")
-        if isinstance(step, int):
-            seconds = restore_s if isinstance(restore_s, float) else None
-            points[row.event.node_id] = ResumePoint(step, seconds)
-    return points
+        if isinstance(restore_s := row.event.data.get("restore_s"), float):
+            times[row.event.node_id] = restore_s
+    return times
 
 
-def hand_overs(nodes: Sequence[Node], resumed: Mapping[str, ResumePoint]) -> list[dict[str, Any]]:
+def hand_overs(
+    nodes: Sequence[Node], lost: Mapping[int, LostWork], restore_s: Mapping[str, float]
+) -> list[dict[str, Any]]:
     """Return each hand-over between the rank 0 machines of consecutive attempts, oldest first.
 
     Only attempts that trained count. All times are seconds. The parts add up to `total_s`, which
     runs from the notice, or else the last sign of life of the old machine, to the first step of the
-    new one. `overlap`: the old machine trained on meanwhile, after a notice. `steps_lost` were
-    reported and are in no checkpoint that was resumed from; null where no such checkpoint is on
-    record.
+    new one. `overlap`: the old machine trained on meanwhile, after a notice. `failed`: its program
+    had failed by itself, so that this was no recovery. `lost` is by generation; its fields are null
+    where they are not known. `restore_s` is by node id.
     """
     leaders: dict[int, Node] = {}
     for node in sorted(nodes, key=lambda node: node.training.first_step_at_us):
         if node.training.first_step_at_us and node.rank == 0 and not node.moved_at_us:
             leaders[node.generation] = node
     ordered = [leaders[number] for number in sorted(leaders)]
-    return [_hand_over(old, new, resumed) for old, new in pairwise(ordered)]
+    return [
+        _hand_over(old, new, lost[new.generation], restore_s.get(new.id))
+        for old, new in pairwise(ordered)
+    ]
 
 
-def _hand_over(old: Node, new: Node, resumed: Mapping[str, ResumePoint]) -> dict[str, Any]:
+def _hand_over(old: Node, new: Node, lost: LostWork, restore_s: float | None) -> dict[str, Any]:
     notice_times = [notice.heard_at_us for notice in old.notices if notice.takes_machine]
     begin_us = min(notice_times) if notice_times else old.agent.heard_at_us
     detected_us = min(notice_times) if notice_times else old.departure.left_at_us
@@ -79,8 +74,6 @@ def _hand_over(old: Node, new: Node, resumed: Mapping[str, ResumePoint]) -> dict
         next_us = max(at_us, min(mark_us, new.training.first_step_at_us))
         parts[name] = round((next_us - at_us) / S, 3)
         at_us = next_us
-    point = resumed.get(new.id)
-    step = point.step if point else None
     return {
         "from_generation": old.generation,
         "to_generation": new.generation,
@@ -90,9 +83,13 @@ def _hand_over(old: Node, new: Node, resumed: Mapping[str, ResumePoint]) -> dict
         "overlap": bool(notice_times) and old.agent.heard_at_us > new.requested_at_us,
         "parts": parts,
         "total_s": round((at_us - begin_us) / S, 3),
-        "restore_s": point.restore_s if point else None,
-        "resumed_step": step,
-        "steps_lost": None if step is None else max(0, old.training.last_step - step),
+        "failed": old.training.exit_code not in NO_FAILURES,
+        "restore_s": restore_s,
+        "resumed_step": new.training.resumed_step,
+        "anew": lost.anew,
+        "steps_lost": lost.steps,
+        "lost_s": None if lost.seconds is None else round(lost.seconds, 3),
+        "lost_usd": None if lost.microusd is None else lost.microusd / 1e6,
     }
 
 

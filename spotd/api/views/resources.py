@@ -11,10 +11,11 @@ from providers.base import CapacityType, Offer
 from providers.catalogs.egress import egress_prices
 from providers.catalogs.storage import GB, storage_prices
 from spotd.api.views.job_bill import spend_microusd
+from spotd.api.views.lost_work import count_recoveries, losses
 from spotd.domain.job import Job
 from spotd.domain.node import Node
 from spotd.domain.phase import phase
-from spotd.domain.states import LeaveReason, NodeState
+from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.planner.core.expiry import expires_us
 from spotd.planner.offers.price_sanity import NO_DISCOUNT
@@ -26,7 +27,6 @@ from spotd.store.ledger import SegmentRow
 _HOLDING = frozenset(
     {NodeState.LAUNCHING, NodeState.BOOTING, NodeState.RUNNING, NodeState.DRAINING}
 )
-_TAKEN = (LeaveReason.PREEMPTED, LeaveReason.LOST)
 
 
 def iso(at_us: int) -> str | None:
@@ -61,16 +61,6 @@ class JobFacts:
         )
 
 
-def recoveries(nodes: Sequence[Node]) -> int:
-    """Return how often the job trained again after its machine was taken away or lost.
-
-    Pauses and crashes do not count.
-    """
-    trained = [node for node in nodes if node.training.first_step_at_us]
-    taken = {node.generation for node in trained if node.departure.leave_reason in _TAKEN}
-    return sum(old in taken for old in sorted({node.generation for node in trained})[:-1])
-
-
 def training(job: Job, nodes: Sequence[Node]) -> int:
     """Return how many of the job's machines train."""
     chosen = [node for node in nodes if node.generation == job.generation and node.chosen]
@@ -82,6 +72,7 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
     job, nodes = facts.job, facts.nodes
     head_step = job.head.step if job.head else 0
     steps = [node.training.last_step for node in nodes if node.generation == job.generation]
+    counts = count_recoveries(nodes, losses(job, nodes, facts.checkpoints))
     return {
         "id": job.id,
         "name": job.name,
@@ -92,7 +83,8 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
         "kept_nothing": job.kept_nothing,
         "step": max([head_step, *steps]),
         "generation": job.generation,
-        "recoveries": recoveries(nodes),
+        "recoveries": counts.resumed,
+        "restarts_anew": counts.anew,
         "failures": job.failures,
         "num_nodes": job.spec.num_nodes,
         "training_nodes": training(job, nodes),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from spotd.domain.events import Severity
 from spotd.domain.health import CRASHED
 from spotd.domain.job import Desired
+from spotd.domain.lost_work import describe_lost_work, lost_work
 from spotd.domain.node import Node
 from spotd.domain.phase import keeps
 from spotd.domain.states import LeaveReason, NodeState
@@ -77,9 +80,40 @@ def _running(d: PlanBuilder, node: Node) -> None:
         return
     took = (node.training.first_step_at_us - taken_on_us(node)) / S
     what = "its gang was made anew" if node.moved_at_us else "the request"
-    step = node.training.last_step
-    text = f"training again on {place(node)} at step {step}, {took:.1f} s after {what}"
-    d.event("recovered", text, node, alert=True, seconds=took, step=step)
+    after = f"{took:.1f} s after {what}"
+    hand_over = d.view.hand_over
+    if hand_over is None:  # no attempt before it trained
+        d.event("training", f"training on {place(node)}, {after}", node)
+        return
+    resumed = node.training.resumed_step
+    lost = lost_work(hand_over, resumed)
+    data: dict[str, Any] = {
+        "seconds": took,
+        "step": resumed,
+        "steps_lost": lost.steps,
+        "lost_s": lost.seconds,
+        "lost_microusd": lost.microusd,
+        "anew": lost.anew,
+    }
+    if hand_over.old.failed:
+        text = f"after its program failed, it was started again on {place(node)}"
+        text = f"{text}{_from_step(d, resumed)}; {describe_lost_work(lost)}"
+        d.event("restarted", text, node, **data)
+        return
+    text = f"training again on {place(node)}{_from_step(d, resumed)}, {after}"
+    severity = Severity.WARNING if lost.anew else Severity.INFO
+    text = f"{text}; {describe_lost_work(lost)}"
+    d.event("recovered", text, node, severity=severity, alert=True, **data)
+
+
+def _from_step(d: PlanBuilder, resumed: int | None) -> str:
+    """Return the step that it goes on from and the one reached before, as far as both are known."""
+    hand_over = d.view.hand_over
+    if resumed is None or hand_over is None or (not resumed and not hand_over.saved_at_us):
+        return ""
+    reached = hand_over.old.last_step
+    known = hand_over.reports_steps and reached > resumed
+    return f" from step {resumed} (it had reached {reached})" if known else f" from step {resumed}"
 
 
 def _gang_trains(d: PlanBuilder, node: Node) -> bool:

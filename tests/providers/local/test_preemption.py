@@ -14,7 +14,7 @@ from providers.base import CapacityType, Instance, InstanceState, NoticeKind
 from providers.local.cloud import LocalCloud
 from providers.local.control import ControlError, RunningCloud
 from tests.fixtures.local_cloud import connected, launch_running, run, wait_state
-from tests.fixtures.processes import alive, carrying, state_of
+from tests.fixtures.processes import alive, carrying, parent_of, state_of
 from tests.fixtures.waiting import LIMIT_S, until
 
 # A daemon as the worst user writes it: forked twice, session of its own, environment wiped.
@@ -67,10 +67,16 @@ def drain(recv: Callable[[int], bytes]) -> str:
 
 
 def detach(local: RunningCloud, instance: Instance) -> tuple[int, Path]:
-    """Start the daemon; return its pid and its heartbeat file."""
+    """Start the daemon; return its pid and its heartbeat file.
+
+    Its parent may end a moment after it has begun. If it is stopped before that, the kernel ends it
+    by SIGHUP, as it does with a stopped process whose process group becomes an orphan.
+    """
     assert run(instance, DETACHED).code == 0
     home = disk(local, instance)
-    return read_pid(home / "daemon.pid"), home / "beats"
+    pid = read_pid(home / "daemon.pid")
+    until(lambda: parent_of(pid) == machine_row(local, instance)["pid"])
+    return pid, home / "beats"
 
 
 @pytest.mark.parametrize("mode", ["notice", "reset"])

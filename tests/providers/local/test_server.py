@@ -18,7 +18,7 @@ from providers.base import Instance, InstanceState, OfferRequest, UnknownOutcome
 from providers.local.cloud import LocalCloud
 from providers.local.control import ControlError, RunningCloud, attach, running, start
 from tests.fixtures.local_cloud import find, launch_request, launch_running, run
-from tests.fixtures.processes import alive, below, carrying
+from tests.fixtures.processes import alive, below, carrying, parent_of
 from tests.fixtures.waiting import LIMIT_S, until
 
 
@@ -59,15 +59,11 @@ def test_the_end_of_the_fork_server_ends_everything(tmp_path: Path) -> None:
     with running(tmp_path) as local:
         busy_machines(local)
         processes = below(local.process.pid)
-        fork_server = next(p for p in processes if _parent(p) == local.process.pid)
+        fork_server = next(p for p in processes if parent_of(p) == local.process.pid)
         os.kill(fork_server, signal.SIGKILL)
         assert local.process.wait(LIMIT_S) == 1
         until(lambda: not any(alive(pid) for pid in processes))
         assert "fork server died" in (tmp_path / "server.log").read_text()
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 def test_meter_and_tokens_survive_the_server(tmp_path: Path) -> None:

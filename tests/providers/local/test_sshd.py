@@ -31,6 +31,7 @@ from tests.fixtures.local_cloud import (
     run_on,
     user_key,
 )
+from tests.fixtures.processes import state_of
 from tests.fixtures.waiting import LIMIT_S, until
 
 
@@ -230,10 +231,9 @@ def test_orphans_are_reaped(machine: Instance, local: RunningCloud) -> None:
 
     def no_zombies() -> bool:
         children = [
-            Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0]
+            state_of(int(child))
             for task in Path(f"/proc/{pid}/task").iterdir()
             for child in (task / "children").read_text().split()
-            if Path(f"/proc/{child}").exists()
         ]
         return "Z" not in children
 

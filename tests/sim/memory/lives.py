@@ -41,4 +41,5 @@ def _life(node: Node, began_us: int) -> MachineLife:
         accelerator_count=node.offer.accelerator_count,
         resumed_us=node.training.claimed_at_us if resumes else 0,
         trained_us=node.training.first_step_at_us,
+        anew=resumes and node.training.resumed_step == 0,
     )

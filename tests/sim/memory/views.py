@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from spotd.domain.health import Diagnosis, HealthSpec, Setbacks
+from spotd.domain.job import Job
+from spotd.domain.lost_work import HandOver, trained_attempts
 from spotd.domain.node import Node
 from spotd.domain.node_history import Prerequisite
 from spotd.domain.preferences import GenerationSaves
@@ -15,6 +17,7 @@ from spotd.domain.view import Throughput, View
 from spotd.planner.core.slow_detection import baseline_tokens_per_s
 from spotd.store.checkpoints import CheckpointRow
 from spotd.store.commit_effects import shown
+from spotd.store.hand_overs import begins_to_train
 from spotd.store.progress import ThroughputWindow, current_of, may_be_slow, since_us, stretch_before
 from spotd.store.views import VERDICT_EVENTS, setbacks_of, verdicts_of
 from tests.sim.memory import ledger
@@ -38,9 +41,29 @@ def load_views(tables: Tables, job_ids: Sequence[str], now_us: int) -> dict[str,
             saved=_saved(tables, job.id) if job.spec.wishes.measurable else (),
             setbacks=_setbacks(tables, job.id) if job.failures else Setbacks(),
             before=_before(tables, job.spec.after),
+            hand_over=_hand_over(tables, job),
         )
         for job in jobs
     }
+
+
+def _hand_over(tables: Tables, job: Job) -> HandOver | None:
+    new = begins_to_train(shown_nodes(tables, job.id))
+    if new is None or new.generation == 1:
+        return None
+    nodes = [tables.nodes[node_id] for node_id in tables.nodes_of.get(job.id, ())]
+    old = trained_attempts(
+        [node for node in nodes if node.generation < new.generation], job.spec.num_nodes
+    )
+    if not old:
+        return None
+    saves = [
+        row.committed_at_us
+        for row in tables.checkpoints.values()
+        if row.job_id == job.id and row.generation < new.generation and row.bytes
+    ]
+    reports_steps = job.spec.checkpoint.engine == "spotd"
+    return HandOver(old[-1], max(saves, default=0), reports_steps=reports_steps)
 
 
 def _before(tables: Tables, job_id: str) -> Prerequisite | None:

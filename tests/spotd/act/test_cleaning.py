@@ -74,7 +74,7 @@ def _agents(here: Station) -> list[int]:
     return [
         pid
         for pid in processes.carrying("HOME", str(here.machine.home))
-        if b"pyz\0run" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"pyz\0run" in processes.command_line(pid)
     ]
 
 

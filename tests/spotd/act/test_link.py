@@ -145,13 +145,8 @@ def test_a_command_without_an_agent(here: Station) -> None:
 
 def arguments(here: Station) -> list[bytes]:
     """Of everything that runs on the machine."""
-    found = []
-    for pid in processes.carrying("HOME", str(here.machine.home)):
-        try:
-            found.append(Path(f"/proc/{pid}/cmdline").read_bytes())
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
+    pids = processes.carrying("HOME", str(here.machine.home))
+    return [line for pid in pids if (line := processes.command_line(pid))]
 
 
 def test_secrets_are_in_no_argument(here: Station) -> None:

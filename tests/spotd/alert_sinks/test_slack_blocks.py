@@ -29,13 +29,14 @@ def sections(*alerts: Alert) -> list[str]:
 
 @pytest.mark.req("MON-07")
 def test_one_alert_answers_four_questions() -> None:
-    data = {"seconds": 9.4, "lost_steps": 14}
+    data = {"seconds": 9.4, "steps_lost": 14, "lost_s": 70.0, "lost_microusd": 210_000}
     told = alert("training again at step 40", 42, 12_340_000, kind="recovered", data=data)
     happened, did, cost, must = sections(told)
     assert happened == "*What happened*\ntraining again at step 40"
-    assert did.startswith("*What spotd did*\nWent on from the newest checkpoint")
+    assert did == "*What spotd did*\nRequested another machine, and resumed there as told above."
     assert cost == (
-        "*What it cost*\n9 s without training, 14 steps to repeat, $12.34 spent on the job so far"
+        "*What it cost*\n9 s without training, 14 steps to repeat, 70 s of work lost, "
+        "$0.2100 for that, $12.34 spent on the job so far"
     )
     assert must == "*What you must do*\nNothing."
     body = payload([told])
@@ -59,6 +60,13 @@ def test_a_success_that_kept_nothing_asks_for_more_than_nothing() -> None:
     lost = alert("gpt finished: nothing kept", kind="succeeded", data={"kept": False})
     assert "name their folder in the job file" in sections(lost)[-1]
     assert sections(alert(kind="succeeded"))[-1] == "*What you must do*\nNothing."
+
+
+def test_a_recovery_from_the_beginning_is_none_that_resumed() -> None:
+    anew = alert(kind="recovered", severity=Severity.WARNING, data={"anew": True, "lost_s": 9e3})
+    assert "there was nothing to resume" in sections(anew)[1]
+    assert "2.5 h of work lost" in sections(anew)[2]
+    assert "any-script" in sections(anew)[-1]
 
 
 def test_a_kind_without_words_of_its_own() -> None:

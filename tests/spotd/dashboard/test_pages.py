@@ -165,7 +165,7 @@ def test_a_job_s_page_tells_its_hand_overs_and_machines(rig: Rig, client: Client
     assert machines[1]["Left because"] == "the cloud no longer has it"
     assert "30 steps lost" in page.text  # of the ribbon
     assert "death without notice" in page.text
-    assert re.search(r"Steps lost 30 trained again", page.text)
+    assert re.search(r"Lost 30 steps [0-9.a-z ]+ of work, \$", page.text)
 
 
 @pytest.mark.req("DRL-02")

@@ -245,7 +245,7 @@ def test_resumes_that_trained_of_those_that_were_tried() -> None:
         resumed(None, trained=True),
         resumed(PREEMPTED, trained=True),
         resumed(LeaveReason.FAILED),
-        resumed(LOST),
+        replace(resumed(LOST, trained=True), anew=True),
         # Cut short from without, or under way yet: nobody knows whether they would have trained.
         resumed(PREEMPTED),
         resumed(LeaveReason.CANCELLED),

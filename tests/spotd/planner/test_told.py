@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from providers.base import NoticeKind, Scope
+from spotd.domain.fast_replace import changed
 from spotd.domain.job import Desired
+from spotd.domain.lost_work import HandOver, TrainedAttempt
 from spotd.domain.market import Market, Refusal
 from spotd.domain.node import EffectKind, Node
 from spotd.domain.parts import field_names, values_of
@@ -54,6 +56,24 @@ SAVED: dict[str, Any] = {"exit_code": 75, "exited_at_us": NOW, "released_at_us":
 REJECTED: dict[str, Any] = {"launch_error": "no such image", "launch_error_code": "RejectedError"}
 LEFT: dict[str, Any] = {"leave_reason": PREEMPTED, "left_at_us": NOW - 9 * S}
 SILENT: dict[str, Any] = {"heard_at_us": NOW - 200 * S, "surveyed_at_us": NOW - S}
+AGAIN = hello(
+    chosen=True,
+    generation=2,
+    rank=0,
+    started_at_us=NOW - 3 * S,
+    claimed_at_us=NOW,
+    first_step_at_us=NOW,
+    last_step=101,
+    resumed_step=100,
+)
+OLD = TrainedAttempt(
+    generation=1,
+    began_us=NOW - 3600 * S,
+    ended_us=NOW - 50 * S,
+    last_step=131,
+    resumed_step=0,
+    microusd_per_h=24_000_000,
+)
 OUT = tuple(Refusal(o.key, Scope.OFFER, "CapacityError", NOW - 10 * S) for o in OFFERS)
 
 
@@ -120,17 +140,20 @@ STORIES: dict[str, tuple[View, Market]] = {
     "trains": told(
         hello(chosen=True, started_at_us=NOW - 3 * S, claimed_at_us=NOW, first_step_at_us=NOW)
     ),
-    "trains again": told(
-        hello(
-            chosen=True,
-            generation=2,
-            rank=0,
-            started_at_us=NOW - 3 * S,
-            claimed_at_us=NOW,
-            first_step_at_us=NOW,
-            last_step=101,
-        )
+    "trains again": told(AGAIN, hand_over=HandOver(OLD, NOW - 60 * S, reports_steps=True)),
+    "trains again from the beginning": told(
+        changed(AGAIN, resumed_step=0), hand_over=HandOver(OLD, 0, reports_steps=True)
     ),
+    "a script trains again": told(
+        AGAIN, hand_over=HandOver(OLD, NOW - 60 * S, reports_steps=False)
+    ),
+    "a script of which nothing was saved trains again": told(
+        changed(AGAIN, resumed_step=0), hand_over=HandOver(OLD, 0, reports_steps=False)
+    ),
+    "trains again after its program failed": told(
+        AGAIN, hand_over=HandOver(replace(OLD, failed=True), NOW - 60 * S, reports_steps=True)
+    ),
+    "trains for the first time on its second machine": told(AGAIN),
     "training": told(node(R)),
     "training beside a machine that comes up": told(node(R), hello(generation=2, offer=OFFERS[1])),
     "slow": told(node(R), throughput=SLOW),

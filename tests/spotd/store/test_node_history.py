@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from providers.base import Notice, NoticeKind, Scope
 from spotd.domain.events import Event
 from spotd.domain.states import LeaveReason, NodeState
@@ -105,7 +107,19 @@ def test_who_was_to_go_on_with_a_job_that_had_trained(store: Store) -> None:
     assert told == [(0, NOW + 10 * S), (NOW + 40 * S, 0), (0, 0)]
     trains = said(STEP, node_id="j1-g2-0", first=2, generation=2, heard_at_us=NOW + 50 * S)
     store.journal.record([trains])
-    assert store.node_history.machine_lives(0)[1].trained_us == NOW + 50 * S
+    again = store.node_history.machine_lives(0)[1]
+    assert (again.trained_us, again.anew, again.resume) == (NOW + 50 * S, True, False)
+
+
+@pytest.mark.parametrize(("step", "anew"), [(0, True), (7, False)])
+def test_to_begin_anew_is_no_resume(store: Store, step: int, anew: bool) -> None:
+    placed(store)
+    first = ("claimed", {"step": 0, "manifest": ""})
+    store.journal.record([said(first, STEP, heard_at_us=NOW + 10 * S)])
+    commit(store, view(store), opening("j1", 2, new_node(generation=2, number=0)))
+    batch = {"node_id": "j1-g2-0", "generation": 2, "heard_at_us": NOW + 40 * S}
+    store.journal.record([said(("claimed", {"step": step, "manifest": ""}), STEP, **batch)])
+    assert [one.resume for one in store.node_history.machine_lives(0)] == [None, not anew]
 
 
 def test_events_of_the_deployment_itself(store: Store) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +22,7 @@ import migrations
 from spotd.domain.events import AuditOutcome, Event
 from spotd.domain.units import S
 from spotd.security.master_key import KeyState
-from spotd.store import columns, schema
+from spotd.store import columns, engine, schema, version
 from spotd.store.audit import AuditRow
 from spotd.store.engine import Database
 from spotd.store.errors import SchemaVersionError, StoreError
@@ -141,6 +142,26 @@ def test_an_upgraded_database_opens_and_works(empty_url: str) -> None:
     store.events.add("j1", Event("x", "it can tell"), NOW)
     assert store.deployment.id() == "d0"
     store.close()
+
+
+def test_no_limit_of_the_daemon_s_statements_ends_an_upgrade(
+    server: postgres.Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large table takes its time, and on a busy machine alembic does."""
+    url = server.url(server.create())
+    upgrade(url)
+    downgrade(url, OLDER)
+    limits = "-c statement_timeout=200 -c idle_in_transaction_session_timeout=200"
+    monkeypatch.setattr(engine, "_PG_OPTIONS", limits)
+    add_counters = version._add_counters
+
+    def slowly(conn: Connection) -> None:
+        time.sleep(0.5)
+        conn.execute(text("SELECT pg_sleep(0.5)"))
+        add_counters(conn)
+
+    monkeypatch.setattr(version, "_add_counters", slowly)
+    assert upgrade(url) == (OLDER, HEAD)
 
 
 def test_the_deployment_keeps_the_id_it_was_created_with(url: str) -> None:

@@ -6,9 +6,9 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from spotd import wire
+from tests.fixtures.processes import command_line
 from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node, is_running
 from trainer.agent.process.processes import descendants
@@ -19,7 +19,7 @@ def supervisor_of(node: Node) -> int:
 
     def found() -> list[int]:
         below = [process.pid for process in descendants(node.agent_pid)]
-        lines = [(pid, Path(f"/proc/{pid}/cmdline").read_bytes()) for pid in below]
+        lines = [(pid, command_line(pid)) for pid in below]
         return [pid for pid, line in lines if line.endswith(b"\0keep\0")]
 
     pid: int = wait_until("a supervisor", found)[0]

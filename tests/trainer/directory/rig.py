@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,12 +44,13 @@ class Generation:
         every: int = 0,
         rules: Rules = ALL_FILES,
         job: str = "job",
+        open_within_s: float = math.inf,
     ) -> None:
         self.folder = root / f"g{generation}"
         self.store, self.clock = store, Clock()
         self.reports: list[tuple[str, Mapping[str, Any]]] = []
         self.fence = Fence(store, job, generation, f"owner-{generation}", sleep=lambda _: None)
-        self.settings = DirectorySettings(self.folder, keep, every, rules)
+        self.settings = DirectorySettings(self.folder, keep, every, rules, open_within_s)
         self.directory = self._make()
 
     def _make(self) -> DirectorySync:

@@ -16,6 +16,7 @@ from spotd.wire import (
     CHECKPOINT,
     CHECKPOINT_FAILED,
     CHECKPOINT_SKIPPED,
+    WARNING,
     Manifest,
     SavedFile,
     SavedFolder,
@@ -26,6 +27,8 @@ from tests.fixtures.late import LateStore
 from tests.trainer.directory.rig import Generation, torch_file, write_hf
 from tests.trainer.saver.rig import Gate
 from trainer.directory import archive
+from trainer.directory.resume_check import NOT_RESUMED
+from trainer.directory.sync import OPEN_WITHIN_S
 from trainer.directory.units import STATE
 from trainer.fence import FencedError, read_head
 from trainer.saver.reader import CorruptError
@@ -305,12 +308,50 @@ def test_a_program_that_begins_afresh_is_told_of_and_overwrites_nothing(
     write_hf(second.folder, 50)
     second.settle()
     second.settle()
-    assert second.kinds() == [CHECKPOINT_FAILED], "once"
-    assert "SPOTD_RESUME" in second.errors()[0]
+    ((kind, warning),) = second.reports
+    assert (kind, warning["verdict"]) == (WARNING, NOT_RESUMED)
+    assert "it writes checkpoint-50, and 100 was restored" in warning["text"]
     write_hf(second.folder, 150)
     second.settle()
     third = Generation(tmp_path, store, 3).start()
     assert third.units() == ["checkpoint-100", "checkpoint-150", "checkpoint-50"]
+
+
+def test_a_program_that_opens_nothing_of_what_was_restored_is_reported_once(
+    tmp_path: Path, store: Gate
+) -> None:
+    first = Generation(tmp_path, store).start()
+    write_hf(first.folder, 100)
+    first.settle()
+    second = Generation(tmp_path, store, 2, open_within_s=OPEN_WITHIN_S).start()
+    second.settle(OPEN_WITHIN_S - 1)
+    assert second.reports == [], "its imports may take long"
+    second.settle(1)
+    second.settle()
+    ((kind, warning),) = second.reports
+    assert (kind, warning["verdict"]) == (WARNING, NOT_RESUMED)
+    assert "60 s after its start the program has opened none" in warning["text"]
+    assert "the newest is checkpoint-100" in warning["text"]
+    (second.folder / "checkpoint-100" / "optimizer.pt").read_bytes()
+    second.settle()
+    ((_, late),) = second.reports[1:]
+    assert (late["verdict"], late["about"]) == (NOT_RESUMED, {"opened": True})
+
+
+def test_a_program_that_opens_it_is_not_reported(tmp_path: Path, store: Gate) -> None:
+    first = Generation(tmp_path, store).start()
+    write_hf(first.folder, 100)
+    first.settle()
+    second = Generation(tmp_path, store, 2, open_within_s=OPEN_WITHIN_S).start()
+    (second.folder / "checkpoint-100" / "optimizer.pt").read_bytes()
+    second.settle(2 * OPEN_WITHIN_S)
+    assert second.reports == []
+
+
+def test_a_program_that_begins_is_not_asked_to_resume(tmp_path: Path, store: Gate) -> None:
+    first = Generation(tmp_path, store, open_within_s=OPEN_WITHIN_S).start()
+    first.settle(2 * OPEN_WITHIN_S)
+    assert first.reports == []
 
 
 def test_what_an_earlier_program_wrote_and_nobody_verified_is_set_aside(

@@ -31,6 +31,7 @@ from tests.fixtures.identities import (
     google_options,
 )
 from tests.fixtures.metadata import serve_script
+from tests.fixtures.processes import command_line
 from tests.fixtures.tunnel import leading_to
 from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node
@@ -128,7 +129,7 @@ def test_a_mount_is_read_on_after_its_tokens_have_ended(elsewhere: Elsewhere) ->
     node.start(run=READS, buckets=(elsewhere.mount(),))
     wait_until("the program to be up", (node.paths.workdir / "up").exists)
     first, trust.used = set(trust.made), []
-    arguments = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in tree(rclone_pid(node))]
+    arguments = [command_line(pid) for pid in tree(rclone_pid(node))]
     assert any(b"rclone" in line and b"--read-only" in line for line in arguments)
     wait_until(
         "its tokens to end", lambda: time.time() > max(trust.made[token][0] for token in first)

@@ -22,7 +22,7 @@ from spotd.wire import AgentConfig, Head, Manifest, StartDocument, WireError
 from trainer.agent.base.context import AgentContext
 from trainer.agent.base.pythons import add_saver_packages
 from trainer.agent.base.stop_timing import ENGINE_NONE
-from trainer.directory.sync import DirectorySettings, DirectorySync
+from trainer.directory.sync import OPEN_WITHIN_S, DirectorySettings, DirectorySync
 from trainer.directory.units import Rules
 from trainer.fence import Fence, FencedError, StaleCommitError, read_head
 from trainer.saver.reader import CorruptError
@@ -281,6 +281,7 @@ def authority_of(
             keep=start.keep,
             keep_every_steps=start.keep_every_steps,
             rules=Rules(start.include, start.exclude),
+            open_within_s=float(context.environ.get("SPOTD_OPEN_WITHIN_S") or OPEN_WITHIN_S),
         )
     return Authority(
         config=context.config,

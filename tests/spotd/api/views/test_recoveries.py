@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from providers.base import NoticeKind
-from spotd.api.views.recoveries import MOST_SAVES, PARTS, ResumePoint, hand_overs, saves
+from spotd.api.views.lost_work import losses
+from spotd.api.views.recoveries import MOST_SAVES, PARTS, hand_overs, saves
+from spotd.domain.job import CheckpointSpec
 from spotd.domain.node import Node, NoticeRecord
 from spotd.domain.states import LeaveReason
 from spotd.domain.units import S
 from spotd.store.checkpoints import CheckpointRow
 from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import OFFERS, SPOT, Rig, story
+from tests.spotd.planner.build import job, spec
 from tests.spotd.store import build
 
 
@@ -36,11 +39,17 @@ def trained(generation: int, start_s: int, **fields: Any) -> Node:
     return build.new_node(generation=generation, **(times | fields))
 
 
+def found_in(*nodes: Node, **fields: Any) -> list[dict[str, Any]]:
+    """The hand-overs of a job that reports its steps."""
+    saving = job(spec=spec(checkpoint=CheckpointSpec("s3://b/x", "spotd")))
+    return hand_overs(nodes, losses(saving, nodes, []), {}, **fields)
+
+
 def test_a_death_costs_what_was_not_saved_and_the_time_to_hear_of_it() -> None:
     old = trained(1, 10, heard_at_us=100 * S, left_at_us=103 * S, last_step=140,
                   leave_reason=LeaveReason.LOST)  # fmt: skip
-    new = trained(2, 104)
-    (found,) = hand_overs([old, new], {new.id: ResumePoint(120)})
+    new = trained(2, 104, resumed_step=120)
+    (found,) = found_in(old, new)
     assert found["parts"] == dict(zip(PARTS, (3.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0), strict=True))
     assert found["total_s"] == sum(found["parts"].values()) == 9.0
     assert (found["resumed_step"], found["steps_lost"]) == (120, 20)
@@ -51,7 +60,7 @@ def test_parts_that_overlap_are_counted_once() -> None:
     """The new machine claims HEAD before it is ready, and its clock is set back."""
     old = trained(1, 10, heard_at_us=100 * S, left_at_us=101 * S)
     new = trained(2, 102, claimed_at_us=104 * S, ready_at_us=106 * S, hello_at_us=50 * S)
-    (found,) = hand_overs([old, new], {})
+    (found,) = found_in(old, new)
     assert min(found["parts"].values()) >= 0
     assert sum(found["parts"].values()) == pytest.approx(found["total_s"])
     assert found["total_s"] == 7.0
@@ -62,8 +71,8 @@ def test_parts_that_overlap_are_counted_once() -> None:
 def test_with_a_notice_time_begins_with_it() -> None:
     notice = NoticeRecord("n1", NoticeKind.PREEMPT, 100 * S, 130 * S)
     old = trained(1, 10, heard_at_us=110 * S, last_step=50, notices=(notice,))
-    new = trained(2, 101)
-    (found,) = hand_overs([old, new], {new.id: ResumePoint(50)})
+    new = trained(2, 101, resumed_step=50)
+    (found,) = found_in(old, new)
     assert found["noticed"]
     assert found["overlap"]
     assert (found["total_s"], found["steps_lost"]) == (6.0, 0)
@@ -74,9 +83,9 @@ def test_machines_that_never_trained_and_other_ranks_hand_nothing_over() -> None
     old, new = trained(1, 10, heard_at_us=90 * S), trained(3, 101)
     refused = trained(2, 95, first_step_at_us=0)
     other = replace(trained(1, 11), id="j1-g1-r1", rank=1)
-    found = hand_overs([new, refused, other, old], {})
+    found = found_in(new, refused, other, old)
     assert [(one["from_generation"], one["to_generation"]) for one in found] == [(1, 3)]
-    assert hand_overs([old], {}) == []
+    assert found_in(old) == []
 
 
 def test_only_the_newest_saves_are_told_and_those_that_were_gone_on_from() -> None:

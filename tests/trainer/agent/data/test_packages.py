@@ -25,7 +25,10 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.
 
 def unpack(folder: Path, *entries: tarfile.TarInfo) -> Path:
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed,  # the same bytes at any time
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
         for entry in entries:
             if entry.type == tarfile.REGTYPE:
                 entry.size = 4

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.processes import command_line, state_of
 from tests.fixtures.waiting import LIMIT_S, wait_until
 from tests.trainer.agent.node import is_running
 from trainer.agent.process import processes
@@ -46,7 +47,7 @@ def started(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def names(found: list[Process]) -> list[str]:
     """Return the last argument of each."""
-    lines = (Path(f"/proc/{process.pid}/cmdline").read_bytes() for process in found)
+    lines = (command_line(process.pid) for process in found)
     return sorted(line.split(b"\0")[-2].decode() for line in lines if line)
 
 
@@ -141,8 +142,7 @@ def test_only_shells_that_leave_sigterm_to_the_system_are_held() -> None:
 
 
 def stopped(root: int) -> list[Process]:
-    texts = {p: Path(f"/proc/{p.pid}/stat").read_text() for p in descendants(root)}
-    return [process for process, text in texts.items() if text.rpartition(")")[2].split()[0] == "T"]
+    return [process for process in descendants(root) if state_of(process.pid) == "T"]
 
 
 def test_a_tree_is_killed_with_what_left_it(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""The work that a job lost at each start of another attempt, and how often it recovered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from spotd.domain.job import Job
+from spotd.domain.lost_work import HandOver, LostWork, lost_work, trained_attempts
+from spotd.domain.node import Node
+from spotd.domain.states import LeaveReason
+from spotd.store.checkpoints import CheckpointRow
+
+_TAKEN = frozenset({LeaveReason.PREEMPTED, LeaveReason.LOST})
+
+
+def losses(
+    job: Job, nodes: Sequence[Node], checkpoints: Sequence[CheckpointRow]
+) -> dict[int, LostWork]:
+    """Return what was lost at the start of each attempt that trained after another one."""
+    reports_steps = job.spec.checkpoint.engine == "spotd"
+    attempts = trained_attempts(nodes, job.spec.num_nodes)
+    lost = {}
+    for old, new in pairwise(attempts):
+        saved_us = [
+            row.committed_at_us
+            for row in checkpoints
+            if row.bytes and row.generation < new.generation
+        ]
+        hand_over = HandOver(old, max(saved_us, default=0), reports_steps=reports_steps)
+        lost[new.generation] = lost_work(hand_over, new.resumed_step)
+    return lost
+
+
+def lost_in_all(lost: Collection[LostWork]) -> dict[str, Any]:
+    """Return the sums of all losses of a job; null where one of them is not known."""
+    microusd = _sum(one.microusd for one in lost)
+    return {
+        "steps_lost": _sum(one.steps for one in lost),
+        "lost_s": _sum(one.seconds for one in lost),
+        "lost_usd": None if microusd is None else microusd / 1e6,
+    }
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    total: float = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+@dataclass(frozen=True)
+class RecoveryCounts:
+    """How often a job trained again after its machine was taken away or lost.
+
+    `resumed` from a checkpoint, or `anew` from the beginning. Pauses and crashes do not count.
+    """
+
+    resumed: int = 0
+    anew: int = 0
+
+
+def count_recoveries(nodes: Sequence[Node], lost: Mapping[int, LostWork]) -> RecoveryCounts:
+    """Count the recoveries; `lost` is by generation."""
+    trained = [node for node in nodes if node.training.first_step_at_us]
+    taken = {node.generation for node in trained if node.departure.leave_reason in _TAKEN}
+    generations = sorted({node.generation for node in trained})
+    ends = [new for old, new in pairwise(generations) if old in taken]
+    anew = sum(new in lost and lost[new].anew for new in ends)
+    return RecoveryCounts(len(ends) - anew, anew)

@@ -1,0 +1,133 @@
+"""The work that is lost when a job goes on with another attempt: steps, time and money."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spotd.domain.node import Node
+from spotd.domain.units import S
+from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED, EXIT_UNFIT
+
+US_PER_H = 3600 * S
+# Exit codes that are not the program's own failure.
+NO_FAILURES = frozenset({None, EXIT_FINISHED, EXIT_RELEASED, EXIT_FENCED, EXIT_UNFIT})
+
+
+@dataclass(frozen=True)
+class TrainedAttempt:
+    """The training of one attempt, on the machine of rank 0; times in microseconds.
+
+    `began_us` is its first step, or when its script was started. `ended_us` is when it had given
+    its work back, else its last message. `resumed_step` is the step of the checkpoint that it
+    resumed from; None: not on record. `microusd_per_h` is the price of all machines of the attempt.
+    `failed`: its program failed by itself.
+    """
+
+    generation: int
+    began_us: int
+    ended_us: int
+    last_step: int
+    resumed_step: int | None
+    microusd_per_h: int
+    failed: bool = False
+
+
+def trained_attempts(nodes: Iterable[Node], num_nodes: int) -> list[TrainedAttempt]:
+    """Return the attempts that trained, oldest first, by their machines of rank 0.
+
+    `num_nodes` is that of the job, for attempts without a size of their own.
+    """
+    leaders: dict[int, Node] = {}
+    for node in sorted(nodes, key=lambda node: node.training.first_step_at_us):
+        if node.training.first_step_at_us and node.rank == 0:
+            leaders[node.generation] = node
+    return [_attempt_of(leaders[number], num_nodes) for number in sorted(leaders)]
+
+
+def _attempt_of(node: Node, num_nodes: int) -> TrainedAttempt:
+    training = node.training
+    return TrainedAttempt(
+        generation=node.generation,
+        began_us=training.first_step_at_us,
+        ended_us=training.released_at_us or training.exited_at_us or node.agent.heard_at_us,
+        last_step=training.last_step,
+        resumed_step=training.resumed_step,
+        microusd_per_h=node.offer.price_microusd_per_h * (node.gang_size or num_nodes),
+        failed=training.exit_code not in NO_FAILURES,
+    )
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """The attempt before, and when the newest checkpoint was saved that the next one can use.
+
+    `saved_at_us` is 0 if there is none. `reports_steps`: the program saves with our engine, and
+    reports each step.
+    """
+
+    old: TrainedAttempt
+    saved_at_us: int
+    reports_steps: bool
+
+
+@dataclass(frozen=True)
+class LostWork:
+    """Work that has to be done again. None: not known.
+
+    `anew`: nothing of the work before was kept, so that the program begins anew.
+    """
+
+    steps: int | None
+    seconds: float | None
+    microusd: int | None
+    anew: bool
+
+
+def lost_work(hand_over: HandOver, resumed_step: int | None) -> LostWork:
+    """Return the work of the old attempt that the new one, resumed at `resumed_step`, lacks.
+
+    A program that reports steps loses those after the checkpoint; their time is that of the old
+    attempt's steps on average, saves and pauses included. A script loses the time from its newest
+    save, or from its start, to its end: what it keeps elsewhere is not known to spotd.
+    """
+    old = hand_over.old
+    if not hand_over.reports_steps:
+        from_us = max(old.began_us, hand_over.saved_at_us)
+        seconds = max(0.0, (old.ended_us - from_us) / S)
+        return _priced(old, None, seconds, anew=not hand_over.saved_at_us)
+    if resumed_step is None:
+        return LostWork(None, None, None, anew=False)
+    steps = max(0, old.last_step - resumed_step)
+    made = old.last_step - (old.resumed_step or 0)
+    took_s = max(0, old.ended_us - old.began_us) / S
+    seconds = steps * took_s / made if made > 0 else 0.0
+    return _priced(old, steps, seconds, anew=bool(steps) and not resumed_step)
+
+
+def _priced(old: TrainedAttempt, steps: int | None, seconds: float, *, anew: bool) -> LostWork:
+    return LostWork(steps, seconds, round(seconds * S * old.microusd_per_h / US_PER_H), anew)
+
+
+def describe_lost_work(lost: LostWork) -> str:
+    """Return one clause: what is lost, in steps, time and dollars."""
+    if lost.seconds is None:
+        return "what it lost is not known"
+    if not lost.seconds and not lost.steps:
+        return "no work is lost"
+    steps = "" if lost.steps is None else f"{lost.steps:,} step{'s'[: lost.steps != 1]}, "
+    usd = "" if lost.microusd is None else f" ({format_usd(lost.microusd)})"
+    work = f"{steps}{format_seconds(lost.seconds)} of work{usd}"
+    return f"it begins anew: {work} is lost" if lost.anew else f"lost: {work}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Format a duration with two or three digits."""
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def format_usd(microusd: int) -> str:
+    """Format a price with cents, and below a dollar with four decimals."""
+    return f"${microusd / 1e6:,.2f}" if microusd >= 1_000_000 else f"${microusd / 1e6:.4f}"
