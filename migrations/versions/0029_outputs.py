@@ -17,6 +17,7 @@ depends_on = None
 def upgrade() -> None:
     op.add_column("nodes", _big("outputs_since_us"))
     op.add_column("nodes", sa.Column("resumed_step", sa.BigInteger()))
+    op.add_column("nodes", _big("anew_at_us"))
     op.add_column("jobs", _big("outputs_at_us"))
     op.create_table(
         "outputs",
@@ -36,6 +37,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_table("outputs")
     op.drop_column("jobs", "outputs_at_us")
+    op.drop_column("nodes", "anew_at_us")
     op.drop_column("nodes", "resumed_step")
     op.drop_column("nodes", "outputs_since_us")
 

@@ -10,6 +10,7 @@ from spotd.domain.units import S
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED, EXIT_UNFIT
 
 US_PER_H = 3600 * S
+LEAST_S = 1.0  # of a script's time: between its last save and its end is always a moment
 # Exit codes that are not the program's own failure.
 NO_FAILURES = frozenset({None, EXIT_FINISHED, EXIT_RELEASED, EXIT_FENCED, EXIT_UNFIT})
 
@@ -21,7 +22,7 @@ class TrainedAttempt:
     `began_us` is its first step, or when its script was started. `ended_us` is when it had given
     its work back, else its last message. `resumed_step` is the step of the checkpoint that it
     resumed from; None: not on record. `microusd_per_h` is the price of all machines of the attempt.
-    `failed`: its program failed by itself.
+    `failed`: its program failed by itself. `anew`: it was seen not to go on from its checkpoint.
     """
 
     generation: int
@@ -31,6 +32,7 @@ class TrainedAttempt:
     resumed_step: int | None
     microusd_per_h: int
     failed: bool = False
+    anew: bool = False
 
 
 def trained_attempts(nodes: Iterable[Node], num_nodes: int) -> list[TrainedAttempt]:
@@ -55,6 +57,7 @@ def _attempt_of(node: Node, num_nodes: int) -> TrainedAttempt:
         resumed_step=training.resumed_step,
         microusd_per_h=node.offer.price_microusd_per_h * (node.gang_size or num_nodes),
         failed=training.exit_code not in NO_FAILURES,
+        anew=bool(training.anew_at_us),
     )
 
 
@@ -62,13 +65,19 @@ def _attempt_of(node: Node, num_nodes: int) -> TrainedAttempt:
 class HandOver:
     """The attempt before, and when the newest checkpoint was saved that the next one can use.
 
-    `saved_at_us` is 0 if there is none. `reports_steps`: the program saves with our engine, and
-    reports each step.
+    `saved_at_us` is 0 if there is none. `kept_s` is the time of the work that the old attempt
+    itself went on from. `reports_steps`: the program saves with our engine, and reports each step.
     """
 
     old: TrainedAttempt
     saved_at_us: int
     reports_steps: bool
+    kept_s: float = 0.0
+
+    @property
+    def work_s(self) -> float:
+        """The time of all work that was there when the old attempt ended."""
+        return self.kept_s + max(0, self.old.ended_us - self.old.began_us) / S
 
 
 @dataclass(frozen=True)
@@ -84,18 +93,21 @@ class LostWork:
     anew: bool
 
 
-def lost_work(hand_over: HandOver, resumed_step: int | None) -> LostWork:
+def lost_work(hand_over: HandOver, resumed_step: int | None, *, anew: bool = False) -> LostWork:
     """Return the work of the old attempt that the new one, resumed at `resumed_step`, lacks.
 
     A program that reports steps loses those after the checkpoint; their time is that of the old
     attempt's steps on average, saves and pauses included. A script loses the time from its newest
-    save, or from its start, to its end: what it keeps elsewhere is not known to spotd.
+    save, or from its start, to its end: what it keeps elsewhere is not known to spotd. `anew`: it
+    was seen not to go on from that save; then it loses all work.
     """
     old = hand_over.old
+    if not hand_over.reports_steps and (anew or not hand_over.saved_at_us):
+        return _priced(old, None, hand_over.work_s, anew=True)
     if not hand_over.reports_steps:
         from_us = max(old.began_us, hand_over.saved_at_us)
         seconds = max(0.0, (old.ended_us - from_us) / S)
-        return _priced(old, None, seconds, anew=not hand_over.saved_at_us)
+        return _priced(old, None, seconds, anew=False)
     if resumed_step is None:
         return LostWork(None, None, None, anew=False)
     steps = max(0, old.last_step - resumed_step)
@@ -113,7 +125,7 @@ def describe_lost_work(lost: LostWork) -> str:
     """Return one clause: what is lost, in steps, time and dollars."""
     if lost.seconds is None:
         return "what it lost is not known"
-    if not lost.seconds and not lost.steps:
+    if not lost.steps and lost.seconds < LEAST_S:
         return "no work is lost"
     steps = "" if lost.steps is None else f"{lost.steps:,} step{'s'[: lost.steps != 1]}, "
     usd = "" if lost.microusd is None else f" ({format_usd(lost.microusd)})"

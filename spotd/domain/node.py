@@ -135,6 +135,7 @@ class TrainingStatus:
 
     claimed_at_us: int = 0
     resumed_step: int | None = None  # of the checkpoint it went on from, 0: none; None: not known
+    anew_at_us: int = 0  # its program was seen not to go on from what was restored; 0: it was not
     first_step_at_us: int = 0
     last_step: int = 0
     released_at_us: int = 0

@@ -6,7 +6,15 @@ from typing import Any
 
 from spotd.base.log import redactor
 from spotd.domain.events import Event, Severity
-from spotd.domain.health import ADVICE, HUNG_HERE, ROLLED_BACK, STEPPED_BACK, USAGE, of_unwell
+from spotd.domain.health import (
+    ADVICE,
+    HUNG_HERE,
+    NOT_RESUMED,
+    ROLLED_BACK,
+    STEPPED_BACK,
+    USAGE,
+    of_unwell,
+)
 from spotd.store.columns import clean
 from spotd.store.journal_fields import (
     read_flag,
@@ -61,6 +69,8 @@ def warning(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
         values["stacks"] = _stacks(about, "stacks")
     advice = ADVICE[kind]
     severity = Severity.ERROR if advice.stops else Severity.WARNING
+    if kind == NOT_RESUMED:
+        node.columns["anew_at_us"] = 0 if values.get("opened") else at_us
     alert = advice.alert and not values.get("opened")
     node.say(Event(kind, text, severity=severity, alert=alert, data=values), at_us)
     node.due = True

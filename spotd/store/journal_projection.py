@@ -20,6 +20,7 @@ COLUMNS = (
     "ready_at_us",
     "claimed_at_us",
     "resumed_step",
+    "anew_at_us",
     "first_step_at_us",
     "last_step",
     "heard_at_us",

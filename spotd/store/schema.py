@@ -232,6 +232,7 @@ nodes = Table(
     big("ready_at_us"),
     big("claimed_at_us"),
     Column("resumed_step", BigInteger),
+    big("anew_at_us"),
     big("first_step_at_us"),
     big("last_step"),
     big("heard_at_us"),

@@ -16,7 +16,8 @@ from spotd.demo.bucket import Bucket, bucket_server
 
 pytestmark = pytest.mark.xdist_group("notices")  # one server for all
 GB = 10**9
-SHORT = Case(State("tiny", 8 * GB, 0.1), Place("AWS 6 s", "aws", 6.0, 120.0, 16.0))
+# Not shorter: on a busy machine two programs take their turns, and a store its time.
+SHORT = Case(State("tiny", 8 * GB, 0.1), Place("AWS 20 s", "aws", 20.0, 120.0, 16.0))
 SIZE = 2_000_000
 SAVE = {"status": "ended", "action": "save", "predicted_s": 2.5, "took_s": 2.0, "margin_s": 3.0}
 FOUND = Observed(
@@ -41,7 +42,7 @@ def test_a_notice_is_used_and_what_it_cost_is_told(tmp_path: Path, bucket: Bucke
     assert found.released
     assert found.trained > 10
     assert found.upload_s > 0.9 * SHORT.upload_s, "the line is not narrow"
-    assert 0 < found.idle_s < 6.0
+    assert 0 < found.idle_s < 20.0
     ended = found.plans[-1]
     assert (ended["status"], ended["action"], ended["kept"]) == ("ended", "save", True)
 
@@ -73,7 +74,7 @@ def test_the_tables_say_what_was_observed_and_what_was_not() -> None:
     assert rows[2].startswith("| tiny | 0.1 s | 0, 2; 4 s (")
     assert rows[2].endswith(" | not observed |")
     assert list(foretold([FOUND], [SHORT, other]))[2:] == [
-        "| tiny / AWS 6 s | save | 2.5 | 2.0 | 3.0 |"
+        "| tiny / AWS 20 s | save | 2.5 | 2.0 | 3.0 |"
     ]
 
 

@@ -31,7 +31,7 @@ class ResumeCheck:
         self._watch: OpenWatch | None = None
         self._newest = ""
         self._since_s = 0.0
-        self._reported = False
+        self._reported = self._rewriting = False
 
     def watch(self, units: Iterable[Unit]) -> None:
         """Watch the checkpoints among restored units, before the program starts."""
@@ -73,6 +73,14 @@ class ResumeCheck:
             f"the program has begun anew: it writes {name}, and {restored} was restored. Nothing "
             f"is saved until it is beyond {restored}, so that the restored checkpoint stays"
         )
+        self._warn(text, {"restored": restored})
+
+    def report_rewritten(self, name: str, restored: int) -> None:
+        """Report once that the program writes a restored checkpoint of a lower number again."""
+        if self._rewriting:
+            return
+        self._rewriting = True
+        text = f"the program has begun anew: it writes {name} again, and {restored} was restored"
         self._warn(text, {"restored": restored})
 
     def _warn(self, text: str, about: Mapping[str, Any]) -> None:

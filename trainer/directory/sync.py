@@ -400,7 +400,11 @@ class DirectorySync:
             if unit.is_log:
                 ready.append(unit)
                 continue
-            state, quiet_s = inspect_unit(self._folder, unit), self._settle_timer.quiet_s(unit)
+            quiet_s = self._settle_timer.quiet_s(unit)
+            try:
+                state = inspect_unit(self._folder, unit)
+            except FileNotFoundError:
+                continue  # the program has just removed it
             is_open = any(file.path in open_files for file in unit.files)
             if state is UnitState.BROKEN:
                 continue
@@ -426,7 +430,8 @@ class DirectorySync:
         """Whether the program has not gone on from what was restored; reported once.
 
         Its new checkpoints have lower numbers than the restored ones then. Nothing is saved until
-        it is beyond them, so that they stay.
+        it is beyond them, so that they stay. If it writes restored ones once more, they are saved:
+        the program has overwritten them.
         """
         for unit in changed:
             number, series = unit.number, series_name(unit.name)
@@ -436,7 +441,9 @@ class DirectorySync:
             if number > restored:
                 del self._restored_numbers[series]
                 self._behind.discard(series)
-            elif number < restored and unit.name not in self._stored and series not in self._behind:
+            elif number < restored and unit.name in self._stored:
+                self._resume_check.report_rewritten(unit.name, restored)
+            elif number < restored and series not in self._behind:
                 self._behind.add(series)
                 self._resume_check.report_behind(unit.name, restored)
         return bool(self._behind)

@@ -66,6 +66,8 @@ _NO_STEPS = frozenset(
     ]
 )
 _DATE = re.compile(r"\d{4}-\d\d-\d\d|\d\d-\d\d-\d\d|\d{8}[-_T]\d{4,6}")
+_DECIMAL = re.compile(r"\d+\.\d+")
+_NAME_VERSION = re.compile(r"-v\d+(?=\.|$)")
 _SUFFIXES = re.compile(r"(\.[a-z][a-z0-9]*|\.data-\d+-of-\d+)*$")
 _NUMBERED_FOLDER = re.compile(r"[A-Za-z_=.-]*\d+")
 _MAX_STEP = 10**12 - 1  # what a manifest's key has digits for
@@ -224,10 +226,23 @@ def step_number(name: str) -> int | None:
 
 
 def series_name(path: str) -> str:
-    """The path with its step replaced by #: equal for successive checkpoints of a program."""
+    """The path with # for its step: equal for successive checkpoints of a program.
+
+    Other numbers that change with the step have # as well: the epoch, and decimals such as a loss.
+    The version that Lightning appends to a name that is taken is left out.
+    """
     parent, slash, name = path.rpartition("/")
     span = _step_span(name)
-    return path if span is None else f"{parent}{slash}{name[: span[0]]}#{name[span[1] :]}"
+    if span is None:
+        return path
+    numbers = {span, *(match.span() for match in _DECIMAL.finditer(name))}
+    for pattern in _STEPS:
+        numbers |= {match.span(1) for match in pattern.finditer(name.lower())}
+    series, end = "", 0
+    for first, last in sorted(numbers):
+        if first >= end:
+            series, end = f"{series}{name[end:first]}#", last
+    return f"{parent}{slash}{_NAME_VERSION.sub('', series + name[end:])}"
 
 
 def _step_span(name: str) -> tuple[int, int] | None:

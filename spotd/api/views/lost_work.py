@@ -22,15 +22,18 @@ def losses(
     """Return what was lost at the start of each attempt that trained after another one."""
     reports_steps = job.spec.checkpoint.engine == "spotd"
     attempts = trained_attempts(nodes, job.spec.num_nodes)
-    lost = {}
+    lost: dict[int, LostWork] = {}
+    kept_s = 0.0
     for old, new in pairwise(attempts):
         saved_us = [
             row.committed_at_us
             for row in checkpoints
             if row.bytes and row.generation < new.generation
         ]
-        hand_over = HandOver(old, max(saved_us, default=0), reports_steps=reports_steps)
-        lost[new.generation] = lost_work(hand_over, new.resumed_step)
+        saved_at_us = max(saved_us, default=0)
+        hand_over = HandOver(old, saved_at_us, reports_steps=reports_steps, kept_s=kept_s)
+        lost[new.generation] = lost_work(hand_over, new.resumed_step, anew=new.anew)
+        kept_s = max(0.0, hand_over.work_s - (lost[new.generation].seconds or 0.0))
     return lost
 
 

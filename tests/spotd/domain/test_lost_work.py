@@ -62,6 +62,13 @@ def test_a_script_that_saved_nothing_in_that_attempt() -> None:
     assert lost_work(replace(SCRIPT, saved_at_us=900 * S), 7).seconds == 500.0
 
 
+def test_a_script_that_was_seen_to_begin_anew_loses_all_that_was_there() -> None:
+    """100 s of an attempt before, and the 500 s of this one."""
+    lost = lost_work(replace(SCRIPT, kept_s=100.0), 7, anew=True)
+    assert lost == LostWork(None, 600.0, 600_000, anew=True)
+    assert not lost_work(replace(STEPS, kept_s=100.0), 1000, anew=True).anew, "its steps tell"
+
+
 def test_a_script_of_which_nothing_was_ever_saved_begins_anew() -> None:
     lost = lost_work(replace(SCRIPT, saved_at_us=0), 0)
     assert lost == LostWork(None, 500.0, 500_000, anew=True)
@@ -87,6 +94,7 @@ def test_attempts_by_their_machine_of_rank_0() -> None:
     [
         (LostWork(None, None, None, anew=False), "what it lost is not known"),
         (LostWork(0, 0.0, 0, anew=False), "no work is lost"),
+        (LostWork(None, 0.4, 40, anew=False), "no work is lost"),
         (LostWork(1, 2.5, 2_500, anew=False), "lost: 1 step, 2.5 s of work ($0.0025)"),
         (
             LostWork(1100, 9000.0, 25_000_000, anew=True),

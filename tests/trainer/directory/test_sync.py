@@ -338,6 +338,26 @@ def test_a_program_that_opens_nothing_of_what_was_restored_is_reported_once(
     assert (late["verdict"], late["about"]) == (NOT_RESUMED, {"opened": True})
 
 
+def test_a_program_that_overwrites_what_was_restored_is_reported_once(
+    tmp_path: Path, store: Gate
+) -> None:
+    first = Generation(tmp_path, store).start()
+    for step in (20, 40, 60):
+        write_hf(first.folder, step)
+        first.settle()
+    second = Generation(tmp_path, store, 2).start()
+    for step in (20, 40):
+        write_hf(second.folder, step, text=f"anew {step}")
+        second.settle()
+    assert second.kinds() == [WARNING, CHECKPOINT, CHECKPOINT]
+    warning = second.reports[0][1]
+    assert warning["verdict"] == NOT_RESUMED
+    assert "it writes checkpoint-20 again, and 60 was restored" in warning["text"]
+    write_hf(second.folder, 60, text="anew 60")
+    second.settle()
+    assert second.kinds()[3:] == [CHECKPOINT], "it has caught up"
+
+
 def test_a_program_that_opens_it_is_not_reported(tmp_path: Path, store: Gate) -> None:
     first = Generation(tmp_path, store).start()
     write_hf(first.folder, 100)

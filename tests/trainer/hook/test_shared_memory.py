@@ -6,7 +6,6 @@ import ctypes
 import errno
 import os
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -90,13 +89,11 @@ def test_other_threads_go_on_while_memory_is_faulted_in() -> None:
     os.close(fd)
     thread = threading.Thread(target=tick)
     thread.start()
-    began_s = time.monotonic()
     assert memory.fault_in()
-    took_s = time.monotonic() - began_s
     ended.set()
     thread.join()
     memory.close()
-    assert ticks >= 0.2 * took_s / 0.002
+    assert ticks >= 10, "none or one, if it held the interpreter all the time"
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOMEM])

@@ -16,6 +16,7 @@ from providers.stores import open_store
 from spotd.wire import AgentConfig, parse_start, pin_folder
 from tests.fixtures.forks import Fork, nursery
 from tests.fixtures.processes import state_of
+from tests.fixtures.sockets import accepts
 from tests.fixtures.waiting import LIMIT_S, until
 from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, fill, head_of, stored_steps
 from trainer.agent.base.paths import AgentPaths
@@ -182,7 +183,7 @@ def test_what_a_program_had_staged_when_it_was_killed_is_kept_and_nothing_half(
     env = {**program.env, "SPOTD_SAVER": str(path)}
     saver = nursery().fork("trainer.saver", ["--stay"], env, program.folder, program.folder / "log")
     program.savers.append(saver)
-    until(path.exists)
+    until(lambda: accepts(path))
     expected, last = [], 0
     for number in range(STAGINGS):
         torn = number % (STAGINGS // TEARS) == 0

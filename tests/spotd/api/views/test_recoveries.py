@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from providers.base import NoticeKind
-from spotd.api.views.lost_work import losses
+from spotd.api.views.lost_work import RecoveryCounts, count_recoveries, losses, lost_in_all
 from spotd.api.views.recoveries import MOST_SAVES, PARTS, hand_overs, saves
 from spotd.domain.job import CheckpointSpec
 from spotd.domain.node import Node, NoticeRecord
@@ -113,3 +113,27 @@ def test_the_api_tells_them(rig: Rig, client: PathClient) -> None:
     assert found["total_s"] == pytest.approx(50, abs=0.1)
     assert [one["step"] for one in data["saves"]] == [100, 300]
     assert client.get(f"/v1/jobs/{story(rig)}")["steps_lost"] == 0
+
+
+def test_what_a_script_loses_adds_up_over_its_attempts() -> None:
+    """It resumed once, from a save 20 s before the end, and then began anew."""
+    script = job(spec=spec(checkpoint=CheckpointSpec("s3://b/x", directory="out")))
+
+    def attempt(generation: int, start_s: int, **fields: Any) -> Node:
+        end_s = start_s + 105
+        return trained(generation, start_s, heard_at_us=end_s * S, resumed_step=1, **fields)
+
+    nodes = [attempt(1, 10), attempt(2, 200), attempt(3, 400, anew_at_us=450 * S)]
+    saves = [
+        CheckpointRow("j1", generation, 1, f"m{generation}", 1, "", False, False, at_s * S, 0, 0)
+        for generation, at_s in ((1, 95), (2, 305))
+    ]
+    lost = losses(script, nodes, saves)
+    assert [(lost[g].seconds, lost[g].anew) for g in (2, 3)] == [(20.0, False), (180.0, True)]
+    assert lost_in_all(lost.values())["lost_s"] == 200.0
+    assert lost_in_all(lost.values())["steps_lost"] is None
+    assert count_recoveries(nodes, lost) == RecoveryCounts(0, 0), "none was taken away"
+    gone = [
+        replace(n, departure=replace(n.departure, leave_reason=LeaveReason.LOST)) for n in nodes
+    ]
+    assert count_recoveries(gone, lost) == RecoveryCounts(resumed=1, anew=1)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from spotd import wire
+from tests.fixtures.sockets import accepts
 from tests.fixtures.waiting import wait_until
 from tests.trainer.agent.node import Node, is_running
 from trainer.agent.base.pythons import SAVER_PYTHON, find_python
@@ -138,7 +139,7 @@ def test_of_a_job_that_goes_on_the_saver_is_there_before_the_program(
         start = {"engine": "spotd", "head_generation": 1, "setup": setup}
         after.start(run=f"{PROGRAM} --steps 5", **start)
         early = saver(after)
-        wait_until("it accepts", after.paths.saver_socket.exists)
+        wait_until("it accepts", lambda: accepts(after.paths.saver_socket))
         assert wire.STARTED not in after.kinds()
         go_on.touch()
         assert after.wait_for(wire.EXITED).data["code"] == wire.EXIT_FINISHED, after.log()
