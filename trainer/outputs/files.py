@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_FILES = 50_000  # in one manifest
+MAX_LOOKED_AT = 500_000  # below a workdir without `outputs`: that takes some ten seconds
 # Folders that programs make again by themselves, anywhere below the workdir.
 CACHES = frozenset(
     {
@@ -73,16 +74,26 @@ def select_changed(
     are left out.
     """
     groups: dict[str, list[OutputFile]] = {}
+    problems = []
     count = 0
-    for path in _walk(workdir, ignore_caches=True):
+    for looked_at, path in enumerate(_walk(workdir, ignore_caches=True)):
+        if looked_at >= MAX_LOOKED_AT:
+            text = f"more than {MAX_LOOKED_AT:,} files are below the workdir: name those to upload"
+            problems.append(f"{text} in spotd: {{outputs: [...]}}")
+            break
+        if _changed_ns(path) <= since_ns:
+            continue
         relative = path.relative_to(workdir).as_posix()
         if relative.startswith(".") or skip(path):
             continue
         file = _output_file(path, relative, below=workdir)
-        if file is None or _changed_ns(path) <= since_ns:
+        if file is None:
             continue
         count += 1
         if count > MAX_FILES:
+            problems.append(
+                f"more than {MAX_FILES:,} files changed: name those to upload in outputs"
+            )
             break
         groups.setdefault(file.group, []).append(file)
     sizes = {name: sum(file.size for file in files) for name, files in groups.items()}
@@ -95,14 +106,11 @@ def select_changed(
             left_out.append(f"{name} ({format_size(sizes[name])})")
         else:
             chosen += sorted(groups[name], key=lambda file: file.path)
-    problems = []
     if left_out:
         problems.append(
             f"{', '.join(left_out)}: more than the {format_size(max_bytes)} that are uploaded "
             "unless the job file names them in spotd: {outputs: [...]}"
         )
-    if count > MAX_FILES:
-        problems.append(f"more than {MAX_FILES:,} files changed: name those to upload in outputs")
     return Selection(tuple(chosen), tuple(problems))
 
 

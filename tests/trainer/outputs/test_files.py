@@ -194,6 +194,18 @@ def test_a_link_that_a_pattern_names_is_followed(workdir: Path, tmp_path: Path) 
     ]
 
 
+def test_a_workdir_of_countless_files_is_not_looked_through(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.outputs.files.MAX_LOOKED_AT", 3)
+    for number in range(5):
+        write(workdir / "data" / str(number))
+    selection = select_changed(workdir, since_ns=0, max_bytes=LARGE)
+    assert len(selection.files) == 3
+    (problem,) = selection.problems
+    assert problem.startswith("more than 3 files are below the workdir: name those to upload")
+
+
 def test_too_many_files_are_not_all_taken(
     workdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
