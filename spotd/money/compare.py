@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotd.domain.evaluation import Evaluation
-from spotd.money.counterfactual import NEEDED
-from spotd.money.document import headline_of
+from spotd.money.counterfactual import AS_IS, MIXED, NEEDED, SAME, Counterfactual
 from spotd.money.hour_breakdown import TimeUse
 from spotd.money.report import Account, Report
 
@@ -47,7 +46,7 @@ def compare(report: Report, facts: RunFacts) -> tuple[Row, ...]:
     On-demand figures are for the same places, and for the hours that on-demand would have needed,
     or the same hours if those are unknown. Without an on-demand price they are None.
     """
-    instead = headline_of(report.instead)
+    instead = _closest_to_needed(report.instead)
     billed, gpus_h = report.billed.hours, report.gpu_hours.hours
     needed_h = instead.hours.hours if instead else None
     usd = instead.total_microusd / 1e6 if instead else None
@@ -93,6 +92,16 @@ def compare(report: Report, facts: RunFacts) -> tuple[Row, ...]:
             note="on demand as if machines were there at once",
         ),
     )
+
+
+def _closest_to_needed(instead: Sequence[Counterfactual]) -> Counterfactual | None:
+    """Return the same places on demand, for the needed hours if known."""
+    by_basis = {
+        counterfactual.basis: counterfactual
+        for counterfactual in instead
+        if counterfactual.name == AS_IS
+    }
+    return by_basis.get(NEEDED) or by_basis.get(MIXED) or by_basis.get(SAME)
 
 
 def _quality(evaluations: Sequence[Evaluation]) -> Row:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from spotd.money.hour_breakdown import TimeUse
 from spotd.money.units import NodeHours
 
+AS_IS, BEST = "same provider", "cheapest anywhere"
+SAME, NEEDED, MIXED = "same hours", "needed hours", "needed hours, or the same where not known"
+
 
 @dataclass(frozen=True)
 class PaidTotals:
@@ -67,15 +70,16 @@ class Counterfactual:
         return 1 - self.spent_microusd / self.priced_microusd if self.priced_microusd else None
 
     @property
-    def saving(self) -> float | None:
-        """The fraction that was saved, at most the discount; None if no price is known."""
+    def bound(self) -> float | None:
+        """The most that can have been saved, at most the discount; None if no price is known."""
         if self.discount is None or not self.total_microusd:
             return None
         return min(1 - self.paid_microusd / self.total_microusd, self.discount)
 
-
-AS_IS, BEST = "same provider", "cheapest anywhere"
-SAME, NEEDED, MIXED = "same hours", "needed hours", "needed hours, or the same where not known"
+    @property
+    def saving(self) -> float | None:
+        """The fraction that was saved. Only the hours that on-demand would have needed tell it."""
+        return self.bound if self.basis == NEEDED else None
 
 
 def counterfactuals(paid: PaidTotals) -> list[Counterfactual]:
@@ -110,6 +114,11 @@ def _instead(name: str, basis: str, paid: PaidTotals, priced: int, hours_us: int
     spent, total = paid.compute_microusd, paid.total_microusd
     storage = paid.storage_microusd
     return Counterfactual(name, basis, NodeHours(hours_us), compute, storage, priced, spent, total)
+
+
+def known_together(known: Sequence[Counterfactual]) -> Counterfactual | None:
+    """Return the sum of counterfactuals whose savings are known; None without any."""
+    return _sum(AS_IS, NEEDED, known) if known else None
 
 
 def added(jobs: Sequence[Sequence[Counterfactual]]) -> list[Counterfactual]:

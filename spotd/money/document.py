@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from spotd.money.counterfactual import AS_IS, MIXED, NEEDED, SAME, Counterfactual
+from spotd.money.counterfactual import Counterfactual
 from spotd.money.hour_breakdown import TimeUse
 from spotd.money.report import Claim, Item, Kind, Report, unexplained
 from spotd.money.savings import Savings, savings_of
@@ -23,7 +22,7 @@ def usd(microusd: int) -> float:
 def report_data(report: Report, claim: Claim | None = None, savings: Savings | None = None) -> Data:
     """Return all of one report; `savings` defaults to those of one job."""
     savings = savings or savings_of(report)
-    headline = headline_of(report.instead)
+    told = report.told
     useful = report.microusd_per_useful_gpu_h
     per_gpu = per_hour(report.total_microusd, report.gpu_hours)
     return {
@@ -50,23 +49,13 @@ def report_data(report: Report, claim: Claim | None = None, savings: Savings | N
         },
         "items": [_item_data(item) for item in report.items],
         "on_demand": [_instead_data(counterfactual) for counterfactual in report.instead],
-        "saving": _rounded(headline.saving) if headline else None,
-        "saving_basis": headline.basis if headline else None,
-        "discount": _rounded(headline.discount) if headline else None,
+        "saving": _rounded(told.saving) if told else None,
+        "saving_basis": told.basis if told else None,
+        "discount": _rounded(told.discount if told else report.discount),
         "savings": savings_data(savings),
         "unknown": list(report.unknown),
         **({"claim": _claim_data(claim, report)} if claim else {}),
     }
-
-
-def headline_of(instead: Sequence[Counterfactual]) -> Counterfactual | None:
-    """Return the saving to show first: in the same places, for the needed hours if known."""
-    by_basis = {
-        counterfactual.basis: counterfactual
-        for counterfactual in instead
-        if counterfactual.name == AS_IS
-    }
-    return by_basis.get(NEEDED) or by_basis.get(MIXED) or by_basis.get(SAME)
 
 
 def savings_data(savings: Savings | None) -> Data | None:

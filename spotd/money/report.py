@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from spotd.money.counterfactual import Counterfactual, PaidTotals, added, counterfactuals
+from spotd.money.counterfactual import (
+    AS_IS,
+    NEEDED,
+    SAME,
+    Counterfactual,
+    PaidTotals,
+    added,
+    counterfactuals,
+    known_together,
+)
 from spotd.money.hour_breakdown import (
     END_US,
     Machine,
@@ -55,7 +64,8 @@ class Account:
     """The record of one job.
 
     `extras` are line items beside machines, `unknown` what the record cannot say, in words. `spans`
-    replaces `steps`: how each machine's time was used.
+    replaces `steps`: how each machine's time was used. `script` is the same by generation, for a
+    program that reports no steps, as far as its saves tell. `no_result`: it failed or kept nothing.
     """
 
     job_id: str
@@ -69,6 +79,8 @@ class Account:
     unknown: tuple[str, ...] = ()
     spans: tuple[tuple[Span, ...], ...] = ()
     project: str = ""
+    script: Mapping[int, Sequence[Span]] = field(default_factory=dict)
+    no_result: bool = False
 
 
 @dataclass
@@ -90,7 +102,23 @@ class Report:
     invoiced_microusd: int = 0  # of the total, what invoices have confirmed
     running: bool = False
     instead: list[Counterfactual] = field(default_factory=list)
+    known: list[Counterfactual] = field(default_factory=list)  # of the jobs that are known to save
     unknown: list[str] = field(default_factory=list)
+
+    @property
+    def told(self) -> Counterfactual | None:
+        """Return what the saving is told by: the same work on demand, in the same places.
+
+        None where the work is not known, none of it survives, or it had no result. This is the one
+        definition of a saving, for every view.
+        """
+        return known_together(self.known)
+
+    @property
+    def discount(self) -> float | None:
+        """Return how far the hours paid for were below their on-demand price; None if unknown."""
+        same = (item for item in self.instead if (item.name, item.basis) == (AS_IS, SAME))
+        return next((item.discount for item in same), None)
 
     @property
     def total_microusd(self) -> int:
@@ -168,6 +196,9 @@ def report_of(account: Account, since_us: int = 0, until_us: int = END_US) -> Re
     start_us = _min_start_us(account)
     paid = PaidTotals(compute, storage, other, listed, best, paid_uses, start_us)
     report.instead = counterfactuals(paid)
+    if not account.no_result and TimeUse.UNTOLD not in report.uses:
+        needed = (item for item in report.instead if (item.name, item.basis) == (AS_IS, NEEDED))
+        report.known = list(needed)
     return report
 
 
@@ -175,7 +206,8 @@ def timed(account: Account) -> list[tuple[Machine, Sequence[Span]]]:
     """Return each machine with the uses of its time."""
     if account.spans:
         return list(zip(account.machines, account.spans, strict=True))
-    spans, steps_reported = trained(account.steps, account.saves), bool(account.steps)
+    spans: Mapping[int, Sequence[Span]] = trained(account.steps, account.saves) or account.script
+    steps_reported = bool(spans)
     return [
         (
             machine,
@@ -263,6 +295,7 @@ def together(reports: Sequence[Report]) -> Report:
         combined.running |= report.running
     combined.unknown = list(dict.fromkeys(text for report in reports for text in report.unknown))
     combined.instead = added([report.instead for report in reports])
+    combined.known = [item for report in reports for item in report.known]
     return combined
 
 
@@ -311,4 +344,4 @@ def unexplained(claim: Claim, report: Report) -> Unexplained:
     priced = same.total_microusd if same else 0
     over = max(0, claim.baseline_microusd - priced)
     over_share = over / claim.baseline_microusd if claim.baseline_microusd else 0.0
-    return Unexplained(missing, share, over, over_share, same.saving if same else None)
+    return Unexplained(missing, share, over, over_share, same.bound if same else None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spotd.money.counterfactual import AS_IS, NEEDED, SAME
+from spotd.money.counterfactual import AS_IS, SAME
 from spotd.money.report import Kind, Report
 
 
@@ -48,17 +48,14 @@ NO_SIZING = "not claimed: the same work was never measured on other hardware"
 
 
 def savings_of(report: Report) -> Savings | None:
-    """Return the savings against the same provider on-demand, or None without its price.
-
-    For the hours that on-demand would have needed, or the same hours if those are unknown.
-    """
+    """Return the savings against the same provider on-demand, or None where they are not known."""
+    needed = report.told
     by_basis = {
         counterfactual.basis: counterfactual
         for counterfactual in report.instead
         if counterfactual.name == AS_IS
     }
     same = by_basis.get(SAME)
-    needed = by_basis.get(NEEDED, same)
     if same is None or needed is None:
         return None
     spot = same.compute_microusd - same.spent_microusd

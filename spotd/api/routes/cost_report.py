@@ -12,7 +12,7 @@ from spotd.api.views.resources import iso
 from spotd.domain.market import Market
 from spotd.money.budget import DAY_US
 from spotd.money.compare import RunFacts, compare, comparison_data, interruptions
-from spotd.money.document import headline_of, protected_data, report_data, usd
+from spotd.money.document import protected_data, report_data, usd
 from spotd.money.focus import COLUMNS, Row, days, metadata, months, rows_of
 from spotd.money.report import SUMS, Report, by_name, report_of, together
 from spotd.money.savings import Savings, savings_of, savings_together
@@ -114,10 +114,10 @@ def _report(
 
 
 def _savings(reports: Sequence[Report]) -> Savings | None:
-    """Return the savings of the jobs whose on-demand prices are known."""
+    """Return the savings of the jobs of which they are known."""
     known_savings = [savings for savings in map(savings_of, reports) if savings is not None]
-    headline = headline_of(together(reports).instead)
-    return savings_together(known_savings, headline.saving if headline else None)
+    told = together(reports).told
+    return savings_together(known_savings, told.saving if told else None)
 
 
 def _by_day(

@@ -9,10 +9,14 @@ from providers.catalogs.storage import storage_price_of
 from spotd.api.request.request import ApiRequest
 from spotd.api.views.completion import completion_data
 from spotd.api.views.diagnosis import total_use
-from spotd.api.views.job_bill import Bill, OnDemand, all_reports, bill, on_demand, useful_us
+from spotd.api.views.job_account import whole_report
+from spotd.api.views.job_bill import Bill, OnDemand, all_reports, bill, on_demand
 from spotd.api.views.resources import iso, usd, where_data
 from spotd.domain.job import Job
 from spotd.domain.node import Node
+from spotd.money.counterfactual import BEST, NEEDED
+from spotd.money.hour_breakdown import TimeUse
+from spotd.money.report import Report
 from spotd.store.budget_queries import carried_by
 from spotd.store.ledger import SegmentRow
 
@@ -51,17 +55,16 @@ def _job_cost(
     nodes, num_nodes = store.nodes.of_job(job.id), job.spec.num_nodes
     gangs = {node.generation: node.gang_size for node in nodes if node.gang_size}
     instead = on_demand(total, segments, progress, num_nodes, gangs)
-    useful = useful_us(progress, num_nodes, gangs)
-    list_microusd = instead.list_microusd if instead else 0
-    saving = 1 - total.spend_microusd / list_microusd if list_microusd else None
+    report = whole_report(call, job)
+    told, known = report.told, report.useful.us and TimeUse.UNTOLD not in report.uses
     data = {
         "job_id": job.id,
         "job": job.name,
         **_bill_data(total),
-        "useful_hours": _hours(useful) if progress else None,
-        "on_demand_usd": None if instead is None else usd(instead.list_microusd),
-        "on_demand_best_usd": None if instead is None else usd(instead.best_microusd),
-        "saving": None if saving is None else round(saving, 4),
+        "useful_hours": _hours(report.useful.us) if known else None,
+        "on_demand_usd": usd(told.total_microusd) if told else None,
+        "on_demand_best_usd": _best_usd(report) if told else None,
+        "saving": None if told is None or told.saving is None else round(told.saving, 4),
         "carried_usd": usd(carried.get(job.id, (0, 0))[0]),
         "max_cost_usd": usd(job.spec.max_cost_microusd) or None,
         "nodes": [
@@ -70,6 +73,12 @@ def _job_cost(
         ],
     }
     return total, instead, data
+
+
+def _best_usd(report: Report) -> float | None:
+    """Return the same work on demand in the cheapest place that has such a machine."""
+    best = (item for item in report.instead if (item.name, item.basis) == (BEST, NEEDED))
+    return next((usd(item.total_microusd) for item in best), None)
 
 
 def _kept_checkpoints(call: ApiRequest, job: Job) -> dict[str, Any]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from spotd.api.request.request import ApiRequest
 from spotd.api.views.job_bill import all_reports
+from spotd.api.views.lost_work import losses
 from spotd.domain.job import Job
+from spotd.domain.lost_work import trained_attempts
 from spotd.domain.market import Market
 from spotd.domain.node import Node
-from spotd.domain.states import LeaveReason
+from spotd.domain.states import LeaveReason, Outcome
 from spotd.domain.units import S
-from spotd.money.hour_breakdown import Machine, Save
-from spotd.money.report import Account, Item, Kind
+from spotd.money.hour_breakdown import Machine, Save, Span
+from spotd.money.report import Account, Item, Kind, Report, report_of
+from spotd.money.script_time import script_spans
 from spotd.money.units import US_PER_H, cost_microusd, share_out
 from spotd.store.checkpoint_costs import Window
 from spotd.store.checkpoints import CheckpointRow
@@ -27,7 +31,7 @@ from spotd.store.transfers import DataTransfer
 
 NO_STEPS = (
     "of {name} no steps are on record (none reported, or no longer retained): what its hours "
-    "went into is untold, and savings are for the same hours"
+    "went into is untold, and so is what it saved"
 )
 NO_BOX = "what the control box costs is not known: [money] control_box_usd_per_hour is not set"
 
@@ -140,7 +144,8 @@ def account_of(
         extras.append(Item(Kind.CONTROL, "control", description, hours, "Hours", share))
     if not box.microusd_per_h:
         unknown.append(NO_BOX)
-    if nodes and not progress and any(row.state != "void" for row in segments):
+    script = {} if progress else _script_spans(job, nodes, rows)
+    if nodes and not progress and not script and any(row.state != "void" for row in segments):
         unknown.insert(0, NO_STEPS.format(name=job.name))
     return Account(
         job.id,
@@ -156,6 +161,22 @@ def account_of(
         extras=tuple(extras),
         unknown=tuple(unknown),
         project=job.spec.project,
+        script=script,
+        no_result=job.outcome is Outcome.FAILED or job.kept_nothing,
+    )
+
+
+def _script_spans(
+    job: Job, nodes: Sequence[Node], rows: Sequence[CheckpointRow]
+) -> dict[int, list[Span]]:
+    """Return how a program without our engine used its time, by what of it was saved."""
+    if job.spec.checkpoint.engine != "none":
+        return {}
+    return script_spans(
+        trained_attempts(nodes, job.spec.num_nodes),
+        losses(job, nodes, rows),
+        saved_at_us=max((row.committed_at_us for row in rows if row.bytes), default=0),
+        succeeded=job.outcome is Outcome.SUCCEEDED,
     )
 
 
@@ -197,3 +218,13 @@ def _details(node: Node) -> dict[str, str]:
 
 def _save(row: CheckpointRow) -> Save:
     return Save(row.generation, row.step, round(row.stage_s * S), round(row.write_s * S))
+
+
+def whole_report(call: ApiRequest, job: Job) -> Report:
+    """Return the report of a job over all of its time, with its share of the control box."""
+    window, now_us = Window(0, call.now_us), call.now_us
+    segments = call.context.store.ledger.segments()
+    box = box_of(segments, call.context.settings.box_microusd_per_h(), window, now_us)
+    records = records_of(call.context.store, job)
+    account = account_of(records, call.context.market(now_us), box, window, now_us)
+    return report_of(account, 0, now_us)

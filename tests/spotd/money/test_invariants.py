@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotd.money.counterfactual import AS_IS, BEST
+from spotd.money.document import report_data
 from spotd.money.focus import COLUMNS, Row, days, months, rows_of
 from spotd.money.focus_rules import problems
 from spotd.money.hour_breakdown import END_US, Machine, Save, Segment, Steps, TimeUse
@@ -230,6 +231,26 @@ def test_a_saving_is_never_above_the_discount_and_both_counterfactuals_are_there
         ends = (0, END_US)
         assert (AS_IS in names) == any(p.at_rate(p.list_rate_microusd_per_h, *ends) for p in paid)
         assert (BEST in names) == any(p.at_rate(p.best_rate_microusd_per_h, *ends) for p in paid)
+
+
+@MONEY
+@given(ledgers, st.booleans())
+def test_no_view_tells_a_saving_of_work_that_is_not_there(
+    accounts: list[Account], no_result: bool
+) -> None:
+    """Above the price discount, or of a job that failed, lost its work, or did who knows what."""
+    each = [report_of(replace(job, no_result=no_result)) for job in accounts]
+    for result in (*each, together(each)):
+        data = report_data(result)
+        for row in (data, *data["on_demand"]):
+            assert row["saving"] is None or row["saving"] <= row["discount"]
+        if data["savings"] is not None:
+            assert data["savings"]["fraction"] == data["saving"]
+        if no_result or not result.useful.us:
+            assert (data["saving"], data["savings"]) == (None, None)
+    for result in each:
+        if TimeUse.UNTOLD in result.uses:
+            assert report_data(result)["saving"] is None
 
 
 @pytest.mark.req("CST-11")
