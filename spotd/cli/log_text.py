@@ -27,14 +27,34 @@ def safe_line(text: str) -> str:
     return "".join(safe) + ("\x1b[0m" if len(parts) > 1 else "")
 
 
-class Streams:
-    """Joins the chunks of a reply into lines, with one buffer for each stream."""
+def overwrite(old: bytes, new: bytes) -> bytes:
+    """Return what a terminal shows after a carriage return: `new` over the beginning of `old`."""
+    return new + old[len(new) :]
 
-    def __init__(self, nodes: dict[int, dict[str, Any]], *, show_rank: bool, safe: bool) -> None:
+
+class Streams:
+    """Joins the chunks of a reply into lines, with one buffer for each stream.
+
+    With `render`, of a line that is written several times, as progress bars do by a carriage
+    return, only its last state is printed. With `wanted`, only lines that it matches are.
+    """
+
+    def __init__(
+        self,
+        nodes: dict[int, dict[str, Any]],
+        *,
+        show_rank: bool,
+        safe: bool,
+        render: bool = False,
+        wanted: re.Pattern[str] | None = None,
+    ) -> None:
         self._nodes = nodes
         self._show_rank = show_rank
         self._safe = safe
+        self._render = render
+        self._wanted = wanted
         self._partial: dict[tuple[int, int, str], bytearray] = {}
+        self._returned: dict[tuple[int, int, str], bytes] = {}  # before a carriage return
         self._generation = 0
         self._tail: deque[tuple[dict[str, Any], bytes]] | None = None
 
@@ -49,14 +69,22 @@ class Streams:
         data, end = chunk["text"].encode("latin-1"), 0
         # Only what is new is searched: a line may be very long, and come in very small pieces.
         for match in _LINE_END.finditer(data):
-            self._line(chunk, bytes(partial) + data[end : match.end()])
+            text = self._over(key, bytes(partial) + data[end : match.start()])
+            if self._render and match[0] == b"\r":
+                self._returned[key] = text
+            else:
+                self._line(chunk, text + match[0])
             partial.clear()
             end = match.end()
         partial += data[end:]
         if len(partial) > _MAX_LINE:
-            self._line(chunk, bytes(partial))
+            self._line(chunk, self._over(key, bytes(partial)))
         elif partial:
             self._partial[key] = partial
+
+    def _over(self, key: tuple[int, int, str], text: bytes) -> bytes:
+        """Return the text over the state that the line had before."""
+        return overwrite(self._returned.pop(key, b""), text)
 
     def caught_up(self) -> None:
         """Print the lines that `tail` held back, and flush."""
@@ -67,13 +95,16 @@ class Streams:
 
     def close(self) -> None:
         """Print the lines that have no line end."""
-        for (generation, rank, name), partial in self._partial.items():
+        for key in dict.fromkeys((*self._returned, *self._partial)):
+            generation, rank, name = key
             chunk = {"generation": generation, "rank": rank, "stream": name}
-            self._line(chunk, bytes(partial))
+            self._line(chunk, self._over(key, bytes(self._partial.get(key, b""))))
         self._partial.clear()
         sys.stdout.flush()
 
     def _line(self, chunk: dict[str, Any], line: bytes) -> None:
+        if self._wanted and not self._wanted.search(line.decode(errors="replace").rstrip("\r\n")):
+            return
         if self._tail is not None:
             self._tail.append((chunk, line))
             return

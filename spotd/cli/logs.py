@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -9,6 +10,7 @@ import typer
 
 from spotd.api_client.client import JOB, Client, connect
 from spotd.api_routes import routes
+from spotd.base.errors import ExitCode, UserError
 from spotd.cli.log_text import Streams
 from spotd.cli.render import Output, emit_line, output_option
 
@@ -27,35 +29,62 @@ def logs(
     rank: int | None = typer.Option(None, min=0, help="Only of this machine of the job."),
     generation: int | None = typer.Option(None, "--gen", min=1, help="Only of this attempt."),
     stream: str = typer.Option("", help="Only this stream: setup, rank0, rank1, ..."),
+    grep: str = typer.Option(
+        "", metavar="REGEX", help="Only lines that match this regular expression."
+    ),
     raw: bool = typer.Option(False, help="Print control characters unchanged."),
     output: Output = output_option(),
 ) -> None:
     """Print a job's output from all its machines, oldest first.
 
-    On a terminal, control characters other than colours are removed; in a pipe every byte is passed
-    on unchanged. A line on stderr marks each change of machine.
+    Of a line that is written several times, as progress bars do, the last state is printed. On a
+    terminal, control characters other than colours are removed. With --raw every byte is passed on
+    unchanged. A line on stderr marks each change of machine.
 
     \b
     Example:
       spotctl logs gpt
       spotctl logs gpt -f --tail 20
       spotctl logs gpt --gen 2 --stream setup
+      spotctl logs gpt --grep 'loss|Error' --tail 5
     """
+    wanted = _pattern(grep, output)
     body: dict[str, Any] = {"rank": rank, "generation": generation, "stream": stream}
     with connect(ctx) as client:
         job_data = client.call(routes.SHOW_JOB(job=job))
         show_rank = job_data["num_nodes"] > 1 and rank is None
         nodes = {node["generation"]: node for node in job_data["nodes"]}
-        streams = Streams(nodes, show_rank=show_rank, safe=sys.stdout.isatty() and not raw)
+        terminal = sys.stdout.isatty()
+        streams = Streams(
+            nodes,
+            show_rank=show_rank,
+            safe=terminal and not raw,
+            render=not raw and not (terminal and follow),  # which renders by itself
+            wanted=wanted,
+        )
         _print_logs(
             client=client,
             job_id=job_data["id"],
-            body=body,
+            body=body | {"tail_bytes": 0 if wanted else tail * _BYTES_PER_LINE},
             streams=streams,
             follow=follow,
             tail=tail,
             output=output,
         )
+
+
+def _pattern(text: str, output: Output) -> re.Pattern[str] | None:
+    """Compile --grep. Raises UserError."""
+    if not text:
+        return None
+    if output is Output.JSON:
+        message = "--grep is for lines, and -o json prints pieces of output"
+        raise UserError(message, "leave one of them out", ExitCode.USAGE)
+    try:
+        return re.compile(text)
+    except re.error as error:
+        message = f"--grep {text!r} is no regular expression: {error}"
+        raise UserError(message, "write \\( for a parenthesis itself", ExitCode.USAGE) from None
 
 
 def _print_logs(
@@ -68,7 +97,6 @@ def _print_logs(
     tail: int,
     output: Output,
 ) -> None:
-    body["tail_bytes"] = tail * _BYTES_PER_LINE
     body["wait_s"] = 0
     streams.tail(tail)
     while True:

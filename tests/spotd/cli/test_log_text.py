@@ -16,8 +16,8 @@ def chunk(text: str) -> dict[str, Any]:
     return {"generation": 1, "rank": 0, "stream": "rank0", "text": text}
 
 
-def feed(*texts: str) -> None:
-    streams = Streams({}, show_rank=False, safe=True)
+def feed(*texts: str, **options: Any) -> None:
+    streams = Streams({}, show_rank=False, safe=True, **options)
     for text in texts:
         streams.feed(chunk(text))
     streams.close()
@@ -50,3 +50,48 @@ def test_each_byte_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_text, "_LINE_END", counting)
     feed(*["x" * 512] * 128)
     assert counting.searched == 64 << 10
+
+
+BAR = ("\r 10%|#   |", "\r 50%|##  |", "\r100%|####|", "\ndone\n")
+
+
+@pytest.mark.parametrize(
+    ("texts", "shown"),
+    [
+        (BAR, "100%|####|\ndone\n"),
+        (("".join(BAR),), "100%|####|\ndone\n"),
+        (("long text\rshort\n",), "shorttext\n"),
+        (("a\r\nb\r\n",), "a\r\nb\r\n"),
+        (("a\r", "\nb\n"), "a\nb\n"),  # one line end, in two pieces
+        (("a\rb",), "b"),
+        (("a\r",), "a"),
+    ],
+)
+def test_a_line_that_is_written_again_is_printed_once(
+    texts: tuple[str, ...], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    feed(*texts, render=True)
+    assert capsys.readouterr().out == shown
+
+
+def test_without_rendering_each_state_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    feed(*BAR)
+    assert capsys.readouterr().out == "\r 10%|#   |\r 50%|##  |\r100%|####|\ndone\n"
+
+
+def test_lines_that_match(capsys: pytest.CaptureFixture[str]) -> None:
+    feed(
+        "step 1 loss 3\nnothing\nstep",
+        " 2 loss 2\nend$",
+        render=True,
+        wanted=re.compile("loss|end.$"),
+    )
+    assert capsys.readouterr().out == "step 1 loss 3\nstep 2 loss 2\nend$"
+
+
+def test_the_last_lines_that_match(capsys: pytest.CaptureFixture[str]) -> None:
+    streams = Streams({}, show_rank=False, safe=True, render=True, wanted=re.compile("x"))
+    streams.tail(2)
+    streams.feed(chunk("x1\nno\nx2\nno\nx3\nno\n"))
+    streams.caught_up()
+    assert capsys.readouterr().out == "x2\nx3\n"
