@@ -151,7 +151,8 @@ def stop_wanted(d: PlanBuilder) -> None:
             _stop_drained(d, node, why)
     saving = [n for n in d.nodes if n.state not in LEAVING and not n.departure.kept_until_us]
     if saving:
-        d.add_reason("waiting for the last save")
+        uploads = any(node.storage.outputs_since_us for node in saving)
+        d.add_reason(f"waiting for {'its outputs to be stored' if uploads else 'the last save'}")
         return
     if d.job.stop_text:
         _fail(d, d.job.stop_text)

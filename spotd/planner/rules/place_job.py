@@ -374,7 +374,9 @@ def _advice(d: PlanBuilder, ranked: list[RankedOffer]) -> str:
 def _report_manned(d: PlanBuilder) -> None:
     for node in d.nodes:
         if node.chosen and node.state is NodeState.RUNNING:
-            d.add_reason(f"training on {place(node)}")
+            uploads = node.storage.outputs_since_us
+            work = "its program has ended: uploading its outputs from" if uploads else "training on"
+            d.add_reason(f"{work} {place(node)}")
         elif node.chosen and node.state is NodeState.BOOTING:
             d.add_reason(f"{place(node)} is getting ready")
     for node in d.nodes:

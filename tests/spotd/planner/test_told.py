@@ -155,6 +155,11 @@ STORIES: dict[str, tuple[View, Market]] = {
     ),
     "trains for the first time on its second machine": told(AGAIN),
     "training": told(node(R)),
+    "uploading its outputs": told(node(R, outputs_since_us=NOW - 5 * S)),
+    "uploading its outputs after a pause": told(
+        node(D, leave_reason=CANCELLED, drained_at_us=NOW - 5 * S, outputs_since_us=NOW - 4 * S),
+        job={"desired": Desired.PAUSE},
+    ),
     "training beside a machine that comes up": told(node(R), hello(generation=2, offer=OFFERS[1])),
     "slow": told(node(R), throughput=SLOW),
     "nothing saved for long": told(node(R, **LONG), job={"spec": spec(checkpoint=OFTEN)}),
