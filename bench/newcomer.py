@@ -89,6 +89,7 @@ def main() -> None:
             outcomes.append(outcome)
             print(json.dumps(asdict(outcome)), flush=True)
     print("\n".join(table(outcomes)))
+    print("\n".join(summary(outcomes)))
     if given.json:
         given.json.parent.mkdir(parents=True, exist_ok=True)
         data = {
@@ -202,6 +203,28 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
         resumes = "yes" if one.resumed else "no, and said so"
         cells = (one.program, one.lines_changed, one.notice, resumes, lost, one.files)
         yield f"| {' | '.join(map(str, cells))} |"
+
+
+def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the rows of README's table: one for each program, as it is and once it resumes."""
+    yield "| program | as it is | lost with a notice, without | lines to resume | then lost |"
+    yield "|---|---|---|---|---|"
+    names = dict.fromkeys(outcome.program.partition("/")[0] for outcome in outcomes)
+    for name in names:
+        before, after = (
+            [one for one in outcomes if one.program == f"{name}/{file}"]
+            for file in ("train.py", "resumes.py")
+        )
+        told = "resumes" if all(one.resumed for one in before) else "begins anew, and spotd says so"
+        lines = str(after[0].lines_changed) if after else "0"
+        cells = (name, told, _losses(before), lines, _losses(after or before))
+        yield f"| {' | '.join(cells)} |"
+
+
+def _losses(outcomes: Sequence[Outcome]) -> str:
+    return ", ".join(
+        "not known" if one.lost_s is None else f"{one.lost_s:.1f} s" for one in outcomes
+    )
 
 
 if __name__ == "__main__":

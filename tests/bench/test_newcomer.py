@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.newcomer import NEWCOMERS, PROGRAMS, Outcome, job_file, lines_changed, table
+from bench.newcomer import (
+    NEWCOMERS,
+    PROGRAMS,
+    Outcome,
+    job_file,
+    lines_changed,
+    summary,
+    table,
+)
 from spotd.spec.load import load
 
 SEEN = Outcome("loop/train.py", 0, "none", resumed=False, lost_s=12.34, files=9, told=())
@@ -34,6 +42,16 @@ def test_few_lines_make_a_program_resume(name: str) -> None:
     changed = lines_changed(NEWCOMERS / name / "train.py", NEWCOMERS / name / "resumes.py")
     assert 1 <= changed <= 5
     assert "SPOTD_RESUME" in (NEWCOMERS / name / "resumes.py").read_text()
+
+
+def test_a_program_has_one_row_before_and_after() -> None:
+    noticed = replace(SEEN, notice="notice of 20 s", lost_s=5.0)
+    resumes = replace(SEEN, program="loop/resumes.py", lines_changed=5, resumed=True, lost_s=0.04)
+    beside = replace(SEEN, program="beside/train.py", resumed=True, lost_s=2.0)
+    assert list(summary([noticed, SEEN, resumes, beside]))[2:] == [
+        "| loop | begins anew, and spotd says so | 5.0 s, 12.3 s | 5 | 0.0 s |",
+        "| beside | resumes | 2.0 s | 0 | 2.0 s |",
+    ]
 
 
 def test_the_table_hides_nothing() -> None:
