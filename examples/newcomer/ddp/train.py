@@ -19,14 +19,14 @@ if os.path.exists("out/checkpoint.pt"):
     optimizer.load_state_dict(state["optimizer"])
     begin = state["step"]
 os.makedirs("out", exist_ok=True)
-for step in range(begin + 1, int(os.environ.get("STEPS", "480")) + 1):
+for step in range(begin + 1, int(os.environ.get("STEPS", "600")) + 1):
     rows = torch.randn(32, 64, generator=torch.Generator().manual_seed(step * 100 + rank))
     loss = (model(rows) - rows.square()).square().mean()
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
     time.sleep(0.05)
-    if step % 60 == 0 and rank == 0:
+    if step % 100 == 0 and rank == 0:
         state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
         torch.save({**state, "step": step}, "out/checkpoint.tmp")
         os.replace("out/checkpoint.tmp", "out/checkpoint.pt")
