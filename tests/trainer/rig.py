@@ -247,7 +247,10 @@ class Trainer:
             )
 
     def run(self, generation: int, agent: AgentEnd | None = None) -> int:
-        return self.start(generation, agent).wait(LIMIT_S)
+        try:
+            return self.start(generation, agent).wait(LIMIT_S)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"{error}: {self.output()}") from None
 
     def end(self) -> None:
         """Kill what a test left running, with its children."""
