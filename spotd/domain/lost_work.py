@@ -33,6 +33,7 @@ class TrainedAttempt:
     microusd_per_h: int
     failed: bool = False
     anew: bool = False
+    gave_back: bool = False  # it ended by itself: no step is unreported
 
 
 def trained_attempts(nodes: Iterable[Node], num_nodes: int) -> list[TrainedAttempt]:
@@ -58,6 +59,7 @@ def _attempt_of(node: Node, num_nodes: int) -> TrainedAttempt:
         microusd_per_h=node.offer.price_microusd_per_h * (node.gang_size or num_nodes),
         failed=training.exit_code not in NO_FAILURES,
         anew=bool(training.anew_at_us),
+        gave_back=bool(training.released_at_us or training.exited_at_us),
     )
 
 

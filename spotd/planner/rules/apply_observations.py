@@ -103,6 +103,8 @@ def _running(d: PlanBuilder, node: Node) -> None:
     text = f"training again on {place(node)}{_from_step(d, resumed)}, {after}"
     severity = Severity.WARNING if lost.anew else Severity.INFO
     text = f"{text}; {describe_lost_work(lost)}"
+    if hand_over.reports_steps and not hand_over.old.gave_back:
+        text = f"{text}, by its last report"  # steps after that are not on record
     if not hand_over.reports_steps and not lost.anew:
         text = f"{text}, if its program resumes"  # its agent tells when it does not
     d.event("recovered", text, node, severity=severity, alert=True, **data)
