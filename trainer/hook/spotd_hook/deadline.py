@@ -81,9 +81,10 @@ def plan(now: DeadlineSituation) -> StopPlan:
 
     A new snapshot is uploaded after the one in flight, so starting it earlier gains nothing. Its
     latest start allows SAFETY_FACTOR times the measured duration. A snapshot that fits only if
-    everything goes as measured is tried anyway: the upload in flight loses nothing by it, and
+    everything goes as measured, or only in the time reserved for the release (a step can take
+    longer than those before it), is tried anyway: the upload in flight loses nothing by it, and
     otherwise the steps since then are lost. The same holds if only a guess says that it does not
-    fit; a save that overruns still leaves time to release.
+    fit. A machine that ends before the release costs its successor a wait, and no step.
     """
     usable_s = now.remaining_s - min(RESERVE_S, now.remaining_s / 2)
     in_flight_s, try_anyway = now.in_flight_s or 0.0, now.guessed and now.remaining_s > 0
@@ -93,9 +94,9 @@ def plan(now: DeadlineSituation) -> StopPlan:
         slack_s = min(in_flight_s, usable_s - needed_s)
     if 0 < slack_s >= now.step_s:
         action, start_s, end_s = Action.TRAIN, slack_s, max(slack_s, in_flight_s) + now.save_s
-    elif needed_s <= usable_s:
+    elif needed_s < now.remaining_s:
         action, start_s, end_s = Action.SAVE, 0.0, needed_s
-    elif now.in_flight_s is not None and (in_flight_s <= usable_s or try_anyway):
+    elif now.in_flight_s is not None and (in_flight_s < now.remaining_s or try_anyway):
         action, start_s, end_s = Action.FINISH, 0.0, in_flight_s
     elif try_anyway:
         action, start_s, end_s = Action.SAVE, 0.0, needed_s
