@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from providers.catalogs.price_file import PriceFileError, read_origin, read_tables
+from providers.dollars import format_usd
 
 __all__ = ["PriceClaim", "PriceFileError", "claims", "largest_discounts", "read_claims"]
 
@@ -76,7 +77,10 @@ def _note(row: PriceClaim, rows: Iterable[PriceClaim], no_spot: frozenset[str]) 
     if not newer:
         return ""
     newest = max(newer, key=lambda other: other.dated)
-    return f"superseded: ${newest.spot_usd:.2f} of ${newest.on_demand_usd:.2f} since {newest.dated}"
+    return (
+        f"superseded: {format_usd(newest.spot_usd)} of {format_usd(newest.on_demand_usd)} since "
+        f"{newest.dated}"
+    )
 
 
 def _rows(name: str, table: Mapping[str, Any]) -> Iterable[PriceClaim]:

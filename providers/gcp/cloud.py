@@ -23,6 +23,7 @@ from providers.base import (
     ProviderError,
     RejectedError,
 )
+from providers.dollars import format_microusd
 from providers.fault_injection import Interruption, not_interruptible
 from providers.gcp import fabric, leftovers
 from providers.gcp.clients import Clients
@@ -290,10 +291,10 @@ class GcpCloud:
             return
         row = self._find(qualified_name(request.zone, request.name))
         if row is None or not same_machine(row, labels, request.instance_type, EXPIRES_TAG):
-            price_text = f"{price / 1e6:.4f} USD" if price else "unknown"
+            price_text = format_microusd(price) if price else "unknown"
             raise PriceError(
                 f"the spot price of {request.instance_type} in {request.region} is {price_text} an "
-                f"hour; {max_microusd / 1e6:.4f} USD are allowed"
+                f"hour; {format_microusd(max_microusd)} are allowed"
             )
 
     def _extend_expiry(self, instance_id: str, expires_at_us: int) -> None:

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from providers.base import CapacityType, LaunchRequest
+from providers.dollars import format_microusd
 from providers.local.api_errors import Refusal
 from providers.local.blocking_http import bind
 from providers.local.documents import MachineFacts
@@ -56,7 +57,7 @@ def validate(market: Market, personality: str, request: LaunchRequest) -> Zone:
     _check_keys(request)
     price = market.price_microusd_per_h(zone, machine_type, request.capacity_type)
     if 0 < request.max_price_microusd_per_h < price:
-        raise Refusal("price", f"the price is {price / 1e6:.4f} USD/h, above the cap")
+        raise Refusal("price", f"the price is {format_microusd(price)}/h, above the cap")
     return zone
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 SOURCES = (
     "providers/base.py",
     "providers/clouds.py",
+    "providers/dollars.py",
     "providers/errors.py",
     "providers/http_request.py",
     "providers/federation.py",

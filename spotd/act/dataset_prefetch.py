@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import structlog
 
 from providers.catalogs.storage import storage_prices
+from providers.dollars import format_microusd
 from providers.stores.base import ObjectInfo, ObjectStore, StoreError
 from providers.stores.dataset_copy import (
     CopyLock,
@@ -202,7 +203,8 @@ class DatasetPrefetch:
             leg.copy, 0
         )
         text = (
-            f"{_named(leg)} is there ahead of the job, for ${spent / 1e6:,.2f} with a month there"
+            f"{_named(leg)} is there ahead of the job, for {format_microusd(spent)} with a month "
+            "there"
         )
         self._tell(work.store, work.job, leg, DONE, text)
         work.store.jobs.mark_due([work.job.id])
@@ -222,12 +224,12 @@ class DatasetPrefetch:
         most = work.job.spec.wishes.ahead.max_microusd
         spent = sum(paid_by_copy(rows, market).values())
         if spent + adds > most:
-            text = f"${spent / 1e6:,.2f} is spent, and ${adds / 1e6:,.2f} more is above"
-            raise _EndedError(f"{text} stage_ahead.max_usd of ${most / 1e6:,.2f}", news=True)
+            text = f"{format_microusd(spent)} is spent, and {format_microusd(adds)} more is above"
+            raise _EndedError(f"{text} stage_ahead.max_usd of {format_microusd(most)}", news=True)
         way = sum(row.egress_microusd for row in rows if row.url == leg.copy)
         one_way = market.datasets[leg.name].max_microusd
         if way + egress > one_way:
-            text = f"its way would cost ${(way + egress) / 1e6:,.2f}, above max_usd of data set"
+            text = f"its way would cost {format_microusd(way + egress)}, above max_usd of data set"
             raise _EndedError(f"{text} {leg.name}", news=True)
         if begin and work.left_microusd is not None and adds > work.left_microusd:
             raise _EndedError(beyond_job(adds), news=True)

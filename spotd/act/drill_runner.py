@@ -13,6 +13,7 @@ from typing import Protocol
 import structlog
 
 from providers.base import Provider, ProviderError
+from providers.dollars import format_microusd
 from spotd.act.node_link import LinkError
 from spotd.base.clock import Clock
 from spotd.base.errors import UserError
@@ -238,4 +239,4 @@ def figures(drill: FaultDrill) -> str:
         if findings.sigmas is None
         else f"losses {findings.sigmas:.1f} sigma off"
     )
-    return f"{lost}{first}, {seam}, ${findings.cost_microusd / 1e6:.4f}"
+    return f"{lost}{first}, {seam}, {format_microusd(findings.cost_microusd)}"

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from providers.dollars import format_microusd
 from spotd.alert_sinks.base import Alert
 from spotd.domain.events import Event, Severity
-from spotd.domain.lost_work import format_seconds, format_usd
+from spotd.domain.lost_work import format_seconds
 from spotd.domain.units import S
 
 # Slack takes 150 characters in a header and 3000 in a section, but all blocks of a message together
@@ -229,9 +230,9 @@ def _cost(alert: Alert) -> str:
     if isinstance(lost_s := data.get("lost_s"), int | float):
         losses.append(f"{format_seconds(lost_s)} of work lost")
     if isinstance(microusd := data.get("lost_microusd"), int) and microusd:
-        losses.append(f"{format_usd(microusd)} for that")
+        losses.append(f"{format_microusd(microusd)} for that")
     if alert.spent_microusd:
-        losses.append(f"${alert.spent_microusd / 1e6:.2f} spent on the job so far")
+        losses.append(f"{format_microusd(alert.spent_microusd)} spent on the job so far")
     return ", ".join(losses)
 
 

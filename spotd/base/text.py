@@ -5,6 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from providers.dollars import format_usd
+
+money = format_usd
+
 
 def clean(text: object) -> str:
     """`text` on one line, without anything that could steer a terminal or reorder what is read."""
@@ -45,17 +49,6 @@ def _two(seconds: int, big_s: int, big: str, small_s: int, small: str) -> str:
 def age(iso: str | None) -> str:
     """Return how long ago that was, in words."""
     return span(seconds_since(iso))
-
-
-def money(usd: float | None) -> str:
-    """Return dollars with as many digits as mean something: $0.0042, $1.23, $1,234."""
-    if usd is None:
-        return "-"
-    if 0 < usd < 0.0001:
-        return "<$0.0001"
-    if usd and abs(usd) < 0.1:
-        return f"${usd:.4f}"
-    return f"${usd:,.2f}" if abs(usd) < 1000 else f"${usd:,.0f}"
 
 
 def spent(usd: float, cap_usd: float | None, running: str = "") -> str:

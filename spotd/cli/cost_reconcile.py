@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
+from providers.dollars import format_usd
 from spotd.api_client.client import connect
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
@@ -118,20 +119,25 @@ def _print(data: dict[str, Any]) -> None:
     rows += [_row(row, "not in the bill") for row in data["missing"]]
     print_table(_COLUMNS, rows)
     since, until = data["since"][:10], data["until"][:10]
-    print(f"\n{data['cloud']}, {since} to {until}: ${data['billed_usd']:,.2f} billed")
+    print(f"\n{data['cloud']}, {since} to {until}: {format_usd(data['billed_usd'])} billed")
     share = percent(data["unexplained"])
     alert_note = " (an alert)" if data["alerts"] and not data["dry_run"] else ""
-    print(f"unexplained: ${data['unexplained_usd']:,.2f}, {share}{alert_note}")
+    print(f"unexplained: {format_usd(data['unexplained_usd'])}, {share}{alert_note}")
     if data["others_usd"]:
-        print(f"machines without GPUs that are not spotd's: ${data['others_usd']:,.2f}")
+        print(f"machines without GPUs that are not spotd's: {format_usd(data['others_usd'])}")
     if data["credits_usd"]:
-        sign = "-" if data["credits_usd"] < 0 else "+"
-        signed_credits = f"{sign}${abs(data['credits_usd']):,.2f}"
+        signed_credits = format_usd(data["credits_usd"], signed=True)
         print(f"credits and refunds: {signed_credits}; not in the amounts above, and no saving")
     verb = "would be" if data["dry_run"] else "are"
     print_message(f"{data['segments']} segments {verb} reconciled")
 
 
 def _row(row: dict[str, Any], note: str) -> list[str]:
-    amounts = [f"${row[name]:,.2f}" for name in ("billed_usd", "ledger_usd")]
-    return [row["machine"], row["job"] or "-", *amounts, f"{row['difference_usd']:+,.2f}", note]
+    amounts = [format_usd(row[name]) for name in ("billed_usd", "ledger_usd")]
+    return [
+        row["machine"],
+        row["job"] or "-",
+        *amounts,
+        f"{format_usd(row['difference_usd'], signed=True)}",
+        note,
+    ]

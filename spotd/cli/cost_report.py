@@ -136,8 +136,8 @@ def _print_by(data: dict[str, Any], by: ReportGroup) -> None:
     if rows:
         print()
         columns = (Column(by.value.upper(), cut=True), Column("COST", right=True))
-        table = [[row[by.value] or "-", _cents(row["total_usd"])] for row in rows]
-        print_table(columns, [*table, ["all", _cents(data["total_usd"])]])
+        table = [[row[by.value] or "-", money(row["total_usd"])] for row in rows]
+        print_table(columns, [*table, ["all", money(data["total_usd"])]])
 
 
 def when_us(text: str, option: str) -> int | str:
@@ -267,19 +267,14 @@ def _item_row(item: dict[str, Any]) -> list[str]:
     unit = {"Hours": "h", "GB-Months": "GB-mo"}.get(item["unit"], item["unit"])
     quantity = f"{item['quantity']:,.3f} {unit}" if item["unit"] else "-"
     rate = "-" if item["rate_usd"] is None else money(item["rate_usd"])
-    return [item["phase"], item["what"], quantity, rate, _cents(item["cost_usd"]), marks]
-
-
-def _cents(usd: float) -> str:
-    """Format an amount with cents, so that a column adds up."""
-    return f"-${-usd:,.2f}" if usd < 0 else f"${usd:,.2f}"
+    return [item["phase"], item["what"], quantity, rate, money(item["cost_usd"]), marks]
 
 
 def _job_row(row: dict[str, Any]) -> list[str]:
     names = ("compute", "storage", "egress", "control", "total")
     return [
         row["job"],
-        *(_cents(row[f"{name}_usd"]) for name in names),
+        *(money(row[f"{name}_usd"]) for name in names),
         money(row["usd_per_useful_gpu_hour"]),
         percent(row["saving"]),
         percent(row["discount"]),
@@ -289,14 +284,14 @@ def _job_row(row: dict[str, Any]) -> list[str]:
 def _sum_rows(data: dict[str, Any], by: str) -> list[list[str]]:
     """Return one row for each group; none for a single group, which is the total."""
     rows = data.get(f"{by}s", ())
-    return [[row[by] or "-", _cents(row["total_usd"])] for row in rows] if len(rows) > 1 else []
+    return [[row[by] or "-", money(row["total_usd"])] for row in rows] if len(rows) > 1 else []
 
 
 def _use_row(row: dict[str, Any], data: dict[str, Any]) -> list[str]:
     billed = data["billed_node_hours"]
     share = row["node_hours"] / billed if billed else None
     times = [f"{row[name]:,.3f}" for name in ("node_hours", "gpu_hours")]
-    return [row["use"], *times, _cents(row["cost_usd"]), percent(share)]
+    return [row["use"], *times, money(row["cost_usd"]), percent(share)]
 
 
 def _on_demand_row(row: dict[str, Any]) -> list[str]:
@@ -309,10 +304,10 @@ def _saving_rows(savings: dict[str, Any] | None) -> list[list[str]]:
     if not savings:
         return []
     rows = [
-        [part["name"], "-" if part["usd"] is None else _cents(part["usd"]), part["against"]]
+        [part["name"], "-" if part["usd"] is None else money(part["usd"]), part["against"]]
         for part in savings["parts"]
     ]
-    return [*rows, ["all", _cents(savings["total_usd"]), percent(savings["fraction"])]]
+    return [*rows, ["all", money(savings["total_usd"]), percent(savings["fraction"])]]
 
 
 def claim_lines(data: dict[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ import typer
 
 from providers.base import OfferRequest, Provider, ProviderError
 from providers.clouds import CLOUDS
+from providers.dollars import format_microusd
 from spotd.api_client.client import connect
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError, suggest
@@ -60,7 +61,8 @@ def run_live_proof(
         provider=provider, link=link, deployment=deployment, cap_usd=cap_usd, kind=kind
     )
     print_message(
-        f"{proof.offer.key} at ${proof.offer.price_microusd_per_h / 1e6:.4f}/h, as {proof.token}"
+        f"{proof.offer.key} at {format_microusd(proof.offer.price_microusd_per_h)}/h, as "
+        f"{proof.token}"
     )
     from spotd.verify.live_proof import LiveError, build_report, render_markdown
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from providers.dollars import format_usd
 from providers.fault_injection import FaultInjector
 from spotd.api_client.client import Client, connect
 from spotd.api_routes import routes
@@ -135,8 +136,8 @@ def _confine(text: str, parsed: ParsedJobFile, section: Section, cap_usd: float)
 
 def _check_fee(fee_usd: float, cap_usd: float) -> None:
     if fee_usd >= cap_usd:
-        message = f"the interruption itself costs up to {fee_usd:.2f} USD, by the cloud's list"
-        fix = f"--spend-up-to more than that, not {cap_usd:.2f}usd"
+        message = f"the interruption itself costs up to {format_usd(fee_usd)}, by the cloud's list"
+        fix = f"--spend-up-to more than that, not {format_usd(cap_usd)}"
         raise UserError(message, fix, ExitCode.REFUSED)
 
 
@@ -149,11 +150,11 @@ def _check_price(client: Client, job_text: str, name: str, cap_usd: float, fee_u
         message = f"no matching spot machine is available there{reason}"
         raise UserError(message, "spotctl offers, spotctl plan FILE", ExitCode.REFUSED)
     least_usd = MACHINES * best["price_usd_per_h"] * MACHINE_S / 3600 + fee_usd
-    fee = f" and {fee_usd:.2f} for the interruption" if fee_usd else ""
+    fee = f" and {format_usd(fee_usd)} for the interruption" if fee_usd else ""
     if least_usd > cap_usd:
         raise UserError(
-            f"{best['key']} costs {least_usd:.2f} USD for {MACHINES} machines of "
-            f"{MACHINE_S / 60:.0f} minutes{fee}, and {cap_usd:.2f} may be spent",
+            f"{best['key']} costs {format_usd(least_usd)} for {MACHINES} machines of "
+            f"{MACHINE_S / 60:.0f} minutes{fee}, and {format_usd(cap_usd)} may be spent",
             f"--spend-up-to {least_usd + 0.01:.2f}usd, or a job that fits a smaller machine",
             ExitCode.REFUSED,
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from providers.catalogs.machines import Machine, machine_lists
+from providers.dollars import format_usd
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_message, print_table
 from spotd.sizing.cards import find
 
@@ -100,7 +101,7 @@ def _figures(row: Mapping[str, Any]) -> list[str]:
     return [
         f"{row['memory_gb']:,.0f}",
         f"{row['tflops']:,.0f}",
-        f"${row['usd_per_h']:,.3f}",
+        format_usd(row["usd_per_h"]),
         f"{row['tflops_per_usd']:,.1f}",
         str(row["rank"]),
     ]

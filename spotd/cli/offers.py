@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from providers.dollars import format_usd
 from spotd.api_client.client import Client, connect
 from spotd.api_routes import routes
 from spotd.base.text import age, money, percent, place, seconds_since, span
@@ -157,7 +158,7 @@ def _print_offers(data: dict[str, Any]) -> None:
         ("storage per GB and month", "storage_usd_per_gb_month"),
     ):
         priced = (item for item in data["items"] if item.get(key) is not None)
-        if prices := sorted({f"{item['provider']} ${item[key]:g}" for item in priced}):
+        if prices := sorted({f"{item['provider']} {format_usd(item[key])}" for item in priced}):
             print_message(f"{label}, by list: {', '.join(prices)}")
     if data["total"] > len(data["items"]):
         print_message(f"{data['total'] - len(data['items'])} more: --limit {data['total']}")

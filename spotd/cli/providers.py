@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 
+from providers.dollars import format_usd
 from spotd.api_client.client import connect
 from spotd.api_routes import routes
 from spotd.base.text import clean
@@ -62,7 +63,7 @@ def _row(row: dict[str, Any]) -> list[Cell | str]:
 def _egress(price: dict[str, Any] | None) -> str:
     if price is None:
         return "-"
-    return "free" if price["zero"] else f"${price['usd_per_gb']:g}"
+    return "free" if price["zero"] else format_usd(price["usd_per_gb"])
 
 
 def _seconds(value: float | None) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from providers.dollars import format_usd
 from spotd.api_client.client import connect
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
@@ -134,7 +135,7 @@ def _row(row: Mapping[str, Any]) -> list[Cell | str]:
         percent(use.get("gpu")),
         money(use.get("idle_usd")),
         f"{measured['tokens_per_s']:,.0f}" if measured else "-",
-        "-" if cost is None else f"${cost:,.3f}",
+        "-" if cost is None else format_usd(cost),
         Cell(row["verdict"], _STYLES[row["verdict"]]),
         clean(_why(row)),
     ]
@@ -147,7 +148,8 @@ def _why(row: Mapping[str, Any]) -> str:
         location = better["zone"] or better["region"]
         return (
             f"{better['num_nodes']} x {better['instance_type']} in {better['provider']}/{location}"
-            f": ${better['usd_per_m_tokens']:,.3f} a million tokens, {percent(row['saves'])} less "
+            f": {format_usd(better['usd_per_m_tokens'])} a million tokens, "
+            f"{percent(row['saves'])} less "
             f"({rate})"
         )
     if row["verdict"] == LOOK:

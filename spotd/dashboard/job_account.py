@@ -79,12 +79,12 @@ def _items(report: Data) -> Html:
             item["what"],
             f"{item['quantity']:,.3f} {_unit(item['unit'])}" if item["unit"] else "-",
             "-" if item["rate_usd"] is None else money(item["rate_usd"]),
-            exact(item["cost_usd"]),
+            money(item["cost_usd"]),
             "hedge loser" if item["hedge_lost"] else "" if item["estimated"] else "reconciled",
         ]
         for item in report["items"]
     ]
-    sums = ["in all", "", "", "", exact(report["total_usd"]), ""]
+    sums = ["in all", "", "", "", money(report["total_usd"]), ""]
     return table("Line items", _ITEMS, rows, "Nothing was paid for yet.", sums=sums)
 
 
@@ -94,13 +94,13 @@ def _uses(report: Data) -> Html:
         [
             use["use"],
             f"{use['node_hours']:,.3f} h",
-            exact(use["cost_usd"]),
+            money(use["cost_usd"]),
             percent(use["cost_usd"] / total_usd) if total_usd else "-",
             bar(use["cost_usd"], total_usd, f"Share of {use['use']} in the cost of machines"),
         ]
         for use in report["hours"]
     ]
-    sums = ["machines", f"{report['billed_node_hours']:,.3f} h", exact(total_usd), "", ""]
+    sums = ["machines", f"{report['billed_node_hours']:,.3f} h", money(total_usd), "", ""]
     return table("What the hours went into", _USES, rows, "No machine ran yet.", sums=sums)
 
 
@@ -116,11 +116,6 @@ def _instead(row: Data) -> list[Child]:
 
 def _unit(unit: str) -> str:
     return {"Hours": "h", "GB-Months": "GB-months"}.get(unit, unit)
-
-
-def exact(usd: float) -> str:
-    """Return dollars with four decimals, so that a column adds up."""
-    return f"{'-' if usd < 0 else ''}${abs(usd):,.4f}"
 
 
 _CHECKPOINTS = (

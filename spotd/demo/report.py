@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import JustifyMethod
 from rich.table import Table
 
+from providers.dollars import format_usd
 from spotd.demo.facts import Recovery, final_losses, losses_by_generation
 from spotd.demo.story import CHECKPOINT_EVERY_S, FAULTS, REPORT_EVERY_S, STEP_MS, ProgramExit
 from spotd.domain.node import Node
@@ -154,7 +155,7 @@ def _span(node: Node, begin_us: int, evidence: Evidence) -> Span:
             if row.generation == node.generation
         ),
         refused_s=at(zombie_exit.at_us) if zombie_exit and evidence.zombie_fenced else None,
-        note=f"local machine, ${price:.2f}/h {node.offer.capacity_type.value}",
+        note=f"local machine, {format_usd(price)}/h {node.offer.capacity_type.value}",
     )
 
 
@@ -298,8 +299,9 @@ def _money(evidence: Evidence) -> str:
     """Describe the cost, and both costs on-demand."""
     cost = evidence.cost
     return (
-        f"${cost['spend_usd']:.2f} paid; the same training on demand: ${cost['on_demand_usd']:.2f} "
-        f"at the prices of the places it fled to, ${cost['on_demand_best_usd']:.2f} in the "
+        f"{format_usd(cost['spend_usd'])} paid; the same training on demand: "
+        f"{format_usd(cost['on_demand_usd'])} "
+        f"at the prices of the places it fled to, {format_usd(cost['on_demand_best_usd'])} in the "
         "cheapest place (pretend prices: nothing was rented)"
     )
 

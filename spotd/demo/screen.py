@@ -15,6 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from providers.dollars import format_usd
+
 # Kinds of events that are shown; `spotctl events` shows all.
 SHOWN_EVENTS = {
     "requested", "launched", "chosen", "training", "notice", "lost", "recovered", "released",
@@ -107,7 +109,7 @@ class LiveScreen:
         phase = str(self._job.get("phase", "starting"))
         cost = float(self._job.get("cost_usd", 0.0))
         bar = ProgressBar(total=self._steps, completed=step, width=40)
-        row.add_row(Text(phase, style="bold"), bar, f"step {step}/{self._steps}", f"${cost:.3f}")
+        row.add_row(Text(phase, style="bold"), bar, f"step {step}/{self._steps}", format_usd(cost))
         return row
 
     def _machines(self) -> Table:

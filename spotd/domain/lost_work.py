@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from providers.dollars import format_microusd
 from spotd.domain.node import Node
 from spotd.domain.units import S
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED, EXIT_UNFIT
@@ -130,7 +131,7 @@ def describe_lost_work(lost: LostWork) -> str:
     if not lost.steps and lost.seconds < LEAST_S:
         return "no work is lost"
     steps = "" if lost.steps is None else f"{lost.steps:,} step{'s'[: lost.steps != 1]}, "
-    usd = "" if lost.microusd is None else f" ({format_usd(lost.microusd)})"
+    usd = "" if lost.microusd is None else f" ({format_microusd(lost.microusd)})"
     work = f"{steps}{format_seconds(lost.seconds)} of work{usd}"
     return f"it begins anew: {work} is lost" if lost.anew else f"lost: {work}"
 
@@ -140,8 +141,3 @@ def format_seconds(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def format_usd(microusd: int) -> str:
-    """Format a price with cents, and below a dollar with four decimals."""
-    return f"${microusd / 1e6:,.2f}" if microusd >= 1_000_000 else f"${microusd / 1e6:.4f}"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from providers.base import Offer, OfferRequest
+from providers.dollars import format_microusd
 from spotd.domain.events import Event, Severity
 from spotd.domain.units import S
 
@@ -138,11 +139,11 @@ def _rise_text(concern: WatchedOffer, usual: int | None, rise: float) -> str:
     """
     price = concern.offer.price_microusd_per_h
     if usual and rise and price >= usual * (1 + rise):
-        return f"{price / usual - 1:.0%} above its median of ${usual / 1e6:,.2f}/h"
+        return f"{price / usual - 1:.0%} above its median of {format_microusd(usual)}/h"
     for name, cap in (*concern.runs.items(), *concern.waits.items()):
         was_below = name in concern.runs or (usual is not None and usual <= cap)
         if 0 < cap < price and was_below:
-            return f"above the max_hourly_cost of {name}, ${cap / 1e6:,.2f}"
+            return f"above the max_hourly_cost of {name}, {format_microusd(cap)}"
     return ""
 
 
@@ -209,7 +210,7 @@ def _end_event(episode: Episode, text: str, terms: EpisodeThresholds, *, alert: 
 
 
 def _price_text(offer: Offer) -> str:
-    return f"{offer.key} is at ${offer.price_microusd_per_h / 1e6:,.2f}/h"
+    return f"{offer.key} is at {format_microusd(offer.price_microusd_per_h)}/h"
 
 
 def _affected_jobs(concern: WatchedOffer) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from providers.dollars import format_microusd, format_usd
 from spotd.money.formulas import Estimate, estimate_at_completion
 from spotd.money.hour_breakdown import Segment
 from spotd.money.units import US_PER_H
@@ -150,8 +151,8 @@ def crossings(
     expected_percent = status.percent(status.forecast.middle)
     period = when(status.since_us)[:7]
     scope = budget.scope_text
-    amounts = f"${status.spent_microusd / 1e6:,.2f} of ${budget.microusd / 1e6:,.2f}"
-    rate = f"${status.microusd_per_h / 1e6:,.2f}/h now"
+    amounts = f"{format_microusd(status.spent_microusd)} of {format_microusd(budget.microusd)}"
+    rate = f"{format_microusd(status.microusd_per_h)}/h now"
     for percent in THRESHOLDS:
         if spent_percent >= percent:
             kind, text = (
@@ -163,8 +164,8 @@ def crossings(
             kind = FORECAST
             text = (
                 f"the budget {budget.name}{scope} will be {percent} % spent in this month: "
-                f"{amounts} so far, ${status.forecast.middle / 1e6:,.2f} expected "
-                f"(${low:,.2f} to ${high:,.2f})"
+                f"{amounts} so far, {format_microusd(status.forecast.middle)} expected "
+                f"({format_usd(low)} to {format_usd(high)})"
             )
         else:
             continue
@@ -249,7 +250,8 @@ def refusal(status: BudgetStatus, running: Sequence[Plan], new: Plan) -> str:
     if committed + more <= budget.microusd:
         return ""
     return (
-        f"the budget {budget.name} has ${budget.microusd / 1e6:,.2f} this month: "
-        f"${status.spent_microusd / 1e6:,.2f} spent, ${committed_jobs / 1e6:,.2f} committed to "
-        f"unfinished jobs, and this one may cost ${more / 1e6:,.2f}"
+        f"the budget {budget.name} has {format_microusd(budget.microusd)} this month: "
+        f"{format_microusd(status.spent_microusd)} spent, {format_microusd(committed_jobs)} "
+        "committed to "
+        f"unfinished jobs, and this one may cost {format_microusd(more)}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from providers.dollars import format_microusd
 from spotd.base.clock import Clock
 from spotd.domain.datasets import DataSet
 from spotd.domain.events import Event, Severity
@@ -96,9 +97,10 @@ def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:
         usual = outlier.usual
         whose = f"of the project {outlier.project}" if outlier.project else "without a project"
         text = (
-            f"{job.name} of {outlier.user or 'nobody'} spent ${outlier.microusd / 1e6:,.2f} in "
-            f"24 h, and jobs {whose} ${usual.median_microusd / 1e6:,.2f} a day (median of "
-            f"{usual.days} days; beyond ${usual.bound_microusd / 1e6:,.2f} causes an alert): "
+            f"{job.name} of {outlier.user or 'nobody'} spent {format_microusd(outlier.microusd)} "
+            "in "
+            f"24 h, and jobs {whose} {format_microusd(usual.median_microusd)} a day (median of "
+            f"{usual.days} days; beyond {format_microusd(usual.bound_microusd)} causes an alert): "
         )
         if dry_run:
             text += "with dry_run = false in [policies] it would save and be paused"
@@ -124,7 +126,8 @@ def _stop(store: Store, status: BudgetStatus, now_us: int) -> None:
             continue
         text = (
             f"{job.name} is paused: the budget {status.budget.name} of "
-            f"${status.budget.microusd / 1e6:,.2f} a month is used up; it saves first, and goes on "
+            f"{format_microusd(status.budget.microusd)} a month is used up; it saves first, and "
+            "goes on "
             f"with `spotctl resume {job.name}` next month, or with --override-budget now"
         )
         key = f"budget_stop:{job.id}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from providers.dollars import format_usd
 from spotd.base.clock import Clock
 from spotd.domain.events import Event, Severity
 from spotd.domain.health import IDLE_BELOW, USAGE, use_of
@@ -90,7 +91,8 @@ def judge_use(store: Store, policy: IdlePolicy, now_us: int) -> None:
         use = use_of([row.event.data for row in rows if row.event.node_id in machines])
         text = (
             f"the GPUs of {job.name} were busy {low_use.gpu:.0%} of the last {USE_S / 60:.0f} min, "
-            f"below {IDLE_BELOW:.0%}: ${low_use.usd_per_h:,.2f} per hour for GPUs that do nothing; "
+            f"below {IDLE_BELOW:.0%}: {format_usd(low_use.usd_per_h)} per hour for GPUs that do "
+            "nothing; "
             f"likely cause: {(use and use.cause) or 'not known'}"
         )
         event = Event("gpus_low", text, severity=Severity.WARNING, alert=True, key=key)
@@ -119,6 +121,7 @@ def _windows(store: Store, job: Job, since_us: int) -> list[Window]:
 def _text(job: Job, idle: Idle, policy: IdlePolicy) -> str:
     return (
         f"the GPUs of {job.name} were busy {idle.gpu:.0%} of the last {policy.after_s / 60:.0f} "
-        f"min: ${idle.usd:,.2f} for GPUs that did nothing, and ${idle.usd_per_h:,.2f} more each "
+        f"min: {format_usd(idle.usd)} for GPUs that did nothing, and "
+        f"{format_usd(idle.usd_per_h)} more each "
         "hour; "
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from providers.dollars import format_microusd, format_usd
 from spotd.domain.events import Event, Severity
 from spotd.domain.job import Job
 from spotd.history.completion_estimate import CompletionEstimate, estimate_completion
@@ -77,8 +78,9 @@ def _events(
     for kind, percent in new:
         if kind == ACTUAL:
             text = (
-                f"{job.name} has spent {percent} % of its max_cost_usd: ${spent / 1e6:,.2f} of "
-                f"${most / 1e6:,.2f}, ${rate / 1e6:,.2f}/h now"
+                f"{job.name} has spent {percent} % of its max_cost_usd: {format_microusd(spent)} "
+                "of "
+                f"{format_microusd(most)}, {format_microusd(rate)}/h now"
             )
             if rate and spent < most:
                 text += f", used up on {iso(now_us + (most - spent) * US_PER_H // rate)[:16]}Z"
@@ -99,8 +101,9 @@ def _foretold(job: Job, spent: int, ends: tuple[int, int, int], percent: int) ->
     low, middle, high = (end / 1e6 for end in ends)
     return (
         f"{job.name} will have spent {percent} % of its max_cost_usd of "
-        f"${job.spec.max_cost_microusd / 1e6:,.2f} by its end: ${spent / 1e6:,.2f} so far, "
-        f"${middle:,.2f} expected (nine of ten: ${low:,.2f} to ${high:,.2f}); "
+        f"{format_microusd(job.spec.max_cost_microusd)} by its end: {format_microusd(spent)} so "
+        "far, "
+        f"{format_usd(middle)} expected (nine of ten: {format_usd(low)} to {format_usd(high)}); "
         f"spotctl cost {job.name}"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from providers.dollars import format_usd
 from spotd.sizing.cards import Card
 from spotd.sizing.memory import FITS, GIB, estimate, verdict
 from spotd.sizing.task import Task
@@ -106,5 +107,8 @@ def _told(
         words = f"{text}: {after_h:,.0f} h instead of {before_h:,.0f} h"
         return Advice(kind, words + mind, tokens_per_s, after_h)
     usd, before = after_h * usd_per_h, before_h * usd_per_h
-    words = f"{text}: {after_h:,.0f} h, ${usd:,.0f} instead of {before_h:,.0f} h, ${before:,.0f}"
+    words = (
+        f"{text}: {after_h:,.0f} h, {format_usd(usd)} instead of {before_h:,.0f} h, "
+        f"{format_usd(before)}"
+    )
     return Advice(kind, words + mind, tokens_per_s, after_h, usd, before - usd)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from providers.dollars import format_usd
 from spotd.sizing import cards
 from spotd.sizing.advice import Advice, advise, cause, hours_of
 from spotd.sizing.cards import Card
@@ -169,8 +170,8 @@ def _told(row: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, Any]:
     machine = f"{best['instance_type']} in {best['provider']}/{best['zone'] or best['region']}"
     text = (
         f"{there['num_nodes']} x {machine} ({there['gpus']} {there['accelerator']}): "
-        f"{there['hours']:,.0f} h, ${there['usd']:,.0f} instead of {here['hours']:,.0f} h, "
-        f"${here['usd']:,.0f}"
+        f"{there['hours']:,.0f} h, {format_usd(there['usd'])} instead of {here['hours']:,.0f} h, "
+        f"{format_usd(here['usd'])}"
     )
     saved = here["usd"] - there["usd"]
     other = Advice("hardware", text, there["tokens_per_s"], there["hours"], there["usd"], saved)

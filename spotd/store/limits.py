@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from providers.dollars import format_microusd
 from spotd.domain.job import Job
 from spotd.domain.node import Node
 from spotd.domain.queue import Limits, QueueSnapshot
@@ -54,8 +55,8 @@ class LimitRoom:
             spent = self._spent_microusd(job.id)
             if spent >= most:
                 return (
-                    f"{job.name} has spent ${spent / 1e6:.2f} of its max_cost_usd "
-                    f"{most / 1e6:.2f}: submit it again with a higher one"
+                    f"{job.name} has spent {format_microusd(spent)} of its max_cost_usd "
+                    f"of {format_microusd(most)}: submit it again with a higher one"
                 )
         rate = use.microusd_per_h + turn.microusd_per_h
         self._use = LimitUse(use.limits, use.nodes + turn.nodes, rate, placed(use.line, turn))

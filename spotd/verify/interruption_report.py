@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from providers.dollars import format_usd
 from spotd.base.live_reports import RECOVERY_KIND
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -211,17 +212,17 @@ def render_markdown(report: Row) -> str:
     money = (
         "not known"
         if cost_usd is None
-        else f"{cost_usd:.4f} USD (on demand: {on_demand_usd:.4f} USD)"
+        else f"{format_usd(cost_usd)} (on demand: {format_usd(on_demand_usd)})"
     )
     lines += [
         "",
         f"Steps lost: {_number_text(report['steps_lost'])}. Cost of the machines: {money}.",
     ]
     if report["interruption_usd"]:
-        lines[-1] += f" The interruption: up to {report['interruption_usd']:.2f} USD, by list."
+        lines[-1] += f" The interruption: up to {format_usd(report['interruption_usd'])}, by list."
     for node in report["machines"]:
         hours, usd = node["paid_hours"], node["cost_usd"]
-        lines.append(f"- {node['zone']} {node['instance_type']}: {hours:.3f} h, {usd:.4f} USD")
+        lines.append(f"- {node['zone']} {node['instance_type']}: {hours:.3f} h, {format_usd(usd)}")
     if report["failed"]:
         lines += ["", "What failed:", *(f"- {text}" for text in report["failed"])]
     return "\n".join(lines) + "\n"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from providers.base import ProviderError
+from providers.dollars import format_usd
 from providers.fault_injection import FaultInjector
 from spotd.api_routes import routes
 from spotd.api_routes.operation import Endpoint
@@ -124,7 +125,7 @@ class InterruptionTest:
             message = f"still there {END_TIMEOUT_S:.0f} s after its end: {names}"
             self.observations.failures.append(message)
         self.observations.cost = self.daemon.call(routes.JOB_COST(job=self.job_id))
-        self._report("ended", f"{self.observations.cost['spend_usd']:.4f} USD", started_s)
+        self._report("ended", format_usd(self.observations.cost["spend_usd"]), started_s)
 
     # --- the daemon's record
 
@@ -187,5 +188,5 @@ class InterruptionTest:
 
 
 def _describe_node(node: dict[str, Any]) -> str:
-    price = f"at ${node['price_usd_per_h']:.4f}/h"
+    price = f"at {format_usd(node['price_usd_per_h'])}/h"
     return f"{node['zone']} {node['instance_type']} {price}, {node['instance_id']}"

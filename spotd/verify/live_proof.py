@@ -28,6 +28,7 @@ from providers.base import (
     Provider,
     ProviderError,
 )
+from providers.dollars import format_usd
 from spotd.act.link import SshLink, address_of, node_command, node_words
 from spotd.act.node_link import LinkError
 from spotd.act.ssh import Connection, HostKeyMismatchError, SshError
@@ -154,7 +155,7 @@ class Proof:
         with self._step("gone") as details:
             self._wait_for("gone", self._is_gone, TERMINATE_TIMEOUT_S)
             self.ended_s = time.monotonic()
-            details.append(f"about {self.cost_usd:.4f} USD")
+            details.append(f"about {format_usd(self.cost_usd)}")
 
     # --- steps
 
@@ -336,8 +337,9 @@ def cheapest_offer(offers: Sequence[Offer], cap_usd: float) -> Offer:
     cost_usd = max_cost_usd(offer)
     if cost_usd > cap_usd:
         raise LiveError(
-            f"{offer.key} costs {cost_usd:.4f} USD for the {MAX_DURATION_S / 60:.0f} minutes that "
-            f"it may take, and {cap_usd:.4f} may be spent"
+            f"{offer.key} costs {format_usd(cost_usd)} for the {MAX_DURATION_S / 60:.0f} minutes "
+            "that "
+            f"it may take, and {format_usd(cap_usd)} may be spent"
         )
     return offer
 
@@ -369,8 +371,8 @@ def build_report(proof: Proof, cloud: str, at: str) -> dict[str, Any]:
 def render_markdown(report: dict[str, Any]) -> str:
     """Render a report of `build_report` as Markdown."""
     verdict = "came off" if report["ok"] else "**failed**"
-    price = f"{report['offer']} at {report['price_usd_per_h']:.4f} USD/h"
-    cost = f"about {report['cost_usd']:.4f} USD for the machine, its disk and traffic aside"
+    price = f"{report['offer']} at {format_usd(report['price_usd_per_h'])}/h"
+    cost = f"about {format_usd(report['cost_usd'])} for the machine, its disk and traffic aside"
     lines = [
         f"# {report['cloud']}, live, {report['at']}",
         "",

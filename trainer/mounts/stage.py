@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from providers.dollars import format_microusd
 from providers.stores.base import ObjectStore
 from providers.stores.dataset_copy import (
     CopyLock,
@@ -44,8 +45,10 @@ class TransferPrice:
         cost = size / 1e9 * self.microusd_per_gb
         if cost > self.max_microusd:
             raise MountError(
-                f"transferring {size / 1e9:.3g} GB of {url} here would cost ${cost / 1e6:.2f}, "
-                f"more than its max_usd of ${self.max_microusd / 1e6:.2f}: raise max_usd, or run "
+                f"transferring {size / 1e9:.3g} GB of {url} here would cost "
+                f"{format_microusd(cost)}, "
+                f"more than its max_usd of {format_microusd(self.max_microusd)}: raise max_usd, "
+                "or run "
                 "the job near the data"
             )
 

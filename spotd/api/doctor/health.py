@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from typing import Any
 
+from providers.dollars import format_microusd
 from providers.stores.base import NotFoundError, ObjectStore
 from providers.stores.base import StoreError as ObjectsError
 from spotd.api.doctor.alert_check import check_alert_routes
@@ -21,7 +22,7 @@ from spotd.api.request.request import ApiRequest, Check, not_found
 from spotd.api.routes.drills import check_drills
 from spotd.api.routes.orphans import check_held
 from spotd.api.views.bucket_costs import check_buckets
-from spotd.api.views.resources import iso, usd
+from spotd.api.views.resources import iso
 from spotd.base.clock import Ids
 from spotd.domain.market import Market
 from spotd.domain.node import Node
@@ -183,8 +184,10 @@ def _check_blocked(context: ApiContext) -> list[Check]:
 def _check_limits(market: Market) -> str:
     limits = market.limits
     nodes = f"{market.nodes} of {limits.max_nodes or 'any number of'} nodes"
-    cap = f"${usd(limits.max_microusd_per_h):.2f}/h" if limits.max_microusd_per_h else "no cap"
-    return f"{nodes}, ${usd(market.microusd_per_h):.2f}/h of {cap}"
+    cap = (
+        f"{format_microusd(limits.max_microusd_per_h)}/h" if limits.max_microusd_per_h else "no cap"
+    )
+    return f"{nodes}, {format_microusd(market.microusd_per_h)}/h of {cap}"
 
 
 def worst_case(market: Market, nodes: Iterable[Node], now_us: int) -> list[Check]:
@@ -220,8 +223,8 @@ def _cost_text(machines: Sequence[tuple[int, int]]) -> str:
         sum(price for price, _ in machines),
         max((us for _, us in machines), default=0) / 3600 / S,
     )
-    total = usd(int(sum(price * us for price, us in machines) / 3600 / S))
-    return f"${usd(rate):,.2f}/h for {hours:.3g} h: ${total:,.2f}"
+    total = sum(price * us for price, us in machines) / 3600 / S
+    return f"{format_microusd(rate)}/h for {hours:.3g} h: {format_microusd(total)}"
 
 
 def _check_providers(context: ApiContext, market: Market) -> list[Check]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from providers.dollars import format_microusd
 from spotd.api.request.request import ApiRequest, bad_input, storable
-from spotd.api.views.resources import iso, usd
+from spotd.api.views.resources import iso
 from spotd.domain.events import Event, Severity
 from spotd.money.billing_exports import EXPORTS, Entry
 from spotd.money.reconcile import LedgerSegment, Outcome, outcome_data, reconcile
@@ -95,7 +96,8 @@ def _alert(cloud: str, outcome: Outcome) -> Event:
         if rows:
             parts.append(f"{len(rows)} {description} ({_keys_text([row.key for row in rows])})")
     message = (
-        f"the bill of {cloud} from {since} to {until}: ${usd(outcome.unexplained_microusd):,.2f} "
+        f"the bill of {cloud} from {since} to {until}: "
+        f"{format_microusd(outcome.unexplained_microusd)} "
         f"({outcome.share * 100:.1f} %) is unexplained"
     )
     if parts:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from providers.base import CapacityType
+from providers.dollars import format_microusd
 from spotd.api.request.request import ApiRequest, Check, bad_input, conflict
 from spotd.api.views.resources import iso, usd
 from spotd.domain.events import Event, Severity
@@ -47,7 +48,7 @@ def check_held(
     if ids:
         microusd_per_h, unpriced = _total_price(held, _prices(market))
         others = f" and {unpriced} of unknown price" if unpriced else ""
-        message = f"{_ids_text(ids)}: ${usd(microusd_per_h):,.2f}/h{others}, in no job's bill"
+        message = f"{_ids_text(ids)}: {format_microusd(microusd_per_h)}/h{others}, in no job's bill"
         checks.append(Check("held machines", False, message, ADVICE))
     ids = [item.leftover.leftover_id for item in leftovers if item.fate is OrphanAction.HOLD]
     if ids:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from providers.base import Offer
 from providers.catalogs.egress import egress_prices
 from providers.catalogs.storage import storage_price_of
+from providers.dollars import format_usd
 from providers.stores.settings import BucketSettings
 from spotd.api.request.context import ApiContext
 from spotd.api.request.request import Check
@@ -67,7 +68,7 @@ def check_bucket(
     size = sum(pattern.size * pattern.keep for pattern in jobs)
     usd = _usd(url, size)
     stored = f"; what its jobs keep is {size / GB:,.3g} GB" if size else ""
-    stored += f", about ${usd:,.2f} a month" if size and usd is not None else ""
+    stored += f", about {format_usd(usd)} a month" if size and usd is not None else ""
     return Check(name, True, f"{url}{place} retains no deleted objects{stored}")
 
 
@@ -77,7 +78,7 @@ def _cost(url: str, soft_delete_s: float, jobs: list[SavePattern]) -> str:
     if not size:
         return ": each checkpoint that retention takes away is paid for until then"
     usd = _usd(url, size)
-    price = f", about ${usd:,.2f} a month" if usd is not None else ""
+    price = f", about {format_usd(usd)} a month" if usd is not None else ""
     owners = f"of {len(jobs)} jobs" if len(jobs) > 1 else f"of job {jobs[0].job}"
     return f": {size / GB:,.3g} GB {owners} that cannot be used{price}"
 
@@ -104,7 +105,8 @@ def egress_warnings(saved: CheckpointSpec, offers: Iterable[Offer], store_cloud:
         usd = price.microusd(saves) / 1e6
         warnings.append(
             f"machines of {cloud} would save into {saved.store} of {store_cloud}: with every "
-            f"{saved.every_s / 60:.3g} min, about ${usd:,.0f} a month for each GB of a checkpoint "
+            f"{saved.every_s / 60:.3g} min, about {format_usd(usd)} a month for each GB of a "
+            "checkpoint "
             f"(list price of {price.dated}); name a store of {cloud}, or resources.cloud"
         )
     return warnings

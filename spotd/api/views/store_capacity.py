@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from providers.base import Offer
 from providers.catalogs.egress import egress_prices
+from providers.dollars import format_usd
 from spotd.api.request.context import ApiContext
 from spotd.api.request.request import bad_input
 from spotd.domain.job import JobSpec
@@ -115,7 +116,8 @@ def mount_warnings(spec: JobSpec, market: Market, offers: Iterable[Offer]) -> li
         if away:
             usd = price.first_microusd_per_gb / 1e6
             warnings.append(
-                f"{mount} {', '.join(away)} {verb} {bucket.url} of {at.cloud} at ${usd:.3g} a GB, "
+                f"{mount} {', '.join(away)} {verb} {bucket.url} of {at.cloud} at "
+                f"{format_usd(usd)} a GB, "
                 f"{often} (list price of {price.dated}): the amount is unknown in advance, and "
                 "it counts in the job's limits afterwards. A data set is brought to a "
                 "region once: docs/stores.md"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from providers.base import CapacityType
+from providers.dollars import format_usd
 from spotd.api.request.request import ApiRequest
 from spotd.domain.job import JobSpec
 from spotd.domain.units import S
@@ -33,7 +34,8 @@ def unsaved_work_warnings(
     place = f"{row.offer.provider}/{row.offer.zone}"
     text = (
         "this job saves no checkpoints: a preemption deletes all of its work, and it starts again "
-        f"from the beginning. In {place} one is expected every {hours:.3g} h, which is ${usd:,.2f} "
+        f"from the beginning. In {place} one is expected every {hours:.3g} h, which is "
+        f"{format_usd(usd)} "
         "of work each. To save a folder of the program, write spotd: {checkpoint: {mode: "
         "directory, path: FOLDER}} into the job file; to accept it, give --no-checkpoints"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from providers.base import Offer
+from providers.dollars import format_usd
 from spotd.domain.job import JobSpec
 from spotd.domain.market import Market
 from spotd.planner.core.shard_stores import way_of
@@ -76,5 +77,5 @@ def _refused(name: str, gb: float, usd: float, price: int | None, most_microusd:
     if price is None:
         return f"what {what} cost on their way there is on no list (usd_per_gb)"
     if usd > most_microusd / 1e6:
-        return f"{what} would cost ${usd:,.2f} on their way there, above its max_usd"
+        return f"{what} would cost {format_usd(usd)} on their way there, above its max_usd"
     return ""

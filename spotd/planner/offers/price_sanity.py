@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from providers.base import CONFIGURED, PREPAID, Offer
+from providers.dollars import format_usd
 
 LEAST_SHARE = 0.1  # of the list price
 MOST_SHARE = 5
@@ -94,4 +95,4 @@ def stale(offers: Sequence[Offer]) -> list[Offer]:
 
 def _doubt(offer: Offer, what: str, microusd: int) -> ImplausiblePrice:
     usd = microusd / 1e6
-    return ImplausiblePrice(offer.key, f"{offer.key}: a {what} of ${usd:,.4f}/h")
+    return ImplausiblePrice(offer.key, f"{offer.key}: a {what} of {format_usd(usd)}/h")

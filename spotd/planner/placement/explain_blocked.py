@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from providers.base import CapacityType, Offer
+from providers.dollars import format_microusd
 from spotd.domain.job import JobSpec
 from spotd.domain.market import Market
 from spotd.planner.offers.cooldowns import NOT_LENT, OWN_IMAGE
@@ -84,7 +85,9 @@ def way_out(spec: JobSpec, market: Market, now_us: int, job_id: str) -> str:
     best = min(free, key=lambda offer: (offer.price_microusd_per_h, offer.key))
     changes = _changes(spec, best)
     return (
-        f"{changes} for {best.key} at ${best.price_microusd_per_h / 1e6:.2f}/h" if changes else ""
+        f"{changes} for {best.key} at {format_microusd(best.price_microusd_per_h)}/h"
+        if changes
+        else ""
     )
 
 

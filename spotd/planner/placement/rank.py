@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from providers.base import Offer
+from providers.dollars import format_microusd
 from spotd.domain.fast_replace import changed
 from spotd.domain.job import JobSpec
 from spotd.domain.market import Market
@@ -289,7 +290,7 @@ def _ranked(
     score = offer.price_microusd_per_h * spec.num_nodes + carried
     excluded, until_us, code = _excluded(offer, spec, market, now_us, barred, spoiled)
     if not excluded and carried and _above_cap(spec, offer, carried):
-        text = f"with ${carried / 1e6:.2f}/h of egress and requests above max_hourly_cost"
+        text = f"with {format_microusd(carried)}/h of egress and requests above max_hourly_cost"
         excluded, code = text, TOO_DEAR
     return RankedOffer(offer, score, excluded, until_us, code, egress)
 
@@ -337,7 +338,11 @@ def _excluded(
     if offer.price_source == DOUBTED:
         return "its price is not to be believed", 0, DOUBTED
     if spec.max_hourly_microusd and offer.price_microusd_per_h > spec.max_hourly_microusd:
-        return f"${offer.price_microusd_per_h / 1e6:.2f}/h is above max_hourly_cost", 0, TOO_DEAR
+        return (
+            f"{format_microusd(offer.price_microusd_per_h)}/h is above max_hourly_cost",
+            0,
+            TOO_DEAR,
+        )
     if too_short(offer, spec.boot_timeout_s, now_us):
         left_s = max(0.0, (offer.ends_at_us - now_us) / 1e6)
         return f"its booked time ends in {left_s / 60:.0f} min", 0, ENDS

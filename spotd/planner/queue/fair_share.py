@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import exp2, log
 
+from providers.dollars import format_microusd
 from spotd.domain.events import Severity
 from spotd.domain.job import Desired
 from spotd.domain.market import Market
@@ -146,8 +147,9 @@ def _limit_text(
     if short.microusd_per_h > 0:
         rate = use.microusd_per_h + turn.microusd_per_h
         return (
-            f"limits.max_usd_per_hour is {limits.max_microusd_per_h / 1e6:.2f}, and this would "
-            f"make it {rate / 1e6:.2f}: wait until a machine is gone, or raise the limit"
+            f"limits.max_usd_per_hour is {format_microusd(limits.max_microusd_per_h)}, and this "
+            "would "
+            f"make it {format_microusd(rate)}: wait until a machine is gone, or raise the limit"
         )
     return (
         f"projects.{turn.project}.max_nodes is {limits.projects[turn.project]} and "
@@ -174,8 +176,8 @@ def ahead_by(first: QueueEntry, turn: QueueEntry) -> str:
         which = int(used[0] == mine[0])
         whose = ("project", "user")[which]
         return (
-            f"fair share: its {whose} used ${used[which] / 1e6:,.2f} of late, this one's "
-            f"${mine[which] / 1e6:,.2f}"
+            f"fair share: its {whose} used {format_microusd(used[which])} of late, this one's "
+            f"{format_microusd(mine[which])}"
         )
     return "age"
 

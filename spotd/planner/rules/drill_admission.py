@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from providers.base import CapacityType
+from providers.dollars import format_microusd
 from spotd.domain.fault_drill import DrillKind
 from spotd.domain.job import Desired
 from spotd.domain.market import Market
@@ -86,7 +87,10 @@ def _too_dear(view: View, market: Market, kind: DrillKind, within_s: float, now_
     needed = cost_microusd(view, market, kind, within_s, now_us)
     left = spec.max_cost_microusd - view.spent_microusd
     if spec.max_cost_microusd and needed > left:
-        return f"it may cost ${needed / 1e6:.2f}, and ${left / 1e6:.2f} is left of its max_cost_usd"
+        return (
+            f"it may cost {format_microusd(needed)}, and {format_microusd(left)} is left of its "
+            "max_cost_usd"
+        )
     if not spec.deadline_us:
         return ""
     if now_us + int(2 * within_s * S) > spec.deadline_us:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from providers.dollars import format_microusd
 from spotd.domain.events import Severity
 from spotd.domain.health import NAN, NAN_AFTER_RESUME
 from spotd.domain.job import Desired
@@ -69,7 +70,9 @@ def obey_limits(d: PlanBuilder) -> None:
     if spec.max_cost_microusd:
         left = spec.max_cost_microusd - _spent_now(d)
         if left <= 0:
-            d.set_job(stop_text=f"max_cost_usd of {spec.max_cost_microusd / 1e6:.2f} reached")
+            d.set_job(
+                stop_text=f"max_cost_usd of {format_microusd(spec.max_cost_microusd)} reached"
+            )
             return
         rate = _rate_now(d)
         if rate:

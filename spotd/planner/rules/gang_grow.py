@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from providers.base import Offer
+from providers.dollars import format_usd
 from spotd.domain.node import Node
 from spotd.domain.units import S
 from spotd.planner.core.gangs import crew, newcomers, remaining, taken_on_us
@@ -83,7 +84,10 @@ def _ask(d: PlanBuilder, left: list[Node]) -> bool:
     candidate = max(node.candidate for node in d.current) + 1
     d.add_node(new_node(d, best, candidate, len(left) + len(newcomers(d.view))))
     price = best.offer.price_microusd_per_h / 1e6
-    words = f"asked for {best.offer.key} at ${price:.2f}/h, to join the {len(left)} that are left"
+    words = (
+        f"asked for {best.offer.key} at {format_usd(price)}/h, to join the {len(left)} that are "
+        "left"
+    )
     d.event("requested", words, d.current[-1])
     return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from providers.base import CapacityType
+from providers.dollars import format_usd
 from spotd.domain.job import Attempt, Desired
 from spotd.domain.market import Market
 from spotd.domain.node import Node, NodeLease, NodeStartup
@@ -280,9 +281,11 @@ def _request(d: PlanBuilder, best: RankedOffer, best_of: str, *, explain: bool) 
     for number in range(d.job.spec.num_nodes):
         d.add_node(new_node(d, best, candidate, number))
     price = best.offer.price_microusd_per_h / 1e6
-    d.add_reason(f"asking for {best.offer.key} at ${price:.2f}/h, {best_of}")
+    d.add_reason(f"asking for {best.offer.key} at {format_usd(price)}/h, {best_of}")
     more = (f" ({best_of})" if explain else "") + image_told(d.job.spec, d.current[-1])
-    d.event("requested", f"asked for {best.offer.key} at ${price:.2f}/h{more}", d.current[-1])
+    d.event(
+        "requested", f"asked for {best.offer.key} at {format_usd(price)}/h{more}", d.current[-1]
+    )
 
 
 def _asked(d: PlanBuilder, market: Market) -> frozenset[str]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from providers.base import Offer
+from providers.dollars import format_microusd
 from spotd.domain.datasets import DataSet
 from spotd.domain.fast_replace import changed
 from spotd.domain.job import JobSpec
@@ -93,7 +94,7 @@ def left_of(view: View) -> int | None:
 
 
 def beyond_job(adds_microusd: int) -> str:
-    return f"it would cost ${adds_microusd / 1e6:,.2f}, beyond the job's max_cost_usd"
+    return f"it would cost {format_microusd(adds_microusd)}, beyond the job's max_cost_usd"
 
 
 def next_offers(
@@ -158,13 +159,15 @@ def _leg(name: str, data: DataSet, copy: str, market: Market) -> PlannedCopy:
     leg = replace(leg, gb_microusd=each)
     leg = replace(leg, microusd=egress + requests + round(data.size_bytes / GIB * month))
     if egress > data.max_microusd:
-        text = f"its way costs ${egress / 1e6:,.2f}, above max_usd of data set {name}"
+        text = f"its way costs {format_microusd(egress)}, above max_usd of data set {name}"
         return replace(leg, refused=text)
     return leg
 
 
 def _beyond(leg: PlannedCopy, most_microusd: int) -> str:
     return (
-        f"{leg.size_bytes / 1e9:,.4g} GB would cost ${leg.microusd / 1e6:,.2f}, and with what is "
-        f"spent or comes before that is above stage_ahead.max_usd of ${most_microusd / 1e6:,.2f}"
+        f"{leg.size_bytes / 1e9:,.4g} GB would cost {format_microusd(leg.microusd)}, and with "
+        "what is "
+        "spent or comes before that is above stage_ahead.max_usd of "
+        f"{format_microusd(most_microusd)}"
     )

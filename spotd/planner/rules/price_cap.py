@@ -9,6 +9,7 @@ missing one, moves nobody.
 
 from __future__ import annotations
 
+from providers.dollars import format_microusd, format_usd
 from spotd.domain.events import Severity
 from spotd.domain.node import Node
 from spotd.domain.states import LeaveReason, NodeState
@@ -38,16 +39,20 @@ def move_outbid(d: PlanBuilder) -> None:
     free = [row.offer for row in rows if not row.excluded]  # none of them above the cap
     if not free or d.market.blocked:
         d.add_reason(
-            f"{place(node)} costs ${usd:.2f}/h by now, and no place below max_hourly_cost is free"
+            f"{place(node)} costs {format_usd(usd)}/h by now, and no place below max_hourly_cost "
+            "is free"
         )
         return
     there = free[0].price_microusd_per_h
     pays_us = node.training.first_step_at_us + _pays_after_us(node, there, spec.stop_grace_s)
     if d.now_us < pays_us:
-        d.add_reason(f"{place(node)} costs ${usd:.2f}/h by now: it moves when that has paid")
+        d.add_reason(f"{place(node)} costs {format_usd(usd)}/h by now: it moves when that has paid")
         d.wake_at(pays_us)
         return
-    text = f"${usd:.2f}/h is above max_hourly_cost, and {free[0].key} costs ${there / 1e6:.2f}/h"
+    text = (
+        f"{format_usd(usd)}/h is above max_hourly_cost, and {free[0].key} costs "
+        f"{format_microusd(there)}/h"
+    )
     d.drain(node, LeaveReason.OUTBID, text)
     words = f"{place(node)} moves: {text}; it trains on until its replacement is ready"
     d.event("outbid", words, node, severity=Severity.WARNING, alert=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from providers.base import CapacityType
+from providers.dollars import format_microusd
 from spotd.domain.job import Desired, Job, JobSpec
 from spotd.domain.market import Market
 from spotd.domain.node import Node
@@ -152,7 +153,7 @@ def _move(d: PlanBuilder, running: Node, intent: PolicyIntent) -> None:
         return
     why = "its deadline leaves no time for spot" if guarded else intent.choice.why
     there = intent.ask.offer
-    price = f"${there.price_microusd_per_h / 1e6:.2f}/h"
+    price = f"{format_microusd(there.price_microusd_per_h)}/h"
     text = f"{why}: {there.key} at {price}"
     for node in gang_of(d, running):
         d.drain(node, LeaveReason.MOVED, text)

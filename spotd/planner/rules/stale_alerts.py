@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from providers.dollars import format_usd
 from spotd.domain.events import Severity
 from spotd.domain.node import Node
 from spotd.domain.phase import keeps
@@ -99,7 +100,7 @@ def tell_staying(d: PlanBuilder, node: Node) -> None:
     stays_s = (d.now_us - since_us) / S
     usd_per_h = node.offer.price_microusd_per_h / 1e6
     error = f" ({node.call.effect_error})" if node.call.effect_error else ""
-    bill = f"it counts as ${usd_per_h:.2f}/h until that is over{error}"
+    bill = f"it counts as {format_usd(usd_per_h)}/h until that is over{error}"
     if node.instance_id:
         text = (
             f"{place(node)} was to end {_span(stays_s)} ago, and {node.offer.provider} still has "

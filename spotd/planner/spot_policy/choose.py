@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from providers.base import CapacityType
+from providers.dollars import format_usd
 from spotd.planner.spot_policy.choice import Action, Choice, Option
 from spotd.planner.spot_policy.cost_estimator import (
     CostEstimator,
@@ -107,7 +108,7 @@ def _on_spot(outlook: CostEstimator, running: RunningGang) -> Choice:
             break
         if record.up is False and situation.now_s - record.seen_s < AGAIN_S:
             continue
-        why = f"the rest costs ${stay.score_usd - option.score_usd:.2f} less there"
+        why = f"the rest costs {format_usd(stay.score_usd - option.score_usd)} less there"
         return Choice(Action.SPOT, option.pool, options=ranked, why=why)
     why = "nothing that is to be had costs less than to stay"
     return Choice(Action.STAY, options=ranked, why=why)
@@ -131,7 +132,7 @@ def _off_spot(outlook: CostEstimator) -> Choice:
             break
         later = _riper(outlook, option, best)
         if later is None:
-            why = f"${best.score_usd - option.score_usd:.2f} less than to do without spot"
+            why = f"{format_usd(best.score_usd - option.score_usd)} less than to do without spot"
             return Choice(Action.SPOT, option.pool, options=ranked, why=why)
         if not _seen_now(situation, outlook.places[option.pool].pool.record):
             why = "it may have just come back, and go again"
@@ -158,17 +159,17 @@ def _in_one_place(alone: SinglePool, running: RunningGang | None) -> Choice:
     least, over = ranked[0], ranked[1].score_usd - ranked[0].score_usd
     keeps = Action.STAY if running else Action.WAIT
     if least.action is Action.SPOT:
-        why = f"${over:.2f} less than to do without spot"
+        why = f"{format_usd(over)} less than to do without spot"
         return Choice(Action.SPOT, least.pool, options=ranked, why=why)
     if watched and not seen:
         why = "it may have just come back, and go again"
         return Choice(keeps, probes=(alone.pool.key,), options=ranked, why=why)
     if least.action is Action.ON_DEMAND:
-        why = f"${wait.score_usd - least.score_usd:.2f} less than to wait for spot"
+        why = f"{format_usd(wait.score_usd - least.score_usd)} less than to wait for spot"
         return Choice(Action.ON_DEMAND, least.pool, options=ranked, why=why)
     if running is None:
         over = on_demand.score_usd - wait.score_usd
-        why = f"${over:.2f} less than on-demand now, and there is time"
+        why = f"{format_usd(over)} less than on-demand now, and there is time"
         return Choice(Action.WAIT, options=ranked, why=why)
     if least.action is Action.WAIT and _may_pause(situation):
         why = "spot is expected back soon, and there is time"
@@ -206,9 +207,11 @@ def _without(
     wait, on_demand = otherwise
     waited_usd = wait.score_usd if riper is None else riper
     if on_demand.score_usd < waited_usd:
-        why = f"${waited_usd - on_demand.score_usd:.2f} less than to wait for spot"
+        why = f"{format_usd(waited_usd - on_demand.score_usd)} less than to wait for spot"
         return Choice(Action.ON_DEMAND, on_demand.pool, options=ranked, why=why)
-    why = f"${on_demand.score_usd - waited_usd:.2f} less than on-demand now, and there is time"
+    why = (
+        f"{format_usd(on_demand.score_usd - waited_usd)} less than on-demand now, and there is time"
+    )
     return Choice(Action.WAIT, options=ranked, why=why)
 
 
