@@ -171,6 +171,8 @@ COST_REPORT = Operation(
 )
 FOCUS_COSTS = Operation("GET", "/v1/costs/focus", no_parameters, query=_TIMES)
 LIST_BUDGETS = Operation("GET", "/v1/budgets", no_parameters)
+APPROVE_BUDGET = Operation("POST", "/v1/jobs/{job}/budget/approve", of_job)
+RELOAD_CONFIG = Operation("POST", "/v1/config/reload", no_parameters)
 RECONCILE_BILL = Operation(
     "POST",
     "/v1/costs/reconcile",

@@ -58,10 +58,12 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "commitments": Entry(
             "commitments", "commitments", "Advise how many machines to commit to."
         ),
+        "budget": Entry("budgets", "app", "Show budgets; approve that a job exceeds one."),
         "cost": Entry("cost", "app", "Show what jobs cost, and would have cost on demand."),
     },
     "The daemon": {
         "init": Entry("init", "init", "Print or create what spotd needs in a cloud account."),
+        "reload": Entry("reload", "reload", "Have the daemon read its configuration again."),
         "doctor": Entry("doctor", "doctor", "Check everything that spotd needs."),
         "user": Entry("user", "app", "List, disable and enable users."),
         "secret": Entry("secret", "app", "Store secrets for jobs; rotate the master key."),

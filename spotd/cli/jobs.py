@@ -125,13 +125,24 @@ def show(
     emit(data, output, lambda: _print_job(data), "job" if file else "name")
 
 
+def _approval_text(job: dict[str, Any]) -> str:
+    """Return what another person is to approve before the job runs; "" for nothing."""
+    approval = job.get("approval")
+    if not approval:
+        return ""
+    return (
+        f"another admin than {approval['asked_by']} has to approve that it exceeds a budget "
+        f"(spotctl budget approve {job['name']}): {approval['text']}"
+    )
+
+
 def _print_job(job: dict[str, Any]) -> None:
     saved, checkpoint = job["last_checkpoint"], job["checkpoint"]
     print_pairs(
         [
             ("job", f"{job['name']} ({job['id']})"),
             ("phase", phase_cell(job)),
-            ("why", job["outcome_text"]),
+            ("why", job["outcome_text"] or _approval_text(job)),
             ("step", str(job["step"])),
             ("where", places(job["where"])),
             (

@@ -70,6 +70,8 @@ def phase_cell(job: dict[str, Any]) -> Cell:
     """Return a job's phase as a cell; a success that kept nothing is not green."""
     if job.get("kept_nothing"):
         return Cell(f"{job['phase']}, nothing kept", "yellow")
+    if job.get("approval"):
+        return Cell(f"{job['phase']}, needs approval", "yellow")
     return Cell(job["phase"], PHASE_STYLES.get(job["phase"], ""))
 
 

@@ -121,6 +121,11 @@ class LimitsSection(Section):
         Field(gt=0, le=720, description="How long machines continue without a daemon, in hours"),
     ] = Timing.unattended_s / 3600
 
+    overrides: Literal["admins", "second_person"] = Field(
+        default="admins",
+        description="Who lets a job exceed a budget: an admin, or two different ones",
+    )
+
     def to_model(self) -> Limits:
         return Limits(self.max_nodes or 0, self.max_usd_per_hour or 0)
 

@@ -58,7 +58,7 @@ from spotd.daemon.loop import Loop, run_effect
 from spotd.daemon.periodic import PeriodicTasks
 from spotd.daemon.pool import Pool
 from spotd.daemon.reconcile import market_now
-from spotd.daemon.reload import has_terminal, reload
+from spotd.daemon.reload import has_terminal, reload, reload_for_user
 from spotd.daemon.safe_mode import SafeMode
 from spotd.daemon.sdnotify import notify
 from spotd.daemon.signals import Signals
@@ -111,6 +111,7 @@ class Daemon:
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{self.ids.token()[:8]}"
         self._hints: list[Callable[[], None]] = []
         self._watchdog_fed_s = -WATCHDOG_EVERY_S
+        self._reload_lock = threading.Lock()  # a signal and a user may ask at once
         self._locks = [hold_folder(make_folder(config.state_dir))]
         settings = config.file.safe_mode.to_settings()
         self.safe_mode = SafeMode(config.state_dir, self.clock, settings)
@@ -182,7 +183,7 @@ class Daemon:
     def run(self) -> None:
         """Run until SIGTERM or SIGINT. Raises UserError if the socket is in use.
 
-        SIGHUP reloads the configuration, but stops a daemon that was started in a terminal.
+        SIGHUP reloads the configuration, but stops a daemon whose terminal was closed.
         """
         metrics = Metrics(api_context := self._build_api_context())
         app = make_app(api_context, self.permissions, metrics)
@@ -232,10 +233,17 @@ class Daemon:
         in_terminal = has_terminal()
         while True:
             received = signals.wait()
-            if received is not signal.SIGHUP or in_terminal:
+            closed = in_terminal and not has_terminal()
+            if received is not signal.SIGHUP or closed:
                 return received
             now_us, request = self.clock.now_us(), self.ids.token()
-            reload(self.config, self._apply_config, self.store, now_us, request)
+            with self._reload_lock:
+                reload(self.config, self._apply_config, self.store, now_us, request)
+
+    def _reload_for_user(self) -> list[str]:
+        with self._reload_lock:
+            now_us = self.clock.now_us()
+            return reload_for_user(self.config, self._apply_config, self.store, now_us)
 
     def _apply_config(self, config: Config) -> None:
         """Replace the configuration of the running daemon.
@@ -398,6 +406,7 @@ class Daemon:
                 budgets=lambda: self.config.budgets,
                 drill_days=lambda: self.config.drill_days,
                 approval=lambda: self.config.approval,
+                overrides=lambda: self.config.file.limits.overrides,
                 box_microusd_per_h=lambda: self.config.file.money.control_box_usd_per_hour or 0,
             ),
             market=lambda _now_us: market_now(self.context, self.timing),
@@ -414,6 +423,7 @@ class Daemon:
             daemon=DaemonStatus(
                 safe_mode=self.safe_mode.why,
                 leave_safe_mode=self._leave_safe_mode,
+                reload=self._reload_for_user,
                 contested=self.claim.why,
                 process_metrics=self.process_metrics,
                 owner=self.owner,

@@ -1,4 +1,4 @@
-"""Reload the configuration at SIGHUP, completely or not at all."""
+"""Reload the configuration at SIGHUP or through the API, completely or not at all."""
 
 from __future__ import annotations
 
@@ -33,6 +33,34 @@ def has_terminal() -> bool:
     return True
 
 
+def reload_for_user(
+    config: Config, take_over: Callable[[Config], None], store: Store, now_us: int
+) -> list[str]:
+    """Reload the configuration for the API, which has the audit, and return the changed keys.
+
+    Raises what `take_over` and the file's reader raise; then nothing has changed. systemd, the log
+    and an alert say the outcome.
+    """
+    notify_reloading()
+    status = ""
+    try:
+        fresh = load_config(config.path, config.environ, to_start=True)
+        keys = changed_keys(config, fresh)
+        take_over(fresh)
+        status = _describe(keys)
+        log.info(status)
+    except Exception as error:
+        status = _tell_refusal(error, store, now_us)
+        raise
+    finally:
+        notify(f"READY=1\nSTATUS={status}")
+    return keys
+
+
+def _describe(keys: list[str]) -> str:
+    return f"the configuration was read anew: {', '.join(keys) or 'nothing changed'}"
+
+
 def reload(
     config: Config, take_over: Callable[[Config], None], store: Store, now_us: int, request: str
 ) -> None:
@@ -46,10 +74,11 @@ def reload(
     asked = AuditRow(now_us, -1, _WHO, "config reload", target, AuditOutcome.ASKED, "", request)
     try:
         fresh = load_config(config.path, config.environ, to_start=True)
-        keys = ", ".join(changed_keys(config, fresh)) or "nothing changed"
+        changed = changed_keys(config, fresh)
+        keys = ", ".join(changed) or "nothing changed"
         store.audit.add(replace(asked, text=keys))
         take_over(fresh)
-        status, ended = f"the configuration was read anew: {keys}", AuditOutcome.DONE
+        status, ended = _describe(changed), AuditOutcome.DONE
         log.info(status)
     except Exception as error:  # noqa: BLE001 - an adapter may raise anything: we go on as before
         status, ended = _tell_refusal(error, store, now_us), AuditOutcome.REFUSED

@@ -28,6 +28,10 @@ _SIGNS = {
     "failed": ("bad", "✕"),
     "cancelled": ("calm", "-"),
     "paused": ("calm", "‖"),
+    "paused, needs approval": ("warn", "!"),
+    "within": ("good", "✓"),
+    "will exceed": ("warn", "!"),
+    "used up": ("bad", "✕"),
     "error": ("bad", "✕"),
     "warning": ("warn", "!"),
     "info": ("calm", "·"),
@@ -88,6 +92,8 @@ def command(text: str) -> Html:
 
 def phase_sign(job: Mapping[str, Any]) -> Html:
     """Return a job's phase with its sign; a success that kept nothing has a warning's."""
+    if job.get("approval"):
+        return sign(f"{job['phase']}, needs approval")
     return sign(f"{job['phase']}, nothing kept" if job.get("kept_nothing") else job["phase"])
 
 

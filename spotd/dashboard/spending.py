@@ -11,6 +11,7 @@ from spotd.dashboard.html import Child, Html, el, join
 Data = dict[str, Any]
 _BUDGETS = (
     Column("Budget"),
+    Column("State"),
     Column("Of"),
     Column("A month", number=True),
     Column("Spent", number=True),
@@ -117,6 +118,7 @@ def _budget_row(budget: Data) -> list[Child]:
     low, high = money(budget["forecast_low_usd"]), money(budget["forecast_high_usd"])
     return [
         budget["name"],
+        sign(budget["state"]),
         ", ".join(part for part in (budget["user"], budget["project"]) if part) or "all",
         money(limit),
         money(spent),

@@ -151,6 +151,8 @@ class Job:
     head: HeadSnapshot | None = None
     first_step_at_us: int = 0
     outputs_at_us: int = 0  # when files that it left were last stored; 0: never
+    approval_asked_by: str = ""  # it may exceed a budget once another person approves; "": not so
+    approval_text: str = ""  # the budget that it would exceed, and by how much
 
     @property
     def kept_nothing(self) -> bool:

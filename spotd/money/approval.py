@@ -1,10 +1,11 @@
-"""Which projects may have jobs; jobs of others are alerted or refused."""
+"""Which projects may have jobs, and who lets a job exceed a budget."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 ALLOW, WARN, REFUSE = "allow", "warn", "refuse"
+ADMINS, SECOND_PERSON = "admins", "second_person"  # [limits] overrides
 
 
 @dataclass(frozen=True)

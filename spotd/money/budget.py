@@ -12,7 +12,9 @@ from spotd.money.units import US_PER_H
 
 THRESHOLDS = (50, 80, 100)  # percent
 ACTUAL, FORECAST = "actual", "forecast"
+WITHIN, WILL_EXCEED, USED_UP = "within", "will exceed", "used up"
 DAY_US = 24 * US_PER_H
+TOP_JOBS = 3  # that an alert names
 HISTORY_DAYS = 7  # days from which the spread of the forecast is computed
 
 
@@ -80,6 +82,13 @@ class BudgetStatus:
     forecast: Estimate
     reached_at_us: int = 0
 
+    @property
+    def state(self) -> str:
+        """One of USED_UP, WILL_EXCEED (the forecast is beyond the budget) and WITHIN."""
+        if self.spent_microusd >= self.budget.microusd:
+            return USED_UP
+        return WILL_EXCEED if self.forecast.middle > self.budget.microusd else WITHIN
+
     def percent(self, microusd: float) -> float:
         return 100 * microusd / self.budget.microusd
 
@@ -124,6 +133,20 @@ def budget_status(
     )
 
 
+def top_spenders(
+    budget: Budget, rows: Sequence[Spending], month: tuple[int, int], now_us: int
+) -> list[tuple[str, int]]:
+    """Return the ids of the jobs that spent the most of a budget this month, with that sum."""
+    since_us, until_us = month
+    sums: dict[str, int] = {}
+    for row in rows:
+        if budget.covers(row.user, row.project):
+            spent = row.stretch.spent(since_us, min(until_us, now_us))
+            sums[row.job_id] = sums.get(row.job_id, 0) + spent
+    spenders = [(job_id, spent) for job_id, spent in sums.items() if spent]
+    return sorted(spenders, key=lambda item: (-item[1], item[0]))[:TOP_JOBS]
+
+
 @dataclass(frozen=True)
 class Crossing:
     """A threshold that was crossed. `key` identifies the budget, threshold and month."""
@@ -140,11 +163,15 @@ class Crossing:
 
 
 def crossings(
-    status: BudgetStatus, alerted: Collection[str], when: Callable[[int], str]
+    status: BudgetStatus,
+    alerted: Collection[str],
+    when: Callable[[int], str],
+    jobs: Sequence[str] = (),
 ) -> Iterator[Crossing]:
     """Yield crossed thresholds whose key is not in `alerted`: spent, or expected at this rate.
 
     A forecast of a threshold that is already spent is left out. `when` formats a time.
+    `jobs` name those that spent the most.
     """
     budget = status.budget
     spent_percent = status.percent(status.spent_microusd)
@@ -172,6 +199,8 @@ def crossings(
         text += f", {rate}"
         if status.reached_at_us:
             text += f", used up on {when(status.reached_at_us)[:16]}Z"
+        if jobs:
+            text += f"; most by {', '.join(jobs)}"
         key = f"budget:{budget.name}:{period}:{kind}:{percent}"
         if key not in alerted:
             yield Crossing(budget, kind, percent, key, text)
@@ -234,11 +263,13 @@ class Plan:
         return min(by_time, most) if most else by_time
 
 
-def refusal(status: BudgetStatus, running: Sequence[Plan], new: Plan) -> str:
+def refusal(
+    status: BudgetStatus, running: Sequence[Plan], new: Plan, name: str = "this one"
+) -> str:
     """Return why a job may not start, or "".
 
     The spending so far, the projected cost of unfinished jobs and that of the new job must not be
-    more than the budget.
+    more than the budget. `name` is that of the job.
     """
     budget = status.budget
     if not budget.covers(new.user, new.project):
@@ -253,5 +284,5 @@ def refusal(status: BudgetStatus, running: Sequence[Plan], new: Plan) -> str:
         f"the budget {budget.name} has {format_microusd(budget.microusd)} this month: "
         f"{format_microusd(status.spent_microusd)} spent, {format_microusd(committed_jobs)} "
         "committed to "
-        f"unfinished jobs, and this one may cost {format_microusd(more)}"
+        f"unfinished jobs, and {name} may cost {format_microusd(more)}"
     )

@@ -9,7 +9,15 @@ from spotd.base.clock import Clock
 from spotd.domain.datasets import DataSet
 from spotd.domain.events import Event, Severity
 from spotd.domain.job import Desired
-from spotd.money.budget import ACTUAL, DAY_US, Budget, BudgetStatus, budget_status, crossings
+from spotd.money.budget import (
+    ACTUAL,
+    DAY_US,
+    Budget,
+    BudgetStatus,
+    budget_status,
+    crossings,
+    top_spenders,
+)
 from spotd.money.focus import iso, month_of
 from spotd.money.outliers import outliers
 from spotd.money.units import US_PER_H
@@ -63,8 +71,10 @@ class Budgets:
         alerted = store.events.keys("budget", month[0])
         for budget in budgets:
             status = budget_status(budget, rows, month, now_us, extra)
-            for crossing in crossings(status, alerted, iso):
-                severity = Severity.WARNING if crossing.kind == ACTUAL else Severity.INFO
+            jobs = _named(store, top_spenders(budget, rows, month, now_us))
+            for crossing in crossings(status, alerted, iso, jobs):
+                beyond = crossing.kind == ACTUAL or crossing.percent >= 100
+                severity = Severity.WARNING if beyond else Severity.INFO
                 event = Event(
                     "budget",
                     crossing.text,
@@ -77,6 +87,11 @@ class Budgets:
                 store.events.add("", event, now_us)
             if status.spent_microusd >= budget.microusd:
                 _stop(store, status, now_us)
+
+
+def _named(store: Store, spenders: Sequence[tuple[str, int]]) -> list[str]:
+    names = store.jobs.names([job_id for job_id, _ in spenders])
+    return [f"{names.get(job_id, job_id)} ({format_microusd(sum_)})" for job_id, sum_ in spenders]
 
 
 def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:

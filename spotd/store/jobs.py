@@ -38,7 +38,8 @@ class Submission:
 
     `secrets` and `job_key` are ciphertexts, sealed with the master key of `key_epoch`. `request_id`
     makes a repeated request return the first job. `head` is the current HEAD of a job that
-    continues from the checkpoints of its id.
+    continues from the checkpoints of its id. With `approval_asked_by` the job is stored paused: it
+    runs once another person approves that it exceeds a budget.
     """
 
     job_id: str
@@ -50,6 +51,8 @@ class Submission:
     secrets: Mapping[str, bytes] = field(default_factory=dict)
     key_epoch: int = 0
     head: HeadSnapshot | None = None
+    approval_asked_by: str = ""
+    approval_text: str = ""
 
 
 _jobs = schema.jobs.c
@@ -109,7 +112,9 @@ def _submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
             request_id=submission.request_id or None,
             job_key=submission.job_key,
             created_at_us=at_us,
-            desired=Desired.RUN.value,
+            desired=(Desired.PAUSE if submission.approval_asked_by else Desired.RUN).value,
+            approval_asked_by=submission.approval_asked_by,
+            approval_text=submission.approval_text,
             **(head_columns(submission.head) if submission.head else {}),
         )
     )
@@ -154,7 +159,10 @@ def _set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> 
     if is_settled(job, desired):
         return job
     where = _jobs.id == job_id
-    tx.conn.execute(update(schema.jobs).where(where).values(desired=desired.value))
+    values = {"desired": desired.value}
+    if desired is Desired.RUN:
+        values |= {"approval_asked_by": "", "approval_text": ""}
+    tx.conn.execute(update(schema.jobs).where(where).values(values))
     return _known(tx.conn, job_id)
 
 
@@ -335,6 +343,20 @@ class JobRepository(Repository):
         """Record what the user wants of the job. A finished job stays as it is; a cancel is
         final."""
         return _set_desired(tx, job_id, desired, at_us)
+
+    @write
+    def ask_approval(
+        self, tx: Transaction, job_id: str, asked_by: str, text: str, at_us: int
+    ) -> Job:
+        """Record that a paused job runs once another person than `asked_by` approves it.
+
+        `text` names the budget that it would exceed.
+        """
+        tx.touch({job_id: at_us})
+        if _known(tx.conn, job_id).desired is Desired.PAUSE:
+            values = {"approval_asked_by": asked_by, "approval_text": text}
+            tx.conn.execute(update(schema.jobs).where(_jobs.id == job_id).values(values))
+        return _known(tx.conn, job_id)
 
     @write
     def mark_due(self, tx: Transaction, job_ids: Collection[str]) -> None:

@@ -59,6 +59,8 @@ _PLAIN_JOB = (
     "notes_seen",
     "first_step_at_us",
     "outputs_at_us",
+    "approval_asked_by",
+    "approval_text",
 )
 # A field of a node, and of its parts, has the name of its column; these are not stored as they are.
 _ODD_NODE = frozenset(

@@ -48,7 +48,7 @@ from spotd.store.columns import (
 )
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 30))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 31))
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
 
 deployment = Table(
@@ -85,6 +85,8 @@ jobs = Table(
     big("created_at_us"),
     # --- users
     key("desired"),
+    words("approval_asked_by"),
+    words("approval_text"),
     # --- decisions
     big("version"),
     count("generation"),

@@ -21,6 +21,7 @@ from spotd.api.routes import (
     budgets,
     checkpoint_imports,
     checkpoints,
+    config,
     cost_report,
     costs,
     drills,
@@ -123,6 +124,22 @@ ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute(routes.COST_REPORT, cost_report.report),
     ApiRoute(routes.FOCUS_COSTS, cost_report.focus),
     ApiRoute(routes.LIST_BUDGETS, budgets.list_budgets),
+    ApiRoute(
+        routes.APPROVE_BUDGET,
+        budgets.approve_override,
+        action="budget approve",
+        reply_fields=(
+            "id",
+            "asked_by",
+            "override",
+        ),
+    ),
+    ApiRoute(
+        routes.RELOAD_CONFIG,
+        config.reload_config,
+        action="config reload",
+        reply_fields=("changed",),
+    ),
     ApiRoute(
         routes.RECONCILE_BILL,
         bill_comparison.reconcile_bill,

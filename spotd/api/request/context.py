@@ -17,7 +17,7 @@ from spotd.base.live_reports import LiveReport
 from spotd.base.process_metrics import ProcessMetrics
 from spotd.domain.market import Market
 from spotd.domain.node import Node
-from spotd.money.approval import Approval
+from spotd.money.approval import ADMINS, Approval
 from spotd.money.budget import Budget
 from spotd.planner.core.credential_lease import StoreReach
 from spotd.planner.core.orphan_policy import HeldLeftover, HeldMachine
@@ -66,7 +66,7 @@ class ConfiguredSettings:
     `defaults()` and `known()` are the settings that job files are parsed with. `budgets()` and
     `approval()` are those of the configuration, `box_microusd_per_h()` is the cost of the control
     box (0: not configured), and `drill_days()` the number of days that may pass without a drill
-    (0: any number).
+    (0: any number). `overrides()` is ADMINS or SECOND_PERSON: who lets a job exceed a budget.
     """
 
     defaults: Callable[[], CheckpointDefaults]
@@ -75,6 +75,7 @@ class ConfiguredSettings:
     approval: Callable[[], Approval] = Approval
     box_microusd_per_h: Callable[[], int] = int
     drill_days: Callable[[], float] = float
+    overrides: Callable[[], str] = lambda: ADMINS
 
 
 @dataclass(frozen=True)
@@ -143,13 +144,15 @@ class DaemonStatus:
     """The state of the daemon's process.
 
     `safe_mode()` is the reason why the daemon only observes and terminates, or "";
-    `leave_safe_mode()` ends that. `contested()` is the reason why the daemon does nothing, or "".
-    `process_metrics` holds the counters of this process, and `owner` is the name that the daemon
-    signs leases with.
+    `leave_safe_mode()` ends that. `reload()` reads the configuration file again and returns the
+    keys that changed; if it raises, nothing has. `contested()` is the reason why the daemon does
+    nothing, or "". `process_metrics` holds the counters of this process, and `owner` is the name
+    that the daemon signs leases with.
     """
 
     safe_mode: Callable[[], str] = str
     leave_safe_mode: Callable[[], None] = lambda: None
+    reload: Callable[[], list[str]] = list
     contested: Callable[[], str] = str
     process_metrics: ProcessMetrics = field(default_factory=ProcessMetrics)
     owner: str = ""

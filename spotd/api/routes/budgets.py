@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spotd.api.request.request import ApiError, ApiRequest
+from spotd.api.request.request import ApiError, ApiRequest, conflict
 from spotd.api.views.resources import iso, usd
 from spotd.domain.events import Event, Severity
 from spotd.domain.job import Desired, Job, JobSpec
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
-from spotd.money.approval import REFUSE
+from spotd.money.approval import REFUSE, SECOND_PERSON
 from spotd.money.budget import Budget, BudgetStatus, Plan, Spending, budget_status, refusal
 from spotd.money.focus import month_of
 from spotd.planner.core.shard_stores import carried_microusd_per_h
@@ -38,6 +38,7 @@ def _data(status: BudgetStatus) -> dict[str, Any]:
         "name": status.budget.name,
         "user": status.budget.user,
         "project": status.budget.project,
+        "state": status.state,
         "since": iso(status.since_us),
         "until": iso(status.until_us),
         "budget_usd": usd(status.budget.microusd),
@@ -74,7 +75,7 @@ def check_budgets(call: ApiRequest, user: str, spec: JobSpec, resumed: Job | Non
         if resumed
         else _new_plan(call, user, spec, now_us)
     )
-    message = _refused(call, budgets, rows, running, new)
+    message = _refused(call, budgets, rows, running, new, spec.name)
     if message and call.body.get("override_budget") is not True:
         fix = "wait for next month, raise it in config.toml, or --override-budget"
         raise ApiError(409, "refused", message, fix)
@@ -94,6 +95,47 @@ def check_project(call: ApiRequest, spec: JobSpec) -> list[str]:
     return [f"{message}: {policy}; {approval.fix(spec.project)}"] if message else []
 
 
+def needs_second_person(call: ApiRequest) -> bool:
+    """Return whether another admin has to approve that a job exceeds a budget."""
+    return call.context.settings.overrides() == SECOND_PERSON
+
+
+def record_request(call: ApiRequest, job: Job) -> list[str]:
+    """Alert the admins that a job waits for one of them, and return that as a warning."""
+    command = f"spotctl budget approve {job.name}"
+    text = f"{job.approval_asked_by} asks to let {job.name} exceed a budget: {job.approval_text}"
+    event = Event(
+        "budget_approval",
+        f"{text}; another admin approves with `{command}`",
+        severity=Severity.WARNING,
+        alert=True,
+        key=f"budget_approval:{job.id}:{call.now_us}",
+    )
+    call.context.store.events.add(job.id, event, call.now_us)
+    return [f"{job.name} waits until another admin approves: {command}; {job.approval_text}"]
+
+
+def approve_override(call: ApiRequest) -> dict[str, Any]:
+    """Let a job exceed a budget, as another admin asked, and run it."""
+    job, store = call.job(), call.context.store
+    asked_by = job.approval_asked_by
+    if not asked_by or job.outcome is not None or job.desired is not Desired.PAUSE:
+        raise conflict(f"{job.name} waits for no approval", f"spotctl show {job.name}")
+    if asked_by == call.actor:
+        message = f"{call.actor} asked to let {job.name} exceed a budget, and cannot approve it"
+        raise ApiError(403, "auth", message, "another admin has to run the same command")
+    record_override(call, job, f"{asked_by} asked for it; {job.approval_text}")
+    store.jobs.set_desired(job.id, Desired.RUN, call.now_us)
+    return {
+        "kind": "BudgetApproval",
+        "job": job.name,
+        "id": job.id,
+        "asked_by": asked_by,
+        "approved_by": call.actor,
+        "override": job.approval_text,
+    }
+
+
 def record_override(call: ApiRequest, job: Job, text: str) -> None:
     """Record that no budget stops the job until the month ends."""
     if text:
@@ -104,12 +146,17 @@ def record_override(call: ApiRequest, job: Job, text: str) -> None:
 
 
 def _refused(
-    call: ApiRequest, budgets: list[Budget], rows: list[Spending], running: list[Plan], new: Plan
+    call: ApiRequest,
+    budgets: list[Budget],
+    rows: list[Spending],
+    running: list[Plan],
+    new: Plan,
+    name: str,
 ) -> str:
     month, now_us = month_of(call.now_us), call.now_us
     carried_costs = carried(call.context.store, month[0])
     refusals = (
-        refusal(budget_status(budget, rows, month, now_us, carried_costs), running, new)
+        refusal(budget_status(budget, rows, month, now_us, carried_costs), running, new, name)
         for budget in budgets
     )
     return next((text for text in refusals if text), "")

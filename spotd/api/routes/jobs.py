@@ -11,7 +11,13 @@ from typing import Any
 from providers.stores.base import StoreConfigError, StoreDeniedError
 from spotd.act.imports import is_imported
 from spotd.api.request.request import ApiError, ApiRequest, bad_input, conflict, user_disabled
-from spotd.api.routes.budgets import check_budgets, check_project, record_override
+from spotd.api.routes.budgets import (
+    check_budgets,
+    check_project,
+    needs_second_person,
+    record_override,
+    record_request,
+)
 from spotd.api.routes.drills import newest_drill
 from spotd.api.routes.packages import check_digest, has_package
 from spotd.api.routes.results import newest, result_data
@@ -172,6 +178,8 @@ def submit_parsed(call: ApiRequest, parsed: ParsedJobFile) -> dict[str, Any]:
         submission = _submission(
             call, parsed, spec, request_id, lost_id or context.ids.job_id(), head
         )
+        if override and needs_second_person(call):
+            submission = replace(submission, approval_asked_by=call.actor, approval_text=override)
         return context.store.jobs.submit(submission, call.now_us)
 
     try:
@@ -190,7 +198,10 @@ def submit_parsed(call: ApiRequest, parsed: ParsedJobFile) -> dict[str, Any]:
         ) from None
     if head is not None and job.id == lost_id:
         warnings += record_continuation(call, job, head)
-    record_override(call, job, override)
+    if job.approval_asked_by:
+        warnings += record_request(call, job)
+    elif not needs_second_person(call):
+        record_override(call, job, override)
     override_field = {"override": override} if override else {}
     return {"kind": "Job", **_summary(call, job), **override_field, "warnings": warnings}
 
@@ -406,6 +417,8 @@ def _set_desired(call: ApiRequest, desired: Desired) -> dict[str, Any]:
     if desired is Desired.RUN and job.desired is not desired:
         owner = call.context.store.jobs.users([job.id]).get(job.id, "")
         override = check_budgets(call, owner, job.spec, job)
+        if override and needs_second_person(call):
+            return _ask_approval(call, job, override)
         record_override(call, job, override)
     if job.desired is not desired:
         store, now_us = call.context.store, call.now_us
@@ -413,6 +426,14 @@ def _set_desired(call: ApiRequest, desired: Desired) -> dict[str, Any]:
         message = f"{verb} requested by {call.actor or 'a user'}"
         store.events.add(job.id, Event(kind=verb, text=message), now_us)
     return {"kind": "Job", **_summary(call, job), **({"override": override} if override else {})}
+
+
+def _ask_approval(call: ApiRequest, job: Job, override: str) -> dict[str, Any]:
+    """Leave a paused job paused until another admin approves that it exceeds a budget."""
+    store = call.context.store
+    job = store.jobs.ask_approval(job.id, call.actor, override, call.now_us)
+    warnings = record_request(call, job)
+    return {"kind": "Job", **_summary(call, job), "override": override, "warnings": warnings}
 
 
 _ENDED = {"succeeded": "succeeded", "failed": "failed", "cancelled": "been cancelled"}

@@ -12,7 +12,7 @@ from providers.catalogs.egress import egress_prices
 from providers.catalogs.storage import GB, storage_prices
 from spotd.api.views.job_bill import spend_microusd
 from spotd.api.views.lost_work import count_recoveries, losses
-from spotd.domain.job import Job
+from spotd.domain.job import Desired, Job
 from spotd.domain.node import Node
 from spotd.domain.phase import phase
 from spotd.domain.states import NodeState
@@ -81,6 +81,7 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
         "outcome": job.outcome.value if job.outcome else None,
         "outcome_text": job.outcome_text or job.stop_text,
         "kept_nothing": job.kept_nothing,
+        "approval": _approval_data(job),
         "step": max([head_step, *steps]),
         "generation": job.generation,
         "recoveries": counts.resumed,
@@ -95,6 +96,13 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
         "cost_usd": usd(sum(spend_microusd(s, now_us) for s in facts.segments)),
         "last_checkpoint": _checkpoint_data(facts.checkpoints),
     }
+
+
+def _approval_data(job: Job) -> dict[str, str] | None:
+    """Return what another person is to approve before a job runs; None for nothing."""
+    if not job.approval_asked_by or job.outcome is not None or job.desired is not Desired.PAUSE:
+        return None
+    return {"asked_by": job.approval_asked_by, "text": job.approval_text}
 
 
 def job_detail(facts: JobFacts, now_us: int) -> dict[str, Any]:

@@ -134,6 +134,11 @@ def _stop_reason(d: PlanBuilder) -> str:
         return job.stop_text
     if job.desired is Desired.CANCEL:
         return "cancelled"
+    if job.approval_asked_by and job.desired is Desired.PAUSE:
+        return (
+            f"waits for another admin than {job.approval_asked_by} to approve that it exceeds a "
+            f"budget (`spotctl budget approve {job.name}`): {job.approval_text}"
+        )
     return "paused" if job.desired is Desired.PAUSE else ""
 
 

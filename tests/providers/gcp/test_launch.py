@@ -296,7 +296,7 @@ def test_a_place_without_what_machines_need(lab: Lab) -> None:
 def test_the_cap_is_kept_by_us(lab: Lab) -> None:
     lab.gce.market.history["a3-highgpu-8g", "us-central1"] = 21.5
     cloud = lab.cloud()
-    with pytest.raises(PriceError, match=r"is 21\.5000 USD an hour; 21\.4000 USD are allowed"):
+    with pytest.raises(PriceError, match=r"is \$21\.50 an hour; \$21\.40 are allowed"):
         cloud.launch(request("spotd-dear", max_price_microusd_per_h=21_400_000))
     assert "instances.insert" not in lab.calls()
     assert cloud.launch(request("spotd-cheap", max_price_microusd_per_h=21_500_000))

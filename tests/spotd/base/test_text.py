@@ -42,7 +42,7 @@ def test_span(seconds: float | None, shown: str) -> None:
         (0.00416, "$0.0042"),
         (0.00004, "<$0.0001"),
         (1.234, "$1.23"),
-        (12345.6, "$12,346"),
+        (12345.6, "$12,345.60"),
     ],
 )
 def test_money(usd: float | None, shown: str) -> None:
@@ -173,7 +173,7 @@ def test_what_is_kept_is_told_where_its_price_is_known() -> None:
     kept = {"checkpoints": 2, "bytes": 6 << 30, "usd_per_month": 0.138, "price_of": "S3, r, day"}
     assert (
         _stored_checkpoints(kept)
-        == "2 checkpoints, 6.0 GiB: about $0.14 a month on top, by list (S3, r, day)"
+        == "2 checkpoints, 6.0 GiB: about $0.1380 a month on top, by list (S3, r, day)"
     )
     assert _stored_checkpoints(kept | {"usd_per_month": None}) == ""
     assert _stored_checkpoints({}) == ""

@@ -52,7 +52,7 @@ def test_case_study_is_recomputed_from_its_inputs(spotctl: Spotctl, capsys: Capt
     assert spotctl(None, "cost", "compare", "--file", str(CASE)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 8 + 3, "a title, eight rows, and what was claimed"
-    assert lines[2].split()[:3] == ["cost", "$4,987", "$3,895"]
+    assert lines[2].split()[:3] == ["cost", "$4,986.80", "$3,894.96"]
     assert lines[-1] == "claimed saving: 73.0 %; by line items 23.2 %, the rest has no line item"
 
 

@@ -59,7 +59,7 @@ def test_matching_bill_makes_amounts_final(
     assert spotctl(rig, "cost", "reconcile", "--aws-cur", str(file)) == 0
     captured = capsys.readouterr()
     assert "i-10" in captured.out
-    assert "unexplained: $0.02, 0.1 %" in captured.out
+    assert "unexplained: $0.0200, 0.1 %" in captured.out
     assert "not spotd's: $2.00" in captured.out
     assert captured.err.endswith("1 segments are reconciled\n")
     after = client.call(report)

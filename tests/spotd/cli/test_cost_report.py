@@ -29,7 +29,7 @@ def client(rig: Rig) -> Client:
 def test_case_study_report(spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
     assert spotctl(None, "cost", "report", "--file", str(CASE)) == 0
     out = capsys.readouterr().out
-    assert "total                $3,895" in out
+    assert "total                $3,894.96" in out
     assert "per useful GPU-hour  $1.59" in out
     assert "same hours    312.000  $5,070       -     23.5 %" in out
     assert "claimed in all: $11,200, of which $7,305 (65 %) has no line item" in out

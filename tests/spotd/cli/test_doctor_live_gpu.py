@@ -43,7 +43,8 @@ def test_job_beyond_the_spending_limit_is_refused(
     assert spotctl(rig, *command_line(job(tmp_path), config, "1usd")) == 4
     stderr = capsys.readouterr().err
     assert (
-        "for 2 machines of 20 minutes and 0.30 for the interruption, and 1.00 may be sp" in stderr
+        "for 2 machines of 20 minutes and $0.3000 for the interruption, and $1.00 may be sp"
+        in stderr
     )
     assert "--spend-up-to" in stderr
     assert rig.store.jobs.rows(True) == []
@@ -53,7 +54,7 @@ def test_interruption_fee_reduces_the_job_budget(
     rig: Rig, spotctl: Spotctl, capsys: Captured, tmp_path: Path, config: Path
 ) -> None:
     assert spotctl(rig, *command_line(job(tmp_path), config, "0.3usd")) == 4
-    assert "the interruption itself costs up to 0.30 USD" in capsys.readouterr().err
+    assert "the interruption itself costs up to $0.3000" in capsys.readouterr().err
     assert rig.store.jobs.rows(True) == []
 
 

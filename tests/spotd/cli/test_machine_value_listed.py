@@ -66,7 +66,7 @@ def test_table_shows_both(
     assert spotctl(None, "price", "machines") == 0
     shown = capsys.readouterr()
     [line] = [line for line in shown.out.splitlines() if line.startswith("p5.48xlarge")]
-    assert line.split()[1:6] == ["H100:8", "640", "7,916", "$55.040", "143.8"]
+    assert line.split()[1:6] == ["H100:8", "640", "7,916", "$55.04", "143.8"]
     assert "skypilot-catalog v9" in shown.err
 
 

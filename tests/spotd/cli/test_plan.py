@@ -52,7 +52,7 @@ def test_storage_and_request_costs_are_shown(
     _print_plan(plan)
     shown = capsys.readouterr()
     cells = [line.split()[-1] for line in shown.out.splitlines()[1:]]
-    assert cells == ["$38.20", "$0.40", "-"]
+    assert cells == ["$38.20", "$0.4000", "-"]
     assert "and for requests to the store" in shown.err
     assert (
         "storage: 3 checkpoints of 420 GB in s3://b cost $28.98 a month, $0.0397/h (list price of "

@@ -140,12 +140,13 @@ def test_a_job_s_page_adds_up(rig: Rig, client: Client, url: str) -> None:
     job_id = lost(rig)
     page, report = read(url, f"job/{job_id}"), client.call(routes.JOB_COST_REPORT(job=job_id))
     items, uses = page.tables["Line items"], page.tables["What the hours went into"]
-    whole = float(page.sums["Line items"]["Cost"].strip("$"))
-    assert whole == pytest.approx(report["total_usd"], abs=1e-4)
-    assert sum(numbers(items, "Cost")) == pytest.approx(whole, abs=1e-4 * len(items))
-    machines = float(page.sums["What the hours went into"]["Cost"].strip("$"))
-    assert machines == pytest.approx(report["compute_usd"], abs=1e-4)
-    assert sum(numbers(uses, "Cost")) == pytest.approx(machines, abs=1e-4 * len(uses))
+    assert page.sums["Line items"]["Cost"] == money(report["total_usd"])
+    assert [row["Cost"] for row in items] == [money(one["cost_usd"]) for one in report["items"]]
+    assert sum(one["cost_usd"] for one in report["items"]) == pytest.approx(report["total_usd"])
+    machines_usd = report["compute_usd"]
+    assert page.sums["What the hours went into"]["Cost"] == money(machines_usd)
+    assert [row["Cost"] for row in uses] == [money(one["cost_usd"]) for one in report["hours"]]
+    assert sum(one["cost_usd"] for one in report["hours"]) == pytest.approx(machines_usd)
     assert {row["Machine-hours of"] for row in uses} == {one["use"] for one in report["hours"]}
     assert f"per useful GPU-hour {money(report['usd_per_useful_gpu_hour'])}" in page.text
 

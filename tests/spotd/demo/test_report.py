@@ -165,7 +165,7 @@ def test_the_terminal_gets_a_row_a_recovery_and_a_line_a_verdict() -> None:
     assert sum(line.startswith("✔") for line in output) == 7
     assert any(line.startswith("✘") and "2.5 machine-seconds leaked" in line for line in output)
     assert output[-2].startswith(
-        "$0.25 paid; the same training on demand: $1.00 at the prices of the"
+        "$0.2500 paid; the same training on demand: $1.00 at the prices of the"
     )
     assert "$0.60 in the cheapest place (pretend prices" in output[-2]
     assert output[-1] == "123 s for the preempted job; the undisturbed one came on top"

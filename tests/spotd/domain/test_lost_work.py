@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from providers.dollars import format_microusd
 from spotd.domain.lost_work import (
     HandOver,
     LostWork,
     TrainedAttempt,
     describe_lost_work,
     format_seconds,
-    format_usd,
     lost_work,
     trained_attempts,
 )
@@ -115,9 +115,9 @@ def test_numbers_have_the_digits_that_mean_something() -> None:
         "2 min",
         "2.0 h",
     ]
-    assert [format_usd(u) for u in (0, 123, 999_999, 1_000_000)] == [
-        "$0.0000",
+    assert [format_microusd(u) for u in (0, 123, 999_999, 1_000_000)] == [
+        "$0.00",
         "$0.0001",
-        "$1.0000",
+        "$1.00",
         "$1.00",
     ]

@@ -210,7 +210,7 @@ def test_max_cost_ends_a_job_whose_checkpoints_reach_it(rig: Rig) -> None:
 
     assert stop_text() == ""
     look(rig)
-    assert stop_text() == "max_cost_usd of 25.00 reached"
+    assert stop_text() == "max_cost_usd of $25.00 reached"
     [*_, reached] = rig.store.events.of_kinds(job_id, ["cost_reached"])
     assert reached.event.data["percent"] == 100
     assert "$28.96 of $25.00" in reached.event.text

@@ -24,12 +24,13 @@ def test_the_line_that_would_have_saved_the_case_study_1884_dollars() -> None:
     )
     best = advise(task, H100, measured, USD_PER_H)[0]
     assert best.text.startswith(
-        "packing to 4k tokens: 58 h, $691 instead of 216 h, $2,575 (tight: "
+        "packing to 4k tokens: 58 h, $690.76 instead of 216 h, $2,574.72 (tight: "
     )
     assert best.saves_usd == pytest.approx(1884, abs=1)
     its_own = case_study(accumulation=16)
     assert advise(its_own, H100, pace(its_own, H100, 1850.0), USD_PER_H)[0].text == (
-        "packing to 4k tokens: 58 h, $691 instead of 216 h, $2,575 (tight: 82 GiB/GPU of 79.2)"
+        "packing to 4k tokens: 58 h, $690.76 instead of 216 h, $2,574.72 "
+        "(tight: 82 GiB/GPU of 79.2)"
     )
 
 

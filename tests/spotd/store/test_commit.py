@@ -196,7 +196,7 @@ def test_the_limit_of_spend_counts_the_current_price(store: Store) -> None:
     store.market.record_offers("aws", [offer(price=16)], NOW + S)
     refused = store.commit(waiting, opening("b"), NOW + S)
     assert refused.status is CommitStatus.OVER_LIMIT
-    assert "max_usd_per_hour is 25.00, and this would make it 32.00" in refused.text
+    assert "max_usd_per_hour is $25.00, and this would make it $32.00" in refused.text
     # A plan that launches nothing is not held up.
     commit(store, waiting, plan())
     store.market.record_offers("aws", [offer(price=12)], NOW + 2 * S)
@@ -207,7 +207,7 @@ def test_the_limit_of_spend_counts_the_current_price(store: Store) -> None:
     ("limits", "text"),
     [
         (Limits(max_nodes=2), "limits.max_nodes is 2 and 0 are in use"),
-        (Limits(max_microusd_per_h=25_000_000), "is 25.00, and this would make it 30.00"),
+        (Limits(max_microusd_per_h=25_000_000), "is $25.00, and this would make it $30.00"),
     ],
     ids=["nodes", "rate"],
 )
@@ -278,7 +278,7 @@ def test_a_job_past_its_cost_launches_nothing(store: Store) -> None:
     assert seen.spent_microusd == 20_000_000
     refused = store.commit(seen, plan(AddNode(new_node(number=1))), later)
     assert refused.status is CommitStatus.OVER_LIMIT
-    assert "spent $20.00 of its max_cost_usd 20.00" in refused.text
+    assert "spent $20.00 of its max_cost_usd of $20.00" in refused.text
 
 
 def test_plans_of_one_batch_share_the_room(store: Store) -> None:

@@ -192,8 +192,8 @@ def test_a_recovery_is_measured() -> None:
     assert (
         "| notice heard | 10.0 (since it was requested) | 120.0 s before the end, by imds |" in page
     )
-    cost = "Cost of the machines: 3.5000 USD (on demand: 7.0000 USD)."
-    assert f"Steps lost: 0. {cost} The interruption: up to 0.30 USD, by list." in page
+    cost = "Cost of the machines: $3.50 (on demand: $7.00)."
+    assert f"Steps lost: 0. {cost} The interruption: up to $0.3000, by list." in page
     assert report["interruption_usd"] == 0.3
 
 

@@ -36,7 +36,7 @@ def test_a_discount_that_pays(rig: Rig, capsys: pytest.CaptureFixture[str]) -> N
     assert first.startswith("spot today: yes: 63.8 % off, ")
     # 0.25 an hour for want of a record, each 240 s and half of 5 min: 0.0271 of an hour is lost.
     assert "a useful hour: $20.48 " in sides
-    assert "saves not measured, interruptions $0.55;" in terms
+    assert "saves not measured, interruptions $0.5548;" in terms
     assert "0 in 0 h here, and one in 4 h as the prior" in why
 
 

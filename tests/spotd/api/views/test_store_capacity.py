@@ -93,11 +93,12 @@ def test_a_mount_that_is_read_in_another_cloud_says_what_each_gb_costs() -> None
     near = offer("aws-1a", 1.0, region="us-east-1")
     streamed, cached, copied = mount_warnings(spec, there, [near, far])
     assert (
-        "file_mounts./d: machines of gcp read s3://b/x of aws at $0.09 a GB, each time" in streamed
+        "file_mounts./d: machines of gcp read s3://b/x of aws at $0.0900 a GB, each time"
+        in streamed
     )
     assert "once a machine" in cached
     assert "counts in the job's limits afterwards" in cached
-    assert "machines of gcp copy s3://b/z of aws at $0.09 a GB, once a machine" in copied
+    assert "machines of gcp copy s3://b/z of aws at $0.0900 a GB, once a machine" in copied
     assert mount_warnings(spec, there, [near]) == []
     [west, *_] = mount_warnings(spec, there, [offer("aws-2a", 1.0, region="us-west-2")])
     assert (

@@ -164,7 +164,7 @@ def test_requests_cost_by_parts_and_count_where_a_machine_is_chosen_and_under_th
     capped = replace(saving(), max_hourly_microusd=36_357_659)
     dear = next(row for row in rank(capped, priced, NOW) if row.offer == AWS)
     assert dear.code == TOO_DEAR
-    assert "$0.36/h of egress and requests above max_hourly_cost" in dear.excluded
+    assert "$0.3577/h of egress and requests above max_hourly_cost" in dear.excluded
     assert not could_run(capped, AWS, priced, NOW)
     fits = replace(saving(), max_hourly_microusd=36_357_660)
     row = next(row for row in rank(fits, priced, NOW) if row.offer == AWS)

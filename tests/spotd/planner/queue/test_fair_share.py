@@ -170,7 +170,7 @@ ROOM: dict[str, tuple[Limits, int, QueueSnapshot, QueueEntry, str]] = {
         3,
         line(),
         turn("me"),
-        "limits.max_usd_per_hour is 35.00, and this would make it 40.00",
+        "limits.max_usd_per_hour is $35.00, and this would make it $40.00",
     ),
     "money that is kept": (
         Limits(0, 45 * USD),
