@@ -120,6 +120,8 @@ def _send_command(
         items.append(job)
         if output is Output.TABLE:
             print_message(f"{job['name']}: {job['phase']}")
+            for warning in job.get("warnings", ()):
+                print_message(f"warning: {warning}")
     emit(
         {"apiVersion": "spotd/v1", "kind": "JobList", "items": items}, output, lambda: None, "name"
     )

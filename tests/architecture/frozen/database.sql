@@ -92,6 +92,8 @@ CREATE TABLE jobs (
 	job_key BLOB NOT NULL,
 	created_at_us BIGINT DEFAULT 0 NOT NULL,
 	desired TEXT NOT NULL,
+	approval_asked_by TEXT DEFAULT '' NOT NULL,
+	approval_text TEXT DEFAULT '' NOT NULL,
 	version BIGINT DEFAULT 0 NOT NULL,
 	generation INTEGER DEFAULT 0 NOT NULL,
 	outcome TEXT,
@@ -635,6 +637,8 @@ CREATE TABLE jobs (
 	job_key BYTEA NOT NULL,
 	created_at_us BIGINT DEFAULT 0 NOT NULL,
 	desired TEXT NOT NULL,
+	approval_asked_by TEXT DEFAULT '' NOT NULL,
+	approval_text TEXT DEFAULT '' NOT NULL,
 	version BIGINT DEFAULT 0 NOT NULL,
 	generation INTEGER DEFAULT 0 NOT NULL,
 	outcome TEXT,
@@ -1084,4 +1088,4 @@ CREATE TABLE segments (
 
 CREATE INDEX ix_segments_job ON segments (job_id, cost_microusd)
 CREATE UNIQUE INDEX uq_segments_running ON segments (node_id) WHERE end_us = 0
-('0001', '0002', '0003', '0004', '0005', '0006', '0007', '0008', '0009', '0010', '0011', '0012', '0013', '0014', '0015', '0016', '0017', '0018', '0019', '0020', '0021', '0022', '0023', '0024', '0025', '0026', '0027', '0028', '0029')
+('0001', '0002', '0003', '0004', '0005', '0006', '0007', '0008', '0009', '0010', '0011', '0012', '0013', '0014', '0015', '0016', '0017', '0018', '0019', '0020', '0021', '0022', '0023', '0024', '0025', '0026', '0027', '0028', '0029', '0030')

@@ -47,7 +47,7 @@ from spotd.domain.node import EffectKind, Node
 from spotd.domain.plan import AddNode, Change, ChangeJob, ChangeNode, OpenAttempt, Plan
 from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.domain.units import S
-from spotd.money.approval import Approval
+from spotd.money.approval import ADMINS, Approval
 from spotd.money.budget import Budget
 from spotd.planner.core.orphan_policy import HeldLeftover, HeldMachine, OrphanAction
 from spotd.security.secrets import JobKeys, rotate, seal_job_keys, seal_secrets, unlock
@@ -202,6 +202,8 @@ class Rig:
         self.drill_days = 31.0
         self.budgets: list[Budget] = []
         self.approval = Approval()
+        self.overrides = ADMINS
+        self.reload: Callable[[], list[str]] = list
         self.authority = Permissions()
         self.hosts = Hosts()
         self.visitors = SshAccess(self.hosts, lambda _job: JobKeys.create(bytes), self.clock)
@@ -242,6 +244,7 @@ class Rig:
                 box_microusd_per_h=lambda: self.box_microusd_per_h,
                 budgets=lambda: self.budgets,
                 approval=lambda: self.approval,
+                overrides=lambda: self.overrides,
             ),
             market=self._market,
             clouds=CloudServices(
@@ -268,7 +271,11 @@ class Rig:
             rotate_key=lambda: rotate(
                 self.store.secrets, self.vault, self.folder, {}, self.ids.random_bytes
             ),
-            daemon=DaemonStatus(contested=lambda: self.contested, owner="this-daemon"),
+            daemon=DaemonStatus(
+                contested=lambda: self.contested,
+                owner="this-daemon",
+                reload=lambda: self.reload(),  # noqa: PLW0108 - tests replace it
+            ),
             metric_records=self._sql.metrics.read,
         )
 

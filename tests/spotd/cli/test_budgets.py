@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from spotd.api.http import auth_middleware
+from spotd.api.http.permissions import Peer
 from spotd.api_client.client import Client
 from spotd.api_routes import routes
 from spotd.domain.job import Desired
-from spotd.money.approval import Approval
+from spotd.money.approval import ADMINS, SECOND_PERSON, Approval
 from spotd.money.budget import Budget
 from spotd.money.focus import month_of
 from spotd.store.storage_costs import StorageCost
@@ -25,7 +27,7 @@ def test_launch_beyond_the_budget_is_refused_and_an_override_is_audited(
     assert spotctl(rig, *arguments) == 4
     error = capsys.readouterr().err
     assert "the budget lab has $15.00 this month" in error
-    assert "this one may cost $19.93" in error
+    assert "gpt may cost $19.93" in error
     assert rig.store.jobs.rows() == []
     assert spotctl(rig, *arguments, "--override-budget") == 0
     (job,) = rig.store.jobs.rows()
@@ -48,7 +50,7 @@ def test_expected_checkpoint_costs_count_against_the_budget(
     arguments = ["run", str(rig.folder / "job.yaml"), "-d"]
     rig.budgets = [Budget("lab", 21_000_000)]
     assert spotctl(rig, *arguments) == 4
-    assert "this one may cost $21.01" in capsys.readouterr().err
+    assert "gpt may cost $21.01" in capsys.readouterr().err
     rig.budgets = [Budget("lab", 21_020_000)]
     assert spotctl(rig, *arguments) == 0
 
@@ -67,7 +69,7 @@ def test_paid_checkpoint_costs_count_as_spent(
     assert (lab["spent_usd"], lab["usd_per_hour"]) == (40.0, 2.0)
     (rig.folder / "job.yaml").write_text(JOB_FILE.replace("gpt", "other"))
     assert spotctl(rig, "run", str(rig.folder / "job.yaml"), "-d") == 4
-    message = "$40.00 spent, $10.00 committed to unfinished jobs, and this one may cost $19.93"
+    message = "$40.00 spent, $10.00 committed to unfinished jobs, and other may cost $19.93"
     assert message in capsys.readouterr().err
 
 
@@ -100,7 +102,129 @@ def test_budget_table(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[
     assert budget["usd_per_hour"] == 19.93
     assert budget["forecast_low_usd"] <= budget["forecast_usd"] <= budget["forecast_high_usd"]
     assert spotctl(rig, "cost", "budget") == 0
-    assert "lab     ada  $10,000" in capsys.readouterr().out
+    assert "lab     within  ada  $10,000.00" in capsys.readouterr().out
+
+
+def test_a_forecast_beyond_the_budget_is_not_within(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig.launch(rig.submit(ago_s=2000), SPOT, ago_s=1)
+    rig.budgets = [Budget("lab", 10**6)]
+    assert spotctl(rig, "budget") == 0
+    assert "lab     will exceed" in capsys.readouterr().out
+    assert [item["state"] for item in Client(rig.socket).call(routes.LIST_BUDGETS())["items"]] == [
+        "will exceed"
+    ]
+    rig.budgets = [Budget("lab", 1)]
+    assert spotctl(rig, "budget") == 0
+    assert "lab     used up" in capsys.readouterr().out
+
+
+class People:
+    """The user at the other end of the socket, who may be another one at each command."""
+
+    def __init__(self) -> None:
+        self.name = "ada"
+
+    def peer(self, uid: int) -> Peer:
+        return Peer(uid, self.name)
+
+
+@pytest.fixture
+def people(monkeypatch: pytest.MonkeyPatch) -> People:
+    people = People()
+    monkeypatch.setattr(auth_middleware, "find_peer", people.peer)
+    return people
+
+
+def beyond(rig: Rig) -> list[str]:
+    """Return the command that submits a job beyond the budget of a box with two-person rule."""
+    rig.overrides = SECOND_PERSON
+    rig.budgets = [Budget("lab", 15_000_000)]
+    (rig.folder / "job.yaml").write_text(JOB_FILE)
+    return ["run", str(rig.folder / "job.yaml"), "--override-budget"]
+
+
+def test_an_override_waits_for_a_second_person(
+    rig: Rig, spotctl: Spotctl, people: People, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spotctl(rig, *beyond(rig)) == 0  # it is not followed: a person comes next
+    assert "gpt waits until another admin approves" in capsys.readouterr().err
+    (job,) = rig.store.jobs.rows()
+    assert (job.desired, job.approval_asked_by) == (Desired.PAUSE, "ada")
+    assert not rig.store.events.of_kinds(job.id, ["budget_override"])
+    (asked,) = rig.store.events.of_kinds(job.id, ["budget_approval"])
+    assert asked.event.alert
+    assert asked.event.text.startswith("ada asks to let gpt exceed a budget: the budget lab has")
+
+    assert spotctl(rig, "ps") == 0
+    assert "paused, needs approval" in capsys.readouterr().out
+    for command in ("show", "why"):
+        assert spotctl(rig, command, "gpt") == 0
+        printed = capsys.readouterr().out
+        assert "spotctl budget approve gpt" in printed
+        assert "another admin than ada" in printed
+        assert "the budget lab has $15.00" in printed
+
+    assert spotctl(rig, "budget", "approve", "gpt") == 5
+    assert "ada asked to let gpt exceed a budget, and cannot approve it" in capsys.readouterr().err
+    people.name = "bob"
+    assert spotctl(rig, "budget", "approve", "gpt") == 0
+    assert "gpt runs, beyond a budget: the budget lab" in capsys.readouterr().err
+    job = rig.store.jobs.rows()[0]
+    assert (job.desired, job.approval_asked_by, job.approval_text) == (Desired.RUN, "", "")
+    (event,) = rig.store.events.of_kinds(job.id, ["budget_override"])
+    assert event.event.text.startswith("bob lets gpt exceed a budget: ada asked for it; ")
+    refused, done = (
+        row
+        for row in rig.store.audit.rows(0)
+        if row.action == "budget approve" and row.outcome.value != "asked"
+    )
+    assert (refused.user, refused.outcome.value) == ("ada", "refused")
+    assert (done.user, done.outcome.value) == ("bob", "done")
+    assert "asked_by=ada" in done.text
+    assert spotctl(rig, "budget", "approve", "gpt") != 0
+    assert "gpt waits for no approval" in capsys.readouterr().err
+
+
+def test_a_resumed_job_waits_for_a_second_person(
+    rig: Rig, spotctl: Spotctl, people: People, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job_id = rig.submit(ago_s=2000)
+    rig.store.jobs.set_desired(job_id, Desired.PAUSE, rig.ago(10))
+    beyond(rig)
+    assert spotctl(rig, "resume", "gpt", "--override-budget") == 0
+    assert "another admin approves" in capsys.readouterr().err
+    job = rig.store.jobs.rows()[0]
+    assert (job.desired, job.approval_asked_by) == (Desired.PAUSE, "ada")
+    people.name = "bob"
+    assert spotctl(rig, "budget", "approve", "gpt") == 0
+    assert rig.store.jobs.rows()[0].desired is Desired.RUN
+
+
+def test_a_waiting_job_runs_without_approval_once_the_budget_has_room(
+    rig: Rig, spotctl: Spotctl, people: People
+) -> None:
+    assert people.name == "ada"
+    assert spotctl(rig, *beyond(rig)) == 0
+    assert spotctl(rig, "resume", "gpt") == 4
+    rig.budgets = [Budget("lab", 10**12)]
+    assert spotctl(rig, "resume", "gpt") == 0
+    job = rig.store.jobs.rows()[0]
+    assert (job.desired, job.approval_asked_by) == (Desired.RUN, "")
+
+
+def test_an_override_needs_the_admin_group(
+    rig: Rig, spotctl: Spotctl, people: People, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = beyond(rig)
+    rig.overrides = ADMINS
+    rig.authority.trusted, rig.authority.is_member = frozenset(), lambda *_: False
+    assert spotctl(rig, *command) == 5
+    assert f"{people.name} may look but not change anything: not in the group" in (
+        capsys.readouterr().err
+    )
+    assert rig.store.jobs.rows() == []
 
 
 APPROVED = frozenset({"llm-research", "production-model-training", "approved-experiment"})

@@ -122,6 +122,27 @@ def told(box: Box) -> list[dict[str, Any]]:
     return [e for e in box.client.call(routes.READ_EVENTS())["items"] if e["kind"] == "config"]
 
 
+def test_a_changed_budget_is_taken_over_through_the_api(box: Box, manager: Manager) -> None:
+    """As by `spotctl reload`, for whoever may not send signals to the daemon."""
+    assert box.client.call(routes.LIST_BUDGETS())["items"] == []
+    with box.config_path.open("a") as file:
+        file.write("\n[budgets.lab]\nusd_per_month = 100\n")
+    manager.said.clear()
+    answer = box.client.call(routes.RELOAD_CONFIG())
+    assert answer["changed"] == ["budgets.lab"]
+    (budget,) = box.client.call(routes.LIST_BUDGETS())["items"]
+    assert (budget["name"], budget["budget_usd"], budget["state"]) == ("lab", 100.0, "within")
+    wait_for("READY", lambda: manager.hears(b"READY=1"), LIMIT_S)
+
+    edit(box, "usd_per_month = 100", "usd_per_month = 100\nsurprise = 1")
+    with pytest.raises(UserError, match="was not taken over") as refusal:
+        box.client.call(routes.RELOAD_CONFIG())
+    assert "surprise" in refusal.value.try_
+    assert told(box)
+    (budget,) = box.client.call(routes.LIST_BUDGETS())["items"]
+    assert budget["budget_usd"] == 100.0
+
+
 def test_limits_take_effect_and_a_lower_one_ends_nothing(box: Box, manager: Manager) -> None:
     first, second = submit(box, "first"), submit(box, "second")
     running = program(box, "first")

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from providers.base import CapacityType
+from providers.dollars import format_usd
 from spotd.planner.spot_policy import (
     UNSEEN,
     Action,
@@ -443,7 +444,7 @@ def test_what_is_chosen_what_was_weighed_and_what_is_said(name: str) -> None:
     assert choice.late_s == (0 if not choice.guarded else H if told.running else H + 720)
     assert [f"{one.action.value} {one.pool}" for one in choice.options] == weighed
     gain = choice.options[1].score_usd - choice.options[0].score_usd if "{}" in why else 0.0
-    assert choice.why == why.format(f"{gain:.2f}")
+    assert choice.why == why.format(format_usd(gain).removeprefix("$"))
 
 
 def test_what_is_watched_is_reckoned_as_the_best_start_of_later() -> None:
@@ -457,7 +458,7 @@ def test_what_is_watched_is_reckoned_as_the_best_start_of_later() -> None:
     ]
     gain = outlook.on_demand().score_usd - min(later)
     assert min(later) != max(later)
-    assert choice.why == f"${gain:.2f} less than on-demand now, and there is time"
+    assert choice.why == f"{format_usd(gain)} less than on-demand now, and there is time"
 
 
 def test_a_place_that_refused_of_late_does_not_hide_the_next_best() -> None:
