@@ -132,7 +132,8 @@ def test_a_changed_budget_is_taken_over_through_the_api(box: Box, manager: Manag
     assert answer["changed"] == ["budgets.lab"]
     (budget,) = box.client.call(routes.LIST_BUDGETS())["items"]
     assert (budget["name"], budget["budget_usd"], budget["state"]) == ("lab", 100.0, "within")
-    wait_for("READY", lambda: manager.hears(b"READY=1"), LIMIT_S)
+    ready = b"READY=1\nSTATUS=the configuration was read anew: budgets.lab"
+    wait_for("READY", lambda: ready in manager.said, LIMIT_S)
 
     edit(box, "usd_per_month = 100", "usd_per_month = 100\nsurprise = 1")
     with pytest.raises(UserError, match="was not taken over") as refusal:

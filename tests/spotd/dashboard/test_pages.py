@@ -92,8 +92,10 @@ def test_money_is_that_of_reports_and_budgets(rig: Rig, client: Client, url: str
     for one in found:
         row = rows[one["name"]]
         assert row["Spent"] == money(one["spent_usd"])
+        assert row["State"].endswith(one["state"])
         assert row["Share"].startswith(percent(one["spent_usd"] / one["budget_usd"]))
         assert row["At the end"] == money(one["forecast_usd"])
+    assert rows["lab"]["State"] == "! will exceed"
     assert f"Budget tiny: {rows['tiny']['Spent']} of $1.00" in page.text
     whole = client.call(routes.COST_REPORT(), query={"by": "day"})
     days = page.tables["Cost by day, the last 14 of this month"]

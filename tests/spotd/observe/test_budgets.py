@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from spotd.domain.events import Event
+from spotd.domain.events import Event, Severity
 from spotd.domain.job import Desired
 from spotd.domain.plan import ChangeNode
 from spotd.domain.states import LeaveReason, NodeState
@@ -69,8 +69,20 @@ def test_at_the_limit_the_job_is_told_to_save_and_stop(mid_month: Rig) -> None:
     ]
     (stop,) = (row for row in rows if row.event.kind == "budget_stop")
     assert "gpt is paused: the budget lab" in stop.event.text
+    crossed = [row.event.text for row in rows if row.event.kind == "budget"]
+    assert all("the budget lab" in text and "most by gpt ($" in text for text in crossed)
     look(rig, budget)
     assert len(rig.store.alerts.due(rig.clock.now_us(), 99)) == 4, "each is told once a month"
+
+
+def test_a_forecast_beyond_the_budget_is_a_warning(mid_month: Rig) -> None:
+    rig = mid_month
+    budget = replace(month_of_ten(rig), microusd=10**9)
+    look(rig, budget)
+    rows = rig.store.alerts.due(rig.clock.now_us(), 99)
+    severities = {row.event.key.rpartition(":")[2]: row.event.severity for row in rows}
+    assert severities == {"50": Severity.INFO, "80": Severity.INFO, "100": Severity.WARNING}
+    assert desired(rig, "gpt") is Desired.RUN
 
 
 def test_others_and_those_who_may_go_on(mid_month: Rig) -> None:
