@@ -233,7 +233,7 @@ def _cost(alert: Alert) -> str:
         losses.append(f"{format_microusd(microusd)} for that")
     if alert.spent_microusd:
         losses.append(f"{format_microusd(alert.spent_microusd)} spent on the job so far")
-    return ", ".join(losses)
+    return clean(", ".join(losses), LINE_CHARS)
 
 
 def _section(text: str) -> dict[str, Any]:
