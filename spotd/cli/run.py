@@ -80,8 +80,7 @@ def run(
     with connect(ctx) as client:
         jobs = _submit_all(client=client, parsed=parsed, common=common, continue_job=continue_job)
         announcement = _submitted_text(jobs[0]) if len(jobs) == 1 else ""
-        waits = bool(jobs[0].get("approval"))  # for a person: nothing to follow yet
-        if not detach and not waits:
+        if not (detach or jobs[0].get("approval")):  # else a person comes first
             jobs[0] = follow_and_print(client, jobs[0], {"running"}, announcement)
         elif announcement:
             print_message(announcement)

@@ -178,8 +178,7 @@ def submit_parsed(call: ApiRequest, parsed: ParsedJobFile) -> dict[str, Any]:
         submission = _submission(
             call, parsed, spec, request_id, lost_id or context.ids.job_id(), head
         )
-        if override and needs_second_person(call):
-            submission = replace(submission, approval_asked_by=call.actor, approval_text=override)
+        submission = _with_approval(call, submission, override)
         return context.store.jobs.submit(submission, call.now_us)
 
     try:
@@ -198,12 +197,25 @@ def submit_parsed(call: ApiRequest, parsed: ParsedJobFile) -> dict[str, Any]:
         ) from None
     if head is not None and job.id == lost_id:
         warnings += record_continuation(call, job, head)
-    if job.approval_asked_by:
-        warnings += record_request(call, job)
-    elif not needs_second_person(call):
-        record_override(call, job, override)
+    warnings += _record_budget(call, job, override)
     override_field = {"override": override} if override else {}
     return {"kind": "Job", **_summary(call, job), **override_field, "warnings": warnings}
+
+
+def _with_approval(call: ApiRequest, submission: Submission, override: str) -> Submission:
+    """Return the submission, which waits for a second person where an override needs one."""
+    if override and needs_second_person(call):
+        return replace(submission, approval_asked_by=call.actor, approval_text=override)
+    return submission
+
+
+def _record_budget(call: ApiRequest, job: Job, override: str) -> list[str]:
+    """Record the override of a new job, or that it waits for one. Returns warnings."""
+    if job.approval_asked_by:
+        return record_request(call, job)
+    if not needs_second_person(call):
+        record_override(call, job, override)
+    return []
 
 
 def _predecessor_id(call: ApiRequest, name: str) -> str:

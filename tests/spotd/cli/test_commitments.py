@@ -46,7 +46,7 @@ def test_hours_of_a_file(spotctl: Spotctl, capsys: Captured) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "use: 672 hours, 5.00 to 16.00 machines at once, 8.27 on average"
     assert lines[1].startswith("commit to 2, 40.0 % of those always in use, at $33.02 an hour")
-    assert "saves $29,589.60, and leaves 68.6 % of the hours to spot" in lines[1]
+    assert "saves $29,589.50, and leaves 68.6 % of the hours to spot" in lines[1]
 
 
 def test_hours_of_the_ledger(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:

@@ -31,8 +31,8 @@ def test_case_study_report(spotctl: Spotctl, capsys: pytest.CaptureFixture[str])
     out = capsys.readouterr().out
     assert "total                $3,894.96" in out
     assert "per useful GPU-hour  $1.59" in out
-    assert "same hours    312.000  $5,070       -     23.5 %" in out
-    assert "claimed in all: $11,200, of which $7,305 (65 %) has no line item" in out
+    assert "same hours    312.000  $5,070.00       -     23.5 %" in out
+    assert "claimed in all: $11,200.00, of which $7,305.04 (65 %) has no line item" in out
     assert "claimed saving: 73.0 %; by line items 23.2 %, the rest has no line item" in out
 
 

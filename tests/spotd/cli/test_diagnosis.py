@@ -33,4 +33,4 @@ def test_why_and_cost_print_diagnoses(
     assert spotctl(rig, "cost", "gpt") == 0
     shown = capsys.readouterr().out
     assert "$1.40 of idle GPUs, $2.0 waiting" not in shown
-    assert "$1.40 of idle GPUs, $1.99 waiting for data, $0.2000" in shown
+    assert "$1.40 of idle GPUs, $1.99 waiting for data, $0.1993" in shown

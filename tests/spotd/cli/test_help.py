@@ -45,6 +45,7 @@ LINES += [
     "cost reconcile",
     "cost budget",
 ]
+LINES += ["budget approve"]
 LINES += ["user ls", "user disable", "user enable"]
 LINES += ["metrics show", "metrics rules", "metrics board"]
 # Groups, and one that writes a report.json.
@@ -138,6 +139,14 @@ def save_checkpoints(rig: Rig, job_id: str, arguments: list[str], *, folder: Pat
         program.settle()
 
 
+def pause_for(rig: Rig, spotctl: Spotctl, job_id: str, arguments: list[str]) -> None:
+    """Pause the job for the commands that are about paused ones."""
+    if arguments[0] == "resume" or arguments[:2] == ["budget", "approve"]:
+        spotctl(rig, "pause", "gpt")
+    if arguments[:2] == ["budget", "approve"]:
+        rig.store.jobs.ask_approval(job_id, "another", "the budget lab", rig.ago(1))
+
+
 @pytest.mark.parametrize("line", list(dict.fromkeys(examples())))
 def test_examples_run(
     rig: Rig,
@@ -167,8 +176,7 @@ def test_examples_run(
         arguments = [
             argument for argument in arguments if argument not in (">", "init.sh", "--apply")
         ]
-    if arguments[0] == "resume":
-        spotctl(rig, "pause", "gpt")
+    pause_for(rig, spotctl, job_id, arguments)
     if arguments[0] == "secret":
         arguments = arguments[: arguments.index("<")] if "<" in arguments else arguments
         (rig.folder / NEXT_KEY_NAME).write_bytes(b"n" * 32)

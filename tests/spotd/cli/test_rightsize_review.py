@@ -84,7 +84,7 @@ def test_measured_jobs_are_compared_with_current_offers(
     monkeypatch.setenv("COLUMNS", "240")
     assert spotctl(rig, "rightsize", "--from-history") == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    summary = "1 x p5.4xlarge in aws/us-east-1a: $0.0740 a million tokens, 19.7 % less"
+    summary = "1 x p5.4xlarge in aws/us-east-1a: $0.0741 a million tokens, 19.7 % less"
     assert summary in lines["small"]
     assert "it waits for data" in lines["hungry"]
 

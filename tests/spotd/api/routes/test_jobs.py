@@ -325,7 +325,7 @@ def test_why_has_the_last_words_of_a_machine_that_did_not_come_up(
     ("limits", "why"),
     [
         (Limits(max_nodes=1), SPOT.zone),  # one machine instead of two
-        (Limits(max_microusd_per_h=19_000_000), "limits.max_usd_per_hour is 19.00"),
+        (Limits(max_microusd_per_h=19_000_000), "limits.max_usd_per_hour is $19.00"),
     ],
 )
 def test_why_names_the_limit_that_holds_a_job_back(
