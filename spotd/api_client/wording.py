@@ -6,8 +6,20 @@ import math
 from typing import Any
 
 from spotd.base.text import money, percent, span
+from spotd.domain.events import with_cause
 
 Pairs = list[tuple[str, str]]
+
+
+def event_text(event: dict[str, Any]) -> str:
+    """Return the text of an event of the API, with the cause of the failure that it is about."""
+    return with_cause(event["text"], event["data"])
+
+
+def failure_title(failure: dict[str, Any]) -> str:
+    """Return the title above the last lines of what failed."""
+    rank = f", rank {failure['rank']}" if failure["rank"] else ""
+    return f"last lines of generation {failure['generation']}{rank}"
 
 
 def completion_pairs(item: dict[str, Any]) -> Pairs:

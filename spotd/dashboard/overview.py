@@ -187,7 +187,7 @@ def _attention(context: PageContext, data: OverviewData, events: list[Data] | No
             listed.add(job["id"])
         if job["outcome"] == "failed" and (job["finished_at"] or "") > since:
             link = context.job(job["id"], job["name"])
-            rows.append((sign("failed"), " ", link, f": {job['outcome_text']}"))
+            rows.append((sign("failed"), " ", link, f": {job['cause'] or job['outcome_text']}"))
     rows += spending.warnings(data.budgets)
     warned = [
         event for event in events or () if event["at"] > since and _needs_attention(event, listed)
@@ -303,7 +303,7 @@ def _ended(context: PageContext, ended: Data | None) -> Html:
             f"{job['step']:,}",
             job["recoveries"],
             money(job["cost_usd"]),
-            job["outcome_text"] or "-",
+            job["cause"] or job["outcome_text"] or "-",
         ]
         for job in items[:MOST_ENDED]
     ]

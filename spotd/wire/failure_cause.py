@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 TAIL_LINES = 20
 MAX_CAUSE = 300  # characters
-_MAX_LINE = 400  # characters of a line of the tail
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -132,12 +131,22 @@ def find_cause(text: str, code: int | None = None) -> Cause:
 
 
 def last_lines(text: str, limit: int = 2048) -> str:
-    """Return the last lines as a terminal shows them, at most `limit` bytes together."""
-    lines = [line[:_MAX_LINE] for line in tidy_lines(text)]
-    lines = [line for line in lines if line.strip()][-TAIL_LINES:]
-    while lines and len("\n".join(lines).encode()) >= limit and len(lines) > 1:
-        del lines[0]
-    tail = "\n".join(lines).encode()[: limit - 1].decode("utf-8", "ignore")
+    """Return the last lines as a terminal shows them, in at most `limit` bytes.
+
+    At least TAIL_LINES of them: where they are too long for that, each is cut.
+    """
+    lines = [line for line in tidy_lines(text) if line.strip()]
+    if len("\n".join(lines[-TAIL_LINES:]).encode()) >= limit:
+        most = limit // TAIL_LINES - 1
+        cut = (line.encode()[:most].decode("utf-8", "ignore") for line in lines[-TAIL_LINES:])
+        lines = list(cut)
+    room, kept = limit - 1, list[str]()
+    for line in reversed(lines):
+        room -= len(line.encode()) + 1
+        if room < 0:
+            break
+        kept.append(line)
+    tail = "\n".join(reversed(kept))
     return f"{tail}\n" if tail and text.endswith("\n") else tail
 
 
