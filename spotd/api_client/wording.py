@@ -7,8 +7,14 @@ from typing import Any
 
 from spotd.base.text import money, percent, span
 from spotd.domain.events import with_cause
+from spotd.wire import EXIT_DIVERGED, EXIT_HUNG, EXIT_UNFIT
 
 Pairs = list[tuple[str, str]]
+_EXIT_REASONS = {
+    EXIT_HUNG: "which hung",
+    EXIT_UNFIT: "machine is unfit",
+    EXIT_DIVERGED: "which diverged",
+}
 
 
 def event_text(event: dict[str, Any]) -> str:
@@ -19,7 +25,9 @@ def event_text(event: dict[str, Any]) -> str:
 def failure_title(failure: dict[str, Any]) -> str:
     """Return the title above the last lines of what failed."""
     rank = f", rank {failure['rank']}" if failure["rank"] else ""
-    return f"last lines of generation {failure['generation']}{rank}"
+    code = failure["exit_code"]
+    how = "" if code is None else f", {_EXIT_REASONS.get(code, f'exit {code}')}"
+    return f"last output of generation {failure['generation']}{rank}{how}"
 
 
 def completion_pairs(item: dict[str, Any]) -> Pairs:

@@ -115,12 +115,13 @@ def _failure(context: PageContext, failure: Data | None) -> Html | None:
     """Return what failed last, its cause, and the last lines of its output."""
     if failure is None:
         return None
-    over = "; the job has trained since, or ended for another reason" if failure["over"] else ""
+    over = "; the job went on" if failure["over"] else ""
     when = (" (", context.age(failure["at"]), over, ")") if failure["at"] else (over,)
     told = el("p", el("strong", "Failure: "), failure["summary"], *when, cls="reason")
     if not failure["lines"] or failure["over"]:
         return told
-    title = failure_title(failure).capitalize()
+    title = failure_title(failure)
+    title = title[0].upper() + title[1:]
     text = plain("\n".join(failure["lines"]))
     return join(told, el("h3", title), el("pre", text, tabindex=0, aria_label=title))
 

@@ -15,7 +15,7 @@ from spotd.domain.states import Outcome
 def job_failure(job: Job, nodes: Sequence[Node]) -> dict[str, Any] | None:
     """Return the newest failure of a job as JSON; None if there was none.
 
-    `over` says that the job has trained again since, or has ended for another reason.
+    `over` says that the job has trained again since, or has not failed in the end.
     """
     failure = newest_failure(nodes)
     if failure is None:
@@ -38,9 +38,8 @@ def job_failure(job: Job, nodes: Sequence[Node]) -> dict[str, Any] | None:
 
 
 def _is_over(job: Job, nodes: Sequence[Node], failure: Failure) -> bool:
-    if job.outcome is Outcome.FAILED or job.stop_text:
-        return not (job.outcome_text or job.stop_text).startswith(failure.text)
-    return job.outcome is not None or is_over(failure, nodes)
+    ended_well = job.outcome is not None and job.outcome is not Outcome.FAILED
+    return ended_well or is_over(failure, nodes)
 
 
 def headline(job: Job, nodes: Sequence[Node], reason: str) -> str:
