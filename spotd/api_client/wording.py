@@ -22,6 +22,11 @@ def event_text(event: dict[str, Any]) -> str:
     return with_cause(event["text"], event["data"])
 
 
+def outcome_text(job: dict[str, Any]) -> str:
+    """Return why a job of a list ended, with the cause of its failure."""
+    return with_cause(job["outcome_text"], job)
+
+
 def failure_title(failure: dict[str, Any]) -> str:
     """Return the title above the last lines of what failed."""
     rank = f", rank {failure['rank']}" if failure["rank"] else ""

@@ -126,8 +126,8 @@ def find_cause(text: str, code: int | None = None) -> Cause:
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         if not last and meaning:
             return Cause(meaning, recognised=True)
-        return Cause(last[:MAX_CAUSE], recognised=False)
-    return Cause(line.strip()[:MAX_CAUSE], recognised=True)
+        return Cause(_UNPRINTABLE.sub("", last)[:MAX_CAUSE], recognised=False)
+    return Cause(_UNPRINTABLE.sub("", line).strip()[:MAX_CAUSE], recognised=True)
 
 
 def last_lines(text: str, limit: int = 2048) -> str:
@@ -161,7 +161,7 @@ def _shown(line: str) -> str:
     if "\r" in line:
         # The last state of a progress bar; what it covers of an earlier, longer one is left out.
         line = next((part for part in reversed(line.split("\r")) if part.strip()), "")
-    return _UNPRINTABLE.sub("", line).rstrip()
+    return line.rstrip()
 
 
 def _recognised(lines: Sequence[str]) -> str:

@@ -59,7 +59,7 @@ def list_jobs(call: ApiRequest) -> dict[str, Any]:
 def _summary(call: ApiRequest, job: Job) -> dict[str, Any]:
     facts = JobFacts.load(call.context.store, job)
     failure = job_failure(job, facts.nodes)
-    cause = failure["summary"] if failure and not failure["over"] else ""
+    cause = failure["label"] if failure and not failure["over"] else ""
     return {**job_data(facts, call.now_us), "cause": cause}
 
 

@@ -440,6 +440,8 @@ CREATE TABLE nodes (
 	exit_code INTEGER,
 	exited_at_us BIGINT DEFAULT 0 NOT NULL,
 	exit_tail TEXT DEFAULT '' NOT NULL,
+	exit_cause TEXT DEFAULT '' NOT NULL,
+	failed_part TEXT DEFAULT '' NOT NULL,
 	setup_failed BOOLEAN DEFAULT 0 NOT NULL,
 	disk_full_at_us BIGINT DEFAULT 0 NOT NULL,
 	wiped_at_us BIGINT DEFAULT 0 NOT NULL,
@@ -983,6 +985,8 @@ CREATE TABLE nodes (
 	exit_code INTEGER,
 	exited_at_us BIGINT DEFAULT 0 NOT NULL,
 	exit_tail TEXT DEFAULT '' NOT NULL,
+	exit_cause TEXT DEFAULT '' NOT NULL,
+	failed_part TEXT DEFAULT '' NOT NULL,
 	setup_failed BOOLEAN DEFAULT false NOT NULL,
 	disk_full_at_us BIGINT DEFAULT 0 NOT NULL,
 	wiped_at_us BIGINT DEFAULT 0 NOT NULL,
@@ -1084,4 +1088,4 @@ CREATE TABLE segments (
 
 CREATE INDEX ix_segments_job ON segments (job_id, cost_microusd)
 CREATE UNIQUE INDEX uq_segments_running ON segments (node_id) WHERE end_us = 0
-('0001', '0002', '0003', '0004', '0005', '0006', '0007', '0008', '0009', '0010', '0011', '0012', '0013', '0014', '0015', '0016', '0017', '0018', '0019', '0020', '0021', '0022', '0023', '0024', '0025', '0026', '0027', '0028', '0029')
+('0001', '0002', '0003', '0004', '0005', '0006', '0007', '0008', '0009', '0010', '0011', '0012', '0013', '0014', '0015', '0016', '0017', '0018', '0019', '0020', '0021', '0022', '0023', '0024', '0025', '0026', '0027', '0028', '0029', '0031')
