@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from spotd.api.views.failures import headline, job_failure
-from spotd.domain.job import Desired, HeadSnapshot, Job
+from spotd.domain.job import Attempt, Desired, HeadSnapshot, Job
 from spotd.domain.node import EffectKind, Node
 from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.domain.units import S
+from spotd.domain.view import View
 from spotd.planner.planner import decide
 from spotd.wire import EXIT_FINISHED, EXIT_HUNG, EXIT_RELEASED, EXIT_UNFIT
-from tests.spotd.planner.build import NOW, OFFERS, hello, job, market, node, notice, spec, view
+from tests.spotd.planner.build import NOW, OFFERS, hello, job, market, node, notice, spec
 
 TRACE = "Traceback (most recent call last):\n  File 'a'\nValueError: bad batch\n"
 EXIT: dict[str, Any] = {"exit_code": 1, "exited_at_us": NOW - 5 * S, "exit_tail": TRACE}
@@ -30,7 +31,7 @@ def left(reason: LeaveReason, text: str, **fields: Any) -> Node:
 FAILED: dict[str, Any] = {**RAN, "outcome": Outcome.FAILED}
 # name: (job, the nodes that it has or had, the first line)
 STATES: dict[str, tuple[Job, list[Node], str]] = {
-    "new": (job(), [], "asking for aws/aws-1a"),
+    "new": (job(), [], "asking for aws/aws-1/aws-1a"),
     "launching": (job(generation=1), [node()], "waiting for a machine to come up"),
     "launching, and the call fails": (
         job(generation=1),
@@ -76,11 +77,9 @@ STATES: dict[str, tuple[Job, list[Node], str]] = {
         f"{CAUSE}; trying again in 5 s after the failure",
     ),
     "crashed for the last time": (
-        job(
-            **FAILED, outcome_text="the program exited with code 1; restarts on errors used up (3)"
-        ),
+        job(**FAILED, outcome_text="the program exited with code 1; no restart is left"),
         [CRASHED],
-        "the program exited with code 1; restarts on errors used up (3): ValueError: bad batch",
+        "the program exited with code 1; no restart is left: ValueError: bad batch",
     ),
     "killed, with nothing recognised": (
         job(**RAN, failures=1, place_after_us=NOW + 20 * S),
@@ -156,7 +155,14 @@ STATES: dict[str, tuple[Job, list[Node], str]] = {
     ),
     "refused by the cloud": (
         job(generation=1),
-        [left(LeaveReason.CAPACITY, "no room", launch_error="InsufficientInstanceCapacity")],
+        [
+            left(
+                LeaveReason.CAPACITY,
+                "no room",
+                instance_id="",
+                launch_error="InsufficientInstanceCapacity",
+            )
+        ],
         "the cloud refused a machine: InsufficientInstanceCapacity; asking for",
     ),
     "preempted": (
@@ -197,7 +203,11 @@ STATES: dict[str, tuple[Job, list[Node], str]] = {
 def test_the_first_line_of_why_is_true(name: str) -> None:
     state, nodes, line = STATES[name]
     alive = [one for one in nodes if one.state is not GONE]
-    plan = decide(view(state, *alive), market(OFFERS), NOW)
+    attempts = tuple(
+        Attempt(state.id, number, NOW - 60 * S, "first")
+        for number in range(1, state.generation + 1)
+    )
+    plan = decide(View(state, attempts, tuple(alive), loaded_at_us=NOW), market(OFFERS), NOW)
     told = headline(state, nodes, plan.reason)
     assert told.startswith(line), told
     ended = {one.id for one in nodes if one.training.exit_code is not None}
