@@ -25,7 +25,7 @@ from typing import Any
 
 from providers.credential_leases import secrets_in
 from spotd import wire
-from spotd.wire.failure_cause import find_cause, last_lines
+from spotd.wire import find_cause, last_lines
 from trainer.agent.base.streams import LogWriter
 from trainer.agent.process.processes import Process, identify
 
