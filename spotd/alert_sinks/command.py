@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from spotd.alert_sinks.base import Alert, AlertRoute, AlertSink, AlertSinkError
-from spotd.domain.events import Severity
+from spotd.domain.events import Severity, with_cause
 
 COMMAND_S = 25.0  # less than the delivery waits for a sink
 
@@ -61,4 +61,5 @@ def _line(alert: Alert) -> str:
     name = alert.job_name or alert.job_id or "spotd"
     times = f", {alert.repeats} times" if alert.repeats > 1 else ""
     severity = alert.event.severity.value
-    return f"{severity}: {name}: {alert.event.text} (alert {alert.id}{times})"
+    text = with_cause(alert.event.text, alert.event.data)
+    return f"{severity}: {name}: {text} (alert {alert.id}{times})"

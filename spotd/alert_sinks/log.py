@@ -10,7 +10,7 @@ from typing import Literal
 import structlog
 
 from spotd.alert_sinks.base import Alert, AlertRoute, AlertSink
-from spotd.domain.events import Severity
+from spotd.domain.events import Severity, with_cause
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ class LogSink:
         for alert in alerts:
             write = log.error if alert.event.severity is Severity.ERROR else log.warning
             write(
-                alert.event.text,
+                with_cause(alert.event.text, alert.event.data),
                 alert=alert.event.kind,
                 number=alert.id,
                 job=alert.job_name or alert.job_id,

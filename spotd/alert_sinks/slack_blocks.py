@@ -13,7 +13,7 @@ from typing import Any
 
 from providers.dollars import format_microusd
 from spotd.alert_sinks.base import Alert
-from spotd.domain.events import Event, Severity
+from spotd.domain.events import Event, Severity, with_cause
 from spotd.domain.lost_work import format_seconds
 from spotd.domain.units import S
 
@@ -152,12 +152,15 @@ def _single(alert: Alert) -> tuple[str, list[dict[str, Any]]]:
         _section(f"*What happened*\n{text}"),
         _section(f"*What spotd did*\n{did}"),
     ]
+    if (cause := event.data.get("cause")) and isinstance(cause, str) and cause not in event.text:
+        blocks.insert(2, _section(f"*Cause*\n{clean(cause, LINE_CHARS)}"))
     cost = _cost(alert)
     if cost:
         blocks.append(_section(f"*What it cost*\n{cost}"))
     blocks.append(_section(f"*What you must do*\n{must}"))
     blocks.append(_context(f"{_number(alert)} · {when}"))
-    return f"{title}: {clean(event.text, LINE_CHARS)} ({_number(alert)})", blocks
+    told = clean(with_cause(event.text, event.data), LINE_CHARS)
+    return f"{title}: {told} ({_number(alert)})", blocks
 
 
 def _digest(alerts: Sequence[Alert]) -> tuple[str, list[dict[str, Any]]]:
@@ -182,7 +185,8 @@ def _digest(alerts: Sequence[Alert]) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _line(alert: Alert) -> str:
-    text = clean(f"{alert.job_name or alert.job_id or 'spotd'}: {alert.event.text}", LINE_CHARS)
+    told = with_cause(alert.event.text, alert.event.data)
+    text = clean(f"{alert.job_name or alert.job_id or 'spotd'}: {told}", LINE_CHARS)
     return f"{_MARKS[alert.event.severity]} {text.replace(chr(10), ' ')} ({_number(alert)})"
 
 

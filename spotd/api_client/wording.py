@@ -6,8 +6,33 @@ import math
 from typing import Any
 
 from spotd.base.text import money, percent, span
+from spotd.domain.events import with_cause
+from spotd.wire import EXIT_DIVERGED, EXIT_HUNG, EXIT_UNFIT
 
 Pairs = list[tuple[str, str]]
+_EXIT_REASONS = {
+    EXIT_HUNG: "which hung",
+    EXIT_UNFIT: "machine is unfit",
+    EXIT_DIVERGED: "which diverged",
+}
+
+
+def event_text(event: dict[str, Any]) -> str:
+    """Return the text of an event of the API, with the cause of the failure that it is about."""
+    return with_cause(event["text"], event["data"])
+
+
+def outcome_text(job: dict[str, Any]) -> str:
+    """Return why a job of a list ended, with the cause of its failure."""
+    return with_cause(job["outcome_text"], job)
+
+
+def failure_title(failure: dict[str, Any]) -> str:
+    """Return the title above the last lines of what failed."""
+    rank = f", rank {failure['rank']}" if failure["rank"] else ""
+    code = failure["exit_code"]
+    how = "" if code is None else f", {_EXIT_REASONS.get(code, f'exit {code}')}"
+    return f"last output of generation {failure['generation']}{rank}{how}"
 
 
 def completion_pairs(item: dict[str, Any]) -> Pairs:

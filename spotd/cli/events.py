@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from spotd.api_client.client import complete_job, connect
+from spotd.api_client.wording import event_text
 from spotd.api_routes import routes
 from spotd.base.text import clean
 from spotd.cli.render import Output, emit, emit_line, output_option
@@ -59,7 +60,7 @@ def _print(items: list[dict[str, Any]], output: Output, one_job: bool) -> None:
             continue
         at = event["at"][:19].replace("T", " ") + "Z"
         name = "" if one_job or not event["job"] else f"{clean(event['job'])}: "
-        line = f"{at}  {name}{clean(event['text'])}"
+        line = f"{at}  {name}{clean(event_text(event))}"
         colour = _COLOURS.get(event["severity"])
         typer.echo(typer.style(line, fg=colour) if colour and not _plain() else line)
 

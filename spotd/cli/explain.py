@@ -15,6 +15,7 @@ from spotd.cli.diagnosis import print_diagnosis, print_utilization
 from spotd.cli.drill import drill_text
 from spotd.cli.fit_table import offer_notes, size_cells, size_columns
 from spotd.cli.job_file import env_option, env_values, read_job_file
+from spotd.cli.jobs import print_last_lines
 from spotd.cli.placement import (
     print_excluded,
     print_moves,
@@ -75,6 +76,8 @@ def _print_why(data: dict[str, Any], *, stacks: bool) -> None:
     print_prefetch(data.get("ahead", []))
     for diagnosis in data.get("verdicts", []):
         print_diagnosis(diagnosis, all_frames=stacks)
+    if failure := data.get("failure"):
+        print_last_lines(failure)
     print_utilization(data.get("use"))
     if data.get("drill"):
         print(f"  last drill: {drill_text(data['drill'])}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from spotd.api_client.client import Client
+from spotd.api_client.wording import event_text
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode
 from spotd.cli.render import print_message
@@ -90,9 +91,10 @@ def event_printer() -> Callable[[dict[str, Any]], None]:
 
     def print_event(event: dict[str, Any]) -> None:
         nonlocal last
-        if event["text"] != last:
-            print_message(f"  {event['text']}")
-        last = event["text"]
+        text = event_text(event)
+        if text != last:
+            print_message(f"  {text}")
+        last = text
 
     return print_event
 

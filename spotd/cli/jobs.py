@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from spotd.api_client.client import JOB, complete_job, connect
-from spotd.api_client.wording import result_text
+from spotd.api_client.wording import failure_title, result_text
 from spotd.api_routes import routes
 from spotd.base.text import age, clean, money, place, places, size, span, spent
 from spotd.cli.drill import drill_text
@@ -23,7 +23,6 @@ from spotd.cli.render import (
     print_pairs,
     print_table,
 )
-from spotd.wire import EXIT_DIVERGED, EXIT_HUNG, EXIT_UNFIT
 
 _JOB_COLUMNS = (
     Column("NAME", cut=True),
@@ -143,6 +142,7 @@ def _print_job(job: dict[str, Any]) -> None:
             ("job", f"{job['name']} ({job['id']})"),
             ("phase", phase_cell(job)),
             ("why", job["outcome_text"] or _approval_text(job)),
+            ("failure", _failure(job["failure"])),
             ("step", str(job["step"])),
             ("where", places(job["where"])),
             (
@@ -171,14 +171,17 @@ def _print_job(job: dict[str, Any]) -> None:
         print()
         _print_machines((), [([], node) for node in job["nodes"]])
     print_evictions(job["evictions"])
-    _print_tail(job)
+    if job["failure"]:
+        print_last_lines(job["failure"])
 
 
-_EXIT_REASONS = {
-    EXIT_HUNG: "which hung",
-    EXIT_UNFIT: "machine is unfit",
-    EXIT_DIVERGED: "which diverged",
-}
+def _failure(failure: dict[str, Any] | None) -> str:
+    """Return what failed last, with its cause; "" if nothing did."""
+    if failure is None:
+        return ""
+    over = ", and the job went on" if failure["over"] else ""
+    ago = f" ({age(failure['at'])} ago{over})" if failure["at"] else ""
+    return f"{failure['summary']}{ago}"
 
 
 def _recoveries(job: dict[str, Any]) -> str:
@@ -225,14 +228,11 @@ def _clock(at: str) -> str:
     return f"{at[5:10]} {at[11:19]}Z"
 
 
-def _print_tail(job: dict[str, Any]) -> None:
-    """Print the last output of the machine whose program failed."""
-    crashed = [n for n in job["nodes"] if n["exit_code"] not in (None, 0, 75) and n["exit_tail"]]
-    if crashed:
-        node = crashed[-1]
-        how = _EXIT_REASONS.get(node["exit_code"], f"exit {node['exit_code']}")
-        print(f"\nlast output of generation {node['generation']}, {how}:")
-        for line in node["exit_tail"].splitlines()[-10:]:
+def print_last_lines(failure: dict[str, Any]) -> None:
+    """Print the last lines of what failed; nothing if it is over or printed nothing."""
+    if failure["lines"] and not failure["over"]:
+        print(f"\n{failure_title(failure)}:")
+        for line in failure["lines"]:
             print(f"  {clean(line)}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from spotd.api_client.wording import event_text
 from spotd.dashboard.api_cache import MOST_EVENTS, ApiCache, PageData
 from spotd.dashboard.components import Column, PageContext, card, sign, table
 from spotd.dashboard.html import Child, Html, el, join
@@ -29,5 +30,5 @@ def listed(context: PageContext, events: list[Data], *, jobs: bool = True) -> Ht
 
 def _row(context: PageContext, event: Data, *, jobs: bool) -> list[Child]:
     job = [context.job(event["job_id"], event["job"])] if jobs else []
-    text = el("span", event["text"], cls="text")
+    text = el("span", event_text(event), cls="text")
     return [context.age(event["at"]), *job, sign(event["severity"]), event["kind"], text]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from spotd.api_client.wording import result_text
+from spotd.api_client.wording import failure_title, result_text
 from spotd.api_routes import routes
 from spotd.base.text import money, places
 from spotd.dashboard import explain, job_account, timeline
@@ -79,13 +79,12 @@ def _head(context: PageContext, job: Data, cost: Data | None, report: Data | Non
         _drill(context, job.get("drill")),
         tile("Ended" if job["finished_at"] else "Finish", when, deadline),
     ]  # fmt: skip
-    last_output = _last_output(job)
     return join(
         el("dl", *tiles, cls="tiles", aria_label="At a glance"),
         el("p", el("strong", "Why: "), job["outcome_text"], cls="reason")
         if job["outcome_text"]
         else None,
-        last_output,
+        _failure(context, job["failure"]),
         el("p", _next_command(context, job), cls="note"),
     )
 
@@ -112,13 +111,19 @@ def _drill(context: PageContext, drill: Data | None) -> Html:
     return tile("Last drill", sign(drill["state"].replace("_", " ")), (drill["drill"], " ", at))
 
 
-def _last_output(job: Data) -> Html | None:
-    crashed = [node for node in job["nodes"] if node["exit_code"] not in (None, 0, 75)]
-    nodes = [node for node in crashed if node["exit_tail"]]
-    if not nodes or job["outcome"] != "failed":
+def _failure(context: PageContext, failure: Data | None) -> Html | None:
+    """Return what failed last, its cause, and the last lines of its output."""
+    if failure is None:
         return None
-    title = f"Last output of generation {nodes[-1]['generation']}, exit {nodes[-1]['exit_code']}"
-    return el("div", el("h3", title), el("pre", plain(nodes[-1]["exit_tail"]), tabindex=0))
+    over = "; the job went on" if failure["over"] else ""
+    when = (" (", context.age(failure["at"]), over, ")") if failure["at"] else (over,)
+    told = el("p", el("strong", "Failure: "), failure["summary"], *when, cls="reason")
+    if not failure["lines"] or failure["over"]:
+        return told
+    title = failure_title(failure)
+    title = title[0].upper() + title[1:]
+    text = plain("\n".join(failure["lines"]))
+    return join(told, el("h3", title), el("pre", text, tabindex=0, aria_label=title))
 
 
 def _next_command(context: PageContext, job: Data) -> Html:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from spotd.api_client.wording import outcome_text
 from spotd.api_routes import routes
 from spotd.base.text import money, places
 from spotd.dashboard import fleet, spending
@@ -187,7 +188,7 @@ def _attention(context: PageContext, data: OverviewData, events: list[Data] | No
             listed.add(job["id"])
         if job["outcome"] == "failed" and (job["finished_at"] or "") > since:
             link = context.job(job["id"], job["name"])
-            rows.append((sign("failed"), " ", link, f": {job['outcome_text']}"))
+            rows.append((sign("failed"), " ", link, f": {outcome_text(job)}"))
     rows += spending.warnings(data.budgets)
     warned = [
         event for event in events or () if event["at"] > since and _needs_attention(event, listed)
@@ -303,7 +304,7 @@ def _ended(context: PageContext, ended: Data | None) -> Html:
             f"{job['step']:,}",
             job["recoveries"],
             money(job["cost_usd"]),
-            job["outcome_text"] or "-",
+            outcome_text(job) or "-",
         ]
         for job in items[:MOST_ENDED]
     ]

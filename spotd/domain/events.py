@@ -28,11 +28,18 @@ class AuditOutcome(str, Enum):
     FAILED = "failed"  # by an error of spotd or of something that it needs
 
 
+def with_cause(text: str, data: Mapping[str, object]) -> str:
+    """Return the text of an event with the cause of the failure that it is about."""
+    cause = data.get("cause")
+    return f"{text} ({cause})" if isinstance(cause, str) and cause and cause not in text else text
+
+
 @dataclass(frozen=True)
 class Event:
     """An event of the record.
 
-    `alert` sends it to the job's alert routes, or to `route`; `key` coalesces repeats.
+    `alert` sends it to the job's alert routes, or to `route`; `key` coalesces repeats. Of a failure
+    `data` has the `cause` in one line, and in `tail` the last lines of the output.
     """
 
     kind: str

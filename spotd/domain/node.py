@@ -141,7 +141,9 @@ class TrainingStatus:
     released_at_us: int = 0
     exit_code: int | None = None
     exited_at_us: int = 0
-    exit_tail: str = ""
+    exit_tail: str = ""  # its last lines, or what its agent says of it
+    exit_cause: str = ""  # the line of its output that says why it failed; "": none is known
+    failed_part: str = ""  # a spotd.wire.FailedPart; "": not said
     setup_failed: bool = False
 
 

@@ -7,7 +7,7 @@ WireError before anything of the entry is applied.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from spotd.base.log import redactor
 from spotd.base.text import size as format_size
 from spotd.domain.evaluation import EvaluationError, read_evaluation
 from spotd.domain.events import Event, Severity
+from spotd.domain.failure import PART_FAILED
 from spotd.domain.units import S
 from spotd.money.focus import month_of
 from spotd.store import diagnosis
@@ -37,7 +38,8 @@ from spotd.store.notice_forecasts import event_of
 from spotd.store.notices import NoticeObservation as HeardNotice
 from spotd.store.outputs import StoredOutput
 from spotd.store.transfers import DataTransfer
-from spotd.wire import JournalEntry, WireError, shown
+from spotd.wire import FailedPart, JournalEntry, WireError, shown
+from spotd.wire.failure_cause import find_cause
 
 IMAGE_FOUND = "image_found"  # the kind of the event whose digest later attempts keep to
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -74,8 +76,9 @@ def _image(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     elif status == "pulling":
         node.say(Event("image", f"pulling: {read_words(data, 'text')}"), at_us)
     elif status == "failed":
-        text = f"no container: {read_words(data, 'text')}"
-        node.say(Event("image", text, severity=Severity.ERROR), at_us)
+        cause = read_words(data, "text")
+        text = f"no container: {cause}"
+        node.say(Event("image", text, severity=Severity.ERROR, data={"cause": cause}), at_us)
     elif status == "ok":
         digest = read_text(data, "digest")
         if not _DIGEST.fullmatch(digest):
@@ -100,10 +103,16 @@ def _setup(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
         node.say(Event("setup", f"setup done in {seconds:.1f} s"), at_us)
         return
     code, tail = read_code(entry.data, "code"), read_words(entry.data, "tail", "")
+    part = _failed_part(entry.data, FailedPart.SETUP)
+    cause = read_words(entry.data, "cause", "")
     node.columns |= {"setup_failed": True, "exit_tail": tail}
+    node.columns |= {"exit_cause": cause, "failed_part": part.value}
     node.due = True
     text = f"setup failed with code {code} after {seconds:.1f} s"
-    node.say(Event("setup", text, severity=Severity.ERROR, data={"tail": tail}), at_us)
+    if part is not FailedPart.SETUP:
+        text = f"{PART_FAILED[part]}, {seconds:.1f} s after it began"
+    data = {"tail": tail, "cause": cause or find_cause(tail, code).line}
+    node.say(Event("setup", text, severity=Severity.ERROR, data=data), at_us)
 
 
 def _started(node: NodeProjection, _entry: JournalEntry, at_us: int) -> None:
@@ -181,18 +190,22 @@ def _checkpoint(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
 def _checkpoint_failed(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     step, error = read_int(entry.data, "step", 0), read_words(entry.data, "error", "")
     text = f"saving step {step} failed: {error}"
-    node.say(Event("checkpoint_failed", text, severity=Severity.ERROR, alert=True), at_us)
+    event = Event(
+        "checkpoint_failed", text, severity=Severity.ERROR, alert=True, data={"cause": error}
+    )
+    node.say(event, at_us)
 
 
 def _checkpoint_skipped(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     data = entry.data
     text = f"the checkpoint of step {read_int(data, 'step', 0)} is damaged and was passed over"
+    cause = read_words(data, "error", "")
     event = Event(
         "checkpoint_skipped",
-        f"{text}: {read_words(data, 'error', '')}",
+        f"{text}: {cause}",
         severity=Severity.WARNING,
         alert=True,
-        data={"manifest": read_text(data, "manifest", "")},
+        data={"manifest": read_text(data, "manifest", ""), "cause": cause},
     )
     node.say(event, at_us)
 
@@ -255,18 +268,28 @@ _ENDS = {
 }
 
 
+def _failed_part(data: Mapping[str, Any], default: FailedPart) -> FailedPart:
+    """Return the part of the attempt that failed; a newer agent may name one unknown here."""
+    name = read_text(data, "part", "")
+    return FailedPart(name) if name in set(FailedPart) else default
+
+
 def _exited(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     code = read_code(entry.data, "code")
     if code is None:
         raise WireError("field 'code' is missing")
+    part = _failed_part(entry.data, FailedPart.PROGRAM)
     node.columns |= {
         "exit_code": code,
         "exited_at_us": at_us,
         "exit_tail": read_words(entry.data, "tail", ""),
+        "exit_cause": read_words(entry.data, "cause", ""),
+        "failed_part": part.value,
     }
     node.due = True
     obeyed = code == wire.EXIT_RELEASED and node.columns["released_at_us"]
     text = _ENDS.get(code, f"the program ended with code {code}")
+    text = PART_FAILED.get(part, text)
     text = "the program stopped, as asked" if obeyed else text
     node.say(Event("exited", text), at_us)
 
@@ -305,8 +328,9 @@ def _outputs(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     node.columns["outputs_since_us"] = 0
     text = read_words(data, "text", "")
     if status == "failed":
-        text = f"the outputs of {node.job.name} are not stored: {text}"
-        node.say(Event("outputs", text, severity=Severity.ERROR, alert=True), at_us)
+        text, cause = f"the outputs of {node.job.name} are not stored: {text}", text
+        event = Event("outputs", text, severity=Severity.ERROR, alert=True, data={"cause": cause})
+        node.say(event, at_us)
         return
     if status != "stored":
         raise WireError(f"field 'status' is {shown(status)}")

@@ -29,6 +29,8 @@ COLUMNS = (
     "exit_code",
     "exited_at_us",
     "exit_tail",
+    "exit_cause",
+    "failed_part",
     "setup_failed",
     "journal_seq",
     "wire",

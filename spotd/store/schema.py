@@ -48,7 +48,7 @@ from spotd.store.columns import (
 )
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 31))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 32))
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
 
 deployment = Table(
@@ -243,6 +243,8 @@ nodes = Table(
     Column("exit_code", Integer),
     big("exited_at_us"),
     redacted("exit_tail"),
+    redacted("exit_cause"),
+    words("failed_part"),
     flag("setup_failed"),
     big("disk_full_at_us"),
     big("wiped_at_us"),

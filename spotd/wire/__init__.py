@@ -38,6 +38,7 @@ from spotd.wire.documents import (
     parse_agent_config,
     parse_start,
 )
+from spotd.wire.failure_cause import find_cause, last_lines
 from spotd.wire.fields import (
     MAX_NUMBER,
     WireError,
@@ -98,6 +99,7 @@ from spotd.wire.lines import (
     WIRE_VERSION,
     Command,
     DaemonPresence,
+    FailedPart,
     Heartbeat,
     JournalEntry,
     Line,
@@ -174,6 +176,7 @@ __all__ = [
     "Bucket",
     "Command",
     "DaemonPresence",
+    "FailedPart",
     "Head",
     "HeadRef",
     "Heartbeat",
@@ -197,7 +200,9 @@ __all__ = [
     "TensorLayout",
     "WireError",
     "encode",
+    "find_cause",
     "head_key",
+    "last_lines",
     "manifest_key",
     "outputs_folder",
     "outputs_key",

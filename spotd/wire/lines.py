@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from typing import Any
 
 from spotd.wire.fields import (
@@ -37,7 +38,7 @@ PREPARED = "prepared"  # status: begin|ok, seconds: the machine's boot script
 IMAGE = (
     "image"  # status: begin|pulling|ok|failed, image, text, digest, engine, pulled: bool, seconds
 )
-SETUP = "setup"  # status: begin|ok|failed, code, seconds, tail
+SETUP = "setup"  # status: begin|ok|failed, code, seconds; of a failure tail, cause, part
 STARTED = "started"  # pids: the processes of `run` (one entry per spawn)
 READY = (
     "ready"  # prepared: everything up to the claim of HEAD; plans: it plans its last save itself
@@ -69,7 +70,9 @@ UNWELL = (
     "unwell"  # what: hung|gpu|machine, text, code, again: whether it is restarted here;
     # step, ranks {rank: step}, stacks: their number, dumps[{rank, pid, how, text}]
 )
-EXITED = "exited"  # code (0, 75, 76, 256 to 258, else crashed), ranks: {rank: code}, tail
+EXITED = (
+    "exited"  # code (0, 75, 76, 256 to 258, else crashed), ranks: {rank: code}, tail, cause, part
+)
 DISK = "disk"  # full: bool, text: the disk stays full
 OUTPUTS = (
     "outputs"  # status: begin|stored|failed, files, bytes; manifest, digest, new_bytes, seconds, of
@@ -119,6 +122,17 @@ DRILL_SOURCE = "drill"  # source of a notice that is injected by a drill
 # StartDocument.claim: when the new generation may take HEAD.
 CLAIM_NOW = "now"  # no other generation can be writing
 CLAIM_AFTER_RELEASE = "after_release"  # when HEAD is released, or `claim_deadline_s` from now
+
+
+class FailedPart(str, Enum):
+    """The part of an attempt that failed, in SETUP and EXITED; an older agent does not name it."""
+
+    PROGRAM = "program"  # the job's `run`
+    SETUP = "setup"  # the job's `setup`
+    FILES = "files"  # the job's files, mounts and caches, before `setup`
+    IMAGE = "image"  # the container
+    STORE = "store"  # HEAD or the checkpoints, while no program ran
+    AGENT = "agent"  # what starts the program on the machine
 
 
 @dataclass(frozen=True)

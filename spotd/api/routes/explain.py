@@ -13,6 +13,7 @@ from spotd.api.routes.rightsize import with_sizes
 from spotd.api.views.baked_image import check_baked, image_of_offer
 from spotd.api.views.checkpoint_costs import requests_usd_per_h, storage_data
 from spotd.api.views.diagnosis import diagnoses, recent_use
+from spotd.api.views.failures import headline, job_failure
 from spotd.api.views.gang_network import refuse_slow
 from spotd.api.views.placement import excluded_by_residency, moves_data, placement_data
 from spotd.api.views.prefetch import prefetch_data, prefetch_warnings
@@ -20,7 +21,7 @@ from spotd.api.views.resources import iso, offer_data, usd
 from spotd.api.views.spot_value import with_spot_value
 from spotd.api.views.store_capacity import check_capacity, mount_warnings
 from spotd.api.views.unsaved_work import unsaved_work_warnings
-from spotd.domain.job import Desired, JobSpec
+from spotd.domain.job import Desired, Job, JobSpec
 from spotd.domain.market import Market
 from spotd.domain.plan import Plan
 from spotd.domain.states import NodeState
@@ -49,11 +50,14 @@ def why(call: ApiRequest) -> dict[str, Any]:
     market = call.context.market(now_us)
     user = call.context.store.jobs.users([job.id]).get(job.id, "")
     plan = _decide(view, market, user, now_us)
+    nodes = call.context.store.nodes.of_job(job.id)
+    reasons = [*plan.reasons, *_save_failed(call, job), *_silent_clouds(call, view, market)]
     return {
         "kind": "Why",
         "job": job.name,
-        "reason": plan.reason,
-        "reasons": [*plan.reasons, *_silent_clouds(call, view, market)],
+        "reason": headline(job, nodes, plan.reason),
+        "reasons": [reason for reason in reasons if reason != plan.reason],
+        "failure": job_failure(job, nodes),
         "wake_at": iso(plan.wake_at_us),
         "next": [event.text for event in plan.events],
         "console": _console(call, view),
@@ -63,6 +67,19 @@ def why(call: ApiRequest) -> dict[str, Any]:
         "use": recent_use(call.context.store, job, now_us),
         "drill": newest_drill(call.context.store, job),
     }
+
+
+def _save_failed(call: ApiRequest, job: Job) -> list[str]:
+    """Return that the newest save failed, and why, if none has succeeded since."""
+    row = call.context.store.events.last(job.id, "checkpoint_failed")
+    if row is None or job.outcome is not None:
+        return []
+    saved_us = (saved.committed_at_us for saved in call.context.store.checkpoints.rows(job.id))
+    return (
+        [f"the newest save failed: {row.event.text}"]
+        if row.at_us > max(saved_us, default=0)
+        else []
+    )
 
 
 def _placement(view: View, market: Market, now_us: int) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from spotd.api.views.baked_image import check_baked
 from spotd.api.views.bucket_costs import egress_warnings
 from spotd.api.views.diagnosis import diagnoses
 from spotd.api.views.evictions import KINDS, asked_to_stop, evictions
+from spotd.api.views.failures import job_failure
 from spotd.api.views.gang_network import refuse_slow
 from spotd.api.views.lost_work import losses, lost_in_all
 from spotd.api.views.placement import check_deadline, refuse_misplaced
@@ -62,7 +63,10 @@ def list_jobs(call: ApiRequest) -> dict[str, Any]:
 
 
 def _summary(call: ApiRequest, job: Job) -> dict[str, Any]:
-    return job_data(JobFacts.load(call.context.store, job), call.now_us)
+    facts = JobFacts.load(call.context.store, job)
+    failure = job_failure(job, facts.nodes)
+    cause = failure["label"] if failure and not failure["over"] else ""
+    return {**job_data(facts, call.now_us), "cause": cause}
 
 
 def show_job(call: ApiRequest) -> dict[str, Any]:
@@ -81,6 +85,7 @@ def show_job(call: ApiRequest) -> dict[str, Any]:
         "saves": saves(facts.checkpoints, recoveries),
         "drill": newest_drill(store, job),
         "verdicts": diagnoses(store, job, call.now_us),
+        "failure": job_failure(job, facts.nodes),
     }
     return {"kind": "Job", **job_detail(facts, call.now_us), **details}
 

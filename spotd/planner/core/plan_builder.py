@@ -120,9 +120,12 @@ class PlanBuilder:
         *,
         severity: Severity = Severity.INFO,
         alert: bool = False,
+        cause: str = "",
         **data: Any,
     ) -> None:
-        """A sentence for the record, and for the job's routes with `alert`."""
+        """A sentence for the record, and for the job's routes with `alert`; of a failure with its
+        cause, where it is known."""
+        data |= {"cause": cause} if cause else {}
         node_id = node.id if node else ""
         key = f"{self.job.id}:{kind}"
         self._events.append(Event(kind, text, node_id, severity, alert, key, data))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spotd.domain.events import Severity
+from spotd.domain.failure import describe_exit, failure_of
 from spotd.domain.health import CRASHED
 from spotd.domain.job import Desired
 from spotd.domain.lost_work import describe_lost_work, lost_work
@@ -31,7 +32,6 @@ from spotd.wire import (
     EXIT_DIVERGED,
     EXIT_FENCED,
     EXIT_FINISHED,
-    EXIT_HUNG,
     EXIT_RELEASED,
     EXIT_UNFIT,
 )
@@ -138,7 +138,8 @@ def _refused(d: PlanBuilder, node: Node) -> None:
         leave_text=node.machine.launch_error,
         left_at_us=d.now_us,
     )
-    d.event("refused", f"{place(node)} was refused: {node.machine.launch_error}", node)
+    text = f"{place(node)} was refused: {node.machine.launch_error}"
+    d.event("refused", text, node, cause=node.machine.launch_error)
     _obey_rejection(d, node)
 
 
@@ -229,7 +230,7 @@ def _unfit(node: Node) -> str:
     """Return the last output of a node that never trained: it says what is wrong."""
     if node.training.first_step_at_us or not node.training.exit_tail:
         return "its GPU has failed"
-    return f"not fit to train on: {node.training.exit_tail}"
+    return f"not fit to train on: {node.training.exit_cause or node.training.exit_tail}"
 
 
 def _asked_to_stop(d: PlanBuilder, node: Node) -> bool:
@@ -279,7 +280,8 @@ def _await_head(d: PlanBuilder, node: Node) -> None:
         f"{place(node)} {text}: it is given back, and no other is asked for until HEAD was read; "
         f"let spotd read {d.job.spec.checkpoint.store}, which it tries again and again"
     )
-    d.event("unconfirmed", words, node, severity=Severity.ERROR, alert=True)
+    cause = node.call.effect_error
+    d.event("unconfirmed", words, node, severity=Severity.ERROR, alert=True, cause=cause)
     d.terminate(node, LeaveReason.DONE, text)
 
 
@@ -307,11 +309,19 @@ def _setup_failed(d: PlanBuilder, node: Node) -> None:
         # Others are set up, and train: it is this machine, or this hour.
         d.terminate(node, LeaveReason.BOOT_TIMEOUT, "setup failed; its gang trains on without it")
         return
-    last_line = node.training.exit_tail.strip().rpartition("\n")[2][:200]
-    why = f" ({last_line})" if last_line else ""
-    d.set_job(stop_text=d.job.stop_text or f"setup failed{why}; see `spotctl logs`")
-    d.event("setup_failed", f"setup failed on {place(node)}", node, severity=Severity.ERROR)
-    _leave_failed(d, node, "setup failed")
+    failure = failure_of(node)
+    text, cause = (failure.text, failure.cause) if failure else ("setup failed", "")
+    why = f" ({cause[:200]})" if cause else ""
+    d.set_job(stop_text=d.job.stop_text or f"{text}{why}; see `spotctl logs`")
+    d.event(
+        "setup_failed",
+        f"{text} on {place(node)}",
+        node,
+        severity=Severity.ERROR,
+        tail=node.training.exit_tail,
+        cause=failure.label if failure else "",
+    )
+    _leave_failed(d, node, text)
 
 
 def _crashed(d: PlanBuilder, node: Node) -> None:
@@ -331,9 +341,7 @@ def _crashed(d: PlanBuilder, node: Node) -> None:
             f"struck by a drill: exited with code {node.training.exit_code}",
         )
     elif not _broken_by_a_machine(d, node):
-        hung = node.training.exit_code == EXIT_HUNG
-        how = "hung, and was ended" if hung else f"exited with code {node.training.exit_code}"
-        charge(d, node, f"the program {how}")
+        charge(d, node, describe_exit(node))
 
 
 def _broken_by_a_machine(d: PlanBuilder, node: Node) -> bool:
@@ -415,6 +423,7 @@ def charge(d: PlanBuilder, node: Node, text: str, *, at_once: bool = False) -> N
         severity=Severity.ERROR,
         alert=True,
         tail=node.training.exit_tail,
+        cause=failure.label if (failure := failure_of(node)) else "",
         **({"resumed": resumed.manifest} if resumed else {}),
     )
     if what_next and resumed and may_step_back(d, resumed):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from providers.dollars import format_microusd
 from spotd.domain.events import Severity
+from spotd.domain.failure import newest_failure
 from spotd.domain.health import NAN, NAN_AFTER_RESUME
 from spotd.domain.job import Desired
 from spotd.domain.node import Node
@@ -185,7 +186,10 @@ def _fail(d: PlanBuilder, text: str) -> None:
     d.set_job(outcome=Outcome.FAILED, outcome_text=text, finished_at_us=d.now_us)
     step = d.job.head.step if d.job.head else 0
     note = f"; the checkpoint of step {step} is retained" if step else ""
-    d.event("failed", f"{d.job.name} failed: {text}{note}", severity=Severity.ERROR, alert=True)
+    failure = newest_failure(d.nodes)
+    cause = failure.label if failure and text.startswith(failure.text) else ""
+    text = f"{d.job.name} failed: {text}{note}"
+    d.event("failed", text, severity=Severity.ERROR, alert=True, cause=cause)
 
 
 def clean_up(d: PlanBuilder) -> None:

@@ -153,7 +153,7 @@ def _held_up(d: PlanBuilder) -> bool:
     if d.job.place_after_us > d.now_us:
         wait_s = (d.job.place_after_us - d.now_us) / 1e6
         leave_line(d)
-        d.add_reason(f"trying again in {wait_s:.0f} s after the crash")
+        d.add_reason(f"trying again in {wait_s:.0f} s after the failure")
         d.wake_at(d.job.place_after_us)
         return True
     if safe(d.market, d.now_us):
@@ -379,7 +379,10 @@ def _report_manned(d: PlanBuilder) -> None:
         if node.chosen and node.state is NodeState.RUNNING:
             uploads = node.storage.outputs_since_us
             work = "its program has ended: uploading its outputs from" if uploads else "training on"
-            d.add_reason(f"{work} {place(node)}")
+            if node.training.exit_code is None or uploads:
+                d.add_reason(f"{work} {place(node)}")
+            else:
+                d.add_reason(f"what ran on {place(node)} has ended")
         elif node.chosen and node.state is NodeState.BOOTING:
             d.add_reason(f"{place(node)} is getting ready")
     for node in d.nodes:

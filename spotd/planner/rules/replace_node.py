@@ -224,7 +224,8 @@ def give_up_boot(d: PlanBuilder) -> None:
         error = f" ({node.call.effect_error})" if node.call.effect_error else ""
         if node.chosen and not node.startup.started_at_us:
             words = f"{place(node)} could not be started and is replaced: {text}{error}"
-            d.event("start_failed", words, node, severity=Severity.WARNING, alert=True)
+            cause = node.call.effect_error or text
+            d.event("start_failed", words, node, severity=Severity.WARNING, alert=True, cause=cause)
         d.terminate(node, LeaveReason.BOOT_TIMEOUT, text + error)
 
 

@@ -134,3 +134,13 @@ def test_slack_takes_whatever_there_is_to_say(found: list[Alert]) -> None:
     header = body["blocks"][0]["text"]["text"]
     assert 0 < len(header) <= 150
     assert "<" not in json.dumps(body)
+
+
+def test_a_failure_tells_its_cause_once() -> None:
+    cause = "ValueError: <@U1> bad batch"
+    told = alert("the program exited with code 1", kind="crashed", data={"cause": cause})
+    assert sections(told)[1] == "*Cause*\nValueError:  bad batch"
+    assert "bad batch" in payload([told])["text"]
+    assert "bad batch" in sections(told, alert(number=8))[0]
+    known = alert(f"saving failed: {cause}", kind="checkpoint_failed", data={"cause": cause})
+    assert not [text for text in sections(known) if text.startswith("*Cause*")]

@@ -157,6 +157,23 @@ def test_75_is_told_as_the_stop_that_it_means(store: Store, released: bool, text
     assert texts == [text]
 
 
+@pytest.mark.parametrize(
+    ("part", "kept", "text"),
+    [
+        ("program", "program", "the program ended with code 1"),
+        ("store", "store", "the checkpoint store could not be used"),
+        ("of a newer agent", "program", "the program ended with code 1"),
+    ],
+)
+def test_what_failed_is_kept_with_its_cause(store: Store, part: str, kept: str, text: str) -> None:
+    placed(store)
+    store.journal.record([said(("exited", {"code": 1, "cause": "403 denied", "part": part}))])
+    status = node(store).training
+    assert (status.failed_part, status.exit_cause) == (kept, "403 denied")
+    texts = [row.event.text for row in store.events.rows("j1") if row.event.kind == "exited"]
+    assert texts == [text]
+
+
 def test_no_more_of_a_checkpoint_is_near_its_machine_than_there_is_of_it(store: Store) -> None:
     placed(store)
     store.journal.record([said(_checkpoint(2, near_bytes=11), _checkpoint(4, near_bytes=9))])

@@ -272,3 +272,19 @@ def test_a_bake_whose_setup_fails_is_not_done(node: Node) -> None:
         failed = node.entries(wire.SETUP)[-1]
     assert failed.data["code"] == 3
     assert wire.EXITED not in node.kinds()
+
+
+def test_a_failure_says_its_cause_and_which_part_failed(node: Node) -> None:
+    node.run()
+    node.start(run="echo 'ModuleNotFoundErr'; no_such_program_here; exit $?")
+    exited = node.wait_for(wire.EXITED).data
+    assert exited["cause"].endswith("no_such_program_here: command not found")
+    assert exited["part"] == "program"
+
+
+def test_a_setup_that_fails_says_its_cause(node: Node) -> None:
+    node.run()
+    node.start(setup="echo 'E: Unable to locate package libfo'; exit 100", run="echo never")
+    wait_until("setup failed", lambda: len(node.entries(wire.SETUP)) == 2)
+    failed = node.entries(wire.SETUP)[1].data
+    assert (failed["cause"], failed["part"]) == ("E: Unable to locate package libfo", "setup")

@@ -10,6 +10,7 @@ from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
+from spotd.wire import FailedPart
 from trainer.agent.base.paths import write_private
 from trainer.agent.process.processes import (
     Process,
@@ -119,7 +120,7 @@ class Script:
         """How the script ended; a script whose supervisor was killed ended with it."""
         script_exit = read_exit(self._state)
         text = "the script's supervisor was killed, and the script with it"
-        return script_exit or ScriptExit(KILLED_CODE, text, 0.0)
+        return script_exit or ScriptExit(KILLED_CODE, text, 0.0, text, FailedPart.AGENT.value)
 
     def signal_workers(self, number: int, *, only_if_caught: bool = False) -> int:
         """Signal the training processes, never their launchers; returns how many."""

@@ -24,11 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from providers.credential_leases import secrets_in
+from spotd import wire
+from spotd.wire import find_cause, last_lines
 from trainer.agent.base.streams import LogWriter
 from trainer.agent.process.processes import Process, identify
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CHUNK_BYTES = 1 << 16
+_SEARCH_BYTES = 64 << 10  # of the end of the output, in which the cause is looked for
 _TAIL_BYTES = 2048
 _RECORD_BYTES = 16 << 10  # JSON takes at most six bytes for a byte of the tail
 _QUIET_S = 0.1  # wait so long for more output after the script has ended
@@ -68,12 +71,17 @@ class ScriptPids:
 
 @dataclass(frozen=True)
 class ScriptExit:
-    """How a script ended: exit code (128 + number for a signal), last output, duration in
-    seconds."""
+    """How a script ended: exit code (128 + number for a signal), last lines, duration in seconds,
+    and the line that says why it failed, where one is known.
+
+    `part` is a wire.FailedPart, "" for the script itself.
+    """
 
     code: int
     tail: str
     seconds: float
+    cause: str = ""
+    part: str = ""
 
 
 def read_pids(state: Path) -> ScriptPids | None:
@@ -87,7 +95,7 @@ def read_pids(state: Path) -> ScriptPids | None:
 def read_exit(state: Path) -> ScriptExit | None:
     """Return None if the script has not ended."""
     data = _read(state.with_suffix(".exit"))
-    return None if data is None else ScriptExit(data["code"], data["tail"], data["seconds"])
+    return None if data is None else ScriptExit(**data)
 
 
 def _read(path: Path) -> Any:
@@ -162,7 +170,7 @@ class _Output:
         self._mask = SecretMask(spec.secrets)
         self._credentials_file, self._credentials_mtime_ns = spec.lent, dict[Path, int]()
         self._log = LogWriter(Path(spec.log), spec.log_limit_bytes)
-        self._tail = b""
+        self._end = bytearray()
         self.open = True
         os.set_blocking(pipe, False)
 
@@ -190,12 +198,15 @@ class _Output:
                     self._credentials_mtime_ns[path] = at_ns
 
     def tail(self) -> str:
+        """Return the end of the output."""
         self._write(self._mask.flush())
-        return self._tail.decode("utf-8", "replace")
+        return self._end[-_SEARCH_BYTES:].decode("utf-8", "replace")
 
     def _write(self, data: bytes) -> None:
         self._log.write(data)
-        self._tail = (self._tail + data)[-_TAIL_BYTES:]
+        self._end += data
+        if len(self._end) > 2 * _SEARCH_BYTES:
+            del self._end[:-_SEARCH_BYTES]
 
 
 def supervise() -> int:
@@ -226,7 +237,8 @@ def supervise() -> int:
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        failure = ScriptExit(127, f"{spec.argv[0]} cannot be started: {error}", 0.0)
+        text = f"{spec.argv[0]} cannot be started: {error}"
+        failure = ScriptExit(127, text, 0.0, text, wire.FailedPart.AGENT.value)
         _record_exit(exit_file, failure, spec.wake)
         return 1
     _record_pids(pids_file, program.pid)
@@ -236,13 +248,20 @@ def supervise() -> int:
     _pump_while(program, output)
     code = program.returncode if program.returncode >= 0 else 128 - program.returncode
     seconds = round(time.monotonic() - started_s, 3)
-    _record_exit(exit_file, ScriptExit(code, output.tail(), seconds), spec.wake)
+    _record_exit(exit_file, script_exit(code, output.tail(), seconds), spec.wake)
     # Processes that a setup script left running may still write output.
     while output.open:
         _wait(program.stdout.fileno(), None, None)
         output.pump()
         _reap_orphans(program.pid)
     return 0
+
+
+def script_exit(code: int, end: str, seconds: float) -> ScriptExit:
+    """Return how a script ended, by the end of its output."""
+    found = find_cause(end, code) if code else None
+    cause = found.line if found and found.recognised else ""
+    return ScriptExit(code, last_lines(end, _TAIL_BYTES), seconds, cause)
 
 
 def _record_pids(record: PreallocatedFile, program: int) -> None:
@@ -255,8 +274,8 @@ def _record_pids(record: PreallocatedFile, program: int) -> None:
     )
 
 
-def _record_exit(record: PreallocatedFile, script_exit: ScriptExit, wake: str) -> None:
-    record.put(asdict(script_exit))
+def _record_exit(record: PreallocatedFile, ended: ScriptExit, wake: str) -> None:
+    record.put(asdict(ended))
     _wake(wake)
 
 

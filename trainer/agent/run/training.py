@@ -126,7 +126,7 @@ class Training:
 
     def _prepared(self, error: str) -> None:
         if error:
-            self._setup_failed(_CRASHED, 0.0, error)
+            self._setup_failed(ScriptExit(_CRASHED, error, 0.0, error), wire.FailedPart.FILES)
         elif self.phase is Phase.PREPARING:
             self.phase = Phase.SETUP
             self._saver.start_early(self._start, self._desired.claim_until)
@@ -145,7 +145,7 @@ class Training:
         if state is not ScriptState.ENDED:
             return
         if (script_exit := self._setup.exit).code:
-            self._setup_failed(script_exit.code, script_exit.seconds, script_exit.tail)
+            self._setup_failed(script_exit, wire.FailedPart.SETUP)
             return
         self._append_once(
             wire.SETUP + ":ok", wire.SETUP, {"status": "ok", "seconds": script_exit.seconds}
@@ -156,16 +156,18 @@ class Training:
         """Whether the container is up; if there can be none, the job or the machine is given up."""
         status = self._container.advance(self._start, self._context.monotonic())
         if status.stage is Stage.REFUSED:
-            self._setup_failed(status.code or _CRASHED, status.seconds, status.text)
+            code, text = status.code or _CRASHED, status.text
+            self._setup_failed(ScriptExit(code, text, status.seconds, text), wire.FailedPart.IMAGE)
         elif status.stage is Stage.UNAVAILABLE:
             self.end_unfit(status.record_unfit(self._context.journal))
         return status.stage is Stage.UP
 
-    def _setup_failed(self, code: int, seconds: float, tail: str) -> None:
+    def _setup_failed(self, ended: ScriptExit, part: wire.FailedPart) -> None:
         if self.phase is Phase.ENDED:
             return
-        data = {"status": "failed", "code": code, "seconds": seconds, "tail": tail}
-        self._context.journal.append(wire.SETUP, data)
+        what = {"status": "failed", "code": ended.code, "seconds": ended.seconds}
+        why = {"tail": ended.tail, "cause": ended.cause, "part": ended.part or part.value}
+        self._context.journal.append(wire.SETUP, {**what, **why})
         self._end()
 
     def _setup_done(self) -> None:
@@ -228,7 +230,8 @@ class Training:
             self.stop_idle()  # nothing is started any more
             return
         if script.start_count >= _MAX_STARTS:
-            self._fail(f"the process that should start {name} ends at once: see agent.log")
+            text = f"the process that should start {name} ends at once: see agent.log"
+            self._fail(text, wire.FailedPart.AGENT)
             return
         # `poll` tries again while there is no memory or disk space.
         self._container.try_start(
@@ -359,7 +362,7 @@ class Training:
     def _end_for_verdict(self, verdict: HealthVerdict, script_exit: ScriptExit) -> None:
         """Restart the script, or end this machine's part. HEAD fences off unfinished saves."""
         if not verdict.again:
-            self._exited(verdict.code, script_exit)
+            self._exited(verdict.code, replace(script_exit, cause=verdict.text))
             return
         self._run.reset()
         self._run_exit, self._script_ended = None, False
@@ -451,7 +454,7 @@ class Training:
         if self.phase is Phase.RUNNING:
             self._context.journal.append(wire.WARNING, {"text": text})
         elif self.phase is not Phase.ENDED:
-            self._fail(text)
+            self._fail(text, wire.FailedPart.STORE)
 
     def commit_final(self) -> str:
         """Commit the final manifest after all ranks exited 0; returns why not, or ""."""
@@ -471,8 +474,9 @@ class Training:
         is_ended = self.phase is Phase.ENDED and self._desired.stopping is None
         return owned and is_ended and self._finished()
 
-    def _fail(self, text: str) -> None:
-        self._exited(_CRASHED, ScriptExit(_CRASHED, text, 0.0))
+    def _fail(self, text: str, part: wire.FailedPart) -> None:
+        """End this machine's part for a failure that is not the program's."""
+        self._exited(_CRASHED, ScriptExit(_CRASHED, text, 0.0, text, part.value))
 
     def _exited(self, code: int, script_exit: ScriptExit) -> None:
         if self.phase is Phase.ENDED:
@@ -481,7 +485,15 @@ class Training:
         ranks = {str(self._context.config.rank): script_exit.code}
         ranks |= {f"worker{rank}": worker for rank, worker in sorted(self._worker_codes.items())}
         self._append_once(
-            wire.EXITED, wire.EXITED, {"code": code, "ranks": ranks, "tail": script_exit.tail}
+            wire.EXITED,
+            wire.EXITED,
+            {
+                "code": code,
+                "ranks": ranks,
+                "tail": script_exit.tail,
+                "cause": script_exit.cause,
+                "part": script_exit.part or wire.FailedPart.PROGRAM.value,
+            },
         )
         self._end()
 
@@ -540,7 +552,7 @@ class Training:
     def end_unfit(self, verdict: HealthVerdict) -> None:
         """End everything on this machine, which is unfit."""
         self.kill()
-        self._exited(verdict.code, ScriptExit(verdict.code, verdict.text, 0.0))
+        self._exited(verdict.code, ScriptExit(verdict.code, verdict.text, 0.0, verdict.text))
 
     def kill(self, *, saver: bool = True) -> None:
         """Kill every process of the job on this node, with or without the `saver`."""
