@@ -56,14 +56,14 @@ def list_jobs(call: ApiRequest) -> dict[str, Any]:
 
 
 def _summary(call: ApiRequest, job: Job) -> dict[str, Any]:
-    return job_data(JobFacts.load(call.context.store, job), call.now_us)
+    return job_data(JobFacts.load(call.context.store, job, call.now_us), call.now_us)
 
 
 def show_job(call: ApiRequest) -> dict[str, Any]:
     """One job with its settings, all its nodes, what each hand-over between them took, and the
     times of each notice."""
     job, store = call.job(), call.context.store
-    facts = JobFacts.load(store, job)
+    facts = JobFacts.load(store, job, call.now_us)
     lost = losses(job, facts.nodes, facts.checkpoints)
     restore_s = restore_times(store.events.of_kinds(job.id, ["claimed"]))
     recoveries = hand_overs(facts.nodes, lost, restore_s)
