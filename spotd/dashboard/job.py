@@ -7,12 +7,12 @@ from typing import Any
 
 from spotd.api_client.wording import result_text
 from spotd.api_routes import routes
-from spotd.base.text import money, places
-from spotd.dashboard import explain, job_account, timeline
+from spotd.base.text import money, percent, places, span
+from spotd.dashboard import explain, job_account, job_curves, timeline
 from spotd.dashboard.api_cache import SELDOM_S, SOON_S, ApiCache, PageData, Query
-from spotd.dashboard.components import PageContext, card, pairs, phase_sign, sign, tile
+from spotd.dashboard.components import PageContext, bar, card, pairs, phase_sign, sign, tile
 from spotd.dashboard.events import listed
-from spotd.dashboard.html import Html, el, join, lines
+from spotd.dashboard.html import Child, Html, el, join, lines
 
 Data = dict[str, Any]
 LOG_BYTES = 8192
@@ -32,19 +32,22 @@ def body(
         text = "This job cannot be shown."
         return "Job", join(el("p", text, cls="empty"), context.spotctl("ps", "--all"))
     job_id = job["id"]
-    why, cost, report, checkpoints, logs = cache.fetch(
+    why, cost, report, checkpoints, curves, logs = cache.fetch(
         page_data,
         Query(routes.EXPLAIN_JOB(job=job_id), {}, _WHY_S),
         Query(routes.JOB_COST(job=job_id), {}, SOON_S),
         Query(routes.JOB_COST_REPORT(job=job_id), {}, SOON_S),
         Query(routes.LIST_CHECKPOINTS(job=job_id), {}, SELDOM_S if job["outcome"] else SOON_S),
+        Query(routes.JOB_CURVES(job=job_id), {"points": 300}, SOON_S),
         Query(routes.READ_LOGS(job=job_id), {}, body={"tail_bytes": LOG_BYTES}),
     )
     events = cache.events(page_data, job["id"])
     return job["name"], join(
         _head(context, job, cost, report),
         explain.card_of(context, why, job["name"]) if job["outcome"] is None else None,
+        job_curves.card_of(curves, job["name"]),
         timeline.card_of(context, job),
+        job_curves.cost_card(curves),
         job_account.card_of(context, cost, report, job["name"]),
         job_account.checkpoints(context, checkpoints, job["name"]),
         _results(job),
@@ -60,24 +63,23 @@ def body(
 
 def _head(context: PageContext, job: Data, cost: Data | None, report: Data | None) -> Html:
     outlook = (cost or {}).get("outlook") or {}
-    steps = outlook.get("steps")
+    progress = job["progress"]
+    steps = progress["total_steps"]
     checkpoint = job["last_checkpoint"]
     useful = (report or {}).get("usd_per_useful_gpu_hour")
-    finish = outlook.get("finish")
-    when = (
-        context.age(finish["middle"]) if finish else context.age(job["finished_at"], "not foretold")
-    )
-    deadline = ("deadline ", context.age(job["deadline"])) if job["deadline"] else None
+    when = context.age(job["finished_at"] or progress["eta"], "unknown")
+    deadline = ("; deadline ", context.age(job["deadline"])) if job["deadline"] else None
+    basis: Child = (_basis(progress, outlook), deadline)
     tiles = [
         tile("Phase", phase_sign(job), places(job["where"]) if job["where"] else "no machine"),
-        tile("Step", f"{job['step']:,}", f"of {steps:,}" if steps else "its total is not known"),
+        tile("Step", f"{job['step']:,}", _share(job) if steps else "the total is not known"),
         tile("Recoveries", job["recoveries"], _restarts(job)),
         tile("Lost", *_lost(job)),
         tile("Saved", context.age(checkpoint["at"] if checkpoint else None, "nothing yet"),
              f"step {checkpoint['step']:,}" if checkpoint else None),
         tile("Cost", money(job["cost_usd"]), f"{money(useful)} per useful GPU-hour"),
         _drill(context, job.get("drill")),
-        tile("Ended" if job["finished_at"] else "Finish", when, deadline),
+        tile("Ended" if job["finished_at"] else "Ends", when, basis),
     ]  # fmt: skip
     last_output = _last_output(job)
     return join(
@@ -88,6 +90,25 @@ def _head(context: PageContext, job: Data, cost: Data | None, report: Data | Non
         last_output,
         el("p", _next_command(context, job), cls="note"),
     )
+
+
+def _share(job: Data) -> Child:
+    """Return how much of all steps is done, as text and as a bar."""
+    progress = job["progress"]
+    total = progress["total_steps"]
+    text = f"{percent(progress['share'])} of {total:,}"
+    return (text, " ", bar(job["step"], total, f"{job['step']:,} of {total:,} steps"))
+
+
+def _basis(progress: Data, outlook: Data) -> str:
+    """Return what the end is told by: the recent rate, and the range with future interruptions."""
+    if not progress["eta"]:
+        return "" if progress["unknown"] == "it has ended" else progress["unknown"]
+    text = "at the rate of the last 24 h"
+    if not outlook.get("hours"):
+        return text
+    low, high = (span(outlook["hours"][name] * 3600) for name in ("low", "high"))
+    return f"{text}; with interruptions to come, in {low} to {high}"
 
 
 def _restarts(job: Data) -> str:

@@ -31,7 +31,7 @@ from spotd.api_routes import routes
 from spotd.base.connection_limit import Connection
 from spotd.base.errors import UserError
 from spotd.base.server_thread import stop_server
-from spotd.dashboard import events, job, overview, prices
+from spotd.dashboard import events, job, jobs, overview, prices
 from spotd.dashboard.api_cache import ApiCache, PageData, Query
 from spotd.dashboard.components import PageContext
 from spotd.dashboard.html import Html
@@ -162,6 +162,7 @@ def make_app(cache: ApiCache, token: str, port: int) -> Starlette:
     page = partial(_page, cache, root, start)
     routes = [
         Route(f"{root}/", page(_overview)),
+        Route(f"{root}/jobs", page(_jobs)),
         Route(f"{root}/prices", page(_prices)),
         Route(f"{root}/events", page(_events)),
         Route(f"{root}/job/{{job}}", page(_job)),
@@ -205,6 +206,10 @@ def _about(health: Mapping[str, object] | None, cache: ApiCache) -> str:
 
 def _overview(context: PageContext, cache: ApiCache, page_data: PageData, _: Request) -> Page:
     return "Overview", "", overview.body(context, cache, page_data)
+
+
+def _jobs(context: PageContext, cache: ApiCache, page_data: PageData, request: Request) -> Page:
+    return "Jobs", "jobs", jobs.body(context, cache, page_data, request.query_params)
 
 
 def _prices(context: PageContext, cache: ApiCache, page_data: PageData, request: Request) -> Page:

@@ -38,7 +38,7 @@ from spotd.planner.rules.spot_policy_rule import of_spec
 from spotd.security.secrets import JobKeys, seal_job_keys, seal_secrets
 from spotd.spec import ParsedJobFile, SpecError, load
 from spotd.store.errors import DisabledUserError, DuplicateIdError, DuplicateNameError
-from spotd.store.jobs import Submission
+from spotd.store.jobs import JOB_SORTS, JOB_STATES, JobPage, Submission
 from spotd.wire import Mount
 
 _PAGE = 100
@@ -47,12 +47,28 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")  # as in a 
 
 def list_jobs(call: ApiRequest) -> dict[str, Any]:
     """Unfinished jobs, newest first; with `all=1` finished ones as well; with `ended=1` those
-    alone, the last that ended first; at most `limit`."""
+    alone, the last that ended first; at most `limit`. With `offset` one page of all jobs, or of
+    those of a `state` or `name`."""
     finished, ended = (call.query.get(name, "") == "1" for name in ("all", "ended"))
     limit, store = call.number("limit", _PAGE, 1, 10_000), call.context.store
+    if "offset" in call.query:
+        jobs, total = store.jobs.page(_page(call, limit))
+        items = [_summary(call, job) for job in jobs]
+        return {"kind": "JobList", "items": items, "total": total}
     jobs, total = store.jobs.ended(limit) if ended else store.jobs.newest(limit, finished)
     items = [_summary(call, job) for job in jobs]
     return {"kind": "JobList", "items": items, "total": total}
+
+
+def _page(call: ApiRequest, limit: int) -> JobPage:
+    """Return the page that the query wants. Raises ApiError (bad input)."""
+    state, sort = call.query.get("state", ""), call.query.get("sort") or "newest"
+    for field, value, known in (("state", state, JOB_STATES), ("sort", sort, JOB_SORTS)):
+        if value not in known:
+            words = ", ".join(filter(None, known))
+            raise bad_input(f"{field} must be one of {words}, not {value[:40]!r}", "leave it out")
+    offset = call.number("offset", 0, 0, 10_000_000)
+    return JobPage(limit, offset, state, call.query.get("name", "")[:100], sort)
 
 
 def _summary(call: ApiRequest, job: Job) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 from spotd.api_client.client import Client, Target
 from spotd.api_client.wording import result_text
 from spotd.api_routes import routes
+from spotd.base.errors import UserError
 from spotd.base.text import money, percent
 from spotd.dashboard.api_cache import ApiCache
 from spotd.dashboard.overview import MOST_LOOKED_AT
@@ -60,7 +61,10 @@ def test_jobs_are_those_of_the_api(rig: Rig, client: Client, url: str) -> None:
         report = client.call(routes.JOB_COST_REPORT(job=job["id"]))
         assert row["Phase"].split() == [row["Phase"].split()[0], job["phase"]]
         assert row["Step"] == f"{job['step']:,}"
-        assert (row["Gen."], row["Recoveries"]) == (str(job["generation"]), str(job["recoveries"]))
+        assert (row["Attempt"], row["Recoveries"]) == (
+            str(job["generation"]),
+            str(job["recoveries"]),
+        )
         assert row["Steps lost"] == str(detail["steps_lost"])
         assert row["Cost"] == money(job["cost_usd"])
         assert row["$ per useful GPU-hour"] == money(report["usd_per_useful_gpu_hour"])
@@ -356,3 +360,45 @@ def test_every_page_is_a_document(rig: Rig, url: str) -> None:
         links = [given for tag, given in page.tags if tag == "a" and given.get("aria-current")]
         assert len(links) == (0 if path.startswith("job") else 1)
     assert ask(url).headers["content-type"] == "text/html; charset=utf-8"
+
+
+def test_curves_and_cost_over_time_are_those_of_the_api(rig: Rig, client: Client, url: str) -> None:
+    job_id = story(rig)
+    node = rig.store.nodes.of_job(job_id)[-1]
+    rig.say(node, 30, "progress", from_step=1791, to_step=1794,
+            losses=[2.0, 9.0, float("nan"), 1.0], tokens=4096, busy_s=2.0, first_at_us=rig.ago(900), last_at_us=rig.ago(30),
+            total_steps=3588)  # fmt: skip
+    curves = client.call(routes.JOB_CURVES(job=job_id))
+    assert [item["generation"] for item in curves["items"]] == [1, 2]
+    assert [1792, 9.0] in curves["items"][1]["loss"]
+    cost = client.call(routes.JOB_COST(job=job_id))
+    assert curves["cost"][-1]["cost_usd"] == pytest.approx(cost["spend_usd"], abs=1e-4)
+    paid = [point["cost_usd"] for point in curves["cost"]]
+    assert paid == sorted(paid)
+    assert paid[0] == 0
+    page = read(url, f"job/{job_id}")
+    assert "Loss and speed" in page.text
+    assert (
+        f"{money(curves['cost'][-1]['cost_usd'])} paid; the same useful work on demand" in page.text
+    )
+    assert "50.0 % of 3,588" in page.text
+    assert "at the rate of the last 24 h" in page.text
+
+
+def test_all_jobs_are_paged_filtered_and_ordered(rig: Rig, client: Client, url: str) -> None:
+    crash(rig)
+    for number in range(60):
+        rig.submit(f"sweep-{number:02}", ago_s=1000 - number)
+    first, second = read(url, "jobs"), read(url, "jobs?page=2")
+    assert [len(page.tables["Jobs"]) for page in (first, second)] == [50, 11]
+    assert first.tables["Jobs"][0]["Job"] == "sweep-59"
+    assert "61 jobs" in first.text
+    assert "Page 1 of 2" in first.text
+    failed = read(url, "jobs?state=failed").tables["Jobs"]
+    assert [(row["Job"], row["Phase"]) for row in failed] == [("crashed", "✕ failed")]
+    named = read(url, "jobs?name=p-1&sort=name").tables["Jobs"]
+    assert [row["Job"] for row in named] == [f"sweep-1{number}" for number in range(10)]
+    assert "No job matches." in read(url, "jobs?name=%25").text
+    assert read(url, "jobs?page=x&state=odd&sort=odd").tables["Jobs"] == first.tables["Jobs"]
+    with pytest.raises(UserError, match="state must be one of unfinished"):
+        client.call(routes.LIST_JOBS(), query={"offset": 0, "state": "odd"})
