@@ -366,7 +366,8 @@ def test_curves_and_cost_over_time_are_those_of_the_api(rig: Rig, client: Client
     job_id = story(rig)
     node = rig.store.nodes.of_job(job_id)[-1]
     rig.say(node, 30, "progress", from_step=1791, to_step=1794,
-            losses=[2.0, 9.0, float("nan"), 1.0], tokens=4096, busy_s=2.0, first_at_us=rig.ago(900), last_at_us=rig.ago(30),
+            losses=[2.0, 9.0, float("nan"), 1.0], tokens=4096, busy_s=2.0,
+            first_at_us=rig.ago(900), last_at_us=rig.ago(30),
             total_steps=3588)  # fmt: skip
     curves = client.call(routes.JOB_CURVES(job=job_id))
     assert [item["generation"] for item in curves["items"]] == [1, 2]
