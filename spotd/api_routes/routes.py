@@ -155,7 +155,17 @@ REMOVE_IMAGES = Operation(
     of_name,
     query={"cloud": _TEXT, "region": _TEXT, "force": {"enum": ["0", "1"]}},
 )
-LIST_NODES = Operation("GET", "/v1/nodes", no_parameters, query={"job": _TEXT})
+LIST_NODES = Operation(
+    "GET",
+    "/v1/nodes",
+    no_parameters,
+    query={
+        "job": _TEXT,
+        "id": {**_TEXT, "description": "Of one machine, gone or not"},
+        "provider": {**_TEXT, "description": "The newest machines of this one, gone ones too"},
+        "limit": _NUMBER,
+    },
+)
 LIST_ORPHANS = Operation("GET", "/v1/orphans", no_parameters)
 END_ORPHANS = Operation(
     "POST",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 from spotd.api_client.client import Target
 from spotd.base.text import percent, seconds_since, span
@@ -70,6 +71,15 @@ class PageContext:
     def job(self, job_id: str, name: str) -> Html:
         """Return a link to a job's page."""
         return el("a", name or job_id, href=self.url("job", job_id)) if job_id else Html("-")
+
+    def machine(self, node: Mapping[str, Any]) -> Html:
+        """Return a link to a machine's page, by what it is."""
+        text = f"{node['instance_type']} {node['capacity_type'].replace('_', ' ')}"
+        return el("a", text, href=self.url("machine", quote(node["id"], safe="")))
+
+    def provider(self, name: str) -> Html:
+        """Return a link to a provider's page."""
+        return el("a", name, href=self.url("provider", quote(name, safe="")))
 
 
 @dataclass(frozen=True)

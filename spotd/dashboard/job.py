@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from spotd.api_client.wording import result_text
@@ -17,6 +18,8 @@ from spotd.dashboard.html import Child, Html, el, join, lines
 Data = dict[str, Any]
 LOG_BYTES = 8192
 LOG_LINES = 20  # lines of each stream
+SEARCH_BYTES = 1 << 18
+FOUND_LINES = 200  # of each stream, the newest
 MOST_STREAMS = 4
 _WHY_S = 5.0
 # Escape sequences for terminals, which a page does not need.
@@ -24,14 +27,18 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?
 
 
 def body(
-    context: PageContext, cache: ApiCache, page_data: PageData, ident: str
+    context: PageContext,
+    cache: ApiCache,
+    page_data: PageData,
+    ident: str,
+    query: Mapping[str, str],
 ) -> tuple[str, Html]:
     """Return the title of the page and its content."""
     (job,) = cache.fetch(page_data, Query(routes.SHOW_JOB(job=ident)))
     if job is None:
         text = "This job cannot be shown."
         return "Job", join(el("p", text, cls="empty"), context.spotctl("ps", "--all"))
-    job_id = job["id"]
+    job_id, words = job["id"], query.get("search", "")[:100]
     why, cost, report, checkpoints, curves, logs = cache.fetch(
         page_data,
         Query(routes.EXPLAIN_JOB(job=job_id), {}, _WHY_S),
@@ -39,7 +46,11 @@ def body(
         Query(routes.JOB_COST_REPORT(job=job_id), {}, SOON_S),
         Query(routes.LIST_CHECKPOINTS(job=job_id), {}, SELDOM_S if job["outcome"] else SOON_S),
         Query(routes.JOB_CURVES(job=job_id), {"points": 300}, SOON_S),
-        Query(routes.READ_LOGS(job=job_id), {}, body={"tail_bytes": LOG_BYTES}),
+        Query(
+            routes.READ_LOGS(job=job_id),
+            {},
+            body={"tail_bytes": SEARCH_BYTES if words else LOG_BYTES},
+        ),
     )
     events = cache.events(page_data, job["id"])
     return job["name"], join(
@@ -57,7 +68,7 @@ def body(
             listed(context, events[-15:], jobs=False),
             note=context.spotctl("events", job["name"]),
         ),
-        _output(context, job, logs),
+        _output(context, job, logs, words),
     )
 
 
@@ -157,7 +168,7 @@ def _results(job: Data) -> Html | None:
     return card("results", "Results", pairs(rows)) if rows else None
 
 
-def _output(context: PageContext, job: Data, logs: Data | None) -> Html:
+def _output(context: PageContext, job: Data, logs: Data | None, words: str) -> Html:
     chunks = (logs or {"chunks": []})["chunks"]
     arguments = ["logs", job["name"], "-f"] if job["outcome"] is None else ["logs", job["name"]]
     streams: dict[str, list[str]] = {}
@@ -168,13 +179,33 @@ def _output(context: PageContext, job: Data, logs: Data | None) -> Html:
     parts = [
         join(
             el("h3", name),
-            el("pre", tail_of("".join(texts)), tabindex=0, aria_label=f"Output of {name}"),
+            el("pre", _lines(texts, words), tabindex=0, aria_label=f"Output of {name}"),
         )
         for name, texts in newest_streams
     ]
     empty = None if parts else el("p", "No output yet.", cls="empty")
-    note = context.spotctl(*arguments)
-    return card("output", "Last output", *parts, empty, note=note)
+    note = context.spotctl(*arguments, *(["--grep", re.escape(words)] if words else []))
+    form = el(
+        "form",
+        el("label", "Search ", el("input", type="search", name="search", value=words, size=20)),
+        el("button", "Search"),
+        f"the last {SEARCH_BYTES >> 10:,} KiB of each stream",
+        method="get",
+        action="#output",
+        cls="filter",
+    )
+    return card("output", "Last output", form, *parts, empty, note=note)
+
+
+def _lines(texts: list[str], words: str) -> Html:
+    """Return the last lines of a stream, or the last of them that have the words searched for."""
+    if not words:
+        return tail_of("".join(texts))
+    decoded = "".join(texts).encode("latin-1", "replace").decode(errors="replace")
+    matches = [line for line in decoded.splitlines() if words.lower() in line.lower()]
+    if not matches:
+        return join("no line has it")
+    return plain("\n".join(matches[-FOUND_LINES:]))
 
 
 def tail_of(text: str) -> Html:

@@ -42,6 +42,7 @@ from spotd.store.jobs import JOB_SORTS, JOB_STATES, JobPage, Submission
 from spotd.wire import Mount
 
 _PAGE = 100
+_MOST_NODES = 1000
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")  # as in a job file
 
 
@@ -102,14 +103,22 @@ def job_spec(call: ApiRequest) -> dict[str, Any]:
 
 
 def list_nodes(call: ApiRequest) -> dict[str, Any]:
-    """Machines that may cost money now; of one job (`job=`), all that it ever had."""
+    """Machines that may cost money now; of one job (`job=`), all that it ever had; of one
+    `provider`, the newest `limit`, gone ones too; or the one of that `id`."""
     store = call.context.store
-    name = call.query.get("job", "")
+    name, node_id = call.query.get("job", ""), call.query.get("id", "")
+    provider = call.query.get("provider", "")
     if name:
         job = replace(call, path={"job": name}).job()
         nodes, names = store.nodes.of_job(job.id), {job.id: job.name}
     else:
-        nodes = store.nodes.active()
+        if node_id:
+            nodes = store.nodes.find([node_id])
+        elif provider:
+            limit = call.number("limit", _PAGE, 1, _MOST_NODES)
+            nodes = store.nodes.of_provider(provider, limit)
+        else:
+            nodes = store.nodes.active()
         names = store.jobs.names({node.job_id for node in nodes})
     items = [node_data(node) | {"job": names.get(node.job_id, "")} for node in nodes]
     return {"kind": "NodeList", "items": items}

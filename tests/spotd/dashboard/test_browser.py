@@ -144,7 +144,8 @@ def test_it_is_legible_and_safe(rig: Rig, url: str, page: Page) -> None:
     rig.store.events.add(evil, Event("note", HOSTILE, severity=Severity.ERROR), rig.ago(60))
     rig.hold("i-0a1", 7230, HOSTILE)
     for dark in (False, True):
-        for path in ("", "jobs", "prices", "events", f"job/{job_id}", f"job/{evil}"):
+        nodes = (f"machine/{job_id}-g1-r0", f"machine/{evil}-g1-r0", "provider/aws")
+        for path in ("", "jobs", "prices", "events", f"job/{job_id}", f"job/{evil}", *nodes):
             page.look(1280, 900, dark=dark)
             page.open(url + path)
             assert page.js(PALE) == [], (path, dark)

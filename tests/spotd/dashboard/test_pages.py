@@ -115,7 +115,7 @@ def test_what_leaks_is_told_loudly(rig: Rig, client: Client, url: str) -> None:
     rig.hold_disk("vol-0b2", 7230, "job jold is not on record")
     page, told = read(url), client.call(routes.LIST_ORPHANS())
     assert f"Leaks 2 {money(told['usd_per_h'])}/h in no job's bill" in page.text
-    assert {row["Id"] for row in page.tables["What no job wants"]} == {"i-0a1", "vol-0b2"}
+    assert {row["Id"] for row in page.tables["Resources that no job uses"]} == {"i-0a1", "vol-0b2"}
     assert "orphans end" in page.text
     rig.held.clear()
     rig.held_leftovers.clear()
@@ -237,7 +237,7 @@ def test_results_and_margins_are_those_of_show(rig: Rig, client: Client, url: st
     margins = {str(node["generation"]): node["margin_s"] for node in job["nodes"]}
     for row in page.tables["Machines of all generations, the newest first"]:
         told = margins[row["Generation"]]
-        assert row["Margin"] == ("-" if told is None else f"{told:.1f} s")
+        assert row["Time left"] == ("-" if told is None else f"{told:.1f} s")
 
 
 def test_a_job_that_there_is_not(url: str) -> None:
@@ -403,3 +403,66 @@ def test_all_jobs_are_paged_filtered_and_ordered(rig: Rig, client: Client, url: 
     assert read(url, "jobs?page=x&state=odd&sort=odd").tables["Jobs"] == first.tables["Jobs"]
     with pytest.raises(UserError, match="state must be one of unfinished"):
         client.call(routes.LIST_JOBS(), query={"offset": 0, "state": "odd"})
+
+
+def test_a_machine_has_a_page(rig: Rig, client: Client, url: str) -> None:
+    job_id = story(rig)
+    first = client.call(routes.LIST_NODES(), query={"job": job_id})["items"][0]
+    page = read(url, f"machine/{first['id']}")
+    cost = client.call(routes.JOB_COST(job=job_id))["nodes"][0]
+    assert f"{money(cost['spend_usd'])} {money(first['price_usd_per_h'])}/h" in page.text
+    assert "preempt notice" in page.text
+    assert "first step" in page.text
+    links = [given.get("href") or "" for tag, given in page.tags if tag == "a"]
+    assert any(link.endswith(f"/job/{job_id}") for link in links)
+    assert any(link.endswith(f"/provider/{first['provider']}") for link in links)
+    assert "This machine is not on record." in read(url, "machine/i-none").text
+
+
+def test_a_provider_has_a_page_with_its_prices(rig: Rig, client: Client, url: str) -> None:
+    story(rig)
+    page = read(url, "provider/aws")
+    nodes = client.call(routes.LIST_NODES(), query={"provider": "aws"})["items"]
+    rows = page.tables["Machines, the newest first"]
+    assert [row["State"] for row in rows] == [f"- {node['state']}" for node in nodes] == ["- gone"]
+    report = client.call(routes.COST_REPORT(), query={"since_us": 0})
+    paid = {row["provider"]: row["total_usd"] for row in report["providers"]}
+    assert f"Paid this month {money(paid['aws'])}" in page.text
+    assert "Taken away 1 of the newest 1 machines" in page.text
+    regions = page.tables["Prices by region"]
+    assert all(row["Region"].startswith("aws/") for row in regions)
+    assert "No machine of this provider" in read(url, "provider/nobody").text
+
+
+def test_prices_by_region_are_the_cheapest_with_their_history(
+    rig: Rig, client: Client, url: str
+) -> None:
+    rig.offer_them(*(replace(o, price_microusd_per_h=o.price_microusd_per_h * 2) for o in OFFERS))
+    rig.clock.go_on(3600)
+    rig.offer_them()
+    rows = read(url, "prices").tables["Prices by region"]
+    history = client.call(routes.PRICE_HISTORY(), query={"since_s": 7 * 86_400})["items"]
+    for row in rows:
+        same = [
+            offer
+            for offer in history
+            if row["Region"] == f"{offer['provider']}/{offer['region']}"
+            and row["GPUs"] == (offer["accelerator"] or "no GPU")
+            and row["As"] == offer["capacity_type"].replace("_", " ")
+        ]
+        each = [offer["price_usd_per_h"] / max(1, offer["accelerator_count"]) for offer in same]
+        assert row["Now"] == f"{money(min(each))}/h"
+        assert row["Pools"] == str(len(same)) != "0"
+        assert row["Lowest, 7 days"] == money(min(each))
+    assert any(row["Highest, 7 days"] != row["Lowest, 7 days"] for row in rows)
+
+
+def test_the_output_can_be_searched(rig: Rig, url: str) -> None:
+    job_id = story(rig)
+    page = read(url, f"job/{job_id}?search=LOSS+1.9")
+    assert "step 1190 loss 1.9" in page.text
+    assert "step 1191 loss 1.9" in page.text
+    assert "installing" not in page.text
+    assert "step 1 loss 3.2" not in page.text
+    assert "--grep" in page.text
+    assert "no line has it" in read(url, f"job/{job_id}?search=Traceback").text
