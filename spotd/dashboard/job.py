@@ -55,8 +55,8 @@ def body(
     events = cache.events(page_data, job["id"])
     return job["name"], join(
         _head(context, job, cost, report),
-        explain.card_of(context, why, job["name"]) if job["outcome"] is None else None,
         job_curves.card_of(curves, job["name"]),
+        explain.card_of(context, why, job["name"]) if job["outcome"] is None else None,
         timeline.card_of(context, job),
         job_curves.cost_card(curves),
         job_account.card_of(context, cost, report, job["name"]),
@@ -124,7 +124,7 @@ def _basis(progress: Data, outlook: Data) -> str:
 
 def _restarts(job: Data) -> str:
     anew = f"{job['restarts_anew']} from the beginning, " if job["restarts_anew"] else ""
-    return f"{anew}generation {job['generation']}"
+    return f"{anew}attempt {job['generation']}"
 
 
 def _lost(job: Data) -> tuple[str, str]:

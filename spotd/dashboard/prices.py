@@ -21,7 +21,7 @@ _KINDS = ("", "spot", "on_demand", "reserved")
 _WIDTH, _HEIGHT = 120, 24
 _COLUMNS = (
     Column("Pool"),
-    Column("Machine"),
+    Column("Machine", more=True),
     Column("GPUs", more=True),
     Column("As"),
     Column("$/h", number=True),
@@ -98,6 +98,10 @@ def _region_row(context: PageContext, key: tuple[str, str, str], offers: list[Da
     past = [
         _each(offer, point["price_usd_per_h"]) for offer in offers for point in offer["points"]
     ] or [_each(cheapest, cheapest["price_usd_per_h"])]
+    own = [
+        {**point, "price_usd_per_h": _each(cheapest, point["price_usd_per_h"])}
+        for point in cheapest["points"]
+    ]
     return [
         region,
         gpu,
@@ -105,7 +109,7 @@ def _region_row(context: PageContext, key: tuple[str, str, str], offers: list[Da
         f"{money(_each(cheapest, cheapest['price_usd_per_h']))}/h",
         money(min(past)),
         money(max(past)),
-        _spark(cheapest, context.now, 7 * DAY_S),
+        _spark({"points": own}, context.now, 7 * DAY_S),
         len(offers),
     ]
 
@@ -137,7 +141,7 @@ def _row(offer: Data, history: Data | None, now: datetime) -> list[Child]:
         where(offer) + (" (local)" if offer["local"] else ""),
         offer["instance_type"],
         f"{gpus}x{offer['accelerator']}" if offer["accelerator"] else "-",
-        offer["capacity_type"],
+        offer["capacity_type"].replace("_", " "),
         f"{money(offer['price_usd_per_h'])}/h",
         money(offer["price_usd_per_h"] / gpus) if gpus else "-",
         percent(offer["discount"]),

@@ -20,7 +20,7 @@ _MACHINES = (
     Column("Job"),
     Column("Where"),
     Column("State"),
-    Column("$/h", number=True),
+    Column("$/h", number=True, more=True),
     Column("Requested", more=True),
     Column("Left because", more=True),
 )

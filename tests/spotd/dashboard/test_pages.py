@@ -12,6 +12,7 @@ from spotd.api_client.wording import result_text
 from spotd.api_routes import routes
 from spotd.base.errors import UserError
 from spotd.base.text import money, percent
+from spotd.dashboard import spending
 from spotd.dashboard.api_cache import ApiCache
 from spotd.dashboard.overview import MOST_LOOKED_AT
 from spotd.dashboard.server import start_server
@@ -466,3 +467,13 @@ def test_the_output_can_be_searched(rig: Rig, url: str) -> None:
     assert "step 1 loss 3.2" not in page.text
     assert "--grep" in page.text
     assert "no line has it" in read(url, f"job/{job_id}?search=Traceback").text
+
+
+def test_the_month_is_added_up_beside_its_budget() -> None:
+    days = [{"day": f"2026-11-{day:02}", "total_usd": 2.0} for day in range(1, 6)]
+    budgets = {"items": [{"name": "<lab>", "user": "", "project": "", "budget_usd": 40.0}]}
+    drawn = str(spending._so_far(days, budgets))
+    assert drawn.count("<polyline") == 2
+    assert "budget &lt;lab&gt;" in drawn
+    assert ">$40.00<" in drawn
+    assert spending._so_far(days[:1], budgets) is None
