@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from typing import Any
 
-from spotd.base.text import money, percent, span
+from spotd.base.text import money, percent, seconds_since, span
 from spotd.domain.events import with_cause
 from spotd.wire import EXIT_DIVERGED, EXIT_HUNG, EXIT_UNFIT
 
@@ -33,6 +34,26 @@ def failure_title(failure: dict[str, Any]) -> str:
     code = failure["exit_code"]
     how = "" if code is None else f", {_EXIT_REASONS.get(code, f'exit {code}')}"
     return f"last output of generation {failure['generation']}{rank}{how}"
+
+
+def eta_text(progress: dict[str, Any], now: datetime | None = None) -> str:
+    """Return how long the rest of the steps takes at the recent rate; "-" for a job that ended."""
+    if not progress["eta"]:
+        return "-" if progress["unknown"] == "it has ended" else "unknown"
+    return span(-(seconds_since(progress["eta"], now) or 0.0))
+
+
+def progress_pairs(progress: dict[str, Any], now: datetime | None = None) -> Pairs:
+    """Return how far a job is, and when it ends at its recent rate, or why that is unknown."""
+    total = progress["total_steps"]
+    done = f"{percent(progress['share'])} of {total:,} steps" if total else ""
+    ends = ""
+    if progress["eta"]:
+        rate = f"{progress['steps_per_s']:.3g} steps/s of the last 24 h, losses included"
+        ends = f"{eta_text(progress, now)}, at {rate}"
+    elif progress["unknown"] != "it has ended":
+        ends = f"unknown: {progress['unknown']}"
+    return [("progress", done), ("ends in", ends), ("try", progress["try"])]
 
 
 def completion_pairs(item: dict[str, Any]) -> Pairs:

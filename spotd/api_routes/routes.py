@@ -92,6 +92,10 @@ LIST_JOBS = Operation(
         "all": {"enum": ["0", "1"]},
         "ended": {"enum": ["0", "1"]},
         "limit": _NUMBER,
+        "offset": {**_NUMBER, "description": "Of a page; with it, state, name and sort apply"},
+        "state": {**_TEXT, "description": "unfinished, ended, or an outcome; all, without it"},
+        "name": {**_TEXT, "description": "A part of the names"},
+        "sort": {**_TEXT, "description": "newest, oldest, name or ended"},
     },
 )
 SUBMIT_JOB = Operation(
@@ -151,7 +155,17 @@ REMOVE_IMAGES = Operation(
     of_name,
     query={"cloud": _TEXT, "region": _TEXT, "force": {"enum": ["0", "1"]}},
 )
-LIST_NODES = Operation("GET", "/v1/nodes", no_parameters, query={"job": _TEXT})
+LIST_NODES = Operation(
+    "GET",
+    "/v1/nodes",
+    no_parameters,
+    query={
+        "job": _TEXT,
+        "id": {**_TEXT, "description": "Of one machine, gone or not"},
+        "provider": {**_TEXT, "description": "The newest machines of this one, gone ones too"},
+        "limit": _NUMBER,
+    },
+)
 LIST_ORPHANS = Operation("GET", "/v1/orphans", no_parameters)
 END_ORPHANS = Operation(
     "POST",
@@ -234,6 +248,7 @@ RUN_DRILL = Operation(
 )
 JOB_COST = Operation("GET", "/v1/jobs/{job}/cost", of_job)
 JOB_COST_REPORT = Operation("GET", "/v1/jobs/{job}/cost/report", of_job, query=_TIMES)
+JOB_CURVES = Operation("GET", "/v1/jobs/{job}/curves", of_job, query={"points": _NUMBER})
 IMPORT_RESULTS = Operation(
     "POST",
     "/v1/jobs/{job}/results",

@@ -7,15 +7,16 @@ from typing import Any
 import typer
 
 from spotd.api_client.client import JOB, complete_job, connect
-from spotd.api_client.wording import failure_title, result_text
+from spotd.api_client.wording import eta_text, failure_title, progress_pairs, result_text
 from spotd.api_routes import routes
-from spotd.base.text import age, clean, money, place, places, size, span, spent
+from spotd.base.text import age, clean, money, percent, place, places, size, span, spent
 from spotd.cli.drill import drill_text
 from spotd.cli.render import (
     PHASE_STYLES,
     Cell,
     Column,
     Output,
+    console,
     emit,
     output_option,
     phase_cell,
@@ -35,6 +36,8 @@ _JOB_COLUMNS = (
     Column("COST", right=True),
     Column("SAVED", right=True),
 )
+_PROGRESS_COLUMNS = (Column("DONE", right=True), Column("ETA", right=True))
+_WIDTH_FOR_PROGRESS = 100
 _NODE_COLUMNS = (
     Column("GEN", right=True),
     Column("WHERE", cut=True, tail=8),
@@ -62,7 +65,8 @@ def ps(
     """List jobs.
 
     GEN is the generation (the newest attempt), REC the number of recoveries after a machine was
-    preempted or lost, SAVED the age of the newest checkpoint.
+    preempted or lost, SAVED the age of the newest checkpoint, DONE the share of all steps, ETA the
+    time that the rest takes at the rate of the last 24 h, with what was lost and waited for.
 
     \b
     Example:
@@ -81,7 +85,10 @@ def _print_jobs(data: dict[str, Any], everything: bool) -> None:
         more = "" if everything else " (spotctl ps --all shows finished ones)"
         print_message(f"no jobs{more}")
         return
-    print_table(_JOB_COLUMNS, [_job_row(job) for job in data["items"]])
+    columns = _JOB_COLUMNS
+    if console().width >= _WIDTH_FOR_PROGRESS:
+        columns += _PROGRESS_COLUMNS
+    print_table(columns, [_job_row(job)[: len(columns)] for job in data["items"]])
     if data["total"] > len(data["items"]):
         print_message(
             f"{data['total'] - len(data['items'])} more: spotctl ps --limit {data['total']}"
@@ -100,6 +107,8 @@ def _job_row(job: dict[str, Any]) -> list[Cell | str]:
         age(job["created_at"]),
         money(job["cost_usd"]),
         age(saved["at"]) if saved else "-",
+        percent(job["progress"]["share"]),
+        eta_text(job["progress"]),
     ]
 
 
@@ -144,6 +153,7 @@ def _print_job(job: dict[str, Any]) -> None:
             ("why", job["outcome_text"] or _approval_text(job)),
             ("failure", _failure(job["failure"])),
             ("step", str(job["step"])),
+            *progress_pairs(job["progress"]),
             ("where", places(job["where"])),
             (
                 "generation",

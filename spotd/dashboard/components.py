@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 from spotd.api_client.client import Target
 from spotd.base.text import percent, seconds_since, span
-from spotd.dashboard.html import Child, Html, el
+from spotd.dashboard.html import Child, Html, el, join
 
 WIDE = 5  # columns; a table with more scrolls on a narrow page
 # A sign before each word, so that states can be distinguished without colour.
@@ -75,14 +76,27 @@ class PageContext:
         """Return a link to a job's page."""
         return el("a", name or job_id, href=self.url("job", job_id)) if job_id else Html("-")
 
+    def machine(self, node: Mapping[str, Any]) -> Html:
+        """Return a link to a machine's page, by what it is."""
+        text = f"{node['instance_type']} {node['capacity_type'].replace('_', ' ')}"
+        return el("a", text, href=self.url("machine", quote(node["id"], safe="")))
+
+    def provider(self, name: str) -> Html:
+        """Return a link to a provider's page."""
+        return el("a", name, href=self.url("provider", quote(name, safe="")))
+
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. `number`: aligned right; `tip` is a tooltip that explains it."""
+    """A column of a table. `number`: aligned right; `tip` is a tooltip that explains it.
+
+    `more`: left out on a narrow page, where another page shows it.
+    """
 
     title: str
     number: bool = False
     tip: str = ""
+    more: bool = False
 
 
 def command(text: str) -> Html:
@@ -138,21 +152,31 @@ def table(
     inner = el(
         "table", el("caption", caption), el("thead", head), el("tbody", *body), foot, cls=wide
     )
+    find = el(
+        "input", type="search", cls="find", hidden=True, placeholder="Filter",
+        aria_label=f"Filter: {caption}",
+    )  # fmt: skip
     # A region that scrolls has to be reachable with the keyboard.
-    return el("div", inner, cls="scroll", role="region", aria_label=caption, tabindex=0)
+    return join(
+        find if len(rows) > 1 else None,
+        el("div", inner, cls="scroll", role="region", aria_label=caption, tabindex=0),
+    )
 
 
 def _heading(column: Column) -> Html:
-    return el(
-        "th", column.title, scope="col", cls="number" if column.number else None,
-        title=column.tip or None,
-    )  # fmt: skip
+    title = el("button", column.title, type="button", cls="sort") if column.title else None
+    return el("th", title, scope="col", cls=_cell_class(column), title=column.tip or None)
+
+
+def _cell_class(column: Column) -> str | None:
+    names = ["number"] if column.number else []
+    return " ".join([*names, "more"] if column.more else names) or None
 
 
 def _cells(columns: Sequence[Column], row: Sequence[Child]) -> list[Html]:
     cells = []
     for number, (column, child) in enumerate(zip(columns, row, strict=True)):
-        cls = "number" if column.number else None
+        cls = _cell_class(column)
         cells.append(el("td", child, cls=cls) if number else el("th", child, scope="row", cls=cls))
     return cells
 

@@ -10,7 +10,7 @@ from spotd.dashboard.components import Column, PageContext, card, sign, table
 from spotd.dashboard.html import Child, Html, el, join
 
 Data = dict[str, Any]
-_COLUMNS = (Column("When"), Column("Job"), Column("How grave"), Column("Kind"), Column("What"))
+_COLUMNS = (Column("When"), Column("Job"), Column("Severity"), Column("Kind"), Column("What"))
 
 
 def body(context: PageContext, cache: ApiCache, page_data: PageData) -> Html:

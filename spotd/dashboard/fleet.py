@@ -14,7 +14,7 @@ Data = dict[str, Any]
 _BY_PROVIDER = (
     Column("Provider"),
     Column("Machines", number=True),
-    Column("Of them training", number=True),
+    Column("Training", number=True),
     Column("$/h", number=True),
 )
 _MACHINES = (
@@ -22,17 +22,17 @@ _MACHINES = (
     Column("Where"),
     Column("Machine"),
     Column("State"),
-    Column("Step", number=True),
+    Column("Step", number=True, more=True),
     Column("$/h", number=True),
-    Column("Asked for"),
+    Column("Requested", more=True),
 )
 _TAKEN = (
     Column("Cloud"),
     Column("Machine-hours", number=True),
     Column("Preempted", number=True),
-    Column("Lost without a word", number=True),
+    Column("Lost without notice", number=True),
     Column("Notice, median", number=True, tip="Seconds from the notice to the end"),
-    Column("Asked for", number=True),
+    Column("Requested", number=True),
     Column("Refused", number=True),
     Column("Resumed", number=True, tip="Machines that should continue a job, and did"),
 )
@@ -53,9 +53,9 @@ def machines(context: PageContext, nodes: Data | None) -> Html:
     if nodes is None:
         return card("fleet", "Fleet", el("p", "not known: there was no answer", cls="empty"))
     items = nodes["items"]
-    sums = [
+    sums: list[list[Child]] = [
         [
-            name,
+            context.provider(name),
             len(mine),
             sum(node["state"] == "running" for node in mine),
             f"{money(sum(node['price_usd_per_h'] for node in mine))}/h",
@@ -66,7 +66,7 @@ def machines(context: PageContext, nodes: Data | None) -> Html:
         [
             context.job(node["job_id"], node["job"]),
             place_words(node),
-            f"{node['instance_type']} {node['capacity_type']}",
+            context.machine(node),
             sign(node["state"]),
             f"{node['step']:,}",
             f"{money(node['price_usd_per_h'])}/h",
@@ -187,4 +187,6 @@ def leaks(context: PageContext, orphans: Data | None) -> Html:
             context.spotctl("orphans", "end"),
         )
     keys = [item["id"] for item in items]
-    return card("leaks", "Leaks", table("What no job wants", _HELD, rows, empty, keys), note=note)
+    return card(
+        "leaks", "Leaks", table("Resources that no job uses", _HELD, rows, empty, keys), note=note
+    )

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from spotd.api_client.wording import failure_title, result_text
 from spotd.api_routes import routes
-from spotd.base.text import money, places
-from spotd.dashboard import explain, job_account, timeline
+from spotd.base.text import money, percent, places, span
+from spotd.dashboard import explain, job_account, job_curves, timeline
 from spotd.dashboard.api_cache import SELDOM_S, SOON_S, ApiCache, PageData, Query
-from spotd.dashboard.components import PageContext, card, pairs, phase_sign, sign, tile
+from spotd.dashboard.components import PageContext, bar, card, pairs, phase_sign, sign, tile
 from spotd.dashboard.events import listed
-from spotd.dashboard.html import Html, el, join, lines
+from spotd.dashboard.html import Child, Html, el, join, lines
 
 Data = dict[str, Any]
 LOG_BYTES = 8192
 LOG_LINES = 20  # lines of each stream
+SEARCH_BYTES = 1 << 18
+FOUND_LINES = 200  # of each stream, the newest
 MOST_STREAMS = 4
 _WHY_S = 5.0
 # Escape sequences for terminals, which a page does not need.
@@ -24,27 +27,38 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?
 
 
 def body(
-    context: PageContext, cache: ApiCache, page_data: PageData, ident: str
+    context: PageContext,
+    cache: ApiCache,
+    page_data: PageData,
+    ident: str,
+    query: Mapping[str, str],
 ) -> tuple[str, Html]:
     """Return the title of the page and its content."""
     (job,) = cache.fetch(page_data, Query(routes.SHOW_JOB(job=ident)))
     if job is None:
         text = "This job cannot be shown."
         return "Job", join(el("p", text, cls="empty"), context.spotctl("ps", "--all"))
-    job_id = job["id"]
-    why, cost, report, checkpoints, logs = cache.fetch(
+    job_id, words = job["id"], query.get("search", "")[:100]
+    why, cost, report, checkpoints, curves, logs = cache.fetch(
         page_data,
         Query(routes.EXPLAIN_JOB(job=job_id), {}, _WHY_S),
         Query(routes.JOB_COST(job=job_id), {}, SOON_S),
         Query(routes.JOB_COST_REPORT(job=job_id), {}, SOON_S),
         Query(routes.LIST_CHECKPOINTS(job=job_id), {}, SELDOM_S if job["outcome"] else SOON_S),
-        Query(routes.READ_LOGS(job=job_id), {}, body={"tail_bytes": LOG_BYTES}),
+        Query(routes.JOB_CURVES(job=job_id), {"points": 300}, SOON_S),
+        Query(
+            routes.READ_LOGS(job=job_id),
+            {},
+            body={"tail_bytes": SEARCH_BYTES if words else LOG_BYTES},
+        ),
     )
     events = cache.events(page_data, job["id"])
     return job["name"], join(
         _head(context, job, cost, report),
+        job_curves.card_of(curves, job["name"]),
         explain.card_of(context, why, job["name"]) if job["outcome"] is None else None,
         timeline.card_of(context, job),
+        job_curves.cost_card(curves),
         job_account.card_of(context, cost, report, job["name"]),
         job_account.checkpoints(context, checkpoints, job["name"]),
         _results(job),
@@ -54,30 +68,29 @@ def body(
             listed(context, events[-15:], jobs=False),
             note=context.spotctl("events", job["name"]),
         ),
-        _output(context, job, logs),
+        _output(context, job, logs, words),
     )
 
 
 def _head(context: PageContext, job: Data, cost: Data | None, report: Data | None) -> Html:
     outlook = (cost or {}).get("outlook") or {}
-    steps = outlook.get("steps")
+    progress = job["progress"]
+    steps = progress["total_steps"]
     checkpoint = job["last_checkpoint"]
     useful = (report or {}).get("usd_per_useful_gpu_hour")
-    finish = outlook.get("finish")
-    when = (
-        context.age(finish["middle"]) if finish else context.age(job["finished_at"], "not foretold")
-    )
-    deadline = ("deadline ", context.age(job["deadline"])) if job["deadline"] else None
+    when = context.age(job["finished_at"] or progress["eta"], "unknown")
+    deadline = ("; deadline ", context.age(job["deadline"])) if job["deadline"] else None
+    basis: Child = (_basis(progress, outlook), deadline)
     tiles = [
         tile("Phase", phase_sign(job), places(job["where"]) if job["where"] else "no machine"),
-        tile("Step", f"{job['step']:,}", f"of {steps:,}" if steps else "its total is not known"),
+        tile("Step", f"{job['step']:,}", _share(job) if steps else "the total is not known"),
         tile("Recoveries", job["recoveries"], _restarts(job)),
         tile("Lost", *_lost(job)),
         tile("Saved", context.age(checkpoint["at"] if checkpoint else None, "nothing yet"),
              f"step {checkpoint['step']:,}" if checkpoint else None),
         tile("Cost", money(job["cost_usd"]), f"{money(useful)} per useful GPU-hour"),
         _drill(context, job.get("drill")),
-        tile("Ended" if job["finished_at"] else "Finish", when, deadline),
+        tile("Ended" if job["finished_at"] else "Ends", when, basis),
     ]  # fmt: skip
     return join(
         el("dl", *tiles, cls="tiles", aria_label="At a glance"),
@@ -89,9 +102,28 @@ def _head(context: PageContext, job: Data, cost: Data | None, report: Data | Non
     )
 
 
+def _share(job: Data) -> Child:
+    """Return how much of all steps is done, as text and as a bar."""
+    progress = job["progress"]
+    total = progress["total_steps"]
+    text = f"{percent(progress['share'])} of {total:,}"
+    return (text, " ", bar(job["step"], total, f"{job['step']:,} of {total:,} steps"))
+
+
+def _basis(progress: Data, outlook: Data) -> str:
+    """Return what the end is told by: the recent rate, and the range with future interruptions."""
+    if not progress["eta"]:
+        return "" if progress["unknown"] == "it has ended" else progress["unknown"]
+    text = "at the rate of the last 24 h"
+    if not outlook.get("hours"):
+        return text
+    low, high = (span(outlook["hours"][name] * 3600) for name in ("low", "high"))
+    return f"{text}; with interruptions to come, in {low} to {high}"
+
+
 def _restarts(job: Data) -> str:
     anew = f"{job['restarts_anew']} from the beginning, " if job["restarts_anew"] else ""
-    return f"{anew}generation {job['generation']}"
+    return f"{anew}attempt {job['generation']}"
 
 
 def _lost(job: Data) -> tuple[str, str]:
@@ -141,7 +173,7 @@ def _results(job: Data) -> Html | None:
     return card("results", "Results", pairs(rows)) if rows else None
 
 
-def _output(context: PageContext, job: Data, logs: Data | None) -> Html:
+def _output(context: PageContext, job: Data, logs: Data | None, words: str) -> Html:
     chunks = (logs or {"chunks": []})["chunks"]
     arguments = ["logs", job["name"], "-f"] if job["outcome"] is None else ["logs", job["name"]]
     streams: dict[str, list[str]] = {}
@@ -152,13 +184,33 @@ def _output(context: PageContext, job: Data, logs: Data | None) -> Html:
     parts = [
         join(
             el("h3", name),
-            el("pre", tail_of("".join(texts)), tabindex=0, aria_label=f"Output of {name}"),
+            el("pre", _lines(texts, words), tabindex=0, aria_label=f"Output of {name}"),
         )
         for name, texts in newest_streams
     ]
     empty = None if parts else el("p", "No output yet.", cls="empty")
-    note = context.spotctl(*arguments)
-    return card("output", "Last output", *parts, empty, note=note)
+    note = context.spotctl(*arguments, *(["--grep", re.escape(words)] if words else []))
+    form = el(
+        "form",
+        el("label", "Search ", el("input", type="search", name="search", value=words, size=20)),
+        el("button", "Search"),
+        f"the last {SEARCH_BYTES >> 10:,} KiB of each stream",
+        method="get",
+        action="#output",
+        cls="filter",
+    )
+    return card("output", "Last output", form, *parts, empty, note=note)
+
+
+def _lines(texts: list[str], words: str) -> Html:
+    """Return the last lines of a stream, or the last of them that have the words searched for."""
+    if not words:
+        return tail_of("".join(texts))
+    decoded = "".join(texts).encode("latin-1", "replace").decode(errors="replace")
+    matches = [line for line in decoded.splitlines() if words.lower() in line.lower()]
+    if not matches:
+        return join("no line has it")
+    return plain("\n".join(matches[-FOUND_LINES:]))
 
 
 def tail_of(text: str) -> Html:

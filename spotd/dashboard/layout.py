@@ -10,7 +10,7 @@ from spotd.dashboard.components import PageContext, command
 from spotd.dashboard.html import Child, Html, el, join
 
 REFRESH_S: float = 3
-_LINKS = (("", "Overview"), ("prices", "Prices"), ("events", "Events"))
+_LINKS = (("", "Overview"), ("jobs", "Jobs"), ("prices", "Prices"), ("events", "Events"))
 
 
 def page(

@@ -34,22 +34,23 @@ DAY_S = 86_400
 _JOBS = (
     Column("Job"),
     Column("Phase"),
-    Column("Step", number=True),
+    Column("Step", number=True, more=True),
     Column("Where"),
-    Column("Gen.", number=True, tip="Generation: the number of the newest attempt"),
-    Column("Recoveries", number=True, tip="How often it trained on after a machine was taken away"),
-    Column("Steps lost", number=True, tip="Trained, in no checkpoint, and trained again"),
-    Column("Saved", number=True, tip="Age of the newest checkpoint"),
+    Column("Attempt", number=True, tip="The number of the newest attempt", more=True),
+    Column("Recoveries", number=True, more=True,
+           tip="How often it trained on after a machine was taken away"),
+    Column("Steps lost", number=True, tip="Trained, not saved, and trained again", more=True),
+    Column("Saved", number=True, tip="Age of the newest checkpoint", more=True),
     Column("Cost", number=True),
-    Column("$ per useful GPU-hour", number=True, tip="Useful: of steps that survive"),
-    Column("Finish", tip="As foretold, or the deadline"),
-)
+    Column("$ per useful GPU-hour", number=True, tip="Useful: of steps that remain", more=True),
+    Column("Ends", tip="At the rate of the last 24 h, losses and waits included", more=True),
+)  # fmt: skip
 _ENDED = (
     Column("Job"),
     Column("Ended as"),
-    Column("When"),
-    Column("Step", number=True),
-    Column("Recoveries", number=True),
+    Column("When", more=True),
+    Column("Step", number=True, more=True),
+    Column("Recoveries", number=True, more=True),
     Column("Cost", number=True),
     Column("Why"),
 )
@@ -240,7 +241,8 @@ def _jobs(context: PageContext, data: OverviewData, details: dict[str, tuple[Dat
         return card("jobs", "Jobs", el("p", "not known: there was no answer", cls="empty"))
     items = data.jobs["items"]
     not_shown = data.jobs["total"] - len(items)
-    note = f"{count(not_shown, 'older one')} not shown" if not_shown else None
+    older = f"{count(not_shown, 'older one')} not shown: " if not_shown else ""
+    note = (older, el("a", "all jobs", href=context.url("jobs")))
     empty = join(
         "No job is unfinished. Submit one: ",
         context.spotctl("run", "examples/minimal.yaml"),
@@ -254,11 +256,11 @@ def _jobs(context: PageContext, data: OverviewData, details: dict[str, tuple[Dat
 
 def _job_row(context: PageContext, job: Data, shown: Data, costs: Data) -> list[Child]:
     checkpoint = job["last_checkpoint"]
-    report, outlook = costs["report"], costs["outlook"]
+    report = costs["report"]
     return [
         context.job(job["id"], job["name"]),
         phase_sign(job),
-        _step(job, outlook),
+        _step(job),
         _where(job, costs["why"]),
         job["generation"],
         job["recoveries"],
@@ -266,7 +268,7 @@ def _job_row(context: PageContext, job: Data, shown: Data, costs: Data) -> list[
         context.age(checkpoint["at"] if checkpoint else None, "nothing yet"),
         money(job["cost_usd"]),
         money(report.get("usd_per_useful_gpu_hour")),
-        _finish(context, shown, outlook),
+        _finish(context, job, shown),
     ]
 
 
@@ -276,21 +278,19 @@ def _where(job: Data, why: Data | None) -> Child:
     return (here, el("small", why["reason"])) if why else here
 
 
-def _step(job: Data, outlook: Data) -> Child:
-    steps = outlook.get("steps")
+def _step(job: Data) -> Child:
+    steps = job["progress"]["total_steps"]
     if not steps:
         return f"{job['step']:,}"
     progress = f"{job['step']:,} of {steps:,}"
     return (progress, " ", bar(job["step"], steps, f"{progress} steps of {job['name']}"))
 
 
-def _finish(context: PageContext, shown: Data, outlook: Data) -> Child:
-    finish = outlook.get("finish")
-    deadline = shown.get("deadline")
-    parts: list[Child] = [context.age(finish["middle"])] if finish else []
-    if deadline:
-        parts += [el("br") if parts else None, "deadline ", context.age(deadline)]
-    return parts or el("span", "not foretold", cls="none", title=outlook.get("unknown") or None)
+def _finish(context: PageContext, job: Data, shown: Data) -> Child:
+    progress, deadline = job["progress"], shown.get("deadline")
+    unknown = el("span", "unknown", cls="none", title=progress["unknown"] or None)
+    parts: list[Child] = [context.age(progress["eta"]) if progress["eta"] else unknown]
+    return [*parts, el("br"), "deadline ", context.age(deadline)] if deadline else parts
 
 
 def _ended(context: PageContext, ended: Data | None) -> Html:

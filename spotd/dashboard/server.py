@@ -31,7 +31,7 @@ from spotd.api_routes import routes
 from spotd.base.connection_limit import Connection
 from spotd.base.errors import UserError
 from spotd.base.server_thread import stop_server
-from spotd.dashboard import events, job, overview, prices
+from spotd.dashboard import events, job, jobs, machine, overview, prices, provider
 from spotd.dashboard.api_cache import ApiCache, PageData, Query
 from spotd.dashboard.components import PageContext
 from spotd.dashboard.html import Html
@@ -162,8 +162,11 @@ def make_app(cache: ApiCache, token: str, port: int) -> Starlette:
     page = partial(_page, cache, root, start)
     routes = [
         Route(f"{root}/", page(_overview)),
+        Route(f"{root}/jobs", page(_jobs)),
         Route(f"{root}/prices", page(_prices)),
         Route(f"{root}/events", page(_events)),
+        Route(f"{root}/machine/{{node}}", page(_machine)),
+        Route(f"{root}/provider/{{provider}}", page(_provider)),
         Route(f"{root}/job/{{job}}", page(_job)),
         Route(f"{root}/static/{{name}}", _static),
     ]
@@ -207,6 +210,10 @@ def _overview(context: PageContext, cache: ApiCache, page_data: PageData, _: Req
     return "Overview", "", overview.body(context, cache, page_data)
 
 
+def _jobs(context: PageContext, cache: ApiCache, page_data: PageData, request: Request) -> Page:
+    return "Jobs", "jobs", jobs.body(context, cache, page_data, request.query_params)
+
+
 def _prices(context: PageContext, cache: ApiCache, page_data: PageData, request: Request) -> Page:
     return "Prices", "prices", prices.body(context, cache, page_data, request.query_params)
 
@@ -215,8 +222,20 @@ def _events(context: PageContext, cache: ApiCache, page_data: PageData, _: Reque
     return "Events", "events", events.body(context, cache, page_data)
 
 
+def _machine(context: PageContext, cache: ApiCache, page_data: PageData, request: Request) -> Page:
+    title, content = machine.body(context, cache, page_data, request.path_params["node"])
+    return title, "machine", content
+
+
+def _provider(context: PageContext, cache: ApiCache, page_data: PageData, request: Request) -> Page:
+    name = request.path_params["provider"]
+    return name, "provider", provider.body(context, cache, page_data, name)
+
+
 def _job(context: PageContext, cache: ApiCache, page_data: PageData, request: Request) -> Page:
-    title, content = job.body(context, cache, page_data, request.path_params["job"])
+    title, content = job.body(
+        context, cache, page_data, request.path_params["job"], request.query_params
+    )
     return title, "job", content
 
 

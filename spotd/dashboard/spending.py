@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
-from spotd.base.text import money, percent
+from spotd.base.text import clean, money, percent
 from spotd.dashboard.components import Column, PageContext, bar, card, sign, table, tile
 from spotd.dashboard.html import Child, Html, el, join
+from spotd.plots import svg
+from spotd.plots.curves import Line, chart
 
 Data = dict[str, Any]
 _BUDGETS = (
@@ -93,6 +96,7 @@ def card_of(
         "money",
         "Money",
         _budgets(budgets),
+        _so_far(days, budgets),
         el(
             "div",
             table("Cost by day, the last 14 of this month", _DAYS, rows, "Nothing was spent yet."),
@@ -101,6 +105,24 @@ def card_of(
         ),
         note=note,
     )
+
+
+def _so_far(days: list[Data], budgets: Data | None) -> Html | None:
+    """Return the cost of the month day by day, added up, beside the budgets for all jobs."""
+    if len(days) < 2:
+        return None
+    numbers = [float(day["day"][-2:]) for day in days]
+    sums = list(accumulate(day["total_usd"] for day in days))
+    lines = [Line("paid", svg.BLUE, list(zip(numbers, sums, strict=True)))]
+    for budget in (budgets or {"items": []})["items"]:
+        if not budget["user"] and not budget["project"]:
+            limit = budget["budget_usd"]
+            points = [(numbers[0], limit), (numbers[-1], limit)]
+            lines.append(Line(clean(f"budget {budget['name']}"), svg.RED, points, dash="2 3"))
+    title = "Cost of this month, added up by day"
+    drawn = chart(title, lines, across="day", value=money, from_zero=True)
+    # spotd.plots.svg escapes its input.
+    return el("figure", el("figcaption", title), Html(drawn), cls="chart")
 
 
 def _budgets(budgets: Data | None) -> Html:

@@ -18,11 +18,11 @@ _MACHINES = (
     Column("Where"),
     Column("Machine"),
     Column("State"),
-    Column("Last step", number=True),
+    Column("Last step", number=True, more=True),
     Column("$/h", number=True),
-    Column("Asked for"),
-    Column("Margin", number=True, tip="Of a notice, what was left when its work was saved"),
-    Column("Left because"),
+    Column("Requested", more=True),
+    Column("Time left", number=True, tip="Of a notice, when its work was saved", more=True),
+    Column("Left because", more=True),
 )
 _PARTS = {
     "detect_s": ("Notice", "From the notice, or the last sign of life, until spotd knew"),
@@ -123,7 +123,7 @@ def _node_row(context: PageContext, node: Data) -> list[Child]:
     return [
         f"{node['generation']}" + (f".{node['rank']}" if node["rank"] else ""),
         place_words(node),
-        f"{node['instance_type']} {node['capacity_type']}",
+        context.machine(node),
         sign(node["state"]),
         f"{node['step']:,}",
         f"{money(node['price_usd_per_h'])}/h",

@@ -138,6 +138,7 @@ class TrainingStatus:
     anew_at_us: int = 0  # its program was seen not to go on from what was restored; 0: it was not
     first_step_at_us: int = 0
     last_step: int = 0
+    total_steps: int = 0  # as the program names it; 0: it does not
     released_at_us: int = 0
     exit_code: int | None = None
     exited_at_us: int = 0

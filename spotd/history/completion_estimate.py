@@ -19,6 +19,7 @@ from spotd.domain.phase import keeps
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.history.completion_interval import Completion, Measurements, completion
+from spotd.history.recent_rate import named_total
 from spotd.history.spot_value import hazard_of
 from spotd.money.hour_breakdown import Segment, Steps
 from spotd.money.units import US_PER_H
@@ -51,6 +52,11 @@ class JobRecord:
     steps: Sequence[Steps]
     market: Market
     now_us: int
+
+    @property
+    def total_steps(self) -> int:
+        """All steps, as the newest program named them, or else the job file; 0: not known."""
+        return named_total(self.nodes) or self.job.spec.wishes.work_steps
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ class CompletionEstimate:
 
 def estimate_completion(facts: JobRecord) -> CompletionEstimate:
     """Return the estimate at `now_us` for a job in any state."""
-    job, preferences, now_us = facts.job, facts.job.spec.wishes, facts.now_us
+    job, total_steps, now_us = facts.job, facts.total_steps, facts.now_us
     rate = sum(segment.rate_microusd_per_h for segment in facts.stretches if segment.running)
     spent = sum(segment.spent(0, now_us) for segment in facts.stretches)
     pace, saved = step_times(facts.steps), job.head.step if job.head else 0
@@ -113,7 +119,7 @@ def estimate_completion(facts: JobRecord) -> CompletionEstimate:
         _mean(facts),
         step,
         saved,
-        preferences.work_steps,
+        total_steps,
         pace,
         unknown=unknown,
         advice=advice,
@@ -133,7 +139,7 @@ def estimate_completion(facts: JobRecord) -> CompletionEstimate:
         mean_microusd_per_h=partial.mean_microusd_per_h,
         step=step,
         saved_step=saved,
-        steps=preferences.work_steps,
+        steps=total_steps,
         pace=pace,
         left_s=left_s,
         known=known,
@@ -153,7 +159,7 @@ def _obstacle(facts: JobRecord, pace: StepTimes | None) -> tuple[str, str]:
         return ENDED, ""
     if job.desired is not Desired.RUN:
         return PAUSED, f"spotctl resume {job.name}"
-    if not job.spec.wishes.measurable:
+    if not job.spec.wishes.measurable and not facts.total_steps:
         return NO_AMOUNT, AMOUNT_ADVICE
     if not keeps(job.spec.checkpoint):
         return ANEW, "checkpoint: {engine: spotd}"
@@ -260,11 +266,10 @@ def _known(
 
 def _left_s(facts: JobRecord, pace: StepTimes, step: int, node: Node) -> float:
     """Return the remaining training time at the job's measured pace, at least one step."""
-    preferences = facts.job.spec.wishes
-    if preferences.work_steps:
-        return max(preferences.work_steps - step, 1) * pace.step_s
+    if facts.total_steps:
+        return max(facts.total_steps - step, 1) * pace.step_s
     speed = speed_of(facts.job.spec, node.offer)
-    return max(preferences.work_s / speed - step * pace.step_s, pace.step_s)
+    return max(facts.job.spec.wishes.work_s / speed - step * pace.step_s, pace.step_s)
 
 
 def _rates(facts: JobRecord) -> list[float]:

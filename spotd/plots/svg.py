@@ -101,14 +101,16 @@ def dot(x: float, y: float, fill: str, title: str, radius: float = 3) -> str:
 
 
 def picture(width: int, height: int, parts: Sequence[str], title: str) -> str:
-    """The whole document, on white, with a hatch pattern called `hatch`."""
+    """The whole document, on white, with a hatch pattern called `hatch` where one uses it."""
     hatch = (
         "<defs><pattern id='hatch' width='6' height='6' patternUnits='userSpaceOnUse' "
         "patternTransform='rotate(45)'><rect width='6' height='6' fill='#ffffff'/>"
         f"<rect width='2.5' height='6' fill='{GREY}'/></pattern></defs>"
     )
+    drawn = "".join(parts)
+    defs = hatch if "url(#hatch)" in drawn else ""  # an id is in a page once
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' "
         f"width='{width}' height='{height}' role='img' aria-label='{escape(title, quote=True)}'>"
-        f"{hatch}{box(0, 0, width, height, '#ffffff')}{''.join(parts)}</svg>\n"
+        f"{defs}{box(0, 0, width, height, '#ffffff')}{drawn}</svg>\n"
     )

@@ -31,7 +31,7 @@ from spotd.spec.quantities import (
     StoreUrl,
     Usd,
 )
-from spotd.spec.work import WorkField
+from spotd.spec.work import MAX_STEPS, WorkField
 
 ExitCodeNumber = Annotated[int, Field(ge=1, le=255)]
 ExitCodes = Annotated[
@@ -278,6 +278,11 @@ class SpotdBlock(Block):
     work: WorkField | None = Field(
         default=None,
         description="Total amount of work, on the first machine named: 40h, or 100000 steps",
+    )
+    total_steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = Field(
+        default=None,
+        description="Steps of the whole run, for progress and the time of its end, where the "
+        "program does not name them itself; the same as work: N steps",
     )
     objective: Literal["cost", "speed"] = Field(
         default="cost", description="Choose the offer that finishes cheapest, or fastest"

@@ -50,7 +50,10 @@ def _preferences(file: JobFile, request: MachineRequest, findings: Findings) -> 
     """Return the preferences, with speeds estimated from `spotd.model` for each alternative."""
     block = file.spotd
     work = block.work
-    steps, seconds = (work.steps, work.seconds) if work else (0, 0.0)
+    if work and block.total_steps:
+        message = "says how much there is to do, as spotd.work does"
+        findings.refuse(("spotd", "total_steps"), message, "leave one of the two out")
+    steps, seconds = (work.steps, work.seconds) if work else (block.total_steps or 0, 0.0)
     preferences = Preferences(
         objective=Objective(block.objective),
         work_s=seconds,

@@ -22,6 +22,7 @@ from sqlalchemy import (
 
 from spotd.domain.events import Event
 from spotd.domain.job import Desired, HeadSnapshot, Job, JobSpec
+from spotd.domain.states import Outcome
 from spotd.store import schema, secrets
 from spotd.store.codec import encode
 from spotd.store.engine import BrokenRuleError
@@ -55,7 +56,31 @@ class Submission:
     approval_text: str = ""
 
 
+@dataclass(frozen=True)
+class JobPage:
+    """A page of jobs: `state` is of JOB_STATES, `sort` of JOB_SORTS, `name` a part of names."""
+
+    limit: int
+    offset: int = 0
+    state: str = ""
+    name: str = ""
+    sort: str = "newest"
+
+
 _jobs = schema.jobs.c
+_STATES: Mapping[str, ColumnElement[bool]] = {
+    "": true(),
+    "unfinished": _jobs.outcome.is_(None),
+    "ended": _jobs.outcome.is_not(None),
+    **{outcome.value: _jobs.outcome == outcome.value for outcome in Outcome},
+}
+_ORDERS: Mapping[str, tuple[ColumnElement[Any], ...]] = {
+    "newest": (_jobs.created_at_us.desc(),),
+    "oldest": (_jobs.created_at_us.asc(),),
+    "name": (_jobs.name.asc(), _jobs.created_at_us.desc()),
+    "ended": (_jobs.finished_at_us.desc(), _jobs.created_at_us.desc()),
+}
+JOB_STATES, JOB_SORTS = tuple(_STATES), tuple(_ORDERS)
 _NOW, _UNTIL = bindparam("now", type_=BigInteger), bindparam("until", type_=BigInteger)
 # SKIP LOCKED (SQLite ignores it) lets several daemons take side by side.
 _DUE = (
@@ -269,6 +294,18 @@ class JobRepository(Repository):
         """The newest `limit` jobs, newest first, and the number of all."""
         which = true() if finished else _jobs.outcome.is_(None)
         return _newest(conn, limit, which, _jobs.created_at_us)
+
+    @read
+    def page(self, conn: Connection, wanted: JobPage) -> tuple[list[Job], int]:
+        """One page of the jobs that match, and the number of all that do."""
+        which = [_STATES[wanted.state]]
+        if wanted.name:
+            which.append(_jobs.name.contains(wanted.name, autoescape=True))
+        order = _ORDERS[wanted.sort]
+        query = select(*JOB_COLUMNS).where(*which).order_by(*order, _jobs.id.desc())
+        rows = conn.execute(query.limit(wanted.limit).offset(wanted.offset))
+        count = conn.execute(select(func.count(_jobs.id)).where(*which)).scalar_one()
+        return [job_of(row) for row in rows], count
 
     @read_one
     def find(self, conn: Connection, name_or_id: str) -> Job | None:

@@ -23,6 +23,7 @@ COLUMNS = (
     "anew_at_us",
     "first_step_at_us",
     "last_step",
+    "total_steps",
     "heard_at_us",
     "link_down_at_us",
     "released_at_us",

@@ -212,6 +212,18 @@ class NodeRepository(Repository):
         return read_nodes(conn, _ACTIVE)
 
     @read_one
+    def of_provider(self, conn: Connection, provider: str, limit: int) -> list[Node]:
+        """The newest `limit` machines of a provider, gone ones too, oldest first."""
+        newest = (
+            select(_nodes.id)
+            .where(_nodes.provider == provider)
+            .order_by(_nodes.requested_at_us.desc(), _nodes.id.desc())
+            .limit(limit)
+        )
+        ids = list(conn.execute(newest).scalars())
+        return read_nodes(conn, _SOME, {"nodes": ids}) if ids else []
+
+    @read_one
     def booted(self, conn: Connection) -> dict[str, NodeState]:
         """States by id of nodes whose agent was started, that are not gone and whose disk is not
         being cleaned for an image. Costs a tenth of `active`."""

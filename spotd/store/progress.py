@@ -21,6 +21,7 @@ from spotd.domain.node import Node
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
 from spotd.domain.view import Throughput
+from spotd.history.recent_rate import StepWindow
 from spotd.money.hour_breakdown import Steps
 from spotd.planner.core.slow_detection import WARM_UP_US, baseline_tokens_per_s
 from spotd.store import schema
@@ -102,6 +103,13 @@ _STRETCH = select(
     _progress.generation == bindparam("generation"),
     _progress.at_us > bindparam("begin"),
     _progress.at_us <= bindparam("end"),
+)
+# Two are enough to know whether there is a rate; the index leads to them.
+_FIRST_TWO = (
+    select(_progress.from_step, _progress.at_us, _progress.first_at_us, _progress.last_at_us)
+    .where(_progress.job_id == bindparam("job"), _progress.at_us > bindparam("since"))
+    .order_by(_progress.at_us, _progress.id)
+    .limit(2)
 )
 _NEW = _progress.at_us > bindparam("recent")
 _SUMS = (
@@ -215,6 +223,21 @@ class ProgressRepository(Repository):
             ProgressRow(**{name: row[name] for name in names}, losses=numbers(row["losses"]))
             for row in conn.execute(query).mappings()
         ]
+
+    @read
+    def windows(
+        self, conn: Connection, job_ids: Iterable[str], since_us: int
+    ) -> dict[str, StepWindow]:
+        """The step of each job at its first report since `since_us`; jobs without one are left
+        out."""
+        found: dict[str, StepWindow] = {}
+        for job_id in job_ids:
+            rows = conn.execute(_FIRST_TWO, {"job": job_id, "since": since_us}).all()
+            if rows:
+                lasted_us = max(0, rows[0].last_at_us - rows[0].first_at_us)
+                begin_us = rows[0].at_us - lasted_us
+                found[job_id] = StepWindow(rows[0].from_step - 1, begin_us, len(rows))
+        return found
 
     @read
     def recent_throughput(self, conn: Connection, now_us: int) -> Recent:

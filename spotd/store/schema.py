@@ -48,7 +48,7 @@ from spotd.store.columns import (
 )
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 32))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 33))
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
 
 deployment = Table(
@@ -237,6 +237,7 @@ nodes = Table(
     big("anew_at_us"),
     big("first_step_at_us"),
     big("last_step"),
+    big("total_steps"),
     big("heard_at_us"),
     big("link_down_at_us"),
     big("released_at_us"),

@@ -47,6 +47,7 @@ CLAIMED = "claimed"  # step, manifest: this generation owns HEAD and resumes fro
 PROGRESS = (
     "progress"  # from_step, to_step, losses[], last_at_us, first_at_us, tokens, busy_s; data_s,
     # save_s, ranks_s[], ranks_per_node as measured; usage: sums over a window, from time to time
+    # total_steps: of the whole run, where the program knows it
 )
 CHECKPOINT = (
     "checkpoint"  # step, manifest, digest, bytes, near_bytes, stage_s, write_s, trigger, ...

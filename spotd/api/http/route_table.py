@@ -24,6 +24,7 @@ from spotd.api.routes import (
     config,
     cost_report,
     costs,
+    curves,
     drills,
     events,
     explain,
@@ -173,6 +174,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     ),
     ApiRoute(routes.JOB_COST, costs.job_cost),
     ApiRoute(routes.JOB_COST_REPORT, cost_report.job_report),
+    ApiRoute(routes.JOB_CURVES, curves.job_curves),
     ApiRoute(
         routes.IMPORT_RESULTS,
         results.import_results,

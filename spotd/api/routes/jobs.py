@@ -45,25 +45,42 @@ from spotd.planner.rules.spot_policy_rule import of_spec
 from spotd.security.secrets import JobKeys, seal_job_keys, seal_secrets
 from spotd.spec import ParsedJobFile, SpecError, load
 from spotd.store.errors import DisabledUserError, DuplicateIdError, DuplicateNameError
-from spotd.store.jobs import Submission
+from spotd.store.jobs import JOB_SORTS, JOB_STATES, JobPage, Submission
 from spotd.wire import Mount
 
 _PAGE = 100
+_MOST_NODES = 1000
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")  # as in a job file
 
 
 def list_jobs(call: ApiRequest) -> dict[str, Any]:
     """Unfinished jobs, newest first; with `all=1` finished ones as well; with `ended=1` those
-    alone, the last that ended first; at most `limit`."""
+    alone, the last that ended first; at most `limit`. With `offset` one page of all jobs, or of
+    those of a `state` or `name`."""
     finished, ended = (call.query.get(name, "") == "1" for name in ("all", "ended"))
     limit, store = call.number("limit", _PAGE, 1, 10_000), call.context.store
+    if "offset" in call.query:
+        jobs, total = store.jobs.page(_page(call, limit))
+        items = [_summary(call, job) for job in jobs]
+        return {"kind": "JobList", "items": items, "total": total}
     jobs, total = store.jobs.ended(limit) if ended else store.jobs.newest(limit, finished)
     items = [_summary(call, job) for job in jobs]
     return {"kind": "JobList", "items": items, "total": total}
 
 
+def _page(call: ApiRequest, limit: int) -> JobPage:
+    """Return the page that the query wants. Raises ApiError (bad input)."""
+    state, sort = call.query.get("state", ""), call.query.get("sort") or "newest"
+    for field, value, known in (("state", state, JOB_STATES), ("sort", sort, JOB_SORTS)):
+        if value not in known:
+            words = ", ".join(filter(None, known))
+            raise bad_input(f"{field} must be one of {words}, not {value[:40]!r}", "leave it out")
+    offset = call.number("offset", 0, 0, 10_000_000)
+    return JobPage(limit, offset, state, call.query.get("name", "")[:100], sort)
+
+
 def _summary(call: ApiRequest, job: Job) -> dict[str, Any]:
-    facts = JobFacts.load(call.context.store, job)
+    facts = JobFacts.load(call.context.store, job, call.now_us)
     failure = job_failure(job, facts.nodes)
     cause = failure["label"] if failure and not failure["over"] else ""
     return {**job_data(facts, call.now_us), "cause": cause}
@@ -73,7 +90,7 @@ def show_job(call: ApiRequest) -> dict[str, Any]:
     """One job with its settings, all its nodes, what each hand-over between them took, and the
     times of each notice."""
     job, store = call.job(), call.context.store
-    facts = JobFacts.load(store, job)
+    facts = JobFacts.load(store, job, call.now_us)
     lost = losses(job, facts.nodes, facts.checkpoints)
     restore_s = restore_times(store.events.of_kinds(job.id, ["claimed"]))
     recoveries = hand_overs(facts.nodes, lost, restore_s)
@@ -97,14 +114,22 @@ def job_spec(call: ApiRequest) -> dict[str, Any]:
 
 
 def list_nodes(call: ApiRequest) -> dict[str, Any]:
-    """Machines that may cost money now; of one job (`job=`), all that it ever had."""
+    """Machines that may cost money now; of one job (`job=`), all that it ever had; of one
+    `provider`, the newest `limit`, gone ones too; or the one of that `id`."""
     store = call.context.store
-    name = call.query.get("job", "")
+    name, node_id = call.query.get("job", ""), call.query.get("id", "")
+    provider = call.query.get("provider", "")
     if name:
         job = replace(call, path={"job": name}).job()
         nodes, names = store.nodes.of_job(job.id), {job.id: job.name}
     else:
-        nodes = store.nodes.active()
+        if node_id:
+            nodes = store.nodes.find([node_id])
+        elif provider:
+            limit = call.number("limit", _PAGE, 1, _MOST_NODES)
+            nodes = store.nodes.of_provider(provider, limit)
+        else:
+            nodes = store.nodes.active()
         names = store.jobs.names({node.job_id for node in nodes})
     items = [node_data(node) | {"job": names.get(node.job_id, "")} for node in nodes]
     return {"kind": "NodeList", "items": items}

@@ -17,6 +17,7 @@ from spotd.domain.node import Node
 from spotd.domain.phase import phase
 from spotd.domain.states import NodeState
 from spotd.domain.units import S
+from spotd.history.recent_rate import WINDOW_S, StepWindow, named_total, progress_of
 from spotd.planner.core.expiry import expires_us
 from spotd.planner.offers.price_sanity import NO_DISCOUNT
 from spotd.store.checkpoints import CheckpointRow
@@ -50,15 +51,46 @@ class JobFacts:
     nodes: Sequence[Node]
     segments: Sequence[SegmentRow]
     checkpoints: Sequence[CheckpointRow]
+    window: StepWindow | None = None
 
     @classmethod
-    def load(cls, store: Store, job: Job) -> JobFacts:
+    def load(cls, store: Store, job: Job, now_us: int) -> JobFacts:
+        running = [job.id] if job.outcome is None else []
+        windows = store.progress.windows(running, now_us - round(WINDOW_S * S))
         return cls(
             job,
             store.nodes.of_job(job.id),
             store.ledger.segments(job.id),
             store.checkpoints.rows(job.id),
+            windows.get(job.id),
         )
+
+    @property
+    def step(self) -> int:
+        """The last step of the newest generation, or that of HEAD."""
+        job = self.job
+        own = [node for node in self.nodes if node.generation == job.generation]
+        return max([job.head.step if job.head else 0, *(n.training.last_step for n in own)])
+
+    @property
+    def total_steps(self) -> int:
+        """The steps of the whole run, as its newest program named them; 0: none did."""
+        return named_total(self.nodes)
+
+
+def progress_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
+    """Return how far a job is, and when it ends at its recent rate, with losses and waits."""
+    progress = progress_of(facts.job, facts.step, facts.total_steps, facts.window, now_us)
+    source = "program" if progress.by_program else "job file"
+    return {
+        "total_steps": progress.total_steps or None,
+        "total_from": source if progress.total_steps else None,
+        "share": None if progress.share is None else round(progress.share, 6),
+        "steps_per_s": round(progress.steps_per_s, 6) or None,
+        "eta": iso(progress.eta_us),
+        "unknown": progress.unknown,
+        "try": progress.advice,
+    }
 
 
 def training(job: Job, nodes: Sequence[Node]) -> int:
@@ -70,8 +102,6 @@ def training(job: Job, nodes: Sequence[Node]) -> int:
 def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
     """Return the summary of a job, for lists."""
     job, nodes = facts.job, facts.nodes
-    head_step = job.head.step if job.head else 0
-    steps = [node.training.last_step for node in nodes if node.generation == job.generation]
     counts = count_recoveries(nodes, losses(job, nodes, facts.checkpoints))
     return {
         "id": job.id,
@@ -82,7 +112,8 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
         "outcome_text": job.outcome_text or job.stop_text,
         "kept_nothing": job.kept_nothing,
         "approval": _approval_data(job),
-        "step": max([head_step, *steps]),
+        "step": facts.step,
+        "progress": progress_data(facts, now_us),
         "generation": job.generation,
         "recoveries": counts.resumed,
         "restarts_anew": counts.anew,

@@ -18,6 +18,7 @@ from spotd.domain.events import Event, Severity
 from spotd.domain.states import LeaveReason, Outcome
 from tests.fixtures.browser import Page, open_page
 from tests.spotd.api.rig import SPOT, Rig, story
+from tests.spotd.dashboard.reading import ask
 from tests.spotd.dashboard.test_pages import HOSTILE, lost
 
 # Every text with less contrast to what is behind it than 4.5, as (text, ratio). The browser says
@@ -143,7 +144,8 @@ def test_it_is_legible_and_safe(rig: Rig, url: str, page: Page) -> None:
     rig.store.events.add(evil, Event("note", HOSTILE, severity=Severity.ERROR), rig.ago(60))
     rig.hold("i-0a1", 7230, HOSTILE)
     for dark in (False, True):
-        for path in ("", "prices", "events", f"job/{job_id}", f"job/{evil}"):
+        nodes = (f"machine/{job_id}-g1-r0", f"machine/{evil}-g1-r0", "provider/aws")
+        for path in ("", "jobs", "prices", "events", f"job/{job_id}", f"job/{evil}", *nodes):
             page.look(1280, 900, dark=dark)
             page.open(url + path)
             assert page.js(PALE) == [], (path, dark)
@@ -155,3 +157,68 @@ def test_it_is_legible_and_safe(rig: Rig, url: str, page: Page) -> None:
     assert page.console == [], "no script failed, and the policy had nothing to refuse"
     origin = "{0.scheme}://{0.netloc}/".format(urlsplit(url))
     assert [one for one in page.asked if not one.startswith((origin, "about:"))] == []
+
+
+# The first cells of the rows of a table that are seen.
+SEEN = """((caption) => [...document.querySelectorAll("table")]
+  .find((t) => t.caption.textContent === caption).tBodies[0].rows)"""
+
+
+def seen(page: Page, caption: str) -> list[str]:
+    rows = f"[...{SEEN}({caption!r})].filter((r) => !r.hidden).map((r) => r.cells[0].textContent)"
+    return list(page.js(rows))
+
+
+def test_tables_sort_and_filter_and_stay_so(
+    rig: Rig, url: str, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "REFRESH_S", 0.3)
+    lost(rig), story(rig)
+    rig.submit("aardvark")
+    page.open(url + "jobs")
+    assert seen(page, "Jobs") == ["aardvark", "lost", "gpt"]
+    click = (
+        "[...document.querySelectorAll('button.sort')].find((b) => b.textContent === {!r}).click()"
+    )
+    page.js(click.format("Cost"))
+    assert seen(page, "Jobs") == ["aardvark", "lost", "gpt"]
+    page.js(click.format("Cost"))
+    assert seen(page, "Jobs") == ["gpt", "lost", "aardvark"]
+    heading = "document.querySelector('th[aria-sort]')"
+    assert page.js(f"{heading}.getAttribute('aria-sort')") == "descending"
+    rig.submit("newest")
+    page.wait(f"{SEEN}('Jobs').length === 4")
+    assert seen(page, "Jobs")[:2] == ["gpt", "lost"], "the order holds over a refresh"
+    page.js("""(() => { const box = document.querySelector('.find'); box.value = 'running toy';
+      box.dispatchEvent(new Event('input', { bubbles: true })) })()""")
+    assert seen(page, "Jobs") == ["gpt", "lost"]
+    before = page.js("document.getElementById('clock').textContent")
+    rig.clock.go_on(100)
+    page.wait(f"document.getElementById('clock').textContent !== {before!r}")
+    assert seen(page, "Jobs") == ["gpt", "lost"], "so does the filter"
+    assert page.js("document.querySelector('.find').value") == "running toy"
+    assert page.console == []
+
+
+@pytest.mark.parametrize("jobs", [1, 30, 2000])
+def test_any_number_of_jobs_fits(rig: Rig, url: str, page: Page, jobs: int) -> None:
+    """Bounded pages, without horizontal overrun, in light and dark, wide and on a phone."""
+    story(rig)
+    for number in range(jobs - 1):
+        rig.submit(f"sweep-{number:04}-with-a-name-that-is-rather-long-for-a-phone", ago_s=9000)
+    for path in ("", "jobs"):
+        assert len(ask(url, path).text) < 400_000
+        for width in (1440, 390):
+            for dark in (False, True):
+                page.look(width, 900, dark=dark)
+                page.open(url + path)
+                assert page.js("document.documentElement.scrollWidth") <= width, (path, width)
+                if width == 390 and path == "jobs":
+                    box = "document.querySelector('#jobs .scroll')"
+                    assert page.js(f"{box}.scrollWidth <= {box}.clientWidth"), "nor in the table"
+                    heads = page.js(
+                        "[...document.querySelectorAll('#jobs thead th')]"
+                        ".filter((h) => h.offsetParent).map((h) => h.textContent)"
+                    )
+                    assert heads == ["Job", "Phase", "Where", "Cost"]
+    assert page.console == []

@@ -10,7 +10,9 @@ import pytest
 from spotd.api_client.client import Client, Target
 from spotd.api_client.wording import result_text
 from spotd.api_routes import routes
+from spotd.base.errors import UserError
 from spotd.base.text import money, percent
+from spotd.dashboard import spending
 from spotd.dashboard.api_cache import ApiCache
 from spotd.dashboard.overview import MOST_LOOKED_AT
 from spotd.dashboard.server import start_server
@@ -60,7 +62,10 @@ def test_jobs_are_those_of_the_api(rig: Rig, client: Client, url: str) -> None:
         report = client.call(routes.JOB_COST_REPORT(job=job["id"]))
         assert row["Phase"].split() == [row["Phase"].split()[0], job["phase"]]
         assert row["Step"] == f"{job['step']:,}"
-        assert (row["Gen."], row["Recoveries"]) == (str(job["generation"]), str(job["recoveries"]))
+        assert (row["Attempt"], row["Recoveries"]) == (
+            str(job["generation"]),
+            str(job["recoveries"]),
+        )
         assert row["Steps lost"] == str(detail["steps_lost"])
         assert row["Cost"] == money(job["cost_usd"])
         assert row["$ per useful GPU-hour"] == money(report["usd_per_useful_gpu_hour"])
@@ -113,7 +118,7 @@ def test_what_leaks_is_told_loudly(rig: Rig, client: Client, url: str) -> None:
     rig.hold_disk("vol-0b2", 7230, "job jold is not on record")
     page, told = read(url), client.call(routes.LIST_ORPHANS())
     assert f"Leaks 2 {money(told['usd_per_h'])}/h in no job's bill" in page.text
-    assert {row["Id"] for row in page.tables["What no job wants"]} == {"i-0a1", "vol-0b2"}
+    assert {row["Id"] for row in page.tables["Resources that no job uses"]} == {"i-0a1", "vol-0b2"}
     assert "orphans end" in page.text
     rig.held.clear()
     rig.held_leftovers.clear()
@@ -236,7 +241,7 @@ def test_results_and_margins_are_those_of_show(rig: Rig, client: Client, url: st
     margins = {str(node["generation"]): node["margin_s"] for node in job["nodes"]}
     for row in page.tables["Machines of all generations, the newest first"]:
         told = margins[row["Generation"]]
-        assert row["Margin"] == ("-" if told is None else f"{told:.1f} s")
+        assert row["Time left"] == ("-" if told is None else f"{told:.1f} s")
 
 
 def test_a_job_that_there_is_not(url: str) -> None:
@@ -359,3 +364,119 @@ def test_every_page_is_a_document(rig: Rig, url: str) -> None:
         links = [given for tag, given in page.tags if tag == "a" and given.get("aria-current")]
         assert len(links) == (0 if path.startswith("job") else 1)
     assert ask(url).headers["content-type"] == "text/html; charset=utf-8"
+
+
+def test_curves_and_cost_over_time_are_those_of_the_api(rig: Rig, client: Client, url: str) -> None:
+    job_id = story(rig)
+    node = rig.store.nodes.of_job(job_id)[-1]
+    rig.say(node, 30, "progress", from_step=1791, to_step=1794,
+            losses=[2.0, 9.0, float("nan"), 1.0], tokens=4096, busy_s=2.0,
+            first_at_us=rig.ago(900), last_at_us=rig.ago(30),
+            total_steps=3588)  # fmt: skip
+    curves = client.call(routes.JOB_CURVES(job=job_id))
+    assert [item["generation"] for item in curves["items"]] == [1, 2]
+    assert [1792, 9.0] in curves["items"][1]["loss"]
+    cost = client.call(routes.JOB_COST(job=job_id))
+    assert curves["cost"][-1]["cost_usd"] == pytest.approx(cost["spend_usd"], abs=1e-4)
+    paid = [point["cost_usd"] for point in curves["cost"]]
+    assert paid == sorted(paid)
+    assert paid[0] == 0
+    page = read(url, f"job/{job_id}")
+    assert "Loss and speed" in page.text
+    assert (
+        f"{money(curves['cost'][-1]['cost_usd'])} paid; the same useful work on demand" in page.text
+    )
+    assert "50.0 % of 3,588" in page.text
+    assert "at the rate of the last 24 h" in page.text
+
+
+def test_all_jobs_are_paged_filtered_and_ordered(rig: Rig, client: Client, url: str) -> None:
+    crash(rig)
+    for number in range(60):
+        rig.submit(f"sweep-{number:02}", ago_s=1000 - number)
+    first, second = read(url, "jobs"), read(url, "jobs?page=2")
+    assert [len(page.tables["Jobs"]) for page in (first, second)] == [50, 11]
+    assert first.tables["Jobs"][0]["Job"] == "sweep-59"
+    assert "61 jobs" in first.text
+    assert "Page 1 of 2" in first.text
+    failed = read(url, "jobs?state=failed").tables["Jobs"]
+    assert [(row["Job"], row["Phase"]) for row in failed] == [("crashed", "✕ failed")]
+    named = read(url, "jobs?name=p-1&sort=name").tables["Jobs"]
+    assert [row["Job"] for row in named] == [f"sweep-1{number}" for number in range(10)]
+    assert "No job matches." in read(url, "jobs?name=%25").text
+    assert read(url, "jobs?page=x&state=odd&sort=odd").tables["Jobs"] == first.tables["Jobs"]
+    with pytest.raises(UserError, match="state must be one of unfinished"):
+        client.call(routes.LIST_JOBS(), query={"offset": 0, "state": "odd"})
+
+
+def test_a_machine_has_a_page(rig: Rig, client: Client, url: str) -> None:
+    job_id = story(rig)
+    first = client.call(routes.LIST_NODES(), query={"job": job_id})["items"][0]
+    page = read(url, f"machine/{first['id']}")
+    cost = client.call(routes.JOB_COST(job=job_id))["nodes"][0]
+    assert f"{money(cost['spend_usd'])} {money(first['price_usd_per_h'])}/h" in page.text
+    assert "preempt notice" in page.text
+    assert "first step" in page.text
+    links = [given.get("href") or "" for tag, given in page.tags if tag == "a"]
+    assert any(link.endswith(f"/job/{job_id}") for link in links)
+    assert any(link.endswith(f"/provider/{first['provider']}") for link in links)
+    assert "This machine is not on record." in read(url, "machine/i-none").text
+
+
+def test_a_provider_has_a_page_with_its_prices(rig: Rig, client: Client, url: str) -> None:
+    story(rig)
+    page = read(url, "provider/aws")
+    nodes = client.call(routes.LIST_NODES(), query={"provider": "aws"})["items"]
+    rows = page.tables["Machines, the newest first"]
+    assert [row["State"] for row in rows] == [f"- {node['state']}" for node in nodes] == ["- gone"]
+    report = client.call(routes.COST_REPORT(), query={"since_us": 0})
+    paid = {row["provider"]: row["total_usd"] for row in report["providers"]}
+    assert f"Paid this month {money(paid['aws'])}" in page.text
+    assert "Taken away 1 of the newest 1 machines" in page.text
+    regions = page.tables["Prices by region"]
+    assert all(row["Region"].startswith("aws/") for row in regions)
+    assert "No machine of this provider" in read(url, "provider/nobody").text
+
+
+def test_prices_by_region_are_the_cheapest_with_their_history(
+    rig: Rig, client: Client, url: str
+) -> None:
+    rig.offer_them(*(replace(o, price_microusd_per_h=o.price_microusd_per_h * 2) for o in OFFERS))
+    rig.clock.go_on(3600)
+    rig.offer_them()
+    rows = read(url, "prices").tables["Prices by region"]
+    history = client.call(routes.PRICE_HISTORY(), query={"since_s": 7 * 86_400})["items"]
+    for row in rows:
+        same = [
+            offer
+            for offer in history
+            if row["Region"] == f"{offer['provider']}/{offer['region']}"
+            and row["GPUs"] == (offer["accelerator"] or "no GPU")
+            and row["As"] == offer["capacity_type"].replace("_", " ")
+        ]
+        each = [offer["price_usd_per_h"] / max(1, offer["accelerator_count"]) for offer in same]
+        assert row["Now"] == f"{money(min(each))}/h"
+        assert row["Pools"] == str(len(same)) != "0"
+        assert row["Lowest, 7 days"] == money(min(each))
+    assert any(row["Highest, 7 days"] != row["Lowest, 7 days"] for row in rows)
+
+
+def test_the_output_can_be_searched(rig: Rig, url: str) -> None:
+    job_id = story(rig)
+    page = read(url, f"job/{job_id}?search=LOSS+1.9")
+    assert "step 1190 loss 1.9" in page.text
+    assert "step 1191 loss 1.9" in page.text
+    assert "installing" not in page.text
+    assert "step 1 loss 3.2" not in page.text
+    assert "--grep" in page.text
+    assert "no line has it" in read(url, f"job/{job_id}?search=Traceback").text
+
+
+def test_the_month_is_added_up_beside_its_budget() -> None:
+    days = [{"day": f"2026-11-{day:02}", "total_usd": 2.0} for day in range(1, 6)]
+    budgets = {"items": [{"name": "<lab>", "user": "", "project": "", "budget_usd": 40.0}]}
+    drawn = str(spending._so_far(days, budgets))
+    assert drawn.count("<polyline") == 2
+    assert "budget &lt;lab&gt;" in drawn
+    assert ">$40.00<" in drawn
+    assert spending._so_far(days[:1], budgets) is None

@@ -158,3 +158,10 @@ def test_inference_runs_on_demand() -> None:
     (text,) = refused("serve_on_spot: true")
     assert "needs kind: inference" in text
     assert refused("kind: serving")
+
+
+def test_total_steps_is_the_work_in_steps() -> None:
+    assert read("total_steps: 5000").spec.wishes.work_steps == 5000
+    (text,) = refused("total_steps: 5000, work: 40h")
+    assert "spotd.total_steps" in text
+    assert "leave one of the two out" in text

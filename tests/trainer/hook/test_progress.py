@@ -71,3 +71,14 @@ def test_what_each_rank_needed_and_what_was_waited_for() -> None:
     progress.add(4, 0.5, 10, 1.0)
     progress.flush()
     assert (reports[2]["data_s"], reports[2]["save_s"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("steps", [0, 9])
+def test_the_total_is_reported_where_it_is_known(steps: int) -> None:
+    reports: list[Mapping[str, Any]] = []
+    progress = Progress(
+        lambda _kind, data: reports.append(data), every_s=0, steps=steps, print_line=lambda _: None
+    )
+    progress.add(1, 0.5, 10, 1.0)
+    assert reports[0].get("total_steps", 0) == steps
+    assert ("total_steps" in reports[0]) == bool(steps)

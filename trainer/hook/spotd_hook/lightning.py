@@ -58,7 +58,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         del pl_module
         session = self._active_session
         session.stop.install()  # Lightning replaced the handlers
-        session.progress.steps = max(trainer.max_steps, 0)
+        session.progress.steps = _total_steps(trainer)
         session.reset_timers()
         self._waiting_since_s = time.monotonic()
 
@@ -114,6 +114,12 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         for name in _LEFT_OUT:
             checkpoint.pop(name, None)
         return {_STATE: checkpoint}, {"chance": rng_state.capture()}
+
+
+def _total_steps(trainer: Any) -> int:
+    """Return max_steps, or the steps of max_epochs; 0 where neither ends the run."""
+    total = trainer.estimated_stepping_batches
+    return int(total) if 0 < total < float("inf") else 0
 
 
 def _loss_of(outputs: Any) -> float | None:

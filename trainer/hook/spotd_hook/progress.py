@@ -18,7 +18,8 @@ class Progress:
     one float per step, or is empty if one is unknown. `busy_s` is the time of those steps without
     saves, `data_s` the part of it spent waiting for data, if measured, and `save_s` the time that
     saves delayed training; the latter two are of this rank. `ranks_s` is the mean time per step of
-    each rank's own work, if there are several. A `disabled` one, for ranks other than 0, does
+    each rank's own work, if there are several. `steps` is the length of the whole run, 0 where it
+    is not known; a report has it as `total_steps`. A `disabled` one, for ranks other than 0, does
     nothing.
     """
 
@@ -88,10 +89,10 @@ class Progress:
             return
         self._reported_at_s = self._monotonic()
         steps = len(self._losses)
-        extra: dict[str, Any] = {}
+        extra: dict[str, Any] = {"total_steps": self.steps} if self.steps else {}
         if self._ranks_s:
             times = [round(total / steps, 6) for total in self._ranks_s]
-            extra = {"ranks_s": times, "ranks_per_node": self._per_node}
+            extra |= {"ranks_s": times, "ranks_per_node": self._per_node}
         if self._data_s is not None:
             extra["data_s"] = round(self._data_s, 6)
             self._data_s = 0.0

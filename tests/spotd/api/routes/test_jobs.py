@@ -338,3 +338,24 @@ def test_why_names_the_limit_that_holds_a_job_back(
     assert why in data["reason"]
     launches = [text for text in data["next"] if SPOT.instance_type in text]
     assert len(launches) == (1 if limits.max_nodes else 0), data["next"]
+
+
+def test_progress_is_that_of_the_record(rig: Rig, client: PathClient) -> None:
+    job_id = story(rig)
+    unknown = client.get("/v1/jobs")["items"][0]["progress"]
+    assert (unknown["eta"], unknown["unknown"]) == (None, "the total number of steps is not known")
+    node = rig.store.nodes.of_job(job_id)[-1]
+    rig.say(node, 30, "progress", from_step=1791, to_step=2000, losses=[], tokens=1, busy_s=1.0,
+            first_at_us=rig.ago(900), last_at_us=rig.ago(30), total_steps=4000)  # fmt: skip
+    (job,) = client.get("/v1/jobs")["items"]
+    shown = client.get(f"/v1/jobs/{job_id}")
+    progress = job["progress"]
+    assert progress == shown["progress"]
+    assert (progress["total_steps"], progress["total_from"]) == (4000, "program")
+    assert progress["share"] == 0.5
+    # 2,000 steps in the 6,270 s since its first one, the hand-over included.
+    assert progress["steps_per_s"] == pytest.approx(2000 / 6270, rel=1e-3)
+    assert progress["eta"] > shown["created_at"]
+    rig.finish(job_id, 5, Outcome.SUCCEEDED, "done")
+    ended = client.get(f"/v1/jobs/{job_id}")["progress"]
+    assert (ended["eta"], ended["unknown"]) == (None, "it has ended")

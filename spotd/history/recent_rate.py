@@ -1,0 +1,97 @@
+"""Measure how fast a job gets on, its losses and waits included, and when it would end at that.
+
+The rate is of steps that the job still has, over all the time that passed: steps that were lost,
+hand-overs and waits for a machine make it slower. Nothing is assumed: without a total, or without
+steps in the window, the end is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spotd.domain.job import Desired, Job
+from spotd.domain.node import Node
+from spotd.domain.units import S
+
+WINDOW_S = 86_400.0
+
+ENDED = "it has ended"
+PAUSED = "it is paused"
+NO_TOTAL = "the total number of steps is not known"
+NO_RATE = "too few steps were reported in the last 24 h"
+NO_GAIN = "it has lost as many steps as it made in the last 24 h"
+TOTAL_ADVICE = "write spotd.total_steps, or use run.steps(N)"
+
+
+@dataclass(frozen=True)
+class StepWindow:
+    """The step at the beginning of a window, on the daemon's clock, and its number of reports."""
+
+    from_step: int
+    begin_us: int
+    reports: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A job's place among its steps. `total_steps` 0: not known.
+
+    `steps_per_s` is the recent rate, and `eta_us` when the job ends at that; 0 where it is not
+    known, for the reason in `unknown`. `by_program`: the program itself has named the total.
+    """
+
+    step: int
+    total_steps: int
+    by_program: bool = False
+    steps_per_s: float = 0.0
+    eta_us: int = 0
+    unknown: str = ""
+    advice: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """Return the share of all steps that are done, at most 1; None without a total."""
+        return min(1.0, self.step / self.total_steps) if self.total_steps else None
+
+
+def named_total(nodes: Iterable[Node]) -> int:
+    """Return the steps of the whole run, as the newest program of a job named them, or 0."""
+    named = [node for node in nodes if node.training.total_steps]
+    newest = max(named, key=lambda node: node.generation, default=None)
+    return newest.training.total_steps if newest else 0
+
+
+def progress_of(
+    job: Job, step: int, reported_total: int, window: StepWindow | None, now_us: int
+) -> Progress:
+    """Return the progress of a job at `step`; `reported_total` is what its program named, or 0."""
+    total = reported_total or job.spec.wishes.work_steps
+    by_program = bool(reported_total)
+    rate = _rate(step, window, now_us)
+    unknown, advice = _obstacle(job, total, rate, window)
+    if unknown:
+        shown = max(rate, 0.0) if job.outcome is None else 0.0
+        return Progress(step, total, by_program, shown, unknown=unknown, advice=advice)
+    eta_us = now_us + round(max(0, total - step) / rate * S)
+    return Progress(step, total, by_program, rate, eta_us)
+
+
+def _rate(step: int, window: StepWindow | None, now_us: int) -> float:
+    """Return steps per second; 0.0 where too little was reported."""
+    if window is None or window.reports < 2 or now_us <= window.begin_us:
+        return 0.0
+    return (step - window.from_step) * S / (now_us - window.begin_us)
+
+
+def _obstacle(job: Job, total: int, rate: float, window: StepWindow | None) -> tuple[str, str]:
+    """Return why no end is known, and what would help."""
+    if job.outcome is not None:
+        return ENDED, ""
+    if job.desired is not Desired.RUN:
+        return PAUSED, f"spotctl resume {job.name}"
+    if not total:
+        return NO_TOTAL, TOTAL_ADVICE
+    if window is None or window.reports < 2:
+        return NO_RATE, ""
+    return ("", "") if rate > 0 else (NO_GAIN, "")

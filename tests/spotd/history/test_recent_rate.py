@@ -1,0 +1,62 @@
+"""The end of a job by its recent rate, with what it lost and waited for; unknown otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spotd.domain.job import Desired
+from spotd.domain.preferences import Preferences
+from spotd.domain.states import NodeState, Outcome
+from spotd.domain.units import S
+from spotd.history.recent_rate import (
+    ENDED,
+    NO_GAIN,
+    NO_RATE,
+    NO_TOTAL,
+    PAUSED,
+    StepWindow,
+    named_total,
+    progress_of,
+)
+from tests.spotd.planner.build import NOW, job, node, spec
+
+HOUR_AGO = NOW - 3600 * S
+FILE = {"spec": spec(wishes=Preferences(work_steps=1000))}
+
+
+def test_the_rate_is_of_steps_that_it_still_has_over_all_time_that_passed() -> None:
+    # It had made 500 of 1,000 steps in the hour, and is back at 360: a tenth of a step a second.
+    progress = progress_of(job(**FILE), 360, 0, StepWindow(0, HOUR_AGO, 2), NOW)
+    assert (progress.total_steps, progress.share) == (1000, 0.36)
+    assert progress.steps_per_s == pytest.approx(0.1)
+    assert progress.eta_us == NOW + 6400 * S
+    assert progress.unknown == ""
+
+
+def test_the_program_knows_its_total_better_than_the_file() -> None:
+    progress = progress_of(job(**FILE), 360, 720, StepWindow(0, HOUR_AGO, 2), NOW)
+    assert (progress.total_steps, progress.by_program) == (720, True)
+    assert progress.eta_us == NOW + 3600 * S
+    nodes = [node(NodeState.GONE, total_steps=900), node(NodeState.RUNNING, generation=2)]
+    assert named_total(nodes) == 900, "the new machine has not reported yet"
+
+
+@pytest.mark.parametrize(
+    ("fields", "step", "window", "reason"),
+    [
+        ({}, 360, StepWindow(0, HOUR_AGO, 2), NO_TOTAL),
+        (FILE, 360, None, NO_RATE),
+        (FILE, 1, StepWindow(0, HOUR_AGO, 1), NO_RATE),
+        (FILE, 0, StepWindow(100, HOUR_AGO, 2), NO_GAIN),
+        ({**FILE, "desired": Desired.PAUSE}, 360, StepWindow(0, HOUR_AGO, 2), PAUSED),
+        ({**FILE, "outcome": Outcome.FAILED}, 360, StepWindow(0, HOUR_AGO, 2), ENDED),
+    ],
+)
+def test_what_is_not_known_is_called_unknown(
+    fields: dict[str, Any], step: int, window: StepWindow | None, reason: str
+) -> None:
+    progress = progress_of(job(**fields), step, 0, window, NOW)
+    assert (progress.eta_us, progress.unknown) == (0, reason)
+    assert progress.steps_per_s >= 0
