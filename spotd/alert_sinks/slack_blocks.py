@@ -191,7 +191,7 @@ def _single(alert: Alert) -> tuple[str, list[dict[str, Any]]]:
     job = clean(alert.job_name or alert.job_id, 60)
     text = clean(event.text, TEXT_CHARS)
     did, must = (_for_job(words, job) for words in words_of(event))
-    kind = clean(_kind(event).replace("_", " "), 40)
+    kind = clean(kind_of(event).replace("_", " "), 40)
     title = f"{_MARKS[event.severity]} {job or 'spotd'}: {kind}"
     when = datetime.fromtimestamp(alert.at_us / S, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     error = _code(error_line(event), ERROR_CHARS)
@@ -285,14 +285,14 @@ def _for_job(words: str, job: str) -> str:
 
 def words_of(event: Event) -> tuple[str, str]:
     """Return what spotd did, and what the reader must do."""
-    kind = _kind(event)
+    kind = kind_of(event)
     advice = ADVICE.get(kind)
     if kind in _WORDS or advice is None:
         return _WORDS.get(kind, _OTHER)
     return _sentence(advice.does), _sentence(advice.attempt)
 
 
-def _kind(event: Event) -> str:
+def kind_of(event: Event) -> str:
     """Return the kind of event, with what its data say of its outcome."""
     if event.kind == "succeeded" and event.data.get("kept") is False:
         return "succeeded, nothing kept"
@@ -309,7 +309,7 @@ def _counted(alerts: Iterable[Alert]) -> str:
     """Return how many there are of each kind, in the order of the alerts."""
     counts: dict[str, int] = {}
     for alert in alerts:
-        kind = _kind(alert.event).replace("_", " ")
+        kind = kind_of(alert.event).replace("_", " ")
         counts[kind] = counts.get(kind, 0) + alert.repeats
     kinds = [f"{count} {kind}" for kind, count in list(counts.items())[:4]]
     return ", ".join([*kinds, "…"] if len(counts) > len(kinds) else kinds)

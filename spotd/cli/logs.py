@@ -48,8 +48,7 @@ def logs(
     terminal, control characters other than colours are removed. With --raw every byte is passed on
     unchanged. A line on stderr marks each change of machine.
 
-    The time of a line is when the control box stored it: within a second or two of its output while
-    the box is connected to the machine, and later after an interruption.
+    The time of a line is when the box stored it: a second or two later, or after an interruption.
 
     \b
     Example:
@@ -61,7 +60,7 @@ def logs(
     """
     wanted = _pattern(grep, output)
     body: dict[str, Any] = {"rank": rank, "generation": generation, "stream": stream}
-    body |= {"since_us": _since_us(since)} if since else {}
+    body |= {"since_us": _since_us(since), "tail_bytes": 0 if wanted else tail * _BYTES_PER_LINE}
     live = follow and sys.stdout.isatty()  # such a terminal renders what it gets piece by piece
     _check(raw=raw, timestamps=timestamps)
     with connect(ctx) as client:
@@ -77,7 +76,7 @@ def logs(
         _print_logs(
             client=client,
             job_id=job_data["id"],
-            body=body | {"tail_bytes": 0 if wanted else tail * _BYTES_PER_LINE},
+            body=body,
             streams=streams,
             follow=follow,
             tail=tail,
@@ -93,7 +92,10 @@ def _check(*, raw: bool, timestamps: bool) -> None:
 
 
 def _since_us(text: str) -> int:
-    """Return the time that --since means: a span before now, or an ISO time. Raises UserError."""
+    """Return the time that --since means: a span before now, an ISO time, or "" for 0. Raises
+    UserError."""
+    if not text:
+        return 0
     try:
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000)
     except (ValueError, OverflowError):
