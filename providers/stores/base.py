@@ -70,11 +70,15 @@ def check_key(key: str) -> str:
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """A listed object. `tag` changes with every write; "" where listings do not include one."""
+    """A listed object. `tag` changes with every write; "" where listings do not include one.
+
+    `modified_us` is the time of the last write by the store's clock; 0 if it is unknown.
+    """
 
     key: str
     size: int
     tag: str = field(default="", compare=False)
+    modified_us: int = field(default=0, compare=False)
 
 
 class ObjectStore(Protocol):

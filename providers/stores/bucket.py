@@ -284,7 +284,12 @@ class BucketStore:
             for page in self._obstore.list(self._retrying, folder or None, chunk_size=1000):
                 for meta in page:
                     if meta["path"].startswith(prefix):
-                        yield ObjectInfo(meta["path"], meta["size"], meta.get("e_tag") or "")
+                        yield ObjectInfo(
+                            key=meta["path"],
+                            size=meta["size"],
+                            tag=meta.get("e_tag") or "",
+                            modified_us=int(meta["last_modified"].timestamp() * 1_000_000),
+                        )
 
     def delete(self, key: str) -> None:
         check_key(key)

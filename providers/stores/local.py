@@ -204,7 +204,9 @@ class LocalStore:
                     yield from self._walk(key, prefix)
             elif key.startswith(prefix) and entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(FileNotFoundError):
-                    yield ObjectInfo(key, entry.stat(follow_symlinks=False).st_size)
+                    status = entry.stat(follow_symlinks=False)
+                    modified_us = status.st_mtime_ns // 1000
+                    yield ObjectInfo(key, status.st_size, modified_us=modified_us)
 
     def _remove_stale_temporaries(self) -> None:
         """Delete temporary files of killed writers, far older than any running write."""

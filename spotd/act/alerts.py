@@ -11,9 +11,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 import structlog
 
+from spotd.act.alert_repeats import AlertRepeats, Folded, fold
 from spotd.alert_sinks.base import Alert, AlertSink, AlertSinkError
 from spotd.alert_sinks.log import LogSink
 from spotd.base.clock import Clock
@@ -40,10 +42,19 @@ _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 _LOG = ""  # the name of the lane of rows that have no other
 
 
-def as_alert(row: AlertRow, *, spent_microusd: int = 0) -> Alert:
-    """Return a row of the outbox as it is sent."""
+def as_alert(folded: Folded, *, spent_microusd: int = 0, dashboard_url: str = "") -> Alert:
+    """Return rows of the outbox that say the same as one alert, as it is sent."""
+    row = folded.newest
+    page = quote(row.job_name or row.job_id, safe="")
     return Alert(
-        row.id, row.at_us, row.job_id, row.job_name, row.event, row.repeats, spent_microusd
+        id=folded.id,
+        at_us=row.at_us,
+        job_id=row.job_id,
+        job_name=row.job_name,
+        event=row.event,
+        repeats=folded.repeats,
+        spent_microusd=spent_microusd,
+        link=f"{dashboard_url}/job/{page}" if dashboard_url and page else "",
     )
 
 
@@ -110,6 +121,7 @@ class _SinkQueue:
     not_before_s: float = 0.0
     gone: bool = False
     sending: _Sending | None = None
+    repeats: AlertRepeats = field(default_factory=AlertRepeats)
 
     def ready(self, waiting: int, now_s: float) -> bool:
         """Return whether a message with `waiting` alerts may be sent now."""
@@ -127,18 +139,31 @@ class _SinkQueue:
 class Delivery:
     """Sends what is due. `deliver` belongs to the holder of the duty "alerts"."""
 
-    def __init__(self, routes: Mapping[str, AlertSink], clock: Clock) -> None:
+    def __init__(
+        self,
+        routes: Mapping[str, AlertSink],
+        clock: Clock,
+        *,
+        repeat_s: float = 0.0,
+        dashboard_url: str = "",
+    ) -> None:
+        """`repeat_s`: the same alert about a job is sent once in this time, with a count.
+        `dashboard_url`: where the pages of jobs are, "" if nowhere."""
         self._clock = clock
         self._lock = threading.Lock()  # one delivery at a time, and no other routes meanwhile
         self._lanes: dict[str, _SinkQueue] = {}
-        self.change(routes)
+        self.change(routes, repeat_s=repeat_s, dashboard_url=dashboard_url)
 
-    def change(self, routes: Mapping[str, AlertSink]) -> None:
-        """Use new sinks. Messages in progress continue, and an unchanged sink keeps its pace.
+    def change(
+        self, routes: Mapping[str, AlertSink], *, repeat_s: float = 0.0, dashboard_url: str = ""
+    ) -> None:
+        """Use new sinks and settings. Messages in progress continue, and an unchanged sink keeps
+        its pace.
 
         A sink that had been given up is used again if it changed.
         """
         with self._lock:
+            self._repeat_s, self._dashboard_url = repeat_s, dashboard_url
             lanes: dict[str, _SinkQueue] = {}
             for name, route in routes.items():
                 known = self._lanes.get(name)
@@ -237,9 +262,19 @@ class Delivery:
         quiet = [row for row in rows if _RANK[row.event.severity] < lowest]
         if quiet:
             store.alerts.mark(quiet, now_us, 0, "below the route's min_severity")
+        if lane.route.paced:
+            wanted, early = lane.repeats.split(wanted, now_s, self._repeat_s)
+            for left_s, rows_ in early:
+                store.alerts.put_off(rows_, now_us + int(left_s * S))
         if wanted and lane.ready(len(wanted), now_s):
+            folded = fold(wanted) if lane.route.paced else [Folded([row]) for row in wanted]
             alerts = [
-                as_alert(row, spent_microusd=self._spent(row, len(wanted), store)) for row in wanted
+                as_alert(
+                    item,
+                    spent_microusd=self._spent(item.newest, len(folded), store),
+                    dashboard_url=self._dashboard_url,
+                )
+                for item in folded
             ]
             store.leases.check(self._clock.now_us())  # whoever was overtaken sends nothing
             lane.sending = _Sending(lane.route, alerts, now_s, wanted)
@@ -266,6 +301,7 @@ class Delivery:
             if error is None:
                 self._mark(store, rows, self._clock.now_us(), 0.0, "")
                 lane.sent_s.append(now_s)
+                lane.repeats.note(rows, now_s)
             else:
                 self._fail(name, lane, rows, error, store)
             lane.sending = None

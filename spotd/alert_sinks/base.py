@@ -23,7 +23,8 @@ class AlertSinkError(Exception):
 @dataclass(frozen=True)
 class Alert:
     """An event to send. `repeats` counts coalesced ones (1: just itself), `spent_microusd` is the
-    job's cost so far (0 if unknown)."""
+    job's cost so far (0 if unknown), `link` the dashboard's page about it ("" if there is none).
+    """
 
     id: int
     at_us: int
@@ -32,6 +33,7 @@ class Alert:
     event: Event
     repeats: int = 1
     spent_microusd: int = 0
+    link: str = ""
 
 
 class AlertSink(Protocol):

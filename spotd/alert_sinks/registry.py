@@ -6,8 +6,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from spotd.alert_sinks.apprise import AppriseRoute
 from spotd.alert_sinks.command import CommandRoute
 from spotd.alert_sinks.log import LogRoute
 from spotd.alert_sinks.slack import SlackRoute
 
-AnyAlertRoute = Annotated[CommandRoute | LogRoute | SlackRoute, Field(discriminator="kind")]
+AnyAlertRoute = Annotated[
+    AppriseRoute | CommandRoute | LogRoute | SlackRoute, Field(discriminator="kind")
+]

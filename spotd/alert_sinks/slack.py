@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from spotd.alert_sinks.base import Alert, AlertRoute, AlertSink, AlertSinkError
 from spotd.alert_sinks.slack_blocks import ESCAPES, payload
@@ -20,6 +21,32 @@ from spotd.domain.events import Severity
 
 RETRY_AFTER_CAP_S = 3600.0
 _REPLY_CHARS = 120
+_EVERYBODY = ("here", "channel", "everyone")
+_USER, _GROUP = re.compile(r"[UW][A-Z0-9]{2,20}"), re.compile(r"S[A-Z0-9]{2,20}")
+
+
+def _checked_mention(text: str) -> str:
+    """Return a mention as Slack reads it, also of one that is written without its brackets."""
+    name = text.strip().removeprefix("<").removesuffix(">").lstrip("!@").removeprefix("subteam^")
+    if name in _EVERYBODY:
+        return f"<!{name}>"
+    if _USER.fullmatch(name):
+        return f"<@{name}>"
+    if _GROUP.fullmatch(name):
+        return f"<!subteam^{name}>"
+    raise ValueError(
+        f"{text[:60]!r} is nobody that Slack can mention; write here, channel, everyone, a member "
+        'ID like "U024BE7LH" or the ID of a user group like "S0614TZR7"'
+    )
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Mentions = Annotated[
+    list[Annotated[str, AfterValidator(_checked_mention)]], BeforeValidator(_as_list)
+]
 
 
 class SlackRoute(AlertRoute):
@@ -32,13 +59,16 @@ class SlackRoute(AlertRoute):
     allow_hosts: list[str] = Field(
         default=[], description="Besides Slack's own; a loopback host may use http"
     )
+    mention: dict[Severity, Mentions] = Field(
+        default={}, description="Who is notified of alerts of a severity, as here or U024BE7LH"
+    )
 
     def build(self, environ: Mapping[str, str]) -> AlertSink:
         url = read_secret("url", self.model_dump(), environ)
         if not url:
             raise ValueError("has no address; set url_file, url_env or url_credential")
         if is_webhook(url, self.allow_hosts):
-            return SlackSink(url, self.min_severity)
+            return SlackSink(url, self.min_severity, mentions=self.mention)
         raise ValueError(
             f"the secret is not an https address at {SLACK_HOSTS[0]}; "
             "copy the webhook's URL from Slack, or name its host in allow_hosts "
@@ -53,6 +83,7 @@ class SlackSink:
     url: str = field(repr=False)
     min_severity: Severity = Severity.INFO
     paced: bool = True
+    mentions: Mapping[Severity, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         redactor.register(self.url)
@@ -68,7 +99,7 @@ class SlackSink:
 
     def send(self, alerts: Sequence[Alert]) -> None:
         """Post one message. Raises AlertSinkError."""
-        body = payload(alerts)
+        body = payload(alerts, self.mentions)
         status, headers, reply = self._post(body)
         if status == 400:
             # Better plain than never: whatever it is in the blocks that Slack does not like.

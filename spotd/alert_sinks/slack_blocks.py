@@ -7,22 +7,27 @@ limit.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from providers.dollars import format_microusd
 from spotd.alert_sinks.base import Alert
 from spotd.domain.events import Event, Severity, with_cause
+from spotd.domain.health import ADVICE
 from spotd.domain.lost_work import format_seconds
 from spotd.domain.units import S
 
 # Slack takes 150 characters in a header and 3000 in a section, but all blocks of a message together
 # only about 13,000.
 HEADER_CHARS = 140
+SECTION_CHARS = 2_900
 TEXT_CHARS = 1_500
+ERROR_CHARS = 400
 LINE_CHARS = 240
+LINK_CHARS = 400  # a longer link is left out: cut, it would lead nowhere
 LINES = 10
+COMMANDS = 5
 
 _SEVERITIES = list(Severity)
 _MARKS = {
@@ -31,7 +36,18 @@ _MARKS = {
     Severity.WARNING: "🟠",
     Severity.ERROR: "🔴",
 }
+_SEVERITY_WORDS = {severity: severity.value.capitalize() for severity in Severity}
 _NOTHING = "Nothing."
+# kind -> the command that shows more, of alerts that are about no job
+_COMMANDS = {
+    "orphan": "spotctl orphans",
+    "orphan_held": "spotctl orphans",
+    "leftovers_held": "spotctl orphans",
+    "budget": "spotctl cost budget",
+    "outlier": "spotctl cost budget",
+    "quarantine": "spotctl quarantine",
+}
+_DOCTOR = "spotctl doctor"
 _LOGS = "Read `spotctl logs {job}`"
 # kind -> (what spotd did, what you must do)
 _WORDS = {
@@ -133,9 +149,41 @@ def clean(text: str, limit: int) -> str:
     return "".join(parts)
 
 
-def payload(alerts: Sequence[Alert]) -> dict[str, Any]:
-    """The body of one message about one alert, or a digest of several."""
+def command_of(alert: Alert) -> str:
+    """Return the command that shows more about an alert."""
+    job = alert.job_name or alert.job_id
+    return f"spotctl why {job}" if job else _COMMANDS.get(alert.event.kind, _DOCTOR)
+
+
+def by_urgency(alerts: Iterable[Alert]) -> list[Alert]:
+    """Return failed jobs first, then by severity, then by age."""
+    return sorted(
+        alerts,
+        key=lambda alert: (
+            alert.event.kind != "failed",
+            -_SEVERITIES.index(alert.event.severity),
+            alert.id,
+        ),
+    )
+
+
+def worst_of(alerts: Iterable[Alert]) -> Severity:
+    """Return the highest severity."""
+    return max((alert.event.severity for alert in alerts), key=_SEVERITIES.index)
+
+
+def payload(
+    alerts: Sequence[Alert], mentions: Mapping[Severity, Sequence[str]] | None = None
+) -> dict[str, Any]:
+    """The body of one message about one alert, or a digest of several.
+
+    `mentions` of the worst severity, such as "<!here>", notify people.
+    """
     fallback, blocks = _single(alerts[0]) if len(alerts) == 1 else _digest(alerts)
+    mention = " ".join((mentions or {}).get(worst_of(alerts), ()))
+    if mention:
+        blocks.insert(1, _section(mention))
+        fallback = f"{mention} {fallback}"
     return {"text": fallback, "blocks": blocks, "unfurl_links": False, "unfurl_media": False}
 
 
@@ -143,80 +191,132 @@ def _single(alert: Alert) -> tuple[str, list[dict[str, Any]]]:
     event = alert.event
     job = clean(alert.job_name or alert.job_id, 60)
     text = clean(event.text, TEXT_CHARS)
-    did, must = (words.replace("{job}", job) for words in _words(event))
-    kind = clean(event.kind.replace("_", " "), 40)
+    did, must = (_for_job(words, job) for words in words_of(event))
+    kind = clean(kind_of(event).replace("_", " "), 40)
     title = f"{_MARKS[event.severity]} {job or 'spotd'}: {kind}"
     when = datetime.fromtimestamp(alert.at_us / S, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    error = _code(error_line(event), ERROR_CHARS)
     blocks = [
-        {"type": "header", "text": {"type": "plain_text", "text": title}},
-        _section(f"*What happened*\n{text}"),
+        _header(title),
+        _section(f"*What happened*\n{text}" + (f"\n{error}" if error else "")),
         _section(f"*What spotd did*\n{did}"),
     ]
-    if (cause := event.data.get("cause")) and isinstance(cause, str) and cause not in event.text:
-        blocks.insert(2, _section(f"*Cause*\n{clean(cause, LINE_CHARS)}"))
     cost = _cost(alert)
     if cost:
         blocks.append(_section(f"*What it cost*\n{cost}"))
     blocks.append(_section(f"*What you must do*\n{must}"))
-    blocks.append(_context(f"{_number(alert)} · {when}"))
+    more = [_code(command_of(alert), 100), _link(alert, "dashboard"), _number(alert), when]
+    blocks.append(_context(" · ".join(filter(None, more))))
     told = clean(with_cause(event.text, event.data), LINE_CHARS)
     return f"{title}: {told} ({_number(alert)})", blocks
 
 
 def _digest(alerts: Sequence[Alert]) -> tuple[str, list[dict[str, Any]]]:
     """The worst first; what has no room is counted."""
-    ordered = sorted(alerts, key=lambda a: (-_SEVERITIES.index(a.event.severity), a.id))
+    ordered = by_urgency(alerts)
     count = sum(alert.repeats for alert in alerts)
-    worst = ordered[0].event
-    title = clean(f"{_MARKS[worst.severity]} {count} alerts: {_counted(alerts)}", HEADER_CHARS)
-    lines = [_line(alert) for alert in ordered[:LINES]]
-    if len(ordered) > LINES:
-        lines.append(f"… and {len(ordered) - LINES} more")
+    worst = worst_of(alerts)
+    counts = f"{_SEVERITY_WORDS[worst]}: {count} alerts: {_counted(ordered)}"
+    title = f"{_MARKS[worst]} {clean(counts, HEADER_CHARS)}"
     numbers = [alert.id for alert in alerts]
     return (
         f"{title} (alerts {min(numbers)} to {max(numbers)})",
         [
-            {"type": "header", "text": {"type": "plain_text", "text": title}},
-            _section("\n".join(lines)),
+            _header(title),
+            _section("\n".join(_lines(ordered))),
             _section(f"*What you must do*\n{_advice(ordered)}"),
+            _section(f"*To see more*\n{_commands(ordered)}"),
             _context(f"alerts {min(numbers)} to {max(numbers)} · all: `spotctl events`"),
         ],
     )
 
 
+def _lines(ordered: Sequence[Alert]) -> Iterator[str]:
+    """Yield a line for each alert that has room in a section, and the number of the others."""
+    room, shown = SECTION_CHARS, 0
+    for alert in ordered[:LINES]:
+        line = _line(alert)
+        room -= len(line) + 1
+        if room < 0:
+            break
+        shown += 1
+        yield line
+    if shown < len(ordered):
+        yield f"… and {len(ordered) - shown} more"
+
+
 def _line(alert: Alert) -> str:
-    told = with_cause(alert.event.text, alert.event.data)
-    text = clean(f"{alert.job_name or alert.job_id or 'spotd'}: {told}", LINE_CHARS)
-    return f"{_MARKS[alert.event.severity]} {text.replace(chr(10), ' ')} ({_number(alert)})"
+    job = alert.job_name or alert.job_id
+    name = _link(alert, job) or clean(job or "spotd", 60)
+    text = clean(alert.event.text, LINE_CHARS).replace("\n", " ")
+    error = _code(error_line(alert.event), LINE_CHARS // 2)
+    parts = f"{name}: {text}", f"({_number(alert)})", error
+    return f"{_MARKS[alert.event.severity]} " + " ".join(filter(None, parts))
 
 
 def _advice(ordered: Iterable[Alert]) -> str:
     """Return each advice once, for the first job that needs it."""
     commands: dict[str, str] = {}
     for alert in ordered:
-        must = _words(alert.event)[1]
+        must = words_of(alert.event)[1]
         if must != _NOTHING:
-            commands.setdefault(must, must.replace("{job}", clean(alert.job_name, 60)))
+            name = clean(alert.job_name or alert.job_id, 60)
+            commands.setdefault(must, _for_job(must, name))
     return "\n".join(list(commands.values())[:3]) or _NOTHING
 
 
-def _words(event: Event) -> tuple[str, str]:
+def _commands(ordered: Iterable[Alert]) -> str:
+    """Return a command for each of the most urgent jobs."""
+    commands = list(dict.fromkeys(command_of(alert) for alert in ordered))
+    lines = [_code(command, 100) for command in commands[:COMMANDS]]
+    more = len(commands) - len(lines)
+    return "\n".join([*lines, f"… and {more} more"] if more else lines)
+
+
+def error_line(event: Event) -> str:
+    """Return the program's or the cloud's own line of error that the event carries beside its
+    text, or ""."""
+    cause = event.data.get("cause")
+    lines = cause.strip().splitlines() if isinstance(cause, str) else []
+    line = lines[-1].strip() if lines else ""
+    return "" if line in event.text else line
+
+
+def _for_job(words: str, job: str) -> str:
+    """Return the words with the job's name, or with no name where there is no job."""
+    return words.replace(" {job}", f" {job}" if job else "")
+
+
+def words_of(event: Event) -> tuple[str, str]:
     """Return what spotd did, and what the reader must do."""
-    kind = event.kind
-    if kind == "succeeded" and event.data.get("kept") is False:
-        kind = "succeeded, nothing kept"
-    elif kind == "recovered" and event.data.get("anew") is True:
-        kind = "recovered, from the beginning"
-    return _WORDS.get(kind, _OTHER)
+    kind = kind_of(event)
+    advice = ADVICE.get(kind)
+    if kind in _WORDS or advice is None:
+        return _WORDS.get(kind, _OTHER)
+    return _sentence(advice.does), _sentence(advice.attempt)
+
+
+def kind_of(event: Event) -> str:
+    """Return the kind of event, with what its data say of its outcome."""
+    if event.kind == "succeeded" and event.data.get("kept") is False:
+        return "succeeded, nothing kept"
+    if event.kind == "recovered" and event.data.get("anew") is True:
+        return "recovered, from the beginning"
+    return event.kind
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def _counted(alerts: Iterable[Alert]) -> str:
+    """Return how many there are of each kind, in the order of the alerts."""
     counts: dict[str, int] = {}
     for alert in alerts:
-        kind = alert.event.kind.replace("_", " ")
+        kind = kind_of(alert.event).replace("_", " ")
         counts[kind] = counts.get(kind, 0) + alert.repeats
-    most = sorted(counts.items(), key=lambda item: -item[1])
-    return ", ".join(f"{count} {kind}" for kind, count in most[:4])
+    kinds = [f"{count} {kind}" for kind, count in list(counts.items())[:4]]
+    return ", ".join([*kinds, "…"] if len(counts) > len(kinds) else kinds)
 
 
 def _number(alert: Alert) -> str:
@@ -238,6 +338,25 @@ def _cost(alert: Alert) -> str:
     if alert.spent_microusd:
         losses.append(f"{format_microusd(alert.spent_microusd)} spent on the job so far")
     return clean(", ".join(losses), LINE_CHARS)
+
+
+def _code(text: str, limit: int) -> str:
+    """Return text as code, or "" of none."""
+    words = clean(text.replace("`", "'").replace("\n", " "), limit).strip()
+    return f"`{words}`" if words else ""
+
+
+def _link(alert: Alert, label: str) -> str:
+    """Return a link to the alert's page in the dashboard, or "" if it has none."""
+    target = alert.link.replace("|", "%7C")
+    for letter, code in ESCAPES.items():
+        target = target.replace(letter, code)
+    words = clean(label.replace("|", "/").replace("\n", " "), 60)
+    return f"<{target}|{words}>" if 0 < len(target) <= LINK_CHARS and words.strip() else ""
+
+
+def _header(title: str) -> dict[str, Any]:
+    return {"type": "header", "text": {"type": "plain_text", "text": title}}
 
 
 def _section(text: str) -> dict[str, Any]:

@@ -314,6 +314,7 @@ READ_LOGS = Operation(
     body={
         "cursor": {"type": "object", "additionalProperties": _NUMBER},
         "tail_bytes": _NUMBER,
+        "since_us": {**_NUMBER, "description": "Leave out what was stored before"},
         "rank": _NUMBER,
         "generation": _NUMBER,
         "stream": _TEXT,

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from spotd.base.text import clean, place
 from spotd.cli.render import print_message
+
+_Key = tuple[int, int, str]  # generation, rank, stream
 
 _MAX_LINE = 64 << 10
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -27,9 +31,22 @@ def safe_line(text: str) -> str:
     return "".join(safe) + ("\x1b[0m" if len(parts) > 1 else "")
 
 
-def overwrite(old: bytes, new: bytes) -> bytes:
-    """Return what a terminal shows after a carriage return: `new` over the beginning of `old`."""
-    return new + old[len(new) :]
+def overwrite(old: bytearray, new: bytes) -> bytearray:
+    """Write `new` over the beginning of `old`, as a terminal does after a carriage return.
+
+    It happens in place: a program may write over a long line very often.
+    """
+    old[: len(new)] = new
+    return old
+
+
+def stamp(at: str | None) -> str:
+    """Return a time of the API as local time with its offset; "-" if it is unknown."""
+    return datetime.fromisoformat(at).astimezone().isoformat(timespec="seconds") if at else "-"
+
+
+def _key(chunk: Mapping[str, Any]) -> _Key:
+    return chunk["generation"], chunk["rank"], chunk["stream"]
 
 
 class Streams:
@@ -47,14 +64,18 @@ class Streams:
         safe: bool,
         render: bool = False,
         wanted: re.Pattern[str] | None = None,
+        timestamps: bool = False,
     ) -> None:
         self._nodes = nodes
         self._show_rank = show_rank
         self._safe = safe
         self._render = render
         self._wanted = wanted
-        self._partial: dict[tuple[int, int, str], bytearray] = {}
-        self._returned: dict[tuple[int, int, str], bytes] = {}  # before a carriage return
+        self._timestamps = timestamps
+        self._unended: _Key | None = None  # the stream whose last printed part has no line end
+        self._partial: dict[_Key, bytearray] = {}
+        self._returned: dict[_Key, bytearray] = {}  # before a carriage return
+        self._at: dict[_Key, str | None] = {}  # when the last piece was stored
         self._generation = 0
         self._tail: deque[tuple[dict[str, Any], bytes]] | None = None
 
@@ -64,27 +85,29 @@ class Streams:
 
     def feed(self, chunk: dict[str, Any]) -> None:
         """Print the complete lines of one chunk of the API."""
-        key = (chunk["generation"], chunk["rank"], chunk["stream"])
+        key = _key(chunk)
+        self._at[key] = chunk.get("at")
         partial = self._partial.pop(key, bytearray())
         data, end = chunk["text"].encode("latin-1"), 0
         # Only what is new is searched: a line may be very long, and come in very small pieces.
         for match in _LINE_END.finditer(data):
             text = self._over(key, bytes(partial) + data[end : match.start()])
             if self._render and match[0] == b"\r":
-                self._returned[key] = text
+                self._returned[key] = text if isinstance(text, bytearray) else bytearray(text)
             else:
-                self._line(chunk, text + match[0])
+                self._line(chunk, bytes(text) + match[0])
             partial.clear()
             end = match.end()
         partial += data[end:]
         if len(partial) > _MAX_LINE:
-            self._line(chunk, self._over(key, bytes(partial)))
+            self._line(chunk, bytes(self._over(key, bytes(partial))))
         elif partial:
             self._partial[key] = partial
 
-    def _over(self, key: tuple[int, int, str], text: bytes) -> bytes:
+    def _over(self, key: _Key, text: bytes) -> bytes | bytearray:
         """Return the text over the state that the line had before."""
-        return overwrite(self._returned.pop(key, b""), text)
+        before = self._returned.pop(key, None)
+        return text if before is None else overwrite(before, text)
 
     def caught_up(self) -> None:
         """Print the lines that `tail` held back, and flush."""
@@ -98,7 +121,8 @@ class Streams:
         for key in dict.fromkeys((*self._returned, *self._partial)):
             generation, rank, name = key
             chunk = {"generation": generation, "rank": rank, "stream": name}
-            self._line(chunk, self._over(key, bytes(self._partial.get(key, b""))))
+            chunk["at"] = self._at.get(key)
+            self._line(chunk, bytes(self._over(key, bytes(self._partial.get(key, b"")))))
         self._partial.clear()
         sys.stdout.flush()
 
@@ -110,6 +134,9 @@ class Streams:
             return
         self._announce(chunk["generation"])
         out = sys.stdout.buffer
+        if self._timestamps and _key(chunk) != self._unended:
+            out.write(f"{stamp(chunk.get('at'))} ".encode())
+        self._unended = None if line.endswith((b"\n", b"\r")) else _key(chunk)
         if self._show_rank:
             out.write(f"[{chunk['rank']}] ".encode())
         if not self._safe:

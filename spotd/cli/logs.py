@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+import time
+from datetime import datetime
 from typing import Any
 
 import typer
@@ -11,6 +13,7 @@ import typer
 from spotd.api_client.client import JOB, Client, connect
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
+from spotd.cli.durations import duration_s
 from spotd.cli.log_text import Streams
 from spotd.cli.render import Output, emit_line, output_option
 
@@ -32,6 +35,10 @@ def logs(
     grep: str = typer.Option(
         "", metavar="REGEX", help="Only lines that match this regular expression."
     ),
+    since: str = typer.Option(
+        "", metavar="TIME", help="Only what was stored since: 10m ago, or 2026-11-28T10:00."
+    ),
+    timestamps: bool = typer.Option(False, "--timestamps", help="Print the time of each line."),
     raw: bool = typer.Option(False, help="Print control characters unchanged."),
     output: Output = output_option(),
 ) -> None:
@@ -41,36 +48,59 @@ def logs(
     terminal, control characters other than colours are removed. With --raw every byte is passed on
     unchanged. A line on stderr marks each change of machine.
 
+    The time of a line is when the box stored it: a second or two later, or after an interruption.
+
     \b
     Example:
       spotctl logs gpt
       spotctl logs gpt -f --tail 20
       spotctl logs gpt --gen 2 --stream setup
       spotctl logs gpt --grep 'loss|Error' --tail 5
+      spotctl logs gpt --since 10m --timestamps
     """
     wanted = _pattern(grep, output)
     body: dict[str, Any] = {"rank": rank, "generation": generation, "stream": stream}
+    body |= {"since_us": _since_us(since), "tail_bytes": 0 if wanted else tail * _BYTES_PER_LINE}
+    live = follow and sys.stdout.isatty()  # such a terminal renders what it gets piece by piece
+    _check(raw=raw, timestamps=timestamps)
     with connect(ctx) as client:
         job_data = client.call(routes.SHOW_JOB(job=job))
-        show_rank = job_data["num_nodes"] > 1 and rank is None
-        nodes = {node["generation"]: node for node in job_data["nodes"]}
-        terminal = sys.stdout.isatty()
         streams = Streams(
-            nodes,
-            show_rank=show_rank,
-            safe=terminal and not raw,
-            render=not raw and not (terminal and follow),  # which renders by itself
+            nodes={node["generation"]: node for node in job_data["nodes"]},
+            show_rank=job_data["num_nodes"] > 1 and rank is None,
+            safe=sys.stdout.isatty() and not raw,
+            render=not raw and (timestamps or not live),
             wanted=wanted,
+            timestamps=timestamps,
         )
         _print_logs(
             client=client,
             job_id=job_data["id"],
-            body=body | {"tail_bytes": 0 if wanted else tail * _BYTES_PER_LINE},
+            body=body,
             streams=streams,
             follow=follow,
             tail=tail,
             output=output,
         )
+
+
+def _check(*, raw: bool, timestamps: bool) -> None:
+    """Raise UserError for options that exclude each other."""
+    if raw and timestamps:
+        message = "--raw passes every byte on, and --timestamps adds some"
+        raise UserError(message, "leave one of them out", ExitCode.USAGE)
+
+
+def _since_us(text: str) -> int:
+    """Return the time that --since means: a span before now, an ISO time, or "" for 0. Raises
+    UserError."""
+    if not text:
+        return 0
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000)
+    except (ValueError, OverflowError):
+        age_s = duration_s(text, "--since", "10m, or a time like 2026-11-28T10:00")
+        return int((time.time() - age_s) * 1_000_000)
 
 
 def _pattern(text: str, output: Output) -> re.Pattern[str] | None:

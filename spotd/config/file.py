@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 from spotd.alert_sinks.registry import AnyAlertRoute
 from spotd.base.section import Section, formed
 from spotd.config.clouds import Provider
+from spotd.config.dashboard import DashboardSection
 from spotd.config.metrics_listener import MetricsSection
 from spotd.config.stores import DatasetSection, StagingSection, StoreSection
 from spotd.domain.market import Timing
@@ -102,6 +103,13 @@ class AlertsSection(Section):
 
     routes: dict[str, AnyAlertRoute] = Field(default={})
     market: MarketAlertsSection = MarketAlertsSection()
+    repeat_s: float = Field(
+        default=300.0,
+        ge=0,
+        le=86_400,
+        description="After an alert, the same one about the same job waits for so long, and comes "
+        "as one message with a count; 0: it is sent at once",
+    )
 
 
 def _no_switch(value: Any) -> Any:
@@ -291,6 +299,7 @@ class ConfigFile(Section):
     providers: dict[str, Provider] = Field(default={})
     alerts: AlertsSection = AlertsSection()
     metrics: MetricsSection = MetricsSection()
+    dashboard: DashboardSection = DashboardSection()
     timing: TimingSection = TimingSection()
     placement: PlacementSection = PlacementSection()
     safe_mode: SafeModeSection = SafeModeSection()

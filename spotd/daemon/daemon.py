@@ -147,7 +147,12 @@ class Daemon:
         self.follower = Follower(
             self.store, self.link, self.keys, self.objects, self.clock, self.listening.listened
         )
-        self.delivery = Delivery(config.alert_sinks(), self.clock)
+        self.delivery = Delivery(
+            config.alert_sinks(),
+            self.clock,
+            repeat_s=config.file.alerts.repeat_s,
+            dashboard_url=config.file.dashboard.url,
+        )
         self.tasks = self._build_tasks()
         self.tasks.add(LEND_EVERY_S, "lend", self.leases.renew)
         self.tasks.add(every_s, "claim", self.claim.keep)
@@ -265,7 +270,11 @@ class Daemon:
         self.jump_hosts.change(hosts)
         self.jump_hosts.start()
         self.claim.move(open_claim_store(config, self.objects))
-        self.delivery.change(sinks)
+        self.delivery.change(
+            sinks,
+            repeat_s=config.file.alerts.repeat_s,
+            dashboard_url=config.file.dashboard.url,
+        )
         self.tasks.change(self.timing, schedule_of(config))
         self.outage_alert.patience_s = LEASES * config.file.timing.lease_s
         self.loop.change(self.timing)

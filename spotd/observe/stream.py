@@ -42,13 +42,17 @@ class NodeStream:
     def __init__(self, after_seq: int, gap_after: int = -1) -> None:
         self.seq = after_seq
         self._gap_after = gap_after
-        self._rest = b""
+        self._rest = bytearray()
         self._skipping = False  # inside a line that is too long
 
     def feed(self, data: bytes) -> StreamResult:
         """Facts of the lines that `data` completes. Entries that came before are left out."""
         fed = StreamResult()
-        *lines, rest = (self._rest + data).split(b"\n")
+        # A long line comes in many pieces: each of them is copied and searched once.
+        first, *more = data.split(b"\n")
+        self._rest += first
+        lines = [bytes(self._rest), *more[:-1]] if more else []
+        rest = bytearray(more[-1]) if more else self._rest
         for line in lines:
             if self._skipping:
                 self._skipping = False
@@ -56,9 +60,9 @@ class NodeStream:
                 fed.garbage += 1
             elif line:
                 self._take(line, fed)
-        self._rest = b"" if self._skipping else rest
+        self._rest = bytearray() if self._skipping else rest
         if len(self._rest) > MAX_LINE_BYTES:
-            self._rest, self._skipping = b"", True
+            self._rest, self._skipping = bytearray(), True
             fed.garbage += 1
         return fed
 
@@ -90,5 +94,8 @@ class NodeStream:
 def _sound(chunk: LogChunk) -> bool:
     """Return whether a node of ours would send this chunk."""
     named = _STREAM.fullmatch(chunk.stream) is not None
-    bytes_ = chunk.text.isascii() or max(chunk.text) <= "\xff"
-    return named and bytes_
+    try:
+        chunk.text.encode("latin-1")
+    except UnicodeEncodeError:
+        return False
+    return named

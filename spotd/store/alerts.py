@@ -117,6 +117,13 @@ class AlertRepository(Repository):
                 _MARK, [{"alert": row.id, "delivered": row.repeats, **values} for row in rows]
             )
 
+    @write
+    def put_off(self, tx: Transaction, rows: Sequence[AlertRow], next_at_us: int) -> None:
+        """Send these undelivered messages at `next_at_us` only."""
+        numbers = [row.id for row in rows]
+        where = _alerts.id.in_(numbers) & (_alerts.sent_at_us == 0)
+        tx.conn.execute(update(schema.alerts).where(where).values(next_at_us=next_at_us))
+
     @read_one
     def routes(self, conn: Connection) -> list[RouteRow]:
         """The delivery state of each route that ever had an alert."""

@@ -141,7 +141,8 @@ def record_override(call: ApiRequest, job: Job, text: str) -> None:
     if text:
         event_text = f"{call.actor or 'somebody'} lets {job.name} exceed a budget: {text}"
         key = override_key(job.id)
-        event = Event(OVERRIDE, event_text, severity=Severity.WARNING, alert=True, key=key)
+        # Somebody's own decision: the audit and the events have it, and nobody is alerted.
+        event = Event(OVERRIDE, event_text, severity=Severity.WARNING, key=key)
         call.context.store.events.add(job.id, event, call.now_us)
 
 

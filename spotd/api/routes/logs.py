@@ -10,10 +10,20 @@ from typing import Any
 
 from providers.stores.base import NotFoundError, ObjectStore
 from spotd.api.request.request import ApiRequest, bad_input, not_found
+from spotd.api.views.resources import iso
 from spotd.domain.job import Job
 from spotd.domain.states import NodeState
 
 MAX_REPLY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes of a stream from `offset` on, and when they were stored (0: unknown)."""
+
+    offset: int
+    data: bytes
+    stored_us: int
 
 
 @dataclass(frozen=True)
@@ -45,8 +55,8 @@ def chunk_prefix(job_id: str, stream: Stream) -> str:
 
 def read_stream(
     objects: ObjectStore, job_id: str, stream: Stream, start: int, end: int, max_bytes: int
-) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) pieces of a stream from byte `start` to `end`.
+) -> Iterator[Piece]:
+    """Yield pieces of a stream from byte `start` to `end`.
 
     Yields at most `max_bytes` in all. Skips bytes that never arrived (rotated away on the node
     while the connection was down).
@@ -66,7 +76,7 @@ def read_stream(
             data = objects.get_range(info.key, position - first, length)
         except NotFoundError:
             continue  # retention deleted it after it was listed
-        yield position, data
+        yield Piece(position, data, info.modified_us)
         position, remaining = position + len(data), remaining - len(data)
 
 
@@ -74,8 +84,9 @@ def read_logs(call: ApiRequest) -> tuple[dict[str, Any], bool]:
     """Return log output after the body's `cursor` (stream key -> offset), and whether to answer
     now.
 
-    `text` is the bytes decoded as latin-1. `done` means that nothing more will come. With
-    `tail_bytes` and no cursor, returns only the end.
+    `text` is the bytes decoded as latin-1, `at` the time at which they were stored. `done` means
+    that nothing more will come. Without a cursor, `tail_bytes` returns only the end, and `since_us`
+    only what was stored since then.
     """
     job, context = call.job(), call.context
     cursor = _cursor(call)
@@ -83,6 +94,12 @@ def read_logs(call: ApiRequest) -> tuple[dict[str, Any], bool]:
     tail_bytes = call.number("tail_bytes", 0, 0, MAX_REPLY_BYTES)
     if tail_bytes and not cursor:
         cursor = _tail_cursor(streams, tail_bytes)
+    since_us = call.number("since_us", 0, 0, sys.maxsize)
+    if since_us and not call.body.get("cursor"):
+        objects = context.storage.objects
+        for stream in streams:
+            start = _offset_since(objects, job.id, stream, since_us)
+            cursor[stream.key] = max(start, cursor.get(stream.key, 0))
     finished = job.outcome is not None and not any(
         node.state is not NodeState.GONE and not node.departure.kept_until_us
         for node in context.store.nodes.of_job(job.id)
@@ -113,11 +130,12 @@ def _collect(
         if start >= stream.size:
             continue
         end = sys.maxsize if finished else stream.size
-        for offset, data in read_stream(objects, job_id, stream, start, end, remaining):
+        for piece in read_stream(objects, job_id, stream, start, end, remaining):
             place = {"generation": stream.generation, "rank": stream.rank, "stream": stream.name}
-            chunks.append(place | {"offset": offset, "text": data.decode("latin-1")})
-            remaining -= len(data)
-            start = offset + len(data)
+            text, at = piece.data.decode("latin-1"), iso(piece.stored_us)
+            chunks.append(place | {"offset": piece.offset, "text": text, "at": at})
+            remaining -= len(piece.data)
+            start = piece.offset + len(piece.data)
         if remaining <= 0:
             cursor[stream.key] = start
             return chunks, True
@@ -176,6 +194,18 @@ def _cursor(call: ApiRequest) -> dict[str, int]:
     if not isinstance(value, dict) or not all(isinstance(v, int) for v in value.values()):
         raise bad_input("cursor is not from this daemon", "start again without it")
     return dict(value)
+
+
+def _offset_since(objects: ObjectStore, job_id: str, stream: Stream, since_us: int) -> int:
+    """Return where a stream's first piece begins that was stored since then, or its end.
+
+    A piece whose time is unknown counts as new.
+    """
+    prefix = chunk_prefix(job_id, stream)
+    for info in objects.list(prefix):
+        if not info.modified_us or info.modified_us >= since_us:
+            return int(info.key[len(prefix) :])
+    return stream.size
 
 
 def _tail_cursor(streams: list[Stream], tail_bytes: int) -> dict[str, int]:

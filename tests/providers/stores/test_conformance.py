@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -100,6 +101,15 @@ def test_compare_and_swap(store: ObjectStore) -> None:
         store.put_if("HEAD", b"three", second)
     with pytest.raises(NotFoundError):
         store.get("HEAD")
+
+
+def test_a_listing_has_the_time_of_the_last_write(store: ObjectStore) -> None:
+    before_us = time.time_ns() // 1000
+    store.put("a/b", b"1")
+    (info,) = store.list("a/")
+    after_us = time.time_ns() // 1000
+    # Some stores keep whole seconds.
+    assert before_us - 1_000_000 <= info.modified_us <= after_us
 
 
 def test_delete_then_create(store: ObjectStore) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import logging
+import re
 import signal
 import socket
 import subprocess
@@ -73,7 +74,8 @@ class Desk:
     def happen(self, text: str = "m1 is gone", job_id: str = "", **fields: object) -> None:
         self.count += 1
         base: dict[str, object] = {"severity": Severity.WARNING, "key": f"k{self.count}"}
-        event = Event("lost", text, alert=True, **{**base, **fields})  # type: ignore[arg-type]
+        kind = str(fields.pop("kind", "lost"))
+        event = Event(kind, text, alert=True, **{**base, **fields})  # type: ignore[arg-type]
         self.store.events.add(job_id, event, self.clock.now_us())
 
     def tick(self, seconds: float = 0.0) -> None:
@@ -137,7 +139,8 @@ def test_a_storm_of_100_is_at_most_3_messages(store: SqlStore, slack: Slack, ove
 
 def _told(text: str) -> int:
     """How many alerts a message says it stands for."""
-    return int(text.split()[1]) if " alerts: " in text else 1
+    found = re.search(r"(\d+) alerts: ", text)
+    return int(found[1]) if found else 1
 
 
 @pytest.mark.req("MON-07")
@@ -466,6 +469,91 @@ def test_the_url_is_nowhere(
     files = list(quick_folder.glob("spotd.db*"))
     assert files
     assert not any(b"canary" in file.read_bytes() for file in files)
+
+
+class Folding(Desk):
+    """One that folds repeats for 300 s, over a store with the job j1."""
+
+    def __init__(self, store: SqlStore, **routes: SlackSink | LogSink) -> None:
+        super().__init__(store, **routes)
+        build.submit(store)
+        self.delivery = Delivery(
+            routes, self.clock, repeat_s=300, dashboard_url="https://spotd.example.org"
+        )
+
+
+def test_the_same_alert_about_a_job_comes_once_in_an_interval(
+    store: SqlStore, slack: Slack
+) -> None:
+    desk = Folding(store, default=SlackSink(slack.url))
+    for number in range(4):
+        desk.happen(f"the program exited with code 1; restart {number}", "j1", kind="crashed")
+        desk.tick(70)
+    assert [message["text"].count("restart") for message in slack.messages] == [1]
+    assert desk.waiting() == 3
+    desk.tick(299 - 3 * 70)
+    assert len(slack.messages) == 1, "before the interval was over"
+    desk.tick(1)
+    assert len(slack.messages) == 2
+    assert "restart 3 (alert" in slack.messages[1]["text"]
+    assert ", 3 times)" in slack.messages[1]["text"]
+    assert desk.waiting() == 0
+
+
+def test_what_is_not_the_same_is_sent_at_once(store: SqlStore, slack: Slack) -> None:
+    desk = Folding(store, default=SlackSink(slack.url))
+    desk.happen("code 1", "j1", kind="crashed")
+    desk.tick(2)
+    desk.happen("code 1 for want of memory", "j1", kind="crashed")
+    desk.tick(2)
+    desk.happen("code 1", "j1", kind="crashed", severity=Severity.ERROR)
+    desk.tick(6)
+    desk.happen("code 1", "j1", kind="failed")
+    desk.tick(6)
+    assert len(slack.messages) == 4
+
+
+def test_repeats_about_no_job_are_not_held_back(store: SqlStore, slack: Slack) -> None:
+    desk = Folding(store, default=SlackSink(slack.url))
+    for _ in range(2):
+        desk.happen("m1 is gone")
+        desk.tick(6)
+    assert len(slack.messages) == 2
+
+
+def test_repeats_that_wait_together_are_one_alert_of_a_digest(
+    store: SqlStore, slack: Slack
+) -> None:
+    desk = Folding(store, default=SlackSink(slack.url))
+    for number in range(5):
+        desk.happen(f"m{number} is gone", "j1")
+    desk.happen("the disk is full", "j1", kind="disk")
+    desk.tick()
+    assert "6 alerts: 5 lost, 1 disk" in slack.messages[0]["text"]
+    assert "m4 is gone (alert" in str(slack.messages[0]["blocks"])
+    assert "m0 is gone" not in str(slack.messages[0]["blocks"])
+
+
+def test_the_log_has_each_repeat(store: SqlStore) -> None:
+    desk = Folding(store, default=LogSink())
+    with logged() as out:
+        for _ in range(3):
+            desk.happen("m1 is gone", "j1")
+            desk.tick(1)
+    assert out.getvalue().count("m1 is gone") == 3
+
+
+def test_an_alert_links_to_the_page_of_its_job(store: SqlStore, slack: Slack) -> None:
+    desk = Folding(store, default=SlackSink(slack.url))
+    desk.happen("m1 is gone", "j1")
+    desk.tick()
+    view = store.load_view("j1", NOW)
+    assert view is not None
+    page = f"<https://spotd.example.org/job/{view.job.name}|dashboard>"
+    assert page in slack.requests[0].decode()
+    desk.happen("the box")
+    desk.tick(60)
+    assert "example.org" not in slack.requests[1].decode()
 
 
 SENDER = """

@@ -33,6 +33,7 @@ def test_launch_beyond_the_budget_is_refused_and_an_override_is_audited(
     (job,) = rig.store.jobs.rows()
     (event,) = rig.store.events.of_kinds(job.id, ["budget_override"])
     assert f"lets {job.name} exceed a budget" in event.event.text
+    assert not event.event.alert, "a person's own decision is on record, and no alert"
     refused, done = (row for row in rig.store.audit.rows(0) if "the budget lab" in row.text)
     assert [refused.outcome.value, done.outcome.value] == ["refused", "done"]
     assert done.user in event.event.text

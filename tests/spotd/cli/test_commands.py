@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,41 @@ def test_logs_follow_until_the_end(rig: Rig, spotctl: Spotctl, capsys: Captured)
     timer.join()
     captured = capsys.readouterr()
     assert captured.out.splitlines()[-2:] == ["step 1191 loss 1.9", "step 1192, the last"]
+
+
+def test_logs_since_a_time_with_the_time_of_each_line(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    story(rig)
+    assert spotctl(rig, "logs", "gpt", "--since", "10m", "--timestamps") == 0
+    *_, line = capsys.readouterr().out.splitlines()
+    at, _, text = line.partition(" ")
+    age = datetime.now(UTC) - datetime.fromisoformat(at)
+    assert timedelta(0) <= age < timedelta(minutes=10)
+    assert text == "step 1191 loss 1.9"
+    assert spotctl(rig, "logs", "gpt", "--since", "2999-01-01") == 0
+    assert capsys.readouterr().out == ""
+    assert spotctl(rig, "logs", "gpt", "--since", "2001-01-01T10:00+01:00", "--gen", "2") == 0
+    assert capsys.readouterr().out == "step 1191 loss 1.9\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--since", "yesterday"), "--since 10m, or a time like 2026-11-28T10:00"),
+        (("--raw", "--timestamps"), "leave one of them out"),
+    ],
+)
+def test_logs_that_are_asked_for_wrongly(
+    rig: Rig,
+    spotctl: Spotctl,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    story(rig)
+    assert spotctl(rig, "logs", "gpt", *words) == ExitCode.USAGE
+    assert message in capsys.readouterr().err
 
 
 def test_events_follow_as_json_lines_until_interrupted(rig: Rig) -> None:

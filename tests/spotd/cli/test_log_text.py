@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from spotd.cli import log_text
-from spotd.cli.log_text import Streams
+from spotd.cli.log_text import Streams, overwrite, stamp
 
 
 def chunk(text: str) -> dict[str, Any]:
@@ -50,6 +51,62 @@ def test_each_byte_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_text, "_LINE_END", counting)
     feed(*["x" * 512] * 128)
     assert counting.searched == 64 << 10
+
+
+def test_a_line_is_written_over_in_place() -> None:
+    """Copying a long line at each carriage return would take time in square of them."""
+    line = bytearray(b"x" * (64 << 10))
+    assert overwrite(line, b"ab") is line
+    assert line[:3] == b"abx"
+    assert overwrite(bytearray(b"x"), b"abc") == b"abc"
+
+
+def test_the_state_of_a_line_is_not_copied() -> None:
+    streams = Streams({}, show_rank=False, safe=True, render=True)
+    streams.feed(chunk("x" * 1000 + "\r"))
+    (state,) = streams._returned.values()
+    streams.feed(chunk("a\rb\r"))
+    (after,) = streams._returned.values()
+    assert after is state
+    assert after == b"b" + b"x" * 999
+
+
+AT = "2026-11-28T09:00:00.500000Z"
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Local time one hour east of UTC."""
+    monkeypatch.setenv("TZ", "UTC-1")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_each_line_has_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    streams = Streams({}, show_rank=True, safe=True, render=True, timestamps=True)
+    streams.feed({**chunk("one\ntw"), "at": AT})
+    streams.feed({**chunk("o\n"), "at": "2026-11-28T09:00:02.000000Z"})
+    streams.feed(chunk("from an older daemon\n"))
+    streams.feed({**chunk("no end"), "at": AT})
+    streams.close()
+    assert capsys.readouterr().out.splitlines() == [
+        "2026-11-28T10:00:00+01:00 [0] one",
+        "2026-11-28T10:00:02+01:00 [0] two",
+        "- [0] from an older daemon",
+        "2026-11-28T10:00:00+01:00 [0] no end",
+    ]
+
+
+@pytest.mark.usefixtures("berlin")
+def test_a_line_in_parts_has_one_time(capsys: pytest.CaptureFixture[str]) -> None:
+    streams = Streams({}, show_rank=False, safe=True, render=True, timestamps=True)
+    streams.feed({**chunk("x" * (65 << 10)), "at": AT})
+    streams.feed({**chunk("y\nz\n"), "at": AT})
+    out = capsys.readouterr().out
+    assert out == f"{stamp(AT)} {'x' * (65 << 10)}y\n{stamp(AT)} z\n"
 
 
 BAR = ("\r 10%|#   |", "\r 50%|##  |", "\r100%|####|", "\ndone\n")

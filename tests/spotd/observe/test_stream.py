@@ -32,6 +32,19 @@ def test_the_three_kinds_of_line() -> None:
     assert (fed.garbage, fed.gap) == (0, False)
 
 
+def test_a_long_line_is_not_copied_for_each_of_its_pieces() -> None:
+    text = "\xff" * (64 << 10)
+    line = LogChunk(1, "rank0", 0, text).to_line()
+    stream = NodeStream(0)
+    stream.feed(line[:100])
+    rest = stream._rest
+    for start in range(100, len(line) - 1, 100):
+        assert stream.feed(line[start : min(start + 100, len(line) - 1)]) == StreamResult()
+        assert stream._rest is rest
+    (chunk,) = stream.feed(b"\n").logs
+    assert chunk.text == text
+
+
 wire_lines = st.one_of(
     st.integers(1, 12).map(lines),
     st.builds(

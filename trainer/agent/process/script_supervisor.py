@@ -158,8 +158,13 @@ class SecretMask:
 
 def _overlap(data: bytes, secret: bytes) -> int:
     """Length of the longest suffix of `data` that is a prefix of `secret`."""
-    lengths = range(min(len(data), len(secret) - 1), 0, -1)
-    return next((n for n in lengths if data.endswith(secret[:n])), 0)
+    # Only where the first byte of the secret is: output may come in very many small pieces.
+    start = data.find(secret[:1], max(0, len(data) - len(secret) + 1))
+    while start >= 0:
+        if secret.startswith(data[start:]):
+            return len(data) - start
+        start = data.find(secret[:1], start + 1)
+    return 0
 
 
 class _Output:

@@ -7,12 +7,14 @@ import hashlib
 import http.client
 import io
 import json
+import os
 import re
 import shutil
 import socket
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -395,6 +397,27 @@ def test_any_byte_survives_and_long_logs_come_in_pieces(rig: Rig, client: PathCl
     assert got == data
     tail = client.post("/v1/jobs/gpt/logs", {"stream": "rank1", "tail_bytes": 1000})
     assert texts(tail).encode("latin-1") == data[-1000:]
+
+
+def test_output_has_the_time_at_which_it_was_stored(rig: Rig, client: PathClient) -> None:
+    job_id = story(rig)
+    node = rig.store.nodes.of_job(job_id)[1]
+    for number, hour in enumerate((9, 10, 11)):
+        rig.log(node, "rank1", 5 * number, f"{hour:4}\n".encode())
+        key = f"logs/{node.job_id}/g{node.generation}/r{node.rank}/rank1/{5 * number:012d}"
+        os.utime(Path(rig.objects.url.removeprefix("file://")) / key, (hour * 3600,) * 2)
+    reply = client.post("/v1/jobs/gpt/logs", {"stream": "rank1"})
+    assert [chunk["at"] for chunk in reply["chunks"]] == [
+        f"1970-01-01T{hour:02}:00:00.000000Z" for hour in (9, 10, 11)
+    ]
+    since = {"stream": "rank1", "since_us": 10 * 3600 * 1_000_000}
+    assert texts(client.post("/v1/jobs/gpt/logs", since)) == "  10\n  11\n"
+    assert texts(client.post("/v1/jobs/gpt/logs", since | {"tail_bytes": 5})) == "  11\n"
+    assert texts(client.post("/v1/jobs/gpt/logs", since | {"since_us": 1 << 50})) == ""
+    reply = client.post("/v1/jobs/gpt/logs", since | {"since_us": 1 << 50})
+    rig.log(node, "rank1", 15, b"  12\n")
+    more = client.post("/v1/jobs/gpt/logs", {**since, "cursor": reply["cursor"]})
+    assert texts(more) == "  12\n", "what comes later is not left out"
 
 
 def test_bytes_that_never_came_are_passed_over(rig: Rig, client: PathClient) -> None:
