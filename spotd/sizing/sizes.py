@@ -9,7 +9,8 @@ from typing import Any
 from spotd.sizing import cards
 from spotd.sizing.advice import Advice, advise, cause, hours_of
 from spotd.sizing.cards import Card
-from spotd.sizing.memory import DOES_NOT_FIT, FITS, GIB, TIGHT, Memory, estimate, verdict
+from spotd.sizing.fit import FITS_WITH, Fit
+from spotd.sizing.memory import DOES_NOT_FIT, FITS, GIB, Memory
 from spotd.sizing.task import Task
 from spotd.sizing.throughput import ThroughputEstimate, pace, prior_of
 
@@ -39,10 +40,18 @@ class OfferFit:
 
     task: Task
     card: Card
-    memory: Memory
-    verdict: str
+    fit: Fit
     pace: ThroughputEstimate
-    note: str = ""
+
+    @property
+    def memory(self) -> Memory:
+        """Return the memory by the options that are given and the framework's defaults."""
+        return self.fit.memory
+
+    @property
+    def verdict(self) -> str:
+        """Return one of `spotd.sizing.fit.VERDICTS`."""
+        return self.fit.verdict
 
     @property
     def gpus(self) -> int:
@@ -51,12 +60,6 @@ class OfferFit:
     @property
     def hours(self) -> float:
         return hours_of(self.task, self.pace.tokens_per_s)
-
-    @property
-    def text(self) -> str:
-        """Like "does not fit: 148 GiB/GPU of 79.2"."""
-        gib = self.memory.reserved / GIB
-        return f"{self.verdict}: {gib:.{0 if gib >= 10 else 1}f} GiB/GPU of {self.card.memory_gib}"
 
 
 def size(
@@ -71,32 +74,13 @@ def size(
     fewer says nothing.
     """
     placed = task.on(gpus)
-    memory = estimate(placed.shape, placed.run)
     rate = 0.0
     same = measured is not None and _known(measured.accelerator) == card
     if measured and same and (joined or gpus == measured.gpus):
         rate = measured.tokens_per_s * gpus / measured.gpus
     if not joined:
         card = replace(card, link_gb_s=min(card.link_gb_s, PLAIN_IP_GB_S))
-    fit, note = verdict(memory, card.memory_gib), ""
-    if fit == FITS and task.loss_assumed:
-        fit, note = _with_plain_loss(placed, card)
-    return OfferFit(placed, card, memory, fit, pace(placed, card, rate), note)
-
-
-def _with_plain_loss(task: Task, card: Card) -> tuple[str, str]:
-    """Return the verdict of a fit that needs a chunked loss, if it is unknown whether it is.
-
-    Most programs do not do that by default.
-    """
-    memory = estimate(task.shape, replace(task.run, loss="plain"))
-    if verdict(memory, card.memory_gib) == FITS:
-        return FITS, ""
-    gib = memory.reserved / GIB
-    return TIGHT, (
-        f"it fits with a loss in pieces (Liger, torchtune); with all logits in fp32 at once it "
-        f"takes {gib:.0f} GiB/GPU of {card.memory_gib}: say which by `loss`"
-    )
+    return OfferFit(placed, card, placed.fit(card.memory_gib), pace(placed, card, rate))
 
 
 def _known(accelerator: str) -> Card | None:
@@ -107,17 +91,26 @@ def _known(accelerator: str) -> Card | None:
 
 
 def around(task: Task, card: Card) -> list[OfferFit]:
-    """Return the fits from the largest number of GPUs that is too small to the first that fits."""
+    """Return the fits from the largest number of GPUs that is too small to the first that fits.
+
+    If it fits none by the framework's defaults, the last is the first that it fits with other
+    options, without moving state to the host's memory where that is possible.
+    """
     fits: list[OfferFit] = []
     for gpus in COUNTS:
         if gpus % (task.run.tensor * task.run.context):
             continue
-        one = size(task, card, gpus)
-        fits = [] if one.verdict == DOES_NOT_FIT else fits
-        fits.append(one)
-        if one.verdict == FITS:
+        sized = size(task, card, gpus)
+        fits = [] if sized.verdict == DOES_NOT_FIT else fits
+        fits.append(sized)
+        if sized.verdict == FITS or _fits_on_the_gpu(sized.fit):
             break
     return fits
+
+
+def _fits_on_the_gpu(fit: Fit) -> bool:
+    offloads = any(remedy.option.startswith("offload") for remedy in fit.remedies)
+    return fit.verdict == FITS_WITH and not offloads
 
 
 def on_offer(
@@ -186,8 +179,9 @@ def size_data(fit: OfferFit) -> dict[str, Any]:
         "accelerator": fit.card.name,
         "gpus": fit.gpus,
         "verdict": fit.verdict,
-        "text": fit.text,
-        "note": fit.note,
+        "text": fit.fit.text,
+        "note": fit.fit.note,
+        **options_data(fit.fit),
         "gib_per_gpu": round(memory.reserved / GIB, 2),
         "gib_allocated": round(memory.allocated / GIB, 2),
         "gib_with_context": round(memory.total / GIB, 2),
@@ -200,6 +194,25 @@ def size_data(fit: OfferFit) -> dict[str, Any]:
         "hours_range": [round(hours, 2) for hours in range_] if fit.hours else None,
         "starved": speed.starved,
         "cause": cause(fit.task, fit.card, speed),
+    }
+
+
+def options_data(fit: Fit) -> dict[str, Any]:
+    """Return as JSON the defaults, the range over other options, and those that make it fit.
+
+    `range_gib` is of GiB per GPU with CUDA's context. `options` save in their order.
+    """
+    return {
+        "framework": fit.framework,
+        "by_default": fit.by_default,
+        "whatever_options": fit.whatever,
+        "assumed": dict(fit.assumed),
+        "range_gib": [round(memory.total / GIB, 2) for memory in (fit.low, fit.high)],
+        "options": [
+            {"option": r.option, "value": r.value, "saves_gib": round(r.saves / GIB, 2)}
+            for r in fit.remedies
+        ],
+        "gib_with_options": round(fit.remedied.reserved / GIB, 2),
     }
 
 

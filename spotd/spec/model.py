@@ -77,7 +77,14 @@ class ModelBlock(Block):
         default=0.05, description="Dropout of the adapters' inputs; 0: none"
     )
     lora_targets: Literal["all", "attention", "qv"] = "all"
-    quantiser: Literal["nf4", "nf4-dq", "torchao"] = "nf4-dq"
+    quantiser: Literal["nf4", "nf4-dq", "int8", "torchao"] = Field(
+        default="nf4-dq",
+        description="bitsandbytes: nf4, nf4-dq (double quantisation), int8 (as lora-8bit); torchao",
+    )
+    framework: Literal["transformers", "trl", "lightning", "torch"] = Field(
+        default="transformers",
+        description="Its defaults count for each option that is not given, for memory",
+    )
     step_in_backward: bool = Field(
         default=False, description="Each gradient is freed with its layer"
     )

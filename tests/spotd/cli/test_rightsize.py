@@ -17,8 +17,10 @@ from spotd.cli.fit_table import bar
 from tests.spotd.api.rig import JOB_FILE, OFFERS, SPOT, Rig
 from tests.spotd.api.routes.test_rightsize import job_file, train
 from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.sizing.told import TUNED, flags
 
-CASE = ["--model", "qwen2-72b", "--sequence", "4096", "--gpu", "H100-80", "--gpus", "8"]
+MODEL = ["--model", "qwen2-72b", "--sequence", "4096", *flags(TUNED)]
+CASE = [*MODEL, "--gpu", "H100-80", "--gpus", "8"]
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +48,9 @@ def test_without_a_daemon_only_prices_are_missing(capsys: pytest.CaptureFixture[
 
 
 def test_fitting_number_of_gpus_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    data = run_rightsize(capsys, "--model", "qwen2-72b", "--sequence", "4096")
+    data = run_rightsize(capsys, *MODEL)
     fits = {row["accelerator"]: row["gpus"] for row in data["items"] if row["verdict"] == "fits"}
-    assert fits == {"A100": 64, "A100-80GB": 24, "H100": 24, "H200": 16, "B200": 8}
+    assert fits == {"A100": 48, "A100-80GB": 24, "H100": 24, "H200": 16, "B200": 8}
     assert data["limits"]
 
 
@@ -188,7 +190,7 @@ def test_svg_shows_the_bars(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 
     The parts are longer than the card if the run does not fit.
     """
-    data = run_rightsize(capsys, "--model", "qwen2-72b", "--sequence", "4096", "--svg", "fit.svg")
+    data = run_rightsize(capsys, *MODEL, "--svg", "fit.svg")
     root = ET.fromstring((tmp_path / "fit.svg").read_text())
     labels = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     for item in data["items"]:
@@ -212,7 +214,10 @@ def test_plan_explains_slow_runs_and_assumptions(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = "{name: llama-3-8b, sequence: 4096, micro_batch: MICRO, tokens: 1B}"
-    for micro, words in (("12", "by `loss`"), ("1, example_tokens: 200", "packing to 4k tokens: ")):
+    for micro, words in (
+        ("12", "loss chunked saves"),
+        ("1, example_tokens: 200", "packing to 4k tokens: "),
+    ):
         text = f"{JOB_FILE}  model: {model.replace('MICRO', micro)}\n"
         (rig.folder / "job.yaml").write_text(text)
         assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 0
