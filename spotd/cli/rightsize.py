@@ -42,6 +42,13 @@ from spotd.sizing.task import Task, TaskError, task_of
 
 _MOST_OFFERS, _MOST_SHOWN = 5000, 50  # offers that are evaluated, and that are shown
 
+_RUN_OPTIONS = (
+    "method", "precision", "sharding", "sequence", "micro_batch", "accumulation", "checkpointing",
+    "loss", "compiled", "foreach", "ragged", "loads_whole", "step_in_backward", "lora_rank",
+    "lora_dropout", "lora_targets", "quantiser", "framework", "offload", "offload_activations",
+    "tensor", "context", "steps", "example_tokens",
+)  # fmt: skip
+
 
 def _choice(flag: str, help_: str, metavar: str = "NAME") -> Any:
     return typer.Option(None, flag, metavar=metavar, help=help_)
@@ -94,12 +101,10 @@ def rightsize(
     """Estimate memory, time and cost of a training run, by type and number of GPUs.
 
     GIB/GPU is the peak of one GPU's allocator, by a formula (docs/rightsizing.md); "tight" is
-    within the formula's error. An option that you leave out has the default of --framework
-    (transformers), which the verdict is of; the options that would make it fit are listed with the
-    memory that each saves. MEMORY draws it against the card. TIME needs --tokens or --steps,
-    and COST a daemon with offers: each on as few machines as the run fits on, or on more if it
-    would miss --within or the file's deadline. --job uses the job's measurements, from 50 steps on.
-    --from-history compares each job on record with the current offers.
+    within its error. The verdict is of the defaults of --framework for what you leave out; options
+    that make it fit are listed. TIME needs --tokens or --steps, and COST a daemon with offers: each
+    on as few machines as the run fits on, or on more if it would miss --within or the file's
+    deadline. --job uses measurements, --from-history compares each job with current offers.
 
     \b
     Example:
@@ -110,19 +115,15 @@ def rightsize(
     """
     if from_history:
         return review(ctx, since, output, all_jobs=not (file or job or model))
-    run_options = {
-        "name": model, "method": method, "precision": precision, "sharding": sharding,
-        "sequence": sequence, "micro_batch": micro_batch, "accumulation": accumulation,
-        "checkpointing": checkpointing, "loss": loss, "compiled": compiled, "foreach": foreach,
-        "ragged": ragged, "loads_whole": loads_whole, "step_in_backward": step_in_backward,
-        "offload_activations": offload_activations,
-        "lora_rank": lora_rank, "lora_dropout": lora_dropout, "lora_targets": lora_targets,
-        "quantiser": quantiser, "framework": framework,
-        "offload": offload, "tensor": tensor, "context": context, "tokens": _count(tokens),
-        "steps": steps, "example_tokens": example_tokens, "config": _config(config),
-    }  # fmt: skip
+    run_options = _run_options(locals())
     request = _Request(file=file, job=job, gpu=gpu, gpus=gpus, svg=svg, within=within, naive=naive)
     return _estimate(ctx=ctx, run_options=run_options, request=request, output=output)
+
+
+def _run_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a task that the command line's options give; None where left out."""
+    read = {"tokens": _count(options["tokens"]), "config": _config(options["config"])}
+    return {**{name: options[name] for name in _RUN_OPTIONS}, "name": options["model"], **read}
 
 
 @dataclass(frozen=True)
