@@ -342,10 +342,11 @@ def _offers(
     return with_hardware(sorted(rows, key=_rank)[:_MOST_SHOWN])
 
 
-def _rank(row: Mapping[str, Any]) -> tuple[int, bool, float, str]:
+def _rank(row: Mapping[str, Any]) -> tuple[int, bool, bool, float, str]:
     fit = row["size"]
     hourly = row["price_usd_per_h"] * fit["num_nodes"]
-    return VERDICTS.index(fit["verdict"]), fit["late"], fit["usd"] or hourly, row["key"]
+    order = VERDICTS.index(fit["verdict"])
+    return order, not fit["on_the_gpu"], fit["late"], fit["usd"] or hourly, row["key"]
 
 
 def _is_card(accelerator: str, card: Card) -> bool:

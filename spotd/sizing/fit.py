@@ -116,6 +116,12 @@ class Fit:
         return {FITS: FITS_WITH, TIGHT: TIGHT_WITH}.get(with_options, DOES_NOT_FIT)
 
     @property
+    def on_the_gpu(self) -> bool:
+        """Return whether it fits, by default or by options, with nothing in the host's memory."""
+        offloads = any(remedy.option.startswith("offload") for remedy in self.remedies)
+        return self.verdict in (FITS, FITS_WITH) and not offloads
+
+    @property
     def whatever(self) -> bool:
         """Return whether it fits whatever the options that are not given are."""
         return verdict(self.high, self.card_gib) == FITS

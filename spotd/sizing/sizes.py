@@ -9,7 +9,7 @@ from typing import Any
 from spotd.sizing import cards
 from spotd.sizing.advice import Advice, advise, cause, hours_of
 from spotd.sizing.cards import Card
-from spotd.sizing.fit import FITS_WITH, Fit
+from spotd.sizing.fit import Fit
 from spotd.sizing.memory import DOES_NOT_FIT, FITS, GIB, Memory
 from spotd.sizing.task import Task
 from spotd.sizing.throughput import ThroughputEstimate, pace, prior_of
@@ -94,23 +94,19 @@ def around(task: Task, card: Card) -> list[OfferFit]:
     """Return the fits from the largest number of GPUs that is too small to the first that fits.
 
     If it fits none by the framework's defaults, the last is the first that it fits with other
-    options, without moving state to the host's memory where that is possible.
+    options. A number is too small also where state has to go to the host's memory.
     """
     fits: list[OfferFit] = []
     for gpus in COUNTS:
         if gpus % (task.run.tensor * task.run.context):
             continue
         sized = size(task, card, gpus)
-        fits = [] if sized.verdict == DOES_NOT_FIT else fits
+        too_small = sized.fit.by_default == DOES_NOT_FIT and not sized.fit.on_the_gpu
+        fits = [] if too_small else fits
         fits.append(sized)
-        if sized.verdict == FITS or _fits_on_the_gpu(sized.fit):
+        if sized.fit.on_the_gpu:
             break
     return fits
-
-
-def _fits_on_the_gpu(fit: Fit) -> bool:
-    offloads = any(remedy.option.startswith("offload") for remedy in fit.remedies)
-    return fit.verdict == FITS_WITH and not offloads
 
 
 def on_offer(
@@ -206,6 +202,7 @@ def options_data(fit: Fit) -> dict[str, Any]:
         "framework": fit.framework,
         "by_default": fit.by_default,
         "whatever_options": fit.whatever,
+        "on_the_gpu": fit.on_the_gpu,
         "assumed": dict(fit.assumed),
         "range_gib": [round(memory.total / GIB, 2) for memory in (fit.low, fit.high)],
         "options": [

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from spotd.sizing import cards
+from spotd.sizing.machines import proposed
 from spotd.sizing.sizes import Measured, around, on_offer, size, size_data, with_hardware
 from spotd.sizing.task import task_of
 from tests.spotd.sizing.told import tuned
@@ -28,6 +29,23 @@ def test_around_it_is_what_is_too_small_or_tight() -> None:
     )
     assert [one.gpus for one in sizes] == [4, 8, 16]
     assert [one.verdict for one in sizes] == ["does not fit", "tight", "fits"]
+
+
+def test_a_run_of_open_options_is_looked_for_where_it_needs_no_host_memory() -> None:
+    """By its defaults, a copy of all state on each GPU, it fits no number of them."""
+    sizes = around(task_of({"name": "qwen2-72b", "sequence": 4096}), cards.find("H100"))
+    assert {one.fit.by_default for one in sizes} == {"does not fit"}
+    assert {one.verdict for one in sizes} == {"fits with options"}
+    assert [(one.gpus, one.fit.on_the_gpu) for one in sizes] == [(4, False), (8, True)]
+    assert sizes[-1].fit.text.startswith("fits only with sharding fsdp, checkpointing full, ")
+
+
+def test_machines_are_proposed_by_the_same_verdict() -> None:
+    """The fewest with state in the host's memory, and the fewest without."""
+    task = task_of({"name": "qwen2-72b", "sequence": 4096})
+    offer = {**OFFER, "accelerator_count": 1, "interconnect": "efa"}
+    proposals = [(one["num_nodes"], one["on_the_gpu"]) for one in proposed(task, offer)]
+    assert proposals == [(1, False), (8, True)]
 
 
 def test_what_fits_with_a_loss_in_pieces_alone_says_so() -> None:
