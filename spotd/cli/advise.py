@@ -106,6 +106,10 @@ def _print(data: Mapping[str, Any]) -> None:
     ]
     print_table(columns, rows)
     print()
+    if memory := data.get("memory"):
+        print(f"memory: {memory['gpus']} {memory['accelerator']}: {memory['text']}")
+        if memory["note"]:
+            print(f"  {memory['note']}")
     _print_phases(data)
 
 

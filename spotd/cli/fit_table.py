@@ -8,11 +8,15 @@ from typing import Any
 from spotd.base.text import money, place, span
 from spotd.cli.render import Cell, Column, print_message, print_table
 from spotd.sizing.checkpoint_size import saves_lines
+from spotd.sizing.fit import FITS_WITH, TIGHT_WITH
+from spotd.sizing.memory import DOES_NOT_FIT, FITS, TIGHT
 from spotd.sizing.task import Task
 
 _BAR = (("state", "█"), ("gather", "▓"), ("activations", "▒"), ("logits", "░"), ("context", "·"))
 _CARD_CELLS, _MOST_CELLS = 20, 30  # of a bar: the card's length, and where the bar is cut off
-_STYLES = {"fits": "green", "tight": "yellow", "does not fit": "red"}
+_STYLES = {
+    FITS: "green", FITS_WITH: "yellow", TIGHT: "yellow", TIGHT_WITH: "yellow", DOES_NOT_FIT: "red",
+}  # fmt: skip
 _COLUMNS = (
     Column("GPU"),
     Column("GPUS", right=True),
@@ -36,11 +40,10 @@ _OFFER_COLUMNS = (
 
 def print_sizes(task: Task, data: Mapping[str, Any]) -> None:
     """Print the table of sizes, the offers, and why something is slow."""
-    run = task.run
+    gpus = data["items"][-1]["gpus"] if data["items"] else task.run.gpus
     print(
-        f"{data['model']}, {data['parameters'] / 1e9:.1f} B parameters: {run.method}, "
-        f"{run.precision}, {run.sharding}, {run.sequence:,} tokens x {run.micro_batch} a GPU, "
-        f"{run.checkpointing} checkpointing, {run.loss} loss"
+        f"{data['model']}, {data['parameters'] / 1e9:.1f} B parameters: {task.run.method}, "
+        f"{task.run.sequence:,} tokens a sequence; {_options(task.on(gpus))}"
     )
     if not data["items"]:
         print_message("it fits none of the tried numbers of these GPUs")
@@ -65,9 +68,21 @@ def print_sizes(task: Task, data: Mapping[str, Any]) -> None:
     print_message(data["limits"])
 
 
+def _options(task: Task) -> str:
+    """Return the options that are given, and the source of the others."""
+    told = sorted(task.given - {"method", "gpus", "sequence", "tensor", "context"})
+    named = "".join(f"{name} {getattr(task.run, name)}, " for name in told)
+    assumed = task.fit(0.0).assumed_text
+    if not assumed:
+        return named.removesuffix(", ")
+    return f"{named}the rest by the defaults of {task.framework}: {assumed}"
+
+
 def _print_causes(label: str, item: Mapping[str, Any]) -> None:
+    if item["assumed"]:
+        print(f"{label}: {item['text']}")
     if item["note"]:
-        print(f"{label}: {item['note']}")
+        print(f"  {item['note']}")
     if item["cause"]:
         print(f"{label}: {item['cause']}")
         for advice in item["advice"]:
@@ -147,7 +162,7 @@ def offer_notes(data: Mapping[str, Any]) -> None:
             f"{measured['steps']} steps on {measured['gpus']} {measured['accelerator']}; by "
             "published runs on other GPUs"
         )
-    if sizes and all(size["verdict"] == "does not fit" for size in sizes):
+    if sizes and all(size["verdict"] == DOES_NOT_FIT for size in sizes):
         print_message(
             f"{model['name']} fits none of these: spotctl rightsize FILE shows what it would fit"
         )

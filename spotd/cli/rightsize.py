@@ -24,8 +24,9 @@ from spotd.sizing import cards
 from spotd.sizing.advice import advise
 from spotd.sizing.cards import COMMON, Card
 from spotd.sizing.checkpoint_size import saves_data
+from spotd.sizing.fit import VERDICTS
 from spotd.sizing.machines import proposed
-from spotd.sizing.memory import FITS, GIB, naive_bytes
+from spotd.sizing.memory import GIB, naive_bytes
 from spotd.sizing.sizes import (
     LIMITS,
     Measured,
@@ -41,9 +42,20 @@ from spotd.sizing.task import Task, TaskError, task_of
 
 _MOST_OFFERS, _MOST_SHOWN = 5000, 50  # offers that are evaluated, and that are shown
 
+_RUN_OPTIONS = (
+    "method", "precision", "sharding", "sequence", "micro_batch", "accumulation", "checkpointing",
+    "loss", "compiled", "foreach", "ragged", "loads_whole", "step_in_backward", "lora_rank",
+    "lora_dropout", "lora_targets", "quantiser", "framework", "offload", "offload_activations",
+    "tensor", "context", "steps", "example_tokens",
+)  # fmt: skip
+
 
 def _choice(flag: str, help_: str, metavar: str = "NAME") -> Any:
     return typer.Option(None, flag, metavar=metavar, help=help_)
+
+
+def _toggle(name: str, help_: str) -> Any:
+    return typer.Option(None, f"--{name}/--no-{name}", help=help_)
 
 
 def rightsize(
@@ -60,11 +72,18 @@ def rightsize(
     accumulation: int = _choice("--accumulation", "Micro-batches per step.", "N"),
     checkpointing: str = _choice("--checkpointing", "Of activations: full, selective, none."),
     loss: str = _choice("--loss", "chunked, compiled or plain."),
-    compiled: bool = typer.Option(False, "--compiled", help="torch.compile, Liger or Unsloth."),
+    compiled: bool = _toggle("compiled", "torch.compile, Liger or Unsloth."),
+    foreach: bool = _toggle("foreach", "torch's AdamW without fused."),
+    ragged: bool = _toggle("ragged", "Batches of unequal length."),
+    loads_whole: bool = _toggle("loads-whole", "Each GPU loads the whole model first."),
+    step_in_backward: bool = _toggle("step-in-backward", "Gradients are freed with their layer."),
     lora_rank: int = _choice("--lora-rank", "Rank of the adapters.", "N"),
     lora_dropout: float = _choice("--lora-dropout", "Of the adapters' inputs; 0: none.", "SHARE"),
     lora_targets: str = _choice("--lora-targets", "all, attention or qv."),
+    quantiser: str = _choice("--quantiser", "Of the base: nf4, nf4-dq, int8 or torchao."),
+    framework: str = _choice("--framework", "transformers, trl, lightning or torch."),
     offload: str = _choice("--offload", "Offload to host memory: none, optimizer, all."),
+    offload_activations: bool = _toggle("offload-activations", "To host memory."),
     tensor: int = _choice("--tensor", "Degree of tensor parallelism.", "N"),
     context: int = _choice("--context", "Degree of context parallelism.", "N"),
     tokens: str = _choice("--tokens", "Total training tokens, like 1.4B.", "N"),
@@ -82,29 +101,29 @@ def rightsize(
     """Estimate memory, time and cost of a training run, by type and number of GPUs.
 
     GIB/GPU is the peak of one GPU's allocator, by a formula (docs/rightsizing.md); "tight" is
-    within the formula's error. MEMORY draws it against the card. TIME needs --tokens or --steps,
-    and COST a daemon with offers: each on as few machines as the run fits on, or on more if it
-    would miss --within or the file's deadline. --job uses the job's measurements, from 50 steps on.
-    --from-history compares each job on record with the current offers.
+    within its error. The verdict is of the defaults of --framework for what you leave out; options
+    that make it fit are listed. TIME needs --tokens or --steps, and COST a daemon with offers: each
+    on as few machines as the run fits on, or on more if it would miss --within or the file's
+    deadline. --job uses measurements, --from-history compares each job with current offers.
 
     \b
     Example:
       spotctl rightsize --model qwen2-72b --sequence 4096 --tokens 1.4B --within 48h
+      spotctl rightsize --model llama-3-8b --method qlora --quantiser nf4-dq --gpu A10G --gpus 1
       spotctl rightsize examples/finetune.yaml -o json
       spotctl rightsize --from-history --since 90d
     """
     if from_history:
         return review(ctx, since, output, all_jobs=not (file or job or model))
-    run_options = {
-        "name": model, "method": method, "precision": precision, "sharding": sharding,
-        "sequence": sequence, "micro_batch": micro_batch, "accumulation": accumulation,
-        "checkpointing": checkpointing, "loss": loss, "compiled": compiled or None,
-        "lora_rank": lora_rank, "lora_dropout": lora_dropout, "lora_targets": lora_targets,
-        "offload": offload, "tensor": tensor, "context": context, "tokens": _count(tokens),
-        "steps": steps, "example_tokens": example_tokens, "config": _config(config),
-    }  # fmt: skip
+    run_options = _run_options(locals())
     request = _Request(file=file, job=job, gpu=gpu, gpus=gpus, svg=svg, within=within, naive=naive)
     return _estimate(ctx=ctx, run_options=run_options, request=request, output=output)
+
+
+def _run_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a task that the command line's options give; None where left out."""
+    read = {"tokens": _count(options["tokens"]), "config": _config(options["config"])}
+    return {**{name: options[name] for name in _RUN_OPTIONS}, "name": options["model"], **read}
 
 
 @dataclass(frozen=True)
@@ -323,10 +342,11 @@ def _offers(
     return with_hardware(sorted(rows, key=_rank)[:_MOST_SHOWN])
 
 
-def _rank(row: Mapping[str, Any]) -> tuple[bool, bool, float, str]:
+def _rank(row: Mapping[str, Any]) -> tuple[int, bool, bool, float, str]:
     fit = row["size"]
     hourly = row["price_usd_per_h"] * fit["num_nodes"]
-    return fit["verdict"] != FITS, fit["late"], fit["usd"] or hourly, row["key"]
+    order = VERDICTS.index(fit["verdict"])
+    return order, not fit["on_the_gpu"], fit["late"], fit["usd"] or hourly, row["key"]
 
 
 def _is_card(accelerator: str, card: Card) -> bool:

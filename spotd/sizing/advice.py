@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from providers.dollars import format_usd
 from spotd.sizing.cards import Card
-from spotd.sizing.memory import FITS, GIB, estimate, verdict
+from spotd.sizing.memory import FITS
 from spotd.sizing.task import Task
 from spotd.sizing.throughput import FLOOR, ThroughputEstimate, pace, prior_of, utilisation
 
@@ -67,20 +67,21 @@ def _packed(task: Task, card: Card) -> tuple[str, str, str, float] | None:
     if not task.example_tokens or task.example_tokens >= PACKED_TOKENS:
         return None
     run = replace(task.run, sequence=PACKED_TOKENS, micro_batch=1, ragged=False)
-    packed = replace(task, run=run, example_tokens=0.0)
-    memory = estimate(task.shape, run)
-    fit = verdict(memory, card.memory_gib)
-    mind = f" ({fit}: {memory.reserved / GIB:.0f} GiB/GPU of {card.memory_gib:.1f})"
+    given = task.given | {"micro_batch", "ragged"}
+    packed = replace(task, run=run, given=given, example_tokens=0.0)
+    fit = packed.fit(card.memory_gib)
+    mind = "" if fit.verdict == FITS else f" ({fit.text})"
     text = f"packing to {PACKED_TOKENS // 1024}k tokens"
-    return "packing", text, "" if fit == FITS else mind, pace(packed, card).tokens_per_s
+    return "packing", text, mind, pace(packed, card).tokens_per_s
 
 
 def _larger(task: Task, card: Card) -> tuple[str, str, str, float] | None:
     """The largest micro-batch, by doubling, that fits and that the links keep up with."""
     best, batch = None, task.run.micro_batch * 2
     while batch <= 1024:
-        larger = replace(task, run=replace(task.run, micro_batch=batch))
-        if verdict(estimate(task.shape, larger.run), card.memory_gib) != FITS:
+        run = replace(task.run, micro_batch=batch)
+        larger = replace(task, run=run, given=task.given | {"micro_batch"})
+        if larger.fit(card.memory_gib).verdict != FITS:
             break
         best = pace(larger, card)
         text = f"micro-batches of {batch}"

@@ -308,7 +308,7 @@ def _step_bytes(shape: Shape, run: Run) -> float:
 
 def _loading(shape: Shape, run: Run) -> float:
     """Return the bytes of the whole model beside its shard, if each GPU loads it first."""
-    if not run.loads_whole:
+    if not run.loads_whole or run.shards == 1:
         return 0.0
     width = 2 if run.frozen or run.precision == "bf16" else 4
     return shape.parameters * width * (1 + 1 / run.shards)

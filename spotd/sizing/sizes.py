@@ -10,7 +10,8 @@ from providers.dollars import format_usd
 from spotd.sizing import cards
 from spotd.sizing.advice import Advice, advise, cause, hours_of
 from spotd.sizing.cards import Card
-from spotd.sizing.memory import DOES_NOT_FIT, FITS, GIB, TIGHT, Memory, estimate, verdict
+from spotd.sizing.fit import Fit
+from spotd.sizing.memory import DOES_NOT_FIT, FITS, GIB, Memory
 from spotd.sizing.task import Task
 from spotd.sizing.throughput import ThroughputEstimate, pace, prior_of
 
@@ -40,10 +41,18 @@ class OfferFit:
 
     task: Task
     card: Card
-    memory: Memory
-    verdict: str
+    fit: Fit
     pace: ThroughputEstimate
-    note: str = ""
+
+    @property
+    def memory(self) -> Memory:
+        """Return the memory by the options that are given and the framework's defaults."""
+        return self.fit.memory
+
+    @property
+    def verdict(self) -> str:
+        """Return one of `spotd.sizing.fit.VERDICTS`."""
+        return self.fit.verdict
 
     @property
     def gpus(self) -> int:
@@ -52,12 +61,6 @@ class OfferFit:
     @property
     def hours(self) -> float:
         return hours_of(self.task, self.pace.tokens_per_s)
-
-    @property
-    def text(self) -> str:
-        """Like "does not fit: 148 GiB/GPU of 79.2"."""
-        gib = self.memory.reserved / GIB
-        return f"{self.verdict}: {gib:.{0 if gib >= 10 else 1}f} GiB/GPU of {self.card.memory_gib}"
 
 
 def size(
@@ -72,32 +75,13 @@ def size(
     fewer says nothing.
     """
     placed = task.on(gpus)
-    memory = estimate(placed.shape, placed.run)
     rate = 0.0
     same = measured is not None and _known(measured.accelerator) == card
     if measured and same and (joined or gpus == measured.gpus):
         rate = measured.tokens_per_s * gpus / measured.gpus
     if not joined:
         card = replace(card, link_gb_s=min(card.link_gb_s, PLAIN_IP_GB_S))
-    fit, note = verdict(memory, card.memory_gib), ""
-    if fit == FITS and task.loss_assumed:
-        fit, note = _with_plain_loss(placed, card)
-    return OfferFit(placed, card, memory, fit, pace(placed, card, rate), note)
-
-
-def _with_plain_loss(task: Task, card: Card) -> tuple[str, str]:
-    """Return the verdict of a fit that needs a chunked loss, if it is unknown whether it is.
-
-    Most programs do not do that by default.
-    """
-    memory = estimate(task.shape, replace(task.run, loss="plain"))
-    if verdict(memory, card.memory_gib) == FITS:
-        return FITS, ""
-    gib = memory.reserved / GIB
-    return TIGHT, (
-        f"it fits with a loss in pieces (Liger, torchtune); with all logits in fp32 at once it "
-        f"takes {gib:.0f} GiB/GPU of {card.memory_gib}: say which by `loss`"
-    )
+    return OfferFit(placed, card, placed.fit(card.memory_gib), pace(placed, card, rate))
 
 
 def _known(accelerator: str) -> Card | None:
@@ -108,15 +92,20 @@ def _known(accelerator: str) -> Card | None:
 
 
 def around(task: Task, card: Card) -> list[OfferFit]:
-    """Return the fits from the largest number of GPUs that is too small to the first that fits."""
+    """Return the fits from the largest number of GPUs that is too small to the first that fits.
+
+    If it fits none by the framework's defaults, the last is the first that it fits with other
+    options. A number is too small also where state has to go to the host's memory.
+    """
     fits: list[OfferFit] = []
     for gpus in COUNTS:
         if gpus % (task.run.tensor * task.run.context):
             continue
-        one = size(task, card, gpus)
-        fits = [] if one.verdict == DOES_NOT_FIT else fits
-        fits.append(one)
-        if one.verdict == FITS:
+        sized = size(task, card, gpus)
+        too_small = sized.fit.by_default == DOES_NOT_FIT and not sized.fit.on_the_gpu
+        fits = [] if too_small else fits
+        fits.append(sized)
+        if sized.fit.on_the_gpu:
             break
     return fits
 
@@ -187,8 +176,9 @@ def size_data(fit: OfferFit) -> dict[str, Any]:
         "accelerator": fit.card.name,
         "gpus": fit.gpus,
         "verdict": fit.verdict,
-        "text": fit.text,
-        "note": fit.note,
+        "text": fit.fit.text,
+        "note": fit.fit.note,
+        **options_data(fit.fit),
         "gib_per_gpu": round(memory.reserved / GIB, 2),
         "gib_allocated": round(memory.allocated / GIB, 2),
         "gib_with_context": round(memory.total / GIB, 2),
@@ -201,6 +191,26 @@ def size_data(fit: OfferFit) -> dict[str, Any]:
         "hours_range": [round(hours, 2) for hours in range_] if fit.hours else None,
         "starved": speed.starved,
         "cause": cause(fit.task, fit.card, speed),
+    }
+
+
+def options_data(fit: Fit) -> dict[str, Any]:
+    """Return as JSON the defaults, the range over other options, and those that make it fit.
+
+    `range_gib` is of GiB per GPU with CUDA's context. `options` save in their order.
+    """
+    return {
+        "framework": fit.framework,
+        "by_default": fit.by_default,
+        "whatever_options": fit.whatever,
+        "on_the_gpu": fit.on_the_gpu,
+        "assumed": dict(fit.assumed),
+        "range_gib": [round(memory.total / GIB, 2) for memory in (fit.low, fit.high)],
+        "options": [
+            {"option": r.option, "value": r.value, "saves_gib": round(r.saves / GIB, 2)}
+            for r in fit.remedies
+        ],
+        "gib_with_options": round(fit.remedied.reserved / GIB, 2),
     }
 
 

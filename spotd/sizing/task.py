@@ -9,7 +9,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from spotd.sizing import catalog
-from spotd.sizing.run import Run
+from spotd.sizing.fit import ALL_FIELDS, Fit, fit
+from spotd.sizing.frameworks import DEFAULT, FRAMEWORKS
+from spotd.sizing.run import QUANTISERS, Run
 from spotd.sizing.shape import NotCoveredError, Shape, of_config
 
 _RUN = frozenset(item.name for item in fields(Run)) - {"gpus"}
@@ -32,7 +34,8 @@ class Task:
 
     `tokens` are all that are trained on, 0 if unknown; `steps` the same in optimizer steps.
     `example_tokens` is the mean length of examples that are not packed; 0 if they are packed to
-    `run.sequence`. `loss_assumed`: how the loss is computed is not given.
+    `run.sequence`. `given` are the fields of `run` that are known; `framework` has the defaults of
+    the others, for memory. Time, cost and the size of a checkpoint are by `run` as it is.
     """
 
     shape: Shape
@@ -40,7 +43,8 @@ class Task:
     tokens: float = 0.0
     steps: int = 0
     example_tokens: float = 0.0
-    loss_assumed: bool = False
+    given: frozenset[str] = ALL_FIELDS
+    framework: str = DEFAULT
 
     @property
     def trained_tokens(self) -> float:
@@ -51,6 +55,10 @@ class Task:
     def on(self, gpus: int) -> Task:
         """The same on so many GPUs. Raises ValueError where they do not divide."""
         return replace(self, run=replace(self.run, gpus=gpus))
+
+    def fit(self, card_gib: float) -> Fit:
+        """Return whether it fits GPUs of `card_gib`, on `run.gpus` of them."""
+        return fit(self.shape, self.run, self.given, card_gib, self.framework)
 
     def total_tokens(self) -> float:
         """Return the tokens to train on with `run.gpus`; 0.0 if unknown."""
@@ -65,6 +73,7 @@ def task_of(words: Mapping[str, Any]) -> Task:
     given = {key: value for key, value in words.items() if value is not None}
     shape = _shape(given)
     try:
+        given = _with_quantiser(given)
         method = given.get("method", "full")
         run = {"ragged": bool(given.get("example_tokens"))}
         run |= {key: given[key] for key in _RUN & given.keys()}
@@ -80,7 +89,8 @@ def task_of(words: Mapping[str, Any]) -> Task:
             tokens=float(given.get("tokens", 0)),
             steps=int(given.get("steps", 0)),
             example_tokens=float(given.get("example_tokens", 0)),
-            loss_assumed="loss" not in given,
+            given=_known_fields(run, given),
+            framework=_framework(given),
         )
     except TaskError:
         raise
@@ -90,6 +100,44 @@ def task_of(words: Mapping[str, Any]) -> Task:
     if task.tokens and task.steps:
         raise TaskError("steps", "and tokens both say how long it trains", "leave one of them out")
     return task
+
+
+def _known_fields(run: Mapping[str, Any], given: Mapping[str, Any]) -> frozenset[str]:
+    """Return the fields that are given; what it has no default for is."""
+    ragged = {"ragged"} if given.get("example_tokens") else set()
+    known = (run.keys() & given.keys()) | ragged
+    return frozenset(known | {"method", "gpus", "tensor", "context"})
+
+
+def _framework(given: Mapping[str, Any]) -> str:
+    framework = str(given.get("framework", DEFAULT))
+    if framework not in FRAMEWORKS:
+        fix = f"one of {', '.join(FRAMEWORKS)}, or give each option"
+        raise TaskError("framework", f"{framework!r} is not known", fix)
+    return framework
+
+
+def _with_quantiser(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields with the method that `quantiser` means where `method` leaves it open.
+
+    bitsandbytes' int8 is the method lora-8bit. Raises TaskError if they contradict each other.
+    """
+    quantiser, method = given.get("quantiser"), given.get("method")
+    if quantiser is None:
+        return dict(given)
+    if quantiser not in (*QUANTISERS, "int8"):
+        known = ", ".join((*QUANTISERS, "int8"))
+        raise TaskError(
+            "quantiser", f"must be one of {known}, not {quantiser!r}", "see docs/rightsizing.md"
+        )
+    implied = "lora-8bit" if quantiser == "int8" else "qlora"
+    if method is not None and _ALIASES.get(method, method) not in (implied, "lora"):
+        fix = f"write method: {implied}, or leave quantiser out"
+        raise TaskError("quantiser", f"{quantiser} is of {implied}, not of {method}", fix)
+    words = {**given, "method": implied}
+    if quantiser == "int8":
+        del words["quantiser"]
+    return words
 
 
 def _least(run: Mapping[str, Any]) -> int:

@@ -56,45 +56,54 @@ class ModelBlock(Block):
     method: Literal["full", "full-8bit", "8bit", "lora", "lora-8bit", "qlora"] = Field(
         default="full", description="full-8bit (8bit): 8-bit Adam; lora-8bit: an 8-bit base"
     )
-    precision: Literal["mixed", "bf16", "fp8", "fp32"] = Field(
-        default="mixed", description="mixed: fp32 weights and Adam; bf16: everything in bf16"
+    precision: Literal["mixed", "bf16", "fp8", "fp32"] | None = Field(
+        default=None, description="mixed: fp32 weights and Adam; bf16: everything in bf16"
     )
-    sharding: Literal["fsdp", "zero3", "zero2", "zero1", "none"] = "fsdp"
+    sharding: Literal["fsdp", "zero3", "zero2", "zero1", "none"] | None = None
     sequence: PositiveInt = Field(default=2048, description="Tokens per sequence, with padding")
-    micro_batch: PositiveInt = Field(default=1, description="Sequences per GPU and micro-batch")
-    accumulation: PositiveInt = Field(
-        default=1, description="Micro-batches for each optimizer step"
+    micro_batch: PositiveInt | None = Field(
+        default=None, description="Sequences per GPU and micro-batch"
     )
-    checkpointing: Literal["full", "selective", "none"] = Field(
-        default="full", description="Activation checkpointing"
+    accumulation: PositiveInt | None = Field(
+        default=None, description="Micro-batches for each optimizer step"
     )
-    loss: Literal["plain", "compiled", "chunked"] = Field(
-        default="chunked", description="chunked: Liger, torchtune; plain: logits all in fp32"
+    checkpointing: Literal["full", "selective", "none"] | None = Field(
+        default=None, description="Activation checkpointing"
     )
-    compiled: bool = Field(default=False, description="torch.compile, Liger or Unsloth")
-    lora_rank: PositiveInt = 16
-    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.05, description="Dropout of the adapters' inputs; 0: none"
+    loss: Literal["plain", "compiled", "chunked"] | None = Field(
+        default=None, description="chunked: Liger, torchtune; plain: logits all in fp32"
     )
-    lora_targets: Literal["all", "attention", "qv"] = "all"
-    quantiser: Literal["nf4", "nf4-dq", "torchao"] = "nf4-dq"
-    step_in_backward: bool = Field(
-        default=False, description="Each gradient is freed with its layer"
+    compiled: bool | None = Field(default=None, description="torch.compile, Liger or Unsloth")
+    lora_rank: PositiveInt | None = None
+    lora_dropout: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        default=None, description="Dropout of the adapters' inputs; 0: none"
     )
-    offload: Literal["none", "optimizer", "all"] = Field(
-        default="none", description="State that is offloaded to host memory"
+    lora_targets: Literal["all", "attention", "qv"] | None = None
+    quantiser: Literal["nf4", "nf4-dq", "int8", "torchao"] | None = Field(
+        default=None,
+        description="bitsandbytes: nf4, nf4-dq (double quantisation), int8 (as lora-8bit); torchao",
     )
-    offload_activations: bool = False
+    framework: Literal["transformers", "trl", "lightning", "torch"] = Field(
+        default="transformers",
+        description="For memory, its default counts for each option that is not given",
+    )
+    step_in_backward: bool | None = Field(
+        default=None, description="Each gradient is freed with its layer"
+    )
+    offload: Literal["none", "optimizer", "all"] | None = Field(
+        default=None, description="State that is offloaded to host memory"
+    )
+    offload_activations: bool | None = None
     tensor: PositiveInt = Field(default=1, description="Degree of tensor parallelism")
     context: PositiveInt = Field(default=1, description="Degree of context parallelism")
-    loads_whole: bool = Field(
-        default=False, description="Each GPU loads the whole model before it is sharded"
+    loads_whole: bool | None = Field(
+        default=None, description="Each GPU loads the whole model before it is sharded"
     )
     ragged: bool | None = Field(
         default=None, description="Batches of unequal length; true if example_tokens is set"
     )
-    foreach: bool = Field(
-        default=False, description="torch's AdamW without fused: a step copies all weights"
+    foreach: bool | None = Field(
+        default=None, description="torch's AdamW without fused: a step copies all weights"
     )
     tokens: Tokens | None = Field(default=None, description="Total training tokens, like 1.4B")
     steps: PositiveInt | None = Field(

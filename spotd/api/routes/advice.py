@@ -90,9 +90,20 @@ def advise(call: ApiRequest) -> dict[str, Any]:
         "conditions": conditions,
         "worth": spot_value_data(comparison, plan),
         "parameters": parameters or None,
+        "memory": _memory(plan),
         **_phases(comparison, parameters, hours),
         "warnings": plan["warnings"],
     }
+
+
+def _memory(plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the plan's verdict on the memory of its first offer with a known size, or None."""
+    sized = (row for row in plan["offers"] if row.get("size"))
+    row = next(sized, None)
+    if row is None:
+        return None
+    names = ("gpus", "accelerator", "verdict", "by_default", "text", "note", "options")
+    return {"offer": row["key"], **{name: row["size"][name] for name in names}}
 
 
 def _hours(call: ApiRequest, spec: JobSpec) -> dict[PhaseRequest, float]:

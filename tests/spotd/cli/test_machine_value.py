@@ -12,8 +12,9 @@ import pytest
 from providers.base import Offer
 from tests.spotd.api.rig import JOB_FILE, SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.sizing.told import TUNED, flags
 
-MODEL = ["--model", "llama-3-8b", "--method", "full", "--precision", "bf16", "--sequence", "4096"]
+MODEL = ["--model", "llama-3-8b", "--sequence", "4096", *flags({**TUNED, "precision": "bf16"})]
 
 
 def machine(name: str, count: int, usd: float, **fields: Any) -> Offer:
@@ -55,7 +56,7 @@ def test_offers_are_ranked_by_cost_to_finish_not_by_speed(
 
     The second is seven times as fast and, depending on its price, costs more or less in the end.
     """
-    small = ("--model", "llama-3-8b", "--method", "lora", "--tokens", "20M")
+    small = ("--model", "llama-3-8b", "--method", "lora", "--tokens", "20M", *flags(TUNED))
     sold = (machine("A100-80GB", 1, a100_usd), machine("B200", 1, b200_usd))
     rows = sizer.rows(*small, sold=sold)
     assert [row["size"]["verdict"] for row in rows] == ["fits", "fits"]
@@ -107,7 +108,7 @@ def test_machines_on_plain_ip_are_not_proposed_without_a_speedup(
 @pytest.mark.req("PLC-09")
 def test_large_run_is_proposed_on_as_few_machines_as_it_fits(sizer: Sizer) -> None:
     large = ("--model", "qwen2-72b", "--sequence", "4096", "--tokens", "100M", "--within", "90d")
-    rows = sizer.rows(*large)
+    rows = sizer.rows(*large, *flags(TUNED))
     assert [(row["size"]["num_nodes"], row["size"]["verdict"]) for row in rows] == [
         (3, "fits"),
         (2, "tight"),

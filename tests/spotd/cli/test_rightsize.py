@@ -17,8 +17,10 @@ from spotd.cli.fit_table import bar
 from tests.spotd.api.rig import JOB_FILE, OFFERS, SPOT, Rig
 from tests.spotd.api.routes.test_rightsize import job_file, train
 from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.sizing.told import TUNED, flags
 
-CASE = ["--model", "qwen2-72b", "--sequence", "4096", "--gpu", "H100-80", "--gpus", "8"]
+MODEL = ["--model", "qwen2-72b", "--sequence", "4096", *flags(TUNED)]
+CASE = [*MODEL, "--gpu", "H100-80", "--gpus", "8"]
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +48,9 @@ def test_without_a_daemon_only_prices_are_missing(capsys: pytest.CaptureFixture[
 
 
 def test_fitting_number_of_gpus_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    data = run_rightsize(capsys, "--model", "qwen2-72b", "--sequence", "4096")
+    data = run_rightsize(capsys, *MODEL)
     fits = {row["accelerator"]: row["gpus"] for row in data["items"] if row["verdict"] == "fits"}
-    assert fits == {"A100": 64, "A100-80GB": 24, "H100": 24, "H200": 16, "B200": 8}
+    assert fits == {"A100": 48, "A100-80GB": 24, "H100": 24, "H200": 16, "B200": 8}
     assert data["limits"]
 
 
@@ -188,7 +190,7 @@ def test_svg_shows_the_bars(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 
     The parts are longer than the card if the run does not fit.
     """
-    data = run_rightsize(capsys, "--model", "qwen2-72b", "--sequence", "4096", "--svg", "fit.svg")
+    data = run_rightsize(capsys, *MODEL, "--svg", "fit.svg")
     root = ET.fromstring((tmp_path / "fit.svg").read_text())
     labels = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     for item in data["items"]:
@@ -212,8 +214,100 @@ def test_plan_explains_slow_runs_and_assumptions(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = "{name: llama-3-8b, sequence: 4096, micro_batch: MICRO, tokens: 1B}"
-    for micro, words in (("12", "by `loss`"), ("1, example_tokens: 200", "packing to 4k tokens: ")):
+    for micro, words in (
+        ("12", "loss chunked saves"),
+        ("1, example_tokens: 200", "packing to 4k tokens: "),
+    ):
         text = f"{JOB_FILE}  model: {model.replace('MICRO', micro)}\n"
         (rig.folder / "job.yaml").write_text(text)
         assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 0
         assert words in capsys.readouterr().out
+
+
+# --- options that are not given
+
+BARE = ("--model", "llama-3-8b", "--method", "lora", "--gpu", "H100", "--gpus", "1")
+
+
+@pytest.mark.req("RSZ-01")
+def test_options_that_are_left_out_have_the_frameworks_defaults(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    [item] = run_rightsize(capsys, *BARE)["items"]
+    assert (item["verdict"], item["by_default"]) == ("fits with options", "does not fit")
+    assert (item["framework"], item["whatever_options"]) == ("transformers", False)
+    assert (item["assumed"]["checkpointing"], item["assumed"]["micro_batch"]) == ("none", 8)
+    low, high = item["range_gib"]
+    assert low < item["card_gib"] < item["gib_with_context"] < high
+    assert [option["option"] for option in item["options"]] == ["checkpointing"]
+    saved = item["options"][0]["saves_gib"]
+    assert item["gib_with_options"] == pytest.approx(item["gib_per_gpu"] - saved, abs=0.02)
+    [trl] = run_rightsize(capsys, *BARE, "--framework", "trl", "--sequence", "512")["items"]
+    assert (trl["by_default"], trl["assumed"]["checkpointing"]) == ("fits", "full")
+
+
+def test_options_that_would_help_are_listed_with_what_they_save(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["--socket", "nobody.sock", "rightsize", *BARE]) == 0
+    shown = capsys.readouterr().out
+    assert "the rest by the defaults of transformers: checkpointing none, loss plain" in shown
+    assert (
+        "1 H100: fits only with checkpointing full (assuming precision mixed, 2,048 tokens): "
+        "50 GiB/GPU of 79.2" in shown
+    )
+    assert "it fits with: checkpointing full saves 71.6" in shown
+    given = ("--checkpointing", "full", "--sequence", "2048")
+    assert run(["--socket", "nobody.sock", "rightsize", *BARE, *given]) == 0
+    assert "fits by the defaults of transformers (assuming precision mixed): 50 GiB/GPU" in (
+        capsys.readouterr().out
+    )
+
+
+def test_an_option_that_is_turned_off_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    [item] = run_rightsize(capsys, *BARE, "--no-compiled", "--no-ragged")["items"]
+    assert not {"compiled", "ragged"} & item["assumed"].keys()
+
+
+def test_quantiser_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ("--model", "llama-3-8b", "--gpu", "A10G", "--gpus", "1")
+    states = {}
+    for quantiser, method in (("nf4", "qlora"), ("nf4-dq", "qlora"), ("int8", "lora-8bit")):
+        data = run_rightsize(capsys, *model, "--quantiser", quantiser)
+        assert data["method"] == method
+        states[quantiser] = data["items"][0]["parts_gib"]["state"]
+    assert states["nf4-dq"] < states["nf4"] < states["int8"]
+    for args, text in (
+        (("--quantiser", "gptq"), "--quantiser: must be one of nf4, nf4-dq, torchao, int8, not"),
+        (("--quantiser", "nf4", "--method", "full"), "--quantiser: nf4 is of qlora, not of full"),
+        (("--framework", "keras"), "--framework: 'keras' is not known"),
+    ):
+        assert run(["--socket", "nobody.sock", "rightsize", *model, *args]) == 2
+        assert text in capsys.readouterr().err
+
+
+def test_plan_and_advise_say_the_same_as_rightsize(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One verdict: of the same run on the same GPUs, in words and as JSON."""
+    file = str(rig.folder / "job.yaml")
+    Path(file).write_text(JOB_FILE + "  model: {name: llama-3-70b, method: lora, tokens: 1B}\n")
+
+    def answer(*args: str) -> dict[str, Any]:
+        assert spotctl(rig, *args, "-o", "json") == 0
+        data: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return data
+
+    plan = answer("plan", file)["offers"][0]["size"]
+    gpu = ("--gpu", plan["accelerator"], "--gpus", str(plan["gpus"]))
+    [sized] = answer("rightsize", file, *gpu)["items"]
+    advised = answer("advise", file)["memory"]
+    assert sized["verdict"] == "fits with options"
+    keys = ("verdict", "by_default", "text", "note", "options")
+    for key in keys:
+        assert sized[key] == plan[key] == advised[key]
+    for command in ("plan", "advise"):
+        assert spotctl(rig, command, file) == 0
+        shown = capsys.readouterr().out
+        assert sized["text"] in shown
+        assert sized["note"] in shown

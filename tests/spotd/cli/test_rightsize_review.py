@@ -11,9 +11,11 @@ import pytest
 from spotd.domain.states import LeaveReason
 from tests.spotd.api.rig import JOB_FILE, OFFERS, SPOT, Rig
 from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.sizing.told import tuned
 
 Captured = pytest.CaptureFixture[str]
-MODEL = "  model: {name: llama-3-8b, method: lora, sequence: 4096}\n"
+WORDS = tuned({"name": "llama-3-8b", "method": "lora", "sequence": 4096})
+MODEL = f"  model: {json.dumps(WORDS)}\n"
 DAY_S = 86_400.0
 
 

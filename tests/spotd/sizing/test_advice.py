@@ -9,6 +9,7 @@ from spotd.sizing.advice import advise, cause
 from spotd.sizing.task import task_of
 from spotd.sizing.throughput import pace
 from tests.spotd.sizing.test_throughput import case_study
+from tests.spotd.sizing.told import tuned
 
 H100 = cards.find("H100")
 USD_PER_H = 8 * 1.49  # what the case study paid
@@ -43,7 +44,7 @@ def test_without_a_length_or_a_price_it_says_what_it_knows() -> None:
 
 
 def test_small_batches_of_packed_tokens_are_told_to_grow() -> None:
-    task = task_of({"name": "llama-3-8b", "sequence": 256, "tokens": 1e9}).on(8)
+    task = task_of(tuned({"name": "llama-3-8b", "sequence": 256, "tokens": 1e9})).on(8)
     now = pace(task, H100)
     assert now.starved
     assert "small micro-batches" in cause(task, H100, now)

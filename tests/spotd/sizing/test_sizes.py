@@ -7,34 +7,57 @@ from typing import Any
 import pytest
 
 from spotd.sizing import cards
+from spotd.sizing.machines import proposed
 from spotd.sizing.sizes import Measured, around, on_offer, size, size_data, with_hardware
 from spotd.sizing.task import task_of
+from tests.spotd.sizing.told import tuned
 
-LORA = task_of({"name": "llama-3-70b", "method": "lora", "sequence": 4096, "tokens": 1.4e9})
-FULL = task_of({"name": "qwen2-72b", "sequence": 4096})
+LORA = task_of(tuned({"name": "llama-3-70b", "method": "lora", "sequence": 4096, "tokens": 1.4e9}))
+FULL = task_of(tuned({"name": "qwen2-72b", "sequence": 4096}))
 OFFER = {"accelerator": "H100", "accelerator_count": 8, "price_usd_per_h": 20.0}
 
 
 def test_it_is_said_as_a_person_would() -> None:
-    assert size(FULL, cards.find("H100"), 8).text == "does not fit: 145 GiB/GPU of 79.2"
-    assert size(LORA, cards.find("H100"), 8).text.startswith("fits: ")
+    assert size(FULL, cards.find("H100"), 8).fit.text == "does not fit: 145 GiB/GPU of 79.2"
+    assert size(LORA, cards.find("H100"), 8).fit.text.startswith("fits: ")
 
 
 def test_around_it_is_what_is_too_small_or_tight() -> None:
-    sizes = around(task_of({"name": "qwen2-72b", "precision": "bf16"}), cards.find("H100"))
+    sizes = around(
+        task_of(tuned({"name": "qwen2-72b", "precision": "bf16", "sequence": 2048})),
+        cards.find("H100"),
+    )
     assert [one.gpus for one in sizes] == [4, 8, 16]
     assert [one.verdict for one in sizes] == ["does not fit", "tight", "fits"]
 
 
-def test_what_fits_with_a_loss_in_pieces_alone_is_tight_until_that_is_said() -> None:
+def test_a_run_of_open_options_is_looked_for_where_it_needs_no_host_memory() -> None:
+    """By its defaults, a copy of all state on each GPU, it fits no number of them."""
+    sizes = around(task_of({"name": "qwen2-72b", "sequence": 4096}), cards.find("H100"))
+    assert {one.fit.by_default for one in sizes} == {"does not fit"}
+    assert {one.verdict for one in sizes} == {"fits with options"}
+    assert [(one.gpus, one.fit.on_the_gpu) for one in sizes] == [(4, False), (8, True)]
+    assert sizes[-1].fit.text.startswith("fits only with sharding fsdp, checkpointing full, ")
+
+
+def test_machines_are_proposed_by_the_same_verdict() -> None:
+    """The fewest with state in the host's memory, and the fewest without."""
+    task = task_of({"name": "qwen2-72b", "sequence": 4096})
+    offer = {**OFFER, "accelerator_count": 1, "interconnect": "efa"}
+    proposals = [(one["num_nodes"], one["on_the_gpu"]) for one in proposed(task, offer)]
+    assert proposals == [(1, False), (8, True)]
+
+
+def test_what_fits_with_a_loss_in_pieces_alone_says_so() -> None:
     """Liger's own example: with it, 8B at batch 8 and 4k tokens runs on 8 A100; without, it does
     not."""
-    words = {"name": "llama-3-8b", "sequence": 4096, "micro_batch": 8}
+    words = tuned({"name": "llama-3-8b", "sequence": 4096, "micro_batch": 8})
     a100 = cards.find("A100-80GB")
-    assumed = size(task_of(words), a100, 8)
-    assert (assumed.verdict, "say which by `loss`" in assumed.note) == ("tight", True)
+    open_ = size(task_of({key: value for key, value in words.items() if key != "loss"}), a100, 8)
+    assert open_.verdict == "fits with options"
+    assert open_.fit.text.startswith("fits only with loss chunked: ")
     said = {loss: size(task_of({**words, "loss": loss}), a100, 8) for loss in ("chunked", "plain")}
-    assert (said["chunked"].verdict, said["chunked"].note) == ("fits", "")
+    assert (said["chunked"].verdict, said["chunked"].fit.note) == ("fits", "")
     assert said["plain"].verdict == "does not fit"
 
 
@@ -81,7 +104,7 @@ def test_a_measurement_is_of_its_kind_of_gpu_alone() -> None:
 
 def row(accelerator: str, usd_per_h: float, **words: object) -> dict[str, Any]:
     offer = {**OFFER, "accelerator": accelerator, "price_usd_per_h": usd_per_h}
-    task = task_of({"name": "llama-3-8b", "sequence": 256, "tokens": 1e9, **words})
+    task = task_of(tuned({"name": "llama-3-8b", "sequence": 256, "tokens": 1e9, **words}))
     named = {"instance_type": "big", "provider": "aws", "zone": "", "region": "us-east-2"}
     return {**offer, **named, "size": on_offer(task, offer, 1)}
 

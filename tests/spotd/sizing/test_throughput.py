@@ -9,6 +9,7 @@ import pytest
 from spotd.sizing import cards
 from spotd.sizing.task import Task, task_of
 from spotd.sizing.throughput import flops_per_token, pace, utilisation
+from tests.spotd.sizing.told import tuned
 
 # Tokens per second of one GPU, where the facts page has them from: NeMo AutoModel, Megatron-Bridge,
 # llm-foundry, torchtune, torchtitan, Answer.AI.
@@ -41,7 +42,7 @@ def test_priors_meet_published_runs(
 def case_study(**words: Any) -> Task:
     """72B, full, on 8x H100: unpacked examples of 228 tokens, one at a time, 216 h long."""
     given = {"name": "qwen2-72b", "precision": "bf16", "sequence": 1024, "example_tokens": 228}
-    return task_of({**given, "tokens": 1850 * 216 * 3600, **words}).on(8)
+    return task_of(tuned({**given, "tokens": 1850 * 216 * 3600, **words})).on(8)
 
 
 @pytest.mark.req("RSZ-12")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +12,15 @@ from spotd.api.views import store_capacity
 from spotd.base.errors import UserError
 from tests.fixtures.path_client import PathClient
 from tests.spotd.api.rig import JOB_FILE, OFFERS, SPOT, Rig
+from tests.spotd.sizing.told import tuned
 
-MODEL = "  model: {name: qwen2-72b, sequence: 4096, tokens: 1.4B, precision: PRECISION}\n"
+MODEL = {"name": "qwen2-72b", "sequence": 4096, "tokens": "1.4B"}
 TOKENS_A_STEP = 8 * 4096
 
 
 def job_file(precision: str = "bf16") -> str:
-    return JOB_FILE + MODEL.replace("PRECISION", precision)
+    """A job whose options are all told, so that its memory is one figure."""
+    return f"{JOB_FILE}  model: {json.dumps(tuned({**MODEL, 'precision': precision}))}\n"
 
 
 def plan(client: PathClient, text: str) -> dict[str, Any]:
