@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 from spotd.alert_sinks.registry import AnyAlertRoute
 from spotd.base.section import Section, formed
 from spotd.config.clouds import Provider
+from spotd.config.dashboard import DashboardSection
 from spotd.config.metrics_listener import MetricsSection
 from spotd.config.stores import DatasetSection, StagingSection, StoreSection
 from spotd.domain.market import Timing
@@ -286,6 +287,7 @@ class ConfigFile(Section):
     providers: dict[str, Provider] = Field(default={})
     alerts: AlertsSection = AlertsSection()
     metrics: MetricsSection = MetricsSection()
+    dashboard: DashboardSection = DashboardSection()
     timing: TimingSection = TimingSection()
     placement: PlacementSection = PlacementSection()
     safe_mode: SafeModeSection = SafeModeSection()
