@@ -8,7 +8,7 @@ from typing import Any
 from spotd.api_client.wording import result_text
 from spotd.api_routes import routes
 from spotd.base.text import money, places
-from spotd.dashboard import explain, job_account, timeline
+from spotd.dashboard import actions, explain, job_account, timeline
 from spotd.dashboard.api_cache import SELDOM_S, SOON_S, ApiCache, PageData, Query
 from spotd.dashboard.components import PageContext, card, pairs, phase_sign, sign, tile
 from spotd.dashboard.events import listed
@@ -42,6 +42,7 @@ def body(
     )
     events = cache.events(page_data, job["id"])
     return job["name"], join(
+        actions.links(context, job),
         _head(context, job, cost, report),
         explain.card_of(context, why, job["name"]) if job["outcome"] is None else None,
         timeline.card_of(context, job),

@@ -60,13 +60,27 @@ class StorageServices:
 
 
 @dataclass(frozen=True)
+class DashboardFacts:
+    """The configuration of the team's dashboard, as far as the doctor checks it.
+
+    `certificate` is None where a proxy encrypts; `issuer` is the identity provider or "".
+    """
+
+    listen: str
+    url: str
+    certificate: Path | None
+    tokens: bool
+    issuer: str
+
+
+@dataclass(frozen=True)
 class ConfiguredSettings:
     """Settings of the configuration file.
 
     `defaults()` and `known()` are the settings that job files are parsed with. `budgets()` and
     `approval()` are those of the configuration, `box_microusd_per_h()` is the cost of the control
     box (0: not configured), and `drill_days()` the number of days that may pass without a drill
-    (0: any number).
+    (0: any number). `dashboard()` is the team's dashboard, None where none is served.
     """
 
     defaults: Callable[[], CheckpointDefaults]
@@ -75,6 +89,7 @@ class ConfiguredSettings:
     approval: Callable[[], Approval] = Approval
     box_microusd_per_h: Callable[[], int] = int
     drill_days: Callable[[], float] = float
+    dashboard: Callable[[], DashboardFacts | None] = lambda: None
 
 
 @dataclass(frozen=True)
