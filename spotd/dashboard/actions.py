@@ -53,8 +53,12 @@ def _released(context: PageContext, job: Data) -> list[Child]:
         return [*saved, "Nothing is saved yet. If this save fails, all its work is lost."]
     steps = max(0, job["step"] - checkpoint["step"])
     since = context.age(checkpoint["at"])
-    lost = f"If this save fails, the work since the last one is lost: {steps:,} steps, saved "
-    return [*saved, (lost, since, ".")]
+    # A program that reports no steps has worked all the same.
+    work = f", {count(steps, 'step')}" if steps else ""
+    return [
+        *saved,
+        ("If this save fails, the work since the last one, ", since, f"{work}, is lost."),
+    ]
 
 
 def _pause(context: PageContext, job: Data) -> list[Child]:

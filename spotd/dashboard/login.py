@@ -160,13 +160,21 @@ class LoginEndpoints:
 
 
 def _token_form(then: str) -> Html:
+    token = el(
+        "input",
+        type="password",
+        name="token",
+        id="token",
+        required=True,
+        autocomplete="current-password",
+    )
     return el(
         "form",
+        # For password managers, which want a name beside a secret.
+        el("input", name="user", value="spotd", autocomplete="username", hidden=True, id="user",
+           aria_label="User"),
         el("label", "Token", for_="token"),
-        el(
-            "input", type="password", name="token", id="token", required=True,
-            autocomplete="current-password",
-        ),
+        token,
         el("input", type="hidden", name="next", value=then),
         el("button", "Log in", type="submit"),
         el("p", "An admin makes one: ", el("code", "spotctl user token NAME"), cls="note"),

@@ -61,7 +61,10 @@ def test_a_person_logs_in_and_cancels_a_job(team: Team, page: Page) -> None:
         assert page.js(NAMELESS) == []
         assert page.js("document.documentElement.scrollWidth <= innerWidth")
     page.js("document.getElementById('confirm').click()")
-    page.wait(f"location.pathname === '/job/{job_id}'")
+    page.wait(
+        f"location.pathname === '/job/{job_id}' && document.readyState === 'complete' && "
+        "document.querySelector('.logout button') !== null"
+    )
     until(lambda: desired(team.rig, job_id) == "cancel")
     rows = [row for row in team.rig.store.audit.rows(0) if row.action == "cancel"]
     assert [(row.user, row.text) for row in rows] == [
