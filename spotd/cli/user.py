@@ -138,7 +138,7 @@ def token(
 
     \b
     Example:
-      spotctl user token ada
+      spotctl user token ada --role admin
       spotctl user token eve@example.org --role viewer --expires 30d
     """
     lifetime_s = int(duration_s(expires, "--expires", "30d, or 12h"))
