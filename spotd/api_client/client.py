@@ -18,6 +18,7 @@ import typer
 
 from spotd.api_routes import routes
 from spotd.api_routes.operation import Endpoint
+from spotd.api_routes.person import HEADER, Person
 from spotd.base.errors import ExitCode, UnreachableError, UserError
 from spotd.base.paths import SYSTEM_SOCKET, client_sockets, present
 
@@ -69,10 +70,18 @@ class Client:
     """Requests to one daemon, each on a connection of its own, so that no connection is stale.
 
     Every error reply becomes a UserError with its exit code. `reply_s` bounds the wait for a reply.
+    `person`: the daemon's own dashboard requests it for somebody else.
     """
 
-    def __init__(self, path: Path, address: str = "", reply_s: float = _REPLY_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        path: Path,
+        address: str = "",
+        reply_s: float = _REPLY_TIMEOUT_S,
+        person: Person | None = None,
+    ) -> None:
         self._path = path
+        self._person = {HEADER: person.header()} if person else {}
         self._address = address or str(path)
         self._reply_s = reply_s
 
@@ -196,7 +205,7 @@ class Client:
         try:
             # A refusal comes before an upload has been read to its end.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                connection.request(method, target, body=body, headers=headers)
+                connection.request(method, target, body=body, headers={**headers, **self._person})
             yield connection.getresponse()
         except PermissionError:
             raise UserError(

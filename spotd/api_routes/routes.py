@@ -16,6 +16,7 @@ from spotd.api_routes.operation import (
     of_job,
     of_name,
 )
+from spotd.api_routes.person import ROLES
 from spotd.domain.fault_drill import DrillKind
 from spotd.money.report import SUMS
 
@@ -79,6 +80,18 @@ DISABLE_USER = Operation(
     body={"transfer_to": {**_TEXT, "description": "Who gets the unfinished jobs"}},
 )
 ENABLE_USER = Operation("POST", "/v1/users/{name}/enable", of_name)
+WHO_AM_I = Operation("GET", "/v1/me", no_parameters)
+LIST_TOKENS = Operation("GET", "/v1/tokens", no_parameters)
+MAKE_TOKEN = Operation(
+    "POST",
+    "/v1/users/{name}/tokens",
+    of_name,
+    body={
+        "role": {"enum": ["", *ROLES], "description": "The most that the token allows"},
+        "lifetime_s": {**_NUMBER, "description": "90 days where it is left out"},
+    },
+)
+REVOKE_TOKEN = Operation("DELETE", "/v1/tokens/{name}", of_name)
 TEST_ALERT = Operation("POST", "/v1/alerts/test", no_parameters, body={"route": _TEXT})
 SHOW_QUARANTINE = Operation("GET", "/v1/quarantine", no_parameters)
 RELEASE_QUARANTINE = Operation("POST", "/v1/quarantine/release", no_parameters)

@@ -1,7 +1,8 @@
-"""`spotctl user`: list users, disable and enable them."""
+"""`spotctl user`: list users, disable and enable them, and give them tokens for the dashboard."""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from spotd.api_client.client import connect
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode
+from spotd.cli.durations import duration_s
 from spotd.cli.render import (
     HELP,
     Cell,
@@ -22,12 +24,20 @@ from spotd.cli.render import (
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 
+
+class Role(str, Enum):
+    """The most that a token allows."""
+
+    VIEWER = "viewer"
+    ADMIN = "admin"
+
+
 _NAME = typer.Argument(metavar="NAME", help="A user of the daemon's box.")
 
 
 @app.callback()
 def user() -> None:
-    """List, disable and enable users of the API and of machines.
+    """List, disable and enable users of the API and of machines; tokens for the dashboard.
 
     \b
     Example:
@@ -108,3 +118,83 @@ def _print(items: list[dict[str, Any]]) -> None:
         for item in items
     ]
     print_table(columns, rows)
+
+
+@app.command()
+def token(
+    ctx: typer.Context,
+    name: str = typer.Argument(metavar="NAME", help="A user of the daemon's box, or any person."),
+    role: Role | None = typer.Option(
+        None,
+        "--role",
+        help="The most that the token allows; needed for a person without an account on the box.",
+    ),
+    expires: str = typer.Option("90d", "--expires", metavar="DURATION", help="At most 366d."),
+    output: Output = output_option(),
+) -> None:
+    """Make a token with which a person logs in to the team's dashboard. It is printed once.
+
+    A user of the box may do there what the user's groups allow, and at most what --role says.
+
+    \b
+    Example:
+      spotctl user token ada --role admin
+      spotctl user token eve@example.org --role viewer --expires 30d
+    """
+    lifetime_s = int(duration_s(expires, "--expires", "30d, or 12h"))
+    body = {"role": role.value if role else "", "lifetime_s": lifetime_s}
+    with connect(ctx) as client:
+        data = client.call(routes.MAKE_TOKEN(name=name), body)
+    emit(data, output, lambda: _print_token(data), "token")
+
+
+def _print_token(data: dict[str, Any]) -> None:
+    print(data["token"])
+    expires = data["expires_at"][:10]
+    print_message(f"{data['user']} logs in with it until {expires}. It is not shown again.")
+    print_message(f"to revoke it: spotctl user revoke {data['id']}")
+
+
+@app.command()
+def tokens(ctx: typer.Context, output: Output = output_option()) -> None:
+    """List the tokens for the team's dashboard; not the tokens themselves, which nobody knows.
+
+    \b
+    Example:
+      spotctl user tokens
+    """
+    with connect(ctx) as client:
+        data = client.call(routes.LIST_TOKENS())
+    emit(data, output, lambda: _print_tokens(data["items"]), "id")
+
+
+def _print_tokens(items: list[dict[str, Any]]) -> None:
+    columns = [Column(name) for name in ("ID", "USER", "ROLE", "EXPIRES", "MADE BY")]
+    rows = [
+        [
+            item["id"],
+            item["user"],
+            item["role"] or "by groups",
+            Cell("expired", "red") if item["expired"] else Cell(item["expires_at"][:10]),
+            item["made_by"],
+        ]
+        for item in items
+    ]
+    print_table(columns, rows)
+
+
+@app.command()
+def revoke(
+    ctx: typer.Context,
+    token_id: str = typer.Argument(metavar="ID", help="As `spotctl user tokens` lists it."),
+    output: Output = output_option(),
+) -> None:
+    """Revoke a token at once: nobody can log in with it, and who has is logged out.
+
+    \b
+    Example:
+      spotctl user revoke 3f9a01c2
+    """
+    with connect(ctx) as client:
+        data = client.call(routes.REVOKE_TOKEN(name=token_id))
+    emit(data, output, lambda: print_message(f"{data['user']}'s token {token_id} is void"), "id")

@@ -30,6 +30,7 @@ def check_change(old: Config, new: Config, own_options: Mapping[str, str]) -> No
         "deployment.id": (old.file.deployment.id, new.file.deployment.id),
         "deployment.store": (old.deployment_store, new.deployment_store),
         "metrics": (old.file.metrics, new.file.metrics),
+        "dashboard": (old.file.dashboard, new.file.dashboard),
         "safe_mode": (old.file.safe_mode, new.file.safe_mode),
         "timing.claim_every_s": (
             old.file.timing.claim_every_s,

@@ -1,13 +1,40 @@
-"""The dashboard's address, as links to it name it."""
+"""The team's dashboard: its address, TLS or proxy, and who may log in; see docs/dashboard.md."""
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
+from spotd.base.secret_refs import read_secret
 from spotd.base.section import Section
+from spotd.base.validation import Path as Keys
+
+_EXAMPLE = "0.0.0.0:8443"
+_SECURE = "set dashboard.tls_certificate and dashboard.tls_key, or dashboard.trusted_proxies"
+
+
+def split_listen(listen: str) -> tuple[str, int]:
+    """(address, port) of "0.0.0.0:8443" or "[::]:8443". Raises ValueError."""
+    host, _, port = listen.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+        number = int(port) if port.isdecimal() else 0
+    except ValueError:
+        raise ValueError(f"{listen!r} is not an address and port; write {_EXAMPLE!r}") from None
+    if not 0 < number < 1 << 16:
+        raise ValueError(f"{listen!r} has no port from 1 to 65535; write {_EXAMPLE!r}")
+    return str(address), number
+
+
+def _checked_listen(listen: str) -> str:
+    if listen:
+        split_listen(listen)
+    return listen
 
 
 def _checked_url(url: str) -> str:
@@ -21,9 +48,149 @@ def _checked_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
-class DashboardSection(Section):
-    """A dashboard that people open under an address of its own."""
+def _checked_issuer(issuer: str) -> str:
+    parts = urlsplit(issuer)
+    local = parts.hostname in ("127.0.0.1", "localhost", "::1")
+    if parts.scheme != "https" and not (parts.scheme == "http" and local):
+        raise ValueError(f"{issuer!r} is not encrypted; write its https:// address")
+    return issuer
 
+
+def _checked_proxy(proxy: str) -> str:
+    try:
+        network = ipaddress.ip_network(proxy)
+    except ValueError:
+        raise ValueError(
+            f"{proxy!r} is no address or network; write '10.0.0.5' or '10.0.0.0/24'"
+        ) from None
+    if network.prefixlen == 0:
+        raise ValueError(
+            f"{proxy!r} is everybody, who could then claim any address; name the proxy"
+        )
+    return proxy
+
+
+class OidcSection(Section):
+    """An OpenID Connect provider, and who of its people may do what here.
+
+    A claim's value, as an email address or a group, gives a role. Nobody else gets in.
+    """
+
+    issuer: Annotated[str, AfterValidator(_checked_issuer)] = Field(
+        description="As in the provider's metadata, such as https://accounts.google.com"
+    )
+    client_id: str = Field(min_length=1)
+    client_secret_file: Path | None = None
+    client_secret_env: str | None = None
+    client_secret_credential: str | None = None
+    scopes: tuple[str, ...] = ("openid", "email", "profile")
+    name_claim: str = Field(
+        default="email", min_length=1, description="Claim with the name that the audit keeps"
+    )
+    role_claim: str = Field(
+        default="email", min_length=1, description="Claim that viewers and admins are found by"
+    )
+    admins: tuple[str, ...] = Field(default=(), description="Values of role_claim")
+    viewers: tuple[str, ...] = Field(default=(), description="Values of role_claim")
+    users: dict[str, str] = Field(
+        default={},
+        description="Value of name_claim to user of this box, whose groups count",
+    )
+
+    def read_client_secret(self, environ: Mapping[str, str]) -> str:
+        """Read the secret; "" for a public client. Raises ValueError ("what; fix")."""
+        return read_secret("client_secret", self.model_dump(), environ)
+
+
+class DashboardSection(Section):
+    """A dashboard for a team, with a login; `spotctl dashboard` needs none of this."""
+
+    listen: Annotated[str, AfterValidator(_checked_listen)] = Field(
+        default="", description=f"Address and port, as {_EXAMPLE}; empty: no port is opened"
+    )
     url: Annotated[str, AfterValidator(_checked_url)] = Field(
         default="", description="Address that browsers open, as https://spotd.example.org"
     )
+    tls_certificate: Path | None = Field(
+        default=None, description="Certificate and its chain, PEM; read again at a reload"
+    )
+    tls_key: Path | None = None
+    trusted_proxies: tuple[Annotated[str, AfterValidator(_checked_proxy)], ...] = Field(
+        default=(), description="Addresses whose X-Forwarded-For and -Proto are believed"
+    )
+    tokens: bool = Field(default=True, description="Log in with tokens of `spotctl user token`")
+    session_h: float = Field(default=12.0, gt=0, le=720, description="Hours until a new login")
+    oidc: OidcSection | None = None
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether spotd itself serves TLS."""
+        return self.tls_certificate is not None
+
+
+def check_dashboard(
+    section: DashboardSection, environ: Mapping[str, str]
+) -> Iterator[tuple[Keys, str, str]]:
+    """Yield the problems of the section."""
+    if not section.listen:
+        return
+    if not section.tokens and section.oidc is None:
+        text = "lets nobody log in, and without a login the dashboard is not served"
+        yield ("dashboard", "tokens"), text, "set it to true, or add [dashboard.oidc]"
+    if not section.url:
+        text = "is missing: requests from pages of others could not be told from the team's own"
+        yield ("dashboard", "url"), text, "write the address that browsers open"
+        return
+    yield from _check_transport(section)
+    if section.oidc is not None:
+        yield from _check_oidc(section.oidc, environ)
+
+
+def _check_transport(section: DashboardSection) -> Iterator[tuple[Keys, str, str]]:
+    """Yield what would let tokens and sessions pass over the network in the clear."""
+    for key, given, other in (
+        ("tls_key", section.tls_key, section.tls_certificate),
+        ("tls_certificate", section.tls_certificate, section.tls_key),
+    ):
+        if given is None and other is not None:
+            yield ("dashboard", key), "is missing", "TLS needs a certificate and its key"
+        if given is not None:
+            yield from _check_file(key, given)
+    address = ipaddress.ip_address(split_listen(section.listen)[0])
+    secure = section.tls_certificate or section.tls_key or section.trusted_proxies
+    if not address.is_loopback and not secure:
+        text = f"{section.listen} can be reached from other machines, without TLS and no proxy"
+        yield ("dashboard", "listen"), text, f"{_SECURE}, or listen on 127.0.0.1"
+        return
+    https = section.url.startswith("https:")
+    if https and not secure:
+        text = f"{section.url} is encrypted, and nothing here encrypts"
+        yield ("dashboard", "url"), text, _SECURE
+    elif not https and secure:
+        text = f"{section.url} is not encrypted: tokens could be read on the way"
+        yield ("dashboard", "url"), text, "write its https:// address"
+    elif not https and urlsplit(section.url).hostname not in ("127.0.0.1", "localhost", "::1"):
+        text = f"{section.url} is not encrypted, and not of this machine"
+        yield ("dashboard", "url"), text, f"write https://, and {_SECURE}"
+
+
+def _check_file(key: str, path: Path) -> Iterator[tuple[Keys, str, str]]:
+    try:
+        path.read_bytes()
+    except OSError as error:
+        text = f"cannot read {path}: {error.strerror}"
+        yield ("dashboard", key), text, "let the user that runs spotd read it"
+
+
+def _check_oidc(
+    section: OidcSection, environ: Mapping[str, str]
+) -> Iterator[tuple[Keys, str, str]]:
+    if not (section.admins or section.viewers or section.users):
+        text = "lets nobody in"
+        fix = "name people in viewers or admins, by their email (or by role_claim = 'groups')"
+        yield ("dashboard", "oidc", "viewers"), text, fix
+    try:
+        section.read_client_secret(environ)
+    except ValueError as error:
+        text, _, fix = str(error).partition("; ")
+        yield ("dashboard", "oidc", "client_secret_file"), text, fix

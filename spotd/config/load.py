@@ -18,6 +18,7 @@ from spotd.base.validation import Path as Keys
 from spotd.base.validation import key_text, validate_partly
 from spotd.config.checks import check_datasets, check_limits, check_names, check_references
 from spotd.config.config import Config, ConfigError, config_error
+from spotd.config.dashboard import check_dashboard
 from spotd.config.file import MINIMAL, ConfigFile
 from spotd.config.jump_hosts import check_jumps
 from spotd.config.metrics_listener import check_metrics
@@ -60,6 +61,7 @@ def load_config(
         check_datasets(file),
         check_jumps(file, environ),
         check_metrics(file.metrics, environ),
+        check_dashboard(file.dashboard, environ),
         check_start(config, kinds) if to_start else (),
     ):
         if not any(_related(keys, other) for other, _ in problems):

@@ -26,6 +26,7 @@ def check_start(config: Config, kinds: Mapping[str, str]) -> Iterator[Finding]:
     """Yield what prevents `spotd run` here as this user. `kinds` is provider to kind."""
     yield from _check_adapters(kinds)
     yield from _check_tokens(config.file)
+    yield from _check_login_library(config.file)
     homeless = [*_check_state(config.state_dir)]
     yield from homeless
     if config.file.database.url or config.state_dir.is_dir():
@@ -45,6 +46,12 @@ def _check_adapters(kinds: Mapping[str, str]) -> Iterator[Finding]:
             text = f'"{kind}" needs the SDK of that cloud, and {sdk} is not installed'
             fix = f"pip install 'spotd[{kind}]' where spotd runs, or remove [providers.{name}]"
             yield ("providers", name, "kind"), text, fix
+
+
+def _check_login_library(file: ConfigFile) -> Iterator[Finding]:
+    if file.dashboard.listen and file.dashboard.oidc and find_spec("authlib") is None:
+        text = "needs Authlib, which is not installed"
+        yield ("dashboard", "oidc"), text, "pip install 'spotd[oidc]' where spotd runs"
 
 
 def _check_tokens(file: ConfigFile) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import structlog
@@ -25,9 +25,7 @@ from spotd.act.saver_env import SaverEnv
 from spotd.act.secrets import open_job_secrets
 from spotd.act.ssh_access import SshAccess
 from spotd.api.http.app import make_app
-from spotd.api.http.metrics_server import MetricsServer
 from spotd.api.http.permissions import Permissions
-from spotd.api.http.server import Server
 from spotd.api.metrics.exposition import Metrics
 from spotd.api.request.context import (
     AlertServices,
@@ -75,9 +73,12 @@ from spotd.daemon.startup import (
 )
 from spotd.daemon.wiring import (
     LEND_EVERY_S,
+    AnyServer,
     add_periodic_tasks,
     bucket_settings_of,
     credential_leases,
+    dashboard_facts,
+    reload_certificates,
     start_servers,
     store_reaches,
 )
@@ -110,6 +111,7 @@ class Daemon:
         self.ids, self.timing = RandomIds(), config.timing
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{self.ids.token()[:8]}"
         self._hints: list[Callable[[], None]] = []
+        self.servers: list[AnyServer] = []
         self._watchdog_fed_s = -WATCHDOG_EVERY_S
         self._reload_lock = threading.Lock()  # a signal and a user may ask at once
         self._locks = [hold_folder(make_folder(config.state_dir))]
@@ -192,7 +194,7 @@ class Daemon:
         """
         metrics = Metrics(api_context := self._build_api_context())
         app = make_app(api_context, self.permissions, metrics)
-        servers = start_servers(self.config, app, metrics)
+        self.servers = start_servers(self.config, app, metrics, self.store, self.clock)
         self.safe_mode.begin()
         signals = Signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         looked = threading.Event()
@@ -211,10 +213,10 @@ class Daemon:
             notify("STOPPING=1")
             log.info("stopping", signal=received.name)
         finally:  # else it goes on without its main thread and keeps the state folder locked
-            self._close(servers, thread)
+            self._close(thread)
         self.safe_mode.end_well()
 
-    def _close(self, servers: Sequence[Server | MetricsServer], thread: threading.Thread) -> None:
+    def _close(self, thread: threading.Thread) -> None:
         """Stop deciding, let calls in flight record their outcome, then close.
 
         A call that does not end in time is due again at the next start, as after a crash.
@@ -227,7 +229,7 @@ class Daemon:
         self.pool.close(STOP_TIMEOUT_S)
         self.follower.stop()
         self.jump_hosts.close()
-        for server in servers:
+        for server in self.servers:
             server.stop()
         self.store.close()
         for lock in self._locks:
@@ -259,6 +261,7 @@ class Daemon:
         check_change(self.config, config, self._own_options)
         providers, sinks = self._build_providers(config, self.providers), config.alert_sinks()
         hosts = config.jump_hosts()
+        reload_certificates(self.servers)
         self.store.market.set_limits(config.limits)
         logs.configure(level=config.file.log.level, form=config.file.log.format)
         access = config.file.access
@@ -416,6 +419,7 @@ class Daemon:
                 drill_days=lambda: self.config.drill_days,
                 approval=lambda: self.config.approval,
                 overrides=lambda: self.config.file.limits.overrides,
+                dashboard=lambda: dashboard_facts(self.config),
                 box_microusd_per_h=lambda: self.config.file.money.control_box_usd_per_hour or 0,
             ),
             market=lambda _now_us: market_now(self.context, self.timing),

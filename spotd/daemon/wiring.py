@@ -5,7 +5,8 @@ Functions that take `config` as a callable read it anew at each use, because SIG
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from starlette.applications import Starlette
 
@@ -14,9 +15,10 @@ from providers.stores.settings import BucketSettings, SettingsError, bucket_sett
 from spotd.act import dataset_prefetch, drill_runner
 from spotd.act.credential_leases import CredentialLeases, LeaseLink
 from spotd.act.effects import EffectContext
-from spotd.api.http.metrics_server import MetricsServer, serve_scrapes
-from spotd.api.http.server import Server, serve
+from spotd.api.http.metrics_server import serve_scrapes
+from spotd.api.http.server import serve
 from spotd.api.metrics.exposition import Metrics
+from spotd.api.request.context import DashboardFacts
 from spotd.base.clock import Clock
 from spotd.base.errors import UserError
 from spotd.config.config import Config
@@ -24,29 +26,77 @@ from spotd.config.metrics_listener import split_address
 from spotd.config.provider_registry import CredentialIssuers
 from spotd.daemon.periodic import PeriodicTasks
 from spotd.daemon.reconcile import market_now
+from spotd.dashboard.team_server import start_team_server
 from spotd.observe import budgets, drills, idle_gpus, market_alerts
 from spotd.observe.storage_costs import record_job
 from spotd.planner.core.credential_lease import AccessMethod, StoreReach
 from spotd.security.secrets import JobKeys
+from spotd.store.interface import Store
 
 # Seconds between checks for leases that are due. The shortest lease is renewed after 300 s.
 LEND_EVERY_S = 30.0
 
 
-def start_servers(config: Config, app: Starlette, metrics: Metrics) -> list[Server | MetricsServer]:
-    """Start the API's socket, and the metrics server if it is configured.
+@runtime_checkable
+class ServesTls(Protocol):
+    """A server whose certificate is read again while it runs."""
+
+    def reload_certificate(self) -> None: ...
+
+
+class AnyServer(Protocol):
+    """A running server."""
+
+    def stop(self) -> None: ...
+
+
+def start_servers(
+    config: Config, app: Starlette, metrics: Metrics, store: Store, clock: Clock
+) -> list[AnyServer]:
+    """Start the API's socket, and the metrics server and the dashboard if they are configured.
 
     Raises UserError if one cannot start; the others are stopped then.
     """
-    server, section = serve(app, config.socket), config.file.metrics
-    if not section.listen:
-        return [server]
+    servers: list[AnyServer] = [serve(app, config.socket)]
     try:
-        token = section.read_token(config.environ)
-        return [server, serve_scrapes(metrics.text, *split_address(section.listen), token)]
+        section = config.file.metrics
+        if section.listen:
+            token = section.read_token(config.environ)
+            servers.append(serve_scrapes(metrics.text, *split_address(section.listen), token))
+        if config.file.dashboard.listen:
+            servers.append(_start_dashboard(config, store, clock))
     except BaseException:
-        server.stop()
+        for server in servers:
+            server.stop()
         raise
+    return servers
+
+
+def _start_dashboard(config: Config, store: Store, clock: Clock) -> AnyServer:
+    section = config.file.dashboard
+    secret = section.oidc.read_client_secret(config.environ) if section.oidc else ""
+    return start_team_server(section, secret, store, clock, config.socket)
+
+
+def reload_certificates(servers: Sequence[AnyServer]) -> None:
+    """Read the certificates of running servers again. Raises UserError."""
+    for server in servers:
+        if isinstance(server, ServesTls):
+            server.reload_certificate()
+
+
+def dashboard_facts(config: Config) -> DashboardFacts | None:
+    """Return what the doctor checks of the team's dashboard; None where there is none."""
+    section = config.file.dashboard
+    if not section.listen:
+        return None
+    return DashboardFacts(
+        listen=section.listen,
+        url=section.url,
+        certificate=section.tls_certificate,
+        tokens=section.tokens,
+        issuer=section.oidc.issuer if section.oidc else "",
+    )
 
 
 def add_periodic_tasks(

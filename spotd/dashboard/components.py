@@ -12,6 +12,7 @@ from urllib.parse import quote
 from spotd.api_client.client import Target
 from spotd.base.text import percent, seconds_since, span
 from spotd.dashboard.html import Child, Html, el, join
+from spotd.dashboard.visitor import Visitor
 
 WIDE = 5  # columns; a table with more scrolls on a narrow page
 # A sign before each word, so that states can be distinguished without colour.
@@ -46,13 +47,15 @@ class PageContext:
     """The context of a page.
 
     `root` is the address that all pages are under, `now` the daemon's present time, `target` the
-    daemon for `spotctl` commands, and `start` identifies this start of the server.
+    daemon for `spotctl` commands, and `start` identifies this start of the server. `visitor` is the
+    person who is logged in, None for the user's own `spotctl dashboard`.
     """
 
     root: str
     now: datetime
     target: Target
     start: str = ""
+    visitor: Visitor | None = None
 
     def url(self, *parts: str) -> str:
         return "/".join((self.root, *parts))

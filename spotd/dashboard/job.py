@@ -9,7 +9,7 @@ from typing import Any
 from spotd.api_client.wording import failure_title, result_text
 from spotd.api_routes import routes
 from spotd.base.text import money, percent, places, span
-from spotd.dashboard import explain, job_account, job_curves, timeline
+from spotd.dashboard import actions, explain, job_account, job_curves, timeline
 from spotd.dashboard.api_cache import SELDOM_S, SOON_S, ApiCache, PageData, Query
 from spotd.dashboard.components import PageContext, bar, card, pairs, phase_sign, sign, tile
 from spotd.dashboard.events import listed
@@ -54,6 +54,7 @@ def body(
     )
     events = cache.events(page_data, job["id"])
     return job["name"], join(
+        actions.links(context, job),
         _head(context, job, cost, report),
         job_curves.card_of(curves, job["name"]),
         explain.card_of(context, why, job["name"]) if job["outcome"] is None else None,

@@ -45,6 +45,7 @@ def page(
         el("span", about, cls="about"),
         _clock(context.now),
         el("button", "Pause updates", type="button", id="pause", aria_pressed="false", hidden=True),
+        _logout(context),
     )
     body = el(
         "body",
@@ -55,13 +56,30 @@ def page(
         el("main", el("h1", title), _refused(page_data), *children, id="main", tabindex=-1),
         el(
             "footer",
-            "Nothing here changes anything: spotctl does. Times are UTC, money is US dollars.",
+            "" if context.visitor else "Nothing here changes anything: spotctl does. ",
+            "Times are UTC, money is US dollars.",
         ),
         data_refresh_s=f"{REFRESH_S:g}",
         # Sent in replies only: a later owner of the port sees the address in requests, not this.
         data_start=context.start,
     )
     return f"<!doctype html>\n{el('html', el('head', head), body, lang='en')}\n"
+
+
+def _logout(context: PageContext) -> Html | None:
+    """Return who is logged in, with the button that logs out."""
+    visitor = context.visitor
+    if visitor is None:
+        return None
+    return el(
+        "form",
+        el("span", visitor.name, id="visitor"),
+        el("input", type="hidden", name="csrf", value=visitor.csrf),
+        el("button", "Log out", type="submit"),
+        method="post",
+        action=context.url("logout"),
+        cls="logout",
+    )
 
 
 def _clock(now: datetime) -> Html:

@@ -27,6 +27,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from spotd.api_client.client import Target
 from spotd.api_routes import routes
 from spotd.base.connection_limit import Connection
 from spotd.base.errors import UserError
@@ -36,6 +37,7 @@ from spotd.dashboard.api_cache import ApiCache, PageData, Query
 from spotd.dashboard.components import PageContext
 from spotd.dashboard.html import Html
 from spotd.dashboard.layout import page
+from spotd.dashboard.visitor import Visitor
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
@@ -159,8 +161,19 @@ def start_server(cache: ApiCache, port: int = 0) -> DashboardServer:
 def make_app(cache: ApiCache, token: str, port: int) -> Starlette:
     """Return the application with all pages, under the path /`token`."""
     root, start = f"/{token}", secrets.token_hex(16)
+    served = page_routes(cache, root, start)
+    app = Starlette(routes=served, middleware=[Middleware(RequestCheck, token=token, port=port)])
+    app.router.redirect_slashes = False
+    return app
+
+
+def page_routes(cache: ApiCache, root: str, start: str) -> list[Route]:
+    """Return the routes of all pages, under the path `root`; `start`: see `PageContext`.
+
+    A person who is logged in is the request's "visitor".
+    """
     page = partial(_page, cache, root, start)
-    routes = [
+    return [
         Route(f"{root}/", page(_overview)),
         Route(f"{root}/jobs", page(_jobs)),
         Route(f"{root}/prices", page(_prices)),
@@ -170,9 +183,6 @@ def make_app(cache: ApiCache, token: str, port: int) -> Starlette:
         Route(f"{root}/job/{{job}}", page(_job)),
         Route(f"{root}/static/{{name}}", _static),
     ]
-    app = Starlette(routes=routes, middleware=[Middleware(RequestCheck, token=token, port=port)])
-    app.router.redirect_slashes = False
-    return app
 
 
 # A page: its title, its link in the navigation, and its content.
@@ -191,7 +201,10 @@ def _page(
         now = datetime.now(UTC)
         if health and not page_data.away:
             now = datetime.fromisoformat(health["now"])
-        context = PageContext(root, now, cache.target, start)
+        visitor: Visitor | None = request.scope.get("visitor")
+        # A person elsewhere has a `spotctl` of their own, which is not told this box's socket.
+        target = Target() if visitor else cache.target
+        context = PageContext(root, now, target, start, visitor)
         title, here, content = make(context, cache, page_data, request)
         return page(context, title, here, _about(health, cache), page_data, content)
 

@@ -27,6 +27,7 @@ from spotd.store.jobs import JobRepository
 from spotd.store.journal import JournalRepository
 from spotd.store.leases import LeaseRepository
 from spotd.store.ledger import LedgerRepository
+from spotd.store.logins import LoginRepository
 from spotd.store.logs import LogRepository
 from spotd.store.market import MarketRepository
 from spotd.store.metrics import MetricRepository
@@ -57,6 +58,7 @@ class Store(Protocol):
     journal: JournalRepository
     leases: LeaseRepository
     ledger: LedgerRepository
+    logins: LoginRepository
     logs: LogRepository
     market: MarketRepository
     metrics: MetricRepository

@@ -48,7 +48,7 @@ from spotd.store.columns import (
 )
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 33))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 34))
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
 
 deployment = Table(
@@ -619,6 +619,33 @@ admissions = Table(
     PrimaryKeyConstraint("node_id", "user_name"),
 )
 Index("ix_admissions_user", admissions.c.user_name)
+
+# Tokens that people log in to the dashboard with; of each only the digest is stored.
+user_tokens = Table(
+    "user_tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    key("name"),
+    flag("account"),
+    words("role"),
+    key("digest"),
+    big("made_at_us"),
+    words("made_by"),
+    big("expires_at_us"),
+)
+
+# Who is logged in to the dashboard; `token_id` is "" after a login at an identity provider.
+login_sessions = Table(
+    "login_sessions",
+    metadata,
+    Column("digest", Text, primary_key=True),
+    key("name"),
+    flag("account"),
+    words("role"),
+    words("token_id"),
+    big("began_at_us"),
+    big("expires_at_us"),
+)
 
 _SQLITE = """
 CREATE TRIGGER audit_append_only_{verb} BEFORE {verb} ON audit

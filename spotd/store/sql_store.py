@@ -23,6 +23,7 @@ from spotd.store.jobs import JobRepository
 from spotd.store.journal import JournalRepository
 from spotd.store.leases import LeaseRepository
 from spotd.store.ledger import LedgerRepository
+from spotd.store.logins import LoginRepository
 from spotd.store.logs import LogRepository
 from spotd.store.market import MarketRepository, Markets
 from spotd.store.metrics import MetricRepository
@@ -88,6 +89,7 @@ class SqlStore:
         self.jobs = JobRepository(session)
         self.journal = JournalRepository(session)
         self.ledger = LedgerRepository(session)
+        self.logins = LoginRepository(session)
         self.logs = LogRepository(session)
         self.metrics = MetricRepository(session)
         self.node_history = NodeHistoryRepository(session)

@@ -31,6 +31,7 @@ from tests.sim.memory.repositories import (
     MemoryJournal,
     MemoryLeases,
     MemoryLedger,
+    MemoryLogins,
     MemoryLogs,
     MemoryMarket,
     MemoryNodeHistory,
@@ -74,6 +75,7 @@ class MemoryStore:
         self.journal = MemoryJournal(session)
         self.leases = MemoryLeases(session)
         self.ledger = MemoryLedger(session)
+        self.logins = MemoryLogins(session)
         self.logs = MemoryLogs(session)
         self.market = MemoryMarket(session)
         self.node_history = MemoryNodeHistory(session)

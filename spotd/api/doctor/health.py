@@ -13,6 +13,7 @@ from providers.stores.base import StoreError as ObjectsError
 from spotd.api.doctor.alert_check import check_alert_routes
 from spotd.api.doctor.cloud_readiness import check_clouds
 from spotd.api.doctor.credential_check import check_store_reach
+from spotd.api.doctor.dashboard_check import check_dashboard
 from spotd.api.doctor.jump_host_check import check_jump_hosts
 from spotd.api.doctor.live_proofs import check_live_proofs
 from spotd.api.doctor.provider_warnings import check_provider_warnings
@@ -60,6 +61,7 @@ def doctor(call: ApiRequest) -> dict[str, Any]:
         *_check_quarantine(context),
         *_check_blocked(context),
         *check_alert_routes(context, call.now_us),
+        *check_dashboard(context, call.now_us),
         *check_live_proofs(context, call.now_us),
         *check_drills(context, call.now_us),
         *check_clouds(context, call.now_us),

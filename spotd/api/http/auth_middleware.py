@@ -19,12 +19,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from spotd.api.http.permissions import NOBODY, Peer, Permissions, find_peer
+from spotd.api.http.permissions import NOBODY, Peer, Permissions, find_peer, peer_of
 from spotd.api.http.refusals import Refusals
 from spotd.api.http.route import ApiRoute, Permission
 from spotd.api.http.route_table import BY_KEY
 from spotd.api.request.context import ApiContext
-from spotd.api.request.request import ApiError, user_disabled
+from spotd.api.request.request import ApiError, bad_input, user_disabled
+from spotd.api_routes.person import HEADER, parse_person
 from spotd.domain.events import AuditOutcome
 from spotd.store.audit import AuditRow
 from spotd.store.columns import clean
@@ -70,6 +71,7 @@ class AuthMiddleware:
             return
         state = scope.setdefault("state", {})
         state["peer"], state["still_in"] = peer, partial(self._check_enabled, peer)
+        state["allowed"] = partial(self._permissions.allowed, peer)
         if route.permission is Permission.READ:
             await self._app(scope, receive, send)
             return
@@ -105,14 +107,32 @@ class AuthMiddleware:
         peer = _peer(scope)
         self._flush_refusals()
         try:
+            peer = self._represented(peer, Request(scope).headers.get(HEADER, ""))
             self._check_enabled(peer)
             self._permissions.check(peer, route.permission)
         except ApiError as error:
             action = route.action or clean(f"{scope['method']} {scope['path']}"[:MAX_TEXT])
             row = _row(peer, action, target, AuditOutcome.REFUSED)
-            self._refusals.add(replace(row, text=error.text), self._context.clock.now_us())
+            row = replace(row, text=_via(peer, error.text))
+            self._refusals.add(row, self._context.clock.now_us())
             raise
         return peer
+
+    def _represented(self, peer: Peer, header: str) -> Peer:
+        """Return the person that the dashboard sends the request for, if it names one.
+
+        The dashboard is part of the daemon. Others cannot speak for anybody: ApiError.
+        """
+        if not header:
+            return peer
+        try:
+            person = parse_person(header)
+        except ValueError as error:
+            raise bad_input(str(error), "log in to the dashboard again") from None
+        if peer.uid not in self._permissions.trusted:
+            message = f"{peer.name} may not speak for {person.name}"
+            raise ApiError(403, "auth", message, "use spotctl as yourself")
+        return peer_of(person)
 
     def _flush_refusals(self) -> None:
         """Write pending refusals; without the database, requests that do not need it still work."""
@@ -126,7 +146,7 @@ class AuthMiddleware:
         if peer.uid in self._permissions.trusted:
             return
         for row in self._context.store.users.disabled():
-            if peer.name == row.name or peer.uid == row.uid:
+            if peer.name == row.name or (peer.uid >= 0 and peer.uid == row.uid):
                 raise user_disabled(peer.name)
 
     def _write(self, row: AuditRow) -> None:
@@ -173,7 +193,8 @@ class _Change:
     def _write(self, outcome: AuditOutcome, message: str) -> None:
         row = _row(self.peer, self.route.action, self.target, outcome)
         now_us = self.context.clock.now_us()
-        complete_row = replace(row, at_us=now_us, text=message[:MAX_TEXT], request=self.request)
+        message = _via(self.peer, message)[:MAX_TEXT]
+        complete_row = replace(row, at_us=now_us, text=message, request=self.request)
         self.context.store.audit.add(complete_row)
 
 
@@ -221,6 +242,11 @@ class _Reply:
 
 def _row(peer: Peer, action: str, target: str, outcome: AuditOutcome) -> AuditRow:
     return AuditRow(0, peer.uid, peer.name, action, target, outcome)
+
+
+def _via(peer: Peer, text: str) -> str:
+    """Return the audit's text, beginning with the way that the request came by."""
+    return ": ".join(filter(None, (peer.via, text)))
 
 
 def _peer(scope: Scope) -> Peer:

@@ -6,6 +6,7 @@ user is in now, not those at login time.
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
@@ -14,14 +15,21 @@ from dataclasses import dataclass, field
 
 from spotd.api.http.route import Permission
 from spotd.api.request.request import ApiError
+from spotd.api_routes.person import VIA, Person
 
 
 @dataclass(frozen=True)
 class Peer:
-    """The user of the process at the other end; `uid` -1 when the kernel reports none."""
+    """The user of the process at the other end; `uid` -1 when the kernel reports none.
+
+    `via` names the dashboard when it requests this for somebody who has logged in there. `role` is
+    then the most that this person may do; None leaves it to the groups.
+    """
 
     uid: int
     name: str
+    role: Permission | None = None
+    via: str = ""
 
 
 NOBODY = Peer(-1, "")
@@ -33,6 +41,21 @@ def find_peer(uid: int) -> Peer:
         return Peer(uid, pwd.getpwuid(uid).pw_name)
     except KeyError:
         return Peer(uid, f"uid:{uid}")
+
+
+def peer_of(person: Person) -> Peer:
+    """Return the person whom the dashboard requests something for.
+
+    An account of the box that is gone has no uid, and without a role no right.
+    """
+    uid = -1
+    if person.account:
+        with contextlib.suppress(KeyError):
+            uid = pwd.getpwnam(person.name).pw_uid
+    role = {"viewer": Permission.READ, "admin": Permission.CHANGE}.get(person.role)
+    if person.account and uid < 0:
+        role = None
+    return Peer(uid, person.name, role, VIA)
 
 
 def in_group(peer: Peer, group: str) -> bool:
@@ -57,8 +80,27 @@ class Permissions:
     trusted: frozenset[int] = field(default_factory=lambda: frozenset({0, os.geteuid()}))
     is_member: Callable[[Peer, str], bool] = in_group
 
+    def allowed(self, peer: Peer) -> list[Permission]:
+        """Return all permissions that the user has."""
+        return [need for need in Permission if self._has(peer, need)]
+
+    def _has(self, peer: Peer, need: Permission) -> bool:
+        try:
+            self.check(peer, need)
+        except ApiError:
+            return False
+        return True
+
     def check(self, peer: Peer, need: Permission) -> None:
         """Raise ApiError (auth) naming the missing group unless the user has the permission."""
+        if peer.role is Permission.READ and need is Permission.CHANGE:
+            message = f"{peer.name} may look but not change anything: a viewer of the dashboard"
+            raise _refused(message, "log in as an admin, or ask one")
+        if peer.uid < 0 and peer.role is not None:
+            return
+        if peer.uid < 0 and peer.via:
+            message = f"{peer.name} is no user of the daemon's box any more"
+            raise _refused(message, "ask an admin of spotd for another token")
         if peer.uid < 0:
             raise _refused(
                 "spotd answers on its unix socket only",

@@ -34,12 +34,12 @@ class Refusals:
     def __init__(self, write: Callable[[AuditRow], None]) -> None:
         self._write = write
         self._lock = threading.Lock()
-        self._minutes: dict[int, _Minute] = {}  # by uid
+        self._minutes: dict[tuple[int, str], _Minute] = {}  # by uid and name
 
     def add(self, row: AuditRow, now_us: int) -> None:
         """Record one refusal. Raises StoreError."""
         with self._lock:
-            minute = self._minutes.setdefault(row.uid, _Minute(now_us, row))
+            minute = self._minutes.setdefault((row.uid, row.user), _Minute(now_us, row))
             minute.count, minute.last = minute.count + 1, row
             has_own_line = minute.count <= ONE_BY_ONE
         if has_own_line:
@@ -52,18 +52,18 @@ class Refusals:
         """
         with self._lock:
             expired = [
-                uid
-                for uid, minute in self._minutes.items()
+                user
+                for user, minute in self._minutes.items()
                 if not 0 <= now_us - minute.since_us < MINUTE_S * S
             ]
-            minutes = [self._minutes.pop(uid) for uid in expired]
+            minutes = [self._minutes.pop(user) for user in expired]
         while minutes:
             try:
                 self._write_count(minutes[-1])
             except StoreError:
                 with self._lock:
                     for minute in minutes:
-                        self._minutes.setdefault(minute.last.uid, minute)
+                        self._minutes.setdefault((minute.last.uid, minute.last.user), minute)
                 raise
             minutes.pop()
 

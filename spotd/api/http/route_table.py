@@ -44,6 +44,7 @@ from spotd.api.routes import (
     rightsize_review,
     secrets,
     stats,
+    tokens,
     traces,
     users,
 )
@@ -69,6 +70,20 @@ ROUTES: tuple[ApiRoute, ...] = (
         ),
     ),
     ApiRoute(routes.ENABLE_USER, users.enable_user, action="user enable"),
+    ApiRoute(routes.WHO_AM_I, tokens.who_am_i),
+    ApiRoute(routes.LIST_TOKENS, tokens.list_tokens),
+    ApiRoute(
+        routes.MAKE_TOKEN,
+        tokens.make_token,
+        action="user token",
+        reply_fields=(
+            "id",
+            "role",
+        ),
+    ),
+    ApiRoute(
+        routes.REVOKE_TOKEN, tokens.revoke_token, action="user revoke", reply_fields=("user",)
+    ),
     ApiRoute(routes.TEST_ALERT, health.test_alert, action="alerts test"),
     ApiRoute(routes.SHOW_QUARANTINE, quarantine.show_quarantine),
     ApiRoute(

@@ -60,6 +60,20 @@ class StorageServices:
 
 
 @dataclass(frozen=True)
+class DashboardFacts:
+    """The configuration of the team's dashboard, as far as the doctor checks it.
+
+    `certificate` is None where a proxy encrypts; `issuer` is the identity provider or "".
+    """
+
+    listen: str
+    url: str
+    certificate: Path | None
+    tokens: bool
+    issuer: str
+
+
+@dataclass(frozen=True)
 class ConfiguredSettings:
     """Settings of the configuration file.
 
@@ -67,6 +81,7 @@ class ConfiguredSettings:
     `approval()` are those of the configuration, `box_microusd_per_h()` is the cost of the control
     box (0: not configured), and `drill_days()` the number of days that may pass without a drill
     (0: any number). `overrides()` is ADMINS or SECOND_PERSON: who lets a job exceed a budget.
+    `dashboard()` is the team's dashboard, None where none is served.
     """
 
     defaults: Callable[[], CheckpointDefaults]
@@ -76,6 +91,7 @@ class ConfiguredSettings:
     box_microusd_per_h: Callable[[], int] = int
     drill_days: Callable[[], float] = float
     overrides: Callable[[], str] = lambda: ADMINS
+    dashboard: Callable[[], DashboardFacts | None] = lambda: None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Routes are plain functions `route(call) -> dict`; nothing in them depends on the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,8 @@ class Check:
 class ApiRequest:
     """One request that was admitted.
 
-    `actor` is the user at the other end of the socket, as the kernel reports it.
+    `actor` is the user at the other end of the socket, as the kernel reports it, or the person that
+    the dashboard requests it for. `allowed()` lists the permissions of that user.
     """
 
     context: ApiContext
@@ -43,6 +44,7 @@ class ApiRequest:
     query: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
     actor: str = ""
+    allowed: Callable[[], Sequence[str]] = tuple
 
     @property
     def now_us(self) -> int:

@@ -95,6 +95,7 @@
 
   async function refresh() {
     const answer = await fetch(location.href, { headers: { accept: "text/html" }, redirect: "error" });
+    if (answer.status === 401) return location.reload(); // the session has ended
     if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
     const next = new DOMParser().parseFromString(await answer.text(), "text/html");
     // The command has ended, and somebody else of this machine took its port.

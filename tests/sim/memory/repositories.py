@@ -30,6 +30,7 @@ from spotd.store.instances import Listing
 from spotd.store.jobs import Submission
 from spotd.store.journal import JournalBatch
 from spotd.store.ledger import SegmentRow
+from spotd.store.logins import LoginSession, UserToken
 from spotd.store.market import PricePoint
 from spotd.store.orphans import NodeRowTimes, OwnedResource
 from spotd.store.outputs import StoredOutput
@@ -49,6 +50,7 @@ from tests.sim.memory import (
     journal,
     listing,
     lives,
+    logins,
     market,
     nodes,
     people,
@@ -169,6 +171,36 @@ class MemoryUsers(_Repository):
 
     def record_dismissed(self, node_id: str, user: str, at_us: int) -> None:
         self._session.write(people.record_dismissed, node_id, user, at_us)
+
+
+class MemoryLogins(_Repository):
+    """Replaces `spotd.store.sql_store.SqlStore.logins`."""
+
+    def add_token(self, token: UserToken) -> None:
+        self._session.write(logins.add_token, token)
+
+    def tokens(self) -> list[UserToken]:
+        tokens = self._session.here().user_tokens.values()
+        return sorted(tokens, key=lambda token: (token.name, token.made_at_us, token.id))
+
+    def token(self, token_id: str) -> UserToken | None:
+        return self._session.here().user_tokens.get(token_id)
+
+    def revoke_token(self, token_id: str) -> bool:
+        return self._session.write(logins.revoke_token, token_id)
+
+    def begin_session(self, session: LoginSession) -> bool:
+        return self._session.write(logins.begin_session, session)
+
+    def find_session(self, digest: str, now_us: int) -> LoginSession | None:
+        session = self._session.here().login_sessions.get(digest)
+        return session if session and session.expires_at_us > now_us else None
+
+    def end_session(self, digest: str) -> None:
+        self._session.write(logins.end_session, digest)
+
+    def end_provider_sessions(self) -> None:
+        self._session.write(logins.end_provider_sessions)
 
 
 class MemorySecrets(_Repository):

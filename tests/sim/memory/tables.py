@@ -27,6 +27,7 @@ from spotd.store.images import ImageRow
 from spotd.store.jobs import Submission
 from spotd.store.leases import Lease
 from spotd.store.ledger import SegmentRow
+from spotd.store.logins import LoginSession, UserToken
 from spotd.store.outputs import StoredOutput
 from spotd.store.progress import ProgressRow
 from spotd.store.provider_status import ProviderStatus
@@ -78,6 +79,8 @@ class Tables:
     limits: Limits = field(default_factory=Limits)
     key: KeyState = field(default_factory=lambda: KeyState(None, 0))
     kept_secrets: dict[str, tuple[SecretRow, bytes]] = field(default_factory=dict)
+    user_tokens: dict[str, UserToken] = field(default_factory=dict)
+    login_sessions: dict[str, LoginSession] = field(default_factory=dict)  # by digest
     disabled: dict[str, DisabledUser] = field(default_factory=dict)
     admissions: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # node, user
     quarantine: str = ""

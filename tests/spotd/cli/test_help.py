@@ -18,6 +18,7 @@ from providers.local.scenario import DEFAULT
 from providers.local.scenario_file import load as load_scenario
 from spotd.cli.commands import ENTRIES
 from spotd.security.master_key import NEXT_KEY_NAME
+from spotd.store.logins import UserToken
 from spotd.store.users import DisabledUser
 from spotd.wire import Pin, pin_key
 from tests.fixtures.waiting import LIMIT_S
@@ -166,6 +167,8 @@ def test_examples_run(
     model.write_bytes(len(weight).to_bytes(8, "little") + weight + b"1")
     job_id = story(rig)
     rig.address(rig.store.nodes.of_job(job_id)[-1], "127.0.0.9", 2222)
+    # What the example of `spotctl user revoke` counts on.
+    rig.store.logins.add_token(UserToken("3f9a01c2", "ada", False, "viewer", "", 0, "root", 0))
     if arguments[0] == "wait" or (arguments[0] == "run" and "-d" not in arguments):
         arguments += ["--timeout", "1s"] if arguments[0] == "wait" else ["-d"]
         arguments = [

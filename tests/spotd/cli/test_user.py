@@ -32,3 +32,24 @@ def test_disable_reports_machines_that_were_not_reached(
     assert rows[1:] == [["ada", "disabled", "0"], ["daemon", "enabled", "1"]]
     assert spotctl(rig, "user", "enable", "ada", "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)["disabled"] is False
+
+
+def test_tokens_are_made_listed_and_revoked(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+    assert spotctl(rig, "user", "token", "eve@example.org", "--role", "viewer") == 0
+    made = capsys.readouterr()
+    token = made.out.strip()
+    assert token.startswith("spotd_"), "the token alone, for a pipe"
+    assert "It is not shown again" in made.err
+    token_id = token.split("_")[1]
+    assert spotctl(rig, "user", "token", "daemon", "--expires", "12h", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)["user"] == "daemon"
+    assert spotctl(rig, "user", "tokens") == 0
+    rows = [row.split()[:3] for row in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["ID", "USER", "ROLE"]
+    assert [token_id, "eve@example.org", "viewer"] in rows
+    assert any(row[1:] == ["daemon", "by"] for row in rows)
+    assert spotctl(rig, "user", "revoke", token_id) == 0
+    assert "eve@example.org's token" in capsys.readouterr().err
+    assert spotctl(rig, "user", "revoke", token_id) == ExitCode.NOT_FOUND
+    assert spotctl(rig, "user", "token", "eve@example.org") == ExitCode.USAGE
+    assert "--role viewer" in capsys.readouterr().err

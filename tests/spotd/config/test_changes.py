@@ -80,6 +80,7 @@ def test_what_changes_is_named(
             '[metrics]\nlisten = "127.0.0.1:9464"\ntoken_file = "/etc/os-release"\n[limits]',
             "metrics",
         ),
+        ("[limits]", '[dashboard]\nurl = "https://s.example.org"\n[limits]', "dashboard"),
         ("[limits]", "[timing]\nclaim_every_s = 99\n[limits]", "timing.claim_every_s"),
     ],
 )

@@ -1,7 +1,9 @@
-"""The doors of a whole daemon: Prometheus' own beside the socket."""
+"""The doors of a whole daemon: Prometheus' own and the team's dashboard beside the socket."""
 
 from __future__ import annotations
 
+import signal
+import ssl
 import tempfile
 import time
 import urllib.error
@@ -10,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from spotd.demo.box import Box
 from tests.fixtures.forked import ForkedBox
 from tests.fixtures.ports import free_port
-from tests.fixtures.waiting import LIMIT_S
+from tests.fixtures.waiting import LIMIT_S, until
 from tests.spotd.api.metrics.test_exposition import Found, read, value
 
 pytestmark = pytest.mark.xdist_group("daemon")
@@ -65,3 +68,43 @@ def test_a_daemon_is_scraped(folder: Path) -> None:
             scrape(port, "somebody-elses-token")
     with pytest.raises(OSError, match="refused"):
         scrape(port, TOKEN)
+
+
+def test_a_daemon_serves_the_dashboard_to_a_team(folder: Path) -> None:
+    """Over TLS, with a login, and with the new certificate after a reload; it ends with it."""
+    ca, renewed, port = trustme.CA(), trustme.CA(), free_port()
+
+    def write_certificate(ca: trustme.CA) -> None:
+        issued = ca.issue_cert("127.0.0.1")
+        issued.private_key_pem.write_to_path(folder / "key.pem")
+        issued.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+
+    def ask(ca: trustme.CA, path: str) -> str:
+        trust = ssl.create_default_context()
+        ca.configure_trust(trust)
+        url = f"https://127.0.0.1:{port}{path}"
+        with urllib.request.urlopen(url, timeout=LIMIT_S, context=trust) as reply:
+            return str(reply.read().decode())
+
+    def is_renewed() -> bool:
+        try:
+            return "Log in" in ask(renewed, "/login")
+        except urllib.error.URLError:
+            return False
+
+    write_certificate(ca)
+    section = (
+        f'[dashboard]\nlisten = "0.0.0.0:{port}"\nurl = "https://127.0.0.1:{port}"\n'
+        f'tls_certificate = "{folder}/cert.pem"\ntls_key = "{folder}/key.pem"'
+    )
+    with Box(folder / "cloud") as cloud, ForkedBox(folder, settings=section) as box:
+        cloud.start_cloud()
+        box.cloud_url, box.token_file = cloud.cloud_url, cloud.token_file
+        box.start_daemon()
+        assert "Log in" in ask(ca, "/"), "the first page leads to the login"
+        write_certificate(renewed)
+        assert box.daemon is not None
+        box.daemon.send_signal(signal.SIGHUP)
+        until(is_renewed)
+    with pytest.raises(OSError, match="refused"):
+        ask(renewed, "/login")

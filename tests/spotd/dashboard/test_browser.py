@@ -46,7 +46,7 @@ PALE = """(() => {
 # What cannot be named aloud, and headings that pass a level over.
 NAMELESS = """(() => {
   const found = [];
-  const wanted = "button, a, input, select, progress, [role=region], svg";
+  const wanted = "button, a, input:not([type=hidden]), select, progress, [role=region], svg";
   for (const e of document.querySelectorAll(wanted)) {
     const label = e.getAttribute("aria-label") || e.textContent.trim() || e.closest("label");
     if (!label) found.push(e.outerHTML.slice(0, 99));

@@ -22,6 +22,7 @@ from spotd.store.engine import Database
 from spotd.store.errors import SchemaVersionError, StoreError
 from spotd.store.evaluations import EvaluationRow
 from spotd.store.images import ImageRow
+from spotd.store.logins import LoginSession, UserToken
 from spotd.store.secrets import SecretRow
 from spotd.store.storage_costs import StorageCost
 from spotd.store.transfers import DataTransfer
@@ -102,6 +103,8 @@ def full_url(url: str) -> str:
     store.secrets.put(SecretRow("A", NOW, "ada"), b"sealed", 0)
     store.users.disable(DisabledUser("bob", -1, NOW, "ada"))
     store.users.add_admission("j1-g1-0", "bob", NOW)
+    store.logins.add_token(UserToken("t1", "ada", True, "viewer", "d", NOW, "ada", NOW + S))
+    store.logins.begin_session(LoginSession("d", "ada", True, "viewer", "t1", NOW, NOW + S))
     store.images.adopt(ImageRow("j1-g1-0", "j1", "torch", "aws", "aws-1", "spotd-torch-1"))
     store.close()
     return url

@@ -1,0 +1,102 @@
+"""Routes about tokens for the dashboard, and about the rights of the caller."""
+
+from __future__ import annotations
+
+import hashlib
+import pwd
+import re
+from typing import Any
+
+from spotd.api.request.request import ApiRequest, bad_input, not_found
+from spotd.api.views.resources import iso
+from spotd.api_routes.person import ROLES
+from spotd.domain.units import S
+from spotd.store.logins import UserToken
+
+LIFETIME_S = 90 * 86_400
+_LEAST_S, _MOST_S = 60, 366 * 86_400
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
+_OWN = "spotd"  # the audit's name of the daemon itself
+
+
+def who_am_i(call: ApiRequest) -> dict[str, Any]:
+    """Say who the caller is, and which permissions the caller has."""
+    return {"kind": "Caller", "name": call.actor, "permissions": list(call.allowed())}
+
+
+def list_tokens(call: ApiRequest) -> dict[str, Any]:
+    """List the tokens for the dashboard, without the tokens themselves."""
+    return {
+        "kind": "TokenList",
+        "items": [_token_data(token, call.now_us) for token in call.context.store.logins.tokens()],
+    }
+
+
+def make_token(call: ApiRequest) -> dict[str, Any]:
+    """Make a token with which that person logs in to the dashboard. It is shown this once.
+
+    `role` limits a user of this box, whose groups count otherwise. Somebody without an account
+    here needs one.
+    """
+    name, role = call.path["name"], call.text("role")
+    if not _NAME.fullmatch(name) or name == _OWN:
+        text = f"{name[:60]!r} is not possible as a name of a person"
+        raise bad_input(text, "use letters, digits and . _ @ + -, as ada or ada@example.org")
+    if role not in ("", *ROLES):
+        raise bad_input(f"role: {role[:60]!r} is no role", f"one of {', '.join(ROLES)}")
+    account = has_account(name)
+    if not account and not role:
+        text = f"{name} has no account on the daemon's box, so its groups say nothing"
+        raise bad_input(text, f"spotctl user token {name} --role viewer (or admin)")
+    lifetime_s = call.number("lifetime_s", LIFETIME_S, _LEAST_S, _MOST_S)
+    ids = call.context.ids
+    token_id, secret = ids.random_bytes(4).hex(), ids.random_bytes(32).hex()
+    token = UserToken(
+        id=token_id,
+        name=name,
+        account=account,
+        role=role,
+        digest=digest_of(secret),
+        made_at_us=call.now_us,
+        made_by=call.actor,
+        expires_at_us=call.now_us + lifetime_s * S,
+    )
+    call.context.store.logins.add_token(token)
+    data = _token_data(token, call.now_us)
+    return {"kind": "Token", **data, "token": f"spotd_{token_id}_{secret}"}
+
+
+def revoke_token(call: ApiRequest) -> dict[str, Any]:
+    """Revoke a token, and log out everybody who has logged in with it."""
+    token_id, logins = call.path["name"], call.context.store.logins
+    token = logins.token(token_id)
+    if token is None or not logins.revoke_token(token_id):
+        raise not_found(f"there is no token {token_id[:60]!r}", "spotctl user tokens")
+    return {"kind": "Token", **_token_data(token, call.now_us)}
+
+
+def has_account(name: str) -> bool:
+    """Return whether that is a user of this box."""
+    try:
+        pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return False
+    return True
+
+
+def digest_of(secret: str) -> str:
+    """Return what is stored of a secret of 256 random bits: no slow hash makes it safer."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _token_data(token: UserToken, now_us: int) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "user": token.name,
+        "account": token.account,
+        "role": token.role,
+        "made_at": iso(token.made_at_us),
+        "made_by": token.made_by,
+        "expires_at": iso(token.expires_at_us),
+        "expired": token.expires_at_us <= now_us,
+    }

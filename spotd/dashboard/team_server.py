@@ -1,0 +1,380 @@
+"""The dashboard for a team: in the daemon, over TLS or behind a proxy, with a login.
+
+Every request is for one of the hosts that it is configured with. A page needs a session, and a
+change needs a form of this session's own pages besides (its CSRF token, the browser's `Origin`).
+What a person may see and do, the API decides by the person's name, and writes into the audit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit
+
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from spotd.api_client.client import Target
+from spotd.api_routes import routes
+from spotd.base.clock import Clock
+from spotd.base.connection_limit import Connection
+from spotd.base.errors import ExitCode, UnreachableError, UserError
+from spotd.base.server_thread import stop_server
+from spotd.config.dashboard import DashboardSection, split_listen
+from spotd.dashboard import actions
+from spotd.dashboard.api_cache import ApiCache, PageData
+from spotd.dashboard.components import PageContext
+from spotd.dashboard.html import Html, el, join
+from spotd.dashboard.layout import page
+from spotd.dashboard.login import LOGIN, LOGOUT, OIDC_CALLBACK, PUBLIC, Cookies, LoginEndpoints
+from spotd.dashboard.login import document as plain_page
+from spotd.dashboard.oidc import OidcLogin
+from spotd.dashboard.server import HEADERS, page_routes
+from spotd.dashboard.session import LoginLimit, Logins, csrf_of, has_csrf
+from spotd.domain.fault_drill import DrillKind
+from spotd.store.errors import StoreError
+from spotd.store.interface import Store
+
+log = structlog.get_logger(__name__)
+
+_MAX_FORM = 8192  # bytes
+_START_S = 10.0
+_STATIC = "/static/"
+_PORTS = {"http": 80, "https": 443}
+# The status of a refused action.
+_STATUS = {ExitCode.AUTH: 403, ExitCode.NOT_FOUND: 404, ExitCode.UNREACHABLE: 503}
+_TEAM_HEADERS = {
+    **HEADERS,
+    # No path here is a secret. Without a referrer, a form's own `Origin` would be hidden as well.
+    "Referrer-Policy": "same-origin",
+}
+
+
+class TeamGate:
+    """ASGI middleware that passes requests of people who are logged in, and their own forms."""
+
+    def __init__(self, app: ASGIApp, url: str, logins: Logins, cookies: Cookies) -> None:
+        self._app = app
+        self._url = url
+        self._logins = logins
+        self._cookies = cookies
+        parts = urlsplit(url)
+        self._scheme = parts.scheme
+        self._hosts = {parts.netloc}
+        if parts.port is None:
+            self._hosts.add(f"{parts.netloc}:{_PORTS[parts.scheme]}")
+        self._headers = dict(_TEAM_HEADERS)
+        if self._scheme == "https":
+            self._headers["Strict-Transport-Security"] = "max-age=31536000"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        refusal = self._misdirected(request) or await self._enter(request)
+
+        async def with_headers(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message.setdefault("headers", []).extend(
+                    (name.lower().encode(), text.encode()) for name, text in self._headers.items()
+                )
+            await send(message)
+
+        await (refusal or self._app)(scope, receive, with_headers)  # type: ignore[arg-type]
+
+    def _misdirected(self, request: Request) -> Response | None:
+        """Refuse requests for another host, in the clear, or from a page of another site."""
+        headers = request.headers
+        if headers.get("host", "").lower() not in self._hosts:
+            return _no(421, f"this is answered as {self._url} alone")
+        if request.scope["scheme"] != self._scheme:
+            return _no(403, f"this is answered over {self._scheme} alone: {self._url}")
+        if request.method not in ("GET", "HEAD", "POST"):
+            response = _no(405, "there is GET and POST")
+            response.headers["Allow"] = "GET, HEAD, POST"
+            return response
+        site = headers.get("sec-fetch-site", "none" if request.method != "POST" else "same-origin")
+        foreign = site not in ("none", "same-origin")
+        if request.method == "POST":
+            if foreign or headers.get("origin", "") != self._url:
+                origin = headers.get("origin", "")[:200]
+                log.warning("a form of another site was refused", origin=origin)
+                return _no(403, "only forms of this dashboard's own pages are accepted")
+        elif headers.get("origin", self._url) != self._url or (
+            foreign and headers.get("sec-fetch-mode") != "navigate"
+        ):
+            return _no(403, "pages of others may not ask")
+        return None
+
+    async def _enter(self, request: Request) -> Response | None:
+        """Read the form and the session; refuse a request that lacks what it needs."""
+        if request.method == "POST":
+            form = await _read_form(request)
+            if form is None:
+                return _no(413, "a form of this dashboard is smaller")
+            request.scope["form"] = form
+        path = request.scope["path"]
+        if path in PUBLIC or path.startswith(_STATIC):
+            return None
+        secret = request.cookies.get(self._cookies.session, "")
+        try:
+            return await run_in_threadpool(self._admit, request, secret)
+        except (StoreError, UnreachableError) as error:
+            body = plain_page("Not available", el("p", f"spotd does not answer: {error}"))
+            return HTMLResponse(body, 503)
+
+    def _admit(self, request: Request, secret: str) -> Response | None:
+        person = self._logins.person(secret)
+        if person is None:
+            return _to_login(request)
+        if request.method == "POST" and not has_csrf(request.scope["form"], secret):
+            return _no(403, "this form is not from a page of your session: load it again")
+        request.scope["person"] = person
+        if request.scope["path"] == LOGOUT:
+            return None
+        try:
+            request.scope["visitor"] = self._logins.visitor(person, secret)
+        except UserError as error:
+            if error.exit_code is not ExitCode.AUTH:
+                raise
+            logout = el(
+                "form",
+                el("input", type="hidden", name="csrf", value=csrf_of(secret)),
+                el("button", "Log out", type="submit"),
+                method="post",
+                action=LOGOUT,
+            )
+            return HTMLResponse(plain_page("Not permitted", el("p", error.text), logout), 403)
+        return None
+
+
+def _to_login(request: Request) -> Response:
+    """Send a person to the login page; a script's request or a form is refused."""
+    navigates = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+    if request.method == "POST" or not navigates:
+        return _no(401, "log in again")
+    path = request.scope["path"]
+    query = request.scope.get("query_string", b"").decode("latin-1")
+    then = quote(f"{path}?{query}" if query else path, safe="")
+    return RedirectResponse(LOGIN if path == "/" else f"{LOGIN}?next={then}", 303)
+
+
+async def _read_form(request: Request) -> Mapping[str, str] | None:
+    """Return the fields of a form; None if it is too large."""
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > _MAX_FORM:
+            return None
+    return dict(parse_qsl(data.decode("utf-8", "replace")))
+
+
+def _no(status: int, text: str) -> Response:
+    return PlainTextResponse(f"{text}\n", status)
+
+
+class ActionEndpoints:
+    """The confirmation of each action, and the action itself."""
+
+    def __init__(self, logins: Logins, start: str) -> None:
+        self._logins = logins
+        self._start = start
+
+    def routes(self) -> list[Route]:
+        """Return the routes of all actions."""
+        return [
+            Route(f"/job/{{job}}/{name}", self._endpoint(name), methods=["GET", "POST"])
+            for name in actions.ACTIONS
+        ]
+
+    def _endpoint(self, name: str) -> Any:
+        async def endpoint(request: Request) -> Response:
+            answer = self._perform if request.method == "POST" else self._confirm
+            return await run_in_threadpool(answer, name, request)
+
+        return endpoint
+
+    def _confirm(self, name: str, request: Request) -> Response:
+        client, title = self._logins.client(request.scope["person"]), actions.ACTIONS[name].title
+        if name not in request.scope["visitor"].allowed:
+            text = f"{request.scope['visitor'].name} may look but not change anything."
+            return self._page(request, title, el("p", text, cls="reason"), 403)
+        try:
+            job = client.call(routes.SHOW_JOB(job=request.path_params["job"]))
+            kind = request.query_params.get("kind", DrillKind.SIGTERM.value)
+            context = self._context(request)
+            content = actions.confirmation(context, name, job, client, kind)
+        except UserError as error:
+            return self._refused(request, title, error)
+        return self._page(request, f"{title} {job['name']}", content)
+
+    def _perform(self, name: str, request: Request) -> Response:
+        """Perform the action as the person: the API checks the permission and keeps the audit."""
+        job_id = request.path_params["job"]
+        client = self._logins.client(request.scope["person"])
+        try:
+            actions.perform(client, name, job_id, request.scope["form"])
+        except UserError as error:
+            return self._refused(request, actions.ACTIONS[name].title, error)
+        return RedirectResponse(f"/job/{quote(job_id, safe='')}", 303)
+
+    def _refused(self, request: Request, title: str, error: UserError) -> Response:
+        back = el("a", "Back", href=f"/job/{quote(request.path_params['job'], safe='')}")
+        advice = el("p", "Try: ", el("code", error.try_))
+        content = join(el("p", error.text, cls="reason", role="alert"), advice, el("p", back))
+        return self._page(request, title, content, _STATUS.get(error.exit_code, 409))
+
+    def _context(self, request: Request) -> PageContext:
+        visitor = request.scope["visitor"]
+        return PageContext("", datetime.now(UTC), Target(), self._start, visitor)
+
+    def _page(self, request: Request, title: str, content: Html, status: int = 200) -> Response:
+        text = page(self._context(request), title, "job", "", PageData(), content)
+        return HTMLResponse(text, status)
+
+
+@dataclass
+class TeamServer:
+    """A running dashboard for a team."""
+
+    port: int
+    server: uvicorn.Server
+    thread: threading.Thread
+    listener: socket.socket
+    cache: ApiCache
+    certificate: tuple[Path, Path] | None = None
+
+    def reload_certificate(self) -> None:
+        """Read certificate and key again, for connections from now on. Raises UserError."""
+        context = self.server.config.ssl
+        if context is not None and self.certificate is not None:
+            try:
+                context.load_cert_chain(*self.certificate)
+            except OSError as error:
+                text = f"the dashboard's certificate cannot be read again: {error}"
+                raise UserError(text, "check dashboard.tls_certificate and tls_key") from None
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """See `stop_server`."""
+        stop_server(self.server, thread=self.thread, listener=self.listener, timeout_s=timeout_s)
+        self.cache.close()
+
+
+def make_team_app(
+    section: DashboardSection, cache: ApiCache, logins: Logins, oidc: OidcLogin | None, clock: Clock
+) -> ASGIApp:
+    """Return the application with login, pages and actions."""
+    # It stays the same over a restart: a page that is open goes on. TLS names the server.
+    start = hashlib.sha256(section.url.encode()).hexdigest()[:32]
+    cookies = Cookies(section.url)
+    endpoints = LoginEndpoints(
+        logins,
+        LoginLimit(clock),
+        cookies,
+        session_s=section.session_h * 3600,
+        tokens=section.tokens,
+        oidc=oidc,
+    )
+    served = [
+        *endpoints.routes(),
+        *ActionEndpoints(logins, start).routes(),
+        *page_routes(cache, "", start),
+    ]
+    gate = Middleware(TeamGate, url=section.url, logins=logins, cookies=cookies)
+    app = Starlette(routes=served, middleware=[gate])
+    app.router.redirect_slashes = False
+    if not section.trusted_proxies:
+        return app
+    return ProxyHeadersMiddleware(app, trusted_hosts=list(section.trusted_proxies))  # type: ignore[arg-type,return-value]
+
+
+def start_team_server(
+    section: DashboardSection, client_secret: str, store: Store, clock: Clock, api_socket: Path
+) -> TeamServer:
+    """Serve the dashboard as `section` says until `stop`.
+
+    Whoever logged in at an identity provider logs in again after a start, because the configuration
+    may give other roles by now. Raises UserError if it cannot be served.
+    """
+    oidc = None
+    if section.oidc is not None:
+        oidc = OidcLogin(section.oidc, client_secret, f"{section.url}{OIDC_CALLBACK}", clock)
+    store.logins.end_provider_sessions()
+    logins = Logins(store, clock, api_socket, section.session_h)
+    cache = ApiCache(Target(socket=str(api_socket)))
+    try:
+        return _serve(section, make_team_app(section, cache, logins, oidc, clock), cache)
+    except BaseException:
+        cache.close()
+        raise
+
+
+def _serve(section: DashboardSection, app: ASGIApp, cache: ApiCache) -> TeamServer:
+    listener = _listen(section.listen)
+    certificate = None
+    if section.tls_certificate and section.tls_key:
+        certificate = (section.tls_certificate, section.tls_key)
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # make_team_app wraps it where proxies are trusted
+        timeout_graceful_shutdown=1,
+        ssl_certfile=certificate[0] if certificate else None,
+        ssl_keyfile=certificate[1] if certificate else None,
+    )
+    try:
+        config.load()
+    except OSError as error:
+        listener.close()
+        text = f"dashboard.tls_certificate and tls_key cannot be used: {error}"
+        raise UserError(text, "check that they are PEM files that belong together") from None
+    server = uvicorn.Server(config)
+    thread = threading.Thread(
+        target=server.run, kwargs={"sockets": [listener]}, name="spotd-dashboard", daemon=True
+    )
+    thread.start()
+    port = listener.getsockname()[1]
+    running = TeamServer(port, server, thread, listener, cache, certificate)
+    deadline_s = time.monotonic() + _START_S
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > deadline_s:
+            running.stop()
+            raise UserError("the dashboard did not start", "see the daemon's log")
+        time.sleep(0.002)
+    return running
+
+
+def _listen(listen: str) -> socket.socket:
+    host, port = split_listen(listen)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        text = f"cannot serve the dashboard at {listen}: {error.strerror}"
+        advice = "set another dashboard.listen in config.toml; `ss -tlnp` says who has the port"
+        raise UserError(text, advice) from error
+    return listener
