@@ -21,7 +21,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 _LINK = re.compile(r"(?<=\])\(((?:\.\./)+[^)\s#]+)(#[^)\s]*)?\)")
-_CALLS = {"Event", "add_event", "add_reason", "record_event"}
+_CALLS = {"Event", "event"}  # what makes an event: its kind comes first
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -102,8 +102,8 @@ def _command(command: Any, path: str) -> Iterator[str]:
         yield "| argument | default | meaning |\n|---|---|---|"
         for item in parameters:
             names = ", ".join(f"`{name}`" for name in [*item.opts, *item.secondary_opts])
-            default = "" if item.default is None or callable(item.default) else str(item.default)
-            default = "" if default in {"False", "()", "[]"} else f"`{default}`"
+            value = getattr(item.default, "value", item.default)  # of an enum
+            default = f"`{value}`" if value and not callable(value) else ""
             yield f"| {names} | {_cell(default)} | {_cell(getattr(item, 'help', '') or '')} |"
         yield ""
     if hasattr(command, "list_commands"):
@@ -124,7 +124,9 @@ def configuration() -> str:
     from spotd.config.file import ConfigFile
 
     text = "Made from the model that reads `config.toml`. `spotd check` names all errors at once."
-    return f"# Configuration\n\n{text}\n\n" + "\n".join(_model(ConfigFile.model_json_schema())) + "\n"
+    return (
+        f"# Configuration\n\n{text}\n\n" + "\n".join(_model(ConfigFile.model_json_schema())) + "\n"
+    )
 
 
 def _model(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -146,7 +148,8 @@ def _model(schema: Mapping[str, Any]) -> Iterator[str]:
 
 def _default(field: Mapping[str, Any]) -> str:
     value = field.get("default")
-    return "" if value in (None, "", [], {}) else f"`{_cell(str(value))}`"
+    # The defaults of a section are in its own table.
+    return "" if value in (None, "") or isinstance(value, dict | list) else f"`{_cell(str(value))}`"
 
 
 def _type(field: Mapping[str, Any], models: Mapping[str, Any] = MappingProxyType({})) -> str:
@@ -174,7 +177,12 @@ def api() -> str:
     from spotd.api.http.route_table import ROUTES
 
     document = describe(ROUTES)
-    lines = ["# API", "", "Made from the OpenAPI document, which the daemon serves.", ""]
+    lines = [
+        "# API",
+        "",
+        "Made from the OpenAPI document that the daemon serves at `GET /v1/openapi.json`.",
+        "",
+    ]
     for path, operations in sorted(document["paths"].items()):
         for method, operation in operations.items():
             lines += [f"## {method.upper()} {path}", "", _text(operation["summary"]), ""]
@@ -219,25 +227,32 @@ def events() -> str:
 
 
 def _event_kinds(source: str) -> Iterator[str]:
+    """Yield the literal kinds of the events that a module makes."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        keywords = [item.value for item in node.keywords if item.arg == "kind"]
-        for value in [*node.args[:1], *keywords] if name in _CALLS else []:
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                if re.fullmatch(r"[a-z][a-z0-9_]+", value.value):
-                    yield value.value
+        if getattr(node.func, "attr", getattr(node.func, "id", "")) not in _CALLS:
+            continue
+        kinds = [*node.args[:1], *(item.value for item in node.keywords if item.arg == "kind")]
+        for value in kinds:
+            branches = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+            yield from (
+                branch.value
+                for branch in branches
+                if isinstance(branch, ast.Constant) and isinstance(branch.value, str)
+            )
 
 
 def _text(text: str) -> str:
     """Help as Markdown: its indented examples as code, and nothing of it as HTML."""
-    lines = text.replace("\b", "").replace("\f", "").splitlines()
-    code = (line.startswith("    ") for line in lines)
-    return "\n".join(
-        line if is_code else line.replace("<", "&lt;").replace("[", "\\[")
-        for line, is_code in zip(lines, code, strict=True)
-    ).strip()
+    lines: list[str] = []
+    for line in text.replace("\b", "").replace("\f", "").splitlines():
+        if line.startswith("  "):
+            lines += [""] if lines and not lines[-1].startswith(" ") else []
+            lines.append(f"    {line.strip()}")
+        else:
+            lines.append(line.replace("<", "&lt;").replace("[", "\\["))
+    return "\n".join(lines).strip()
 
 
 def _cell(text: str) -> str:

@@ -1,10 +1,11 @@
-"""`make dist`: an sdist and a wheel, each built twice and equal in every byte, that work once installed.
+"""`make dist`: an sdist and a wheel, equal in every byte each time, that work once installed.
 
     python -m tests.dist [--out DIR] [--offline]
 
-They are built from what git tracks, in two folders of other names; the wheel is built from the sdist. It is installed into an empty environment, with its dependencies from the
-registry that pip is set up for (`--offline`: those of this environment serve), and there, outside
-the checkout, it trains a job on local clouds to its end.
+They are built twice from what git tracks, in two folders of other names; the wheel is built from
+the sdist. It is installed into an empty environment, with its dependencies from the registry that
+pip is set up for (`--offline`: those of this environment serve), and there, outside the checkout,
+it runs a job on a local cloud to its end.
 """
 
 from __future__ import annotations
@@ -37,6 +38,34 @@ run: |
   test -f "$SPOTD_HOOK"
   mkdir -p out && echo done > out/result.txt
 spotd: {outputs: [out]}
+"""
+# `spotctl doctor` asks each of the three clouds.
+ZONES = "".join(
+    f'[[zone]]\npersonality = "{cloud}"\nregion = "r-{cloud}"\nname = "r-{cloud}-a"\n'
+    for cloud in ("aws", "gcp", "azure")
+)
+PROGRAM = """
+import sys
+from pathlib import Path
+
+import spotd
+from spotd.cli.app import run
+from spotd.demo.box import running_box
+
+folder = Path(sys.argv[1])
+assert Path(spotd.__file__).is_relative_to(folder), spotd.__file__
+with running_box(folder / "box", sys.argv[2]) as box:
+    for line in (
+        "run -d --no-checkpoints job.yaml",
+        "wait first --timeout 300s",
+        "doctor",
+        "ps --all",
+        "show first",
+        "outputs first --into kept",
+    ):
+        code = run(["--socket", str(box.socket_path), *line.split()])
+        if code:
+            sys.exit(f"spotctl {line}: exit code {code}")
 """
 # What machines, the daemon and its users need of the wheel.
 NEEDED = (
@@ -116,7 +145,9 @@ def build(folder: Path) -> tuple[Path, Path]:
 
 def tracked() -> list[str]:
     """The files of the checkout, or of an unpacked sdist."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if listed.returncode:
         raise DistError(f"git ls-files: {listed.stderr.strip()}")
     return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
@@ -198,32 +229,19 @@ def smoke(wheel: Path, folder: Path, *, offline: bool) -> None:
 
 
 def run_job(binaries: Path, folder: Path) -> None:
-    """Use the commands of the README, from `spotctl --help` to a job's outputs."""
-    (folder / "work").mkdir()
-    (folder / "work" / "job.yaml").write_text(JOB)
-    spotctl = str(binaries / "spotctl")
-    socket = folder / "box" / "socket"
-    for words in (["--help"], ["init", "job", "--help"], ["plan", "--help"]):
-        run([spotctl, *words], cwd=folder)
+    """Use the commands of the tutorial, from `spotctl --help` to a job's outputs."""
+    work, new = folder / "work", folder / "new"
+    work.mkdir()
+    new.mkdir()
+    (work / "job.yaml").write_text(JOB)
+    for words in (["--help"], ["init", "job"], ["init", "aws", "--help"]):
+        run([str(binaries / "spotctl"), *words], cwd=new)
     schema = run([str(binaries / "python"), "-m", "spotd.spec"], cwd=folder)
     if schema != (ROOT / "schemas" / "job-v1.json").read_text():
         raise DistError("the wheel's schema of job files is not schemas/job-v1.json")
-    program = (
-        "import sys; from pathlib import Path\n"
-        "from spotd.demo.box import running_box\n"
-        "from spotd.cli.app import run\n"
-        f"assert Path(sys.modules['spotd'].__file__).is_relative_to({str(folder)!r})\n"
-        'zone = \'[[zone]]\\npersonality = "aws"\\nregion = "r"\\nname = "ra"\\n\'\n'
-        f"with running_box(Path({str(socket.parent)!r}), zone) as box:\n"
-        "    ctl = lambda *words: run(['--socket', str(box.socket_path), *words])\n"
-        "    codes = [ctl('run', '-d', 'work/job.yaml'), ctl('wait', 'first', '--timeout', '300s')]\n"
-        "    codes += [ctl('doctor', '--help'), ctl('ps'), ctl('show', 'first')]\n"
-        "    codes += [ctl('outputs', 'first', '--into', 'kept')]\n"
-        "    sys.exit(f'exit codes {codes}' if any(codes) else 0)\n"
-    )
-    run([str(binaries / "python"), "-c", program], cwd=folder)
-    results = [*(folder / "kept").rglob("result.txt")]
-    if [path.read_text() for path in results] != ["done\n"]:
+    run([str(binaries / "python"), "-c", PROGRAM, str(folder), ZONES], cwd=work)
+    results = [path.read_text() for path in work.rglob("kept/**/result.txt")]
+    if results != ["done\n"]:
         raise DistError(f"the job's outputs are {results}")
 
 

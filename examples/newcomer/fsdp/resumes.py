@@ -1,4 +1,4 @@
-"""FSDP2 over the machine's processes, started by torchrun. It goes on from the newest checkpoint."""
+"""FSDP2 over the machine's processes, started by torchrun. It goes on from the newest."""
 
 import os
 import time
