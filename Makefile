@@ -15,7 +15,7 @@ AZURITE := $(VENV)/azurite/.ready
 unexport $(filter PYTHON%,$(.VARIABLES))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo demo-clouds test where sim lint loaded format bench requirements soak soak-e2e soak-saves soak-sim chaos fuzz audit mutants clean lock
+.PHONY: help demo demo-clouds dist docs test where sim lint loaded format bench requirements soak soak-e2e soak-saves soak-sim chaos fuzz audit mutants clean lock
 
 help: ## what there is to make
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -40,6 +40,12 @@ demo: $(READY) ## the main job on three local clouds, preempted three times, pro
 
 demo-clouds: $(READY) ## one job over stand-ins of AWS, GCP and Azure with their real SDKs, as root
 	@$(BIN)/python -m tests.e2e.demo_clouds --out demo-clouds
+
+dist: $(READY) ## a wheel and an sdist into dist/, equal in each build, installed and tried
+	@$(BIN)/python -m tests.dist
+
+docs: $(READY) ## the documentation site into site/; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs build -q --strict
 
 STAGES ?=
 TESTS ?=
@@ -133,5 +139,5 @@ lock: $(READY) ## write constraints.txt from what is installed now
 	$(BIN)/pip freeze --exclude-editable | grep -viE '^(torch|nvidia|triton|setuptools|pip)\b' > constraints.txt
 
 clean: ## remove everything that make made
-	rm -rf $(VENV) build dist *.egg-info demo demo-clouds bench/out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache mutants
+	rm -rf $(VENV) build dist site *.egg-info demo demo-clouds bench/out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

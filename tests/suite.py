@@ -23,7 +23,7 @@ from pathlib import Path
 from tests.fixtures.processes import alive, below
 
 ROOT = Path(__file__).parent.parent
-STAGES = ("lint", "tests", "simulation", "where")
+STAGES = ("lint", "tests", "dist", "simulation", "where")
 MAKE = (os.environ.get("MAKE", "make"), "--no-print-directory")
 PYTEST = (sys.executable, "-m", "pytest", "-n", "4", "--dist", "loadgroup")
 SUDO = ("sudo", "-n", "-H")
@@ -58,6 +58,8 @@ def main() -> int:
                 code = run([*MAKE, "-j2", "-Otarget", "lint", "loaded"])
             case "tests":
                 code = run_tests(given.pytest)
+            case "dist":
+                code = run([*MAKE, "docs", "dist"])
             case "simulation":
                 code = run([*MAKE, "sim"])
             case _:

@@ -1,6 +1,7 @@
 """Lightning's Trainer, saved by spotd's engine: one line more than without.
 
-    pip install 'spotd[torch,examples]' && python train.py
+    # to try it without a job, in spotd's checkout: pip install '.[torch,examples]'
+    python train.py
 
 A tiny model and made-up data, so that it runs anywhere in seconds.
 """

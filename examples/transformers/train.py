@@ -1,6 +1,7 @@
 """transformers' Trainer, saved by spotd's engine: one line more than without.
 
-    pip install 'spotd[torch,examples]' && python train.py
+    # to try it without a job, in spotd's checkout: pip install '.[torch,examples]'
+    python train.py
 
 A tiny model of its own and made-up data, so that it runs anywhere in seconds; `--lora` trains
 adapters alone.

@@ -79,8 +79,7 @@ def load_client_class(scheme: str, name: str) -> Any:
         return getattr(import_module("obstore.store"), name)
     except ImportError:
         raise StoreConfigError(
-            f"{scheme}:// needs the package obstore: install spotd with the extra torch, aws, gcp "
-            "or azure"
+            f"{scheme}:// needs the package obstore: pip install 'obstore>=0.12,<0.13'"
         ) from None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spotd.base.errors import UserError
+from spotd.base.extras import install_command
 
 _SPECIAL_DTYPES = {
     "F8_E4M3": "float8_e4m3fn",
@@ -26,7 +27,7 @@ def require_torch(format_name: str) -> None:
     """Raise UserError if torch is not installed."""
     if find_spec("torch") is None:
         message = f"--format {format_name} needs torch, which is not installed where spotctl is"
-        raise UserError(message, "pip install 'spotd[torch]', or take --format safetensors")
+        raise UserError(message, f"{install_command('torch')}, or take --format safetensors")
 
 
 def write_torch(source: Path, target: Path) -> None:

@@ -13,6 +13,7 @@ from providers.clouds import CLOUDS
 from providers.stores import open_store
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd.base.errors import UserError
+from spotd.base.extras import install_command
 from spotd.base.validation import Path as Keys
 from spotd.config.checks import Finding
 from spotd.config.clouds import LocalProvider
@@ -44,7 +45,7 @@ def _check_adapters(kinds: Mapping[str, str]) -> Iterator[Finding]:
         sdk = CLOUDS[kind].sdk if kind in CLOUDS else ""
         if sdk and find_spec(sdk) is None:
             text = f'"{kind}" needs the SDK of that cloud, and {sdk} is not installed'
-            fix = f"pip install 'spotd[{kind}]' where spotd runs, or remove [providers.{name}]"
+            fix = f"{install_command(kind)} where spotd runs, or remove [providers.{name}]"
             yield ("providers", name, "kind"), text, fix
 
 

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from spotd.api_routes import routes
 from spotd.base.errors import UserError
+from spotd.base.extras import install_command
 from spotd.demo.box import Box, BoxError, running_box
 from spotd.demo.bucket import bucket_server
 from spotd.demo.facts import orphan_seconds, recoveries, release_delays
@@ -44,7 +45,7 @@ def main(folder: Path, steps: int | None = None, store: str = S3) -> int:
     if store == S3 and find_spec("moto") is None:
         raise UserError(
             "the demo's S3 server is not installed",
-            "pip install 'spotd[torch,demo]', or --store folder",
+            f"{install_command('torch', 'demo')}, or --store folder",
         )
     _remove_old_box(out / "box")
     for number in (signal.SIGTERM, signal.SIGHUP):  # SIGHUP: the terminal was closed

@@ -23,6 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModu
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
+from spotd.base.extras import install_command
 from spotd.store.errors import StoreError, StoreUnavailableError
 from spotd.store.integrity import ADVICE
 
@@ -63,7 +64,7 @@ class Database:
             text = f"database.url {self.place} is not usable: {error}; try {EXAMPLES}"
             raise StoreError(text) from None
         except ModuleNotFoundError as error:
-            text = f"database.url {self.place} needs {error.name}: pip install 'spotd[postgres]'"
+            text = f"database.url {self.place} needs {error.name}: {install_command('postgres')}"
             raise StoreError(text) from None
         self._writer, self._reader, self._one_reader = made
         self._line = threading.Lock()

@@ -88,7 +88,7 @@ def test_it_goes_on_from_what_it_saved(
     folder: Path, python: Path, tmp_path: Path, case: tuple[str, str, str], how: str
 ) -> None:
     library, arguments, last = case
-    pytest.importorskip(library, reason="pip install 'spotd[examples]'")
+    pytest.importorskip(library, reason="pip install '.[examples]'")
     example = f"{library}-unmodified"
     with running_box(folder, SCENARIO, python=python) as box:
         run = Run(box, box.submit(job_file(python, example, arguments), "script"), Random(1))

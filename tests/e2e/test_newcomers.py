@@ -99,7 +99,7 @@ def submit(box: Box, program: Program, python: Path, folder: Path) -> str:
 def test_its_files_and_the_truth(
     folder: Path, python: Path, tmp_path: Path, program: Program, how: str
 ) -> None:
-    pytest.importorskip(program.requires, reason="pip install 'spotd[examples]'")
+    pytest.importorskip(program.requires, reason="pip install '.[examples]'")
     with running_box(folder, SCENARIO, python=python) as box:
         run = Run(box, submit(box, program, python, tmp_path), Random(1))
         node = machine_at(run, program.reached)

@@ -365,14 +365,14 @@ def test_what_a_start_would_lack_is_told_at_once_and_nothing_made(
     for line, text in zip(
         told,
         [
-            "botocore is not installed (fix: pip install 'spotd[aws]' where spotd runs",
+            "botocore is not installed (fix: pip install 'boto3>=",
             "no-token cannot be read by",
             "no-token-either cannot be read by",
             "is missing, and the cloud accepts no requests without it (fix: `spotctl cloud up`",
             "token/state cannot be written by",
             "names mysql; spotd knows sqlite and postgresql: try sqlite:///",
             "token/store cannot be written by",
-            "needs the package obstore: install",
+            "needs the package obstore: pip install",
         ],
         strict=True,
     ):

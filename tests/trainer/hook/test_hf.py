@@ -20,7 +20,7 @@ from tests.trainer.rig import AgentEnd
 
 # Looked for, not loaded: what plays here is loaded once, where it is forked from.
 pytestmark = pytest.mark.skipif(
-    find_spec("transformers") is None, reason="pip install 'spotd[examples]'"
+    find_spec("transformers") is None, reason="pip install '.[examples]'"
 )
 
 MODULES = (

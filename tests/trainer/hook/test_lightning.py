@@ -13,9 +13,7 @@ from tests.fixtures.waiting import LIMIT_S
 from tests.trainer.hook.rig import Program
 from tests.trainer.rig import AgentEnd
 
-pytestmark = pytest.mark.skipif(
-    find_spec("lightning") is None, reason="pip install 'spotd[examples]'"
-)
+pytestmark = pytest.mark.skipif(find_spec("lightning") is None, reason="pip install '.[examples]'")
 
 MODULES = (*TORCH, "lightning")
 EXAMPLE = "examples/lightning/train.py"

@@ -49,14 +49,14 @@ def test_of_a_loop_that_does_not_say_nothing_is_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("HLT-12")
-@pytest.mark.skipif(find_spec("transformers") is None, reason="pip install 'spotd[examples]'")
+@pytest.mark.skipif(find_spec("transformers") is None, reason="pip install '.[examples]'")
 def test_of_transformers_trainer(tmp_path: Path) -> None:
     found = reports(tmp_path, "transformers", "--steps", "6", modules=test_hf.MODULES)
     judge(found, 6)
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(find_spec("lightning") is None, reason="pip install 'spotd[examples]'")
+@pytest.mark.skipif(find_spec("lightning") is None, reason="pip install '.[examples]'")
 def test_of_lightnings_trainer(tmp_path: Path) -> None:
     found = reports(tmp_path, "lightning", "--epochs", "1", modules=test_lightning.MODULES)
     judge(found, 20)

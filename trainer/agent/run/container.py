@@ -40,6 +40,7 @@ from trainer.agent.run.container_contents import (
     registry_login,
     shared_folders,
 )
+from trainer.agent.run.hook_wheel import write_hook_wheel
 from trainer.agent.run.prepare import build_env
 
 _LOG = logging.getLogger(__name__)
@@ -295,6 +296,7 @@ class Container:
         context, paths = self._context, self._context.paths
         script, wrapper = paths.memory / f"{name}.sh", self.script_paths(name)[0]
         write_private(script, text.encode())
+        write_hook_wheel(paths.folder)
         if not start.image:
             env = build_env(context.environ, context.config, start, paths, claim_until=claim_until)
             argv = ["bash", str(script)]

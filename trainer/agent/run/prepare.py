@@ -17,6 +17,7 @@ from trainer.agent.data.buckets import copy_buckets
 from trainer.agent.data.caches import restore_caches
 from trainer.agent.data.mounts import mount_buckets
 from trainer.agent.data.packages import PackageError, unpack_packages
+from trainer.agent.run.hook_wheel import hook_wheel_path
 from trainer.agent.run.saver_env import ensure_saver_env
 from trainer.directory.units import newest_unit
 
@@ -70,6 +71,7 @@ def _job_env(
         "SPOTD_TOKEN": config.token,
         "SPOTD_SOCKET": str(paths.worker_socket),
         "SPOTD_SAVER": str(paths.saver_socket),
+        "SPOTD_HOOK": str(hook_wheel_path(paths.folder)),
         "SPOTD_ENGINE": start.engine,
         "SPOTD_CLAIM": start.claim,
         "SPOTD_CLAIM_UNTIL": f"{claim_until:.3f}",
