@@ -85,7 +85,7 @@ def _print_jobs(data: dict[str, Any], everything: bool) -> None:
         more = "" if everything else " (spotctl ps --all shows finished ones)"
         print_message(f"no jobs{more}")
         return
-    columns = _JOB_COLUMNS
+    columns: tuple[Column, ...] = _JOB_COLUMNS
     if console().width >= _WIDTH_FOR_PROGRESS:
         columns += _PROGRESS_COLUMNS
     print_table(columns, [_job_row(job)[: len(columns)] for job in data["items"]])

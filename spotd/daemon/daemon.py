@@ -149,12 +149,7 @@ class Daemon:
         self.follower = Follower(
             self.store, self.link, self.keys, self.objects, self.clock, self.listening.listened
         )
-        self.delivery = Delivery(
-            config.alert_sinks(),
-            self.clock,
-            repeat_s=config.file.alerts.repeat_s,
-            dashboard_url=config.file.dashboard.url,
-        )
+        self.delivery = self._open_delivery(config)
         self.tasks = self._build_tasks()
         self.tasks.add(LEND_EVERY_S, "lend", self.leases.renew)
         self.tasks.add(every_s, "claim", self.claim.keep)
@@ -165,6 +160,14 @@ class Daemon:
         )
         self.tasks.tell_renewals(self.outage_alert.note)
         self._hints = [self.loop.poke, self.follower.poke]
+
+    def _open_delivery(self, config: Config) -> Delivery:
+        return Delivery(
+            config.alert_sinks(),
+            self.clock,
+            repeat_s=config.file.alerts.repeat_s,
+            dashboard_url=config.file.dashboard.url,
+        )
 
     def _open_database(self, config: Config) -> SqlStore:
         """Open the store, lock its file, and check that it fits this daemon."""

@@ -152,6 +152,19 @@ CREATE TABLE kept_secrets (
 
 
 
+CREATE TABLE login_sessions (
+	digest TEXT NOT NULL,
+	name TEXT NOT NULL,
+	account BOOLEAN DEFAULT 0 NOT NULL,
+	role TEXT DEFAULT '' NOT NULL,
+	token_id TEXT DEFAULT '' NOT NULL,
+	began_at_us BIGINT DEFAULT 0 NOT NULL,
+	expires_at_us BIGINT DEFAULT 0 NOT NULL,
+	CONSTRAINT pk_login_sessions PRIMARY KEY (digest)
+)
+
+
+
 CREATE TABLE offers (
 	provider TEXT NOT NULL,
 	"key" TEXT NOT NULL,
@@ -178,6 +191,20 @@ CREATE TABLE providers (
 	at_us BIGINT DEFAULT 0 NOT NULL,
 	told_at_us BIGINT DEFAULT 0 NOT NULL,
 	CONSTRAINT pk_providers PRIMARY KEY (name)
+)
+
+
+
+CREATE TABLE user_tokens (
+	id TEXT NOT NULL,
+	name TEXT NOT NULL,
+	account BOOLEAN DEFAULT 0 NOT NULL,
+	role TEXT DEFAULT '' NOT NULL,
+	digest TEXT NOT NULL,
+	made_at_us BIGINT DEFAULT 0 NOT NULL,
+	made_by TEXT DEFAULT '' NOT NULL,
+	expires_at_us BIGINT DEFAULT 0 NOT NULL,
+	CONSTRAINT pk_user_tokens PRIMARY KEY (id)
 )
 
 
@@ -700,6 +727,19 @@ CREATE TABLE kept_secrets (
 
 
 
+CREATE TABLE login_sessions (
+	digest TEXT NOT NULL,
+	name TEXT NOT NULL,
+	account BOOLEAN DEFAULT false NOT NULL,
+	role TEXT DEFAULT '' NOT NULL,
+	token_id TEXT DEFAULT '' NOT NULL,
+	began_at_us BIGINT DEFAULT 0 NOT NULL,
+	expires_at_us BIGINT DEFAULT 0 NOT NULL,
+	CONSTRAINT pk_login_sessions PRIMARY KEY (digest)
+)
+
+
+
 CREATE TABLE offers (
 	provider TEXT NOT NULL,
 	key TEXT NOT NULL,
@@ -726,6 +766,20 @@ CREATE TABLE providers (
 	at_us BIGINT DEFAULT 0 NOT NULL,
 	told_at_us BIGINT DEFAULT 0 NOT NULL,
 	CONSTRAINT pk_providers PRIMARY KEY (name)
+)
+
+
+
+CREATE TABLE user_tokens (
+	id TEXT NOT NULL,
+	name TEXT NOT NULL,
+	account BOOLEAN DEFAULT false NOT NULL,
+	role TEXT DEFAULT '' NOT NULL,
+	digest TEXT NOT NULL,
+	made_at_us BIGINT DEFAULT 0 NOT NULL,
+	made_by TEXT DEFAULT '' NOT NULL,
+	expires_at_us BIGINT DEFAULT 0 NOT NULL,
+	CONSTRAINT pk_user_tokens PRIMARY KEY (id)
 )
 
 
@@ -1094,4 +1148,4 @@ CREATE TABLE segments (
 
 CREATE INDEX ix_segments_job ON segments (job_id, cost_microusd)
 CREATE UNIQUE INDEX uq_segments_running ON segments (node_id) WHERE end_us = 0
-('0001', '0002', '0003', '0004', '0005', '0006', '0007', '0008', '0009', '0010', '0011', '0012', '0013', '0014', '0015', '0016', '0017', '0018', '0019', '0020', '0021', '0022', '0023', '0024', '0025', '0026', '0027', '0028', '0029', '0030')
+('0001', '0002', '0003', '0004', '0005', '0006', '0007', '0008', '0009', '0010', '0011', '0012', '0013', '0014', '0015', '0016', '0017', '0018', '0019', '0020', '0021', '0022', '0023', '0024', '0025', '0026', '0027', '0028', '0029', '0030', '0031', '0032', '0033')

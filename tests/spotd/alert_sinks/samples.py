@@ -91,6 +91,7 @@ _OF_JOBS: Sequence[tuple[str, Severity, str, Mapping[str, object]]] = [
     ("gpus_low", _WARNING, "the GPUs were busy for 22 % of the last hour", {}),
     ("cost_forecast", _WARNING, "reaches its limit of $40.00 in about 3h", {}),
     ("cost_reached", _ERROR, "reached its limit of $40.00: it saves and ends", {}),
+    ("budget_approval", _WARNING, "may exceed the budget team; another admin approves", {}),
     ("outlier", _WARNING, "spends 4 times a day what jobs of its project do", {}),
     ("plan_rejected", _ERROR, "a decision was rejected: two machines of one rank", {}),
     ("pass_failed", _ERROR, "a decision about gpt failed: KeyError", {}),

@@ -51,7 +51,7 @@ def test_a_person_logs_in_and_cancels_a_job(team: Team, page: Page) -> None:
     assert page.js("document.getElementById('visitor').textContent") == "ada@example.org"
     assert page.js("document.cookie") == "", "no script reads the session"
     page.js(f"document.querySelector('a[href=\"/job/{job_id}/cancel\"]').click()")
-    page.wait("document.getElementById('confirm') !== null")
+    page.wait("document.getElementById('confirm') !== null && document.readyState === 'complete'")
     text = page.js("document.getElementById('main').textContent")
     assert "The job ends and cannot be resumed. It has cost $" in text
     assert desired(team.rig, job_id) == "run", "until it is confirmed"
