@@ -136,6 +136,7 @@ class TrainingStatus:
     claimed_at_us: int = 0
     resumed_step: int | None = None  # of the checkpoint it went on from, 0: none; None: not known
     anew_at_us: int = 0  # its program was seen not to go on from what was restored; 0: it was not
+    printed_steps: PrintedSteps = field(default_factory=dict)  # by a program that reports none
     first_step_at_us: int = 0
     last_step: int = 0
     total_steps: int = 0  # as the program names it; 0: it does not

@@ -163,6 +163,12 @@ def _progress(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     node.stepped(at_us)
 
 
+def _printed_steps(node: NodeProjection, entry: JournalEntry, _at_us: int) -> None:
+    """Record the numbers of steps that a program printed, which reports none itself."""
+    printed = parse_printed_steps(entry.data.get("series"))
+    node.columns["printed_steps"] = json.dumps(to_data(printed)) if printed else ""
+
+
 def _checkpoint(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     data = entry.data
     size = read_int(data, "bytes", 0)

@@ -21,6 +21,7 @@ COLUMNS = (
     "claimed_at_us",
     "resumed_step",
     "anew_at_us",
+    "printed_steps",
     "first_step_at_us",
     "last_step",
     "total_steps",

@@ -18,6 +18,7 @@ from spotd.domain.states import LeaveReason, NodeState, Outcome
 from spotd.planner.rules.gang_resize import KNOWN_OF_MACHINES
 from spotd.store import schema
 from spotd.store.codec import decode_offer, decode_spec, encode
+from spotd.wire.printed_steps import PrintedSteps, parse_printed_steps
 
 _jobs, _nodes, _notices = schema.jobs.c, schema.nodes.c, schema.notices.c
 
@@ -65,7 +66,7 @@ _PLAIN_JOB = (
 # A field of a node, and of its parts, has the name of its column; these are not stored as they are.
 _ODD_NODE = frozenset(
     {"offer", "state", "leave_reason", "effect", "effect_failures", "effect_failed_at_us"}
-    | {"notices"}
+    | {"notices", "printed_steps"}
 )
 _PLAIN_NODE = tuple(name for name in field_names(Node) if name not in _ODD_NODE)
 NODE_BIRTH = (
@@ -137,8 +138,14 @@ def node_of(row: Row[Any], notices: Iterable[NoticeRecord] = ()) -> Node:
         "effect_failures": values["effect_failures"] if counted else 0,
         "effect_failed_at_us": values["effect_failed_at_us"] if counted else 0,
         "notices": tuple(notices),
+        "printed_steps": printed_steps_of(values["printed_steps"]),
     }
     return build(Node, {name: values[name] for name in _PLAIN_NODE} | decoded)
+
+
+def printed_steps_of(text: str) -> PrintedSteps:
+    """The steps that a program printed; the column is empty if it printed none."""
+    return parse_printed_steps(json.loads(text)) if text else {}
 
 
 def _offer_of(row: Row[Any]) -> Offer:

@@ -48,7 +48,7 @@ from spotd.store.columns import (
 )
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 34))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 35))
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
 
 deployment = Table(
@@ -235,6 +235,7 @@ nodes = Table(
     big("claimed_at_us"),
     Column("resumed_step", BigInteger),
     big("anew_at_us"),
+    words("printed_steps"),
     big("first_step_at_us"),
     big("last_step"),
     big("total_steps"),

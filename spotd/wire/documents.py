@@ -17,6 +17,7 @@ from spotd.wire.fields import (
     shown,
 )
 from spotd.wire.outputs import OutputRules, parse_output_rules
+from spotd.wire.printed_steps import PrintedSteps, parse_printed_steps, to_data
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,7 @@ class StartDocument:
     * `tools` is the digest of a package of wheels for the saver's environment; "" for none.
     * `hold`: prepare, report READY, and wait. The machine has no rank yet.
     * `outputs`: the files that are uploaded when the program ends; None for none.
+    * `printed_steps`: the numbers of steps that the program printed in earlier attempts.
     * `peer_timeout_s` is how long the program's ranks wait for each other; 0, from an older daemon,
       means the defaults of torch and of the program.
     """
@@ -222,6 +224,7 @@ class StartDocument:
     tools: str = ""
     peer_timeout_s: float = 0.0
     outputs: OutputRules | None = None
+    printed_steps: PrintedSteps = field(default_factory=dict)
 
     @property
     def near_store(self) -> ShardStore:
@@ -235,7 +238,7 @@ class StartDocument:
         return {store.url: dict(store.options) for store in self.shard_stores}
 
     def to_data(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"printed_steps": to_data(self.printed_steps)}
 
 
 def _parse_auto_interval(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -338,4 +341,5 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         tools=read_field(data, "tools", str) if "tools" in data else "",
         peer_timeout_s=read_number(data, "peer_timeout_s") if "peer_timeout_s" in data else 0.0,
         outputs=parse_output_rules(data),
+        printed_steps=parse_printed_steps(data.get("printed_steps", {})),
     )

@@ -49,6 +49,7 @@ PROGRESS = (
     # save_s, ranks_s[], ranks_per_node as measured; usage: sums over a window, from time to time
     # total_steps: of the whole run, where the program knows it
 )
+PRINTED_STEPS = "printed_steps"  # series: {key: [first, last, count]}, from the program's output
 CHECKPOINT = (
     "checkpoint"  # step, manifest, digest, bytes, near_bytes, stage_s, write_s, trigger, ...
 )
@@ -102,7 +103,7 @@ JOURNAL_KINDS = frozenset(
         CHECKPOINT_FAILED,
     }
     | {CHECKPOINT_SKIPPED, NOTICE, NOTICE_WITHDRAWN, METADATA, DRAINING, RELEASED, EXITED, WIPED}
-    | {UNWELL, PLAN, ROLLED_BACK, DISK, CACHE, OUTPUTS, MOUNT_READ, RESULTS, WARNING}
+    | {UNWELL, PLAN, ROLLED_BACK, DISK, CACHE, OUTPUTS, MOUNT_READ, PRINTED_STEPS, RESULTS, WARNING}
 )
 
 # Commands of `spot-node send`; every one carries `generation` and is idempotent.

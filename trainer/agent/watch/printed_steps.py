@@ -1,0 +1,165 @@
+"""Find the numbers of steps in what a program prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from spotd import wire
+from spotd.wire.printed_steps import (
+    MAX_KEY_CHARS,
+    PrintedSteps,
+    StepSeries,
+    began_anew,
+    largest,
+    main_series,
+    to_data,
+)
+from trainer.agent.base.streams import LogReader
+from trainer.directory.resume_check import NOT_RESUMED
+
+READ_EVERY_S = 5.0
+MAX_READ_BYTES = 256 << 10  # at a time; of more output than that only the end is read
+_MAX_KNOWN = 64  # series that are followed; more are ignored
+_MAX_LINE_CHARS = 4096
+_RESTARTED = 4  # a series that grew this often, and returns to its first number, is repeated
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_WORD = r"global[_ ]?step|steps?|iters?|iterations?|epochs?|updates?|round"
+_TOTAL = r"(?:[ \t]*(?:/|of)[ \t]*(?P<{}>\d+))?"
+_NUMBERED = (
+    rf"(?<![\w.])(?P<word>{_WORD})['\"]?[ \t]*[:=#]?[ \t]*[\[(]?[ \t]*"
+    rf"(?P<number>\d+(?:[,_]\d{{3}})*(?:\.\d+)?)(?![\w%]|\.\d){_TOTAL.format('total')}"
+)
+# A bar of tqdm, or of a library that prints like it: "12/240 [00:10<03:20".
+_BAR = r"(?<![\w./])(?P<done>\d+)/(?P<all>\d+) \[(?=\d+:\d\d)"
+_PATTERN = re.compile(f"{_NUMBERED}|{_BAR}", re.IGNORECASE)
+
+
+class PrintedStepsParser:
+    """Receives a program's output in order, and follows the series of numbers in it. Sans I/O.
+
+    A series that starts over while the program runs, such as the steps of each epoch, tells
+    nothing, and is left out.
+    """
+
+    def __init__(self) -> None:
+        self._series: dict[str, StepSeries] = {}
+        self._repeated: set[str] = set()
+        self._rest = ""
+
+    def add(self, data: bytes) -> None:
+        """Process more output; an incomplete last line is kept for the next call."""
+        text = self._rest + data.decode(errors="replace")
+        end = max(text.rfind("\n"), text.rfind("\r")) + 1
+        self._rest = text[end:][-_MAX_LINE_CHARS:]
+        self._scan(text[:end])
+
+    def skip(self) -> None:
+        """Forget the incomplete line: the output after it is not read."""
+        self._rest = ""
+
+    @property
+    def printed(self) -> PrintedSteps:
+        """The series with the most numbers."""
+        return largest(
+            {key: item for key, item in self._series.items() if key not in self._repeated}
+        )
+
+    def _scan(self, text: str) -> None:
+        for match in _PATTERN.finditer(_ESCAPES.sub("", text)):
+            word, total = match["word"], match["total"] or match["all"]
+            key = (word or "bar").lower() + (f"/{total}" if total else "")
+            value = float((match["number"] or match["done"]).replace(",", "").replace("_", ""))
+            if value or (word and word.lower().startswith("epoch")):
+                self._note(key[:MAX_KEY_CHARS], value)
+
+    def _note(self, key: str, value: float) -> None:
+        known = self._series.get(key)
+        if known is None:
+            if len(self._series) < _MAX_KNOWN:
+                self._series[key] = StepSeries(value, value, 1)
+        elif value > known.last:
+            self._series[key] = replace(known, last=value, count=known.count + 1)
+        elif value <= known.first and known.count >= _RESTARTED:
+            self._repeated.add(key)
+        elif value < known.first:
+            self._series[key] = StepSeries(value, value, 1)
+
+
+class PrintedStepsWatch:
+    """Reports the steps that a program prints, and once that it repeats those printed `before`.
+
+    `poll` is called in the agent's loop; `report` gets journal entries, at most one of the steps
+    every `report_every_s` seconds.
+    """
+
+    def __init__(
+        self,
+        reader: LogReader,
+        *,
+        before: PrintedSteps,
+        report: Callable[[str, Mapping[str, Any]], None],
+        monotonic: Callable[[], float],
+        report_every_s: float,
+    ) -> None:
+        self._reader, self._before = reader, before
+        self._report, self._monotonic = report, monotonic
+        self._report_every_s = report_every_s
+        self._parser = PrintedStepsParser()
+        self._offset = 0
+        self._read_at_s = self._report_at_s = 0.0
+        self._reported: PrintedSteps = {}
+        self._is_anew = False
+
+    def poll(self) -> None:
+        """Read what is new, if it is time for that."""
+        now_s = self._monotonic()
+        if now_s < self._read_at_s:
+            return
+        self._read_at_s = now_s + READ_EVERY_S
+        self._read()
+        self._check()
+        if now_s >= self._report_at_s:
+            self._report_at_s = now_s + self._report_every_s
+            self._report_steps()
+
+    def end(self) -> None:
+        """Read and report the last output of the program, which has ended."""
+        self._read()
+        self._check()
+        self._report_steps()
+
+    def _read(self) -> None:
+        end = self._reader.bounds()[1]
+        if end - self._offset > MAX_READ_BYTES:
+            self._parser.skip()
+            self._offset = end - MAX_READ_BYTES
+        while self._offset < end:
+            offset, data = self._reader.read(self._offset, end - self._offset)
+            if not data:
+                break
+            self._offset = offset + len(data)
+            self._parser.add(data)
+
+    def _report_steps(self) -> None:
+        printed = self._parser.printed
+        if printed != self._reported:
+            self._reported = printed
+            self._report(wire.PRINTED_STEPS, {"series": to_data(printed)})
+
+    def _check(self) -> None:
+        printed = self._parser.printed
+        if self._is_anew or not began_anew(self._before, printed):
+            return
+        self._is_anew = True
+        key = main_series(self._before)
+        word, first, last = key.partition("/")[0], printed[key].first, self._before[key].last
+        text = (
+            f"the program has begun anew: it prints {word} {first:g}, and an earlier machine had "
+            f"reached {last:g}"
+        )
+        data = {"text": text, "verdict": NOT_RESUMED, "about": {"first": first, "before": last}}
+        self._report(wire.WARNING, data)
