@@ -57,6 +57,7 @@ from spotd.security.secrets import JobKeys, host_key
 from spotd.store.audit import AuditRow
 from spotd.store.interface import Store
 from spotd.wire import Bucket, Command
+from spotd.wire.printed_steps import PrintedSteps, merge
 
 RECORD_S = 1.0  # of a call's time, for its outcome to be recorded
 
@@ -325,6 +326,14 @@ def _image(effect: Effect, world: EffectContext) -> Record:
     return image_builder.take_step(effect, _provider(effect, world), world, _left_s(effect, world))
 
 
+def _printed_before(node: Node, world: EffectContext) -> PrintedSteps:
+    """Return the steps that the job's program printed in earlier attempts."""
+    earlier = [one for one in world.store.nodes.of_job(node.job_id) if not one.rank]
+    return merge(
+        *(one.training.printed_steps for one in earlier if one.generation < node.generation)
+    )
+
+
 def _start(effect: Effect, world: EffectContext) -> Record:
     node, job = effect.node, effect.job
     keys = world.keys(job.id)
@@ -348,6 +357,7 @@ def _start(effect: Effect, world: EffectContext) -> Record:
         shards_url=shards.url,
         shard_stores=shards.stores,
         tools=tools.digest,
+        printed_steps=_printed_before(node, world),
     )
     _send(effect, world, Command(wire.START, node.generation, document.to_data()))
     claim = str(effect.data["claim"])

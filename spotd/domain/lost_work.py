@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from providers.dollars import format_microusd
 from spotd.domain.node import Node
 from spotd.domain.units import S
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED, EXIT_UNFIT
+from spotd.wire.printed_steps import PrintedSteps, main_series
 
 US_PER_H = 3600 * S
 LEAST_S = 1.0  # of a script's time: between its last save and its end is always a moment
@@ -35,6 +36,7 @@ class TrainedAttempt:
     failed: bool = False
     anew: bool = False
     gave_back: bool = False  # it ended by itself: no step is unreported
+    printed: PrintedSteps = field(default_factory=dict)  # by a program that reports no steps
 
 
 def trained_attempts(nodes: Iterable[Node], num_nodes: int) -> list[TrainedAttempt]:
@@ -61,6 +63,7 @@ def _attempt_of(node: Node, num_nodes: int) -> TrainedAttempt:
         failed=training.exit_code not in NO_FAILURES,
         anew=bool(training.anew_at_us),
         gave_back=bool(training.released_at_us or training.exited_at_us),
+        printed=training.printed_steps,
     )
 
 
@@ -96,15 +99,25 @@ class LostWork:
     anew: bool
 
 
-def lost_work(hand_over: HandOver, resumed_step: int | None, *, anew: bool = False) -> LostWork:
+def lost_work(
+    hand_over: HandOver,
+    resumed_step: int | None,
+    *,
+    anew: bool = False,
+    printed: PrintedSteps | None = None,
+) -> LostWork:
     """Return the work of the old attempt that the new one, resumed at `resumed_step`, lacks.
 
     A program that reports steps loses those after the checkpoint; their time is that of the old
     attempt's steps on average, saves and pauses included. A script loses the time from its newest
-    save, or from its start, to its end: what it keeps elsewhere is not known to spotd. `anew`: it
-    was seen not to go on from that save; then it loses all work.
+    save, or from its start, to its end. What it keeps elsewhere is not known to spotd, unless both
+    attempts print the numbers of their steps: `printed` is the new one's. `anew`: it was seen not
+    to go on from that save; then it loses all work.
     """
     old = hand_over.old
+    repeated_s = None if anew or hand_over.saved_at_us else _repeated_s(hand_over, printed or {})
+    if not hand_over.reports_steps and repeated_s is not None:
+        return _priced(old, None, repeated_s, anew=False)
     if not hand_over.reports_steps and (anew or not hand_over.saved_at_us):
         return _priced(old, None, hand_over.work_s, anew=True)
     if not hand_over.reports_steps:
@@ -118,6 +131,19 @@ def lost_work(hand_over: HandOver, resumed_step: int | None, *, anew: bool = Fal
     took_s = max(0, old.ended_us - old.began_us) / S
     seconds = steps * took_s / made if made > 0 else 0.0
     return _priced(old, steps, seconds, anew=bool(steps) and not resumed_step)
+
+
+def _repeated_s(hand_over: HandOver, printed: PrintedSteps) -> float | None:
+    """Return the time of the old attempt's printed steps from where the new one goes on."""
+    old = hand_over.old
+    key = main_series(old.printed)
+    if not key or key not in printed:
+        return None
+    before, first = old.printed[key], printed[key].first
+    every = (before.last - before.first) / max(1, before.count - 1)  # steps between two numbers
+    share = (before.last + every - first) / (before.last + every - before.first)
+    took_s = max(0, old.ended_us - old.began_us) / S
+    return min(hand_over.work_s, max(0.0, share * took_s))
 
 
 def _priced(old: TrainedAttempt, steps: int | None, seconds: float, *, anew: bool) -> LostWork:

@@ -8,6 +8,7 @@ from enum import Enum
 from providers.base import NoticeKind, Offer
 from spotd.domain.parts import PART
 from spotd.domain.states import LeaveReason, NodeState
+from spotd.wire.printed_steps import PrintedSteps
 
 
 class EffectKind(str, Enum):

@@ -6,6 +6,7 @@ WireError before anything of the entry is applied.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -40,6 +41,7 @@ from spotd.store.outputs import StoredOutput
 from spotd.store.transfers import DataTransfer
 from spotd.wire import FailedPart, JournalEntry, WireError, shown
 from spotd.wire.failure_cause import find_cause
+from spotd.wire.printed_steps import parse_printed_steps, to_data
 
 IMAGE_FOUND = "image_found"  # the kind of the event whose digest later attempts keep to
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -408,6 +410,7 @@ APPLY: dict[str, Callable[[NodeProjection, JournalEntry, int], None]] = {
     wire.READY: _ready,
     wire.CLAIMED: _claimed,
     wire.PROGRESS: _progress,
+    wire.PRINTED_STEPS: _printed_steps,
     wire.CHECKPOINT: _checkpoint,
     wire.CHECKPOINT_FAILED: _checkpoint_failed,
     wire.CHECKPOINT_SKIPPED: _checkpoint_skipped,

@@ -84,7 +84,9 @@ def _key(key: Any) -> str:
 
 
 def _series(item: Any) -> StepSeries:
-    numbers = item if isinstance(item, list) and len(item) == 3 else [None]
-    if not all(type(one) in (int, float) and 0 <= one <= MAX_NUMBER for one in numbers):
+    if not isinstance(item, list) or len(item) != 3:
         raise WireError(f"printed steps have the series {shown(item)}")
-    return StepSeries(numbers[0], numbers[1], int(numbers[2]))
+    for number in item:
+        if type(number) not in (int, float) or not 0 <= number <= MAX_NUMBER:
+            raise WireError(f"printed steps have the series {shown(item)}")
+    return StepSeries(item[0], item[1], int(item[2]))

@@ -32,7 +32,9 @@ def losses(
         ]
         saved_at_us = max(saved_us, default=0)
         hand_over = HandOver(old, saved_at_us, reports_steps=reports_steps, kept_s=kept_s)
-        lost[new.generation] = lost_work(hand_over, new.resumed_step, anew=new.anew)
+        lost[new.generation] = lost_work(
+            hand_over, new.resumed_step, anew=new.anew, printed=new.printed
+        )
         kept_s = max(0.0, hand_over.work_s - (lost[new.generation].seconds or 0.0))
     return lost
 

@@ -461,6 +461,7 @@ CREATE TABLE nodes (
 	claimed_at_us BIGINT DEFAULT 0 NOT NULL,
 	resumed_step BIGINT,
 	anew_at_us BIGINT DEFAULT 0 NOT NULL,
+	printed_steps TEXT DEFAULT '' NOT NULL,
 	first_step_at_us BIGINT DEFAULT 0 NOT NULL,
 	last_step BIGINT DEFAULT 0 NOT NULL,
 	total_steps BIGINT DEFAULT 0 NOT NULL,
@@ -1036,6 +1037,7 @@ CREATE TABLE nodes (
 	claimed_at_us BIGINT DEFAULT 0 NOT NULL,
 	resumed_step BIGINT,
 	anew_at_us BIGINT DEFAULT 0 NOT NULL,
+	printed_steps TEXT DEFAULT '' NOT NULL,
 	first_step_at_us BIGINT DEFAULT 0 NOT NULL,
 	last_step BIGINT DEFAULT 0 NOT NULL,
 	total_steps BIGINT DEFAULT 0 NOT NULL,
@@ -1148,4 +1150,4 @@ CREATE TABLE segments (
 
 CREATE INDEX ix_segments_job ON segments (job_id, cost_microusd)
 CREATE UNIQUE INDEX uq_segments_running ON segments (node_id) WHERE end_us = 0
-('0001', '0002', '0003', '0004', '0005', '0006', '0007', '0008', '0009', '0010', '0011', '0012', '0013', '0014', '0015', '0016', '0017', '0018', '0019', '0020', '0021', '0022', '0023', '0024', '0025', '0026', '0027', '0028', '0029', '0030', '0031', '0032', '0033')
+('0001', '0002', '0003', '0004', '0005', '0006', '0007', '0008', '0009', '0010', '0011', '0012', '0013', '0014', '0015', '0016', '0017', '0018', '0019', '0020', '0021', '0022', '0023', '0024', '0025', '0026', '0027', '0028', '0029', '0030', '0031', '0032', '0033', '0034')

@@ -8,6 +8,7 @@ from typing import Any
 from spotd.store.checkpoints import CheckpointRow
 from spotd.store.journal import JournalBatch, apply_batch, job_news
 from spotd.store.journal_projection import JobFacts, NodeProjection
+from spotd.store.rows import printed_steps_of
 from tests.sim.memory import evaluations, invoices, notices
 from tests.sim.memory.node_row import NodeColumns
 from tests.sim.memory.transaction import Transaction
@@ -30,7 +31,8 @@ def _write(tx: Transaction, nodes: Sequence[NodeProjection], jobs: Sequence[JobF
     tables = tx.tables
     tx.touch({node.job.id: node.heard_at_us for node in nodes if node.due})
     for node in nodes:
-        tx.change_node(tables.nodes[node.row.id], **node.columns)
+        printed = {"printed_steps": printed_steps_of(node.columns["printed_steps"])}
+        tx.change_node(tables.nodes[node.row.id], **node.columns | printed)
         for event, at_us in node.events:
             tx.event(node.job.id, event, at_us)
         for row in node.progress:

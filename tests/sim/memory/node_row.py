@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from spotd.domain.node import Node
 from spotd.domain.parts import value_of
+from spotd.wire.printed_steps import to_data
 
 
 class NodeColumns:
@@ -17,4 +19,7 @@ class NodeColumns:
         self.node = node
 
     def __getattr__(self, name: str) -> Any:
-        return value_of(self.node, name)
+        value = value_of(self.node, name)
+        if name == "printed_steps":
+            return json.dumps(to_data(value)) if value else ""
+        return value

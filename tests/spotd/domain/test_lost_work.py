@@ -17,6 +17,7 @@ from spotd.domain.lost_work import (
     trained_attempts,
 )
 from spotd.domain.units import S
+from spotd.wire.printed_steps import StepSeries
 from tests.spotd.planner.build import node
 
 OLD = TrainedAttempt(
@@ -121,3 +122,24 @@ def test_numbers_have_the_digits_that_mean_something() -> None:
         "$1.00",
         "$1.00",
     ]
+
+
+def test_a_script_that_keeps_its_work_elsewhere_loses_the_steps_that_it_prints_again() -> None:
+    """It printed each 10th step up to 500 in 500 s, and prints 310 as its first: 200 steps."""
+    old = replace(OLD, printed={"step": StepSeries(10, 500, 50)})
+    script = replace(SCRIPT, old=old, saved_at_us=0)
+    resumed = {"step": StepSeries(310, 400, 10)}
+    assert lost_work(script, 0, printed=resumed) == LostWork(None, 200.0, 200_000, anew=False)
+    at_end = {"step": StepSeries(510, 600, 10)}
+    assert lost_work(script, 0, printed=at_end) == LostWork(None, 0.0, 0, anew=False)
+    before = {"step": StepSeries(1, 2, 2)}
+    assert lost_work(script, 0, printed=before) == LostWork(None, 500.0, 500_000, anew=False)
+
+
+def test_a_script_whose_steps_are_not_known_loses_all() -> None:
+    unknown = LostWork(None, 500.0, 500_000, anew=True)
+    script = replace(SCRIPT, saved_at_us=0)
+    assert lost_work(script, 0, printed={"step": StepSeries(310, 400, 10)}) == unknown
+    known = replace(script, old=replace(OLD, printed={"step": StepSeries(10, 500, 50)}))
+    assert lost_work(known, 0, printed={}) == unknown
+    assert lost_work(known, 0, anew=True, printed={"step": StepSeries(10, 20, 2)}) == unknown

@@ -19,6 +19,7 @@ from trainer.agent.base.desired_state import DesiredState
 from trainer.agent.base.health_verdict import HealthVerdict
 from trainer.agent.base.phase import AFTER_PROGRAM, Phase
 from trainer.agent.base.stop_timing import FINAL_S
+from trainer.agent.base.streams import LogReader
 from trainer.agent.process.script import Script, ScriptState
 from trainer.agent.process.script_supervisor import ScriptExit
 from trainer.agent.run.container import Stage
@@ -29,6 +30,7 @@ from trainer.agent.run.left_files import AFTER_S, NONE, LeftFilesWatch, describe
 from trainer.agent.run.outputs import DONE, FAILED_S, OutputsCollector, select_outputs
 from trainer.agent.run.prepare import start_preparing
 from trainer.agent.run.saver import Saver
+from trainer.agent.watch.printed_steps import PrintedStepsWatch
 from trainer.fence import FencedError
 from trainer.outputs.upload import join_problems
 
@@ -71,6 +73,7 @@ class Training:
             monotonic=context.monotonic,
             after_s=float(context.environ.get("SPOTD_LEFT_FILES_S") or AFTER_S),
         )
+        self._printed_steps: PrintedStepsWatch | None = None
         self._run_exit: ScriptExit | None = None
         self._outputs = OutputsCollector(context, is_done=DONE in reported)
         self._outputs_until: float | None = None
@@ -222,8 +225,18 @@ class Training:
 
     def _enter_running(self) -> None:
         self.phase = Phase.RUNNING
-        if self._authority is not None:
-            self._authority.start_watch()
+        if self._authority is None:
+            return
+        self._authority.start_watch()
+        if not self._start.directory:  # there, the files tell whether the program resumed
+            context, rank = self._context, self._context.config.rank
+            self._printed_steps = PrintedStepsWatch(
+                LogReader(context.paths.logs / f"rank{rank}.log"),
+                before=self._start.printed_steps,
+                report=context.journal.append,
+                monotonic=context.monotonic,
+                report_every_s=self._start.progress_every_s,
+            )
 
     def _start_script(self, script: Script, name: str, text: str, *, stream: str) -> None:
         if self._desired.stopping is not None:
@@ -250,6 +263,8 @@ class Training:
         if pids is not None:
             self._append_once(wire.STARTED, wire.STARTED, {"pids": [pids.program.pid]})
             self._left_files_watch.poll()
+        if self._printed_steps is not None:
+            self._printed_steps.poll()
         if state is ScriptState.ABSENT:
             self._start_run()
         elif state is ScriptState.ENDED:
@@ -277,6 +292,8 @@ class Training:
     def _run_ended(self, script_exit: ScriptExit) -> None:
         if self.phase is not Phase.RUNNING:
             return
+        if self._printed_steps is not None:
+            self._printed_steps.end()
         self._run_exit = script_exit
         if self.verdict is not None and self._desired.stopping is None and not self.final:
             self._end_for_verdict(self.verdict, script_exit)

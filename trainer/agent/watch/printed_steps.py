@@ -101,7 +101,7 @@ class PrintedStepsWatch:
         reader: LogReader,
         *,
         before: PrintedSteps,
-        report: Callable[[str, Mapping[str, Any]], None],
+        report: Callable[[str, Mapping[str, Any]], object],
         monotonic: Callable[[], float],
         report_every_s: float,
     ) -> None:
