@@ -105,8 +105,8 @@ def _running(d: PlanBuilder, node: Node) -> None:
     text = f"{text}; {describe_lost_work(lost)}"
     if hand_over.reports_steps and not hand_over.old.gave_back:
         text = f"{text}, by its last report"  # steps after that are not on record
-    if not hand_over.reports_steps and not lost.anew:
-        text = f"{text}, if its program resumes"  # its agent tells when it does not
+    if not hand_over.reports_steps:  # later, its agent tells
+        text += ", unless it keeps its work elsewhere" if lost.anew else ", if its program resumes"
     d.event("recovered", text, node, severity=severity, alert=True, **data)
 
 
