@@ -57,7 +57,7 @@ from spotd.security.secrets import JobKeys, host_key
 from spotd.store.audit import AuditRow
 from spotd.store.interface import Store
 from spotd.wire import Bucket, Command
-from spotd.wire.printed_steps import PrintedSteps, merge
+from spotd.wire.printed_steps import PrintedSteps, merge_printed_steps
 
 RECORD_S = 1.0  # of a call's time, for its outcome to be recorded
 
@@ -329,7 +329,7 @@ def _image(effect: Effect, world: EffectContext) -> Record:
 def _printed_before(node: Node, world: EffectContext) -> PrintedSteps:
     """Return the steps that the job's program printed in earlier attempts."""
     earlier = [one for one in world.store.nodes.of_job(node.job_id) if not one.rank]
-    return merge(
+    return merge_printed_steps(
         *(one.training.printed_steps for one in earlier if one.generation < node.generation)
     )
 

@@ -113,6 +113,15 @@ from spotd.wire.lines import (
 )
 from spotd.wire.outputs import OUTPUTS_LIMIT_S, OutputRules, outputs_folder, outputs_key
 from spotd.wire.pins import Pin, parse_pin, pin_folder, pin_key
+from spotd.wire.printed_steps import (
+    MAX_SERIES_KEY,
+    PrintedSteps,
+    StepSeries,
+    began_anew,
+    largest_series,
+    main_series,
+    printed_steps_data,
+)
 from spotd.wire.saved_folders import (
     SavedFile,
     SavedFolder,
@@ -147,6 +156,7 @@ __all__ = [
     "JOURNAL_KINDS",
     "MAX_LINE_BYTES",
     "MAX_NUMBER",
+    "MAX_SERIES_KEY",
     "METADATA",
     "MOUNT_READ",
     "NOTICE",
@@ -191,6 +201,7 @@ __all__ = [
     "OutputRules",
     "Package",
     "Pin",
+    "PrintedSteps",
     "Reply",
     "SavedFile",
     "SavedFolder",
@@ -198,13 +209,17 @@ __all__ = [
     "Shard",
     "ShardStore",
     "StartDocument",
+    "StepSeries",
     "Stream",
     "TensorLayout",
     "WireError",
+    "began_anew",
     "encode",
     "find_cause",
     "head_key",
+    "largest_series",
     "last_lines",
+    "main_series",
     "manifest_key",
     "outputs_folder",
     "outputs_key",
@@ -220,6 +235,7 @@ __all__ = [
     "parse_start",
     "pin_folder",
     "pin_key",
+    "printed_steps_data",
     "read_count",
     "read_field",
     "read_list",

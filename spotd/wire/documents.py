@@ -17,7 +17,7 @@ from spotd.wire.fields import (
     shown,
 )
 from spotd.wire.outputs import OutputRules, parse_output_rules
-from spotd.wire.printed_steps import PrintedSteps, parse_printed_steps, to_data
+from spotd.wire.printed_steps import PrintedSteps, parse_printed_steps, printed_steps_data
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class StartDocument:
         return {store.url: dict(store.options) for store in self.shard_stores}
 
     def to_data(self) -> dict[str, Any]:
-        return asdict(self) | {"printed_steps": to_data(self.printed_steps)}
+        return asdict(self) | {"printed_steps": printed_steps_data(self.printed_steps)}
 
 
 def _parse_auto_interval(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from spotd.wire.fields import MAX_NUMBER, WireError, shown
 
 MAX_SERIES = 8
-MAX_KEY_CHARS = 60
+MAX_SERIES_KEY = 60
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class StepSeries:
 PrintedSteps = Mapping[str, StepSeries]
 
 
-def largest(printed: PrintedSteps) -> PrintedSteps:
+def largest_series(printed: PrintedSteps) -> PrintedSteps:
     """Return the MAX_SERIES series with the most numbers."""
     keys = sorted(printed, key=lambda key: (-printed[key].count, key))[:MAX_SERIES]
     return {key: printed[key] for key in keys}
 
 
-def merge(*attempts: PrintedSteps) -> PrintedSteps:
+def merge_printed_steps(*attempts: PrintedSteps) -> PrintedSteps:
     """Return what all attempts printed together."""
     merged: dict[str, StepSeries] = {}
     for printed in attempts:
@@ -43,13 +43,13 @@ def merge(*attempts: PrintedSteps) -> PrintedSteps:
                 last=max(known.last, series.last),
                 count=series.count + (known.count if key in merged else 0),
             )
-    return largest(merged)
+    return largest_series(merged)
 
 
 def main_series(printed: PrintedSteps) -> str:
     """Return the key of the series with the most numbers; "" if none grew."""
     grown = {key: series for key, series in printed.items() if series.last > series.first}
-    return next(iter(largest(grown)), "")
+    return next(iter(largest_series(grown)), "")
 
 
 def began_anew(before: PrintedSteps, now: PrintedSteps) -> bool | None:
@@ -65,7 +65,7 @@ def began_anew(before: PrintedSteps, now: PrintedSteps) -> bool | None:
     return all(now[key].first <= before[key].first for key in grown)
 
 
-def to_data(printed: PrintedSteps) -> dict[str, list[float]]:
+def printed_steps_data(printed: PrintedSteps) -> dict[str, list[float]]:
     """Return the JSON form, which `parse_printed_steps` reads."""
     return {key: list(astuple(series)) for key, series in printed.items()}
 
@@ -78,7 +78,7 @@ def parse_printed_steps(value: Any) -> PrintedSteps:
 
 
 def _key(key: Any) -> str:
-    if not isinstance(key, str) or len(key) > MAX_KEY_CHARS or not key.isprintable():
+    if not isinstance(key, str) or len(key) > MAX_SERIES_KEY or not key.isprintable():
         raise WireError(f"printed steps have the key {shown(key)}")
     return key
 

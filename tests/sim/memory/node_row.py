@@ -7,7 +7,7 @@ from typing import Any
 
 from spotd.domain.node import Node
 from spotd.domain.parts import value_of
-from spotd.wire.printed_steps import to_data
+from spotd.wire.printed_steps import printed_steps_data
 
 
 class NodeColumns:
@@ -21,5 +21,5 @@ class NodeColumns:
     def __getattr__(self, name: str) -> Any:
         value = value_of(self.node, name)
         if name == "printed_steps":
-            return json.dumps(to_data(value)) if value else ""
+            return json.dumps(printed_steps_data(value)) if value else ""
         return value

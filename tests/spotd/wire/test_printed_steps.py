@@ -11,11 +11,11 @@ from spotd.wire.printed_steps import (
     MAX_SERIES,
     StepSeries,
     began_anew,
-    largest,
+    largest_series,
     main_series,
-    merge,
+    merge_printed_steps,
     parse_printed_steps,
-    to_data,
+    printed_steps_data,
 )
 
 BEFORE = {"step": StepSeries(10, 240, 24), "step/3": StepSeries(1, 3, 3)}
@@ -23,11 +23,11 @@ BEFORE = {"step": StepSeries(10, 240, 24), "step/3": StepSeries(1, 3, 3)}
 
 def test_attempts_are_joined() -> None:
     later = {"step": StepSeries(130, 300, 18), "epoch": StepSeries(2, 2, 1)}
-    joined = merge(BEFORE, later)
+    joined = merge_printed_steps(BEFORE, later)
     assert joined["step"] == StepSeries(10, 300, 42)
     assert joined["epoch"] == StepSeries(2, 2, 1)
     assert main_series(joined) == "step"
-    assert merge() == {}
+    assert merge_printed_steps() == {}
     assert main_series({"epoch": StepSeries(2, 2, 1)}) == "", "it never grew"
 
 
@@ -55,9 +55,9 @@ def test_steps_that_count_from_one_in_each_epoch() -> None:
 
 
 def test_the_json_form() -> None:
-    assert parse_printed_steps(to_data(BEFORE)) == BEFORE
+    assert parse_printed_steps(printed_steps_data(BEFORE)) == BEFORE
     many = {f"step/{total}": StepSeries(1, 2, total) for total in range(20)}
-    assert [many[key].count for key in largest(many)] == [*range(19, 19 - MAX_SERIES, -1)]
+    assert [many[key].count for key in largest_series(many)] == [*range(19, 19 - MAX_SERIES, -1)]
 
 
 @pytest.mark.parametrize(

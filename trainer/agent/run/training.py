@@ -29,8 +29,8 @@ from trainer.agent.run.journal_replay import JournalReplay
 from trainer.agent.run.left_files import AFTER_S, NONE, LeftFilesWatch, describe_left_files
 from trainer.agent.run.outputs import DONE, FAILED_S, OutputsCollector, select_outputs
 from trainer.agent.run.prepare import start_preparing
+from trainer.agent.run.printed_steps import PrintedStepsWatch
 from trainer.agent.run.saver import Saver
-from trainer.agent.watch.printed_steps import PrintedStepsWatch
 from trainer.fence import FencedError
 from trainer.outputs.upload import join_problems
 

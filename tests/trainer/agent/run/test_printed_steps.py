@@ -10,7 +10,7 @@ import pytest
 from spotd import wire
 from spotd.wire.printed_steps import PrintedSteps, StepSeries
 from trainer.agent.base.streams import LogReader, LogWriter
-from trainer.agent.watch.printed_steps import (
+from trainer.agent.run.printed_steps import (
     MAX_READ_BYTES,
     READ_EVERY_S,
     PrintedStepsParser,

@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from spotd import wire
-from spotd.wire.printed_steps import (
-    MAX_KEY_CHARS,
+from spotd.wire import (
+    MAX_SERIES_KEY,
     PrintedSteps,
     StepSeries,
     began_anew,
-    largest,
+    largest_series,
     main_series,
-    to_data,
+    printed_steps_data,
 )
 from trainer.agent.base.streams import LogReader
 from trainer.directory.resume_check import NOT_RESUMED
@@ -64,7 +64,7 @@ class PrintedStepsParser:
     @property
     def printed(self) -> PrintedSteps:
         """The series with the most numbers."""
-        return largest(
+        return largest_series(
             {key: item for key, item in self._series.items() if key not in self._repeated}
         )
 
@@ -74,7 +74,7 @@ class PrintedStepsParser:
             key = (word or "bar").lower() + (f"/{total}" if total else "")
             value = float((match["number"] or match["done"]).replace(",", "").replace("_", ""))
             if value or (word and word.lower().startswith("epoch")):
-                self._note(key[:MAX_KEY_CHARS], value)
+                self._note(key[:MAX_SERIES_KEY], value)
 
     def _note(self, key: str, value: float) -> None:
         known = self._series.get(key)
@@ -148,7 +148,7 @@ class PrintedStepsWatch:
         printed = self._parser.printed
         if printed != self._reported:
             self._reported = printed
-            self._report(wire.PRINTED_STEPS, {"series": to_data(printed)})
+            self._report(wire.PRINTED_STEPS, {"series": printed_steps_data(printed)})
 
     def _check(self) -> None:
         printed = self._parser.printed
