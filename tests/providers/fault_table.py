@@ -226,7 +226,7 @@ _HEAD = """# Provider methods and faults
 
 This page lists, for each cloud adapter, the outcome of every method under every fault. Each cell of
 the table is a test that runs with every change. It runs the real adapter through the real SDK
-against a stand-in for its cloud ([clouds/](clouds/)):
+against a stand-in for its cloud (clouds/):
 
 ```console
 $ pytest tests/providers -k test_cell

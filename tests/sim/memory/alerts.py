@@ -65,6 +65,14 @@ def mark_alerts(
             _deliver(tx, changed(known, sent_at_us=sent_at_us, **said))
 
 
+def put_off_alerts(tx: Transaction, rows: Sequence[AlertRow], next_at_us: int) -> None:
+    """See Store.alerts.put_off."""
+    tables = tx.tables
+    for row in rows:
+        if known := tables.outbox.get(row.id):
+            tx.put(tables.outbox, row.id, changed(known, next_at_us=next_at_us))
+
+
 def _deliver(tx: Transaction, message: Message) -> None:
     tables = tx.tables
     tx.drop(tables.outbox, message.id)

@@ -10,6 +10,7 @@ from spotd.domain.job import Desired, HeadSnapshot, Job
 from spotd.store.codec import decode_spec, encode
 from spotd.store.columns import clean
 from spotd.store.jobs import (
+    JobPage,
     Submission,
     duplicate_id,
     duplicate_name,
@@ -57,7 +58,18 @@ def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
     check_epoch(submission.key_epoch, tables.key.epoch)
     check_enabled(submission.user, tables.disabled.values())
     head = submission.head and replace(submission.head, manifest=clean(submission.head.manifest))
-    job = Job(job_id, spec.name, spec, Desired.RUN, 0, at_us, head=head)
+    asked_by = submission.approval_asked_by
+    job = Job(
+        id=job_id,
+        name=spec.name,
+        spec=spec,
+        desired=Desired.PAUSE if asked_by else Desired.RUN,
+        version=0,
+        created_at_us=at_us,
+        head=head,
+        approval_asked_by=asked_by,
+        approval_text=submission.approval_text,
+    )
     tx.put(tables.jobs, job_id, job)
     kept = replace(submission, secrets=dict(sorted(submission.secrets.items())))
     tx.put(tables.submissions, job_id, kept)
@@ -73,7 +85,8 @@ def set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> J
     tx.touch({job_id: at_us})
     job = known(tx.tables, job_id)
     if not is_settled(job, desired):
-        tx.change_job(job, desired=desired)
+        approved = {"approval_asked_by": "", "approval_text": ""}
+        tx.change_job(job, desired=desired, **(approved if desired is Desired.RUN else {}))
     return tx.tables.jobs[job_id]
 
 
@@ -85,6 +98,15 @@ def pause(tx: Transaction, job_id: str, said: Event, at_us: int) -> bool:
     set_desired(tx, job_id, Desired.PAUSE, at_us)
     tx.event(job_id, said, at_us)
     return True
+
+
+def ask_approval(tx: Transaction, job_id: str, asked_by: str, text: str, at_us: int) -> Job:
+    """See Store.jobs.ask_approval."""
+    tx.touch({job_id: at_us})
+    job = known(tx.tables, job_id)
+    if job.desired is Desired.PAUSE:
+        tx.change_job(job, approval_asked_by=asked_by, approval_text=text)
+    return tx.tables.jobs[job_id]
 
 
 def record_head(tx: Transaction, job_id: str, head: HeadSnapshot) -> None:
@@ -113,6 +135,24 @@ def ended_jobs(tables: Tables, limit: int) -> tuple[list[Job], int]:
     found = [job for job in tables.jobs.values() if job.outcome is not None]
     found.sort(key=lambda job: (job.finished_at_us, job.id), reverse=True)
     return found[:limit], len(found)
+
+
+def page(tables: Tables, wanted: JobPage) -> tuple[list[Job], int]:
+    """See Store.jobs.page."""
+    found = [job for job in tables.jobs.values() if _is_in(job, wanted)]
+    found.sort(key=lambda job: job.id, reverse=True)
+    found.sort(key=lambda job: job.created_at_us, reverse=wanted.sort != "oldest")
+    if wanted.sort == "name":
+        found.sort(key=lambda job: job.name)
+    elif wanted.sort == "ended":
+        found.sort(key=lambda job: job.finished_at_us, reverse=True)
+    return found[wanted.offset :][: wanted.limit], len(found)
+
+
+def _is_in(job: Job, wanted: JobPage) -> bool:
+    state = job.outcome.value if job.outcome else "unfinished"
+    is_wanted = wanted.state in ("", state) or (wanted.state == "ended" and job.outcome is not None)
+    return is_wanted and wanted.name in job.name
 
 
 def job_of_request(tables: Tables, request_id: str) -> Job | None:

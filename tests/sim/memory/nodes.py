@@ -176,6 +176,12 @@ def active_nodes(tables: Tables) -> list[Node]:
     return tables.by_age(tables.active)
 
 
+def nodes_of_provider(tables: Tables, provider: str, limit: int) -> list[Node]:
+    """See Store.nodes.of_provider."""
+    found = [node.id for node in tables.nodes.values() if node.offer.provider == provider]
+    return tables.by_age(found)[-limit:]
+
+
 def booted_nodes(tables: Tables) -> dict[str, NodeState]:
     """See Store.nodes.booted."""
     nodes = (tables.nodes[node_id] for node_id in tables.active)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from spotd.domain.events import Event
 from spotd.domain.states import LeaveReason
+from spotd.history.recent_rate import StepWindow
 from spotd.planner.core.checkpoint_interval import ObservedLifetimes
 from spotd.store.checkpoints import CheckpointRow
 from spotd.store.events import EventRow
@@ -70,6 +71,19 @@ def progress(tables: Tables, job_id: str, after: int) -> list[ProgressRow]:
     """See Store.progress.rows."""
     rows = tables.progress.get(job_id, [])
     return rows[bisect_right(rows, after, key=lambda row: row.id) :]
+
+
+def step_windows(tables: Tables, job_ids: Iterable[str], since_us: int) -> dict[str, StepWindow]:
+    """See Store.progress.windows."""
+    found = {}
+    for job_id in job_ids:
+        rows = [row for row in tables.progress.get(job_id, []) if row.at_us > since_us]
+        rows = sorted(rows, key=lambda row: (row.at_us, row.id))[:2]
+        if rows:
+            first = rows[0]
+            begin_us = first.at_us - max(0, first.last_at_us - first.first_at_us)
+            found[job_id] = StepWindow(first.from_step - 1, begin_us, len(rows))
+    return found
 
 
 def log_offsets(tables: Tables, job_id: str) -> dict[tuple[int, int, str], int]:

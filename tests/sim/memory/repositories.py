@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from providers.base import Instance, Notice, Offer, Scope
 from providers.images import Image
@@ -17,6 +17,7 @@ from spotd.domain.queue import Limits
 from spotd.domain.states import NodeState
 from spotd.domain.view import Throughput
 from spotd.history.interruption_stats import MachineLife
+from spotd.history.recent_rate import StepWindow
 from spotd.planner.core.checkpoint_interval import ObservedLifetimes
 from spotd.security.master_key import KeyState, SealedValue
 from spotd.store.alerts import AlertRow, RouteRow
@@ -27,7 +28,7 @@ from spotd.store.evaluations import EvaluationRow
 from spotd.store.events import EventRow
 from spotd.store.images import ImageRow
 from spotd.store.instances import Listing
-from spotd.store.jobs import Submission
+from spotd.store.jobs import JobPage, Submission
 from spotd.store.journal import JournalBatch
 from spotd.store.ledger import SegmentRow
 from spotd.store.logins import LoginSession, UserToken
@@ -79,6 +80,9 @@ class MemoryAlerts(_Repository):
     def mark(self, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str) -> None:
         self._session.write(alerts.mark_alerts, rows, sent_at_us, next_at_us, error)
 
+    def put_off(self, rows: Sequence[AlertRow], next_at_us: int) -> None:
+        self._session.write(alerts.put_off_alerts, rows, next_at_us)
+
     def routes(self) -> list[RouteRow]:
         return alerts.route_rows(self._session.here())
 
@@ -113,6 +117,12 @@ class MemoryJobs(_Repository):
 
     def submit(self, submission: Submission, at_us: int) -> Job:
         return self._session.write(jobs.submit, submission, at_us)
+
+    def page(self, wanted: JobPage) -> tuple[list[Job], int]:
+        return jobs.page(self._session.here(), wanted)
+
+    def ask_approval(self, job_id: str, asked_by: str, text: str, at_us: int) -> Job:
+        return self._session.write(jobs.ask_approval, job_id, asked_by, text, at_us)
 
     def set_desired(self, job_id: str, desired: Desired, at_us: int) -> Job:
         return self._session.write(jobs.set_desired, job_id, desired, at_us)
@@ -316,6 +326,9 @@ class MemoryNodes(_Repository):
     def active(self) -> list[Node]:
         return nodes.active_nodes(self._session.here())
 
+    def of_provider(self, provider: str, limit: int) -> list[Node]:
+        return nodes.nodes_of_provider(self._session.here(), provider, limit)
+
     def booted(self) -> dict[str, NodeState]:
         return nodes.booted_nodes(self._session.here())
 
@@ -405,6 +418,9 @@ class MemoryProgress(_Repository):
 
     def rows(self, job_id: str, after: int = 0) -> list[ProgressRow]:
         return record.progress(self._session.here(), job_id, after)
+
+    def windows(self, job_ids: Iterable[str], since_us: int) -> dict[str, StepWindow]:
+        return record.step_windows(self._session.here(), job_ids, since_us)
 
     def recent_throughput(
         self, now_us: int

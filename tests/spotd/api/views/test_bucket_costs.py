@@ -8,6 +8,7 @@ import pytest
 
 from providers.catalogs.egress import egress_prices
 from providers.catalogs.storage import storage_price_of
+from providers.dollars import format_usd
 from providers.stores.settings import BucketSettings
 from spotd.api.views.bucket_costs import SavePattern, check_bucket, egress_warnings
 from spotd.domain.job import CheckpointSpec
@@ -24,7 +25,7 @@ def test_soft_delete_is_told_with_its_dollars() -> None:
     assert price is not None
     usd = price.microusd_per_month(2016 * 10**9) / 1e6
     assert "retains deleted objects for 7 days: 2.02e+03 GB of job gpt" in found.text
-    assert f"about ${usd:,.2f} a month" in found.text
+    assert f"about {format_usd(usd)} a month" in found.text
     assert "turn off soft delete and versioning" in found.try_
     many = check_bucket("gs://b/runs", WEEK, [SAVING, replace(SAVING, job="bert")])
     assert "4.03e+03 GB of 2 jobs" in many.text
@@ -41,7 +42,7 @@ def test_versions_are_told_and_a_bucket_without_either_says_what_it_costs() -> N
     assert price is not None
     usd = price.microusd_per_month(3 * 10**9) / 1e6
     assert "in eu-west-1 retains no deleted objects; what its jobs keep is 3 GB" in plain.text
-    assert f"about ${usd:,.2f} a month" in plain.text
+    assert f"about {format_usd(usd)} a month" in plain.text
 
 
 def test_parts_that_a_killed_machine_leaves_are_told_with_the_rule_that_ends_them() -> None:
@@ -67,7 +68,7 @@ def test_saving_into_another_cloud_is_told_by_the_month() -> None:
     rented = [replace(offer, cloud="aws", local=False) for offer in OFFERS[:2]]
     [line] = egress_warnings(kept, rented, "gcp")
     usd = egress_prices()["aws"].microusd(8640) / 1e6
-    assert f"with every 5 min, about ${usd:,.0f} a month for each GB" in line
+    assert f"with every 5 min, about {format_usd(usd)} a month for each GB" in line
     assert "name a store of aws, or resources.cloud" in line
     assert egress_warnings(kept, rented, "aws") == []
     assert egress_warnings(kept, rented, "") == [], "whose server it is nobody knows"

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.base import CONFIGURED, PREPAID, Offer
+from providers.dollars import format_usd
 from spotd.planner.offers.price_sanity import (
     ASSUMED,
     DOUBTED,
@@ -52,7 +53,7 @@ def test_a_price_out_of_bounds_is_not_believed(
     (found,), doubts = believed([told(price, listed)])
     assert (found.price_microusd_per_h, found.price_source) == (int(counts * USD), source)
     key = "aws/aws-1/aws-1a/8xh100/spot"
-    doubt = ImplausiblePrice(key, f"{key}: a price of ${price:,.4f}/h")
+    doubt = ImplausiblePrice(key, f"{key}: a price of {format_usd(price)}/h")
     assert doubts == ([] if source == "quote" else [doubt])
 
 
@@ -61,7 +62,7 @@ def test_an_absurd_list_price_saves_nothing(listed: int) -> None:
     (found,), (doubt,) = believed([told(10, listed)])
     assert (found.price_microusd_per_h, found.list_microusd_per_h) == (10 * USD, 0)
     key = "aws/aws-1/aws-1a/8xh100/spot"
-    assert doubt == ImplausiblePrice(key, f"{key}: a list price of ${listed:,.4f}/h")
+    assert doubt == ImplausiblePrice(key, f"{key}: a list price of {format_usd(listed)}/h")
 
 
 @pytest.mark.parametrize("price", [0, -1])
