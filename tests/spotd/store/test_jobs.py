@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from spotd.domain.units import S
 from spotd.store.codec import CodecError, decode, encode
 from spotd.store.errors import DuplicateIdError, DuplicateNameError, StoreError
 from spotd.store.interface import Store
+from spotd.store.jobs import JobPage
 from spotd.wire import Mount
 from tests.spotd.store.build import NOW, Bell, commit, offer, plan, spec, submission, submit, view
 from tests.spotd.store.conftest import make
@@ -286,3 +288,41 @@ def test_unknown_ids_are_clear(store: Store) -> None:
     for read in (store.jobs.spec_yaml, store.jobs.key):
         with pytest.raises(StoreError, match="spotctl ps"):
             read("nope")
+
+
+def test_jobs_are_paged_in_the_order_that_is_asked_for(store: Store) -> None:
+    for number, name in enumerate(["b-1", "a_1", "b%2"]):
+        store.jobs.submit(submission(f"j{number}", spec=spec(name)), NOW + number * S)
+    done = {"outcome": Outcome.FAILED, "outcome_text": "why", "finished_at_us": NOW + 9 * S}
+    commit(store, view(store, "j1"), plan(ChangeJob(done)))
+
+    def names(**wanted: Any) -> tuple[list[str], int]:
+        found, total = store.jobs.page(JobPage(**{"limit": 9} | wanted))
+        return [job.name for job in found], total
+
+    assert names() == (["b%2", "a_1", "b-1"], 3)
+    assert names(limit=1, offset=1) == (["a_1"], 3)
+    assert names(sort="oldest") == (["b-1", "a_1", "b%2"], 3)
+    assert names(sort="name")[0][0] == "a_1"
+    assert names(sort="ended")[0][0] == "a_1"
+    assert names(state="unfinished") == (["b%2", "b-1"], 2)
+    assert names(state="ended") == names(state="failed") == (["a_1"], 1)
+    assert names(name="%") == (["b%2"], 1), "no pattern"
+    assert names(name="_") == (["a_1"], 1), "no pattern"
+
+
+def test_a_job_that_waits_for_another_person(store: Store) -> None:
+    submit(store, "j1")
+    asked = store.jobs.ask_approval("j1", "ada", "exceeds team", NOW)
+    assert asked.approval_asked_by == "", "it runs"
+    store.jobs.set_desired("j1", Desired.PAUSE, NOW)
+    asked = store.jobs.ask_approval("j1", "ada", "exceeds team", NOW)
+    assert (asked.approval_asked_by, asked.approval_text) == ("ada", "exceeds team")
+    assert store.jobs.find("j1") == asked
+    run = store.jobs.set_desired("j1", Desired.RUN, NOW)
+    assert (run.approval_asked_by, run.approval_text) == ("", "")
+    held = submission("j2", spec=spec("other"), approval_asked_by="ada", approval_text="why")
+    assert store.jobs.submit(held, NOW).desired is Desired.PAUSE
+    found = store.jobs.find("j2")
+    assert found is not None
+    assert found.approval_asked_by == "ada"

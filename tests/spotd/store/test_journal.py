@@ -27,6 +27,7 @@ from spotd.store.interface import Store
 from spotd.store.journal import JournalBatch
 from spotd.store.journal_entries import APPLY
 from spotd.wire import JournalEntry
+from spotd.wire.printed_steps import StepSeries
 from tests.spotd.store.build import (
     NOW,
     Bell,
@@ -741,3 +742,26 @@ def test_nothing_that_a_node_says_raises(
 def fuzzed(store: Store) -> Store:
     placed(store)
     return store
+
+
+def test_the_step_at_the_beginning_of_a_window(store: Store) -> None:
+    placed(store)
+    assert store.progress.windows(["j1", "nowhere"], 0) == {}
+    reports = [
+        ("progress", {"from_step": 5, "to_step": 9, "first_at_us": NOW - 4 * S, "last_at_us": NOW}),
+        ("progress", {"from_step": 10, "to_step": 12}),
+    ]
+    store.journal.record([said(*reports)])
+    (window,) = store.progress.windows(["j1", "nowhere"], 0).values()
+    first = store.progress.rows("j1")[0]
+    assert (window.from_step, window.reports) == (4, 2)
+    assert window.begin_us == first.at_us - 4 * S
+    assert store.progress.windows(["j1"], NOW + 10**12) == {}
+
+
+def test_printed_steps_are_on_record(store: Store) -> None:
+    placed(store)
+    store.journal.record([said(("printed_steps", {"series": {"step": [1, 40, 40]}}))])
+    assert node(store).training.printed_steps == {"step": StepSeries(1, 40, 40)}
+    store.journal.record([said(("printed_steps", {"series": {}}), first=2)])
+    assert node(store).training.printed_steps == {}

@@ -632,3 +632,10 @@ def test_a_machine_is_known_by_the_key_that_its_cloud_told_first(store: Store) -
         listed = instance(node(store), host_public_key=told)
         store.instances.record_listing("aws", [listed], NOW + number * S, NOW + number * S)
         assert node(store).address.host_public_key == ("ssh-ed25519 A" if number else "")
+
+
+def test_the_newest_machines_of_a_provider(store: Store) -> None:
+    placed(store, "j1", new_node("j1", 1, 0), new_node("j1", 1, 1, requested_at_us=NOW + S))
+    assert [one.id for one in store.nodes.of_provider("aws", 9)] == ["j1-g1-0", "j1-g1-1"]
+    assert [one.id for one in store.nodes.of_provider("aws", 1)] == ["j1-g1-1"]
+    assert store.nodes.of_provider("gcp", 9) == []
