@@ -30,7 +30,7 @@ _PARTS = {
     "instance_s": ("Grant", "Until its cloud gave it"),
     "agent_s": ("Boot", "Until its agent spoke"),
     "ready_s": ("Prepare", "Until code and setup were ready"),
-    "claim_s": ("Claim", "Until HEAD was its own, which the old machine holds while it saves"),
+    "claim_s": ("Claim", "Until the job was handed over by the old machine, which saves before"),
     "first_step_s": ("Load", "Until the first step"),
 }
 _HAND_OVERS = (

@@ -126,7 +126,7 @@ def _started(node: NodeProjection, _entry: JournalEntry, at_us: int) -> None:
 
 def _ready(node: NodeProjection, _entry: JournalEntry, at_us: int) -> None:
     node.first("ready_at_us", at_us)
-    node.say(Event("ready", "prepared, and waiting for HEAD"), at_us)
+    node.say(Event("ready", "prepared, and waiting for the job to be handed over"), at_us)
 
 
 def _claimed(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
@@ -138,7 +138,7 @@ def _claimed(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     node.columns["resumed_step"] = step
     node.columns["last_step"] = max(node.columns["last_step"], step)
     node.head(step, manifest, at_us, released=False)
-    text = f"HEAD is ours; it resumes at step {step}"
+    text = f"the job was handed over; it resumes at step {step}"
     data = {"step": step, "restore_s": restore_s}
     node.say(Event("claimed", text, data=data), at_us)
 
@@ -267,7 +267,7 @@ def _released(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
     step, manifest = read_int(entry.data, "step", 0), read_text(entry.data, "manifest", "")
     node.first("released_at_us", at_us)
     node.head(step, manifest, at_us, released=True)
-    node.say(Event("released", f"released HEAD at step {step}"), at_us)
+    node.say(Event("released", f"handed the job over at step {step}"), at_us)
 
 
 _ENDS = {

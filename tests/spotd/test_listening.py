@@ -158,7 +158,7 @@ def unread_for_hours(stage: Stage) -> Callable[[], None]:
     assert "access denied" in told.text
     assert f"let spotd read {stage.job().spec.checkpoint.store}" in told.text
     passes = [r.event.text for r in stage.store.events.rows("j1") if r.event.kind == "pass"]
-    assert "waiting for HEAD to be read" in passes[-1]
+    assert "another starts once its last checkpoint is read" in passes[-1]
     assert "access denied" in passes[-1]
     assert stage.job().outcome is None
 

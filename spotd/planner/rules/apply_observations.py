@@ -275,9 +275,10 @@ def _await_head(d: PlanBuilder, node: Node) -> None:
         return
     error = f" ({node.call.effect_error})" if node.call.effect_error else ""
     patience = f"{HEAD_PATIENCE_S / 60:.0f} min{error}"
-    text = f"exited {node.training.exit_code}, and HEAD could not be read for {patience}"
+    code = node.training.exit_code
+    text = f"exited {code}, and its last checkpoint could not be read for {patience}"
     words = (
-        f"{place(node)} {text}: it is given back, and no other is asked for until HEAD was read; "
+        f"{place(node)} {text}: it is given back, and no other is asked for until then; "
         f"let spotd read {d.job.spec.checkpoint.store}, which it tries again and again"
     )
     cause = node.call.effect_error
@@ -295,7 +296,7 @@ def _await_gang(d: PlanBuilder, node: Node) -> None:
         d.wake_at(min(end_us, d.now_us + int(d.market.timing.resurvey_s * S)))
         return
     error = f" ({node.call.effect_error})" if node.call.effect_error else ""
-    charge(d, node, f"all ranks exited 0, but HEAD could not be updated{error}")
+    charge(d, node, f"all ranks exited 0, but the end of the job could not be recorded{error}")
 
 
 def _diverged(d: PlanBuilder, node: Node) -> None:

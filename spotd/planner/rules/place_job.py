@@ -103,7 +103,7 @@ def _lacks(d: PlanBuilder) -> bool:
     if ended is not None:
         error = f" ({ended.call.effect_error})" if ended.call.effect_error else ""
         d.add_reason(
-            f"{place(ended)} has ended: waiting for HEAD to be read{error} before another starts"
+            f"{place(ended)} has ended: another starts once its last checkpoint is read{error}"
         )
         return False
     if giving(d):
