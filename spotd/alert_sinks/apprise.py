@@ -111,6 +111,8 @@ def _notify(url: str, title: str, text: str, kind: str) -> bool:
     asset.http_redirects = False
     service = apprise.Apprise(asset=asset)
     service.add(url)
+    for one in service:
+        one.overflow_mode = "split"  # a service refuses text that is longer than it takes
     # Words of a job must mention nobody.
     title, text = (words.replace("@", "@\N{ZERO WIDTH SPACE}") for words in (title, text))
     taken = service.notify(body=text, title=title, notify_type=kind, body_format="text")

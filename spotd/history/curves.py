@@ -6,6 +6,7 @@ that of the stretch: its steps by the time spent on them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -42,9 +43,12 @@ class _Bucket:
     busy_s: float = 0.0
     low: tuple[int, float] | None = None
     high: tuple[int, float] | None = None
+    no_number: tuple[int, float] | None = None
 
     def add_loss(self, step: int, loss: float) -> None:
-        # Not a number is neither low nor high, and is a gap in the curve.
+        if not math.isfinite(loss):
+            self.no_number = self.no_number or (step, loss)  # a gap in the curve
+            return
         if self.low is None or loss < self.low[1]:
             self.low = (step, loss)
         if self.high is None or loss > self.high[1]:
@@ -80,8 +84,8 @@ def _losses(row: StepReport) -> Iterable[tuple[int, float]]:
 def _curves(generation: int, buckets: dict[int, _Bucket]) -> AttemptCurves:
     curves = AttemptCurves(generation)
     for _, bucket in sorted(buckets.items()):
-        points = [point for point in (bucket.low, bucket.high) if point is not None]
-        curves.loss.extend(sorted(set(points)))
+        points = (bucket.low, bucket.high, bucket.no_number)
+        curves.loss.extend(sorted({point for point in points if point is not None}))
         if bucket.busy_s > 0:
             curves.steps_per_s.append((bucket.last, bucket.steps / bucket.busy_s))
             if bucket.tokens:

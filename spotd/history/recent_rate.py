@@ -21,6 +21,8 @@ PAUSED = "it is paused"
 NO_TOTAL = "the total number of steps is not known"
 NO_RATE = "too few steps were reported in the last 24 h"
 NO_GAIN = "it has lost as many steps as it made in the last 24 h"
+FARTHEST_S = 10 * 365 * 86_400.0  # a later end is no prediction
+TOO_FAR = "more than ten years away at its recent rate"
 TOTAL_ADVICE = "write spotd.total_steps, or use run.steps(N)"
 
 
@@ -73,8 +75,10 @@ def progress_of(
     if unknown:
         shown = max(rate, 0.0) if job.outcome is None else 0.0
         return Progress(step, total, by_program, shown, unknown=unknown, advice=advice)
-    eta_us = now_us + round(max(0, total - step) / rate * S)
-    return Progress(step, total, by_program, rate, eta_us)
+    left_s = max(0, total - step) / rate
+    if left_s > FARTHEST_S:
+        return Progress(step, total, by_program, rate, unknown=TOO_FAR, advice="")
+    return Progress(step, total, by_program, rate, now_us + round(left_s * S))
 
 
 def _rate(step: int, window: StepWindow | None, now_us: int) -> float:
@@ -89,7 +93,8 @@ def _obstacle(job: Job, total: int, rate: float, window: StepWindow | None) -> t
     if job.outcome is not None:
         return ENDED, ""
     if job.desired is not Desired.RUN:
-        return PAUSED, f"spotctl resume {job.name}"
+        command = "budget approve" if job.approval_asked_by else "resume"
+        return PAUSED, f"spotctl {command} {job.name}"
     if not total:
         return NO_TOTAL, TOTAL_ADVICE
     if window is None or window.reports < 2:

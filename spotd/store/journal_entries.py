@@ -38,10 +38,11 @@ from spotd.store.journal_projection import NodeProjection
 from spotd.store.notice_forecasts import event_of
 from spotd.store.notices import NoticeObservation as HeardNotice
 from spotd.store.outputs import StoredOutput
+from spotd.store.rows import printed_steps_of
 from spotd.store.transfers import DataTransfer
 from spotd.wire import FailedPart, JournalEntry, WireError, shown
 from spotd.wire.failure_cause import find_cause
-from spotd.wire.printed_steps import parse_printed_steps, printed_steps_data
+from spotd.wire.printed_steps import continue_series, parse_printed_steps, printed_steps_data
 
 IMAGE_FOUND = "image_found"  # the kind of the event whose digest later attempts keep to
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -167,7 +168,8 @@ def _progress(node: NodeProjection, entry: JournalEntry, at_us: int) -> None:
 
 def _printed_steps(node: NodeProjection, entry: JournalEntry, _at_us: int) -> None:
     """Record the numbers of steps that a program printed, which reports none itself."""
-    printed = parse_printed_steps(entry.data.get("series"))
+    known = printed_steps_of(node.columns["printed_steps"])
+    printed = continue_series(known, parse_printed_steps(entry.data.get("series")))
     node.columns["printed_steps"] = json.dumps(printed_steps_data(printed)) if printed else ""
 
 

@@ -115,6 +115,7 @@ from spotd.wire.outputs import OUTPUTS_LIMIT_S, OutputRules, outputs_folder, out
 from spotd.wire.pins import Pin, parse_pin, pin_folder, pin_key
 from spotd.wire.printed_steps import (
     MAX_SERIES_KEY,
+    REPEATED,
     PrintedSteps,
     StepSeries,
     began_anew,
@@ -170,6 +171,7 @@ __all__ = [
     "READY",
     "RELEASE",
     "RELEASED",
+    "REPEATED",
     "RESULTS",
     "ROLLED_BACK",
     "SAVE",

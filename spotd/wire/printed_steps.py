@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from spotd.wire.fields import MAX_NUMBER, WireError, shown
 
 MAX_SERIES = 8
 MAX_SERIES_KEY = 60
+REPEATED = 0
 
 
 @dataclass(frozen=True)
 class StepSeries:
-    """Numbers that grow while a program runs: `first` to `last`, and how many different ones."""
+    """Numbers that grow while a program runs: `first` to `last`, and how many different ones.
+
+    A `count` of REPEATED says that they start over within a run, so that they tell nothing.
+    """
 
     first: float
     last: float
@@ -37,32 +41,72 @@ def merge_printed_steps(*attempts: PrintedSteps) -> PrintedSteps:
     merged: dict[str, StepSeries] = {}
     for printed in attempts:
         for key, series in printed.items():
-            known = merged.get(key, series)
-            merged[key] = StepSeries(
-                first=min(known.first, series.first),
-                last=max(known.last, series.last),
-                count=series.count + (known.count if key in merged else 0),
-            )
+            known = merged.get(key)
+            merged[key] = series if known is None else _joined(known, series)
     return largest_series(merged)
 
 
+def _joined(one: StepSeries, other: StepSeries) -> StepSeries:
+    is_repeated = REPEATED in (one.count, other.count)
+    return StepSeries(
+        first=min(one.first, other.first),
+        last=max(one.last, other.last),
+        count=REPEATED if is_repeated else one.count + other.count,
+    )
+
+
+def continue_series(known: PrintedSteps, now: PrintedSteps) -> PrintedSteps:
+    """Return what one attempt printed, of which an agent that was restarted has read the end."""
+    joined = dict(now)
+    for key, series in known.items():
+        joined[key] = _continued(series, now[key]) if key in now else series
+    return largest_series(joined)
+
+
+def _continued(known: StepSeries, now: StepSeries) -> StepSeries:
+    joined = _joined(known, now)
+    return replace(joined, count=max(known.count, now.count) if joined.count else REPEATED)
+
+
 def main_series(printed: PrintedSteps) -> str:
-    """Return the key of the series with the most numbers; "" if none grew."""
-    grown = {key: series for key, series in printed.items() if series.last > series.first}
-    return next(iter(largest_series(grown)), "")
+    """Return the key of the series with the most numbers; "" if none tells how far it came."""
+    return next(iter(largest_series(_telling(printed))), "")
+
+
+def _telling(printed: PrintedSteps) -> PrintedSteps:
+    """Return the series that tell how far a run came.
+
+    One that had reached its total was done, as the loading of data is before each training.
+    """
+    return {
+        key: series
+        for key, series in printed.items()
+        if series.count != REPEATED
+        and series.last > series.first
+        and f"{series.last:g}" != key.partition("/")[2]
+    }
 
 
 def began_anew(before: PrintedSteps, now: PrintedSteps) -> bool | None:
     """Return whether a program that printed `now` repeats what was printed `before`.
 
-    It does if all series that grew before start as low again. None: not known, because it has not
-    printed two numbers of the main series yet.
+    It does if all series that tell how far it came start as low again. None: not known, because it
+    has not printed two numbers of the main series yet.
     """
-    main = main_series(before)
+    main, telling = main_series(before), _telling(before)
     if not main or main not in now or now[main].count < 2:
         return None
-    grown = [key for key in now if key in before and before[key].last > before[key].first]
-    return all(now[key].first <= before[key].first for key in grown)
+    common = [key for key in now if key in telling and now[key].count != REPEATED]
+    return all(now[key].first <= _low(key, telling[key]) for key in common)
+
+
+def _low(key: str, series: StepSeries) -> float:
+    """Return the highest first number of a run from the beginning.
+
+    A progress bar is drawn from time to time, so that its first number differs between runs.
+    """
+    every = (series.last - series.first) / max(1, series.count - 1)
+    return series.first + (every if key.startswith("bar") else 0.0)
 
 
 def printed_steps_data(printed: PrintedSteps) -> dict[str, list[float]]:

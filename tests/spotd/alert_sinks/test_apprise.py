@@ -121,6 +121,16 @@ def test_words_of_a_job_mention_nobody(service: Service) -> None:
     assert "everyone" in service.got[0]["message"]
 
 
+def test_a_text_that_is_too_long_for_a_service_comes_in_parts(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Discord refuses more than 2,000 characters."""
+    monkeypatch.setattr("apprise.plugins.custom_json.NotifyJSON.body_maxlen", 100)
+    sink(service).send_text("word " * 100)
+    assert len(service.got) > 3
+    assert all(len(got["message"]) <= 100 for got in service.got)
+
+
 def test_who_took_it_does_not_get_it_again(service: Service) -> None:
     with serving() as broken:
         built = sink(service, broken)

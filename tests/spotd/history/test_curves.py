@@ -36,3 +36,10 @@ def test_thinned_losses_are_spread_over_their_steps() -> None:
     assert curves.loss == [(1, 3.0), (51, 2.0)]
     assert curves.steps_per_s == []
     assert curves_of([], 10) == []
+
+
+def test_what_is_no_number_hides_no_other_loss() -> None:
+    losses = [math.nan, *[2.0] * 100, 50.0, *[2.0] * 100, math.nan, *[2.0] * 100]
+    (curves,) = curves_of([StepReport(1, 1, len(losses), losses, 0, 0.0)], 20)
+    assert (102, 50.0) in curves.loss
+    assert sum(math.isnan(loss) for _, loss in curves.loss) == 2

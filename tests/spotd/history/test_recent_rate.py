@@ -16,6 +16,7 @@ from spotd.history.recent_rate import (
     NO_RATE,
     NO_TOTAL,
     PAUSED,
+    TOO_FAR,
     StepWindow,
     named_total,
     progress_of,
@@ -41,6 +42,18 @@ def test_the_program_knows_its_total_better_than_the_file() -> None:
     assert progress.eta_us == NOW + 3600 * S
     nodes = [node(NodeState.GONE, total_steps=900), node(NodeState.RUNNING, generation=2)]
     assert named_total(nodes) == 900, "the new machine has not reported yet"
+
+
+def test_a_job_that_waits_for_another_person_is_told_what_helps() -> None:
+    held = job(**FILE, desired=Desired.PAUSE, approval_asked_by="ada")
+    progress = progress_of(held, 360, 0, StepWindow(0, HOUR_AGO, 2), NOW)
+    assert progress.advice.startswith("spotctl budget approve ")
+
+
+@pytest.mark.parametrize("total", [10**12, 2**53])
+def test_an_end_that_no_calendar_has_is_unknown(total: int) -> None:
+    progress = progress_of(job(), 360, total, StepWindow(0, HOUR_AGO, 2), NOW)
+    assert (progress.eta_us, progress.unknown) == (0, TOO_FAR)
 
 
 @pytest.mark.parametrize(

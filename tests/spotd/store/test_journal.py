@@ -763,5 +763,9 @@ def test_printed_steps_are_on_record(store: Store) -> None:
     placed(store)
     store.journal.record([said(("printed_steps", {"series": {"step": [1, 40, 40]}}))])
     assert node(store).training.printed_steps == {"step": StepSeries(1, 40, 40)}
-    store.journal.record([said(("printed_steps", {"series": {}}), first=2)])
-    assert node(store).training.printed_steps == {}
+    restarted = {"step": [30, 60, 31], "epoch": [1, 2, 0]}  # an agent that has read the end
+    store.journal.record([said(("printed_steps", {"series": restarted}), first=2)])
+    assert node(store).training.printed_steps == {
+        "step": StepSeries(1, 60, 40),
+        "epoch": StepSeries(1, 2, 0),
+    }

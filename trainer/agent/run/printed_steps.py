@@ -10,6 +10,7 @@ from typing import Any
 from spotd import wire
 from spotd.wire import (
     MAX_SERIES_KEY,
+    REPEATED,
     PrintedSteps,
     StepSeries,
     began_anew,
@@ -27,14 +28,15 @@ _MAX_LINE_CHARS = 4096
 _RESTARTED = 4  # a series that grew this often, and returns to its first number, is repeated
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_WORD = r"global[_ ]?step|steps?|iters?|iterations?|epochs?|updates?|round"
-_TOTAL = r"(?:[ \t]*(?:/|of)[ \t]*(?P<{}>\d+))?"
+_WORD = r"global[_ ]?step|steps?|iters?|iterations?|epochs?|batch|(?:num_)?updates?|round"
+_GAP = r"[ \t]{0,32}"  # bounded, so that no text takes long
+_TOTAL = rf"(?:{_GAP}(?:/|of){_GAP}(?P<total>\d{{1,15}}))?"
 _NUMBERED = (
-    rf"(?<![\w.])(?P<word>{_WORD})['\"]?[ \t]*[:=#]?[ \t]*[\[(]?[ \t]*"
-    rf"(?P<number>\d+(?:[,_]\d{{3}})*(?:\.\d+)?)(?![\w%]|\.\d){_TOTAL.format('total')}"
+    rf"(?<![\w.])(?P<word>{_WORD})['\"]?{_GAP}(?:[:=#|]{_GAP})?(?:[\[(]{_GAP})?"
+    rf"(?P<number>\d{{1,15}}(?:[,_]\d{{3}}){{0,5}}(?:\.\d{{1,15}})?)(?![\w%]|\.\d){_TOTAL}"
 )
 # A bar of tqdm, or of a library that prints like it: "12/240 [00:10<03:20".
-_BAR = r"(?<![\w./])(?P<done>\d+)/(?P<all>\d+) \[(?=\d+:\d\d)"
+_BAR = r"(?<![\w./])(?P<done>\d{1,15})/(?P<all>\d{1,15}) \[(?=\d+:\d\d)"
 _PATTERN = re.compile(f"{_NUMBERED}|{_BAR}", re.IGNORECASE)
 
 
@@ -47,7 +49,6 @@ class PrintedStepsParser:
 
     def __init__(self) -> None:
         self._series: dict[str, StepSeries] = {}
-        self._repeated: set[str] = set()
         self._rest = ""
 
     def add(self, data: bytes) -> None:
@@ -57,35 +58,39 @@ class PrintedStepsParser:
         self._rest = text[end:][-_MAX_LINE_CHARS:]
         self._scan(text[:end])
 
+    def end(self) -> None:
+        """Process the last line, which had no end."""
+        self._scan(self._rest)
+        self._rest = ""
+
     def skip(self) -> None:
         """Forget the incomplete line: the output after it is not read."""
         self._rest = ""
 
     @property
     def printed(self) -> PrintedSteps:
-        """The series with the most numbers."""
-        return largest_series(
-            {key: item for key, item in self._series.items() if key not in self._repeated}
-        )
+        """The series with the most numbers, and those that start over."""
+        return largest_series(self._series)
 
     def _scan(self, text: str) -> None:
         for match in _PATTERN.finditer(_ESCAPES.sub("", text)):
             word, total = match["word"], match["total"] or match["all"]
             key = (word or "bar").lower() + (f"/{total}" if total else "")
             value = float((match["number"] or match["done"]).replace(",", "").replace("_", ""))
-            if value or (word and word.lower().startswith("epoch")):
-                self._note(key[:MAX_SERIES_KEY], value)
+            self._note(key[:MAX_SERIES_KEY], value)
 
     def _note(self, key: str, value: float) -> None:
         known = self._series.get(key)
-        if known is None:
-            if len(self._series) < _MAX_KNOWN:
+        if known is None or known.count == REPEATED:
+            # A step 0 is printed by programs that are about to load a checkpoint, too.
+            counts = value or key.startswith("epoch")
+            if known is None and counts and len(self._series) < _MAX_KNOWN:
                 self._series[key] = StepSeries(value, value, 1)
         elif value > known.last:
             self._series[key] = replace(known, last=value, count=known.count + 1)
         elif value <= known.first and known.count >= _RESTARTED:
-            self._repeated.add(key)
-        elif value < known.first:
+            self._series[key] = replace(known, count=REPEATED)
+        elif 0 < value < known.first:
             self._series[key] = StepSeries(value, value, 1)
 
 
@@ -129,6 +134,7 @@ class PrintedStepsWatch:
     def end(self) -> None:
         """Read and report the last output of the program, which has ended."""
         self._read()
+        self._parser.end()
         self._check()
         self._report_steps()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spotd import wire
-from spotd.wire.printed_steps import PrintedSteps, StepSeries
+from spotd.wire.printed_steps import REPEATED, PrintedSteps, StepSeries
 from trainer.agent.base.streams import LogReader, LogWriter
 from trainer.agent.run.printed_steps import (
     MAX_READ_BYTES,
@@ -42,6 +42,10 @@ def printed(*pieces: str) -> PrintedSteps:
         ("\r  5%|▌         | {}/240 [00:01<00:36,  6.24it/s]", "bar/240"),
         ("training:  50%|████ | {}/240 [00:19<00:19, v_num=0, loss=1.2]\r", "bar/240"),
         ("step {},000 done\n", "step"),
+        (" iteration      {}/    5000 | consumed samples: 9\n", "iteration/5000"),
+        ("epoch 001:  100 / 390 loss=3.1, num_updates={}, wps=9\n", "num_updates"),
+        ("|    iterations           | {}          |\n", "iterations"),
+        ("Batch {}/500 - loss: 0.3\n", "batch/500"),
     ],
 )
 def test_what_programs_print(lines: str, key: str) -> None:
@@ -58,6 +62,7 @@ def test_what_programs_print(lines: str, key: str) -> None:
         "step 12% done\nfootstep 9\nhttp://x/step/9\n",
         "12/240 files\n2026/11/28 10:00\n",
         "step 0\n  0%| | 0/240 [00:00<?, ?it/s]\n",
+        "step 18446744073709551615\nstep " + "9" * 400 + "\n",
     ],
 )
 def test_what_is_no_step(text: str) -> None:
@@ -72,12 +77,27 @@ def test_fractions_of_epochs() -> None:
 def test_a_series_that_starts_over_tells_nothing() -> None:
     epoch = "".join(f"step {number}/5\n" for number in range(1, 6))
     found = printed(f"epoch 1\n{epoch}epoch 2\n{epoch}epoch 3\n{epoch}")
-    assert found == {"epoch": StepSeries(1, 3, 3)}
+    assert found == {"epoch": StepSeries(1, 3, 3), "step/5": StepSeries(1, 5, REPEATED)}
 
 
 def test_what_a_program_says_of_its_checkpoint_is_no_step_of_its_own() -> None:
     found = printed("loaded the checkpoint of step 120\nstep 1\nstep 2\n")
     assert found == {"step": StepSeries(1, 2, 2)}
+
+
+def test_a_bar_for_each_epoch_starts_over_at_any_number() -> None:
+    """A fast bar draws only some of its numbers."""
+    first = "".join(f"{number}/40 [00:01<00:02]\r" for number in (0, 3, 9, 20, 31, 40))
+    second = "".join(f"{number}/40 [00:01<00:02]\r" for number in (0, 7, 15, 28, 40))
+    assert printed(f"{first}\n{second}\n") == {"bar/40": StepSeries(3, 40, REPEATED)}
+
+
+def test_no_text_takes_long() -> None:
+    """Each search looks at a bounded stretch: 4 MB of hostile text are read within the test."""
+    spaces = " " * 1000
+    texts = [f"step{spaces}x\n", f"step{spaces}", "step " * 300, "1" * 1000, "step (" + spaces]
+    for text in texts:
+        assert printed(text * (800_000 // len(text)), "\n") == {}, text[:9]
 
 
 def test_ranks_that_print_beside_each_other() -> None:
@@ -123,7 +143,7 @@ def test_steps_are_reported_from_time_to_time_and_at_the_end(tmp_path: Path) -> 
     assert watched.after(READ_EVERY_S, steps(4, 5)) == []
     assert watched.after(30, "") == [(wire.PRINTED_STEPS, {"series": {"step": [1.0, 5.0, 5]}})]
     assert watched.after(30, "no more\n") == []
-    watched.log.write(b"step 6\n")
+    watched.log.write(b"step 6")
     watched.watch.end()
     assert watched.entries == [(wire.PRINTED_STEPS, {"series": {"step": [1.0, 6.0, 6]}})]
 
