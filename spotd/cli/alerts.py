@@ -53,4 +53,5 @@ def _print(data: dict[str, Any]) -> None:
         ]
         for item in data["items"]
     ]
-    print_table((Column("ROUTE"), Column("RESULT"), Column("", cut=True)), rows)
+    columns = (Column("ROUTE", rank=0), Column("RESULT", rank=0), Column("", wrap=True, rank=0))
+    print_table(columns, rows)

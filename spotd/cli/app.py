@@ -88,6 +88,9 @@ def root(
         metavar="PATH",
         help="The daemon's socket, on the machine of --host if given.",
     ),
+    utc: bool = typer.Option(
+        False, "--utc", help="Show times in UTC instead of your zone; JSON always is."
+    ),
     _version: bool = typer.Option(
         False, "--version", help="Print the version.", callback=_print_version, is_eager=True
     ),
@@ -100,7 +103,9 @@ def root(
       spotctl --host me@box ps
     """
     from spotd.api_client.client import Target
+    from spotd.cli.local_time import use_utc
 
+    use_utc(utc)
     ctx.obj = Target(host=host, socket=socket)
 
 

@@ -56,13 +56,13 @@ def _print_checkpoints(data: dict[str, Any]) -> None:
         print_message(f"no checkpoint yet in {data['store']}")
         return
     columns = [
-        Column("STEP", right=True),
-        Column("GEN", right=True),
-        Column("AGE", right=True),
-        Column("SIZE", right=True),
-        Column("PINS"),
-        Column("STATE", cut=True),
-        Column("FILES", cut=True),
+        Column("STEP", right=True, rank=0),
+        Column("GEN", right=True, rank=2),
+        Column("AGE", right=True, rank=0),
+        Column("SIZE", right=True, rank=0),
+        Column("PINS", wrap=True),
+        Column("STATE", wrap=True, rank=0),
+        Column("FILES", wrap=True),
     ]
     rows = []
     for item in data["items"]:

@@ -35,12 +35,12 @@ from spotd.cli.render import (
 
 _STOP_TIMEOUT_S = 30.0
 _COLUMNS = (
-    Column("INSTANCE"),
-    Column("WHERE", cut=True),
-    Column("TYPE", cut=True),
-    Column("STATE"),
+    Column("INSTANCE", rank=0),
+    Column("WHERE", wrap=True, rank=0),
+    Column("TYPE", wrap=True, rank=2),
+    Column("STATE", rank=0),
     Column("AGE", right=True),
-    Column("ENDED BY", cut=True),
+    Column("ENDED BY", wrap=True),
 )
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)

@@ -25,21 +25,21 @@ from spotd.cli.render import (
 )
 
 _COLUMNS = (
-    Column("JOB", cut=True),
-    Column("HOURS", right=True),
-    Column("COST", right=True),
-    Column("ON-DEMAND", right=True),
-    Column("SAVED", right=True),
-    Column("PRICE OFF", right=True),
+    Column("JOB", rank=0),
+    Column("HOURS", right=True, rank=2),
+    Column("COST", right=True, rank=0),
+    Column("ON-DEMAND", right=True, rank=2),
+    Column("SAVED", right=True, rank=1),
+    Column("PRICE OFF", right=True, rank=3),
 )
 _NODE_COLUMNS = (
-    Column("GEN", right=True),
-    Column("WHERE", cut=True, tail=8),
-    Column("AS"),
-    Column("HOURS", right=True),
-    Column("COST", right=True),
-    Column("LIST", right=True),
-    Column("BEST OD", right=True),
+    Column("GEN", right=True, rank=1),
+    Column("WHERE", wrap=True, rank=0),
+    Column("AS", rank=1),
+    Column("HOURS", right=True, rank=2),
+    Column("COST", right=True, rank=0),
+    Column("LIST", right=True, rank=3),
+    Column("BEST OD", right=True, rank=3),
 )
 
 

@@ -23,15 +23,15 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=
 
 _SUBMIT_PATIENCE_S = 15.0
 _COLUMNS = (
-    Column("NAME"),
-    Column("STATE"),
-    Column("WHERE"),
-    Column("IMAGE", cut=True),
-    Column("OF", cut=True),
-    Column("GIB", right=True),
-    Column("$/MONTH", right=True),
-    Column("AGE", right=True),
-    Column("USED BY", cut=True),
+    Column("NAME", rank=0),
+    Column("STATE", rank=0),
+    Column("WHERE", wrap=True, rank=0),
+    Column("IMAGE", wrap=True, rank=2),
+    Column("OF", wrap=True, rank=3),
+    Column("GIB", right=True, rank=2),
+    Column("$/MONTH", right=True, rank=0),
+    Column("AGE", right=True, rank=1),
+    Column("USED BY", wrap=True, rank=1),
 )
 
 

@@ -11,6 +11,7 @@ from typer.exceptions import Abort, TyperException
 
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import clean
+from spotd.cli.local_time import localised
 
 
 def run_app(
@@ -52,5 +53,5 @@ def run_app(
 def _fail(message: str, code: ExitCode) -> int:
     for number, line in enumerate(message.splitlines()):
         prefix = "error: " if number == 0 else ""
-        print(prefix + clean(line), file=sys.stderr)
+        print(prefix + localised(clean(line)), file=sys.stderr)
     return code

@@ -20,12 +20,12 @@ app = typer.Typer(
 )
 _COLUMNS = (
     Column("WHAT"),
-    Column("ID"),
-    Column("WHERE"),
+    Column("ID", rank=0),
+    Column("WHERE", wrap=True, rank=0),
     Column("JOB"),
-    Column("$/H", right=True),
-    Column("AGE", right=True),
-    Column("HELD BECAUSE", cut=True),
+    Column("$/H", right=True, rank=0),
+    Column("AGE", right=True, rank=2),
+    Column("HELD BECAUSE", wrap=True),
 )
 
 

@@ -16,8 +16,8 @@ from spotd.cli.offers import GPUS
 from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
 
 _COLUMNS = (
-    Column("FILE"),
-    Column("ZONE", cut=True, tail=8),
+    Column("FILE", rank=0),
+    Column("ZONE", wrap=True, rank=0),
     *(
         Column(title, right=True)
         for title in ("SEEN", "OF H", "WAS UP", "ENDS", "SPOT", "ON-DEMAND")

@@ -42,7 +42,10 @@ def test_hours_of_a_file(spotctl: Spotctl, capsys: Captured) -> None:
     assert plan["committed_usd"] == pytest.approx(2 * 672 * 33.024)
     assert (plan["on_demand_h"], plan["spot_h"]) == (400, 3 * 672 + 9 * 200)
     assert plan["saved_usd"] == pytest.approx(2 * 672 * (55.04 - 33.024), abs=1e-3)
-    assert spotctl(None, "commitments", "--use", EXAMPLE, *PRICED, "--discount", "40") == 0
+    assert (
+        spotctl(None, "commitments", "--use", EXAMPLE, *PRICED, "--discount", "40", "-o", "wide")
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "use: 672 hours, 5.00 to 16.00 machines at once, 8.27 on average"
     assert lines[1].startswith("commit to 2, 40.0 % of those always in use, at $33.02 an hour")
@@ -107,7 +110,7 @@ def test_missing_options_are_named(
         ("hour,on_demand,spot\n2026-01-01T00:00,1,1\n", "has no zone"),
         (
             "hour,on_demand,spot\n2026-01-01T00:00Z,1,1\n2026-01-01T02:00Z,1,1\n",
-            "line 3: hour: 2026-01-01T02:00Z does not follow the hour before",
+            "line 3: hour: '2026-01-01T02:00Z' does not follow the hour before",
         ),
         (
             "hour,on_demand,spot\n2026-01-01T00:00Z,-1,1\n",

@@ -172,7 +172,7 @@ def test_plan_shows_the_verdict_of_each_offer(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (rig.folder / "job.yaml").write_text(job_file("mixed"))
-    assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 0
+    assert spotctl(rig, "plan", str(rig.folder / "job.yaml"), "-o", "wide") == 0
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
     assert "guides to spot say, by size and length: search and training on spot" in lines[4]
@@ -307,7 +307,7 @@ def test_plan_and_advise_say_the_same_as_rightsize(
     for key in keys:
         assert sized[key] == plan[key] == advised[key]
     for command in ("plan", "advise"):
-        assert spotctl(rig, command, file) == 0
+        assert spotctl(rig, command, file, "-o", "wide") == 0
         shown = capsys.readouterr().out
         assert sized["text"] in shown
         assert sized["note"] in shown
