@@ -22,7 +22,7 @@ _COLUMNS = (
     Column("GPUS", right=True, rank=0),
     Column("GIB/GPU", right=True),
     Column("OF", right=True),
-    Column("VERDICT", rank=0),
+    Column("VERDICT", wrap=True, rank=0),
     Column("MEMORY", rank=2),
     Column("TOKENS/S", right=True),
     Column("TIME", right=True),
@@ -32,7 +32,7 @@ _OFFER_COLUMNS = (
     Column("MACHINES", wrap=True),
     Column("AS"),
     Column("$/H", right=True),
-    Column("VERDICT", rank=0),
+    Column("VERDICT", wrap=True, rank=0),
     Column("TIME", right=True),
     Column("COST", right=True, rank=0),
 )

@@ -261,10 +261,11 @@ def print_pairs(pairs: Sequence[tuple[str, Cell | str]]) -> None:
             target.print(Text(head, "dim") + Text(line, cell.style), soft_wrap=True)
 
 
-def print_text(text: str, indent: int = 0) -> None:
+def print_text(text: str, indent: int = 0, colour: str | None = None) -> None:
     """Print a sentence on stdout; its further lines are indented by two more."""
     for number, line in enumerate(wrapped(shown(text), _width() - indent - _INDENT)):
-        print(" " * (indent + (_INDENT if number else 0)) + line)
+        margin = " " * (indent + (_INDENT if number else 0))
+        typer.echo(margin + (typer.style(line, fg=colour) if colour else line))
 
 
 def print_message(message: str) -> None:

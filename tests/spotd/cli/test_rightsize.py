@@ -130,7 +130,7 @@ def test_offers_are_ranked_by_cost_of_the_run(
     costs = [row["size"]["usd"] for row in rows[:4]]
     assert costs == sorted(costs)
     assert costs[0] == pytest.approx(3 * 19.93 * rows[0]["size"]["hours"], rel=1e-3)
-    assert spotctl(rig, "rightsize", str(rig.folder / "job.yaml"), "--gpus", "8") == 0
+    assert spotctl(rig, "rightsize", str(rig.folder / "job.yaml"), "--gpus", "8", "-o", "wide") == 0
     assert "does not fit: 145 GiB/GPU of 79.2" in capsys.readouterr().out
 
 
