@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
+from inspect import signature
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import Exit
 
-from spotd.base.errors import ExitCode, UserError
 from spotd.cli.commands import ENTRIES, SECTIONS
+from spotd.cli.groups import SAME, IntoCommand, no_such_command
 from spotd.cli.main import run_app
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -25,7 +25,7 @@ class LazyGroup(TyperGroup):
         return list(ENTRIES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        entry = ENTRIES.get(cmd_name)
+        entry = ENTRIES.get("ps" if cmd_name in SAME else cmd_name)
         if entry is None:
             return None
         module = importlib.import_module(f"spotd.cli.{entry.module}")
@@ -37,10 +37,8 @@ class LazyGroup(TyperGroup):
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in ENTRIES and not args[0].startswith("-"):
-            close = get_close_matches(args[0], ENTRIES, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise UserError(f"no such command {args[0]!r}{hint}", "spotctl --help", ExitCode.USAGE)
+        if args[0] not in {*ENTRIES, *SAME} and not args[0].startswith("-"):
+            raise no_such_command(args[0], ENTRIES, "spotctl")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
@@ -52,7 +50,8 @@ class LazyGroup(TyperGroup):
 def _single_command_app(function: Callable[..., Any]) -> typer.Typer:
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     settings = getattr(function, "context_settings", {})
-    app.command(context_settings=_CONTEXT | settings)(function)
+    kind = IntoCommand if "into" in signature(function).parameters else TyperCommand
+    app.command(cls=kind, context_settings=_CONTEXT | settings)(function)
     return app
 
 

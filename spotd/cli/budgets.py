@@ -9,9 +9,9 @@ import typer
 from spotd.api_client.client import JOB, connect
 from spotd.api_routes import routes
 from spotd.base.text import money, percent
+from spotd.cli.groups import group
 from spotd.cli.local_time import instant
 from spotd.cli.render import (
-    HELP,
     Cell,
     Column,
     Output,
@@ -21,12 +21,7 @@ from spotd.cli.render import (
     print_table,
 )
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    add_completion=False,
-    context_settings=HELP,
-    invoke_without_command=True,
-)
+app = group(invoke_without_command=True)
 
 _COLUMNS = (
     Column("BUDGET", wrap=True, rank=0),
@@ -67,6 +62,17 @@ def budgets(ctx: typer.Context, output: Output = output_option()) -> None:
     """
     if ctx.invoked_subcommand is None:
         _show(ctx, output)
+
+
+@app.command("ls")
+def list_(ctx: typer.Context, output: Output = output_option()) -> None:
+    """List them, as `spotctl budget` alone does.
+
+    \b
+    Example:
+      spotctl budget ls
+    """
+    _show(ctx, output)
 
 
 @app.command("approve")

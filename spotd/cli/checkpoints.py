@@ -12,10 +12,11 @@ from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import size, span
 from spotd.checkpoint_convert.formats import Format
+from spotd.cli.groups import IntoCommand, group
 from spotd.cli.progress import Progress
-from spotd.cli.render import HELP, Column, Output, emit, output_option, print_message, print_table
+from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 _WHICH = typer.Argument("", metavar="[STEP|PIN]", help="Default: the newest.")
 _WHICH_OR_UNIT = typer.Argument(
@@ -171,11 +172,11 @@ def pull(
     emit(data, output, lambda: print_message(message), "manifest")
 
 
-@app.command()
+@app.command(cls=IntoCommand)
 def export(
     ctx: typer.Context,
     job: str = JOB,
-    out: Path = typer.Option(..., "--out", metavar="DIR", help="A new folder."),
+    into: Path = typer.Option(..., "--into", metavar="DIR", help="A new folder."),
     kind: Format = typer.Option(..., "--format", help="Format of the export."),
     step: str = typer.Option("", metavar="STEP", help="Or a pin. Default: the newest."),
     only: str | None = typer.Option(
@@ -192,8 +193,8 @@ def export(
 
     \b
     Example:
-      spotctl ckpt export gpt --format hf --out gpt-hf
-      spotctl ckpt export gpt --format torch --step best --out best
+      spotctl ckpt export gpt --format hf --into gpt-hf
+      spotctl ckpt export gpt --format torch --step best --into best
     """
     from spotd.checkpoint_convert.export import export_into
 
@@ -205,12 +206,12 @@ def export(
             listing=checkpoints,
             which=step,
             export_format=kind,
-            folder=out,
+            folder=into,
             prefix=only,
             on_progress=progress.show,
         )
     progress.end()
-    message = f"step {data['step']}: {data['tensors']} tensors, {size(data['bytes'])} in {out}"
+    message = f"step {data['step']}: {data['tensors']} tensors, {size(data['bytes'])} in {into}"
     emit(data, output, lambda: print_message(message), "out")
 
 

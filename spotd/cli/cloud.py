@@ -22,8 +22,8 @@ from spotd.base.errors import ExitCode, UserError
 from spotd.base.paths import state_dir
 from spotd.base.text import span
 from spotd.cli.durations import duration_s
+from spotd.cli.groups import group
 from spotd.cli.render import (
-    HELP,
     Cell,
     Column,
     Output,
@@ -43,7 +43,7 @@ _COLUMNS = (
     Column("ENDED BY", wrap=True),
 )
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 
 @app.callback()

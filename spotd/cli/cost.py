@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from spotd.api_client.client import complete_job, connect
 from spotd.api_client.wording import completion_pairs
@@ -13,6 +12,7 @@ from spotd.api_routes import routes
 from spotd.base.text import money, percent, place, size, spent
 from spotd.cli import budgets, cost_compare, cost_export, cost_reconcile, cost_report
 from spotd.cli.diagnosis import idle_text
+from spotd.cli.groups import Group
 from spotd.cli.render import (
     HELP,
     Column,
@@ -43,7 +43,7 @@ _NODE_COLUMNS = (
 )
 
 
-class CostGroup(TyperGroup):
+class CostGroup(Group):
     """A first argument that is no sub-command is a job of `show`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -15,9 +15,9 @@ from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import age, clean, money
 from spotd.cli.durations import duration_s
+from spotd.cli.groups import group
 from spotd.cli.local_time import instant
 from spotd.cli.render import (
-    HELP,
     Cell,
     Column,
     Output,
@@ -27,7 +27,7 @@ from spotd.cli.render import (
     print_table,
 )
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 POLL_S = 0.5
 _PATIENCE_S = 120.0  # how long to wait for a daemon that restarts

@@ -15,11 +15,12 @@ from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import age, money
 from spotd.cli.follow import exit_code_for, follow_and_print
+from spotd.cli.groups import group
 from spotd.cli.job_file import env_option, env_values, read_job_file, secret_option
-from spotd.cli.render import HELP, Column, Output, emit, output_option, print_message, print_table
+from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
 from spotd.cli.run import upload_packages
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 _SUBMIT_PATIENCE_S = 15.0
 _COLUMNS = (

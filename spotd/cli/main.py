@@ -35,7 +35,7 @@ def run_app(
     except TyperException as error:  # a wrong command line
         context = getattr(error, "ctx", None)
         path = context.command_path if context else name
-        message = error.format_message().rstrip(".")
+        message = _message(error)
         return _fail(f"{message}\ntry: {path} --help", ExitCode.USAGE)
     except (KeyboardInterrupt, Abort):
         return ExitCode.INTERRUPTED
@@ -48,6 +48,13 @@ def run_app(
         completing = f"_{name.upper()}_COMPLETE" in os.environ
         return int(error.code or 0) if completing else ExitCode.OK
     return int(result) if isinstance(result, int) else ExitCode.OK
+
+
+def _message(error: TyperException) -> str:
+    """Return the message; of an unknown option with the nearest known one."""
+    if close := getattr(error, "possibilities", None):
+        return f"{error.message}; did you mean {close[0]!r}?"
+    return str(error.format_message()).rstrip(".")
 
 
 def _fail(message: str, code: ExitCode) -> int:

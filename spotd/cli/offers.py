@@ -15,11 +15,11 @@ from spotd.api_client.client import Client, connect
 from spotd.api_routes import routes
 from spotd.base.text import age, money, percent, place, seconds_since, span
 from spotd.cli.durations import duration_s
+from spotd.cli.groups import group
 from spotd.cli.local_time import instant
 from spotd.cli.machine_value import machines
 from spotd.cli.price_claims import claims
 from spotd.cli.render import (
-    HELP,
     Cell,
     Column,
     Output,
@@ -30,7 +30,7 @@ from spotd.cli.render import (
     print_table,
 )
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 _COLUMNS = (
     Column("WHERE", wrap=True, rank=0),

@@ -11,9 +11,9 @@ from spotd.api_client.client import connect
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode
 from spotd.cli.durations import duration_s
+from spotd.cli.groups import group
 from spotd.cli.local_time import instant
 from spotd.cli.render import (
-    HELP,
     Cell,
     Column,
     Output,
@@ -23,7 +23,7 @@ from spotd.cli.render import (
     print_table,
 )
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 
 class Role(str, Enum):
