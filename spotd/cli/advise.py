@@ -1,4 +1,4 @@
-"""`spotctl advise`: spot or on demand for a job file, and for the phases of a project."""
+"""`spotctl advisor job`: spot or on demand for a job file, and for the phases of a project."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def advise(
 
     \b
     Example:
-      spotctl advise examples/finetune.yaml
-      spotctl advise examples/finetune.yaml --search 72h --train 216h --validate 24h
+      spotctl advisor job examples/finetune.yaml
+      spotctl advisor job examples/finetune.yaml --search 72h --train 216h --validate 24h
     """
     body = {
         "yaml": read_job_file(file),

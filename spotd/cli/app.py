@@ -11,9 +11,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import Exit
 
-from spotd.cli.commands import ENTRIES, SECTIONS
+from spotd.cli.commands import DAILY, ENTRIES, MOVED
 from spotd.cli.groups import SAME, IntoCommand, no_such_command
 from spotd.cli.main import run_app
+from spotd.cli.render import print_message
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -37,14 +38,25 @@ class LazyGroup(TyperGroup):
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in MOVED:
+            new = MOVED[args[0]]
+            if not ctx.resilient_parsing:
+                print_message(f"spotctl {args[0]} is now spotctl {' '.join(new)}")
+            args = [*new, *args[1:]]
         if args[0] not in {*ENTRIES, *SAME} and not args[0].startswith("-"):
             raise no_such_command(args[0], ENTRIES, "spotctl")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        for title, section in SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([(name, entry.help) for name, entry in section.items()])
+        with formatter.section("Every day"):
+            formatter.write_dl([(line, ENTRIES[name].help) for name, line in DAILY.items()])
+        with formatter.section("More"):
+            formatter.write_dl(
+                [
+                    ("spotctl help all", "Every command, by group."),
+                    ("spotctl help COMMAND", "The help of one command."),
+                ]
+            )
 
 
 def _single_command_app(function: Callable[..., Any]) -> typer.Typer:
@@ -94,7 +106,7 @@ def root(
         False, "--version", help="Print the version.", callback=_print_version, is_eager=True
     ),
 ) -> None:
-    """Keep training jobs alive on spot GPUs.
+    """Keep training jobs alive on spot GPUs, through every preemption.
 
     \b
     Example:

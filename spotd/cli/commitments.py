@@ -1,4 +1,4 @@
-"""`spotctl commitments`: how many machines to commit to, and what to leave to spot."""
+"""`spotctl advisor commitments`: how many machines to commit to, and what to leave to spot."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def commitments(
 
     \b
     Example:
-      spotctl commitments --discount 35%
-      spotctl commitments --type p5.48xlarge --committed-usd-per-hour 33.02 --since 90d
+      spotctl advisor commitments --discount 35%
+      spotctl advisor commitments --type p5.48xlarge --committed-usd-per-hour 33.02 --since 90d
     """
     discount_share = _discount(discount)
     if (discount_share is None) == (committed is None):

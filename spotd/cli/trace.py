@@ -1,4 +1,4 @@
-"""`spotctl trace`: write recorded spot availability as trace files."""
+"""`spotctl advisor trace`: write recorded spot availability as trace files."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def trace(
 
     \b
     Example:
-      spotctl trace --into traces --gpus H100:8
-      spotctl trace --into traces --gap 5m --since 30d -o json
+      spotctl advisor trace --into traces --gpus H100:8
+      spotctl advisor trace --into traces --gap 5m --since 30d -o json
     """
     from spotd.cli.trace_files import build_traces, write_traces
 

@@ -264,7 +264,8 @@ def checks(evidence: Evidence) -> list[tuple[bool, str]]:
 
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1072px; margin: 2em auto; padding: 0 1em; color: #222 }
+body { font: 15px/1.5 system-ui, sans-serif; color: #222;
+  max-width: 1072px; margin: 2em auto; padding: 0 1em }
 table { border-collapse: collapse; margin: 1em 0 }
 td, th { padding: .3em .8em; border-bottom: 1px solid #ddd; text-align: right }
 td:nth-child(-n+2), th:nth-child(-n+2) { text-align: left }
@@ -293,7 +294,8 @@ def _page(evidence: Evidence, svgs: Sequence[str], data: str) -> str:
         f"<ul>{check_items}</ul>{svgs[0]}"
         "<h2>Recoveries</h2><p>Seconds since the notice was published, or the machine died; "
         "the gap is how long nobody trained; lost are steps trained twice.</p>"
-        f"<div class=wide><table><tr>{head}</tr>{body}</table></div>{svgs[1]}<h2>Money</h2><p>{escape(_money(evidence))}</p>"
+        f"<div class=wide><table><tr>{head}</tr>{body}</table></div>{svgs[1]}"
+        f"<h2>Money</h2><p>{escape(_money(evidence))}</p>"
         f"<details><summary>report.json</summary><pre>{escape(data)}</pre></details></html>\n"
     )
 

@@ -45,9 +45,9 @@ def test_the_old_name_of_a_target_folder_is_accepted_and_not_shown(
 ) -> None:
     missing = str(tmp_path / "none" / "traces")
     for option in (["--into", missing], ["--out", missing], [f"--out={missing}"]):
-        assert spotctl(None, "trace", *option) == 2
+        assert spotctl(None, "advisor", "trace", *option) == 2
         assert f"--into: {missing} is not a folder" in capsys.readouterr().err
-    for line in ("trace", "ckpt export", "demo", "ckpt pull", "outputs"):
+    for line in ("advisor trace", "ckpt export", "demo", "ckpt pull", "outputs"):
         assert spotctl(None, *line.split(), "--help") == 0
         text = capsys.readouterr().out
         assert "--into" in text

@@ -301,13 +301,13 @@ def test_plan_and_advise_say_the_same_as_rightsize(
     plan = answer("plan", file)["offers"][0]["size"]
     gpu = ("--gpu", plan["accelerator"], "--gpus", str(plan["gpus"]))
     [sized] = answer("rightsize", file, *gpu)["items"]
-    advised = answer("advise", file)["memory"]
+    advised = answer("advisor", "job", file)["memory"]
     assert sized["verdict"] == "fits with options"
     keys = ("verdict", "by_default", "text", "note", "options")
     for key in keys:
         assert sized[key] == plan[key] == advised[key]
-    for command in ("plan", "advise"):
-        assert spotctl(rig, command, file, "-o", "wide") == 0
+    for command in (("plan",), ("advisor", "job")):
+        assert spotctl(rig, *command, file, "-o", "wide") == 0
         shown = capsys.readouterr().out
         assert sized["text"] in shown
         assert sized["note"] in shown
