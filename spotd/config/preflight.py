@@ -52,7 +52,7 @@ def _check_adapters(kinds: Mapping[str, str]) -> Iterator[Finding]:
 def _check_login_library(file: ConfigFile) -> Iterator[Finding]:
     if file.dashboard.listen and file.dashboard.oidc and find_spec("authlib") is None:
         text = "needs Authlib, which is not installed"
-        yield ("dashboard", "oidc"), text, "pip install 'spotd[oidc]' where spotd runs"
+        yield ("dashboard", "oidc"), text, f"{install_command('oidc')} where spotd runs"
 
 
 def _check_tokens(file: ConfigFile) -> Iterator[Finding]:
