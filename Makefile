@@ -36,7 +36,7 @@ $(AZURITE): $(READY) tests/fixtures/npm/package.json tests/fixtures/npm/package-
 	@touch $@
 
 demo: $(READY) ## the main job on three local clouds, preempted three times, proven equal
-	@$(BIN)/spotctl demo --out demo
+	@$(BIN)/spotctl demo --into demo
 
 demo-clouds: $(READY) ## one job over stand-ins of AWS, GCP and Azure with their real SDKs, as root
 	@$(BIN)/python -m tests.e2e.demo_clouds --out demo-clouds

@@ -20,9 +20,9 @@ terms as well. The same arguments give the same output.
 `--draw N` scores N cases in place of each suite's, of its series and jobs, with zones, times and
 starts drawn by chance (bench/policy_drawn.py). For the optimum DIR needs numba then.
 
-`--own` scores on a file that `spotctl trace` wrote in place of DIR's suites, with jobs as those of
-M1 to M4 (40 h of work or --work-h, deadlines of 1.1 to 2 times that, ten windows over the file's
-length, all its zones and the three cheapest). What nobody has seen counts as not to be had;
+`--own` scores on a file that `spotctl advisor trace` wrote in place of DIR's suites, with jobs as
+those of M1 to M4 (40 h of work or --work-h, deadlines of 1.1 to 2 times that, ten windows over the
+file's length, all its zones and the three cheapest). What nobody has seen counts as not to be had;
 `--unseen hold` takes what was seen last there. For the optimum DIR needs numba.
 
 Deadlines are kept as long as on-demand is granted in time; the simulator grants it each time, and

@@ -1,4 +1,4 @@
-"""A suite of one's own: jobs as those of M1 to M4, on a file that `spotctl trace` wrote.
+"""A suite of one's own: jobs as those of M1 to M4, on a file that `spotctl advisor trace` wrote.
 
 DIR's modules are a library here: its loader reads the file, its simulator plays the cases, its
 published policies and its optimum are beside. Windows are spread over the file's length.
@@ -73,7 +73,7 @@ def own(bench: ModuleType, file: Path, work_h: float, unseen: Unseen) -> Own:
 
 def _more(file: Path) -> dict[str, NDArray[Any]]:
     """Everything in the file. Raises OwnError for one that is not a trace."""
-    no_npz = OwnError(f"--own: {file} is no .npz; name a file of `spotctl trace`")
+    no_npz = OwnError(f"--own: {file} is no .npz; name a file of `spotctl advisor trace`")
     if file.suffix != ".npz":
         raise no_npz
     try:
@@ -86,7 +86,7 @@ def _more(file: Path) -> dict[str, NDArray[Any]]:
     missing = [key for key in KEYS if key not in more]
     if missing:
         what = f"lacks {', '.join(missing)}"
-        raise OwnError(f"--own: {file} {what}; name a file of `spotctl trace`")
+        raise OwnError(f"--own: {file} {what}; name a file of `spotctl advisor trace`")
     return more
 
 
@@ -177,7 +177,8 @@ def optima(bench: ModuleType, cases: Sequence[dict[str, Any]]) -> list[float] | 
     not."""
     if sum(_steps(case) for case in cases) > MOST_STEPS:
         return (
-            "would take too long; a longer --gap of `spotctl trace`, or --every, makes it shorter"
+            "would take too long; a longer --gap of `spotctl advisor trace`, or --every, "
+            "makes it shorter"
         )
     try:
         omniscient = import_module("spotbench.oracle").omniscient

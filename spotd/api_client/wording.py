@@ -105,7 +105,7 @@ def _finish_time(estimate: dict[str, Any]) -> str:
     hours = {name: span(value * 3600) for name, value in estimate["hours"].items()}
     when = estimate["finish"]["middle"][:16].replace("T", " ")
     share = f"{estimate['coverage'] * 100:.0f} %"
-    return f"in {hours['middle']}, {when} UTC; {share}: in {hours['low']} to {hours['high']}"
+    return f"in {hours['middle']}, {when}Z; {share}: in {hours['low']} to {hours['high']}"
 
 
 def _final_cost(estimate: dict[str, Any]) -> str:
@@ -122,7 +122,7 @@ def _used_up(item: dict[str, Any], estimate: dict[str, Any]) -> str:
     if not (final and cap and estimate["used_up_at"]) or final["high"] <= cap:
         return ""
     when = estimate["used_up_at"][:16].replace("T", " ")
-    return f"its max_cost_usd of {money(cap)} on {when} UTC, at the present rate"
+    return f"its max_cost_usd of {money(cap)} on {when}Z, at the present rate"
 
 
 def _storage_and_egress(estimate: dict[str, Any]) -> str:

@@ -53,7 +53,7 @@ def export_into(
     if export_format in (Format.DCP, Format.TORCH):
         require_torch(export_format.value)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is there already", "name a new folder with --out")
+        raise UserError(f"{folder} is there already", "name a new folder with --into")
     item = (
         next((item for item in listing["items"] if which in item["pins"]), None) if which else None
     )
@@ -73,7 +73,7 @@ def export_into(
         raise damage_error(error) from None
     except OSError as error:
         message = f"{folder} cannot be written: {error}"
-        raise UserError(message, "name another folder with --out") from None
+        raise UserError(message, "name another folder with --into") from None
     finally:
         shutil.rmtree(partial_folder, ignore_errors=True)
     return {**data, "out": str(folder.absolute())}

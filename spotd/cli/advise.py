@@ -1,4 +1,4 @@
-"""`spotctl advise`: spot or on demand for a job file, and for the phases of a project."""
+"""`spotctl advisor job`: spot or on demand for a job file, and for the phases of a project."""
 
 from __future__ import annotations
 
@@ -14,17 +14,27 @@ from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import clean, money, percent, seconds_since, span
 from spotd.cli.durations import duration_s
 from spotd.cli.job_file import env_option, env_values, read_job_file
-from spotd.cli.render import Cell, Column, Output, emit, output_option, print_message, print_table
+from spotd.cli.render import (
+    Cell,
+    Column,
+    Output,
+    emit,
+    output_option,
+    print_message,
+    print_table,
+    print_text,
+)
 
 _COLUMNS = (
-    Column("PHASE"),
+    Column("PHASE", wrap=True, rank=0),
     Column("AS"),
-    *(Column(title, right=True) for title in ("WORK H", "PAID H", "COST", "ON DEMAND", "SAVED")),
-    Column("", cut=True),
+    *(Column(title, right=True, rank=2) for title in ("WORK H", "PAID H")),
+    *(Column(title, right=True, rank=0) for title in ("COST", "ON DEMAND", "SAVED")),
+    Column("", wrap=True),
 )
 _MODES = (
-    Column("PARAMETERS"),
-    Column("ON SPOT"),
+    Column("PARAMETERS", rank=0),
+    Column("ON SPOT", wrap=True, rank=0),
     *(Column(title, right=True) for title in ("COST", "ON DEMAND", "SAVED", "GUIDES SAY")),
 )
 _SIZES = {"spot": "up to 13B", "hybrid": "between", "search": "200B and more"}
@@ -60,8 +70,8 @@ def advise(
 
     \b
     Example:
-      spotctl advise examples/finetune.yaml
-      spotctl advise examples/finetune.yaml --search 72h --train 216h --validate 24h
+      spotctl advisor job examples/finetune.yaml
+      spotctl advisor job examples/finetune.yaml --search 72h --train 216h --validate 24h
     """
     body = {
         "yaml": read_job_file(file),
@@ -94,8 +104,12 @@ def _parameters(text: str) -> int:
 
 
 def _print(data: Mapping[str, Any]) -> None:
-    print(_verdict(data))
-    columns = (Column("HOLDS"), Column("CONDITION"), Column("BY WHAT"))
+    print_text(_verdict(data))
+    columns = (
+        Column("HOLDS", rank=0),
+        Column("CONDITION", wrap=True, rank=0),
+        Column("BY WHAT", wrap=True, rank=0),
+    )
     rows: list[list[Cell | str]] = [
         [
             _MARKS[condition["holds"]],
@@ -280,17 +294,19 @@ _TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 def _print_phases(data: Mapping[str, Any]) -> None:
     mode, total = data["mode"], data["total"]
     if mode is None:
-        print("phases: how large the model is is not known; try: spotd.model, or --parameters 70B")
+        print_text(
+            "phases: how large the model is is not known; try: spotd.model, or --parameters 70B"
+        )
         return
     size = f"{data['parameters'] / 1e9:,.3g}B parameters: " if data["parameters"] else ""
-    print(f"phases: {size}{mode['text']}")
+    print_text(f"phases: {size}{mode['text']}")
     rows = [_phase_row(phase) for phase in data["phases"]]
     if total:
         rows.append(["all", "", "", "", *_dollar_cells(total), ""])
     print_table(_COLUMNS, rows)
     if total and mode["promised"]:
         low, high = (f"{share * 100:.0f}" for share in mode["promised"])
-        print(
+        print_text(
             f"computed {percent(total['saving'])}, at most the prices' {percent(total['discount'])}"
             f"; guides say {low} to {high} %"
         )

@@ -9,9 +9,10 @@ import typer
 from spotd.api_client.client import connect
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode
-from spotd.cli.render import HELP, Cell, Column, Output, emit, output_option, print_table
+from spotd.cli.groups import group
+from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 
 @app.callback()
@@ -53,4 +54,5 @@ def _print(data: dict[str, Any]) -> None:
         ]
         for item in data["items"]
     ]
-    print_table((Column("ROUTE"), Column("RESULT"), Column("", cut=True)), rows)
+    columns = (Column("ROUTE", rank=0), Column("RESULT", rank=0), Column("", wrap=True, rank=0))
+    print_table(columns, rows)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
+from inspect import signature
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import Exit
 
-from spotd.base.errors import ExitCode, UserError
-from spotd.cli.commands import ENTRIES, SECTIONS
+from spotd.cli.commands import DAILY, ENTRIES, MOVED
+from spotd.cli.groups import SAME, IntoCommand, no_such_command
 from spotd.cli.main import run_app
+from spotd.cli.render import print_message
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -25,7 +26,7 @@ class LazyGroup(TyperGroup):
         return list(ENTRIES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        entry = ENTRIES.get(cmd_name)
+        entry = ENTRIES.get("ps" if cmd_name in SAME else cmd_name)
         if entry is None:
             return None
         module = importlib.import_module(f"spotd.cli.{entry.module}")
@@ -37,22 +38,32 @@ class LazyGroup(TyperGroup):
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in ENTRIES and not args[0].startswith("-"):
-            close = get_close_matches(args[0], ENTRIES, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise UserError(f"no such command {args[0]!r}{hint}", "spotctl --help", ExitCode.USAGE)
+        if args[0] in MOVED:
+            new = MOVED[args[0]]
+            if not ctx.resilient_parsing:
+                print_message(f"spotctl {args[0]} is now spotctl {' '.join(new)}")
+            args = [*new, *args[1:]]
+        if args[0] not in {*ENTRIES, *SAME} and not args[0].startswith("-"):
+            raise no_such_command(args[0], ENTRIES, "spotctl")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        for title, section in SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([(name, entry.help) for name, entry in section.items()])
+        with formatter.section("Every day"):
+            formatter.write_dl([(line, ENTRIES[name].help) for name, line in DAILY.items()])
+        with formatter.section("More"):
+            formatter.write_dl(
+                [
+                    ("spotctl help all", "Every command, by group."),
+                    ("spotctl help COMMAND", "The help of one command."),
+                ]
+            )
 
 
 def _single_command_app(function: Callable[..., Any]) -> typer.Typer:
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     settings = getattr(function, "context_settings", {})
-    app.command(context_settings=_CONTEXT | settings)(function)
+    kind = IntoCommand if "into" in signature(function).parameters else TyperCommand
+    app.command(cls=kind, context_settings=_CONTEXT | settings)(function)
     return app
 
 
@@ -88,11 +99,14 @@ def root(
         metavar="PATH",
         help="The daemon's socket, on the machine of --host if given.",
     ),
+    utc: bool = typer.Option(
+        False, "--utc", help="Show times in UTC instead of your zone; JSON always is."
+    ),
     _version: bool = typer.Option(
         False, "--version", help="Print the version.", callback=_print_version, is_eager=True
     ),
 ) -> None:
-    """Keep training jobs alive on spot GPUs.
+    """Keep training jobs alive on spot GPUs, through every preemption.
 
     \b
     Example:
@@ -100,7 +114,9 @@ def root(
       spotctl --host me@box ps
     """
     from spotd.api_client.client import Target
+    from spotd.cli.local_time import use_utc
 
+    use_utc(utc)
     ctx.obj = Target(host=host, socket=socket)
 
 

@@ -9,6 +9,7 @@ import typer
 from spotd.api_client.client import Client, connect
 from spotd.api_routes import routes
 from spotd.cli.durations import duration_s
+from spotd.cli.local_time import instant
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table
 
 _STYLES = {"refused": "yellow", "failed": "red", "unknown": "red"}
@@ -61,11 +62,15 @@ def merge_by_request(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _print(items: list[dict[str, Any]]) -> None:
-    titles = ("AT", "USER", "ACTION", "TARGET", "OUTCOME")
-    columns = [*(Column(title) for title in titles), Column("", cut=True)]
+    columns = (
+        *(Column(title, rank=0) for title in ("AT", "USER", "ACTION")),
+        Column("TARGET", wrap=True),
+        Column("OUTCOME", rank=0),
+        Column("", wrap=True),
+    )
     rows = [
         [
-            item["at"][:19].replace("T", " ") + "Z",
+            instant(item["at"]),
             item["user"],
             item["action"],
             item["target"][:40] or "-",

@@ -9,8 +9,9 @@ import typer
 from spotd.api_client.client import JOB, connect
 from spotd.api_routes import routes
 from spotd.base.text import money, percent
+from spotd.cli.groups import group
+from spotd.cli.local_time import instant
 from spotd.cli.render import (
-    HELP,
     Cell,
     Column,
     Output,
@@ -20,20 +21,16 @@ from spotd.cli.render import (
     print_table,
 )
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    add_completion=False,
-    context_settings=HELP,
-    invoke_without_command=True,
-)
+app = group(invoke_without_command=True)
 
 _COLUMNS = (
-    Column("BUDGET", cut=True),
-    Column("STATE"),
-    Column("OF"),
-    *(Column(title, right=True) for title in ("A MONTH", "SPENT", "", "NOW", "24 H MEAN")),
+    Column("BUDGET", wrap=True, rank=0),
+    Column("STATE", rank=0),
+    Column("OF", rank=2),
+    *(Column(title, right=True, rank=0) for title in ("A MONTH", "SPENT", "")),
+    *(Column(title, right=True, rank=3) for title in ("NOW", "24 H MEAN")),
     Column("AT THE END", right=True),
-    Column("10 % TO 90 %", right=True),
+    Column("10 % TO 90 %", right=True, rank=1),
     Column("USED UP"),
 )
 
@@ -65,6 +62,17 @@ def budgets(ctx: typer.Context, output: Output = output_option()) -> None:
     """
     if ctx.invoked_subcommand is None:
         _show(ctx, output)
+
+
+@app.command("ls")
+def list_(ctx: typer.Context, output: Output = output_option()) -> None:
+    """List them, as `spotctl budget` alone does.
+
+    \b
+    Example:
+      spotctl budget ls
+    """
+    _show(ctx, output)
 
 
 @app.command("approve")
@@ -114,5 +122,5 @@ def _row(row: dict[str, Any]) -> list[Cell | str]:
         *(f"{money(rate)}/h" for rate in rates),
         money(row["forecast_usd"]),
         f"{low} to {high}",
-        (row["used_up_at"] or "not this month")[:16].replace("T", " "),
+        instant(row["used_up_at"], "minutes") if row["used_up_at"] else "not this month",
     ]

@@ -12,10 +12,11 @@ from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import size, span
 from spotd.checkpoint_convert.formats import Format
+from spotd.cli.groups import IntoCommand, group
 from spotd.cli.progress import Progress
-from spotd.cli.render import HELP, Column, Output, emit, output_option, print_message, print_table
+from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 _WHICH = typer.Argument("", metavar="[STEP|PIN]", help="Default: the newest.")
 _WHICH_OR_UNIT = typer.Argument(
@@ -56,13 +57,13 @@ def _print_checkpoints(data: dict[str, Any]) -> None:
         print_message(f"no checkpoint yet in {data['store']}")
         return
     columns = [
-        Column("STEP", right=True),
-        Column("GEN", right=True),
-        Column("AGE", right=True),
-        Column("SIZE", right=True),
-        Column("PINS"),
-        Column("STATE", cut=True),
-        Column("FILES", cut=True),
+        Column("STEP", right=True, rank=0),
+        Column("GEN", right=True, rank=2),
+        Column("AGE", right=True, rank=0),
+        Column("SIZE", right=True, rank=0),
+        Column("PINS", wrap=True),
+        Column("STATE", wrap=True, rank=0),
+        Column("FILES", wrap=True),
     ]
     rows = []
     for item in data["items"]:
@@ -171,11 +172,11 @@ def pull(
     emit(data, output, lambda: print_message(message), "manifest")
 
 
-@app.command()
+@app.command(cls=IntoCommand)
 def export(
     ctx: typer.Context,
     job: str = JOB,
-    out: Path = typer.Option(..., "--out", metavar="DIR", help="A new folder."),
+    into: Path = typer.Option(..., "--into", metavar="DIR", help="A new folder."),
     kind: Format = typer.Option(..., "--format", help="Format of the export."),
     step: str = typer.Option("", metavar="STEP", help="Or a pin. Default: the newest."),
     only: str | None = typer.Option(
@@ -192,8 +193,8 @@ def export(
 
     \b
     Example:
-      spotctl ckpt export gpt --format hf --out gpt-hf
-      spotctl ckpt export gpt --format torch --step best --out best
+      spotctl ckpt export gpt --format hf --into gpt-hf
+      spotctl ckpt export gpt --format torch --step best --into best
     """
     from spotd.checkpoint_convert.export import export_into
 
@@ -205,12 +206,12 @@ def export(
             listing=checkpoints,
             which=step,
             export_format=kind,
-            folder=out,
+            folder=into,
             prefix=only,
             on_progress=progress.show,
         )
     progress.end()
-    message = f"step {data['step']}: {data['tensors']} tensors, {size(data['bytes'])} in {out}"
+    message = f"step {data['step']}: {data['tensors']} tensors, {size(data['bytes'])} in {into}"
     emit(data, output, lambda: print_message(message), "out")
 
 

@@ -22,8 +22,8 @@ from spotd.base.errors import ExitCode, UserError
 from spotd.base.paths import state_dir
 from spotd.base.text import span
 from spotd.cli.durations import duration_s
+from spotd.cli.groups import group
 from spotd.cli.render import (
-    HELP,
     Cell,
     Column,
     Output,
@@ -35,15 +35,15 @@ from spotd.cli.render import (
 
 _STOP_TIMEOUT_S = 30.0
 _COLUMNS = (
-    Column("INSTANCE"),
-    Column("WHERE", cut=True),
-    Column("TYPE", cut=True),
-    Column("STATE"),
+    Column("INSTANCE", rank=0),
+    Column("WHERE", wrap=True, rank=0),
+    Column("TYPE", wrap=True, rank=2),
+    Column("STATE", rank=0),
     Column("AGE", right=True),
-    Column("ENDED BY", cut=True),
+    Column("ENDED BY", wrap=True),
 )
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 
 @app.callback()

@@ -29,8 +29,8 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "outputs": Entry("outputs", "outputs", "List or download the files that a job left."),
         "events": Entry("events", "events", "Print the events of one job or of all."),
         "why": Entry("explain", "why", "Explain a job's state and its next step."),
+        "advisor": Entry("advisor", "app", "Advise on spot and commitments; export traces."),
         "plan": Entry("explain", "plan", "Rank the offers for a job file. Starts nothing."),
-        "advise": Entry("advise", "advise", "Advise spot or on-demand for a job, with reasons."),
         "rightsize": Entry(
             "rightsize", "rightsize", "Estimate a training run's memory, time and cost."
         ),
@@ -50,14 +50,10 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "offers": Entry("offers", "offers", "List current offers, cheapest first."),
         "price": Entry("offers", "app", "Show price history, and prices that guides claim."),
         "stats": Entry("stats", "stats", "Show interruption, refusal and startup statistics."),
-        "trace": Entry("trace", "trace", "Export recorded spot availability as trace files."),
         "providers": Entry(
             "providers", "providers", "List clouds with notice times and egress prices."
         ),
         "shadow": Entry("shadow", "shadow", "Estimate spotd's savings on another scheduler's log."),
-        "commitments": Entry(
-            "commitments", "commitments", "Advise how many machines to commit to."
-        ),
         "budget": Entry("budgets", "app", "Show budgets; approve that a job exceeds one."),
         "cost": Entry("cost", "app", "Show what jobs cost, and would have cost on demand."),
     },
@@ -79,9 +75,31 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "db": Entry("db", "app", "Back up the database or upgrade its schema."),
         "cloud": Entry("cloud", "app", "Run a simulated cloud on this machine, for tests."),
         "demo": Entry("demo", "demo", "Watch a real job survive three preemptions."),
+        "help": Entry("help", "help_", "Show all commands by group, or the help of one."),
     },
 }
 
 ENTRIES: dict[str, Entry] = {
     name: entry for section in SECTIONS.values() for name, entry in section.items()
+}
+
+# The first page of help: each with an example.
+DAILY = {
+    "run": "spotctl run train.yaml",
+    "ps": "spotctl ps",
+    "show": "spotctl show gpt",
+    "logs": "spotctl logs gpt -f",
+    "why": "spotctl why gpt",
+    "events": "spotctl events gpt",
+    "ssh": "spotctl ssh gpt",
+    "ckpt": "spotctl ckpt ls gpt",
+    "cost": "spotctl cost gpt",
+    "cancel": "spotctl cancel gpt",
+}
+
+# Old names, accepted for one version.
+MOVED = {
+    "advise": ("advisor", "job"),
+    "trace": ("advisor", "trace"),
+    "commitments": ("advisor", "commitments"),
 }

@@ -1,4 +1,4 @@
-"""`spotctl commitments`: how many machines to commit to, and what to leave to spot."""
+"""`spotctl advisor commitments`: how many machines to commit to, and what to leave to spot."""
 
 from __future__ import annotations
 
@@ -12,13 +12,23 @@ from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import clean, money, percent
 from spotd.cli.durations import duration_s
-from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
+from spotd.cli.render import (
+    Column,
+    Output,
+    emit,
+    output_option,
+    print_message,
+    print_table,
+    print_text,
+)
 
 MAX_USD = 1e6  # per hour; no machine costs more, and infinity is not a price
 _COLUMNS = (
-    Column("COMMITTED TO"),
-    *(Column(t, right=True) for t in ("MACHINES", "IDLE H", "ON DEMAND H", "SPOT H")),
-    *(Column(t, right=True) for t in ("COMMITTED", "ON DEMAND", "SPOT", "COST", "SAVED")),
+    Column("COMMITTED TO", rank=0),
+    Column("MACHINES", right=True, rank=0),
+    *(Column(t, right=True, rank=3) for t in ("IDLE H", "ON DEMAND H", "SPOT H")),
+    *(Column(t, right=True, rank=2) for t in ("COMMITTED", "ON DEMAND", "SPOT")),
+    *(Column(t, right=True, rank=0) for t in ("COST", "SAVED")),
 )
 
 
@@ -51,8 +61,8 @@ def commitments(
 
     \b
     Example:
-      spotctl commitments --discount 35%
-      spotctl commitments --type p5.48xlarge --committed-usd-per-hour 33.02 --since 90d
+      spotctl advisor commitments --discount 35%
+      spotctl advisor commitments --type p5.48xlarge --committed-usd-per-hour 33.02 --since 90d
     """
     discount_share = _discount(discount)
     if (discount_share is None) == (committed is None):
@@ -142,13 +152,13 @@ def _print_pool(pool: dict[str, Any]) -> None:
     where = "/".join(filter(None, (pool["cloud"], pool["region"])))
     name = clean(f"{pool['instance_type']}{f' in {where}' if where else ''}")
     machines = pool["machines"]
-    print(
+    print_text(
         f"{name}: {pool['hours']:,} hours, {machines['least']:.2f} to {machines['most']:.2f} "
         f"machines at once, {machines['mean']:.2f} on average"
     )
-    print(_verdict(pool))
+    print_text(_verdict(pool))
     print_table(_COLUMNS, [_row(plan) for plan in pool["plans"]])
-    print(f"everything on demand: {money(pool['all_on_demand_usd'])}")
+    print_text(f"everything on demand: {money(pool['all_on_demand_usd'])}")
     if pool["few"]:
         print_message(
             f"{pool['hours']:,} hours are fewer than four weeks, and a commitment is for a year or "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from spotd.api_client.client import complete_job, connect
 from spotd.api_client.wording import completion_pairs
@@ -13,6 +12,7 @@ from spotd.api_routes import routes
 from spotd.base.text import money, percent, place, size, spent
 from spotd.cli import budgets, cost_compare, cost_export, cost_reconcile, cost_report
 from spotd.cli.diagnosis import idle_text
+from spotd.cli.groups import Group
 from spotd.cli.render import (
     HELP,
     Column,
@@ -25,25 +25,25 @@ from spotd.cli.render import (
 )
 
 _COLUMNS = (
-    Column("JOB", cut=True),
-    Column("HOURS", right=True),
-    Column("COST", right=True),
-    Column("ON-DEMAND", right=True),
-    Column("SAVED", right=True),
-    Column("PRICE OFF", right=True),
+    Column("JOB", rank=0),
+    Column("HOURS", right=True, rank=2),
+    Column("COST", right=True, rank=0),
+    Column("ON-DEMAND", right=True, rank=2),
+    Column("SAVED", right=True, rank=1),
+    Column("PRICE OFF", right=True, rank=3),
 )
 _NODE_COLUMNS = (
-    Column("GEN", right=True),
-    Column("WHERE", cut=True, tail=8),
-    Column("AS"),
-    Column("HOURS", right=True),
-    Column("COST", right=True),
-    Column("LIST", right=True),
-    Column("BEST OD", right=True),
+    Column("GEN", right=True, rank=1),
+    Column("WHERE", wrap=True, rank=0),
+    Column("AS", rank=1),
+    Column("HOURS", right=True, rank=2),
+    Column("COST", right=True, rank=0),
+    Column("LIST", right=True, rank=3),
+    Column("BEST OD", right=True, rank=3),
 )
 
 
-class CostGroup(TyperGroup):
+class CostGroup(Group):
     """A first argument that is no sub-command is a job of `show`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -13,13 +13,13 @@ from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import money
 from spotd.cli.cost_report import claim_lines
-from spotd.cli.render import Column, Output, emit, output_option, print_table
+from spotd.cli.render import Column, Output, emit, output_option, print_table, print_text
 
 _COLUMNS = (
     Column(""),
     Column("ON DEMAND", right=True),
     Column("AS IT RAN", right=True),
-    Column("", cut=True),
+    Column("", wrap=True),
 )
 
 
@@ -76,7 +76,7 @@ def _file_comparison(file: Path) -> dict[str, Any]:
 def _print(data: dict[str, Any]) -> None:
     print_table(_COLUMNS, [_row(row) for row in data["comparison"]])
     for line in claim_lines(data):
-        print(line)
+        print_text(line)
 
 
 def _row(row: dict[str, Any]) -> list[str]:

@@ -14,17 +14,25 @@ from spotd.api_client.client import connect
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import percent
-from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
+from spotd.cli.render import (
+    Column,
+    Output,
+    emit,
+    output_option,
+    print_message,
+    print_table,
+    print_text,
+)
 
 if TYPE_CHECKING:
     from spotd.money.billing_exports import Bill
 
 _GZIP = b"\x1f\x8b"
 _COLUMNS = (
-    Column("MACHINE", cut=True),
-    Column("JOB", cut=True),
-    *(Column(title, right=True) for title in ("BILLED", "LEDGER", "DIFFERENCE")),
-    Column("", cut=True),
+    Column("MACHINE", rank=0),
+    Column("JOB", rank=1),
+    *(Column(title, right=True, rank=0) for title in ("BILLED", "LEDGER", "DIFFERENCE")),
+    Column("", wrap=True),
 )
 
 
@@ -119,15 +127,18 @@ def _print(data: dict[str, Any]) -> None:
     rows += [_row(row, "not in the bill") for row in data["missing"]]
     print_table(_COLUMNS, rows)
     since, until = data["since"][:10], data["until"][:10]
-    print(f"\n{data['cloud']}, {since} to {until}: {format_usd(data['billed_usd'])} billed")
+    print()
+    print_text(f"{data['cloud']}, {since} to {until}: {format_usd(data['billed_usd'])} billed")
     share = percent(data["unexplained"])
     alert_note = " (an alert)" if data["alerts"] and not data["dry_run"] else ""
-    print(f"unexplained: {format_usd(data['unexplained_usd'])}, {share}{alert_note}")
+    print_text(f"unexplained: {format_usd(data['unexplained_usd'])}, {share}{alert_note}")
     if data["others_usd"]:
-        print(f"machines without GPUs that are not spotd's: {format_usd(data['others_usd'])}")
+        print_text(f"machines without GPUs that are not spotd's: {format_usd(data['others_usd'])}")
     if data["credits_usd"]:
         signed_credits = format_usd(data["credits_usd"], signed=True)
-        print(f"credits and refunds: {signed_credits}; not in the amounts above, and no saving")
+        print_text(
+            f"credits and refunds: {signed_credits}; not in the amounts above, and no saving"
+        )
     verb = "would be" if data["dry_run"] else "are"
     print_message(f"{data['segments']} segments {verb} reconciled")
 

@@ -23,21 +23,25 @@ from spotd.cli.render import (
     print_message,
     print_pairs,
     print_table,
+    print_text,
 )
 from spotd.money.formulas import payback
 
 _ITEMS = (
-    Column("PHASE", cut=True),
-    Column("WHAT", cut=True),
-    Column("QUANTITY", right=True),
-    Column("RATE", right=True),
-    Column("COST", right=True),
-    Column(""),
+    Column("PHASE", wrap=True, rank=0),
+    Column("WHAT", wrap=True, rank=0),
+    Column("QUANTITY", right=True, rank=2),
+    Column("RATE", right=True, rank=2),
+    Column("COST", right=True, rank=0),
+    Column("", wrap=True, rank=1),
 )
 _JOBS = (
-    Column("JOB", cut=True),
-    *(Column(title, right=True) for title in ("COMPUTE", "STORAGE", "EGRESS", "CONTROL", "TOTAL")),
-    *(Column(title, right=True) for title in ("$/USEFUL GPU-H", "SAVED", "PRICE OFF")),
+    Column("JOB", rank=0),
+    *(Column(title, right=True, rank=3) for title in ("COMPUTE", "STORAGE", "EGRESS", "CONTROL")),
+    Column("TOTAL", right=True, rank=0),
+    Column("$/USEFUL GPU-H", right=True, rank=2),
+    Column("SAVED", right=True, rank=1),
+    Column("PRICE OFF", right=True, rank=2),
 )
 _USERS = (Column("USER"), Column("COST", right=True))
 _PROJECTS = (Column("PROJECT"), Column("COST", right=True))
@@ -45,10 +49,10 @@ _USES = (
     Column("HOURS OF"),
     *(Column(title, right=True) for title in ("MACHINES", "GPUS", "COST", "SHARE")),
 )
-_SAVINGS = (Column("SAVED BY"), Column("", right=True), Column("AGAINST", cut=True))
+_SAVINGS = (Column("SAVED BY"), Column("", right=True), Column("AGAINST", wrap=True))
 _ON_DEMAND = (
     Column("ON DEMAND"),
-    Column("FOR THE", cut=True),
+    Column("FOR THE", wrap=True),
     *(Column(title, right=True) for title in ("HOURS", "COST", "SAVED", "PRICE OFF")),
 )
 
@@ -135,7 +139,7 @@ def _print_by(data: dict[str, Any], by: ReportGroup) -> None:
     print_pairs([("total", f"{money(data['total_usd'])}, {_state(data)}")])
     if rows:
         print()
-        columns = (Column(by.value.upper(), cut=True), Column("COST", right=True))
+        columns = (Column(by.value.upper(), wrap=True), Column("COST", right=True))
         table = [[row[by.value] or "-", money(row["total_usd"])] for row in rows]
         print_table(columns, [*table, ["all", money(data["total_usd"])]])
 
@@ -186,7 +190,7 @@ def print_report(data: dict[str, Any]) -> None:
     if data["unknown"]:
         print()
     for text in data["unknown"]:
-        print(f"note: {text}")
+        print_text(f"note: {text}")
     print("".join(f"\n{line}" for line in claim_lines(data)).lstrip("\n"), end="")
     if "claim" in data:
         print()

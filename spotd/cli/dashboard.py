@@ -13,7 +13,7 @@ import typer
 
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
-from spotd.cli.render import Output, emit, print_message
+from spotd.cli.render import Output, emit, output_option, print_message
 
 if TYPE_CHECKING:
     from spotd.dashboard.server import DashboardServer
@@ -25,7 +25,7 @@ def dashboard(
         0, min=0, max=65535, metavar="N", help="Port on this machine; 0 takes any free one."
     ),
     no_browser: bool = typer.Option(False, "--no-browser", help="Only print the address."),
-    output: Output = typer.Option(Output.TABLE, "-o", "--output", help="table, json or name."),
+    output: Output = output_option(),
 ) -> None:
     """Show jobs, machines and costs in a browser, until Ctrl-C. It is read-only.
 
@@ -52,7 +52,7 @@ def dashboard(
             data = {"kind": "Dashboard", "url": server.url}
             emit(data, output, lambda: print(server.url), "url")
             sys.stdout.flush()
-            _serve(server, browser=not no_browser and output is Output.TABLE)
+            _serve(server, browser=not no_browser and output.is_table)
         finally:
             server.stop()
     finally:

@@ -16,7 +16,7 @@ class Store(enum.StrEnum):
     FOLDER = "folder"
 
 
-OUT = typer.Option(Path("demo"), "--out", help="Folder for the report and the pictures.")
+INTO = typer.Option(Path("demo"), "--into", help="Folder for the report and the pictures.")
 STEPS = typer.Option(
     None, "--steps", min=1, help="Length of the job in steps (default: the demo's own)."
 )
@@ -25,7 +25,7 @@ STORE = typer.Option(
 )
 
 
-def demo(out: Path = OUT, steps: int | None = STEPS, store: Store = STORE) -> None:
+def demo(into: Path = INTO, steps: int | None = STEPS, store: Store = STORE) -> None:
     """Watch a real job survive three preemptions on three simulated clouds on this machine.
 
     The daemon, SSH and the training are real; the clouds are local processes, and nothing is
@@ -33,8 +33,8 @@ def demo(out: Path = OUT, steps: int | None = STEPS, store: Store = STORE) -> No
 
     \b
     Example:
-      spotctl demo --out demo
+      spotctl demo --into demo
     """
     # Imported by name: the demo is a layer above the command line, which it drives.
     run = import_module("spotd.demo").main
-    raise typer.Exit(run(out, steps, store.value))
+    raise typer.Exit(run(into, steps, store.value))

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from spotd.base.text import clean, money, percent, seconds_since, span
+from spotd.cli.render import print_text
 
 # First line of a thread in the dumps of faulthandler and py-spy.
 _THREAD = re.compile(r"(Current t|T)hread (0x)?[0-9a-f]+ ")
@@ -16,10 +17,11 @@ def print_diagnosis(diagnosis: dict[str, Any], *, all_frames: bool) -> None:
     """Print what was observed, how spotd reacts, what a person can try, and the stacks."""
     ago = span(seconds_since(diagnosis["at"]) or 0.0)
     times = f", {diagnosis['times']} times within a day" if diagnosis["times"] > 1 else ""
-    print(f"\n{clean(diagnosis['title'])} ({ago} ago{times})")
-    print(f"  seen: {clean(diagnosis['seen'])}")
-    print(f"  spotd: {clean(diagnosis['does'])}")
-    print(f"  try: {clean(diagnosis['attempt'])}")
+    print()
+    print_text(f"{diagnosis['title']} ({ago} ago{times})")
+    print_text(f"seen: {diagnosis['seen']}", indent=2)
+    print_text(f"spotd: {diagnosis['does']}", indent=2)
+    print_text(f"try: {diagnosis['attempt']}", indent=2)
     for stack in diagnosis["stacks"]:
         _print_stack(stack, all_frames=all_frames)
 
@@ -50,9 +52,11 @@ def print_utilization(use: dict[str, Any] | None) -> None:
     if use is None:
         return
     measured = span(use["measured_hours"] * 3600)
-    print(f"\nuse over the last {measured}: {_shares(use)}")
+    print()
+    print_text(f"use over the last {measured}: {_shares(use)}")
     if use["cause"]:
-        print(f"  idle: {money(use['idle_usd'])} of these; likely cause: {clean(use['cause'])}")
+        idle = f"idle: {money(use['idle_usd'])} of these; likely cause: {use['cause']}"
+        print_text(idle, indent=2)
 
 
 def idle_text(use: dict[str, Any] | None) -> str:

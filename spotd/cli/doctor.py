@@ -216,14 +216,25 @@ def _grade(check: dict[str, Any]) -> Cell:
     return Cell("look", "yellow") if check["doubtful"] else Cell("ok", "green")
 
 
+def _columns(name: str, text: str) -> tuple[Column, ...]:
+    return Column("", rank=0), Column(name, rank=0), Column(text, wrap=True, rank=0)
+
+
 def _print(checks: list[dict[str, Any]], score: list[dict[str, Any]]) -> None:
     rows = [[_grade(check), check["name"], check["text"]] for check in checks]
-    print_table((Column(""), Column("CHECK"), Column("FINDING")), rows)
+    print_table(
+        (Column("", rank=0), Column("CHECK", rank=0), Column("FINDING", wrap=True, rank=0)), rows
+    )
     if score:
         print()
         marks = {True: Cell("good", "green"), False: Cell("look", "yellow"), None: Cell("-")}
         score_rows = [[marks[pillar["good"]], pillar["pillar"], pillar["text"]] for pillar in score]
-        print_table((Column(""), Column("WHAT PAYS"), Column("AS IT IS")), score_rows)
+        columns = (
+            Column("", rank=0),
+            Column("WHAT PAYS", rank=0),
+            Column("AS IT IS", wrap=True, rank=0),
+        )
+        print_table(columns, score_rows)
     for check in checks:
         if not check["ok"] or check["doubtful"]:
             print_message(f"{check['name']}: try: {check['try']}")

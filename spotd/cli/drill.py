@@ -15,8 +15,9 @@ from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import age, clean, money
 from spotd.cli.durations import duration_s
+from spotd.cli.groups import group
+from spotd.cli.local_time import instant
 from spotd.cli.render import (
-    HELP,
     Cell,
     Column,
     Output,
@@ -26,18 +27,18 @@ from spotd.cli.render import (
     print_table,
 )
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 POLL_S = 0.5
 _PATIENCE_S = 120.0  # how long to wait for a daemon that restarts
 _STYLES = {"passed": "green", "failed": "red", "called_off": "yellow"}
 _COLUMNS = (
-    Column("JOB"),
+    Column("JOB", rank=0),
     Column("KIND"),
-    Column("STATE"),
-    Column("ASKED", right=True),
-    Column("BY"),
-    Column("FINDING", cut=True),
+    Column("STATE", rank=0),
+    Column("ASKED", right=True, rank=2),
+    Column("BY", rank=3),
+    Column("FINDING", wrap=True, rank=0),
 )
 
 
@@ -177,6 +178,6 @@ def _row(row: dict[str, Any]) -> list[Cell | str]:
 
 def drill_text(row: dict[str, Any]) -> str:
     """Return a drill as one line of text, with its date."""
-    at = (row["ended_at"] or row["asked_at"])[:10]
+    at = instant(row["ended_at"] or row["asked_at"], "minutes")
     text = row["text"] or f"is under way ({row['state']})"
     return f"{at} {row['drill']}: {clean(text)}"

@@ -11,7 +11,8 @@ from spotd.api_client.client import complete_job, connect
 from spotd.api_client.wording import event_text
 from spotd.api_routes import routes
 from spotd.base.text import clean
-from spotd.cli.render import Output, emit, emit_line, output_option
+from spotd.cli.local_time import instant
+from spotd.cli.render import Output, emit, emit_line, output_option, print_text
 
 _WAIT_S = 20
 _AWAY_S = 600.0  # how long to wait for a daemon that restarts
@@ -58,11 +59,10 @@ def _print(items: list[dict[str, Any]], output: Output, one_job: bool) -> None:
         if output is Output.JSON:
             emit_line(event)
             continue
-        at = event["at"][:19].replace("T", " ") + "Z"
+        at = instant(event["at"])
         name = "" if one_job or not event["job"] else f"{clean(event['job'])}: "
-        line = f"{at}  {name}{clean(event_text(event))}"
-        colour = _COLOURS.get(event["severity"])
-        typer.echo(typer.style(line, fg=colour) if colour and not _plain() else line)
+        colour = None if _plain() else _COLOURS.get(event["severity"])
+        print_text(f"{at}  {name}{event_text(event)}", colour=colour)
 
 
 def _plain() -> bool:

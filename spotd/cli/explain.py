@@ -22,17 +22,26 @@ from spotd.cli.placement import (
     print_placement,
     print_prefetch,
 )
-from spotd.cli.render import Cell, Column, Output, emit, output_option, print_message, print_table
+from spotd.cli.render import (
+    Cell,
+    Column,
+    Output,
+    emit,
+    output_option,
+    print_message,
+    print_table,
+    print_text,
+)
 from spotd.cli.spot_value import print_spot_value
 
 _SAVES_COLUMN = Column("SAVES $/H", right=True)
 _OFFER_COLUMNS = (
-    Column("WHERE", cut=True, tail=8),
-    Column("MACHINE", cut=True),
+    Column("WHERE", wrap=True, rank=0),
+    Column("MACHINE", wrap=True),
     Column("AS"),
-    Column("$/H", right=True),
-    Column("OFF", right=True),
-    Column("", cut=True),
+    Column("$/H", right=True, rank=0),
+    Column("OFF", right=True, rank=2),
+    Column("", wrap=True, rank=0),
 )
 
 
@@ -61,17 +70,17 @@ def why(
 
 
 def _print_why(data: dict[str, Any], *, stacks: bool) -> None:
-    print(clean(data["reason"]))
+    print_text(data["reason"])
     for reason in data["reasons"]:
         if reason != data["reason"]:
-            print(f"  because {clean(reason)}")
+            print_text(f"because {reason}", indent=2)
     for text in data["next"]:
-        print(f"  next: {clean(text)}")
+        print_text(f"next: {text}", indent=2)
     for number, line in enumerate(data.get("console", [])):
         print(("    " if number else "  ") + clean(line))
     if data["wake_at"]:
         remaining_s = -(seconds_since(data["wake_at"]) or 0.0)
-        print(f"  next decision in {span(remaining_s)}, or when something happens")
+        print_text(f"next decision in {span(remaining_s)}, or when something happens", indent=2)
     print_placement(data.get("placement", {}))
     print_prefetch(data.get("ahead", []))
     for diagnosis in data.get("verdicts", []):
@@ -80,7 +89,7 @@ def _print_why(data: dict[str, Any], *, stacks: bool) -> None:
         print_last_lines(failure)
     print_utilization(data.get("use"))
     if data.get("drill"):
-        print(f"  last drill: {drill_text(data['drill'])}")
+        print_text(f"last drill: {drill_text(data['drill'])}", indent=2)
 
 
 def plan(

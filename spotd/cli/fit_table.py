@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spotd.base.text import money, place, span
-from spotd.cli.render import Cell, Column, print_message, print_table
+from spotd.cli.render import Cell, Column, print_message, print_table, print_text
 from spotd.sizing.checkpoint_size import saves_lines
 from spotd.sizing.fit import FITS_WITH, TIGHT_WITH
 from spotd.sizing.memory import DOES_NOT_FIT, FITS, TIGHT
@@ -18,30 +18,30 @@ _STYLES = {
     FITS: "green", FITS_WITH: "yellow", TIGHT: "yellow", TIGHT_WITH: "yellow", DOES_NOT_FIT: "red",
 }  # fmt: skip
 _COLUMNS = (
-    Column("GPU"),
-    Column("GPUS", right=True),
+    Column("GPU", rank=0),
+    Column("GPUS", right=True, rank=0),
     Column("GIB/GPU", right=True),
     Column("OF", right=True),
-    Column("VERDICT"),
-    Column("MEMORY"),
+    Column("VERDICT", wrap=True, rank=0),
+    Column("MEMORY", rank=2),
     Column("TOKENS/S", right=True),
     Column("TIME", right=True),
 )
 _OFFER_COLUMNS = (
-    Column("WHERE", cut=True, tail=8),
-    Column("MACHINES", cut=True),
+    Column("WHERE", wrap=True, rank=0),
+    Column("MACHINES", wrap=True),
     Column("AS"),
     Column("$/H", right=True),
-    Column("VERDICT"),
+    Column("VERDICT", wrap=True, rank=0),
     Column("TIME", right=True),
-    Column("COST", right=True),
+    Column("COST", right=True, rank=0),
 )
 
 
 def print_sizes(task: Task, data: Mapping[str, Any]) -> None:
     """Print the table of sizes, the offers, and why something is slow."""
     gpus = data["items"][-1]["gpus"] if data["items"] else task.run.gpus
-    print(
+    print_text(
         f"{data['model']}, {data['parameters'] / 1e9:.1f} B parameters: {task.run.method}, "
         f"{task.run.sequence:,} tokens a sequence; {_options(task.on(gpus))}"
     )
@@ -50,12 +50,12 @@ def print_sizes(task: Task, data: Mapping[str, Any]) -> None:
     print_table(_COLUMNS, [_row(item) for item in data["items"]])
     print("".join(f"{mark} {part}  " for part, mark in _BAR) + "│ the card")
     if "naive_gib_in_all" in data:
-        print(
+        print_text(
             f"by the rule of 4 bytes a parameter: {data['naive_gib_in_all']} GiB in all, over all "
             "GPUs; no training run is that small"
         )
     for line in saves_lines(data["checkpoint"]):
-        print(line)
+        print_text(line)
     for item in data["items"]:
         _print_causes(f"{item['gpus']} {item['accelerator']}", item)
     if data["offers"]:
@@ -80,13 +80,13 @@ def _options(task: Task) -> str:
 
 def _print_causes(label: str, item: Mapping[str, Any]) -> None:
     if item["assumed"]:
-        print(f"{label}: {item['text']}")
+        print_text(f"{label}: {item['text']}")
     if item["note"]:
-        print(f"  {item['note']}")
+        print_text(item["note"], indent=2)
     if item["cause"]:
-        print(f"{label}: {item['cause']}")
+        print_text(f"{label}: {item['cause']}")
         for advice in item["advice"]:
-            print(f"  {advice['text']}")
+            print_text(f"{advice['text']}", indent=2)
 
 
 def _row(item: Mapping[str, Any]) -> list[Cell | str]:
@@ -134,9 +134,9 @@ def _offer_row(row: Mapping[str, Any]) -> list[Cell | str]:
 
 def size_columns(offers: Sequence[Mapping[str, Any]]) -> list[Column]:
     """Return the extra columns of a plan whose job file describes its model."""
-    columns = [Column("MEMORY")]
+    columns = [Column("MEMORY", rank=2)]
     if any(row["size"] and row["size"]["hours"] for row in offers):
-        columns += [Column("TIME", right=True), Column("COST", right=True)]
+        columns += [Column("TIME", right=True), Column("COST", right=True, rank=0)]
     return columns
 
 

@@ -15,23 +15,24 @@ from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import age, money
 from spotd.cli.follow import exit_code_for, follow_and_print
+from spotd.cli.groups import group
 from spotd.cli.job_file import env_option, env_values, read_job_file, secret_option
-from spotd.cli.render import HELP, Column, Output, emit, output_option, print_message, print_table
+from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
 from spotd.cli.run import upload_packages
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 _SUBMIT_PATIENCE_S = 15.0
 _COLUMNS = (
-    Column("NAME"),
-    Column("STATE"),
-    Column("WHERE"),
-    Column("IMAGE", cut=True),
-    Column("OF", cut=True),
-    Column("GIB", right=True),
-    Column("$/MONTH", right=True),
-    Column("AGE", right=True),
-    Column("USED BY", cut=True),
+    Column("NAME", rank=0),
+    Column("STATE", rank=0),
+    Column("WHERE", wrap=True, rank=0),
+    Column("IMAGE", wrap=True, rank=2),
+    Column("OF", wrap=True, rank=3),
+    Column("GIB", right=True, rank=2),
+    Column("$/MONTH", right=True, rank=0),
+    Column("AGE", right=True, rank=1),
+    Column("USED BY", wrap=True, rank=1),
 )
 
 

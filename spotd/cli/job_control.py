@@ -118,7 +118,7 @@ def _send_command(
             failed.append(error)
             continue
         items.append(job)
-        if output is Output.TABLE:
+        if output.is_table:
             print_message(f"{job['name']}: {job['phase']}")
             for warning in job.get("warnings", ()):
                 print_message(f"warning: {warning}")

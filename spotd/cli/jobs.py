@@ -11,47 +11,48 @@ from spotd.api_client.wording import eta_text, failure_title, progress_pairs, re
 from spotd.api_routes import routes
 from spotd.base.text import age, clean, money, percent, place, places, size, span, spent
 from spotd.cli.drill import drill_text
+from spotd.cli.local_time import clock, instant
 from spotd.cli.render import (
     PHASE_STYLES,
     Cell,
     Column,
     Output,
-    console,
     emit,
     output_option,
     phase_cell,
     print_message,
     print_pairs,
     print_table,
+    print_text,
 )
 
 _JOB_COLUMNS = (
-    Column("NAME", cut=True),
-    Column("PHASE"),
-    Column("STEP", right=True),
-    Column("WHERE", cut=True, tail=8),
-    Column("GEN", right=True),
-    Column("REC", right=True),
-    Column("AGE", right=True),
-    Column("COST", right=True),
-    Column("SAVED", right=True),
+    Column("NAME", rank=0),
+    Column("PHASE", wrap=True, rank=0),
+    Column("STEP", right=True, rank=1),
+    Column("WHERE", wrap=True, rank=0),
+    Column("GEN", right=True, rank=5),
+    Column("REC", right=True, rank=4),
+    Column("AGE", right=True, rank=3),
+    Column("COST", right=True, rank=0),
+    Column("SAVED", right=True, rank=2),
+    Column("DONE", right=True, rank=2),
+    Column("ETA", right=True, rank=2),
 )
-_PROGRESS_COLUMNS = (Column("DONE", right=True), Column("ETA", right=True))
-_WIDTH_FOR_PROGRESS = 100
 _NODE_COLUMNS = (
-    Column("GEN", right=True),
-    Column("WHERE", cut=True, tail=8),
-    Column("TYPE", cut=True),
-    Column("STATE"),
-    Column("STEP", right=True),
-    Column("$/H", right=True),
-    Column("AGE", right=True),
-    Column("LEFT", cut=True),
+    Column("GEN", right=True, rank=1),
+    Column("WHERE", wrap=True, rank=0),
+    Column("TYPE", wrap=True, rank=2),
+    Column("STATE", rank=0),
+    Column("STEP", right=True, rank=4),
+    Column("$/H", right=True, rank=0),
+    Column("AGE", right=True, rank=3),
+    Column("LEFT", wrap=True, rank=2),
 )
 
 _EVICTION_COLUMNS = (
-    Column("NOTICE OF"),
-    *(Column(title) for title in ("HEARD", "ASKED", "RELEASED", "ENDED", "GONE")),
+    *(Column(title, rank=0) for title in ("NOTICE OF", "HEARD")),
+    *(Column(title, rank=0) for title in ("ASKED", "RELEASED", "ENDED", "GONE")),
 )
 _UNKNOWN = Cell("unknown", "dim")
 
@@ -85,10 +86,7 @@ def _print_jobs(data: dict[str, Any], everything: bool) -> None:
         more = "" if everything else " (spotctl ps --all shows finished ones)"
         print_message(f"no jobs{more}")
         return
-    columns: tuple[Column, ...] = _JOB_COLUMNS
-    if console().width >= _WIDTH_FOR_PROGRESS:
-        columns += _PROGRESS_COLUMNS
-    print_table(columns, [_job_row(job)[: len(columns)] for job in data["items"]])
+    print_table(_JOB_COLUMNS, [_job_row(job) for job in data["items"]])
     if data["total"] > len(data["items"]):
         print_message(
             f"{data['total'] - len(data['items'])} more: spotctl ps --limit {data['total']}"
@@ -127,7 +125,7 @@ def show(
     """
     with connect(ctx) as client:
         data = client.call(routes.JOB_FILE(job=job) if file else routes.SHOW_JOB(job=job))
-    if file and output is Output.TABLE:
+    if file and output.is_table:
         typer.echo(data["yaml"].rstrip("\n"))
         return
     emit(data, output, lambda: _print_job(data), "job" if file else "name")
@@ -172,11 +170,11 @@ def _print_job(job: dict[str, Any]) -> None:
         ]
     )
     for diagnosis in job["verdicts"]:
-        print(f"problem     {clean(diagnosis['seen'])}; spotctl why {job['name']} says more")
+        print_text(f"problem     {diagnosis['seen']}; spotctl why {job['name']} says more")
     for result in job["results"]:
-        print(f"results     {clean(result['suite'])}: {result_text(result)}")
+        print_text(f"results     {result['suite']}: {result_text(result)}")
     if job.get("drill"):
-        print(f"drill       {drill_text(job['drill'])}")
+        print_text(f"drill       {drill_text(job['drill'])}")
     if job["nodes"]:
         print()
         _print_machines((), [([], node) for node in job["nodes"]])
@@ -228,14 +226,15 @@ def print_evictions(evictions: list[dict[str, Any]]) -> None:
     rows = []
     for eviction in evictions:
         machine = str(eviction["generation"]) + (f".{eviction['rank']}" if eviction["rank"] else "")
-        times = (eviction[name] for name in ("notice", "asked", "released", "ended", "gone"))
-        rows.append([machine, *(_UNKNOWN if at is None else _clock(at) for at in times)])
+        times = [eviction[name] for name in ("asked", "released", "ended", "gone")]
+        rows.append(
+            [
+                machine,
+                instant(eviction["notice"]) if eviction["notice"] else _UNKNOWN,
+                *(_UNKNOWN if at is None else clock(at, eviction["notice"]) for at in times),
+            ]
+        )
     print_table(_EVICTION_COLUMNS, rows)
-
-
-def _clock(at: str) -> str:
-    """Format a time to the second, UTC, without the year."""
-    return f"{at[5:10]} {at[11:19]}Z"
 
 
 def print_last_lines(failure: dict[str, Any]) -> None:
@@ -283,7 +282,7 @@ def _print_machines(
     """Print machines, with the margin left at a notice if any machine had one."""
     columns, reason_column = (*leading, *_NODE_COLUMNS[:-1]), _NODE_COLUMNS[-1]
     has_margins = any(node["margin_s"] is not None for _, node in rows)
-    margin_column = (Column("MARGIN", right=True),) if has_margins else ()
+    margin_column = (Column("MARGIN", right=True, rank=3),) if has_margins else ()
     table = []
     for cells, node in rows:
         *node_cells, reason = _node_row(node)
@@ -340,4 +339,4 @@ def _print_nodes(data: dict[str, Any]) -> None:
         print_message("no machines")
         return
     rows = [([node["job"]], node) for node in data["items"]]
-    _print_machines((Column("JOB", cut=True),), rows)
+    _print_machines((Column("JOB", rank=0),), rows)

@@ -6,10 +6,10 @@ import re
 import sys
 from collections import deque
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from spotd.base.text import clean, place
+from spotd.cli.local_time import instant
 from spotd.cli.render import print_message
 
 _Key = tuple[int, int, str]  # generation, rank, stream
@@ -41,8 +41,8 @@ def overwrite(old: bytearray, new: bytes) -> bytearray:
 
 
 def stamp(at: str | None) -> str:
-    """Return a time of the API as local time with its offset; "-" if it is unknown."""
-    return datetime.fromisoformat(at).astimezone().isoformat(timespec="seconds") if at else "-"
+    """Return a time of the API as one word, as `instant` shows it; "-" if it is unknown."""
+    return instant(at).replace(" ", "T") if at else "-"
 
 
 def _key(chunk: Mapping[str, Any]) -> _Key:

@@ -11,11 +11,11 @@ from spotd.cli.render import Cell, Column, Output, emit, output_option, print_me
 from spotd.sizing.cards import find
 
 _COLUMNS = (
-    Column("TYPE"),
-    Column("GPUS"),
+    Column("TYPE", rank=0),
+    Column("GPUS", rank=0),
     *(Column(t, right=True) for t in ("GB", "TFLOPS", "$/H", "A DOLLAR", "RANK")),
-    *(Column(t, right=True) for t in ("SAID: GB", "TFLOPS", "$/H", "A DOLLAR", "RANK")),
-    Column("", cut=True),
+    *(Column(t, right=True, rank=2) for t in ("SAID: GB", "TFLOPS", "$/H", "A DOLLAR", "RANK")),
+    Column("", wrap=True),
 )
 
 

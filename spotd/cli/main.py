@@ -11,6 +11,7 @@ from typer.exceptions import Abort, TyperException
 
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import clean
+from spotd.cli.local_time import localised
 
 
 def run_app(
@@ -34,7 +35,7 @@ def run_app(
     except TyperException as error:  # a wrong command line
         context = getattr(error, "ctx", None)
         path = context.command_path if context else name
-        message = error.format_message().rstrip(".")
+        message = _message(error)
         return _fail(f"{message}\ntry: {path} --help", ExitCode.USAGE)
     except (KeyboardInterrupt, Abort):
         return ExitCode.INTERRUPTED
@@ -49,8 +50,15 @@ def run_app(
     return int(result) if isinstance(result, int) else ExitCode.OK
 
 
+def _message(error: TyperException) -> str:
+    """Return the message; of an unknown option with the nearest known one."""
+    if close := getattr(error, "possibilities", None):
+        return f"{error.message}; did you mean {close[0]!r}?"
+    return str(error.format_message()).rstrip(".")
+
+
 def _fail(message: str, code: ExitCode) -> int:
     for number, line in enumerate(message.splitlines()):
         prefix = "error: " if number == 0 else ""
-        print(prefix + clean(line), file=sys.stderr)
+        print(prefix + localised(clean(line)), file=sys.stderr)
     return code

@@ -8,9 +8,9 @@ import typer
 
 from spotd.api_client.client import connect
 from spotd.api_routes import routes
-from spotd.cli.render import HELP
+from spotd.cli.groups import group
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 
 @app.callback()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
@@ -15,10 +15,11 @@ from spotd.api_client.client import Client, connect
 from spotd.api_routes import routes
 from spotd.base.text import age, money, percent, place, seconds_since, span
 from spotd.cli.durations import duration_s
+from spotd.cli.groups import group
+from spotd.cli.local_time import instant
 from spotd.cli.machine_value import machines
 from spotd.cli.price_claims import claims
 from spotd.cli.render import (
-    HELP,
     Cell,
     Column,
     Output,
@@ -29,30 +30,30 @@ from spotd.cli.render import (
     print_table,
 )
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 _COLUMNS = (
-    Column("WHERE", cut=True, tail=8),
-    Column("TYPE", cut=True),
-    Column("GPUS"),
-    Column("AS"),
-    Column("$/H", right=True),
-    Column("$/GPU", right=True),
-    Column("PRICE OFF", right=True),
-    Column("NOT NOW", cut=True),
+    Column("WHERE", wrap=True, rank=0),
+    Column("TYPE", wrap=True, rank=1),
+    Column("GPUS", rank=1),
+    Column("AS", rank=1),
+    Column("$/H", right=True, rank=0),
+    Column("$/GPU", right=True, rank=3),
+    Column("PRICE OFF", right=True, rank=2),
+    Column("NOT NOW", wrap=True, rank=1),
 )
 _HISTORY_COLUMNS = (
-    Column("WHERE", cut=True, tail=8),
-    Column("TYPE", cut=True),
-    Column("AS"),
-    Column("PRICE"),
-    Column("LOW", right=True),
-    Column("HIGH", right=True),
-    Column("NOW", right=True),
-    Column("24 H", right=True),
-    Column("Z", right=True),
-    Column("ON-DEMAND", right=True),
-    Column("MOVED", right=True),
+    Column("WHERE", wrap=True, rank=0),
+    Column("TYPE", wrap=True, rank=1),
+    Column("AS", rank=3),
+    Column("PRICE", rank=2),
+    Column("LOW", right=True, rank=2),
+    Column("HIGH", right=True, rank=2),
+    Column("NOW", right=True, rank=0),
+    Column("24 H", right=True, rank=4),
+    Column("Z", right=True, rank=5),
+    Column("ON-DEMAND", right=True, rank=3),
+    Column("MOVED", right=True, rank=5),
 )
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24  # characters of a sparkline
@@ -136,8 +137,8 @@ def _show(client: Client, query: dict[str, str], output: Output, *, lines: bool)
     if lines and output is Output.JSON:
         emit_line(data)
         return
-    if lines and output is Output.TABLE:
-        print(datetime.now().astimezone().strftime("%H:%M:%S"))
+    if lines and output.is_table:
+        print(instant(datetime.now(UTC).isoformat()))
     emit(data, output, lambda: _print_offers(data), "key")
 
 

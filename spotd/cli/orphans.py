@@ -10,22 +10,18 @@ from spotd.api_client.client import connect
 from spotd.api_routes import routes
 from spotd.base.text import age, money
 from spotd.cli.confirm import YES, confirm_many
-from spotd.cli.render import HELP, Column, Output, emit, output_option, print_message, print_table
+from spotd.cli.groups import group
+from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    add_completion=False,
-    context_settings=HELP,
-    invoke_without_command=True,
-)
+app = group(invoke_without_command=True)
 _COLUMNS = (
     Column("WHAT"),
-    Column("ID"),
-    Column("WHERE"),
+    Column("ID", rank=0),
+    Column("WHERE", wrap=True, rank=0),
     Column("JOB"),
-    Column("$/H", right=True),
-    Column("AGE", right=True),
-    Column("HELD BECAUSE", cut=True),
+    Column("$/H", right=True, rank=0),
+    Column("AGE", right=True, rank=2),
+    Column("HELD BECAUSE", wrap=True),
 )
 
 
@@ -41,8 +37,22 @@ def orphans(ctx: typer.Context, output: Output = output_option()) -> None:
       spotctl orphans
       spotctl orphans end
     """
-    if ctx.invoked_subcommand is not None:
-        return
+    if ctx.invoked_subcommand is None:
+        _show(ctx, output)
+
+
+@app.command("ls")
+def list_(ctx: typer.Context, output: Output = output_option()) -> None:
+    """List them, as `spotctl orphans` alone does.
+
+    \b
+    Example:
+      spotctl orphans ls
+    """
+    _show(ctx, output)
+
+
+def _show(ctx: typer.Context, output: Output) -> None:
     with connect(ctx) as client:
         data = client.call(routes.LIST_ORPHANS())
     emit(data, output, lambda: _print(data), "id")

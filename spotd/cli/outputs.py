@@ -59,7 +59,11 @@ def outputs(
 def _print_files(listed: dict[str, Any]) -> None:
     files = listed["items"]
     if files:
-        columns = [Column("SIZE", right=True), Column("AGE", right=True), Column("FILE", cut=True)]
+        columns = [
+            Column("SIZE", right=True, rank=0),
+            Column("AGE", right=True),
+            Column("FILE", wrap=True, rank=0),
+        ]
         rows = [
             [size(file["bytes"]), age(file["modified_at"]), file["path"]] for file in files[:SHOWN]
         ]

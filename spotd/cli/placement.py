@@ -15,10 +15,10 @@ _ACTIONS = {
 }
 _TERMS = (("train", "TRAIN $"), ("start", "START $"), ("lost", "LOST $"), ("egress", "EGRESS $"))
 _COLUMNS = (
-    Column("TO FINISH", cut=True, tail=8),
+    Column("TO FINISH", wrap=True, rank=0),
     Column("AS"),
-    *(Column(name, right=True) for _, name in _TERMS),
-    Column("TOTAL $", right=True),
+    *(Column(name, right=True, rank=2) for _, name in _TERMS),
+    Column("TOTAL $", right=True, rank=0),
     Column("HOURS", right=True),
 )
 

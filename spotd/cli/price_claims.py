@@ -17,15 +17,15 @@ from spotd.cli.render import Cell, Column, Output, emit, output_option, print_me
 
 _MOST_OFFERS = 5000
 _COLUMNS = (
-    Column("GPU"),
-    Column("SELLER"),
+    Column("GPU", rank=0),
+    Column("SELLER", rank=0),
     Column("ON-DEMAND", right=True),
     Column("SPOT", right=True),
     Column("OFF", right=True),
-    Column("DATED"),
+    Column("DATED", rank=2),
     Column("HERE", right=True),
     Column("SPOT HERE", right=True),
-    Column("", cut=True),
+    Column("", wrap=True),
 )
 
 

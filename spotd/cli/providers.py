@@ -13,12 +13,12 @@ from spotd.base.text import clean
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_message, print_table
 
 _COLUMNS = (
-    Column("CLOUD"),
-    Column("CONFIGURED AS", cut=True),
-    *(Column(title, right=True) for title in ("DOCUMENTED", "GUIDES", "P50", "P10", "OF")),
-    Column("COUNTED ON", right=True),
-    Column("A GB OUT", right=True),
-    Column("BY", cut=True),
+    Column("CLOUD", rank=0),
+    Column("CONFIGURED AS", wrap=True),
+    *(Column(t, right=True, rank=2) for t in ("DOCUMENTED", "GUIDES", "P50", "P10", "OF")),
+    Column("COUNTED ON", right=True, rank=0),
+    Column("A GB OUT", right=True, rank=0),
+    Column("BY", wrap=True, rank=3),
 )
 
 

@@ -11,7 +11,8 @@ from spotd.api_client.client import connect
 from spotd.api_routes import routes
 from spotd.api_routes.operation import Operation
 from spotd.base.text import clean
-from spotd.cli.render import HELP, Output, emit, output_option
+from spotd.cli.groups import group
+from spotd.cli.render import Output, emit, output_option
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class _Restriction:
 
 def _commands(restriction: _Restriction) -> typer.Typer:
     """Return the command group of a restriction."""
-    app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+    app = group()
 
-    def group() -> None:
+    def restriction_group() -> None:
         pass
 
     def status(ctx: typer.Context, output: Output = output_option()) -> None:
@@ -51,7 +52,7 @@ def _commands(restriction: _Restriction) -> typer.Typer:
             data = client.call(restriction.lift())
         emit(data, output, lambda: _print(restriction, data), "reason")
 
-    app.callback(help=restriction.group_help + _example(restriction, "status"))(group)
+    app.callback(help=restriction.group_help + _example(restriction, "status"))(restriction_group)
     app.command("status", help=restriction.status_help + _example(restriction, "status"))(status)
     app.command(
         restriction.verb, help=restriction.end_help + _example(restriction, restriction.verb)

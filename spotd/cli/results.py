@@ -12,9 +12,10 @@ from spotd.api_client.client import JOB, connect
 from spotd.api_client.wording import result_text
 from spotd.api_routes import routes
 from spotd.base.text import clean
-from spotd.cli.render import HELP, Output, emit, output_option
+from spotd.cli.groups import group
+from spotd.cli.render import Output, emit, output_option
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 
 @app.callback()

@@ -25,12 +25,12 @@ BUSY = 0.7  # GPU use below this share is reported
 KEEP, CHANGE, LOOK, UNKNOWN = "keep", "change", "look", "unknown"
 _STYLES = {KEEP: "green", CHANGE: "yellow", LOOK: "yellow", UNKNOWN: "dim"}
 _COLUMNS = (
-    Column("JOB", cut=True),
-    Column("ON", cut=True),
+    Column("JOB", rank=0),
+    Column("ON", wrap=True),
     *(Column(t, right=True) for t in ("MACHINE-H", "PAID", "GPUS BUSY", "IDLE")),
-    *(Column(t, right=True) for t in ("TOKENS/S", "$/M TOKENS")),
-    Column("VERDICT"),
-    Column("", cut=True),
+    *(Column(t, right=True, rank=2) for t in ("TOKENS/S", "$/M TOKENS")),
+    Column("VERDICT", wrap=True, rank=0),
+    Column("", wrap=True),
 )
 
 

@@ -10,9 +10,11 @@ import typer
 from spotd.api_client.client import connect
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode, UserError
-from spotd.cli.render import HELP, Column, Output, emit, output_option, print_message, print_table
+from spotd.cli.groups import group
+from spotd.cli.local_time import instant
+from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 _NAME = typer.Argument(metavar="NAME", help="Name of the secret, as under secrets in job files.")
 _MAX_BYTES = 64 << 10
@@ -75,11 +77,8 @@ def list_(ctx: typer.Context, output: Output = output_option()) -> None:
 
 
 def _print(items: list[dict[str, Any]]) -> None:
-    rows = [
-        [item["name"], item["set_at"][:19].replace("T", " ") + "Z", item["set_by"]]
-        for item in items
-    ]
-    print_table((Column("NAME"), Column("SET AT"), Column("BY")), rows)
+    rows = [[item["name"], instant(item["set_at"]), item["set_by"]] for item in items]
+    print_table((Column("NAME", rank=0), Column("SET AT"), Column("BY")), rows)
 
 
 @app.command("rm")

@@ -13,7 +13,16 @@ import typer
 from spotd.base.errors import ExitCode, UserError
 from spotd.base.text import span
 from spotd.cli.durations import duration_s
-from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
+from spotd.cli.local_time import instant
+from spotd.cli.render import (
+    Column,
+    Output,
+    emit,
+    output_option,
+    print_message,
+    print_table,
+    print_text,
+)
 
 if TYPE_CHECKING:
     from spotd.history.external_history import History
@@ -22,11 +31,12 @@ if TYPE_CHECKING:
 _DOCS = "docs/advice.md has the formats, with an example"
 _MAX_BYTES = 256 << 20
 _COLUMNS = (
-    Column("JOB", cut=True),
-    Column("WHEN (UTC)"),
+    Column("JOB", rank=0),
+    Column("WHEN"),
     Column("ENDED"),
-    *(Column(title, right=True) for title in ("GAP", "MINUTES", "STEPS", "DOLLARS")),
-    Column("NOT KNOWN", cut=True),
+    *(Column(title, right=True, rank=2) for title in ("GAP", "MINUTES", "STEPS")),
+    Column("DOLLARS", right=True, rank=0),
+    Column("NOT KNOWN", wrap=True),
 )
 
 
@@ -163,18 +173,18 @@ def _print(data: dict[str, Any]) -> None:
         print_table(_COLUMNS, [_row(row) for row in data["items"]])
         print()
     jobs, hours, interruptions = data["jobs"], data["trained_hours"], len(data["items"])
-    print(f"{jobs} jobs, {hours:,.1f} h, {interruptions} interruptions")
+    print_text(f"{jobs} jobs, {hours:,.1f} h, {interruptions} interruptions")
     save_minutes, save_usd = _interval(saves["minutes"]), _interval(saves["usd"])
-    print(f"spotd's own saves: {save_minutes} minutes, {save_usd} dollars")
-    print(
+    print_text(f"spotd's own saves: {save_minutes} minutes, {save_usd} dollars")
+    print_text(
         f"spotd would have saved {_interval(saved['minutes'])} minutes, "
         f"{_interval(saved['steps'])} steps, {_interval(saved['usd'])} dollars "
         "(below 0: lost; ?: not known)"
     )
     for text in data["missing"]:
-        print(f"not counted: {text}")
+        print_text(f"not counted: {text}")
     if data["unfinished"]:
-        print(f"not over in the log: {', '.join(data['unfinished'])}")
+        print_text(f"not over in the log: {', '.join(data['unfinished'])}")
     for text in data["assumed"]:
         print_message(f"assumed: {text}")
 
@@ -182,7 +192,7 @@ def _print(data: dict[str, Any]) -> None:
 def _row(row: dict[str, Any]) -> list[str]:
     return [
         row["job"],
-        row["at"][:16].replace("T", " "),
+        instant(row["at"], "minutes"),
         row["ended"],
         span(row["gap_s"]),
         *(_interval(row[key]) for key in ("minutes", "steps", "usd")),

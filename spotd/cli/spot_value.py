@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spotd.base.text import clean, money, percent, place, span
+from spotd.cli.render import print_text
 
 _VERDICTS = {
     "yes": "spot today: yes",
@@ -18,21 +19,23 @@ def print_spot_value(estimate: dict[str, Any] | None) -> None:
     if estimate is None:
         return
     spot, on_demand = estimate["spot"], estimate["on_demand"]
-    print(
+    print_text(
         f"{_VERDICTS[estimate['verdict']]}: {percent(estimate['discount'])} off, {_saved(estimate)}"
     )
-    print(
+    print_text(
         f"  a useful hour: {_usd(spot['usd'])} "
         f"({_usd(spot['low_usd'])} to {_usd(spot['high_usd'])}) on spot in {place(spot['offer'])}, "
         f"{_usd(on_demand['usd'])} on demand in {place(on_demand['offer'])}{_total_cost(estimate)}"
     )
-    print(f"  spot: {_terms(spot, estimate)}; on demand: {_terms(on_demand, estimate)}")
-    print(f"  {_interruptions(estimate)}")
+    print_text(
+        f"spot: {_terms(spot, estimate)}; on demand: {_terms(on_demand, estimate)}", indent=2
+    )
+    print_text(_interruptions(estimate), indent=2)
     if guide_rule := estimate["guides"]:
         low, high = percent(guide_rule["saving_low"]), percent(guide_rule["saving_high"])
         saved = low if low == high else f"{low} to {high}"
         text = clean(guide_rule["text"])
-        print(f"  guides to spot say, by size and length: {text}; here {saved} saved")
+        print_text(f"guides to spot say, by size and length: {text}; here {saved} saved", indent=2)
 
 
 def _saved(estimate: dict[str, Any]) -> str:

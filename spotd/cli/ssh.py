@@ -38,7 +38,7 @@ def ssh(
     """
     target: Target = ctx.obj
     with connect(ctx) as client:
-        if output is not Output.TABLE:
+        if not output.is_table:
             address = client.call(routes.SSH_ADDRESS(job=job), query={"rank": rank})
             emit(address, output, lambda: None, "host")
             return

@@ -24,28 +24,32 @@ class StatsGroup(str, Enum):
     WEEKDAY = "weekday"
 
 
+# An estimate stays or goes with its interval, which has its rank.
 _INTERRUPTIONS = (
-    *(Column(title, right=True) for title in ("MACHINE-H", "TAKEN", "AN HOUR", "90 %", "EACH")),
-    *(Column(title, right=True) for title in ("NO NOTICE", "90 %", "NOTICE P50", "P10", "OF")),
-    Column(""),
+    *(Column(title, right=True, rank=0) for title in ("MACHINE-H", "TAKEN", "AN HOUR", "90 %")),
+    Column("EACH", right=True, rank=4),
+    *(Column(title, right=True, rank=2) for title in ("NO NOTICE", "90 %")),
+    *(Column(title, right=True, rank=3) for title in ("NOTICE P50", "P10", "OF")),
+    Column("", rank=0),
 )
 _LAUNCHES = (
-    *(
-        Column(title, right=True)
-        for title in ("ASKED", "REFUSED", "", "90 %", "NOT UP", "", "90 %")
-    ),
-    *(Column(title, right=True) for title in ("UP AFTER P50", "P90", "OF")),
-    Column("REFUSED FOR", cut=True),
+    *(Column(title, right=True, rank=0) for title in ("ASKED", "REFUSED", "", "90 %")),
+    *(Column(title, right=True, rank=1) for title in ("NOT UP", "", "90 %")),
+    *(Column(title, right=True, rank=2) for title in ("UP AFTER P50", "P90", "OF")),
+    Column("REFUSED FOR", wrap=True, rank=3),
 )
 _EXPECTATIONS = (
-    *(Column(title, right=True) for title in ("EXPECTED", "RATIO", "90 %")),
-    Column("TAKEN AWAY"),
+    *(Column(title, right=True, rank=0) for title in ("EXPECTED", "RATIO", "90 %")),
+    Column("TAKEN AWAY", wrap=True),
     *(Column(title, right=True) for title in ("RESUMES", "TRAINED", "", "90 %")),
 )
 _CLAIMS = (
-    *(Column(title) for title in ("SOURCE", "OF", "CLAIMED")),
-    *(Column(title, right=True) for title in ("AN HOUR", "EACH")),
-    Column("", cut=True),
+    Column("SOURCE", rank=0),
+    Column("OF", wrap=True),
+    Column("CLAIMED", wrap=True, rank=0),
+    Column("AN HOUR", right=True, wrap=True, rank=0),
+    Column("EACH", right=True, rank=2),
+    Column("", wrap=True),
 )
 _COMPARED = {"more": "more often than believed", "less": "less often than believed", "open": "?"}
 
@@ -97,7 +101,7 @@ def _print(data: dict[str, Any], *, claims: bool) -> None:
     if rows:
         _print_rows(data, rows)
     else:
-        print_message(f"no {data['capacity']} machine was requested since {data['since'][:16]}Z")
+        print_message(f"no {data['capacity']} machine was requested since {data['since']}")
     if claims:
         print()
         print_table(_CLAIMS, [_claim_cells(claim) for claim in data["claims"]])
@@ -108,7 +112,7 @@ def _print(data: dict[str, Any], *, claims: bool) -> None:
 def _print_rows(data: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     if len(rows) > 1:
         rows = [*rows, data["total"]]
-    name_column = Column(data["by"].upper(), cut=True, tail=8)
+    name_column = Column(data["by"].upper(), wrap=True, rank=0)
     print_table(
         (name_column, *_INTERRUPTIONS), [[row["name"], *_interruption_cells(row)] for row in rows]
     )

@@ -1,4 +1,4 @@
-"""`spotctl trace`: write recorded spot availability as trace files."""
+"""`spotctl advisor trace`: write recorded spot availability as trace files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from spotd.cli.offers import GPUS
 from spotd.cli.render import Column, Output, emit, output_option, print_message, print_table
 
 _COLUMNS = (
-    Column("FILE"),
-    Column("ZONE", cut=True, tail=8),
+    Column("FILE", rank=0),
+    Column("ZONE", wrap=True, rank=0),
     *(
         Column(title, right=True)
         for title in ("SEEN", "OF H", "WAS UP", "ENDS", "SPOT", "ON-DEMAND")
@@ -28,7 +28,7 @@ _SHOWN = 5  # pools shown by name, of those that are left out
 
 def trace(
     ctx: typer.Context,
-    out: Path = typer.Option(..., "--out", metavar="FOLDER", help="Folder for the files."),
+    into: Path = typer.Option(..., "--into", metavar="FOLDER", help="Folder for the files."),
     gap: str = typer.Option(
         "10m", "--gap", metavar="DURATION", help="Length of a tick, which must divide a day."
     ),
@@ -50,14 +50,14 @@ def trace(
 
     \b
     Example:
-      spotctl trace --out traces --gpus H100:8
-      spotctl trace --out traces --gap 5m --since 30d -o json
+      spotctl advisor trace --into traces --gpus H100:8
+      spotctl advisor trace --into traces --gap 5m --since 30d -o json
     """
     from spotd.cli.trace_files import build_traces, write_traces
 
     gap_s, since_s, stale_s = _intervals(gap, since, stale)
-    if not (out if out.exists() else out.absolute().parent).is_dir():
-        message = f"--out: {out} is not a folder, and cannot be created"
+    if not (into if into.exists() else into.absolute().parent).is_dir():
+        message = f"--into: {into} is not a folder, and cannot be created"
         raise UserError(message, "name one in a folder that exists", ExitCode.USAGE)
     query = {"since_s": str(since_s)} | ({"gpus": gpus} if gpus else {})
     with connect(ctx) as client:
@@ -65,14 +65,14 @@ def trace(
     files = build_traces(data, gap_s, stale_s)
     if not files:
         raise UserError(*_explain_no_trace(data, gpus, since), ExitCode.NOT_FOUND)
-    write_traces(files, out)
+    write_traces(files, into)
     left_out = {pool["pool"]: "never asked" for pool in data["unseen"]}
     for file in files:
         left_out |= file.left_out
     summary = {
         "apiVersion": "spotd/v1",
         "kind": "Traces",
-        "folder": str(out),
+        "folder": str(into),
         "gap_s": gap_s,
         "stale_s": stale_s,
         "items": [file.to_dict() for file in files],

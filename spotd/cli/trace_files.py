@@ -190,7 +190,7 @@ def write_traces(files: Sequence[TraceFile], folder: Path) -> None:
             part.replace(folder / f"{file.stem}.npz")
     except OSError as error:
         message = f"{folder} cannot be written: {error.strerror}"
-        raise UserError(message, "name another folder with --out") from None
+        raise UserError(message, "name another folder with --into") from None
     finally:
         for part in parts:
             part.unlink(missing_ok=True)

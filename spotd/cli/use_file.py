@@ -57,7 +57,7 @@ def _hour(text: str | None, previous: datetime | None) -> datetime:
         raise _FieldError("hour", f"{text!r} has no zone", "write Z for UTC")
     if previous is not None and at - previous != timedelta(hours=1):
         raise _FieldError(
-            "hour", f"{text} does not follow the hour before", "write unused hours as 0"
+            "hour", f"{text!r} does not follow the hour before", "write unused hours as 0"
         )
     return at
 

@@ -11,8 +11,9 @@ from spotd.api_client.client import connect
 from spotd.api_routes import routes
 from spotd.base.errors import ExitCode
 from spotd.cli.durations import duration_s
+from spotd.cli.groups import group
+from spotd.cli.local_time import instant
 from spotd.cli.render import (
-    HELP,
     Cell,
     Column,
     Output,
@@ -22,7 +23,7 @@ from spotd.cli.render import (
     print_table,
 )
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app = group()
 
 
 class Role(str, Enum):
@@ -107,13 +108,18 @@ def enable(ctx: typer.Context, name: str = _NAME, output: Output = output_option
 
 
 def _print(items: list[dict[str, Any]]) -> None:
-    columns = (Column("NAME"), Column("STATE"), Column("JOBS", right=True), Column("SINCE"))
+    columns = (
+        Column("NAME", rank=0),
+        Column("STATE", rank=0),
+        Column("JOBS", right=True),
+        Column("SINCE"),
+    )
     rows = [
         [
             item["name"],
             Cell("disabled", "yellow") if item["disabled"] else Cell("enabled"),
             str(item["jobs"]),
-            f"{item['disabled_at'][:19].replace('T', ' ')}Z" if item["disabled_at"] else "-",
+            instant(item["disabled_at"]) if item["disabled_at"] else "-",
         ]
         for item in items
     ]

@@ -83,7 +83,7 @@ def _remove_old_box(box: Path) -> None:
     if not (box / "scenario.toml").is_file() and (not box.is_dir() or any(box.iterdir())):
         raise UserError(
             f"{box} is in the way: no earlier demo has made it",
-            f"give another folder with --out, or move {box} away",
+            f"give another folder with --into, or move {box} away",
         )
     shutil.rmtree(box, ignore_errors=True)
 

@@ -264,12 +264,15 @@ def checks(evidence: Evidence) -> list[tuple[bool, str]]:
 
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1040px; margin: 2em auto; color: #222 }
+body { font: 15px/1.5 system-ui, sans-serif; color: #222;
+  max-width: 1072px; margin: 2em auto; padding: 0 1em }
 table { border-collapse: collapse; margin: 1em 0 }
 td, th { padding: .3em .8em; border-bottom: 1px solid #ddd; text-align: right }
 td:nth-child(-n+2), th:nth-child(-n+2) { text-align: left }
 ul { list-style: none; padding: 0 } svg { max-width: 100%; height: auto }
-.ok { color: #007a5a } .no { color: #b3261e } pre { background: #f6f6f6; padding: 1em }
+.ok { color: #007a5a } .no { color: #b3261e } summary { cursor: pointer }
+pre { background: #f6f6f6; padding: 1em; white-space: pre-wrap; overflow-wrap: anywhere }
+.wide { overflow-x: auto } * { box-sizing: border-box }
 """
 
 
@@ -285,13 +288,15 @@ def _page(evidence: Evidence, svgs: Sequence[str], data: str) -> str:
     )
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><title>spotd demo</title>"
+        "<meta name=viewport content='width=device-width'>"
         f"<style>{_STYLE}</style><h1>One job, four machines, three clouds</h1>"
         "<p>Real daemon, real SSH, real training; the clouds are processes on one machine.</p>"
         f"<ul>{check_items}</ul>{svgs[0]}"
         "<h2>Recoveries</h2><p>Seconds since the notice was published, or the machine died; "
         "the gap is how long nobody trained; lost are steps trained twice.</p>"
-        f"<table><tr>{head}</tr>{body}</table>{svgs[1]}<h2>Money</h2><p>{escape(_money(evidence))}</p>"
-        f"<h2>report.json</h2><pre>{escape(data)}</pre></html>\n"
+        f"<div class=wide><table><tr>{head}</tr>{body}</table></div>{svgs[1]}"
+        f"<h2>Money</h2><p>{escape(_money(evidence))}</p>"
+        f"<details><summary>report.json</summary><pre>{escape(data)}</pre></details></html>\n"
     )
 
 

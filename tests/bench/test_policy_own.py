@@ -1,5 +1,5 @@
-"""Files of `spotctl trace` become cases as those of the suites, and are scored; DIR is a small
-one."""
+"""Files of `spotctl advisor trace` become cases as those of the suites, and are scored; DIR is a
+small one."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_it_is_scored_beside_the_published_ones_and_the_optimum(
     ("oracle", "most", "said"),
     [
         ("import nothing_of_that_name\n", 2e11, "no optimum: No module named 'nothing_of_that_"),
-        (ORACLE, 1e3, "no optimum: would take too long; a longer --gap of `spotctl trace`"),
+        (ORACLE, 1e3, "no optimum: would take too long; a longer --gap of `spotctl advisor trace`"),
     ],
 )
 def test_without_an_optimum_the_rest_is_told(
@@ -231,8 +231,8 @@ def test_what_is_no_trace_is_said(traces: Path, capsys: pytest.CaptureFixture[st
     np.save(traces / "one.npy", np.zeros(3))
     for name, said in (
         ("none.npz", "none.npz: No such file or directory"),
-        ("text.npz", "is no .npz; name a file of `spotctl trace`"),
-        ("one.npy", "is no .npz; name a file of `spotctl trace`"),
+        ("text.npz", "is no .npz; name a file of `spotctl advisor trace`"),
+        ("one.npy", "is no .npz; name a file of `spotctl advisor trace`"),
         ("other.npz", "lacks avail, spot, od, gap, n_requested"),
     ):
         assert main(["--traces", str(traces), "--own", str(traces / name)]) == 2

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from spotd.api.request.context import ApiContext
 from spotd.domain.job import Job
 from spotd.store.columns import clean
+from spotd.store.interface import Store
 
+_RECENT_JOBS = 200  # whose names are compared with one that is unknown
 API_VERSION = "spotd/v1"
 
 
@@ -55,7 +58,7 @@ class ApiRequest:
         name = self.path["job"]
         job = self.context.store.jobs.find(name)
         if job is None:
-            raise not_found(f"there is no job {name!r}", "spotctl ps --all")
+            raise not_found(unknown_job(self.context.store, name), "spotctl ps --all")
         return job
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
@@ -111,6 +114,13 @@ class ApiError(Exception):
 
 def not_found(text: str, try_: str) -> ApiError:
     return ApiError(404, "not_found", text, try_)
+
+
+def unknown_job(store: Store, name: str) -> str:
+    """Return that there is no such job, with the recent job whose name is nearest."""
+    recent, _ = store.jobs.newest(_RECENT_JOBS)
+    close = get_close_matches(name, {job.name for job in recent}, n=1)
+    return f"there is no job {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
 
 
 def bad_input(text: str, try_: str) -> ApiError:

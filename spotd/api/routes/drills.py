@@ -8,7 +8,15 @@ from typing import Any
 
 from spotd.act.drill_runner import DRILLED, figures, outcome_text
 from spotd.api.request.context import ApiContext
-from spotd.api.request.request import ApiError, ApiRequest, Check, bad_input, conflict
+from spotd.api.request.request import (
+    ApiError,
+    ApiRequest,
+    Check,
+    bad_input,
+    conflict,
+    not_found,
+    unknown_job,
+)
 from spotd.api.routes.budgets import check_budgets
 from spotd.api.views.resources import iso, usd
 from spotd.domain.events import Event
@@ -28,7 +36,7 @@ def list_drills(call: ApiRequest) -> dict[str, Any]:
     store, name = call.context.store, call.query.get("job", "")
     job = None
     if name and (job := store.jobs.find(name)) is None:
-        raise ApiError(404, "not_found", f"there is no job {name}", "spotctl ps --all")
+        raise not_found(unknown_job(store, name), "spotctl ps --all")
     drills = store.drills.rows(job.id if job else "")
     names = store.jobs.names({drill.job_id for drill in drills})
     items = [

@@ -10,7 +10,14 @@ from typing import Any
 
 from providers.stores.base import StoreConfigError, StoreDeniedError
 from spotd.act.imports import is_imported
-from spotd.api.request.request import ApiError, ApiRequest, bad_input, conflict, user_disabled
+from spotd.api.request.request import (
+    ApiError,
+    ApiRequest,
+    bad_input,
+    conflict,
+    unknown_job,
+    user_disabled,
+)
 from spotd.api.routes.budgets import (
     check_budgets,
     check_project,
@@ -260,7 +267,7 @@ def _predecessor_id(call: ApiRequest, name: str) -> str:
         return first_job.spec.after
     predecessor = call.context.store.jobs.find(name)
     if predecessor is None:
-        message = f"spotd.after: there is no job {name[:80]!r}"
+        message = f"spotd.after: {unknown_job(call.context.store, name[:80])}"
         raise bad_input(message, "submit that one first, or leave spotd.after out")
     if predecessor.outcome not in (None, Outcome.SUCCEEDED):
         message = (

@@ -65,7 +65,7 @@ def test_completion_of_a_job_with_known_work(
     assert shown["per useful hour"] == "$22.97 a machine-hour of steps"
     assert shown["steps"].startswith("1,790 of 10,000 (1,790 saved); 8,210 left; 3.47 s each")
     assert re.fullmatch(
-        r"in \d+h\d*m?, \d{4}-\d\d-\d\d \d\d:\d\d UTC; 90 %: in \d+h\d*m? to \d+h\d*m?",
+        r"in \d+h\d*m?, \d{4}-\d\d-\d\d \d\d:\d\d[+-]\d\d:\d\d; 90 %: in \d+h\d*m? to \d+h\d*m?",
         shown["finish"],
     )
     assert re.match(r"\$2\d\d\.\d\d of machines; 90 %: \$1\d\d\.\d\d to ", shown["at its end"])

@@ -48,7 +48,7 @@ class Exports:
 
     def run(self, kind: str, *more: str, code: int = 0) -> tuple[dict[str, Any], str]:
         """Run the command. Returns its JSON output and stderr."""
-        arguments = ("ckpt", "export", "gpt", "--format", kind, "--out", str(self.out), *more)
+        arguments = ("ckpt", "export", "gpt", "--format", kind, "--into", str(self.out), *more)
         exit_code = self._spotctl(self._rig, *arguments, "-o", "json")
         out, err = self._capsys.readouterr()
         assert exit_code == code, err

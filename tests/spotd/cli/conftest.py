@@ -3,12 +3,14 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from spotd.cli.app import run
+from spotd.cli.local_time import use_utc
 from tests.spotd.api.rig import Rig
 
 Spotctl = Callable[..., int]
@@ -74,6 +76,17 @@ def spotctl(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
         return run([*target, *arguments])
 
     return call
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Local time one hour east of UTC."""
+    monkeypatch.setenv("TZ", "UTC-1")
+    time.tzset()
+    use_utc(False)
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def test_each_request_is_one_line(rig: Rig, spotctl: Spotctl, capsys: Captured) 
     audit_line(rig, AuditOutcome.DONE, "id=j1", request="r1")
     audit_line(rig, AuditOutcome.REFUSED, "not in the\x1b[2J group", request="")
     audit_line(rig, AuditOutcome.DONE, "long ago", ago_s=7200)
-    assert spotctl(rig, "audit", "--since", "1h") == 0
+    assert spotctl(rig, "audit", "--since", "1h", "-o", "wide") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[5] for line in lines[1:]] == ["done", "unknown", "refused"]
     assert "spotd ended, or lost its database" in lines[2]

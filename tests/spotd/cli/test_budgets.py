@@ -161,7 +161,7 @@ def test_an_override_waits_for_a_second_person(
     assert spotctl(rig, "ps") == 0
     assert "paused, needs approval" in capsys.readouterr().out
     for command in ("show", "why"):
-        assert spotctl(rig, command, "gpt") == 0
+        assert spotctl(rig, command, "gpt", "-o", "wide") == 0
         printed = capsys.readouterr().out
         assert "spotctl budget approve gpt" in printed
         assert "another admin than ada" in printed

@@ -345,7 +345,7 @@ def test_shards_in_another_store_are_listed_verified_pinned_and_removed(
     saves, url = regional_store
     item = saves.data("ls", "gpt")["items"][0]
     assert (item["step"], item["stores"], item["problem"]) == (30, [url], "")
-    assert "shards in file:///" in saves.run("ls", "gpt")[0]
+    assert "shards in file:///" in saves.run("ls", "gpt", "-o", "wide")[0]
     assert saves.data("verify", "gpt")["damage"] == []
     saves.run("pin", "gpt", "best", "--step", "30")
     [shard, *_] = sorted((tmp_path / "east").rglob("r00000-0000?"))

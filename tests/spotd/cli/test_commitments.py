@@ -1,4 +1,4 @@
-"""`spotctl commitments` from a file, and from the ledger through the real API."""
+"""`spotctl advisor commitments` from a file, and from the ledger through the real API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRICED = ("--on-demand-usd-per-hour", "55.04", "--spot-usd-per-hour", "19.93")
 def commitment_advice(
     spotctl: Spotctl, rig: Rig | None, capsys: Captured, *arguments: str
 ) -> list[dict[str, Any]]:
-    assert spotctl(rig, "commitments", *arguments, "-o", "json") == 0
+    assert spotctl(rig, "advisor", "commitments", *arguments, "-o", "json") == 0
     items: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["items"]
     return items
 
@@ -42,7 +42,8 @@ def test_hours_of_a_file(spotctl: Spotctl, capsys: Captured) -> None:
     assert plan["committed_usd"] == pytest.approx(2 * 672 * 33.024)
     assert (plan["on_demand_h"], plan["spot_h"]) == (400, 3 * 672 + 9 * 200)
     assert plan["saved_usd"] == pytest.approx(2 * 672 * (55.04 - 33.024), abs=1e-3)
-    assert spotctl(None, "commitments", "--use", EXAMPLE, *PRICED, "--discount", "40") == 0
+    arguments = ("--use", EXAMPLE, *PRICED, "--discount", "40", "-o", "wide")
+    assert spotctl(None, "advisor", "commitments", *arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "use: 672 hours, 5.00 to 16.00 machines at once, 8.27 on average"
     assert lines[1].startswith("commit to 2, 40.0 % of those always in use, at $33.02 an hour")
@@ -67,10 +68,10 @@ def test_hours_of_the_ledger(rig: Rig, spotctl: Spotctl, capsys: Captured) -> No
     assert advice["prices"]["on_demand"] == pytest.approx(55.04)
     assert advice["prices"]["spot"] == pytest.approx(19.93)
     assert advice["advised"] == 1, "what runs on demand; the rest is cheaper on spot"
-    assert spotctl(rig, "commitments", "--discount", "40") == 0
+    assert spotctl(rig, "advisor", "commitments", "--discount", "40") == 0
     assert "fewer than four weeks" in capsys.readouterr().err
     none = ("--discount", "40", "--type", "g5.xlarge", "--since", "90d", "-o", "json")
-    assert spotctl(rig, "commitments", *none) == 0
+    assert spotctl(rig, "advisor", "commitments", *none) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["items"] == []
     assert "no rented machines of type g5.xlarge are on record of the last 90d" in captured.err
@@ -94,7 +95,7 @@ def test_hours_of_the_ledger(rig: Rig, spotctl: Spotctl, capsys: Captured) -> No
 def test_missing_options_are_named(
     spotctl: Spotctl, capsys: Captured, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert spotctl(None, "commitments", "--use", EXAMPLE, *arguments) == 2
+    assert spotctl(None, "advisor", "commitments", "--use", EXAMPLE, *arguments) == 2
     assert message in capsys.readouterr().err
 
 
@@ -107,7 +108,7 @@ def test_missing_options_are_named(
         ("hour,on_demand,spot\n2026-01-01T00:00,1,1\n", "has no zone"),
         (
             "hour,on_demand,spot\n2026-01-01T00:00Z,1,1\n2026-01-01T02:00Z,1,1\n",
-            "line 3: hour: 2026-01-01T02:00Z does not follow the hour before",
+            "line 3: hour: '2026-01-01T02:00Z' does not follow the hour before",
         ),
         (
             "hour,on_demand,spot\n2026-01-01T00:00Z,-1,1\n",
@@ -123,5 +124,5 @@ def test_invalid_file_is_named_with_its_line(
 ) -> None:
     (tmp_path / "use.csv").write_text(text)
     arguments = ("--use", str(tmp_path / "use.csv"), *PRICED, "--discount", "40")
-    assert spotctl(None, "commitments", *arguments) == 2
+    assert spotctl(None, "advisor", "commitments", *arguments) == 2
     assert message in capsys.readouterr().err

@@ -63,8 +63,8 @@ def fleet() -> Iterator[Rig]:
         ("plan", "plan FOLDER/job.yaml", 100),
         ("plan_deadline", "plan FOLDER/deadline.yaml", 110),
         ("plan_residency", "plan FOLDER/residency.yaml", 100),
-        ("advise", "advise FOLDER/deadline.yaml --search 12h --parameters 70B", 140),
-        ("advise_bare", "advise FOLDER/job.yaml", 140),
+        ("advise", "advisor job FOLDER/deadline.yaml --search 12h --parameters 70B", 140),
+        ("advise_bare", "advisor job FOLDER/job.yaml", 140),
         ("providers", "providers", 140),
         ("doctor", "doctor", 100),
         ("alerts", "alerts test", 80),
@@ -97,7 +97,7 @@ def test_golden(
     # The checks of this machine differ from one to the next.
     lines = [text for text in shown.splitlines() if not re.match(r"ok +(python|ssh) ", text)]
     shown = "\n".join(lines).replace(str(fleet.folder), "/tmp/FOLDER") + "\n"
-    shown = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", shown)
+    shown = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:[\d:.]+(Z|[+-]\d\d:\d\d)", "TIME", shown)
     shown = re.sub(r"\b\ds$", "0s", shown, flags=re.MULTILINE)  # since this test began
     file = FOLDER / f"{name}.txt"
     if os.environ.get("SPOTD_WRITE_GOLDEN"):

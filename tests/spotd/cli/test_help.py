@@ -16,7 +16,7 @@ import pytest
 
 from providers.local.scenario import DEFAULT
 from providers.local.scenario_file import load as load_scenario
-from spotd.cli.commands import ENTRIES
+from spotd.cli.commands import DAILY, ENTRIES, MOVED, SECTIONS
 from spotd.security.master_key import NEXT_KEY_NAME
 from spotd.store.logins import UserToken
 from spotd.store.users import DisabledUser
@@ -33,7 +33,7 @@ EXAMPLES = Path("examples").absolute()
 HISTORIES = Path("tests/fuzz/corpus/history").absolute()
 HEAVY = ["pydantic", "sqlalchemy", "paramiko", "starlette", "uvicorn", "torch", "boto3", "rich"]
 LINES = sorted(ENTRIES) + ["alerts test", "cloud up", "cloud status", "cloud preempt", "cloud down"]
-LINES += ["orphans end", "quarantine status", "quarantine release"]
+LINES += ["orphans ls", "budget ls", "orphans end", "quarantine status", "quarantine release"]
 LINES += ["db backup", "db upgrade", "results import", "drill run", "drill ls"]
 LINES += ["safe-mode status", "safe-mode leave"]
 LINES += ["secret set", "secret ls", "secret rm", "secret rotate"]
@@ -47,6 +47,7 @@ LINES += [
     "cost budget",
 ]
 LINES += ["budget approve"]
+LINES += ["advisor job", "advisor commitments", "advisor trace"]
 LINES += ["user ls", "user disable", "user enable"]
 LINES += ["metrics show", "metrics rules", "metrics board"]
 # Groups, and one that writes a report.json.
@@ -69,6 +70,8 @@ WITHOUT_OUTPUT = {
     "metrics board",
     "results",
     "drill",
+    "advisor",
+    "help",
 }
 
 
@@ -110,6 +113,53 @@ def test_every_command_has_help_with_an_example(
         assert "-o, --output" in text
 
 
+@pytest.mark.parametrize("line", ["", "--help", "help"])
+def test_the_first_page_has_ten_commands_with_an_example_each(
+    spotctl: Spotctl, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    assert spotctl(None, *line.split()) == 0
+    text = capsys.readouterr().out
+    assert len(DAILY) == 10
+    for name, example in DAILY.items():
+        assert re.search(rf"^  {example} +{re.escape(ENTRIES[name].help)}$", text, re.MULTILINE)
+    assert "spotctl help all" in text
+    assert ENTRIES["quarantine"].help not in text
+
+
+def test_help_all_has_every_command_by_group(
+    spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spotctl(None, "help", "all") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:-1] for line in lines if line and line[0] != " "] == list(SECTIONS)
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == list(ENTRIES)
+    assert max(map(len, lines)) <= 80
+
+
+def test_help_of_a_command_is_its_help(
+    spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spotctl(None, "ckpt", "pull", "--help") == 0
+    expected = capsys.readouterr().out
+    assert spotctl(None, "help", "ckpt", "pull") == 0
+    assert capsys.readouterr().out == expected
+    assert spotctl(None, "help", "cancle") == 2
+    assert "did you mean 'cancel'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_an_old_name_works_and_names_the_new_one(
+    spotctl: Spotctl, capsys: pytest.CaptureFixture[str], old: str
+) -> None:
+    new = " ".join(MOVED[old])
+    assert spotctl(None, old, "--help") == 0
+    printed = capsys.readouterr()
+    assert printed.err == f"spotctl {old} is now spotctl {new}\n"
+    assert f"Usage: spotctl {new}" in printed.out
+    assert spotctl(None, "help", "all") == 0
+    assert f"\n  {old} " not in capsys.readouterr().out
+
+
 def examples_in(module: str) -> list[str]:
     """Return the examples in one module of the command line."""
     text = (Path("spotd/cli") / f"{module}.py").read_text()
@@ -119,7 +169,8 @@ def examples_in(module: str) -> list[str]:
 
 def examples() -> Iterator[str]:
     """Yield every example that needs only the daemon and ends by itself."""
-    for module in ["app", *(entry.module for entry in ENTRIES.values())]:
+    advice = ["advise", "commitments", "trace"]
+    for module in ["app", *advice, *(entry.module for entry in ENTRIES.values())]:
         for line in examples_in(module):
             skipped = " -f" in line or "--host" in line or "db upgrade" in line
             skipped = skipped or "--watch" in line or "--live" in line  # which costs money

@@ -42,7 +42,7 @@ class Imports:
         return json.loads(out) if out else {}, err
 
     def export(self, folder: Path, kind: str, *more: str) -> Path:
-        self.run("export", "gpt", "--format", kind, "--out", str(folder), *more)
+        self.run("export", "gpt", "--format", kind, "--into", str(folder), *more)
         return folder
 
     def read(self, job_id: str) -> tuple[Manifest, dict[str, bytes]]:
@@ -160,7 +160,7 @@ def test_training_continues_from_an_export_with_the_same_losses(
         assert uninterrupted.run(1, agent) == EXIT_FINISHED, uninterrupted.output()
         losses = agent.losses()
     out = str(tmp_path / "x")
-    imports.run("export", "trained", "--step", "5", "--format", "safetensors", "--out", out)
+    imports.run("export", "trained", "--step", "5", "--format", "safetensors", "--into", out)
     imported, _ = imports.run("import", out)
     assert imported["step"] == 5
     with AgentEnd() as agent:

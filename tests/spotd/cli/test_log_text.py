@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,16 +71,6 @@ def test_the_state_of_a_line_is_not_copied() -> None:
 
 
 AT = "2026-11-28T09:00:00.500000Z"
-
-
-@pytest.fixture
-def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Local time one hour east of UTC."""
-    monkeypatch.setenv("TZ", "UTC-1")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.mark.usefixtures("berlin")

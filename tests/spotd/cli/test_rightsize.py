@@ -130,7 +130,7 @@ def test_offers_are_ranked_by_cost_of_the_run(
     costs = [row["size"]["usd"] for row in rows[:4]]
     assert costs == sorted(costs)
     assert costs[0] == pytest.approx(3 * 19.93 * rows[0]["size"]["hours"], rel=1e-3)
-    assert spotctl(rig, "rightsize", str(rig.folder / "job.yaml"), "--gpus", "8") == 0
+    assert spotctl(rig, "rightsize", str(rig.folder / "job.yaml"), "--gpus", "8", "-o", "wide") == 0
     assert "does not fit: 145 GiB/GPU of 79.2" in capsys.readouterr().out
 
 
@@ -172,7 +172,7 @@ def test_plan_shows_the_verdict_of_each_offer(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (rig.folder / "job.yaml").write_text(job_file("mixed"))
-    assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 0
+    assert spotctl(rig, "plan", str(rig.folder / "job.yaml"), "-o", "wide") == 0
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
     assert "guides to spot say, by size and length: search and training on spot" in lines[4]
@@ -301,13 +301,13 @@ def test_plan_and_advise_say_the_same_as_rightsize(
     plan = answer("plan", file)["offers"][0]["size"]
     gpu = ("--gpu", plan["accelerator"], "--gpus", str(plan["gpus"]))
     [sized] = answer("rightsize", file, *gpu)["items"]
-    advised = answer("advise", file)["memory"]
+    advised = answer("advisor", "job", file)["memory"]
     assert sized["verdict"] == "fits with options"
     keys = ("verdict", "by_default", "text", "note", "options")
     for key in keys:
         assert sized[key] == plan[key] == advised[key]
-    for command in ("plan", "advise"):
-        assert spotctl(rig, command, file) == 0
+    for command in (("plan",), ("advisor", "job")):
+        assert spotctl(rig, *command, file, "-o", "wide") == 0
         shown = capsys.readouterr().out
         assert sized["text"] in shown
         assert sized["note"] in shown

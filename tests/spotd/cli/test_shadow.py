@@ -13,9 +13,10 @@ from tests.spotd.cli.conftest import Spotctl
 CORPUS = Path(targets).parent / "corpus" / "history"
 
 OUTPUT = """\
-JOB   WHEN (UTC)        ENDED      GAP     MINUTES        STEPS     DOLLARS  NOT KNOWN
-bert  2026-11-01 02:00  lost        1m   -4.4 to ?            ?           ?  which steps were done…
-gpt   2026-11-01 01:00  preempted   8m  3.3 to 5.7  80.5 to 150  0.9 to 1.7  -
+JOB   WHEN               ENDED      GAP     MINUTES        STEPS     DOLLARS  NOT KNOWN
+bert  2026-11-01 02:00Z  lost        1m   -4.4 to ?            ?           ?  which steps were \
+done again is not in the log; the request for the next machine is not in the log; no price
+gpt   2026-11-01 01:00Z  preempted   8m  3.3 to 5.7  80.5 to 150  0.9 to 1.7  -
 
 2 jobs, 7.8 h, 2 interruptions
 spotd's own saves: -12.3 to -7.9 minutes, ? dollars
@@ -25,7 +26,8 @@ spotd would have saved -13.4 to ? minutes, ? steps, ? dollars (below 0: lost; ?:
 
 def test_history_output(spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(CORPUS / "own.csv")
-    assert spotctl(None, "shadow", "--log", file, "--checkpoint-gb", "10") == 0
+    options = ("--checkpoint-gb", "10", "-o", "wide")
+    assert spotctl(None, "--utc", "shadow", "--log", file, *options) == 0
     captured = capsys.readouterr()
     assert captured.out == OUTPUT
     assumed = captured.err.splitlines()

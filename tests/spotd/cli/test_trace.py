@@ -1,4 +1,4 @@
-"""`spotctl trace`: files in the format of recorded traces, from a daemon with a known history."""
+"""`spotctl advisor trace`: files in the format of recorded traces, from a known history."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def refuse(rig: Rig, job_id: str, ago_s: float) -> None:
 def test_known_history_gives_exactly_these_arrays(
     history_rig: Rig, spotctl: Spotctl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ("trace", "--out", str(tmp_path), "--stale", "10m", "-o", "json")
+    arguments = ("advisor", "trace", "--into", str(tmp_path), "--stale", "10m", "-o", "json")
     assert spotctl(history_rig, *arguments) == 0
     data = json.loads(capsys.readouterr().out)
     arrays = np.load(tmp_path / "h100_8.npz")
@@ -101,7 +101,7 @@ def test_table_shows_observations_and_left_out_pools(
     history_rig.store.market.record_offers(
         "aws", (SPOT, OFFERS[1], EAST_B, other_zone), history_rig.clock.now_us()
     )
-    assert spotctl(history_rig, "trace", "--out", str(tmp_path), "--stale", "10m") == 0
+    assert spotctl(history_rig, "advisor", "trace", "--into", str(tmp_path), "--stale", "10m") == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines() == [
         "FILE        ZONE                 SEEN  OF H  WAS UP  ENDS    SPOT  ON-DEMAND",
@@ -116,8 +116,8 @@ def test_table_shows_observations_and_left_out_pools(
 @pytest.mark.parametrize(
     ("arguments", "message", "status"),
     [
-        (["--out", "not/here"], "--out: not/here is not a folder, and cannot be created", 2),
-        (["--out", __file__], "is not a folder, and cannot be created", 2),
+        (["--into", "not/here"], "--into: not/here is not a folder, and cannot be created", 2),
+        (["--into", __file__], "is not a folder, and cannot be created", 2),
         (["--gap", "7m"], "--gap: a day is not a whole number of ticks of 7m", 2),
         (["--gap", "0"], "--gap: a day is not a whole number of ticks", 2),
         (["--gap", "1s", "--since", "90d"], "has more than 1,000,000 ticks of 1s", 2),
@@ -137,7 +137,7 @@ def test_refused_command_writes_nothing(
     message: str,
     status: int,
 ) -> None:
-    assert spotctl(history_rig, "trace", "--out", str(tmp_path), *arguments) == status
+    assert spotctl(history_rig, "advisor", "trace", "--into", str(tmp_path), *arguments) == status
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -145,7 +145,7 @@ def test_refused_command_writes_nothing(
 def test_pools_without_requests_are_no_history(
     rig: Rig, spotctl: Spotctl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert spotctl(rig, "trace", "--out", str(tmp_path), "--gpus", "H100:8") == 3
+    assert spotctl(rig, "advisor", "trace", "--into", str(tmp_path), "--gpus", "H100:8") == 3
     assert "3 zones sell such machines, and none was ever requested" in capsys.readouterr().err
 
 

@@ -36,7 +36,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "box" / "thesis.tex").write_text("years")
     with pytest.raises(UserError, match="is in the way") as caught:
         spotd.demo.main(tmp_path)
-    assert "--out" in caught.value.try_
+    assert "--into" in caught.value.try_
     assert (tmp_path / "box" / "thesis.tex").read_text() == "years"
 
 

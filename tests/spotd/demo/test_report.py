@@ -22,6 +22,7 @@ from spotd.demo.report import (
     write_report,
 )
 from spotd.demo.story import ProgramExit
+from tests.fixtures.browser import open_page
 from tests.spotd.demo.story import NODES, PROGRESS, REFERENCE, at, evidence, node, progress
 
 # Keys of report.json that are documented.
@@ -136,6 +137,22 @@ def test_the_page_needs_nothing_and_says_that_it_is_local(tmp_path: Path) -> Non
     assert "nothing was rented" in page
     for name in ("ribbon.svg", "loss.svg"):
         ET.fromstring((tmp_path / name).read_text())
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_nothing_of_the_page_overruns_and_json_is_folded(tmp_path: Path, width: int) -> None:
+    write_report(tmp_path, evidence())
+    with open_page() as page:
+        page.look(width, 900)
+        page.open((tmp_path / "report.html").as_uri())
+        assert page.js("document.querySelector('pre').checkVisibility()") is False
+        for opened in ("false", "true"):
+            page.js(f"document.querySelector('details').open = {opened}")
+            assert page.js("document.documentElement.scrollWidth") <= width
+            inner = "[...document.querySelectorAll('pre, p, ul, svg, .wide')]"
+            right = f"Math.max(...{inner}.map(e => e.getBoundingClientRect().right))"
+            assert page.js(right) <= width
+        page.picture(tmp_path / f"{width}.png", whole=True)
 
 
 def test_the_ribbon_has_every_machine_that_trained() -> None:
