@@ -40,7 +40,7 @@ _MAX_PREFIXES = 128
 _CLOCK = re.compile(r"\d\d:\d\d:\d\d")
 _GROUP_MARGIN = re.compile(r"\s+[|+] ?")  # of an exception group's tracebacks
 _TRACEBACK = re.compile(r"(?:Original |Exception Group )?Traceback \(most recent call last\):")
-_LOGURU_FRAME = '> File "'
+_FRAME = re.compile(r'\s|$|> File "')  # the last as loguru marks it
 _CHAINED = re.compile(r"During handling of the above|The above exception was the direct cause")
 _SECOND_HAND = _any_of(
     r"Exception ignored",  # in a finaliser
@@ -78,7 +78,7 @@ _CRASH = _any_of(
     r"Check failed: ",  # glog, TensorFlow
     r"^(?:free|malloc|realloc|munmap_chunk)\(\): |^double free or corruption",  # glibc
     r"^\*\*\* stack smashing",
-    r"Fatal Python error:",
+    r"Fatal Python error: (?!Aborted$)",
     r"^panic: ",  # Go
     r"panicked at",  # Rust
     r'^Exception in thread "main" ',  # Java
@@ -86,9 +86,10 @@ _CRASH = _any_of(
     r"^Caught signal \d+",  # UCX
     r"oom[-_]kill|Out of memory: Killed process",  # the kernel, Slurm
 )
-# As a shell reports a signal, of which the exit code's meaning says more.
+# As a shell, or Python, reports a signal, of which the exit code's meaning says more.
 _BARE_SIGNAL = re.compile(
-    r"(?:\S+: )?(?:line \d+: +\d+ )?(?:Killed|Segmentation fault|Bus error|Aborted"
+    r"^Fatal Python error: Aborted$|"
+    r"^(?:\S+: )?(?:line \d+: +\d+ )?(?:Killed|Segmentation fault|Bus error|Aborted"
     r"|Illegal instruction|Floating point exception|Trace/breakpoint trap)"
     r"(?: \(core dumped\))?(?:\s{2,}.*)?$"
 )
@@ -301,22 +302,43 @@ def _recognised(lines: Sequence[_Line], raised: Sequence[_Raised], code: int | N
     if report := _launcher_report(lines, raised):
         return report
     after = _ordinary_after(lines, raised)
-    near = _near(raised, after)
+    near = _near([one for one in raised if not one.second_hand and not one.in_thread], after)
+    told = {one.at for one in raised}
+    others = [n for n, line in enumerate(lines) if line.text and n not in told]
+    last = [n for n in others if after[n] <= _CLOSE and code not in _SUDDEN]
+    crash = _crash_at(lines, [n for n in others if after[n] <= _NEAR])
+    complaint = _last_match(_COMPLAINT, lines, last)
+    fatal = crash if complaint is None else complaint
+    if crash is not None and complaint is not None and code not in (126, 127):
+        fatal = complaint if after[crash] - after[complaint] > _CLEANUP else crash
     best = _ending_exception(near)
-    fatal = _fatal_line(lines, raised, after, code)
-    if best is not None and (
-        fatal is None
-        or any(one.at > fatal for one in near)
-        or (
-            code not in (126, 127) and any(after[one.at] - after[fatal] <= _CLEANUP for one in near)
-        )
-    ):
+    if best is not None and (fatal is None or _outweighs(near, fatal, after, code)):
         return best.line
     if fatal is not None:
         return _whole(lines, fatal)
-    last = _last_lines(lines, raised, after, code)
-    errors = [n for n in last if _ERROR.search(lines[n].text)]
-    return _explained(_whole(lines, errors[-1])) if errors else ""
+    error = _last_match(_ERROR, lines, last)
+    return "" if error is None else _explained(_whole(lines, error))
+
+
+def _outweighs(near: Sequence[_Raised], fatal: int, after: Sequence[int], code: int | None) -> bool:
+    """Tell whether exceptions are the cause rather than the line numbered `fatal`.
+
+    A line shortly after an exception comes of a clean-up, unless the code says that it is the end.
+    """
+    margin = 0 if code in (126, 127) else _CLEANUP
+    return any(one.at > fatal or after[one.at] - after[fatal] < margin for one in near)
+
+
+def _crash_at(lines: Sequence[_Line], numbers: Sequence[int]) -> int | None:
+    """Return the number of the line in which a process names its own end."""
+    crash = _last_match(_CRASH, lines, numbers)
+    return _last_match(_BARE_SIGNAL, lines, numbers) if crash is None else crash
+
+
+def _last_match(
+    pattern: re.Pattern[str], lines: Sequence[_Line], numbers: Sequence[int]
+) -> int | None:
+    return next((n for n in reversed(numbers) if pattern.search(lines[n].text)), None)
 
 
 def _ordinary_after(lines: Sequence[_Line], raised: Sequence[_Raised]) -> list[int]:
@@ -341,35 +363,6 @@ def _near(raised: Sequence[_Raised], after: Sequence[int]) -> list[_Raised]:
     return near[::-1]
 
 
-def _last_lines(
-    lines: Sequence[_Line], raised: Sequence[_Raised], after: Sequence[int], code: int | None
-) -> list[int]:
-    """Return the numbers of the lines in which a complaint counts; none after some signals."""
-    told = {one.at for one in raised}
-    last = [n for n in _filled(lines) if after[n] <= _CLOSE and n not in told]
-    return [] if code in _SUDDEN else last
-
-
-def _filled(lines: Sequence[_Line]) -> Iterator[int]:
-    return (number for number, line in enumerate(lines) if line.text)
-
-
-def _fatal_line(
-    lines: Sequence[_Line], raised: Sequence[_Raised], after: Sequence[int], code: int | None
-) -> int | None:
-    """Return the number of the line in which a process or a command names its own end."""
-    told = {one.at for one in raised}
-    near = [n for n in _filled(lines) if after[n] <= _NEAR and n not in told]
-    crash = [n for n in near if _CRASH.search(lines[n].text)]
-    crash = crash or [n for n in near if _BARE_SIGNAL.match(lines[n].text)]
-    last = _last_lines(lines, raised, after, code)
-    complaints = [n for n in last if _COMPLAINT.search(lines[n].text)]
-    if not crash or not complaints:
-        return max(crash or complaints, default=None)
-    late = after[crash[-1]] - after[complaints[-1]] > _CLEANUP
-    return complaints[-1] if late or code in (126, 127) else crash[-1]
-
-
 def _exceptions(lines: Sequence[_Line]) -> Iterator[_Raised]:
     """Yield the exceptions that the tracebacks end with, in the order of their output."""
     inside: dict[int | str | None, int] = {}  # rank -> where its traceback began
@@ -383,7 +376,7 @@ def _exceptions(lines: Sequence[_Line]) -> Iterator[_Raised]:
         rank, line = marked.rank, _inner(marked.text)
         if _TRACEBACK.search(line):
             inside[rank] = number
-        elif rank in inside and line[:1] not in ("", " ", "\t") and line[:8] != _LOGURU_FRAME:
+        elif rank in inside and not _FRAME.match(line):
             text, began = _whole(lines, number), inside.pop(rank)
             last[rank] = _raised(
                 number, began, text, rank, before.pop(rank, ""), first.pop(rank, None)
@@ -444,8 +437,7 @@ def _ending_exception(raised: Sequence[_Raised]) -> _Raised | None:
     The last one of a single process. Of several ranks the first that does not only say that another
     rank is gone.
     """
-    first_hand = [one for one in raised if not one.second_hand and not one.in_thread]
-    own = [one for one in first_hand if not _LAUNCHERS.match(one.line)] or first_hand
+    own = [one for one in raised if not _LAUNCHERS.match(one.line)] or raised
     ranks = {one.rank for one in own if one.rank is not None}
     if len(ranks) < 2:
         return own[-1] if own else None
@@ -472,7 +464,9 @@ def _launcher_report(lines: Sequence[_Line], raised: Sequence[_Raised]) -> str:
     after = _ordinary_after(lines, raised)
     received = next((line for line in block if "received by PID" in line), "")
     if received:
-        crash = [n for n, line in enumerate(lines) if _CRASH.search(line.text)]
+        near = [n for n, line in enumerate(lines) if line.text and after[n] <= _NEAR]
+        crash = [n for n in near if _CRASH.search(lines[n].text)]
+        crash = [n for n in crash if not lines[n].text.startswith("terminate called")] or crash
         if "SIGABRT" in received and crash:  # NCCL's watchdog aborts, having said why
             return _whole(lines, crash[0])
         return f"rank {rank}: {_explained(received.partition(': ')[2])}"

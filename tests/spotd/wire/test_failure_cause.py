@@ -372,6 +372,29 @@ ENDS: dict[str, tuple[str, int | None, str]] = {
         134,
         "2026-11-28: F tensorflow/core/util.cc:12] Check failed: x == y (1 vs. 2)",
     ),
+    "C++, of which Python's fault handler tells": (
+        (
+            "terminate called after throwing an instance of 'c10::Error'\n"
+            "  what():  no device\n\nFatal Python error: Aborted\n\n"
+            f"Thread 0x7f (most recent call first):\n  <no Python frame>\n{ABORTED}"
+        ),
+        134,
+        "what():  no device",
+    ),
+    "torchrun, aborted by C++": (
+        "terminate called after throwing an instance of 'c10::Error'\n  what():  no device\n"
+        + REPORT.format(code=-6, traceback="Signal 6 (SIGABRT) received by PID 4111"),
+        1,
+        "what():  no device",
+    ),
+    "a crash, then a finaliser": (
+        (
+            f"{TRACE}OSError: retry\n" + STEPS[:160] + f"panic: no data\n"
+            f"Exception ignored in: <f>\n{TRACE}KeyError: 'a'\n"
+        ),
+        2,
+        "panic: no data",
+    ),
     "killed long after an exception that was caught": (
         f"{TRACE}ModuleNotFoundError: No module named 'matplotlib'\n{STEPS}",
         137,
