@@ -370,6 +370,8 @@ def _exceptions(lines: Sequence[_Line]) -> Iterator[_Raised]:
     last: dict[int | str | None, _Raised] = {}
     first: dict[int | str | None, _Raised | None] = {}  # rank -> the one that the next follows from
     script = ""
+    if _begins_inside(lines):
+        inside[lines[0].rank] = 0
     for number, marked in enumerate(lines):
         if not marked.text:
             continue
@@ -390,6 +392,14 @@ def _exceptions(lines: Sequence[_Line]) -> Iterator[_Raised]:
             before[rank] = line
         if match := _SCRIPT_LINE.match(line):
             script = f" ({match['file']}, line {match['line']})"
+
+
+def _begins_inside(lines: Sequence[_Line]) -> bool:
+    """Tell whether the output begins within a traceback, as the end of a longer one may."""
+    if not lines[0].text[:1].isspace():
+        return False
+    end = next((line.text for line in lines if not _FRAME.match(line.text)), "")
+    return bool(_REPORTED.match(end)) and not _SYNTAX.match(end)
 
 
 def _raised(

@@ -115,6 +115,11 @@ ENDS: dict[str, tuple[str, int | None, str]] = {
         1,
         "torch.multiprocessing.spawn.ProcessRaisedException: Some weights are shared: lm_head",
     ),
+    "a tail that begins in a traceback": (
+        "    main()\nRuntimeError: no device\nSet A\nSet B\nSet C\nSet D\n",
+        1,
+        "RuntimeError: no device",
+    ),
     "an exception without a message": (f"{TRACE}AssertionError\n", 1, "AssertionError"),
     "an exception group": (
         (
@@ -583,6 +588,7 @@ def test_ranks_are_told_apart_by_their_prefixes() -> None:
         ("loading\nI give up\n\n  \n", 3, "I give up"),
         ("a\r 50%|##\r100%|####\n", 1, "100%|####"),
         ("", 1, ""),
+        ("  indented\nstep 1\nstep 2\n", 1, "step 2"),
         ("loss 0.1 (no errors: 0)\n", 1, "loss 0.1 (no errors: 0)"),
         (f"{TRACE}OSError: try again\n{STEPS}No data, stop.\n", 1, "No data, stop."),
         (f"cat: /etc/foo: No such file or directory\n{STEPS}No data\n", 1, "No data"),
