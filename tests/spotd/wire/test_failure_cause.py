@@ -6,6 +6,7 @@ import pytest
 
 from spotd.wire.failure_cause import MAX_CAUSE, TAIL_LINES, exit_meaning, find_cause, last_lines
 
+CAUGHT = "Traceback (most recent call last):\n"
 TRACE = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\n'
 REPORT = """\
 E1128 11:02:11.120000 4101 torch/distributed/elastic/multiprocessing/api.py:874] failed (code 1)
@@ -665,9 +666,6 @@ def test_exit_codes_have_meanings(code: int, word: str) -> None:
 def test_the_cause_has_no_control_characters_nor_bidi_marks() -> None:
     text = f"{TRACE}ValueError: a\tb\x85\x9bc\u202ed\u2066e\u200f\x07f\n"
     assert find_cause(text, 1).line == "ValueError: a bcdef"
-
-
-CAUGHT = "Traceback (most recent call last):\n"
 
 
 @pytest.mark.parametrize(
