@@ -6,6 +6,7 @@ import pytest
 
 from spotd.wire.failure_cause import MAX_CAUSE, TAIL_LINES, exit_meaning, find_cause, last_lines
 
+CAUGHT = "Traceback (most recent call last):\n"
 TRACE = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\n'
 REPORT = """\
 E1128 11:02:11.120000 4101 torch/distributed/elastic/multiprocessing/api.py:874] failed (code 1)
@@ -45,6 +46,12 @@ WATCHDOG = (
     "milliseconds before timing out."
 )
 RESET = "torch.distributed.DistBackendError: NCCL error: remote process exited"
+
+
+MEMORY = "killed, as the kernel does when memory runs out"
+SIGKILL = f"SIGKILL: {MEMORY}"
+ABORTED = "/tmp/a.sh: line 3: 10243 Aborted                 (core dumped) ./train\n"
+STEPS = "".join(f"step {n} loss 0.1\n" for n in range(25))
 
 
 def of_rank(rank: int, text: str) -> str:
@@ -109,6 +116,11 @@ ENDS: dict[str, tuple[str, int | None, str]] = {
         1,
         "torch.multiprocessing.spawn.ProcessRaisedException: Some weights are shared: lm_head",
     ),
+    "a tail that begins in a traceback": (
+        "    main()\nRuntimeError: no device\nSet A\nSet B\nSet C\nSet D\n",
+        1,
+        "RuntimeError: no device",
+    ),
     "an exception without a message": (f"{TRACE}AssertionError\n", 1, "AssertionError"),
     "an exception group": (
         (
@@ -165,7 +177,7 @@ ENDS: dict[str, tuple[str, int | None, str]] = {
     "torchrun, one killed": (
         "step 100\n" + REPORT.format(code=-9, traceback="Signal 9 (SIGKILL) received by PID 4111"),
         1,
-        "rank 1: Signal 9 (SIGKILL) received by PID 4111",
+        f"rank 1: Signal 9 (SIGKILL) received by PID 4111: {MEMORY}",
     ),
     "torchrun, with @record": (
         REPORT.format(
@@ -315,6 +327,224 @@ ENDS: dict[str, tuple[str, int | None, str]] = {
         2,
         'k.cu(31): error: identifier "x" is undefined',
     ),
+    "C++, started by bash": (
+        (
+            "terminate called after throwing an instance of 'std::runtime_error'\n"
+            f"  what():  cannot open weights.bin\n{ABORTED}"
+        ),
+        134,
+        "what():  cannot open weights.bin",
+    ),
+    "C++ without what()": (
+        f"terminate called after throwing an instance of 'int'\n{ABORTED}",
+        134,
+        "terminate called after throwing an instance of 'int'",
+    ),
+    "NCCL's watchdog, started by bash": (f"{WATCHDOG}\n{ABORTED}", 134, WATCHDOG),
+    "the kernel's words before the shell's": (
+        (
+            "[  12.3] Out of memory: Killed process 4242 (python)\n"
+            "a.sh: line 3:  4242 Killed                  python train.py\n"
+        ),
+        137,
+        "[  12.3] Out of memory: Killed process 4242 (python)",
+    ),
+    "Python's words before the shell's": (
+        (
+            "Fatal Python error: Segmentation fault\n\nThread 0x7f (most recent call first):\n"
+            '  File "a.py", line 3 in f\n\nSegmentation fault (core dumped)\n'
+        ),
+        139,
+        "Fatal Python error: Segmentation fault",
+    ),
+    "glibc": (f"free(): invalid pointer\n{ABORTED}", 134, "free(): invalid pointer"),
+    "glibc, twice": (
+        f"double free or corruption (out)\n{ABORTED}",
+        134,
+        "double free or corruption (out)",
+    ),
+    "glibc, of a stack": (
+        f"*** stack smashing detected ***: terminated\n{ABORTED}",
+        134,
+        "*** stack smashing detected ***: terminated",
+    ),
+    "assert() of C": (
+        f"train: main.cpp:7: int main(): Assertion `n > 0' failed.\n{ABORTED}",
+        134,
+        "train: main.cpp:7: int main(): Assertion `n > 0' failed.",
+    ),
+    "a check of TensorFlow": (
+        f"2026-11-28: F tensorflow/core/util.cc:12] Check failed: x == y (1 vs. 2)\n{ABORTED}",
+        134,
+        "2026-11-28: F tensorflow/core/util.cc:12] Check failed: x == y (1 vs. 2)",
+    ),
+    "C++, of which Python's fault handler tells": (
+        (
+            "terminate called after throwing an instance of 'c10::Error'\n"
+            "  what():  no device\n\nFatal Python error: Aborted\n\n"
+            f"Thread 0x7f (most recent call first):\n  <no Python frame>\n{ABORTED}"
+        ),
+        134,
+        "what():  no device",
+    ),
+    "torchrun, aborted by C++": (
+        "terminate called after throwing an instance of 'c10::Error'\n  what():  no device\n"
+        + REPORT.format(code=-6, traceback="Signal 6 (SIGABRT) received by PID 4111"),
+        1,
+        "what():  no device",
+    ),
+    "a crash, then a finaliser": (
+        (
+            f"{TRACE}OSError: retry\n" + STEPS[:160] + f"panic: no data\n"
+            f"Exception ignored in: <f>\n{TRACE}KeyError: 'a'\n"
+        ),
+        2,
+        "panic: no data",
+    ),
+    "killed long after an exception that was caught": (
+        f"{TRACE}ModuleNotFoundError: No module named 'matplotlib'\n{STEPS}",
+        137,
+        SIGKILL,
+    ),
+    "killed after out of GPU memory that was caught": (
+        f"{TRACE}{OOM}\nretry\n{STEPS}",
+        137,
+        SIGKILL,
+    ),
+    "killed after a complaint": ("cat: /x: No such file or directory\nstep\n", 137, SIGKILL),
+    "ranks that tell much after the first": (
+        of_rank(2, f"{TRACE}IndexError: list index out of range")
+        + "".join(of_rank(n, f"{TRACE}{RESET}\n" + "more\n" * 8) for n in (0, 1, 3, 4, 5, 6, 7)),
+        1,
+        "IndexError: list index out of range",
+    ),
+    "torchrun, after an exception that all ranks caught": (
+        f"{TRACE}ImportError: no plots\n{STEPS}{TRACE}ValueError: bad batch\n"
+        + REPORT.format(code=1, traceback=ENABLE),
+        1,
+        "ValueError: bad batch",
+    ),
+    "loguru": (
+        (
+            "10:00 | ERROR | __main__:main:3 - An error has been caught in function 'main'\n"
+            'Traceback (most recent call last):\n\n> File "a.py", line 9, in <module>\n'
+            "    main()\n    └ <function main at 0x7f>\n\nZeroDivisionError: division by zero\n"
+        ),
+        1,
+        "ZeroDivisionError: division by zero",
+    ),
+    "a trap that cleans up": (
+        f"{TRACE}ValueError: bad batch\nrm: cannot remove '/tmp/l': No such file or directory\n",
+        1,
+        "ValueError: bad batch",
+    ),
+    "a note": (
+        f"{TRACE}RuntimeError: no shard\nhint: check /data: No such file or directory\n",
+        1,
+        "RuntimeError: no shard",
+    ),
+    "wandb after it": (
+        f"{TRACE}ValueError: bad batch\nwandb: ERROR Failed to upload: No space left on device\n",
+        1,
+        "ValueError: bad batch",
+    ),
+    "a copy after the kill": (
+        (
+            "/tmp/a.sh: line 5: 12345 Killed                  python train.py\n"
+            "Training failed, copying logs\ncp: cannot stat 'logs': No such file or directory\n"
+        ),
+        1,
+        "/tmp/a.sh: line 5: 12345 Killed                  python train.py",
+    ),
+    "a panic of Rust in two lines": (
+        "thread 'main' panicked at src/main.rs:2:5:\nno tokenizer\nnote: run with RUST_BACKTRACE\n",
+        101,
+        "thread 'main' panicked at src/main.rs:2:5: no tokenizer",
+    ),
+    "torch.compile": (
+        (
+            f"{TRACE}torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"
+            "RuntimeError: Cannot find a working triton installation.\n"
+        ),
+        1,
+        (
+            "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised: "
+            "RuntimeError: Cannot find a working triton installation."
+        ),
+    ),
+    "a state dict": (
+        (
+            f"{TRACE}RuntimeError: Error(s) in loading state_dict for GPT:\n"
+            "\tsize mismatch for wte.weight: copying a param\n"
+        ),
+        1,
+        (
+            "RuntimeError: Error(s) in loading state_dict for GPT: "
+            "size mismatch for wte.weight: copying a param"
+        ),
+    ),
+    "pydantic": (
+        (
+            f"{TRACE}pydantic_core._pydantic_core.ValidationError: 1 validation error for Config\n"
+            "lr\n  Input should be a valid number [type=float_type]\n    For further information\n"
+        ),
+        1,
+        (
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for Config: "
+            "lr: Input should be a valid number [type=float_type]"
+        ),
+    ),
+    "uv": (
+        (
+            "error: Failed to spawn: `train.py`\n"
+            "  Caused by: No such file or directory (os error 2)\n"
+        ),
+        2,
+        "error: Failed to spawn: `train.py`: Caused by: No such file or directory (os error 2)",
+    ),
+    "pip, of a package that it builds": (
+        (
+            "  error: subprocess-exited-with-error\n  ╰─> [6 lines of output]\n"
+            '      Traceback (most recent call last):\n        File "<string>", line 2\n'
+            "      ModuleNotFoundError: No module named 'torch'\n      [end of output]\n"
+            "error: metadata-generation-failed\n\n╰─> flash-attn\nhint: See above for details.\n"
+        ),
+        1,
+        "ModuleNotFoundError: No module named 'torch'",
+    ),
+    "a group of plain exceptions": (
+        (
+            "  + Exception Group Traceback (most recent call last):\n"
+            '  |   File "a.py", line 3, in f\n  | ExceptionGroup: eg (2 sub-exceptions)\n'
+            "  +-+---------------- 1 ----------------\n    | ValueError: a\n"
+            "    +---------------- 2 ----------------\n    | TypeError: b\n    +------\n"
+        ),
+        1,
+        "ExceptionGroup: eg (2 sub-exceptions): ValueError: a",
+    ),
+    "R": (
+        "Error in eval(expr) : \n  object 'x' not found\nCalls: main\nExecution halted\n",
+        1,
+        "Error in eval(expr) : object 'x' not found",
+    ),
+    "R in one line": (
+        "Error in torch::linear(3) : bad arg\nExecution halted\n",
+        1,
+        "Error in torch::linear(3) : bad arg",
+    ),
+    "Java without a thread": (
+        "java.lang.IllegalStateException: no data\n\tat A.main(A.java:3)\n",
+        1,
+        "java.lang.IllegalStateException: no data",
+    ),
+    "DeepSpeed, one killed": (
+        (
+            "step 10\n[2026-11-28 10:00:01,100] [ERROR] [launch.py:322:sigkill_handler] "
+            "['python', 'train.py'] exits with return code = -9\n"
+        ),
+        1,
+        f"exits with return code = -9: {MEMORY}",
+    ),
     "colours": (f"{TRACE}\x1b[1;31mValueError\x1b[0m: \x1b[35mred\x1b[0m\n", 1, "ValueError: red"),
 }
 
@@ -327,12 +557,74 @@ def test_the_cause_is_found_in_the_last_output(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "prefix",
+    [
+        "10.0.0.1: ",
+        "0: ",
+        "train-1  | ",
+        "[1,0]<stderr>:",
+        "2026-11-28 10:00:{n:02} ",
+        "2026-11-28T10:00:{n:02}.123Z [rank1]: ",
+        "node-1: [rank0]: ",
+    ],
+)
+def test_any_prefix_of_a_traceback_is_taken_off(prefix: str) -> None:
+    lines = [*TRACE.splitlines(), "ValueError: bad", "see the docs"]
+    text = "".join(f"{prefix.format(n=n)}{line}\n" for n, line in enumerate(lines, 57))
+    assert find_cause(f"begin\n{text}ssh exited with exit code 1\n", 1).line == "ValueError: bad"
+
+
+def test_ranks_are_told_apart_by_their_prefixes() -> None:
+    first, second = (
+        [f"{n}: {line}\n" for line in f"{TRACE}{error}".splitlines()]
+        for n, error in enumerate((RESET, "IndexError: out of range"))
+    )
+    mixed = "".join(line for pair in zip(first, second, strict=True) for line in pair)
+    assert find_cause(mixed, 1).line == "IndexError: out of range"
+
+
+@pytest.mark.parametrize(
     ("text", "code", "last"),
     [
         ("loading\nI give up\n\n  \n", 3, "I give up"),
         ("a\r 50%|##\r100%|####\n", 1, "100%|####"),
         ("", 1, ""),
+        ("  indented\nstep 1\nstep 2\n", 1, "step 2"),
         ("loss 0.1 (no errors: 0)\n", 1, "loss 0.1 (no errors: 0)"),
+        (f"{TRACE}OSError: try again\n{STEPS}No data, stop.\n", 1, "No data, stop."),
+        (f"cat: /etc/foo: No such file or directory\n{STEPS}No data\n", 1, "No data"),
+        (f"n:1:2 [0] NCCL WARN NET/IB : no device found\n{STEPS}No data\n", 1, "No data"),
+        ("ERROR: no flash attention, falling back\na\nb\nNo data\n", 1, "No data"),
+        (
+            f"No data, stop.\nException ignored in: <stdout>\n{TRACE}BrokenPipeError: pipe\n",
+            1,
+            "No data, stop.",
+        ),
+        (
+            (
+                f"No data.\nException ignored in atexit callback: <f>\n{TRACE}KeyError: 'a'\n\n"
+                "During handling of the above exception, another exception occurred:\n\n"
+                f"{TRACE}RuntimeError: late\n"
+            ),
+            1,
+            "No data.",
+        ),
+        (f"--- Logging error ---\n{TRACE}TypeError: not all\nNo data\n", 1, "No data"),
+        (
+            f"Exception in thread Thread-1 (run):\n{TRACE}ConnectionError: hub\n",
+            1,
+            "ConnectionError: hub",
+        ),
+        ("Killed 3 stale processes\nlr must be > 0\n", 1, "lr must be > 0"),
+        ("Aborted the run by user config: failures\nbye\n", 1, "bye"),
+        ("E: 0.1 loss\nno data\n", 1, "no data"),
+        ("LR FATAL threshold 3\nno data\n", 1, "no data"),
+        (
+            "python train.py: bad lr\nmake: *** [Makefile:3: train] Error 1\n",
+            2,
+            "python train.py: bad lr",
+        ),
+        ("open config: no such file\nexit status 1\n", 1, "open config: no such file"),
     ],
 )
 def test_where_nothing_is_recognised_the_last_line_is_called_that(
@@ -369,6 +661,42 @@ def test_the_tail_is_what_a_terminal_shows() -> None:
 def test_exit_codes_have_meanings(code: int, word: str) -> None:
     assert word in exit_meaning(code)
     assert bool(exit_meaning(code)) == bool(word)
+
+
+def test_the_cause_has_no_control_characters_nor_bidi_marks() -> None:
+    text = f"{TRACE}ValueError: a\tb\x85\x9bc\u202ed\u2066e\u200f\x07f\n"
+    assert find_cause(text, 1).line == "ValueError: a bcdef"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "Assertion ",
+        "error[",
+        "Aa",
+        "a.",
+        "A: ",
+        "- ",
+        "Error in : ",
+        "Killed  ",
+        "\n",
+        CAUGHT,
+        f"{CAUGHT}E:\n\n\n\n",
+        f"Exception ignored in\n{CAUGHT}A: b\n",
+        f"{CAUGHT}E: e\n\nDuring handling of the above exception\n",
+        "  + E (2 sub-exceptions)\n",
+        "Root Cause (first observed failure):\n",
+    ],
+)
+def test_hostile_output_takes_no_longer_than_its_length(unit: str) -> None:
+    text = unit * ((1 << 19) // len(unit))  # its square would not end
+    assert len(find_cause(text, 1).line) <= MAX_CAUSE
+    assert len(find_cause(f"{text}\n{TRACE}ValueError: e\n", 1).line) <= MAX_CAUSE
+
+
+def test_many_prefixes_take_no_longer_than_their_length() -> None:
+    text = "".join(f'p{n}: {CAUGHT}p{n}:   File "a.py"\np{n}: E: e\n' for n in range(20000))
+    assert len(find_cause(text, 1).line) <= MAX_CAUSE
 
 
 def test_long_output_is_linear() -> None:
