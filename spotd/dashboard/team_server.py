@@ -47,7 +47,7 @@ from spotd.dashboard.login import LOGIN, LOGOUT, OIDC_CALLBACK, PUBLIC, Cookies,
 from spotd.dashboard.login import document as plain_page
 from spotd.dashboard.oidc import OidcLogin
 from spotd.dashboard.server import HEADERS, page_routes
-from spotd.dashboard.session import LoginLimit, Logins, csrf_of, has_csrf
+from spotd.dashboard.session import Logins, csrf_of, has_csrf, plain_address
 from spotd.domain.fault_drill import DrillKind
 from spotd.store.errors import StoreError
 from spotd.store.interface import Store
@@ -120,9 +120,11 @@ class TeamGate:
                 origin = headers.get("origin", "")[:200]
                 log.warning("a form of another site was refused", origin=origin)
                 return _no(403, "only forms of this dashboard's own pages are accepted")
-        elif headers.get("origin", self._url) != self._url or (
-            foreign and headers.get("sec-fetch-mode") != "navigate"
-        ):
+            return None
+        # A link leads here. No page of others shows one of these in a frame, or makes scripts ask.
+        link = headers.get("sec-fetch-mode") == "navigate"
+        link = link and headers.get("sec-fetch-dest", "document") == "document"
+        if headers.get("origin", self._url) != self._url or (foreign and not link):
             return _no(403, "pages of others may not ask")
         return None
 
@@ -147,8 +149,7 @@ class TeamGate:
         try:
             return await run_in_threadpool(self._admit, request, secret)
         except (StoreError, UnreachableError) as error:
-            body = plain_page("Not available", el("p", f"spotd does not answer: {error}"))
-            return HTMLResponse(body, 503)
+            return _unavailable(request, error)
 
     def _admit(self, request: Request, secret: str) -> Response | None:
         person = self._logins.person(secret)
@@ -175,6 +176,11 @@ class TeamGate:
         return None
 
 
+def _unavailable(_: Request, error: Exception) -> Response:
+    body = plain_page("Not available", el("p", f"spotd does not answer: {error}"))
+    return HTMLResponse(body, 503)
+
+
 def _to_login(request: Request) -> Response:
     """Send a person to the login page; a script's request or a form is refused."""
     navigates = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
@@ -198,6 +204,18 @@ async def _read_form(request: Request) -> Mapping[str, str] | None:
 
 def _no(status: int, text: str) -> Response:
     return PlainTextResponse(f"{text}\n", status)
+
+
+class PlainAddresses:
+    """ASGI middleware that names an IPv4 client of an IPv6 socket by its IPv4 address."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if client := scope.get("client"):
+            scope["client"] = (plain_address(client[0]), client[1])
+        await self._app(scope, receive, send)
 
 
 class ActionEndpoints:
@@ -304,7 +322,7 @@ def make_team_app(
     cookies = Cookies(section.url)
     endpoints = LoginEndpoints(
         logins,
-        LoginLimit(clock),
+        clock,
         cookies,
         session_s=section.session_h * 3600,
         tokens=section.tokens,
@@ -316,11 +334,16 @@ def make_team_app(
         *page_routes(cache, "", start),
     ]
     gate = Middleware(TeamGate, url=section.url, logins=logins, cookies=cookies)
-    app = Starlette(routes=served, middleware=[gate])
+    app = Starlette(
+        routes=served,
+        middleware=[gate],
+        exception_handlers={StoreError: _unavailable, UnreachableError: _unavailable},
+    )
     app.router.redirect_slashes = False
     if not section.trusted_proxies:
         return app
-    return ProxyHeadersMiddleware(app, trusted_hosts=list(section.trusted_proxies))  # type: ignore[arg-type,return-value]
+    proxied = ProxyHeadersMiddleware(app, trusted_hosts=list(section.trusted_proxies))  # type: ignore[arg-type]
+    return PlainAddresses(proxied)  # type: ignore[arg-type]
 
 
 def start_team_server(
@@ -335,6 +358,8 @@ def start_team_server(
     if section.oidc is not None:
         oidc = OidcLogin(section.oidc, client_secret, f"{section.url}{OIDC_CALLBACK}", clock)
     store.logins.end_provider_sessions()
+    if not section.tokens:
+        store.logins.end_token_sessions()
     logins = Logins(store, clock, api_socket, section.session_h)
     cache = ApiCache(Target(socket=str(api_socket)))
     try:

@@ -8,17 +8,22 @@ import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import trustme
 
+from spotd.api.routes.tokens import digest_of
 from spotd.api_client.client import Client
 from spotd.api_routes import routes
 from spotd.base import connection_limit
 from spotd.base.connection_limit import MOST, MOST_HALF_OPEN_OF_ADDRESS, TlsListener
 from spotd.base.errors import UserError
 from spotd.dashboard import team_server
+from spotd.dashboard.session import LOGINS
 from spotd.domain.events import AuditOutcome
+from spotd.store.errors import StoreUnavailableError
+from spotd.store.logins import UserToken
 from spotd.store.users import DisabledUser
 from tests.fixtures.waiting import LIMIT_S, until
 from tests.spotd.api.rig import SPOT, Rig, story
@@ -84,11 +89,14 @@ def test_a_token_logs_in_and_the_cookie_is_for_this_site_alone(team: Team) -> No
     assert text.startswith("dashboard: token ")
 
 
-@pytest.mark.parametrize("then", ["//evil.example/", "https://evil.example/", "/\\evil.example"])
+@pytest.mark.parametrize(
+    "then", ["//evil.example/", "https://evil.example/", "/\\evil.example", "//["]
+)
 def test_a_login_leads_to_no_other_site(team: Team, then: str) -> None:
     token = team.token("ada", "viewer")
     reply = team.visit().post("/login", {"token": token, "next": then})
     assert reply.headers["location"] == "/"
+    assert team.visit().get(f"/login?next={quote(then, safe='')}").status == 200
 
 
 def test_a_token_that_is_wrong_expired_or_revoked_is_refused(team: Team) -> None:
@@ -128,6 +136,49 @@ def test_guessing_is_slowed_down_for_one_address(team: Team) -> None:
     reply = team.visit().login(token)
     assert reply.status == 429, "also with the right one: it tells nothing"
     assert 0 < int(reply.headers["retry-after"]) <= 61
+
+
+def test_logins_of_one_person_are_limited(team: Team) -> None:
+    token = team.token("eve@example.org", "viewer")
+    for _ in range(LOGINS):
+        assert team.visit().login(token).status == 303
+    reply = team.visit().login(token)
+    assert reply.status == 429
+    assert len(audit(team.rig, "login")) == LOGINS
+    assert team.visit().login(team.token("ada", "viewer")).status == 303, "others are not meant"
+
+
+def test_a_new_login_ends_the_session_that_the_browser_had(team: Team) -> None:
+    visit, other = team.login("ada", "viewer"), team.visit()
+    other.cookies = dict(visit.cookies)
+    assert visit.login(team.token("bob", "viewer")).status == 303
+    assert other.get("/").status == 303
+    assert visit.get("/").status == 200
+
+
+def test_without_tokens_their_sessions_end_at_the_start(make_team: MakeTeam) -> None:
+    team = make_team()
+    visit = team.login("ada", "admin")
+    team.stop()
+    provider = {"issuer": "https://provider.example", "client_id": "x", "admins": ("a",)}
+    again = make_team(tokens=False, oidc=provider).visit()
+    again.cookies = visit.cookies
+    assert again.get("/").status == 303
+
+
+def test_nobody_is_root_by_a_token_of_before(team: Team) -> None:
+    now_us = team.rig.clock.now_us()
+    secret = "0" * 64
+    token = UserToken("0a", "root", True, "", digest_of(secret), now_us, "root", now_us + 10**12)
+    team.rig.store.logins.add_token(token)
+    assert team.visit().login(f"spotd_0a_{secret}").status == 401
+
+
+def test_a_proxy_that_comes_by_ipv4_to_an_ipv6_socket_is_believed(make_team: MakeTeam) -> None:
+    url = "https://spotd.example.org"
+    team = make_team(url=url, trusted_proxies=("127.0.0.1",), address="[::]")
+    told = {"X_Forwarded_Proto": "https", "X_Forwarded_For": "192.0.2.7"}
+    assert team.visit().get("/login", **told).status == 200
 
 
 def test_the_one_that_may_changes_and_the_audit_names_them(team: Team) -> None:
@@ -415,10 +466,23 @@ def test_a_form_that_is_cut_off_is_no_fault(team: Team, caplog: pytest.LogCaptur
     assert "Exception in ASGI" not in caplog.text
 
 
+class AwayLogins:
+    """Logins of a database that is away."""
+
+    def __getattr__(self, _: str) -> Any:
+        def away(*_: object) -> None:
+            raise StoreUnavailableError("the database is away")
+
+        return away
+
+
 def test_every_reply_says_what_a_browser_must_not_do(team: Team) -> None:
     visit: Visit = team.login("ada", "admin")
-    for path in ("/", "/login", "/static/dash.css", "/job/none"):
-        headers = visit.get(path).headers
+    team.rig.store.logins = AwayLogins()  # type: ignore[assignment]
+    reply = team.visit().login("spotd_00000000_x")
+    assert (reply.status, "does not answer" in reply.text) == (503, True)
+    replies = [visit.get(path) for path in ("/", "/login", "/static/dash.css", "/job/none")]
+    for headers in (one.headers for one in (reply, *replies)):
         assert "default-src 'none'" in headers["content-security-policy"]
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert headers["referrer-policy"] == "same-origin"
