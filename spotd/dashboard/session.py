@@ -146,7 +146,7 @@ class Logins:
         session = self._store.logins.find_session(digest_of(secret), self._clock.now_us())
         if session is None or not is_person(session.name):
             return None
-        return Person(session.name, session.account, session.role)
+        return Person(session.name, session.account, session.role, session.token_id)
 
     def end(self, secret: str) -> None:
         """Log out."""

@@ -131,6 +131,7 @@ def test_a_person_is_the_same_after_its_header() -> None:
     for person in (
         Person("ada"),
         Person("ada", True, "viewer"),
+        Person("eve@example.org", False, "admin", "3f9a01c2"),
         Person("ä=&+%\r\n b@example.org", False, "admin"),
     ):
         assert parse_person(person.header()) == person
