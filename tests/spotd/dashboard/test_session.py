@@ -1,9 +1,11 @@
-"""The limits of attempts, by address and by person."""
+"""Sessions, and the limits of attempts by address and by person."""
 
 from __future__ import annotations
 
-from spotd.dashboard.session import ATTEMPTS, WINDOW_S, LoginLimit
-from tests.spotd.api.rig import StoppedClock
+from spotd.api_routes.person import Person
+from spotd.dashboard.session import ATTEMPTS, WINDOW_S, LoginLimit, Logins
+from spotd.store.logins import UserToken
+from tests.spotd.api.rig import Rig, StoppedClock
 
 
 class Clock(StoppedClock):
@@ -41,3 +43,14 @@ def test_the_addresses_of_one_subscriber_count_together() -> None:
     limit.add("2001:db8::2")
     assert limit.wait_s("2001:db8::3") > 0
     assert limit.wait_s("2001:db8:0:1::3") == 0
+
+
+def test_the_person_of_a_session_has_the_token_of_the_login(rig: Rig) -> None:
+    now_us = rig.clock.now_us()
+    token = UserToken("t1", "eve@x", False, "admin", "d", now_us, "ada", now_us + 10**12)
+    rig.store.logins.add_token(token)
+    logins = Logins(rig.store, rig.clock, rig.socket, session_h=1)
+    for given, token_id in ((token, "t1"), (None, "")):
+        secret = logins.begin(Person("eve@x", role="admin"), given, "203.0.113.9")
+        assert secret
+        assert logins.person(secret) == Person("eve@x", role="admin", token_id=token_id)
